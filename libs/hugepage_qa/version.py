@@ -1,0 +1,31 @@
+"""Kernel versions, as far as rules depend on them."""
+
+import re
+from dataclasses import dataclass
+
+from hugepage_qa.errors import InputError
+
+_RELEASE = re.compile(r"(?P<major>\d+)\.(?P<minor>\d+)(?:\.(?P<patch>\d+))?")
+
+
+@dataclass(frozen=True, order=True)
+class KernelVersion:
+    """The upstream version of a kernel, compared as (major, minor, patch)."""
+
+    major: int
+    minor: int
+    patch: int = 0
+
+    @classmethod
+    def parse(cls, release: str) -> "KernelVersion":
+        """Return the version at the start of ``release`` (what ``uname -r`` prints).
+
+        Raises InputError when ``release`` does not start with one.
+        """
+        match = _RELEASE.match(release)
+        if match is None:
+            raise InputError(f"kernel release {release!r}: expected something like 6.12.5-1-amd64")
+        return cls(int(match["major"]), int(match["minor"]), int(match["patch"] or 0))
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}.{self.patch}"

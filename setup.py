@@ -1,0 +1,28 @@
+"""Packaging of hugepage-qa."""
+
+from setuptools import find_packages, setup
+
+# avocado-framework 113 imports pkg_resources, which setuptools 82 removed (avocado issue 6271)
+AVOCADO = ["avocado-framework>=113", "setuptools<82"]
+TMT = ["tmt>=1.78", "fmf>=1.7"]
+TEST = [
+    "pytest>=8",
+    "ruff>=0.5",
+    "mypy>=1.11",
+    "types-PyYAML",
+    "types-jsonschema",
+]
+
+setup(
+    name="hugepage-qa",
+    version="0.1.0",
+    description="Distribution QA of Linux huge pages under tmt and Avocado",
+    license="GPL-2.0-or-later",
+    packages=find_packages("libs"),
+    package_dir={"": "libs"},
+    package_data={"hugepage_qa": ["**/*.yaml", "**/*.sh", "**/*.json", "py.typed"]},
+    python_requires=">=3.11",
+    install_requires=["click>=8.1", "rich>=13", "PyYAML>=6", "jsonschema>=4.20", "hypothesis>=6.100"],
+    extras_require={"avocado": AVOCADO, "tmt": TMT, "test": [*AVOCADO, *TMT, *TEST]},
+    entry_points={"console_scripts": ["hugepage-qa = hugepage_qa.cli:main"]},
+)

@@ -1,0 +1,182 @@
+"""Everything that a machine shows about its huge pages, read at one moment."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.cmdline import read_cmdline
+from hugepage_qa.kernel.cpu import Cpu, read_cpu
+from hugepage_qa.kernel.filesystems import read_filesystems
+from hugepage_qa.kernel.log import LogLine, read_log, unknown_parameters
+from hugepage_qa.kernel.meminfo import read_meminfo
+from hugepage_qa.kernel.memory import (
+    FreeBlocks,
+    MemoryMap,
+    Range,
+    Zone,
+    early_node_ranges,
+    initrd_ranges,
+    read_free_blocks,
+    read_memory_map,
+    read_zones,
+)
+from hugepage_qa.kernel.nodes import Nodes, read_nodes
+from hugepage_qa.kernel.pools import Pool, read_node_pools, read_pools
+from hugepage_qa.kernel.processes import read_process_names
+from hugepage_qa.kernel.sysctl import read_vm
+from hugepage_qa.kernel.thp import Thp, read_thp
+from hugepage_qa.kernel.tree import Tree
+from hugepage_qa.kernel.values import read_integer
+from hugepage_qa.parameters import Parameter, parse_parameters
+from hugepage_qa.version import KernelVersion
+
+# "Linux version 6.1.0-44-amd64 (...) ..."
+_BANNER = re.compile(r"Linux version (?P<release>\S+)")
+# lines of meminfo, of the machine and of a node, that say something about huge pages
+_MEMINFO_PREFIXES = ("HugePages_", "Hugepagesize", "Hugetlb", "Cma")
+_MEMINFO_NAMES = frozenset(
+    {"AnonHugePages", "ShmemHugePages", "ShmemPmdMapped", "FileHugePages", "FilePmdMapped", "MemTotal"}
+)
+# module parameters of KVM on s390 that let guests use pages of 1M, and of 2G
+_KVM_PARAMETERS = ("hpage", "hpage_2g")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What one machine shows. Sizes and addresses are bytes; what the machine does not have is None or empty.
+
+    ``pools`` are the machine's, ``node_pools`` those of each node; ``vm`` holds the sysctls of hugetlb;
+    ``kvm`` the huge page parameters of KVM; ``early_ranges`` the memory of each node as logged at boot.
+    """
+
+    architecture: str | None
+    release: str | None
+    command_line: str
+    meminfo: Mapping[str, int]
+    pools: tuple[Pool, ...]
+    node_pools: Mapping[int, tuple[Pool, ...]]
+    nodes: Nodes
+    thp: Thp | None
+    vm: Mapping[str, int]
+    kvm: Mapping[str, int]
+    filesystems: frozenset[str]
+    processes: frozenset[str]
+    cpu: Cpu
+    memory_map: MemoryMap | None
+    early_ranges: Mapping[int, tuple[Range, ...]]
+    initrd: tuple[Range, ...]
+    zones: tuple[Zone, ...]
+    free_blocks: tuple[FreeBlocks, ...]
+    log: tuple[LogLine, ...]
+
+    @property
+    def version(self) -> KernelVersion:
+        """The version of the kernel; raises InputError where no release was captured or it is no version."""
+        if self.release is None:
+            raise InputError("/proc/sys/kernel/osrelease, /proc/version: neither was captured, the kernel is unknown")
+        return KernelVersion.parse(self.release)
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The words of the command line that are for the kernel."""
+        return parse_parameters(self.command_line)
+
+    @property
+    def unknown_parameters(self) -> list[str]:
+        """The parameters that the kernel said it does not know."""
+        return unknown_parameters(self.log, self.parameters)
+
+    def observations(self) -> dict[str, int | str]:
+        """Return the flat view that a prediction is compared with: subject -> number or word, sorted.
+
+        A subject is the kernel's own path, shortened: ``node0/hugepages-2048kB/nr_hugepages``,
+        ``meminfo/HugePages_Total``, ``vm/nr_hugepages``, ``transparent_hugepage/enabled``. Sizes are bytes.
+        What the machine does not have is missing, except for ``filesystems/hugetlbfs`` and ``process/khugepaged``.
+        """
+        found: dict[str, int | str] = {
+            **_pool_observations("", self.pools),
+            **_meminfo_observations("", self.meminfo),
+            **{f"vm/{name}": value for name, value in self.vm.items()},
+            **{f"kvm/{name}": value for name, value in self.kvm.items()},
+            **_thp_observations(self.thp),
+        }
+        for node, pools in self.node_pools.items():
+            found.update(_pool_observations(f"node{node}/", pools))
+        for number, node_facts in self.nodes.each.items():
+            found.update(_meminfo_observations(f"node{number}/", node_facts.meminfo))
+        if self.filesystems:
+            found["filesystems/hugetlbfs"] = "registered" if "hugetlbfs" in self.filesystems else "absent"
+        if self.processes:
+            found["process/khugepaged"] = "running" if "khugepaged" in self.processes else "absent"
+        return dict(sorted(found.items()))
+
+
+def read_facts(tree: Tree, *, machine: str | None = None) -> Facts:
+    """Return what ``tree`` shows.
+
+    ``machine`` is what ``uname -m`` answers, for live kernels before 6.1, which have no /proc/sys/kernel/arch.
+    Raises InputError, which names file and line, when a file is not of the form that the kernel gives it.
+    """
+    log = read_log(tree)
+    return Facts(
+        architecture=_word(tree, "proc/sys/kernel/arch") or machine,
+        release=_release(tree),
+        command_line=read_cmdline(tree),
+        meminfo=read_meminfo(tree),
+        pools=read_pools(tree),
+        node_pools=read_node_pools(tree),
+        nodes=read_nodes(tree),
+        thp=read_thp(tree),
+        vm=read_vm(tree),
+        kvm=_read_kvm(tree),
+        filesystems=read_filesystems(tree),
+        processes=read_process_names(tree),
+        cpu=read_cpu(tree),
+        memory_map=read_memory_map(tree),
+        early_ranges=early_node_ranges(log),
+        initrd=initrd_ranges(log),
+        zones=read_zones(tree),
+        free_blocks=read_free_blocks(tree),
+        log=log,
+    )
+
+
+def _word(tree: Tree, path: str) -> str | None:
+    return (tree.read(path) or "").strip() or None
+
+
+def _release(tree: Tree) -> str | None:
+    banner = _BANNER.match(tree.read("proc/version") or "")
+    return _word(tree, "proc/sys/kernel/osrelease") or (banner["release"] if banner else None)
+
+
+def _read_kvm(tree: Tree) -> dict[str, int]:
+    values = ((name, read_integer(tree, f"sys/module/kvm/parameters/{name}")) for name in _KVM_PARAMETERS)
+    return {name: value for name, value in values if value is not None}
+
+
+def _pool_observations(prefix: str, pools: tuple[Pool, ...]) -> dict[str, int]:
+    return {f"{prefix}{pool.name}/{name}": value for pool in pools for name, value in pool.files.items()}
+
+
+def _meminfo_observations(prefix: str, meminfo: Mapping[str, int]) -> dict[str, int]:
+    return {
+        f"{prefix}meminfo/{name}": value
+        for name, value in meminfo.items()
+        if name.startswith(_MEMINFO_PREFIXES) or name in _MEMINFO_NAMES
+    }
+
+
+def _thp_observations(thp: Thp | None) -> dict[str, int | str]:
+    if thp is None:
+        return {}
+    found: dict[str, int | str] = {**thp.numbers}
+    found.update({name: selection.selected for name, selection in thp.selections.items()})
+    found.update({f"khugepaged/{name}": value for name, value in thp.khugepaged.items()})
+    for size in thp.sizes:
+        if size.enabled:
+            found[f"{size.name}/enabled"] = size.enabled.selected
+        if size.shmem_enabled:
+            found[f"{size.name}/shmem_enabled"] = size.shmem_enabled.selected
+    return {f"transparent_hugepage/{name}": value for name, value in found.items()}

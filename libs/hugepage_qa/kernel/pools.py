@@ -1,0 +1,103 @@
+"""hugetlb pools in sysfs, of the machine and of each NUMA node (Documentation/admin-guide/mm/hugetlbpage.rst)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.nodes import node_directories
+from hugepage_qa.kernel.tree import Tree
+from hugepage_qa.kernel.values import parse_number_or_size, size_directories, size_name
+
+DIRECTORY = "sys/kernel/mm/hugepages"
+
+# files that must hold a number; what later kernels add is kept when it does and left out otherwise
+_KNOWN = frozenset(
+    {
+        "nr_hugepages",
+        "nr_hugepages_mempolicy",
+        "nr_overcommit_hugepages",
+        "free_hugepages",
+        "resv_hugepages",
+        "surplus_hugepages",
+        "demote_size",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The pages of one size, of the machine or of one node.
+
+    ``size`` is in bytes; ``files`` maps file name to value: numbers of pages, but ``demote_size`` in bytes.
+    """
+
+    size: int
+    files: Mapping[str, int]
+
+    @property
+    def name(self) -> str:
+        """The directory name, for example ``hugepages-2048kB``."""
+        return size_name(self.size)
+
+    @property
+    def nr_hugepages(self) -> int | None:
+        """Pages in the pool, surplus pages included."""
+        return self.files.get("nr_hugepages")
+
+    @property
+    def nr_hugepages_mempolicy(self) -> int | None:
+        """The same as ``nr_hugepages`` when read; only with CONFIG_NUMA and not for a node."""
+        return self.files.get("nr_hugepages_mempolicy")
+
+    @property
+    def nr_overcommit_hugepages(self) -> int | None:
+        """How many surplus pages may be taken; not for a node."""
+        return self.files.get("nr_overcommit_hugepages")
+
+    @property
+    def free_hugepages(self) -> int | None:
+        """Pages that nothing maps; some of them may be reserved."""
+        return self.files.get("free_hugepages")
+
+    @property
+    def resv_hugepages(self) -> int | None:
+        """Free pages that are promised to a mapping; not for a node."""
+        return self.files.get("resv_hugepages")
+
+    @property
+    def surplus_hugepages(self) -> int | None:
+        """Pages above what was asked for, given back when freed."""
+        return self.files.get("surplus_hugepages")
+
+    @property
+    def demote_size(self) -> int | None:
+        """Bytes of the pages that ``demote`` splits into; None where these pages cannot be split."""
+        return self.files.get("demote_size")
+
+
+def read_pools(tree: Tree) -> tuple[Pool, ...]:
+    """Return the machine's pools by ascending size; empty without hugetlb. Raises InputError for a malformed file."""
+    return _pools(tree, DIRECTORY)
+
+
+def read_node_pools(tree: Tree) -> dict[int, tuple[Pool, ...]]:
+    """Return node -> its pools by ascending size; nodes without pools (CPUs only) have an empty entry."""
+    return {node: _pools(tree, f"{path}/hugepages") for node, path in node_directories(tree).items()}
+
+
+def _pools(tree: Tree, directory: str) -> tuple[Pool, ...]:
+    return tuple(Pool(size, _files(tree, path)) for size, path in size_directories(tree, directory).items())
+
+
+def _files(tree: Tree, directory: str) -> dict[str, int]:
+    files = {}
+    for name in tree.names(directory):
+        text = tree.read(f"{directory}/{name}")
+        if text is None:  # demote can only be written
+            continue
+        try:
+            files[name] = parse_number_or_size(text, f"{directory}/{name}")
+        except InputError:
+            if name in _KNOWN:
+                raise
+    return files

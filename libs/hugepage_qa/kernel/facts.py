@@ -115,7 +115,7 @@ class Facts:
 def read_facts(tree: Tree, *, machine: str | None = None) -> Facts:
     """Return what ``tree`` shows.
 
-    ``machine`` is what ``uname -m`` answers, for live kernels before 6.1, which have no /proc/sys/kernel/arch.
+    ``machine`` is what ``uname -m`` answers, for live kernels before 6.2, which have no /proc/sys/kernel/arch.
     Raises InputError, which names file and line, when a file is not of the form that the kernel gives it.
     """
     log = read_log(tree)

@@ -67,9 +67,10 @@ def huge_page_lines(lines: Iterable[LogLine]) -> tuple[LogLine, ...]:
 def unknown_parameters(lines: Iterable[LogLine], command_line: Sequence[Parameter] = ()) -> list[str]:
     """Return the parameters that no part of the kernel took, as it printed them.
 
-    The line comes from print_unknown_bootoptions() in init/main.c, since 5.14. Empty where the log has no such line: older kernels, or every parameter known. The kernel prints values
-    without their quotes, so a value with spaces can only be told from two parameters by the words
-    of ``command_line``; without them the text is split at spaces. What a full log record cut off is lost.
+    The line comes from print_unknown_bootoptions() in init/main.c, since 5.14; empty where the log has none:
+    an older kernel, or every parameter known. The kernel prints values without their quotes, so a value
+    with spaces can only be told from two parameters by the words of ``command_line``; without them the text
+    is split at spaces. What a full log record cut off is lost.
     """
     known = sorted({str(parameter) for parameter in command_line if " " in str(parameter)}, key=len, reverse=True)
     unknown: list[str] = []

@@ -1,4 +1,4 @@
-"""NUMA nodes: which there are, their processors and memory (Documentation/admin-guide/mm/numaperf.rst, drivers/base/node.c)."""
+"""NUMA nodes: which there are, their processors and memory (drivers/base/node.c)."""
 
 import re
 from collections.abc import Mapping
@@ -52,9 +52,8 @@ def read_nodes(tree: Tree) -> Nodes:
 def node_directories(tree: Tree) -> dict[int, str]:
     """Return node -> path of its directory, ascending."""
     matches = (_NODE.fullmatch(name) for name in tree.names(DIRECTORY))
-    return {
-        number: f"{DIRECTORY}/node{number}" for number in sorted(int(match["number"]) for match in matches if match)
-    }
+    numbers = sorted(int(match["number"]) for match in matches if match)
+    return {number: f"{DIRECTORY}/node{number}" for number in numbers}
 
 
 def parse_list(text: str, path: str) -> tuple[int, ...]:

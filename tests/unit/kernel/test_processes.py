@@ -1,0 +1,31 @@
+"""Names of processes and of file systems, the command line, sysctls."""
+
+import pytest
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.cmdline import read_cmdline
+from hugepage_qa.kernel.filesystems import read_filesystems
+from hugepage_qa.kernel.processes import read_process_names
+from hugepage_qa.kernel.sysctl import read_vm
+from hugepage_qa.kernel.tree import CapturedTree
+
+
+def test_only_numbers_are_processes() -> None:
+    tree = CapturedTree({"proc/1/comm": "in it\n", "proc/33/comm": "khugepaged\n", "proc/self/comm": "cat\n"})
+    assert read_process_names(tree) == {"in it", "khugepaged"}
+    assert read_process_names(CapturedTree({"proc/cmdline": ""})) == frozenset()
+
+
+def test_file_systems_with_and_without_a_device() -> None:
+    assert read_filesystems(CapturedTree({"proc/filesystems": "nodev\thugetlbfs\n\text4\n"})) == {"hugetlbfs", "ext4"}
+
+
+def test_command_line() -> None:
+    assert read_cmdline(CapturedTree({"proc/cmdline": "a  b \n"})) == "a  b "
+    assert read_cmdline(CapturedTree({})) == ""
+
+
+def test_sysctls_that_the_kernel_has() -> None:
+    assert read_vm(CapturedTree({"proc/sys/vm/nr_hugepages": "4\n"})) == {"nr_hugepages": 4}
+    with pytest.raises(InputError, match=r"^/proc/sys/vm/nr_hugepages, line 1"):
+        read_vm(CapturedTree({"proc/sys/vm/nr_hugepages": "four\n"}))

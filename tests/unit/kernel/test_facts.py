@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.facts import read_facts
@@ -97,3 +99,13 @@ def test_this_machine_can_be_read() -> None:
     facts = read_facts(DirectoryTree(Path("/")))
     assert facts.observations()["meminfo/MemTotal"] == facts.meminfo["MemTotal"]
     assert facts.cpu.count >= 1
+
+
+@given(st.sampled_from(sorted(MACHINE)), st.text())
+def test_one_broken_file_is_an_input_error_or_harmless(path: str, text: str) -> None:
+    try:
+        observations = read_facts(CapturedTree({**MACHINE, path: text})).observations()
+    except InputError as error:
+        assert str(error).startswith(f"/{path}, line ")
+    else:
+        assert all(isinstance(value, int | str) for value in observations.values())

@@ -1,0 +1,95 @@
+"""From what a machine shows to what a prediction depends on: CPU, memory and kernel, never the huge page files."""
+
+from collections.abc import Mapping
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.facts import Facts
+from hugepage_qa.model.architecture import find_mmu
+from hugepage_qa.model.machine import Machine, Node, Span
+from hugepage_qa.model.unknown import PARAMETERS
+
+
+def describe(facts: Facts, config: Mapping[str, str] | None = None) -> Machine:
+    """Return the machine that ``facts`` come from; ``config`` is the kernel's configuration where it is known.
+
+    Raises InputError where the facts do not say what machine it is.
+    """
+    if facts.architecture is None:
+        raise InputError("/proc/sys/kernel/arch: not captured, the architecture is unknown")
+    if facts.cpu.base_page_size is None:
+        raise InputError("/proc/self/smaps: not captured, the size of a base page is unknown")
+    managed = _managed_bytes(facts)
+    nodes = tuple(
+        Node(number, _spans(facts, number), managed.get(number, 0)) for number in sorted(facts.nodes.online or (0,))
+    )
+    return Machine(
+        architecture=facts.architecture,
+        mmu=find_mmu(facts.architecture, facts.cpu.base_page_size, facts.cpu.mmu),
+        features=facts.cpu.features,
+        version=facts.version,
+        nodes=nodes,
+        occupied=_occupied(facts),
+        cpus=facts.cpu.count,
+        total_ram=facts.meminfo.get("MemTotal", 0),
+        config=config,
+        unknown_words=unknown_words(facts),
+        interfaces={
+            "numa": bool(facts.nodes.online),
+            "hugetext": "transparent_hugepage/hugetext_enabled" in facts.observations(),
+            "kvm": bool(facts.kvm),
+        },
+    )
+
+
+def unknown_words(facts: Facts) -> tuple[str, ...]:
+    """Return the words that the kernel called unknown although it did not complain about their values.
+
+    A parameter whose value the kernel refuses is complained about and then, since its handler reports failure,
+    passed to init like an unknown one (obsolete_checksetup() in init/main.c).
+    """
+    return tuple(word for word in facts.unknown_parameters if not _was_refused(word.partition("=")[0], facts))
+
+
+def boot_observations(facts: Facts) -> dict[str, int | str]:
+    """Return the observations of ``facts`` and, as ``unknown/<name>``, the parameters that the kernel does not know."""
+    unknown = {f"unknown/{word.partition('=')[0].replace('-', '_')}": "named" for word in unknown_words(facts)}
+    return facts.observations() | unknown
+
+
+def _was_refused(name: str, facts: Facts) -> bool:
+    canonical = name.replace("-", "_")
+    if canonical not in PARAMETERS:
+        return False
+    return any(
+        f"{canonical}=" in line.text and not line.text.startswith(("Unknown kernel", "Kernel command line"))
+        for line in facts.log
+    )
+
+
+def _managed_bytes(facts: Facts) -> dict[int, int]:
+    page = facts.cpu.base_page_size or 0
+    managed: dict[int, int] = {}
+    for zone in facts.zones:
+        managed[zone.node] = managed.get(zone.node, 0) + zone.managed * page
+    return managed
+
+
+def _spans(facts: Facts, number: int) -> tuple[Span, ...]:
+    """Return where the memory of a node lies: as logged at boot, else as its zones span it."""
+    ranges = facts.early_ranges.get(number)
+    if ranges is not None:
+        return tuple(Span(one.start, one.end) for one in ranges)
+    if facts.early_ranges:
+        return ()
+    page = facts.cpu.base_page_size or 0
+    return tuple(
+        Span(zone.start_pfn * page, (zone.start_pfn + zone.spanned) * page)
+        for zone in facts.zones
+        if zone.node == number and zone.start_pfn is not None and zone.present
+    )
+
+
+def _occupied(facts: Facts) -> tuple[Span, ...]:
+    """Return where the kernel image and its initramfs lie."""
+    kernel = facts.memory_map.kernel.values() if facts.memory_map else ()
+    return tuple(Span(one.start, one.end) for one in (*kernel, *facts.initrd))

@@ -1,0 +1,158 @@
+"""The page sizes of every architecture: one table, holding only what differs.
+
+Sources: Documentation/arch/arm64/hugetlbpage.rst; arch_hugetlb_valid_size() and hugetlbpage_init() in
+arch/{x86,arm64,powerpc,s390}/mm/hugetlbpage.c; ARCH_FORCE_MAX_ORDER in arch/*/Kconfig.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.sizes import GIB, KIB, MIB
+
+
+@dataclass(frozen=True)
+class Mmu:
+    """What an architecture's memory management offers; all sizes in bytes."""
+
+    name: str
+    base_page: int
+    #: size of a PMD entry: the largest anonymous transparent huge page
+    pmd: int
+    #: default hugetlb page size (HPAGE_SIZE)
+    default: int
+    #: every hugetlb page size, and the CPU feature that it needs (None: always there)
+    hugetlb: Mapping[int, str | None]
+    #: largest block of the buddy allocator; a larger huge page is "gigantic" and comes from memblock at boot
+    largest_block: int
+    #: HUGE_MAX_HSTATE: how many hugetlb sizes the kernel has room for
+    slots: int
+    #: feature without which the kernel has neither hugetlb nor THP (None: none needed)
+    needs: str | None = None
+    #: size of the pages that a hugetlb_cma= area serves (arch_hugetlb_cma_order()), None where unsupported
+    cma_page: int | None = None
+    #: hugetlb_node_alloc_supported(): whether hugepages=<node>:<count> is taken
+    node_form: bool = True
+
+    def sizes(self, features: frozenset[str]) -> tuple[int, ...]:
+        """Return the hugetlb page sizes of a CPU with ``features``, ascending."""
+        if self.needs is not None and self.needs not in features:
+            return ()
+        return tuple(sorted(size for size, feature in self.hugetlb.items() if feature is None or feature in features))
+
+    def is_gigantic(self, size: int) -> bool:
+        """Tell whether pages of ``size`` cannot come from the buddy allocator."""
+        return size > self.largest_block
+
+    def anonymous_thp_sizes(self) -> tuple[int, ...]:
+        """Return the sizes of anonymous THP (THP_ORDERS_ALL_ANON): four base pages up to the PMD."""
+        return _powers(self.base_page * 4, self.pmd)
+
+    def shmem_thp_sizes(self) -> tuple[int, ...]:
+        """Return the sizes of shmem THP (THP_ORDERS_ALL_FILE_DEFAULT): two base pages up to the PMD or order 11."""
+        return _powers(self.base_page * 2, min(self.pmd, self.base_page << 11))
+
+
+MMUS: Mapping[str, Mmu] = {
+    mmu.name: mmu
+    for mmu in (
+        Mmu(
+            name="x86_64",
+            base_page=4 * KIB,
+            pmd=2 * MIB,
+            default=2 * MIB,
+            hugetlb={2 * MIB: None, GIB: "pdpe1gb"},
+            largest_block=4 * MIB,
+            slots=2,
+            needs="pse",
+            cma_page=GIB,
+        ),
+        Mmu(
+            name="aarch64 4K",
+            base_page=4 * KIB,
+            pmd=2 * MIB,
+            default=2 * MIB,
+            hugetlb={64 * KIB: None, 2 * MIB: None, 32 * MIB: None, GIB: None},
+            largest_block=4 * MIB,
+            slots=4,
+            cma_page=GIB,
+        ),
+        Mmu(
+            name="aarch64 16K",
+            base_page=16 * KIB,
+            pmd=32 * MIB,
+            default=32 * MIB,
+            hugetlb={2 * MIB: None, 32 * MIB: None, GIB: None},
+            largest_block=32 * MIB,
+            slots=4,
+            cma_page=GIB,
+        ),
+        Mmu(
+            name="aarch64 64K",
+            base_page=64 * KIB,
+            pmd=512 * MIB,
+            default=512 * MIB,
+            hugetlb={2 * MIB: None, 512 * MIB: None, 16 * GIB: None},
+            largest_block=512 * MIB,
+            slots=4,
+            cma_page=16 * GIB,
+        ),
+        Mmu(
+            name="ppc64le radix",
+            base_page=64 * KIB,
+            pmd=2 * MIB,
+            default=2 * MIB,
+            hugetlb={2 * MIB: None, GIB: None},
+            largest_block=16 * MIB,
+            slots=15,
+            cma_page=GIB,
+        ),
+        # 16 GiB pages of the hash MMU come from the firmware's ibm,expected#pages, never from the kernel's own memory
+        Mmu(
+            name="ppc64le hash",
+            base_page=64 * KIB,
+            pmd=16 * MIB,
+            default=16 * MIB,
+            hugetlb={16 * MIB: None, 16 * GIB: "16g-pages"},
+            largest_block=16 * MIB,
+            slots=15,
+            node_form=False,
+        ),
+        Mmu(
+            name="s390x",
+            base_page=4 * KIB,
+            pmd=MIB,
+            default=MIB,
+            hugetlb={MIB: "edat1", 2 * GIB: "edat2"},
+            largest_block=MIB,
+            slots=2,
+            needs="edat1",
+            cma_page=2 * GIB,
+        ),
+    )
+}
+
+
+def find_mmu(architecture: str, base_page: int, mmu: str | None = None) -> Mmu:
+    """Return the table entry for a machine: ``uname -m``, base page in bytes, ``radix`` or ``hash`` on POWER.
+
+    Raises InputError for a machine that the table does not hold.
+    """
+    for entry in MMUS.values():
+        name, _, variant = entry.name.partition(" ")
+        if name == architecture and entry.base_page == base_page and (mmu is None or variant in ("", mmu)):
+            return entry
+        if name == architecture and entry.base_page == base_page and variant.endswith("K"):
+            return entry
+    raise InputError(
+        f"machine {architecture!r} with base pages of {base_page} bytes"
+        f"{f' and MMU {mmu!r}' if mmu else ''}: expected one of {', '.join(MMUS)}"
+    )
+
+
+def _powers(low: int, high: int) -> tuple[int, ...]:
+    sizes = []
+    while low <= high:
+        sizes.append(low)
+        low *= 2
+    return tuple(sizes)

@@ -1,0 +1,106 @@
+"""Known kernel bugs: where kernels do something other than what is documented, and what they do instead.
+
+A kernel that follows the documentation passes. One that differs from it exactly as a known issue says, in a version
+that has the issue, is judged "known"; every other difference fails.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from hugepage_qa.version import KernelVersion
+
+
+class Quirk(Enum):
+    """A way in which kernels deviate; the models follow it when asked to."""
+
+    DEFAULT_SIZE_NAMED_BEFORE = "default-size-named-before"
+    GIGANTIC_COUNTED_TWICE = "gigantic-counted-twice"
+    GIGANTIC_NODE_FALLBACK = "gigantic-node-fallback"
+    IMPLICIT_KEEPS_NODES = "implicit-count-keeps-nodes"
+    SHMEM_DENY_LOST = "shmem-deny-lost"
+    SHMEM_FORCE_REFUSED = "shmem-force-refused"
+    PARAMETER_LIMIT = "hugetlb-parameter-limit"
+
+
+@dataclass(frozen=True)
+class KnownIssue:
+    """A recorded kernel bug; ``until`` is the first version without it, None where none is known."""
+
+    quirk: Quirk
+    summary: str
+    since: KernelVersion
+    until: KernelVersion | None
+    evidence: str
+
+    def applies_to(self, version: KernelVersion) -> bool:
+        """Tell whether kernels of ``version`` have this bug."""
+        return version >= self.since and (self.until is None or version < self.until)
+
+
+_EARLY_PARAMETERS = KernelVersion(6, 15)
+
+KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
+    issue.quirk: issue
+    for issue in (
+        KnownIssue(
+            Quirk.DEFAULT_SIZE_NAMED_BEFORE,
+            "hugepages= after a default_hugepagesz= whose size an earlier hugepagesz= named goes to another size",
+            KernelVersion(5, 8),
+            None,
+            "hugepagesz=1G hugepagesz=2M default_hugepagesz=1G hugepages=1 reserves one page of 2M: "
+            "hugetlb_add_hstate() returns early for a size that exists and leaves parsed_hstate at the one added last",
+        ),
+        KnownIssue(
+            Quirk.GIGANTIC_COUNTED_TWICE,
+            "gigantic pages given first as hugepages=, then again after default_hugepagesz=, are reserved both times",
+            KernelVersion(5, 8),
+            _EARLY_PARAMETERS,
+            "hugepages=1 default_hugepagesz=1G hugepages=2 reserves 3 pages of 1G: both handlers call "
+            "hugetlb_hstate_alloc_pages() while the command line is parsed",
+        ),
+        KnownIssue(
+            Quirk.GIGANTIC_NODE_FALLBACK,
+            "gigantic pages asked for on a node that is short come from another node, without a warning",
+            KernelVersion(5, 16),
+            _EARLY_PARAMETERS,
+            "--memory 2G,8G with hugepagesz=1G hugepages=0:4 reserves pages on node 1: memblock_alloc_try_nid_raw() "
+            "falls back to other nodes",
+        ),
+        KnownIssue(
+            Quirk.IMPLICIT_KEEPS_NODES,
+            "a count given first as hugepages= is cut to what a later hugepagesz= pair named for nodes",
+            _EARLY_PARAMETERS,
+            None,
+            "hugepages=4 hugepagesz=2M hugepages=0:1 default_hugepagesz=2M reserves 1 page: default_hugepagesz_setup() "
+            "copies only the node counts that are not 0",
+        ),
+        KnownIssue(
+            Quirk.SHMEM_DENY_LOST,
+            "transparent_hugepage_shmem=deny leaves shmem_enabled at never",
+            KernelVersion(6, 13),
+            None,
+            "shmem_init() keeps only values above SHMEM_HUGE_DENY and turns all others into never",
+        ),
+        KnownIssue(
+            Quirk.SHMEM_FORCE_REFUSED,
+            "transparent_hugepage_shmem=force is refused as if it could not be parsed",
+            KernelVersion(6, 13),
+            None,
+            "shmem_parse_huge() takes force only when the PMD size inherits, which shmem_init() sets up later",
+        ),
+        KnownIssue(
+            Quirk.PARAMETER_LIMIT,
+            "hugetlb parameters beyond two for each page size and one more are dropped as malformed",
+            _EARLY_PARAMETERS,
+            None,
+            "x86_64 drops the sixth of hugepagesz=1G hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=8 "
+            "default_hugepagesz=2M: HUGE_MAX_CMDLINE_ARGS in mm/hugetlb.c",
+        ),
+    )
+}
+
+
+def issues_of(version: KernelVersion) -> tuple[KnownIssue, ...]:
+    """Return the known issues that kernels of ``version`` have."""
+    return tuple(issue for issue in KNOWN_ISSUES.values() if issue.applies_to(version))

@@ -1,0 +1,87 @@
+"""Files out of distribution packages: kernel image, its configuration, busybox."""
+
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from hugepage_qa.errors import InputError
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package that was downloaded."""
+
+    name: str
+    version: str
+    files: tuple[Path, ...]
+    """Its file first, then those of packages that its contents were spread over."""
+
+
+_WANTED = (
+    re.compile(r"boot/(?P<name>(?:vmlinu[xz]|config)-(?P<release>[^/]+))"),
+    # Fedora, and Debian from kernel 6.18 or so on; usr/ is missing in packages from before the merge
+    re.compile(r"(?:usr/)?lib/modules/(?P<release>[^/]+)/(?P<name>vmlinu[xz]|config)"),
+    re.compile(r"(?:usr/)?s?bin/(?P<name>busybox)"),
+)
+
+
+def kept_name(member: str) -> str | None:
+    """Return the name under which file ``member`` of a package is kept, None when it is not wanted."""
+    for pattern in _WANTED:
+        match = pattern.fullmatch(member.removeprefix("./").removeprefix("/"))
+        if match:
+            release = match.groupdict().get("release")
+            return match["name"] if release is None or match["name"].endswith(release) else f"{match['name']}-{release}"
+    return None
+
+
+def unpack(package: Path, directory: Path) -> None:
+    """Put the wanted files of ``package`` (.deb or .rpm) into ``directory``, without their folders.
+
+    Modules stay behind: they are most of a kernel package, and a probe machine loads none.
+    """
+    if package.suffix == ".rpm":
+        _unpack_rpm(package, directory)
+    else:
+        _unpack_deb(package, directory)
+
+
+def _unpack_deb(package: Path, directory: Path) -> None:
+    command = ["dpkg-deb", "--fsys-tarfile", str(package)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        with tarfile.open(fileobj=process.stdout, mode="r|") as archive:
+            for member in archive:
+                name = kept_name(member.name)
+                content = archive.extractfile(member) if name and member.isfile() else None
+                if name and content:
+                    with (directory / name).open("wb") as target:
+                        shutil.copyfileobj(content, target)
+        if process.wait() != 0:
+            raise InputError(f"{package.name}: dpkg-deb cannot unpack it")
+
+
+def rpm_commands(package: Path, directory: Path) -> list[list[str]]:
+    """Return the pipeline that unpacks ``package`` in ``directory``: bsdtar reads RPM itself, else rpm2cpio and cpio."""
+    if shutil.which("bsdtar"):
+        return [["bsdtar", "-x", "-f", str(package), "-C", str(directory)]]
+    if shutil.which("rpm2cpio") and shutil.which("cpio"):
+        unpacker = ["cpio", "--extract", "--make-directories", "--no-absolute-filenames", "--quiet"]
+        return [["rpm2cpio", str(package)], [*unpacker, "--directory", str(directory)]]
+    raise InputError(f"{package.name}: cannot be unpacked, install bsdtar")
+
+
+def _unpack_rpm(package: Path, directory: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".rpm-") as name:
+        whole = Path(name)
+        commands = rpm_commands(package, whole)
+        content: bytes | None = None
+        for command in commands:
+            content = subprocess.run(command, input=content, stdout=subprocess.PIPE, check=True).stdout
+        for file in whole.rglob("*"):
+            kept = kept_name(str(file.relative_to(whole)))
+            if kept and file.is_file() and not file.is_symlink():
+                file.rename(directory / kept)

@@ -1,0 +1,188 @@
+"""The table of QEMU machines: everything in which the architectures of a probe machine differ is data here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hugepage_qa.errors import InputError
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """One CPU model of a board, chosen for what it does to huge pages."""
+
+    name: str
+    qemu_cpu: str
+    """Value of QEMU's ``-cpu`` under TCG."""
+    features: frozenset[str]
+    """What the page tables of this CPU can do, in the words of /proc/cpuinfo where it has any."""
+    mmu: str
+    """Kind of page table: x86, 4K (arm64 granule), radix, hash, s390x."""
+    machine_options: tuple[str, ...] = ()
+    """Further properties of ``-machine`` that this CPU model needs."""
+    kvm_cpu: str | None = None
+    """Value of ``-cpu`` under KVM; None where KVM would not give the same page sizes."""
+    host_flags: frozenset[str] = frozenset()
+    """Flags that /proc/cpuinfo of the host must show before KVM gives the same page sizes."""
+
+
+@dataclass(frozen=True)
+class Board:
+    """A QEMU machine and what the distributions call its architecture."""
+
+    architecture: str
+    """What ``uname -m`` prints."""
+    qemu: str
+    """The emulator's program name."""
+    machine: str
+    console: str
+    """The kernel's name of the serial port."""
+    serial: tuple[str, ...]
+    """QEMU arguments that connect that port to the character device ``console``."""
+    cpus: Mapping[str, Cpu]
+    default_cpu: str
+    command_line_size: int
+    """COMMAND_LINE_SIZE of the kernel, including the terminating NUL."""
+    max_nodes: int
+    """NUMA nodes that the machine can have."""
+    debian_architecture: str
+    debian_kernel: str
+    """Metapackage whose Depends names the current kernel."""
+    debian_qemu: str
+    """Package that holds the emulator on Debian."""
+    rpm_qemu: str
+    """Package that holds the emulator on Fedora."""
+    early_console: str = ""
+    """Kernel words that make messages appear before the serial driver is up: an early death stays readable."""
+    options: tuple[str, ...] = ()
+    """Further QEMU arguments."""
+    kvm_machine_options: tuple[str, ...] = field(default=())
+    """Further properties of ``-machine`` under KVM."""
+
+    @property
+    def rpm_architecture(self) -> str:
+        """The name of the architecture in RPM repositories; it happens to be the kernel's own."""
+        return self.architecture
+
+
+def _by_name(*cpus: Cpu) -> Mapping[str, Cpu]:
+    return {cpu.name: cpu for cpu in cpus}
+
+
+_X86_64 = Board(
+    architecture="x86_64",
+    qemu="qemu-system-x86_64",
+    # microvm starts faster on paper, but hung under TCG in two runs of three
+    machine="q35",
+    console="ttyS0",
+    serial=("-serial", "chardev:console"),
+    cpus=_by_name(
+        Cpu(
+            "max",
+            "max",
+            frozenset({"pse", "pdpe1gb"}),
+            "x86",
+            kvm_cpu="host",
+            host_flags=frozenset({"pse", "pdpe1gb"}),
+        ),
+        # an x86 machine without 1 GiB pages
+        Cpu("qemu64", "qemu64", frozenset({"pse"}), "x86", kvm_cpu="qemu64", host_flags=frozenset({"pse"})),
+    ),
+    default_cpu="max",
+    command_line_size=2048,
+    max_nodes=128,
+    debian_architecture="amd64",
+    # the same version as linux-image-amd64 with fewer drivers: it boots faster
+    debian_kernel="linux-image-cloud-amd64",
+    debian_qemu="qemu-system-x86",
+    rpm_qemu="qemu-system-x86-core",
+)
+
+_AARCH64 = Board(
+    architecture="aarch64",
+    qemu="qemu-system-aarch64",
+    machine="virt",
+    console="ttyAMA0",
+    serial=("-serial", "chardev:console"),
+    cpus=_by_name(
+        # SVE and the architected pointer authentication cost TCG much time and change no page size
+        Cpu("max", "max,sve=off,pauth-impdef=on", frozenset(), "4K", kvm_cpu="host")
+    ),
+    default_cpu="max",
+    command_line_size=2048,
+    max_nodes=128,
+    debian_architecture="arm64",
+    debian_kernel="linux-image-arm64",
+    debian_qemu="qemu-system-arm",
+    rpm_qemu="qemu-system-aarch64-core",
+    kvm_machine_options=("gic-version=host",),
+)
+
+# TCG implements none of these mitigations and QEMU refuses to start while they are asked for
+_PSERIES_TCG = ("cap-cfpc=broken", "cap-sbbc=broken", "cap-ibs=broken")
+
+_PPC64LE = Board(
+    architecture="ppc64le",
+    qemu="qemu-system-ppc64",
+    machine="pseries",
+    console="hvc0",
+    serial=("-device", "spapr-vty,chardev=console"),
+    cpus=_by_name(
+        Cpu("power9", "power9", frozenset(), "radix", machine_options=_PSERIES_TCG),
+        Cpu(
+            "power8",
+            "power8",
+            frozenset(),
+            "hash",
+            # without it the hash page table offers the guest no page larger than 64 KiB
+            machine_options=(*_PSERIES_TCG, "cap-hpt-max-page-size=16M"),
+        ),
+    ),
+    default_cpu="power9",
+    command_line_size=2048,
+    max_nodes=128,
+    debian_architecture="ppc64el",
+    debian_kernel="linux-image-powerpc64le",
+    debian_qemu="qemu-system-ppc",
+    rpm_qemu="qemu-system-ppc-core",
+)
+
+_S390X = Board(
+    architecture="s390x",
+    qemu="qemu-system-s390x",
+    machine="s390-ccw-virtio",
+    console="ttysclp0",
+    serial=("-device", "sclpconsole,chardev=console"),
+    cpus=_by_name(
+        # TCG has no EDAT: no huge pages at all. KVM may have it, so it is not the same machine.
+        Cpu("max", "max", frozenset(), "s390x")
+    ),
+    default_cpu="max",
+    command_line_size=4096,
+    max_nodes=1,
+    debian_architecture="s390x",
+    debian_kernel="linux-image-s390x",
+    debian_qemu="qemu-system-misc",
+    rpm_qemu="qemu-system-s390x-core",
+)
+
+BOARDS: Mapping[str, Board] = {board.architecture: board for board in (_X86_64, _AARCH64, _PPC64LE, _S390X)}
+
+
+def find_board(architecture: str) -> Board:
+    """Return the board of ``architecture`` (what ``uname -m`` prints); InputError lists the known ones."""
+    try:
+        return BOARDS[architecture]
+    except KeyError:
+        raise InputError(f"architecture {architecture!r}: expected one of {', '.join(BOARDS)}") from None
+
+
+def find_cpu(board: Board, name: str | None) -> Cpu:
+    """Return CPU model ``name`` of ``board``, its default one for None; InputError lists the known ones.
+
+    Other CPU models of QEMU are not accepted: which page sizes they have is not known here.
+    """
+    try:
+        return board.cpus[name or board.default_cpu]
+    except KeyError:
+        known = ", ".join(board.cpus)
+        raise InputError(f"CPU {name!r} of {board.architecture}: expected one of {known}") from None

@@ -1,0 +1,72 @@
+"""The cache directory: private to one user, safe with several processes at once."""
+
+import fcntl
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hugepage_qa.errors import InputError
+
+
+def cache_directory() -> Path:
+    """Return the cache directory: $HUGEPAGE_QA_CACHE or ~/.cache/hugepage-qa; it is created with mode 0700.
+
+    Raises InputError when it cannot be written, or when somebody else could put kernels into it:
+    a symbolic link, another owner, or write access for all.
+    """
+    named = os.environ.get("HUGEPAGE_QA_CACHE")
+    path = Path(named) if named else _default_directory()
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _refusal(path, f"cannot be created ({error.strerror})") from error
+    _refuse_foreign(path)
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise _refusal(path, "is not writable")
+    return path.absolute()
+
+
+def _default_directory() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # the XDG specification tells to ignore a relative path
+    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "hugepage-qa"
+
+
+def _refuse_foreign(path: Path) -> None:
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        raise _refusal(path, "is a symbolic link")
+    if status.st_uid != os.geteuid():
+        raise _refusal(path, f"belongs to user id {status.st_uid}")
+    if status.st_mode & stat.S_IWOTH:
+        raise _refusal(path, "is writable for everybody")
+
+
+def _refusal(path: Path, why: str) -> InputError:
+    return InputError(f"cache directory {path} {why}: set HUGEPAGE_QA_CACHE to a directory of your own")
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock file ``path``, against other threads and processes; the kernel frees it if we are killed."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write ``content`` to ``path`` so that nobody ever reads half of it."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as new:
+        temporary = Path(new.name)
+        try:
+            new.write(content)
+            new.flush()
+            temporary.rename(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise

@@ -1,0 +1,276 @@
+"""Boot one probe machine: a kernel and a command line in; its files, or the reason why there are none, out."""
+
+import enum
+import re
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.tree import CapturedTree
+from hugepage_qa.lab.accelerator import TCG, choose_accelerator
+from hugepage_qa.lab.boards import Board, Cpu, find_board, find_cpu
+from hugepage_qa.lab.emulator import Emulators, Run, Stopped
+from hugepage_qa.lab.image import KernelImage, identify
+from hugepage_qa.lab.initramfs import probe_initramfs
+from hugepage_qa.lab.packages import static_busybox
+from hugepage_qa.lab.serial import GarbledCapture, parse_capture
+
+__all__ = ["Boot", "Ending", "Lab", "ProbeMachine", "Stopped"]
+
+PANIC = b"Kernel panic - not syncing"
+_PANIC_LINE = re.compile(r"Kernel panic - not syncing[^\r\n]*")
+PANIC_SECONDS = 5.0
+"""Seconds that a machine has left after its panic message: for the back trace. panic=-1 ends it before that,
+except for a panic that comes before the kernel has read its command line."""
+
+
+@dataclass(frozen=True)
+class ProbeMachine:
+    """What is booted. ``command_line`` is handed to the kernel as it is, after our own words."""
+
+    architecture: str
+    cpu: str
+    """Name of a CPU model of the board, not of QEMU's."""
+    kernel: Path
+    memory: tuple[int, ...]
+    """Bytes of each NUMA node; 0 is a node without memory, which then has a CPU."""
+    command_line: str
+    cpus: int = 1
+
+
+class Ending(enum.Enum):
+    """How a boot ended."""
+
+    POWERED_OFF = "powered off"
+    PANICKED = "panicked"
+    HUNG = "hung"
+    GARBLED = "garbled"
+    QEMU_FAILED = "QEMU failed"
+
+
+@dataclass(frozen=True)
+class Boot:
+    """What came of one boot; ``tree`` is there whenever the machine printed one whole capture."""
+
+    machine: ProbeMachine
+    ending: Ending
+    tree: CapturedTree | None
+    serial: str
+    seconds: float
+    reason: str
+    """One line, empty when all is well."""
+    qemu_command: tuple[str, ...]
+
+
+def our_words(board: Board) -> str:
+    """Return the kernel parameters that the lab needs; they stand before the command line under test.
+
+    panic=-1 reboots at once, which -no-reboot turns into the end of the machine. rdinit= keeps an init= under
+    test from replacing our init.
+    """
+    return " ".join(filter(None, (board.early_console, f"console={board.console}", "panic=-1", "rdinit=/init")))
+
+
+def full_command_line(board: Board, words: str) -> str:
+    """Return our words and ``words``; InputError when the kernel of this architecture would cut them off."""
+    line = f"{our_words(board)} {words}" if words else our_words(board)
+    size, limit = len(line.encode()) + 1, board.command_line_size
+    if size > limit:
+        raise InputError(
+            f"command line of {len(words.encode())} bytes: with our {len(our_words(board))} it needs {size} bytes,"
+            f" and {board.architecture} kernels take {limit}"
+        )
+    return line
+
+
+def _node_cpus(memory: tuple[int, ...], cpus: int) -> list[list[int]]:
+    """Return the CPUs of each node: one for each memoryless node, the others shared by those with memory.
+
+    The boot CPU is in the first node with memory. There are more CPUs than asked for where memoryless nodes need them.
+    """
+    with_memory = [node for node, size in enumerate(memory) if size]
+    without = [node for node, size in enumerate(memory) if not size]
+    nodes: list[list[int]] = [[] for _ in memory]
+    shared = max(cpus - len(without), 1)
+    for cpu in range(shared):
+        nodes[with_memory[cpu % len(with_memory)]].append(cpu)
+    for cpu, node in enumerate(without, start=shared):
+        nodes[node].append(cpu)
+    return nodes
+
+
+def _memory_arguments(memory: tuple[int, ...], cpus: int) -> Iterator[str]:
+    """Yield QEMU's arguments for memory, CPUs and NUMA nodes. Nothing is preallocated."""
+    if len(memory) == 1:
+        yield from ("-m", f"{memory[0]}B", "-smp", str(cpus))
+        return
+    nodes = _node_cpus(memory, cpus)
+    yield from ("-m", f"{sum(memory)}B", "-smp", str(sum(map(len, nodes))))
+    for node, size in enumerate(memory):
+        words = [f"node,nodeid={node}", *(f"cpus={cpu}" for cpu in nodes[node])]
+        if size:
+            yield from ("-object", f"memory-backend-ram,id=node{node},size={size}B")
+            words.append(f"memdev=node{node}")
+        yield from ("-numa", ",".join(words))
+
+
+def qemu_arguments(
+    board: Board, cpu: Cpu, machine: ProbeMachine, initramfs: Path, accelerator: str = TCG
+) -> tuple[str, ...]:
+    """Return the QEMU command without the program: no network, no disk, no display, no user configuration."""
+    native = accelerator != TCG
+    properties = board.kvm_machine_options if native else cpu.machine_options
+    return (
+        *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+        *("-machine", ",".join((board.machine, *properties)), "-accel", accelerator),
+        *("-cpu", (cpu.kvm_cpu or cpu.qemu_cpu) if native else cpu.qemu_cpu),
+        *_memory_arguments(machine.memory, machine.cpus),
+        *("-chardev", "stdio,id=console,signal=off", *board.serial),
+        *board.options,
+        *("-kernel", str(machine.kernel), "-initrd", str(initramfs)),
+        *("-append", full_command_line(board, machine.command_line)),
+    )
+
+
+def _hurry(output: bytes) -> float | None:
+    return PANIC_SECONDS if PANIC in output else None
+
+
+def _last_lines(serial: str, count: int = 3) -> str:
+    lines = [line.strip() for line in serial.splitlines() if line.strip()]
+    return " | ".join(line[:200] for line in lines[-count:]) or "nothing was printed"
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def _judge(run: Run, serial: str, deadline: float) -> tuple[Ending, CapturedTree | None, str]:
+    """Return how ``run`` ended, its capture if there is a whole one, and the reason if all was not well."""
+    tree, garbled = None, ""
+    try:
+        tree = parse_capture(serial)
+    except GarbledCapture as error:
+        garbled = str(error)
+    panic = _PANIC_LINE.search(serial)
+    if panic and (tree is None or run.exit_code != 0):
+        return Ending.PANICKED, tree, panic[0].strip()
+    if run.overflowed:
+        return Ending.GARBLED, tree, f"printed more than {len(run.output)} bytes"
+    if run.exit_code is None:
+        return Ending.HUNG, tree, f"no power-off within {deadline:g} s: {_last_lines(serial)}"
+    if run.exit_code != 0:
+        return Ending.QEMU_FAILED, None, _first_line(run.errors) or f"exit code {run.exit_code}, no message"
+    if tree is None:
+        return Ending.GARBLED, None, f"{garbled}; last: {_last_lines(serial, 1)}"
+    return Ending.POWERED_OFF, tree, ""
+
+
+class Lab:
+    """Boots probe machines; any number of threads may call ``boot`` at once."""
+
+    def __init__(
+        self,
+        cache: Path,
+        *,
+        deadline: float = 120.0,
+        report: Callable[[str], None] = lambda _: None,
+        accelerator: str | None = None,
+    ) -> None:
+        """Keep what is built below ``cache`` and give each boot ``deadline`` seconds.
+
+        ``report`` takes lines about what takes long (downloads, a hanging accelerator). ``accelerator`` replaces
+        the proven choice; ``tcg`` is always safe.
+        """
+        self._cache = cache
+        self._deadline = deadline
+        self._report = report
+        self._emulators = Emulators()
+        self._lock = threading.Lock()
+        self._accelerators: dict[tuple[str, str], str] = {}
+        self._initramfs: dict[str, Path] = {}
+        self._images: dict[tuple[Path, int], KernelImage] = {}
+        self._forced = accelerator
+
+    def stop(self) -> None:
+        """End every machine that runs now: their ``boot`` raises Stopped. The lab can boot others after that."""
+        self._emulators.stop()
+
+    def boot(self, machine: ProbeMachine) -> Boot:
+        """Boot ``machine`` and wait for its end.
+
+        Raises InputError for what can never boot (unknown CPU, no kernel image, emulator not installed, command
+        line too long), Stopped after ``stop``. Whatever the kernel or QEMU does is an Ending.
+        """
+        board = find_board(machine.architecture)
+        cpu = find_cpu(board, machine.cpu)
+        _check_memory(board, machine)
+        full_command_line(board, machine.command_line)
+        emulator = find_emulator(board)
+        self._check_image(board, machine.kernel)
+        with self._lock:
+            initramfs = self._find_initramfs(board)
+            accelerator = self._find_accelerator(board, cpu, machine, initramfs, emulator)
+        return self._run(machine, (emulator, *qemu_arguments(board, cpu, machine, initramfs, accelerator)))
+
+    def _run(self, machine: ProbeMachine, command: tuple[str, ...], deadline: float | None = None) -> Boot:
+        seconds = deadline or self._deadline
+        run = self._emulators.run(command, seconds, _hurry)
+        serial = run.output.decode(errors="replace")
+        ending, tree, reason = _judge(run, serial, seconds)
+        return Boot(machine, ending, tree, serial, run.seconds, reason, command)
+
+    def _check_image(self, board: Board, kernel: Path) -> None:
+        with suppress(OSError):
+            key = (kernel, kernel.stat().st_mtime_ns)
+            if key not in self._images:
+                self._images[key] = identify(kernel)
+        image = self._images[key] if kernel.exists() else identify(kernel)
+        if image.architecture != board.architecture:
+            raise InputError(f"{kernel} is a kernel for {image.architecture}: expected one for {board.architecture}")
+
+    def _find_initramfs(self, board: Board) -> Path:
+        if board.architecture not in self._initramfs:
+            busybox = static_busybox(board.architecture, self._cache, report=self._report)
+            self._initramfs[board.architecture] = probe_initramfs(busybox, self._cache)
+        return self._initramfs[board.architecture]
+
+    def _find_accelerator(self, board: Board, cpu: Cpu, machine: ProbeMachine, initramfs: Path, emulator: str) -> str:
+        if self._forced:
+            return self._forced
+        key = (board.architecture, cpu.name)
+        if key not in self._accelerators:
+            plain = ProbeMachine(board.architecture, cpu.name, machine.kernel, (1 << 30,), "")
+
+            def reaches_init(accelerator: str, deadline: float) -> bool:
+                arguments = qemu_arguments(board, cpu, plain, initramfs, accelerator)
+                return self._run(plain, (emulator, *arguments), deadline).ending is Ending.POWERED_OFF
+
+            self._accelerators[key] = choose_accelerator(
+                board, cpu, emulator, self._cache, reaches_init, report=self._report
+            )
+        return self._accelerators[key]
+
+
+def find_emulator(board: Board) -> str:
+    """Return the path of the emulator of ``board``; InputError names the package to install."""
+    path = shutil.which(board.qemu)
+    if path is None:
+        raise InputError(
+            f"{board.qemu} is not installed: install {board.debian_qemu} (Debian) or {board.rpm_qemu} (Fedora)"
+        )
+    return path
+
+
+def _check_memory(board: Board, machine: ProbeMachine) -> None:
+    if not any(machine.memory) or min(machine.memory) < 0:
+        raise InputError(f"memory {machine.memory}: expected at least one node with memory")
+    if len(machine.memory) > board.max_nodes:
+        raise InputError(
+            f"{len(machine.memory)} NUMA nodes: the {board.machine} machine of {board.architecture}"
+            f" has at most {board.max_nodes}"
+        )

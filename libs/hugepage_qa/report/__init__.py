@@ -1,0 +1,1 @@
+"""What the suite tells people and other programs: terminal, tmt results, summaries."""

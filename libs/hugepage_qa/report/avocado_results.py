@@ -1,0 +1,158 @@
+"""Read what an Avocado job left: results.json, and in it the whiteboards of tests that judged many cases.
+
+Nothing here trusts what it reads. A job that ran nothing, a garbled file or a whiteboard that breaks its schema
+becomes a result with outcome ERROR, never an empty pass.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from hugepage_qa.report.case_result import CaseResult, Outcome, one_line, worst
+from hugepage_qa.report.schema import find_violation, parse_json
+
+_OUTCOMES = {
+    "PASS": Outcome.PASS,
+    "FAIL": Outcome.FAIL,
+    "ERROR": Outcome.ERROR,
+    "SKIP": Outcome.SKIP,
+    "CANCEL": Outcome.SKIP,
+    "WARN": Outcome.WARN,
+    "INTERRUPTED": Outcome.ERROR,
+}
+
+# the name of a result that stands for the whole job; "/" is the test itself to tmt
+JOB = "/"
+
+
+def read_job(directory: Path) -> list[CaseResult]:
+    """Return the results of the one Avocado job below ``directory`` (what ``--job-results-dir`` named)."""
+    try:
+        job = _job_directory(directory)
+        tests = _read_tests(job / "results.json")
+    except (OSError, ValueError) as error:
+        return [CaseResult(JOB, Outcome.ERROR, (one_line(f"no results from Avocado: {error}"),))]
+    return [result for test in tests for result in _results_of_test(test, job)]
+
+
+def _job_directory(directory: Path) -> Path:
+    jobs = sorted(directory.glob("job-*"))
+    if len(jobs) != 1:
+        raise ValueError(f"{len(jobs)} jobs were run instead of one")
+    return jobs[0].resolve()
+
+
+def _read_tests(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        raise ValueError("the job ran no test (there is no results.json)")
+    document = parse_json(path.read_text(encoding="utf-8"))
+    violation = find_violation(document, "avocado-job")
+    if violation:
+        raise ValueError(f"results.json: {violation}")
+    tests: list[dict[str, Any]] = document["tests"]
+    return tests
+
+
+def _results_of_test(test: Mapping[str, Any], job: Path) -> list[CaseResult]:
+    whiteboard = test.get("whiteboard") or ""
+    own = _own_result(test, job)
+    if not whiteboard.strip():
+        return [own]
+    try:
+        cases = _read_cases(whiteboard)
+    except ValueError as error:
+        return [_as_error(own, f"whiteboard: {error}")]
+    if not cases:
+        return [own]
+    results = [_case_result(case, _log_directory(test, job)) for case in cases]
+    return results + _failure_outside_cases(own, results)
+
+
+def _read_cases(whiteboard: str) -> list[dict[str, Any]]:
+    """Return the cases in a whiteboard; none when the test keeps something else (figures, say) there.
+
+    Raises ValueError for what is no JSON object or breaks the schema.
+    """
+    document = parse_json(whiteboard)
+    if not isinstance(document, dict):
+        raise ValueError("expected a JSON object")
+    if "cases" not in document:
+        return []
+    violation = find_violation(document, "whiteboard")
+    if violation:
+        raise ValueError(violation)
+    cases: list[dict[str, Any]] = document["cases"]
+    names = [case["name"] for case in cases]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"two cases have the name {repeated[0]}")
+    return cases
+
+
+def _failure_outside_cases(own: CaseResult, cases: list[CaseResult]) -> list[CaseResult]:
+    """Return the test's own result as an error when it ended worse than its gravest case explains."""
+    gravest = worst(case.outcome for case in cases)
+    if worst([own.outcome, gravest]) == gravest or own.outcome is Outcome.SKIP:
+        return []
+    return [_as_error(own, f"the test ended as {own.outcome} outside its cases")]
+
+
+def _as_error(own: CaseResult, reason: str) -> CaseResult:
+    return CaseResult(own.name, Outcome.ERROR, (one_line(reason), *own.reasons), own.seconds, own.logs)
+
+
+def _own_result(test: Mapping[str, Any], job: Path) -> CaseResult:
+    status = test["status"]
+    outcome = _OUTCOMES.get(status, Outcome.ERROR)
+    reasons = [] if status in _OUTCOMES else [f"unknown Avocado status {status!r}"]
+    if test.get("fail_reason"):
+        reasons.append(test["fail_reason"])
+    logs, problems = _evidence(_log_directory(test, job), "debug.log")
+    return CaseResult(
+        _test_name(test["name"]),
+        outcome,
+        tuple(one_line(reason) for reason in [*reasons, *problems]),
+        max(test["time_elapsed"], 0),
+        logs,
+    )
+
+
+def _case_result(case: Mapping[str, Any], directory: Path | None) -> CaseResult:
+    logs: tuple[Path, ...] = ()
+    problems: tuple[str, ...] = ()
+    if case["log"] is not None:
+        logs, problems = _evidence(directory / "data" if directory else None, case["log"])
+    reasons = tuple(one_line(reason) for reason in (case["reason"], *problems) if reason)
+    return CaseResult(case["name"], Outcome(case["verdict"]), reasons, case["seconds"], logs)
+
+
+def _log_directory(test: Mapping[str, Any], job: Path) -> Path | None:
+    """Return the directory of a test's files, or None when it is not one inside the job."""
+    directory = Path(test["logdir"]).resolve()
+    return directory if directory.is_relative_to(job) else None
+
+
+def _evidence(directory: Path | None, name: str) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """Return the file ``name`` inside ``directory``, or why there is none: its outcome stands without its log.
+
+    The name comes from a test. Neither ``..`` nor a symbolic link leads out of the directory.
+    """
+    if directory is None:
+        return (), (f"log {name}: the test's directory is not inside the job",)
+    try:
+        path = (directory / name).resolve()
+        inside, exists = path.is_relative_to(directory.resolve()), path.is_file()
+    except (OSError, ValueError) as error:  # a name with a null byte, a loop of links
+        return (), (f"log {name}: {error}",)
+    if not inside:
+        return (), (f"log {name}: refused, it is outside the test's directory",)
+    return ((path,), ()) if exists else ((), (f"log {name}: no such file",))
+
+
+def _test_name(name: str) -> str:
+    """Return ``/pool/Pool.test_reserve`` for Avocado's ``tests/pool/pool.py:Pool.test_reserve``."""
+    file, _, test = name.partition(":")
+    parts = [PurePosixPath(file).stem, test]
+    cleaned = [re.sub(r"[^\w.=+-]+", "-", part).strip(".-") for part in parts]
+    return "/" + "/".join(part for part in cleaned if part)

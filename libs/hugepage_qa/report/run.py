@@ -1,0 +1,96 @@
+"""``hugepage-qa run``: run Avocado tests, then tell tmt or the terminal what came out."""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.report.avocado_results import JOB, read_job
+from hugepage_qa.report.case_result import CaseResult, ExitCode, Outcome, exit_code
+from hugepage_qa.report.supervised import run_supervised
+from hugepage_qa.report.terminal import closing_lines, print_table
+from hugepage_qa.report.tmt_results import write_results
+
+# bits of Avocado's exit code: tests that failed or were interrupted are in results.json, the others are not
+_IN_RESULTS = 1 | 8
+
+
+def run_references(references: Sequence[str], *, console: Console | None = None) -> int:
+    """Run the Avocado tests that ``references`` name, one after the other, and return the exit code of the suite.
+
+    Under tmt (``TMT_TEST_DATA`` is set) the results go to ``results.yaml`` there with copies of the logs.
+    Elsewhere they are printed, and Avocado's files are kept only when a case was bad.
+    Raises InputError when there is nothing to run or when the results have no place to go.
+    """
+    if not references:
+        raise InputError("no test named: expected Avocado references, for example tests/boot/boot_parameters.py")
+    console = console or Console()
+    with _scratch() as scratch:
+        code = run_supervised(_avocado(references, scratch), environment=_environment(scratch))
+        results = [*read_job(scratch / "jobs"), *_failure_of_avocado(code)]
+        # the last line of a log that a CI system shows is the most read one
+        _report(results, scratch, console)
+    return exit_code(results)
+
+
+def _report(results: Sequence[CaseResult], scratch: Path, console: Console) -> None:
+    data = os.environ.get("TMT_TEST_DATA")
+    if data:
+        write_results(results, _existing_directory(data))
+    else:
+        print_table(console, results)
+        if exit_code(results) in (ExitCode.BAD, ExitCode.WRONG):
+            kept = Path(tempfile.mkdtemp(prefix="hugepage-qa-"))
+            shutil.copytree(scratch / "jobs", kept, symlinks=True, dirs_exist_ok=True)
+            console.print(f"logs: {kept}", soft_wrap=True, markup=False, highlight=False)
+    for line in closing_lines(results):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _existing_directory(path: str) -> Path:
+    directory = Path(path)
+    if not directory.is_dir():
+        raise InputError(f"TMT_TEST_DATA={path}: expected a directory")
+    return directory
+
+
+def _failure_of_avocado(code: int) -> list[CaseResult]:
+    """Return an error when Avocado's exit code tells of something that its results do not."""
+    if code >= 0 and not code & ~_IN_RESULTS:
+        return []
+    return [CaseResult(JOB, Outcome.ERROR, (f"avocado run ended with exit code {code}",))]
+
+
+def _avocado(references: Sequence[str], scratch: Path) -> list[str]:
+    # one test at a time: the pools of huge pages belong to the whole machine
+    options = ["--max-parallel-tasks", "1", "--disable-sysinfo", "--job-results-dir", str(scratch / "jobs")]
+    config = ["--config", str(_write_config(scratch))]
+    return [sys.executable, "-m", "avocado", *config, "run", *options, "--", *references]
+
+
+def _write_config(scratch: Path) -> Path:
+    """Give Avocado its directories below ``scratch``: it would make ``~/avocado`` otherwise."""
+    directories = {name: scratch / name for name in ("base_dir", "test_dir", "data_dir", "logs_dir")}
+    for directory in directories.values():
+        directory.mkdir()
+    config = scratch / "avocado.conf"
+    lines = ["[datadir.paths]", *(f"{name} = {directory}" for name, directory in directories.items())]
+    config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return config
+
+
+def _environment(scratch: Path) -> Mapping[str, str]:
+    # Avocado and its tests put temporary files and sockets there, and a killed one does not remove them
+    return os.environ | {"TMPDIR": str(scratch)}
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="hugepage-qa-", ignore_cleanup_errors=True) as directory:
+        yield Path(directory)

@@ -1,0 +1,28 @@
+"""The command ``hugepage-qa run``."""
+
+import sys
+
+import click
+
+from hugepage_qa.report.run import run_references
+from hugepage_qa.report.settings import describe_settings
+
+
+@click.command(
+    name="run",
+    epilog="Example: HUGEPAGE_QA_ARCH=aarch64 hugepage-qa run tests/boot/boot_parameters.py",
+    help=f"""Run Avocado tests; the results go to tmt when it started us, else to the terminal.
+
+    REFERENCES are what "avocado list" understands: files, or FILE:CLASS.METHOD.
+
+    \b
+    The tests read these environment variables:
+    {describe_settings(indent=4)}
+
+    Exit code: 0 good, 1 a case failed, 2 every case was skipped, 3 the suite or its input is wrong.
+    """,
+)
+@click.argument("references", nargs=-1, required=True)
+def run_command(references: tuple[str, ...]) -> None:
+    """Run Avocado tests and end with the exit code of the suite."""
+    sys.exit(run_references(references))

@@ -1,0 +1,78 @@
+"""The environment variables that say what a test of boot parameters runs: this is where they are documented.
+
+Environment and not options, because tmt, Avocado and make all pass an environment through unchanged.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.lab.cache import cache_directory
+
+ARCH = "HUGEPAGE_QA_ARCH"
+KERNEL = "HUGEPAGE_QA_KERNEL"
+APPEND = "HUGEPAGE_QA_APPEND"
+CACHE = "HUGEPAGE_QA_CACHE"
+RANDOM = "HUGEPAGE_QA_RANDOM"
+SEED = "HUGEPAGE_QA_SEED"
+
+MEANING = {
+    ARCH: "architecture of the throwaway machines (default x86_64)",
+    KERNEL: "kernel image to boot (default: the kernel of the distribution)",
+    APPEND: "words added to every kernel command line",
+    CACHE: "where kernels and images are kept (default ~/.cache/hugepage-qa)",
+    RANDOM: "how many random command lines to try (default 50)",
+    SEED: "seed of the random command lines (default 1)",
+}
+
+
+@dataclass(frozen=True)
+class BootSettings:
+    """What the tests of boot parameters run, and with which kernel."""
+
+    architecture: str
+    kernel: Path | None
+    append: str
+    cache: Path
+    random: int
+    seed: int
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "BootSettings":
+        """Return the settings in ``environment``; an empty variable is the same as none.
+
+        Raises InputError for a number that is none, a kernel that is not a readable file, and an unsafe cache.
+        """
+        kernel = environment.get(KERNEL)
+        return cls(
+            architecture=environment.get(ARCH) or "x86_64",
+            kernel=readable_file(kernel, KERNEL) if kernel else None,
+            append=environment.get(APPEND) or "",
+            cache=cache_directory(),
+            random=_natural(environment, RANDOM, 50),
+            seed=_natural(environment, SEED, 1),
+        )
+
+
+def readable_file(path: str, name: str) -> Path:
+    """Return the absolute path of the file ``path``, the value of the setting ``name``. Raises InputError."""
+    file = Path(path).absolute()
+    if not file.is_file():
+        raise InputError(f"{name}={path}: no such file; expected the image of a kernel, for example bzImage")
+    if not os.access(file, os.R_OK):
+        raise InputError(f"{name}={path}: not readable")
+    return file
+
+
+def describe_settings(indent: int = 0) -> str:
+    """Return one line for each variable with its meaning."""
+    return ("\n" + " " * indent).join(f"{name:19} {meaning}" for name, meaning in MEANING.items())
+
+
+def _natural(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name) or str(default)
+    if not (text.isascii() and text.isdigit()):
+        raise InputError(f"{name}={text}: expected a whole number, for example {default}")
+    return int(text)

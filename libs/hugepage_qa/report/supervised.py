@@ -1,0 +1,130 @@
+"""Run a child process and leave none of its descendants behind: not after an error, Ctrl-C, SIGTERM or SIGKILL."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+# linux/prctl.h
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+# Avocado and tmt need this long to stop a test and to write what they know
+GRACE_SECONDS = 20.0
+
+_POLL_SECONDS = 1.0
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def run_supervised(
+    arguments: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    directory: Path | None = None,
+    grace: float = GRACE_SECONDS,
+) -> int:
+    """Run ``arguments`` and return the exit code, negative for a signal, 128 + signal when we were told to stop.
+
+    SIGINT, SIGTERM and SIGHUP reach the child as SIGINT, on which Avocado and tmt stop in order and write their
+    results; after ``grace`` seconds it is killed. Whatever it leaves running is killed when it has ended.
+    Call it from the main thread.
+    """
+    ours = _children(os.getpid())
+    with _subreaper():
+        child = subprocess.Popen(
+            arguments,
+            env=dict(environment),
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            # its own session: a Ctrl-C of the terminal comes to us alone, and is passed on once
+            start_new_session=True,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 - a single system call, and we have no threads
+        )
+        try:
+            return _wait(child, grace)
+        finally:
+            _kill_orphans(spare=ours)
+
+
+def _wait(child: subprocess.Popen[bytes], grace: float) -> int:
+    with _forward_signals(child) as received:
+        while True:
+            try:
+                code = child.wait(timeout=_POLL_SECONDS)
+            except subprocess.TimeoutExpired:
+                if received and time.monotonic() > received[0].time + grace:
+                    child.kill()
+            else:
+                return 128 + received[0].number if received else code
+
+
+@dataclass(frozen=True)
+class _Received:
+    number: int
+    time: float
+
+
+@contextmanager
+def _forward_signals(child: subprocess.Popen[bytes]) -> Iterator[list[_Received]]:
+    """Pass the first signal on as SIGINT; yield the list in which received signals are kept."""
+    received: list[_Received] = []
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        if not received:
+            child.send_signal(signal.SIGINT)
+        received.append(_Received(number, time.monotonic()))
+
+    before: dict[signal.Signals, Any] = {number: signal.signal(number, forward) for number in _SIGNALS}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _die_with_parent() -> None:
+    """In the child: get SIGTERM when we are gone, even by SIGKILL, which nobody can pass on."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+@contextmanager
+def _subreaper() -> Iterator[None]:
+    """Become the parent of every descendant whose own parent ends, instead of init: so it can be found."""
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+def _kill_orphans(spare: set[int]) -> None:
+    """Kill our children except ``spare``, then theirs, which thereby become ours, until none is left."""
+    while children := _children(os.getpid()) - spare:
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+        for pid in children:
+            os.waitpid(pid, 0)
+
+
+def _children(parent: int) -> set[int]:
+    """Return the direct children of ``parent``; those that have ended and were not waited for are among them."""
+    return {int(stat.parent.name) for stat in Path("/proc").glob("[0-9]*/stat") if _parent_of(stat) == parent}
+
+
+def _parent_of(stat: Path) -> int | None:
+    try:
+        text = stat.read_text(encoding="utf-8", errors="replace")
+    except OSError:  # the process has ended meanwhile
+        return None
+    # the name of the program, in parentheses, can hold anything, spaces and parentheses too
+    return int(text.rpartition(")")[2].split()[1])

@@ -1,0 +1,63 @@
+"""Results for people: a table, one closing line, and why cases were bad or skipped."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from hugepage_qa.report.case_result import CaseResult, Outcome
+
+_STYLES = {
+    Outcome.PASS: "green",
+    Outcome.KNOWN: "cyan",
+    Outcome.SKIP: "yellow",
+    Outcome.WARN: "magenta",
+    Outcome.FAIL: "bold red",
+    Outcome.ERROR: "bold red",
+}
+
+
+def print_table(console: Console, results: Sequence[CaseResult]) -> None:
+    """Print every case with its outcome, seconds and reasons."""
+    table = Table("case", "outcome", Column("seconds", justify="right"), "why")
+    for result in results:
+        # Text, so that square brackets of a kernel message are not taken for markup
+        table.add_row(
+            Text(result.name, overflow="fold"),
+            Text(result.outcome, style=_STYLES[result.outcome]),
+            f"{result.seconds:.1f}",
+            Text("\n".join(result.reasons), overflow="fold"),
+        )
+    console.print(table)
+
+
+def print_reasons(console: Console, results: Sequence[CaseResult], outcomes: Sequence[Outcome]) -> None:
+    """Print the cases with one of ``outcomes``, gravest first, each with its reasons and logs."""
+    for outcome in outcomes:
+        for result in (result for result in results if result.outcome is outcome):
+            why = "; ".join(result.reasons) or "no reason given"
+            console.print(Text.assemble((outcome, _STYLES[outcome]), f" {result.name}: {why}"), soft_wrap=True)
+            for log in result.logs:
+                console.print(Text(f"     log {log}"), soft_wrap=True)
+
+
+def closing_lines(results: Sequence[CaseResult]) -> list[str]:
+    """Return the line with the counts, then one line for each reason to skip with how many cases it kept out."""
+    count = Counter(result.outcome for result in results)
+    ran = len(results) - count[Outcome.SKIP]
+    counts = (
+        f"{ran} {'case' if ran == 1 else 'cases'} ran: {count[Outcome.PASS]} passed, {count[Outcome.KNOWN]} known, "
+        f"{count[Outcome.FAIL]} failed, {count[Outcome.ERROR]} errors"
+    )
+    if count[Outcome.WARN]:
+        counts += f", {count[Outcome.WARN]} warned"
+    return [f"{counts}; {count[Outcome.SKIP]} skipped", *_skip_reasons(results)]
+
+
+def _skip_reasons(results: Sequence[CaseResult]) -> list[str]:
+    reasons = Counter(
+        "; ".join(result.reasons) or "no reason given" for result in results if result.outcome is Outcome.SKIP
+    )
+    return [f"  skipped {count}: {reason}" for reason, count in reasons.most_common()]

@@ -1,0 +1,43 @@
+# The two commands that matter are "make qa" and "make test"; "make" alone prints what there is.
+#
+# Values that a user gives reach the programs through the environment. They are taken verbatim, and no recipe
+# has them spliced in: a value can hold spaces, quotes or $(...) and stays a value.
+override export PLAN := $(value PLAN)
+override export ARCH := $(value ARCH)
+override export KERNEL := $(value KERNEL)
+override export APPEND := $(value APPEND)
+override export TMT_ARGS := $(value TMT_ARGS)
+
+BIN := .venv/bin
+
+.PHONY: help qa test lint bench setup clean
+
+help:
+	@echo "make qa     boot huge page parameters on throwaway machines and judge them (PLAN=smoke)"
+	@echo "            PLAN=smoke|boot  ARCH=\"aarch64 ppc64le s390x\"  KERNEL=path  APPEND=\"words\"  TMT_ARGS=\"-vvv\""
+	@echo "make test   the suite's own tests, throwaway machines included"
+	@echo "make lint   ruff, mypy, tmt lint"
+	@echo "make bench  how fast the suite itself is"
+	@echo "make clean  remove what the above made in this directory, but not the packages of the distribution"
+
+# for the tests and the tools: the emulators of all architectures
+setup:
+	@PLAN=boot ARCH= KERNEL= ci/setup.sh
+
+qa:
+	@ci/setup.sh && $(BIN)/python ci/qa.py
+
+test: setup
+	@$(BIN)/python -m pytest
+
+lint: setup
+	@$(BIN)/ruff check
+	@$(BIN)/mypy
+	@$(BIN)/tmt lint --enforce-check C000 --outcome-only fail --outcome-only warn
+
+bench: setup
+	@$(BIN)/python ci/bench.py
+
+clean:
+	rm -rf .venv .cache build .mypy_cache .ruff_cache .pytest_cache .hypothesis libs/hugepage_qa.egg-info
+	find libs tests ci -name __pycache__ -type d -prune -exec rm -rf {} +

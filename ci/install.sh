@@ -1,0 +1,24 @@
+#!/bin/bash
+# Install the suite on a machine under test; the prepare step of every plan runs this.
+#
+# The environment is outside tmt's directories: tmt empties those when it copies the tree to a machine again.
+set -euo pipefail
+
+if command -v hugepage-qa >/dev/null; then
+    echo "hugepage-qa is installed: $(command -v hugepage-qa)"
+    exit 0
+fi
+
+if [ "$(id -u)" = 0 ]; then
+    venv=/opt/hugepage-qa
+else
+    venv="${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}/.local/share/hugepage-qa"
+fi
+
+tree="${TMT_TREE:-$(realpath "$(dirname "$0")/..")}"
+"$tree/ci/system-packages.sh"
+"$tree/ci/venv.sh" "$venv" "$tree[test]"
+
+# the tests that tmt starts after this step find it
+echo "PATH=$venv/bin:$PATH" >>"${TMT_PLAN_ENVIRONMENT_FILE:-/dev/null}"
+echo "hugepage-qa is installed: $venv/bin/hugepage-qa"

@@ -1,0 +1,158 @@
+"""``make qa``: run a plan with stock tmt on this machine, say what came out, and whether the machine is as before."""
+
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from rich.console import Console
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.lab.boards import find_board
+from hugepage_qa.machine.snapshot import differences, take_snapshot
+from hugepage_qa.report import settings
+from hugepage_qa.report.case_result import CaseResult, ExitCode, Outcome, exit_code
+from hugepage_qa.report.qa_request import QaRequest
+from hugepage_qa.report.summary import read_run
+from hugepage_qa.report.supervised import run_supervised
+from hugepage_qa.report.terminal import closing_lines, print_reasons
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / ".cache"
+BUILD = ROOT / "build" / "qa"
+# relative to ROOT: tmt takes no such file from outside its tree, and splits the option at spaces
+ENVIRONMENT_FILE = Path("build/qa/environment.yaml")
+
+# what tmt itself may see of our environment: it writes all that it sees into its log, secrets too
+_FOR_TMT = ("HOME", "LANG", "LC_ALL", "TERM", "TMPDIR", "NO_COLOR", "http_proxy", "https_proxy", "no_proxy")
+
+_WORDS = {
+    ExitCode.GOOD: "good",
+    ExitCode.BAD: "BAD: a case failed",
+    ExitCode.UNDECIDED: "undecided: every case was skipped",
+    ExitCode.WRONG: "WRONG: the suite or its surroundings broke",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a run of tmt gave: the results, how it ended, and what of the host is not as before."""
+
+    results: Sequence[CaseResult]
+    tmt_exit_code: int
+    changes: Sequence[str]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """A changed host and an error of tmt that no result tells of are errors of the suite."""
+        if self.changes or self.tmt_exit_code not in _TMT_EXIT_CODES:
+            return ExitCode.WRONG
+        return exit_code(self.results)
+
+
+# of tmt: passed, failed, errors (which are in the results), all skipped; 3 is "no results"
+_TMT_EXIT_CODES = {0, 1, 2, 4}
+
+
+def main() -> int:
+    """Run what make's variables ask for and return the exit code of make qa."""
+    console = Console(highlight=False)
+    try:
+        request = QaRequest.from_environment()
+        present, absent = _split_by_emulator(request.architectures)
+        if not present:
+            raise InputError(f"no emulator is installed: {'; '.join(absent)}")
+        finding = _run(request, present)
+    except InputError as error:
+        print(f"make qa: {error}", file=sys.stderr)
+        return ExitCode.WRONG
+    _report(console, request, finding, absent)
+    return finding.exit_code
+
+
+def _split_by_emulator(architectures: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the architectures whose emulator is installed, and a line on each of the others."""
+    present = [name for name in architectures if shutil.which(find_board(name).qemu)]
+    missing = [name for name in architectures if name not in present]
+    return present, [f"{name}: {find_board(name).qemu} is not installed" for name in missing]
+
+
+def _run(request: QaRequest, architectures: Sequence[str]) -> Finding:
+    kept = BUILD / request.plan
+    shutil.rmtree(kept, ignore_errors=True)
+    kept.mkdir(parents=True)
+    _write_environment(request)
+    before = take_snapshot([ROOT])
+    # tmt does not run inside its own tree, so it runs elsewhere and what it left is moved here
+    with tempfile.TemporaryDirectory(prefix="hugepage-qa-") as directory:
+        command = _tmt(request, architectures, Path(directory, "run"))
+        code = run_supervised(command, environment=_environment(directory), directory=ROOT)
+        shutil.move(Path(directory, "run"), kept)
+    return Finding(read_run(kept), code, differences(before, take_snapshot([ROOT])))
+
+
+def _write_environment(request: QaRequest) -> None:
+    """Write what the tests are told to a file: there a value is data, in an option tmt would split it."""
+    environment = {
+        # a local run has neither
+        "PATH": _path(),
+        "HOME": str(Path.home()),
+        settings.CACHE: str(CACHE),
+        **request.test_environment,
+    }
+    (ROOT / ENVIRONMENT_FILE).write_text(yaml.safe_dump(environment), encoding="utf-8")
+
+
+def _tmt(request: QaRequest, architectures: Sequence[str], run: Path) -> list[str]:
+    context = [word for dimension in _context() for word in ("--context", dimension)]
+    return [
+        *(sys.executable, "-m", "tmt", *context, "--feeling-safe"),
+        *("run", "--id", str(run), "--environment", f"@{ENVIRONMENT_FILE}", *request.tmt_arguments),
+        *("plan", "--name", f"^/plans/{request.plan}$", "test", "--name", f"/({'|'.join(architectures)})$"),
+        # without "prepare": it would install packages, and the suite is here already
+        *("discover", "provision", "--how", "local", "execute", "report", "cleanup"),
+    ]
+
+
+def _context() -> list[str]:
+    """Return tmt's context, which tmt never finds out by itself."""
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        release = {}
+    distro = "-".join(word for word in (release.get("ID"), release.get("VERSION_ID")) if word)
+    return [f"arch={platform.machine()}", *([f"distro={distro}"] if distro else [])]
+
+
+def _environment(scratch: str) -> Mapping[str, str]:
+    own = {name: os.environ[name] for name in _FOR_TMT if name in os.environ}
+    # both are in /var/tmp otherwise
+    return own | {"PATH": _path(), "TMT_WORKDIR_ROOT": scratch, "TMT_TEST_PIDFILE_ROOT": scratch}
+
+
+def _path() -> str:
+    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+
+
+def _report(console: Console, request: QaRequest, finding: Finding, absent: Sequence[str]) -> None:
+    def say(line: str) -> None:
+        console.print(line, soft_wrap=True, markup=False)
+
+    print_reasons(console, finding.results, [Outcome.KNOWN, Outcome.WARN, Outcome.FAIL, Outcome.ERROR])
+    for line in (*closing_lines(finding.results), *(f"  left out {line}" for line in absent)):
+        say(line)
+    if finding.tmt_exit_code not in _TMT_EXIT_CODES:
+        say(f"tmt ended with exit code {finding.tmt_exit_code}")
+    say("the host is as it was before" if not finding.changes else "the host has changed:")
+    for change in finding.changes:
+        say(f"  {change}")
+    say(f"plan {request.plan}: {_WORDS[finding.exit_code]} (exit code {finding.exit_code:d}; logs in {BUILD / request.plan})")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -89,10 +89,19 @@ def test_captures_are_whole(any_capture: CapturedTree) -> None:
     assert facts.command_line
     observations = facts.observations()
     assert json.loads(json.dumps(observations)) == observations
-    assert observations["meminfo/HugePages_Total"] == observations["vm/nr_hugepages"]
-    assert observations["filesystems/hugetlbfs"] == "registered"
+    assert observations["filesystems/hugetlbfs"] == ("registered" if facts.pools else "absent")
+
+
+def test_default_pool_is_the_one_of_meminfo_and_sysctl(any_capture: CapturedTree) -> None:
+    facts = read_facts(any_capture)
+    observations = facts.observations()
+    if "Hugepagesize" not in facts.meminfo:
+        assert not {subject for subject in observations if "hugepages" in subject.lower() and "Total" in subject}
+        return
     default = f"hugepages-{facts.meminfo['Hugepagesize'] // 1024}kB"
     assert observations[f"{default}/nr_hugepages"] == observations["meminfo/HugePages_Total"]
+    assert observations[f"{default}/nr_hugepages"] == observations["vm/nr_hugepages"]
+    assert observations["meminfo/Hugetlb"] == sum(pool.size * pool.files["nr_hugepages"] for pool in facts.pools)
 
 
 def test_this_machine_can_be_read() -> None:

@@ -143,7 +143,7 @@ def _evidence(directory: Path | None, name: str) -> tuple[tuple[Path, ...], tupl
     try:
         path = (directory / name).resolve()
         inside, exists = path.is_relative_to(directory.resolve()), path.is_file()
-    except (OSError, ValueError) as error:  # a name with a null byte, a loop of links
+    except (OSError, ValueError, RuntimeError) as error:  # a name with a null byte, a loop of links
         return (), (f"log {name}: {error}",)
     if not inside:
         return (), (f"log {name}: refused, it is outside the test's directory",)

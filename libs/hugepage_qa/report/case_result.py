@@ -1,14 +1,15 @@
 """The result of one case, whoever ran it: the common coin of the reports."""
 
 import enum
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from hugepage_qa import verdict
+
 
 class Outcome(enum.StrEnum):
-    """How a case ended. PASS to SKIP are verdicts of the suite; WARN comes from Avocado alone."""
+    """How a case ended: a verdict of the suite (``verdict.Verdict``), or WARN, which only Avocado knows."""
 
     PASS = "pass"  # noqa: S105 - a verdict
     KNOWN = "known"
@@ -18,14 +19,9 @@ class Outcome(enum.StrEnum):
     ERROR = "error"
 
 
-class ExitCode(enum.IntEnum):
-    """Exit codes of every command of the suite."""
-
-    GOOD = 0
-    BAD = 1
-    UNDECIDED = 2
-    WRONG = 3
-
+_VERDICTS = {
+    outcome: verdict.Verdict.FAIL if outcome is Outcome.WARN else verdict.Verdict(outcome.value) for outcome in Outcome
+}
 
 # from harmless to grave
 _SEVERITY = (Outcome.PASS, Outcome.SKIP, Outcome.KNOWN, Outcome.WARN, Outcome.FAIL, Outcome.ERROR)
@@ -47,17 +43,15 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome:
     return max(outcomes, key=_SEVERITY.index, default=Outcome.PASS)
 
 
-def exit_code(results: Iterable[CaseResult]) -> ExitCode:
-    """Return the exit code that ``results`` stand for.
+def exit_code(results: Iterable[CaseResult]) -> int:
+    """Return the exit code that ``results`` stand for, by the rule of ``verdict``.
 
-    Nothing at all is an error of the tool, and all cases skipped decide nothing: neither may look like a pass.
+    Nothing at all is an error of the tool: it may not look like a pass. A warning is bad to tmt, so it is here.
     """
-    outcomes = Counter(result.outcome for result in results)
-    if not outcomes or outcomes[Outcome.ERROR]:
-        return ExitCode.WRONG
-    if outcomes[Outcome.FAIL] or outcomes[Outcome.WARN]:
-        return ExitCode.BAD
-    return ExitCode.UNDECIDED if set(outcomes) == {Outcome.SKIP} else ExitCode.GOOD
+    outcomes = {result.outcome for result in results}
+    if not outcomes:
+        return verdict.exit_code([verdict.Verdict.ERROR])
+    return verdict.exit_code(_VERDICTS[outcome] for outcome in outcomes)
 
 
 def one_line(text: str) -> str:

@@ -12,13 +12,18 @@ from rich.console import Console
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.avocado_results import JOB, read_job
-from hugepage_qa.report.case_result import CaseResult, ExitCode, Outcome, exit_code
-from hugepage_qa.report.supervised import run_supervised
+from hugepage_qa.report.case_result import CaseResult, Outcome, exit_code, worst
+from hugepage_qa.report.supervised import SIGNALLED, run_supervised
 from hugepage_qa.report.terminal import closing_lines, print_table
 from hugepage_qa.report.tmt_results import write_results
 
 # bits of Avocado's exit code: tests that failed or were interrupted are in results.json, the others are not
 _IN_RESULTS = 1 | 8
+
+# sun_path has 108 bytes; below this come our directory, Avocado's, and the name of its socket
+_LONGEST_PARENT = 107 - len("/hugepage-qa-12345678/avocado_12345678/.status_server.sock")
+
+_KEEP_LOGS = (Outcome.WARN, Outcome.FAIL, Outcome.ERROR)
 
 
 def run_references(references: Sequence[str], *, console: Console | None = None) -> int:
@@ -34,7 +39,6 @@ def run_references(references: Sequence[str], *, console: Console | None = None)
     with _scratch() as scratch:
         code = run_supervised(_avocado(references, scratch), environment=_environment(scratch))
         results = [*read_job(scratch / "jobs"), *_failure_of_avocado(code)]
-        # the last line of a log that a CI system shows is the most read one
         _report(results, scratch, console)
     return exit_code(results)
 
@@ -45,7 +49,7 @@ def _report(results: Sequence[CaseResult], scratch: Path, console: Console) -> N
         write_results(results, _existing_directory(data))
     else:
         print_table(console, results)
-        if exit_code(results) in (ExitCode.BAD, ExitCode.WRONG):
+        if worst(result.outcome for result in results) in _KEEP_LOGS:
             kept = Path(tempfile.mkdtemp(prefix="hugepage-qa-"))
             shutil.copytree(scratch / "jobs", kept, symlinks=True, dirs_exist_ok=True)
             console.print(f"logs: {kept}", soft_wrap=True, markup=False, highlight=False)
@@ -64,7 +68,8 @@ def _failure_of_avocado(code: int) -> list[CaseResult]:
     """Return an error when Avocado's exit code tells of something that its results do not."""
     if code >= 0 and not code & ~_IN_RESULTS:
         return []
-    return [CaseResult(JOB, Outcome.ERROR, (f"avocado run ended with exit code {code}",))]
+    reason = f"stopped by signal {code - 128}" if code > SIGNALLED else f"avocado run ended with exit code {code}"
+    return [CaseResult(JOB, Outcome.ERROR, (reason,))]
 
 
 def _avocado(references: Sequence[str], scratch: Path) -> list[str]:
@@ -92,5 +97,7 @@ def _environment(scratch: Path) -> Mapping[str, str]:
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="hugepage-qa-", ignore_cleanup_errors=True) as directory:
+    # Avocado waits for ever when the path of its socket is longer than the kernel allows
+    parent = tempfile.gettempdir() if len(tempfile.gettempdir()) <= _LONGEST_PARENT else "/tmp"  # noqa: S108 - mkdtemp
+    with tempfile.TemporaryDirectory(prefix="hugepage-qa-", dir=parent, ignore_cleanup_errors=True) as directory:
         yield Path(directory)

@@ -23,6 +23,9 @@ GRACE_SECONDS = 20.0
 
 _POLL_SECONDS = 1.0
 
+# added to the number of the signal that told us to stop, as shells do
+SIGNALLED = 128
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -48,7 +51,7 @@ def run_supervised(
             stdin=subprocess.DEVNULL,
             # its own session: a Ctrl-C of the terminal comes to us alone, and is passed on once
             start_new_session=True,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509 - a single system call, and we have no threads
+            preexec_fn=_prepare_child,  # noqa: PLW1509 - two system calls, and we have no threads
         )
         try:
             return _wait(child, grace)
@@ -65,7 +68,7 @@ def _wait(child: subprocess.Popen[bytes], grace: float) -> int:
                 if received and time.monotonic() > received[0].time + grace:
                     child.kill()
             else:
-                return 128 + received[0].number if received else code
+                return SIGNALLED + received[0].number if received else code
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,10 @@ def _forward_signals(child: subprocess.Popen[bytes]) -> Iterator[list[_Received]
             signal.signal(number, handler)
 
 
-def _die_with_parent() -> None:
+def _prepare_child() -> None:
     """In the child: get SIGTERM when we are gone, even by SIGKILL, which nobody can pass on."""
+    # a shell that starts us in the background has us ignore it, and children inherit that
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 

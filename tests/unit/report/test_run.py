@@ -1,0 +1,181 @@
+"""The command "run" with a real Avocado: results for tmt, a table for people, an exit code for scripts."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from rich.console import Console
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.report.run import run_references
+from hugepage_qa.report.run_command import run_command
+
+_TEST = """\
+import json
+from pathlib import Path
+from avocado import Test
+
+class Cases(Test):
+    def test_{verdict}(self):
+        Path(self.outputdir, "serial.log").write_text("serial")
+        self.whiteboard = json.dumps({{"cases": [
+            {{"name": "/a/{verdict}", "verdict": "{verdict}", "reason": "why", "log": "serial.log", "seconds": 1}},
+        ]}})
+        {end}
+"""
+
+_ENDS = {
+    "pass": ("pass", "pass", 0),
+    "known": ("pass", "info", 0),
+    "fail": ("self.fail('x')", "fail", 1),
+    "error": ("self.error('x')", "error", 3),
+    "skip": ("self.cancel('x')", "skip", 2),
+}
+
+
+@pytest.fixture(params=_ENDS)
+def verdict(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = str(request.param)
+    (tmp_path / "cases.py").write_text(_TEST.format(verdict=name, end=_ENDS[name][0]), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return name
+
+
+def test_under_tmt(verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tmp_path / "data of tmt"
+    data.mkdir()
+    monkeypatch.setenv("TMT_TEST_DATA", str(data))
+    _, result, code = _ENDS[verdict]
+    assert run_references(["cases.py"]) == code
+    [entry] = yaml.safe_load((data / "results.yaml").read_text(encoding="utf-8"))
+    assert (entry["name"], entry["result"], entry["note"]) == (f"/a/{verdict}", result, ["why"])
+    assert (data / entry["log"][0]).read_text(encoding="utf-8") == "serial"
+    assert not (tmp_path / "home").exists(), "Avocado littered the home directory"
+
+
+@pytest.fixture
+def short_directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
+
+
+def test_at_a_terminal(verdict: str, tmp_path: Path, short_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TMT_TEST_DATA", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(short_directory))
+    with (tmp_path / "out").open("w", encoding="utf-8") as out:
+        code = run_references(["cases.py"], console=Console(file=out, width=120))
+    assert code == _ENDS[verdict][2]
+    text = (tmp_path / "out").read_text(encoding="utf-8")
+    assert f"/a/{verdict}" in text
+    assert ("logs: " in text) == (verdict in ("fail", "error"))
+    assert len(list(short_directory.iterdir())) == (verdict in ("fail", "error"))
+
+
+@pytest.mark.usefixtures("verdict")
+def test_a_long_name_of_the_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Avocado would wait for ever for a server whose socket it cannot make."""
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    monkeypatch.setenv("TMT_TEST_DATA", str(tmp_path))
+    run_references(["cases.py"])
+    assert (tmp_path / "results.yaml").exists()
+
+
+def test_a_reference_to_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMT_TEST_DATA", str(tmp_path))
+    assert run_references(["--no-such-option"]) == 3
+    entries = yaml.safe_load((tmp_path / "results.yaml").read_text(encoding="utf-8"))
+    assert {entry["result"] for entry in entries} == {"error"}
+
+
+def test_no_reference_is_an_error_of_input() -> None:
+    with pytest.raises(InputError, match="no test named"):
+        run_references([])
+
+
+@pytest.mark.usefixtures("verdict")
+def test_results_with_no_place_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMT_TEST_DATA", "/no/such/directory")
+    with pytest.raises(InputError, match="TMT_TEST_DATA"):
+        run_references(["cases.py"])
+
+
+def test_help_names_the_variables() -> None:
+    result = CliRunner().invoke(run_command, ["--help"])
+    assert result.exit_code == 0
+    assert "HUGEPAGE_QA_KERNEL" in result.output
+    assert "Example:" in result.output
+
+
+_STUBS = """\
+import enum, os, sys, types
+from dataclasses import dataclass
+
+class Verdict(enum.Enum):
+    PASS, KNOWN, FAIL, ERROR, SKIP = "pass", "known", "fail", "error", "skip"
+
+@dataclass
+class Judgement:
+    name: str
+    verdict: Verdict
+    reason: str
+    seconds: float
+    serial: str
+
+def run_group(architecture, group, *, report, **_):
+    for number, verdict in enumerate(os.environ["VERDICTS"].split()):
+        if verdict == "raise":
+            raise RuntimeError("boom")
+        report(Judgement(f"/{group}/{number}", Verdict(verdict), verdict, 1.0, f"{architecture}\\n"))
+
+judge = types.ModuleType("hugepage_qa.matrix.judge")
+judge.Judgement = Judgement
+run = types.ModuleType("hugepage_qa.matrix.run")
+run.groups = lambda architecture: ["named"]
+run.run_group = run_group
+run.run_random = lambda architecture, count, seed, **options: run_group(architecture, "random", **options)
+sys.modules |= {module.__name__: module for module in (judge, run)}
+"""
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "results"),
+    [
+        ("pass known skip", ["pass", "info", "skip"]),
+        ("pass fail", ["pass", "fail"]),
+        ("fail error", ["fail", "error"]),
+        ("skip skip", ["skip", "skip"]),
+        ("pass raise", ["pass", "error"]),
+        ("raise", ["error"]),
+        ("pass pass", ["pass", "pass"]),
+        ("", ["error"]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["named", "random"])
+def test_boot_parameters_with_a_pretended_matrix(kind: str, verdicts: str, results: list[str], tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_STUBS, encoding="utf-8")
+    test = Path(__file__).parents[2] / "boot" / "boot_parameters.py"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tmp_path),
+        "TMT_TEST_DATA": str(tmp_path),
+        "HUGEPAGE_QA_CACHE": str(tmp_path / "cache"),
+        "HUGEPAGE_QA_ARCH": "s390x",
+        "VERDICTS": verdicts,
+    }
+    code = "import sys; from hugepage_qa.report.run import run_references; sys.exit(run_references(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, f"{test}:BootParameters.test_{kind}"]
+    subprocess.run(command, env=environment, check=False, capture_output=True)
+    entries = yaml.safe_load((tmp_path / "results.yaml").read_text(encoding="utf-8"))
+    assert [entry["result"] for entry in entries] == results
+    assert "boom" not in verdicts or "boom" in str(entries[-1]["note"])
+    cases = [entry for entry in entries if entry["name"].startswith(f"/{kind}/")]
+    assert all((tmp_path / entry["log"][0]).read_text(encoding="utf-8") == "s390x\n" for entry in cases)

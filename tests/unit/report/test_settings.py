@@ -1,0 +1,46 @@
+"""Settings of the boot tests come from the environment and are checked there."""
+
+from pathlib import Path
+
+import pytest
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.report.settings import MEANING, BootSettings, describe_settings
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HUGEPAGE_QA_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_defaults(cache: Path) -> None:
+    settings = BootSettings.from_environment({})
+    assert (settings.architecture, settings.kernel, settings.append, settings.seed) == ("x86_64", None, "", 1)
+    assert settings.cache == cache
+
+
+def test_values(tmp_path: Path) -> None:
+    kernel = tmp_path / "a kernel"
+    kernel.write_bytes(b"x")
+    settings = BootSettings.from_environment({"HUGEPAGE_QA_KERNEL": str(kernel), "HUGEPAGE_QA_RANDOM": "7"})
+    assert (settings.kernel, settings.random) == (kernel, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HUGEPAGE_QA_RANDOM", "-1"),
+        ("HUGEPAGE_QA_RANDOM", "many"),
+        ("HUGEPAGE_QA_SEED", "²"),
+        ("HUGEPAGE_QA_KERNEL", "/no/such/kernel"),
+        ("HUGEPAGE_QA_KERNEL", "/"),
+    ],
+)
+def test_a_wrong_value_is_named(name: str, value: str) -> None:
+    with pytest.raises(InputError, match=f"^{name}={value}: "):
+        BootSettings.from_environment({name: value})
+
+
+def test_each_variable_is_described() -> None:
+    assert all(name in describe_settings() for name in MEANING)

@@ -1,0 +1,54 @@
+"""The results of a tmt run are read back whatever tmt left."""
+
+from pathlib import Path
+
+import pytest
+
+from hugepage_qa.report.case_result import Outcome
+from hugepage_qa.report.summary import read_run
+
+# as tmt 1.78 writes it
+_OF_TMT = """\
+- __class__:
+    module: tmt.result
+    name: Result
+  check: []
+  data-path: null
+  duration: 10:00:03
+  log:
+  - data/guest/default-0/tests/env-1/data/logs/a.log
+  name: /tests/env/a/b
+  note:
+  - yes
+  result: info
+  serial-number: 1
+- name: /tests/never
+  duration: null
+  log: []
+  note: []
+  result: pending
+"""
+
+
+def run_with(tmp_path: Path, text: str) -> Path:
+    execute = tmp_path / "plans" / "smoke" / "execute"
+    execute.mkdir(parents=True)
+    (execute / "results.yaml").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_results_of_tmt(tmp_path: Path) -> None:
+    known, never = read_run(run_with(tmp_path, _OF_TMT))
+    assert (known.outcome, known.reasons, known.seconds) == (Outcome.KNOWN, ("yes",), 36003)
+    assert known.logs[0] == tmp_path / "plans/smoke/execute/data/guest/default-0/tests/env-1/data/logs/a.log"
+    assert (never.outcome, never.reasons) == (Outcome.ERROR, ("tmt did not execute it",))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "- {name: /a}", "- {name: /a, result: good}", "a: [", "\x00"])
+def test_a_garbled_file_is_an_error(tmp_path: Path, text: str) -> None:
+    results = read_run(run_with(tmp_path, text))
+    assert [result.outcome for result in results] == [Outcome.ERROR]
+
+
+def test_a_run_without_results_is_an_error(tmp_path: Path) -> None:
+    assert [result.outcome for result in read_run(tmp_path)] == [Outcome.ERROR]

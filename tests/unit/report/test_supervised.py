@@ -1,0 +1,90 @@
+"""A child process and all that it started end with us."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hugepage_qa.report.supervised import run_supervised
+
+# starts a grandchild in a session of its own, writes its number to the file, and waits
+_CHILD = """\
+import subprocess, sys, time
+sleeper = subprocess.Popen(["sleep", "600"], start_new_session=True)
+open(sys.argv[1] + ".new", "w").write(str(sleeper.pid))
+import os; os.rename(sys.argv[1] + ".new", sys.argv[1])
+time.sleep(float(sys.argv[2]))
+"""
+
+_PARENT = """\
+import os, sys
+from hugepage_qa.report.supervised import run_supervised
+sys.exit(run_supervised(sys.argv[1:], environment=os.environ, grace=2))
+"""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+
+
+def wait_for(condition: object, seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_exit_code_and_environment() -> None:
+    command = [sys.executable, "-c", "import os, sys; sys.exit(int(os.environ['CODE']))"]
+    assert run_supervised(command, environment={"CODE": "7"}) == 7
+
+
+def test_what_a_child_leaves_is_killed(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    mine = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        assert run_supervised([sys.executable, "-c", _CHILD, str(note), "0"], environment=os.environ) == 0
+        assert not is_running(int(note.read_text(encoding="utf-8")))
+        assert is_running(mine.pid), "a child of somebody else was killed"
+    finally:
+        mine.kill()
+        mine.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
+    note = tmp_path / "pid"
+    child = [sys.executable, "-c", _CHILD, str(note), "600"]
+    with subprocess.Popen([sys.executable, "-c", _PARENT, *child], stderr=subprocess.DEVNULL) as parent:
+        wait_for(note.exists)
+        parent.send_signal(number)
+        assert parent.wait(timeout=20) == 128 + number
+    assert not is_running(int(note.read_text(encoding="utf-8")))
+
+
+def test_a_child_that_ignores_the_signal_is_killed(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + _CHILD
+    with subprocess.Popen([sys.executable, "-c", _PARENT, sys.executable, "-c", deaf, str(note), "600"]) as parent:
+        wait_for(note.exists)
+        parent.terminate()
+        assert parent.wait(timeout=20) == 128 + signal.SIGTERM
+    assert not is_running(int(note.read_text(encoding="utf-8")))
+
+
+def test_the_child_is_told_when_we_are_killed(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    code = "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid())); __import__('time').sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", _PARENT, sys.executable, "-c", code, str(note)]) as parent:
+        wait_for(lambda: note.exists() and note.read_text(encoding="utf-8"))
+        parent.kill()
+    pid = int(note.read_text(encoding="utf-8"))
+    wait_for(lambda: not is_running(pid))

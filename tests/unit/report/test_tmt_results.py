@@ -1,0 +1,84 @@
+"""results.yaml holds what tmt accepts, and nothing else."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hugepage_qa.report.case_result import CaseResult, Outcome, one_line
+from hugepage_qa.report.schema import find_violation
+from hugepage_qa.report.summary import read_run
+from hugepage_qa.report.tmt_results import format_duration, parse_duration, write_results
+
+# the keys that tmt's Result has and that a test may set; another one stops tmt's whole plan
+_KEYS_OF_TMT = {"name", "result", "note", "log", "duration"}
+
+
+def written(results: list[CaseResult], data: Path) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = yaml.safe_load(write_results(results, data).read_text(encoding="utf-8"))
+    return entries
+
+
+@pytest.mark.parametrize(
+    ("outcome", "result"),
+    [
+        (Outcome.PASS, "pass"),
+        (Outcome.KNOWN, "info"),
+        (Outcome.SKIP, "skip"),
+        (Outcome.WARN, "warn"),
+        (Outcome.FAIL, "fail"),
+        (Outcome.ERROR, "error"),
+    ],
+)
+def test_outcomes(outcome: Outcome, result: str, tmp_path: Path) -> None:
+    assert written([CaseResult("/a", outcome)], tmp_path)[0]["result"] == result
+
+
+def test_logs_are_copied_and_named_relative_to_the_data(tmp_path: Path) -> None:
+    log = tmp_path / "serial.log"
+    log.write_text("serial\n", encoding="utf-8")
+    data = tmp_path / "data"
+    data.mkdir()
+    # the same but for odd characters
+    entries = written([CaseResult(name, Outcome.FAIL, logs=(log,)) for name in ("/a:b", "/a;b")], data)
+    paths = [path for entry in entries for path in entry["log"]]
+    assert len(set(paths)) == 2
+    assert all((data / path).read_text(encoding="utf-8") == "serial\n" for path in paths)
+    assert not any(Path(path).is_absolute() or ".." in path for path in paths)
+
+
+@given(
+    st.lists(
+        st.builds(
+            CaseResult,
+            name=st.just("/") | st.just("/a/b"),
+            outcome=st.sampled_from(Outcome),
+            reasons=st.lists(st.text().map(one_line), max_size=2).map(tuple),
+            seconds=st.floats(min_value=0, max_value=1e6),
+        ),
+        max_size=3,
+    )
+)
+def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, results: list[CaseResult]) -> None:
+    data = tmp_path_factory.mktemp("run") / "plans" / "execute"
+    data.mkdir(parents=True)
+    entries = written(results, data)
+    assert all(entry.keys() <= _KEYS_OF_TMT for entry in entries)
+    assert find_violation(entries, "tmt-results") is None
+    again = read_run(data.parent)
+    assert [(one.name, one.outcome) for one in again] == [(one.name, one.outcome) for one in results]
+    assert [one.reasons for one in again] == [one.reasons for one in results]
+
+
+def test_nothing_but_results_and_logs_is_left(tmp_path: Path) -> None:
+    write_results([CaseResult("/a", Outcome.PASS)], tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["results.yaml"]
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "00:00:00"), (59.6, "00:01:00"), (36003, "10:00:03")])
+def test_durations(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+    assert parse_duration(text) == round(seconds)

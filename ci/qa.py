@@ -16,7 +16,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.lab.boards import find_board
 from hugepage_qa.machine.snapshot import differences, take_snapshot
 from hugepage_qa.report import settings
-from hugepage_qa.report.case_result import CaseResult, ExitCode, Outcome, exit_code
+from hugepage_qa.report.case_result import CaseResult, Outcome, exit_code
 from hugepage_qa.report.qa_request import QaRequest
 from hugepage_qa.report.summary import read_run
 from hugepage_qa.report.supervised import run_supervised
@@ -31,11 +31,12 @@ ENVIRONMENT_FILE = Path("build/qa/environment.yaml")
 # what tmt itself may see of our environment: it writes all that it sees into its log, secrets too
 _FOR_TMT = ("HOME", "LANG", "LC_ALL", "TERM", "TMPDIR", "NO_COLOR", "http_proxy", "https_proxy", "no_proxy")
 
+_WRONG = 3
 _WORDS = {
-    ExitCode.GOOD: "good",
-    ExitCode.BAD: "BAD: a case failed",
-    ExitCode.UNDECIDED: "undecided: every case was skipped",
-    ExitCode.WRONG: "WRONG: the suite or its surroundings broke",
+    0: "good",
+    1: "BAD: a case failed",
+    2: "undecided: every case was skipped",
+    _WRONG: "WRONG: the suite or its surroundings broke",
 }
 
 
@@ -48,11 +49,10 @@ class Finding:
     changes: Sequence[str]
 
     @property
-    def exit_code(self) -> ExitCode:
-        """A changed host and an error of tmt that no result tells of are errors of the suite."""
-        if self.changes or self.tmt_exit_code not in _TMT_EXIT_CODES:
-            return ExitCode.WRONG
-        return exit_code(self.results)
+    def exit_code(self) -> int:
+        """A changed host, and an error of tmt that no result tells of, are errors of the suite."""
+        broken = self.changes or self.tmt_exit_code not in _TMT_EXIT_CODES
+        return exit_code([*self.results, *([CaseResult("/", Outcome.ERROR)] if broken else [])])
 
 
 # of tmt: passed, failed, errors (which are in the results), all skipped; 3 is "no results"
@@ -70,7 +70,7 @@ def main() -> int:
         finding = _run(request, present)
     except InputError as error:
         print(f"make qa: {error}", file=sys.stderr)
-        return ExitCode.WRONG
+        return _WRONG
     _report(console, request, finding, absent)
     return finding.exit_code
 
@@ -151,7 +151,8 @@ def _report(console: Console, request: QaRequest, finding: Finding, absent: Sequ
     say("the host is as it was before" if not finding.changes else "the host has changed:")
     for change in finding.changes:
         say(f"  {change}")
-    say(f"plan {request.plan}: {_WORDS[finding.exit_code]} (exit code {finding.exit_code:d}; logs in {BUILD / request.plan})")
+    say(f"logs: {BUILD / request.plan}")
+    say(f"plan {request.plan}: {_WORDS[finding.exit_code]} (exit code {finding.exit_code})")
 
 
 if __name__ == "__main__":

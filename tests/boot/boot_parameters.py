@@ -6,13 +6,13 @@ from avocado import Test
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.matrix.judge import Judgement
-from hugepage_qa.matrix.run import groups, run_group, run_random
+from hugepage_qa.matrix.run import Settings, groups, run_group, run_random
 from hugepage_qa.report.case_result import Outcome
 from hugepage_qa.report.settings import BootSettings
 from hugepage_qa.report.whiteboard import CaseRecorder
 
 
-class BootParameters(Test):
+class BootParameters(Test):  # type: ignore[misc] # Avocado has no types
     """Boot machines of one architecture (HUGEPAGE_QA_ARCH) with huge page parameters and compare what they show.
 
     :avocado: tags=boot,hugetlb,thp
@@ -28,22 +28,20 @@ class BootParameters(Test):
             self.settings = BootSettings.from_environment()
         except InputError as error:
             self.error(str(error))
+        self.matrix = Settings(
+            kernel=self.settings.kernel,
+            append=self.settings.append,
+            cache=self.settings.cache,
+            say=self.log.info,
+        )
 
     def test_named(self) -> None:
         """Every named case: what the documentation promises, and what broke before.
 
         :avocado: tags=boot,hugetlb,thp,named
         """
-        settings = self.settings
-        for group in groups(settings.architecture):
-            run_group(
-                settings.architecture,
-                group,
-                kernel=settings.kernel,
-                append=settings.append,
-                cache=settings.cache,
-                report=self.record,
-            )
+        for group in groups(self.settings.architecture):
+            run_group(self.settings.architecture, group, self.matrix, self.record)
         self.conclude()
 
     def test_random(self) -> None:
@@ -52,15 +50,7 @@ class BootParameters(Test):
         :avocado: tags=boot,hugetlb,thp,random
         """
         settings = self.settings
-        run_random(
-            settings.architecture,
-            settings.random,
-            settings.seed,
-            kernel=settings.kernel,
-            append=settings.append,
-            cache=settings.cache,
-            report=self.record,
-        )
+        run_random(settings.architecture, settings.random, settings.seed, self.matrix, self.record)
         self.conclude()
 
     def record(self, judgement: Judgement) -> None:

@@ -1,0 +1,48 @@
+"""The metadata is read by a real tmt, one that has none of our plugins."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hugepage_qa.lab.boards import BOARDS
+from hugepage_qa.report.qa_request import PLANS
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def tmt(*arguments: str) -> str:
+    """Return what ``tmt`` prints; an exit code other than 0 fails the test."""
+    command = [sys.executable, "-m", "tmt", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_lint() -> None:
+    output = tmt("lint", "--enforce-check", "C000", "--outcome-only", "fail", "--outcome-only", "warn")
+    assert not [line for line in output.splitlines() if line.startswith(("fail", "warn"))]
+
+
+def test_each_architecture_has_named_and_random_tests() -> None:
+    expected = {f"/tests/boot/{kind}/{name}" for kind in ("named", "random") for name in BOARDS}
+    assert set(tmt("tests", "ls", "^/tests/boot/").split()) == expected
+
+
+def test_plans() -> None:
+    assert {f"/plans/{name}" for name in PLANS} <= set(tmt("plans", "ls").split())
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_a_test_knows_its_architecture_and_needs_its_emulator(name: str) -> None:
+    for test in yaml.safe_load(tmt("tests", "export", "--how", "yaml", f"^/tests/boot/.*/{name}$")):
+        assert test["environment"] == {"HUGEPAGE_QA_ARCH": name}
+        assert test["require"] == [f"/usr/bin/{BOARDS[name].qemu}"]
+        assert test["result"] == "custom"
+        assert (ROOT / "tests" / "boot" / test["test"].split()[0]).resolve() == ROOT / "tests" / "run.sh"
+
+
+def test_nothing_is_enabled_where_there_is_no_emulator_to_boot_with() -> None:
+    assert not tmt("--context", "distro=rhel-10", "tests", "ls", "--enabled", "^/tests/boot/").split()

@@ -1,0 +1,79 @@
+"""make's variables are checked before anything is started, and reach the tests unchanged."""
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.lab.boards import BOARDS
+from hugepage_qa.report.qa_request import QaRequest
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Path:
+    """The start of an x86 bzImage: magic number, and where the release stands."""
+    image = bytearray(0x1000)
+    image[0x202:0x206] = b"HdrS"
+    struct.pack_into("<H", image, 0x20E, 0x400)
+    image[0x600:0x60D] = b"6.12.0-test x"
+    path = tmp_path / "a; kernel"
+    path.write_bytes(bytes(image))
+    return path
+
+
+def test_without_variables() -> None:
+    request = QaRequest.from_environment({"PLAN": "", "ARCH": "", "KERNEL": "", "APPEND": "", "TMT_ARGS": ""})
+    assert (request.plan, request.architectures, request.tmt_arguments) == ("smoke", ("x86_64",), ())
+    assert request.test_environment == {}
+
+
+def test_another_architecture_takes_the_plan_that_has_it() -> None:
+    request = QaRequest.from_environment({"ARCH": "aarch64  s390x"})
+    assert (request.plan, request.architectures) == ("boot", ("aarch64", "s390x"))
+
+
+def test_the_plan_for_all_architectures() -> None:
+    assert QaRequest.from_environment({"PLAN": "boot"}).architectures == tuple(BOARDS)
+
+
+def test_values_reach_the_tests_unchanged() -> None:
+    append = 'a="b c" $(touch /tmp/x) `id` ; \' \\ # ü'
+    request = QaRequest.from_environment({"APPEND": append, "HUGEPAGE_QA_SEED": "7", "TMT_ARGS": "-vv -e 'A=b c'"})
+    assert request.test_environment == {"HUGEPAGE_QA_APPEND": append, "HUGEPAGE_QA_SEED": "7"}
+    assert request.tmt_arguments == ("-vv", "-e", "A=b c")
+
+
+def test_a_kernel_names_its_architecture(kernel: Path) -> None:
+    request = QaRequest.from_environment({"KERNEL": str(kernel)})
+    assert request.architectures == ("x86_64",)
+    assert request.test_environment == {"HUGEPAGE_QA_KERNEL": str(kernel)}
+
+
+def test_a_kernel_for_another_architecture(kernel: Path) -> None:
+    with pytest.raises(InputError, match="is for x86_64, but ARCH is aarch64"):
+        QaRequest.from_environment({"KERNEL": str(kernel), "ARCH": "aarch64"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PLAN", "smoke; id"),
+        ("PLAN", ".*"),
+        ("ARCH", "x86_64|.*"),
+        ("ARCH", "$(id)"),
+        ("KERNEL", "/no/such file"),
+        ("KERNEL", "/dev/null"),
+        ("TMT_ARGS", "'unfinished"),
+    ],
+)
+def test_a_wrong_value_is_named_in_one_line(name: str, value: str) -> None:
+    with pytest.raises(InputError) as caught:
+        QaRequest.from_environment({name: value})
+    assert "\n" not in str(caught.value)
+    assert value.split(";", maxsplit=1)[0] in str(caught.value)
+
+
+def test_a_plan_without_tests_for_the_architecture() -> None:
+    with pytest.raises(InputError, match="use PLAN=boot"):
+        QaRequest.from_environment({"PLAN": "smoke", "ARCH": "s390x"})

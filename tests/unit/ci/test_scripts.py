@@ -1,0 +1,115 @@
+"""Make and the shell scripts: values stay values, and what is missing is said."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+MAKE = shutil.which("make") or "make"
+BASH = "/bin/bash"
+
+
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with nothing of our environment but what is needed."""
+    base = {"PATH": os.defpath, "HOME": os.environ.get("HOME", "/")}
+    return subprocess.run(command, cwd=ROOT, env=base | environment, capture_output=True, text=True, check=False)
+
+
+def test_make_alone_prints_what_there_is() -> None:
+    done = run(MAKE, "--no-print-directory")
+    assert done.returncode == 0
+    assert all(f"make {target} " in done.stdout for target in ("qa", "test", "lint", "bench", "clean"))
+
+
+@pytest.mark.parametrize("given_as", ["argument", "environment"])
+def test_a_value_is_not_expanded_by_make_or_a_shell(given_as: str, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    value = f"$(shell touch {mark}) $$x `touch {mark}` \"; touch {mark}; ' #"
+    script = tmp_path / "print.mk"
+    script.write_text(f"include {ROOT}/Makefile\nshow:\n\t@printenv APPEND\n", encoding="utf-8")
+    arguments = [f"APPEND={value}"] if given_as == "argument" else []
+    done = run(MAKE, "-f", str(script), "show", *arguments, **({} if arguments else {"APPEND": value}))
+    assert done.stdout == f"{value}\n"
+    assert not mark.exists()
+
+
+def test_a_wrong_request_is_one_line_and_exit_code_3() -> None:
+    done = run(str(ROOT / ".venv" / "bin" / "python"), "ci/qa.py", ARCH="sparc64")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("make qa: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_no_emulator_at_all() -> None:
+    done = run(str(ROOT / ".venv" / "bin" / "python"), "ci/qa.py", ARCH="s390x", PATH="/nowhere")
+    assert done.returncode == 3
+    assert "qemu-system-s390x is not installed" in done.stderr
+
+
+def test_a_test_says_what_to_do_without_the_suite(tmp_path: Path) -> None:
+    done = run(BASH, "tests/run.sh", "hugepage-qa", "run", TMT_TREE=str(tmp_path))
+    assert done.returncode == 3
+    assert "ci/install.sh" in done.stderr
+    assert str(tmp_path) in done.stderr
+
+
+def test_a_test_finds_the_suite_in_the_tree(tmp_path: Path) -> None:
+    program = tmp_path / "a tree" / ".venv" / "bin" / "hugepage-qa"
+    program.parent.mkdir(parents=True)
+    program.write_text('#!/bin/bash\necho "$HOME" "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    done = subprocess.run(
+        [BASH, "tests/run.sh", "hugepage-qa", "a b"],
+        cwd=ROOT,
+        env={"PATH": os.defpath, "TMT_TREE": str(tmp_path / "a tree")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.endswith(" a b\n")
+    assert done.stdout.startswith("/")
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    """A directory for PATH with a package manager that only writes down its arguments."""
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    for name in ("bash", "id", "python3"):
+        (directory / name).symlink_to(shutil.which(name) or name)
+    fake = directory / "apt-get"
+    fake.write_text(f'#!{BASH}\necho "$DEBIAN_FRONTEND: $*" >>"{tmp_path}/asked"\n', encoding="utf-8")
+    fake.chmod(0o755)
+    return directory
+
+
+def pretend_user(tools: Path, number: int) -> None:
+    (tools / "id").unlink()
+    (tools / "id").write_text(f"#!{BASH}\necho {number}\n", encoding="utf-8")
+    (tools / "id").chmod(0o755)
+
+
+def test_root_installs_what_is_missing(tools: Path, tmp_path: Path) -> None:
+    pretend_user(tools, 0)
+    done = run(BASH, "ci/system-packages.sh", "no-such-qemu", "deb", "rpm", "bash", "bash", "bash", PATH=str(tools))
+    assert done.returncode == 0
+    assert "installing deb (for no-such-qemu)" in done.stdout
+    asked = (tmp_path / "asked").read_text(encoding="utf-8")
+    assert asked.splitlines()[-1] == "noninteractive: -q -y --no-install-recommends install deb"
+
+
+def test_others_are_told_what_to_install(tools: Path, tmp_path: Path) -> None:
+    pretend_user(tools, 1000)
+    done = run(BASH, "ci/system-packages.sh", "no-such-qemu", "deb", "rpm", PATH=str(tools))
+    assert done.returncode == 0
+    assert "missing: no-such-qemu; install with: sudo apt-get" in done.stderr
+    assert not (tmp_path / "asked").exists()
+
+
+def test_nothing_missing_nothing_done(tools: Path, tmp_path: Path) -> None:
+    done = run(BASH, "ci/system-packages.sh", "bash", "deb", "rpm", PATH=str(tools))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert not (tmp_path / "asked").exists()

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.sizes import GIB, KIB, MIB
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,12 @@ class Board:
     """Package that holds the emulator on Debian."""
     rpm_qemu: str
     """Package that holds the emulator on Fedora."""
+    base_page: int
+    """Base page in bytes of the distributions' kernels, unless the kernel's configuration names another."""
+    ram_start: int = 0
+    """Physical address of the first byte of RAM."""
+    ram_hole: tuple[int, int, int] | None = None
+    """(limit, end, resume): with RAM of ``limit`` bytes or more it stops at ``end`` and goes on at ``resume``."""
     early_console: str = ""
     """Kernel words that make messages appear before the serial driver is up: an early death stays readable."""
     options: tuple[str, ...] = ()
@@ -95,6 +102,9 @@ _X86_64 = Board(
     debian_kernel="linux-image-cloud-amd64",
     debian_qemu="qemu-system-x86",
     rpm_qemu="qemu-system-x86-core",
+    base_page=4 * KIB,
+    # q35 keeps the addresses below 4 GiB for devices
+    ram_hole=(2816 * MIB, 2 * GIB, 4 * GIB),
 )
 
 _AARCH64 = Board(
@@ -114,6 +124,8 @@ _AARCH64 = Board(
     debian_kernel="linux-image-arm64",
     debian_qemu="qemu-system-arm",
     rpm_qemu="qemu-system-aarch64-core",
+    base_page=4 * KIB,
+    ram_start=GIB,
     kvm_machine_options=("gic-version=host",),
 )
 
@@ -144,6 +156,7 @@ _PPC64LE = Board(
     debian_kernel="linux-image-powerpc64le",
     debian_qemu="qemu-system-ppc",
     rpm_qemu="qemu-system-ppc-core",
+    base_page=64 * KIB,
 )
 
 _S390X = Board(
@@ -163,6 +176,7 @@ _S390X = Board(
     debian_kernel="linux-image-s390x",
     debian_qemu="qemu-system-misc",
     rpm_qemu="qemu-system-s390x-core",
+    base_page=4 * KIB,
 )
 
 BOARDS: Mapping[str, Board] = {board.architecture: board for board in (_X86_64, _AARCH64, _PPC64LE, _S390X)}

@@ -24,7 +24,7 @@ def describe(facts: Facts, config: Mapping[str, str] | None = None) -> Machine:
     )
     return Machine(
         architecture=facts.architecture,
-        mmu=find_mmu(facts.architecture, facts.cpu.base_page_size, facts.cpu.mmu),
+        mmu=find_mmu(facts.architecture, facts.cpu.base_page_size, facts.cpu.mmu.lower() if facts.cpu.mmu else None),
         features=facts.cpu.features,
         version=facts.version,
         nodes=nodes,

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.sizes import GIB, KIB, MIB
+from hugepage_qa.sizes import GIB, KIB, MIB, format_size
 
 
 @dataclass(frozen=True)
 class Mmu:
     """What an architecture's memory management offers; all sizes in bytes."""
 
-    name: str
+    architecture: str
     base_page: int
     #: size of a PMD entry: the largest anonymous transparent huge page
     pmd: int
@@ -33,6 +33,15 @@ class Mmu:
     cma_page: int | None = None
     #: hugetlb_node_alloc_supported(): whether hugepages=<node>:<count> is taken
     node_form: bool = True
+    #: ``radix`` or ``hash`` on POWER
+    kind: str = ""
+    #: whether the PMD is a size that THP can use (hash__has_transparent_hugepage())
+    has_thp: bool = True
+
+    @property
+    def name(self) -> str:
+        """The entry's name, such as ``aarch64 4K`` or ``ppc64le 64K hash``."""
+        return " ".join(filter(None, (self.architecture, format_size(self.base_page), self.kind)))
 
     def sizes(self, features: frozenset[str]) -> tuple[int, ...]:
         """Return the hugetlb page sizes of a CPU with ``features``, ascending."""
@@ -57,7 +66,7 @@ MMUS: Mapping[str, Mmu] = {
     mmu.name: mmu
     for mmu in (
         Mmu(
-            name="x86_64",
+            architecture="x86_64",
             base_page=4 * KIB,
             pmd=2 * MIB,
             default=2 * MIB,
@@ -68,7 +77,7 @@ MMUS: Mapping[str, Mmu] = {
             cma_page=GIB,
         ),
         Mmu(
-            name="aarch64 4K",
+            architecture="aarch64",
             base_page=4 * KIB,
             pmd=2 * MIB,
             default=2 * MIB,
@@ -78,7 +87,7 @@ MMUS: Mapping[str, Mmu] = {
             cma_page=GIB,
         ),
         Mmu(
-            name="aarch64 16K",
+            architecture="aarch64",
             base_page=16 * KIB,
             pmd=32 * MIB,
             default=32 * MIB,
@@ -88,7 +97,7 @@ MMUS: Mapping[str, Mmu] = {
             cma_page=GIB,
         ),
         Mmu(
-            name="aarch64 64K",
+            architecture="aarch64",
             base_page=64 * KIB,
             pmd=512 * MIB,
             default=512 * MIB,
@@ -98,7 +107,8 @@ MMUS: Mapping[str, Mmu] = {
             cma_page=16 * GIB,
         ),
         Mmu(
-            name="ppc64le radix",
+            architecture="ppc64le",
+            kind="radix",
             base_page=64 * KIB,
             pmd=2 * MIB,
             default=2 * MIB,
@@ -109,7 +119,8 @@ MMUS: Mapping[str, Mmu] = {
         ),
         # 16 GiB pages of the hash MMU come from the firmware's ibm,expected#pages, never from the kernel's own memory
         Mmu(
-            name="ppc64le hash",
+            architecture="ppc64le",
+            kind="hash",
             base_page=64 * KIB,
             pmd=16 * MIB,
             default=16 * MIB,
@@ -119,7 +130,30 @@ MMUS: Mapping[str, Mmu] = {
             node_form=False,
         ),
         Mmu(
-            name="s390x",
+            architecture="ppc64le",
+            kind="radix",
+            base_page=4 * KIB,
+            pmd=2 * MIB,
+            default=2 * MIB,
+            hugetlb={2 * MIB: None, GIB: None},
+            largest_block=16 * MIB,
+            slots=15,
+            cma_page=GIB,
+        ),
+        Mmu(
+            architecture="ppc64le",
+            kind="hash",
+            base_page=4 * KIB,
+            pmd=2 * MIB,
+            default=16 * MIB,
+            hugetlb={16 * MIB: None, 16 * GIB: "16g-pages"},
+            largest_block=16 * MIB,
+            slots=15,
+            node_form=False,
+            has_thp=False,
+        ),
+        Mmu(
+            architecture="s390x",
             base_page=4 * KIB,
             pmd=MIB,
             default=MIB,
@@ -133,20 +167,17 @@ MMUS: Mapping[str, Mmu] = {
 }
 
 
-def find_mmu(architecture: str, base_page: int, mmu: str | None = None) -> Mmu:
+def find_mmu(architecture: str, base_page: int, kind: str | None = None) -> Mmu:
     """Return the table entry for a machine: ``uname -m``, base page in bytes, ``radix`` or ``hash`` on POWER.
 
     Raises InputError for a machine that the table does not hold.
     """
     for entry in MMUS.values():
-        name, _, variant = entry.name.partition(" ")
-        if name == architecture and entry.base_page == base_page and (mmu is None or variant in ("", mmu)):
-            return entry
-        if name == architecture and entry.base_page == base_page and variant.endswith("K"):
+        if (entry.architecture, entry.base_page) == (architecture, base_page) and entry.kind in ("", kind):
             return entry
     raise InputError(
-        f"machine {architecture!r} with base pages of {base_page} bytes"
-        f"{f' and MMU {mmu!r}' if mmu else ''}: expected one of {', '.join(MMUS)}"
+        f"machine {architecture!r} with base pages of {base_page} bytes{f' and MMU {kind!r}' if kind else ''}:"
+        f" expected one of {', '.join(MMUS)}"
     )
 
 

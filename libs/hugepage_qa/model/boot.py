@@ -36,9 +36,18 @@ def predict(command_line: str, machine: Machine, quirks: frozenset[Quirk] = froz
     return draft.finish(command_line)
 
 
-def possible_deviations(prediction: Prediction, machine: Machine) -> frozenset[Quirk]:
-    """Return the quirks that matter to ``prediction`` and that kernels of the machine's version have."""
-    return frozenset(quirk for quirk in prediction.quirks if KNOWN_ISSUES[quirk].applies_to(machine.version))
+def possible_deviations(command_line: str, machine: Machine) -> frozenset[Quirk]:
+    """Return the quirks that matter to ``command_line`` and that kernels of the machine's version have.
+
+    Following one issue can make another one matter.
+    """
+    found: frozenset[Quirk] = frozenset()
+    while True:
+        quirks = predict(command_line, machine, found).quirks
+        more = found | {quirk for quirk in quirks if KNOWN_ISSUES[quirk].applies_to(machine.version)}
+        if more == found:
+            return found
+        found = more
 
 
 def _judged_words(command_line: str, machine: Machine) -> tuple[Parameter, ...]:
@@ -53,7 +62,9 @@ def _judged_words(command_line: str, machine: Machine) -> tuple[Parameter, ...]:
 def _expect_known_words(draft: Draft, command_line: str) -> None:
     """Judge which words the kernel calls unknown: those it must know are not among them, misspelt ones are."""
     words = parse_parameters(command_line)
-    for name in dict.fromkeys(word.canonical for word in words if word.canonical in PARAMETERS):
+    # the bare word without a value is another matter: most handlers are for "name=" only
+    given = [word.canonical for word in words if word.canonical in PARAMETERS and word.value is not None]
+    for name in dict.fromkeys(given):
         if is_known(name, draft.machine):
             draft.expect(f"unknown/{name}", Absent(), KNOWN_WORD)
         else:

@@ -127,7 +127,9 @@ def _check_log(prediction: Prediction, observations: Observations, log: Sequence
     for shortage in prediction.shortages:
         differences += _check_shortage(shortage, observations, lines)
     return differences + [
-        Difference("kernel log", LOG_QUIET, "no such line", line) for line in lines if _is_complaint(line)
+        Difference("kernel log", LOG_QUIET, "no such line", line)
+        for line in lines
+        if _is_complaint(line) and not line.startswith(prediction.tolerated)
     ]
 
 

@@ -33,6 +33,7 @@ class Draft:
         self._shortages: list[Shortage] = []
         self._pre_allocated: list[PreAllocated] = []
         self._unjudged: list[Unjudged] = []
+        self._tolerated: list[str] = []
         self._remarks: list[str] = []
         self._quirks: set[Quirk] = set()
         self._may_exhaust_memory = False
@@ -62,6 +63,10 @@ class Draft:
         """Say that ``subject`` is not judged, and why."""
         self._unjudged.append(Unjudged(subject, reason))
 
+    def tolerate(self, start: str) -> None:
+        """Take log lines that begin with ``start`` as they come."""
+        self._tolerated.append(start)
+
     def remark(self, text: str) -> None:
         """Say something about the command line itself."""
         self._remarks.append(text)
@@ -83,6 +88,7 @@ class Draft:
             tuple(self._shortages),
             tuple(self._pre_allocated),
             tuple(self._unjudged),
+            tuple(self._tolerated),
             tuple(self._remarks),
             self._may_exhaust_memory,
             frozenset(self._quirks),

@@ -27,6 +27,11 @@ class Allocation:
     total: int
     nodes: Mapping[int, int] = field(default_factory=dict)
 
+    @property
+    def pages(self) -> int:
+        """The pages that are reserved: counts for nodes go before the total."""
+        return sum(self.nodes.values()) if self.nodes else self.total
+
 
 @dataclass(frozen=True)
 class HugetlbPlan:
@@ -37,6 +42,8 @@ class HugetlbPlan:
     #: in the order in which the kernel reserves
     allocations: tuple[Allocation, ...]
     messages: tuple[str, ...]
+    #: pages of the default size that vm.nr_hugepages shows, where that is not what is reserved
+    shown: int | None
     #: known issues that make a difference to this command line
     quirks: frozenset[Quirk]
 
@@ -90,7 +97,9 @@ class _Parser:
         for name, value in self._accepted(words):
             handlers[name](value)
         default = self._choose_default()
-        return HugetlbPlan(default, self._allocations(), tuple(self._messages), frozenset(self._relevant))
+        allocations = self._allocations()
+        shown = self._shown(default, allocations)
+        return HugetlbPlan(default, allocations, tuple(self._messages), shown, frozenset(self._relevant))
 
     def _accepted(self, words: Sequence[Parameter]) -> list[tuple[str, str]]:
         early = self._machine.version >= EARLY_PARAMETERS
@@ -243,6 +252,14 @@ class _Parser:
             gigantic.sort(key=lambda allocation: order.index(allocation.size))
         return (*gigantic, *small)
 
+    def _shown(self, default: int, allocations: tuple[Allocation, ...]) -> int | None:
+        counted = self._counts[default].total
+        reserved = sum(allocation.pages for allocation in allocations if allocation.size == default)
+        if counted == reserved:
+            return None
+        self._relevant.add(Quirk.COUNT_NOT_RESERVED)
+        return counted if Quirk.COUNT_NOT_RESERVED in self._follow else None
+
     def _was_reserved_twice(self, gigantic: list[Allocation]) -> bool:
         if self._machine.version >= EARLY_PARAMETERS:
             return False
@@ -271,7 +288,7 @@ def _without_support(words: Sequence[Parameter], machine: Machine) -> HugetlbPla
         messages += [
             f"HugeTLB: hugepages unsupported, ignoring {name}={value} cmdline" for name, value in given[:limit]
         ]
-        return HugetlbPlan(None, (), tuple(messages), frozenset())
+        return HugetlbPlan(None, (), tuple(messages), None, frozenset())
     count_given = False
     size_is_valid = True
     for name, value in values:
@@ -288,4 +305,4 @@ def _without_support(words: Sequence[Parameter], machine: Machine) -> HugetlbPla
             count_given = scanned is not None and scanned[0] > 0
     if count_given:
         messages.append("HugeTLB: huge pages not supported, ignoring associated command-line parameters")
-    return HugetlbPlan(None, (), tuple(messages), frozenset())
+    return HugetlbPlan(None, (), tuple(messages), None, frozenset())

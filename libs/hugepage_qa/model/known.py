@@ -17,6 +17,7 @@ class Quirk(Enum):
     DEFAULT_SIZE_NAMED_BEFORE = "default-size-named-before"
     GIGANTIC_COUNTED_TWICE = "gigantic-counted-twice"
     GIGANTIC_NODE_FALLBACK = "gigantic-node-fallback"
+    COUNT_NOT_RESERVED = "count-not-reserved"
     IMPLICIT_KEEPS_NODES = "implicit-count-keeps-nodes"
     SHMEM_DENY_LOST = "shmem-deny-lost"
     SHMEM_FORCE_REFUSED = "shmem-force-refused"
@@ -66,6 +67,14 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
             _EARLY_PARAMETERS,
             "--memory 2G,8G with hugepagesz=1G hugepages=0:4 reserves pages on node 1: memblock_alloc_try_nid_raw() "
             "falls back to other nodes",
+        ),
+        KnownIssue(
+            Quirk.COUNT_NOT_RESERVED,
+            "vm.nr_hugepages shows pages that were counted twice on the command line, the pool has fewer or more",
+            KernelVersion(5, 8),
+            None,
+            "hugepages=0:16,0:8 reserves 8 pages and vm.nr_hugepages reads 24: the sysctl shows max_huge_pages, which "
+            "hugepages_setup() adds up, while the reservation follows the counts of the nodes",
         ),
         KnownIssue(
             Quirk.IMPLICIT_KEEPS_NODES,

@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from hugepage_qa.model.hugetlb import Allocation
 from hugepage_qa.model.known import Quirk
 from hugepage_qa.model.machine import Machine, Node, Span
-from hugepage_qa.sizes import MIB
+from hugepage_qa.sizes import GIB, MIB
 from hugepage_qa.version import KernelVersion
 
 #: what early boot takes from the top of a node's memory: struct pages (64 of 4096 bytes) and a fixed part
 _EARLY_SHARE = 64 / 4096
 _EARLY_FIXED = 96 * MIB
+#: what devices that cannot address more get below 4 GiB: swiotlb and the default CMA area of 64 MiB each, and some room
+_LOW_LIMIT = 4 * GIB
+_EARLY_LOW = 192 * MIB
 #: share of the free memory of a node that the buddy allocator hands out as huge pages without fail right after start
 _SURE_SHARE = 0.6
 #: from here on pages are allocated by several threads, each of which starts its round at the first node
@@ -92,8 +95,8 @@ def gigantic_room(node: Node, size: int, machine: Machine, taken: Bounds | None 
     taken = taken or Bounds(0, 0)
     spans = _merge(node.spans)
     frames = [frame for span in spans for frame in _frames(span, size)]
-    spoiled = sum(any(frame.overlaps(span) for span in machine.occupied) for frame in frames)
-    spoiled += _frames_lost_at_top(spans, size)
+    touched = [*machine.occupied, *_early(spans), *_early_low(machine)]
+    spoiled = sum(any(frame.overlaps(span) for span in touched) for frame in frames)
     present = sum(span.size for span in spans)
     high = min(len(frames), (present - taken.low) // size)
     low = len(frames) - spoiled - -(-taken.high // size)
@@ -228,12 +231,23 @@ def _frames(span: Span, size: int) -> list[Span]:
     return [Span(start, start + size) for start in range(first, span.end - size + 1, size)]
 
 
-def _frames_lost_at_top(spans: Sequence[Span], size: int) -> int:
-    """Return how many aligned frames early allocations can touch: memblock hands out memory from the top."""
-    early = _EARLY_FIXED + int(sum(span.size for span in spans) * _EARLY_SHARE)
-    lost = 0
+def _early(spans: Sequence[Span]) -> list[Span]:
+    """Return what early allocations of a node may touch: memblock hands out its memory from the top."""
+    return _top(spans, _EARLY_FIXED + int(sum(span.size for span in spans) * _EARLY_SHARE))
+
+
+def _early_low(machine: Machine) -> list[Span]:
+    """Return what is touched below 4 GiB, on whichever node that is."""
+    spans = [span for node in machine.nodes for span in node.spans if span.start < _LOW_LIMIT]
+    return _top(_merge([Span(span.start, min(span.end, _LOW_LIMIT)) for span in spans]), _EARLY_LOW)
+
+
+def _top(spans: Sequence[Span], size: int) -> list[Span]:
+    """Return the uppermost ``size`` bytes of ``spans``, which are ascending."""
+    top = []
     for span in reversed(spans):
-        touched = Span(max(span.start, span.end - early), span.end)
-        lost += sum(frame.overlaps(touched) for frame in _frames(span, size))
-        early -= touched.size
-    return lost
+        if size <= 0:
+            break
+        top.append(Span(max(span.start, span.end - size), span.end))
+        size -= top[-1].size
+    return top

@@ -79,7 +79,7 @@ def expect_shmem(draft: Draft) -> None:
 
 def has_thp(draft: Draft) -> bool:
     """Tell whether the kernel and CPU have transparent huge pages at all."""
-    if not draft.machine.supports_huge_pages:
+    if not draft.machine.supports_huge_pages or not draft.machine.mmu.has_thp:
         return False
     return draft.machine.is_configured("TRANSPARENT_HUGEPAGE") is not False
 

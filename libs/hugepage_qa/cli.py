@@ -1,0 +1,43 @@
+"""The command ``hugepage-qa``."""
+
+import sys
+
+import click
+
+from hugepage_qa.commands.boot import boot
+from hugepage_qa.commands.boot_matrix import boot_matrix
+from hugepage_qa.commands.facts import facts
+from hugepage_qa.commands.predict import predict
+from hugepage_qa.errors import InputError
+from hugepage_qa.report.run_command import run_command
+
+_INPUT_WRONG = 3
+_INTERRUPTED = 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="hugepage-qa")
+def hugepage_qa() -> None:
+    """Test the huge page support of Linux kernels."""
+
+
+for command in (facts, predict, boot, boot_matrix, run_command):
+    hugepage_qa.add_command(command)
+
+
+def main() -> None:
+    """Run the command line; wrong input is one line and exit code 3, Ctrl-C is exit code 130."""
+    try:
+        hugepage_qa.main(standalone_mode=False)
+    except InputError as error:
+        _fail(str(error))
+    except click.ClickException as error:
+        _fail(error.format_message())
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(_INTERRUPTED)
+
+
+def _fail(message: str) -> None:
+    click.echo(f"hugepage-qa: {' '.join(message.split())}", err=True)
+    sys.exit(_INPUT_WRONG)

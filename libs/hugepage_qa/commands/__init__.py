@@ -1,0 +1,1 @@
+"""The commands of ``hugepage-qa``: thin; each reads its options, calls the library and prints."""

@@ -1,0 +1,207 @@
+"""One case: boot it, predict it, compare, decide."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain, combinations
+from pathlib import Path
+from threading import Lock
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.facts import Facts, read_facts
+from hugepage_qa.lab.nominal import nominal_machine
+from hugepage_qa.lab.probe import Boot, Ending, Lab, ProbeMachine
+from hugepage_qa.machine.describe import boot_observations, describe
+from hugepage_qa.matrix.case import BootCase
+from hugepage_qa.model.boot import possible_deviations, predict
+from hugepage_qa.model.compare import Difference, compare
+from hugepage_qa.model.known import KNOWN_ISSUES, Quirk
+from hugepage_qa.model.machine import Machine
+from hugepage_qa.model.prediction import Prediction
+from hugepage_qa.model.rules import Rule
+from hugepage_qa.model.unknown import PARAMETERS
+from hugepage_qa.verdict import Verdict
+from hugepage_qa.version import KernelVersion
+
+_OUT_OF_MEMORY = re.compile(r"deadlocked on memory|Out of memory", re.IGNORECASE)
+_TRIES = 2
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The kernel under test: its image, its version, its configuration where that is known."""
+
+    image: Path
+    release: str
+    config: Mapping[str, str] | None
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What came of one case; ``reason`` is one line, empty when there is nothing to say."""
+
+    case: BootCase
+    verdict: Verdict
+    reason: str
+    command_line: str
+    seconds: float = 0.0
+    serial: str = ""
+    differences: tuple[Difference, ...] = ()
+    known: tuple[Quirk, ...] = ()
+    remarks: tuple[str, ...] = ()
+    facts: Facts | None = None
+    prediction: Prediction | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the case."""
+        return self.case.name
+
+
+@dataclass
+class Judge:
+    """Judges cases on probe machines of one lab; can be used by several threads at once."""
+
+    lab: Lab
+    kernel: Kernel
+    append: str = ""
+    _controls: dict[tuple[object, ...], Boot] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def judge(self, case: BootCase) -> Judgement:
+        """Boot ``case`` and judge it. Raises InputError where the machine cannot be started at all."""
+        words = f"{case.words} {self.append}".strip()
+        boot = self._boot(self._machine(case, words))
+        if boot.tree is None or boot.ending is not Ending.POWERED_OFF:
+            return self._judge_broken(case, boot, words)
+        try:
+            facts = read_facts(boot.tree)
+            machine = describe(facts, self.kernel.config)
+        except InputError as error:
+            return _judgement(case, boot, words, Verdict.ERROR, f"the capture cannot be read: {error}")
+        if not facts.command_line.endswith(words):
+            reason = f"the kernel was booted with {facts.command_line!r}, which does not end with {words!r}"
+            return _judgement(case, boot, words, Verdict.ERROR, reason)
+        return _judge_facts(case, boot, words, facts, machine)
+
+    def _machine(self, case: BootCase, words: str) -> ProbeMachine:
+        return ProbeMachine(
+            architecture=case.architecture,
+            cpu=case.cpu,
+            kernel=self.kernel.image,
+            memory=case.memory,
+            command_line=words,
+            cpus=case.cpus,
+        )
+
+    def _boot(self, machine: ProbeMachine) -> Boot:
+        """Boot ``machine``; one that hangs or prints garbage gets a second try, since the host may have been busy."""
+        for _ in range(_TRIES):
+            boot = self.lab.boot(machine)
+            if boot.ending not in (Ending.HUNG, Ending.GARBLED):
+                break
+        return boot
+
+    def _judge_broken(self, case: BootCase, boot: Boot, words: str) -> Judgement:
+        """Judge a boot that did not get to its init: the kernel's fault only if it boots without the words."""
+        if boot.ending is Ending.QEMU_FAILED:
+            return _judgement(case, boot, words, Verdict.ERROR, boot.reason)
+        if _OUT_OF_MEMORY.search(boot.serial) and self._may_exhaust(case, words):
+            return _judgement(case, boot, words, Verdict.PASS, f"asked for all memory: {boot.reason}")
+        control = self._control(case)
+        if control.ending is not Ending.POWERED_OFF:
+            reason = f"{boot.ending.value}: {boot.reason}; so it does without the words under test"
+            return _judgement(case, boot, words, Verdict.ERROR, reason)
+        reason = f"{boot.ending.value}: {boot.reason}; without the words under test this kernel boots"
+        return _judgement(case, boot, words, Verdict.FAIL, reason)
+
+    def _may_exhaust(self, case: BootCase, words: str) -> bool:
+        version = KernelVersion.parse(self.kernel.release)
+        machine = nominal_machine(case.architecture, case.cpu, case.memory, version, self.kernel.config)
+        return predict(words, machine).may_exhaust_memory
+
+    def _control(self, case: BootCase) -> Boot:
+        """Return the boot of the same machine without the words under test; it is made once."""
+        key = (case.architecture, case.cpu, case.memory, case.cpus)
+        with self._lock:
+            if key not in self._controls:
+                self._controls[key] = self._boot(self._machine(case, self.append))
+            return self._controls[key]
+
+
+def judge_facts(
+    words: str, facts: Facts, machine: Machine, examples: Callable[[Facts], list[Difference]] = lambda _: []
+) -> tuple[Prediction, list[Difference], tuple[Quirk, ...]]:
+    """Compare a machine with its prediction.
+
+    Return the prediction in force, the differences that remain, and the known issues that explain the others.
+    """
+    observations = boot_observations(facts)
+    log = [line.text for line in facts.log]
+    documented = predict(words, machine)
+    differences = compare(documented, observations, log) + examples(facts)
+    if not differences:
+        return documented, [], ()
+    for quirks in _subsets(possible_deviations(words, machine)):
+        prediction = predict(words, machine, quirks)
+        if not compare(prediction, observations, log):
+            return prediction, [], tuple(quirks)
+    return documented, differences, ()
+
+
+def _judge_facts(case: BootCase, boot: Boot, words: str, facts: Facts, machine: Machine) -> Judgement:
+    prediction, differences, known = judge_facts(words, facts, machine, lambda found: check_examples(case, found))
+    judgement = _decide(differences, known, prediction)
+    return Judgement(
+        case=case,
+        verdict=judgement[0],
+        reason=judgement[1],
+        command_line=words,
+        seconds=boot.seconds,
+        serial=boot.serial,
+        differences=tuple(differences),
+        known=known,
+        remarks=prediction.remarks,
+        facts=facts,
+        prediction=prediction,
+    )
+
+
+def _decide(differences: list[Difference], known: tuple[Quirk, ...], prediction: Prediction) -> tuple[Verdict, str]:
+    if differences:
+        more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
+        return Verdict.FAIL, f"{differences[0]}{more}"
+    if known:
+        return Verdict.KNOWN, "; ".join(KNOWN_ISSUES[quirk].summary for quirk in known)
+    not_known = [item for item in prediction.unjudged if item.subject in PARAMETERS]
+    if not_known:
+        return Verdict.SKIP, "; ".join(f"{item.subject}: {item.reason}" for item in not_known)
+    return Verdict.PASS, "; ".join(prediction.remarks)
+
+
+def check_examples(case: BootCase, facts: Facts) -> list[Difference]:
+    """Return where ``facts`` differ from what the source of ``case`` says in so many words."""
+    rule = Rule("documented-example", f"what the source of the case says: {case.source}", case.source)
+    observations = boot_observations(facts)
+    differences = [
+        Difference(subject, rule, str(value), str(observations.get(subject, "nothing")))
+        for subject, value in case.facts.items()
+        if observations.get(subject) != value
+    ]
+    texts = [line.text for line in facts.log]
+    return differences + [
+        Difference("kernel log", rule, f"a line with {wanted!r}", "none")
+        for wanted in case.log
+        if not any(wanted in text for text in texts)
+    ]
+
+
+def _judgement(case: BootCase, boot: Boot, words: str, verdict: Verdict, reason: str) -> Judgement:
+    return Judgement(case, verdict, reason, words, boot.seconds, boot.serial)
+
+
+def _subsets(quirks: frozenset[Quirk]) -> list[frozenset[Quirk]]:
+    """Return the non-empty subsets, smallest first: a distribution may have mended one issue and not another."""
+    ordered = sorted(quirks, key=lambda quirk: quirk.value)
+    sizes = range(1, len(ordered) + 1)
+    return [frozenset(subset) for subset in chain.from_iterable(combinations(ordered, size) for size in sizes)]

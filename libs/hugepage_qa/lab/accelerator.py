@@ -42,7 +42,8 @@ def choose_accelerator(
 ) -> str:
     """Return KVM if it is proven to give the machine that ``cpu`` stands for, else TCG.
 
-    The answer is kept below ``cache`` for this emulator, host kernel and host CPU: a hanging KVM costs its deadline once.
+    The answer is kept below ``cache`` for this emulator, host kernel and host CPU: a hanging KVM costs its deadline
+    once.
     """
     if not _may_use_kvm(board, cpu):
         return TCG

@@ -66,8 +66,8 @@ class AptRoot:
     def fetch_kernel(self, package: str) -> Package:
         """Download kernel ``package``: through its Depends down to the packages that hold image and configuration.
 
-        Up to 6.x linux-image-VERSION holds them; later it depends on linux-binary-VERSION and linux-base-VERSION. Raises
-        InputError when no version of it can be fetched.
+        Up to 6.x linux-image-VERSION holds them; later it depends on linux-binary-VERSION and linux-base-VERSION.
+        Raises InputError when no version of it can be fetched.
         """
         return self._fetch_newest(package, self._kernel_parts)
 
@@ -250,7 +250,7 @@ def select_sources(sources: list[dict[str, str]], suite: str | None) -> list[dic
 
 
 def format_sources(sources: list[dict[str, str]]) -> str:
-    """Return ``sources`` in deb822 format, for package indices alone and without the machine's choice of architectures."""
+    """Return ``sources`` in deb822 format, for package indices alone and of any architecture."""
     dropped = {"types", "architectures", "arch", "enabled", "targets", "target"}
     stanzas = []
     for fields in sources:

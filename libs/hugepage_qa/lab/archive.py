@@ -65,7 +65,7 @@ def _unpack_deb(package: Path, directory: Path) -> None:
 
 
 def rpm_commands(package: Path, directory: Path) -> list[list[str]]:
-    """Return the pipeline that unpacks ``package`` in ``directory``: bsdtar reads RPM itself, else rpm2cpio and cpio."""
+    """Return the pipeline that unpacks ``package`` in ``directory``; bsdtar alone can read RPM."""
     if shutil.which("bsdtar"):
         return [["bsdtar", "-x", "-f", str(package), "-C", str(directory)]]
     if shutil.which("rpm2cpio") and shutil.which("cpio"):

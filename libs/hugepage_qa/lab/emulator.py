@@ -88,7 +88,8 @@ def _watch(
     stop: threading.Event,
 ) -> Run:
     """Read both pipes of ``process`` until it closes them, the deadline passes or ``stop`` is set."""
-    assert process.stdout is not None and process.stderr is not None
+    if process.stdout is None or process.stderr is None:
+        raise ValueError("the process needs pipes")
     output, errors = bytearray(), bytearray()
     end = started + deadline
     with selectors.DefaultSelector() as selector:

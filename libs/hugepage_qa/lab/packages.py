@@ -1,7 +1,7 @@
 """Kernels and a static busybox from the distribution's packages: nothing is installed, no root is needed.
 
-With apt, a private apt root per architecture serves: ``dpkg --add-architecture`` would change the machine. Where there is dnf
-and no apt, ``dnf download --forcearch`` does the same.
+With apt, a private apt root per architecture serves: ``dpkg --add-architecture`` would change the machine. Where
+there is dnf and no apt, ``dnf download --forcearch`` does the same.
 """
 
 import hashlib
@@ -58,8 +58,9 @@ def distribution_kernel(
 ) -> KernelPackage:
     """Return the newest kernel of ``package`` (default: the board's) that the distribution offers.
 
-    ``suite`` (``sid``, ``trixie``; a release version with dnf) replaces the suites that the machine uses. ``report`` takes
-    lines about downloads and missing indices. Without network the answer of last time serves; InputError when there is none.
+    ``suite`` (``sid``, ``trixie``; a release version with dnf) replaces the suites that the machine uses. ``report``
+    takes lines about downloads and missing indices. Without network the answer of last time serves; InputError when
+    there is none.
     """
     board = find_board(architecture)
     wanted = package or (_apt_here() and board.debian_kernel) or "kernel-core"

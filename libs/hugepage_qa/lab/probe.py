@@ -19,9 +19,11 @@ from hugepage_qa.lab.initramfs import probe_initramfs
 from hugepage_qa.lab.packages import static_busybox
 from hugepage_qa.lab.serial import GarbledCapture, parse_capture
 
-__all__ = ["Boot", "Ending", "Lab", "ProbeMachine", "Stopped"]
+__all__ = ["Boot", "Ending", "Lab", "ProbeMachine", "Stopped", "host_memory"]
 
 PANIC = b"Kernel panic - not syncing"
+_EMULATOR_MEMORY = 256 << 20
+"""Bytes that QEMU takes besides the guest's memory: translated code above all."""
 _PANIC_LINE = re.compile(r"Kernel panic - not syncing[^\r\n]*")
 PANIC_SECONDS = 5.0
 """Seconds that a machine has left after its panic message: for the back trace. panic=-1 ends it before that,
@@ -254,6 +256,19 @@ class Lab:
                 board, cpu, emulator, self._cache, reaches_init, report=self._report
             )
         return self._accelerators[key]
+
+
+def host_memory(machine: ProbeMachine) -> int:
+    """Return the bytes of host memory that ``machine`` may really touch.
+
+    Measured as peak RSS of QEMU 7.2 under TCG, Debian 6.1 and 7.2: 134 to 251 MiB for 1 GiB of guest memory, 202 to 363
+    MiB for 4 GiB (struct pages, mostly). Gigantic pages stay untouched (3 of 1 GiB: 411 MiB). Smaller huge
+    pages are zeroed as they are allocated (init_on_alloc=1 is Debian's default): 1024 of 2 MiB took 2383 MiB. So
+    a machine that is asked for huge pages counts in full: how many of them are gigantic is not known here.
+    """
+    whole = sum(machine.memory)
+    touched = whole if "hugepages=" in machine.command_line else whole // 16
+    return _EMULATOR_MEMORY + touched
 
 
 def find_emulator(board: Board) -> str:

@@ -12,6 +12,9 @@ PREFIX = "@hugepage-qa "
 # CSI sequences, and the two-character ones; firmware clears and sizes the terminal with them
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\^_a-z])")
 
+_SHOWN = 100
+"""Characters of a broken line that a message shows."""
+
 
 class GarbledCapture(Exception):
     """The serial log does not hold one whole capture; the message says what is wrong with it."""
@@ -31,7 +34,7 @@ def _records(text: str) -> Iterator[dict[str, object]]:
 
 
 def _shortened(line: str) -> str:
-    return repr(line if len(line) <= 100 else f"{line[:60]} ... {line[-30:]}")
+    return repr(line if len(line) <= _SHOWN else f"{line[: _SHOWN - 30]} ... {line[-30:]}")
 
 
 def _is_relative(path: str) -> bool:

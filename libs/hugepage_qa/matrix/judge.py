@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, combinations
 from pathlib import Path
 from threading import Lock
@@ -18,7 +18,7 @@ from hugepage_qa.model.compare import Difference, compare
 from hugepage_qa.model.known import KNOWN_ISSUES, Quirk
 from hugepage_qa.model.machine import Machine
 from hugepage_qa.model.prediction import Prediction
-from hugepage_qa.model.rules import Rule
+from hugepage_qa.model.rules import SURVIVES, Rule
 from hugepage_qa.model.unknown import PARAMETERS
 from hugepage_qa.verdict import Verdict
 from hugepage_qa.version import KernelVersion
@@ -112,8 +112,9 @@ class Judge:
         if control.ending is not Ending.POWERED_OFF:
             reason = f"{boot.ending.value}: {boot.reason}; so it does without the words under test"
             return _judgement(case, boot, words, Verdict.ERROR, reason)
-        reason = f"{boot.ending.value}: {boot.reason}; without the words under test this kernel boots"
-        return _judgement(case, boot, words, Verdict.FAIL, reason)
+        found = f"{boot.ending.value}: {boot.reason}; without the words under test this kernel boots"
+        difference = Difference("boot", SURVIVES, Ending.POWERED_OFF.value, found)
+        return replace(_judgement(case, boot, words, Verdict.FAIL, str(difference)), differences=(difference,))
 
     def _may_exhaust(self, case: BootCase, words: str) -> bool:
         version = KernelVersion.parse(self.kernel.release)

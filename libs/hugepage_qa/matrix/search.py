@@ -85,7 +85,7 @@ def _anonymous(case: BootCase) -> BootCase:
 
 
 def _broken_rule(judgement: Judgement) -> str:
-    return judgement.differences[0].rule.name if judgement.differences else "boot-survives"
+    return judgement.differences[0].rule.name
 
 
 class _RuleBroken(AssertionError):

@@ -1,0 +1,43 @@
+"""A machine that does all that a prediction says: the start for machines that do one thing wrong."""
+
+from hugepage_qa.model.prediction import Absent, Between, Exactly, OneOf, Prediction, Present, SumOf, Value
+
+
+def right_observations(prediction: Prediction) -> dict[str, Value]:
+    """Return observations that meet ``prediction``."""
+    found: dict[str, Value] = {}
+    sums = []
+    for expectation in prediction.expectations:
+        match expectation.expected:
+            case Exactly(value):
+                found[expectation.subject] = value
+            case Between(low, _):
+                found[expectation.subject] = low
+            case OneOf(values):
+                found[expectation.subject] = values[0]
+            case Present() | Absent():
+                pass
+            case SumOf(terms):
+                sums.append((expectation.subject, terms))
+    for subject, terms in sums:
+        values = [(found.get(term, 0), weight) for term, weight in terms]
+        found.setdefault(subject, sum(value * weight for value, weight in values if isinstance(value, int)))
+    return found
+
+
+def right_log(prediction: Prediction, observations: dict[str, Value]) -> list[str]:
+    """Return a kernel log that meets ``prediction`` on the machine with ``observations``."""
+    lines = [message.text for message in prediction.messages]
+    lines += [
+        f"HugeTLB: registered {one.size} page size, pre-allocated {observations[one.subject]} pages"
+        for one in prediction.pre_allocated
+    ]
+    for shortage in prediction.shortages:
+        got = observations[shortage.subject]
+        if isinstance(got, int) and got < shortage.asked:
+            node = "" if shortage.node is None else f" node{shortage.node}"
+            lines.append(
+                f"HugeTLB: allocating {shortage.asked} of page size {shortage.size} failed{node}."
+                f"  Only allocated {got} hugepages."
+            )
+    return lines

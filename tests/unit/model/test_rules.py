@@ -1,0 +1,174 @@
+"""Every rule catches a machine that breaks it, and says so with the rule, what was expected and what was found."""
+
+from dataclasses import replace
+
+import pytest
+
+from hugepage_qa.model.boot import predict
+from hugepage_qa.model.compare import Difference, compare
+from hugepage_qa.model.machine import Machine
+from hugepage_qa.model.prediction import Absent, Between, Exactly, Expectation, OneOf, Prediction, Present, SumOf, Value
+from hugepage_qa.model.rules import LOG_POOL, LOG_QUIET, LOG_SHORTAGE, NODE_FORM, RULES, SURVIVES
+from tests.unit.model.conftest import MakeMachine
+from tests.unit.model.right_machine import right_log, right_observations
+
+# judged before there are any facts: tests/unit/matrix/test_judge.py
+ELSEWHERE = {SURVIVES.name}
+
+CONFIG = {
+    "CONFIG_TRANSPARENT_HUGEPAGE": "y",
+    "CONFIG_TRANSPARENT_HUGEPAGE_ALWAYS": "y",
+    "CONFIG_HUGETLB_PAGE": "y",
+    "CONFIG_HUGETLB_PAGE_OPTIMIZE_VMEMMAP": "y",
+    "CONFIG_CMA": "y",
+    "CONFIG_HUGETEXT": "y",
+}
+
+# words, and what the machine is
+SCENARIOS: dict[str, tuple[str, dict[str, str]]] = {
+    "plain": ("hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=64 hugepages=1", {}),
+    "two-nodes": ("hugepages=64", {"memory": "1G,1G"}),
+    "node-form": ("hugepages=0:3,1:5", {"memory": "1G,1G"}),
+    "short-node": ("hugepagesz=1G hugepages=0:6", {"memory": "4G,12G", "version": "7.2"}),
+    "over-ask": ("hugepagesz=1G hugepages=40", {}),
+    "cma": ("hugetlb_cma=1G hugepagesz=1G hugepages=2", {"memory": "8G"}),
+    "no-support": ("hugepages=8 transparent_hugepage=always", {"architecture": "s390x"}),
+    "small-memory": ("transparent_hugepage=always", {"memory": "256M"}),
+    "thp": ("transparent_hugepage=madvise thp_anon=64K:always;2M:inherit transparent_hugepages=x", {"version": "7.2"}),
+    "no-thp": ("transparent_hugepage=never", {"version": "6.10"}),
+    "shmem": (
+        "thp_shmem=64K:always transparent_hugepage_shmem=advise transparent_hugepage_tmpfs=always",
+        {"version": "7.2"},
+    ),
+    "other": ("hugetlb_free_vmemmap=on hugepage_alloc_threads=3 hugepages=8 hugetext=2", {"version": "7.2"}),
+    "kvm": ("kvm.hpage=1", {"architecture": "s390x"}),
+}
+
+
+def scenario(name: str, make_machine: MakeMachine) -> tuple[Prediction, dict[str, Value], list[str]]:
+    """Return prediction, right observations and right log of a scenario."""
+    words, options = SCENARIOS[name]
+    machine: Machine = make_machine(**options)
+    machine = replace(machine, config=CONFIG, unknown_words=(), interfaces={"hugetext": True, "kvm": True})
+    prediction = predict(words, machine)
+    observations = right_observations(prediction)
+    return prediction, observations, right_log(prediction, observations)
+
+
+def wrong_value(expectation: Expectation, found: Value | None) -> Value | None:
+    """Return a value that breaks ``expectation``."""
+    match expectation.expected:
+        case Exactly(value):
+            return value + 1 if isinstance(value, int) else f"not-{value}"
+        case Between(_, high):
+            return high + 1
+        case OneOf():
+            return "none-of-them"
+        case Absent():
+            return 1
+        case Present():
+            return None
+        case SumOf():
+            return found + 1 if isinstance(found, int) else 1
+
+
+def breaking_differences(name: str, make_machine: MakeMachine) -> list[Difference]:
+    """Return what is found when each expectation of a scenario is broken in turn."""
+    prediction, observations, log = scenario(name, make_machine)
+    differences = []
+    for expectation in prediction.expectations:
+        wrong = dict(observations)
+        value = wrong_value(expectation, observations.get(expectation.subject))
+        wrong.pop(expectation.subject, None)
+        if value is not None:
+            wrong[expectation.subject] = value
+        caught = [one for one in compare(prediction, wrong, log) if one.rule is expectation.rule]
+        assert caught, f"{expectation} is not caught"
+        differences += caught
+    for index in range(len(log)):
+        differences += compare(prediction, observations, log[:index] + log[index + 1 :])
+    complaint = "HugeTLB: Invalid hugepages parameter x"
+    differences += compare(prediction, observations, [*log, complaint])
+    return differences
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_right_machine_passes(make_machine: MakeMachine, name: str) -> None:
+    assert compare(*scenario(name, make_machine)) == []
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_expectation_can_fail(make_machine: MakeMachine, name: str) -> None:
+    for difference in breaking_differences(name, make_machine):
+        text = str(difference)
+        assert difference.rule.name in text
+        assert difference.expected in text
+        assert difference.found in text
+
+
+def test_every_rule_is_broken_by_some_machine(make_machine: MakeMachine) -> None:
+    broken = {one.rule.name for name in SCENARIOS for one in breaking_differences(name, make_machine)}
+    assert set(RULES) - broken == ELSEWHERE
+
+
+def test_every_rule_names_its_source() -> None:
+    for rule in RULES.values():
+        assert rule.statement and rule.source
+
+
+# --- machines that are wrong in ways of their own ---
+
+
+def test_pages_on_the_wrong_node_are_caught(make_machine: MakeMachine) -> None:
+    prediction, observations, log = scenario("node-form", make_machine)
+    first, second = "node0/hugepages-2048kB/nr_hugepages", "node1/hugepages-2048kB/nr_hugepages"
+    observations[first], observations[second] = observations[second], observations[first]
+    observations["node0/hugepages-2048kB/free_hugepages"] = observations[first]
+    observations["node1/hugepages-2048kB/free_hugepages"] = observations[second]
+    differences = compare(prediction, observations, log)
+    assert {one.subject for one in differences if one.rule is NODE_FORM} == {first, second}
+
+
+def test_a_shortage_without_warning_is_caught(make_machine: MakeMachine) -> None:
+    prediction, observations, log = scenario("over-ask", make_machine)
+    quiet = [line for line in log if "Only allocated" not in line]
+    assert [one.rule for one in compare(prediction, observations, quiet)] == [LOG_SHORTAGE]
+
+
+def test_a_warning_with_another_count_is_caught(make_machine: MakeMachine) -> None:
+    prediction, observations, log = scenario("over-ask", make_machine)
+    got = observations["hugepages-1048576kB/nr_hugepages"]
+    wrong = [line.replace(f"Only allocated {got}", "Only allocated 39") for line in log]
+    assert [one.rule for one in compare(prediction, observations, wrong)] == [LOG_SHORTAGE]
+
+
+def test_a_warning_without_shortage_is_caught(make_machine: MakeMachine) -> None:
+    prediction, observations, log = scenario("plain", make_machine)
+    log.append("HugeTLB: allocating 64 of page size 2.00 MiB failed.  Only allocated 3 hugepages.")
+    assert [one.rule for one in compare(prediction, observations, log)] == [LOG_SHORTAGE]
+
+
+def test_a_log_that_counts_other_pages_is_caught(make_machine: MakeMachine) -> None:
+    prediction, observations, log = scenario("plain", make_machine)
+    wrong = [line.replace("pre-allocated 64", "pre-allocated 63") for line in log]
+    assert [one.rule for one in compare(prediction, observations, wrong)] == [LOG_POOL]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "HugeTLB: hugepages=64 does not follow a valid hugepagesz, ignoring",
+        "huge_memory: transparent_hugepage= cannot parse, ignored",
+        "Malformed early option 'hugepages'",
+        "WARNING: CPU: 0 PID: 1 at mm/hugetlb.c:2910 hugetlb_init+0x1/0x2",
+        "Booting kernel: `maybe' invalid for parameter `hugetlb_free_vmemmap'",
+    ],
+)
+def test_an_unasked_complaint_is_caught(make_machine: MakeMachine, line: str) -> None:
+    prediction, observations, log = scenario("plain", make_machine)
+    assert [one.rule for one in compare(prediction, observations, [*log, line])] == [LOG_QUIET]
+
+
+def test_a_machine_without_facts_passes_nothing(make_machine: MakeMachine) -> None:
+    prediction, _, _ = scenario("plain", make_machine)
+    assert compare(prediction, {}, [])

@@ -6,7 +6,7 @@ from avocado import Test
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.matrix.judge import Judgement
-from hugepage_qa.matrix.run import Settings, groups, run_group, run_random
+from hugepage_qa.matrix.run import Settings, run_named, run_random
 from hugepage_qa.report.case_result import Outcome
 from hugepage_qa.report.settings import BootSettings
 from hugepage_qa.report.whiteboard import CaseRecorder
@@ -40,8 +40,7 @@ class BootParameters(Test):  # type: ignore[misc] # Avocado has no types
 
         :avocado: tags=boot,hugetlb,thp,named
         """
-        for group in groups(self.settings.architecture):
-            run_group(self.settings.architecture, group, self.matrix, self.record)
+        run_named(self.settings.architecture, self.matrix, self.record)
         self.conclude()
 
     def test_random(self) -> None:

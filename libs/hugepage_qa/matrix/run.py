@@ -46,7 +46,7 @@ class Matrix:
         self.kernel = _find_kernel(architecture, settings)
         self._lab = Lab(settings.cache, deadline=settings.deadline, report=settings.say)
         self._judge = Judge(self._lab, self.kernel, settings.append)
-        self._fleet = Fleet(settings.machines)
+        self._fleet = Fleet(settings.machines, stop=self._lab.stop)
 
     def targets(self, cpu: str | None = None) -> tuple[Target, ...]:
         """Return the machines of this architecture: one for each CPU, or for ``cpu`` alone."""
@@ -98,16 +98,10 @@ class Matrix:
         return Target(board.architecture, cpu, machine.mmu, machine.features)
 
 
-def groups(architecture: str) -> list[str]:
-    """Return the groups of named cases; InputError for an architecture that there is no board for."""
-    find_board(architecture)
-    return list(named.groups())
-
-
-def run_group(architecture: str, group: str, settings: Settings, report: Report) -> list[Judgement]:
-    """Run one group of named cases on every CPU of ``architecture``; ``report`` gets each judgement at once."""
+def run_named(architecture: str, settings: Settings, report: Report) -> list[Judgement]:
+    """Run all named cases on every CPU of ``architecture``; ``report`` gets each judgement at once."""
     matrix = Matrix(architecture, settings)
-    return _collect(matrix, matrix.run(matrix.named_cases([group])), report)
+    return _collect(matrix, matrix.run(matrix.named_cases(named.groups())), report)
 
 
 def run_random(architecture: str, count: int, seed: int, settings: Settings, report: Report) -> list[Judgement]:

@@ -63,6 +63,8 @@ def probe_archive(busybox: bytes) -> bytes:
             _Entry("dev", directory),
             # the kernel opens it for init before anything could be mounted
             _Entry("dev/console", stat.S_IFCHR | 0o600, device=(5, 1)),
+            _Entry("etc", directory),
+            _Entry("etc/fstab", stat.S_IFREG | 0o644, b"proc /proc proc\nsysfs /sys sysfs\n"),
             _Entry("init", program, init),
             _Entry("proc", directory),
             _Entry("sys", directory),

@@ -1,5 +1,6 @@
 """From what a machine shows to what a prediction depends on: CPU, memory and kernel, never the huge page files."""
 
+import re
 from collections.abc import Mapping
 
 from hugepage_qa.errors import InputError
@@ -7,6 +8,9 @@ from hugepage_qa.kernel.facts import Facts
 from hugepage_qa.model.architecture import find_mmu
 from hugepage_qa.model.machine import Machine, Node, Span
 from hugepage_qa.model.unknown import PARAMETERS
+
+#: the log also repeats words where it shows the command line and the environment of init
+_REFUSAL = re.compile(r"cannot parse|error parsing|invalid for parameter")
 
 
 def describe(facts: Facts, config: Mapping[str, str] | None = None) -> Machine:
@@ -60,10 +64,7 @@ def _was_refused(name: str, facts: Facts) -> bool:
     canonical = name.replace("-", "_")
     if canonical not in PARAMETERS:
         return False
-    return any(
-        f"{canonical}=" in line.text and not line.text.startswith(("Unknown kernel", "Kernel command line"))
-        for line in facts.log
-    )
+    return any(f"{canonical}=" in line.text and _REFUSAL.search(line.text) for line in facts.log)
 
 
 def _managed_bytes(facts: Facts) -> dict[int, int]:

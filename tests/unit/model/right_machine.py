@@ -1,6 +1,6 @@
 """A machine that does all that a prediction says: the start for machines that do one thing wrong."""
 
-from hugepage_qa.model.prediction import Absent, Between, Exactly, OneOf, Prediction, Present, SumOf, Value
+from hugepage_qa.model.prediction import Between, Exactly, OneOf, Prediction, SumOf, Value
 
 
 def right_observations(prediction: Prediction) -> dict[str, Value]:
@@ -9,19 +9,18 @@ def right_observations(prediction: Prediction) -> dict[str, Value]:
     sums = []
     for expectation in prediction.expectations:
         match expectation.expected:
-            case Exactly(value):
+            case Exactly(value=value):
                 found[expectation.subject] = value
-            case Between(low, _):
+            case Between(low=low):
                 found[expectation.subject] = low
-            case OneOf(values):
-                found[expectation.subject] = values[0]
-            case Present() | Absent():
-                pass
-            case SumOf(terms):
+            case OneOf(values=allowed):
+                found[expectation.subject] = allowed[0]
+            case SumOf(terms=terms):
                 sums.append((expectation.subject, terms))
+            case _:
+                pass
     for subject, terms in sums:
-        values = [(found.get(term, 0), weight) for term, weight in terms]
-        found.setdefault(subject, sum(value * weight for value, weight in values if isinstance(value, int)))
+        found.setdefault(subject, sum(int(found.get(term, 0)) * weight for term, weight in terms))
     return found
 
 

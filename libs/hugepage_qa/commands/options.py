@@ -30,9 +30,13 @@ def machine_options(command: Command) -> Command:
     """Add the options that choose a probe machine."""
     for option in reversed(
         (
-            click.option("--arch", "architecture", type=click.Choice(ARCHITECTURES), default="x86_64", show_default=True),
+            click.option(
+                "--arch", "architecture", type=click.Choice(ARCHITECTURES), default="x86_64", show_default=True
+            ),
             click.option("--cpu", help="CPU of the board: x86_64 max, qemu64; ppc64le power9 (radix), power8 (hash)."),
-            click.option("--memory", type=Memory(), default="2G", show_default=True, help="Of each NUMA node; 0: none."),
+            click.option(
+                "--memory", type=Memory(), default="2G", show_default=True, help="Of each NUMA node; 0: none."
+            ),
             click.option("--cpus", type=click.IntRange(1, 64), default=1, show_default=True),
         )
     ):
@@ -44,7 +48,9 @@ def kernel_options(command: Command) -> Command:
     """Add the options that choose the kernel under test and how it is booted."""
     for option in reversed(
         (
-            click.option("--kernel", type=click.Path(path_type=Path), help="Kernel image; default: the distribution's."),
+            click.option(
+                "--kernel", type=click.Path(path_type=Path), help="Kernel image; default: the distribution's."
+            ),
             click.option("--package", help="Package of the distribution that holds the kernel."),
             click.option("--suite", help="Release of the distribution to take the kernel from, such as sid."),
             click.option("--append", default="", metavar="WORDS", help="Further kernel arguments for every boot."),
@@ -56,7 +62,12 @@ def kernel_options(command: Command) -> Command:
 
 
 def make_settings(
-    kernel: Path | None, package: str | None, suite: str | None, append: str, deadline: float, machines: int | None = None
+    kernel: Path | None,
+    package: str | None,
+    suite: str | None,
+    append: str,
+    deadline: float,
+    machines: int | None = None,
 ) -> Settings:
     """Return the settings; raises InputError when the cache cannot be used."""
     return Settings(

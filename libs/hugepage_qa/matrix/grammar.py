@@ -25,7 +25,13 @@ _MOST_WORDS = 7
 _MOST_COUNT = 40
 _BAD_SIZES = ("3M", "0", "", "huge", "-2M", "4K", "1T", "16E")
 _BAD_COUNTS = ("", "many", "-1", "0x10", "1:", ":1", "0:1,2", "0:1,,1:1", "7:1", "9999999:1", "1;1")
-_MISSPELT = ("transparent_hugepages=never", "hugepage=8", "hugepage_sz=2M", "default_hugepagesize=2M", "thp_anons=2M:never")
+_MISSPELT = (
+    "transparent_hugepages=never",
+    "hugepage=8",
+    "hugepage_sz=2M",
+    "default_hugepagesize=2M",
+    "thp_anons=2M:never",
+)
 _BYSTANDERS = ("quiet", "nokaslr", "loglevel=7", "no_such_parameter=1")
 
 

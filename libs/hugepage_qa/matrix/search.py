@@ -6,6 +6,7 @@ only while it shrinks.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -36,28 +37,40 @@ def smallest_failing(
 ) -> Iterator[Judgement]:
     """Yield, for each rule that failed, the judgement of the smallest command line that Hypothesis finds for it."""
     known = {_anonymous(case): judgement for case, judgement in judged.items()}
-    smallest: dict[str, Judgement] = {}
+    failed = [judgement for judgement in judged.values() if judgement.verdict is Verdict.FAIL]
+    for rule in dict.fromkeys(_broken_rule(judgement) for judgement in failed):
+        judgement = _smallest(rule, target, count, seed_number, known, judge)
+        case = replace(judgement.case, name=f"/random-{seed_number}/smallest-{rule}")
+        yield replace(judgement, case=case, reason=f"smallest: {case.words!r}: {judgement.reason}")
+
+
+def _smallest(
+    rule: str,
+    target: Target,
+    count: int,
+    seed_number: int,
+    known: dict[BootCase, Judgement],
+    judge: Callable[[BootCase], Judgement],
+) -> Judgement:
+    failing: list[Judgement] = []
 
     def check(case: BootCase) -> None:
         key = _anonymous(case)
         if key not in known:
             known[key] = judge(case)
         judgement = known[key]
-        if judgement.verdict is Verdict.FAIL:
-            rule = _broken_rule(judgement)
-            # Hypothesis ends with the smallest example of each kind of failure
-            smallest[rule] = judgement
-            raise _failure(rule)
+        if judgement.verdict is Verdict.FAIL and _broken_rule(judgement) == rule:
+            failing.append(judgement)
+            raise _RuleBroken(rule)
 
-    try:
+    with suppress(_RuleBroken):
         _explore(target, count, seed_number, (Phase.generate, Phase.shrink), check)
-    except Exception:
-        # what check() raises comes back: one failure, or a group of them
-        if not smallest:
-            raise
-    for rule, judgement in smallest.items():
-        case = replace(judgement.case, name=f"/random-{seed_number}/smallest-{rule}")
-        yield replace(judgement, case=case, reason=f"smallest: {case.words!r}: {judgement.reason}")
+    # Hypothesis runs the smallest example once more before it raises
+    return failing[-1]
+
+
+class _RuleBroken(AssertionError):
+    """Tells Hypothesis that an example fails."""
 
 
 def _explore(
@@ -86,16 +99,3 @@ def _anonymous(case: BootCase) -> BootCase:
 
 def _broken_rule(judgement: Judgement) -> str:
     return judgement.differences[0].rule.name
-
-
-class _RuleBroken(AssertionError):
-    """Base of one exception class for each rule: Hypothesis tells failures apart by their class."""
-
-
-_CLASSES: dict[str, type[_RuleBroken]] = {}
-
-
-def _failure(rule: str) -> _RuleBroken:
-    if rule not in _CLASSES:
-        _CLASSES[rule] = type(rule, (_RuleBroken,), {})
-    return _CLASSES[rule](rule)

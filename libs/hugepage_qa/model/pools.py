@@ -164,9 +164,7 @@ def _cma_is_certain(draft: Draft) -> bool:
     """Tell whether every node has room for its CMA area for sure."""
     page = draft.machine.mmu.cma_page or 0
     nodes = [node for node in draft.machine.nodes if node.number in draft.cma.nodes]
-    return all(
-        gigantic_room(node, page, draft.machine).low * page >= draft.cma.nodes[node.number] for node in nodes
-    )
+    return all(gigantic_room(node, page, draft.machine).low * page >= draft.cma.nodes[node.number] for node in nodes)
 
 
 def _expect_cma(draft: Draft, plan: HugetlbPlan) -> None:

@@ -30,7 +30,15 @@ def test_memparse(text: str, expected: tuple[int, str]) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("16", (16, "")), ("010", (10, "")), ("0x10", (0, "x10")), ("3:4", (3, ":4")), ("-1", None), ("", None), ("x", None)],
+    [
+        ("16", (16, "")),
+        ("010", (10, "")),
+        ("0x10", (0, "x10")),
+        ("3:4", (3, ":4")),
+        ("-1", None),
+        ("", None),
+        ("x", None),
+    ],
 )
 def test_scan_decimal(text: str, expected: tuple[int, str] | None) -> None:
     assert scan_decimal(text) == expected
@@ -42,7 +50,18 @@ def test_scan_decimal_wraps_at_64_bits() -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("3", 3), ("0x3", 3), ("03", 3), ("+2", 2), ("2\n", 2), ("010", 8), ("1x", None), ("", None), (" 1", None), ("-1", None)],
+    [
+        ("3", 3),
+        ("0x3", 3),
+        ("03", 3),
+        ("+2", 2),
+        ("2\n", 2),
+        ("010", 8),
+        ("1x", None),
+        ("", None),
+        (" 1", None),
+        ("-1", None),
+    ],
 )
 def test_kstrtoul(text: str, expected: int | None) -> None:
     assert kstrtoul(text) == expected
@@ -55,7 +74,17 @@ def test_kstrtoul_overflow() -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("on", True), ("off", False), ("y", True), ("Nein", False), ("1", True), ("0", False), ("o", None), ("", None), (None, None)],
+    [
+        ("on", True),
+        ("off", False),
+        ("y", True),
+        ("Nein", False),
+        ("1", True),
+        ("0", False),
+        ("o", None),
+        ("", None),
+        (None, None),
+    ],
 )
 def test_kstrtobool(text: str | None, expected: bool | None) -> None:
     assert kstrtobool(text) is expected
@@ -63,7 +92,13 @@ def test_kstrtobool(text: str | None, expected: bool | None) -> None:
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(64 << 10, "64.0 KiB"), (2 << 20, "2.00 MiB"), (32 << 20, "32.0 MiB"), (512 << 20, "512 MiB"), (1 << 30, "1.00 GiB")],
+    [
+        (64 << 10, "64.0 KiB"),
+        (2 << 20, "2.00 MiB"),
+        (32 << 20, "32.0 MiB"),
+        (512 << 20, "512 MiB"),
+        (1 << 30, "1.00 GiB"),
+    ],
 )
 def test_string_get_size(size: int, text: str) -> None:
     assert string_get_size(size) == text

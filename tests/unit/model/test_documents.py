@@ -1,11 +1,11 @@
 """The examples of the kernel's documents, and the traps that its parsers hold, against the model."""
 
 import pytest
+from tests.unit.model.conftest import MakeMachine
 
 from hugepage_qa.model.boot import possible_deviations, predict
 from hugepage_qa.model.known import Quirk
 from hugepage_qa.model.prediction import Absent, Between, Exactly, Expected, Prediction
-from tests.unit.model.conftest import MakeMachine
 
 TOTAL_2M = "hugepages-2048kB/nr_hugepages"
 TOTAL_1G = "hugepages-1048576kB/nr_hugepages"
@@ -68,7 +68,9 @@ def test_s390x_without_edat_has_no_pools(make_machine: MakeMachine) -> None:
         "HugeTLB: huge pages not supported, ignoring associated command-line parameters"
     ]
     new = predict("hugepages=8", make_machine("s390x", version="7.2"))
-    assert [message.text for message in new.messages] == ["HugeTLB: hugepages unsupported, ignoring hugepages=8 cmdline"]
+    assert [message.text for message in new.messages] == [
+        "HugeTLB: hugepages unsupported, ignoring hugepages=8 cmdline"
+    ]
 
 
 def test_pages_spread_evenly(make_machine: MakeMachine) -> None:
@@ -133,7 +135,9 @@ def test_thp_anon_of_the_document(make_machine: MakeMachine) -> None:
         assert value(prediction, f"transparent_hugepage/hugepages-{kilobytes}kB/enabled") == Exactly(policy)
 
 
-@pytest.mark.parametrize("text", ["32,64K", "64K-16K:always", "48K:always", "64K:maybe", "64K:always;", "4M:always", ""])
+@pytest.mark.parametrize(
+    "text", ["32,64K", "64K-16K:always", "48K:always", "64K:maybe", "64K:always;", "4M:always", ""]
+)
 def test_bad_thp_anon_changes_nothing(make_machine: MakeMachine, text: str) -> None:
     prediction = predict(f"thp_anon={text}", make_machine(version="6.12"))
     assert value(prediction, "transparent_hugepage/hugepages-2048kB/enabled") == Exactly("inherit")

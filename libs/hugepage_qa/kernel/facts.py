@@ -21,6 +21,7 @@ from hugepage_qa.kernel.memory import (
     read_memory_map,
     read_zones,
 )
+from hugepage_qa.kernel.mounts import read_tmpfs_huge
 from hugepage_qa.kernel.nodes import Nodes, read_nodes
 from hugepage_qa.kernel.pools import Pool, read_node_pools, read_pools
 from hugepage_qa.kernel.processes import read_process_names
@@ -61,6 +62,7 @@ class Facts:
     vm: Mapping[str, int]
     kvm: Mapping[str, int]
     filesystems: frozenset[str]
+    tmpfs_huge: str | None
     processes: frozenset[str]
     cpu: Cpu
     memory_map: MemoryMap | None
@@ -105,6 +107,8 @@ class Facts:
             found.update(_pool_observations(f"node{node}/", pools))
         for number, node_facts in self.nodes.each.items():
             found.update(_meminfo_observations(f"node{number}/", node_facts.meminfo))
+        if self.tmpfs_huge is not None:
+            found["tmpfs/huge"] = self.tmpfs_huge
         if self.filesystems:
             found["filesystems/hugetlbfs"] = "registered" if "hugetlbfs" in self.filesystems else "absent"
         if self.processes:
@@ -131,6 +135,7 @@ def read_facts(tree: Tree, *, machine: str | None = None) -> Facts:
         vm=read_vm(tree),
         kvm=_read_kvm(tree),
         filesystems=read_filesystems(tree),
+        tmpfs_huge=read_tmpfs_huge(tree),
         processes=read_process_names(tree),
         cpu=read_cpu(tree),
         memory_map=read_memory_map(tree),

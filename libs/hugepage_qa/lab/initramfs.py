@@ -10,6 +10,9 @@ from hugepage_qa.lab.cache import write_atomically
 
 _BLOCK = 512
 
+# the tmpfs shows which huge= option mounts get by default (transparent_hugepage_tmpfs=)
+_FSTAB = b"proc /proc proc\nsysfs /sys sysfs\ntmpfs /tmp tmpfs\n"
+
 
 class _Entry(NamedTuple):
     """One file of the archive; device numbers count only for device nodes."""
@@ -64,10 +67,11 @@ def probe_archive(busybox: bytes) -> bytes:
             # the kernel opens it for init before anything could be mounted
             _Entry("dev/console", stat.S_IFCHR | 0o600, device=(5, 1)),
             _Entry("etc", directory),
-            _Entry("etc/fstab", stat.S_IFREG | 0o644, b"proc /proc proc\nsysfs /sys sysfs\n"),
+            _Entry("etc/fstab", stat.S_IFREG | 0o644, _FSTAB),
             _Entry("init", program, init),
             _Entry("proc", directory),
             _Entry("sys", directory),
+            _Entry("tmp", directory),
         ]
     )
 

@@ -108,6 +108,7 @@ MMUS: Mapping[str, Mmu] = {
         ),
         Mmu(
             architecture="ppc64le",
+            node_form=False,
             kind="radix",
             base_page=64 * KIB,
             pmd=2 * MIB,
@@ -120,6 +121,7 @@ MMUS: Mapping[str, Mmu] = {
         # 16 GiB pages of the hash MMU come from the firmware's ibm,expected#pages, never from the kernel's own memory
         Mmu(
             architecture="ppc64le",
+            node_form=False,
             kind="hash",
             base_page=64 * KIB,
             pmd=16 * MIB,
@@ -127,10 +129,10 @@ MMUS: Mapping[str, Mmu] = {
             hugetlb={16 * MIB: None, 16 * GIB: "16g-pages"},
             largest_block=16 * MIB,
             slots=15,
-            node_form=False,
         ),
         Mmu(
             architecture="ppc64le",
+            node_form=False,
             kind="radix",
             base_page=4 * KIB,
             pmd=2 * MIB,
@@ -142,6 +144,7 @@ MMUS: Mapping[str, Mmu] = {
         ),
         Mmu(
             architecture="ppc64le",
+            node_form=False,
             kind="hash",
             base_page=4 * KIB,
             pmd=2 * MIB,
@@ -149,7 +152,6 @@ MMUS: Mapping[str, Mmu] = {
             hugetlb={16 * MIB: None, 16 * GIB: "16g-pages"},
             largest_block=16 * MIB,
             slots=15,
-            node_form=False,
             has_thp=False,
         ),
         Mmu(

@@ -1,0 +1,151 @@
+"""The command line: what people type, and what they get wrong."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hugepage_qa import cli
+
+RunCli = tuple[int, str, str]
+
+
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> RunCli:
+    """Run the command and return exit code, standard output and standard error."""
+    monkeypatch.setattr(sys, "argv", ["hugepage-qa", *arguments])
+    code = 0
+    try:
+        cli.main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("boot", "x", "--arch", "vax"), "vax"),
+        (("predict", "x", "--cpu", "pentium"), "pentium"),
+        (("boot", "x", "--memory", "2X"), "2X"),
+        (("boot", "x", "--memory", "0,0"), "0,0"),
+        (("boot", "x", "--memory", ""), "size ''"),
+        (("boot", "x", "--kernel", "/no/such/kernel"), "/no/such/kernel"),
+        (("boot", "x", "--kernel", __file__), "test_cli.py"),
+        (("boot", "x", "--kernel", "/"), "/"),
+        (("predict", "x", "--version", "new"), "new"),
+        (("predict", "x", "--kernel", __file__), "test_cli.py"),
+        (("boot-matrix", "--group", "nosuch"), "nosuch"),
+        (("boot-matrix", "--no-named"), "--no-named"),
+        (("boot-matrix", "--random", "-1"), "-1"),
+        (("facts", "--root", "/no/such/root"), "/no/such/root"),
+        (("nosuch",), "nosuch"),
+        (("boot",), "COMMAND_LINE"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_3(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    named: str,
+) -> None:
+    monkeypatch.setenv("HUGEPAGE_QA_CACHE", str(tmp_path))
+    # before anything is downloaded
+    monkeypatch.setattr("hugepage_qa.matrix.run.distribution_kernel", lambda *_, **__: pytest.fail("it went on"))
+    code, _, error = run(capsys, monkeypatch, *arguments)
+    assert code == 3
+    assert named in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_a_cache_that_cannot_be_written(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("HUGEPAGE_QA_CACHE", str(file / "cache"))
+    code, _, error = run(capsys, monkeypatch, "boot", "x")
+    assert code == 3
+    assert str(file) in error
+
+
+def test_predict_names_rules(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    code, output, _ = run(capsys, monkeypatch, "predict", "hugepages=0:3,1:5", "--memory", "2G,2G")
+    assert code == 0
+    for text in ("node1/hugepages-2048kB/nr_hugepages", "node-form", "hugetlbpage.rst"):
+        assert text in output
+
+
+def test_facts_of_this_machine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    code, output, _ = run(capsys, monkeypatch, "facts", "--json")
+    assert code == 0
+    facts = json.loads(output)
+    assert facts["release"] == os.uname().release
+    assert facts["observations"]["meminfo/MemTotal"] > 0
+
+
+@pytest.mark.parametrize("command", ["facts", "predict", "boot", "boot-matrix", "run"])
+def test_help_shows_an_example(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    code, output, _ = run(capsys, monkeypatch, command, "--help")
+    assert code == 0
+    assert "Example: " in output
+
+
+@pytest.mark.boots
+def test_boot_shows_prediction_fact_and_verdict(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    words = "hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=0:3,1:5"
+    code, output, _ = run(capsys, monkeypatch, "boot", words, "--memory", "2G,2G")
+    assert code == 0
+    assert "node1/hugepages-2048kB/nr_hugepages" in output
+    assert output.strip().splitlines()[-1].startswith("pass")
+
+
+@pytest.mark.boots
+def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).with_name("hugepage-qa")), "boot-matrix", "--machines", "2"]
+    before = machines()
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )
+    deadline = time.monotonic() + 120
+    while not machines() - before and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert machines() - before, "no machine was started"
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert error.strip().splitlines()[-1] == "interrupted"
+    assert not machines() - before
+    assert not list(tmp_path.iterdir())
+
+
+def machines() -> set[int]:
+    """Return the process ids of emulators that are alive."""
+    found = set()
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            name, state = (
+                (directory / "comm").read_text(),
+                (directory / "stat").read_text().rpartition(")")[2].split()[0],
+            )
+        except OSError:
+            continue
+        if name.startswith("qemu-system") and state != "Z":
+            found.add(int(directory.name))
+    return found

@@ -86,22 +86,24 @@ def _run(request: QaRequest, architectures: Sequence[str]) -> Finding:
     kept = BUILD / request.plan
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
-    _write_environment(request)
     before = take_snapshot([ROOT])
     # tmt does not run inside its own tree, so it runs elsewhere and what it left is moved here
     with tempfile.TemporaryDirectory(prefix="hugepage-qa-") as directory:
+        _write_environment(request, directory)
         command = _tmt(request, architectures, Path(directory, "run"))
         code = run_supervised(command, environment=_environment(directory), directory=ROOT)
         shutil.move(Path(directory, "run"), kept)
     return Finding(read_run(kept), code, differences(before, take_snapshot([ROOT])))
 
 
-def _write_environment(request: QaRequest) -> None:
+def _write_environment(request: QaRequest, scratch: str) -> None:
     """Write what the tests are told to a file: there a value is data, in an option tmt would split it."""
     environment = {
         # a local run has neither
         "PATH": _path(),
         "HOME": str(Path.home()),
+        # what a test that is killed leaves is removed with our own
+        "TMPDIR": scratch,
         settings.CACHE: str(CACHE),
         **request.test_environment,
     }

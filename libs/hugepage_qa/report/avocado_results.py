@@ -25,6 +25,9 @@ _OUTCOMES = {
 # the name of a result that stands for the whole job; "/" is the test itself to tmt
 JOB = "/"
 
+# Avocado's word for the whiteboard of a test that could not be loaded
+_NO_WHITEBOARD = "<unknown>"
+
 
 def read_job(directory: Path) -> list[CaseResult]:
     """Return the results of the one Avocado job below ``directory`` (what ``--job-results-dir`` named)."""
@@ -55,9 +58,9 @@ def _read_tests(path: Path) -> list[dict[str, Any]]:
 
 
 def _results_of_test(test: Mapping[str, Any], job: Path) -> list[CaseResult]:
-    whiteboard = test.get("whiteboard") or ""
+    whiteboard = (test.get("whiteboard") or "").strip()
     own = _own_result(test, job)
-    if not whiteboard.strip():
+    if whiteboard in ("", _NO_WHITEBOARD):
         return [own]
     try:
         cases = _read_cases(whiteboard)

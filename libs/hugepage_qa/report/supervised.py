@@ -23,6 +23,10 @@ GRACE_SECONDS = 20.0
 
 _POLL_SECONDS = 1.0
 
+# what the child left running may take this long to end by itself
+_ORPHAN_SECONDS = 10.0
+_ORPHAN_POLL_SECONDS = 0.02
+
 # added to the number of the signal that told us to stop, as shells do
 SIGNALLED = 128
 
@@ -39,7 +43,7 @@ def run_supervised(
     """Run ``arguments`` and return the exit code, negative for a signal, 128 + signal when we were told to stop.
 
     SIGINT, SIGTERM and SIGHUP reach the child as SIGINT, on which Avocado and tmt stop in order and write their
-    results; after ``grace`` seconds it is killed. Whatever it leaves running is killed when it has ended.
+    results; after ``grace`` seconds it is killed. Whatever it leaves running is ended after it.
     Call it from the main thread.
     """
     ours = _children(os.getpid())
@@ -56,7 +60,7 @@ def run_supervised(
         try:
             return _wait(child, grace)
         finally:
-            _kill_orphans(spare=ours)
+            _end_orphans(spare=ours)
 
 
 def _wait(child: subprocess.Popen[bytes], grace: float) -> int:
@@ -112,13 +116,21 @@ def _subreaper() -> Iterator[None]:
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
-def _kill_orphans(spare: set[int]) -> None:
-    """Kill our children except ``spare``, then theirs, which thereby become ours, until none is left."""
+def _end_orphans(spare: set[int]) -> None:
+    """End our children except ``spare``, then theirs, which thereby become ours, until none is left.
+
+    They get SIGTERM first: what a test of tmt has started is such an orphan, and removes its files then.
+    """
+    end = time.monotonic() + _ORPHAN_SECONDS
+    told: set[int] = set()
     while children := _children(os.getpid()) - spare:
+        late = time.monotonic() > end
+        for pid in children if late else children - told:
+            os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
+        told |= children
         for pid in children:
-            os.kill(pid, signal.SIGKILL)
-        for pid in children:
-            os.waitpid(pid, 0)
+            os.waitpid(pid, 0 if late else os.WNOHANG)
+        time.sleep(0 if late else _ORPHAN_POLL_SECONDS)
 
 
 def _children(parent: int) -> set[int]:

@@ -72,6 +72,11 @@ def test_a_test_without_whiteboard_is_one_result(job: Job, status: str, outcome:
     assert [log.name for log in result.logs] == ["debug.log"]
 
 
+def test_a_test_that_could_not_be_loaded(job: Job) -> None:
+    job.add("ERROR", whiteboard="<unknown>", fail_reason="No module named 'x'")
+    assert job.read()[0].reasons == ("No module named 'x'",)
+
+
 def test_each_case_is_a_result_with_its_log(job: Job) -> None:
     data = job.add("FAIL", [case("/a/b", log="b.log"), case("/a/c", "fail", reason="2 pages, not 4")])
     (data / "b.log").write_text("serial\n", encoding="utf-8")

@@ -81,6 +81,7 @@ _X86_64 = Board(
     # microvm starts faster on paper, but hung under TCG in two runs of three
     machine="q35",
     console="ttyS0",
+    early_console="earlyprintk=ttyS0,115200",
     serial=("-serial", "chardev:console"),
     cpus=_by_name(
         Cpu(
@@ -112,6 +113,7 @@ _AARCH64 = Board(
     qemu="qemu-system-aarch64",
     machine="virt",
     console="ttyAMA0",
+    early_console="earlycon",
     serial=("-serial", "chardev:console"),
     cpus=_by_name(
         # SVE and the architected pointer authentication cost TCG much time and change no page size
@@ -165,6 +167,7 @@ _S390X = Board(
     qemu="qemu-system-s390x",
     machine="s390-ccw-virtio",
     console="ttysclp0",
+    early_console="earlyprintk",
     serial=("-device", "sclpconsole,chardev=console"),
     cpus=_by_name(
         # TCG has no EDAT: no huge pages at all. KVM may have it, so it is not the same machine.

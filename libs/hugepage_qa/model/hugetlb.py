@@ -50,9 +50,7 @@ class HugetlbPlan:
 
 def plan_hugetlb(words: Sequence[Parameter], machine: Machine, quirks: frozenset[Quirk]) -> HugetlbPlan:
     """Return what the hugetlb parameters among ``words`` ask of ``machine``, with the deviations of ``quirks``."""
-    if machine.supports_huge_pages:
-        return _Parser(machine, quirks).run(words)
-    return _without_support(words, machine)
+    return _Parser(machine, quirks).run(words)
 
 
 @dataclass
@@ -94,8 +92,13 @@ class _Parser:
             "hugepagesz": self._hugepagesz,
             "default_hugepagesz": self._default_hugepagesz,
         }
-        for name, value in self._accepted(words):
+        accepted = self._accepted(words)
+        if not self._machine.supports_huge_pages and self._machine.version >= EARLY_PARAMETERS:
+            return _refuse_all(accepted)
+        for name, value in accepted:
             handlers[name](value)
+        if not self._machine.supports_huge_pages:
+            return self._nothing_reserved()
         default = self._choose_default()
         allocations = self._allocations()
         shown = self._shown(default, allocations)
@@ -215,6 +218,12 @@ class _Parser:
 
     # --- the end ---
 
+    def _nothing_reserved(self) -> HugetlbPlan:
+        """Return the plan of an older kernel on a CPU without huge pages: no size is valid, counts are dropped."""
+        if self._implicit.total:
+            self._say("huge pages not supported, ignoring associated command-line parameters")
+        return HugetlbPlan(None, (), tuple(self._messages), None, frozenset())
+
     def _choose_default(self) -> int:
         if self._default is not None:
             return self._default
@@ -278,31 +287,7 @@ def _number(text: str) -> tuple[int, str]:
     return scanned
 
 
-def _without_support(words: Sequence[Parameter], machine: Machine) -> HugetlbPlan:
-    """Return the plan of a CPU without huge pages: nothing is reserved, and the log says so."""
-    values = [(word.canonical, word.value) for word in words if word.canonical in NAMES]
-    messages = []
-    if machine.version >= EARLY_PARAMETERS:
-        limit = 2 * machine.mmu.slots + 1
-        given = [(name, value) for name, value in values if value is not None]
-        messages += [
-            f"HugeTLB: hugepages unsupported, ignoring {name}={value} cmdline" for name, value in given[:limit]
-        ]
-        return HugetlbPlan(None, (), tuple(messages), None, frozenset())
-    count_given = False
-    size_is_valid = True
-    for name, value in values:
-        if value is None:
-            continue
-        if name != "hugepages":
-            messages.append(f"HugeTLB: unsupported {name}={value}")
-            size_is_valid = False
-        elif not size_is_valid:
-            messages.append(f"HugeTLB: hugepages={value} does not follow a valid hugepagesz, ignoring")
-            size_is_valid = True
-        elif not count_given:
-            scanned = scan_decimal(value)
-            count_given = scanned is not None and scanned[0] > 0
-    if count_given:
-        messages.append("HugeTLB: huge pages not supported, ignoring associated command-line parameters")
+def _refuse_all(words: Sequence[tuple[str, str]]) -> HugetlbPlan:
+    """Return the plan of a kernel since 6.15 on a CPU without huge pages: each parameter is refused by name."""
+    messages = [f"HugeTLB: hugepages unsupported, ignoring {name}={value} cmdline" for name, value in words]
     return HugetlbPlan(None, (), tuple(messages), None, frozenset())

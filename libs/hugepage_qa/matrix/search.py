@@ -1,8 +1,8 @@
 """Random cases by Hypothesis: drawn with a seed, and shrunk to the smallest command line that still fails.
 
 Hypothesis runs one example after the other, but boots can run side by side. So the examples are drawn first, without
-booting; all are judged in parallel; then Hypothesis runs over the same seed again with the judgements at hand, and boots
-only while it shrinks.
+booting; all are judged in parallel; then Hypothesis runs over the same seed again with the judgements at hand, and
+boots only while it shrinks.
 """
 
 from collections.abc import Callable, Iterator, Mapping

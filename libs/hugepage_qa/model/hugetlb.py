@@ -94,7 +94,7 @@ class _Parser:
         }
         accepted = self._accepted(words)
         if not self._machine.supports_huge_pages and self._machine.version >= EARLY_PARAMETERS:
-            return _refuse_all(accepted)
+            return self._refuse_all(accepted)
         for name, value in accepted:
             handlers[name](value)
         if not self._machine.supports_huge_pages:
@@ -218,6 +218,12 @@ class _Parser:
 
     # --- the end ---
 
+    def _refuse_all(self, words: Sequence[tuple[str, str]]) -> HugetlbPlan:
+        """Return the plan of a kernel since 6.15 on a CPU without huge pages: each parameter is refused by name."""
+        for name, value in words:
+            self._say(f"hugepages unsupported, ignoring {name}={value} cmdline")
+        return HugetlbPlan(None, (), tuple(self._messages), None, frozenset(self._relevant))
+
     def _nothing_reserved(self) -> HugetlbPlan:
         """Return the plan of an older kernel on a CPU without huge pages: no size is valid, counts are dropped."""
         if self._implicit.total:
@@ -285,9 +291,3 @@ def _number(text: str) -> tuple[int, str]:
     if scanned is None:
         raise _InvalidCountError(text)
     return scanned
-
-
-def _refuse_all(words: Sequence[tuple[str, str]]) -> HugetlbPlan:
-    """Return the plan of a kernel since 6.15 on a CPU without huge pages: each parameter is refused by name."""
-    messages = [f"HugeTLB: hugepages unsupported, ignoring {name}={value} cmdline" for name, value in words]
-    return HugetlbPlan(None, (), tuple(messages), None, frozenset())

@@ -34,13 +34,17 @@ MACHINES = (
 )
 
 
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
 def main() -> None:
     """Boot every machine whose file name holds the argument and write its file."""
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     cache = cache_directory()
-    lab = Lab(cache, report=lambda line: print(line, file=sys.stderr))
+    lab = Lab(cache, report=_say)
     for architecture, cpu, suite, memory, short, words in MACHINES:
-        kernel = distribution_kernel(architecture, cache, suite=suite, report=print)
+        kernel = distribution_kernel(architecture, cache, suite=suite, report=_say)
         version = KernelVersion.parse(kernel.release)
         path = Path(__file__).with_name(
             f"{architecture}-{cpu}-{version.major}.{version.minor}-{short}.json.gz",
@@ -53,7 +57,7 @@ def main() -> None:
         text = json.dumps(dict(sorted(boot.tree.files.items())), indent=0)
         # no time stamp: the same capture gives the same file
         path.write_bytes(gzip.compress(text.encode(), mtime=0))
-        print(f"{path.name}: {len(boot.tree.files)} files, {boot.seconds:.1f} s")
+        _say(f"{path.name}: {len(boot.tree.files)} files, {boot.seconds:.1f} s")
 
 
 if __name__ == "__main__":

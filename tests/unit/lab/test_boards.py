@@ -1,0 +1,29 @@
+"""The table of machines."""
+
+import pytest
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.lab.boards import BOARDS, find_board, find_cpu
+
+
+@pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
+def test_board_is_whole(board) -> None:  # type: ignore[no-untyped-def]
+    assert find_board(board.architecture) is board
+    assert find_cpu(board, None) is board.cpus[board.default_cpu]
+    assert all(name == cpu.name for name, cpu in board.cpus.items())
+    assert board.qemu.startswith("qemu-system-")
+    assert any("console" in word for word in board.serial)
+
+
+def test_unknown_names_are_refused_with_the_known_ones() -> None:
+    with pytest.raises(InputError, match="x86_64, aarch64, ppc64le, s390x"):
+        find_board("mips")
+    with pytest.raises(InputError, match="max, qemu64"):
+        find_cpu(find_board("x86_64"), "Nehalem")
+
+
+def test_x86_has_a_machine_without_gigantic_pages() -> None:
+    cpus = find_board("x86_64").cpus
+    assert "pdpe1gb" in cpus["max"].features
+    assert "pdpe1gb" not in cpus["qemu64"].features
+    assert "pdpe1gb" in cpus["max"].host_flags, "KVM on a host without it would give another machine"

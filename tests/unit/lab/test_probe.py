@@ -1,0 +1,232 @@
+"""How a boot ends, with a fake QEMU that does what the command line under test says."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import fake
+import pytest
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.lab import probe
+from hugepage_qa.lab.boards import find_board, find_cpu
+from hugepage_qa.lab.emulator import OUTPUT_LIMIT
+from hugepage_qa.lab.probe import Boot, Ending, Lab, ProbeMachine, Stopped, full_command_line, qemu_arguments
+
+GIB = 1 << 30
+
+# the last argument is the kernel command line; what follows "do:" in it is what the machine does
+QEMU = r"""
+words="${@: -1}"
+capture() { printf '@hugepage-qa {"path":"proc/version","text":"Linux\\n"}\r\n@hugepage-qa {"end":1}\r\n'; }
+panic() { echo '[ 1.0] Kernel panic - not syncing: System is deadlocked on memory'; }
+echo $$ >"$PID_FILE"
+case "$words" in
+*do:good) capture ;;
+*do:panic) panic ;;
+*do:panic-and-spin) panic; exec sleep 60 ;;
+*do:hang) echo "booting"; exec sleep 60 ;;
+*do:hang-after) capture; exec sleep 60 ;;
+*do:refuse) echo "qemu: warning: this" >&2; exit 1 ;;
+*do:die) kill -SEGV $$ ;;
+*do:garble) echo '@hugepage-qa {"path":' ;;
+*do:flood) exec yes ;;
+esac
+"""
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    fake.install(tmp_path / "bin", "qemu-system-x86_64", QEMU)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("PID_FILE", str(tmp_path / "pid"))
+    busybox = tmp_path / "busybox"
+    busybox.write_bytes(b"BUSYBOX")
+    monkeypatch.setattr(probe, "static_busybox", lambda *_, **__: busybox)
+    fake.bzimage(tmp_path / "kernel")
+    return Lab(tmp_path / "cache", deadline=10, accelerator="tcg")
+
+
+def machine(tmp_path: Path, words: str) -> ProbeMachine:
+    return ProbeMachine("x86_64", "max", tmp_path / "kernel", (GIB,), words)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def wait_for(condition: "object", seconds: float = 5.0) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():  # type: ignore[operator]
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("does", "ending", "reason", "captured"),
+    [
+        ("good", Ending.POWERED_OFF, "", True),
+        ("panic", Ending.PANICKED, "Kernel panic - not syncing: System is deadlocked on memory", False),
+        ("refuse", Ending.QEMU_FAILED, "qemu: warning: this", False),
+        ("die", Ending.QEMU_FAILED, "exit code -11, no message", False),
+        ("garble", Ending.GARBLED, "not JSON", False),
+        ("nothing", Ending.GARBLED, "no end marker after 0 files; last: nothing was printed", False),
+        ("flood", Ending.GARBLED, f"printed more than {OUTPUT_LIMIT} bytes", False),
+    ],
+)
+def test_ending(lab: Lab, tmp_path: Path, does: str, ending: Ending, reason: str, captured: bool) -> None:
+    boot = lab.boot(machine(tmp_path, f"do:{does}"))
+    assert boot.ending is ending
+    assert reason in boot.reason
+    assert bool(boot.reason) == bool(reason)
+    assert (boot.tree is not None) is captured
+    assert len(boot.serial) <= OUTPUT_LIMIT
+
+
+@pytest.mark.parametrize(("does", "last"), [("hang", "booting"), ("hang-after", '{"end":1}')])
+def test_deadline_kills(tmp_path: Path, lab: Lab, does: str, last: str) -> None:
+    lab = Lab(tmp_path / "cache", deadline=0.5, accelerator="tcg")
+    boot = lab.boot(machine(tmp_path, f"do:{does}"))
+    assert boot.ending is Ending.HUNG
+    assert boot.reason.startswith("no power-off within 0.5 s: ") and boot.reason.endswith(last)
+    assert boot.seconds < 3
+    assert not alive(int((tmp_path / "pid").read_text()))
+
+
+def test_panic_that_does_not_end_the_machine_does_not_take_the_whole_deadline(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "PANIC_SECONDS", 0.2)
+    boot = lab.boot(machine(tmp_path, "do:panic-and-spin"))
+    assert boot.ending is Ending.PANICKED
+    assert boot.seconds < 5
+
+
+def test_words_under_test_are_passed_on_as_they_are(lab: Lab, tmp_path: Path) -> None:
+    words = 'hugepages=4 foo="a  b" $(touch x) \\ é do:good'
+    boot = lab.boot(machine(tmp_path, words))
+    assert boot.qemu_command[-1] == f"{probe.our_words(find_board('x86_64'))} {words}"
+    assert boot.ending is Ending.POWERED_OFF
+
+
+def test_stop_ends_a_boot_in_another_thread(lab: Lab, tmp_path: Path) -> None:
+    raised = []
+
+    def boot() -> None:
+        try:
+            lab.boot(machine(tmp_path, "do:hang"))
+        except Stopped as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=boot)
+    thread.start()
+    pid_file = tmp_path / "pid"
+    assert wait_for(lambda: pid_file.exists() and pid_file.read_text())
+    lab.stop()
+    thread.join(3)
+    assert raised and not thread.is_alive()
+    assert not alive(int(pid_file.read_text()))
+    assert lab.boot(machine(tmp_path, "do:good")).ending is Ending.POWERED_OFF, "a stopped lab can go on"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_emulator_survives_us(lab: Lab, tmp_path: Path, number: signal.Signals) -> None:
+    script = (
+        "import sys; from hugepage_qa.lab.emulator import Emulators;"
+        "Emulators().run([sys.argv[1], 'do:hang'], 60, lambda _: None)"
+    )
+    emulator = tmp_path / "bin" / "qemu-system-x86_64"
+    ours = subprocess.Popen([sys.executable, "-c", script, str(emulator)], stderr=subprocess.DEVNULL)
+    pid_file = tmp_path / "pid"
+    assert wait_for(lambda: pid_file.exists() and pid_file.read_text())
+    emulator_pid = int(pid_file.read_text())
+    assert alive(emulator_pid)
+    ours.send_signal(number)
+    ours.wait(5)
+    assert wait_for(lambda: not alive(emulator_pid))
+
+
+def test_too_long_command_line_is_refused() -> None:
+    board = find_board("x86_64")
+    room = 2048 - 1 - len(probe.our_words(board)) - 1
+    assert len(full_command_line(board, "x" * room)) == 2047
+    with pytest.raises(InputError, match=f"command line of {room + 1} bytes.*2048"):
+        full_command_line(board, "x" * (room + 1))
+
+
+@pytest.mark.parametrize("memory", [(), (0,), (0, 0), (GIB, -1)])
+def test_machine_without_memory_is_refused(lab: Lab, tmp_path: Path, memory: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match="memory"):
+        lab.boot(ProbeMachine("x86_64", "max", tmp_path / "kernel", memory, "do:good"))
+
+
+def test_s390x_has_one_node(tmp_path: Path, lab: Lab) -> None:
+    with pytest.raises(InputError, match="at most 1"):
+        lab.boot(ProbeMachine("s390x", "max", tmp_path / "kernel", (GIB, GIB), ""))
+
+
+def test_missing_emulator_names_its_package(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match=r"qemu-system-x86_64 is not installed: install qemu-system-x86 \(Debian\)"):
+        lab.boot(machine(tmp_path, "do:good"))
+
+
+def test_kernel_of_another_architecture_is_refused(lab: Lab, tmp_path: Path) -> None:
+    fake.install(tmp_path / "bin", "qemu-system-aarch64", QEMU)
+    with pytest.raises(InputError, match="is a kernel for x86_64: expected one for aarch64"):
+        lab.boot(ProbeMachine("aarch64", "max", tmp_path / "kernel", (GIB,), ""))
+
+
+def arguments(memory: tuple[int, ...], cpus: int = 1, accelerator: str = "tcg") -> str:
+    board = find_board("x86_64")
+    one = ProbeMachine("x86_64", "max", Path("/k"), memory, "hugepages=1", cpus)
+    return " ".join(qemu_arguments(board, find_cpu(board, "max"), one, Path("/i"), accelerator))
+
+
+def test_one_node_needs_no_numa_options() -> None:
+    assert f"-m {GIB}B -smp 2 " in arguments((GIB,), 2)
+    assert "-numa" not in arguments((GIB,))
+
+
+def test_nodes_get_their_memory_and_cpus() -> None:
+    text = arguments((GIB, 0, 2 * GIB), 2)
+    assert f"-m {3 * GIB}B -smp 2 " in text
+    assert re.findall(r"-numa (\S+)", text) == [
+        "node,nodeid=0,cpus=0,memdev=node0",
+        "node,nodeid=1,cpus=1",
+        "node,nodeid=2,memdev=node2",
+    ]
+    assert "prealloc" not in text
+
+
+def test_memoryless_node_gets_a_cpu_of_its_own() -> None:
+    text = arguments((0, GIB))
+    assert "-smp 2 " in text
+    assert re.findall(r"-numa (\S+)", text) == ["node,nodeid=0,cpus=1", "node,nodeid=1,cpus=0,memdev=node1"]
+
+
+def test_accelerator_is_named_alone() -> None:
+    assert "-accel kvm -cpu host " in arguments((GIB,), accelerator="kvm")
+    assert "-accel tcg -cpu max " in arguments((GIB,))
+    assert "kvm:tcg" not in arguments((GIB,))
+
+
+def test_host_memory_counts_pages_that_the_kernel_zeroes(tmp_path: Path) -> None:
+    plain, pages = (probe.host_memory(machine(tmp_path, words)) for words in ("quiet", "hugepages=1"))
+    assert plain < GIB < pages
+
+
+def test_boot_is_a_plain_record(lab: Lab, tmp_path: Path) -> None:
+    boot = lab.boot(machine(tmp_path, "do:good"))
+    assert isinstance(boot, Boot)
+    assert boot.tree is not None and boot.tree.read("proc/version") == "Linux\n"

@@ -32,7 +32,10 @@ _VM = (
 _KHUGEPAGED_COUNTERS = frozenset({"pages_collapsed", "full_scans"})
 _MEMORY_FILESYSTEMS = frozenset({"hugetlbfs", "tmpfs"})
 # only the names in these are looked at: what lies deeper belongs to programs that run on
-_DIRECTORIES = ("", "etc", "tmp", "var/tmp", "dev/shm", "run", "dev/hugepages")
+_DIRECTORIES = ("", "etc", "run", "dev/hugepages")
+# in these, other programs of the same user come and go: only names that we or our tools choose count
+_SHARED_DIRECTORIES = ("tmp", "var/tmp", "dev/shm")
+_OUR_NAMES = ("hugepage-qa", "avocado", ".avocado", "tmt", "qemu")
 _KINDS = {stat.S_IFDIR: "directory", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
 _PACKAGE_STATES = ("var/lib/dpkg/status", "var/lib/apt/extended_states")
 _EMULATOR_PREFIX = "qemu-system-"
@@ -55,7 +58,8 @@ def take_snapshot(ignore: Sequence[Path] = (), *, root: Path = Path("/")) -> Sna
 
     Kept are hugetlb pools, THP knobs, sysctls of memory, mounts, running emulators, the state of the packages and
     the current user's own entries in the directories that programs litter. ``ignore`` names paths of the live
-    machine that may come and go, with all below them: the cache and the run directory.
+    machine that may come and go, with all below them: the cache and the run directory. Where it names any, only
+    emulators that use files below them count: others are not ours.
     """
     tree = DirectoryTree(root)
     ignore = [path.absolute() for path in ignore]
@@ -65,7 +69,7 @@ def take_snapshot(ignore: Sequence[Path] = (), *, root: Path = Path("/")) -> Sna
             **_thp(tree),
             **_vm(tree),
             **_mounts(tree, ignore),
-            **_emulators(tree),
+            **_emulators(tree, ignore),
             **_entries(root, ignore),
             **_packages(root),
         }
@@ -142,14 +146,16 @@ def _unescape(point: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), point)
 
 
-def _emulators(tree: Tree) -> dict[str, str]:
+def _emulators(tree: Tree, ours: Sequence[Path]) -> dict[str, str]:
     """Return the QEMU processes; the start time tells two processes with the same number apart."""
     values = {}
     for pid in (name for name in tree.names("proc") if name.isascii() and name.isdigit()):
         name = (tree.read(f"proc/{pid}/comm") or "").strip()
         # the name in parentheses can hold spaces and parentheses itself
         fields = (tree.read(f"proc/{pid}/stat") or "").rpartition(")")[2].split()
-        if name.startswith(_EMULATOR_PREFIX) and len(fields) > _START_TIME:
+        arguments = tree.read(f"proc/{pid}/cmdline") or ""
+        is_ours = not ours or any(f"{path}/" in arguments for path in ours)
+        if name.startswith(_EMULATOR_PREFIX) and is_ours and len(fields) > _START_TIME:
             values[f"process {pid} {name}"] = f"running since tick {fields[_START_TIME]}"
     return values
 
@@ -157,8 +163,10 @@ def _emulators(tree: Tree) -> dict[str, str]:
 def _entries(root: Path, ignore: Sequence[Path]) -> dict[str, str]:
     """Return the kind of each entry that belongs to the current user: others may create files meanwhile."""
     values = {}
-    for directory in _DIRECTORIES:
+    for directory in (*_DIRECTORIES, *_SHARED_DIRECTORIES):
         for name, status in _list_directory(root / directory):
+            if directory in _SHARED_DIRECTORIES and not name.startswith(_OUR_NAMES):
+                continue
             path = Path("/") / directory / name
             # a directory that had to be made to hold an ignored one is no litter either
             expected = _is_below(path, ignore) or any(other.is_relative_to(path) for other in ignore)

@@ -25,7 +25,8 @@ FILES = {
     "proc/7/stat": "7 (qemu-system-s39) S 1 " + " ".join(str(field) for field in range(5, 53)) + "\n",
     "var/lib/dpkg/status": "Package: x\n",
     "etc/hosts": "",
-    "tmp/own/deeper": "",
+    "tmp/hugepage-qa-own/deeper": "",
+    "tmp/of-another-program": "",
 }
 
 
@@ -67,7 +68,7 @@ def test_what_is_kept(root: Path) -> None:
         "/proc": "directory",
         "/sys": "directory",
         "/tmp": "directory",
-        "/tmp/own": "directory",
+        "/tmp/hugepage-qa-own": "directory",
         "/var": "directory",
     }
 
@@ -100,8 +101,8 @@ def test_unchanged_host(root: Path) -> None:
             "7 (a) b) S 1 " + " ".join(str(field) for field in range(105, 153)),
             "process 7 qemu-system-s39: running since tick 22 before, running since tick 122 after",
         ),
-        ("tmp/left", "", "/tmp/left: absent before, file after"),
-        ("dev/shm/left", "", "/dev/shm/left: absent before, file after"),
+        ("tmp/avocado_x", "", "/tmp/avocado_x: absent before, file after"),
+        ("dev/shm/qemu_x", "", "/dev/shm/qemu_x: absent before, file after"),
     ],
 )
 def test_each_change_is_one_line(root: Path, name: str, text: str, expected: str) -> None:
@@ -138,16 +139,27 @@ def test_packages(root: Path) -> None:
 
 
 def test_ignored_paths_may_come_and_go(root: Path) -> None:
-    assert changes(root, lambda root: write(root / "tmp/run/1/serial.log", ""), Path("/tmp/run/1")) == []
-    (root / "tmp/run/1/serial.log").unlink()
-    assert changes(root, lambda root: (root / "tmp/running").mkdir(), Path("/tmp/run")) == [
-        "/tmp/running: absent before, directory after"
+    assert changes(root, lambda root: write(root / "tmp/tmt/1/serial.log", ""), Path("/tmp/tmt/1")) == []
+    (root / "tmp/tmt/1/serial.log").unlink()
+    assert changes(root, lambda root: (root / "tmp/tmtx").mkdir(), Path("/tmp/tmt")) == [
+        "/tmp/tmtx: absent before, directory after"
     ]
 
 
 def test_entries_of_others_are_not_looked_at(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 4711)
+    assert changes(root, lambda root: write(root / "tmp/tmt-left", "")) == []
+
+
+def test_what_other_programs_do_in_shared_directories_is_theirs(root: Path) -> None:
     assert changes(root, lambda root: write(root / "tmp/left", "")) == []
+
+
+def test_emulators_of_others_do_not_count(root: Path) -> None:
+    cache = Path("/home/me/.cache/hugepage-qa")
+    assert changes(root, lambda root: write(root / "proc/7/cmdline", "qemu\0-hda\0/x"), cache) == []
+    (line,) = changes(root, lambda root: write(root / "proc/7/cmdline", f"qemu\0-kernel\0{cache}/vmlinuz"), cache)
+    assert line == "process 7 qemu-system-s39: absent before, running since tick 22 after"
 
 
 def test_kind_of_an_entry(root: Path) -> None:

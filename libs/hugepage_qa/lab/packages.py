@@ -69,6 +69,8 @@ def distribution_kernel(
     if not images:
         raise InputError(f"package {wanted} for {architecture}: it holds no kernel image")
     image = identify(images[-1])
+    if image.architecture != architecture:
+        raise InputError(f"package {wanted} for {architecture}: it holds a kernel for {image.architecture}")
     config = directory / f"config-{image.release}"
     return KernelPackage(architecture, image.path, image.release, config if config.exists() else None, name, version)
 

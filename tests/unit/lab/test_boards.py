@@ -3,11 +3,11 @@
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.boards import BOARDS, find_board, find_cpu
+from hugepage_qa.lab.boards import BOARDS, Board, find_board, find_cpu
 
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
-def test_board_is_whole(board) -> None:  # type: ignore[no-untyped-def]
+def test_board_is_whole(board: Board) -> None:
     assert find_board(board.architecture) is board
     assert find_cpu(board, None) is board.cpus[board.default_cpu]
     assert all(name == cpu.name for name, cpu in board.cpus.items())

@@ -10,7 +10,7 @@ from hugepage_qa.lab.initramfs import probe_archive, probe_initramfs
 
 def entries(archive: bytes) -> dict[str, tuple[int, bytes, tuple[int, int]]]:
     """Return name -> (mode, content, device) by the letter of the format."""
-    found = {}
+    found: dict[str, tuple[int, bytes, tuple[int, int]]] = {}
     position = 0
     while True:
         assert archive[position : position + 6] == b"070701"

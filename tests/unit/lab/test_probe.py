@@ -7,9 +7,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-import fake
 import pytest
 
 from hugepage_qa.errors import InputError
@@ -17,6 +17,8 @@ from hugepage_qa.lab import probe
 from hugepage_qa.lab.boards import find_board, find_cpu
 from hugepage_qa.lab.emulator import OUTPUT_LIMIT
 from hugepage_qa.lab.probe import Boot, Ending, Lab, ProbeMachine, Stopped, full_command_line, qemu_arguments
+
+Install = Callable[[Path, str, str], None]
 
 GIB = 1 << 30
 
@@ -41,14 +43,14 @@ esac
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    fake.install(tmp_path / "bin", "qemu-system-x86_64", QEMU)
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, install: Install, bzimage: Callable[[str], bytes]) -> Lab:
+    install(tmp_path / "bin", "qemu-system-x86_64", QEMU)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("PID_FILE", str(tmp_path / "pid"))
     busybox = tmp_path / "busybox"
     busybox.write_bytes(b"BUSYBOX")
     monkeypatch.setattr(probe, "static_busybox", lambda *_, **__: busybox)
-    fake.bzimage(tmp_path / "kernel")
+    (tmp_path / "kernel").write_bytes(bzimage("6.12.5-qa"))
     return Lab(tmp_path / "cache", deadline=10, accelerator="tcg")
 
 
@@ -63,10 +65,10 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_for(condition: "object", seconds: float = 5.0) -> bool:
+def wait_for(condition: Callable[[], object], seconds: float = 5.0) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if condition():  # type: ignore[operator]
+        if condition():
             return True
         time.sleep(0.02)
     return False
@@ -94,8 +96,8 @@ def test_ending(lab: Lab, tmp_path: Path, does: str, ending: Ending, reason: str
 
 
 @pytest.mark.parametrize(("does", "last"), [("hang", "booting"), ("hang-after", '{"end":1}')])
-def test_deadline_kills(tmp_path: Path, lab: Lab, does: str, last: str) -> None:
-    lab = Lab(tmp_path / "cache", deadline=0.5, accelerator="tcg")
+def test_deadline_kills(tmp_path: Path, lab: Lab, does: str, last: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab, "_deadline", 0.5)
     boot = lab.boot(machine(tmp_path, f"do:{does}"))
     assert boot.ending is Ending.HUNG
     assert boot.reason.startswith("no power-off within 0.5 s: ") and boot.reason.endswith(last)
@@ -140,7 +142,8 @@ def test_stop_ends_a_boot_in_another_thread(lab: Lab, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_no_emulator_survives_us(lab: Lab, tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.usefixtures("lab")
+def test_no_emulator_survives_us(tmp_path: Path, number: signal.Signals) -> None:
     script = (
         "import sys; from hugepage_qa.lab.emulator import Emulators;"
         "Emulators().run([sys.argv[1], 'do:hang'], 60, lambda _: None)"
@@ -181,8 +184,8 @@ def test_missing_emulator_names_its_package(lab: Lab, tmp_path: Path, monkeypatc
         lab.boot(machine(tmp_path, "do:good"))
 
 
-def test_kernel_of_another_architecture_is_refused(lab: Lab, tmp_path: Path) -> None:
-    fake.install(tmp_path / "bin", "qemu-system-aarch64", QEMU)
+def test_kernel_of_another_architecture_is_refused(lab: Lab, tmp_path: Path, install: Install) -> None:
+    install(tmp_path / "bin", "qemu-system-aarch64", QEMU)
     with pytest.raises(InputError, match="is a kernel for x86_64: expected one for aarch64"):
         lab.boot(ProbeMachine("aarch64", "max", tmp_path / "kernel", (GIB,), ""))
 

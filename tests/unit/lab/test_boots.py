@@ -1,0 +1,72 @@
+"""Real machines with the distribution's kernels: what init.sh prints is what the kernel shows."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hugepage_qa.lab.boards import BOARDS, find_board
+from hugepage_qa.lab.packages import cache_directory, distribution_kernel
+from hugepage_qa.lab.probe import Ending, Lab, ProbeMachine
+
+pytestmark = pytest.mark.boots
+
+GIB = 1 << 30
+CPUS = [(board.architecture, cpu) for board in BOARDS.values() for cpu in board.cpus]
+
+# ASCII alone: an s390x kernel takes a line with any other byte for EBCDIC
+# quotes, backslashes, tabs and control characters go through QEMU, kernel, awk, terminal and JSON
+HARD_WORDS = 'foo="a  b" c=\\d\\n\\" \te=\x01\x1f f=%s&x'
+
+
+def kernel(architecture: str) -> Path:
+    if not shutil.which(find_board(architecture).qemu):
+        pytest.skip(f"no {find_board(architecture).qemu}")
+    return distribution_kernel(architecture, cache_directory(), report=lambda _: None).image
+
+
+@pytest.fixture(scope="module")
+def lab() -> Lab:
+    return Lab(cache_directory(), deadline=180)
+
+
+@pytest.mark.parametrize(("architecture", "cpu"), CPUS)
+def test_machine_shows_its_facts(lab: Lab, architecture: str, cpu: str) -> None:
+    boot = lab.boot(ProbeMachine(architecture, cpu, kernel(architecture), (2 * GIB,), HARD_WORDS))
+    assert (boot.ending, boot.reason) == (Ending.POWERED_OFF, "")
+    assert boot.tree is not None
+    assert boot.tree.read("proc/cmdline") == f"{boot.qemu_command[-1]}\n"
+    assert boot.tree.read("proc/sys/kernel/arch") == f"{architecture}\n"
+    assert boot.tree.names("sys/kernel/mm/transparent_hugepage/khugepaged")
+    for path in ("dmesg", "proc/meminfo", "proc/zoneinfo", "proc/vmstat", "proc/self/smaps", "proc/1/comm"):
+        assert boot.tree.read(path), path
+    # KernelPageSize of the first mapping only
+    assert (boot.tree.read("proc/self/smaps") or "").count("VmFlags") == 1
+
+
+@pytest.mark.parametrize("architecture", [name for name, board in BOARDS.items() if board.max_nodes > 1])
+@pytest.mark.parametrize("memory", [(GIB, GIB), (2 * GIB, 0)], ids=["two", "memoryless"])
+def test_nodes(lab: Lab, architecture: str, memory: tuple[int, ...]) -> None:
+    board = find_board(architecture)
+    boot = lab.boot(ProbeMachine(architecture, board.default_cpu, kernel(architecture), memory, ""))
+    assert boot.tree is not None, boot.reason
+    assert boot.tree.read("sys/devices/system/node/online") == "0-1\n"
+    shown = boot.tree.read("sys/devices/system/node/has_memory")
+    assert shown == ("0-1\n" if all(memory) else "0\n")
+
+
+def test_kernel_that_panics(lab: Lab) -> None:
+    boot = lab.boot(ProbeMachine("x86_64", "max", kernel("x86_64"), (GIB,), "mem=24M"))
+    assert boot.ending is Ending.PANICKED
+    assert boot.reason == "Kernel panic - not syncing: System is deadlocked on memory"
+
+
+def test_kernel_that_dies_before_its_console_driver_says_why(lab: Lab) -> None:
+    boot = lab.boot(ProbeMachine("aarch64", "max", kernel("aarch64"), (GIB,), "mem=40M"))
+    assert boot.ending is Ending.PANICKED
+
+
+def test_emulator_that_refuses(lab: Lab) -> None:
+    boot = lab.boot(ProbeMachine("x86_64", "max", kernel("x86_64"), (900 << 40,), ""))
+    assert boot.ending is Ending.QEMU_FAILED
+    assert "memory" in boot.reason

@@ -19,6 +19,7 @@ from jsonschema import Draft202012Validator
 from hugepage_qa.errors import InputError
 from hugepage_qa.model.architecture import Mmu
 from hugepage_qa.model.prediction import pool_subject
+from hugepage_qa.model.unknown import PARAMETERS
 from hugepage_qa.sizes import GIB, format_size, parse_memory, parse_size
 
 _PLACEHOLDER = re.compile(r"\{(?:(?P<bytes>[0-9]+[KMG]?)/)?(?P<size>default|large|other)\}")
@@ -76,6 +77,8 @@ class Target:
     cpu: str
     mmu: Mmu
     features: frozenset[str]
+    #: huge page parameters that the kernel under test takes
+    parameters: frozenset[str] = frozenset(PARAMETERS)
 
 
 class _NotApplicableError(Exception):

@@ -6,12 +6,15 @@ gigantic pages may be asked for in excess, since they cannot take the kernel's l
 """
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from hypothesis import strategies as st
 
 from hugepage_qa.matrix.case import BootCase, Target
 from hugepage_qa.model.thp import ANON_POLICIES, GLOBAL_POLICIES, SHMEM_POLICIES, SHMEM_SIZE_POLICIES
 from hugepage_qa.sizes import GIB, KIB, MIB, format_size
+
+T = TypeVar("T")
 
 _MEMORY: Sequence[tuple[int, ...]] = (
     (2 * GIB,),
@@ -35,14 +38,14 @@ _MISSPELT = (
 _BYSTANDERS = ("quiet", "nokaslr", "loglevel=7", "no_such_parameter=1")
 
 
-def boot_cases(target: Target, name: str = "/random") -> st.SearchStrategy[BootCase]:
+def boot_cases(target: Target) -> st.SearchStrategy[BootCase]:
     """Return a strategy for cases on machines of ``target``'s kind."""
     single = st.sampled_from([memory for memory in _MEMORY if len(memory) == 1])
     memory = single if target.architecture == "s390x" else st.sampled_from(_MEMORY)
     words = st.lists(_word(target), min_size=1, max_size=_MOST_WORDS)
     return st.builds(
         lambda words, memory, cpus: BootCase(
-            name=name,
+            name="",
             architecture=target.architecture,
             cpu=target.cpu,
             words=" ".join(words),
@@ -62,20 +65,22 @@ def _word(target: Target) -> st.SearchStrategy[str]:
         _named("hugepagesz", _size(target)),
         _named("default_hugepagesz", _size(target)),
     )
-    others = st.one_of(
-        _named("transparent_hugepage", st.sampled_from((*GLOBAL_POLICIES, "on", "Never", ""))),
-        _named("thp_anon", _size_policies(target, ANON_POLICIES)),
-        _named("thp_shmem", _size_policies(target, SHMEM_SIZE_POLICIES)),
-        _named("transparent_hugepage_shmem", st.sampled_from((*SHMEM_POLICIES, "huge"))),
-        _named("transparent_hugepage_tmpfs", st.sampled_from((*SHMEM_POLICIES, "huge"))),
-        _named("hugetlb_free_vmemmap", st.sampled_from(("on", "off", "1", "0", "y", "perhaps", ""))),
-        _named("hugetlb_cma", st.sampled_from(("0", "64M", "1G", "1500M", "0:1G", "1:1G", "9:1G", "0:1G,1:2G", "x"))),
-        _named("hugepage_alloc_threads", st.sampled_from(("0", "1", "3", "0x2", "few"))),
-        _named("hugetext", st.sampled_from(("0", "1", "2", "3", "4", "x"))),
-        st.sampled_from((*_MISSPELT, *_BYSTANDERS)),
-    )
+    values = {
+        "transparent_hugepage": st.sampled_from((*GLOBAL_POLICIES, "on", "Never", "")),
+        "thp_anon": _size_policies(target, ANON_POLICIES),
+        "thp_shmem": _size_policies(target, SHMEM_SIZE_POLICIES),
+        "transparent_hugepage_shmem": st.sampled_from((*SHMEM_POLICIES, "huge")),
+        "transparent_hugepage_tmpfs": st.sampled_from((*SHMEM_POLICIES, "huge")),
+        "hugetlb_free_vmemmap": st.sampled_from(("on", "off", "1", "0", "y", "perhaps", "")),
+        "hugetlb_cma": st.sampled_from(("0", "64M", "1G", "1500M", "0:1G", "1:1G", "9:1G", "0:1G,1:2G", "x")),
+        "hugepage_alloc_threads": st.sampled_from(("0", "1", "3", "0x2", "few")),
+        "hugetext": st.sampled_from(("0", "1", "2", "3", "4", "x")),
+    }
+    # what the kernel does not know cannot be judged
+    others = [_named(name, value) for name, value in values.items() if name in target.parameters]
+    others.append(st.sampled_from((*_MISSPELT, *_BYSTANDERS)))
     # hugetlb parameters act on each other, the others hardly do
-    return st.one_of(hugetlb, hugetlb, others)
+    return _weighted((3, hugetlb), (2, st.one_of(others)))
 
 
 def _named(name: str, values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
@@ -86,11 +91,7 @@ def _named(name: str, values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 def _size(target: Target) -> st.SearchStrategy[str]:
     sizes = tuple(target.mmu.hugetlb)
-    return st.one_of(
-        st.sampled_from(sizes).flatmap(_spelt),
-        st.sampled_from(sizes).flatmap(_spelt),
-        st.sampled_from(_BAD_SIZES),
-    )
+    return _weighted((4, st.sampled_from(sizes).flatmap(_spelt)), (1, st.sampled_from(_BAD_SIZES)))
 
 
 def _spelt(size: int) -> st.SearchStrategy[str]:
@@ -100,16 +101,26 @@ def _spelt(size: int) -> st.SearchStrategy[str]:
 
 
 def _count() -> st.SearchStrategy[str]:
-    number = st.one_of(st.integers(0, 4), st.integers(0, _MOST_COUNT)).map(str)
-    node_form = st.lists(st.builds("{}:{}".format, st.integers(0, 4), number), min_size=1, max_size=3).map(",".join)
-    return st.one_of(number, number, node_form, st.sampled_from(_BAD_COUNTS))
+    number = _weighted((1, st.integers(0, 4)), (1, st.integers(0, _MOST_COUNT))).map(str)
+    node = st.sampled_from((0, 0, 0, 1, 1, 2, 3, 5))
+    node_form = st.lists(st.builds("{}:{}".format, node, number), min_size=1, max_size=3).map(",".join)
+    return _weighted((3, number), (2, node_form), (1, st.sampled_from(_BAD_COUNTS)))
 
 
 def _size_policies(target: Target, policies: Sequence[str]) -> st.SearchStrategy[str]:
-    sizes = (*target.mmu.anonymous_thp_sizes(), 48 * KIB, target.mmu.pmd * 2)
-    size = st.sampled_from(sizes).map(format_size)
-    one = st.one_of(size, size, st.builds("{}-{}".format, size, size))
+    good = st.sampled_from(target.mmu.anonymous_thp_sizes())
+    size = _weighted((9, good), (1, st.sampled_from((48 * KIB, target.mmu.pmd * 2)))).map(format_size)
+    one = _weighted((2, size), (1, st.builds("{}-{}".format, size, size)))
     ranges = st.lists(one, min_size=1, max_size=3).map(",".join)
-    policy = st.sampled_from((*policies, *policies, "sometimes"))
-    entry = st.one_of(st.builds("{}:{}".format, ranges, policy), st.builds("{}:{}".format, ranges, policy), ranges)
+    policy = st.sampled_from((*policies, *policies, *policies, "sometimes"))
+    entry = _weighted((9, st.builds("{}:{}".format, ranges, policy)), (1, ranges))
     return st.lists(entry, min_size=1, max_size=3).map(";".join)
+
+
+def _weighted(*choices: tuple[int, st.SearchStrategy[T]]) -> st.SearchStrategy[T]:
+    """Return a strategy that draws each of ``choices`` as often as its weight says.
+
+    one_of() flattens nested choices and drops repeated ones, so it cannot.
+    """
+    strategies = [strategy for weight, strategy in choices for _ in range(weight)]
+    return st.sampled_from(range(len(strategies))).flatmap(lambda index: strategies[index])

@@ -14,7 +14,8 @@ from hugepage_qa.lab.probe import Lab, ProbeMachine, host_memory
 from hugepage_qa.matrix import case as named
 from hugepage_qa.matrix.case import BootCase, Target
 from hugepage_qa.matrix.judge import Judge, Judgement, Kernel
-from hugepage_qa.matrix.search import draw, smallest_failing
+from hugepage_qa.matrix.search import broken_rule, draw, shrink
+from hugepage_qa.model.unknown import PARAMETERS, is_known
 from hugepage_qa.verdict import Verdict
 from hugepage_qa.version import KernelVersion
 
@@ -74,13 +75,13 @@ class Matrix:
     def run_random(self, count: int, seed: int, cpu: str | None = None) -> Iterator[Judgement]:
         """Boot and judge ``count`` random command lines on each CPU; failing ones come again in their smallest form."""
         for target in self.targets(cpu) if count else ():
-            cases = draw(target, count, seed)
-            judged: dict[BootCase, Judgement] = {}
-            for judgement in self.run(cases):
-                judged[judgement.case] = judgement
+            failed: dict[str, Judgement] = {}
+            for judgement in self.run(draw(target, count, seed)):
                 yield judgement
-            if any(judgement.verdict is Verdict.FAIL for judgement in judged.values()):
-                yield from smallest_failing(target, count, seed, judged, self._judge.judge)
+                if judgement.verdict is Verdict.FAIL:
+                    failed.setdefault(broken_rule(judgement), judgement)
+            for judgement in failed.values():
+                yield shrink(target, judgement, self._judge.judge)
 
     def stop(self) -> None:
         """End every machine that runs."""
@@ -95,7 +96,8 @@ class Matrix:
         version = KernelVersion.parse(self.kernel.release)
         board = self.board
         machine = nominal_machine(board.architecture, cpu, (1 << 30,), version, self.kernel.config)
-        return Target(board.architecture, cpu, machine.mmu, machine.features)
+        parameters = frozenset(name for name in PARAMETERS if is_known(name, machine))
+        return Target(board.architecture, cpu, machine.mmu, machine.features, parameters)
 
 
 def run_named(architecture: str, settings: Settings, report: Report) -> list[Judgement]:

@@ -1,11 +1,10 @@
 """Random cases by Hypothesis: drawn with a seed, and shrunk to the smallest command line that still fails.
 
-Hypothesis runs one example after the other, but boots can run side by side. So the examples are drawn first, without
-booting; all are judged in parallel; then Hypothesis runs over the same seed again with the judgements at hand, and
-boots only while it shrinks.
+Every case has a seed of its own, made of the seed of the run and its number. So cases are independent of each other and
+can be judged side by side, and a failing one is found again, to be shrunk, by its number alone.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -16,70 +15,75 @@ from hugepage_qa.matrix.grammar import boot_cases
 from hugepage_qa.matrix.judge import Judgement
 from hugepage_qa.verdict import Verdict
 
-#: Hypothesis may draw the same example again; after this many times the wanted number nothing new is to be expected
-_PATIENCE = 4
+#: the first example that Hypothesis tries is always the simplest one, the second one is random
+_EXAMPLES = 2
 
 
 def draw(target: Target, count: int, seed_number: int) -> list[BootCase]:
     """Return ``count`` different random cases for ``target``: the same ones for the same seed."""
-    drawn: dict[BootCase, None] = {}
-    _explore(target, count, seed_number, (Phase.generate,), drawn.setdefault)
-    cases = list(drawn)[:count]
-    return [replace(case, name=f"{case.name}-{seed_number}/{number}") for number, case in enumerate(cases, start=1)]
+    drawn: dict[BootCase, str] = {}
+    number = 0
+    while len(drawn) < count:
+        number += 1
+        drawn.setdefault(_draw_one(target, f"{seed_number}/{number}"), f"/random-{seed_number}/{number}")
+    return [replace(case, name=name) for case, name in drawn.items()]
 
 
-def smallest_failing(
-    target: Target,
-    count: int,
-    seed_number: int,
-    judged: Mapping[BootCase, Judgement],
-    judge: Callable[[BootCase], Judgement],
-) -> Iterator[Judgement]:
-    """Yield, for each rule that failed, the judgement of the smallest command line that Hypothesis finds for it."""
-    known = {_anonymous(case): judgement for case, judgement in judged.items()}
-    failed = [judgement for judgement in judged.values() if judgement.verdict is Verdict.FAIL]
-    for rule in dict.fromkeys(_broken_rule(judgement) for judgement in failed):
-        judgement = _smallest(rule, target, count, seed_number, known, judge)
-        case = replace(judgement.case, name=f"/random-{seed_number}/smallest-{rule}")
-        yield replace(judgement, case=case, reason=f"smallest: {case.words!r}: {judgement.reason}")
+def shrink(target: Target, failed: Judgement, judge: Callable[[BootCase], Judgement]) -> Judgement:
+    """Return the judgement of the smallest case that breaks the same rule as the random case of ``failed``."""
+    rule = broken_rule(failed)
+    first = _anonymous(failed.case)
+    known = {first: failed}
+    failing: list[BootCase] = []
 
-
-def _smallest(
-    rule: str,
-    target: Target,
-    count: int,
-    seed_number: int,
-    known: dict[BootCase, Judgement],
-    judge: Callable[[BootCase], Judgement],
-) -> Judgement:
-    failing: list[Judgement] = []
+    def fails(case: BootCase) -> bool:
+        if case not in known:
+            known[case] = judge(case)
+        return known[case].verdict is Verdict.FAIL and broken_rule(known[case]) == rule
 
     def check(case: BootCase) -> None:
-        key = _anonymous(case)
-        if key not in known:
-            known[key] = judge(case)
-        judgement = known[key]
-        if judgement.verdict is Verdict.FAIL and _broken_rule(judgement) == rule:
-            failing.append(judgement)
+        # start from the example that was drawn, not from the simplest one, which Hypothesis tries before it
+        if (failing or case == first) and fails(case):
+            failing.append(case)
             raise _RuleBroken(rule)
 
     with suppress(_RuleBroken):
-        _explore(target, count, seed_number, (Phase.generate, Phase.shrink), check)
+        _explore(target, failed.case.name.removeprefix("/random-"), (Phase.generate, Phase.shrink), check)
     # Hypothesis runs the smallest example once more before it raises
-    return failing[-1]
+    smallest = _without_needless_words(failing[-1] if failing else first, fails)
+    case = replace(smallest, name=f"{failed.case.name}/smallest")
+    return replace(known[smallest], case=case, reason=f"smallest for rule {rule}: {known[smallest].reason}")
+
+
+def broken_rule(judgement: Judgement) -> str:
+    """Return the name of the first rule that a failed case broke."""
+    return judgement.differences[0].rule.name
+
+
+def _without_needless_words(case: BootCase, fails: Callable[[BootCase], bool]) -> BootCase:
+    """Return ``case`` without the words that it fails without; Hypothesis does not always try each of them."""
+    words = case.words.split()
+    for index in reversed(range(len(words))):
+        shorter = replace(case, words=" ".join(words[:index] + words[index + 1 :]))
+        if len(words) > 1 and fails(shorter):
+            case, words = shorter, shorter.words.split()
+    return case
 
 
 class _RuleBroken(AssertionError):
     """Tells Hypothesis that an example fails."""
 
 
-def _explore(
-    target: Target, count: int, seed_number: int, phases: tuple[Phase, ...], check: Callable[[BootCase], object]
-) -> None:
-    @seed(seed_number)
+def _draw_one(target: Target, seed_text: str) -> BootCase:
+    examples: list[BootCase] = []
+    _explore(target, seed_text, (Phase.generate,), examples.append)
+    return examples[-1]
+
+
+def _explore(target: Target, seed_text: str, phases: tuple[Phase, ...], check: Callable[[BootCase], object]) -> None:
+    @seed(seed_text)
     @settings(
-        # the same in both passes: Hypothesis lets it shape the sequence of examples
-        max_examples=count * _PATIENCE,
+        max_examples=_EXAMPLES,
         phases=phases,
         database=None,
         deadline=None,
@@ -95,7 +99,3 @@ def _explore(
 
 def _anonymous(case: BootCase) -> BootCase:
     return replace(case, name="")
-
-
-def _broken_rule(judgement: Judgement) -> str:
-    return judgement.differences[0].rule.name

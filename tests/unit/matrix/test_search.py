@@ -1,12 +1,13 @@
 """Random cases: the same ones for the same seed, and the smallest failing one."""
 
 import re
+from dataclasses import replace
 
 from tests.unit.matrix.test_case import target
 
 from hugepage_qa.matrix.case import BootCase
 from hugepage_qa.matrix.judge import Judgement
-from hugepage_qa.matrix.search import draw, smallest_failing
+from hugepage_qa.matrix.search import broken_rule, draw, shrink
 from hugepage_qa.model.compare import Difference
 from hugepage_qa.model.rules import POOL_SIZE, THP_ENABLED
 from hugepage_qa.verdict import Verdict
@@ -33,10 +34,34 @@ def test_as_many_different_cases_as_asked_for() -> None:
     assert len(cases) == len({(case.words, case.memory, case.cpus) for case in cases}) == 200
 
 
-def test_a_failing_case_is_shrunk_for_each_rule() -> None:
-    cases = draw(target(), 60, 3)
-    judged = {case: wrong_kernel(case) for case in cases}
-    smallest = {one.differences[0].rule.name: one for one in smallest_failing(target(), 60, 3, judged, wrong_kernel)}
-    assert re.fullmatch(r"hugepages=0:0", smallest[POOL_SIZE.name].case.words)
-    assert smallest[THP_ENABLED.name].case.words == "transparent_hugepage=always"
-    assert all(one.verdict is Verdict.FAIL for one in smallest.values())
+def test_cases_are_as_various_as_people() -> None:
+    words = [word for case in draw(target(), 200, 1) for word in case.words.split()]
+    assert {word.partition("=")[0] for word in words} >= set(target().parameters) - {"hugetlb_cma_only"}
+    assert any(re.fullmatch(r"hugepages=(\d):\d+,\1:\d+", word) for word in words), "no node is named twice"
+    assert len(set(words)) > 200
+
+
+def test_parameters_that_the_kernel_does_not_know_are_not_drawn() -> None:
+    plain = replace(target(), parameters=frozenset({"transparent_hugepage"}))
+    words = " ".join(case.words for case in draw(plain, 100, 1))
+    assert "transparent_hugepage=" in words
+    assert "thp_anon=" not in words
+
+
+def test_a_failing_case_is_shrunk() -> None:
+    judged = [wrong_kernel(case) for case in draw(target(), 60, 3)]
+    smallest = {}
+    for failed in (one for one in judged if one.verdict is Verdict.FAIL):
+        one = shrink(target(), failed, wrong_kernel)
+        assert broken_rule(one) == broken_rule(failed)
+        assert one.verdict is Verdict.FAIL
+        smallest[broken_rule(one)] = one.case.words
+    assert smallest == {POOL_SIZE.name: "hugepages=0:0", THP_ENABLED.name: "transparent_hugepage=always"}
+
+
+def test_what_cannot_be_shrunk_stays_as_it_is() -> None:
+    """A failure that does not come again, or only for the very case that was drawn, is still reported."""
+    case = draw(target(), 5, 3)[4]
+    failed = replace(wrong_kernel(case), verdict=Verdict.FAIL, differences=(Difference("x", POOL_SIZE, "1", "2"),))
+    passing = replace(failed, verdict=Verdict.PASS, differences=())
+    assert shrink(target(), failed, lambda _: passing).case.words == case.words

@@ -65,7 +65,9 @@ BEGIN {
     sys/devices/system/node/has_memory sys/devices/system/node/has_normal_memory \
     sys/devices/system/node/node*/meminfo sys/devices/system/node/node*/cpulist \
     sys/devices/system/node/node*/distance sys/devices/system/node/node*/hugepages/*/* \
-    sys/module/kvm/parameters/*
+    sys/module/kvm/parameters/* >/facts
+# awk would hand the terminal one small piece after another, which took 0.1 to 0.3 s more
+cat /facts
 
 # setting a terminal waits until it has sent everything; a power-off does not
 stty -F /dev/console -echo

@@ -29,8 +29,8 @@ _INFORMATION = re.compile(
 #: lines that complain about huge pages or their parameters
 _COMPLAINT = re.compile(
     r"^HugeTLB: |^hugetlb_cma: |^huge_memory: |transparent_hugepage\w*= cannot parse|hugetext= cannot parse"
-    r"|^(?:\w+: )?thp_(?:anon|shmem)=|Malformed early option '\w*huge"
-    r"|invalid for parameter `\w*huge|(?:WARNING|BUG)\b.*\bhuge"
+    r"|^(?:\w+: )?thp_(?:anon|shmem)=|Malformed early option '[\w-]*huge"
+    r"|invalid for parameter `[\w-]*huge|(?:WARNING|BUG)\b.*\bhuge"
 )
 #: the reason that the kernel gives before it gives up on a list of THP sizes; the line after it is the one expected
 _DETAIL = re.compile(r"invalid (?:size|policy) .* in thp_(?:anon|shmem) boot parameter")

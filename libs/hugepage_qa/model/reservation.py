@@ -60,6 +60,8 @@ class Pool:
     total: Bounds
     nodes: dict[int, Bounds]
     asked: list[Asked] = field(default_factory=list)
+    #: pages asked for of which it cannot be told from the pools whether the kernel reports a shortage
+    asked_elsewhere: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,7 @@ class _Memory:
         total = self._clip(pages, rooms)
         nodes = {number: Bounds(0, min(pages, room.high)) for number, room in rooms.items()}
         self._take(size, nodes, total)
+        self._pools[size].asked_elsewhere.append(pages)
 
     # --- hugepages=<count> ---
 

@@ -5,6 +5,7 @@ from hugepage_qa.model.draft import Draft
 from hugepage_qa.model.hugetlb import EARLY_PARAMETERS
 from hugepage_qa.model.prediction import Exactly
 from hugepage_qa.model.rules import LOG_WARNING, VMEMMAP
+from hugepage_qa.parameters import Parameter
 
 NAME = "hugetlb_free_vmemmap"
 _STRUCT_PAGE = 64
@@ -12,7 +13,7 @@ _STRUCT_PAGE = 64
 
 def expect(draft: Draft) -> None:
     """Add what follows from hugetlb_free_vmemmap=."""
-    given = [_read(draft, value) for value in draft.values(NAME)]
+    given = [_read(draft, word) for word in draft.words if word.canonical == NAME]
     draft.expect_messages([message for _, message in given if message], LOG_WARNING)
     values = [value for value, _ in given if value is not None]
     configured = draft.machine.is_configured("HUGETLB_PAGE_OPTIMIZE_VMEMMAP")
@@ -22,16 +23,20 @@ def expect(draft: Draft) -> None:
     draft.expect("vm/hugetlb_optimize_vmemmap", Exactly(int(values[-1] if values else default)), VMEMMAP)
 
 
-def _read(draft: Draft, text: str | None) -> tuple[bool | None, str]:
+def _read(draft: Draft, word: Parameter) -> tuple[bool | None, str]:
     """Return the value, and what the log says where there is none."""
     early = draft.machine.version >= EARLY_PARAMETERS
-    if text is None and not early:
+    if word.value is None and not early:
         # a boolean core_param may stand without a value
         return True, ""
-    value = kstrtobool(text)
+    value = kstrtobool(word.value)
     if value is not None:
         return value, ""
-    return None, f"Malformed early option '{NAME}'" if early else f"`{text}' invalid for parameter `{NAME}'"
+    # the name as it was typed, with - or _
+    complaint = (
+        f"Malformed early option '{word.name}'" if early else f"`{word.value}' invalid for parameter `{word.name}'"
+    )
+    return None, complaint
 
 
 def _is_possible(draft: Draft) -> bool:

@@ -1,5 +1,6 @@
 """A running matrix for people: a progress bar on a terminal, plain lines elsewhere, and the sum at the end."""
 
+import shlex
 import time
 from collections import Counter
 
@@ -9,6 +10,7 @@ from rich.text import Text
 
 from hugepage_qa.matrix.judge import Judgement, Kernel
 from hugepage_qa.report.boot_table import STYLES
+from hugepage_qa.sizes import format_size
 from hugepage_qa.verdict import Verdict
 
 _WORTH_A_LINE = (Verdict.FAIL, Verdict.ERROR, Verdict.KNOWN)
@@ -43,7 +45,7 @@ class MatrixReport:
             if judgement.verdict not in _WORTH_A_LINE:
                 return
         why = f": {judgement.reason}" if judgement.reason else ""
-        words = f" [{judgement.command_line}]" if judgement.verdict in _WORTH_A_LINE else ""
+        words = f" [{replay(judgement)}]" if judgement.verdict in _WORTH_A_LINE else ""
         self._print(
             Text.assemble(
                 (f"{judgement.verdict.value:5}", STYLES[judgement.verdict]),
@@ -69,3 +71,12 @@ class MatrixReport:
 
     def _print(self, text: Text) -> None:
         self._console.print(text, soft_wrap=True, highlight=False)
+
+
+def replay(judgement: Judgement) -> str:
+    """Return the command that boots the same machine with the same words."""
+    case = judgement.case
+    memory = ",".join(format_size(size) for size in case.memory)
+    options = f"--arch {case.architecture} --cpu {case.cpu} --memory {memory}"
+    options += f" --cpus {case.cpus}" if case.cpus > 1 else ""
+    return f"hugepage-qa boot {shlex.quote(judgement.command_line)} {options}"

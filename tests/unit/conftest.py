@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.kernel.tree import CapturedTree
+from hugepage_qa.lab.boards import find_board
 
 CAPTURES = Path(__file__).parent / "captures"
 _SUFFIX = ".json.gz"
@@ -30,6 +32,16 @@ def capture_names() -> list[str]:
 def capture() -> Callable[[str], CapturedTree]:
     """A function from the name of a capture to its tree."""
     return load_capture
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test that boots machines where their emulator is not installed."""
+    if item.get_closest_marker("boots") is None:
+        return
+    parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    board = find_board(str(parameters.get("architecture", "x86_64")))
+    if shutil.which(board.qemu) is None:
+        pytest.skip(f"{board.qemu} is not installed")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -60,6 +60,7 @@ class Pool:
     total: Bounds
     nodes: dict[int, Bounds]
     asked: list[Asked] = field(default_factory=list)
+    reservations: int = 0
     #: pages asked for of which it cannot be told from the pools whether the kernel reports a shortage
     asked_elsewhere: list[int] = field(default_factory=list)
 
@@ -124,6 +125,7 @@ class _Memory:
         for allocation in allocations:
             if self._machine.mmu.is_gigantic(allocation.size) and self._cma_bytes:
                 continue
+            self._pools[allocation.size].reservations += 1
             if allocation.nodes:
                 self._on_nodes(allocation)
             else:

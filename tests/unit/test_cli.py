@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -114,38 +115,28 @@ def test_boot_shows_prediction_fact_and_verdict(
 
 @pytest.mark.boots
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
-    command = [str(Path(sys.executable).with_name("hugepage-qa")), "boot-matrix", "--machines", "2"]
-    before = machines()
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"TMPDIR": str(tmp_path)},
-    )
+    mark = f"ctrl_c_test={os.getpid()}"
+    command = [str(Path(sys.executable).with_name("hugepage-qa")), "boot-matrix", "--machines", "2", "--append", mark]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
     deadline = time.monotonic() + 120
-    while not machines() - before and time.monotonic() < deadline:
+    while not machines(mark) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert machines() - before, "no machine was started"
+    assert machines(mark), "no machine was started"
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=30)
     assert process.returncode == 130
     assert error.strip().splitlines()[-1] == "interrupted"
-    assert not machines() - before
+    assert not machines(mark)
     assert not list(tmp_path.iterdir())
 
 
-def machines() -> set[int]:
-    """Return the process ids of emulators that are alive."""
+def machines(mark: str) -> set[int]:
+    """Return the process ids of emulators whose kernel has ``mark`` on its command line."""
     found = set()
     for directory in Path("/proc").glob("[0-9]*"):
-        try:
-            name, state = (
-                (directory / "comm").read_text(),
-                (directory / "stat").read_text().rpartition(")")[2].split()[0],
-            )
-        except OSError:
-            continue
-        if name.startswith("qemu-system") and state != "Z":
-            found.add(int(directory.name))
+        with suppress(OSError):
+            arguments = (directory / "cmdline").read_text(errors="replace")
+            if "-nodefaults" in arguments and mark in arguments:
+                found.add(int(directory.name))
     return found

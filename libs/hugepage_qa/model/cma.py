@@ -37,9 +37,10 @@ def plan_cma(words: Sequence[Parameter], machine: Machine) -> CmaPlan:
     values = [word.value for word in words if word.canonical == "hugetlb_cma" and word.value is not None]
     if not values:
         return CmaPlan()
-    if len(values) > 1:
-        return CmaPlan(open_because="hugetlb_cma= is given more than once: no document says what that means")
-    asked, per_node = _parse(values[0])
+    if len(values) > 1 and any(":" in value for value in values):
+        return CmaPlan(open_because="counts for nodes in more than one hugetlb_cma=: no document says what that means")
+    # each one sets the size anew: the last one wins
+    asked, per_node = _parse(values[-1])
     if not asked and not per_node:
         return CmaPlan()
     page = machine.mmu.cma_page

@@ -25,6 +25,11 @@ from hugepage_qa.sizes import GIB, format_size, parse_memory, parse_size
 _PLACEHOLDER = re.compile(r"\{(?:(?P<bytes>[0-9]+[KMG]?)/)?(?P<size>default|large|other)\}")
 
 _TEXTS = {"type": "array", "items": {"type": "string"}}
+_AMOUNTS = {
+    "type": "object",
+    "propertyNames": {"enum": ["default", "large", "other"]},
+    "additionalProperties": {"type": ["string", "integer"]},
+}
 _SCHEMA = {
     "type": "array",
     "items": {
@@ -39,14 +44,8 @@ _SCHEMA = {
             "cpus": {"type": "integer", "minimum": 1},
             "architectures": _TEXTS,
             "cpu": {"type": "string"},
-            "pools": {"type": "object", "additionalProperties": {"type": ["string", "integer"]}},
-            "nodes": {
-                "type": "object",
-                "additionalProperties": {
-                    "type": "object",
-                    "additionalProperties": {"type": ["string", "integer"]},
-                },
-            },
+            "pools": _AMOUNTS,
+            "nodes": {"type": "object", "patternProperties": {"^[0-9]+$": _AMOUNTS}, "additionalProperties": False},
             "facts": {"type": "object", "additionalProperties": {"type": ["string", "integer"]}},
             "log": _TEXTS,
         },
@@ -192,7 +191,10 @@ def _fill(text: str, sizes: Mapping[str, int]) -> str:
             return format_size(size)
         return str(parse_size(match["bytes"]) // size)
 
-    return _PLACEHOLDER.sub(value, text)
+    filled = _PLACEHOLDER.sub(value, text)
+    if "{" in filled:
+        raise InputError(f"case with {text!r}: expected {{default}}, {{large}}, {{other}} or {{64M/default}} in braces")
+    return filled
 
 
 def _size(name: str, sizes: Mapping[str, int]) -> int:

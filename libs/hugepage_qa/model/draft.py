@@ -1,5 +1,6 @@
 """A prediction while it is being made: the areas of the oracle add to it in turn."""
 
+import re
 from collections.abc import Sequence
 
 from hugepage_qa.model.cma import plan_cma
@@ -38,6 +39,12 @@ class Draft:
         self._quirks: set[Quirk] = set()
         self._may_exhaust_memory = False
 
+    @property
+    def has_nodes(self) -> bool:
+        """Whether each node shows its pools: the kernel's configuration says so, or else its files."""
+        configured = self.machine.is_configured("NUMA")
+        return self.machine.interfaces.get("numa", True) if configured is None else configured
+
     def values(self, name: str) -> list[str | None]:
         """Return the values that ``name`` has on the command line, in order; None for the bare word."""
         return [word.value for word in self.words if word.canonical == name]
@@ -49,7 +56,8 @@ class Draft:
 
     def expect_messages(self, texts: Sequence[str], rule: Rule) -> None:
         """Expect lines in the kernel log, each as often as it is given."""
-        self._messages += [Message(text, rule) for text in texts]
+        if rule.holds_for(self.machine.version):
+            self._messages += [Message(text, rule) for text in texts]
 
     def expect_shortage(self, shortage: Shortage) -> None:
         """Expect the log to tell of a shortage if there is one."""
@@ -65,7 +73,11 @@ class Draft:
 
     def tolerate(self, start: str) -> None:
         """Take log lines that begin with ``start`` as they come."""
-        self._tolerated.append(start)
+        self._tolerated.append(re.escape(start))
+
+    def tolerate_shortage(self, size: str) -> None:
+        """Take warnings about too few pages of ``size`` (as the log shows sizes) as they come."""
+        self._tolerated.append(rf"HugeTLB: allocating \d+ of page size {re.escape(size)} failed")
 
     def remark(self, text: str) -> None:
         """Say something about the command line itself."""

@@ -15,7 +15,7 @@ def expect(draft: Draft) -> None:
     values = [value for value in draft.values("hugetext") if value is not None]
     if not values:
         return
-    if not draft.machine.interfaces.get("hugetext"):
+    if not (draft.machine.is_configured("HUGETEXT") or draft.machine.interfaces.get("hugetext")):
         draft.leave_open("hugetext", "the kernel has no hugetext_enabled file")
         return
     numbers = [kstrtoul(value) for value in values]

@@ -53,7 +53,7 @@ class Machine:
     config: Mapping[str, str] | None = None
     #: words that the kernel log calls unknown; None before a boot
     unknown_words: tuple[str, ...] | None = None
-    #: whether the interface is there: hugetext (Alibaba kernels), per-size THP directories; None before a boot
+    #: "kvm": its module is loaded; "numa", "hugetext": there are such files, asked only where config is None
     interfaces: Mapping[str, bool] = field(default_factory=dict)
 
     @property

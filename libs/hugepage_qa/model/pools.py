@@ -43,12 +43,11 @@ from hugepage_qa.sizes import MIB
 _ROOM_TO_BOOT = 192 * MIB
 
 
-#: lines that depend on whether a CMA area came about
-_CMA_LINES = ("hugetlb_cma: ", "HugeTLB: hugetlb_cma is enabled", "HugeTLB: allocating ")
-
-
 def expect_pools(draft: Draft) -> None:
     """Add all that follows from hugepages=, hugepagesz=, default_hugepagesz=, hugetlb_cma= and their kin."""
+    if draft.machine.is_configured("HUGETLB_PAGE") is False:
+        draft.expect("meminfo/HugePages_Total", Absent(), NO_SUPPORT)
+        return
     plan = plan_hugetlb(draft.words, draft.machine, draft.follow)
     draft.note_quirks(plan.quirks)
     draft.expect_messages(plan.messages, LOG_WARNING)
@@ -69,12 +68,10 @@ def expect_pools(draft: Draft) -> None:
         draft.note_memory_may_run_out()
     _expect_sizes(draft)
     if draft.cma.open_because:
-        draft.leave_open("hugetlb_cma", draft.cma.open_because)
-        for start in _CMA_LINES:
-            draft.tolerate(start)
+        _leave_cma_open(draft, draft.cma.open_because)
     else:
         _expect_cma(draft, plan)
-        _expect_counts(draft, plan, reservation)
+    _expect_counts(draft, plan, reservation)
     for size in draft.machine.sizes:
         _expect_consistency(draft, size)
     _expect_default(draft, plan.default)
@@ -122,7 +119,7 @@ def _expect_consistency(draft: Draft, size: int) -> None:
         draft.expect(pool_subject(size, name), Exactly(0), ALL_FREE)
     draft.expect_pre_allocated(PreAllocated(subject, string_get_size(size), LOG_POOL))
     numbers = [node.number for node in draft.machine.nodes]
-    if draft.machine.interfaces.get("numa", True):
+    if draft.has_nodes:
         draft.expect(pool_subject(size, "nr_hugepages_mempolicy"), _same(size, "nr_hugepages"), MEMPOLICY_VIEW)
         nodes = SumOf(tuple((pool_subject(size, "nr_hugepages", number), 1) for number in numbers))
         draft.expect(subject, nodes, NODE_SUM)
@@ -135,8 +132,8 @@ def _expect_consistency(draft: Draft, size: int) -> None:
 def _expect_counts(draft: Draft, plan: HugetlbPlan, reservation: Reservation) -> None:
     on_nodes = {allocation.size for allocation in plan.allocations if allocation.nodes}
     for size, pool in reservation.pools.items():
-        skipped = bool(draft.cma.total) and draft.machine.mmu.is_gigantic(size)
-        if skipped and not _cma_is_certain(draft):
+        skipped = bool(draft.cma.total or draft.cma.open_because) and draft.machine.mmu.is_gigantic(size)
+        if skipped and (draft.cma.open_because or not _cma_is_certain(draft)):
             draft.leave_open(pool_subject(size, "nr_hugepages"), "memory decides whether the CMA area comes about")
             continue
         rule = CMA_SKIPS_GIGANTIC if skipped else _count_rule(pool, size in on_nodes)
@@ -154,21 +151,21 @@ def _count_rule(pool: Pool, on_nodes: bool) -> Rule:
 
 
 def _expect_nodes(draft: Draft, pool: Pool, rule: Rule) -> None:
-    if draft.machine.interfaces.get("numa", True):
+    if draft.has_nodes:
         for number, pages in pool.nodes.items():
             draft.expect(pool_subject(pool.size, "nr_hugepages", number), _expected(pages), rule)
 
 
 def _expect_shortages(draft: Draft, pool: Pool) -> None:
-    for pages in pool.asked_elsewhere:
-        draft.tolerate(f"HugeTLB: allocating {pages} of page size {string_get_size(pool.size)} failed")
+    if pool.asked_elsewhere:
+        draft.tolerate_shortage(string_get_size(pool.size))
     if pool.reservations > 1:
         # which of them fell short cannot be told from the pool
         draft.leave_open("kernel log", f"{pool.reservations} reservations of pages of {pool.size} bytes")
-        draft.tolerate("HugeTLB: allocating ")
+        draft.tolerate_shortage(string_get_size(pool.size))
         return
     for asked in pool.asked:
-        if asked.node is not None and not draft.machine.interfaces.get("numa", True):
+        if asked.node is not None and not (draft.has_nodes and NODE_FORM.holds_for(draft.machine.version)):
             continue
         subject = pool_subject(pool.size, "nr_hugepages", asked.node)
         shown = string_get_size(pool.size)
@@ -185,11 +182,19 @@ def _cma_is_certain(draft: Draft) -> bool:
     return all(gigantic_room(node, page, draft.machine).low * page >= draft.cma.nodes[node.number] for node in nodes)
 
 
+def _leave_cma_open(draft: Draft, reason: str) -> None:
+    """Take what the log says of CMA areas, and of gigantic pages that depend on them, as it comes."""
+    draft.leave_open("hugetlb_cma", reason)
+    draft.tolerate("hugetlb_cma: ")
+    draft.tolerate("HugeTLB: hugetlb_cma is enabled")
+    for size in draft.machine.sizes:
+        if draft.machine.mmu.is_gigantic(size):
+            draft.tolerate_shortage(string_get_size(size))
+
+
 def _expect_cma(draft: Draft, plan: HugetlbPlan) -> None:
     if draft.cma.total and not _cma_is_certain(draft):
-        draft.leave_open("hugetlb_cma", "memory decides whether the area can be reserved")
-        for start in _CMA_LINES:
-            draft.tolerate(start)
+        _leave_cma_open(draft, "memory decides whether the area can be reserved")
         return
     draft.expect_messages(draft.cma.messages, CMA_AREA)
     if draft.cma.total:

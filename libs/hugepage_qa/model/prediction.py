@@ -126,7 +126,7 @@ class Prediction:
     shortages: tuple[Shortage, ...] = ()
     pre_allocated: tuple[PreAllocated, ...] = ()
     unjudged: tuple[Unjudged, ...] = ()
-    #: beginnings of log lines that may or may not be there
+    #: patterns of the beginnings of log lines that may or may not be there
     tolerated: tuple[str, ...] = ()
     #: what the suite has to say about the command line itself, such as a misspelt word
     remarks: tuple[str, ...] = ()

@@ -61,8 +61,8 @@ class Pool:
     nodes: dict[int, Bounds]
     asked: list[Asked] = field(default_factory=list)
     reservations: int = 0
-    #: pages asked for of which it cannot be told from the pools whether the kernel reports a shortage
-    asked_elsewhere: list[int] = field(default_factory=list)
+    #: some pages may come from another node than asked: the pools do not tell whether the kernel reports a shortage
+    asked_elsewhere: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,13 @@ def gigantic_room(node: Node, size: int, machine: Machine, taken: Bounds | None 
     """
     taken = taken or Bounds(0, 0)
     spans = _merge(node.spans)
-    frames = [frame for span in spans for frame in _frames(span, size)]
-    touched = [*machine.occupied, *_early(spans), *_early_low(machine)]
+    frames = [
+        frame
+        for span in spans
+        for frame in _frames(span, size)
+        if not any(frame.overlaps(image) for image in machine.occupied)
+    ]
+    touched = [*_early(spans), *_early_low(machine)]
     spoiled = sum(any(frame.overlaps(span) for span in touched) for frame in frames)
     present = sum(span.size for span in spans)
     high = min(len(frames), (present - taken.low) // size)
@@ -142,7 +147,7 @@ class _Memory:
                 continue
             room = self._room(node, allocation.size)
             if pages > room.low and self._falls_back(allocation.size):
-                self._fall_back(allocation.size, pages)
+                self._fall_back(allocation.size, pages, node.number)
                 continue
             got = Bounds(min(pages, room.low), min(pages, room.high))
             self._take(allocation.size, {node.number: got}, got)
@@ -155,12 +160,16 @@ class _Memory:
         self._relevant.add(Quirk.GIGANTIC_NODE_FALLBACK)
         return Quirk.GIGANTIC_NODE_FALLBACK in self._follow
 
-    def _fall_back(self, size: int, pages: int) -> None:
+    def _fall_back(self, size: int, pages: int, wanted: int) -> None:
+        """Take ``pages`` from node ``wanted`` as far as it has room, and only what is left from others."""
         rooms = {node.number: self._room(node, size) for node in self._machine.memory_nodes}
         total = self._clip(pages, rooms)
-        nodes = {number: Bounds(0, min(pages, room.high)) for number, room in rooms.items()}
+        room = rooms.get(wanted, Bounds(0, 0))
+        left = pages - min(pages, room.low)
+        nodes = {number: Bounds(0, min(left, other.high)) for number, other in rooms.items()}
+        nodes[wanted] = Bounds(min(pages, room.low), min(pages, room.high))
         self._take(size, nodes, total)
-        self._pools[size].asked_elsewhere.append(pages)
+        self._pools[size].asked_elsewhere = True
 
     # --- hugepages=<count> ---
 

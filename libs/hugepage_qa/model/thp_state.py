@@ -141,7 +141,10 @@ def _expect_khugepaged(draft: Draft, enabled: str | None, anon: SizePolicies) ->
         draft.expect("process/khugepaged", Exactly("running"), KHUGEPAGED)
         return
     shmem_given = draft.values("thp_shmem") or draft.values("transparent_hugepage_shmem")
-    shmem_default = draft.machine.is_configured("TRANSPARENT_HUGEPAGE_SHMEM_HUGE_NEVER") is not False
+    shmem_default = not any(
+        draft.machine.is_configured(f"TRANSPARENT_HUGEPAGE_SHMEM_HUGE_{policy}")
+        for policy in ("ALWAYS", "WITHIN_SIZE", "ADVISE")
+    )
     if enabled == "never" and set(policies.values()) <= {"inherit", "never"} and not shmem_given and shmem_default:
         draft.expect("process/khugepaged", Exactly("absent"), KHUGEPAGED)
         return

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hugepage_qa.model.machine import Machine
+from hugepage_qa.model.rules import KNOWN_WORD
 from hugepage_qa.parameters import Parameter
 from hugepage_qa.version import KernelVersion
 
@@ -16,7 +17,6 @@ class KernelParameter:
     name: str
     since: KernelVersion
     option: str
-    until: KernelVersion | None = None
 
 
 _ALWAYS = KernelVersion(2, 6)
@@ -59,7 +59,8 @@ def is_known(name: str, machine: Machine) -> bool | None:
     if configured is False:
         return False
     in_version = name not in _VENDOR_ONLY and machine.version >= parameter.since
-    if machine.unknown_words is None:
+    # the log names unknown words since 5.14
+    if machine.unknown_words is None or not KNOWN_WORD.holds_for(machine.version):
         return True if in_version else (None if name in _VENDOR_ONLY and configured else False)
     called_unknown = any(_name_of(word) == name for word in machine.unknown_words)
     if not called_unknown:

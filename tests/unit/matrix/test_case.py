@@ -47,7 +47,16 @@ def test_a_case_for_a_size_that_is_not_there_is_left_out() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["[", "{}", "- 1", "[{name: a}]", "[{name: A!, words: '', source: s}]", "[{name: a, words: '', source: s, x: 1}]"],
+    [
+        "[{name: a, words: '', source: s, pools: {lagre: 1G}}]",
+        "[{name: a, words: '', source: s, nodes: {x: {default: 1G}}}]",
+        "[",
+        "{}",
+        "- 1",
+        "[{name: a}]",
+        "[{name: A!, words: '', source: s}]",
+        "[{name: a, words: '', source: s, x: 1}]",
+    ],
 )
 def test_a_wrong_file_is_one_line(text: str) -> None:
     with pytest.raises(InputError, match=r"cases g\.yaml") as caught:

@@ -113,7 +113,9 @@ def test_a_hang_is_tried_again() -> None:
 def test_out_of_memory_passes_only_when_all_memory_was_asked_for() -> None:
     reason = "Kernel panic - not syncing: System is deadlocked on memory"
     assert judge(FakeLab(Ending.PANICKED, reason=reason), words="hugepages=100000").verdict is Verdict.PASS
-    assert judge(FakeLab(Ending.HUNG, reason="no power-off"), words="hugepages=100000").verdict is Verdict.PASS
+    assert judge(FakeLab(Ending.HUNG, reason="no power-off"), words="hugepages=100000").verdict is Verdict.SKIP
+    crash = "BUG: kernel NULL pointer dereference; Kernel panic - not syncing: Out of memory"
+    assert judge(FakeLab(Ending.PANICKED, reason=crash), words="hugepages=100000").verdict is Verdict.FAIL
     assert judge(FakeLab(Ending.QEMU_FAILED, reason="x"), words="hugepages=100000").verdict is Verdict.ERROR
     assert judge(FakeLab(Ending.PANICKED, reason=reason), words="hugepages=100").verdict is Verdict.FAIL
 

@@ -8,6 +8,7 @@ from tests.unit.model.right_machine import right_log, right_observations
 
 from hugepage_qa.model.boot import predict
 from hugepage_qa.model.compare import Difference, compare
+from hugepage_qa.model.known import Quirk
 from hugepage_qa.model.machine import Machine
 from hugepage_qa.model.prediction import Absent, Between, Exactly, Expectation, OneOf, Prediction, Present, SumOf, Value
 from hugepage_qa.model.rules import LOG_POOL, LOG_QUIET, LOG_SHORTAGE, NODE_FORM, RULES, SURVIVES
@@ -19,6 +20,7 @@ CONFIG = {
     "CONFIG_TRANSPARENT_HUGEPAGE": "y",
     "CONFIG_TRANSPARENT_HUGEPAGE_ALWAYS": "y",
     "CONFIG_HUGETLB_PAGE": "y",
+    "CONFIG_NUMA": "y",
     "CONFIG_HUGETLB_PAGE_OPTIMIZE_VMEMMAP": "y",
     "CONFIG_CMA": "y",
     "CONFIG_HUGETEXT": "y",
@@ -162,6 +164,11 @@ def test_a_log_that_counts_other_pages_is_caught(make_machine: MakeMachine) -> N
         "Malformed early option 'hugepages'",
         "WARNING: CPU: 0 PID: 1 at mm/hugetlb.c:2910 hugetlb_init+0x1/0x2",
         "Booting kernel: `maybe' invalid for parameter `hugetlb_free_vmemmap'",
+        "BUG: kernel NULL pointer dereference, address: 0000000000000008",
+        "Oops: 0000 [#1] PREEMPT SMP NOPTI",
+        "BUG: Bad page state in process swapper/0  pfn:10000",
+        "WARNING: CPU: 0 PID: 30 at mm/khugepaged.c:2600 khugepaged+0x1/0x2",
+        "swapper/0: page allocation failure: order:9, mode:0x0",
     ],
 )
 def test_an_unasked_complaint_is_caught(make_machine: MakeMachine, line: str) -> None:
@@ -172,3 +179,31 @@ def test_an_unasked_complaint_is_caught(make_machine: MakeMachine, line: str) ->
 def test_a_machine_without_facts_passes_nothing(make_machine: MakeMachine) -> None:
     prediction, _, _ = scenario("plain", make_machine)
     assert compare(prediction, {}, [])
+
+
+def test_a_warning_of_an_emulated_cpu_is_no_complaint(make_machine: MakeMachine) -> None:
+    prediction, observations, log = scenario("plain", make_machine)
+    line = "WARNING: CPU: 1 PID: 0 at arch/x86/kernel/smpboot.c:432 topology_sane.isra.0+0x6b/0x80"
+    assert compare(prediction, observations, [*log, line]) == []
+
+
+def test_a_kernel_without_hugetlb_has_no_pools(make_machine: MakeMachine) -> None:
+    machine = replace(make_machine(), config={"CONFIG_NUMA": "y"})
+    prediction = predict("hugepages=8", machine)
+    observations = right_observations(prediction)
+    assert compare(prediction, observations, []) == []
+    assert compare(prediction, observations | {"meminfo/HugePages_Total": 0}, [])
+
+
+def test_an_older_kernel_that_knows_no_thp_anon_is_not_blamed(make_machine: MakeMachine) -> None:
+    machine = replace(make_machine(version="5.10"), unknown_words=())
+    assert not predict("thp_anon=foo", machine).messages
+
+
+def test_a_short_node_explains_only_pages_that_it_lacked(make_machine: MakeMachine) -> None:
+    """Taking all pages from another node is no known issue as long as the named one has room."""
+    machine = make_machine(memory="8G,8G", version="6.12")
+    prediction = predict("hugepagesz=1G hugepages=1:8", machine, frozenset({Quirk.GIGANTIC_NODE_FALLBACK}))
+    first = next(one for one in prediction.expectations if one.subject == "node0/hugepages-1048576kB/nr_hugepages")
+    assert isinstance(first.expected, Between)
+    assert first.expected.high <= 3

@@ -1,5 +1,6 @@
 """The command ``hugepage-qa``."""
 
+import os
 import sys
 
 import click
@@ -29,6 +30,15 @@ def main() -> None:
     """Run the command line; wrong input is one line and exit code 3, Ctrl-C is exit code 130."""
     try:
         hugepage_qa.main(standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(_INPUT_WRONG)
+    except BrokenPipeError:
+        # the reader of our output has gone; keep Python from complaining about it at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(_INPUT_WRONG)
+    except OSError as error:
+        _fail(f"{error.filename or 'output'}: {error.strerror}")
     except InputError as error:
         _fail(str(error))
     except click.ClickException as error:

@@ -4,13 +4,12 @@ import sys
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from hugepage_qa.commands.options import kernel_options, machine_options, make_settings
 from hugepage_qa.lab.boards import find_cpu
 from hugepage_qa.matrix.case import BootCase
 from hugepage_qa.matrix.run import Matrix
-from hugepage_qa.report.boot_table import print_judgement
+from hugepage_qa.report.boot_table import open_console, print_judgement
 from hugepage_qa.verdict import exit_code
 
 
@@ -43,7 +42,7 @@ def boot(
         judgement = next(iter(matrix.run([case])))
     finally:
         matrix.stop()
-    print_judgement(Console(), judgement, matrix.kernel.release)
+    print_judgement(open_console(), judgement, matrix.kernel.release)
     if serial:
         click.echo(judgement.serial)
     sys.exit(exit_code([judgement.verdict]))

@@ -5,12 +5,11 @@ import platform
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.facts import read_facts
 from hugepage_qa.kernel.tree import DirectoryTree
-from hugepage_qa.report.boot_table import print_facts
+from hugepage_qa.report.boot_table import open_console, print_facts
 
 
 @click.command(epilog="Example: hugepage-qa facts --json")
@@ -25,4 +24,4 @@ def facts(as_json: bool, root: Path) -> None:
         head = {"architecture": found.architecture, "release": found.release, "command_line": found.command_line}
         click.echo(json.dumps(head | {"observations": found.observations()}, indent=2))
     else:
-        print_facts(Console(), found)
+        print_facts(open_console(), found)

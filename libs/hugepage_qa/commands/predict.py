@@ -3,14 +3,13 @@
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from hugepage_qa.commands.options import machine_options
 from hugepage_qa.errors import InputError
 from hugepage_qa.lab.image import identify
 from hugepage_qa.lab.nominal import nominal_machine
 from hugepage_qa.model.boot import predict as predict_boot
-from hugepage_qa.report.boot_table import print_prediction
+from hugepage_qa.report.boot_table import open_console, print_prediction
 from hugepage_qa.version import KernelVersion
 
 
@@ -34,4 +33,4 @@ def predict(
         raise InputError(f"{kernel} is a kernel for {image.architecture}: expected one for {architecture}")
     version = KernelVersion.parse(image.release if image else release)
     machine = nominal_machine(architecture, cpu, memory, version, image.config if image else None, cpus)
-    print_prediction(Console(), predict_boot(command_line, machine))
+    print_prediction(open_console(), predict_boot(command_line, machine))

@@ -108,16 +108,16 @@ class Judge:
         """Judge a boot that did not get to its init: the kernel's fault only if it boots without the words."""
         if boot.ending is Ending.QEMU_FAILED:
             return _judgement(case, boot, words, Verdict.ERROR, boot.reason)
+        control = self._control(case)
+        if control.ending is not Ending.POWERED_OFF:
+            reason = f"{boot.ending.value}: {boot.reason}; so it does without the words under test"
+            return _judgement(case, boot, words, Verdict.ERROR, reason)
         if self._may_exhaust(case, words) and not _CRASH.search(boot.serial):
             if _OUT_OF_MEMORY.search(boot.serial):
                 return _judgement(case, boot, words, Verdict.PASS, f"asked for all memory: {boot.reason}")
             if boot.ending is not Ending.PANICKED:
                 # arm64 and POWER wait for ever for the memory that they gave away
                 return _judgement(case, boot, words, Verdict.SKIP, f"asked for all memory, not decided: {boot.reason}")
-        control = self._control(case)
-        if control.ending is not Ending.POWERED_OFF:
-            reason = f"{boot.ending.value}: {boot.reason}; so it does without the words under test"
-            return _judgement(case, boot, words, Verdict.ERROR, reason)
         found = f"{boot.ending.value}: {boot.reason}; without the words under test this kernel boots"
         difference = Difference("boot", SURVIVES, Ending.POWERED_OFF.value, found)
         return replace(_judgement(case, boot, words, Verdict.FAIL, str(difference)), differences=(difference,))

@@ -64,7 +64,8 @@ def expect_pools(draft: Draft) -> None:
         quirks=draft.follow,
     )
     draft.note_quirks(reservation.quirks)
-    if reservation.bytes_at_most > sum(node.managed for node in draft.machine.nodes) - _ROOM_TO_BOOT:
+    room = sum(node.managed for node in draft.machine.nodes) - _ROOM_TO_BOOT
+    if 0 < reservation.bytes_at_most > room:
         draft.note_memory_may_run_out()
     _expect_sizes(draft)
     if draft.cma.open_because:

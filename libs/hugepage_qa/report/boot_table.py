@@ -1,5 +1,8 @@
 """One boot for people: prediction, fact and difference side by side."""
 
+import os
+import sys
+
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
@@ -21,11 +24,20 @@ STYLES = {
 }
 
 
+#: characters in a line where there is no terminal: enough for the names of all facts
+_WIDTH = 200
+
+
+def open_console() -> Console:
+    """Return a console on standard output, wide where it is no terminal."""
+    return Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=_WIDTH)
+
+
 def print_facts(console: Console, facts: Facts) -> None:
     """Print what a machine shows."""
     console.print(f"{facts.architecture} {facts.release}", markup=False)
     console.print(f"command line: {facts.command_line}", markup=False, soft_wrap=True)
-    table = Table("fact", Column("value", justify="right"))
+    table = Table(Column("fact", overflow="fold"), Column("value", justify="right"))
     for subject, value in facts.observations().items():
         table.add_row(subject, Text(str(value)))
     console.print(table)
@@ -33,7 +45,7 @@ def print_facts(console: Console, facts: Facts) -> None:
 
 def print_prediction(console: Console, prediction: Prediction) -> None:
     """Print what a command line must do, each line with its rule and the source of the rule."""
-    table = Table("fact", "predicted", "rule", "source")
+    table = Table(Column("fact", overflow="fold"), "predicted", "rule", Column("source", overflow="fold"))
     for expectation in prediction.expectations:
         table.add_row(
             expectation.subject, Text(str(expectation.expected)), expectation.rule.name, Text(expectation.rule.source)
@@ -56,13 +68,16 @@ def print_judgement(console: Console, judgement: Judgement, release: str) -> Non
     for difference in judgement.differences:
         console.print(Text(f"difference: {difference}", style="red"), soft_wrap=True)
     console.print(
-        Text.assemble((judgement.verdict.value, STYLES[judgement.verdict]), f" {judgement.reason}"), soft_wrap=True
+        Text.assemble(
+            (judgement.verdict.value, STYLES[judgement.verdict]), f" {judgement.reason}" if judgement.reason else ""
+        ),
+        soft_wrap=True,
     )
 
 
 def _table(prediction: Prediction, facts: Facts) -> Table:
     observations = boot_observations(facts)
-    table = Table("fact", "predicted", "found", "difference", "rule")
+    table = Table(Column("fact", overflow="fold"), "predicted", "found", "difference", "rule")
     for expectation in prediction.expectations:
         met = is_met(expectation, observations)
         table.add_row(

@@ -50,11 +50,18 @@ def _report(results: Sequence[CaseResult], scratch: Path, console: Console) -> N
     else:
         print_table(console, results)
         if worst(result.outcome for result in results) in _KEEP_LOGS:
-            kept = Path(tempfile.mkdtemp(prefix="hugepage-qa-"))
-            shutil.copytree(scratch / "jobs", kept, symlinks=True, dirs_exist_ok=True)
-            console.print(f"logs: {kept}", soft_wrap=True, markup=False, highlight=False)
+            _keep(scratch / "jobs", console)
     for line in closing_lines(results):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _keep(jobs: Path, console: Console) -> None:
+    """Copy Avocado's files to a place that stays; there are none when it did not start a job."""
+    if not jobs.is_dir():
+        return
+    kept = Path(tempfile.mkdtemp(prefix="hugepage-qa-"))
+    shutil.copytree(jobs, kept, symlinks=True, dirs_exist_ok=True)
+    console.print(f"logs: {kept}", soft_wrap=True, markup=False, highlight=False)
 
 
 def _existing_directory(path: str) -> Path:

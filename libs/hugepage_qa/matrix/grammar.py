@@ -1,8 +1,8 @@
 """The grammar of random command lines, as Hypothesis strategies.
 
 It draws what people write and what they get wrong: every parameter, in any order, repeated, with sizes and counts in
-every notation, and nonsense between them. Counts are kept so small that most machines have the memory for them;
-gigantic pages may be asked for in excess, since they cannot take the kernel's last memory.
+every notation, and nonsense between them. Counts are kept so small that most machines have the memory for them.
+Gigantic pages are asked for in excess as well: pages of 1 GiB seldom fit often enough to take the kernel's last memory.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""From what a machine shows to what a prediction depends on: CPU, memory and kernel, never a value of a huge page file."""
+"""From what a machine shows to what a prediction depends on: CPU, memory, kernel, never a value of a huge page file."""
 
 import re
 from collections.abc import Mapping

@@ -9,7 +9,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 _SUFFIXES = {"": 1, "K": KIB, "M": MIB, "G": GIB, "T": 1 << 40}
-_SIZE = re.compile(r"(?P<number>[0-9]+)(?P<suffix>[KMGT]?)(i?B)?", re.IGNORECASE)
+_SIZE = re.compile(r"(?P<number>[0-9]{1,18})(?P<suffix>[KMGT]?)(i?B)?", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from hugepage_qa.errors import InputError
 
-_RELEASE = re.compile(r"(?P<major>\d+)\.(?P<minor>\d+)(?:\.(?P<patch>\d+))?")
+_RELEASE = re.compile(r"(?P<major>\d{1,4})\.(?P<minor>\d{1,6})(?:\.(?P<patch>\d{1,9}))?")
 
 
 @dataclass(frozen=True, order=True)

@@ -1,0 +1,305 @@
+/*
+ * The actor: makes system calls and touches memory on request, one request per packet on the socket that is
+ * its standard input. A SIGBUS or SIGSEGV is an answer and not its end. It ends when the other side is gone.
+ *
+ * Request: a verb and its arguments, separated by spaces. An argument is a decimal number, or "x" and bytes in
+ * hexadecimal, which are put into a buffer whose address is passed.
+ *   call NAME ARGUMENT...            a system call of the table below
+ *   load ADDRESS | store ADDRESS VALUE      8 bytes
+ *   fill ADDRESS LENGTH STEP VALUE   store VALUE + offset at each multiple of STEP
+ *   check ADDRESS LENGTH STEP VALUE  how many of these are not as fill left them
+ *   fork                             the answer carries the socket of the child
+ * Answer: "ok VALUE BUFFER..." with the buffers as the system call left them, "errno NUMBER",
+ * "signal NUMBER CODE ADDRESS" or "malformed".
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define PACKET 65536
+#define ARGUMENTS 6
+
+static int channel = STDIN_FILENO;
+static char request[PACKET + 1], answer[PACKET];
+
+/* ---- arguments ---- */
+
+static long arguments[ARGUMENTS];
+static size_t buffer_sizes[ARGUMENTS]; /* 0: a number */
+static char buffers[ARGUMENTS][PACKET / 2] __attribute__((aligned(16)));
+
+static int parse_buffer(int index, const char *digits)
+{
+	size_t length = strlen(digits);
+
+	if (length % 2)
+		return 0;
+	for (size_t at = 0; at < length; at += 2) {
+		unsigned int byte;
+
+		if (sscanf(digits + at, "%2x", &byte) != 1)
+			return 0;
+		buffers[index][at / 2] = (char)byte;
+	}
+	buffer_sizes[index] = length / 2;
+	arguments[index] = (long)buffers[index];
+	return 1;
+}
+
+/* The number of arguments, -1 for what is none. */
+static int parse_arguments(char **rest)
+{
+	int count = 0;
+	char *word;
+
+	memset(buffer_sizes, 0, sizeof(buffer_sizes));
+	memset(arguments, 0, sizeof(arguments));
+	while ((word = strtok_r(NULL, " ", rest))) {
+		char *end;
+
+		if (count == ARGUMENTS)
+			return -1;
+		if (*word == 'x') {
+			if (!parse_buffer(count, word + 1))
+				return -1;
+		} else {
+			errno = 0;
+			arguments[count] = *word == '-' ? strtol(word, &end, 10) : (long)strtoul(word, &end, 10);
+			if (*end || errno)
+				return -1;
+		}
+		count++;
+	}
+	return count;
+}
+
+/* ---- answers ---- */
+
+static void send_answer(int descriptor)
+{
+	struct iovec data = {answer, strlen(answer)};
+	char control[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8))) = {0};
+	struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
+
+	if (descriptor >= 0) {
+		struct cmsghdr *header;
+
+		message.msg_control = control;
+		message.msg_controllen = sizeof(control);
+		header = CMSG_FIRSTHDR(&message);
+		header->cmsg_level = SOL_SOCKET;
+		header->cmsg_type = SCM_RIGHTS;
+		header->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
+	}
+	if (sendmsg(channel, &message, MSG_NOSIGNAL) < 0)
+		_exit(1);
+}
+
+static void answer_value(long value)
+{
+	int at = snprintf(answer, sizeof(answer), "ok %ld", value);
+
+	for (int index = 0; index < ARGUMENTS; index++) {
+		if (!buffer_sizes[index] || at + 2 * buffer_sizes[index] + 2 > sizeof(answer))
+			continue;
+		answer[at++] = ' ';
+		for (size_t byte = 0; byte < buffer_sizes[index]; byte++)
+			at += sprintf(answer + at, "%02x", (unsigned char)buffers[index][byte]);
+	}
+	send_answer(-1);
+}
+
+static void answer_error(int error)
+{
+	snprintf(answer, sizeof(answer), "errno %d", error);
+	send_answer(-1);
+}
+
+/* ---- memory ---- */
+
+static sigjmp_buf before_access;
+static volatile sig_atomic_t in_access;
+static volatile siginfo_t fault;
+
+static void on_fault(int number, siginfo_t *info, void *context)
+{
+	(void)context;
+	if (!in_access) {
+		signal(number, SIG_DFL);
+		return;
+	}
+	memcpy((void *)&fault, info, sizeof(fault));
+	siglongjmp(before_access, 1);
+}
+
+static void answer_fault(void)
+{
+	snprintf(answer, sizeof(answer), "signal %d %d %lu", fault.si_signo, fault.si_code,
+		 (unsigned long)fault.si_addr);
+	send_answer(-1);
+}
+
+static volatile uint64_t *word_at(long address)
+{
+	return (volatile uint64_t *)address;
+}
+
+static long check(long address, unsigned long length, unsigned long step, uint64_t value)
+{
+	long wrong = 0;
+
+	for (unsigned long offset = 0; offset < length; offset += step)
+		wrong += *word_at(address + (long)offset) != value + offset;
+	return wrong;
+}
+
+/* 0 for a verb that is none of these */
+static int access_memory(const char *verb)
+{
+	uint64_t *a = (uint64_t *)arguments;
+	volatile long value = 0;
+
+	if ((!strcmp(verb, "fill") || !strcmp(verb, "check")) && !a[2])
+		return 0; /* a step of 0 has no end */
+	if (sigsetjmp(before_access, 1)) {
+		in_access = 0;
+		answer_fault();
+		return 1;
+	}
+	in_access = 1;
+	if (!strcmp(verb, "load"))
+		value = (long)*word_at(arguments[0]);
+	else if (!strcmp(verb, "store"))
+		*word_at(arguments[0]) = a[1];
+	else if (!strcmp(verb, "fill"))
+		for (uint64_t offset = 0; offset < a[1]; offset += a[2])
+			*word_at(arguments[0] + (long)offset) = a[3] + offset;
+	else if (!strcmp(verb, "check"))
+		value = check(arguments[0], a[1], a[2], a[3]);
+	else
+		return in_access = 0;
+	in_access = 0;
+	answer_value(value);
+	return 1;
+}
+
+/* ---- system calls ---- */
+
+static const struct {
+	const char *name;
+	long number;
+} system_calls[] = {
+#define CALL(name) {#name, SYS_##name}
+	CALL(munmap), CALL(mprotect), CALL(mremap), CALL(madvise), CALL(mlock), CALL(munlock), CALL(msync),
+	CALL(mincore), CALL(fallocate), CALL(ftruncate), CALL(openat), CALL(close), CALL(read), CALL(write),
+	CALL(pread64), CALL(pwrite64), CALL(lseek), CALL(readahead), CALL(fadvise64), CALL(unlinkat), CALL(dup),
+	CALL(memfd_create), CALL(shmget), CALL(shmat), CALL(shmdt), CALL(shmctl), CALL(set_mempolicy), CALL(mbind),
+	CALL(get_mempolicy), CALL(move_pages), CALL(migrate_pages), CALL(sched_setaffinity), CALL(prctl),
+	CALL(getrusage), CALL(setresuid), CALL(setresgid), CALL(setgroups), CALL(fstatfs), CALL(vmsplice), CALL(pipe2),
+	CALL(process_vm_readv), CALL(process_vm_writev), CALL(userfaultfd), CALL(ioctl), CALL(setrlimit), CALL(fcntl),
+#ifdef SYS_set_mempolicy_home_node
+	CALL(set_mempolicy_home_node),
+#endif
+};
+
+static long make_call(const char *name)
+{
+	long *a = arguments;
+
+	/* the system call itself takes a pointer to its arguments on s390x */
+	if (!strcmp(name, "mmap"))
+		return (long)mmap((void *)a[0], (size_t)a[1], (int)a[2], (int)a[3], (int)a[4], a[5]);
+	for (size_t index = 0; index < sizeof(system_calls) / sizeof(*system_calls); index++)
+		if (!strcmp(name, system_calls[index].name))
+			return syscall(system_calls[index].number, a[0], a[1], a[2], a[3], a[4], a[5]);
+	errno = ENOSYS;
+	return -1;
+}
+
+static void answer_call(const char *name)
+{
+	long value = make_call(name);
+
+	if (value == -1)
+		answer_error(errno);
+	else
+		answer_value(value);
+}
+
+/* ---- processes ---- */
+
+static void answer_fork(void)
+{
+	int ends[2];
+	pid_t child;
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0) {
+		answer_error(errno);
+		return;
+	}
+	child = fork();
+	if (child == 0) {
+		close(ends[0]);
+		dup2(ends[1], channel);
+		close(ends[1]);
+		return;
+	}
+	close(ends[1]);
+	if (child < 0) {
+		close(ends[0]);
+		answer_error(errno);
+		return;
+	}
+	snprintf(answer, sizeof(answer), "ok %d", (int)child);
+	send_answer(ends[0]);
+	close(ends[0]);
+}
+
+static void serve(ssize_t length)
+{
+	char *rest, *verb, *name = NULL;
+
+	request[length] = 0;
+	verb = strtok_r(request, " ", &rest);
+	if (verb && !strcmp(verb, "call"))
+		name = strtok_r(NULL, " ", &rest);
+	if (!verb || parse_arguments(&rest) < 0) {
+		strcpy(answer, "malformed");
+		send_answer(-1);
+	} else if (name) {
+		answer_call(name);
+	} else if (!strcmp(verb, "fork")) {
+		answer_fork();
+	} else if (!access_memory(verb)) {
+		strcpy(answer, "malformed");
+		send_answer(-1);
+	}
+}
+
+int main(int count, char **words)
+{
+	struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
+	ssize_t length;
+
+	/* whoever started us may be gone already: then our parent is another */
+	prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+	if (count != 2 || getppid() != atoi(words[1]))
+		return 1;
+	signal(SIGCHLD, SIG_IGN); /* nobody waits for a forked actor */
+	sigaction(SIGBUS, &action, NULL);
+	sigaction(SIGSEGV, &action, NULL);
+	while ((length = recv(channel, request, PACKET, 0)) > 0)
+		serve(length);
+	return 0;
+}

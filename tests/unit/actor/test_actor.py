@@ -1,0 +1,140 @@
+"""The actor, for real: it is built and asked."""
+
+import errno
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hugepage_qa.actor.build import build_actor
+from hugepage_qa.actor.link import ActorGone
+from hugepage_qa.actor.process import Actor, Fault, start_actor
+from hugepage_qa.errors import InputError
+
+PAGE = mmap.PAGESIZE
+WRITABLE = mmap.PROT_READ | mmap.PROT_WRITE
+PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_actor(tmp_path_factory.mktemp("actor"))
+
+
+@pytest.fixture
+def actor(program: Path) -> Iterator[Actor]:
+    with start_actor(program) as started:
+        yield started
+
+
+def test_it_stores_and_loads_all_64_bits(actor: Actor) -> None:
+    address = actor.mmap(PAGE, WRITABLE, PRIVATE)
+    actor.write(address, 2**64 - 2)
+    assert actor.read(address) == 2**64 - 2
+
+
+def test_check_counts_what_fill_did_not_leave(actor: Actor) -> None:
+    address = actor.mmap(4 * PAGE, WRITABLE, PRIVATE)
+    actor.fill(address, 4 * PAGE, PAGE, 7)
+    assert actor.check(address, 4 * PAGE, PAGE, 7) == 0
+    actor.write(address + PAGE, 0)
+    assert actor.check(address, 4 * PAGE, PAGE, 7) == 1
+
+
+def test_an_access_that_faults_is_an_answer(actor: Actor) -> None:
+    address = actor.mmap(2 * PAGE, WRITABLE, PRIVATE)
+    actor.call("munmap", address + PAGE, PAGE)
+    with pytest.raises(Fault) as caught:
+        actor.write(address + PAGE, 1)
+    assert (caught.value.signal, caught.value.address) == (signal.SIGSEGV, address + PAGE)
+    with pytest.raises(Fault):
+        actor.fill(address, 2 * PAGE, PAGE, 1)
+    actor.write(address, 1)
+
+
+def test_a_truncated_file_gives_sigbus(actor: Actor) -> None:
+    fd = actor.call("memfd_create", "name", 0)
+    actor.call("ftruncate", fd, PAGE)
+    address = actor.mmap(PAGE, WRITABLE, mmap.MAP_SHARED, fd)
+    actor.call("ftruncate", fd, 0)
+    with pytest.raises(Fault) as caught:
+        actor.read(address)
+    assert caught.value.signal is signal.SIGBUS
+
+
+def test_errno_is_that_of_the_kernel(actor: Actor) -> None:
+    with pytest.raises(OSError, match="EBADF") as caught:
+        actor.call("close", 99)
+    assert caught.value.errno == errno.EBADF
+    with pytest.raises(OSError, match="ENOSYS"):
+        actor.call("no_such_call")
+
+
+def test_buffers_come_back_as_the_kernel_left_them(actor: Actor) -> None:
+    fd = actor.call("memfd_create", "name", 0)
+    assert actor.call("write", fd, b"abc", 3) == 3
+    actor.call("lseek", fd, 0, os.SEEK_SET)
+    assert actor.call_with_buffers("read", fd, bytes(4), 4) == (3, (b"abc\0",))
+
+
+def test_a_forked_actor_has_memory_of_its_own(actor: Actor) -> None:
+    address = actor.mmap(PAGE, WRITABLE, PRIVATE)
+    actor.write(address, 1)
+    child = actor.fork()
+    child.write(address, 2)
+    assert (actor.read(address), child.read(address)) == (1, 2)
+    child.end()
+    assert not Path(f"/proc/{child.pid}").exists()
+
+
+def test_what_was_forked_ends_with_the_block(program: Path) -> None:
+    with start_actor(program) as actor:
+        pids = [actor.pid, actor.fork().pid]
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_a_killed_actor_is_gone_and_not_a_fault(actor: Actor) -> None:
+    os.kill(actor.pid, signal.SIGKILL)
+    with pytest.raises(ActorGone):
+        actor.read(0)
+
+
+def test_it_ends_when_its_parent_is_killed(program: Path) -> None:
+    text = (
+        "import sys, time; from pathlib import Path; from hugepage_qa.actor.process import start_actor\n"
+        "with start_actor(Path(sys.argv[1])) as actor: print(actor.pid, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", text, str(program)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        status = Path("/proc", parent.stdout.readline().strip(), "status")
+        assert status.exists()
+        parent.kill()
+    deadline = time.monotonic() + 10
+    while status.exists() and "State:\tZ" not in status.read_text() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not status.exists() or "State:\tZ" in status.read_text()
+
+
+def test_malformed_requests_are_refused(actor: Actor) -> None:
+    for words in (("nonsense",), ("load", "x1"), ("load", "12z"), ("fill", 1, 1, 0, 1), ("load", *range(7))):
+        with pytest.raises(ValueError, match="malformed"):
+            actor._ask(*words)
+
+
+def test_no_compiler_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(InputError, match="no C compiler"):
+        build_actor(tmp_path)
+
+
+def test_a_compiler_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "false")
+    with pytest.raises(InputError, match=r"does not build actor\.c"):
+        build_actor(tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -23,7 +23,8 @@ class DirectoryTree:
 
     def read(self, path: str) -> str | None:
         try:
-            return (self._root / path).read_text(encoding="utf-8", errors="replace")
+            # not as text, where the carriage return that a name may hold would end a line
+            return (self._root / path).read_bytes().decode(errors="replace")
         except OSError:
             # sysfs answers EINVAL or EIO for files that exist but have nothing to say
             return None

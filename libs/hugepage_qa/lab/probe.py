@@ -4,7 +4,7 @@ import enum
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from hugepage_qa.lab.boards import Board, Cpu, find_board, find_cpu
 from hugepage_qa.lab.emulator import Emulators, Run, Stopped
 from hugepage_qa.lab.image import KernelImage, identify
 from hugepage_qa.lab.initramfs import probe_initramfs
+from hugepage_qa.lab.numa import check_nodes, memory_arguments, processor_arguments
 from hugepage_qa.lab.packages import static_busybox
 from hugepage_qa.lab.serial import GarbledCapture, parse_capture
 
@@ -89,48 +90,14 @@ def full_command_line(board: Board, words: str) -> str:
     return line
 
 
-def _node_cpus(memory: tuple[int, ...], cpus: int) -> list[list[int]]:
-    """Return the CPUs of each node: one for each memoryless node, the others shared by those with memory.
-
-    The boot CPU is in the first node with memory. There are more CPUs than asked for where memoryless nodes need them.
-    """
-    with_memory = [node for node, size in enumerate(memory) if size]
-    without = [node for node, size in enumerate(memory) if not size]
-    nodes: list[list[int]] = [[] for _ in memory]
-    shared = max(cpus - len(without), 1)
-    for cpu in range(shared):
-        nodes[with_memory[cpu % len(with_memory)]].append(cpu)
-    for cpu, node in enumerate(without, start=shared):
-        nodes[node].append(cpu)
-    return nodes
-
-
-def _memory_arguments(memory: tuple[int, ...], cpus: int) -> Iterator[str]:
-    """Yield QEMU's arguments for memory, CPUs and NUMA nodes. Nothing is preallocated."""
-    if len(memory) == 1:
-        yield from ("-m", f"{memory[0]}B", "-smp", str(cpus))
-        return
-    nodes = _node_cpus(memory, cpus)
-    yield from ("-m", f"{sum(memory)}B", "-smp", str(sum(map(len, nodes))))
-    for node, size in enumerate(memory):
-        words = [f"node,nodeid={node}", *(f"cpus={cpu}" for cpu in nodes[node])]
-        if size:
-            yield from ("-object", f"memory-backend-ram,id=node{node},size={size}B")
-            words.append(f"memdev=node{node}")
-        yield from ("-numa", ",".join(words))
-
-
 def qemu_arguments(
     board: Board, cpu: Cpu, machine: ProbeMachine, initramfs: Path, accelerator: str = TCG
 ) -> tuple[str, ...]:
     """Return the QEMU command without the program: no network, no disk, no display, no user configuration."""
-    native = accelerator != TCG
-    properties = board.kvm_machine_options if native else cpu.machine_options
     return (
         *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
-        *("-machine", ",".join((board.machine, *properties)), "-accel", accelerator),
-        *("-cpu", (cpu.kvm_cpu or cpu.qemu_cpu) if native else cpu.qemu_cpu),
-        *_memory_arguments(machine.memory, machine.cpus),
+        *processor_arguments(board, cpu, accelerator),
+        *memory_arguments(machine.memory, machine.cpus),
         *("-chardev", "stdio,id=console,signal=off", *board.serial),
         *board.options,
         *("-kernel", str(machine.kernel), "-initrd", str(initramfs)),
@@ -210,14 +177,22 @@ class Lab:
         """
         board = find_board(machine.architecture)
         cpu = find_cpu(board, machine.cpu)
-        _check_memory(board, machine)
+        check_nodes(board, machine.memory)
         full_command_line(board, machine.command_line)
         emulator = find_emulator(board)
         self._check_image(board, machine.kernel)
+        accelerator = self.accelerator(machine)
         with self._lock:
             initramfs = self._find_initramfs(board)
-            accelerator = self._find_accelerator(board, cpu, machine, initramfs, emulator)
         return self._run(machine, (emulator, *qemu_arguments(board, cpu, machine, initramfs, accelerator)))
+
+    def accelerator(self, machine: ProbeMachine) -> str:
+        """Return the accelerator that ``boot`` would take for ``machine``; errors as in ``boot``."""
+        board = find_board(machine.architecture)
+        cpu = find_cpu(board, machine.cpu)
+        with self._lock:
+            initramfs = self._find_initramfs(board)
+            return self._find_accelerator(board, cpu, machine, initramfs, find_emulator(board))
 
     def _run(self, machine: ProbeMachine, command: tuple[str, ...], deadline: float | None = None) -> Boot:
         seconds = deadline or self._deadline
@@ -279,13 +254,3 @@ def find_emulator(board: Board) -> str:
             f"{board.qemu} is not installed: install {board.debian_qemu} (Debian) or {board.rpm_qemu} (Fedora)"
         )
     return path
-
-
-def _check_memory(board: Board, machine: ProbeMachine) -> None:
-    if not any(machine.memory) or min(machine.memory) < 0:
-        raise InputError(f"memory {machine.memory}: expected at least one node with memory")
-    if len(machine.memory) > board.max_nodes:
-        raise InputError(
-            f"{len(machine.memory)} NUMA nodes: the {board.machine} machine of {board.architecture}"
-            f" has at most {board.max_nodes}"
-        )

@@ -1,0 +1,121 @@
+"""All that a case does to the machine goes through one narrow place: it can be recorded, replayed and falsified."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hugepage_qa.actor.process import Actor, Link
+
+
+class Backend(Protocol):
+    """Carries out operations: the machine itself, a recorder of it, or a record of it."""
+
+    def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
+        """Carry out one operation; arguments and result are what JSON can hold. Raises OSError as the kernel says."""
+
+
+@dataclass(frozen=True)
+class FileSystemUse:
+    """What statvfs(2) tells of a file system: ``block_size`` in bytes, the others in blocks and inodes."""
+
+    block_size: int
+    blocks: int
+    free_blocks: int
+    files: int
+    free_files: int
+
+
+class Host:
+    """The machine under test, as a case sees it; also a Tree for the readers in ``kernel``."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def read(self, path: str) -> str | None:
+        """Return the text of ``path`` (without leading slash), None where it cannot be read."""
+        text: str | None = self._backend.perform("read", [path])
+        return text
+
+    def observe(self, path: str) -> str | None:
+        """Read as ``read`` does what will be judged: a record of a run can be falsified there."""
+        text: str | None = self._backend.perform("observe", [path])
+        return text
+
+    def names(self, path: str) -> list[str]:
+        """Return the sorted names in a directory, none where there is no such directory."""
+        names: list[str] = self._backend.perform("names", [path])
+        return names
+
+    def write(self, path: str, text: str) -> None:
+        """Write ``text`` to a kernel file in one write. Raises OSError with what the kernel answers."""
+        self._backend.perform("write", [path, text])
+
+    def mount(self, options: str) -> str:
+        """Mount a hugetlbfs in a new directory and return the absolute path of it. Raises OSError."""
+        point: str = self._backend.perform("mount", [options])
+        return point
+
+    def unmount(self, point: str) -> None:
+        """Take a mount of ``mount`` away, with its directory. Raises OSError."""
+        self._backend.perform("unmount", [point])
+
+    def file_system(self, point: str) -> FileSystemUse:
+        """Return how full the file system at ``point`` is."""
+        return FileSystemUse(*self._backend.perform("file_system", [point]))
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory (a control group, say). Raises OSError."""
+        self._backend.perform("make_directory", [path])
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory. Raises OSError."""
+        self._backend.perform("remove_directory", [path])
+
+    def start_actor(self) -> Actor:
+        """Start an actor, which runs until its ``end``."""
+        number, pid = self._backend.perform("start_actor", [])
+        return Actor(_HostLink(self._backend, number, pid))
+
+    def new_kernel_log(self) -> list[str]:
+        """Return the lines that the kernel logged since the last call; none where the log cannot be read."""
+        lines: list[str] = self._backend.perform("new_kernel_log", [])
+        return lines
+
+    def pause(self, seconds: float) -> None:
+        """Wait."""
+        self._backend.perform("pause", [seconds])
+
+
+class _HostLink:
+    """An actor behind a backend, which knows it by a number."""
+
+    def __init__(self, backend: Backend, number: int, pid: int) -> None:
+        self._backend = backend
+        self._number = number
+        self._pid = pid
+
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+    def request(self, text: str) -> tuple[str, Link | None]:
+        answer, child = self._backend.perform("request", [self._number, text])
+        return answer, _HostLink(self._backend, *child) if child else None
+
+    def end(self) -> None:
+        self._backend.perform("end", [self._number])
+
+
+class ObservedTree:
+    """The tree for readers of what is judged."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def read(self, path: str) -> str | None:
+        """Return the text of ``path``, None where it cannot be read."""
+        return self._host.observe(path)
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a directory."""
+        return self._host.names(path)

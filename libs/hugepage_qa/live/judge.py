@@ -1,0 +1,170 @@
+"""Run one case on one page size, put the pools back, and judge."""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from hugepage_qa.actor.link import ActorGone
+from hugepage_qa.actor.process import Fault
+from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.values import size_name
+from hugepage_qa.live.case import Area, Case
+from hugepage_qa.live.host import Host, ObservedTree
+from hugepage_qa.live.live import CannotRun, Failed, Live
+from hugepage_qa.live.pool_view import PoolView, read_pool_view
+from hugepage_qa.live.transcript import Diverged
+from hugepage_qa.model.compare import Difference
+from hugepage_qa.model.rules import HUGETLB_DOC, Rule
+from hugepage_qa.sizes import format_size
+from hugepage_qa.verdict import Verdict
+from hugepage_qa.version import KernelVersion
+
+NOTHING_LEFT = Rule(
+    "nothing-left",
+    "when the processes have ended and the settings are back, every pool of every size and node is as before",
+    f"{HUGETLB_DOC}; mm/hugetlb.c free_huge_folio(), hugetlb_unreserve_pages()",
+)
+KERNEL_CONTENT = Rule(
+    "kernel-content",
+    "the kernel reports no bug, warning or bad page, and is not more tainted than before",
+    "Documentation/admin-guide/tainted-kernels.rst",
+)
+
+_TROUBLE = re.compile(
+    r"^BUG: |Bad page|\bOops\b|^WARNING: .* at (?:mm|fs|arch/\w+/mm)/|Unable to handle kernel"
+    r"|bad rss-counter|Out of memory"
+)
+#: what explains a failure
+_EVIDENCE = ("proc/buddyinfo", "proc/meminfo", "proc/vmstat", "proc/pagetypeinfo")
+_TAINT = "proc/sys/kernel/tainted"
+
+
+@dataclass(frozen=True)
+class LiveJudgement:
+    """How a case went on one page size; ``serial`` is the evidence, empty when it passed."""
+
+    name: str
+    verdict: Verdict
+    reason: str
+    seconds: float
+    serial: str = ""
+
+
+def run_area(area: Area, host: Host, record: Callable[[LiveJudgement], None]) -> None:
+    """Run every case of ``area`` for every page size of the machine that it is meant for."""
+    for case in area.cases:
+        for size in read_pool_view(host).pools:
+            judgement = judge(area, case, host, size)
+            if judgement:
+                record(judgement)
+
+
+def judge(area: Area, case: Case, host: Host, size: int) -> LiveJudgement | None:
+    """Run ``case`` with pages of ``size`` bytes; None when it is not meant for them."""
+    began = time.monotonic()
+    with ExitStack() as stack:
+        live = Live(host, size, case.rule, stack)
+        if not case.sizes.include(live):
+            return None
+        verdict, reason = _verdict(case, live, host, stack)
+    evidence = _evidence(host) if verdict in (Verdict.FAIL, Verdict.ERROR) else ""
+    name = f"/{area.name}/{case.name}/{format_size(size)}"
+    return LiveJudgement(name, verdict, reason, time.monotonic() - began, evidence)
+
+
+def _verdict(case: Case, live: Live, host: Host, stack: ExitStack) -> tuple[Verdict, str]:
+    try:
+        _require(case, live, host)
+        with _checked_end(live, host, stack):
+            live.put_aside()
+            live.reserve(case.pages)
+            case.act(live)
+    except CannotRun as why:
+        if not live.differences:
+            return Verdict.SKIP, str(why)
+    except Failed as failure:
+        live.differences.append(failure.difference)
+    except (ActorGone, Fault, OSError) as error:
+        # a call that the case relies on was refused, or memory that it may use was not there
+        live.differences.append(_broken_off(case, error))
+    except (Diverged, InputError, ValueError) as error:
+        return Verdict.ERROR, f"{type(error).__name__}: {error}"
+    if live.differences:
+        return Verdict.FAIL, "; ".join(str(difference) for difference in live.differences)
+    return Verdict.PASS, ""
+
+
+def _broken_off(case: Case, error: Exception) -> Difference:
+    return Difference("the case", case.rule, "an end without an error", f"{type(error).__name__}: {error}")
+
+
+def _require(case: Case, live: Live, host: Host) -> None:
+    version = KernelVersion.parse(host.read("proc/sys/kernel/osrelease") or "")
+    if not case.rule.holds_for(version):
+        since, until = case.rule.since, case.rule.until
+        span = " ".join(word for word in (f"since {since}" if since else "", f"until {until}" if until else "") if word)
+        raise CannotRun(f"Linux {version}: the rule holds {span}")
+    if len(live.nodes) < case.nodes and case.nodes > 1:
+        raise CannotRun(f"{len(live.nodes)} NUMA node with memory, {case.nodes} are needed")
+
+
+@contextmanager
+def _checked_end(live: Live, host: Host, stack: ExitStack) -> Iterator[None]:
+    """End what the case started, put the pools back, and compare the machine with what it was."""
+    before = read_pool_view(host)
+    taint = host.read(_TAINT)
+    host.new_kernel_log()
+    try:
+        yield
+    finally:
+        stack.close()
+        _put_back(live, host, before)
+        after = read_pool_view(ObservedTree(host))
+        live.differences += _left(before, after)
+        live.differences += _trouble(host, taint)
+
+
+def _put_back(live: Live, host: Host, before: PoolView) -> None:
+    """Write the settings of every pool as they were; shrinking comes before growing, it makes room."""
+    now = read_pool_view(host)
+    for size, overcommit in before.overcommit.items():
+        if now.overcommit[size] != overcommit:
+            host.write(live.pool_file("nr_overcommit_hugepages", size=size), str(overcommit))
+    changed = [size for size in before.pools if _persistent(before, size) != _persistent(now, size)]
+    for size in sorted(changed, key=lambda size: now.pools[size].nr < before.pools[size].nr):
+        for node, count in _persistent(before, size).items():
+            host.write(live.pool_file("nr_hugepages", size=size, node=node), str(count))
+
+
+def _persistent(view: PoolView, size: int) -> dict[int | None, int]:
+    """Return node -> persistent pages, with None for the machine where the kernel has no nodes."""
+    if not view.nodes:
+        return {None: view.pools[size].nr - view.pools[size].surplus}
+    return {node: pools[size].nr - pools[size].surplus for node, pools in view.nodes.items() if size in pools}
+
+
+def _left(before: PoolView, after: PoolView) -> list[Difference]:
+    pairs = [(size_name(size), pool, after.pools.get(size)) for size, pool in before.pools.items()]
+    for node, pools in before.nodes.items():
+        pairs += [(f"node{node}/{size_name(size)}", pool, after.nodes[node].get(size)) for size, pool in pools.items()]
+    return after.disagreements() + [
+        Difference(subject, NOTHING_LEFT, str(was), str(now)) for subject, was, now in pairs if was != now
+    ]
+
+
+def _trouble(host: Host, taint: str | None) -> list[Difference]:
+    differences = [
+        Difference("kernel log", KERNEL_CONTENT, "no such line", line)
+        for line in host.new_kernel_log()
+        if _TROUBLE.search(line)
+    ]
+    now = host.observe(_TAINT)
+    if now != taint:
+        differences.append(Difference(_TAINT, KERNEL_CONTENT, (taint or "nothing").strip(), (now or "nothing").strip()))
+    return differences
+
+
+def _evidence(host: Host) -> str:
+    return "\n".join(f"--- /{path}\n{host.read(path) or 'cannot be read'}" for path in _EVIDENCE)

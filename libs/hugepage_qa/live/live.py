@@ -1,0 +1,264 @@
+"""What a case acts on: the pool of one page size on the running machine, and actors that use it."""
+
+import mmap
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from hugepage_qa.actor.process import Actor, Fault
+from hugepage_qa.kernel.meminfo import parse_meminfo
+from hugepage_qa.kernel.nodes import node_directories
+from hugepage_qa.kernel.pools import DIRECTORY
+from hugepage_qa.kernel.values import size_name
+from hugepage_qa.live.host import Host, ObservedTree
+from hugepage_qa.live.memory import Memory
+from hugepage_qa.live.pool_view import Counters, PoolView, read_pool_view
+from hugepage_qa.model.compare import Difference
+from hugepage_qa.model.rules import HUGETLB_DOC, Rule
+from hugepage_qa.sizes import MIB, format_size
+
+READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
+# include/uapi/asm-generic/hugetlb_encode.h, mman-common.h: the same on all architectures of the table
+MAP_HUGETLB = 0x40000
+MAP_NORESERVE = 0x4000
+HUGE_SHIFT = 26
+
+RESERVES = Rule(
+    "reserves-what-memory-allows",
+    "a write to nr_hugepages reserves that many pages where twice their memory is available",
+    f"{HUGETLB_DOC} nr_hugepages; mm/hugetlb.c set_max_huge_pages()",
+)
+#: memory that must stay for the machine itself
+_MARGIN = 256 * MIB
+_ATTEMPTS = 3
+
+_COUNTERS = ("nr", "free", "resv", "surplus")
+
+
+class CannotRun(Exception):
+    """This machine cannot run the case; the message is the fact that proves it."""
+
+
+class Failed(Exception):
+    """The case cannot go on after this difference."""
+
+    def __init__(self, difference: Difference) -> None:
+        self.difference = difference
+        super().__init__(str(difference))
+
+
+class Live:
+    """The pool of pages of ``size`` bytes, seen from one case. Counts are pages above what was there before it.
+
+    What is available in the pool when the case starts is put aside (an actor reserves it), so that a case knows to the
+    page what it can have, and a reservation made at boot is never given back.
+    """
+
+    def __init__(self, host: Host, size: int, rule: Rule, stack: ExitStack) -> None:
+        self.host = host
+        self.size = size
+        self._rule = rule
+        self._stack = stack
+        self.differences: list[Difference] = []
+        self._before = read_pool_view(host)
+        self._base = self._before.pools[size]
+
+    # --- the machine ---
+
+    @property
+    def is_default(self) -> bool:
+        """Whether this is the size that /proc/meminfo counts."""
+        return self._before.meminfo.get("Hugepagesize") == self.size
+
+    @property
+    def is_gigantic(self) -> bool:
+        """Whether the buddy allocator has no block of this size."""
+        orders = len((self.host.read("proc/buddyinfo") or "").partition("\n")[0].split()) - 4
+        return self.size > mmap.PAGESIZE << (orders - 1)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """All page sizes of the machine in bytes, ascending."""
+        return tuple(self._before.pools)
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The NUMA nodes that have memory; empty for a kernel without CONFIG_NUMA."""
+        return tuple(node for node in self._before.nodes if self.node_meminfo(node).get("MemTotal", 0))
+
+    def node_meminfo(self, node: int) -> dict[str, int]:
+        """Return the meminfo of a node: bytes, or pages for HugePages_*."""
+        path = f"{node_directories(self.host)[node]}/meminfo"
+        return parse_meminfo(self.host.read(path) or "", path)
+
+    # --- acting on the pool ---
+
+    def pool_file(self, name: str, *, size: int | None = None, node: int | None = None) -> str:
+        """Return the path of a file of the pool, of the machine's or of a node's."""
+        directory = DIRECTORY if node is None else f"{node_directories(self.host)[node]}/hugepages"
+        return f"{directory}/{size_name(size or self.size)}/{name}"
+
+    def put_aside(self) -> None:
+        """Reserve what is available now: from here on the case counts from zero."""
+        available = self._base.available
+        if available > 0:
+            self.map(available, shared=True)
+        self._base = read_pool_view(self.host).pools[self.size]
+
+    def set_nr(self, pages: int, node: int | None = None) -> None:
+        """Write nr_hugepages so that the pool has ``pages`` persistent pages above what was there. Raises OSError.
+
+        Without a node the base is that of the machine, with one that of the node.
+        """
+        base = self._base if node is None else self._before.nodes[node][self.size]
+        self.host.write(self.pool_file("nr_hugepages", node=node), f"{base.nr - base.surplus + pages}")
+
+    def reserve(self, pages: int, node: int | None = None) -> None:
+        """Set nr_hugepages as ``set_nr`` does and make sure that the pages are there.
+
+        Raises CannotRun where memory is short, or too fragmented for a gigantic page, and Failed where it is not.
+        """
+        memory = self._memory_available(node)
+        for _attempt in range(_ATTEMPTS):
+            self.set_nr(pages, node)
+            missing = pages - self._reserved(node)
+            if missing <= 0:
+                return
+            self._make_room()
+        raise self._shortage(pages, missing, memory)
+
+    def overcommit(self, pages: int) -> None:
+        """Let the pool grow by ``pages`` surplus pages. Raises OSError (EINVAL for gigantic pages before 6.18)."""
+        self.host.write(self.pool_file("nr_overcommit_hugepages"), f"{pages}")
+
+    def _reserved(self, node: int | None) -> int:
+        view = read_pool_view(self.host)
+        now, base = view.pools[self.size], self._base
+        if node is not None:
+            now, base = view.nodes[node][self.size], self._before.nodes[node][self.size]
+        return (now.nr - now.surplus) - (base.nr - base.surplus)
+
+    def _make_room(self) -> None:
+        """Drop clean caches and compact, as an administrator would (Documentation/admin-guide/sysctl/vm.rst)."""
+        self.host.write("proc/sys/vm/drop_caches", "3")
+        self.host.write("proc/sys/vm/compact_memory", "1")
+
+    def _memory_available(self, node: int | None) -> int:
+        if node is not None:
+            return self.node_meminfo(node).get("MemFree", 0)
+        return read_pool_view(self.host).meminfo.get("MemAvailable", 0)
+
+    def _shortage(self, pages: int, missing: int, memory: int) -> Exception:
+        needed = pages * self.size
+        short = f"{missing} of {pages} pages of {format_size(self.size)} are missing"
+        if memory < 2 * needed + _MARGIN:
+            return CannotRun(f"{short}: they need {needed >> 20} MiB, {memory >> 20} MiB were available")
+        if self.is_gigantic:
+            return CannotRun(f"{short}: {memory >> 20} MiB were available, no range that long is contiguous")
+        found = f"{pages - missing} with {memory >> 20} MiB available, after compaction"
+        return Failed(Difference(self.pool_file("nr_hugepages"), RESERVES, f"{pages} pages", found))
+
+    # --- processes and memory ---
+
+    def actor(self) -> Actor:
+        """Start an actor; it ends with the case at the latest."""
+        actor = self.host.start_actor()
+        self._stack.callback(actor.end)
+        return actor
+
+    def map(
+        self,
+        pages: int,
+        actor: Actor | None = None,
+        *,
+        shared: bool = False,
+        noreserve: bool = False,
+        fd: int | None = None,
+        first: int = 0,
+        prot: int = READ_WRITE,
+    ) -> Memory:
+        """Map ``pages`` huge pages: anonymous ones, or those of file ``fd`` from page ``first`` on. Raises OSError.
+
+        Without an actor a new one is started for it.
+        """
+        actor = actor or self.actor()
+        flags = mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE
+        flags |= MAP_NORESERVE if noreserve else 0
+        if fd is None:
+            flags |= mmap.MAP_ANONYMOUS | self.size_flag | MAP_HUGETLB
+        address = actor.mmap(pages * self.size, prot, flags, -1 if fd is None else fd, first * self.size)
+        return Memory(self, actor, address, pages, self.size)
+
+    @property
+    def size_flag(self) -> int:
+        """The page size as MAP_HUGE_*, MFD_HUGE_* and SHM_HUGE_* encode it."""
+        return (self.size.bit_length() - 1) << HUGE_SHIFT
+
+    def mount(self, **options: str | int) -> str:
+        """Mount a hugetlbfs of this page size and return where; it is unmounted after the case. Raises OSError."""
+        words = {"pagesize": self.size, **options}
+        point = self.host.mount(",".join(f"{name}={value}" for name, value in words.items()))
+        # before the actors end, which have files open there, it would be busy: callbacks run last in, first out
+        self._unmount_last(point)
+        return point
+
+    def _unmount_last(self, point: str) -> None:
+        later = self._stack.pop_all()
+        self._stack.callback(self.host.unmount, point)
+        self._stack.push(later.__exit__)
+
+    def open(self, actor: Actor, path: str | Path, flags: int = os.O_RDWR | os.O_CREAT) -> int:
+        """Have ``actor`` open a file and return its descriptor. Raises OSError."""
+        at_fdcwd = -100
+        return actor.call("openat", at_fdcwd, str(path), flags, 0o600)
+
+    # --- judging ---
+
+    def pool(self) -> Counters:
+        """Return the counters now, above the base: for what a case decides by, not for what it judges."""
+        return self._above_base(read_pool_view(self.host))
+
+    def expect_pool(self, *, nr: int, free: int, resv: int = 0, surplus: int = 0) -> None:
+        """Expect these counters, above the base, and that every place that shows a pool shows the same."""
+        view = read_pool_view(ObservedTree(self.host))
+        self.differences += view.disagreements()
+        found, expected = self._above_base(view), Counters(nr, free, resv, surplus)
+        for name in _COUNTERS:
+            self._compare(f"{size_name(self.size)} {name}", getattr(expected, name), getattr(found, name))
+
+    def expect(self, subject: str, expected: object, found: object) -> None:
+        """Expect ``found`` to be ``expected``."""
+        self._compare(subject, expected, found)
+
+    def expect_errno(self, number: int, call: Callable[..., Any], *arguments: Any, **named: Any) -> None:
+        """Expect ``call`` to fail with errno ``number``."""
+        try:
+            call(*arguments, **named)
+        except OSError as error:
+            self._compare("errno", os.strerror(number), os.strerror(error.errno or 0))
+        else:
+            self._compare("errno", os.strerror(number), "success")
+
+    def expect_signal(self, number: signal.Signals, access: Callable[..., Any], *arguments: Any) -> None:
+        """Expect ``access`` to memory to end in signal ``number``."""
+        try:
+            access(*arguments)
+        except Fault as fault:
+            self._compare("signal", number.name, fault.signal.name)
+        else:
+            self._compare("signal", number.name, "none")
+
+    def _above_base(self, view: PoolView) -> Counters:
+        now = view.pools[self.size]
+        return Counters(*(getattr(now, name) - getattr(self._base, name) for name in _COUNTERS))
+
+    def _compare(self, subject: str, expected: object, found: object) -> None:
+        if expected != found:
+            # the line of the case, two calls up
+            line = traceback.extract_stack(limit=3)[0]
+            where = f"{subject} at {Path(line.filename).name}:{line.lineno}"
+            self.differences.append(Difference(where, self._rule, str(expected), str(found)))

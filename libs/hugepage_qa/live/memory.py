@@ -1,0 +1,63 @@
+"""Memory that an actor has mapped: pages that are written, read, checked and given back."""
+
+from typing import TYPE_CHECKING
+
+from hugepage_qa.actor.process import Actor
+
+if TYPE_CHECKING:
+    from hugepage_qa.live.live import Live
+
+# every base page of every architecture is looked at
+_STEP = 4096
+
+
+class Memory:
+    """``pages`` pages of ``size`` bytes at ``address`` in ``actor``; page numbers count from 0."""
+
+    def __init__(self, live: "Live", actor: Actor, address: int, pages: int, size: int) -> None:
+        self._live = live
+        self.actor = actor
+        self.address = address
+        self.pages = pages
+        self.size = size
+
+    @property
+    def length(self) -> int:
+        """Its length in bytes."""
+        return self.pages * self.size
+
+    def at(self, page: int) -> int:
+        """Return the address of a page."""
+        return self.address + page * self.size
+
+    def seen_by(self, actor: Actor) -> "Memory":
+        """Return the same memory as a forked actor sees it."""
+        return Memory(self._live, actor, self.address, self.pages, self.size)
+
+    def touch(self, page: int = 0, value: int = 1) -> None:
+        """Store ``value`` in one page. Raises Fault."""
+        self.actor.write(self.at(page), value)
+
+    def read(self, page: int = 0) -> int:
+        """Return what is stored at the start of a page. Raises Fault."""
+        return self.actor.read(self.at(page))
+
+    def fill(self, value: int = 1) -> None:
+        """Write all pages, each of them a different pattern that ``value`` decides. Raises Fault."""
+        self.actor.fill(self.address, self.length, _STEP, value)
+
+    def expect_filled(self, value: int = 1, first: int = 0, pages: int | None = None) -> None:
+        """Expect ``pages`` pages from ``first`` on (default: all) to be as ``fill`` left them. Raises Fault."""
+        length = (self.pages - first if pages is None else pages) * self.size
+        wrong = self.actor.check(self.at(first), length, _STEP, value + first * self.size)
+        self._live.expect("words of memory that changed", 0, wrong)
+
+    def expect_zero(self, page: int) -> None:
+        """Expect a page that was never written to hold zeroes. Raises Fault."""
+        words = (self.actor.read(self.at(page) + offset) for offset in (0, self.size // 2, self.size - 8))
+        self._live.expect("words of a fresh page that are not zero", 0, sum(word != 0 for word in words))
+
+    def unmap(self, first: int = 0, pages: int | None = None) -> None:
+        """Unmap ``pages`` pages from ``first`` on, by default all. Raises OSError."""
+        count = self.pages - first if pages is None else pages
+        self.actor.call("munmap", self.at(first), count * self.size)

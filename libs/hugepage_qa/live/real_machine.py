@@ -1,0 +1,137 @@
+"""The machine itself, as the backend of a Host."""
+
+import ctypes
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from hugepage_qa.actor.build import build_actor
+from hugepage_qa.actor.link import ActorLink, start_link
+from hugepage_qa.kernel.tree import DirectoryTree
+
+_ROOT = Path("/")
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class RealMachine:
+    """Carries out the operations of a case on the running machine; ``scratch`` is a directory of its own."""
+
+    def __init__(self, scratch: Path, stack: ExitStack) -> None:
+        self._tree = DirectoryTree(_ROOT)
+        self._scratch = scratch
+        self._stack = stack
+        self._links: dict[int, ActorLink] = {}
+        self._log = _KernelLog()
+        stack.callback(self._log.close)
+        self._operations: dict[str, Callable[..., Any]] = {
+            "read": self._tree.read,
+            "observe": self._tree.read,
+            "names": self._tree.names,
+            "write": _write,
+            "mount": self._mount,
+            "unmount": _unmount,
+            "file_system": _file_system,
+            "make_directory": os.mkdir,
+            "remove_directory": os.rmdir,
+            "start_actor": self._start_actor,
+            "request": self._request,
+            "end": self._end,
+            "new_kernel_log": self._log.new_lines,
+            "pause": time.sleep,
+        }
+
+    def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
+        """Carry out ``operation``."""
+        return self._operations[operation](*arguments)
+
+    def _mount(self, options: str) -> str:
+        point = tempfile.mkdtemp(prefix="hugetlbfs-", dir=self._scratch)
+        try:
+            _mount_hugetlbfs(point, options)
+        except OSError:
+            Path(point).rmdir()
+            raise
+        return point
+
+    def _start_actor(self) -> tuple[int, int]:
+        return self._keep(self._stack.enter_context(start_link(build_actor(self._scratch))))
+
+    def _request(self, number: int, text: str) -> tuple[str, tuple[int, int] | None]:
+        answer, child = self._links[number].request(text)
+        return answer, self._keep(child) if child else None
+
+    def _keep(self, link: ActorLink) -> tuple[int, int]:
+        number = len(self._links)
+        self._links[number] = link
+        return number, link.pid
+
+    def _end(self, number: int) -> None:
+        self._links[number].end()
+
+
+@contextmanager
+def real_machine(scratch: Path) -> Iterator[RealMachine]:
+    """Yield the machine; what it started is ended after the block."""
+    with ExitStack() as stack:
+        yield RealMachine(scratch, stack)
+
+
+def _write(path: str, text: str) -> None:
+    descriptor = os.open(_ROOT / path, os.O_WRONLY | os.O_NOFOLLOW)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def _mount_hugetlbfs(point: str, options: str) -> None:
+    if _LIBC.mount(b"hugepage-qa", point.encode(), b"hugetlbfs", 0, options.encode()) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"mount hugetlbfs with {options!r}: {os.strerror(number)}")
+
+
+def _unmount(point: str) -> None:
+    if _LIBC.umount2(point.encode(), 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"unmount {point}: {os.strerror(number)}")
+    Path(point).rmdir()
+
+
+def _file_system(point: str) -> tuple[int, int, int, int, int]:
+    use = os.statvfs(point)
+    return use.f_bsize, use.f_blocks, use.f_bfree, use.f_files, use.f_ffree
+
+
+class _KernelLog:
+    """What is new in /dev/kmsg, which unlike dmesg -c takes nothing away from others."""
+
+    _LONGEST = 8192  # CONSOLE_EXT_LOG_MAX
+
+    def __init__(self) -> None:
+        try:
+            self._descriptor = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+            os.lseek(self._descriptor, 0, os.SEEK_END)
+        except OSError:
+            self._descriptor = -1
+
+    def new_lines(self) -> list[str]:
+        return [] if self._descriptor < 0 else list(self._records())
+
+    def _records(self) -> Iterator[str]:
+        while True:
+            try:
+                record = os.read(self._descriptor, self._LONGEST)
+            except BlockingIOError:
+                return
+            except BrokenPipeError:  # records were overwritten before they were read
+                continue
+            # "priority,sequence,time,flag;text", and lines of details that begin with a space
+            yield record.decode(errors="replace").partition(";")[2].splitlines()[0]
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)

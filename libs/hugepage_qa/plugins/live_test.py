@@ -1,0 +1,42 @@
+"""The Avocado test that runs the cases of an area on the running machine."""
+
+from pathlib import Path
+
+from avocado import Test
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.live.case import Area
+from hugepage_qa.live.host import Host
+from hugepage_qa.live.judge import LiveJudgement, run_area
+from hugepage_qa.live.real_machine import real_machine
+from hugepage_qa.report.case_result import Outcome
+from hugepage_qa.report.whiteboard import CaseRecorder
+
+
+class LiveTest(Test):  # type: ignore[misc] # Avocado has no types
+    """Base of the tests below tests/ that change the running machine; one result for each case and page size."""
+
+    def run_area(self, area: Area) -> None:
+        """Run the cases of ``area`` and end as the gravest of them did."""
+        self.cases = CaseRecorder(Path(self.outputdir))
+        try:
+            with real_machine(Path(self.workdir)) as machine:
+                run_area(area, Host(machine), self._record)
+        except InputError as error:
+            self.error(str(error))
+        self._conclude()
+
+    def _record(self, judgement: LiveJudgement) -> None:
+        self.cases.add(judgement)
+        self.whiteboard = self.cases.text
+        self.log.info("%s %s %s", judgement.verdict.value, judgement.name, judgement.reason)
+
+    def _conclude(self) -> None:
+        if errors := self.cases.summary(Outcome.ERROR):
+            self.error(errors)
+        if failures := self.cases.summary(Outcome.FAIL):
+            self.fail(failures)
+        if not self.cases.text:
+            self.error("no case was run")
+        if self.cases.all_skipped:
+            self.cancel(self.cases.summary(Outcome.SKIP))

@@ -10,7 +10,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hugepage_qa.report.case_result import CaseResult, Outcome, one_line, worst
-from hugepage_qa.report.schema import find_violation, parse_json
+from hugepage_qa.report.schema import find_violation
+from hugepage_qa.schema import parse_json
 
 _OUTCOMES = {
     "PASS": Outcome.PASS,

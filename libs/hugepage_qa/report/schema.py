@@ -1,35 +1,8 @@
-"""Documents that other programs wrote are checked against a schema before anything of them is used."""
+"""The documents of Avocado, of tmt and of our own tests: their schemas lie in ``schemas/``."""
 
-import json
-from functools import cache
-from importlib import resources
-from typing import Any
-
-import jsonschema
-
-
-@cache
-def _validator(name: str) -> jsonschema.Draft202012Validator:
-    text = resources.files(__package__).joinpath("schemas", f"{name}.json").read_text(encoding="utf-8")
-    return jsonschema.Draft202012Validator(json.loads(text))
+from hugepage_qa import schema as schemas
 
 
 def find_violation(document: object, schema: str) -> str | None:
     """Return the first violation of ``schemas/<schema>.json`` in ``document`` as one line, or None."""
-    error = next(iter(_validator(schema).iter_errors(document)), None)
-    if error is None:
-        return None
-    where = "".join(f"[{key!r}]" for key in error.absolute_path)
-    return f"{where}: {error.message}" if where else error.message
-
-
-def parse_json(text: str) -> Any:
-    """Return the JSON document in ``text``; NaN and infinities, which Python would let through, are errors.
-
-    Raises ValueError.
-    """
-    return json.loads(text, parse_constant=_refuse_constant)
-
-
-def _refuse_constant(constant: str) -> float:
-    raise ValueError(f"{constant} is not JSON")
+    return schemas.find_violation(document, "hugepage_qa.report", schema)

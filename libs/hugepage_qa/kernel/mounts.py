@@ -1,11 +1,35 @@
-"""Mounts (/proc/mounts) as far as huge pages are concerned: tmpfs and its huge= option."""
+"""Mounts (/proc/self/mounts) as far as huge pages are concerned, and the huge= option of tmpfs."""
+
+import re
+from dataclasses import dataclass
 
 from hugepage_qa.kernel.tree import Tree
+from hugepage_qa.kernel.values import malformed
 
 #: where a probe machine mounts a tmpfs without options, to see what huge= it gets
 TMPFS = "/tmp"  # noqa: S108 - a mount point, no file is made there
 
+#: of this process
+MOUNTS = "proc/self/mounts"
+
 _FIELDS = 4
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+_ALL_FIELDS = 6  # the same as in fstab(5)
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A mounted file system: where, of which type, and its options as the kernel shows them."""
+
+    point: str
+    type: str
+    options: str
+
+
+def read_mounts(tree: Tree) -> tuple[Mount, ...]:
+    """Return the mounts in the order in which they were made. Raises InputError for a malformed line."""
+    lines = (tree.read(MOUNTS) or "").splitlines()
+    return tuple(_parse(line, number) for number, line in enumerate(lines, start=1))
 
 
 def read_tmpfs_huge(tree: Tree) -> str | None:
@@ -20,3 +44,12 @@ def read_tmpfs_huge(tree: Tree) -> str | None:
             options = dict(option.partition("=")[::2] for option in fields[3].split(","))
             policy = options.get("huge", "never")
     return policy
+
+
+def _parse(line: str, number: int) -> Mount:
+    fields = line.split(" ")
+    if len(fields) != _ALL_FIELDS:
+        malformed(MOUNTS, number, line, f"{_ALL_FIELDS} fields")
+    # the kernel escapes space, tab, newline and backslash in octal
+    point = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[1])
+    return Mount(point, fields[2], fields[3])

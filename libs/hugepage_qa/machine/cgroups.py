@@ -1,0 +1,78 @@
+"""The cgroups that runs make (names ``hugepage-qa-*``) in the hierarchies of both versions, and their controllers."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from hugepage_qa.kernel.mounts import read_mounts
+from hugepage_qa.kernel.tree import DirectoryTree
+from hugepage_qa.machine.marks import PREFIX
+from hugepage_qa.machine.processes import kill_and_wait
+
+_SUBTREE_CONTROL = "cgroup.subtree_control"
+# a cgroup stays busy for a moment after its last process has gone
+_ATTEMPTS = 50
+_PAUSE_SECONDS = 0.02
+
+
+def find_cgroups(root: Path = Path("/")) -> tuple[str, ...]:
+    """Return the directories of our cgroups, sorted, without those below them."""
+    return tuple(sorted(path for point in _hierarchies(root, "cgroup", "cgroup2") for path in _ours(root, point)))
+
+
+def remove_cgroup(path: Path) -> None:
+    """Kill the processes in the cgroup ``path`` and below, and remove it. Raises OSError when it stays."""
+    for directory, _, _ in os.walk(path, topdown=False):
+        kill_and_wait(_processes(Path(directory)))
+        _remove(Path(directory))
+
+
+def read_subtree_control(root: Path = Path("/")) -> dict[str, str]:
+    """Return for each mounted version 2 hierarchy the controllers that its root hands down, space separated."""
+    tree = DirectoryTree(root)
+    found = {point: tree.read(_control_file(point)) for point in _hierarchies(root, "cgroup2")}
+    return {point: " ".join(sorted(text.split())) for point, text in found.items() if text is not None}
+
+
+def write_subtree_control(point: str, wanted: str, root: Path = Path("/")) -> None:
+    """Have the root of the hierarchy at ``point`` hand down the controllers ``wanted``. Raises OSError."""
+    found = set(read_subtree_control(root).get(point, "").split())
+    changes = [f"-{name}" for name in sorted(found - set(wanted.split()))]
+    changes += [f"+{name}" for name in sorted(set(wanted.split()) - found)]
+    # one at a time: the kernel refuses all of a line for one that is busy
+    for change in changes:
+        with (root / _control_file(point)).open("w") as stream:
+            stream.write(change)
+
+
+def _hierarchies(root: Path, *types: str) -> list[str]:
+    points = [mount.point for mount in read_mounts(DirectoryTree(root)) if mount.type in types]
+    return list(dict.fromkeys(points))
+
+
+def _ours(root: Path, point: str) -> Iterator[str]:
+    for directory, names, _ in os.walk(root / point.lstrip("/")):
+        for name in [name for name in names if name.startswith(PREFIX)]:
+            names.remove(name)
+            yield f"/{Path(directory, name).relative_to(root)}"
+
+
+def _control_file(point: str) -> str:
+    return f"{point.lstrip('/')}/{_SUBTREE_CONTROL}"
+
+
+def _processes(cgroup: Path) -> list[int]:
+    with suppress(OSError):
+        return [int(pid) for pid in (cgroup / "cgroup.procs").read_text(encoding="ascii").split()]
+    return []
+
+
+def _remove(cgroup: Path) -> None:
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(OSError):
+            cgroup.rmdir()
+            return
+        time.sleep(_PAUSE_SECONDS)
+    cgroup.rmdir()

@@ -1,0 +1,256 @@
+"""The journal: on the disk before the first change, so that whoever comes after a crash can put the machine back."""
+
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.machine.durable import remove_durably, write_durably
+from hugepage_qa.machine.kept_file import KeptFile, read_kept_file
+from hugepage_qa.machine.marks import PREFIX
+from hugepage_qa.machine.run_lock import Holder
+from hugepage_qa.machine.state import MachineState
+from hugepage_qa.schema import find_violation, parse_json
+
+#: the environment variable that names another directory for the journal
+STATE = "HUGEPAGE_QA_STATE"
+
+_FORMAT = "hugepage-qa journal"
+_VERSION = 1
+_DIRECTORY = "var/lib/hugepage-qa"
+_BOOT_ID = "proc/sys/kernel/random/boot_id"
+
+
+@dataclass(frozen=True)
+class KeptArguments:
+    """The kernel arguments of the entry that boots next, as the boot loader ``loader`` had them."""
+
+    loader: str
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ExpectedReboot:
+    """A reboot that a case has asked for; ``arrived`` is the id of the first boot that was seen after it."""
+
+    token: str
+    arrived: str | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the journal holds.
+
+    ``state`` is of the boot ``boot_id``; ``scratch`` names directories of the run, ``files`` and ``arguments`` are
+    what a reboot does not reset.
+    """
+
+    run_id: str
+    purpose: str
+    holder: Holder
+    boot_id: str
+    state: MachineState
+    scratch: tuple[str, ...] = ()
+    files: tuple[KeptFile, ...] = ()
+    arguments: KeptArguments | None = None
+    expected_reboot: ExpectedReboot | None = None
+
+
+class Journal:
+    """The file journal.json in a directory that only its owner can use.
+
+    Every change is on the disk when the call that makes it returns; a call that raises has changed nothing.
+    Processes of one run may add to it at the same time.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Use ``directory``, which need not exist before ``begin``."""
+        self._directory = directory
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._directory / "journal.json"
+
+    def read(self) -> Record | None:
+        """Return what it holds, None when there is no journal.
+
+        Raises InputError for a file that is not ours to judge: unreadable, corrupt, foreign, of a later version.
+        """
+        try:
+            _refuse_foreign(self._directory)
+            text = self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise InputError(f"journal {self.path}: cannot be read ({error.strerror}): expected to be root") from error
+        except UnicodeDecodeError as error:
+            raise self._refusal(f"no text ({error.reason})") from error
+        return self._parse(text)
+
+    def begin(self, record: Record) -> None:
+        """Write ``record`` in place of any that there is. Raises InputError when it cannot be on the disk."""
+        with self._writing("the machine was not changed"):
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _refuse_foreign(self._directory)
+            self._write(record)
+
+    def remove(self) -> None:
+        """Remove it: the machine is as it was. Raises InputError."""
+        with self._writing("the machine is put back"):
+            remove_durably(self.path)
+
+    def keep_file(self, path: Path) -> None:
+        """Keep content, mode and owner of the file ``path``, or that there is none, before its first change.
+
+        Raises InputError for what is no regular file, and when the journal cannot be written: change nothing then.
+        """
+        file = read_kept_file(path)
+
+        def add(record: Record) -> Record:
+            known = any(other.path == file.path for other in record.files)
+            return record if known else replace(record, files=(*record.files, file))
+
+        self._amend(add)
+
+    def keep_arguments(self, loader: str, arguments: Sequence[str]) -> None:
+        """Keep the kernel ``arguments`` of the entry that boots next before their first change. Raises InputError."""
+        kept = KeptArguments(loader, tuple(arguments))
+        self._amend(lambda record: replace(record, arguments=record.arguments or kept))
+
+    def add_scratch(self, directory: Path) -> None:
+        """Have ``directory`` (named ``hugepage-qa-*``) unmounted below and removed with the run. Raises InputError."""
+        if not directory.is_absolute() or not directory.name.startswith(PREFIX) or ".." in directory.parts:
+            raise InputError(f"scratch directory {directory}: expected an absolute path that ends in {PREFIX}*")
+        self._amend(lambda record: replace(record, scratch=tuple(dict.fromkeys((*record.scratch, str(directory))))))
+
+    def expect_reboot(self, token: str) -> None:
+        """Have the next boot leave the machine as it is, for the start with the same ``token``. Raises InputError."""
+        self._amend(lambda record: replace(record, expected_reboot=ExpectedReboot(token)))
+
+    def forget_reboot(self) -> None:
+        """Take ``expect_reboot`` back: the machine does not reboot after all. Raises InputError."""
+        self._amend(lambda record: replace(record, expected_reboot=None))
+
+    def arrive(self, boot_id: str) -> None:
+        """Note that the expected reboot has led to the boot ``boot_id``. Raises InputError."""
+
+        def note(record: Record) -> Record:
+            expected = record.expected_reboot
+            return record if expected is None else replace(record, expected_reboot=replace(expected, arrived=boot_id))
+
+        self._amend(note)
+
+    def _amend(self, change: Callable[[Record], Record]) -> None:
+        with self._writing("nothing was changed"), _exclusive(self._directory):
+            record = self.read()
+            if record is None:
+                raise InputError(f"journal {self.path}: expected a run that protects the machine, found none")
+            self._write(change(record))
+
+    def _write(self, record: Record) -> None:
+        document = {"format": _FORMAT, "version": _VERSION, **asdict(record)}
+        # as it will be read: tuples are lists there
+        text = json.dumps(document, indent=1) + "\n"
+        violation = find_violation(json.loads(text), __package__, "journal")
+        if violation is not None:
+            raise InputError(f"journal {self.path}: cannot hold {violation}")
+        write_durably(self.path, text.encode())
+
+    @contextmanager
+    def _writing(self, consequence: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise InputError(
+                f"journal {self.path}: cannot be written ({reason}), {consequence}: free its disk, or set {STATE} to a"
+                " directory on another one"
+            ) from error
+
+    def _parse(self, text: str) -> Record:
+        try:
+            document = parse_json(text)
+        except ValueError as error:
+            raise self._refusal(f"no JSON ({error})") from error
+        if not isinstance(document, dict) or document.get("format") != _FORMAT:
+            raise self._refusal("not a journal of hugepage-qa")
+        version = document.get("version")
+        if isinstance(version, int) and version > _VERSION:
+            raise InputError(
+                f"journal {self.path}: written by a later hugepage-qa (version {version}, this one knows {_VERSION}):"
+                " expected that one to restore the machine; the file is kept"
+            )
+        violation = find_violation(document, __package__, "journal")
+        if violation is not None:
+            raise self._refusal(violation)
+        return _record(document)
+
+    def _refusal(self, why: str) -> InputError:
+        return InputError(
+            f"journal {self.path}: {why}: expected what hugepage-qa wrote; the file is kept: put the machine back by"
+            " what it says, or reboot, then remove it"
+        )
+
+
+def find_journal(root: Path = Path("/")) -> Journal:
+    """Return the journal of the machine below ``root``: in $HUGEPAGE_QA_STATE or /var/lib/hugepage-qa."""
+    named = os.environ.get(STATE)
+    return Journal(Path(named).absolute() if named else root / _DIRECTORY)
+
+
+def read_boot_id(root: Path = Path("/")) -> str:
+    """Return the id of the running boot. Raises InputError where the kernel does not tell it."""
+    try:
+        return (root / _BOOT_ID).read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise InputError(f"/{_BOOT_ID}: cannot be read ({error.strerror}): expected a mounted /proc") from error
+
+
+def _record(document: dict[str, Any]) -> Record:
+    arguments = document["arguments"]
+    expected = document["expected_reboot"]
+    return Record(
+        run_id=document["run_id"],
+        purpose=document["purpose"],
+        holder=Holder(**document["holder"]),
+        boot_id=document["boot_id"],
+        state=MachineState.from_document(document["state"]),
+        scratch=tuple(document["scratch"]),
+        files=tuple(KeptFile(**file) for file in document["files"]),
+        arguments=arguments and KeptArguments(arguments["loader"], tuple(arguments["arguments"])),
+        expected_reboot=expected and ExpectedReboot(**expected),
+    )
+
+
+@contextmanager
+def _exclusive(directory: Path) -> Iterator[None]:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _refuse_foreign(directory: Path) -> None:
+    """Raise InputError for a directory in which somebody else could write what we do as root."""
+    status = directory.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        raise _not_private(directory, "is a symbolic link")
+    if not stat.S_ISDIR(status.st_mode):
+        raise _not_private(directory, "is no directory")
+    if status.st_uid != os.geteuid():
+        raise _not_private(directory, f"belongs to user id {status.st_uid}")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise _not_private(directory, "is writable for others")
+
+
+def _not_private(directory: Path, why: str) -> InputError:
+    return InputError(f"state directory {directory} {why}: expected one that only root can use, set {STATE} to it")

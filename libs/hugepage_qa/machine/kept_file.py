@@ -1,0 +1,77 @@
+"""Files that a reboot does not reset, such as /etc/sysctl.d/99-hugepage-qa.conf: kept, and put back."""
+
+import base64
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.machine.durable import remove_durably, write_durably
+from hugepage_qa.machine.repair import NOTHING, Repair
+from hugepage_qa.sizes import MIB
+
+_LARGEST = 1 * MIB
+_SHOWN = 60
+
+
+@dataclass(frozen=True)
+class KeptFile:
+    """A regular file: ``content`` in base64, or None when there is no file; mode, user id and group id."""
+
+    path: str
+    content: str | None
+    mode: int = 0
+    user: int = 0
+    group: int = 0
+
+    def __str__(self) -> str:
+        if self.content is None:
+            return NOTHING
+        text = base64.b64decode(self.content).decode(errors="replace")
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
+        return f"{shown!r} (mode {self.mode:04o}, owner {self.user}:{self.group})"
+
+
+def read_kept_file(path: Path) -> KeptFile:
+    """Return the file ``path`` as it is. Raises InputError for a path that is not absolute, and for no regular file."""
+    if not path.is_absolute() or ".." in path.parts:
+        raise InputError(f"file {path}: expected an absolute path without ..")
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return KeptFile(str(path), None)
+    except OSError as error:
+        raise InputError(f"file {path}: cannot be kept ({error.strerror}): expected a regular file") from error
+    with os.fdopen(descriptor, "rb") as stream:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
+            raise InputError(f"file {path}: cannot be kept: expected a regular file of at most {_LARGEST} bytes")
+        content = base64.b64encode(stream.read()).decode()
+    return KeptFile(str(path), content, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
+
+
+def restore_file(wanted: KeptFile) -> list[Repair]:
+    """Put the file back and return what that took; empty when it is as it was."""
+    path = Path(wanted.path)
+    before = _describe(wanted)
+    if before == str(wanted):
+        return []
+    try:
+        if wanted.content is None:
+            remove_durably(path)
+        else:
+            content = base64.b64decode(wanted.content)
+            write_durably(path, content, mode=wanted.mode, owner=(wanted.user, wanted.group))
+    except OSError as error:
+        return [Repair(f"file {path}", str(wanted), before, f"{before} ({error.strerror})")]
+    return [Repair(f"file {path}", str(wanted), before, _describe(wanted))]
+
+
+def _describe(wanted: KeptFile) -> str:
+    """Return the file as it is now, in words that are the same as those of ``wanted`` only when it is the same."""
+    try:
+        found = read_kept_file(Path(wanted.path))
+    except InputError as error:
+        return str(error)
+    return str(found) if found == wanted or str(found) != str(wanted) else f"other text: {found}"

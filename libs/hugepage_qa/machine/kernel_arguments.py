@@ -1,0 +1,68 @@
+"""Kernel arguments of the entry that boots next: put back through the boot loader."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.tree import DirectoryTree
+from hugepage_qa.machine.journal import KeptArguments
+from hugepage_qa.machine.repair import Repair
+
+
+class BootLoader(Protocol):
+    """What putting back needs of a boot loader."""
+
+    @property
+    def name(self) -> str:
+        """Its name, the same at every start."""
+
+    def arguments(self) -> tuple[str, ...]:
+        """Return the arguments of the entry that boots next."""
+
+    def add(self, arguments: Sequence[str]) -> None:
+        """Append ``arguments`` in their order."""
+
+    def remove(self, arguments: Sequence[str]) -> None:
+        """Remove exactly these words, the last ones first."""
+
+
+FindBootLoader = Callable[[], BootLoader]
+
+
+def restore_arguments(kept: KeptArguments, find_boot_loader: FindBootLoader) -> list[Repair]:
+    """Remove what was not there, add what is missing, and return what that took; empty when nothing had changed.
+
+    Raises InputError when the boot loader is not the one that was kept, or does not do as told.
+    """
+    loader = find_boot_loader()
+    if loader.name != kept.loader:
+        raise InputError(f"boot loader {loader.name}: expected {kept.loader}, whose kernel arguments were kept")
+    before = loader.arguments()
+    if before == kept.arguments:
+        return []
+    if added := _without(before, kept.arguments):
+        loader.remove(added)
+    if missing := _without(kept.arguments, loader.arguments()):
+        loader.add(missing)
+    after = loader.arguments()
+    return [Repair(f"kernel arguments ({loader.name})", *map(" ".join, (kept.arguments, before, after)))]
+
+
+def still_running(kept: KeptArguments, root: Path = Path("/")) -> tuple[str, ...]:
+    """Return the huge page words that this boot was started with and that the arguments put back do not have."""
+    words = (DirectoryTree(root).read("proc/cmdline") or "").split()
+    return tuple(word for word in _without(words, kept.arguments) if "huge" in word)
+
+
+def _without(words: Sequence[str], others: Sequence[str]) -> list[str]:
+    """Return ``words`` less ``others``, each as often as it is too many; the first ones stay."""
+    spare = Counter(others)
+    left = []
+    for word in words:
+        if spare[word]:
+            spare[word] -= 1
+        else:
+            left.append(word)
+    return left

@@ -1,0 +1,164 @@
+"""The knobs of huge pages that a machine has: found by looking, read in one form, written as they were read."""
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum, auto
+from pathlib import Path
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.kernel import pools, thp
+from hugepage_qa.kernel.nodes import node_directories
+from hugepage_qa.kernel.tree import DirectoryTree, Tree
+from hugepage_qa.kernel.values import parse_integer, size_directories
+
+#: below /proc/sys; vm.nr_hugepages and vm.nr_overcommit_hugepages are second names of the default pool's files
+SYSCTLS = (
+    "vm/hugetlb_optimize_vmemmap",
+    "vm/hugetlb_shm_group",
+    "vm/hugepages_treat_as_movable",
+    "vm/movable_gigantic_pages",
+    "vm/enable_soft_offline",
+    "vm/memory_failure_early_kill",
+    "vm/memory_failure_recovery",
+    "vm/overcommit_memory",
+    # writing one of these two sets the other to 0 (overcommit_ratio_handler() in mm/util.c): the ratio, which is
+    # in use unless somebody has chosen kbytes, comes last
+    "vm/overcommit_kbytes",
+    "vm/overcommit_ratio",
+    "vm/admin_reserve_kbytes",
+    "vm/user_reserve_kbytes",
+    "vm/compaction_proactiveness",
+    "vm/compact_unevictable_allowed",
+    "vm/extfrag_threshold",
+    "vm/defrag_mode",
+    "vm/watermark_boost_factor",
+    "vm/watermark_scale_factor",
+    "vm/swappiness",
+    "vm/zone_reclaim_mode",
+    "vm/max_map_count",
+    "vm/panic_on_oom",
+    "vm/oom_kill_allocating_task",
+    "vm/unprivileged_userfaultfd",
+    "kernel/numa_balancing",
+    "kernel/shmmax",
+    "kernel/shmall",
+    "kernel/shmmni",
+    "kernel/shm_rmid_forced",
+)
+MIN_FREE = "vm/min_free_kbytes"
+
+_NR_HUGEPAGES = "nr_hugepages"
+_SYSCTL_DIRECTORY = "proc/sys"
+
+
+class Kind(IntEnum):
+    """What a knob is, in the order in which kinds are put back (see ``restore_knobs``)."""
+
+    OVERCOMMIT = auto()
+    SYSCTL = auto()
+    POOL = auto()
+    DEMOTE = auto()
+    THP = auto()
+    MIN_FREE = auto()
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One writable file; ``path`` is relative to the root, ``size`` the bytes of a page where it belongs to a pool."""
+
+    kind: Kind
+    path: str
+    size: int = 0
+
+    @property
+    def name(self) -> str:
+        """What people call it: ``node0/hugepages-2048kB/nr_hugepages``, ``vm/swappiness``."""
+        for directory in (pools.DIRECTORY, _SYSCTL_DIRECTORY, Path(thp.DIRECTORY).parent.as_posix()):
+            if self.path.startswith(f"{directory}/"):
+                return self.path.removeprefix(f"{directory}/")
+        return self.path.removeprefix("sys/devices/system/node/").replace("/hugepages/", "/")
+
+    def read(self, tree: Tree) -> str | None:
+        """Return the value, None where it cannot be read: of ``always [madvise] never`` the word in brackets.
+
+        A pool reads as its persistent pages: ``nr_hugepages`` counts surplus pages too, but what is written to it is
+        the number without them (set_max_huge_pages() in mm/hugetlb.c). Raises InputError for a count that is none.
+        """
+        text = tree.read(self.path)
+        if text is None:
+            return None
+        if self.kind is Kind.POOL:
+            return str(parse_integer(text, self.path) - _surplus(tree, self.path))
+        return _selected(text.strip(), self.path)
+
+    def write(self, root: Path, value: str) -> None:
+        """Write ``value``. Raises OSError as the kernel refuses it."""
+        descriptor = os.open(root / self.path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, f"{value}\n".encode())
+        finally:
+            os.close(descriptor)
+
+
+def find_knobs(root: Path = Path("/")) -> tuple[Knob, ...]:
+    """Return the knobs that the machine below ``root`` has. Raises InputError for a directory of an unknown form."""
+    return tuple(
+        knob
+        for knob in (*_pool_knobs(DirectoryTree(root)), *_thp_knobs(DirectoryTree(root)), *_sysctl_knobs())
+        if _is_knob(root / knob.path)
+    )
+
+
+def read_knobs(root: Path = Path("/")) -> Mapping[Knob, str]:
+    """Return the value of each knob of the machine below ``root``; those that have none are left out."""
+    tree = DirectoryTree(root)
+    values = {knob: knob.read(tree) for knob in find_knobs(root)}
+    return {knob: value for knob, value in values.items() if value is not None}
+
+
+def _pool_knobs(tree: Tree) -> Iterator[Knob]:
+    nodes = [f"{path}/hugepages" for path in node_directories(tree).values()]
+    nodes = [directory for directory in nodes if size_directories(tree, directory)]
+    # the machine's own file spreads pages over the nodes as the kernel likes; a kernel without NUMA has no other
+    for directory in nodes or [pools.DIRECTORY]:
+        for size, path in size_directories(tree, directory).items():
+            yield Knob(Kind.POOL, f"{path}/{_NR_HUGEPAGES}", size)
+    for size, path in size_directories(tree, pools.DIRECTORY).items():
+        yield Knob(Kind.OVERCOMMIT, f"{path}/nr_overcommit_hugepages", size)
+        yield Knob(Kind.DEMOTE, f"{path}/demote_size", size)
+
+
+def _thp_knobs(tree: Tree) -> Iterator[Knob]:
+    sizes = size_directories(tree, thp.DIRECTORY).values()
+    for directory in (thp.DIRECTORY, f"{thp.DIRECTORY}/khugepaged", *sizes):
+        for name in tree.names(directory):
+            yield Knob(Kind.THP, f"{directory}/{name}")
+
+
+def _sysctl_knobs() -> Iterator[Knob]:
+    for name in SYSCTLS:
+        yield Knob(Kind.SYSCTL, f"{_SYSCTL_DIRECTORY}/{name}")
+    yield Knob(Kind.MIN_FREE, f"{_SYSCTL_DIRECTORY}/{MIN_FREE}")
+
+
+def _is_knob(path: Path) -> bool:
+    """Tell a file that can be read and written from a counter and from a command such as ``demote``."""
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISREG(mode) and bool(mode & stat.S_IRUSR) and bool(mode & stat.S_IWUSR)
+
+
+def _surplus(tree: Tree, path: str) -> int:
+    surplus = path.removesuffix(_NR_HUGEPAGES) + "surplus_hugepages"
+    return parse_integer(tree.read(surplus) or "0", surplus)
+
+
+def _selected(text: str, path: str) -> str:
+    try:
+        return thp.parse_selection(text, path).selected
+    except InputError:
+        return text

@@ -1,0 +1,131 @@
+"""What a run left behind: its processes, mounts, cgroups, System V segments and directories, removed in this order."""
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from hugepage_qa.kernel.mounts import Mount, read_mounts
+from hugepage_qa.kernel.sysvipc import Segment
+from hugepage_qa.kernel.tree import DirectoryTree
+from hugepage_qa.machine import libc
+from hugepage_qa.machine.cgroups import find_cgroups, remove_cgroup
+from hugepage_qa.machine.marks import PREFIX
+from hugepage_qa.machine.processes import find_processes, kill_and_wait
+from hugepage_qa.machine.repair import NOTHING, Repair
+from hugepage_qa.machine.state import find_segments
+
+#: where runs mount
+RUN_DIRECTORY = "run"
+
+# a mount stays busy for a moment after its last process has gone
+_ATTEMPTS = 50
+_PAUSE_SECONDS = 0.02
+# each round finds what the killed ones had forked meanwhile
+_ROUNDS = 100
+
+
+def end_processes(run_id: str) -> list[Repair]:
+    """Kill the processes that carry ``run_id`` and wait until they have given back their memory."""
+    found: dict[int, str] = {}
+    left: set[int] = set()
+    for _ in range(_ROUNDS):
+        new = {pid: name for pid, name in find_processes(run_id).items() if pid not in left}
+        if not new:
+            break
+        found |= new
+        left |= kill_and_wait(new)
+    return [
+        _removal(f"process {pid} ({name})", "running", "running" if pid in left else None)
+        for pid, name in found.items()
+    ]
+
+
+def remove_mounts(saved: Sequence[Mount], directories: Iterable[str], root: Path = Path("/")) -> list[Repair]:
+    """Unmount what is mounted below ``directories`` or /run/hugepage-qa-* and is not among the mounts ``saved``."""
+    spare = Counter(mount.point for mount in saved)
+    ours = []
+    for mount in read_mounts(DirectoryTree(root)):
+        if spare[mount.point]:
+            spare[mount.point] -= 1
+        elif is_ours(mount.point, directories):
+            ours.append(mount)
+    # what was mounted last may lie on top of the others
+    return [_remove_mount(mount, root) for mount in reversed(ours)]
+
+
+def is_ours(point: str, directories: Iterable[str]) -> bool:
+    """Tell whether ``point`` is one of ``directories`` or /run/hugepage-qa-*, or lies below one."""
+    path = Path(point)
+    return point.startswith(f"/{RUN_DIRECTORY}/{PREFIX}") or any(path.is_relative_to(other) for other in directories)
+
+
+def remove_cgroups(saved: Sequence[str], root: Path = Path("/")) -> list[Repair]:
+    """Remove our cgroups that are not among ``saved``, with all that runs in them."""
+    return [
+        _remove(f"cgroup {name}", "a directory", partial(remove_cgroup, root / name.lstrip("/")))
+        for name in sorted(set(find_cgroups(root)) - set(saved))
+    ]
+
+
+def remove_segments(saved: Sequence[Segment], root: Path = Path("/")) -> list[Repair]:
+    """Remove the System V segments with our prefix that are not among ``saved``."""
+    return [
+        _remove(_name(segment), f"segment {segment.identifier}", partial(libc.remove_segment, segment.identifier))
+        for segment in find_segments(root)
+        if segment not in saved
+    ]
+
+
+def remove_directories(directories: Iterable[str], root: Path = Path("/")) -> list[Repair]:
+    """Remove ``directories`` with what is in them, but never what is still mounted below one."""
+    repairs = []
+    for name in directories:
+        path = root / name.lstrip("/")
+        if not path.is_symlink() and path.is_dir():
+            repairs.append(_remove_directory(name, path, root))
+    return repairs
+
+
+def _remove_directory(name: str, path: Path, root: Path) -> Repair:
+    subject = f"directory {name}"
+    mounted = [mount.point for mount in read_mounts(DirectoryTree(root)) if is_below(mount.point, name)]
+    if mounted:
+        return Repair(subject, NOTHING, "a directory", f"{mounted[-1]} mounted in it")
+    return _remove(subject, "a directory", partial(shutil.rmtree, path))
+
+
+def is_below(point: str, directory: str) -> bool:
+    """Tell whether ``point`` is ``directory`` or lies below it."""
+    return Path(point).is_relative_to(directory)
+
+
+def _remove_mount(mount: Mount, root: Path) -> Repair:
+    def unmount() -> None:
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(OSError):
+                libc.unmount(str(root / mount.point.lstrip("/")))
+                return
+            time.sleep(_PAUSE_SECONDS)
+        libc.unmount(str(root / mount.point.lstrip("/")))
+
+    return _remove(f"mount {mount.point}", f"{mount.type} {mount.options}", unmount)
+
+
+def _remove(subject: str, before: str, removal: Callable[[], None]) -> Repair:
+    try:
+        removal()
+    except OSError as error:
+        return Repair(subject, NOTHING, before, f"{before} ({error.strerror})")
+    return Repair(subject, NOTHING, before, NOTHING)
+
+
+def _name(segment: Segment) -> str:
+    return f"shared memory 0x{segment.key:08x}"
+
+
+def _removal(subject: str, before: str, left: str | None) -> Repair:
+    return Repair(subject, NOTHING, before, left or NOTHING)

@@ -1,0 +1,26 @@
+"""System calls that Python has no function for."""
+
+import ctypes
+import os
+
+# linux/fs.h, linux/ipc.h
+_UMOUNT_NOFOLLOW = 8
+_IPC_RMID = 0
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def unmount(point: str) -> None:
+    """Unmount what is mounted last on ``point``, which must be no symbolic link (umount2(2)). Raises OSError."""
+    _check(_LIBC.umount2(os.fsencode(point), _UMOUNT_NOFOLLOW), point)
+
+
+def remove_segment(identifier: int) -> None:
+    """Remove a System V shared memory segment; it goes when the last process detaches (shmctl(2)). Raises OSError."""
+    _check(_LIBC.shmctl(identifier, _IPC_RMID, None), f"segment {identifier}")
+
+
+def _check(result: int, subject: str) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), subject)

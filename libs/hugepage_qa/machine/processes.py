@@ -1,0 +1,73 @@
+"""The processes that a run has started: found by the run id in their environment, and ended."""
+
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from hugepage_qa.machine.marks import RUN
+
+# a process that sits in the kernel, giving back gigantic pages for example, takes its time
+_DEADLINE_SECONDS = 30.0
+
+
+def find_processes(run_id: str) -> dict[int, str]:
+    """Return number and name of the processes that carry ``run_id``, without us and our ancestors.
+
+    The kernel shows the environment that a program was started with: a child that was forked, and has not started a
+    program since, is not found unless its parent carried the run id already.
+    """
+    wanted = f"{RUN}={run_id}".encode()
+    spared = set(_ancestors(os.getpid()))
+    numbers = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    return {pid: _name(pid) for pid in numbers if pid not in spared and wanted in _environment(pid)}
+
+
+def kill_and_wait(pids: Iterable[int]) -> set[int]:
+    """Kill the processes ``pids`` and return those that have not ended in time."""
+    deadline = time.monotonic() + _DEADLINE_SECONDS
+    with ExitStack() as opened:
+        descriptors = {}
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                # a descriptor means this process for ever, while a number is given to another one
+                descriptor = os.pidfd_open(pid)
+                opened.callback(os.close, descriptor)
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                descriptors[descriptor] = pid
+        return {pid for descriptor, pid in descriptors.items() if not _has_ended(descriptor, deadline)}
+
+
+def _has_ended(descriptor: int, deadline: float) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(max(0, deadline - time.monotonic()) * 1000))
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    """Yield ``pid``, its parent, and so on."""
+    while pid > 0:
+        yield pid
+        try:
+            text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return
+        # the name in parentheses can hold spaces and parentheses itself
+        pid = int(text.rpartition(")")[2].split()[1])
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # it has ended, or belongs to somebody else
+        return []
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,176 @@
+"""A machine under test is always put back: after success, failure, exceptions, signals, and at the next start."""
+
+import os
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.machine.journal import Journal, Record, find_journal, read_boot_id
+from hugepage_qa.machine.kernel_arguments import BootLoader, FindBootLoader
+from hugepage_qa.machine.leftovers import RUN_DIRECTORY
+from hugepage_qa.machine.marks import PREFIX, RUN
+from hugepage_qa.machine.repair import Repair
+from hugepage_qa.machine.restore import Restoration, restore
+from hugepage_qa.machine.run_lock import Holder, hold_run_lock
+from hugepage_qa.machine.state import MachineState
+from hugepage_qa.machine.stop_signals import StopSignals
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Protection:
+    """A machine that may be changed now.
+
+    ``resumed`` tells that the run goes on after a reboot that it has asked for. ``scratch`` is a directory for
+    mounts and small files (in memory), gone afterwards. After the body, ``unrestored`` holds what could not be put
+    back: subject, value ``wanted``, and value found (``after``).
+    """
+
+    journal: Journal
+    run_id: str
+    scratch: Path
+    resumed: bool
+    unrestored: tuple[Repair, ...] = field(default=())
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What every process of the run must have in its environment; those that we start here have it already."""
+        return {RUN: self.run_id}
+
+
+def say_on_stderr(line: str) -> None:
+    """Print ``line`` on standard error."""
+    sys.stderr.write(f"{line}\n")
+
+
+def this_boot_loader() -> BootLoader:
+    """Return the boot loader of this machine. Raises InputError when it is not known."""
+    from hugepage_qa.machine.boot_loader import find_boot_loader  # noqa: PLC0415 - may not be there
+
+    loader: BootLoader = find_boot_loader()
+    return loader
+
+
+@contextmanager
+def protected_machine(
+    purpose: str,
+    *,
+    token: str | None = None,
+    root: Path = Path("/"),
+    find_boot_loader: FindBootLoader = this_boot_loader,
+    say: Say = say_on_stderr,
+) -> Iterator[Protection]:
+    """Save the machine, let the body change it, and put it back, whatever ends the body.
+
+    ``purpose`` is one line for whoever finds the journal. A journal that a killed run has left is put back first,
+    but with the ``token`` of its ``expect_reboot``, after one reboot, the run goes on instead. When the body has
+    called ``expect_reboot``, the machine is left as it is at the end.
+
+    SIGINT, SIGTERM and SIGHUP end the body and wait for the putting back; SIGKILL leaves that to the next start.
+    Call it in the main thread. Raises InputError, before anything is changed, when we are not root, when another run
+    has the machine, and when the journal cannot be written or read.
+    """
+    require_root("changing a machine")
+    with StopSignals() as signals, hold_run_lock(root) as holder:
+        protection = _begin(purpose, token, holder, root, find_boot_loader, say)
+        try:
+            with signals.let_through(), _exported(protection.environment):
+                yield protection
+        finally:
+            protection.unrestored = _end(protection.journal, root, find_boot_loader, say)
+
+
+def put_back(
+    journal: Journal, root: Path = Path("/"), find_boot_loader: FindBootLoader = this_boot_loader
+) -> tuple[Record, Restoration] | None:
+    """Put back what ``journal`` says; None when there is none. Hold the run lock. Raises InputError."""
+    record = journal.read()
+    return None if record is None else (record, restore(journal, record, find_boot_loader, root))
+
+
+def new_record(purpose: str, holder: Holder, root: Path = Path("/")) -> Record:
+    """Return a record of the machine as it is now. Raises InputError for a kernel file of an unknown form."""
+    run_id = secrets.token_hex(8)
+    return Record(
+        run_id=run_id,
+        purpose=" ".join(purpose.split()),
+        holder=holder,
+        boot_id=read_boot_id(root),
+        state=MachineState.read(root),
+        scratch=(f"/{RUN_DIRECTORY}/{PREFIX}{run_id}",),
+    )
+
+
+def require_root(what: str) -> None:
+    """Raise InputError, which names ``what``, unless we are root."""
+    if os.geteuid() != 0:
+        raise InputError(f"{what}: expected to be root, found user id {os.geteuid()}: use sudo")
+
+
+def _begin(
+    purpose: str, token: str | None, holder: Holder, root: Path, find_boot_loader: FindBootLoader, say: Say
+) -> Protection:
+    journal = find_journal(root)
+    old = journal.read()
+    resumed = old is not None and _goes_on(old, token, root)
+    if old is not None and not resumed:
+        say(f"the run {old.run_id} ({old.purpose}; {old.holder}) did not put the machine back: doing that now")
+        _tell(restore(journal, old, find_boot_loader, root), say)
+        # None when all is back; else the new run tries again at its end
+        old = journal.read()
+    record = new_record(purpose, holder, root)
+    journal.begin(record if old is None else _carry_on(old, record))
+    run_id = record.run_id if old is None else old.run_id
+    scratch = root / RUN_DIRECTORY / f"{PREFIX}{run_id}"
+    scratch.mkdir(mode=0o700, exist_ok=True)
+    return Protection(journal, run_id, scratch, resumed)
+
+
+def _goes_on(record: Record, token: str | None, root: Path) -> bool:
+    expected = record.expected_reboot
+    return expected is not None and expected.token == token and is_first_boot_since(record, read_boot_id(root))
+
+
+def is_first_boot_since(record: Record, boot_id: str) -> bool:
+    """Tell whether ``boot_id`` is the boot right after that of ``record``, as far as boots were seen."""
+    expected = record.expected_reboot
+    return expected is not None and boot_id != record.boot_id and expected.arrived in (None, boot_id)
+
+
+def _carry_on(old: Record, new: Record) -> Record:
+    """Return ``old`` for the run that goes on with it: what a reboot has reset is as in ``new``."""
+    state = old.state if old.boot_id == new.boot_id else new.state
+    return replace(old, holder=new.holder, boot_id=new.boot_id, state=state, expected_reboot=None)
+
+
+def _end(journal: Journal, root: Path, find_boot_loader: FindBootLoader, say: Say) -> tuple[Repair, ...]:
+    record = journal.read()
+    if record is None or record.expected_reboot is not None:
+        return ()
+    restoration = restore(journal, record, find_boot_loader, root)
+    _tell(Restoration(restoration.unrestored, ()), say)
+    return restoration.unrestored
+
+
+def _tell(restoration: Restoration, say: Say) -> None:
+    for line in (*restoration.repairs, *restoration.notices):
+        say(str(line))
+
+
+@contextmanager
+def _exported(environment: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,115 @@
+"""Put a machine back to what its journal says, and tell what that took and what could not be done."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from hugepage_qa.kernel.mounts import Mount, read_mounts
+from hugepage_qa.kernel.tree import DirectoryTree
+from hugepage_qa.machine.cgroups import read_subtree_control, write_subtree_control
+from hugepage_qa.machine.journal import Journal, Record, read_boot_id
+from hugepage_qa.machine.kept_file import restore_file
+from hugepage_qa.machine.kernel_arguments import FindBootLoader, restore_arguments, still_running
+from hugepage_qa.machine.leftovers import (
+    end_processes,
+    remove_cgroups,
+    remove_directories,
+    remove_mounts,
+    remove_segments,
+)
+from hugepage_qa.machine.repair import NOTHING, Repair, unrestored
+from hugepage_qa.machine.restore_knobs import restore_knobs
+
+_MEMORY_FILESYSTEMS = ("hugetlbfs", "tmpfs")
+
+
+@dataclass(frozen=True)
+class Restoration:
+    """What putting back took: a repair for each subject that was not as saved, and ``notices`` for people."""
+
+    repairs: tuple[Repair, ...]
+    notices: tuple[str, ...]
+
+    @property
+    def unrestored(self) -> tuple[Repair, ...]:
+        """What is still not as saved."""
+        return unrestored(self.repairs)
+
+
+def restore(journal: Journal, record: Record, find_boot_loader: FindBootLoader, root: Path = Path("/")) -> Restoration:
+    """Put the machine below ``root`` back to ``record``, and remove the journal when all is back.
+
+    After a reboot only what it does not reset is put back: files, kernel arguments, directories.
+    What fails is among the repairs and keeps the rest from nothing. Raises InputError when the journal cannot go.
+    """
+    steps = [
+        *(_run_time_steps(record, root) if record.boot_id == read_boot_id(root) else ()),
+        ("directories", partial(remove_directories, record.scratch, root)),
+        *((f"file {file.path}", partial(restore_file, file)) for file in record.files),
+        *_argument_steps(record, find_boot_loader),
+    ]
+    restoration = Restoration(
+        tuple(repair for name, step in steps for repair in _attempt(name, step)), tuple(_notices(record, root))
+    )
+    if not restoration.unrestored:
+        journal.remove()
+    return restoration
+
+
+_Step = tuple[str, Callable[[], list[Repair]]]
+
+
+def _run_time_steps(record: Record, root: Path) -> Iterator[_Step]:
+    state = record.state
+    # pages come free only when nothing holds them any more: knobs are last
+    yield "processes", partial(end_processes, record.run_id)
+    yield "mounts", partial(remove_mounts, state.mounts, record.scratch, root)
+    yield "mounts", partial(_changed_mounts, state.mounts, root)
+    yield "cgroups", partial(remove_cgroups, state.cgroups, root)
+    for point, wanted in state.subtree_control.items():
+        yield f"controllers of {point}", partial(_restore_controllers, point, wanted, root)
+    yield "shared memory", partial(remove_segments, state.segments, root)
+    yield "knobs", partial(restore_knobs, state.knobs, root)
+
+
+def _argument_steps(record: Record, find_boot_loader: FindBootLoader) -> Iterator[_Step]:
+    kept = record.arguments
+    if kept is not None:
+        yield "kernel arguments", partial(restore_arguments, kept, find_boot_loader)
+
+
+def _attempt(name: str, step: Callable[[], list[Repair]]) -> list[Repair]:
+    """Run one step; whatever is wrong with it must not keep the others from being done."""
+    try:
+        return step()
+    except Exception as error:
+        return [Repair(name, "as saved", "not known", f"{type(error).__name__}: {error}")]
+
+
+def _changed_mounts(saved: tuple[Mount, ...], root: Path) -> list[Repair]:
+    """Return the mounts of memory file systems that were there and are gone or have other options now."""
+    found = {mount.point: f"{mount.type} {mount.options}" for mount in read_mounts(DirectoryTree(root))}
+    wanted = {mount.point: f"{mount.type} {mount.options}" for mount in saved}
+    types = {mount.point: mount.type for mount in saved}
+    return [
+        Repair(f"mount {point}", wanted[point], found.get(point, NOTHING), found.get(point, NOTHING))
+        for point in wanted
+        if types[point] in _MEMORY_FILESYSTEMS and found.get(point) != wanted[point]
+    ]
+
+
+def _restore_controllers(point: str, wanted: str, root: Path) -> list[Repair]:
+    before = read_subtree_control(root).get(point, NOTHING)
+    if before == wanted:
+        return []
+    write_subtree_control(point, wanted, root)
+    after = read_subtree_control(root).get(point, NOTHING)
+    return [Repair(f"controllers of {point}", wanted, before, after)]
+
+
+def _notices(record: Record, root: Path) -> Iterator[str]:
+    if record.boot_id != read_boot_id(root):
+        yield "the machine was booted since: its pools and knobs are those of the boot"
+    if record.arguments is not None and (words := still_running(record.arguments, root)):
+        yield f"this boot was started with {' '.join(words)}: the next one will not be"

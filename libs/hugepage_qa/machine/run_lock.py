@@ -1,0 +1,104 @@
+"""One run at a time: the lock on the machine, which names its holder."""
+
+import fcntl
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+
+from hugepage_qa.errors import InputError
+
+#: below the root directory; only root may write there, and it is empty after a boot
+LOCK = "run/hugepage-qa.lock"
+
+_LONGEST_DESCRIPTION = 4096
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who changes the machine: process, command line, and since when (ISO 8601)."""
+
+    pid: int
+    command: str
+    since: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} ({self.command}) since {self.since}"
+
+
+def this_process() -> Holder:
+    """Return us as a holder, from now on."""
+    return Holder(os.getpid(), shlex.join(sys.orig_argv), datetime.now().astimezone().isoformat(timespec="seconds"))
+
+
+@contextmanager
+def hold_run_lock(root: Path = Path("/")) -> Iterator[Holder]:
+    """Hold the lock of the machine whose files lie below ``root``.
+
+    The kernel frees it when we end, however that happens (flock(2)); programs that we start do not inherit it.
+    Raises InputError, which names the holder, when another run has it.
+    """
+    path = root / LOCK
+    descriptor = _lock(path)
+    holder = this_process()
+    try:
+        os.pwrite(descriptor, json.dumps(asdict(holder)).encode(), 0)
+        yield holder
+    finally:
+        # while we still hold it: whoever opened it meanwhile sees that the name is gone, and starts again
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def read_holder(root: Path = Path("/")) -> str | None:
+    """Return who holds the lock, in words, or None when it is free. Raises OSError when that cannot be seen."""
+    try:
+        descriptor = os.open(root / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _describe(descriptor)
+    else:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _lock(path: Path) -> int:
+    """Return a descriptor of the locked file ``path``, empty."""
+    while True:
+        descriptor = _open(path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _describe(descriptor)
+            os.close(descriptor)
+            raise InputError(f"this machine is in use by {holder}: wait until it ends") from None
+        # the run before us may have removed the file between our two calls: then our lock is on no name
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), path.lstat()):
+                os.ftruncate(descriptor, 0)
+                return descriptor
+        os.close(descriptor)
+
+
+def _open(path: Path) -> int:
+    try:
+        # nobody else may open it: whoever can open it can lock it
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise InputError(f"lock file {path}: cannot be opened ({error.strerror}): expected to be root") from error
+
+
+def _describe(descriptor: int) -> str:
+    try:
+        return str(Holder(**json.loads(os.pread(descriptor, _LONGEST_DESCRIPTION, 0))))
+    except (ValueError, TypeError):  # it is being written
+        return "another run"

@@ -50,9 +50,9 @@ class Host:
         """Write ``text`` to a kernel file in one write. Raises OSError with what the kernel answers."""
         self._backend.perform("write", [path, text])
 
-    def mount(self, options: str) -> str:
-        """Mount a hugetlbfs in a new directory and return the absolute path of it. Raises OSError."""
-        point: str = self._backend.perform("mount", [options])
+    def mount(self, options: str, file_system: str = "hugetlbfs") -> str:
+        """Mount a new ``file_system`` in a new directory and return the absolute path of it. Raises OSError."""
+        point: str = self._backend.perform("mount", [options, file_system])
         return point
 
     def unmount(self, point: str) -> None:

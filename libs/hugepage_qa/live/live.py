@@ -17,6 +17,7 @@ from hugepage_qa.kernel.values import size_name
 from hugepage_qa.live.host import Host, ObservedTree
 from hugepage_qa.live.memory import Memory
 from hugepage_qa.live.pool_view import Counters, PoolView, read_pool_view
+from hugepage_qa.machine.knobs import Kind, Knob
 from hugepage_qa.model.compare import Difference
 from hugepage_qa.model.rules import HUGETLB_DOC, Rule
 from hugepage_qa.sizes import MIB, format_size
@@ -37,6 +38,7 @@ _MARGIN = 256 * MIB
 _ATTEMPTS = 3
 
 _COUNTERS = ("nr", "free", "resv", "surplus")
+_OURS = Path(__file__).parent
 
 
 class CannotRun(Exception):
@@ -135,12 +137,27 @@ class Live:
         """Let the pool grow by ``pages`` surplus pages. Raises OSError (EINVAL for gigantic pages before 6.18)."""
         self.host.write(self.pool_file("nr_overcommit_hugepages"), f"{pages}")
 
+    def set_knob(self, path: str, value: str) -> None:
+        """Write ``value`` to a file such as ``proc/sys/vm/hugetlb_shm_group`` until the case ends.
+
+        Raises CannotRun where the kernel has no such file, OSError when it refuses the value.
+        """
+        before = Knob(Kind.SYSCTL, path).read(self.host)
+        if before is None:
+            raise CannotRun(f"this kernel has no /{path}")
+        self._stack.callback(self.host.write, path, before)
+        self.host.write(path, value)
+
+    def of_size(self, size: int) -> "Live":
+        """Return the pool of another page size for this case; what was available in it is put aside, too."""
+        other = Live(self.host, size, self._rule, self._stack)
+        other.differences = self.differences
+        other.put_aside()
+        return other
+
     def _reserved(self, node: int | None) -> int:
-        view = read_pool_view(self.host)
-        now, base = view.pools[self.size], self._base
-        if node is not None:
-            now, base = view.nodes[node][self.size], self._before.nodes[node][self.size]
-        return (now.nr - now.surplus) - (base.nr - base.surplus)
+        pool = self._above_base(read_pool_view(self.host), node)
+        return pool.nr - pool.surplus
 
     def _make_room(self) -> None:
         """Drop clean caches and compact, as an administrator would (Documentation/admin-guide/sysctl/vm.rst)."""
@@ -218,17 +235,21 @@ class Live:
 
     # --- judging ---
 
-    def pool(self) -> Counters:
+    def pool(self, node: int | None = None) -> Counters:
         """Return the counters now, above the base: for what a case decides by, not for what it judges."""
-        return self._above_base(read_pool_view(self.host))
+        return self._above_base(read_pool_view(self.host), node)
 
-    def expect_pool(self, *, nr: int, free: int, resv: int = 0, surplus: int = 0) -> None:
-        """Expect these counters, above the base, and that every place that shows a pool shows the same."""
+    def expect_pool(self, *, nr: int, free: int, resv: int = 0, surplus: int = 0, node: int | None = None) -> None:
+        """Expect these counters, above the base, and that every place that shows a pool shows the same.
+
+        With a node they are those of the node, which knows nothing of reservations.
+        """
         view = read_pool_view(ObservedTree(self.host))
         self.differences += view.disagreements()
-        found, expected = self._above_base(view), Counters(nr, free, resv, surplus)
+        found, expected = self._above_base(view, node), Counters(nr, free, resv, surplus)
+        where = size_name(self.size) if node is None else f"node{node}/{size_name(self.size)}"
         for name in _COUNTERS:
-            self._compare(f"{size_name(self.size)} {name}", getattr(expected, name), getattr(found, name))
+            self._compare(f"{where} {name}", getattr(expected, name), getattr(found, name))
 
     def expect(self, subject: str, expected: object, found: object) -> None:
         """Expect ``found`` to be ``expected``."""
@@ -252,13 +273,15 @@ class Live:
         else:
             self._compare("signal", number.name, "none")
 
-    def _above_base(self, view: PoolView) -> Counters:
-        now = view.pools[self.size]
-        return Counters(*(getattr(now, name) - getattr(self._base, name) for name in _COUNTERS))
+    def _above_base(self, view: PoolView, node: int | None) -> Counters:
+        now, base = view.pools[self.size], self._base
+        if node is not None:
+            now, base = view.nodes[node][self.size], self._before.nodes[node][self.size]
+        return Counters(*(getattr(now, name) - getattr(base, name) for name in _COUNTERS))
 
     def _compare(self, subject: str, expected: object, found: object) -> None:
         if expected != found:
-            # the line of the case, two calls up
-            line = traceback.extract_stack(limit=3)[0]
+            # the line of the case is the last one that is not ours
+            line = next(at for at in reversed(traceback.extract_stack()) if Path(at.filename).parent != _OURS)
             where = f"{subject} at {Path(line.filename).name}:{line.lineno}"
             self.differences.append(Difference(where, self._rule, str(expected), str(found)))

@@ -48,10 +48,10 @@ class RealMachine:
         """Carry out ``operation``."""
         return self._operations[operation](*arguments)
 
-    def _mount(self, options: str) -> str:
-        point = tempfile.mkdtemp(prefix="hugetlbfs-", dir=self._scratch)
+    def _mount(self, options: str, file_system: str) -> str:
+        point = tempfile.mkdtemp(prefix=f"{file_system}-", dir=self._scratch)
         try:
-            _mount_hugetlbfs(point, options)
+            _mount(point, options, file_system)
         except OSError:
             Path(point).rmdir()
             raise
@@ -88,10 +88,10 @@ def _write(path: str, text: str) -> None:
         os.close(descriptor)
 
 
-def _mount_hugetlbfs(point: str, options: str) -> None:
-    if _LIBC.mount(b"hugepage-qa", point.encode(), b"hugetlbfs", 0, options.encode()) != 0:
+def _mount(point: str, options: str, file_system: str) -> None:
+    if _LIBC.mount(b"hugepage-qa", point.encode(), file_system.encode(), 0, options.encode()) != 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"mount hugetlbfs with {options!r}: {os.strerror(number)}")
+        raise OSError(number, f"mount {file_system} with {options!r}: {os.strerror(number)}")
 
 
 def _unmount(point: str) -> None:

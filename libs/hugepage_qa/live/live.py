@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hugepage_qa.actor.process import Actor, Fault
 from hugepage_qa.kernel.meminfo import parse_meminfo
@@ -272,6 +272,10 @@ class Live:
             self._compare("signal", number.name, fault.signal.name)
         else:
             self._compare("signal", number.name, "none")
+
+    def fail(self, subject: str, expected: object, found: object) -> NoReturn:
+        """End the case, which makes no sense after this difference: raises Failed."""
+        raise Failed(Difference(subject, self._rule, str(expected), str(found)))
 
     def _above_base(self, view: PoolView, node: int | None) -> Counters:
         now, base = view.pools[self.size], self._base

@@ -3,6 +3,9 @@
 from typing import TYPE_CHECKING
 
 from hugepage_qa.actor.process import Actor
+from hugepage_qa.kernel.numa_maps import NumaMapping, read_numa_maps
+from hugepage_qa.kernel.smaps import MemoryMapping, read_smaps
+from hugepage_qa.live.host import ObservedTree
 
 if TYPE_CHECKING:
     from hugepage_qa.live.live import Live
@@ -61,3 +64,18 @@ class Memory:
         """Unmap ``pages`` pages from ``first`` on, by default all. Raises OSError."""
         count = self.pages - first if pages is None else pages
         self.actor.call("munmap", self.at(first), count * self.size)
+
+    def smaps(self, page: int = 0) -> MemoryMapping:
+        """Return what /proc/PID/smaps shows of the mapping with a page. Raises Failed where it shows none."""
+        for mapping in read_smaps(ObservedTree(self._live.host), self.actor.pid) or ():
+            if mapping.start <= self.at(page) < mapping.end:
+                return mapping
+        self._live.fail(f"/proc/{self.actor.pid}/smaps", f"a mapping at {self.at(page):#x}", "none")
+
+    def numa_maps(self, page: int = 0) -> NumaMapping:
+        """Return what /proc/PID/numa_maps shows of the mapping with a page. Raises Failed where it shows none."""
+        mappings = read_numa_maps(ObservedTree(self._live.host), self.actor.pid) or ()
+        below = [mapping for mapping in mappings if mapping.start <= self.at(page)]
+        if below:
+            return below[-1]
+        self._live.fail(f"/proc/{self.actor.pid}/numa_maps", f"a mapping at {self.at(page):#x}", "none")

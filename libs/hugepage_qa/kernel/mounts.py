@@ -25,6 +25,10 @@ class Mount:
     type: str
     options: str
 
+    def option(self, name: str) -> str | None:
+        """Return the value of the option ``name``, empty for one without a value, None where it is not shown."""
+        return dict(option.partition("=")[::2] for option in self.options.split(",")).get(name)
+
 
 def read_mounts(tree: Tree) -> tuple[Mount, ...]:
     """Return the mounts in the order in which they were made. Raises InputError for a malformed line."""
@@ -33,17 +37,21 @@ def read_mounts(tree: Tree) -> tuple[Mount, ...]:
 
 
 def read_tmpfs_huge(tree: Tree) -> str | None:
-    """Return the huge= policy of the tmpfs on /tmp; ``never`` without the option, None without such a mount.
-
-    shmem_show_options() in mm/shmem.c prints the option unless it is ``never``.
-    """
+    """Return the huge= policy of the tmpfs on /tmp; None without such a mount."""
     policy = None
     for line in (tree.read("proc/mounts") or "").splitlines():
         fields = line.split(" ")
         if len(fields) >= _FIELDS and fields[1:3] == [TMPFS, "tmpfs"]:
-            options = dict(option.partition("=")[::2] for option in fields[3].split(","))
-            policy = options.get("huge", "never")
+            policy = huge_policy(Mount(*fields[1:4]))
     return policy
+
+
+def huge_policy(tmpfs: Mount) -> str:
+    """Return the huge= policy of a mounted tmpfs.
+
+    shmem_show_options() in mm/shmem.c prints the option unless it is ``never``.
+    """
+    return tmpfs.option("huge") or "never"
 
 
 def _parse(line: str, number: int) -> Mount:

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from hugepage_qa.kernel.mounts import read_mounts
@@ -12,6 +13,7 @@ from hugepage_qa.machine.marks import PREFIX
 from hugepage_qa.machine.processes import kill_and_wait
 
 _SUBTREE_CONTROL = "cgroup.subtree_control"
+_CONTROLLER = "hugetlb"
 # a cgroup stays busy for a moment after its last process has gone
 _ATTEMPTS = 50
 _PAUSE_SECONDS = 0.02
@@ -25,26 +27,24 @@ def find_cgroups(root: Path = Path("/")) -> tuple[str, ...]:
 def remove_cgroup(path: Path) -> None:
     """Kill the processes in the cgroup ``path`` and below, and remove it. Raises OSError when it stays."""
     for directory, _, _ in os.walk(path, topdown=False):
-        kill_and_wait(_processes(Path(directory)))
+        kill_and_wait(_processes(Path(directory)), partial(_is_in, Path(directory)))
         _remove(Path(directory))
 
 
-def read_subtree_control(root: Path = Path("/")) -> dict[str, str]:
-    """Return for each mounted version 2 hierarchy the controllers that its root hands down, space separated."""
+def read_hugetlb_control(root: Path = Path("/")) -> dict[str, bool]:
+    """Return for each mounted version 2 hierarchy whether its root hands down the controller hugetlb.
+
+    The other controllers are systemd's, which hands them down whenever a service asks for one.
+    """
     tree = DirectoryTree(root)
     found = {point: tree.read(_control_file(point)) for point in _hierarchies(root, "cgroup2")}
-    return {point: " ".join(sorted(text.split())) for point, text in found.items() if text is not None}
+    return {point: _CONTROLLER in text.split() for point, text in found.items() if text is not None}
 
 
-def write_subtree_control(point: str, wanted: str, root: Path = Path("/")) -> None:
-    """Have the root of the hierarchy at ``point`` hand down the controllers ``wanted``. Raises OSError."""
-    found = set(read_subtree_control(root).get(point, "").split())
-    changes = [f"-{name}" for name in sorted(found - set(wanted.split()))]
-    changes += [f"+{name}" for name in sorted(set(wanted.split()) - found)]
-    # one at a time: the kernel refuses all of a line for one that is busy
-    for change in changes:
-        with (root / _control_file(point)).open("w") as stream:
-            stream.write(change)
+def write_hugetlb_control(point: str, handed_down: bool, root: Path = Path("/")) -> None:
+    """Have the root of the hierarchy at ``point`` hand the controller hugetlb down, or not. Raises OSError."""
+    with (root / _control_file(point)).open("w") as stream:
+        stream.write(f"{'+' if handed_down else '-'}{_CONTROLLER}")
 
 
 def _hierarchies(root: Path, *types: str) -> list[str]:
@@ -67,6 +67,10 @@ def _processes(cgroup: Path) -> list[int]:
     with suppress(OSError):
         return [int(pid) for pid in (cgroup / "cgroup.procs").read_text(encoding="ascii").split()]
     return []
+
+
+def _is_in(cgroup: Path, pid: int) -> bool:
+    return pid in _processes(cgroup)
 
 
 def _remove(cgroup: Path) -> None:

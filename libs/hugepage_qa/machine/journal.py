@@ -84,8 +84,8 @@ class Journal:
         Raises InputError for a file that is not ours to judge: unreadable, corrupt, foreign, of a later version.
         """
         try:
-            _refuse_foreign(self._directory)
             text = self.path.read_text(encoding="utf-8")
+            _refuse_foreign(self._directory)
         except FileNotFoundError:
             return None
         except OSError as error:

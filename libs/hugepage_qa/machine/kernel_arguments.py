@@ -9,6 +9,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine.journal import KeptArguments
 from hugepage_qa.machine.repair import Repair
+from hugepage_qa.model.unknown import PARAMETERS
 
 
 class BootLoader(Protocol):
@@ -51,9 +52,9 @@ def restore_arguments(kept: KeptArguments, find_boot_loader: FindBootLoader) -> 
 
 
 def still_running(kept: KeptArguments, root: Path = Path("/")) -> tuple[str, ...]:
-    """Return the huge page words that this boot was started with and that the arguments put back do not have."""
+    """Return the huge page words that this boot was started with and that the kept arguments do not have."""
     words = (DirectoryTree(root).read("proc/cmdline") or "").split()
-    return tuple(word for word in _without(words, kept.arguments) if "huge" in word)
+    return tuple(word for word in _without(words, kept.arguments) if word.partition("=")[0] in PARAMETERS)
 
 
 def _without(words: Sequence[str], others: Sequence[str]) -> list[str]:

@@ -8,8 +8,7 @@ from enum import IntEnum, auto
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel import pools, thp
-from hugepage_qa.kernel.nodes import node_directories
+from hugepage_qa.kernel import nodes, pools, thp
 from hugepage_qa.kernel.tree import DirectoryTree, Tree
 from hugepage_qa.kernel.values import parse_integer, size_directories
 
@@ -51,6 +50,7 @@ MIN_FREE = "vm/min_free_kbytes"
 
 _NR_HUGEPAGES = "nr_hugepages"
 _SYSCTL_DIRECTORY = "proc/sys"
+_MEMORY_DIRECTORY = "sys/kernel/mm"
 
 
 class Kind(IntEnum):
@@ -75,10 +75,7 @@ class Knob:
     @property
     def name(self) -> str:
         """What people call it: ``node0/hugepages-2048kB/nr_hugepages``, ``vm/swappiness``."""
-        for directory in (pools.DIRECTORY, _SYSCTL_DIRECTORY, Path(thp.DIRECTORY).parent.as_posix()):
-            if self.path.startswith(f"{directory}/"):
-                return self.path.removeprefix(f"{directory}/")
-        return self.path.removeprefix("sys/devices/system/node/").replace("/hugepages/", "/")
+        return knob_name(self.path)
 
     def read(self, tree: Tree) -> str | None:
         """Return the value, None where it cannot be read: of ``always [madvise] never`` the word in brackets.
@@ -90,7 +87,7 @@ class Knob:
         if text is None:
             return None
         if self.kind is Kind.POOL:
-            return str(parse_integer(text, self.path) - _surplus(tree, self.path))
+            return str(max(0, parse_integer(text, self.path) - _surplus(tree, self.path)))
         return _selected(text.strip(), self.path)
 
     def write(self, root: Path, value: str) -> None:
@@ -100,6 +97,14 @@ class Knob:
             os.write(descriptor, f"{value}\n".encode())
         finally:
             os.close(descriptor)
+
+
+def knob_name(path: str) -> str:
+    """Return what people call the file ``path``; a path that is no knob's stays as it is."""
+    for directory in (pools.DIRECTORY, _SYSCTL_DIRECTORY, _MEMORY_DIRECTORY):
+        if path.startswith(f"{directory}/"):
+            return path.removeprefix(f"{directory}/")
+    return path.removeprefix(f"{nodes.DIRECTORY}/").replace("/hugepages/", "/")
 
 
 def find_knobs(root: Path = Path("/")) -> tuple[Knob, ...]:
@@ -119,10 +124,10 @@ def read_knobs(root: Path = Path("/")) -> Mapping[Knob, str]:
 
 
 def _pool_knobs(tree: Tree) -> Iterator[Knob]:
-    nodes = [f"{path}/hugepages" for path in node_directories(tree).values()]
-    nodes = [directory for directory in nodes if size_directories(tree, directory)]
+    of_nodes = [f"{path}/hugepages" for path in nodes.node_directories(tree).values()]
+    of_nodes = [directory for directory in of_nodes if size_directories(tree, directory)]
     # the machine's own file spreads pages over the nodes as the kernel likes; a kernel without NUMA has no other
-    for directory in nodes or [pools.DIRECTORY]:
+    for directory in of_nodes or [pools.DIRECTORY]:
         for size, path in size_directories(tree, directory).items():
             yield Knob(Kind.POOL, f"{path}/{_NR_HUGEPAGES}", size)
     for size, path in size_directories(tree, pools.DIRECTORY).items():

@@ -14,7 +14,7 @@ from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine import libc
 from hugepage_qa.machine.cgroups import find_cgroups, remove_cgroup
 from hugepage_qa.machine.marks import PREFIX
-from hugepage_qa.machine.processes import find_processes, kill_and_wait
+from hugepage_qa.machine.processes import belongs_to, find_processes, kill_and_wait
 from hugepage_qa.machine.repair import NOTHING, Repair
 from hugepage_qa.machine.state import find_segments
 
@@ -37,7 +37,7 @@ def end_processes(run_id: str) -> list[Repair]:
         if not new:
             break
         found |= new
-        left |= kill_and_wait(new)
+        left |= kill_and_wait(new, partial(belongs_to, run_id))
     return [
         _removal(f"process {pid} ({name})", "running", "running" if pid in left else None)
         for pid, name in found.items()
@@ -51,16 +51,12 @@ def remove_mounts(saved: Sequence[Mount], directories: Iterable[str], root: Path
     for mount in read_mounts(DirectoryTree(root)):
         if spare[mount.point]:
             spare[mount.point] -= 1
-        elif is_ours(mount.point, directories):
+        elif mount.point.startswith(f"/{RUN_DIRECTORY}/{PREFIX}") or any(
+            Path(mount.point).is_relative_to(directory) for directory in directories
+        ):
             ours.append(mount)
     # what was mounted last may lie on top of the others
     return [_remove_mount(mount, root) for mount in reversed(ours)]
-
-
-def is_ours(point: str, directories: Iterable[str]) -> bool:
-    """Tell whether ``point`` is one of ``directories`` or /run/hugepage-qa-*, or lies below one."""
-    path = Path(point)
-    return point.startswith(f"/{RUN_DIRECTORY}/{PREFIX}") or any(path.is_relative_to(other) for other in directories)
 
 
 def remove_cgroups(saved: Sequence[str], root: Path = Path("/")) -> list[Repair]:
@@ -92,15 +88,10 @@ def remove_directories(directories: Iterable[str], root: Path = Path("/")) -> li
 
 def _remove_directory(name: str, path: Path, root: Path) -> Repair:
     subject = f"directory {name}"
-    mounted = [mount.point for mount in read_mounts(DirectoryTree(root)) if is_below(mount.point, name)]
+    mounted = [mount.point for mount in read_mounts(DirectoryTree(root)) if Path(mount.point).is_relative_to(name)]
     if mounted:
         return Repair(subject, NOTHING, "a directory", f"{mounted[-1]} mounted in it")
     return _remove(subject, "a directory", partial(shutil.rmtree, path))
-
-
-def is_below(point: str, directory: str) -> bool:
-    """Tell whether ``point`` is ``directory`` or lies below it."""
-    return Path(point).is_relative_to(directory)
 
 
 def _remove_mount(mount: Mount, root: Path) -> Repair:

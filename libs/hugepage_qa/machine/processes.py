@@ -4,7 +4,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -20,24 +20,29 @@ def find_processes(run_id: str) -> dict[int, str]:
     The kernel shows the environment that a program was started with: a child that was forked, and has not started a
     program since, is not found unless its parent carried the run id already.
     """
-    wanted = f"{RUN}={run_id}".encode()
     spared = set(_ancestors(os.getpid()))
     numbers = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    return {pid: _name(pid) for pid in numbers if pid not in spared and wanted in _environment(pid)}
+    return {pid: _name(pid) for pid in numbers if pid not in spared and belongs_to(run_id, pid)}
 
 
-def kill_and_wait(pids: Iterable[int]) -> set[int]:
-    """Kill the processes ``pids`` and return those that have not ended in time."""
+def belongs_to(run_id: str, pid: int) -> bool:
+    """Tell whether the process ``pid`` carries ``run_id``."""
+    return f"{RUN}={run_id}".encode() in _environment(pid)
+
+
+def kill_and_wait(pids: Iterable[int], is_ours: Callable[[int], bool]) -> set[int]:
+    """Kill those of ``pids`` that still are ours, wait until their memory is free, and return those that stay."""
     deadline = time.monotonic() + _DEADLINE_SECONDS
     with ExitStack() as opened:
         descriptors = {}
         for pid in pids:
             with suppress(ProcessLookupError):
-                # a descriptor means this process for ever, while a number is given to another one
+                # from here on the descriptor means this process, while its number may be given to another one
                 descriptor = os.pidfd_open(pid)
                 opened.callback(os.close, descriptor)
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                descriptors[descriptor] = pid
+                if is_ours(pid):
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                    descriptors[descriptor] = pid
         return {pid for descriptor, pid in descriptors.items() if not _has_ended(descriptor, deadline)}
 
 

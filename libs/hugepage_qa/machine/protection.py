@@ -15,6 +15,7 @@ from hugepage_qa.machine.leftovers import RUN_DIRECTORY
 from hugepage_qa.machine.marks import PREFIX, RUN
 from hugepage_qa.machine.repair import Repair
 from hugepage_qa.machine.restore import Restoration, restore
+from hugepage_qa.machine.resume import goes_on
 from hugepage_qa.machine.run_lock import Holder, hold_run_lock
 from hugepage_qa.machine.state import MachineState
 from hugepage_qa.machine.stop_signals import StopSignals
@@ -79,18 +80,11 @@ def protected_machine(
     with StopSignals() as signals, hold_run_lock(root) as holder:
         protection = _begin(purpose, token, holder, root, find_boot_loader, say)
         try:
+            protection.scratch.mkdir(mode=0o700, exist_ok=True)
             with signals.let_through(), _exported(protection.environment):
                 yield protection
         finally:
             protection.unrestored = _end(protection.journal, root, find_boot_loader, say)
-
-
-def put_back(
-    journal: Journal, root: Path = Path("/"), find_boot_loader: FindBootLoader = this_boot_loader
-) -> tuple[Record, Restoration] | None:
-    """Put back what ``journal`` says; None when there is none. Hold the run lock. Raises InputError."""
-    record = journal.read()
-    return None if record is None else (record, restore(journal, record, find_boot_loader, root))
 
 
 def new_record(purpose: str, holder: Holder, root: Path = Path("/")) -> Record:
@@ -117,7 +111,7 @@ def _begin(
 ) -> Protection:
     journal = find_journal(root)
     old = journal.read()
-    resumed = old is not None and _goes_on(old, token, root)
+    resumed = old is not None and goes_on(old, token, root)
     if old is not None and not resumed:
         say(f"the run {old.run_id} ({old.purpose}; {old.holder}) did not put the machine back: doing that now")
         _tell(restore(journal, old, find_boot_loader, root), say)
@@ -126,20 +120,7 @@ def _begin(
     record = new_record(purpose, holder, root)
     journal.begin(record if old is None else _carry_on(old, record))
     run_id = record.run_id if old is None else old.run_id
-    scratch = root / RUN_DIRECTORY / f"{PREFIX}{run_id}"
-    scratch.mkdir(mode=0o700, exist_ok=True)
-    return Protection(journal, run_id, scratch, resumed)
-
-
-def _goes_on(record: Record, token: str | None, root: Path) -> bool:
-    expected = record.expected_reboot
-    return expected is not None and expected.token == token and is_first_boot_since(record, read_boot_id(root))
-
-
-def is_first_boot_since(record: Record, boot_id: str) -> bool:
-    """Tell whether ``boot_id`` is the boot right after that of ``record``, as far as boots were seen."""
-    expected = record.expected_reboot
-    return expected is not None and boot_id != record.boot_id and expected.arrived in (None, boot_id)
+    return Protection(journal, run_id, root / RUN_DIRECTORY / f"{PREFIX}{run_id}", resumed)
 
 
 def _carry_on(old: Record, new: Record) -> Record:

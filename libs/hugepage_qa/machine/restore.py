@@ -1,13 +1,13 @@
 """Put a machine back to what its journal says, and tell what that took and what could not be done."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from hugepage_qa.kernel.mounts import Mount, read_mounts
+from hugepage_qa.kernel.mounts import Mount, huge_policy, read_mounts
 from hugepage_qa.kernel.tree import DirectoryTree
-from hugepage_qa.machine.cgroups import read_subtree_control, write_subtree_control
+from hugepage_qa.machine.cgroups import read_hugetlb_control, write_hugetlb_control
 from hugepage_qa.machine.journal import Journal, Record, read_boot_id
 from hugepage_qa.machine.kept_file import restore_file
 from hugepage_qa.machine.kernel_arguments import FindBootLoader, restore_arguments, still_running
@@ -20,8 +20,7 @@ from hugepage_qa.machine.leftovers import (
 )
 from hugepage_qa.machine.repair import NOTHING, Repair, unrestored
 from hugepage_qa.machine.restore_knobs import restore_knobs
-
-_MEMORY_FILESYSTEMS = ("hugetlbfs", "tmpfs")
+from hugepage_qa.machine.state import describe_control
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,9 @@ def restore(journal: Journal, record: Record, find_boot_loader: FindBootLoader, 
     steps = [
         *(_run_time_steps(record, root) if record.boot_id == read_boot_id(root) else ()),
         ("directories", partial(remove_directories, record.scratch, root)),
-        *((f"file {file.path}", partial(restore_file, file)) for file in record.files),
+        # before its files: the boot loader's tool reads them
         *_argument_steps(record, find_boot_loader),
+        *((f"file {file.path}", partial(restore_file, file)) for file in record.files),
     ]
     restoration = Restoration(
         tuple(repair for name, step in steps for repair in _attempt(name, step)), tuple(_notices(record, root))
@@ -67,8 +67,7 @@ def _run_time_steps(record: Record, root: Path) -> Iterator[_Step]:
     yield "mounts", partial(remove_mounts, state.mounts, record.scratch, root)
     yield "mounts", partial(_changed_mounts, state.mounts, root)
     yield "cgroups", partial(remove_cgroups, state.cgroups, root)
-    for point, wanted in state.subtree_control.items():
-        yield f"controllers of {point}", partial(_restore_controllers, point, wanted, root)
+    yield "controllers", partial(_restore_controllers, state.hugetlb_control, root)
     yield "shared memory", partial(remove_segments, state.segments, root)
     yield "knobs", partial(restore_knobs, state.knobs, root)
 
@@ -87,25 +86,40 @@ def _attempt(name: str, step: Callable[[], list[Repair]]) -> list[Repair]:
         return [Repair(name, "as saved", "not known", f"{type(error).__name__}: {error}")]
 
 
-def _changed_mounts(saved: tuple[Mount, ...], root: Path) -> list[Repair]:
-    """Return the mounts of memory file systems that were there and are gone or have other options now."""
-    found = {mount.point: f"{mount.type} {mount.options}" for mount in read_mounts(DirectoryTree(root))}
-    wanted = {mount.point: f"{mount.type} {mount.options}" for mount in saved}
-    types = {mount.point: mount.type for mount in saved}
+def _changed_mounts(saved: Iterable[Mount], root: Path) -> list[Repair]:
+    """Return the mounts that hold huge pages and are not as saved: what is not ours cannot be mounted again.
+
+    A tmpfs may be gone: of those that systemd mounts for services and logins some always are.
+    """
+    now = {mount.point: mount for mount in read_mounts(DirectoryTree(root))}
+    repairs = []
+    for mount in {mount.point: mount for mount in saved}.values():
+        found = now.get(mount.point)
+        if mount.type == "hugetlbfs" or (mount.type == "tmpfs" and found is not None):
+            wanted, left = _huge_options(mount), _huge_options(found) if found else NOTHING
+            repairs += [Repair(f"mount {mount.point}", wanted, left, left)] if left != wanted else []
+    return repairs
+
+
+def _huge_options(mount: Mount) -> str:
+    """Return what of a mount is about huge pages.
+
+    Other options of a tmpfs change by themselves: it shows its number of inodes when that is not the default for the
+    memory of the machine, which grows when vmemmap is optimized (free_vmemmap_page() in mm/hugetlb_vmemmap.c).
+    """
+    return f"tmpfs huge={huge_policy(mount)}" if mount.type == "tmpfs" else f"{mount.type} {mount.options}"
+
+
+def _restore_controllers(saved: Mapping[str, bool], root: Path) -> list[Repair]:
+    before = read_hugetlb_control(root)
+    changed = [point for point in saved if point in before and before[point] != saved[point]]
+    for point in changed:
+        write_hugetlb_control(point, saved[point], root)
+    after = read_hugetlb_control(root)
     return [
-        Repair(f"mount {point}", wanted[point], found.get(point, NOTHING), found.get(point, NOTHING))
-        for point in wanted
-        if types[point] in _MEMORY_FILESYSTEMS and found.get(point) != wanted[point]
+        Repair(f"hugetlb in {point}", *(describe_control(values[point]) for values in (saved, before, after)))
+        for point in changed
     ]
-
-
-def _restore_controllers(point: str, wanted: str, root: Path) -> list[Repair]:
-    before = read_subtree_control(root).get(point, NOTHING)
-    if before == wanted:
-        return []
-    write_subtree_control(point, wanted, root)
-    after = read_subtree_control(root).get(point, NOTHING)
-    return [Repair(f"controllers of {point}", wanted, before, after)]
 
 
 def _notices(record: Record, root: Path) -> Iterator[str]:

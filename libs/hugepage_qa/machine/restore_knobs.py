@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hugepage_qa.kernel.tree import DirectoryTree
-from hugepage_qa.machine.knobs import Kind, Knob, find_knobs
+from hugepage_qa.machine.knobs import Kind, Knob, find_knobs, knob_name
 from hugepage_qa.machine.repair import NOTHING, Repair
 
 _ATTEMPTS = 5
@@ -34,7 +34,7 @@ def restore_knobs(wanted: Mapping[str, str], root: Path = Path("/")) -> list[Rep
     """
     knobs = {knob.path: knob for knob in find_knobs(root)}
     known = {knob: value for path, value in wanted.items() if (knob := knobs.get(path))}
-    gone = [Repair(path, value, NOTHING, NOTHING) for path, value in wanted.items() if path not in knobs]
+    gone = [Repair(knob_name(path), value, NOTHING, NOTHING) for path, value in wanted.items() if path not in knobs]
     before = _deviating(known, root)
     left = before
     for attempt in range(_ATTEMPTS):

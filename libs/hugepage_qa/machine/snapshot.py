@@ -1,35 +1,16 @@
 """What of the host must not change while probe machines run on it, read before and after and compared."""
 
 import os
-import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.mounts import read_mounts
 from hugepage_qa.kernel.pools import Pool, read_node_pools, read_pools
-from hugepage_qa.kernel.sysctl import read_vm
-from hugepage_qa.kernel.thp import Thp, read_thp
 from hugepage_qa.kernel.tree import DirectoryTree, Tree
+from hugepage_qa.machine.knobs import Kind, read_knobs
 
-_VM = (
-    "nr_hugepages",
-    "nr_hugepages_mempolicy",
-    "nr_overcommit_hugepages",
-    "hugetlb_optimize_vmemmap",
-    "hugetlb_shm_group",
-    # switching THP on raises it and nothing lowers it again
-    "min_free_kbytes",
-    "overcommit_memory",
-    "overcommit_ratio",
-    "overcommit_kbytes",
-    "compaction_proactiveness",
-    "compact_unevictable_allowed",
-    "extfrag_threshold",
-)
-# counters of khugepaged rise by themselves
-_KHUGEPAGED_COUNTERS = frozenset({"pages_collapsed", "full_scans"})
 _MEMORY_FILESYSTEMS = frozenset({"hugetlbfs", "tmpfs"})
 # only the names in these are looked at: what lies deeper belongs to programs that run on
 _DIRECTORIES = ("", "etc", "run", "dev/hugepages")
@@ -41,7 +22,6 @@ _PACKAGE_STATES = ("var/lib/dpkg/status", "var/lib/apt/extended_states")
 _EMULATOR_PREFIX = "qemu-system-"
 
 _START_TIME = 19  # of /proc/<pid>/stat, counted from the field after the name: field 22 in proc_pid_stat(5)
-_MOUNT_POINT, _TYPE, _MOUNT_FIELDS = 1, 2, 6  # fields of /proc/self/mounts, the same as in fstab(5)
 
 
 @dataclass(frozen=True)
@@ -66,8 +46,7 @@ def take_snapshot(ignore: Sequence[Path] = (), *, root: Path = Path("/")) -> Sna
     return Snapshot(
         {
             **_pools(tree),
-            **_thp(tree),
-            **_vm(tree),
+            **{knob.name: value for knob, value in read_knobs(root).items() if knob.kind is not Kind.POOL},
             **_mounts(tree, ignore),
             **_emulators(tree, ignore),
             **_entries(root, ignore),
@@ -97,53 +76,13 @@ def _pool_values(prefix: str, pools: Sequence[Pool]) -> dict[str, str]:
     return {f"{prefix}{pool.name}/{name}": str(value) for pool in pools for name, value in pool.files.items()}
 
 
-def _thp(tree: Tree) -> dict[str, str]:
-    thp = read_thp(tree)
-    return {f"transparent_hugepage/{name}": value for name, value in _knobs(thp)} if thp else {}
-
-
-def _knobs(thp: Thp) -> Iterator[tuple[str, str]]:
-    for name, selection in thp.selections.items():
-        yield name, selection.selected
-    for name, number in thp.numbers.items():
-        yield name, str(number)
-    for name, number in thp.khugepaged.items():
-        if name not in _KHUGEPAGED_COUNTERS:
-            yield f"khugepaged/{name}", str(number)
-    for size in thp.sizes:
-        if size.enabled:
-            yield f"{size.name}/enabled", size.enabled.selected
-        if size.shmem_enabled:
-            yield f"{size.name}/shmem_enabled", size.shmem_enabled.selected
-
-
-def _vm(tree: Tree) -> dict[str, str]:
-    return {f"vm/{name}": str(value) for name, value in read_vm(tree, _VM).items()}
-
-
 def _mounts(tree: Tree, ignore: Sequence[Path]) -> dict[str, str]:
     """Return the options of each mount of a memory file system, and how many mounts of any kind there are."""
-    text = tree.read("proc/self/mounts")
-    if text is None:
-        return {}
-    values = {}
-    count = 0
-    for line in text.splitlines():
-        fields = line.split(" ")
-        if len(fields) != _MOUNT_FIELDS:
-            raise InputError(f"/proc/self/mounts: {line!r}: expected {_MOUNT_FIELDS} fields")
-        point = _unescape(fields[_MOUNT_POINT])
-        if _is_below(Path(point), ignore):
-            continue
-        count += 1
-        if fields[_TYPE] in _MEMORY_FILESYSTEMS:
-            values[f"mount {point}"] = f"{fields[_TYPE]} {fields[_TYPE + 1]}"
-    return {**values, "number of mounts": str(count)}
-
-
-def _unescape(point: str) -> str:
-    """Return a mount point with the kernel's octal escapes of space, tab, newline and backslash taken back."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), point)
+    mounts = [mount for mount in read_mounts(tree) if not _is_below(Path(mount.point), ignore)]
+    values = {
+        f"mount {mount.point}": f"{mount.type} {mount.options}" for mount in mounts if mount.type in _MEMORY_FILESYSTEMS
+    }
+    return {**values, "number of mounts": str(len(mounts))}
 
 
 def _emulators(tree: Tree, ours: Sequence[Path]) -> dict[str, str]:

@@ -30,10 +30,14 @@ FILES = {
 }
 
 
+COUNTER = "sys/kernel/mm/transparent_hugepage/khugepaged/full_scans"
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     for name, text in FILES.items():
         write(tmp_path / name, text)
+    (tmp_path / COUNTER).chmod(0o444)
     return tmp_path
 
 
@@ -111,9 +115,14 @@ def test_each_change_is_one_line(root: Path, name: str, text: str, expected: str
 
 
 def test_counters_may_rise(root: Path) -> None:
-    thp = "sys/kernel/mm/transparent_hugepage"
-    assert changes(root, lambda root: write(root / thp / "khugepaged/full_scans", "5\n")) == []
-    assert changes(root, lambda root: write(root / thp / "hugepages-64kB/stats/nr_anon", "5\n")) == []
+    def count(root: Path) -> None:
+        (root / COUNTER).unlink()
+        write(root / COUNTER, "5\n")
+        (root / COUNTER).chmod(0o444)
+
+    assert changes(root, count) == []
+    stats = "sys/kernel/mm/transparent_hugepage/hugepages-64kB/stats/nr_anon"
+    assert changes(root, lambda root: write(root / stats, "5\n")) == []
 
 
 def test_new_mount(root: Path) -> None:
@@ -128,7 +137,7 @@ def test_new_mount(root: Path) -> None:
 
 def test_malformed_mounts(root: Path) -> None:
     write(root / "proc/self/mounts", "tmpfs\n")
-    with pytest.raises(InputError, match=r"^/proc/self/mounts: 'tmpfs': expected 6 fields"):
+    with pytest.raises(InputError, match=r"^/proc/self/mounts, line 1: 'tmpfs': expected 6 fields"):
         take_snapshot(root=root)
 
 

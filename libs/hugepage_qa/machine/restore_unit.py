@@ -1,0 +1,71 @@
+"""The systemd unit that puts a machine back at boot: written and enabled without a running systemd."""
+
+import os
+import re
+import sys
+from importlib import resources
+from pathlib import Path
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.machine.durable import remove_durably, sync_directory, write_durably
+from hugepage_qa.machine.journal import STATE, find_journal
+
+_NAME = "hugepage-qa-restore.service"
+_DIRECTORY = "etc/systemd/system"
+_WANTED_BY = "sysinit.target.wants"
+_SPECIAL = re.compile(r"""["\\]""")
+
+
+def install_unit(root: Path = Path("/")) -> Path:
+    """Write the unit for this Python and the journal's directory, enable it, and return its path. Raises InputError."""
+    directory = root / _DIRECTORY
+    link = directory / _WANTED_BY / _NAME
+    try:
+        link.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(directory / _NAME, _text(root).encode(), mode=0o644)
+        link.unlink(missing_ok=True)
+        link.symlink_to(f"../{_NAME}")
+        sync_directory(link.parent)
+    except OSError as error:
+        raise InputError(f"{directory / _NAME}: cannot be written ({error.strerror}): expected to be root") from error
+    return directory / _NAME
+
+
+def remove_unit(root: Path = Path("/")) -> Path:
+    """Disable and remove the unit and return its path; it need not be there. Raises InputError."""
+    directory = root / _DIRECTORY
+    for path in (directory / _WANTED_BY / _NAME, directory / _NAME):
+        try:
+            if path.is_symlink() or path.exists():
+                remove_durably(path)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be removed ({error.strerror}): expected to be root") from error
+    return directory / _NAME
+
+
+def _text(root: Path) -> str:
+    journal = find_journal(root).path
+    named = os.environ.get(STATE)
+    values = {
+        "directory": _quote(str(journal.parent)),
+        # no quotes here: the whole line is the path
+        "journal": str(journal).replace("%", "%%"),
+        "environment": _quote(f"{STATE}={journal.parent}") if named else "",
+        # -P: what lies in the working directory is not ours
+        "command": " ".join(
+            map(_quote_argument, (sys.executable, "-P", "-m", "hugepage_qa", "state", "restore", "--boot"))
+        ),
+    }
+    template = resources.files(__package__).joinpath(_NAME).read_text(encoding="utf-8")
+    return re.sub("@([a-z]+)@", lambda match: values[match[1]], template)
+
+
+def _quote(text: str) -> str:
+    """Return ``text`` as one word of a unit file (systemd.syntax(7))."""
+    escaped = _SPECIAL.sub(r"\\\g<0>", text).replace("%", "%%")
+    return f'"{escaped}"'
+
+
+def _quote_argument(text: str) -> str:
+    """Return ``text`` as one word of ExecStart=, where variables are replaced, too (systemd.service(5))."""
+    return _quote(text).replace("$", "$$")

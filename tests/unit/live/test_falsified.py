@@ -1,0 +1,170 @@
+"""Every recorded case passes when it is replayed, and fails when the kernel's answers are falsified."""
+
+import copy
+import gzip
+import json
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hugepage_qa.live.case import Area, Case
+from hugepage_qa.live.host import Host
+from hugepage_qa.live.judge import LiveJudgement, judge
+from hugepage_qa.live.transcript import Event, Replay
+from hugepage_qa.sizes import format_size, parse_size
+from hugepage_qa.verdict import Verdict
+from tests.unit.live.areas import read_areas
+from tests.unit.live.record import RECORDS
+
+_COUNTERS = {
+    "nr_hugepages": "HugePages_Total",
+    "free_hugepages": "HugePages_Free",
+    "resv_hugepages": "HugePages_Rsvd",
+    "surplus_hugepages": "HugePages_Surp",
+}
+_NUMBER = re.compile(r"\d+")
+
+
+class Recorded:
+    """One case on one page size, and what it did and saw."""
+
+    def __init__(self, area: Area, case: Case, size: int, events: list[Event]) -> None:
+        self.area, self.case, self.size, self.events = area, case, size, events
+
+    def replay(self, events: list[Event] | None = None) -> LiveJudgement:
+        judgement = judge(self.area, self.case, Host(_Padded(self.events if events is None else events)), self.size)
+        assert judgement is not None
+        return judgement
+
+    def __str__(self) -> str:
+        return f"{self.area.name}/{self.case.name}/{format_size(self.size)}"
+
+
+class _Padded(Replay):
+    """The evidence that a failed case reads was not recorded, because the case had passed."""
+
+    def perform(self, operation: str, arguments: Any) -> Any:
+        if self._next == len(self._events) and operation == "read":
+            return ""
+        return super().perform(operation, arguments)
+
+
+@cache
+def _recorded() -> list[Recorded]:
+    return [
+        Recorded(area, case, parse_size(name.rpartition("/")[2]), events)
+        for area in read_areas()
+        if _file(area).exists()
+        for name, events in json.loads(gzip.decompress(_file(area).read_bytes())).items()
+        for case in area.cases
+        if case.name == name.rpartition("/")[0]
+    ]
+
+
+def _file(area: Area) -> Path:
+    return RECORDS / f"{area.name.replace('/', '-')}.json.gz"
+
+
+every_record = pytest.mark.parametrize("recorded", _recorded(), ids=str)
+
+
+def test_every_area_is_recorded() -> None:
+    assert [area.name for area in read_areas() if not _file(area).exists()] == []
+
+
+@every_record
+def test_a_true_record_passes(recorded: Recorded) -> None:
+    judgement = recorded.replay()
+    assert judgement.verdict is Verdict.PASS, judgement.reason
+
+
+@every_record
+@pytest.mark.parametrize("counter", _COUNTERS)
+def test_a_counter_that_is_wrong_everywhere_breaks_the_rule_of_the_case(recorded: Recorded, counter: str) -> None:
+    """All places agree, and all are wrong by one page while the case runs: only its own expectations can tell."""
+    events = _with_observations(recorded.events, lambda path, text: _shift(path, text, counter, recorded.size))
+    judgement = recorded.replay(events)
+    assert judgement.verdict is Verdict.FAIL
+    assert recorded.case.rule.statement in judgement.reason or "nothing-left" in judgement.reason
+
+
+@every_record
+def test_each_place_that_shows_a_pool_is_looked_at(recorded: Recorded) -> None:
+    for index in _last_observations(recorded.events):
+        events = copy.copy(recorded.events)
+        events[index] = events[index] | {"result": _raise_first_number(events[index]["result"])}
+        judgement = recorded.replay(events)
+        assert judgement.verdict is Verdict.FAIL, events[index]["arguments"]
+
+
+@every_record
+def test_no_answer_to_the_actor_is_taken_on_trust(recorded: Recorded) -> None:
+    """A refusal or a signal that does not come, and memory that holds something else, are not passed over."""
+    for index, event in enumerate(recorded.events):
+        falsified = _falsify_answer(event)
+        if falsified is None:
+            continue
+        events = copy.copy(recorded.events)
+        events[index] = falsified
+        assert recorded.replay(events).verdict is not Verdict.PASS, event
+
+
+def _with_observations(events: list[Event], change: Callable[[str, str], str]) -> list[Event]:
+    return [
+        event | {"result": change(event["arguments"][0], event["result"])}
+        if event["operation"] == "observe" and event["result"]
+        else event
+        for event in events
+    ]
+
+
+def _shift(path: str, text: str, counter: str, size: int) -> str:
+    """Return ``text`` with one page more in ``counter``."""
+    if path.endswith(f"hugepages-{size // 1024}kB/{counter}"):
+        return f"{int(text) + 1}\n"
+    if path == "proc/meminfo":
+        if _is_default(text, size):
+            text = _add(text, _COUNTERS[counter], 1)
+        if counter == "nr_hugepages":
+            text = _add(text, "Hugetlb", size // 1024)
+    return text
+
+
+def _is_default(text: str, size: int) -> bool:
+    found = re.search(r"Hugepagesize: +(\d+) kB", text)
+    return found is not None and int(found[1]) * 1024 == size
+
+
+def _add(text: str, line: str, amount: int) -> str:
+    return re.sub(rf"^({line}: +)(\d+)", lambda found: f"{found[1]}{int(found[2]) + amount}", text, flags=re.MULTILINE)
+
+
+def _last_observations(events: list[Event]) -> Iterator[int]:
+    """Yield the last observation of each file of a pool."""
+    last: dict[str, int] = {}
+    for index, event in enumerate(events):
+        path = event["arguments"][0] if event["arguments"] else ""
+        if event["operation"] == "observe" and event["result"] and str(path).rpartition("/")[2] in _COUNTERS:
+            last[path] = index
+    return iter(last.values())
+
+
+def _raise_first_number(text: str) -> str:
+    return _NUMBER.sub(lambda found: str(int(found[0]) + 1), text, count=1)
+
+
+def _falsify_answer(event: Event) -> Event | None:
+    if event["operation"] != "request":
+        return None
+    answer, child = event["result"]
+    kind, *words = answer.split()
+    verb = event["arguments"][1].split()[0]
+    if kind in ("errno", "signal"):
+        return event | {"result": ["ok 0", child]}
+    if verb in ("load", "check"):
+        return event | {"result": [f"ok {int(words[0]) + 1}", child]}
+    return None

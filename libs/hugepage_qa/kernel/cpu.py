@@ -40,7 +40,7 @@ def read_cpu(tree: Tree) -> Cpu:
     lines = (tree.read("proc/cpuinfo") or "").split("\n")
     fields = _first_fields(lines)
     return Cpu(
-        base_page_size=_base_page_size(tree),
+        base_page_size=read_base_page_size(tree),
         features=_features(fields),
         mmu=fields.get("MMU"),
         count=sum(1 for line in lines if _PROCESSOR.fullmatch(line)),
@@ -48,7 +48,7 @@ def read_cpu(tree: Tree) -> Cpu:
     )
 
 
-def _base_page_size(tree: Tree) -> int | None:
+def read_base_page_size(tree: Tree) -> int | None:
     """Return the size of the pages in which a process is mapped when no huge pages are involved, in bytes.
 
     The first mapping of a process is its program, which hugetlbfs does not hold.

@@ -15,21 +15,22 @@ _HEADER = re.compile(
     r" (?P<offset>[0-9a-f]{1,16}) (?P<device>[0-9a-f]{2,5}:[0-9a-f]{2,5}) (?P<inode>[0-9]{1,20})(?: +(?P<path>.*))?",
     re.DOTALL,
 )
-_MAPPING_START = re.compile(r"(?<=\n)(?=[0-9a-f]+-)")
+_NEXT_MAPPING = re.compile(r"\n(?=[0-9a-f]+-)")
+# what __show_smap() prints of a mapping without huge pages since Linux 5.4, and before
+_NO_HUGE_PAGES = (
+    "\nAnonHugePages:         0 kB\nShmemPmdMapped:        0 kB\nFilePmdMapped:         0 kB"
+    "\nShared_Hugetlb:        0 kB\nPrivate_Hugetlb:       0 kB\n",
+    "\nAnonHugePages:         0 kB\nShmemPmdMapped:        0 kB"
+    "\nShared_Hugetlb:        0 kB\nPrivate_Hugetlb:       0 kB\n",
+)
 _FIELD = re.compile(r"(?P<name>[A-Za-z_]\w*): *(?P<value>.*)", re.DOTALL | re.ASCII)
 _NUMBER = re.compile(r"(?P<number>[0-9]{1,20})(?P<unit> kB)?")
 _FLAGS = "VmFlags"
 
 # every kernel since 2.6.29 prints these; without them a mapping is cut off
 _REQUIRED = frozenset({"Size", "KernelPageSize", "MMUPageSize", "Rss"})
-_KNOWN = _REQUIRED | {
-    "AnonHugePages",
-    "ShmemPmdMapped",
-    "FilePmdMapped",
-    "Shared_Hugetlb",
-    "Private_Hugetlb",
-    "THPeligible",
-}
+_HUGE = frozenset({"AnonHugePages", "ShmemPmdMapped", "FilePmdMapped", "Shared_Hugetlb", "Private_Hugetlb"})
+_KNOWN = _REQUIRED | _HUGE | {"THPeligible"}
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,15 @@ class MemoryMapping:
         eligible = self.fields.get("THPeligible")
         return None if eligible is None else bool(eligible)
 
+    @property
+    def is_hugetlb(self) -> bool:
+        """Whether the pages come from a hugetlb pool."""
+        return "ht" in self.flags
+
+    def has_huge_pages(self, base_page_size: int) -> bool:
+        """Whether there are huge pages of any kind, or will be once it is touched, as in a hugetlb mapping."""
+        return self.kernel_page_size != base_page_size or any(self._huge(name) for name in _HUGE)
+
     def _huge(self, name: str) -> int:
         # a kernel without the line has no such pages: the lines came with them (ShmemPmdMapped 4.8, FilePmdMapped 5.4)
         return self.fields.get(name, 0)
@@ -131,7 +141,24 @@ def read_smaps(tree: Tree, process: int | str = "self") -> tuple[MemoryMapping, 
 
 def parse_smaps(text: str, path: str) -> tuple[MemoryMapping, ...]:
     """Return the mappings in ``text``, which was read from ``path``; raises InputError, which names the line."""
-    return tuple(_parse_mapping(chunk, line, path) for line, chunk in _chunks(text))
+    return tuple(_parse_mapping(mapping, line, path) for line, mapping in _split(text))
+
+
+def parse_huge_mappings(text: str, path: str, base_page_size: int) -> tuple[MemoryMapping, ...]:
+    """Return the mappings that ``parse_smaps`` returns and that have huge pages, fast where few or none have.
+
+    Only these are parsed, and others that do not look as usual. Raises InputError for a malformed one among them.
+    """
+    base_pages, no_huge_pages = _usual(text, base_page_size)
+    # every mapping has one line KernelPageSize; three searches for fixed strings are faster than anything else
+    if text.count("\nKernelPageSize:") == text.count(base_pages) == text.count(no_huge_pages):
+        return ()
+    mappings = (
+        _parse_mapping(mapping, line, path)
+        for line, mapping in _split(text)
+        if base_pages not in mapping or no_huge_pages not in mapping
+    )
+    return tuple(mapping for mapping in mappings if mapping.has_huge_pages(base_page_size))
 
 
 def read_smaps_rollup(tree: Tree, process: int | str = "self") -> dict[str, int] | None:
@@ -148,16 +175,23 @@ def read_smaps_rollup(tree: Tree, process: int | str = "self") -> dict[str, int]
     return _parse_fields(lines, 2, path)[0]
 
 
-def _chunks(text: str) -> Iterator[tuple[int, str]]:
+def _usual(text: str, base_page_size: int) -> tuple[str, str]:
+    """Return two pieces of text; a mapping in ``text`` that holds both has no huge pages."""
+    base_page = f"{base_page_size // KIB:8} kB\n"
+    no_huge_pages = next((lines for lines in _NO_HUGE_PAGES if lines in text), _NO_HUGE_PAGES[0])
+    return f"\nKernelPageSize: {base_page}MMUPageSize:    {base_page}", no_huge_pages
+
+
+def _split(text: str) -> Iterator[tuple[int, str]]:
     """Yield the number of its first line and the text of each mapping."""
     line = 1
-    for chunk in _MAPPING_START.split(text) if text else ():
-        yield line, chunk
-        line += chunk.count("\n")
+    for mapping in _NEXT_MAPPING.split(text.removesuffix("\n")) if text else ():
+        yield line, f"{mapping}\n"
+        line += mapping.count("\n") + 1
 
 
-def _parse_mapping(chunk: str, line: int, path: str) -> MemoryMapping:
-    header, _, lines = chunk.partition("\n")
+def _parse_mapping(text: str, line: int, path: str) -> MemoryMapping:
+    header, _, lines = text.partition("\n")
     match = _parse_header(header, line, path)
     fields, flags = _parse_fields(lines, line + 1, path)
     if not fields.keys() >= _REQUIRED:

@@ -1,6 +1,8 @@
 """Where kernel files are read from: a live machine, a captured directory, a serial capture."""
 
+import os
 from collections.abc import Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Protocol
 
@@ -24,14 +26,16 @@ class DirectoryTree:
     def read(self, path: str) -> str | None:
         try:
             # not as text, where the carriage return that a name may hold would end a line
-            return (self._root / path).read_bytes().decode(errors="replace")
+            with FileIO(f"{self._root}/{path}") as file:
+                return file.readall().decode(errors="replace")
         except OSError:
             # sysfs answers EINVAL or EIO for files that exist but have nothing to say
             return None
 
     def names(self, path: str) -> list[str]:
         try:
-            return sorted(entry.name for entry in (self._root / path).iterdir())
+            with os.scandir(f"{self._root}/{path}") as entries:
+                return sorted(entry.name for entry in entries)
         except OSError:
             return []
 

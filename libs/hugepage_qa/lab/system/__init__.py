@@ -1,0 +1,1 @@
+"""System machines: whole distributions under test, with a real boot loader."""

@@ -1,0 +1,152 @@
+"""The root of a Debian system from packages, by mmdebstrap."""
+
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.lab.apt import APT_DIRECTORY, format_sources, read_sources, select_sources
+from hugepage_qa.lab.system.kernels import ChosenKernel, digest_file, digest_tree
+from hugepage_qa.lab.system.platforms import Platform
+from hugepage_qa.lab.system.tools import MMDEBSTRAP, program
+
+_OS_RELEASE = Path("/etc/os-release")
+_INSTALLED = re.compile(r"^Inst (?P<name>\S+) \((?P<version>\S+)", re.MULTILINE)
+
+#: what the machine itself, tmt and the suite's own tests need; the kernel's packages beside it make it bootable
+_PACKAGES = (
+    *("systemd-sysv", "udev", "dbus", "libpam-systemd", "kmod", "initramfs-tools", "linux-base"),
+    *("openssh-server", "rsync", "ca-certificates", "iproute2", "procps", "dosfstools"),
+    *("python3", "python3-venv", "gcc", "libc6-dev", "numactl"),
+)
+
+_NOT_UNPACKED = ("/usr/share/man/*", "/usr/share/locale/*", "/usr/share/doc/*")
+
+# mmdebstrap hands hooks to a shell: no text of the user may stand in them
+_KERNEL_PACKAGE = "kernel.deb"
+_PACKAGE_HOOKS = (
+    f"upload {_KERNEL_PACKAGE} /var/tmp/{_KERNEL_PACKAGE}",
+    f'chroot "$1" apt-get install --yes /var/tmp/{_KERNEL_PACKAGE}',
+    f'rm "$1/var/tmp/{_KERNEL_PACKAGE}"',
+)
+_MODULES_ARCHIVE = "modules.tar"
+_RELEASE_VARIABLE = "LAB_KERNEL_RELEASE"
+_MODULES_HOOKS = (
+    f"tar-in {_MODULES_ARCHIVE} /",
+    f'chroot "$1" update-initramfs -c -k "${_RELEASE_VARIABLE}"',
+)
+
+
+@dataclass(frozen=True)
+class DebianRoot:
+    """Everything that decides which packages lie in the root."""
+
+    platform: Platform
+    suite: str
+    sources: str
+    """Package sources in deb822 format."""
+    kernel_package: Path | None
+    """A package file that is installed instead of the distribution's kernel."""
+    modules: Path | None = None
+    """The modules directory of a further kernel; an initramfs is made for it."""
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The packages that are asked for by name."""
+        kernel = () if self.kernel_package else (self.platform.board.debian_kernel,)
+        return (*_PACKAGES, self.platform.grub_package, *kernel)
+
+    def ingredients(self) -> Mapping[str, object]:
+        """Return what decides about the root, apart from the versions that the packages have today."""
+        package = digest_file(self.kernel_package) if self.kernel_package else None
+        modules = digest_tree(self.modules) if self.modules else None
+        return {
+            "architecture": self.platform.board.architecture,
+            "suite": self.suite,
+            "sources": self.sources,
+            "packages": self.packages,
+            "left out": _NOT_UNPACKED,
+            "kernel package": package,
+            "modules": modules,
+        }
+
+    def resolve(self) -> Mapping[str, str]:
+        """Return the version of every package that the root would have today; InputError when apt cannot tell."""
+        with tempfile.TemporaryDirectory(prefix="hugepage-qa-") as directory:
+            output = self._run(Path(directory), ["--verbose", "--simulate"], Path(directory) / "root")
+        found = {match["name"]: match["version"] for match in _INSTALLED.finditer(output)}
+        if not found:
+            raise InputError("mmdebstrap --simulate named no package: expected Debian's version 1.3 or newer")
+        return found
+
+    def unpack(self, work: Path, root: Path) -> None:
+        """Make ``root`` with all packages installed; ``work`` is a private directory for what passes through."""
+        hooks: list[str] = []
+        if self.kernel_package:
+            shutil.copyfile(self.kernel_package, work / _KERNEL_PACKAGE)
+            hooks += _PACKAGE_HOOKS
+        if self.modules:
+            _pack_modules(self.modules, work / _MODULES_ARCHIVE)
+            hooks += _MODULES_HOOKS
+        # the machine gets its sources from the overlay
+        hooks.append('rm -f "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/*')
+        environment = {_RELEASE_VARIABLE: self.modules.name} if self.modules else {}
+        self._run(work, [f"--customize-hook={hook}" for hook in hooks], root, environment)
+
+    def _run(self, work: Path, options: Sequence[str], root: Path, environment: Mapping[str, str] | None = None) -> str:
+        sources = work / "lab.sources"
+        sources.write_text(self.sources, encoding="utf-8")
+        command = [
+            *(program(MMDEBSTRAP), "--mode=root", "--variant=minbase", "--format=directory"),
+            f"--architectures={self.platform.board.debian_architecture}",
+            f"--include={','.join(self.packages)}",
+            *(f"--dpkgopt=path-exclude={pattern}" for pattern in _NOT_UNPACKED),
+            '--aptopt=Acquire::Languages "none"',
+            *options,
+            *(self.suite, str(root), str(sources)),
+        ]
+        done = subprocess.run(
+            command,
+            cwd=work,
+            env={**os.environ, "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode != 0:
+            complaints = [line for line in done.stderr.splitlines() if re.match(r"E: |dpkg: error", line)]
+            reason = " | ".join(complaints[:3]) or f"exit code {done.returncode}"
+            raise InputError(f"mmdebstrap cannot build a {self.suite} root: {reason}")
+        return done.stdout + done.stderr
+
+
+def _pack_modules(modules: Path, archive: Path) -> None:
+    """Put ``modules`` into ``archive`` as the root of a system has them; links into a build tree stay behind."""
+
+    def kept(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        entry.uid = entry.gid = 0
+        return entry if entry.isfile() or entry.isdir() else None
+
+    with tarfile.open(archive, "w") as tar:
+        tar.add(modules, f"usr/lib/modules/{modules.name}", filter=kept)
+
+
+def debian_root(platform: Platform, kernel: ChosenKernel) -> DebianRoot:
+    """Return the root of this host's own release; InputError when the host is no Debian with package sources."""
+    fields = dict(line.partition("=")[::2] for line in _OS_RELEASE.read_text(encoding="utf-8").splitlines())
+    distribution, suite = fields.get("ID", "").strip('"'), fields.get("VERSION_CODENAME", "").strip('"')
+    if distribution != "debian" or not suite:
+        raise InputError(
+            f"this host is {distribution or 'unknown'} {suite}: a system machine is built from the packages of Debian,"
+            " run on a Debian release"
+        )
+    sources = format_sources(select_sources(read_sources(APT_DIRECTORY), None))
+    return DebianRoot(platform, suite, sources, kernel.package, kernel.modules)

@@ -1,0 +1,188 @@
+"""From what a user asks for to a machine that answers: kernel, image, directory, QEMU, ssh."""
+
+import platform as host
+import shutil
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.lab.boards import find_cpu
+from hugepage_qa.lab.cache import write_atomically
+from hugepage_qa.lab.numa import check_nodes
+from hugepage_qa.lab.probe import Lab, ProbeMachine, find_emulator
+from hugepage_qa.lab.system.arguments import (
+    DISK,
+    FIRMWARE_VARIABLES,
+    INITRAMFS,
+    KERNEL,
+    DirectBoot,
+    Hardware,
+    machine_arguments,
+)
+from hugepage_qa.lab.system.debian import debian_root
+from hugepage_qa.lab.system.grub import check_words
+from hugepage_qa.lab.system.images import SystemImage, create_overlay, obtain_image
+from hugepage_qa.lab.system.kernels import ChosenKernel, choose_kernel
+from hugepage_qa.lab.system.keys import private_key
+from hugepage_qa.lab.system.machine import DEADLINE, KNOWN_HOSTS, Record, SystemMachine
+from hugepage_qa.lab.system.platforms import Platform, find_platform
+from hugepage_qa.lab.system.registry import Registry, check_name
+from hugepage_qa.lab.system.roots import obtain_root
+from hugepage_qa.lab.system.secure_shell import ADDRESS
+from hugepage_qa.lab.system.tools import TO_BUILD, TO_START, find_firmware, require
+from hugepage_qa.sizes import GIB, MIB, parse_memory, parse_size
+
+_PORT_TRIES = 5
+_PORT_TAKEN = "Could not set up host forwarding rule"
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The machine that a user asks for."""
+
+    memory: tuple[int, ...] = (4 * GIB,)
+    """Bytes of each NUMA node; 0 is a node without memory."""
+    cpus: int = 2
+    kernel: Path | None = None
+    """A kernel image or package file; None for the distribution's."""
+    words: str = ""
+    """Kernel arguments besides what the lab needs."""
+    architecture: str = host.machine()
+    name: str | None = None
+
+
+def parse_nodes(memory: str | None, nodes: str | None) -> tuple[int, ...]:
+    """Return the bytes of each NUMA node from ``memory`` (4G) and ``nodes``: a number, or sizes such as 3G,1G.
+
+    Sizes need no ``memory``; with it their sum has to be the same. A number shares ``memory`` out in whole MiB, the
+    first node takes the rest. Raises InputError for anything else.
+    """
+    if nodes is None or nodes.isdecimal():
+        return _share(parse_size(memory or "4G"), int(nodes or "1") if len(nodes or "") < 4 else 1000)  # noqa: PLR2004
+    sizes = parse_memory(nodes)
+    if memory is not None and parse_size(memory) != sum(sizes):
+        raise InputError(
+            f"memory {memory} and nodes {nodes}: the nodes have {sum(sizes)} bytes together, leave out one"
+        )
+    return sizes
+
+
+def _share(memory: int, nodes: int) -> tuple[int, ...]:
+    if nodes < 1:
+        raise InputError(f"{nodes} NUMA nodes: expected at least one")
+    share = memory // nodes // MIB * MIB
+    if share == 0:
+        raise InputError(f"memory of {memory} bytes on {nodes} NUMA nodes: expected at least 1M for each")
+    return (memory - share * (nodes - 1), *[share] * (nodes - 1))
+
+
+def bring_up(cache: Path, wish: Wish, *, deadline: float = DEADLINE, report: Report) -> SystemMachine:
+    """Build what is not in the cache, start the machine and wait until it answers over ssh.
+
+    It outlives this process. Raises InputError for what cannot be, and when it does not come up; nothing is left then.
+    """
+    platform = _check(wish)
+    kernel = choose_kernel(wish.kernel, wish.architecture)
+    key = private_key(cache)
+    image, accelerator = _obtain(cache, platform, kernel, wish.words, key, report)
+    registry = Registry(cache)
+    with registry.new_directory(wish.name) as directory:
+        direct = _fill(directory, platform, image, kernel, wish.words)
+        record = Record(
+            name=directory.name,
+            architecture=wish.architecture,
+            memory=wish.memory,
+            cpus=wish.cpus,
+            accelerator=accelerator,
+            kernel=f"{kernel.image.release} without boot loader" if kernel.image else image.root.release,
+            words=wish.words,
+            image=image.name,
+            key=key,
+            port=0,
+            command=(),
+        )
+        machine = _start(registry, record, Hardware(platform, wish.memory, wish.cpus, accelerator), image, direct)
+        machine.wait(deadline)
+    return machine
+
+
+def _check(wish: Wish) -> Platform:
+    """Return the platform of ``wish``; InputError for what can never be brought up on this host."""
+    platform = find_platform(wish.architecture)
+    if wish.architecture != host.machine():
+        raise InputError(
+            f"architecture {wish.architecture}: a root can be built on such a host, this is {host.machine()}"
+        )
+    check_nodes(platform.board, wish.memory)
+    check_words(platform.board, wish.words)
+    if wish.name is not None:
+        check_name(wish.name)
+    require(platform, [*TO_BUILD, *TO_START])
+    return platform
+
+
+def _obtain(
+    cache: Path, platform: Platform, kernel: ChosenKernel, words: str, key: Path, report: Report
+) -> tuple[SystemImage, str]:
+    """Return the image and the accelerator that boots here; both come from the cache or take their time."""
+    public_key = key.with_suffix(".pub").read_text(encoding="utf-8")
+    root = obtain_root(cache, debian_root(platform, kernel), public_key, report=report)
+    cpu = find_cpu(platform.board, None).name
+    probe = ProbeMachine(platform.board.architecture, cpu, root.kernel, (GIB,), "")
+    accelerator = Lab(cache, report=report).accelerator(probe)
+    # QEMU itself hands a kernel image its arguments
+    boot_loader_words = "" if kernel.image else words
+    return obtain_image(cache, platform, root, boot_loader_words, accelerator, report=report), accelerator
+
+
+def _fill(
+    directory: Path, platform: Platform, image: SystemImage, kernel: ChosenKernel, words: str
+) -> DirectBoot | None:
+    """Put disk and firmware, or disk and kernel, into the directory of a new machine."""
+    create_overlay(image.disk, "qcow2", directory / DISK)
+    if kernel.image is None:
+        firmware = find_firmware(platform)
+        if firmware:
+            shutil.copyfile(firmware.variables, directory / FIRMWARE_VARIABLES)
+        return None
+    # a copy: the file may be built anew while the machine goes through its reboots
+    shutil.copyfile(kernel.image.path, directory / KERNEL)
+    initramfs = image.root.initramfs(kernel.image.release)
+    if initramfs:
+        shutil.copyfile(initramfs, directory / INITRAMFS)
+    return DirectBoot(words, initramfs is not None)
+
+
+def _start(
+    registry: Registry, record: Record, hardware: Hardware, image: SystemImage, direct: DirectBoot | None
+) -> SystemMachine:
+    """Start the machine of ``record`` with its ssh on a free loopback port."""
+    firmware = find_firmware(hardware.platform)
+    if firmware is None:
+        raise InputError("the UEFI firmware has just gone")
+    emulator = find_emulator(hardware.platform.board)
+    for last in (False,) * (_PORT_TRIES - 1) + (True,):
+        port = _free_port()
+        arguments = machine_arguments(hardware, record.name, port, firmware.code, direct)
+        machine = registry.keep(replace(record, port=port, command=(emulator, *arguments)))
+        known = f"[{ADDRESS}]:{port} {image.root.host_key}\n"
+        write_atomically(machine.directory / KNOWN_HOSTS, known.encode())
+        try:
+            machine.start()
+        except InputError as error:
+            # another program may have taken the port since we looked
+            if last or _PORT_TAKEN not in str(error):
+                raise
+        else:
+            break
+    return machine
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((ADDRESS, 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,122 @@
+"""The system machines of this cache: their names, their directories, what is left of those that died."""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.lab.cache import write_atomically
+from hugepage_qa.lab.system import process
+from hugepage_qa.lab.system.arguments import PID_FILE
+from hugepage_qa.lab.system.layers import remove
+from hugepage_qa.lab.system.machine import Record, SystemMachine
+from hugepage_qa.schema import find_violation, parse_json
+
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
+_RECORD = "machine.json"
+_MOST_MACHINES = 1000
+
+
+def check_name(name: str) -> str:
+    """Return ``name``; InputError unless it is 1 to 32 lower case letters, digits and inner hyphens."""
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            f"machine name {name!r}: expected at most 32 lower case letters, digits and hyphens, such as lab1"
+        )
+    return name
+
+
+@dataclass(frozen=True)
+class Registry:
+    """The machines below one cache directory."""
+
+    cache: Path
+
+    @property
+    def _machines(self) -> Path:
+        return self.cache / "machines"
+
+    def directory(self, name: str) -> Path:
+        """Return the directory of machine ``name``; InputError for what cannot be a name."""
+        return self._machines / check_name(name)
+
+    def names(self) -> list[str]:
+        """Return the names of all machines, running or not."""
+        if not self._machines.is_dir():
+            return []
+        return sorted(entry.name for entry in self._machines.iterdir() if _NAME.fullmatch(entry.name))
+
+    def one_name(self, name: str | None) -> str:
+        """Return ``name`` if there is such a machine, for None that of the only one; InputError names all there are."""
+        names = self.names()
+        known = f"there are {', '.join(names)}" if names else "there is none, hugepage-qa lab up starts one"
+        if name is None and len(names) != 1:
+            raise InputError(f"which machine? {known}")
+        if name is not None and check_name(name) not in names:
+            raise InputError(f"no machine {name}: {known}")
+        return name or names[0]
+
+    def find(self, name: str | None) -> SystemMachine:
+        """Return machine ``name``; InputError as in ``one_name``, and when its record is damaged."""
+        return self._load(self.one_name(name))
+
+    def machines(self) -> list[SystemMachine]:
+        """Return all machines; errors as in ``find``."""
+        return [self._load(name) for name in self.names()]
+
+    @contextmanager
+    def new_directory(self, name: str | None) -> Iterator[Path]:
+        """Yield a new directory for machine ``name``, for the next free name without one; an error removes it.
+
+        Raises InputError when there is such a machine already.
+        """
+        self._machines.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory = self._claim(name)
+        try:
+            yield directory
+        except BaseException:
+            process.kill(directory / PID_FILE)
+            remove(directory)
+            raise
+
+    def _claim(self, name: str | None) -> Path:
+        for candidate in [name] if name else (f"lab{number}" for number in range(1, _MOST_MACHINES)):
+            directory = self.directory(candidate)
+            try:
+                directory.mkdir(mode=0o700)
+            except FileExistsError:
+                continue
+            return directory
+        raise InputError(
+            f"there is a machine {name or 'of every name'} already: hugepage-qa lab down {name or '--all'}"
+        )
+
+    def keep(self, record: Record) -> SystemMachine:
+        """Write ``record`` into the directory of its machine and return the machine."""
+        directory = self.directory(record.name)
+        write_atomically(directory / _RECORD, json.dumps(record.to_json(), indent=1).encode())
+        return SystemMachine(record, directory)
+
+    def drop(self, name: str) -> bool:
+        """End machine ``name`` and remove all that is left of it, even of a damaged one; true if it was running."""
+        directory = self.directory(self.one_name(name))
+        running = process.running_pid(directory / PID_FILE) is not None
+        process.kill(directory / PID_FILE)
+        remove(directory)
+        return running
+
+    def _load(self, name: str) -> SystemMachine:
+        path = self.directory(name) / _RECORD
+        try:
+            fields = parse_json(path.read_text(encoding="utf-8"))
+            violation = find_violation(fields, __package__, "machine")
+        except FileNotFoundError:
+            violation = "it is not there (the machine is being made, or its making was cut off)"
+        except (OSError, ValueError) as error:
+            violation = str(error)
+        if violation:
+            raise InputError(f"{path}: {violation}: hugepage-qa lab down {name} removes the machine")
+        return SystemMachine(Record.from_json(fields), path.parent)

@@ -27,6 +27,7 @@ class ActorLink:
         channel.settimeout(ANSWER_SECONDS)
         self._channel = channel
         self._children: list[ActorLink] = []
+        self._gone = False
         self.pid = pid
 
     def request(self, text: str) -> tuple[str, "ActorLink | None"]:
@@ -56,6 +57,13 @@ class ActorLink:
         """Kill the actor and those it forked, and wait until all that they held is given back."""
         for child in self._children:
             child.end()
+        self.exit()
+
+    def exit(self) -> None:
+        """Kill the actor alone, and wait until what it held is given back."""
+        if self._gone:
+            return  # by now its process id may be another's
+        self._gone = True
         self._channel.close()
         with suppress(ProcessLookupError):
             descriptor = os.pidfd_open(self.pid)

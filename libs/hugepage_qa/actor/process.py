@@ -38,8 +38,11 @@ class Link(Protocol):
     def request(self, text: str) -> tuple[str, "Link | None"]:
         """Return the answer to a request, and the link to the child after a fork."""
 
+    def exit(self) -> None:
+        """Kill the actor alone, and wait until it is gone."""
+
     def end(self) -> None:
-        """Kill the actor, and wait until it is gone."""
+        """Kill the actor and those it forked, and wait until they are gone."""
 
 
 class Actor:
@@ -94,8 +97,12 @@ class Actor:
             raise ValueError(f"{answer!r}: a fork without a child")
         return Actor(child)
 
+    def exit(self) -> None:
+        """Kill the actor and leave those it forked; when this returns, what it alone held is given back."""
+        self._link.exit()
+
     def end(self) -> None:
-        """Kill the actor; when this returns, all that it held is given back."""
+        """Kill the actor and those it forked; when this returns, all that it held is given back."""
         self._link.end()
 
     def _ask(self, *words: int | str) -> list[str]:

@@ -102,6 +102,9 @@ class _HostLink:
         answer, child = self._backend.perform("request", [self._number, text])
         return answer, _HostLink(self._backend, *child) if child else None
 
+    def exit(self) -> None:
+        self._backend.perform("exit", [self._number])
+
     def end(self) -> None:
         self._backend.perform("end", [self._number])
 

@@ -16,17 +16,15 @@ from hugepage_qa.kernel.pools import DIRECTORY
 from hugepage_qa.kernel.values import size_name
 from hugepage_qa.live.host import Host, ObservedTree
 from hugepage_qa.live.memory import Memory
+from hugepage_qa.live.mman import HUGE_SHIFT, MAP_HUGETLB, map_noreserve
 from hugepage_qa.live.pool_view import Counters, PoolView, read_pool_view
 from hugepage_qa.machine.knobs import Kind, Knob
 from hugepage_qa.model.compare import Difference
 from hugepage_qa.model.rules import HUGETLB_DOC, Rule
 from hugepage_qa.sizes import MIB, format_size
+from hugepage_qa.version import KernelVersion
 
 READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
-# include/uapi/asm-generic/hugetlb_encode.h, mman-common.h: the same on all architectures of the table
-MAP_HUGETLB = 0x40000
-MAP_NORESERVE = 0x4000
-HUGE_SHIFT = 26
 
 RESERVES = Rule(
     "reserves-what-memory-allows",
@@ -70,6 +68,11 @@ class Live:
         self._base = self._before.pools[size]
 
     # --- the machine ---
+
+    @property
+    def kernel_version(self) -> KernelVersion:
+        """The version of the running kernel."""
+        return KernelVersion.parse(self.host.read("proc/sys/kernel/osrelease") or "")
 
     @property
     def is_default(self) -> bool:
@@ -134,7 +137,7 @@ class Live:
         raise self._shortage(pages, missing, memory)
 
     def overcommit(self, pages: int) -> None:
-        """Let the pool grow by ``pages`` surplus pages. Raises OSError (EINVAL for gigantic pages before 6.18)."""
+        """Let the pool grow by ``pages`` surplus pages. Raises OSError (EINVAL for gigantic pages before 6.19)."""
         self.host.write(self.pool_file("nr_overcommit_hugepages"), f"{pages}")
 
     def set_knob(self, path: str, value: str) -> None:
@@ -197,17 +200,19 @@ class Live:
         fd: int | None = None,
         first: int = 0,
         prot: int = READ_WRITE,
+        flags: int = 0,
+        at: int = 0,
     ) -> Memory:
         """Map ``pages`` huge pages: anonymous ones, or those of file ``fd`` from page ``first`` on. Raises OSError.
 
-        Without an actor a new one is started for it.
+        Without an actor a new one is started for it. ``flags`` are further MAP_* flags, ``at`` an address for them.
         """
         actor = actor or self.actor()
-        flags = mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE
-        flags |= MAP_NORESERVE if noreserve else 0
+        flags |= mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE
+        flags |= map_noreserve(self.host) if noreserve else 0
         if fd is None:
             flags |= mmap.MAP_ANONYMOUS | self.size_flag | MAP_HUGETLB
-        address = actor.mmap(pages * self.size, prot, flags, -1 if fd is None else fd, first * self.size)
+        address = actor.mmap(pages * self.size, prot, flags, -1 if fd is None else fd, first * self.size, at)
         return Memory(self, actor, address, pages, self.size)
 
     @property
@@ -232,6 +237,13 @@ class Live:
         """Have ``actor`` open a file and return its descriptor. Raises OSError."""
         at_fdcwd = -100
         return actor.call("openat", at_fdcwd, str(path), flags, 0o600)
+
+    def memfd(self, actor: Actor, flags: int = 0) -> int:
+        """Have ``actor`` create a file of huge pages without a name (memfd_create(2)), empty; return its descriptor.
+
+        ``flags`` are further MFD_* flags. Raises OSError.
+        """
+        return actor.call("memfd_create", "hugepage-qa", os.MFD_HUGETLB | self.size_flag | flags)
 
     # --- judging ---
 

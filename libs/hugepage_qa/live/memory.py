@@ -65,6 +65,16 @@ class Memory:
         count = self.pages - first if pages is None else pages
         self.actor.call("munmap", self.at(first), count * self.size)
 
+    def advise(self, advice: int, first: int = 0, pages: int | None = None) -> None:
+        """Give ``advice`` (MADV_*) on ``pages`` pages from ``first`` on, by default all. Raises OSError."""
+        count = self.pages - first if pages is None else pages
+        self.actor.call("madvise", self.at(first), count * self.size, advice)
+
+    def protect(self, prot: int, first: int = 0, pages: int | None = None) -> None:
+        """Change the protection of ``pages`` pages from ``first`` on, by default all. Raises OSError."""
+        count = self.pages - first if pages is None else pages
+        self.actor.call("mprotect", self.at(first), count * self.size, prot)
+
     def smaps(self, page: int = 0) -> MemoryMapping:
         """Return what /proc/PID/smaps shows of the mapping with a page. Raises Failed where it shows none."""
         for mapping in read_smaps(ObservedTree(self._live.host), self.actor.pid) or ():

@@ -39,6 +39,7 @@ class RealMachine:
             "remove_directory": os.rmdir,
             "start_actor": self._start_actor,
             "request": self._request,
+            "exit": self._exit,
             "end": self._end,
             "new_kernel_log": self._log.new_lines,
             "pause": time.sleep,
@@ -68,6 +69,9 @@ class RealMachine:
         number = len(self._links)
         self._links[number] = link
         return number, link.pid
+
+    def _exit(self, number: int) -> None:
+        self._links[number].exit()
 
     def _end(self, number: int) -> None:
         self._links[number].end()

@@ -99,6 +99,26 @@ def test_what_was_forked_ends_with_the_block(program: Path) -> None:
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+def test_a_forked_actor_goes_on_when_its_parent_exits(actor: Actor) -> None:
+    address = actor.mmap(PAGE, WRITABLE, PRIVATE)
+    actor.write(address, 1)
+    child = actor.fork()
+    actor.exit()
+    with pytest.raises(ActorGone):
+        actor.read(address)
+    assert child.read(address) == 1
+    actor.end()
+    with pytest.raises(ActorGone):
+        child.read(address)
+
+
+def test_an_actor_is_killed_once(actor: Actor, monkeypatch: pytest.MonkeyPatch) -> None:
+    actor.end()
+    monkeypatch.setattr(os, "pidfd_open", lambda _pid: pytest.fail("its process id may be another's"))
+    actor.end()
+    actor.exit()
+
+
 def test_a_killed_actor_is_gone_and_not_a_fault(actor: Actor) -> None:
     os.kill(actor.pid, signal.SIGKILL)
     with pytest.raises(ActorGone):

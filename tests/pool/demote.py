@@ -1,0 +1,158 @@
+"""Demotion: a page of a large size becomes pages of a smaller one."""
+
+import errno
+
+from hugepage_qa.kernel.values import read_integer, size_name
+from hugepage_qa.live.case import Area
+from hugepage_qa.live.host import ObservedTree
+from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.model.rules import HUGETLB_DOC
+from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.sizes import KIB
+
+DEMOTE = Area("demote")
+#: 79dfc695525f, 8531fc6f52f5
+SINCE = "5.16"
+RULE = f"{HUGETLB_DOC} demote, demote_size; mm/hugetlb.c demote_store()"
+
+
+def smaller_pool(live: Live) -> Live:
+    """Return the pool that pages of this size are demoted to."""
+    size = (live.host.read(live.pool_file("demote_size")) or "").strip().removesuffix("kB")
+    if not size:
+        raise CannotRun(f"{size_name(live.size)} has no demote_size: no smaller size, or no way to give its pages back")
+    return live.of_size(int(size) * KIB)
+
+
+def demote(live: Live, pages: int, node: int | None = None) -> None:
+    """Demote free pages of the pool of the machine, or of a node. Raises OSError."""
+    live.host.write(live.pool_file("demote", node=node), f"{pages}")
+
+
+@DEMOTE.case("a demoted page is as many free pages of the smaller size as fit in it", RULE, since=SINCE, pages=2)
+def demoted_page(live: Live) -> None:
+    smaller = smaller_pool(live)
+    for left in (1, 0):
+        demote(live, 1)
+        live.expect_pool(nr=left, free=left)
+        parts = (2 - left) * live.size // smaller.size
+        smaller.expect_pool(nr=parts, free=parts)
+
+
+@DEMOTE.case("what is left of a demoted page is zeroed for its next user", RULE, since=SINCE, pages=1)
+def demoted_page_is_clean(live: Live) -> None:
+    smaller = smaller_pool(live)
+    memory = live.map(1)
+    for offset in (0, smaller.size, live.size - 8):
+        memory.actor.write(memory.address + offset, 1)
+    memory.unmap()
+    demote(live, 1)
+    parts = live.size // smaller.size
+    small = smaller.map(parts)
+    smaller.expect_pool(nr=parts, free=parts, resv=parts)
+    for page in (0, 1, parts - 1):
+        small.expect_zero(page)
+    smaller.expect_pool(nr=parts, free=parts - len({0, 1, parts - 1}), resv=parts - len({0, 1, parts - 1}))
+    small.unmap()
+    smaller.expect_pool(nr=parts, free=parts)
+
+
+@DEMOTE.case("demotion takes the free pages that there are, and asks for no more", RULE, since=SINCE, pages=1)
+def demote_more_than_free(live: Live) -> None:
+    smaller = smaller_pool(live)
+    demote(live, 3)
+    live.expect_pool(nr=0, free=0)
+    parts = live.size // smaller.size
+    smaller.expect_pool(nr=parts, free=parts)
+    demote(live, 1)
+    live.expect_pool(nr=0, free=0)
+    smaller.expect_pool(nr=parts, free=parts)
+
+
+@DEMOTE.case("a page that is promised to a mapping or in use is not demoted", RULE, since=SINCE, pages=2)
+def pages_in_use_stay(live: Live) -> None:
+    smaller = smaller_pool(live)
+    memory = live.map(2)
+    demote(live, 2)
+    live.expect_pool(nr=2, free=2, resv=2)
+    memory.touch(0, 1)
+    memory.touch(1, 2)
+    demote(live, 2)
+    live.expect_pool(nr=2, free=0)
+    smaller.expect_pool(nr=0, free=0)
+    live.expect("what the pages hold", (1, 2), (memory.read(0), memory.read(1)))
+
+
+@DEMOTE.case("only what is free beyond the reservations is demoted", RULE, since=SINCE, pages=2)
+def reservations_stay(live: Live) -> None:
+    smaller = smaller_pool(live)
+    memory = live.map(1)
+    demote(live, 2)
+    live.expect_pool(nr=1, free=1, resv=1)
+    parts = live.size // smaller.size
+    smaller.expect_pool(nr=parts, free=parts)
+    memory.touch()
+    live.expect_pool(nr=1, free=0)
+
+
+@DEMOTE.case("demotion on a node takes pages of that node alone", RULE, since=SINCE)
+def demote_on_a_node(live: Live) -> None:
+    smaller = smaller_pool(live)
+    if not live.nodes:
+        raise CannotRun("this kernel has no NUMA nodes")
+    parts = live.size // smaller.size
+    for node in live.nodes:
+        live.reserve(1, node)
+        demote(live, 1, node)
+        live.expect_pool(nr=0, free=0, node=node)
+        smaller.expect_pool(nr=parts, free=parts, node=node)
+        smaller.set_nr(0)
+        smaller.expect_pool(nr=0, free=0)
+
+
+@DEMOTE.case("no number of pages, no demotion", RULE, since=SINCE, pages=1)
+def demote_no_number(live: Live) -> None:
+    smaller = smaller_pool(live)
+    for text in ("-1", "x"):
+        live.expect_errno(errno.EINVAL, live.host.write, live.pool_file("demote"), text)
+    demote(live, 0)
+    live.expect_pool(nr=1, free=1)
+    smaller.expect_pool(nr=0, free=0)
+
+
+@DEMOTE.case("demote_size takes every smaller size that is at least a PMD, and no other", RULE, since=SINCE)
+def demote_sizes(live: Live) -> None:
+    smaller_pool(live)
+    path = live.pool_file("demote_size")
+    # HUGETLB_PAGE_ORDER in demote_size_store()
+    smallest = read_integer(live.host, "sys/kernel/mm/transparent_hugepage/hpage_pmd_size") or min(live.sizes)
+    for size in live.sizes:
+        if smallest <= size < live.size:
+            live.set_knob(path, f"{size // KIB}K")
+            live.expect(path, f"{size // KIB}kB\n", ObservedTree(live.host).read(path))
+        else:
+            live.expect_errno(errno.EINVAL, live.host.write, path, f"{size // KIB}K")
+    before = live.host.read(path)
+    for text in ("0", "3M", f"{2 * max(live.sizes)}", "x"):
+        live.expect_errno(errno.EINVAL, live.host.write, path, text)
+        live.expect(path, before, ObservedTree(live.host).read(path))
+
+
+@DEMOTE.case("demote is written and never read", RULE, since=SINCE)
+def demote_is_write_only(live: Live) -> None:
+    smaller_pool(live)
+    live.expect("what demote shows", None, ObservedTree(live.host).read(live.pool_file("demote")))
+
+
+class Demote(LiveTest):
+    """Cases on the demotion of every page size of the machine that has a smaller one.
+
+    :avocado: enable
+    :avocado: tags=hugetlb,pool,demote
+    """
+
+    timeout = 600
+
+    def test_demote(self) -> None:
+        """Every case for every page size."""
+        self.run_area(DEMOTE)

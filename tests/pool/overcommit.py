@@ -1,0 +1,192 @@
+"""Overcommit: the pool grows by surplus pages when it must, to its limit, and shrinks again."""
+
+import errno
+import signal
+
+from hugepage_qa.kernel.values import read_integer
+from hugepage_qa.live.case import Area, Sizes
+from hugepage_qa.live.host import ObservedTree
+from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.model.rules import HUGETLB_DOC
+from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.version import KernelVersion
+
+OVERCOMMIT = Area("overcommit")
+SYSCTL = "proc/sys/vm/nr_overcommit_hugepages"
+SURPLUS = f"{HUGETLB_DOC} nr_overcommit_hugepages; mm/hugetlb.c gather_surplus_pages(), free_huge_folio()"
+#: eb02f14c4a2b
+GIGANTIC_SINCE = "6.19"
+
+
+def let_grow(live: Live, pages: int) -> None:
+    """Allow surplus pages, after a check that the machine has the memory for them."""
+    if live.is_gigantic and live.kernel_version < KernelVersion.parse(GIGANTIC_SINCE):
+        raise CannotRun(f"Linux {live.kernel_version}: gigantic pages have no surplus before {GIGANTIC_SINCE}")
+    persistent = live.pool().nr
+    live.reserve(persistent + pages)
+    live.set_nr(persistent)
+    live.overcommit(pages)
+
+
+@OVERCOMMIT.case("a mapping beyond the pool reserves surplus pages, which go when it does", SURPLUS)
+def surplus_for_a_mapping(live: Live) -> None:
+    let_grow(live, 2)
+    memory = live.map(2)
+    live.expect_pool(nr=2, free=2, resv=2, surplus=2)
+    memory.touch(0)
+    live.expect_pool(nr=2, free=1, resv=1, surplus=2)
+    memory.touch(1)
+    live.expect_pool(nr=2, free=0, surplus=2)
+    memory.unmap(0, 1)
+    live.expect_pool(nr=1, free=0, surplus=1)
+    memory.unmap(1)
+    live.expect_pool(nr=0, free=0)
+
+
+@OVERCOMMIT.case("surplus pages go when nobody touched them", SURPLUS)
+def surplus_without_use(live: Live) -> None:
+    let_grow(live, 2)
+    for shared in (False, True):
+        memory = live.map(2, shared=shared)
+        live.expect_pool(nr=2, free=2, resv=2, surplus=2)
+        memory.unmap()
+        live.expect_pool(nr=0, free=0)
+
+
+@OVERCOMMIT.case("surplus pages go when their process is killed", SURPLUS)
+def surplus_of_a_killed_process(live: Live) -> None:
+    let_grow(live, 2)
+    memory = live.map(2)
+    memory.touch()
+    live.expect_pool(nr=2, free=1, resv=1, surplus=2)
+    memory.actor.end()
+    live.expect_pool(nr=0, free=0)
+
+
+@OVERCOMMIT.case("no mapping gets more than pool and limit together, and a refused one keeps nothing", SURPLUS)
+def no_more_than_the_limit(live: Live) -> None:
+    let_grow(live, 1)
+    live.expect_errno(errno.ENOMEM, live.map, 2)
+    live.expect_pool(nr=0, free=0)
+    live.expect_errno(errno.ENOMEM, live.map, 2, shared=True)
+    live.expect_pool(nr=0, free=0)
+    live.map(1)
+    live.expect_pool(nr=1, free=1, resv=1, surplus=1)
+    live.expect_errno(errno.ENOMEM, live.map, 1)
+    live.expect_pool(nr=1, free=1, resv=1, surplus=1)
+
+
+@OVERCOMMIT.case("the pages of the pool are used before surplus pages", SURPLUS, pages=1)
+def pool_comes_first(live: Live) -> None:
+    let_grow(live, 1)
+    first = live.map(1)
+    live.expect_pool(nr=1, free=1, resv=1)
+    live.map(1)
+    live.expect_pool(nr=2, free=2, resv=2, surplus=1)
+    first.unmap()
+    live.expect_pool(nr=1, free=1, resv=1)
+
+
+@OVERCOMMIT.case("a mapping without reservation gets surplus at the fault, and SIGBUS beyond the limit", SURPLUS)
+def surplus_at_a_fault(live: Live) -> None:
+    let_grow(live, 1)
+    memory = live.map(2, noreserve=True)
+    live.expect_pool(nr=0, free=0)
+    memory.touch(0)
+    live.expect_pool(nr=1, free=0, surplus=1)
+    live.expect_signal(signal.SIGBUS, memory.touch, 1)
+    live.expect_pool(nr=1, free=0, surplus=1)
+    memory.unmap()
+    live.expect_pool(nr=0, free=0)
+
+
+@OVERCOMMIT.case("a larger nr_hugepages makes surplus pages persistent", "mm/hugetlb.c set_max_huge_pages()")
+def surplus_becomes_persistent(live: Live) -> None:
+    let_grow(live, 2)
+    memory = live.map(2)
+    memory.touch(0)
+    memory.touch(1, 2)
+    live.set_nr(1)
+    live.expect_pool(nr=2, free=0, surplus=1)
+    live.set_nr(2)
+    live.expect_pool(nr=2, free=0)
+    live.expect("what the pages hold", (1, 2), (memory.read(0), memory.read(1)))
+    memory.unmap()
+    live.expect_pool(nr=2, free=2)
+
+
+@OVERCOMMIT.case("a lower limit takes no page away, and gives none any more", SURPLUS)
+def lower_limit(live: Live) -> None:
+    let_grow(live, 2)
+    memory = live.map(2)
+    memory.touch(0)
+    live.overcommit(0)
+    live.expect_pool(nr=2, free=1, resv=1, surplus=2)
+    memory.touch(1)
+    live.expect_pool(nr=2, free=0, surplus=2)
+    memory.unmap(1)
+    live.expect_pool(nr=1, free=0, surplus=1)
+    live.expect_errno(errno.ENOMEM, live.map, 1)
+    memory.unmap(0, 1)
+    live.expect_pool(nr=0, free=0)
+
+
+@OVERCOMMIT.case("a copy on write may take a surplus page", "mm/hugetlb.c hugetlb_wp(), alloc_hugetlb_folio()", pages=1)
+def surplus_for_a_copy(live: Live) -> None:
+    let_grow(live, 1)
+    memory = live.map(1)
+    memory.touch(value=1)
+    child = memory.seen_by(memory.actor.fork())
+    child.touch(value=2)
+    live.expect_pool(nr=2, free=0, surplus=1)
+    live.expect("what both see", (1, 2), (memory.read(), child.read()))
+    child.actor.end()
+    live.expect_pool(nr=1, free=0)
+
+
+@OVERCOMMIT.case("vm.nr_overcommit_hugepages is the limit of the default size", SURPLUS, sizes=Sizes.DEFAULT)
+def sysctl_is_the_default_limit(live: Live) -> None:
+    live.host.write(SYSCTL, "2\n")
+    live.expect("sysfs", 2, read_integer(ObservedTree(live.host), live.pool_file("nr_overcommit_hugepages")))
+    live.overcommit(1)
+    live.expect(SYSCTL, 1, read_integer(ObservedTree(live.host), SYSCTL))
+    live.map(1)
+    live.expect_pool(nr=1, free=1, resv=1, surplus=1)
+
+
+@OVERCOMMIT.case(
+    "a limit that is no count is refused", "mm/hugetlb.c nr_overcommit_hugepages_store()", sizes=Sizes.BUDDY
+)
+def no_limits(live: Live) -> None:
+    live.overcommit(1)
+    path = live.pool_file("nr_overcommit_hugepages")
+    for text in ("-1", "x", "1x"):
+        live.expect_errno(errno.EINVAL, live.host.write, path, text)
+    live.expect_errno(errno.ERANGE, live.host.write, path, str(1 << 64))
+    live.expect("the limit", 1, read_integer(ObservedTree(live.host), path))
+
+
+@OVERCOMMIT.case(
+    "gigantic pages have no surplus: a limit is refused",
+    "mm/hugetlb.c nr_overcommit_hugepages_store()",
+    sizes=Sizes.GIGANTIC,
+    until=GIGANTIC_SINCE,
+)
+def no_limit_for_gigantic_pages(live: Live) -> None:
+    live.expect_errno(errno.EINVAL, live.overcommit, 1)
+    live.expect_errno(errno.ENOMEM, live.map, 1)
+    live.expect_pool(nr=0, free=0)
+
+
+class Overcommit(LiveTest):
+    """Cases on the surplus pages of every page size of the machine.
+
+    :avocado: enable
+    :avocado: tags=hugetlb,pool,overcommit
+    """
+
+    timeout = 600
+
+    def test_overcommit(self) -> None:
+        """Every case for every page size."""
+        self.run_area(OVERCOMMIT)

@@ -8,10 +8,12 @@ after. Needs root, and a machine on which nobody else changes huge pages meanwhi
 """
 
 import argparse
+import os
 import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,22 +46,28 @@ def main() -> int:
     command = options.command or [sys.executable, str(ROOT / "ci" / "changing_run.py"), str(options.seconds)]
     moments = random.Random(options.seed)  # noqa: S311 - no secret
     good = cut_off = 0
-    for number in range(1, options.times + 1):
-        changes, was_cut_off = run_round(command, options.seconds, moments)
-        good += not changes
-        cut_off += was_cut_off
-        for change in changes:
-            print(f"round {number}: {change}")
+    with tempfile.TemporaryDirectory(prefix="kill-test-") as temporary:
+        for number in range(1, options.times + 1):
+            changes, was_cut_off = run_round(command, options.seconds, moments, Path(temporary))
+            good += not changes
+            cut_off += was_cut_off
+            for change in changes:
+                print(f"round {number}: {change}")
     print(f"{good} of {options.times} put back ({cut_off} were killed while the machine was changed)")
     return 0 if good == options.times and cut_off else 1
 
 
-def run_round(command: Sequence[str], seconds: float, moments: random.Random) -> tuple[list[str], bool]:
-    """Return what is not as before after a killed run and the start after it, and whether there was a journal."""
-    before = whole_state()
+def run_round(
+    command: Sequence[str], seconds: float, moments: random.Random, temporary: Path
+) -> tuple[list[str], bool]:
+    """Return what is not as before after a killed run and the start after it, and whether there was a journal.
+
+    The run makes its temporary files in the directory ``temporary``: in /tmp, other programs make theirs.
+    """
+    before = whole_state(temporary)
     run_ids = set()
     for _ in range(_MOST_KILLS):
-        kill_at(command, moments.uniform(0, seconds))
+        kill_at(command, moments.uniform(0, seconds), temporary)
         record = find_journal().read()
         run_ids |= {record.run_id} if record else set()
         if moments.random() > _MORE_KILLS:
@@ -68,23 +76,28 @@ def run_round(command: Sequence[str], seconds: float, moments: random.Random) ->
         pass
     left = [f"{repair}" for repair in protection.unrestored]
     left += [f"process {pid} ({name}) runs on" for one in run_ids for pid, name in find_processes(one).items()]
-    return left + differences(before, whole_state()), bool(run_ids)
+    return left + differences(before, whole_state(temporary)), bool(run_ids)
 
 
-def kill_at(command: Sequence[str], moment: float) -> None:
+def kill_at(command: Sequence[str], moment: float, temporary: Path) -> None:
     """Start ``command`` and kill it, and nothing that it has started, after ``moment`` seconds."""
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+    environment = os.environ | {"TMPDIR": str(temporary)}
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as run:
         time.sleep(moment)
         run.send_signal(signal.SIGKILL)
 
 
-def whole_state() -> Snapshot:
+def whole_state(temporary: Path) -> Snapshot:
     """Return all that a run may change."""
+    ignore = [ROOT, Path(tempfile.gettempdir())]
     files = {
         str(find_journal().path): "none" if find_journal().read() is None else "there",
         str(SYSCTL_FILE): str(read_kept_file(SYSCTL_FILE)),
+        str(temporary): " ".join(sorted(path.name for path in temporary.iterdir())),
     }
-    return Snapshot({**take_snapshot([ROOT]).values, **MachineState.read().values(), **files})
+    return Snapshot({**take_snapshot(ignore).values, **MachineState.read().values(), **files})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The cgroups that runs make (names ``hugepage-qa-*``) in the hierarchies of both versions, and their controllers."""
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -9,14 +8,12 @@ from pathlib import Path
 
 from hugepage_qa.kernel.mounts import read_mounts
 from hugepage_qa.kernel.tree import DirectoryTree
+from hugepage_qa.machine.insist import insist
 from hugepage_qa.machine.marks import PREFIX
 from hugepage_qa.machine.processes import kill_and_wait
 
 _SUBTREE_CONTROL = "cgroup.subtree_control"
 _CONTROLLER = "hugetlb"
-# a cgroup stays busy for a moment after its last process has gone
-_ATTEMPTS = 50
-_PAUSE_SECONDS = 0.02
 
 
 def find_cgroups(root: Path = Path("/")) -> tuple[str, ...]:
@@ -28,7 +25,8 @@ def remove_cgroup(path: Path) -> None:
     """Kill the processes in the cgroup ``path`` and below, and remove it. Raises OSError when it stays."""
     for directory, _, _ in os.walk(path, topdown=False):
         kill_and_wait(_processes(Path(directory)), partial(_is_in, Path(directory)))
-        _remove(Path(directory))
+        with suppress(FileNotFoundError):  # the same hierarchy is mounted elsewhere, too
+            insist(Path(directory).rmdir)
 
 
 def read_hugetlb_control(root: Path = Path("/")) -> dict[str, bool]:
@@ -71,12 +69,3 @@ def _processes(cgroup: Path) -> list[int]:
 
 def _is_in(cgroup: Path, pid: int) -> bool:
     return pid in _processes(cgroup)
-
-
-def _remove(cgroup: Path) -> None:
-    for _ in range(_ATTEMPTS - 1):
-        with suppress(OSError):
-            cgroup.rmdir()
-            return
-        time.sleep(_PAUSE_SECONDS)
-    cgroup.rmdir()

@@ -130,6 +130,11 @@ class Journal:
             raise InputError(f"scratch directory {directory}: expected an absolute path that ends in {PREFIX}*")
         self._amend(lambda record: replace(record, scratch=tuple(dict.fromkeys((*record.scratch, str(directory))))))
 
+    def leave_scratch(self, directory: Path) -> None:
+        """Take ``add_scratch`` back: whoever made ``directory`` removes it. Raises InputError."""
+        kept = str(directory)
+        self._amend(lambda record: replace(record, scratch=tuple(path for path in record.scratch if path != kept)))
+
     def expect_reboot(self, token: str) -> None:
         """Have the next boot leave the machine as it is, for the start with the same ``token``. Raises InputError."""
         self._amend(lambda record: replace(record, expected_reboot=ExpectedReboot(token)))
@@ -148,11 +153,15 @@ class Journal:
         self._amend(note)
 
     def _amend(self, change: Callable[[Record], Record]) -> None:
+        self._read_existing()
         with self._writing("nothing was changed"), _exclusive(self._directory):
-            record = self.read()
-            if record is None:
-                raise InputError(f"journal {self.path}: expected a run that protects the machine, found none")
-            self._write(change(record))
+            self._write(change(self._read_existing()))
+
+    def _read_existing(self) -> Record:
+        record = self.read()
+        if record is None:
+            raise InputError(f"journal {self.path}: expected a run that protects the machine, found none")
+        return record
 
     def _write(self, record: Record) -> None:
         document = {"format": _FORMAT, "version": _VERSION, **asdict(record)}

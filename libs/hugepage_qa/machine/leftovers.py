@@ -1,10 +1,10 @@
 """What a run left behind: its processes, mounts, cgroups, System V segments and directories, removed in this order."""
 
+import os
 import shutil
-import time
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from hugepage_qa.kernel.sysvipc import Segment
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine import libc
 from hugepage_qa.machine.cgroups import find_cgroups, remove_cgroup
+from hugepage_qa.machine.insist import insist
 from hugepage_qa.machine.marks import PREFIX
 from hugepage_qa.machine.processes import belongs_to, find_processes, kill_and_wait
 from hugepage_qa.machine.repair import NOTHING, Repair
@@ -21,9 +22,6 @@ from hugepage_qa.machine.state import find_segments
 #: where runs mount
 RUN_DIRECTORY = "run"
 
-# a mount stays busy for a moment after its last process has gone
-_ATTEMPTS = 50
-_PAUSE_SECONDS = 0.02
 # each round finds what the killed ones had forked meanwhile
 _ROUNDS = 100
 
@@ -39,7 +37,7 @@ def end_processes(run_id: str) -> list[Repair]:
         found |= new
         left |= kill_and_wait(new, partial(belongs_to, run_id))
     return [
-        _removal(f"process {pid} ({name})", "running", "running" if pid in left else None)
+        Repair(f"process {pid} ({name})", NOTHING, "running", "running" if pid in left else NOTHING)
         for pid, name in found.items()
     ]
 
@@ -81,9 +79,18 @@ def remove_directories(directories: Iterable[str], root: Path = Path("/")) -> li
     repairs = []
     for name in directories:
         path = root / name.lstrip("/")
-        if not path.is_symlink() and path.is_dir():
+        if _is_our_directory(path):
             repairs.append(_remove_directory(name, path, root))
     return repairs
+
+
+def _is_our_directory(path: Path) -> bool:
+    """Tell whether there is such a directory, and not one that somebody else made in /tmp after ours had gone."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def _remove_directory(name: str, path: Path, root: Path) -> Repair:
@@ -95,15 +102,8 @@ def _remove_directory(name: str, path: Path, root: Path) -> Repair:
 
 
 def _remove_mount(mount: Mount, root: Path) -> Repair:
-    def unmount() -> None:
-        for _ in range(_ATTEMPTS - 1):
-            with suppress(OSError):
-                libc.unmount(str(root / mount.point.lstrip("/")))
-                return
-            time.sleep(_PAUSE_SECONDS)
-        libc.unmount(str(root / mount.point.lstrip("/")))
-
-    return _remove(f"mount {mount.point}", f"{mount.type} {mount.options}", unmount)
+    unmount = partial(libc.unmount, str(root / mount.point.lstrip("/")))
+    return _remove(f"mount {mount.point}", f"{mount.type} {mount.options}", partial(insist, unmount))
 
 
 def _remove(subject: str, before: str, removal: Callable[[], None]) -> Repair:
@@ -116,7 +116,3 @@ def _remove(subject: str, before: str, removal: Callable[[], None]) -> Repair:
 
 def _name(segment: Segment) -> str:
     return f"shared memory 0x{segment.key:08x}"
-
-
-def _removal(subject: str, before: str, left: str | None) -> Repair:
-    return Repair(subject, NOTHING, before, left or NOTHING)

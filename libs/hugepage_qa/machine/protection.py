@@ -70,7 +70,7 @@ def protected_machine(
 
     ``purpose`` is one line for whoever finds the journal. A journal that a killed run has left is put back first,
     but with the ``token`` of its ``expect_reboot``, after one reboot, the run goes on instead. When the body has
-    called ``expect_reboot``, the machine is left as it is at the end.
+    called ``expect_reboot`` and raises no error, the machine is left as it is at the end.
 
     SIGINT, SIGTERM and SIGHUP end the body and wait for the putting back; SIGKILL leaves that to the next start.
     Call it in the main thread. Raises InputError, before anything is changed, when we are not root, when another run
@@ -83,6 +83,10 @@ def protected_machine(
             protection.scratch.mkdir(mode=0o700, exist_ok=True)
             with signals.let_through(), _exported(protection.environment):
                 yield protection
+        except Exception:
+            # also one that the request for a reboot has raised
+            protection.journal.forget_reboot()
+            raise
         finally:
             protection.unrestored = _end(protection.journal, root, find_boot_loader, say)
 

@@ -6,6 +6,7 @@ import signal
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -297,7 +298,16 @@ class Live:
 
     def _compare(self, subject: str, expected: object, found: object) -> None:
         if expected != found:
-            # the line of the case is the last one that is not ours
-            line = next(at for at in reversed(traceback.extract_stack()) if Path(at.filename).parent != _OURS)
+            line = _line_of_the_case()
             where = f"{subject} at {Path(line.filename).name}:{line.lineno}"
             self.differences.append(Difference(where, self._rule, str(expected), str(found)))
+
+
+def _line_of_the_case() -> traceback.FrameSummary:
+    """Return the line of the case itself: it may call functions of its own, and is called by ``judge``."""
+    stack = dropwhile(_is_ours, reversed(traceback.extract_stack()))
+    return list(takewhile(lambda frame: not _is_ours(frame), stack))[-1]
+
+
+def _is_ours(frame: traceback.FrameSummary) -> bool:
+    return Path(frame.filename).parent == _OURS

@@ -225,13 +225,15 @@ class Live:
         """Mount a hugetlbfs of this page size and return where; it is unmounted after the case. Raises OSError."""
         words = {"pagesize": self.size, **options}
         point = self.host.mount(",".join(f"{name}={value}" for name, value in words.items()))
-        # before the actors end, which have files open there, it would be busy: callbacks run last in, first out
-        self._unmount_last(point)
+        # before the actors end, which have files open there, it would be busy
+        self.when_actors_have_ended(self.host.unmount, point)
         return point
 
-    def _unmount_last(self, point: str) -> None:
+    def when_actors_have_ended(self, act: Callable[..., None], *arguments: Any) -> None:
+        """Call ``act`` when the case has ended and so have all its actors."""
+        # callbacks run last in, first out
         later = self._stack.pop_all()
-        self._stack.callback(self.host.unmount, point)
+        self._stack.callback(act, *arguments)
         self._stack.push(later.__exit__)
 
     def open(self, actor: Actor, path: str | Path, flags: int = os.O_RDWR | os.O_CREAT) -> int:

@@ -6,6 +6,7 @@ override export PLAN := $(value PLAN)
 override export ARCH := $(value ARCH)
 override export KERNEL := $(value KERNEL)
 override export APPEND := $(value APPEND)
+override export PROVISION := $(value PROVISION)
 override export TMT_ARGS := $(value TMT_ARGS)
 
 BIN := .venv/bin
@@ -15,14 +16,16 @@ BIN := .venv/bin
 help:
 	@echo "make qa     boot huge page parameters on throwaway machines and judge them (PLAN=smoke)"
 	@echo "            PLAN=smoke|boot  ARCH=\"aarch64 ppc64le s390x\"  KERNEL=path  APPEND=\"words\"  TMT_ARGS=\"-vvv\""
+	@echo "            PLAN=functional  every rule of the pools on this machine (root), which is put back"
+	@echo "            PLAN=functional PROVISION=lab  the same and reboots on a system machine in QEMU"
 	@echo "make test   the suite's own tests, throwaway machines included"
 	@echo "make lint   ruff, mypy, tmt lint"
 	@echo "make bench  how fast the suite itself is"
 	@echo "make clean  remove what the above made in this directory, but not the packages of the distribution"
 
-# for the tests and the tools: the emulators of all architectures
+# for the tests and the tools: what any plan needs
 setup:
-	@PLAN=boot ARCH= KERNEL= ci/setup.sh
+	@ci/setup.sh --all
 
 qa:
 	@ci/setup.sh && $(BIN)/python ci/qa.py

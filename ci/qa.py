@@ -65,7 +65,7 @@ def main() -> int:
     try:
         request = QaRequest.from_environment()
         present, absent = _split_by_emulator(request.architectures)
-        if not present:
+        if request.architectures and not present:
             raise InputError(f"no emulator is installed: {'; '.join(absent)}")
         finding = _run(request, present)
     except InputError as error:
@@ -98,41 +98,51 @@ def _run(request: QaRequest, architectures: Sequence[str]) -> Finding:
 
 def _write_environment(request: QaRequest, scratch: str) -> None:
     """Write what the tests are told to a file: there a value is data, in an option tmt would split it."""
-    environment = {
+    environment = {**({} if request.in_lab else _of_this_machine(scratch)), **request.test_environment}
+    (ROOT / ENVIRONMENT_FILE).write_text(yaml.safe_dump(environment), encoding="utf-8")
+
+
+def _of_this_machine(scratch: str) -> dict[str, str]:
+    """Return what tests on this machine need to know of it."""
+    return {
         # a local run has neither
         "PATH": _path(),
         "HOME": str(Path.home()),
         # what a test that is killed leaves is removed with our own
         "TMPDIR": scratch,
         settings.CACHE: str(CACHE),
-        **request.test_environment,
     }
-    (ROOT / ENVIRONMENT_FILE).write_text(yaml.safe_dump(environment), encoding="utf-8")
 
 
 def _tmt(request: QaRequest, architectures: Sequence[str], run: Path) -> list[str]:
-    context = [word for dimension in _context() for word in ("--context", dimension)]
+    context = [word for dimension in _context(request) for word in ("--context", dimension)]
+    tests = ["test", "--name", f"/({'|'.join(architectures)})$"] if architectures else []
+    # on this machine without "prepare": it would install packages, and the suite is here already
+    prepare = ["prepare"] if request.in_lab else []
     return [
         *(sys.executable, "-m", "tmt", *context, "--feeling-safe"),
         *("run", "--id", str(run), "--environment", f"@{ENVIRONMENT_FILE}", *request.tmt_arguments),
-        *("plan", "--name", f"^/plans/{request.plan}$", "test", "--name", f"/({'|'.join(architectures)})$"),
-        # without "prepare": it would install packages, and the suite is here already
-        *("discover", "provision", "--how", "local", "execute", "report", "cleanup"),
+        *("plan", "--name", f"^/plans/{request.plan}$", *tests),
+        *("discover", "provision", *request.provision, *prepare, "execute", "report", "cleanup"),
     ]
 
 
-def _context() -> list[str]:
+def _context(request: QaRequest) -> list[str]:
     """Return tmt's context, which tmt never finds out by itself."""
+    # tmt cannot reboot the machine that it runs on itself
+    reboot = "yes" if request.in_lab else "no"
     try:
         release = platform.freedesktop_os_release()
     except OSError:
         release = {}
     distro = "-".join(word for word in (release.get("ID"), release.get("VERSION_ID")) if word)
-    return [f"arch={platform.machine()}", *([f"distro={distro}"] if distro else [])]
+    return [f"arch={platform.machine()}", f"reboot={reboot}", *([f"distro={distro}"] if distro else [])]
 
 
 def _environment(scratch: str) -> Mapping[str, str]:
     own = {name: os.environ[name] for name in _FOR_TMT if name in os.environ}
+    # the provision plugin keeps its images there
+    own[settings.CACHE] = str(CACHE)
     # both are in /var/tmp otherwise
     return own | {"PATH": _path(), "TMT_WORKDIR_ROOT": scratch, "TMT_TEST_PIDFILE_ROOT": scratch}
 

@@ -8,7 +8,10 @@ import click
 from hugepage_qa.commands.boot import boot
 from hugepage_qa.commands.boot_matrix import boot_matrix
 from hugepage_qa.commands.facts import facts
+from hugepage_qa.commands.lab import lab
 from hugepage_qa.commands.predict import predict
+from hugepage_qa.commands.ps import ps
+from hugepage_qa.commands.state import state
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.run_command import run_command
 
@@ -22,7 +25,7 @@ def hugepage_qa() -> None:
     """Test the huge page support of Linux kernels."""
 
 
-for command in (facts, predict, boot, boot_matrix, run_command):
+for command in (facts, predict, boot, boot_matrix, run_command, ps, state, lab):
     hugepage_qa.add_command(command)
 
 

@@ -11,16 +11,25 @@ from hugepage_qa.lab.boards import BOARDS, find_board
 from hugepage_qa.lab.image import identify
 from hugepage_qa.report import settings
 
-#: plan -> the architectures that its tests cover
+#: plan -> the architectures that its throwaway machines cover
 PLANS = {"smoke": ("x86_64",), "boot": tuple(BOARDS)}
+#: plans whose tests change the machine that they run on, and put it back
+MACHINE_PLANS = ("functional",)
+#: where the tests run: on this machine, or on a whole system that is started for them
+LOCAL, LAB = "local", "lab"
 
 
 @dataclass(frozen=True)
 class QaRequest:
-    """The plan to run, the architectures to run it for, and what the tests are told."""
+    """The plan to run, where, and what the tests are told.
+
+    ``architectures`` are those of the throwaway machines; a plan that tests the machine itself has none.
+    ``provision`` holds the options of tmt's provision step.
+    """
 
     plan: str
     architectures: tuple[str, ...]
+    provision: tuple[str, ...]
     tmt_arguments: tuple[str, ...]
     test_environment: Mapping[str, str]
 
@@ -30,21 +39,65 @@ class QaRequest:
 
         Raises InputError for an unknown plan or architecture, and for a kernel that is none or is not for them.
         """
+        if environment.get("PLAN", "").strip() in MACHINE_PLANS:
+            return cls._for_a_machine(environment)
         asked = tuple(environment.get("ARCH", "").split())
         kernel = _kernel(environment.get("KERNEL", ""), asked)
         architectures = tuple(find_board(name).architecture for name in (*asked, *([] if asked else kernel)))
         plan = environment.get("PLAN", "").strip() or _smallest_plan(architectures)
         if plan not in PLANS:
-            raise InputError(f"PLAN={plan}: expected one of {', '.join(PLANS)}")
+            raise InputError(f"PLAN={plan}: expected one of {', '.join((*PLANS, *MACHINE_PLANS))}")
+        if environment.get("PROVISION", LOCAL) not in ("", LOCAL):
+            raise InputError(
+                f"PROVISION={environment['PROVISION']}: plan {plan} boots machines of its own; leave it out"
+            )
         for name in architectures:
             if name not in PLANS[plan]:
                 raise InputError(f"PLAN={plan}: has no tests for {name}; use PLAN={_smallest_plan([name])}")
         return cls(
             plan=plan,
             architectures=architectures or PLANS[plan],
+            provision=("--how", LOCAL),
             tmt_arguments=_split("TMT_ARGS", environment),
             test_environment=_test_environment(environment, next(iter(kernel.values()), None)),
         )
+
+    @classmethod
+    def _for_a_machine(cls, environment: Mapping[str, str]) -> "QaRequest":
+        how = environment.get("PROVISION", "").strip() or LOCAL
+        if how not in (LOCAL, LAB):
+            raise InputError(f"PROVISION={how}: expected {LOCAL} (this machine) or {LAB} (a system machine)")
+        if environment.get("ARCH", "").strip():
+            raise InputError(f"ARCH={environment['ARCH']}: plan {environment['PLAN']} tests one machine; leave it out")
+        return cls(
+            plan=environment["PLAN"].strip(),
+            architectures=(),
+            provision=_lab_options(environment) if how == LAB else _local_options(environment),
+            tmt_arguments=_split("TMT_ARGS", environment),
+            test_environment={name: environment[name] for name in (settings.SEED,) if environment.get(name)},
+        )
+
+    @property
+    def in_lab(self) -> bool:
+        """Whether the tests run on a system machine that is started for them."""
+        return LAB in self.provision
+
+
+def _local_options(environment: Mapping[str, str]) -> tuple[str, ...]:
+    for name in ("KERNEL", "APPEND"):
+        if environment.get(name):
+            raise InputError(f"{name}={environment[name]}: this machine is running already; use PROVISION={LAB}")
+    return ("--how", LOCAL)
+
+
+def _lab_options(environment: Mapping[str, str]) -> tuple[str, ...]:
+    # two nodes, each with room for gigantic pages at run time
+    options = ["--how", LAB, "--memory", "6G", "--nodes", "2"]
+    if environment.get("KERNEL"):
+        options += ["--kernel", str(settings.readable_file(environment["KERNEL"], "KERNEL"))]
+    if environment.get("APPEND"):
+        options += ["--append", environment["APPEND"]]
+    return tuple(options)
 
 
 def _smallest_plan(architectures: "tuple[str, ...] | list[str]") -> str:

@@ -11,8 +11,9 @@ from pathlib import Path
 from rich.console import Console
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.machine.protection import protected_machine
 from hugepage_qa.report.avocado_results import JOB, read_job
-from hugepage_qa.report.case_result import CaseResult, Outcome, exit_code, worst
+from hugepage_qa.report.case_result import CaseResult, Outcome, exit_code, one_line, worst
 from hugepage_qa.report.supervised import SIGNALLED, run_supervised
 from hugepage_qa.report.terminal import closing_lines, print_table
 from hugepage_qa.report.tmt_results import write_results
@@ -26,21 +27,39 @@ _LONGEST_PARENT = 107 - len("/hugepage-qa-12345678/avocado_12345678/.status_serv
 _KEEP_LOGS = (Outcome.WARN, Outcome.FAIL, Outcome.ERROR)
 
 
-def run_references(references: Sequence[str], *, console: Console | None = None) -> int:
+def run_references(references: Sequence[str], *, change_machine: bool = False, console: Console | None = None) -> int:
     """Run the Avocado tests that ``references`` name, one after the other, and return the exit code of the suite.
 
-    Under tmt (``TMT_TEST_DATA`` is set) the results go to ``results.yaml`` there with copies of the logs.
-    Elsewhere they are printed, and Avocado's files are kept only when a case was bad.
+    With ``change_machine`` the tests may change this machine: it is saved before them and put back after them, and
+    what cannot be put back is an error. Under tmt (``TMT_TEST_DATA`` is set) the results go to ``results.yaml`` there
+    with copies of the logs. Elsewhere they are printed, and Avocado's files are kept only when a case was bad.
     Raises InputError when there is nothing to run or when the results have no place to go.
     """
     if not references:
         raise InputError("no test named: expected Avocado references, for example tests/boot/boot_parameters.py")
     console = console or Console()
     with _scratch() as scratch:
-        code = run_supervised(_avocado(references, scratch), environment=_environment(scratch))
-        results = [*read_job(scratch / "jobs"), *_failure_of_avocado(code)]
+        code, unrestored = (_run_protected if change_machine else _run)(references, scratch)
+        results = [*read_job(scratch / "jobs"), *_failure_of_avocado(code), *unrestored]
         _report(results, scratch, console)
     return exit_code(results)
+
+
+def _run(references: Sequence[str], scratch: Path) -> tuple[int, list[CaseResult]]:
+    return run_supervised(_avocado(references, scratch), environment=_environment(scratch)), []
+
+
+def _run_protected(references: Sequence[str], scratch: Path) -> tuple[int, list[CaseResult]]:
+    """Run Avocado; return its exit code and an error when the machine could not be put back."""
+    with protected_machine(f"hugepage-qa run {' '.join(references)}") as protection:
+        # should we be killed, the next start removes it; else the results in it are still to be read
+        protection.journal.add_scratch(scratch)
+        # mounts and programs of the tests
+        environment = _environment(protection.scratch)
+        code = run_supervised(_avocado(references, scratch), environment=environment)
+        protection.journal.leave_scratch(scratch)
+    reasons = tuple(one_line(str(repair)) for repair in protection.unrestored)
+    return code, [CaseResult(JOB, Outcome.ERROR, reasons)] if reasons else []
 
 
 def _report(results: Sequence[CaseResult], scratch: Path, console: Console) -> None:

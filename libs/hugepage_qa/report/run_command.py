@@ -22,7 +22,12 @@ from hugepage_qa.report.settings import describe_settings
     Exit code: 0 good, 1 a case failed, 2 every case was skipped, 3 the suite or its input is wrong.
     """,
 )
+@click.option(
+    "--change-machine",
+    is_flag=True,
+    help="The tests change this machine (root): save it before, put it back after, one run at a time.",
+)
 @click.argument("references", nargs=-1, required=True)
-def run_command(references: tuple[str, ...]) -> None:
+def run_command(references: tuple[str, ...], change_machine: bool) -> None:
     """Run Avocado tests and end with the exit code of the suite."""
-    sys.exit(run_references(references))
+    sys.exit(run_references(references, change_machine=change_machine))

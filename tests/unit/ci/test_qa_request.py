@@ -77,3 +77,29 @@ def test_a_wrong_value_is_named_in_one_line(name: str, value: str) -> None:
 def test_a_plan_without_tests_for_the_architecture() -> None:
     with pytest.raises(InputError, match="use PLAN=boot"):
         QaRequest.from_environment({"PLAN": "smoke", "ARCH": "s390x"})
+
+
+def test_a_plan_for_the_machine_has_no_throwaway_machines() -> None:
+    request = QaRequest.from_environment({"PLAN": "functional", "HUGEPAGE_QA_SEED": "7"})
+    assert (request.architectures, request.provision, request.in_lab) == ((), ("--how", "local"), False)
+    assert request.test_environment == {"HUGEPAGE_QA_SEED": "7"}
+
+
+def test_the_same_plan_on_a_system_machine(kernel: Path) -> None:
+    request = QaRequest.from_environment(
+        {"PLAN": "functional", "PROVISION": "lab", "KERNEL": str(kernel), "APPEND": "a b"}
+    )
+    assert request.in_lab
+    assert request.provision[:2] == ("--how", "lab")
+    assert request.provision[-4:] == ("--kernel", str(kernel), "--append", "a b")
+
+
+@pytest.mark.parametrize("name", ["ARCH", "KERNEL", "APPEND", "PROVISION"])
+def test_what_a_plan_for_the_machine_cannot_use_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=f"^{name}=s390x: "):
+        QaRequest.from_environment({"PLAN": "functional", name: "s390x"})
+
+
+def test_throwaway_machines_are_not_provisioned() -> None:
+    with pytest.raises(InputError, match=r"^PROVISION=lab: "):
+        QaRequest.from_environment({"PLAN": "smoke", "PROVISION": "lab"})

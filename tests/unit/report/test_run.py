@@ -5,7 +5,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -13,6 +15,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.machine.repair import Repair
 from hugepage_qa.report.run import run_references
 from hugepage_qa.report.run_command import run_command
 
@@ -172,3 +175,34 @@ def test_boot_parameters_with_a_pretended_matrix(verdicts: str, results: list[st
     assert ("raise" in verdicts) == ("boom" in str(entries[-1].get("note")))
     cases = [entry for entry in entries if entry["name"].startswith(f"/{kind}/")]
     assert all((tmp_path / entry["log"][0]).read_text(encoding="utf-8") == "s390x quiet" for entry in cases)
+
+
+@pytest.mark.parametrize("repairs", [(), (Repair("vm/swappiness", "60", "1", "1"),)], ids=["put back", "not put back"])
+def test_a_run_that_changes_the_machine(
+    repairs: tuple[Repair, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What could not be put back is an error, however well the cases went; the results outlive the protection."""
+    (tmp_path / "cases.py").write_text(_TEST.format(verdict="pass", end="pass"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    scratches: list[Path] = []
+
+    class FakeJournal:
+        add_scratch = staticmethod(scratches.append)
+        leave_scratch = staticmethod(scratches.remove)
+
+    @contextmanager
+    def protected(purpose: str) -> Iterator[SimpleNamespace]:
+        assert purpose == "hugepage-qa run cases.py"
+        scratch = tmp_path / "scratch"
+        scratch.mkdir()
+        protection = SimpleNamespace(journal=FakeJournal, scratch=scratch, unrestored=())
+        yield protection
+        assert scratches == []
+        protection.unrestored = repairs
+
+    monkeypatch.setattr("hugepage_qa.report.run.protected_machine", protected)
+    console = Console(record=True, width=200)
+    assert run_references(["cases.py"], change_machine=True, console=console) == (3 if repairs else 0)
+    text = console.export_text()
+    assert "/a/pass" in text
+    assert ("NOT put back: wanted 60, found 1" in text) == bool(repairs)

@@ -20,9 +20,14 @@ setup(
     license="GPL-2.0-or-later",
     packages=find_packages("libs"),
     package_dir={"": "libs"},
-    package_data={"hugepage_qa": ["**/*.yaml", "**/*.sh", "**/*.json", "**/*.c", "py.typed"]},
+    package_data={"hugepage_qa": ["**/*.yaml", "**/*.sh", "**/*.json", "**/*.c", "**/*.service", "py.typed"]},
     python_requires=">=3.11",
     install_requires=["click>=8.1", "rich>=13", "PyYAML>=6", "jsonschema>=4.20", "hypothesis>=6.100"],
     extras_require={"avocado": AVOCADO, "tmt": TMT, "test": [*AVOCADO, *TMT, *TEST]},
-    entry_points={"console_scripts": ["hugepage-qa = hugepage_qa.cli:main"]},
+    entry_points={
+        "console_scripts": ["hugepage-qa = hugepage_qa.cli:main"],
+        # provision how: lab, and its schema; tmt imports them at every start
+        "tmt.plugin": ["hugepage-qa = hugepage_qa.plugins.tmt_lab"],
+        "tmt.resources": ["hugepage-qa = hugepage_qa.plugins"],
+    },
 )

@@ -17,7 +17,7 @@ fi
 
 tree="${TMT_TREE:-$(realpath "$(dirname "$0")/..")}"
 "$tree/ci/system-packages.sh"
-"$tree/ci/venv.sh" "$venv" "$tree[test]"
+"$tree/ci/venv.sh" "$venv" "$tree[avocado]"
 
 # the tests that tmt starts after this step find it
 echo "PATH=$venv/bin:$PATH" >>"${TMT_PLAN_ENVIRONMENT_FILE:-/dev/null}"

@@ -149,8 +149,12 @@ def _left(before: PoolView, after: PoolView) -> list[Difference]:
     pairs = [(size_name(size), pool, after.pools.get(size)) for size, pool in before.pools.items()]
     for node, pools in before.nodes.items():
         pairs += [(f"node{node}/{size_name(size)}", pool, after.nodes[node].get(size)) for size, pool in pools.items()]
+    limits = [
+        (f"{size_name(size)}/nr_overcommit_hugepages", was, after.overcommit[size])
+        for size, was in before.overcommit.items()
+    ]
     return after.disagreements() + [
-        Difference(subject, NOTHING_LEFT, str(was), str(now)) for subject, was, now in pairs if was != now
+        Difference(subject, NOTHING_LEFT, str(was), str(now)) for subject, was, now in (*pairs, *limits) if was != now
     ]
 
 

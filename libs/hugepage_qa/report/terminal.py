@@ -19,6 +19,9 @@ _STYLES = {
 }
 
 
+_WIDTH_OF_A_FILE = 160
+
+
 def print_table(console: Console, results: Sequence[CaseResult]) -> None:
     """Print every case with its outcome, seconds and reasons."""
     table = Table("case", "outcome", Column("seconds", justify="right"), "why")
@@ -30,7 +33,8 @@ def print_table(console: Console, results: Sequence[CaseResult]) -> None:
             f"{result.seconds:.1f}",
             Text("\n".join(result.reasons), overflow="fold"),
         )
-    console.print(table)
+    # a file or a pipe has no width: what Rich takes for it would fold every name
+    console.print(table, width=None if console.is_terminal else max(console.width, _WIDTH_OF_A_FILE))
 
 
 def print_reasons(console: Console, results: Sequence[CaseResult], outcomes: Sequence[Outcome]) -> None:

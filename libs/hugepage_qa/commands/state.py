@@ -4,12 +4,14 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import click
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.machine.boot_loader import find_boot_loader
 from hugepage_qa.machine.journal import Journal, Record, find_journal, read_boot_id
-from hugepage_qa.machine.protection import new_record, require_root, this_boot_loader
+from hugepage_qa.machine.protection import new_record, require_root
 from hugepage_qa.machine.restore import restore
 from hugepage_qa.machine.restore_unit import install_unit, remove_unit
 from hugepage_qa.machine.resume import leave_for_its_run
@@ -17,6 +19,8 @@ from hugepage_qa.machine.run_lock import hold_run_lock, read_holder
 from hugepage_qa.machine.snapshot import Snapshot, differences
 from hugepage_qa.machine.state import MachineState
 from hugepage_qa.machine.stop_signals import StopSignals
+
+_ROOT = Path("/")
 
 _NOT_PUT_BACK = 1
 
@@ -34,13 +38,13 @@ def state() -> None:
 def save() -> None:
     """Save pools, THP, sysctls, mounts and cgroups as they are now. Needs root."""
     require_root("hugepage-qa state save")
-    with StopSignals(), hold_run_lock() as holder:
-        journal = find_journal()
+    with StopSignals(), hold_run_lock(_ROOT) as holder:
+        journal = find_journal(_ROOT)
         if (record := journal.read()) is not None:
             raise InputError(
                 f"journal {journal.path}: {_title(record)} is saved already: expected none, restore it first"
             )
-        journal.begin(new_record("saved by hand", holder))
+        journal.begin(new_record("saved by hand", holder, _ROOT))
     click.echo(f"saved to {journal.path}")
 
 
@@ -52,16 +56,16 @@ def restore_command(boot: bool) -> None:
     Exit code: 0 it is as saved, 1 something could not be put back and stays in the journal, 3 the input is wrong.
     """
     require_root("hugepage-qa state restore")
-    with StopSignals(), hold_run_lock():
-        journal = find_journal()
+    with StopSignals(), hold_run_lock(_ROOT):
+        journal = find_journal(_ROOT)
         record = journal.read()
         if record is None:
             click.echo(f"nothing is saved in {journal.path}: there is nothing to put back")
             return
-        if boot and leave_for_its_run(journal):
+        if boot and leave_for_its_run(journal, _ROOT):
             click.echo(f"left alone: {_title(record)} goes on after this boot")
             return
-        restoration = restore(journal, record, this_boot_loader)
+        restoration = restore(journal, record, find_boot_loader, _ROOT)
     for line in (*restoration.repairs, *restoration.notices):
         click.echo(str(line))
     if restoration.unrestored:
@@ -78,7 +82,7 @@ def show(as_json: bool) -> None:
     Without root it shows what it can. The JSON object has the keys holder, journal (the path), saved (the journal's
     content or null), now (the machine), changes (lines), and unknown (lines on what could not be read).
     """
-    overview = _look(find_journal())
+    overview = _look(find_journal(_ROOT))
     if as_json:
         click.echo(json.dumps(asdict(overview) | {"changes": overview.changes}, indent=2))
         return
@@ -90,14 +94,14 @@ def show(as_json: bool) -> None:
 def install_command() -> None:
     """Have systemd put the machine back at boot when a run was cut off by a crash or a power cut. Needs root."""
     require_root("hugepage-qa state install-unit")
-    click.echo(f"installed {install_unit()}: it works from the next boot on")
+    click.echo(f"installed {install_unit(_ROOT)}: it works from the next boot on")
 
 
 @state.command(name="remove-unit", epilog="Example: hugepage-qa state remove-unit")
 def remove_command() -> None:
     """Remove what install-unit installed. Needs root."""
     require_root("hugepage-qa state remove-unit")
-    click.echo(f"removed {remove_unit()}")
+    click.echo(f"removed {remove_unit(_ROOT)}")
 
 
 def _title(record: Record) -> str:
@@ -117,13 +121,14 @@ class _Overview:
     @property
     def changes(self) -> list[str]:
         """One line for each value that is not as saved; a boot has reset them."""
-        if self.saved is None or self.saved.boot_id != read_boot_id():
+        if self.saved is None or self.saved.boot_id != read_boot_id(_ROOT):
             return []
         return differences(Snapshot(self.saved.state.values()), Snapshot(self.now.values()))
 
     def lines(self) -> Iterator[str]:
         """The same for people."""
-        yield f"in use by {self.holder}" if self.holder else "in use by nobody"
+        if self.holder or not self.unknown:
+            yield f"in use by {self.holder or 'nobody'}"
         yield from (f"not known: {line}" for line in self.unknown)
         if self.saved is None:
             if not self.unknown:
@@ -132,7 +137,7 @@ class _Overview:
             return
         yield f"saved in {self.journal} by {_title(self.saved)}"
         yield from _persistent(self.saved)
-        if self.saved.boot_id != read_boot_id():
+        if self.saved.boot_id != read_boot_id(_ROOT):
             yield "the machine was booted since: its pools and knobs are those of the boot"
         elif not self.changes:
             yield "the machine is as saved"
@@ -153,11 +158,11 @@ def _look(journal: Journal) -> _Overview:
     unknown = []
     holder = saved = None
     try:
-        holder = read_holder()
+        holder = read_holder(_ROOT)
     except OSError as error:
         unknown.append(f"who changes the machine ({error.strerror})")
     try:
         saved = journal.read()
     except InputError as error:
         unknown.append(str(error))
-    return _Overview(holder, str(journal.path), saved, MachineState.read(), tuple(unknown))
+    return _Overview(holder, str(journal.path), saved, MachineState.read(_ROOT), tuple(unknown))

@@ -1,6 +1,7 @@
 """Files that a reboot does not reset, such as /etc/sysctl.d/99-hugepage-qa.conf: kept, and put back."""
 
 import base64
+import hashlib
 import os
 import stat
 from dataclasses import dataclass
@@ -28,9 +29,12 @@ class KeptFile:
     def __str__(self) -> str:
         if self.content is None:
             return NOTHING
-        text = base64.b64decode(self.content).decode(errors="replace")
-        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
-        return f"{shown!r} (mode {self.mode:04o}, owner {self.user}:{self.group})"
+        content = base64.b64decode(self.content)
+        text = content.decode(errors="backslashreplace")
+        if len(text) > _SHOWN:
+            # what is not shown must be told apart, too
+            text = f"{text[:_SHOWN]}... sha256 {hashlib.sha256(content).hexdigest()}"
+        return f"{text!r} (mode {self.mode:04o}, owner {self.user}:{self.group})"
 
 
 def read_kept_file(path: Path) -> KeptFile:
@@ -43,18 +47,20 @@ def read_kept_file(path: Path) -> KeptFile:
         return KeptFile(str(path), None)
     except OSError as error:
         raise InputError(f"file {path}: cannot be kept ({error.strerror}): expected a regular file") from error
-    with os.fdopen(descriptor, "rb") as stream:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
             raise InputError(f"file {path}: cannot be kept: expected a regular file of at most {_LARGEST} bytes")
-        content = base64.b64encode(stream.read()).decode()
+        content = base64.b64encode(os.read(descriptor, _LARGEST)).decode()
+    finally:
+        os.close(descriptor)
     return KeptFile(str(path), content, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
 
 
 def restore_file(wanted: KeptFile) -> list[Repair]:
     """Put the file back and return what that took; empty when it is as it was."""
     path = Path(wanted.path)
-    before = _describe(wanted)
+    subject, before = f"file {path}", _describe(path)
     if before == str(wanted):
         return []
     try:
@@ -64,14 +70,13 @@ def restore_file(wanted: KeptFile) -> list[Repair]:
             content = base64.b64decode(wanted.content)
             write_durably(path, content, mode=wanted.mode, owner=(wanted.user, wanted.group))
     except OSError as error:
-        return [Repair(f"file {path}", str(wanted), before, f"{before} ({error.strerror})")]
-    return [Repair(f"file {path}", str(wanted), before, _describe(wanted))]
+        return [Repair(subject, str(wanted), before, f"{_describe(path)}: {error.strerror}")]
+    return [Repair(subject, str(wanted), before, _describe(path))]
 
 
-def _describe(wanted: KeptFile) -> str:
-    """Return the file as it is now, in words that are the same as those of ``wanted`` only when it is the same."""
+def _describe(path: Path) -> str:
+    """Return the file as it is now, or why it cannot be seen."""
     try:
-        found = read_kept_file(Path(wanted.path))
+        return str(read_kept_file(path))
     except InputError as error:
         return str(error)
-    return str(found) if found == wanted or str(found) != str(wanted) else f"other text: {found}"

@@ -29,15 +29,16 @@ class BootLoader(Protocol):
         """Remove exactly these words, the last ones first."""
 
 
-FindBootLoader = Callable[[], BootLoader]
+#: from the root directory of a machine to its boot loader; raises InputError when it is not known
+FindBootLoader = Callable[[Path], BootLoader]
 
 
-def restore_arguments(kept: KeptArguments, find_boot_loader: FindBootLoader) -> list[Repair]:
+def restore_arguments(kept: KeptArguments, find_boot_loader: FindBootLoader, root: Path = Path("/")) -> list[Repair]:
     """Remove what was not there, add what is missing, and return what that took; empty when nothing had changed.
 
     Raises InputError when the boot loader is not the one that was kept, or does not do as told.
     """
-    loader = find_boot_loader()
+    loader = find_boot_loader(root)
     if loader.name != kept.loader:
         raise InputError(f"boot loader {loader.name}: expected {kept.loader}, whose kernel arguments were kept")
     before = loader.arguments()

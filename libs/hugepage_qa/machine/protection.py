@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.machine.boot_loader import find_boot_loader as this_boot_loader
 from hugepage_qa.machine.journal import Journal, Record, find_journal, read_boot_id
-from hugepage_qa.machine.kernel_arguments import BootLoader, FindBootLoader
+from hugepage_qa.machine.kernel_arguments import FindBootLoader
 from hugepage_qa.machine.leftovers import RUN_DIRECTORY
 from hugepage_qa.machine.marks import PREFIX, RUN
 from hugepage_qa.machine.repair import Repair
@@ -47,14 +48,6 @@ class Protection:
 def say_on_stderr(line: str) -> None:
     """Print ``line`` on standard error."""
     sys.stderr.write(f"{line}\n")
-
-
-def this_boot_loader() -> BootLoader:
-    """Return the boot loader of this machine. Raises InputError when it is not known."""
-    from hugepage_qa.machine.boot_loader import find_boot_loader  # noqa: PLC0415 - may not be there
-
-    loader: BootLoader = find_boot_loader()
-    return loader
 
 
 @contextmanager

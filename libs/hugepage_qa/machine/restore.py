@@ -46,7 +46,7 @@ def restore(journal: Journal, record: Record, find_boot_loader: FindBootLoader, 
         *(_run_time_steps(record, root) if record.boot_id == read_boot_id(root) else ()),
         ("directories", partial(remove_directories, record.scratch, root)),
         # before its files: the boot loader's tool reads them
-        *_argument_steps(record, find_boot_loader),
+        *_argument_steps(record, find_boot_loader, root),
         *((f"file {file.path}", partial(restore_file, file)) for file in record.files),
     ]
     restoration = Restoration(
@@ -72,10 +72,10 @@ def _run_time_steps(record: Record, root: Path) -> Iterator[_Step]:
     yield "knobs", partial(restore_knobs, state.knobs, root)
 
 
-def _argument_steps(record: Record, find_boot_loader: FindBootLoader) -> Iterator[_Step]:
+def _argument_steps(record: Record, find_boot_loader: FindBootLoader, root: Path) -> Iterator[_Step]:
     kept = record.arguments
     if kept is not None:
-        yield "kernel arguments", partial(restore_arguments, kept, find_boot_loader)
+        yield "kernel arguments", partial(restore_arguments, kept, find_boot_loader, root)
 
 
 def _attempt(name: str, step: Callable[[], list[Repair]]) -> list[Repair]:

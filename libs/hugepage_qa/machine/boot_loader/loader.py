@@ -50,7 +50,7 @@ class BootLoader(ABC):
         """Append ``arguments``, one word each and without quotes, in order; repeated words are legal.
 
         Raises InputError for a word that cannot be quoted and for a tool that refuses or fails, ArgumentsLost for a
-        tool that lost, moved or changed an argument.
+        tool that lost, moved or changed an argument, these or others.
         """
         refuse_unquotable(arguments)
         if not arguments:
@@ -63,8 +63,8 @@ class BootLoader(ABC):
     def remove(self, arguments: Sequence[str]) -> None:
         """Remove the last occurrence of each of ``arguments``; one that is not there is removed already.
 
-        Raises InputError for a tool that refuses or fails, ArgumentsLost for a tool that left one of them or that
-        lost another one.
+        Raises InputError for a tool that refuses or fails, ArgumentsLost for a tool that left one of them, or that
+        lost, moved or changed another one.
         """
         refuse_unquotable(arguments)
         if not arguments:
@@ -72,7 +72,7 @@ class BootLoader(ABC):
         before = self.arguments()
         with self._undone_on_error():
             self._drop(arguments)
-            self._check_removed(without_last(before, arguments), arguments, self.arguments())
+            self._check_removed(without_last(before, arguments), self.arguments())
 
     @abstractmethod
     def _append(self, arguments: Sequence[str]) -> None:
@@ -99,38 +99,33 @@ class BootLoader(ABC):
             raise
 
     def _check_added(self, before: Sequence[str], added: Sequence[str], found: Sequence[str]) -> None:
-        if missing := _missing((*before, *added), found):
-            raise ArgumentsLost(self.name, "lost", missing, found)
+        self._check_words((*before, *added), found, "put in")
         start = _last_run(found, added)
         names = {_name(word) for word in added}
         # a size before a count says what is counted: what follows the words must not have a word of theirs
         if start is None or any(_name(word) in names for word in found[start + len(added) :]):
             raise ArgumentsLost(self.name, "did not put at the end, in order,", added, found)
-        if not _is_subsequence(before, [*found[:start], *found[start + len(added) :]]):
-            raise ArgumentsLost(self.name, "put in another order", before, found)
+        self._check_order(before, [*found[:start], *found[start + len(added) :]], found)
 
-    def _check_removed(self, wanted: Sequence[str], removed: Sequence[str], found: Sequence[str]) -> None:
-        if missing := _missing(wanted, found):
-            raise ArgumentsLost(self.name, "lost", missing, found)
-        if left := [word for word in dict.fromkeys(removed) if found.count(word) > wanted.count(word)]:
-            raise ArgumentsLost(self.name, "left", left, found)
-        if not _is_subsequence(wanted, found):
+    def _check_removed(self, wanted: Sequence[str], found: Sequence[str]) -> None:
+        self._check_words(wanted, found, "left")
+        self._check_order(wanted, found, found)
+
+    def _check_words(self, wanted: Sequence[str], found: Sequence[str], excess: str) -> None:
+        if lost := list((Counter(wanted) - Counter(found)).elements()):
+            raise ArgumentsLost(self.name, "lost", lost, found)
+        if more := list((Counter(found) - Counter(wanted)).elements()):
+            raise ArgumentsLost(self.name, excess, more, found)
+
+    def _check_order(self, wanted: Sequence[str], others: Sequence[str], found: Sequence[str]) -> None:
+        if list(others) != list(wanted):
             raise ArgumentsLost(self.name, "put in another order", wanted, found)
-
-
-def _missing(wanted: Sequence[str], found: Sequence[str]) -> list[str]:
-    return list((Counter(wanted) - Counter(found)).elements())
 
 
 def _last_run(words: Sequence[str], run: Sequence[str]) -> int | None:
     """Return where ``run`` begins the last time that it stands in ``words`` without a gap."""
     starts = reversed(range(len(words) - len(run) + 1))
     return next((start for start in starts if list(words[start : start + len(run)]) == list(run)), None)
-
-
-def _is_subsequence(part: Sequence[str], whole: Sequence[str]) -> bool:
-    rest = iter(whole)
-    return all(word in rest for word in part)
 
 
 def _name(word: str) -> str:

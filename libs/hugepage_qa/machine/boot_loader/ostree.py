@@ -44,7 +44,8 @@ class Ostree(BootLoader):
     def _set(self, words: Sequence[str]) -> None:
         if (self._root / _STAGED).exists():
             raise InputError("a deployment is staged: reboot first, its kernel arguments cannot be changed")
-        run_tool([self._program, "admin", "instutil", "set-kargs", "--", *map(quote, words)])
+        # without --merge the list begins empty
+        run_tool([self._program, "admin", "instutil", "set-kargs", *(f"--append={quote(word)}" for word in words)])
 
     def _save(self) -> Callable[[], None]:
         before = self.arguments()

@@ -63,6 +63,22 @@ def test_words_of_others_with_the_same_name_after_ours(machine: GetMachine) -> N
         made.loader().add(["hugepagesz=1G", "hugepages=1"])
 
 
+def test_changes_that_update_grub_has_not_seen_are_not_brought_in(machine: GetMachine) -> None:
+    made = machine(*DEBIAN)
+    made.write("etc/default/grub.d/pending.cfg", 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX nosmt"\n')
+    before = made.files()
+    with pytest.raises(ArgumentsLost, match=r"^update-grub put in nosmt: the entry that boots next has 'root="):
+        made.loader().add(["hugepages=8"])
+    assert made.files() == before
+
+
+def test_another_order_is_no_success(machine: GetMachine) -> None:
+    made = machine(*DEBIAN)
+    made.write("etc/default/grub.d/pending.cfg", 'GRUB_CMDLINE_LINUX="console=ttyS0,115200n8 console=tty0"\n')
+    with pytest.raises(ArgumentsLost, match=r"^update-grub put in another order root=.* console=tty0 console=ttyS0"):
+        made.loader().add(["hugepages=8"])
+
+
 def test_words_of_the_administrator_are_not_ours_to_remove(machine: GetMachine) -> None:
     made = machine(*DEBIAN)
     before = made.files()

@@ -37,7 +37,7 @@ def state() -> None:
 @state.command(epilog="Example: hugepage-qa state save")
 def save() -> None:
     """Save pools, THP, sysctls, mounts and cgroups as they are now. Needs root."""
-    require_root("hugepage-qa state save")
+    require_root("state save")
     with StopSignals(), hold_run_lock(_ROOT) as holder:
         journal = find_journal(_ROOT)
         if (record := journal.read()) is not None:
@@ -55,7 +55,7 @@ def restore_command(boot: bool) -> None:
 
     Exit code: 0 it is as saved, 1 something could not be put back and stays in the journal, 3 the input is wrong.
     """
-    require_root("hugepage-qa state restore")
+    require_root("state restore")
     with StopSignals(), hold_run_lock(_ROOT):
         journal = find_journal(_ROOT)
         record = journal.read()
@@ -71,7 +71,7 @@ def restore_command(boot: bool) -> None:
     if restoration.unrestored:
         click.echo(f"what was not put back stays in {journal.path}: try again, or reboot and remove it")
         sys.exit(_NOT_PUT_BACK)
-    click.echo(f"the machine is as {_title(record)} found it")
+    click.echo(f"the machine is as run {record.run_id} found it")
 
 
 @state.command(epilog="Example: hugepage-qa state show --json")
@@ -93,14 +93,14 @@ def show(as_json: bool) -> None:
 @state.command(name="install-unit", epilog="Example: hugepage-qa state install-unit")
 def install_command() -> None:
     """Have systemd put the machine back at boot when a run was cut off by a crash or a power cut. Needs root."""
-    require_root("hugepage-qa state install-unit")
+    require_root("state install-unit")
     click.echo(f"installed {install_unit(_ROOT)}: it works from the next boot on")
 
 
 @state.command(name="remove-unit", epilog="Example: hugepage-qa state remove-unit")
 def remove_command() -> None:
     """Remove what install-unit installed. Needs root."""
-    require_root("hugepage-qa state remove-unit")
+    require_root("state remove-unit")
     click.echo(f"removed {remove_unit(_ROOT)}")
 
 

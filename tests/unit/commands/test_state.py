@@ -130,7 +130,7 @@ def test_another_run(root: Path) -> None:
 def test_not_root(root: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setattr(module, "require_root", require_root)
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
-    assert refused(command) == f"hugepage-qa state {command}: expected to be root, found user id 4711: use sudo"
+    assert refused(command) == f"state {command}: expected to be root, found user id 4711: use sudo"
     assert sorted(path.name for path in (root / "run").iterdir()) == ["motd"]
 
 

@@ -119,6 +119,9 @@ def test_scratch_directories(begun: Journal) -> None:
     for _ in range(2):
         begun.add_scratch(Path("/tmp/hugepage-qa-x"))
     assert record(begun).scratch == (*RECORD.scratch, "/tmp/hugepage-qa-x")
+    begun.leave_scratch(Path("/tmp/hugepage-qa-x"))
+    begun.leave_scratch(Path("/tmp/hugepage-qa-none"))
+    assert record(begun).scratch == RECORD.scratch
 
 
 @pytest.mark.parametrize("path", ["/tmp/x", "hugepage-qa-x", "/", "/etc/../hugepage-qa-x", "/hugepage-qa-x/.."])

@@ -1,17 +1,17 @@
 """The processes that a run has started: found by the run id in their environment, and ended."""
 
 import os
-import select
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from hugepage_qa.machine.marks import RUN
 
 # a process that sits in the kernel, giving back gigantic pages for example, takes its time
 _DEADLINE_SECONDS = 30.0
+_PAUSE_SECONDS = 0.01
 
 
 def find_processes(run_id: str) -> dict[int, str]:
@@ -31,25 +31,18 @@ def belongs_to(run_id: str, pid: int) -> bool:
 
 
 def kill_and_wait(pids: Iterable[int], is_ours: Callable[[int], bool]) -> set[int]:
-    """Kill those of ``pids`` that still are ours, wait until their memory is free, and return those that stay."""
+    """Kill those of ``pids`` that are ours, wait until they no longer are, and return those that stay.
+
+    A process that has given back its memory has no environment, and is in no cgroup.
+    """
+    ours = set(filter(is_ours, pids))
+    for pid in ours:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + _DEADLINE_SECONDS
-    with ExitStack() as opened:
-        descriptors = {}
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                # from here on the descriptor means this process, while its number may be given to another one
-                descriptor = os.pidfd_open(pid)
-                opened.callback(os.close, descriptor)
-                if is_ours(pid):
-                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                    descriptors[descriptor] = pid
-        return {pid for descriptor, pid in descriptors.items() if not _has_ended(descriptor, deadline)}
-
-
-def _has_ended(descriptor: int, deadline: float) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(max(0, deadline - time.monotonic()) * 1000))
+    while (ours := set(filter(is_ours, ours))) and time.monotonic() < deadline:
+        time.sleep(_PAUSE_SECONDS)
+    return ours
 
 
 def _ancestors(pid: int) -> Iterator[int]:

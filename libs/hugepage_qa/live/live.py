@@ -241,13 +241,6 @@ class Live:
         at_fdcwd = -100
         return actor.call("openat", at_fdcwd, str(path), flags, 0o600)
 
-    def memfd(self, actor: Actor, flags: int = 0) -> int:
-        """Have ``actor`` create a file of huge pages without a name (memfd_create(2)), empty; return its descriptor.
-
-        ``flags`` are further MFD_* flags. Raises OSError.
-        """
-        return actor.call("memfd_create", "hugepage-qa", os.MFD_HUGETLB | self.size_flag | flags)
-
     # --- judging ---
 
     def pool(self, node: int | None = None) -> Counters:

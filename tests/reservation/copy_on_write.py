@@ -1,0 +1,163 @@
+"""Copy on write when pages are short: who made the mapping is safe, who inherited it is not."""
+
+import signal
+
+from hugepage_qa.live.case import Area
+from hugepage_qa.live.huge_file import new_memfd
+from hugepage_qa.live.live import Live
+from hugepage_qa.plugins.live_test import LiveTest
+
+COPY_ON_WRITE = Area("copy-on-write")
+OWNER = "mm/hugetlb.c hugetlb_wp(), unmap_ref_private()"
+INHERITED = "mm/hugetlb.c hugetlb_dup_vma_private(), alloc_hugetlb_folio()"
+
+
+@COPY_ON_WRITE.case(
+    "the parent that writes when no page is free keeps its page, and the child is SIGBUS", OWNER, pages=1
+)
+def parent_writes_without_a_page(live: Live) -> None:
+    memory = live.map(1)
+    memory.fill(1)
+    child = memory.seen_by(memory.actor.fork())
+    child.expect_filled(1)
+    live.expect_pool(nr=1, free=0)
+    memory.touch(value=2)
+    live.expect("what the parent wrote", 2, memory.read())
+    live.expect_signal(signal.SIGBUS, child.read)
+    live.expect_signal(signal.SIGBUS, child.touch)
+    live.expect_pool(nr=1, free=0)
+    child.actor.end()
+    live.expect("what the parent wrote", 2, memory.read())
+    live.expect_pool(nr=1, free=0)
+
+
+@COPY_ON_WRITE.case("every child loses the page that its parent needs", OWNER, pages=1)
+def parent_writes_among_children(live: Live) -> None:
+    memory = live.map(1)
+    memory.touch()
+    children = [memory.seen_by(memory.actor.fork()) for _number in range(3)]
+    grandchild = memory.seen_by(children[0].actor.fork())
+    memory.touch(value=2)
+    for heir in (*children, grandchild):
+        live.expect_signal(signal.SIGBUS, heir.read)
+    live.expect("what the parent wrote", 2, memory.read())
+    live.expect_pool(nr=1, free=0)
+
+
+@COPY_ON_WRITE.case(
+    "the child that writes when no page is free is SIGBUS, and the page stays as it was", OWNER, pages=1
+)
+def child_writes_without_a_page(live: Live) -> None:
+    memory = live.map(1)
+    memory.touch(value=1)
+    child = memory.seen_by(memory.actor.fork())
+    live.expect_signal(signal.SIGBUS, child.touch, 0, 2)
+    live.expect("what both read", (1, 1), (memory.read(), child.read()))
+    live.expect_pool(nr=1, free=0)
+
+
+@COPY_ON_WRITE.case("after the child has gone, its parent writes without a new page", OWNER, pages=1)
+def no_copy_for_the_last_one(live: Live) -> None:
+    memory = live.map(1)
+    memory.touch(value=1)
+    memory.actor.fork().end()
+    memory.touch(value=2)
+    live.expect("what the parent wrote", 2, memory.read())
+    live.expect_pool(nr=1, free=0)
+
+
+@COPY_ON_WRITE.case("after its parent has gone, the child writes without a new page", OWNER, pages=1)
+def no_copy_for_the_last_child(live: Live) -> None:
+    memory = live.map(1)
+    memory.touch(value=1)
+    child = memory.seen_by(memory.actor.fork())
+    memory.actor.exit()
+    child.touch(value=2)
+    live.expect("what the child wrote", 2, child.read())
+    live.expect_pool(nr=1, free=0)
+
+
+@COPY_ON_WRITE.case("a child does not inherit the reservations of its parent", INHERITED, pages=2)
+def reservations_are_not_inherited(live: Live) -> None:
+    memory = live.map(2)
+    memory.touch(0)
+    child = memory.seen_by(memory.actor.fork())
+    live.expect_pool(nr=2, free=1, resv=1)
+    live.expect_signal(signal.SIGBUS, child.touch, 1)
+    live.expect_signal(signal.SIGBUS, child.touch, 0)
+    live.expect_pool(nr=2, free=1, resv=1)
+    memory.touch(1, 2)
+    live.expect_pool(nr=2, free=0)
+    live.expect("what the parent wrote", 2, memory.read(1))
+
+
+@COPY_ON_WRITE.case("a parent copies without a page that it has reserved for another address", OWNER, pages=2)
+def copy_spares_the_reservations(live: Live) -> None:
+    memory = live.map(2)
+    memory.touch(0, 1)
+    child = memory.seen_by(memory.actor.fork())
+    live.expect_pool(nr=2, free=1, resv=1)
+    memory.touch(0, 2)
+    live.expect_pool(nr=2, free=1, resv=1)
+    live.expect_signal(signal.SIGBUS, child.read, 0)
+    memory.touch(1, 3)
+    live.expect("what the parent wrote", (2, 3), (memory.read(0), memory.read(1)))
+    live.expect_pool(nr=2, free=0)
+
+
+@COPY_ON_WRITE.case("a child that ends gives back what it took, and no reservation of its parent", INHERITED, pages=3)
+def child_ends(live: Live) -> None:
+    memory = live.map(2)
+    memory.touch(0, 1)
+    child = memory.seen_by(memory.actor.fork())
+    child.touch(0, 2)
+    live.expect_pool(nr=3, free=1, resv=1)
+    child.actor.end()
+    live.expect_pool(nr=3, free=2, resv=1)
+    memory.touch(1)
+    live.expect_pool(nr=3, free=1)
+
+
+@COPY_ON_WRITE.case(
+    "a parent that ends takes its reservations along, and leaves the child its pages", INHERITED, pages=2
+)
+def parent_ends(live: Live) -> None:
+    memory = live.map(2)
+    memory.touch(0, 1)
+    child = memory.seen_by(memory.actor.fork())
+    live.expect_pool(nr=2, free=1, resv=1)
+    memory.actor.exit()
+    live.expect_pool(nr=2, free=1)
+    live.expect("what the child reads", 1, child.read(0))
+    child.touch(1, 2)
+    live.expect_pool(nr=2, free=0)
+    child.actor.end()
+    live.expect_pool(nr=2, free=2)
+
+
+@COPY_ON_WRITE.case("a private page of a file is copied from the reservation of its mapping", OWNER, pages=2)
+def copy_of_a_page_of_a_file(live: Live) -> None:
+    file = new_memfd(live)
+    shared = file.map(1)
+    shared.touch(value=1)
+    private = file.map(1, shared=False)
+    live.expect("the page of the file", 1, private.read())
+    thief = live.map(1, noreserve=True)
+    live.expect_signal(signal.SIGBUS, thief.touch)
+    private.touch(value=2)
+    live.expect("the page of the file and the copy", (1, 2), (shared.read(), private.read()))
+    live.expect_pool(nr=2, free=0)
+
+
+class CopyOnWrite(LiveTest):
+    """Cases on copies of huge pages when there are not enough of them, for every page size of the machine.
+
+    :avocado: enable
+    :avocado: tags=hugetlb,reservation,fork
+    """
+
+    timeout = 600
+
+    def test_copy_on_write(self) -> None:
+        """Every case for every page size."""
+        self.run_area(COPY_ON_WRITE)

@@ -1,0 +1,198 @@
+"""fallocate(2) on files of huge pages: pages ahead of their use, and holes."""
+
+import errno
+import signal
+
+from hugepage_qa.live.case import Area
+from hugepage_qa.live.huge_file import HugeFile, new_memfd, open_file
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.mman import (
+    FALLOC_FL_COLLAPSE_RANGE,
+    FALLOC_FL_KEEP_SIZE,
+    FALLOC_FL_PUNCH_HOLE,
+    FALLOC_FL_ZERO_RANGE,
+)
+from hugepage_qa.plugins.live_test import LiveTest
+
+FALLOCATE = Area("fallocate")
+ALLOCATE = "fallocate(2); fs/hugetlbfs/inode.c hugetlbfs_fallocate()"
+PUNCH = "fallocate(2) FALLOC_FL_PUNCH_HOLE; fs/hugetlbfs/inode.c hugetlbfs_punch_hole(), remove_inode_hugepages()"
+
+
+def files(live: Live) -> tuple[HugeFile, HugeFile]:
+    """Return a file of a hugetlbfs and one without a name."""
+    return open_file(live, f"{live.mount()}/file"), new_memfd(live)
+
+
+@FALLOCATE.case("fallocate takes zeroed pages, which a mapping then needs no more", ALLOCATE, pages=2)
+def allocate_pages(live: Live) -> None:
+    for file in files(live):
+        file.allocate(2)
+        live.expect_pool(nr=2, free=0)
+        live.expect("the size of the file", 2 * live.size, file.size)
+        memory = file.map(2)
+        live.expect_pool(nr=2, free=0)
+        for page in (0, 1):
+            memory.expect_zero(page)
+        memory.touch(1)
+        live.expect_pool(nr=2, free=0)
+        memory.unmap()
+        file.truncate(0)
+        live.expect_pool(nr=2, free=2)
+
+
+@FALLOCATE.case("fallocate takes the pages that a mapping has reserved", ALLOCATE, pages=2)
+def allocate_reserved_pages(live: Live) -> None:
+    for file in files(live):
+        memory = file.map(2)
+        memory.touch(0, 5)
+        live.expect_pool(nr=2, free=1, resv=1)
+        file.allocate(2)
+        live.expect_pool(nr=2, free=0)
+        live.expect("what was there", 5, memory.read(0))
+        memory.expect_zero(1)
+        file.truncate(0)
+        live.expect_pool(nr=2, free=2)
+
+
+@FALLOCATE.case("fallocate beyond the pool is ENOSPC and leaves the file as long as it was", ALLOCATE, pages=2)
+def allocate_beyond_the_pool(live: Live) -> None:
+    for file in files(live):
+        live.expect_errno(errno.ENOSPC, file.allocate, 3)
+        live.expect("the size of the file", 0, file.size)
+        file.truncate(0)
+        live.expect_pool(nr=2, free=2)
+
+
+@FALLOCATE.case("fallocate cannot take what others have reserved", ALLOCATE, pages=1)
+def allocate_what_others_reserved(live: Live) -> None:
+    owner = live.map(1)
+    for file in files(live):
+        live.expect_errno(errno.ENOSPC, file.allocate, 1)
+        live.expect_pool(nr=1, free=1, resv=1)
+    owner.touch()
+    live.expect_pool(nr=1, free=0)
+
+
+@FALLOCATE.case("fallocate with FALLOC_FL_KEEP_SIZE takes pages behind the end", ALLOCATE, pages=1)
+def allocate_behind_the_end(live: Live) -> None:
+    for file in files(live):
+        file.allocate(1, mode=FALLOC_FL_KEEP_SIZE)
+        live.expect("the size of the file", 0, file.size)
+        live.expect_pool(nr=1, free=0)
+        memory = file.map(1)
+        memory.expect_zero(0)
+        live.expect_pool(nr=1, free=0)
+        memory.unmap()
+        file.truncate(0)
+        live.expect_pool(nr=1, free=1)
+
+
+@FALLOCATE.case("a part of a page takes the whole page", ALLOCATE, pages=2)
+def allocate_parts(live: Live) -> None:
+    for file in files(live):
+        file.actor.call("fallocate", file.descriptor, FALLOC_FL_KEEP_SIZE, live.size - 1, 1)
+        live.expect_pool(nr=2, free=1)
+        file.actor.call("fallocate", file.descriptor, FALLOC_FL_KEEP_SIZE, live.size - 1, 2)
+        live.expect_pool(nr=2, free=0)
+        file.truncate(0)
+        live.expect_pool(nr=2, free=2)
+
+
+@FALLOCATE.case("a hole gives its pages back and reads as zeroes, the rest stays", PUNCH, pages=2)
+def punch_a_hole(live: Live) -> None:
+    for file in files(live):
+        memory = file.map(2)
+        memory.touch(0, 1)
+        memory.touch(1, 2)
+        file.punch(1, 1)
+        live.expect_pool(nr=2, free=1)
+        live.expect("the size of the file", 2 * live.size, file.size)
+        memory.expect_zero(1)
+        live.expect_pool(nr=2, free=0)
+        live.expect("the page beside the hole", 1, memory.read(0))
+        file.punch(2)
+        live.expect_pool(nr=2, free=2)
+        file.truncate(0)
+
+
+@FALLOCATE.case("the page of a hole belongs to all: another may take it, then it is SIGBUS", PUNCH, pages=1)
+def hole_is_not_reserved(live: Live) -> None:
+    for file in files(live):
+        memory = file.map(1)
+        memory.touch()
+        file.punch(1)
+        live.expect_pool(nr=1, free=1)
+        other = live.map(1)
+        live.expect_signal(signal.SIGBUS, memory.touch)
+        other.unmap()
+        memory.touch(value=2)
+        live.expect_pool(nr=1, free=0)
+        file.truncate(0)
+        live.expect_pool(nr=1, free=1)
+
+
+@FALLOCATE.case("a hole where no page was changes nothing, and keeps the reservations", PUNCH, pages=2)
+def punch_nothing(live: Live) -> None:
+    for file in files(live):
+        memory = file.map(2)
+        file.punch(2)
+        live.expect_pool(nr=2, free=2, resv=2)
+        memory.touch(1)
+        live.expect_pool(nr=2, free=1, resv=1)
+        file.punch(1)
+        live.expect_pool(nr=2, free=1, resv=1)
+        file.truncate(0)
+        live.expect_pool(nr=2, free=2)
+
+
+@FALLOCATE.case(
+    "a hole in a part of a page zeroes that part and keeps the page",
+    "fs/hugetlbfs/inode.c hugetlbfs_zero_partial_page() (68d32527d340)",
+    since="5.19",
+    pages=2,
+)
+def punch_parts(live: Live) -> None:
+    half, hole = live.size // 2, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+    for file in files(live):
+        memory = file.map(2)
+        places = [memory.at(page) + offset for page in (0, 1) for offset in (0, half - 8, half, live.size - 8)]
+        for place in places:
+            file.actor.write(place, 7)
+        # from the middle of the first page to the middle of the second
+        file.actor.call("fallocate", file.descriptor, hole, half, live.size)
+        live.expect_pool(nr=2, free=0)
+        found = [file.actor.read(place) for place in places]
+        live.expect("what is left of the pages", [7, 7, 0, 0, 0, 0, 7, 7], found)
+        file.actor.call("fallocate", file.descriptor, hole, 8, 8)
+        live.expect("the word before the hole", 7, memory.read(0))
+        file.truncate(0)
+        live.expect_pool(nr=2, free=2)
+
+
+@FALLOCATE.case("what fallocate does not do on huge pages is refused and does nothing", ALLOCATE, pages=1)
+def refused_calls(live: Live) -> None:
+    for file in files(live):
+        file.map(1).touch(value=5)
+        for mode in (FALLOC_FL_PUNCH_HOLE, FALLOC_FL_COLLAPSE_RANGE, FALLOC_FL_ZERO_RANGE):
+            live.expect_errno(errno.EOPNOTSUPP, file.allocate, 1, 0, mode)
+        call = file.actor.call
+        for offset, length in ((0, 0), (-live.size, live.size), (0, -live.size)):
+            live.expect_errno(errno.EINVAL, call, "fallocate", file.descriptor, 0, offset, length)
+        live.expect_pool(nr=1, free=0)
+        live.expect("what the page holds", 5, file.map(1).read())
+        file.truncate(0)
+
+
+class Fallocate(LiveTest):
+    """Cases on fallocate(2) with every page size of the machine.
+
+    :avocado: enable
+    :avocado: tags=hugetlb,reservation,fallocate
+    """
+
+    timeout = 600
+
+    def test_fallocate(self) -> None:
+        """Every case for every page size."""
+        self.run_area(FALLOCATE)

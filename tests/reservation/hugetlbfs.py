@@ -1,0 +1,296 @@
+"""The hugetlbfs: its limits, its promises, and what it keeps when nobody looks."""
+
+import errno
+import mmap
+import os
+import signal
+import sys
+
+from hugepage_qa.actor.process import Actor
+from hugepage_qa.live.case import Area, Sizes
+from hugepage_qa.live.credentials import NOBODY, become_nobody
+from hugepage_qa.live.huge_file import HugeFile, open_file
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.pool_view import read_pool_view
+from hugepage_qa.model.rules import HUGETLB_DOC
+from hugepage_qa.plugins.live_test import LiveTest
+
+HUGETLBFS = Area("hugetlbfs")
+SIZE = f"{HUGETLB_DOC} size; mm/hugetlb.c hugepage_subpool_get_pages()"
+MIN_SIZE = f"{HUGETLB_DOC} min_size; mm/hugetlb.c hugepage_new_subpool()"
+OPTIONS = f"{HUGETLB_DOC} Using Huge Pages; fs/hugetlbfs/inode.c hugetlbfs_parse_param(), hugetlbfs_validate()"
+FILES = f"{HUGETLB_DOC} Using Huge Pages; fs/hugetlbfs/inode.c"
+
+
+# --- size= -----------------------------------------------------------------------------------------------------------
+
+
+@HUGETLBFS.case("size= is the most that the mappings of the mount can have, however large the pool is", SIZE, pages=2)
+def size_limits_mappings(live: Live) -> None:
+    point = live.mount(size=live.size)
+    file = open_file(live, f"{point}/file")
+    for shared in (False, True):
+        live.expect_errno(errno.ENOMEM, file.map, 2, shared=shared)
+        live.expect_pool(nr=2, free=2)
+    file.map(1)
+    live.expect_pool(nr=2, free=2, resv=1)
+    other = open_file(live, f"{point}/other")
+    live.expect_errno(errno.ENOMEM, other.map, 1)
+    live.expect_pool(nr=2, free=2, resv=1)
+    live.map(1)
+    live.expect_pool(nr=2, free=2, resv=2)
+
+
+@HUGETLBFS.case("size= is the most that faults and fallocate(2) can have", SIZE, pages=2)
+def size_limits_faults(live: Live) -> None:
+    file = open_file(live, f"{live.mount(size=live.size)}/file")
+    file.truncate(2)
+    memory = file.map(2, noreserve=True)
+    memory.touch(0, 1)
+    live.expect_signal(signal.SIGBUS, memory.touch, 1)
+    live.expect_pool(nr=2, free=1)
+    live.expect_errno(errno.ENOSPC, file.allocate, 1, 1)
+    live.expect_pool(nr=2, free=1)
+    live.expect("the page that there is", 1, memory.read(0))
+
+
+@HUGETLBFS.case("statfs(2) shows the limit in huge pages, and what is left of it", SIZE, pages=2)
+def statfs_of_a_limit(live: Live) -> None:
+    point = live.mount(size=2 * live.size)
+    expect_blocks(live, point, 2, 2)
+    file = open_file(live, f"{point}/file")
+    memory = file.map(1)
+    expect_blocks(live, point, 2, 1)
+    memory.touch()
+    expect_blocks(live, point, 2, 1)
+    private = file.map(1, shared=False)
+    expect_blocks(live, point, 2, 0)
+    private.unmap()
+    expect_blocks(live, point, 2, 1)
+    memory.unmap()
+    expect_blocks(live, point, 2, 1)
+    file.truncate(0)
+    expect_blocks(live, point, 2, 2)
+
+
+def expect_blocks(live: Live, point: str, blocks: int, free: int) -> None:
+    """Expect a file system of ``blocks`` huge pages of which ``free`` are left."""
+    use = live.host.file_system(point)
+    live.expect("statfs", (live.size, blocks, free), (use.block_size, use.blocks, use.free_blocks))
+
+
+@HUGETLBFS.case("a refused mapping leaves the limit as it was", SIZE, pages=1)
+def refused_mapping_keeps_no_limit(live: Live) -> None:
+    point = live.mount(size=2 * live.size)
+    file = open_file(live, f"{point}/file")
+    for _turn in range(3):
+        live.expect_errno(errno.ENOMEM, file.map, 2)
+        expect_blocks(live, point, 2, 2)
+        live.expect_pool(nr=1, free=1)
+    file.map(1)
+    expect_blocks(live, point, 2, 1)
+
+
+@HUGETLBFS.case("size= in percent is that part of the persistent pool", SIZE, sizes=Sizes.BUDDY, pages=4)
+def size_in_percent(live: Live) -> None:
+    pool = read_pool_view(live.host).pools[live.size]
+    expected = (pool.nr - pool.surplus) * 50 // 100
+    expect_blocks(live, live.mount(size="50%"), expected, expected)
+
+
+@HUGETLBFS.case("a limit is rounded down to whole pages", SIZE, pages=1)
+def size_is_rounded_down(live: Live) -> None:
+    expect_blocks(live, live.mount(size=2 * live.size - 1), 1, 1)
+
+
+# --- min_size= -------------------------------------------------------------------------------------------------------
+
+
+@HUGETLBFS.case("min_size= reserves at the mount, and its files take from that first", MIN_SIZE, pages=2)
+def min_size_reserves(live: Live) -> None:
+    point = live.mount(min_size=live.size)
+    live.expect_pool(nr=2, free=2, resv=1)
+    file = open_file(live, f"{point}/file")
+    memory = file.map(1)
+    live.expect_pool(nr=2, free=2, resv=1)
+    more = file.map(2)
+    live.expect_pool(nr=2, free=2, resv=2)
+    more.touch(0)
+    live.expect_pool(nr=2, free=1, resv=1)
+    memory.unmap()
+    more.unmap()
+    file.truncate(0)
+    live.expect_pool(nr=2, free=2, resv=1)
+
+
+@HUGETLBFS.case("nobody else gets what min_size= reserved", MIN_SIZE, pages=1)
+def min_size_is_for_the_mount(live: Live) -> None:
+    point = live.mount(min_size=live.size)
+    live.expect_errno(errno.ENOMEM, live.map, 1)
+    thief = live.map(1, noreserve=True)
+    live.expect_signal(signal.SIGBUS, thief.touch)
+    file = open_file(live, f"{point}/file")
+    file.map(1).touch()
+    live.expect_pool(nr=1, free=0)
+
+
+@HUGETLBFS.case("a mount whose min_size= the pool does not have is refused, and reserves nothing", MIN_SIZE, pages=1)
+def min_size_beyond_the_pool(live: Live) -> None:
+    live.expect_errno(errno.ENOMEM, live.mount, min_size=2 * live.size)
+    live.expect_pool(nr=1, free=1)
+    live.expect_errno(errno.ENOMEM, live.mount, min_size=2 * live.size, size=4 * live.size)
+    live.expect_pool(nr=1, free=1)
+
+
+@HUGETLBFS.case("with both limits there is what min_size= promises and no more than size=", MIN_SIZE, pages=2)
+def both_limits(live: Live) -> None:
+    point = live.mount(min_size=live.size, size=live.size)
+    live.expect_pool(nr=2, free=2, resv=1)
+    file = open_file(live, f"{point}/file")
+    live.expect_errno(errno.ENOMEM, file.map, 2)
+    live.expect_pool(nr=2, free=2, resv=1)
+    memory = file.map(1)
+    memory.touch()
+    live.expect_pool(nr=2, free=1)
+    memory.unmap()
+    file.truncate(0)
+    live.expect_pool(nr=2, free=2, resv=1)
+
+
+# --- the other options -----------------------------------------------------------------------------------------------
+
+
+@HUGETLBFS.case("nr_inodes= is the most files and directories, the root included", f"{HUGETLB_DOC} nr_inodes")
+def number_of_files(live: Live) -> None:
+    point = live.mount(nr_inodes=3)
+    actor = live.actor()
+    for name in ("first", "second"):
+        live.open(actor, f"{point}/{name}")
+    live.expect_errno(errno.ENOSPC, live.open, actor, f"{point}/third")
+    first = open_file(live, f"{point}/first")
+    first.actor.call("unlinkat", -100, f"{point}/first", 0)
+    live.expect_errno(errno.ENOSPC, live.open, actor, f"{point}/third")
+    first.close()
+    actor.end()
+    live.open(live.actor(), f"{point}/third")
+
+
+@HUGETLBFS.case("options that make no sense are refused", OPTIONS, pages=1)
+def senseless_options(live: Live) -> None:
+    live.expect_errno(errno.EINVAL, live.mount, min_size=2 * live.size, size=live.size)
+    for options in ({"size": "x"}, {"min_size": "x"}, {"nr_inodes": "x"}, {"mode": "9"}, {"pagesize": "12345"}):
+        live.expect_errno(errno.EINVAL, live.mount, **options)
+    live.expect_errno(errno.EINVAL, live.host.mount, "unknown=1")
+    live.expect_pool(nr=1, free=1)
+
+
+@HUGETLBFS.case("a mount without pagesize= has pages of the default size", OPTIONS, sizes=Sizes.DEFAULT)
+def default_page_size(live: Live) -> None:
+    point = live.host.mount("")
+    use = live.host.file_system(point)
+    live.host.unmount(point)
+    live.expect("block size", live.size, use.block_size)
+
+
+@HUGETLBFS.case("uid=, gid= and mode= say who may use the mount", OPTIONS)
+def permissions(live: Live) -> None:
+    actor = live.actor()
+    mounts = [
+        live.mount(**options) for options in ({"mode": "0700"}, {"mode": "1777"}, {"mode": "0700", "uid": NOBODY})
+    ]
+    # opened before: the directories above the mounts are not for everyone
+    closed, open_to_all, given = (live.open(actor, point, os.O_RDONLY | os.O_DIRECTORY) for point in mounts)
+    become_nobody(actor)
+    live.expect_errno(errno.EACCES, create_in, actor, closed)
+    create_in(actor, open_to_all)
+    create_in(actor, given)
+
+
+def create_in(actor: Actor, directory: int) -> None:
+    """Create a file in an open directory. Raises OSError."""
+    actor.call("openat", directory, "file", os.O_RDWR | os.O_CREAT, 0o600)
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+@HUGETLBFS.case("a file keeps its pages and what is in them when the process has gone", FILES, pages=1)
+def file_outlives_its_process(live: Live) -> None:
+    path = f"{live.mount()}/file"
+    first = open_file(live, path)
+    first.map(1).touch(value=5)
+    first.actor.end()
+    live.expect_pool(nr=1, free=0)
+    second = open_file(live, path)
+    live.expect("what the file holds", 5, second.map(1).read())
+    second.actor.call("unlinkat", -100, path, 0)
+    live.expect_pool(nr=1, free=0)
+    second.actor.end()
+    live.expect_pool(nr=1, free=1)
+
+
+@HUGETLBFS.case("a deleted file keeps its pages until its last mapping has gone", FILES, pages=1)
+def deleted_file(live: Live) -> None:
+    path = f"{live.mount()}/file"
+    file = open_file(live, path)
+    memory = file.map(1)
+    memory.touch(value=5)
+    file.close()
+    file.actor.call("unlinkat", -100, path, 0)
+    live.expect_pool(nr=1, free=0)
+    live.expect("what it holds", 5, memory.read())
+    memory.unmap()
+    live.expect_pool(nr=1, free=1)
+
+
+@HUGETLBFS.case("read(2) shows what is in the file, and zeroes where no page is", FILES, pages=1)
+def read_a_file(live: Live) -> None:
+    file = open_file(live, f"{live.mount()}/file")
+    file.truncate(2)
+    memory = file.map(1, first=1)
+    memory.touch(value=int.from_bytes(b"hugepage", sys.byteorder))
+    for offset, expected in ((0, bytes(8)), (live.size, b"hugepage"), (live.size - 4, bytes(4) + b"huge")):
+        live.expect(f"8 bytes at {offset}", (8, expected), read_8(file, offset))
+    live.expect("bytes behind the end", (0, bytes(8)), read_8(file, 2 * live.size))
+    live.expect_pool(nr=1, free=0)
+
+
+def read_8(file: HugeFile, offset: int) -> tuple[int, bytes]:
+    """Return how many of 8 bytes at ``offset`` could be read, and them."""
+    count, buffers = file.actor.call_with_buffers("pread64", file.descriptor, bytes(8), 8, offset)
+    return count, buffers[0]
+
+
+@HUGETLBFS.case("write(2) is refused: files of huge pages are written through mappings", FILES, pages=1)
+def write_a_file(live: Live) -> None:
+    file = open_file(live, f"{live.mount()}/file")
+    live.expect_errno(errno.EINVAL, file.actor.call, "write", file.descriptor, b"text", 4)
+    live.expect("the size of the file", 0, file.size)
+    live.expect_pool(nr=1, free=1)
+
+
+@HUGETLBFS.case("a file that is open to read cannot be mapped shared to write", "mmap(2) EACCES", pages=1)
+def read_only_file(live: Live) -> None:
+    path = f"{live.mount()}/file"
+    writer = open_file(live, path)
+    writer.map(1).touch(value=5)
+    reader = open_file(live, path, flags=os.O_RDONLY)
+    live.expect_errno(errno.EACCES, reader.map, 1)
+    memory = reader.map(1, prot=mmap.PROT_READ)
+    live.expect("what the reader sees", 5, memory.read())
+    live.expect_signal(signal.SIGSEGV, memory.touch)
+    live.expect_pool(nr=1, free=0)
+
+
+class Hugetlbfs(LiveTest):
+    """Cases on the hugetlbfs with every page size of the machine.
+
+    :avocado: enable
+    :avocado: tags=hugetlb,reservation,hugetlbfs
+    """
+
+    timeout = 600
+
+    def test_hugetlbfs(self) -> None:
+        """Every case for every page size."""
+        self.run_area(HUGETLBFS)

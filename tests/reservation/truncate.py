@@ -1,0 +1,194 @@
+"""Files that shrink, and advice on files: pages and reservations go where they must, and stay where they must."""
+
+import errno
+import mmap
+import os
+import signal
+
+from hugepage_qa.live.case import Area
+from hugepage_qa.live.huge_file import HugeFile, new_memfd, open_file
+from hugepage_qa.live.live import Live
+from hugepage_qa.plugins.live_test import LiveTest
+
+TRUNCATE = Area("truncate")
+SHRINK = "ftruncate(2); mmap(2) SIGBUS; fs/hugetlbfs/inode.c hugetlb_vmtruncate(), remove_inode_hugepages()"
+ADVICE = "mm/readahead.c force_page_cache_ra(): hugetlbfs has no readahead; mm/hugetlb.c hugetlb_reserve_pages()"
+
+
+def files(live: Live) -> tuple[HugeFile, HugeFile]:
+    """Return a file of a hugetlbfs and one without a name."""
+    return open_file(live, f"{live.mount()}/file"), new_memfd(live)
+
+
+@TRUNCATE.case(
+    "what is beyond the new end gives its pages back and is SIGBUS, even where pages are free", SHRINK, pages=2
+)
+def access_beyond_the_end(live: Live) -> None:
+    for file in files(live):
+        memory = file.map(2)
+        memory.touch(0, 1)
+        memory.touch(1, 2)
+        live.expect_pool(nr=2, free=0)
+        file.truncate(1)
+        live.expect_pool(nr=2, free=1)
+        live.expect_signal(signal.SIGBUS, memory.read, 1)
+        live.expect_signal(signal.SIGBUS, memory.touch, 1)
+        live.expect_pool(nr=2, free=1)
+        live.expect("the page before the end", 1, memory.read(0))
+        file.truncate(0)
+        live.expect_pool(nr=2, free=2)
+        live.expect_signal(signal.SIGBUS, memory.touch, 0)
+        live.expect_pool(nr=2, free=2)
+
+
+@TRUNCATE.case("reservations beyond the new end go, those before it stay", SHRINK, pages=3)
+def reservations_beyond_the_end(live: Live) -> None:
+    for file in files(live):
+        memory = file.map(3)
+        memory.touch(1)
+        live.expect_pool(nr=3, free=2, resv=2)
+        file.truncate(2)
+        live.expect_pool(nr=3, free=2, resv=1)
+        file.truncate(1)
+        live.expect_pool(nr=3, free=3, resv=1)
+        memory.touch(0)
+        live.expect_pool(nr=3, free=2)
+        file.truncate(0)
+        live.expect_pool(nr=3, free=3)
+
+
+@TRUNCATE.case("a file that grows again shows zeroes where it was cut off", SHRINK, pages=2)
+def shrink_and_grow(live: Live) -> None:
+    for file in files(live):
+        memory = file.map(2)
+        memory.touch(0, 1)
+        memory.touch(1, 2)
+        file.truncate(1)
+        file.truncate(2)
+        live.expect_pool(nr=2, free=1)
+        memory.expect_zero(1)
+        live.expect_pool(nr=2, free=0)
+        live.expect("the page that stayed", 1, memory.read(0))
+        file.truncate(0)
+
+
+@TRUNCATE.case("every process that has the file mapped loses what is cut off", SHRINK, pages=2)
+def truncated_for_all(live: Live) -> None:
+    file = new_memfd(live)
+    memory = file.map(2)
+    memory.touch(1)
+    child = memory.seen_by(memory.actor.fork())
+    live.expect("what the child sees", 1, child.read(1))
+    file.truncate(1)
+    live.expect_pool(nr=2, free=2, resv=1)
+    for mapping in (memory, child):
+        live.expect_signal(signal.SIGBUS, mapping.read, 1)
+
+
+@TRUNCATE.case("the private copies of a file beyond its new end are SIGBUS, too", SHRINK, pages=2)
+def private_copies_beyond_the_end(live: Live) -> None:
+    file = new_memfd(live)
+    shared = file.map(1)
+    shared.touch()
+    private = file.map(1, shared=False)
+    private.touch(value=2)
+    live.expect_pool(nr=2, free=0)
+    file.truncate(0)
+    live.expect_signal(signal.SIGBUS, private.read)
+    live.expect_signal(signal.SIGBUS, private.touch)
+    private.unmap()
+    live.expect_pool(nr=2, free=2)
+
+
+@TRUNCATE.case(
+    "a file of huge pages is a whole number of them long", "fs/hugetlbfs/inode.c hugetlbfs_setattr()", pages=1
+)
+def whole_pages(live: Live) -> None:
+    for file in files(live):
+        file.map(1).touch()
+        for length in (1, mmap.PAGESIZE, live.size - mmap.PAGESIZE, live.size + mmap.PAGESIZE):
+            live.expect_errno(errno.EINVAL, file.actor.call, "ftruncate", file.descriptor, length)
+            live.expect("the size of the file", live.size, file.size)
+            live.expect_pool(nr=1, free=0)
+        file.truncate(0)
+
+
+@TRUNCATE.case("a longer file takes and reserves no page", SHRINK, pages=1)
+def grown_file(live: Live) -> None:
+    for file in files(live):
+        file.truncate(1000)
+        live.expect("the size of the file", 1000 * live.size, file.size)
+        live.expect_pool(nr=1, free=1)
+
+
+@TRUNCATE.case("pages far behind the start of a file are truncated, and no others", SHRINK, pages=2)
+def sparse_file(live: Live) -> None:
+    # beyond 4 GiB, where offsets were cut off once (856fc2950555)
+    far = (4 << 30) // live.size + 1
+    for file in files(live):
+        file.truncate(far + 1)
+        near, distant = file.map(1), file.map(1, first=far)
+        near.touch(value=1)
+        distant.touch(value=2)
+        live.expect_pool(nr=2, free=0)
+        file.truncate(far)
+        live.expect_pool(nr=2, free=1)
+        live.expect_signal(signal.SIGBUS, distant.read)
+        live.expect("the page before the end", 1, near.read())
+        file.truncate(0)
+
+
+# --- advice ----------------------------------------------------------------------------------------------------------
+
+
+@TRUNCATE.case("advice on a file of huge pages takes no page and no reservation", ADVICE, pages=2)
+def advice_on_a_file(live: Live) -> None:
+    for file in files(live):
+        memory = file.map(2)
+        memory.touch(0, 7)
+        for advice in (os.POSIX_FADV_WILLNEED, os.POSIX_FADV_DONTNEED, os.POSIX_FADV_SEQUENTIAL):
+            file.actor.call("fadvise64", file.descriptor, 0, 2 * live.size, advice)
+            live.expect_pool(nr=2, free=1, resv=1)
+        file.actor.call("readahead", file.descriptor, 0, 2 * live.size)
+        live.expect_pool(nr=2, free=1, resv=1)
+        memory.advise(mmap.MADV_WILLNEED)
+        live.expect_pool(nr=2, free=1, resv=1)
+        live.expect("the page", 7, memory.read(0))
+        memory.touch(1)
+        live.expect_pool(nr=2, free=0)
+        memory.unmap()
+        file.truncate(0)
+        live.expect_pool(nr=2, free=2)
+
+
+@TRUNCATE.case("advice on a file that nobody has mapped takes nothing", ADVICE, pages=1)
+def advice_on_an_unmapped_file(live: Live) -> None:
+    for file in files(live):
+        file.truncate(1)
+        file.actor.call("fadvise64", file.descriptor, 0, live.size, os.POSIX_FADV_WILLNEED)
+        file.actor.call("readahead", file.descriptor, 0, live.size)
+        live.expect_pool(nr=1, free=1)
+
+
+@TRUNCATE.case("advice on private huge pages takes no page and no reservation", ADVICE, pages=2)
+def advice_on_private_pages(live: Live) -> None:
+    memory = live.map(2)
+    memory.touch(0)
+    memory.advise(mmap.MADV_WILLNEED)
+    live.expect_pool(nr=2, free=1, resv=1)
+    memory.unmap()
+    live.expect_pool(nr=2, free=2)
+
+
+class Truncate(LiveTest):
+    """Cases on files of huge pages that shrink, for every page size of the machine.
+
+    :avocado: enable
+    :avocado: tags=hugetlb,reservation,truncate
+    """
+
+    timeout = 600
+
+    def test_truncate(self) -> None:
+        """Every case for every page size."""
+        self.run_area(TRUNCATE)

@@ -12,7 +12,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.values import size_name
 from hugepage_qa.live.case import Area, Case
 from hugepage_qa.live.host import Host, ObservedTree
-from hugepage_qa.live.live import CannotRun, Failed, Live
+from hugepage_qa.live.live import CannotRun, Failed, KnownBug, Live
 from hugepage_qa.live.pool_view import PoolView, read_pool_view
 from hugepage_qa.live.transcript import Diverged
 from hugepage_qa.model.compare import Difference
@@ -84,6 +84,9 @@ def _verdict(case: Case, live: Live, host: Host, stack: ExitStack) -> tuple[Verd
     except CannotRun as why:
         if not live.differences:
             return Verdict.SKIP, str(why)
+    except KnownBug as bug:
+        if not live.differences:
+            return Verdict.KNOWN, str(bug)
     except Failed as failure:
         live.differences.append(failure.difference)
     except (ActorGone, Fault, OSError) as error:

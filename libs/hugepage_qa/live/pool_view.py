@@ -45,6 +45,10 @@ class Counters:
         """Pages that are free and promised to nobody."""
         return self.free - self.resv
 
+    def is_as(self, other: "Counters") -> bool:
+        """Tell whether both are the same; a counter of the kernel that fell below 0 is that number modulo 2**64."""
+        return all((getattr(self, name) - getattr(other, name)) % 2**64 == 0 for name in _FILES)
+
     def __str__(self) -> str:
         return ", ".join(f"{file} {getattr(self, name)}" for name, file in _FILES.items())
 

@@ -23,20 +23,41 @@ class Quirk(Enum):
     SHMEM_FORCE_REFUSED = "shmem-force-refused"
     PARAMETER_LIMIT = "hugetlb-parameter-limit"
 
+    # of the pools of a running machine, recorded in pool_known
+    DEMOTE_TAKES_RESERVED = "demote-takes-reserved"
+    SUBPOOL_RESERVE_MADE_UP = "subpool-reserve-made-up"
+    SUBPOOL_USE_LOST_AT_FAULT = "subpool-use-lost-at-fault"
+    SUBPOOL_USE_LOST_AT_MMAP = "subpool-use-lost-at-mmap"
+    SUBPOOL_RESERVE_DROPPED = "subpool-reserve-dropped"
+    SUBPOOL_RESERVE_NOT_USED = "subpool-reserve-not-used"
+    SUBPOOL_RESERVE_AVOIDED = "subpool-reserve-avoided"
+    RESERVED_SURPLUS_FREED = "reserved-surplus-freed"
+    UNMAP_RESERVES_PAGE_IN_USE = "unmap-reserves-page-in-use"
+    MOVE_FORGETS_RESERVATION = "move-forgets-reservation"
+    MOVE_LENGTH_TRUNCATED = "move-length-truncated"
+    FAILED_MOVE_ENDS_RESERVATION = "failed-move-ends-reservation"
+
 
 @dataclass(frozen=True)
 class KnownIssue:
-    """A recorded kernel bug; ``until`` is the first version without it, None where none is known."""
+    """A recorded kernel bug; ``until`` is the first version without it, None where none is known.
+
+    ``backports`` are the first versions without it of older, still maintained branches.
+    """
 
     quirk: Quirk
     summary: str
     since: KernelVersion
     until: KernelVersion | None
     evidence: str
+    backports: tuple[KernelVersion, ...] = ()
 
     def applies_to(self, version: KernelVersion) -> bool:
         """Tell whether kernels of ``version`` have this bug."""
-        return version >= self.since and (self.until is None or version < self.until)
+        if version < self.since or (self.until is not None and version >= self.until):
+            return False
+        branch = (version.major, version.minor)
+        return not any(branch == (fix.major, fix.minor) and version >= fix for fix in self.backports)
 
 
 _EARLY_PARAMETERS = KernelVersion(6, 15)

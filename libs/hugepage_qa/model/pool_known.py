@@ -1,0 +1,119 @@
+"""Known kernel bugs in the pools of a running machine; ``known`` holds those of the boot parameters."""
+
+from collections.abc import Mapping
+
+from hugepage_qa.model.known import KnownIssue, Quirk
+from hugepage_qa.version import KernelVersion
+
+_RESERVATION_SERIES = KernelVersion(6, 14)
+_SUBPOOL_FALLBACK = KernelVersion(6, 15)
+
+POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
+    issue.quirk: issue
+    for issue in (
+        KnownIssue(
+            Quirk.DEMOTE_TAKES_RESERVED,
+            "demote splits pages that are reserved once there is one free page that is not",
+            KernelVersion(6, 12),
+            None,
+            "3 free pages of 1G, 1 reserved: writing 3 to demote leaves none, resv_hugepages stays 1; demote_store() "
+            "checks that a page is available, demote_pool_huge_page() takes as many free ones as were asked for "
+            "(c0f398c3b2cf)",
+        ),
+        KnownIssue(
+            Quirk.SUBPOOL_RESERVE_MADE_UP,
+            "a failed fault, mmap() or fallocate() on a mount with min_size= makes reserved pages up that the pool "
+            "does not have",
+            KernelVersion(4, 1),
+            _SUBPOOL_FALLBACK,
+            "fixed by a833a693a490: hugepage_subpool_put_pages() was given back what came from the pool, not from the "
+            "reserve of the mount",
+        ),
+        KnownIssue(
+            Quirk.SUBPOOL_USE_LOST_AT_FAULT,
+            "a fault or fallocate() that finds no page uses up size= of the mount for good",
+            _SUBPOOL_FALLBACK,
+            None,
+            "alloc_hugetlb_folio() hands nothing back to the subpool when the page was not to come from its reserve: "
+            "side effect of a833a693a490",
+        ),
+        KnownIssue(
+            Quirk.SUBPOOL_USE_LOST_AT_MMAP,
+            "an mmap() that the pool has no pages for uses up size= of the mount for good",
+            _SUBPOOL_FALLBACK,
+            KernelVersion(7, 0),
+            "fixed by 1d3f9bb4c8af: side effect of a833a693a490 in hugetlb_reserve_pages()",
+        ),
+        KnownIssue(
+            Quirk.SUBPOOL_RESERVE_DROPPED,
+            "an mmap() that the pool has no pages for drops the reserve of a mount with size= and min_size=, and "
+            "resv_hugepages falls below 0 when it is unmounted",
+            _SUBPOOL_FALLBACK,
+            None,
+            "size= of 8 pages, min_size= of 2, mmap() of 5 in an otherwise empty pool: hugetlb_reserve_pages() calls "
+            "hugepage_subpool_put_pages() while used_hpages still counts what failed",
+        ),
+        KnownIssue(
+            Quirk.SUBPOOL_RESERVE_NOT_USED,
+            "a fault of a process that holds no reservation takes a page out of min_size= of a mount, and the pool "
+            "goes on counting it as reserved",
+            KernelVersion(4, 1),
+            _RESERVATION_SERIES,
+            "vma_has_reserves() said no for the private mapping of a forked process and for MAP_NORESERVE although "
+            "the subpool had counted its reserve down",
+        ),
+        KnownIssue(
+            Quirk.SUBPOOL_RESERVE_AVOIDED,
+            "the copy that the owner of a private mapping makes takes a page out of min_size= of a mount, and the "
+            "pool goes on counting it as reserved",
+            KernelVersion(4, 1),
+            _RESERVATION_SERIES,
+            "fixed by 'mm/hugetlb: fix avoid_reserve to allow taking folio from subpool'",
+            (KernelVersion(6, 1, 191), KernelVersion(6, 12, 14)),
+        ),
+        KnownIssue(
+            Quirk.RESERVED_SURPLUS_FREED,
+            "a surplus page of a mount with min_size= is given back to the system while it counts as reserved",
+            KernelVersion(4, 1),
+            None,
+            "empty pool, nr_overcommit_hugepages 2, min_size= of two pages: a page touched and truncated leaves "
+            "resv_hugepages 2 and free_hugepages 1; free_huge_folio() restores the reservation and frees the page",
+        ),
+        KnownIssue(
+            Quirk.UNMAP_RESERVES_PAGE_IN_USE,
+            "a page that the owner of a private mapping unmaps while a forked process has it is reserved for nobody",
+            KernelVersion(6, 9),
+            KernelVersion(7, 2),
+            "fixed by 'hugetlb: only adjust reservation during unmapping if mapcount is 0'; brought by df7a6d1f6405",
+            (KernelVersion(6, 12, 110),),
+        ),
+        KnownIssue(
+            Quirk.MOVE_FORGETS_RESERVATION,
+            "mremap() of a part of a private mapping leaves pages reserved that the rest had reserved, for good",
+            KernelVersion(5, 16),
+            None,
+            "clear_vma_resv_huge_pages() takes the reservation from the whole mapping before its part is split off",
+        ),
+        KnownIssue(
+            Quirk.MOVE_LENGTH_TRUNCATED,
+            "mremap() of 4 GiB and more fails with ENOMEM, and so may that of pages as large as 1G",
+            KernelVersion(5, 16),
+            None,
+            "4 GiB of untouched 2M pages: ENOMEM, 3 GiB: moved; one page of 1G at 64 GiB: ENOMEM, at 65 GiB: moved. "
+            "move_hugetlb_page_tables() returns an int: what it moved, and what it skipped for want of page tables",
+        ),
+        KnownIssue(
+            Quirk.FAILED_MOVE_ENDS_RESERVATION,
+            "a private mapping that mremap() fails to move has no reservation any more",
+            KernelVersion(6, 15),
+            None,
+            "resv_hugepages falls to 0 although the mapping stays: copy_vma_and_data() takes the reservation from the "
+            "old mapping, and what is unmapped is the new one",
+        ),
+    )
+}
+
+
+def pool_issues_of(version: KernelVersion) -> tuple[KnownIssue, ...]:
+    """Return the known issues that the pools of kernels of ``version`` have."""
+    return tuple(issue for issue in POOL_ISSUES.values() if issue.applies_to(version))

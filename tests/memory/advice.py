@@ -1,0 +1,197 @@
+"""madvise(2) on huge pages."""
+
+import errno
+import mmap
+import signal
+
+from hugepage_qa.live.case import Area
+from hugepage_qa.live.huge_file import new_memfd
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.mman import (
+    MADV_COLD,
+    MADV_GUARD_INSTALL,
+    MADV_POPULATE_READ,
+    MADV_POPULATE_WRITE,
+    MADV_WIPEONFORK,
+)
+from hugepage_qa.plugins.live_test import LiveTest
+
+ADVICE = Area("advice")
+DONTNEED = "madvise(2) MADV_DONTNEED; mm/madvise.c madvise_dontneed_free_valid_vma()"
+REMOVE = "madvise(2) MADV_REMOVE; mm/madvise.c madvise_remove()"
+POPULATE = "madvise(2) MADV_POPULATE_READ, MADV_POPULATE_WRITE"
+#: 90e7e7f5ef3f
+DONTNEED_SINCE = "5.18"
+
+
+@ADVICE.case("MADV_DONTNEED gives private pages back, they are zero next time", DONTNEED, since=DONTNEED_SINCE, pages=2)
+def dontneed_of_private_pages(live: Live) -> None:
+    memory = live.map(2)
+    memory.touch(0, 1)
+    memory.touch(1, 2)
+    memory.advise(mmap.MADV_DONTNEED, 1, 1)
+    live.expect("free pages", 1, live.pool().free)
+    memory.expect_zero(1)
+    live.expect_pool(nr=2, free=0)
+    live.expect("the page beside it", 1, memory.read(0))
+    memory.unmap()
+    live.expect_pool(nr=2, free=2)
+
+
+@ADVICE.case(
+    "MADV_DONTNEED gives pages back and not the reservation: nobody else can have them",
+    f"{DONTNEED}; mm/hugetlb.c __unmap_hugepage_range() (df7a6d1f6405)",
+    since="6.10",
+    pages=2,
+)
+def dontneed_keeps_the_reservation(live: Live) -> None:
+    memory = live.map(2)
+    memory.touch(0)
+    memory.touch(1)
+    memory.advise(mmap.MADV_DONTNEED)
+    live.expect_pool(nr=2, free=2, resv=2)
+    live.expect_errno(errno.ENOMEM, live.map, 1)
+    memory.touch(0)
+    live.expect_pool(nr=2, free=1, resv=1)
+    memory.unmap()
+    live.expect_pool(nr=2, free=2)
+
+
+@ADVICE.case("MADV_DONTNEED leaves shared pages in their file", DONTNEED, since=DONTNEED_SINCE, pages=1)
+def dontneed_of_shared_pages(live: Live) -> None:
+    memory = live.map(1, shared=True)
+    memory.touch(value=5)
+    memory.advise(mmap.MADV_DONTNEED)
+    live.expect_pool(nr=1, free=0)
+    live.expect("what the page holds", 5, memory.read())
+    live.expect_pool(nr=1, free=0)
+
+
+@ADVICE.case(
+    "MADV_DONTNEED rounds the length down to whole pages, and refuses other addresses",
+    f"{DONTNEED} (8ebe0a5eaaeb)",
+    since="6.1",
+    pages=2,
+)
+def dontneed_of_parts(live: Live) -> None:
+    memory = live.map(2)
+    memory.touch(0, 1)
+    memory.touch(1, 2)
+    part, call = mmap.PAGESIZE, memory.actor.call
+    live.expect_errno(errno.EINVAL, call, "madvise", memory.address + part, live.size, mmap.MADV_DONTNEED)
+    call("madvise", memory.address, live.size - part, mmap.MADV_DONTNEED)
+    live.expect_pool(nr=2, free=0)
+    live.expect("what the pages hold", (1, 2), (memory.read(0), memory.read(1)))
+    call("madvise", memory.address, live.size + part, mmap.MADV_DONTNEED)
+    live.expect("free pages", 1, live.pool().free)
+    live.expect("the page of which a part was meant", 2, memory.read(1))
+
+
+@ADVICE.case("MADV_DONTNEED does not go through other mappings of the page", DONTNEED, since=DONTNEED_SINCE, pages=1)
+def dontneed_among_processes(live: Live) -> None:
+    memory = live.map(1)
+    memory.touch(value=5)
+    child = memory.seen_by(memory.actor.fork())
+    live.expect("what the child reads", 5, child.read())
+    child.advise(mmap.MADV_DONTNEED)
+    live.expect("what the parent reads", 5, memory.read())
+    live.expect_pool(nr=1, free=0)
+
+
+@ADVICE.case("MADV_REMOVE makes a hole in the file: its page goes, for all that have it mapped", REMOVE, pages=2)
+def remove_of_shared_pages(live: Live) -> None:
+    file = new_memfd(live)
+    memory, other = file.map(2), file.map(2)
+    memory.touch(0, 1)
+    memory.touch(1, 2)
+    memory.advise(mmap.MADV_REMOVE, 1, 1)
+    live.expect_pool(nr=2, free=1)
+    other.expect_zero(1)
+    live.expect_pool(nr=2, free=0)
+    live.expect("the page beside it", 1, other.read(0))
+    live.expect("the size of the file", 2 * live.size, file.size)
+
+
+@ADVICE.case("MADV_REMOVE is for shared mappings", REMOVE, pages=1)
+def remove_is_refused(live: Live) -> None:
+    memory = live.map(1)
+    memory.touch(value=5)
+    live.expect_errno(errno.EACCES, memory.advise, mmap.MADV_REMOVE)
+    live.expect_pool(nr=1, free=0)
+    live.expect("what the page holds", 5, memory.read())
+
+
+@ADVICE.case("MADV_POPULATE_* takes the pages at once", POPULATE, since="5.14", pages=2)
+def populate(live: Live) -> None:
+    for advice in (MADV_POPULATE_READ, MADV_POPULATE_WRITE):
+        for shared in (False, True):
+            memory = live.map(2, shared=shared)
+            memory.advise(advice, 1, 1)
+            live.expect_pool(nr=2, free=1, resv=1)
+            memory.touch(1, 5)
+            memory.advise(advice)
+            live.expect_pool(nr=2, free=0)
+            live.expect("what was there", 5, memory.read(1))
+            memory.unmap()
+            live.expect_pool(nr=2, free=2)
+
+
+@ADVICE.case("MADV_POPULATE_* without enough pages is EFAULT, and no SIGBUS", POPULATE, since="5.14", pages=1)
+def populate_without_pages(live: Live) -> None:
+    for advice in (MADV_POPULATE_READ, MADV_POPULATE_WRITE):
+        memory = live.map(2, noreserve=True)
+        live.expect_errno(errno.EFAULT, memory.advise, advice)
+        live.expect_pool(nr=1, free=0)
+        live.expect_signal(signal.SIGBUS, memory.touch, 1)
+        memory.unmap()
+        live.expect_pool(nr=1, free=1)
+
+
+@ADVICE.case("MADV_POPULATE_* obeys the protection of the mapping", POPULATE, since="5.14", pages=1)
+def populate_what_is_protected(live: Live) -> None:
+    memory = live.map(1, prot=mmap.PROT_READ)
+    live.expect_errno(errno.EINVAL, memory.advise, MADV_POPULATE_WRITE)
+    live.expect_pool(nr=1, free=1, resv=1)
+    memory.advise(MADV_POPULATE_READ)
+    live.expect_pool(nr=1, free=0)
+
+
+@ADVICE.case("advice that huge pages do not take is refused and does nothing", "madvise(2) EINVAL", pages=1)
+def refused_advice(live: Live) -> None:
+    memory = live.map(1)
+    memory.touch(value=5)
+    for advice in (mmap.MADV_FREE, MADV_COLD, MADV_GUARD_INSTALL):
+        live.expect_errno(errno.EINVAL, memory.advise, advice)
+        live.expect_pool(nr=1, free=0)
+    live.expect("what the page holds", 5, memory.read())
+
+
+@ADVICE.case(
+    "MADV_DONTFORK keeps pages from forked processes, and MADV_WIPEONFORK is refused",
+    "madvise(2) MADV_DONTFORK; MADV_WIPEONFORK is for private anonymous memory",
+    pages=1,
+)
+def advice_for_a_fork(live: Live) -> None:
+    memory = live.map(1)
+    memory.touch(value=5)
+    live.expect_errno(errno.EINVAL, memory.advise, MADV_WIPEONFORK)
+    memory.advise(mmap.MADV_DONTFORK)
+    child = memory.seen_by(memory.actor.fork())
+    live.expect_signal(signal.SIGSEGV, child.read)
+    memory.touch(value=6)
+    live.expect_pool(nr=1, free=0)
+    live.expect("what the parent reads", 6, memory.read())
+
+
+class Advice(LiveTest):
+    """Cases on madvise(2) with every page size of the machine.
+
+    :avocado: enable
+    :avocado: tags=hugetlb,memory,madvise
+    """
+
+    timeout = 600
+
+    def test_advice(self) -> None:
+        """Every case for every page size."""
+        self.run_area(ADVICE)

@@ -1,0 +1,97 @@
+"""Forked processes and their huge pages: private ones are copied on write, shared ones are shared."""
+
+from hugepage_qa.live.case import Area
+from hugepage_qa.live.live import Live
+from hugepage_qa.plugins.live_test import LiveTest
+
+FORK = Area("fork")
+COPY = "fork(2); mm/hugetlb.c copy_hugetlb_page_range(), hugetlb_wp()"
+
+
+@FORK.case("parent and child have copies of their own once one of them writes", COPY, pages=2)
+def copies(live: Live) -> None:
+    for writer_is_child in (False, True):
+        memory = live.map(1)
+        memory.touch(value=1)
+        child = memory.seen_by(memory.actor.fork())
+        live.expect_pool(nr=2, free=1)
+        (child if writer_is_child else memory).touch(value=2)
+        live.expect_pool(nr=2, free=0)
+        expected = (1, 2) if writer_is_child else (2, 1)
+        live.expect("what parent and child read", expected, (memory.read(), child.read()))
+        child.actor.end()
+        live.expect_pool(nr=2, free=1)
+        memory.actor.end()
+        live.expect_pool(nr=2, free=2)
+
+
+@FORK.case("a copy holds every word of the page", COPY, pages=2)
+def whole_copies(live: Live) -> None:
+    memory = live.map(1)
+    places = [memory.address + offset for offset in (0, live.size // 2 - 8, live.size // 2, live.size - 8)]
+    for place in places:
+        memory.actor.write(place, 7)
+    child = memory.actor.fork()
+    child.write(places[1], 8)
+    live.expect("what the child reads", [7, 8, 7, 7], [child.read(place) for place in places])
+    live.expect("what the parent reads", [7] * 4, [memory.actor.read(place) for place in places])
+
+
+@FORK.case("every child inherits the pages that its parent has touched", COPY, pages=1)
+def every_child_inherits(live: Live) -> None:
+    memory = live.map(1)
+    memory.touch(value=7)
+    for _child in range(24):
+        child = memory.actor.fork()
+        live.expect("what the child reads", 7, memory.seen_by(child).read())
+        child.end()
+    live.expect_pool(nr=1, free=0)
+
+
+@FORK.case("shared pages are the same for parent and child, and taken once", COPY, pages=2)
+def shared_pages(live: Live) -> None:
+    memory = live.map(2, shared=True)
+    memory.touch(0, 1)
+    child = memory.seen_by(memory.actor.fork())
+    live.expect_pool(nr=2, free=1, resv=1)
+    child.touch(0, 2)
+    child.touch(1, 3)
+    live.expect("what the parent reads", (2, 3), (memory.read(0), memory.read(1)))
+    live.expect_pool(nr=2, free=0)
+    memory.actor.exit()
+    live.expect("what the child reads", (2, 3), (child.read(0), child.read(1)))
+    live.expect_pool(nr=2, free=0)
+    child.actor.end()
+    live.expect_pool(nr=2, free=2)
+
+
+@FORK.case("a chain of forks has as many copies as writers, in whatever order they end", COPY, pages=4)
+def chain_of_forks(live: Live) -> None:
+    for order in ((0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 0, 2)):
+        chain = [live.map(1)]
+        chain[0].touch(value=1)
+        for _link in range(3):
+            chain.append(chain[-1].seen_by(chain[-1].actor.fork()))
+        for value, memory in enumerate(chain[1:], 2):
+            memory.touch(value=value)
+        live.expect_pool(nr=4, free=0)
+        live.expect("what each of them reads", [1, 2, 3, 4], [memory.read() for memory in chain])
+        for free, link in enumerate(order, 1):
+            chain[link].actor.exit()
+            live.expect_pool(nr=4, free=free)
+            rest = [left for left in range(4) if left not in order[:free]]
+            live.expect("what the rest reads", [left + 1 for left in rest], [chain[left].read() for left in rest])
+
+
+class Fork(LiveTest):
+    """Cases on forked processes with every page size of the machine.
+
+    :avocado: enable
+    :avocado: tags=hugetlb,memory,fork
+    """
+
+    timeout = 600
+
+    def test_fork(self) -> None:
+        """Every case for every page size."""
+        self.run_area(FORK)

@@ -1,0 +1,271 @@
+"""mmap(2), munmap(2), mprotect(2) and mlock(2) on huge pages."""
+
+import errno
+import mmap
+import signal
+
+from hugepage_qa.live.case import Area, Sizes
+from hugepage_qa.live.huge_file import new_memfd
+from hugepage_qa.live.live import READ_WRITE, Live
+from hugepage_qa.live.memory import Memory
+from hugepage_qa.live.mman import (
+    HUGE_SHIFT,
+    MAP_FIXED,
+    MAP_FIXED_NOREPLACE,
+    MAP_HUGETLB,
+    MAP_POPULATE,
+    MREMAP_DONTUNMAP,
+    MREMAP_FIXED,
+    MREMAP_MAYMOVE,
+    map_locked,
+)
+from hugepage_qa.model.rules import HUGETLB_DOC
+from hugepage_qa.plugins.live_test import LiveTest
+
+MAPPING = Area("mapping")
+ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB
+MAP = f"{HUGETLB_DOC} MAP_HUGETLB; mmap(2) MAP_HUGE_*; mm/mmap.c ksys_mmap_pgoff()"
+ALIGNED = "mmap(2), munmap(2) Huge page mappings; mm/hugetlb.c hugetlb_vm_op_split()"
+REMAP = "mremap(2); mm/mremap.c: huge pages are moved and shrunk, and never grow"
+
+
+@MAPPING.case("MAP_HUGE_* takes pages of that size, and none of another", MAP, pages=1)
+def pages_of_a_size(live: Live) -> None:
+    others = [live.of_size(size) for size in live.sizes if size != live.size]
+    memory = live.map(1)
+    live.expect("alignment of the address", 0, memory.address % live.size)
+    memory.touch()
+    live.expect_pool(nr=1, free=0)
+    for other in others:
+        other.expect_pool(nr=0, free=0)
+    found = memory.smaps()
+    live.expect("sizes of its pages", (live.size, live.size), (found.kernel_page_size, found.mmu_page_size))
+
+
+@MAPPING.case("MAP_HUGETLB alone takes pages of the default size", MAP, sizes=Sizes.DEFAULT, pages=1)
+def pages_of_the_default_size(live: Live) -> None:
+    actor = live.actor()
+    actor.mmap(live.size, READ_WRITE, ANONYMOUS)
+    live.expect_pool(nr=1, free=1, resv=1)
+
+
+@MAPPING.case("a page size that the machine does not have is refused", MAP, sizes=Sizes.DEFAULT)
+def sizes_that_are_none(live: Live) -> None:
+    actor = live.actor()
+    for shift in range(1, 64):
+        if 1 << shift not in live.sizes:
+            flags = ANONYMOUS | shift << HUGE_SHIFT
+            live.expect_errno(errno.EINVAL, actor.mmap, 1 << 30, READ_WRITE, flags)
+    live.expect_pool(nr=0, free=0)
+
+
+@MAPPING.case("a page belongs to a mapping from its first byte to its last, and is zero at first", MAP, pages=2)
+def whole_pages(live: Live) -> None:
+    memory = live.map(2)
+    for page in (0, 1):
+        memory.expect_zero(page)
+    memory.fill(3)
+    memory.expect_filled(3)
+    live.expect_pool(nr=2, free=0)
+
+
+@MAPPING.case("the next user of a page does not see what was in it", MAP, pages=1)
+def pages_are_cleared(live: Live) -> None:
+    memory = live.map(1)
+    for offset in (0, live.size // 2, live.size - 8):
+        memory.actor.write(memory.address + offset, 7)
+    memory.actor.end()
+    live.expect_pool(nr=1, free=1)
+    live.map(1).expect_zero(0)
+
+
+@MAPPING.case("a length is rounded up to whole pages", ALIGNED, pages=2)
+def lengths_are_rounded_up(live: Live) -> None:
+    actor = live.actor()
+    for length, pages in ((1, 1), (live.size - 1, 1), (live.size + 1, 2)):
+        address = actor.mmap(length, READ_WRITE, ANONYMOUS | live.size_flag)
+        live.expect_pool(nr=2, free=2, resv=pages)
+        actor.write(address + pages * live.size - 8, 1)
+        live.expect_pool(nr=2, free=1, resv=pages - 1)
+        actor.call("munmap", address, pages * live.size)
+    live.expect_errno(errno.EINVAL, actor.mmap, 0, READ_WRITE, ANONYMOUS | live.size_flag)
+    live.expect_pool(nr=2, free=2)
+
+
+@MAPPING.case("addresses and offsets that are not a multiple of the page size are refused", ALIGNED, pages=2)
+def misaligned_mappings(live: Live) -> None:
+    file = new_memfd(live)
+    memory = file.map(2)
+    for offset in (mmap.PAGESIZE, live.size - mmap.PAGESIZE):
+        live.expect_errno(
+            errno.EINVAL, file.actor.mmap, live.size, READ_WRITE, mmap.MAP_SHARED, file.descriptor, offset
+        )
+        fixed = mmap.MAP_SHARED | MAP_FIXED
+        place = memory.address + offset
+        live.expect_errno(errno.EINVAL, file.actor.mmap, live.size, READ_WRITE, fixed, file.descriptor, 0, place)
+    live.expect_pool(nr=2, free=2, resv=2)
+
+
+@MAPPING.case("no part of a page is unmapped or protected alone", ALIGNED, pages=2)
+def parts_of_pages(live: Live) -> None:
+    memory = live.map(2)
+    memory.touch(0, 1)
+    memory.touch(1, 2)
+    part = mmap.PAGESIZE
+    for address, length in ((memory.address, part), (memory.address + part, live.size), (memory.at(1), part)):
+        live.expect_errno(errno.EINVAL, memory.actor.call, "munmap", address, length)
+        live.expect_errno(errno.EINVAL, memory.actor.call, "mprotect", address, length, mmap.PROT_READ)
+    live.expect_pool(nr=2, free=0)
+    memory.touch(0, 3)
+    live.expect("what the pages hold", (3, 2), (memory.read(0), memory.read(1)))
+
+
+@MAPPING.case("MAP_FIXED_NOREPLACE does not replace", "mmap(2) MAP_FIXED_NOREPLACE", pages=2)
+def no_replacement(live: Live) -> None:
+    memory = live.map(1)
+    memory.touch(value=1)
+    actor = memory.actor
+    live.expect_errno(errno.EEXIST, live.map, 1, actor, flags=MAP_FIXED_NOREPLACE, at=memory.address)
+    live.expect_pool(nr=2, free=1)
+    live.expect("what the page holds", 1, memory.read())
+
+
+@MAPPING.case("MAP_POPULATE, MAP_LOCKED and mlock(2) take the pages at once", "mmap(2) MAP_POPULATE; mlock(2)", pages=2)
+def pages_at_once(live: Live) -> None:
+    for flags in (MAP_POPULATE, map_locked(live.host)):
+        memory = live.map(2, flags=flags)
+        live.expect_pool(nr=2, free=0)
+        memory.unmap()
+        live.expect_pool(nr=2, free=2)
+    memory = live.map(2)
+    memory.actor.call("mlock", memory.at(1), live.size)
+    live.expect_pool(nr=2, free=1, resv=1)
+    memory.actor.call("munlock", memory.at(1), live.size)
+    live.expect_pool(nr=2, free=1, resv=1)
+    memory.unmap()
+    live.expect_pool(nr=2, free=2)
+
+
+@MAPPING.case("MAP_POPULATE without enough pages takes those that there are, and mmap(2) succeeds", MAP, pages=1)
+def populate_without_pages(live: Live) -> None:
+    memory = live.map(2, noreserve=True, flags=MAP_POPULATE)
+    live.expect_pool(nr=1, free=0)
+    live.expect_signal(signal.SIGBUS, memory.touch, 1)
+    memory.unmap()
+    live.expect_pool(nr=1, free=1)
+
+
+# --- mprotect(2) -----------------------------------------------------------------------------------------------------
+
+
+@MAPPING.case("a page obeys its protection, and holds what it held", "mprotect(2); mm/hugetlb.c", pages=2)
+def protection(live: Live) -> None:
+    for shared in (False, True):
+        memory = live.map(2, shared=shared)
+        memory.touch(0, 1)
+        memory.touch(1, 2)
+        memory.protect(mmap.PROT_READ, 0, 1)
+        live.expect_signal(signal.SIGSEGV, memory.touch, 0, 9)
+        live.expect("the page to read", 1, memory.read(0))
+        memory.touch(1, 3)
+        memory.protect(0)
+        for page in (0, 1):
+            live.expect_signal(signal.SIGSEGV, memory.read, page)
+        live.expect_pool(nr=2, free=0)
+        memory.protect(READ_WRITE)
+        live.expect("what the pages hold", (1, 3), (memory.read(0), memory.read(1)))
+        memory.touch(0, 4)
+        live.expect_pool(nr=2, free=0)
+        memory.unmap()
+        live.expect_pool(nr=2, free=2)
+
+
+@MAPPING.case("a page that may not be accessed is not taken by the attempt", "mprotect(2); mm/hugetlb.c", pages=1)
+def protected_page_is_not_taken(live: Live) -> None:
+    memory = live.map(1, prot=0)
+    live.expect_signal(signal.SIGSEGV, memory.read)
+    memory.protect(mmap.PROT_READ)
+    live.expect_signal(signal.SIGSEGV, memory.touch)
+    live.expect_pool(nr=1, free=1, resv=1)
+    memory.protect(READ_WRITE)
+    memory.touch()
+    live.expect_pool(nr=1, free=0)
+
+
+# --- mremap(2) -------------------------------------------------------------------------------------------------------
+
+
+def free_place(live: Live, memory: Memory, pages: int) -> int:
+    """Return an aligned address in the actor of ``memory`` where nothing is mapped."""
+    place = live.map(pages, memory.actor, noreserve=True)
+    place.unmap()
+    return place.address
+
+
+@MAPPING.case("pages are moved to another address with what is in them", REMAP, since="5.16", pages=2)
+def moved_pages(live: Live) -> None:
+    for shared in (False, True):
+        memory = live.map(2, shared=shared)
+        memory.touch(0, 1)
+        target = free_place(live, memory, 2)
+        flags = MREMAP_MAYMOVE | MREMAP_FIXED
+        memory.actor.call("mremap", memory.address, memory.length, memory.length, flags, target)
+        moved = Memory(live, memory.actor, target, 2, live.size)
+        live.expect_signal(signal.SIGSEGV, memory.read, 0)
+        live.expect_pool(nr=2, free=1, resv=1 if shared else live.pool().resv)
+        live.expect("the page that was moved", 1, moved.read(0))
+        moved.touch(1, 2)
+        live.expect_pool(nr=2, free=0)
+        moved.unmap()
+        live.expect_pool(nr=2, free=2)
+
+
+@MAPPING.case("a mapping shrinks by whole pages, and gives them back", REMAP, since="5.16", pages=2)
+def shrunk_mapping(live: Live) -> None:
+    memory = live.map(2)
+    memory.touch(0, 1)
+    memory.touch(1, 2)
+    memory.actor.call("mremap", memory.address, memory.length, live.size, 0)
+    live.expect_pool(nr=2, free=1)
+    live.expect("the page that stayed", 1, memory.read(0))
+    live.expect_signal(signal.SIGSEGV, memory.read, 1)
+
+
+@MAPPING.case("a mapping does not grow", REMAP, pages=2)
+def growing_mapping(live: Live) -> None:
+    memory = live.map(1)
+    memory.touch(value=1)
+    for flags in (0, MREMAP_MAYMOVE):
+        live.expect_errno(errno.EINVAL, memory.actor.call, "mremap", memory.address, live.size, 2 * live.size, flags)
+        live.expect_pool(nr=2, free=1)
+    live.expect("what the page holds", 1, memory.read())
+
+
+@MAPPING.case("addresses that are not a multiple of the page size are refused", REMAP, pages=1)
+def misaligned_remap(live: Live) -> None:
+    memory = live.map(1)
+    memory.touch(value=1)
+    target = free_place(live, memory, 2)
+    flags = MREMAP_MAYMOVE | MREMAP_FIXED
+    call = memory.actor.call
+    for source, place in ((memory.address, target + mmap.PAGESIZE), (memory.address + mmap.PAGESIZE, target)):
+        live.expect_errno(errno.EINVAL, call, "mremap", source, live.size, live.size, flags, place)
+    live.expect_errno(
+        errno.EINVAL, call, "mremap", memory.address, live.size, live.size, MREMAP_MAYMOVE | MREMAP_DONTUNMAP
+    )
+    live.expect_pool(nr=1, free=0)
+    live.expect("what the page holds", 1, memory.read())
+
+
+class Mapping(LiveTest):
+    """Cases on mappings of every page size of the machine.
+
+    :avocado: enable
+    :avocado: tags=hugetlb,memory
+    """
+
+    timeout = 600
+
+    def test_mapping(self) -> None:
+        """Every case for every page size."""
+        self.run_area(MAPPING)

@@ -1,0 +1,137 @@
+"""memfd_create(2) with huge pages, and its seals."""
+
+import errno
+import fcntl
+import mmap
+import os
+
+from hugepage_qa.live.case import Area, Sizes
+from hugepage_qa.live.huge_file import HugeFile, new_memfd
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.mman import HUGE_SHIFT
+from hugepage_qa.plugins.live_test import LiveTest
+
+MEMFD = Area("memfd")
+CREATE = "memfd_create(2) MFD_HUGETLB; mm/memfd.c"
+SEALS = "fcntl(2) File Sealing; fs/hugetlbfs/inode.c hugetlbfs_setattr(), hugetlbfs_fallocate(), hugetlbfs_punch_hole()"
+
+
+def sealable(live: Live) -> HugeFile:
+    """Return a file that takes seals."""
+    return new_memfd(live, flags=os.MFD_ALLOW_SEALING)
+
+
+def seal(file: HugeFile, seals: int) -> None:
+    """Add ``seals`` (F_SEAL_*). Raises OSError."""
+    file.actor.call("fcntl", file.descriptor, fcntl.F_ADD_SEALS, seals)
+
+
+@MEMFD.case("a new file has no pages and reserves none", CREATE, pages=1)
+def new_file(live: Live) -> None:
+    file = new_memfd(live)
+    live.expect_pool(nr=1, free=1)
+    live.expect("the size of the file", 0, file.size)
+    memory = file.map(1)
+    memory.touch()
+    live.expect_pool(nr=1, free=0)
+    memory.unmap()
+    live.expect_pool(nr=1, free=0)
+    file.close()
+    live.expect_pool(nr=1, free=1)
+
+
+@MEMFD.case("MFD_HUGETLB alone makes pages of the default size", CREATE, sizes=Sizes.DEFAULT, pages=1)
+def file_of_the_default_size(live: Live) -> None:
+    actor = live.actor()
+    file = HugeFile(live, actor, actor.call("memfd_create", "hugepage-qa", os.MFD_HUGETLB))
+    file.map(1).touch()
+    live.expect_pool(nr=1, free=0)
+
+
+@MEMFD.case("a page size that the machine does not have is refused", CREATE, sizes=Sizes.DEFAULT)
+def sizes_that_are_none(live: Live) -> None:
+    actor = live.actor()
+    for shift in range(1, 64):
+        if 1 << shift not in live.sizes:
+            flags = os.MFD_HUGETLB | shift << HUGE_SHIFT
+            live.expect_errno(errno.ENODEV, actor.call, "memfd_create", "hugepage-qa", flags)
+
+
+@MEMFD.case("a file without MFD_ALLOW_SEALING takes no seals", SEALS, pages=1)
+def sealed_against_seals(live: Live) -> None:
+    live.expect_errno(errno.EPERM, seal, new_memfd(live), fcntl.F_SEAL_SHRINK)
+
+
+@MEMFD.case("F_SEAL_SHRINK keeps every page", SEALS, pages=2)
+def sealed_against_shrinking(live: Live) -> None:
+    file = sealable(live)
+    memory = file.map(2)
+    memory.touch(1, 5)
+    seal(file, fcntl.F_SEAL_SHRINK)
+    live.expect_errno(errno.EPERM, file.truncate, 1)
+    live.expect_pool(nr=2, free=1, resv=1)
+    live.expect("what the page holds", 5, memory.read(1))
+    file.truncate(3)
+    live.expect("the size of the file", 3 * live.size, file.size)
+
+
+@MEMFD.case("F_SEAL_GROW keeps the file from growing", SEALS, pages=2)
+def sealed_against_growing(live: Live) -> None:
+    file = sealable(live)
+    file.truncate(1)
+    seal(file, fcntl.F_SEAL_GROW)
+    live.expect_errno(errno.EPERM, file.truncate, 2)
+    live.expect_errno(errno.EPERM, file.allocate, 2)
+    live.expect("the size of the file", live.size, file.size)
+    live.expect_pool(nr=2, free=2)
+    file.map(1).touch()
+    live.expect_pool(nr=2, free=1)
+
+
+@MEMFD.case("F_SEAL_GROW keeps the file from growing with its mappings, too", SEALS, pages=2)
+def sealed_against_growing_mappings(live: Live) -> None:
+    file = sealable(live)
+    file.truncate(1)
+    seal(file, fcntl.F_SEAL_GROW)
+    try:
+        file.map(2)
+    except OSError:
+        live.expect_pool(nr=2, free=2)
+    live.expect("the size of the file", live.size, file.size)
+
+
+@MEMFD.case("F_SEAL_WRITE waits until no mapping writes, then there is none", SEALS, pages=1)
+def sealed_against_writing(live: Live) -> None:
+    file = sealable(live)
+    memory = file.map(1)
+    memory.touch(value=5)
+    live.expect_errno(errno.EBUSY, seal, file, fcntl.F_SEAL_WRITE)
+    memory.unmap()
+    seal(file, fcntl.F_SEAL_WRITE)
+    live.expect_errno(errno.EPERM, file.map, 1)
+    live.expect_errno(errno.EPERM, file.punch, 1)
+    live.expect("what a reader sees", 5, file.map(1, shared=False, prot=mmap.PROT_READ, noreserve=True).read())
+    live.expect_pool(nr=1, free=0)
+
+
+@MEMFD.case("F_SEAL_SEAL is the last seal", SEALS, pages=1)
+def sealed_against_more_seals(live: Live) -> None:
+    file = sealable(live)
+    seal(file, fcntl.F_SEAL_SEAL)
+    live.expect_errno(errno.EPERM, seal, file, fcntl.F_SEAL_GROW)
+    file.truncate(2)
+    live.expect("the size of the file", 2 * live.size, file.size)
+
+
+class Memfd(LiveTest):
+    """Cases on files without a name of every page size of the machine.
+
+    :avocado: enable
+    :avocado: tags=hugetlb,memory,memfd
+    """
+
+    timeout = 600
+
+    def test_memfd(self) -> None:
+        """Every case for every page size."""
+        self.run_area(MEMFD)

@@ -1,0 +1,160 @@
+"""System V shared memory of huge pages."""
+
+import errno
+import mmap
+import signal
+
+from hugepage_qa.live.case import Area
+from hugepage_qa.live.credentials import become_nobody
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.mman import HUGE_MASK, HUGE_SHIFT
+from hugepage_qa.live.shared_memory import (
+    IPC_CREAT,
+    IPC_EXCL,
+    SHM_HUGETLB,
+    SHM_NORESERVE,
+    SHM_RDONLY,
+    get_segment,
+)
+from hugepage_qa.model.rules import HUGETLB_DOC
+from hugepage_qa.plugins.live_test import LiveTest
+
+SEGMENTS = Area("segments")
+GET = f"{HUGETLB_DOC} SHM_HUGETLB; shmget(2); ipc/shm.c newseg()"
+GROUP = f"{HUGETLB_DOC} /proc/sys/vm/hugetlb_shm_group; fs/hugetlbfs/inode.c can_do_hugetlb_shm()"
+KEY = 0x48504741
+GROUP_ID = 54321
+
+
+@SEGMENTS.case("a segment reserves its pages when it is made, keeps them, and gives them back at its end", GET, pages=2)
+def life_of_a_segment(live: Live) -> None:
+    segment = get_segment(live, 2 * live.size)
+    live.expect_pool(nr=2, free=2, resv=2)
+    memory = segment.attach()
+    live.expect("alignment of the address", 0, memory.address % live.size)
+    memory.expect_zero(0)
+    memory.touch(value=5)
+    live.expect_pool(nr=2, free=1, resv=1)
+    segment.detach(memory)
+    live.expect_pool(nr=2, free=1, resv=1)
+    live.expect("what another process sees", 5, segment.attach(live.actor()).read())
+    segment.actor.end()
+    live.expect_pool(nr=2, free=1, resv=1)
+    segment.remove(live.actor())
+    live.expect_pool(nr=2, free=1, resv=1)
+
+
+@SEGMENTS.case("a removed segment goes with its last attachment", GET, pages=1)
+def removed_while_attached(live: Live) -> None:
+    segment = get_segment(live, live.size)
+    memory = segment.attach()
+    child = memory.seen_by(memory.actor.fork())
+    segment.remove()
+    child.touch(value=6)
+    live.expect("what the other process sees", 6, memory.read())
+    segment.detach(memory)
+    live.expect_pool(nr=1, free=0)
+    child.actor.end()
+    live.expect_pool(nr=1, free=1)
+    live.expect_errno(errno.EINVAL, segment.attach)
+
+
+@SEGMENTS.case("a size is rounded up to whole pages", GET, pages=2)
+def sizes_are_rounded_up(live: Live) -> None:
+    for length, pages in ((1, 1), (live.size + 1, 2)):
+        segment = get_segment(live, length)
+        live.expect_pool(nr=2, free=2, resv=pages)
+        memory = segment.attach()
+        memory.actor.write(memory.address + pages * live.size - 8, 1)
+        segment.detach(memory)
+        segment.remove()
+        live.expect_pool(nr=2, free=2)
+
+
+@SEGMENTS.case("a segment larger than the pool is refused, and reserves nothing", GET, pages=1)
+def larger_than_the_pool(live: Live) -> None:
+    live.expect_errno(errno.ENOMEM, get_segment, live, 2 * live.size)
+    live.expect_pool(nr=1, free=1)
+
+
+@SEGMENTS.case("SHM_NORESERVE reserves nothing, and is SIGBUS where nothing is free", GET, pages=1)
+def without_reservation(live: Live) -> None:
+    segment = get_segment(live, 2 * live.size, flags=0o600 | IPC_CREAT | SHM_NORESERVE)
+    live.expect_pool(nr=1, free=1)
+    memory = segment.attach()
+    memory.touch(0)
+    live.expect_signal(signal.SIGBUS, memory.touch, 1)
+    live.expect_pool(nr=1, free=0)
+
+
+@SEGMENTS.case("a key names one segment", GET, pages=2)
+def keys(live: Live) -> None:
+    create = 0o600 | IPC_CREAT
+    live.expect_errno(errno.ENOENT, get_segment, live, live.size, key=KEY, flags=0)
+    segment = get_segment(live, live.size, key=KEY, flags=create | IPC_EXCL)
+    live.expect_errno(errno.EEXIST, get_segment, live, live.size, key=KEY, flags=create | IPC_EXCL)
+    live.expect_errno(errno.EINVAL, get_segment, live, 2 * live.size, key=KEY, flags=create)
+    live.expect("the segment", segment.identifier, get_segment(live, live.size, key=KEY, flags=create).identifier)
+    live.expect_pool(nr=2, free=2, resv=1)
+
+
+@SEGMENTS.case("a page size that the machine does not have is refused", GET)
+def sizes_that_are_none(live: Live) -> None:
+    actor = live.actor()
+    for shift in range(1, HUGE_MASK + 1):
+        if 1 << shift not in live.sizes:
+            flags = SHM_HUGETLB | shift << HUGE_SHIFT | IPC_CREAT | 0o600
+            live.expect_errno(errno.EINVAL, actor.call, "shmget", 0, live.size, flags)
+
+
+@SEGMENTS.case("SHM_RDONLY is to read, and a wrong address is refused", "shmat(2)", pages=1)
+def attachments(live: Live) -> None:
+    segment = get_segment(live, live.size)
+    writer = segment.attach()
+    writer.touch(value=5)
+    reader = segment.attach(flags=SHM_RDONLY)
+    live.expect("what the reader sees", 5, reader.read())
+    live.expect_signal(signal.SIGSEGV, reader.touch)
+    segment.detach(reader)
+    live.expect_errno(errno.EINVAL, segment.attach, None, 0, reader.address + mmap.PAGESIZE)
+    live.expect_errno(errno.EINVAL, segment.attach, None, 0, writer.address)
+    live.expect_errno(errno.EINVAL, writer.actor.call, "shmdt", writer.address + mmap.PAGESIZE)
+    live.expect_pool(nr=1, free=0)
+
+
+@SEGMENTS.case("the mode of a segment is obeyed, and only its owner removes it", "shmat(2) EACCES; shmctl(2)", pages=1)
+def permissions(live: Live) -> None:
+    segment = get_segment(live, live.size)
+    stranger = live.actor()
+    become_nobody(stranger)
+    live.expect_errno(errno.EACCES, segment.attach, stranger)
+    live.expect_errno(errno.EPERM, segment.remove, stranger)
+    live.expect_pool(nr=1, free=1, resv=1)
+
+
+@SEGMENTS.case("who is neither privileged nor in hugetlb_shm_group gets no segment", GROUP, pages=1)
+def group_that_may(live: Live) -> None:
+    live.set_knob("proc/sys/vm/hugetlb_shm_group", f"{GROUP_ID}")
+    stranger, member = live.actor(), live.actor()
+    become_nobody(stranger)
+    become_nobody(member, GROUP_ID)
+    live.expect_errno(errno.EPERM, get_segment, live, live.size, stranger)
+    live.expect_pool(nr=1, free=1)
+    memory = get_segment(live, live.size, member).attach()
+    live.expect_pool(nr=1, free=1, resv=1)
+    memory.touch()
+    live.expect_pool(nr=1, free=0)
+
+
+class Segments(LiveTest):
+    """Cases on System V shared memory with every page size of the machine.
+
+    :avocado: enable
+    :avocado: tags=hugetlb,memory,shm
+    """
+
+    timeout = 600
+
+    def test_segments(self) -> None:
+        """Every case for every page size."""
+        self.run_area(SEGMENTS)

@@ -1,0 +1,93 @@
+"""What the kernel reads from huge pages and writes into them: O_DIRECT, pipes, other processes."""
+
+import errno
+import os
+import struct
+
+from hugepage_qa.actor.process import Actor
+from hugepage_qa.live.case import Area
+from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.plugins.live_test import LiveTest
+
+TRANSFER = Area("transfer")
+DIRECT = "open(2) O_DIRECT; mm/gup.c, mm/hugetlb.c: what was pinned is unpinned"
+BLOCK = 65536
+
+
+def open_for_direct_io(live: Live, actor: Actor) -> int:
+    """Open a file without a name in /var/tmp that passes by the page cache."""
+    try:
+        return live.open(actor, "/var/tmp", os.O_TMPFILE | os.O_RDWR | os.O_DIRECT)
+    except OSError as refusal:
+        raise CannotRun(f"/var/tmp: no O_DIRECT or O_TMPFILE: {refusal}") from refusal
+
+
+@TRANSFER.case("O_DIRECT carries huge pages to a file and back, and holds no page afterwards", DIRECT, pages=2)
+def direct_io(live: Live) -> None:
+    memory = live.map(2)
+    call = memory.actor.call
+    file = open_for_direct_io(live, memory.actor)
+    # the middle one lies across both pages
+    for place in (memory.address, memory.at(1) - BLOCK // 2, memory.at(2) - BLOCK):
+        memory.actor.fill(place, BLOCK, 8, 5)
+        live.expect("bytes written", BLOCK, call("pwrite64", file, place, BLOCK, 0))
+        memory.actor.fill(place, BLOCK, 8, 0)
+        live.expect("bytes read", BLOCK, call("pread64", file, place, BLOCK, 0))
+        live.expect("words that changed on the way", 0, memory.actor.check(place, BLOCK, 8, 5))
+    live.expect_pool(nr=2, free=0)
+    memory.unmap()
+    live.expect_pool(nr=2, free=2)
+
+
+@TRANSFER.case("a page in a pipe stays until it is read, though its mapping has gone", "vmsplice(2)", pages=1)
+def page_in_a_pipe(live: Live) -> None:
+    memory = live.map(1)
+    memory.touch(value=7)
+    _value, (ends,) = memory.actor.call_with_buffers("pipe2", bytes(8), 0)
+    reader, writer = struct.unpack("2i", ends)
+    vector = struct.pack("2Q", memory.address, 8)
+    live.expect("bytes in the pipe", 8, memory.actor.call("vmsplice", writer, vector, 1, 0))
+    memory.unmap()
+    live.expect_pool(nr=1, free=0)
+    _count, buffers = memory.actor.call_with_buffers("read", reader, bytes(8), 8)
+    live.expect("what came out", 7, struct.unpack("Q", buffers[0])[0])
+    live.expect_pool(nr=1, free=1)
+
+
+@TRANSFER.case("one process reads and writes the huge pages of another", "process_vm_readv(2)", pages=2)
+def pages_of_another_process(live: Live) -> None:
+    ours, theirs = live.map(1), live.map(1)
+    theirs.touch(value=7)
+    local, remote = (struct.pack("2Q", memory.address, 8) for memory in (ours, theirs))
+    call = ours.actor.call
+    live.expect("bytes read", 8, call("process_vm_readv", theirs.actor.pid, local, 1, remote, 1, 0))
+    live.expect("what was read", 7, ours.read())
+    ours.touch(value=8)
+    live.expect("bytes written", 8, call("process_vm_writev", theirs.actor.pid, local, 1, remote, 1, 0))
+    live.expect("what was written", 8, theirs.read())
+    live.expect_pool(nr=2, free=0)
+
+
+@TRANSFER.case("a transfer into a page that cannot be had is EFAULT, and no signal", "read(2) EFAULT", pages=1)
+def transfer_without_a_page(live: Live) -> None:
+    memory = live.map(2, noreserve=True)
+    memory.touch(0)
+    _value, (ends,) = memory.actor.call_with_buffers("pipe2", bytes(8), 0)
+    reader, writer = struct.unpack("2i", ends)
+    live.expect("bytes written", 8, memory.actor.call("write", writer, bytes(8), 8))
+    live.expect_errno(errno.EFAULT, memory.actor.call, "read", reader, memory.at(1), 8)
+    live.expect_pool(nr=1, free=0)
+
+
+class Transfer(LiveTest):
+    """Cases on data that moves between huge pages and elsewhere, for every page size of the machine.
+
+    :avocado: enable
+    :avocado: tags=hugetlb,memory,io
+    """
+
+    timeout = 600
+
+    def test_transfer(self) -> None:
+        """Every case for every page size."""
+        self.run_area(TRANSFER)

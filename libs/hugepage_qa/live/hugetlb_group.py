@@ -1,0 +1,85 @@
+"""A control group with the hugetlb controller, as a case on one page size sees it: everything counts in pages."""
+
+from hugepage_qa.kernel.hugetlb_cgroup import (
+    RESERVATIONS,
+    VERSION_1,
+    VERSION_2,
+    file_prefix,
+    read_numa_stat,
+    read_refusals,
+)
+from hugepage_qa.kernel.values import parse_integer
+from hugepage_qa.live.control_group import ControlGroup, Version, new_group
+from hugepage_qa.live.host import ObservedTree
+from hugepage_qa.live.live import Live
+
+
+class HugetlbGroup:
+    """What a group uses and may use of the pages of ``live``."""
+
+    def __init__(self, live: Live, group: ControlGroup) -> None:
+        self._live = live
+        self._files = VERSION_1 if group.version is Version.ONE else VERSION_2
+        self._prefix = file_prefix(live.size)
+        self.group = group
+        self.add = group.add
+        self.remove = group.remove
+
+    def child(self, name: str) -> "HugetlbGroup":
+        """Make a group below this one. Raises OSError."""
+        return HugetlbGroup(self._live, self.group.child(name))
+
+    def limit(self, pages: int | None) -> None:
+        """Let the group use at most ``pages`` pages, with None as many as there are. Raises OSError."""
+        self.write_limit(None if pages is None else pages * self._live.size)
+
+    def limit_reservations(self, pages: int | None) -> None:
+        """Let the group reserve at most ``pages`` pages, with None as many as there are. Raises OSError."""
+        self.write_limit(None if pages is None else pages * self._live.size, RESERVATIONS)
+
+    def write_limit(self, amount: int | None, kind: str = "") -> None:
+        """Write a limit in bytes, of pages in use or (``RESERVATIONS``) of reserved ones. Raises OSError."""
+        text = self._files.unlimited if amount is None else str(amount)
+        self.group.write(f"{self._prefix}{kind}{self._files.limit}", text)
+
+    def read_limit(self, kind: str = "") -> str:
+        """Return what the limit reads as."""
+        return self._text(f"{kind}{self._files.limit}")
+
+    def expect(self, *, usage: int, reserved: int, refusals: int = 0, refused_reservations: int = 0) -> None:
+        """Expect what the group and those below it use and reserve in pages, and how many charges were refused."""
+        expect = self._live.expect
+        expect(f"usage of {self.group.path}", usage * self._live.size, self._number(self._files.usage))
+        found = self._number(f"{RESERVATIONS}{self._files.usage}")
+        expect(f"reservations of {self.group.path}", reserved * self._live.size, found)
+        self._expect_refusals(refusals, refused_reservations)
+
+    def expect_on_nodes(self, pages: int) -> None:
+        """Expect ``pages`` of the group itself in numa_stat, where the kernel has it, and that its nodes add up."""
+        found = read_numa_stat(ObservedTree(self._live.host), self._path("numa_stat"))
+        if found is not None:
+            self._live.expect("total in numa_stat", pages * self._live.size, found.pop("total"))
+            self._live.expect("nodes in numa_stat", pages * self._live.size, sum(found.values()))
+
+    def _expect_refusals(self, pages: int, reservations: int) -> None:
+        apart = self._files.refused_reservations
+        expected = {self._files.refusals: pages if apart else pages + reservations}
+        if apart:
+            expected[apart] = reservations
+        for name, count in expected.items():
+            found = read_refusals(ObservedTree(self._live.host), self._path(name))
+            self._live.expect(f"{name} of {self.group.path}", count, found)
+
+    def _path(self, name: str) -> str:
+        return f"{self.group.path}/{self._prefix}{name}"
+
+    def _text(self, name: str) -> str:
+        return (self.group.read(f"{self._prefix}{name}") or "").strip()
+
+    def _number(self, name: str) -> int:
+        return parse_integer(self._text(name), self._path(name))
+
+
+def new_hugetlb_group(live: Live, version: Version) -> HugetlbGroup:
+    """Make a group for a case, as ``control_group.new_group`` does. Raises CannotRun."""
+    return HugetlbGroup(live, new_group(live, "hugetlb", version))

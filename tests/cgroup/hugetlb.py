@@ -1,0 +1,354 @@
+"""The hugetlb controller of control groups: limits, what is charged to whom, and what stays when a group goes."""
+
+import errno
+import signal
+from collections.abc import Callable
+
+from hugepage_qa.actor.process import Actor
+from hugepage_qa.kernel import hugetlb_cgroup
+from hugepage_qa.kernel.hugetlb_cgroup import RESERVATIONS, file_prefix
+from hugepage_qa.kernel.mounts import read_mounts
+from hugepage_qa.kernel.values import parse_integer
+from hugepage_qa.live.case import Area, Sizes
+from hugepage_qa.live.control_group import ControlGroup, Version, new_group
+from hugepage_qa.live.hugetlb_group import HugetlbGroup, new_hugetlb_group
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.memory import Memory
+from hugepage_qa.plugins.live_test import LiveTest
+
+VERSION_1 = Area("cgroup/v1")
+VERSION_2 = Area("cgroup/v2")
+
+V1_DOC = "Documentation/admin-guide/cgroup-v1/hugetlb.rst"
+V2_DOC = "Documentation/admin-guide/cgroup-v2.rst"
+HUGETLB_CGROUP = "mm/hugetlb_cgroup.c"
+
+#: no machine has that much, and no version 1 limit that stands for none is lower
+ALL_MEMORY = 1 << 56
+
+GroupAct = Callable[[Live, HugetlbGroup], None]
+
+
+def case(
+    statement: str, source: str, *, pages: int = 0, sizes: Sizes = Sizes.EACH, since: str | None = None
+) -> Callable[[GroupAct], GroupAct]:
+    """Make the decorated function, which gets a group of its own, a case for both versions of the hierarchy."""
+
+    def register(act: GroupAct) -> GroupAct:
+        for area, version in ((VERSION_1, Version.ONE), (VERSION_2, Version.TWO)):
+            in_group = _in_new_group(act, version)
+            in_group.__name__ = act.__name__
+            area.case(statement, source, pages=pages, sizes=sizes, since=since)(in_group)
+        return act
+
+    return register
+
+
+def _in_new_group(act: GroupAct, version: Version) -> Callable[[Live], None]:
+    def in_group(live: Live) -> None:
+        act(live, new_hugetlb_group(live, version))
+
+    return in_group
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+@case(
+    "a group has the files of each page size of the machine, named 64KB, 2MB or 1GB as the size is, and of no other",
+    f"{V1_DOC}; {V2_DOC} HugeTLB Interface Files; {HUGETLB_CGROUP} mem_fmt()",
+    sizes=Sizes.DEFAULT,
+)
+def each_size_has_its_files(live: Live, group: HugetlbGroup) -> None:
+    names = [name for name in live.host.names(group.group.path) if name.startswith("hugetlb.")]
+    files = hugetlb_cgroup.VERSION_1 if group.group.version is Version.ONE else hugetlb_cgroup.VERSION_2
+    ends = (files.limit, files.usage, f"{RESERVATIONS}{files.limit}", f"{RESERVATIONS}{files.usage}", files.refusals)
+    expected = {f"{file_prefix(size)}{end}" for size in live.sizes for end in ends}
+    live.expect("files", set(), expected - set(names))
+    found = {f"{name.partition('B.')[0]}B." for name in names}
+    live.expect("page sizes", {file_prefix(size) for size in live.sizes}, found)
+
+
+@case(
+    "a limit is kept in whole pages, less is cut off, and it can be taken away",
+    f"{V1_DOC}; {HUGETLB_CGROUP} hugetlb_cgroup_write()",
+)
+def limits_are_whole_pages(live: Live, group: HugetlbGroup) -> None:
+    for kind in ("", RESERVATIONS):
+        group.write_limit(None, kind)
+        unlimited = group.read_limit(kind)
+        live.expect(f"no {kind}limit is beyond all memory", True, unlimited == "max" or int(unlimited) > ALL_MEMORY)
+        group.write_limit(2 * live.size + live.size // 2, kind)
+        live.expect(f"{kind}limit", str(2 * live.size), group.read_limit(kind))
+        group.write_limit(live.size - 1, kind)
+        live.expect(f"{kind}limit", "0", group.read_limit(kind))
+        group.write_limit(None, kind)
+        live.expect(f"{kind}limit that was taken away", unlimited, group.read_limit(kind))
+
+
+@case(
+    "a page beyond the limit is SIGBUS, is counted as refused, and takes nothing; with a higher limit it is there",
+    f"{V1_DOC}; {V2_DOC} hugetlb.<hugepagesize>.max; mm/hugetlb.c alloc_hugetlb_folio()",
+    pages=2,
+)
+def a_page_beyond_the_limit_is_sigbus(live: Live, group: HugetlbGroup) -> None:
+    group.limit(1)
+    actor = live.actor()
+    group.add(actor)
+    memory = live.map(2, actor)
+    memory.touch(0, value=4)
+    group.expect(usage=1, reserved=2)
+    for refusals in (1, 2):
+        live.expect_signal(signal.SIGBUS, memory.touch, 1)
+        group.expect(usage=1, reserved=2, refusals=refusals)
+        live.expect_pool(nr=2, free=1, resv=1)
+    live.expect("the page within the limit", 4, memory.read(0))
+    group.limit(2)
+    memory.touch(1)
+    group.expect(usage=2, reserved=2, refusals=2)
+    live.expect_pool(nr=2, free=0)
+
+
+@case(
+    "a limit cannot be set below what the group uses, nor below what it has reserved: EBUSY",
+    "mm/page_counter.c page_counter_set_max()",
+    pages=2,
+)
+def a_limit_below_use_is_refused(live: Live, group: HugetlbGroup) -> None:
+    actor = live.actor()
+    group.add(actor)
+    live.map(2, actor).touch(0)
+    live.expect_errno(errno.EBUSY, group.limit, 0)
+    group.limit(1)
+    live.expect_errno(errno.EBUSY, group.limit_reservations, 1)
+    group.limit_reservations(2)
+    group.expect(usage=1, reserved=2)
+
+
+@case(
+    "a mapping that reserves more than the group may is refused with ENOMEM and reserves nothing",
+    f"{V1_DOC} Reservation accounting; {V2_DOC} hugetlb.<hugepagesize>.rsvd.max; mm/hugetlb.c hugetlb_reserve_pages()",
+    pages=2,
+)
+def reservations_beyond_the_limit_are_refused(live: Live, group: HugetlbGroup) -> None:
+    group.limit_reservations(1)
+    actor = live.actor()
+    group.add(actor)
+    for refused, shared in enumerate((False, True), start=1):
+        live.expect_errno(errno.ENOMEM, live.map, 2, actor, shared=shared)
+        group.expect(usage=0, reserved=0, refused_reservations=refused)
+        live.expect_pool(nr=2, free=2)
+    live.map(1, actor).touch()
+    group.expect(usage=1, reserved=1, refused_reservations=2)
+    live.expect_pool(nr=2, free=1)
+
+
+@case(
+    "without a reservation a page is charged as one when it is touched, and beyond that limit it is SIGBUS",
+    f"{V1_DOC} Reservation accounting; mm/hugetlb.c alloc_hugetlb_folio(), deferred_reserve",
+    pages=2,
+)
+def pages_without_reservation_are_charged_when_touched(live: Live, group: HugetlbGroup) -> None:
+    group.limit_reservations(1)
+    actor = live.actor()
+    group.add(actor)
+    memory = live.map(2, actor, noreserve=True)
+    group.expect(usage=0, reserved=0)
+    memory.touch(0)
+    group.expect(usage=1, reserved=1)
+    live.expect_signal(signal.SIGBUS, memory.touch, 1)
+    group.expect(usage=1, reserved=1, refused_reservations=1)
+    live.expect_pool(nr=2, free=1)
+    memory.unmap()
+    group.expect(usage=0, reserved=0, refused_reservations=1)
+    live.expect_pool(nr=2, free=2)
+
+
+@case(
+    "the limit of a group holds for the groups below it together",
+    f"{V2_DOC} Resource Distribution Models, Limits; {HUGETLB_CGROUP} hugetlb_cgroup_init()",
+    pages=2,
+)
+def a_limit_holds_for_the_groups_below(live: Live, group: HugetlbGroup) -> None:
+    group.limit(1)
+    first, second = live.actor(), live.actor()
+    group.child("first").add(first)
+    neighbour = group.child("second")
+    neighbour.add(second)
+    live.map(1, first).touch()
+    memory = live.map(1, second)
+    live.expect_signal(signal.SIGBUS, memory.touch)
+    group.expect(usage=1, reserved=2, refusals=1)
+    first.end()
+    memory.touch()
+    group.expect(usage=1, reserved=1, refusals=1)
+
+
+# --- what is charged to whom -----------------------------------------------------------------------------------------
+@case(
+    "reservations are charged when memory is mapped, pages when they are touched, and both go when it is unmapped",
+    f"{V1_DOC}; {V2_DOC} HugeTLB Interface Files; {HUGETLB_CGROUP}",
+    pages=2,
+)
+def charges_follow_the_pages(live: Live, group: HugetlbGroup) -> None:
+    actor = live.actor()
+    group.add(actor)
+    memory = live.map(2, actor)
+    group.expect(usage=0, reserved=2)
+    memory.touch(0)
+    group.expect(usage=1, reserved=2)
+    group.expect_on_nodes(1)
+    memory.read(1)
+    group.expect(usage=2, reserved=2)
+    group.expect_on_nodes(2)
+    memory.unmap(1, 1)
+    group.expect(usage=1, reserved=1)
+    memory.unmap(0, 1)
+    group.expect(usage=0, reserved=0)
+    group.expect_on_nodes(0)
+    live.expect_pool(nr=2, free=2)
+
+
+@case(
+    "pages of one size are not charged for another size",
+    f"{V1_DOC} multiple hugepage sizes; {HUGETLB_CGROUP} hugetlb_cgroup_charge_cgroup()",
+    pages=1,
+)
+def each_size_is_charged_for_itself(live: Live, group: HugetlbGroup) -> None:
+    actor = live.actor()
+    group.add(actor)
+    live.map(1, actor).touch()
+    for size in live.sizes:
+        used = 1 if size == live.size else 0
+        HugetlbGroup(live if size == live.size else live.of_size(size), group.group).expect(usage=used, reserved=used)
+
+
+@case(
+    "a page of shared memory is charged to the group that touched it first, the reservation to the one that mapped it",
+    f"{V2_DOC} Memory Ownership; {HUGETLB_CGROUP} hugetlb_cgroup_commit_charge()",
+    pages=2,
+)
+def shared_pages_are_charged_to_the_first(live: Live, group: HugetlbGroup) -> None:
+    first, second = group.child("first"), group.child("second")
+    ours = live.map(2, _actor_in(live, first), shared=True)
+    theirs = ours.seen_by(ours.actor.fork())
+    second.add(theirs.actor)
+    ours.touch(0)
+    theirs.read(0)
+    theirs.touch(1)
+    ours.read(1)
+    first.expect(usage=1, reserved=2)
+    second.expect(usage=1, reserved=0)
+    ours.actor.end()
+    theirs.actor.end()
+    for empty in (first, second, group):
+        empty.expect(usage=0, reserved=0)
+
+
+@case(
+    "what a process was charged stays with its old group when it moves, what it touches then is charged to the new one",
+    f"{V2_DOC} Memory Ownership; {HUGETLB_CGROUP}: no can_attach()",
+    pages=2,
+)
+def charges_do_not_move_with_a_process(live: Live, group: HugetlbGroup) -> None:
+    old, new = group.child("old"), group.child("new")
+    memory = live.map(2, _actor_in(live, old))
+    memory.touch(0)
+    new.add(memory.actor)
+    old.expect(usage=1, reserved=2)
+    new.expect(usage=0, reserved=0)
+    memory.touch(1)
+    old.expect(usage=1, reserved=2)
+    new.expect(usage=1, reserved=0)
+    group.expect(usage=2, reserved=2)
+    memory.unmap()
+    for empty in (old, new, group):
+        empty.expect(usage=0, reserved=0)
+
+
+@case(
+    "the pages of a group that is removed are charged to its parent, until they are freed",
+    f"{V1_DOC}; {HUGETLB_CGROUP} hugetlb_cgroup_css_offline()",
+    pages=2,
+)
+def a_removed_group_leaves_its_pages_to_its_parent(live: Live, group: HugetlbGroup) -> None:
+    memory, stays = _pages_of_a_removed_group(live, group)
+    group.expect(usage=2, reserved=2)
+    stays.expect(usage=0, reserved=0)
+    memory.unmap()
+    group.expect(usage=0, reserved=0)
+    live.expect_pool(nr=2, free=2)
+
+
+@case(
+    "numa_stat of the parent shows the pages of a group that is removed, and none when they are freed",
+    f"{V1_DOC} numa_stat; {HUGETLB_CGROUP} hugetlb_cgroup_move_parent(), since f47761999052",
+    pages=2,
+    since="5.17",
+)
+def a_removed_group_leaves_its_pages_in_numa_stat(live: Live, group: HugetlbGroup) -> None:
+    memory, _stays = _pages_of_a_removed_group(live, group)
+    group.expect_on_nodes(2)
+    memory.unmap()
+    group.group.wait_until_forgotten()
+    group.expect_on_nodes(0)
+
+
+# --- the memory controller -------------------------------------------------------------------------------------------
+@VERSION_2.case(
+    "hugetlb pages count for memory.current where the hierarchy is mounted with memory_hugetlb_accounting, else not",
+    f"{V2_DOC} memory_hugetlb_accounting; mm/memcontrol.c mem_cgroup_charge_hugetlb()",
+    pages=2,
+)
+def memory_counts_hugetlb_pages_if_mounted_so(live: Live) -> None:
+    options = [mount.options.split(",") for mount in read_mounts(live.host) if mount.type == "cgroup2"]
+    accounted = any("memory_hugetlb_accounting" in words for words in options)
+    group = new_group(live, "memory", Version.TWO)
+    actor = live.actor()
+    group.add(actor)
+    memory = live.map(2, actor)
+    before = _memory_current(group)
+    memory.touch(0)
+    memory.touch(1)
+    # page tables are charged, too, but are less than a page
+    live.expect("pages in memory.current", 2 if accounted else 0, (_memory_current(group) - before) // live.size)
+    memory.unmap()
+    live.expect("pages in memory.current", 0, (_memory_current(group) - before) // live.size)
+
+
+def _actor_in(live: Live, group: HugetlbGroup) -> Actor:
+    actor = live.actor()
+    group.add(actor)
+    return actor
+
+
+def _pages_of_a_removed_group(live: Live, group: HugetlbGroup) -> tuple[Memory, HugetlbGroup]:
+    """Return two pages that a group was charged for, and the group that their process is in after it was removed."""
+    goes, stays = group.child("goes"), group.child("stays")
+    memory = live.map(2, _actor_in(live, goes))
+    memory.touch(0)
+    memory.touch(1)
+    group.expect(usage=2, reserved=2)
+    stays.add(memory.actor)
+    goes.remove()
+    return memory, stays
+
+
+def _memory_current(group: ControlGroup) -> int:
+    return parse_integer(group.read("memory.current") or "", f"{group.path}/memory.current")
+
+
+class HugetlbGroups(LiveTest):
+    """The hugetlb controller, for every page size of the machine.
+
+    :avocado: enable
+    :avocado: tags=hugetlb,cgroup
+    """
+
+    timeout = 600
+
+    def test_version_1(self) -> None:
+        """Every case in a hierarchy of version 1."""
+        self.run_area(VERSION_1)
+
+    def test_version_2(self) -> None:
+        """Every case in the hierarchy of version 2."""
+        self.run_area(VERSION_2)

@@ -6,6 +6,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,6 +26,7 @@ _SYSCTL_FILE = Path("/etc/sysctl.d/99-hugepage-qa.conf")
 _ROOT = Path("/")
 _PAGES = {2 * MIB: 24, GIB: 1}
 _HOLDERS = 3
+_REPORT_SECONDS = 0.2
 _SPARED = (
     # other programs on the machine would notice
     "vm/overcommit_memory",
@@ -58,9 +60,13 @@ def main() -> None:
         changes += [partial(other, protection) for other in (mount, make_cgroup, make_segment, write_sysctl_file)]
         changes += [hold_pages] * _HOLDERS
         random.shuffle(changes)
+        results = protection.journal.make_scratch(Path(tempfile.gettempdir()))
         for one in changes:
             one()
-        time.sleep(max(0, end - time.monotonic()))
+            (results / "log").touch()
+        time.sleep(max(0, end - _REPORT_SECONDS - time.monotonic()))
+        protection.put_back()
+        time.sleep(_REPORT_SECONDS)
 
 
 def change(knob: Knob, value: str) -> None:

@@ -10,8 +10,9 @@ import click
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.boot_loader import find_boot_loader
-from hugepage_qa.machine.journal import Journal, Record, find_journal, read_boot_id
+from hugepage_qa.machine.journal import Journal, find_journal, read_boot_id
 from hugepage_qa.machine.protection import new_record, require_root
+from hugepage_qa.machine.record import Record
 from hugepage_qa.machine.restore import restore
 from hugepage_qa.machine.restore_unit import install_unit, remove_unit
 from hugepage_qa.machine.resume import leave_for_its_run

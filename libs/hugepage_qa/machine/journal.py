@@ -1,65 +1,25 @@
 """The journal: on the disk before the first change, so that whoever comes after a crash can put the machine back."""
 
 import fcntl
-import json
 import os
+import secrets
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.durable import remove_durably, write_durably
-from hugepage_qa.machine.kept_file import KeptFile, read_kept_file
+from hugepage_qa.machine.kept_file import read_kept_file
 from hugepage_qa.machine.marks import PREFIX
-from hugepage_qa.machine.run_lock import Holder
-from hugepage_qa.machine.state import MachineState
-from hugepage_qa.schema import find_violation, parse_json
+from hugepage_qa.machine.record import ExpectedReboot, KeptArguments, Record, format_record, parse_record
 
 #: the environment variable that names another directory for the journal
 STATE = "HUGEPAGE_QA_STATE"
 
-_FORMAT = "hugepage-qa journal"
-_VERSION = 1
 _DIRECTORY = "var/lib/hugepage-qa"
 _BOOT_ID = "proc/sys/kernel/random/boot_id"
-
-
-@dataclass(frozen=True)
-class KeptArguments:
-    """The kernel arguments of the entry that boots next, as the boot loader ``loader`` had them."""
-
-    loader: str
-    arguments: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ExpectedReboot:
-    """A reboot that a case has asked for; ``arrived`` is the id of the first boot that was seen after it."""
-
-    token: str
-    arrived: str | None = None
-
-
-@dataclass(frozen=True)
-class Record:
-    """What the journal holds.
-
-    ``state`` is of the boot ``boot_id``; ``scratch`` names directories of the run, ``files`` and ``arguments`` are
-    what a reboot does not reset.
-    """
-
-    run_id: str
-    purpose: str
-    holder: Holder
-    boot_id: str
-    state: MachineState
-    scratch: tuple[str, ...] = ()
-    files: tuple[KeptFile, ...] = ()
-    arguments: KeptArguments | None = None
-    expected_reboot: ExpectedReboot | None = None
 
 
 class Journal:
@@ -92,7 +52,10 @@ class Journal:
             raise InputError(f"journal {self.path}: cannot be read ({error.strerror}): expected to be root") from error
         except UnicodeDecodeError as error:
             raise self._refusal(f"no text ({error.reason})") from error
-        return self._parse(text)
+        try:
+            return parse_record(text)
+        except ValueError as error:
+            raise self._refusal(str(error)) from error
 
     def begin(self, record: Record) -> None:
         """Write ``record`` in place of any that there is. Raises InputError when it cannot be on the disk."""
@@ -130,6 +93,16 @@ class Journal:
             raise InputError(f"scratch directory {directory}: expected an absolute path that ends in {PREFIX}*")
         self._amend(lambda record: replace(record, scratch=tuple(dict.fromkeys((*record.scratch, str(directory))))))
 
+    def make_scratch(self, parent: Path) -> Path:
+        """Make a directory in ``parent`` and return it; it goes with the run, whenever that is killed.
+
+        Raises InputError for a parent that is not absolute, OSError when the directory cannot be made.
+        """
+        directory = parent / f"{PREFIX}{secrets.token_hex(4)}"
+        self.add_scratch(directory)
+        directory.mkdir(mode=0o700)
+        return directory
+
     def leave_scratch(self, directory: Path) -> None:
         """Take ``add_scratch`` back: whoever made ``directory`` removes it. Raises InputError."""
         kept = str(directory)
@@ -164,12 +137,10 @@ class Journal:
         return record
 
     def _write(self, record: Record) -> None:
-        document = {"format": _FORMAT, "version": _VERSION, **asdict(record)}
-        # as it will be read: tuples are lists there
-        text = json.dumps(document, indent=1) + "\n"
-        violation = find_violation(json.loads(text), __package__, "journal")
-        if violation is not None:
-            raise InputError(f"journal {self.path}: cannot hold {violation}")
+        try:
+            text = format_record(record)
+        except ValueError as error:
+            raise InputError(f"journal {self.path}: cannot hold {error}") from error
         write_durably(self.path, text.encode())
 
     @contextmanager
@@ -183,28 +154,10 @@ class Journal:
                 " directory on another one"
             ) from error
 
-    def _parse(self, text: str) -> Record:
-        try:
-            document = parse_json(text)
-        except ValueError as error:
-            raise self._refusal(f"no JSON ({error})") from error
-        if not isinstance(document, dict) or document.get("format") != _FORMAT:
-            raise self._refusal("not a journal of hugepage-qa")
-        version = document.get("version")
-        if isinstance(version, int) and version > _VERSION:
-            raise InputError(
-                f"journal {self.path}: written by a later hugepage-qa (version {version}, this one knows {_VERSION}):"
-                " expected that one to restore the machine; the file is kept"
-            )
-        violation = find_violation(document, __package__, "journal")
-        if violation is not None:
-            raise self._refusal(violation)
-        return _record(document)
-
     def _refusal(self, why: str) -> InputError:
         return InputError(
-            f"journal {self.path}: {why}: expected what hugepage-qa wrote; the file is kept: put the machine back by"
-            " what it says, or reboot, then remove it"
+            f"journal {self.path}: {why}: expected what this hugepage-qa wrote; the file is kept: put the machine back"
+            " by what it says, or reboot, then remove it"
         )
 
 
@@ -220,22 +173,6 @@ def read_boot_id(root: Path = Path("/")) -> str:
         return (root / _BOOT_ID).read_text(encoding="ascii").strip()
     except OSError as error:
         raise InputError(f"/{_BOOT_ID}: cannot be read ({error.strerror}): expected a mounted /proc") from error
-
-
-def _record(document: dict[str, Any]) -> Record:
-    arguments = document["arguments"]
-    expected = document["expected_reboot"]
-    return Record(
-        run_id=document["run_id"],
-        purpose=document["purpose"],
-        holder=Holder(**document["holder"]),
-        boot_id=document["boot_id"],
-        state=MachineState.from_document(document["state"]),
-        scratch=tuple(document["scratch"]),
-        files=tuple(KeptFile(**file) for file in document["files"]),
-        arguments=arguments and KeptArguments(arguments["loader"], tuple(arguments["arguments"])),
-        expected_reboot=expected and ExpectedReboot(**expected),
-    )
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.tree import DirectoryTree
-from hugepage_qa.machine.journal import KeptArguments
+from hugepage_qa.machine.record import KeptArguments
 from hugepage_qa.machine.repair import Repair
 from hugepage_qa.model.unknown import PARAMETERS
 

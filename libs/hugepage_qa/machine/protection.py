@@ -5,17 +5,18 @@ import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.boot_loader import find_boot_loader as this_boot_loader
-from hugepage_qa.machine.journal import Journal, Record, find_journal, read_boot_id
+from hugepage_qa.machine.journal import Journal, find_journal, read_boot_id
 from hugepage_qa.machine.kernel_arguments import FindBootLoader
 from hugepage_qa.machine.leftovers import RUN_DIRECTORY
 from hugepage_qa.machine.marks import PREFIX, RUN
-from hugepage_qa.machine.repair import Repair
-from hugepage_qa.machine.restore import Restoration, restore
+from hugepage_qa.machine.record import Record
+from hugepage_qa.machine.repair import Repair, unrestored
+from hugepage_qa.machine.restore import Restoration, put_back, restore
 from hugepage_qa.machine.resume import goes_on
 from hugepage_qa.machine.run_lock import Holder, hold_run_lock
 from hugepage_qa.machine.state import MachineState
@@ -37,12 +38,22 @@ class Protection:
     run_id: str
     scratch: Path
     resumed: bool
-    unrestored: tuple[Repair, ...] = field(default=())
+    root: Path
+    find_boot_loader: FindBootLoader
+    unrestored: tuple[Repair, ...] = ()
 
     @property
     def environment(self) -> Mapping[str, str]:
         """What every process of the run must have in its environment; those that we start here have it already."""
         return {RUN: self.run_id}
+
+    def put_back(self) -> tuple[Repair, ...]:
+        """Put the machine back before the end of the body, and return what could not be.
+
+        The directories of the run are left, for a report on what is in them. Raises InputError.
+        """
+        record = self.journal.read()
+        return () if record is None else unrestored(put_back(record, self.find_boot_loader, self.root))
 
 
 def say_on_stderr(line: str) -> None:
@@ -81,7 +92,7 @@ def protected_machine(
             protection.journal.forget_reboot()
             raise
         finally:
-            protection.unrestored = _end(protection.journal, root, find_boot_loader, say)
+            protection.unrestored = _end(protection, say)
 
 
 def new_record(purpose: str, holder: Holder, root: Path = Path("/")) -> Record:
@@ -117,7 +128,7 @@ def _begin(
     record = new_record(purpose, holder, root)
     journal.begin(record if old is None else _carry_on(old, record))
     run_id = record.run_id if old is None else old.run_id
-    return Protection(journal, run_id, root / RUN_DIRECTORY / f"{PREFIX}{run_id}", resumed)
+    return Protection(journal, run_id, root / RUN_DIRECTORY / f"{PREFIX}{run_id}", resumed, root, find_boot_loader)
 
 
 def _carry_on(old: Record, new: Record) -> Record:
@@ -126,11 +137,11 @@ def _carry_on(old: Record, new: Record) -> Record:
     return replace(old, holder=new.holder, boot_id=new.boot_id, state=state, expected_reboot=None)
 
 
-def _end(journal: Journal, root: Path, find_boot_loader: FindBootLoader, say: Say) -> tuple[Repair, ...]:
-    record = journal.read()
+def _end(protection: Protection, say: Say) -> tuple[Repair, ...]:
+    record = protection.journal.read()
     if record is None or record.expected_reboot is not None:
         return ()
-    restoration = restore(journal, record, find_boot_loader, root)
+    restoration = restore(protection.journal, record, protection.find_boot_loader, protection.root)
     _tell(Restoration(restoration.unrestored, ()), say)
     return restoration.unrestored
 

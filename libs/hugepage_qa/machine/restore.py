@@ -8,7 +8,7 @@ from pathlib import Path
 from hugepage_qa.kernel.mounts import Mount, huge_policy, read_mounts
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine.cgroups import read_hugetlb_control, write_hugetlb_control
-from hugepage_qa.machine.journal import Journal, Record, read_boot_id
+from hugepage_qa.machine.journal import Journal, read_boot_id
 from hugepage_qa.machine.kept_file import restore_file
 from hugepage_qa.machine.kernel_arguments import FindBootLoader, restore_arguments, still_running
 from hugepage_qa.machine.leftovers import (
@@ -18,6 +18,7 @@ from hugepage_qa.machine.leftovers import (
     remove_mounts,
     remove_segments,
 )
+from hugepage_qa.machine.record import Record
 from hugepage_qa.machine.repair import NOTHING, Repair, unrestored
 from hugepage_qa.machine.restore_knobs import restore_knobs
 from hugepage_qa.machine.state import describe_control
@@ -42,19 +43,25 @@ def restore(journal: Journal, record: Record, find_boot_loader: FindBootLoader, 
     After a reboot only what it does not reset is put back: files, kernel arguments, directories.
     What fails is among the repairs and keeps the rest from nothing. Raises InputError when the journal cannot go.
     """
+    repairs = (
+        *put_back(record, find_boot_loader, root),
+        *_attempt("directories", partial(remove_directories, record.scratch, root)),
+    )
+    restoration = Restoration(repairs, tuple(_notices(record, root)))
+    if not restoration.unrestored:
+        journal.remove()
+    return restoration
+
+
+def put_back(record: Record, find_boot_loader: FindBootLoader, root: Path = Path("/")) -> tuple[Repair, ...]:
+    """Put all back but the directories of the run, in which its results may be, and leave the journal."""
     steps = [
         *(_run_time_steps(record, root) if record.boot_id == read_boot_id(root) else ()),
-        ("directories", partial(remove_directories, record.scratch, root)),
         # before its files: the boot loader's tool reads them
         *_argument_steps(record, find_boot_loader, root),
         *((f"file {file.path}", partial(restore_file, file)) for file in record.files),
     ]
-    restoration = Restoration(
-        tuple(repair for name, step in steps for repair in _attempt(name, step)), tuple(_notices(record, root))
-    )
-    if not restoration.unrestored:
-        journal.remove()
-    return restoration
+    return tuple(repair for name, step in steps for repair in _attempt(name, step))
 
 
 _Step = tuple[str, Callable[[], list[Repair]]]

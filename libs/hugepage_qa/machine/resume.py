@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from hugepage_qa.machine.journal import Journal, Record, read_boot_id
+from hugepage_qa.machine.journal import Journal, read_boot_id
+from hugepage_qa.machine.record import Record
 
 
 def goes_on(record: Record, token: str | None, root: Path = Path("/")) -> bool:

@@ -14,15 +14,9 @@ import pytest
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.mounts import Mount
 from hugepage_qa.kernel.sysvipc import Segment
-from hugepage_qa.machine.journal import (
-    ExpectedReboot,
-    Journal,
-    KeptArguments,
-    Record,
-    find_journal,
-    read_boot_id,
-)
+from hugepage_qa.machine.journal import Journal, find_journal, read_boot_id
 from hugepage_qa.machine.kept_file import KeptFile
+from hugepage_qa.machine.record import ExpectedReboot, KeptArguments, Record
 from hugepage_qa.machine.run_lock import Holder
 from hugepage_qa.machine.state import MachineState
 
@@ -56,6 +50,10 @@ def journal(tmp_path: Path) -> Journal:
 def begun(journal: Journal) -> Journal:
     journal.begin(replace(RECORD, files=(), arguments=None, expected_reboot=None))
     return journal
+
+
+def full_disk(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def record(journal: Journal) -> Record:
@@ -124,6 +122,19 @@ def test_scratch_directories(begun: Journal) -> None:
     assert record(begun).scratch == RECORD.scratch
 
 
+def test_a_scratch_directory_is_in_the_journal_before_it_is_made(
+    begun: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = begun.make_scratch(tmp_path)
+    assert made.parent == tmp_path
+    assert made.stat().st_mode & 0o777 == 0o700
+    assert record(begun).scratch == (*RECORD.scratch, str(made))
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(InputError, match="nothing was changed"):
+        begun.make_scratch(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([begun.path.parent, made])
+
+
 @pytest.mark.parametrize("path", ["/tmp/x", "hugepage-qa-x", "/", "/etc/../hugepage-qa-x", "/hugepage-qa-x/.."])
 def test_other_directories_would_not_be_safe_to_remove(begun: Journal, path: str) -> None:
     with pytest.raises(InputError, match=f"scratch directory {path}: expected"):
@@ -169,10 +180,7 @@ def test_what_would_not_be_read_is_not_written(begun: Journal) -> None:
 
 @pytest.mark.parametrize("call", ["os.open", "os.fsync", "pathlib.Path.rename", "pathlib.Path.mkdir"])
 def test_full_disk(journal: Journal, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(call, fail)
+    monkeypatch.setattr(call, full_disk)
     with pytest.raises(InputError) as caught:
         journal.begin(RECORD)
     assert str(caught.value) == (
@@ -184,11 +192,8 @@ def test_full_disk(journal: Journal, monkeypatch: pytest.MonkeyPatch, call: str)
 
 
 def test_full_disk_while_a_file_is_kept(begun: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     before = record(begun)
-    monkeypatch.setattr(os, "fsync", fail)
+    monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(InputError, match="nothing was changed"):
         begun.keep_file(Path("/etc/none"))
     assert record(begun) == before

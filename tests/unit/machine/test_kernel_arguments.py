@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine.journal import KeptArguments
 from hugepage_qa.machine.kernel_arguments import restore_arguments, still_running
+from hugepage_qa.machine.record import KeptArguments
 
 from .conftest import write
 

@@ -178,6 +178,27 @@ def test_what_cannot_be_put_back_is_tried_again_by_the_next_run(kernel: Kernel) 
     assert run_is_over(kernel.root)
 
 
+def test_a_report_on_a_machine_that_is_put_back(kernel: Kernel, tmp_path: Path) -> None:
+    refuse = [True]
+    kernel.rules.append(lambda path, _: kernel.refuse(path, "0") if path.endswith("zero_page") and refuse else None)
+    with protected_machine("a test", root=kernel.root) as protected:
+        results = protected.journal.make_scratch(tmp_path)
+        kernel.set(MIN_FREE, "2000")
+        kernel.set(f"{THP}/use_zero_page", "0")
+        (repair,) = protected.put_back()
+        assert repair.subject == "transparent_hugepage/use_zero_page"
+        assert value(kernel.root, MIN_FREE) == "1000"
+        # killed now, the next start still has something to remove
+        assert results.is_dir()
+        assert protected.scratch.is_dir()
+        refuse.clear()
+        record = protected.journal.read()
+        assert record is not None
+        assert str(results) in record.scratch
+    assert protected.unrestored == ()
+    assert run_is_over(kernel.root)
+
+
 def full_disk(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

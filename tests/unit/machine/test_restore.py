@@ -8,8 +8,9 @@ import pytest
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine import processes
 from hugepage_qa.machine.boot_loader import ArgumentsLost, BootLoader
-from hugepage_qa.machine.journal import Journal, Record, find_journal
+from hugepage_qa.machine.journal import Journal, find_journal
 from hugepage_qa.machine.protection import new_record
+from hugepage_qa.machine.record import Record
 from hugepage_qa.machine.repair import NOTHING, Repair
 from hugepage_qa.machine.restore import Restoration, restore
 from hugepage_qa.machine.run_lock import this_process
@@ -65,9 +66,9 @@ def test_all_of_it(kernel: Kernel, journal: Journal, tmp_path: Path) -> None:
     restoration = put_back(kernel, journal, loader)
     assert [repair.subject for repair in restoration.repairs] == [
         "vm/min_free_kbytes",
-        "directory /tmp/hugepage-qa-scratch",
         "kernel arguments (grubby)",
         f"file {file}",
+        "directory /tmp/hugepage-qa-scratch",
     ]
     assert restoration.unrestored == ()
     assert journal.read() is None

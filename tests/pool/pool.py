@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import struct
 
 from hugepage_qa.kernel.values import read_integer
 from hugepage_qa.live.case import Area, Sizes
@@ -15,6 +16,8 @@ from hugepage_qa.plugins.live_test import LiveTest
 
 POOL = Area("pool")
 SYSCTL = "proc/sys/vm/nr_hugepages"
+# include/uapi/linux/mempolicy.h
+MPOL_BIND = 2
 SURPLUS = f"{HUGETLB_DOC} Caveat: shrinking"
 
 
@@ -250,6 +253,29 @@ def files_of_a_node(live: Live) -> None:
         # the others came with demotion in Linux 5.16
         counters = names - {"demote", "demote_size"}
         live.expect(f"files of node {node}", {"nr_hugepages", "free_hugepages", "surplus_hugepages"}, counters)
+
+
+@POOL.case(
+    "nr_hugepages_mempolicy resizes the pool on the nodes of the memory policy of the writer",
+    f"{HUGETLB_DOC} Interaction of Task Memory Policy with Huge Page Allocation/Freeing",
+)
+def mempolicy_of_the_writer(live: Live) -> None:
+    path = live.pool_file("nr_hugepages_mempolicy")
+    if live.host.read(path) is None:
+        raise CannotRun(f"this kernel has no /{path}")
+    base = (read_integer(live.host, path) or 0) - live.pool().nr
+    for node in live.nodes:
+        live.reserve(2, node)  # the memory is there
+        live.set_nr(0, node)
+        actor = live.actor()
+        words = [0] * (node // 64) + [1 << node % 64]
+        actor.call("set_mempolicy", MPOL_BIND, struct.pack(f"{len(words)}Q", *words), len(words) * 64 + 1)
+        file = live.open(actor, f"/{path}", os.O_WRONLY)
+        for pages in (2, 1, 0):
+            text = f"{base + pages}".encode()
+            actor.call("write", file, text, len(text))
+            live.expect_pool(nr=pages, free=pages)
+            live.expect_pool(nr=pages, free=pages, node=node)
 
 
 class Pool(LiveTest):

@@ -13,6 +13,10 @@ from hugepage_qa.machine.marks import RUN
 _DEADLINE_SECONDS = 30.0
 _PAUSE_SECONDS = 0.01
 
+# fields of proc_pid_stat(5), counted from the one after the name
+_STATE, _PARENT = 0, 1
+_DEAD = ("Z", "X")
+
 
 def find_processes(run_id: str) -> dict[int, str]:
     """Return number and name of the processes that carry ``run_id``, without us and our ancestors.
@@ -45,16 +49,28 @@ def kill_and_wait(pids: Iterable[int], is_ours: Callable[[int], bool]) -> set[in
     return ours
 
 
+def has_ended(pid: int) -> bool:
+    """Tell whether the process ``pid`` is gone, or only waits for its parent to take notice."""
+    fields = _stat(pid)
+    return not fields or fields[_STATE] in _DEAD
+
+
 def _ancestors(pid: int) -> Iterator[int]:
     """Yield ``pid``, its parent, and so on."""
     while pid > 0:
         yield pid
-        try:
-            text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return
-        # the name in parentheses can hold spaces and parentheses itself
-        pid = int(text.rpartition(")")[2].split()[1])
+        fields = _stat(pid)
+        pid = int(fields[_PARENT]) if fields else 0
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/<pid>/stat after the name; empty when the process has ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    # the name in parentheses can hold spaces and parentheses itself
+    return text.rpartition(")")[2].split()
 
 
 def _environment(pid: int) -> list[bytes]:

@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -12,11 +13,16 @@ from datetime import datetime
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.machine.processes import has_ended
 
 #: below the root directory; only root may write there, and it is empty after a boot
 LOCK = "run/hugepage-qa.lock"
 
 _LONGEST_DESCRIPTION = 4096
+_NAMELESS = "another run"
+
+_DEADLINE_SECONDS = 10.0
+_PAUSE_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,7 @@ def read_holder(root: Path = Path("/")) -> str | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return _describe(descriptor)
+        return str(_read(descriptor) or _NAMELESS)
     else:
         return None
     finally:
@@ -75,14 +81,19 @@ def read_holder(root: Path = Path("/")) -> str | None:
 
 def _lock(path: Path) -> int:
     """Return a descriptor of the locked file ``path``, empty."""
+    deadline = time.monotonic() + _DEADLINE_SECONDS
     while True:
         descriptor = _open(path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = _describe(descriptor)
+            holder = _read(descriptor)
             os.close(descriptor)
-            raise InputError(f"this machine is in use by {holder}: wait until it ends") from None
+            # killed while it started a program: the new process has the lock until it executes that
+            if holder is not None and has_ended(holder.pid) and time.monotonic() < deadline:
+                time.sleep(_PAUSE_SECONDS)
+                continue
+            raise InputError(f"this machine is in use by {holder or _NAMELESS}: wait until it ends") from None
         # the run before us may have removed the file between our two calls: then our lock is on no name
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), path.lstat()):
@@ -99,8 +110,8 @@ def _open(path: Path) -> int:
         raise InputError(f"lock file {path}: cannot be opened ({error.strerror}): expected to be root") from error
 
 
-def _describe(descriptor: int) -> str:
+def _read(descriptor: int) -> Holder | None:
     try:
-        return str(Holder(**json.loads(os.pread(descriptor, _LONGEST_DESCRIPTION, 0))))
+        return Holder(**json.loads(os.pread(descriptor, _LONGEST_DESCRIPTION, 0)))
     except (ValueError, TypeError):  # it is being written
-        return "another run"
+        return None

@@ -5,11 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.machine import processes, run_lock
 from hugepage_qa.machine.run_lock import LOCK, hold_run_lock, read_holder, this_process
 
 HOLD = """
@@ -70,6 +72,48 @@ def test_programs_that_we_start_do_not_inherit_it(root: Path) -> None:
     finally:
         child.kill()
         child.wait()
+
+
+FORK = """
+import os, sys, time
+from pathlib import Path
+from hugepage_qa.machine.run_lock import hold_run_lock
+with hold_run_lock(Path(sys.argv[1])):
+    if os.fork() == 0:
+        print("forked", flush=True)
+        sys.stdin.read()
+        os._exit(0)
+    time.sleep(1000)
+"""
+
+
+def test_a_holder_that_was_killed_while_it_started_a_program(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", FORK, str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "forked\n"
+    # not waited for: as the child of a program that does not care
+    holder.kill()
+    while not processes.has_ended(holder.pid):
+        pass
+    with monkeypatch.context() as impatient:
+        impatient.setattr(run_lock, "_DEADLINE_SECONDS", 0)
+        with pytest.raises(InputError, match=f"in use by process {holder.pid} "), hold_run_lock(root):
+            pytest.fail("two runs at once")
+    pauses: list[float] = []
+
+    def end_the_child(seconds: float) -> None:
+        pauses.append(seconds)
+        assert holder.stdin is not None
+        holder.stdin.close()
+
+    monkeypatch.setattr(time, "sleep", end_the_child)
+    with hold_run_lock(root):
+        assert pauses
+    holder.wait()
+    holder.stdout.close()
 
 
 def test_only_root_can_open_it(root: Path) -> None:

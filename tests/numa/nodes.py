@@ -1,0 +1,381 @@
+"""The pools of the NUMA nodes: where pages are put, from where they are taken, and how they move."""
+
+import errno
+import os
+import signal
+
+from hugepage_qa.actor.process import Actor
+from hugepage_qa.kernel.nodes import node_directories
+from hugepage_qa.kernel.values import read_integer
+from hugepage_qa.live.case import Area, Sizes
+from hugepage_qa.live.control_group import ControlGroup, Version, new_group
+from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.memory import Memory
+from hugepage_qa.live.memory_policy import MOVE_STRICTLY, Mode, bind, migrate, move_page, set_home_node, set_policy
+from hugepage_qa.model.rules import HUGETLB_DOC
+from hugepage_qa.plugins.live_test import LiveTest
+
+NUMA = Area("numa")
+
+PER_NODE = f"{HUGETLB_DOC} Per Node Hugepages Attributes"
+POLICY = f"{HUGETLB_DOC} Interaction of Task Memory Policy with Huge Page Allocation/Freeing"
+
+
+# --- where a pool grows and shrinks ----------------------------------------------------------------------------------
+@NUMA.case(
+    "nr_hugepages spreads pages over the nodes evenly, and takes them away as evenly",
+    f"{HUGETLB_DOC} nr_hugepages; mm/hugetlb.c alloc_pool_huge_folio(), remove_pool_hugetlb_folio()",
+    nodes=2,
+)
+def pages_are_spread_evenly(live: Live) -> None:
+    _require_room(live, 2)
+    pages = len(live.nodes)
+    for each in (1, 2, 1, 0):
+        live.set_nr(each * pages)
+        live.expect_pool(nr=each * pages, free=each * pages)
+        for node in live.nodes:
+            live.expect_pool(node=node, nr=each, free=each)
+
+
+@NUMA.case(
+    "pages that are added one by one, odd numbers too, differ by at most one between nodes, and all are there",
+    "mm/hugetlb.c get_valid_node_allowed(), next_nid_to_alloc",
+    nodes=2,
+)
+def odd_numbers_are_spread_evenly(live: Live) -> None:
+    _require_room(live, 2)
+    for pages in range(1, 2 * len(live.nodes) + 1):
+        live.set_nr(pages)
+        live.expect_pool(nr=pages, free=pages)
+        found = [live.pool(node).nr for node in live.nodes]
+        live.expect(f"pages more than on another node, of {found}", True, max(found) - min(found) <= 1)
+
+
+@NUMA.case(
+    "nr_hugepages of a node changes the pages of this node alone, in both directions",
+    f"{PER_NODE}; mm/hugetlb.c set_max_huge_pages()",
+    nodes=2,
+)
+def a_node_is_changed_alone(live: Live) -> None:
+    for node in live.nodes:
+        for pages in (2, 1, 0):
+            live.reserve(pages, node)
+            _expect_pages_on(live, node, pages)
+
+
+@NUMA.case(
+    "where a node has no room, nr_hugepages takes all pages from the others, and nr_hugepages_mempolicy takes none",
+    f"{POLICY} 1.; mm/hugetlb.c alloc_pool_huge_folio()",
+    nodes=2,
+)
+def a_short_node_is_made_up_for_unless_the_policy_forbids(live: Live) -> None:
+    short, *others = live.nodes
+    policy = _nr_with_policy(live)
+    live.set_nr(live.node_meminfo(short)["MemTotal"] // live.size, short)
+    full = live.pool(short).nr
+    actor = live.actor()
+    set_policy(actor, Mode.BIND, [short])
+    _write(actor, policy, _persistent(live) + 2)
+    for node in others:
+        live.expect_pool(node=node, nr=0, free=0)
+    asked = live.pool().nr + 2
+    if sum(live.node_meminfo(node)["MemFree"] for node in others) < 4 * live.size:
+        raise CannotRun(f"the other nodes have no room for 2 pages beside the {full} of node {short}")
+    live.set_nr(asked)
+    live.expect("pages of all nodes", asked, live.pool().nr)
+    live.expect("pages on the other nodes", asked - live.pool(short).nr, sum(live.pool(node).nr for node in others))
+
+
+@NUMA.case(
+    "nr_hugepages_mempolicy adds and takes away pages on the nodes of a bind policy alone",
+    f"{POLICY}; mm/hugetlb_sysfs.c __nr_hugepages_store_common(), init_nodemask_of_mempolicy()",
+    nodes=2,
+)
+def a_bound_writer_changes_its_node_alone(live: Live) -> None:
+    policy = _nr_with_policy(live)
+    _require_room(live, 2)
+    base = _persistent(live)
+    for node in live.nodes:
+        actor = live.actor()
+        set_policy(actor, Mode.BIND, [node])
+        for pages in (2, 1, 0):
+            _write(actor, policy, base + pages)
+            _expect_pages_on(live, node, pages)
+
+
+@NUMA.case(
+    "nr_hugepages_mempolicy spreads pages over the nodes of an interleave policy, nr_hugepages knows no policy",
+    f"{POLICY}; mm/hugetlb_sysfs.c __nr_hugepages_store_common()",
+    nodes=2,
+)
+def an_interleaving_writer_spreads_pages(live: Live) -> None:
+    policy = _nr_with_policy(live)
+    _require_room(live, 2)
+    base, nodes = _persistent(live), live.nodes
+    actor = live.actor()
+    set_policy(actor, Mode.INTERLEAVE, nodes)
+    _write(actor, policy, base + 2 * len(nodes))
+    for node in nodes:
+        live.expect_pool(node=node, nr=2, free=2)
+    live.set_nr(0)
+    set_policy(actor, Mode.BIND, nodes[:1])
+    _write(actor, live.pool_file("nr_hugepages"), base + len(nodes))
+    for node in nodes:
+        live.expect_pool(node=node, nr=1, free=1)
+
+
+@NUMA.case(
+    "a node without memory gets no pages, asked for by name or not, and takes none from the others",
+    f"{PER_NODE}; mm/hugetlb.c N_MEMORY",
+)
+def nodes_without_memory_are_left_out(live: Live) -> None:
+    empty = sorted(set(node_directories(live.host)) - set(live.nodes))
+    if not empty:
+        raise CannotRun("every node has memory")
+    live.reserve(len(live.nodes))
+    live.expect_pool(nr=len(live.nodes), free=len(live.nodes))
+    for node in empty:
+        path = live.pool_file("nr_hugepages", node=node)
+        if live.host.read(path) is not None:
+            live.host.write(path, "1")
+            live.expect_pool(node=node, nr=0, free=0)
+    live.expect_pool(nr=len(live.nodes), free=len(live.nodes))
+
+
+# --- from where a page is taken --------------------------------------------------------------------------------------
+@NUMA.case(
+    "bound memory takes its pages from the pool of its node, and numa_maps shows them there",
+    "Documentation/admin-guide/mm/numa_memory_policy.rst MPOL_BIND; mm/hugetlb.c dequeue_hugetlb_folio_vma()",
+    nodes=2,
+)
+def bound_memory_takes_pages_of_its_node(live: Live) -> None:
+    _reserve_on_all(live, 1)
+    for node in live.nodes:
+        memory = live.map(1)
+        bind(memory, [node])
+        memory.touch()
+        live.expect("node in numa_maps", {node: 1}, memory.numa_maps().nodes)
+        live.expect("policy in numa_maps", f"bind:{node}", memory.numa_maps().policy)
+        for other in live.nodes:
+            live.expect_pool(node=other, nr=1, free=0 if other == node else 1)
+        memory.unmap()
+
+
+@NUMA.case(
+    "bound memory finds no page where its node has none, though others have: SIGBUS",
+    "Documentation/admin-guide/mm/numa_memory_policy.rst MPOL_BIND; mm/hugetlb.c dequeue_hugetlb_folio_nodemask()",
+    nodes=2,
+)
+def bound_memory_takes_no_page_of_another_node(live: Live) -> None:
+    here, there = live.nodes[:2]
+    _require_no_free_page(live, here)
+    live.reserve(2, there)
+    memory = live.map(1)
+    bind(memory, [here])
+    live.expect_signal(signal.SIGBUS, memory.touch)
+    live.expect_pool(nr=2, free=2, resv=1)
+    live.expect_pool(node=there, nr=2, free=2)
+
+
+@NUMA.case(
+    "a surplus page for bound memory comes from its node, and is counted there",
+    f"{PER_NODE} surplus_hugepages; mm/hugetlb.c alloc_buddy_hugetlb_folio_with_mpol()",
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def surplus_pages_come_from_the_bound_node(live: Live) -> None:
+    for node in live.nodes:
+        live.overcommit(1)
+        memory = live.map(1, noreserve=True)
+        bind(memory, [node])
+        memory.touch()
+        live.expect_pool(nr=1, free=0, surplus=1)
+        for other in live.nodes:
+            live.expect_pool(node=other, nr=int(other == node), free=0, surplus=int(other == node))
+        memory.unmap()
+        live.expect_pool(nr=0, free=0)
+
+
+@NUMA.case(
+    "memory bound to several nodes takes its page from its home node",
+    "set_mempolicy_home_node(2); mm/mempolicy.c, since c6018b4b2549",
+    nodes=2,
+    since="5.17",
+)
+def a_page_comes_from_the_home_node(live: Live) -> None:
+    _reserve_on_all(live, 1)
+    for node in live.nodes:
+        memory = live.map(1)
+        bind(memory, live.nodes)
+        set_home_node(memory, node)
+        memory.touch()
+        live.expect("node in numa_maps", {node: 1}, memory.numa_maps().nodes)
+        live.expect_pool(node=node, nr=1, free=0)
+        memory.unmap()
+
+
+# --- moving pages ----------------------------------------------------------------------------------------------------
+@NUMA.case(
+    "move_pages, mbind and migrate_pages move a page to a free one of another node, with its content",
+    f"{PER_NODE}; move_pages(2); mm/hugetlb.c alloc_hugetlb_folio_nodemask(), move_hugetlb_state()",
+    nodes=2,
+)
+def a_page_moves_to_a_free_page(live: Live) -> None:
+    here, there = live.nodes[:2]
+    live.reserve(1, here)
+    live.reserve(1, there)
+    memory = _page_on(live, here)
+    live.expect("status of move_pages", there, move_page(memory, 0, there))
+    _expect_moved(live, memory, here, there)
+    bind(memory, [here], MOVE_STRICTLY)
+    _expect_moved(live, memory, there, here)
+    migrate(memory.actor, here, there)
+    _expect_moved(live, memory, here, there)
+    memory.unmap()
+    for node in (here, there):
+        live.expect_pool(node=node, nr=1, free=1)
+
+
+@NUMA.case(
+    "a page that moves to a node without a free page takes its place in the pool along",
+    f"{PER_NODE}; mm/hugetlb.c alloc_migrate_hugetlb_folio(), move_hugetlb_state()",
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def a_page_moves_with_its_place_in_the_pool(live: Live) -> None:
+    here, there = live.nodes[:2]
+    _require_no_free_page(live, there)
+    live.reserve(1, here)
+    memory = _page_on(live, here)
+    live.expect("status of move_pages", there, move_page(memory, 0, there))
+    live.expect("node in numa_maps", {there: 1}, memory.numa_maps().nodes)
+    memory.expect_filled()
+    live.expect_pool(nr=1, free=0)
+    live.expect_pool(node=here, nr=0, free=0)
+    live.expect_pool(node=there, nr=1, free=0)
+    memory.unmap()
+    live.expect_pool(nr=1, free=1)
+    live.expect_pool(node=there, nr=1, free=1)
+
+
+# --- cpusets ---------------------------------------------------------------------------------------------------------
+@NUMA.case(
+    "a process in a cpuset gets huge pages of its nodes alone: it cannot reserve others, and touching them is SIGBUS",
+    "mm/hugetlb.c hugetlb_acct_memory(), allowed_mems_nr(); Documentation/admin-guide/cgroup-v2.rst cpuset.mems",
+    nodes=2,
+)
+def a_cpuset_keeps_to_its_nodes(live: Live) -> None:
+    here, there = live.nodes[:2]
+    _require_no_free_page(live, here)
+    live.reserve(1, here)
+    live.reserve(2, there)
+    actor = live.actor()
+    _cpuset(live, here).add(actor)
+    live.expect_errno(errno.ENOMEM, live.map, 2, actor)
+    live.expect_pool(nr=3, free=3)
+    memory = live.map(2, actor, noreserve=True)
+    memory.touch(0)
+    live.expect("node in numa_maps", {here: 1}, memory.numa_maps().nodes)
+    live.expect_signal(signal.SIGBUS, memory.touch, 1)
+    live.expect_pool(nr=3, free=2)
+    live.expect_pool(node=there, nr=2, free=2)
+
+
+@NUMA.case(
+    "a writer in a cpuset adds pages to its nodes alone with nr_hugepages_mempolicy, whatever policy it asks for",
+    f"{POLICY} 4.",
+    nodes=2,
+)
+def a_cpuset_limits_the_policy_of_a_writer(live: Live) -> None:
+    policy = _nr_with_policy(live)
+    _require_room(live, 2)
+    here = live.nodes[-1]
+    actor = live.actor()
+    set_policy(actor, Mode.INTERLEAVE, live.nodes)
+    _cpuset(live, here).add(actor)
+    _write(actor, policy, _persistent(live) + 2)
+    _expect_pages_on(live, here, 2)
+
+
+def _expect_pages_on(live: Live, node: int, pages: int) -> None:
+    """Expect ``pages`` free pages on a node and none on the others."""
+    live.expect_pool(nr=pages, free=pages)
+    for other in live.nodes:
+        live.expect_pool(node=other, nr=pages if other == node else 0, free=pages if other == node else 0)
+
+
+def _expect_moved(live: Live, memory: Memory, source: int, target: int) -> None:
+    live.expect("node in numa_maps", {target: 1}, memory.numa_maps().nodes)
+    memory.expect_filled()
+    live.expect_pool(nr=2, free=1)
+    live.expect_pool(node=source, nr=1, free=1)
+    live.expect_pool(node=target, nr=1, free=0)
+
+
+def _page_on(live: Live, node: int) -> Memory:
+    memory = live.map(1)
+    bind(memory, [node])
+    memory.fill()
+    live.expect("node in numa_maps", {node: 1}, memory.numa_maps().nodes)
+    return memory
+
+
+def _reserve_on_all(live: Live, pages: int) -> None:
+    for node in live.nodes:
+        live.reserve(pages, node)
+
+
+def _require_room(live: Live, pages: int) -> None:
+    """Make sure that each node has room for ``pages`` pages. Raises CannotRun or Failed as ``Live.reserve`` does."""
+    _reserve_on_all(live, pages)
+    live.set_nr(0)
+
+
+def _require_no_free_page(live: Live, node: int) -> None:
+    """Free pages that were there before are put aside by number and not by node: they could be taken."""
+    if read_integer(live.host, live.pool_file("free_hugepages", node=node)):
+        raise CannotRun(f"node {node} has free pages that are not ours")
+
+
+def _persistent(live: Live) -> int:
+    """Return what nr_hugepages is now, without surplus."""
+    nr, surplus = (read_integer(live.host, live.pool_file(name)) or 0 for name in ("nr_hugepages", "surplus_hugepages"))
+    return nr - surplus
+
+
+def _nr_with_policy(live: Live) -> str:
+    path = live.pool_file("nr_hugepages_mempolicy")
+    if live.host.read(path) is None:
+        raise CannotRun(f"this kernel has no /{path}")
+    return path
+
+
+def _write(actor: Actor, path: str, number: int) -> None:
+    """Have ``actor`` write ``number``: the kernel goes by the policy of the process that writes."""
+    text = str(number).encode()
+    fd = actor.call("openat", -100, f"/{path}", os.O_WRONLY)
+    actor.call("write", fd, text, len(text))
+    actor.call("close", fd)
+
+
+def _cpuset(live: Live, node: int) -> ControlGroup:
+    version_1 = live.host.read("sys/fs/cgroup/cpuset/cpuset.mems") is not None
+    group = new_group(live, "cpuset", Version.ONE if version_1 else Version.TWO)
+    if version_1:  # where a new group has no CPUs
+        group.write("cpuset.cpus", live.host.read("sys/fs/cgroup/cpuset/cpuset.cpus") or "0")
+    group.write("cpuset.mems", str(node))
+    return group
+
+
+class Nodes(LiveTest):
+    """The pools of the NUMA nodes, for every page size of the machine.
+
+    :avocado: enable
+    :avocado: tags=hugetlb,numa
+    """
+
+    timeout = 900
+
+    def test_nodes(self) -> None:
+        """Every case for every page size."""
+        self.run_area(NUMA)

@@ -4,15 +4,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hugepage_qa.kernel.smaps import read_base_page_size
 from hugepage_qa.kernel.tree import Tree
-from hugepage_qa.kernel.values import malformed
-from hugepage_qa.sizes import KIB
 
 _FIELD = re.compile(r"(?P<name>[^:\t]*[^:\s])\s*:\s*(?P<value>.*)")
 # "processor : 0"; s390 prints "processor 0: version = FF,  identification = 000000,  machine = 3906"
 _PROCESSOR = re.compile(r"processor(?:\s*:\s*[0-9]+| [0-9]+:.*)\s*")
 _S390_MACHINE = re.compile(r"processor [0-9]+:.*machine = (?P<machine>\w+)")
-_PAGE_SIZE = re.compile(r"KernelPageSize:\s+(?P<number>[0-9]{1,12}) kB\s*")
 
 # x86, arm64, s390
 _FEATURE_FIELDS = ("flags", "Features", "features")
@@ -46,21 +44,6 @@ def read_cpu(tree: Tree) -> Cpu:
         count=sum(1 for line in lines if _PROCESSOR.fullmatch(line)),
         model=_model(lines, fields),
     )
-
-
-def read_base_page_size(tree: Tree) -> int | None:
-    """Return the size of the pages in which a process is mapped when no huge pages are involved, in bytes.
-
-    The first mapping of a process is its program, which hugetlbfs does not hold.
-    """
-    path = "proc/self/smaps"
-    for number, line in enumerate((tree.read(path) or "").split("\n"), start=1):
-        if line.startswith("KernelPageSize:"):
-            match = _PAGE_SIZE.fullmatch(line)
-            if match is None:
-                malformed(path, number, line, "a line such as 'KernelPageSize: 4 kB'")
-            return int(match["number"]) * KIB
-    return None
 
 
 def _first_fields(lines: Sequence[str]) -> dict[str, str]:

@@ -1,18 +1,20 @@
 """What a process is and how much memory it needs: /proc/PID/status (proc_pid_status(5), fs/proc/array.c)."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hugepage_qa.kernel.tree import Tree
 from hugepage_qa.kernel.values import malformed
 from hugepage_qa.sizes import KIB
 
-_LINE = re.compile(r"(?P<name>[A-Za-z_]\w*):\t?(?P<value>.*)", re.DOTALL | re.ASCII)
-_SIZE = re.compile(r" *(?P<number>[0-9]{1,20}) kB")
+# a name may hold every character but a newline
+_LINE = re.compile(r"^(?P<name>[A-Za-z_]\w*):\t(?P<value>.*)$", re.MULTILINE | re.ASCII)
+_UNIT = " kB"
+_SIZE = re.compile(rf" *(?P<number>[0-9]{{1,20}}){_UNIT}")
 _NUMBER = re.compile(r"[0-9]{1,20}")
 _IDS = re.compile(r"(?P<real>[0-9]{1,10})\t(?P<effective>[0-9]{1,10})\t[0-9]{1,10}\t[0-9]{1,10}")
-_SIZE_NAME = re.compile(r"Vm[A-Z]\w*|Rss[A-Z]\w*|HugetlbPages", re.ASCII)
+_SIZES = frozenset({"VmSize", "VmPTE", "RssAnon", "RssFile", "RssShmem", "HugetlbPages"})
 _REQUIRED = ("Name", "State", "Tgid", "Pid", "PPid", "Uid", "Threads")
 _KTHREADD = 2
 
@@ -80,21 +82,25 @@ def read_process_status(tree: Tree, process: int | str = "self") -> ProcessStatu
 
 def parse_process_status(text: str, path: str) -> ProcessStatus:
     """Return the status in ``text``, which was read from ``path``; raises InputError, which names the line."""
-    values, lines = _parse_lines(text, path)
+    values = _parse_lines(text, path)
     for name in _REQUIRED:
         if name not in values:
-            malformed(path, len(text.split("\n")), "", f"a line {name}: before the end")
+            malformed(path, len(values) + 1, "", f"a line {name}: before the end")
+
+    def expected(pattern: re.Pattern[str], name: str, what: str) -> re.Match[str]:
+        match = pattern.fullmatch(values[name])
+        if match is None:
+            malformed(path, list(values).index(name) + 1, values[name], f"{what} behind {name}:")
+        return match
 
     def number(name: str) -> int:
-        if _NUMBER.fullmatch(values[name]) is None:
-            malformed(path, lines[name], values[name], f"a number behind {name}:")
-        return int(values[name])
+        return int(expected(_NUMBER, name, "a number")[0])
 
-    ids = _IDS.fullmatch(values["Uid"])
-    if ids is None:
-        malformed(path, lines["Uid"], values["Uid"], "four numbers behind Uid:")
+    ids = expected(_IDS, "Uid", "four numbers")
     sizes = {
-        name: _parse_size(name, value, lines[name], path) for name, value in values.items() if _has_size(name, value)
+        name: int(expected(_SIZE, name, "a size in kB")["number"]) * KIB
+        for name, value in values.items()
+        if (value.endswith(_UNIT) or name in _SIZES) and name != "Name"
     }
     return ProcessStatus(
         name=_unescape(values["Name"]),
@@ -110,30 +116,25 @@ def parse_process_status(text: str, path: str) -> ProcessStatus:
     )
 
 
-def _parse_lines(text: str, path: str) -> tuple[dict[str, str], dict[str, int]]:
-    """Return name -> value and name -> number of its line."""
-    values: dict[str, str] = {}
-    lines: dict[str, int] = {}
-    for line, content in enumerate(text.removesuffix("\n").split("\n"), start=1):
+def _parse_lines(text: str, path: str) -> dict[str, str]:
+    """Return name -> value, in the order of the lines."""
+    lines = text.removesuffix("\n").split("\n")
+    values = dict(_LINE.findall(text))
+    if len(values) < len(lines):
+        _refuse(lines, path)
+    return values
+
+
+def _refuse(lines: Sequence[str], path: str) -> None:
+    """Raise InputError for the first of ``lines`` that is malformed or has a name that was there before."""
+    names = set()
+    for line, content in enumerate(lines, start=1):
         match = _LINE.fullmatch(content)
         if match is None:
             malformed(path, line, content, "a line such as 'VmPTE: 44 kB'")
-        if match["name"] in values:
+        if match["name"] in names:
             malformed(path, line, content, "every name once")
-        values[match["name"]] = match["value"]
-        lines[match["name"]] = line
-    return values, lines
-
-
-def _has_size(name: str, value: str) -> bool:
-    return _SIZE_NAME.fullmatch(name) is not None or (name not in _REQUIRED and _SIZE.fullmatch(value) is not None)
-
-
-def _parse_size(name: str, value: str, line: int, path: str) -> int:
-    match = _SIZE.fullmatch(value)
-    if match is None:
-        malformed(path, line, value, f"a size in kB behind {name}:")
-    return int(match["number"]) * KIB
+        names.add(match["name"])
 
 
 def _is_kernel_thread(values: Mapping[str, str], pid: int, parent: int) -> bool:

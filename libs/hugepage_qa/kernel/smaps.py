@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from hugepage_qa.kernel.tree import Tree
 from hugepage_qa.kernel.values import malformed
@@ -15,20 +16,15 @@ _HEADER = re.compile(
     r" (?P<offset>[0-9a-f]{1,16}) (?P<device>[0-9a-f]{2,5}:[0-9a-f]{2,5}) (?P<inode>[0-9]{1,20})(?: +(?P<path>.*))?",
     re.DOTALL,
 )
-_NEXT_MAPPING = re.compile(r"\n(?=[0-9a-f]+-)")
-# what __show_smap() prints of a mapping without huge pages since Linux 5.4, and before
-_NO_HUGE_PAGES = (
-    "\nAnonHugePages:         0 kB\nShmemPmdMapped:        0 kB\nFilePmdMapped:         0 kB"
-    "\nShared_Hugetlb:        0 kB\nPrivate_Hugetlb:       0 kB\n",
-    "\nAnonHugePages:         0 kB\nShmemPmdMapped:        0 kB"
-    "\nShared_Hugetlb:        0 kB\nPrivate_Hugetlb:       0 kB\n",
+_NEXT_MAPPING = re.compile(r"\n(?=[0-9a-f])")
+_HEXADECIMAL = frozenset("0123456789abcdef")
+_FIELD = re.compile(
+    r"^(?P<name>[A-Z]\w*): *(?:(?P<number>[0-9]{1,20})(?P<unit> kB)?|(?P<words>.*))$", re.MULTILINE | re.ASCII
 )
-_FIELD = re.compile(r"(?P<name>[A-Za-z_]\w*): *(?P<value>.*)", re.DOTALL | re.ASCII)
-_NUMBER = re.compile(r"(?P<number>[0-9]{1,20})(?P<unit> kB)?")
 _FLAGS = "VmFlags"
 
-# every kernel since 2.6.29 prints these; without them a mapping is cut off
-_REQUIRED = frozenset({"Size", "KernelPageSize", "MMUPageSize", "Rss"})
+# every kernel since 2.6.38 prints these; without them a mapping is cut off
+_REQUIRED = frozenset({"Size", "KernelPageSize", "MMUPageSize", "Rss", "AnonHugePages"})
 _HUGE = frozenset({"AnonHugePages", "ShmemPmdMapped", "FilePmdMapped", "Shared_Hugetlb", "Private_Hugetlb"})
 _KNOWN = _REQUIRED | _HUGE | {"THPeligible"}
 
@@ -116,11 +112,28 @@ class MemoryMapping:
 
     def has_huge_pages(self, base_page_size: int) -> bool:
         """Whether there are huge pages of any kind, or will be once it is touched, as in a hugetlb mapping."""
-        return self.kernel_page_size != base_page_size or any(self._huge(name) for name in _HUGE)
+        thp = self.anon_huge_pages or self.shmem_pmd_mapped or self.file_pmd_mapped
+        return self.kernel_page_size != base_page_size or bool(thp)
 
     def _huge(self, name: str) -> int:
         # a kernel without the line has no such pages: the lines came with them (ShmemPmdMapped 4.8, FilePmdMapped 5.4)
         return self.fields.get(name, 0)
+
+
+def read_base_page_size(tree: Tree) -> int | None:
+    """Return the size of the pages in which a process is mapped when no huge pages are involved, in bytes.
+
+    The first mapping of a process is its program, which hugetlbfs does not hold. None where this process has no smaps;
+    raises InputError for a malformed line.
+    """
+    path = smaps_path("self")
+    for line, text in enumerate((tree.read(path) or "").split("\n"), start=1):
+        if text.startswith("KernelPageSize:"):
+            match = _FIELD.fullmatch(text)
+            if match is None or match["unit"] is None:
+                malformed(path, line, text, "a line such as 'KernelPageSize: 4 kB'")
+            return int(match["number"]) * KIB
+    return None
 
 
 def smaps_path(process: int | str) -> str:
@@ -141,7 +154,7 @@ def read_smaps(tree: Tree, process: int | str = "self") -> tuple[MemoryMapping, 
 
 def parse_smaps(text: str, path: str) -> tuple[MemoryMapping, ...]:
     """Return the mappings in ``text``, which was read from ``path``; raises InputError, which names the line."""
-    return tuple(_parse_mapping(mapping, line, path) for line, mapping in _split(text))
+    return tuple(_parse_mapping(mapping, line, path) for mapping, line in _split(text))
 
 
 def parse_huge_mappings(text: str, path: str, base_page_size: int) -> tuple[MemoryMapping, ...]:
@@ -149,15 +162,9 @@ def parse_huge_mappings(text: str, path: str, base_page_size: int) -> tuple[Memo
 
     Only these are parsed, and others that do not look as usual. Raises InputError for a malformed one among them.
     """
-    base_pages, no_huge_pages = _usual(text, base_page_size)
-    # every mapping has one line KernelPageSize; three searches for fixed strings are faster than anything else
-    if text.count("\nKernelPageSize:") == text.count(base_pages) == text.count(no_huge_pages):
-        return ()
-    mappings = (
-        _parse_mapping(mapping, line, path)
-        for line, mapping in _split(text)
-        if base_pages not in mapping or no_huge_pages not in mapping
-    )
+    hits = _huge_or_unusual(base_page_size).finditer(text)
+    starts = sorted({_start_of_mapping(text, hit.start()) for hit in hits})
+    mappings = (_parse_mapping(*_cut(text, start), path) for start in starts)
     return tuple(mapping for mapping in mappings if mapping.has_huge_pages(base_page_size))
 
 
@@ -175,18 +182,38 @@ def read_smaps_rollup(tree: Tree, process: int | str = "self") -> dict[str, int]
     return _parse_fields(lines, 2, path)[0]
 
 
-def _usual(text: str, base_page_size: int) -> tuple[str, str]:
-    """Return two pieces of text; a mapping in ``text`` that holds both has no huge pages."""
-    base_page = f"{base_page_size // KIB:8} kB\n"
-    no_huge_pages = next((lines for lines in _NO_HUGE_PAGES if lines in text), _NO_HUGE_PAGES[0])
-    return f"\nKernelPageSize: {base_page}MMUPageSize:    {base_page}", no_huge_pages
+@cache
+def _huge_or_unusual(base_page_size: int) -> re.Pattern[str]:
+    """Return what finds the mappings that may have huge pages: one search, which has to be fast.
+
+    A mapping is passed over if its pages are base pages, and if the three lines of __show_smap() on THP are there, one
+    after the other as since Linux 5.4, and zero.
+    """
+    return re.compile(
+        rf"\nKernelPageSize:(?! +{base_page_size // KIB} kB\n)"
+        r"|\nAnonHugePages:(?! +0 kB\nShmemPmdMapped: +0 kB\nFilePmdMapped: +0 kB\n)"
+    )
 
 
-def _split(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the number of its first line and the text of each mapping."""
+def _start_of_mapping(text: str, position: int) -> int:
+    """Return where the mapping around ``position`` starts: its first line alone starts with a hexadecimal digit."""
+    start = text.rfind("\n", 0, position) + 1
+    while start and text[start] not in _HEXADECIMAL:
+        start = text.rfind("\n", 0, start - 1) + 1
+    return start
+
+
+def _cut(text: str, start: int) -> tuple[str, int]:
+    """Return the text of the mapping that starts at ``start``, and the number of its first line."""
+    following = _NEXT_MAPPING.search(text, start)
+    return text[start : following.start() if following else len(text)], text.count("\n", 0, start) + 1
+
+
+def _split(text: str) -> Iterator[tuple[str, int]]:
+    """Yield the text of each mapping and the number of its first line."""
     line = 1
-    for mapping in _NEXT_MAPPING.split(text.removesuffix("\n")) if text else ():
-        yield line, f"{mapping}\n"
+    for mapping in _NEXT_MAPPING.split(text) if text else ():
+        yield mapping, line
         line += mapping.count("\n") + 1
 
 
@@ -218,20 +245,20 @@ def _parse_header(header: str, line: int, path: str) -> re.Match[str]:
 
 def _parse_fields(lines: str, first: int, path: str) -> tuple[dict[str, int], frozenset[str]]:
     """Return the numbers and the flags below a header; what later kernels add and is no number is left out."""
+    texts = lines.removesuffix("\n").split("\n")
+    found = _FIELD.findall(lines)
+    if len(found) < len(texts):
+        line, text = next((line, text) for line, text in enumerate(texts, start=first) if not _FIELD.fullmatch(text))
+        malformed(path, line, text, "a line such as 'Rss: 2048 kB'")
     fields: dict[str, int] = {}
     flags: frozenset[str] = frozenset()
-    for line, text in enumerate(lines.removesuffix("\n").split("\n"), start=first):
-        match = _FIELD.fullmatch(text)
-        if match is None:
-            malformed(path, line, text, "a line such as 'Rss: 2048 kB'")
-        name, value = match["name"], match["value"]
-        number = _NUMBER.fullmatch(value)
+    for line, (name, number, unit, words) in enumerate(found, start=first):
         if name in fields:
-            malformed(path, line, text, "every name once")
-        if name == _FLAGS:
-            flags = frozenset(value.split())
-        elif number:
-            fields[name] = int(number["number"]) * (KIB if number["unit"] else 1)
+            malformed(path, line, texts[line - first], "every name once")
+        if number:
+            fields[name] = int(number) * (KIB if unit else 1)
+        elif name == _FLAGS:
+            flags = frozenset(words.split())
         elif name in _KNOWN:
-            malformed(path, line, text, f"a number behind {name}:")
+            malformed(path, line, texts[line - first], f"a number behind {name}:")
     return fields, flags

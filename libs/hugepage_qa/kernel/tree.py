@@ -21,7 +21,7 @@ class DirectoryTree:
     """Kernel files below a directory: ``/`` is the live machine."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self._root = str(root)
 
     def read(self, path: str) -> str | None:
         try:

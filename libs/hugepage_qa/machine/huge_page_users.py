@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from functools import reduce
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.cpu import read_base_page_size
 from hugepage_qa.kernel.pools import Pool, read_pools
 from hugepage_qa.kernel.process_status import ProcessStatus, read_process_status
-from hugepage_qa.kernel.smaps import MemoryMapping, parse_huge_mappings, smaps_path
+from hugepage_qa.kernel.smaps import MemoryMapping, parse_huge_mappings, read_base_page_size, smaps_path
 from hugepage_qa.kernel.tree import Tree
 
 
@@ -141,10 +140,9 @@ def _read_mappings(tree: Tree, pid: int) -> tuple[str, str | None]:
     if text == "":
         # either there is no memory, or the first thread has ended before the others and it alone has none any more
         for tid in tree.names(f"proc/{pid}/task"):
-            thread = f"{pid}/task/{tid}"
-            text = tree.read(smaps_path(thread))
-            if text != "":
-                break
+            if tid != str(pid) and text == "":
+                thread = f"{pid}/task/{tid}"
+                text = tree.read(smaps_path(thread))
     return thread, text
 
 

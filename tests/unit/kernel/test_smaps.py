@@ -19,7 +19,7 @@ from hugepage_qa.sizes import GIB, KIB, MIB
 
 BASE = 4 * KIB
 HEADER = "7f0000000000-7f0000200000 rw-p 00000000 00:00 0 \n"
-SIZES = "Size: 2048 kB\nKernelPageSize: 4 kB\nMMUPageSize: 4 kB\nRss: 0 kB\n"
+SIZES = "Size: 2048 kB\nKernelPageSize: 4 kB\nMMUPageSize: 4 kB\nRss: 0 kB\nAnonHugePages: 0 kB\n"
 
 
 def test_every_kind_of_huge_page() -> None:
@@ -119,15 +119,15 @@ def test_later_fields_are_kept_if_they_are_numbers() -> None:
         (HEADER.replace("7f0000200000", "7f0000000000") + SIZES, 1),
         (HEADER, 2),
         (f"{HEADER}\n{SIZES}", 2),
-        (f"{HEADER}{SIZES}AnonHugePages: x kB\n", 6),
-        (f"{HEADER}{SIZES}AnonHugePages: -4 kB\n", 6),
-        (f"{HEADER}{SIZES}AnonHugePages: 4 MB\n", 6),
-        (f"{HEADER}{SIZES}AnonHugePages: {'9' * 21} kB\n", 6),
-        (f"{HEADER}{SIZES}Rss: 0 kB\n", 6),
-        (f"{HEADER}{SIZES}no colon\n", 6),
+        (f"{HEADER}{SIZES}ShmemPmdMapped: x kB\n", 7),
+        (f"{HEADER}{SIZES}ShmemPmdMapped: -4 kB\n", 7),
+        (f"{HEADER}{SIZES}ShmemPmdMapped: 4 MB\n", 7),
+        (f"{HEADER}{SIZES}ShmemPmdMapped: {'9' * 21} kB\n", 7),
+        (f"{HEADER}{SIZES}Rss: 0 kB\n", 7),
+        (f"{HEADER}{SIZES}no colon\n", 7),
         (HEADER + SIZES.replace("KernelPageSize: 4 kB\n", ""), 1),
-        (f"{HEADER}{SIZES}{HEADER}Size: 2048 kB\n", 6),
-        (f"{HEADER}{SIZES}THPeligible: perhaps\n", 6),
+        (f"{HEADER}{SIZES}{HEADER}Size: 2048 kB\n", 7),
+        (f"{HEADER}{SIZES}THPeligible: perhaps\n", 7),
     ],
 )
 def test_malformed_line_is_named(text: str, line: int) -> None:

@@ -1,0 +1,92 @@
+"""Memory that may get transparent huge pages, and changes that are measured in a quiet moment."""
+
+import mmap
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from hugepage_qa.actor.process import Actor
+from hugepage_qa.kernel.meminfo import read_meminfo
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.values import read_integer, size_name
+from hugepage_qa.kernel.vmstat import read_vmstat
+from hugepage_qa.live.host import ObservedTree
+from hugepage_qa.live.live import READ_WRITE, CannotRun, Live
+from hugepage_qa.live.memory import Memory
+from hugepage_qa.live.mman import MAP_FIXED
+
+MADV_HUGEPAGE = 14
+_PROT_NONE = 0
+
+#: how often a change is measured until nobody else has changed the same counters
+_ATTEMPTS = 10
+
+Prepared = TypeVar("Prepared")
+
+
+def pmd_size(live: Live) -> int:
+    """Return the bytes of a PMD-sized page. Raises CannotRun without transparent huge pages."""
+    size = read_integer(live.host, f"{DIRECTORY}/hpage_pmd_size")
+    if size is None:
+        raise CannotRun("this kernel has no transparent huge pages")
+    return size
+
+
+def allow_on_advice(live: Live) -> None:
+    """Have memory get PMD-sized pages where it was advised so, anonymous and shared, until the case ends."""
+    directory = f"{DIRECTORY}/{size_name(pmd_size(live))}"
+    live.set_knob(f"{DIRECTORY}/enabled", "madvise")
+    live.set_knob(f"{DIRECTORY}/defrag", "madvise")
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
+    for name in ("enabled", "shmem_enabled"):  # since Linux 6.8 and 6.11
+        if live.host.read(f"{directory}/{name}") is not None:
+            live.set_knob(f"{directory}/{name}", "inherit")
+
+
+def map_aligned(
+    live: Live, pages: int, size: int, *, shared: bool = False, actor: Actor | None = None, advice: int | None = None
+) -> Memory:
+    """Map ``pages`` anonymous pages at a multiple of ``size`` bytes, and give ``advice`` for them. Raises OSError."""
+    actor = actor or live.actor()
+    anonymous = mmap.MAP_ANONYMOUS | mmap.MAP_PRIVATE
+    start = actor.mmap((pages + 1) * size, _PROT_NONE, anonymous)
+    address = -(-start // size) * size
+    kind = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS if shared else anonymous
+    # the start of shared memory has to be aligned as its address is
+    actor.mmap(pages * size, READ_WRITE, kind | MAP_FIXED, address=address)
+    memory = Memory(live, actor, address, pages, size)
+    if advice is not None:
+        memory.advise(advice)
+    return memory
+
+
+def read_counters(live: Live) -> dict[str, int]:
+    """Return the lines of /proc/meminfo (bytes) and the counters of /proc/vmstat."""
+    # the counters of each CPU are added up now, not within the next second
+    live.host.write("proc/sys/vm/stat_refresh", "1")
+    return {**read_vmstat(ObservedTree(live.host)), **read_meminfo(ObservedTree(live.host))}
+
+
+def expect_change(
+    live: Live,
+    expected: Mapping[str, int],
+    prepare: Callable[[], Prepared],
+    act: Callable[[Prepared], None],
+    read: Callable[[Live], Mapping[str, int]] = read_counters,
+) -> Prepared:
+    """Expect ``act`` on what ``prepare`` returns to change counters of the whole machine as ``expected``.
+
+    Other processes change them, too: it is done again until a moment was quiet, and judged as it was last. Counters
+    that the kernel does not have are left out. Returns what ``prepare`` returned last.
+    """
+    for _attempt in range(_ATTEMPTS):
+        prepared = prepare()
+        before = read(live)
+        act(prepared)
+        after = read(live)
+        wanted = {name: change for name, change in expected.items() if name in before}
+        found = {name: after[name] - before[name] for name in wanted}
+        if found == wanted:
+            break
+    for name, change in wanted.items():
+        live.expect(f"change of {name}", change, found[name])
+    return prepared

@@ -1,0 +1,256 @@
+"""What the kernel counts of transparent huge pages: for the machine, per page size, and for a process."""
+
+from functools import partial
+
+from hugepage_qa.kernel.process_status import read_process_status
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.values import read_integer, size_directories
+from hugepage_qa.live.case import Area, Sizes
+from hugepage_qa.live.host import ObservedTree
+from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.memory import Memory
+from hugepage_qa.live.transparent import MADV_HUGEPAGE, allow_on_advice, expect_change, map_aligned, pmd_size
+from hugepage_qa.model.rules import THP_DOC
+from hugepage_qa.plugins.live_test import LiveTest
+
+TRANSPARENT = Area("accounting/transparent")
+
+PROC_DOC = "Documentation/filesystems/proc.rst"
+MADV_COLLAPSE = 25
+
+
+@TRANSPARENT.case(
+    "AnonHugePages of a mapping, of its process and of the machine is the memory in PMD-sized anonymous pages",
+    f"{THP_DOC} Monitoring usage; {PROC_DOC} AnonHugePages; mm/huge_memory.c __do_huge_pmd_anonymous_page()",
+    sizes=Sizes.DEFAULT,
+)
+def anonymous_huge_pages(live: Live) -> None:
+    allow_on_advice(live)
+    size = pmd_size(live)
+    counted = {"AnonHugePages": 2 * size, "nr_anon_transparent_hugepages": 2, "thp_fault_alloc": 2}
+    memory = expect_change(live, counted, lambda: _advised(live, 2), Memory.fill)
+    mapping = memory.smaps()
+    live.expect("AnonHugePages", 2 * size, mapping.anon_huge_pages)
+    live.expect("Rss", 2 * size, mapping.rss)
+    live.expect("Anonymous", 2 * size, mapping.fields["Anonymous"])
+    live.expect("shmem and file pages", 0, mapping.shmem_pmd_mapped + mapping.file_pmd_mapped)
+    live.expect("hugetlb pages", 0, mapping.private_hugetlb + mapping.shared_hugetlb)
+    live.expect("has the flag hg", True, "hg" in mapping.flags)
+    status = read_process_status(ObservedTree(live.host), memory.actor.pid)
+    live.expect("HugetlbPages", 0, status.hugetlb_pages if status else None)
+    memory.expect_filled()
+    released = {"AnonHugePages": -2 * size, "nr_anon_transparent_hugepages": -2, "thp_fault_alloc": 0}
+    expect_change(live, released, lambda: _filled(live, 2), Memory.unmap)
+
+
+@TRANSPARENT.case(
+    "a huge page that is unmapped in part is no longer counted as one, its rest stays in Rss, and the split is counted",
+    f"{THP_DOC} thp_split_pmd, thp_deferred_split_page; mm/huge_memory.c __split_huge_pmd()",
+    sizes=Sizes.DEFAULT,
+)
+def a_page_unmapped_in_part(live: Live) -> None:
+    allow_on_advice(live)
+    size = pmd_size(live)
+    counted = {"AnonHugePages": -size, "thp_split_pmd": 1, "thp_deferred_split_page": 1, "thp_fault_alloc": 0}
+    memory = expect_change(live, counted, lambda: _filled(live, 1), _unmap_the_second_half)
+    mapping = memory.smaps()
+    live.expect("AnonHugePages", 0, mapping.anon_huge_pages)
+    live.expect("Rss", size // 2, mapping.rss)
+
+
+@TRANSPARENT.case(
+    "after a fork both processes show the huge page, the machine has it once, and a write splits it for the writer",
+    f"{THP_DOC}; mm/huge_memory.c do_huge_pmd_wp_page(), since 3917c80280c9",
+    sizes=Sizes.DEFAULT,
+    since="5.8",
+)
+def a_page_shared_by_fork(live: Live) -> None:
+    allow_on_advice(live)
+    size = pmd_size(live)
+    ours = _filled(live, 1)
+    theirs = expect_change(live, {"AnonHugePages": 0}, lambda: ours.seen_by(ours.actor.fork()), _read_first)
+    live.expect("AnonHugePages of the parent", size, ours.smaps().anon_huge_pages)
+    live.expect("AnonHugePages of the child", size, theirs.smaps().anon_huge_pages)
+    theirs.touch(0, value=9)
+    live.expect("AnonHugePages of the child after its write", 0, theirs.smaps().anon_huge_pages)
+    live.expect("Rss of the child after its write", size, theirs.smaps().rss)
+    live.expect("AnonHugePages of the parent", size, ours.smaps().anon_huge_pages)
+    ours.expect_filled()
+
+
+@TRANSPARENT.case(
+    "the huge zero page that a read maps is no memory of the process: it is neither in Rss nor in AnonHugePages",
+    f"{THP_DOC} use_zero_page; mm/huge_memory.c do_huge_pmd_anonymous_page(), vm_normal_page_pmd()",
+    sizes=Sizes.DEFAULT,
+)
+def the_zero_page_is_nobodys(live: Live) -> None:
+    allow_on_advice(live)
+    live.set_knob(f"{DIRECTORY}/use_zero_page", "1")
+    memory = expect_change(live, {"AnonHugePages": 0, "thp_fault_alloc": 0}, lambda: _advised(live, 1), _read_first)
+    memory.expect_zero(0)
+    live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+    live.expect("Rss", 0, memory.smaps().rss)
+
+
+@TRANSPARENT.case(
+    "base pages that MADV_COLLAPSE makes a huge page are then counted as one, and the collapse is counted",
+    f"{THP_DOC} thp_collapse_alloc; mm/khugepaged.c madvise_collapse()",
+    sizes=Sizes.DEFAULT,
+    since="6.1",
+)
+def a_collapsed_page(live: Live) -> None:
+    allow_on_advice(live)
+    size = pmd_size(live)
+    counted = {"AnonHugePages": size, "thp_collapse_alloc": 1, "thp_fault_alloc": 0}
+    memory = expect_change(live, counted, lambda: _base_pages(live), lambda memory: memory.advise(MADV_COLLAPSE))
+    live.expect("AnonHugePages", size, memory.smaps().anon_huge_pages)
+    live.expect("Rss", size, memory.smaps().rss)
+    memory.expect_filled()
+
+
+@TRANSPARENT.case(
+    "ShmemHugePages is shared memory in huge pages, ShmemPmdMapped what of it is mapped as a whole",
+    f"{PROC_DOC} ShmemHugePages, ShmemPmdMapped; {THP_DOC} thp_file_alloc, thp_file_mapped",
+    sizes=Sizes.DEFAULT,
+)
+def shared_huge_pages(live: Live) -> None:
+    allow_on_advice(live)
+    size = pmd_size(live)
+    counted = {"ShmemHugePages": size, "ShmemPmdMapped": size, "Shmem": size, "AnonHugePages": 0}
+    events = {"thp_file_alloc": 1, "thp_file_mapped": 1, "thp_fault_alloc": 0}
+    memory = expect_change(live, counted | events, lambda: _advised(live, 1, shared=True), Memory.touch)
+    mapping = memory.smaps()
+    live.expect("ShmemPmdMapped", size, mapping.shmem_pmd_mapped)
+    live.expect("Rss", size, mapping.rss)
+    live.expect("AnonHugePages and FilePmdMapped", 0, mapping.anon_huge_pages + mapping.file_pmd_mapped)
+    split = {"ShmemHugePages": 0, "ShmemPmdMapped": -size, "thp_split_pmd": 1}
+    memory = expect_change(live, split, lambda: _filled(live, 1, shared=True), _unmap_the_second_half)
+    live.expect("ShmemPmdMapped of the first half", 0, memory.smaps().shmem_pmd_mapped)
+    gone = {"ShmemHugePages": -size, "ShmemPmdMapped": -size, "Shmem": -size}
+    expect_change(live, gone, lambda: _filled(live, 1, shared=True), Memory.unmap)
+
+
+@TRANSPARENT.case(
+    "each size of transparent huge pages counts the pages that faults take, and those that there are now, for itself",
+    f"{THP_DOC} anon_fault_alloc, nr_anon; mm/huge_memory.c count_mthp_stat()",
+    sizes=Sizes.DEFAULT,
+    since="6.10",
+)
+def each_size_is_counted_for_itself(live: Live) -> None:
+    for size in _small_sizes(live):
+        _allow_only(live, size)
+        taken = dict.fromkeys(_read_size_counters(live), 0)
+        taken |= {_counter(size, "anon_fault_alloc"): 3, _counter(size, "nr_anon"): 3}
+        memory = expect_change(live, taken, partial(_three, live, size), _touch_all, _read_size_counters)
+        live.expect(f"Rss with pages of {size} bytes", 3 * size, memory.smaps().rss)
+        live.expect("AnonHugePages, which is for PMD-sized ones", 0, memory.smaps().anon_huge_pages)
+        given = {_counter(size, "anon_fault_alloc"): 0, _counter(size, "nr_anon"): -3}
+        expect_change(live, given, partial(_three_touched, live, size), Memory.unmap, _read_size_counters)
+
+
+@TRANSPARENT.case(
+    "a smaller huge page that is unmapped in part is counted as one that waits to be split",
+    f"{THP_DOC} split_deferred; mm/huge_memory.c deferred_split_folio()",
+    sizes=Sizes.DEFAULT,
+    since="6.10",
+)
+def a_smaller_page_unmapped_in_part(live: Live) -> None:
+    size = max(_small_sizes(live))
+    _allow_only(live, size)
+    waiting = {_counter(size, "split_deferred"): 1, _counter(size, "anon_fault_alloc"): 0}
+    prepare = partial(_three_touched, live, size)
+    memory = expect_change(live, waiting, prepare, _unmap_half_of_the_last, _read_size_counters)
+    live.expect("Rss", 5 * size // 2, memory.smaps().rss)
+
+
+def _advised(live: Live, pages: int, *, shared: bool = False) -> Memory:
+    return map_aligned(live, pages, pmd_size(live), shared=shared, advice=MADV_HUGEPAGE)
+
+
+def _filled(live: Live, pages: int, *, shared: bool = False) -> Memory:
+    memory = _advised(live, pages, shared=shared)
+    memory.fill()
+    return memory
+
+
+def _base_pages(live: Live) -> Memory:
+    memory = map_aligned(live, 1, pmd_size(live))
+    memory.fill()
+    live.expect("AnonHugePages without advice", 0, memory.smaps().anon_huge_pages)
+    return memory
+
+
+def _three(live: Live, size: int) -> Memory:
+    """Return three pages, too few for the next larger size."""
+    return map_aligned(live, 3, size, advice=MADV_HUGEPAGE)
+
+
+def _three_touched(live: Live, size: int) -> Memory:
+    memory = _three(live, size)
+    _touch_all(memory)
+    return memory
+
+
+def _touch_all(memory: Memory) -> None:
+    for page in range(memory.pages):
+        memory.touch(page)
+
+
+def _read_first(memory: Memory) -> None:
+    memory.read(0)
+
+
+def _unmap_the_second_half(memory: Memory) -> None:
+    memory.actor.call("munmap", memory.address + memory.size // 2, memory.size // 2)
+
+
+def _unmap_half_of_the_last(memory: Memory) -> None:
+    memory.actor.call("munmap", memory.at(memory.pages - 1) + memory.size // 2, memory.size // 2)
+
+
+def _small_sizes(live: Live) -> dict[int, str]:
+    """Return size in bytes -> directory of the sizes below the PMD's that anonymous memory can have."""
+    directories = size_directories(live.host, DIRECTORY).items()
+    sizes = {
+        size: path
+        for size, path in directories
+        if size < pmd_size(live) and "enabled" in live.host.names(path) and "stats" in live.host.names(path)
+    }
+    if not sizes:
+        raise CannotRun("this kernel counts no sizes below that of a PMD")
+    return sizes
+
+
+def _allow_only(live: Live, size: int) -> None:
+    """Have advised memory get pages of ``size`` bytes and of no other below the PMD's, until the case ends."""
+    for other, path in _small_sizes(live).items():
+        live.set_knob(f"{path}/enabled", "madvise" if other == size else "never")
+
+
+def _read_size_counters(live: Live) -> dict[str, int]:
+    """Return the counters of all sizes, their names with the size in front."""
+    tree = ObservedTree(live.host)
+    return {
+        _counter(size, name): read_integer(tree, f"{path}/stats/{name}") or 0
+        for size, path in size_directories(live.host, DIRECTORY).items()
+        for name in ("anon_fault_alloc", "nr_anon", "split_deferred")
+        if live.host.read(f"{path}/stats/{name}") is not None
+    }
+
+
+def _counter(size: int, name: str) -> str:
+    return f"{size // 1024}kB/{name}"
+
+
+class TransparentAccounting(LiveTest):
+    """What the kernel counts of transparent huge pages.
+
+    :avocado: enable
+    :avocado: tags=thp,accounting
+    """
+
+    timeout = 600
+
+    def test_transparent(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(TRANSPARENT)

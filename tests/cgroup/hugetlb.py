@@ -11,7 +11,7 @@ from hugepage_qa.kernel.mounts import read_mounts
 from hugepage_qa.kernel.values import parse_integer
 from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.control_group import ControlGroup, Version, new_group
-from hugepage_qa.live.hugetlb_group import HugetlbGroup, new_hugetlb_group
+from hugepage_qa.live.hugetlb_group import GroupAct, HugetlbGroup, in_new_hugetlb_group
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.memory import Memory
 from hugepage_qa.plugins.live_test import LiveTest
@@ -26,8 +26,6 @@ HUGETLB_CGROUP = "mm/hugetlb_cgroup.c"
 #: no machine has that much, and no version 1 limit that stands for none is lower
 ALL_MEMORY = 1 << 56
 
-GroupAct = Callable[[Live, HugetlbGroup], None]
-
 
 def case(
     statement: str, source: str, *, pages: int = 0, sizes: Sizes = Sizes.EACH, since: str | None = None
@@ -36,19 +34,10 @@ def case(
 
     def register(act: GroupAct) -> GroupAct:
         for area, version in ((VERSION_1, Version.ONE), (VERSION_2, Version.TWO)):
-            in_group = _in_new_group(act, version)
-            in_group.__name__ = act.__name__
-            area.case(statement, source, pages=pages, sizes=sizes, since=since)(in_group)
+            area.case(statement, source, pages=pages, sizes=sizes, since=since)(in_new_hugetlb_group(act, version))
         return act
 
     return register
-
-
-def _in_new_group(act: GroupAct, version: Version) -> Callable[[Live], None]:
-    def in_group(live: Live) -> None:
-        act(live, new_hugetlb_group(live, version))
-
-    return in_group
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------

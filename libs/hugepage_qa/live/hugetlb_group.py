@@ -1,5 +1,8 @@
 """A control group with the hugetlb controller, as a case on one page size sees it: everything counts in pages."""
 
+from collections.abc import Callable
+from functools import wraps
+
 from hugepage_qa.kernel.hugetlb_cgroup import (
     RESERVATIONS,
     VERSION_1,
@@ -80,6 +83,14 @@ class HugetlbGroup:
         return parse_integer(self._text(name), self._path(name))
 
 
-def new_hugetlb_group(live: Live, version: Version) -> HugetlbGroup:
-    """Make a group for a case, as ``control_group.new_group`` does. Raises CannotRun."""
-    return HugetlbGroup(live, new_group(live, "hugetlb", version))
+GroupAct = Callable[[Live, HugetlbGroup], None]
+
+
+def in_new_hugetlb_group(act: GroupAct, version: Version) -> Callable[[Live], None]:
+    """Return ``act`` as what a case does: with a group of its own, made as ``control_group.new_group`` does."""
+
+    @wraps(act)
+    def in_group(live: Live) -> None:
+        act(live, HugetlbGroup(live, new_group(live, "hugetlb", version)))
+
+    return in_group

@@ -1,0 +1,47 @@
+"""How node masks and pages are passed to the kernel."""
+
+import struct
+
+import pytest
+
+from hugepage_qa.actor.process import Actor
+from hugepage_qa.live import memory_policy
+from hugepage_qa.live.memory_policy import Mode
+
+
+class FakeLink:
+    """Keeps the last request and answers that it went well."""
+
+    pid = 1
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def request(self, text: str) -> tuple[str, None]:
+        self.words = text.split()
+        return "ok 0", None
+
+    def exit(self) -> None:
+        """Nothing is to be ended."""
+
+    def end(self) -> None:
+        """Nothing is to be ended."""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [([0], [1]), ([0, 1, 3], [0b1011]), ([63], [1 << 63, 0]), ([64], [0, 1]), ([], [0])],
+)
+def test_a_mask_has_a_bit_for_each_node_and_is_one_bit_longer_than_it_is(nodes: list[int], words: list[int]) -> None:
+    link = FakeLink()
+    memory_policy.set_policy(Actor(link), Mode.BIND, nodes)
+    mask = struct.pack(f"@{len(words)}Q", *words)
+    assert link.words == ["call", "set_mempolicy", "2", f"x{mask.hex()}", str(64 * len(words) + 1)]
+
+
+def test_both_masks_of_a_migration_have_the_same_length() -> None:
+    link = FakeLink()
+    memory_policy.migrate(Actor(link), 0, 70)
+    _call, name, pid, maximum, old, new = link.words
+    assert (name, pid, maximum) == ("migrate_pages", "0", "129")
+    assert (old, new) == (f"x{struct.pack('@QQ', 1, 0).hex()}", f"x{struct.pack('@QQ', 0, 1 << 6).hex()}")

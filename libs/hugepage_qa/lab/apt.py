@@ -249,11 +249,15 @@ def select_sources(sources: list[dict[str, str]], suite: str | None) -> list[dic
     return own
 
 
-def format_sources(sources: list[dict[str, str]]) -> str:
-    """Return ``sources`` in deb822 format, for package indices alone and of any architecture."""
+def format_sources(sources: list[dict[str, str]], *, targets: str | None = "Packages") -> str:
+    """Return ``sources`` in deb822 format, of any architecture.
+
+    ``targets`` are the kinds of indices that apt fetches; None for what each system's own configuration says.
+    """
     dropped = {"types", "architectures", "arch", "enabled", "targets", "target"}
     stanzas = []
     for fields in sources:
         lines = [f"{name}: {value}".rstrip() for name, value in fields.items() if name not in dropped and value]
-        stanzas.append("\n".join(["types: deb", "targets: Packages", *lines]))
+        kinds = [f"targets: {targets}"] if targets else []
+        stanzas.append("\n".join(["types: deb", *kinds, *lines]))
     return "\n\n".join(stanzas) + "\n"

@@ -15,11 +15,16 @@ from hugepage_qa.sizes import GIB
 # for a socket's path has 107 bytes at most
 DISK = "disk.qcow2"
 FIRMWARE_VARIABLES = "firmware.fd"
-SERIAL_LOG = "serial.log"
 QMP_SOCKET = "qmp.sock"
 PID_FILE = "qemu.pid"
 KERNEL = "kernel"
 INITRAMFS = "initramfs"
+
+
+def serial_log(name: str) -> str:
+    """Return the serial log of machine ``name``: beside its directory, because a machine that fails leaves it."""
+    return f"../{name}.serial.log"
+
 
 _PLAIN = ("-nodefaults", "-no-user-config", "-display", "none")
 
@@ -64,7 +69,7 @@ def machine_arguments(
         *("-name", f"hugepage-qa-{name}"),
         *processor_arguments(board, find_cpu(board, None), hardware.accelerator),
         *memory_arguments(hardware.memory, hardware.cpus),
-        *("-chardev", f"file,id=console,path={SERIAL_LOG},append=on", *board.serial),
+        *("-chardev", f"file,id=console,path={serial_log(name)},append=on", *board.serial),
         *board.options,
         *(_direct_arguments(hardware.platform, direct) if direct else _firmware_arguments(firmware)),
         *("-drive", f"file={DISK},format=qcow2,if=none,id=root"),

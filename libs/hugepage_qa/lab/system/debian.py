@@ -24,6 +24,8 @@ _PACKAGES = (
     *("systemd-sysv", "udev", "dbus", "libpam-systemd", "kmod", "initramfs-tools", "linux-base"),
     *("openssh-server", "rsync", "ca-certificates", "iproute2", "procps", "dosfstools"),
     *("python3", "python3-venv", "gcc", "libc6-dev", "numactl"),
+    # tmt asks it which packages hold the files that it requires
+    "apt-file",
 )
 
 _NOT_UNPACKED = ("/usr/share/man/*", "/usr/share/locale/*", "/usr/share/doc/*")
@@ -34,6 +36,12 @@ _PACKAGE_HOOKS = (
     f"upload {_KERNEL_PACKAGE} /var/tmp/{_KERNEL_PACKAGE}",
     f'chroot "$1" apt-get install --yes /var/tmp/{_KERNEL_PACKAGE}',
     f'rm "$1/var/tmp/{_KERNEL_PACKAGE}"',
+)
+# with the indices, those of apt-file too, the machine can install packages without first fetching them under TCG;
+# it gets the same sources again from the overlay
+_INDEX_HOOKS = (
+    'chroot "$1" apt-get update',
+    'rm -f "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/*',
 )
 _MODULES_ARCHIVE = "modules.tar"
 _RELEASE_VARIABLE = "LAB_KERNEL_RELEASE"
@@ -94,8 +102,7 @@ class DebianRoot:
         if self.modules:
             _pack_modules(self.modules, work / _MODULES_ARCHIVE)
             hooks += _MODULES_HOOKS
-        # the machine gets its sources from the overlay
-        hooks.append('rm -f "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/*')
+        hooks += _INDEX_HOOKS
         environment = {_RELEASE_VARIABLE: self.modules.name} if self.modules else {}
         self._run(work, [f"--customize-hook={hook}" for hook in hooks], root, environment)
 
@@ -108,6 +115,7 @@ class DebianRoot:
             f"--include={','.join(self.packages)}",
             *(f"--dpkgopt=path-exclude={pattern}" for pattern in _NOT_UNPACKED),
             '--aptopt=Acquire::Languages "none"',
+            "--skip=cleanup/apt/lists",
             *options,
             *(self.suite, str(root), str(sources)),
         ]
@@ -148,5 +156,5 @@ def debian_root(platform: Platform, kernel: ChosenKernel) -> DebianRoot:
             f"this host is {distribution or 'unknown'} {suite}: a system machine is built from the packages of Debian,"
             " run on a Debian release"
         )
-    sources = format_sources(select_sources(read_sources(APT_DIRECTORY), None))
+    sources = format_sources(select_sources(read_sources(APT_DIRECTORY), None), targets=None)
     return DebianRoot(platform, suite, sources, kernel.package, kernel.modules)

@@ -11,7 +11,7 @@ from typing import Any
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.lab.system import process, qmp
-from hugepage_qa.lab.system.arguments import PID_FILE, QMP_SOCKET, SERIAL_LOG
+from hugepage_qa.lab.system.arguments import PID_FILE, QMP_SOCKET, serial_log
 from hugepage_qa.lab.system.secure_shell import SecureShell
 
 KNOWN_HOSTS = "known_hosts"
@@ -87,7 +87,7 @@ class SystemMachine:
     @property
     def serial_log(self) -> Path:
         """Everything that the machine printed on its console, all boots."""
-        return self.directory / SERIAL_LOG
+        return self.directory.parent / Path(serial_log(self.record.name)).name
 
     @property
     def shell(self) -> SecureShell:
@@ -144,10 +144,14 @@ class SystemMachine:
         return self.wait(deadline, other_than=before, since=since)
 
     def reset(self, deadline: float = DEADLINE) -> str:
-        """Press the reset button, wait until the system is up again and return the new boot id."""
+        """Reset the machine, wait until the system is up again and return the new boot id."""
         before, since = self.shell.boot_id(), self._log_size()
-        qmp.execute(self.directory / QMP_SOCKET, "system_reset")
+        self.press_reset()
         return self.wait(deadline, other_than=before, since=since)
+
+    def press_reset(self) -> None:
+        """Press the reset button and do not wait; InputError when QEMU does not answer."""
+        qmp.execute(self.directory / QMP_SOCKET, "system_reset")
 
     def power_cut(self) -> None:
         """Take the power away: what the system had not flushed to its disk is lost."""

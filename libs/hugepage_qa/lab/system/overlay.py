@@ -48,7 +48,6 @@ def overlay(platform: Platform, public_key: str, sources: str) -> bytes:
     ``public_key`` may log in as root; ``sources`` are the package sources in deb822 format.
     """
     esp, _ = partitions(platform)
-    finish = Path(__file__).with_name("finish.sh").read_text(encoding="utf-8")
     archive = _Archive()
     archive.add("etc/fstab", _FSTAB.format(root=ROOT_PARTUUID, esp=esp.uuid))
     archive.add("etc/hostname", "lab\n")
@@ -65,8 +64,14 @@ def overlay(platform: Platform, public_key: str, sources: str) -> bytes:
     archive.add("etc/ssh/sshd_config.d/lab.conf", "PasswordAuthentication no\nUseDNS no\n")
     archive.directory("root/.ssh", 0o700)
     archive.add("root/.ssh/authorized_keys", public_key, 0o600)
-    archive.add(FINISH.removeprefix("/"), finish.replace("@GRUB_TARGET@", platform.grub_target), 0o755)
+    archive.add("usr/local/bin/apt-file", _script("apt-file.sh"), 0o755)
+    finish = _script("finish.sh").replace("@GRUB_TARGET@", platform.grub_target)
+    archive.add(FINISH.removeprefix("/"), finish, 0o755)
     return archive.close()
+
+
+def _script(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 class _Archive:

@@ -10,7 +10,7 @@ from pathlib import Path
 from hugepage_qa.errors import InputError
 from hugepage_qa.lab.cache import write_atomically
 from hugepage_qa.lab.system import process
-from hugepage_qa.lab.system.arguments import PID_FILE
+from hugepage_qa.lab.system.arguments import PID_FILE, serial_log
 from hugepage_qa.lab.system.layers import remove
 from hugepage_qa.lab.system.machine import Record, SystemMachine
 from hugepage_qa.schema import find_violation, parse_json
@@ -71,7 +71,8 @@ class Registry:
     def new_directory(self, name: str | None) -> Iterator[Path]:
         """Yield a new directory for machine ``name``, for the next free name without one; an error removes it.
 
-        Raises InputError when there is such a machine already.
+        Its serial log stays behind for whoever looks for the cause. Raises InputError when there is such a machine
+        already.
         """
         self._machines.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory = self._claim(name)
@@ -89,6 +90,7 @@ class Registry:
                 directory.mkdir(mode=0o700)
             except FileExistsError:
                 continue
+            _serial_log(directory).unlink(missing_ok=True)
             return directory
         raise InputError(
             f"there is a machine {name or 'of every name'} already: hugepage-qa lab down {name or '--all'}"
@@ -106,6 +108,7 @@ class Registry:
         running = process.running_pid(directory / PID_FILE) is not None
         process.kill(directory / PID_FILE)
         remove(directory)
+        _serial_log(directory).unlink(missing_ok=True)
         return running
 
     def _load(self, name: str) -> SystemMachine:
@@ -120,3 +123,7 @@ class Registry:
         if violation:
             raise InputError(f"{path}: {violation}: hugepage-qa lab down {name} removes the machine")
         return SystemMachine(Record.from_json(fields), path.parent)
+
+
+def _serial_log(directory: Path) -> Path:
+    return directory.parent / Path(serial_log(directory.name)).name

@@ -1,6 +1,7 @@
 """ssh into a system machine: command lines, commands, and whether it has come up."""
 
 import shlex
+import socket
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ USER = "root"
 ADDRESS = "127.0.0.1"
 _FAILED = 255
 """ssh's own exit code when it did not reach the machine."""
+_GREETING_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,22 @@ class SecureShell:
 
     def boot_id(self, timeout: float = 20.0) -> str | None:
         """Return the machine's boot id, which is another after every boot; None while it cannot be reached."""
+        if not self._greets():
+            return None
         done = self._call("cat /proc/sys/kernel/random/boot_id", timeout)
         return done.stdout.strip() if done and done.returncode == 0 and done.stdout.strip() else None
+
+    def _greets(self) -> bool:
+        """True if sshd says its first words.
+
+        QEMU's user network takes every connection at once, whether somebody listens in the machine or not, and ssh
+        waits for its greeting much longer than it takes to ask again.
+        """
+        try:
+            with socket.create_connection((ADDRESS, self.port), _GREETING_SECONDS) as connection:
+                return connection.recv(4) == b"SSH-"
+        except OSError:
+            return False
 
     def _call(self, remote: str, timeout: float) -> subprocess.CompletedProcess[str] | None:
         try:

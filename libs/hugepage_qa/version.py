@@ -1,6 +1,7 @@
 """Kernel versions, as far as rules depend on them."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hugepage_qa.errors import InputError
@@ -26,6 +27,11 @@ class KernelVersion:
         if match is None:
             raise InputError(f"kernel release {release!r}: expected something like 6.12.5-1-amd64")
         return cls(int(match["major"]), int(match["minor"]), int(match["patch"] or 0))
+
+    def follows_any(self, versions: "Iterable[KernelVersion]") -> bool:
+        """Tell whether this is one of ``versions`` or a later one of the same branch (major and minor number)."""
+        branch = (self.major, self.minor)
+        return any(branch == (one.major, one.minor) and self >= one for one in versions)
 
     def __str__(self) -> str:
         return f"{self.major}.{self.minor}.{self.patch}"

@@ -14,6 +14,7 @@ from hugepage_qa.live.mman import (
     MADV_POPULATE_WRITE,
     MADV_WIPEONFORK,
 )
+from hugepage_qa.model.known import Quirk
 from hugepage_qa.plugins.live_test import LiveTest
 
 ADVICE = Area("advice")
@@ -87,7 +88,13 @@ def dontneed_of_parts(live: Live) -> None:
     live.expect("the page of which a part was meant", 2, memory.read(1))
 
 
-@ADVICE.case("MADV_DONTNEED does not go through other mappings of the page", DONTNEED, since=DONTNEED_SINCE, pages=1)
+@ADVICE.case(
+    "MADV_DONTNEED does not go through other mappings of the page",
+    DONTNEED,
+    since=DONTNEED_SINCE,
+    pages=1,
+    gigantic_quirk=Quirk.FORK_LOSES_PAGES,
+)
 def dontneed_among_processes(live: Live) -> None:
     memory = live.map(1)
     memory.touch(value=5)
@@ -170,6 +177,7 @@ def refused_advice(live: Live) -> None:
     "MADV_DONTFORK keeps pages from forked processes, and MADV_WIPEONFORK is refused",
     "madvise(2) MADV_DONTFORK; MADV_WIPEONFORK is for private anonymous memory",
     pages=1,
+    gigantic_quirk=Quirk.FORK_LOSES_PAGES,
 )
 def advice_for_a_fork(live: Live) -> None:
     memory = live.map(1)

@@ -2,9 +2,10 @@
 
 from hugepage_qa.live.case import Area
 from hugepage_qa.live.live import Live
+from hugepage_qa.model.known import Quirk
 from hugepage_qa.plugins.live_test import LiveTest
 
-FORK = Area("fork")
+FORK = Area("fork", gigantic_quirk=Quirk.FORK_LOSES_PAGES)
 COPY = "fork(2); mm/hugetlb.c copy_hugetlb_page_range(), hugetlb_wp()"
 
 

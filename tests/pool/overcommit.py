@@ -7,6 +7,7 @@ from hugepage_qa.kernel.values import read_integer
 from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.host import ObservedTree
 from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.model.known import Quirk
 from hugepage_qa.model.rules import HUGETLB_DOC
 from hugepage_qa.plugins.live_test import LiveTest
 from hugepage_qa.version import KernelVersion
@@ -131,7 +132,12 @@ def lower_limit(live: Live) -> None:
     live.expect_pool(nr=0, free=0)
 
 
-@OVERCOMMIT.case("a copy on write may take a surplus page", "mm/hugetlb.c hugetlb_wp(), alloc_hugetlb_folio()", pages=1)
+@OVERCOMMIT.case(
+    "a copy on write may take a surplus page",
+    "mm/hugetlb.c hugetlb_wp(), alloc_hugetlb_folio()",
+    pages=1,
+    gigantic_quirk=Quirk.FORK_LOSES_PAGES,
+)
 def surplus_for_a_copy(live: Live) -> None:
     let_grow(live, 1)
     memory = live.map(1)

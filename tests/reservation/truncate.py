@@ -8,6 +8,7 @@ import signal
 from hugepage_qa.live.case import Area
 from hugepage_qa.live.huge_file import HugeFile, new_memfd, open_file
 from hugepage_qa.live.live import Live
+from hugepage_qa.model.known import Quirk
 from hugepage_qa.plugins.live_test import LiveTest
 
 TRUNCATE = Area("truncate")
@@ -72,7 +73,12 @@ def shrink_and_grow(live: Live) -> None:
         file.truncate(0)
 
 
-@TRUNCATE.case("every process that has the file mapped loses what is cut off", SHRINK, pages=2)
+@TRUNCATE.case(
+    "every process that has the file mapped loses what is cut off",
+    SHRINK,
+    pages=2,
+    gigantic_quirk=Quirk.FORK_LOSES_PAGES,
+)
 def truncated_for_all(live: Live) -> None:
     file = new_memfd(live)
     memory = file.map(2)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hugepage_qa.live.live import Live
+from hugepage_qa.model.known import Quirk
 from hugepage_qa.model.rules import Rule
 from hugepage_qa.version import KernelVersion
 
@@ -39,7 +40,8 @@ class Sizes(enum.Enum):
 class Case:
     """A case: its name within the area, the rule that it checks, what it does, and what it needs.
 
-    ``pages`` must be available for it (the harness reserves them), ``nodes`` must have memory.
+    ``pages`` must be available for it (the harness reserves them), ``nodes`` must have memory. ``gigantic_quirk`` is a
+    bug that strikes gigantic pages now and then, so that no value can be named for it.
     """
 
     name: str
@@ -48,13 +50,18 @@ class Case:
     pages: int
     nodes: int
     sizes: Sizes
+    gigantic_quirk: Quirk | None = None
 
 
 class Area:
-    """The cases of one file below tests/; ``name`` starts the names of their results."""
+    """The cases of one file below tests/; ``name`` starts the names of their results.
 
-    def __init__(self, name: str) -> None:
+    ``gigantic_quirk`` is that of every case that names none itself.
+    """
+
+    def __init__(self, name: str, *, gigantic_quirk: Quirk | None = None) -> None:
         self.name = name
+        self._gigantic_quirk = gigantic_quirk
         self.cases: list[Case] = []
 
     def case(
@@ -67,17 +74,19 @@ class Area:
         sizes: Sizes = Sizes.EACH,
         since: str | None = None,
         until: str | None = None,
+        gigantic_quirk: Quirk | None = None,
     ) -> Callable[[Act], Act]:
         """Make the decorated function a case, named after it.
 
         ``statement`` is what the kernel must do, ``source`` the document or function that says so; both stand in
-        every failure. ``since`` and ``until`` are the kernel versions for which it holds.
+        every failure. ``since`` and ``until`` are the kernel versions for which it holds. On kernels that have
+        ``gigantic_quirk``, differences on gigantic pages are known.
         """
 
         def register(act: Act) -> Act:
             name = act.__name__.replace("_", "-")
             rule = Rule(name, statement, source, _version(since), _version(until))
-            self.cases.append(Case(name, rule, act, pages, nodes, sizes))
+            self.cases.append(Case(name, rule, act, pages, nodes, sizes, gigantic_quirk or self._gigantic_quirk))
             return act
 
         return register

@@ -16,10 +16,11 @@ from hugepage_qa.live.live import CannotRun, Failed, KnownBug, Live
 from hugepage_qa.live.pool_view import PoolView, read_pool_view
 from hugepage_qa.live.transcript import Diverged
 from hugepage_qa.model.compare import Difference
+from hugepage_qa.model.known import KnownIssue
+from hugepage_qa.model.pool_known import POOL_ISSUES
 from hugepage_qa.model.rules import HUGETLB_DOC, Rule
 from hugepage_qa.sizes import format_size
 from hugepage_qa.verdict import Verdict
-from hugepage_qa.version import KernelVersion
 
 NOTHING_LEFT = Rule(
     "nothing-left",
@@ -76,7 +77,7 @@ def judge(area: Area, case: Case, host: Host, size: int) -> LiveJudgement | None
 
 def _verdict(case: Case, live: Live, host: Host, stack: ExitStack) -> tuple[Verdict, str]:
     try:
-        _require(case, live, host)
+        _require(case, live)
         with _checked_end(live, host, stack):
             live.put_aside()
             live.reserve(case.pages)
@@ -94,17 +95,26 @@ def _verdict(case: Case, live: Live, host: Host, stack: ExitStack) -> tuple[Verd
         live.differences.append(_broken_off(case, error))
     except (Diverged, InputError, ValueError) as error:
         return Verdict.ERROR, f"{type(error).__name__}: {error}"
-    if live.differences:
-        return Verdict.FAIL, "; ".join(str(difference) for difference in live.differences)
-    return Verdict.PASS, ""
+    if not live.differences:
+        return Verdict.PASS, ""
+    reason = "; ".join(str(difference) for difference in live.differences)
+    issue = _bug_behind(case, live)
+    return (Verdict.KNOWN, f"{issue.quirk.value}: {reason}") if issue else (Verdict.FAIL, reason)
+
+
+def _bug_behind(case: Case, live: Live) -> KnownIssue | None:
+    """Return the known bug that can be behind all differences; what is left behind after the case has no excuse."""
+    issue = POOL_ISSUES[case.gigantic_quirk] if case.gigantic_quirk and live.is_gigantic else None
+    left = any(difference.rule in (NOTHING_LEFT, KERNEL_CONTENT) for difference in live.differences)
+    return issue if issue and not left and issue.applies_to(live.kernel_version) else None
 
 
 def _broken_off(case: Case, error: Exception) -> Difference:
     return Difference("the case", case.rule, "an end without an error", f"{type(error).__name__}: {error}")
 
 
-def _require(case: Case, live: Live, host: Host) -> None:
-    version = KernelVersion.parse(host.read("proc/sys/kernel/osrelease") or "")
+def _require(case: Case, live: Live) -> None:
+    version = live.kernel_version
     if not case.rule.holds_for(version):
         since, until = case.rule.since, case.rule.until
         span = " ".join(word for word in (f"since {since}" if since else "", f"until {until}" if until else "") if word)

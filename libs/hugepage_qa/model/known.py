@@ -36,13 +36,17 @@ class Quirk(Enum):
     MOVE_FORGETS_RESERVATION = "move-forgets-reservation"
     MOVE_LENGTH_TRUNCATED = "move-length-truncated"
     FAILED_MOVE_ENDS_RESERVATION = "failed-move-ends-reservation"
+    FORK_LOSES_PAGES = "fork-loses-pages"
+    PINNED_PAGE_UNRESERVED = "pinned-page-unreserved"
+    SEAL_GROW_PASSED_OVER = "seal-grow-passed-over"
 
 
 @dataclass(frozen=True)
 class KnownIssue:
     """A recorded kernel bug; ``until`` is the first version without it, None where none is known.
 
-    ``backports`` are the first versions without it of older, still maintained branches.
+    ``backports`` are the first versions without it of older, still maintained branches; ``brought_to`` are the
+    first versions with it of branches older than ``since``.
     """
 
     quirk: Quirk
@@ -51,13 +55,13 @@ class KnownIssue:
     until: KernelVersion | None
     evidence: str
     backports: tuple[KernelVersion, ...] = ()
+    brought_to: tuple[KernelVersion, ...] = ()
 
     def applies_to(self, version: KernelVersion) -> bool:
         """Tell whether kernels of ``version`` have this bug."""
-        if version < self.since or (self.until is not None and version >= self.until):
-            return False
-        branch = (version.major, version.minor)
-        return not any(branch == (fix.major, fix.minor) and version >= fix for fix in self.backports)
+        if version < self.since:
+            return version.follows_any(self.brought_to)
+        return (self.until is None or version < self.until) and not version.follows_any(self.backports)
 
 
 _EARLY_PARAMETERS = KernelVersion(6, 15)

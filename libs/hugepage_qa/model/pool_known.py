@@ -110,6 +110,30 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             "resv_hugepages falls to 0 although the mapping stays: copy_vma_and_data() takes the reservation from the "
             "old mapping, and what is unmapped is the new one",
         ),
+        KnownIssue(
+            Quirk.FORK_LOSES_PAGES,
+            "a forked process may lack all 1G pages of private mappings: it reads zeros, or dies with SIGBUS",
+            KernelVersion(6, 18),
+            None,
+            "a third of 2000 forks lost a page of 1G: copy_hugetlb_page_range() asks ptdesc_pmd_is_shared() about "
+            "tables that hold no PMD entries, where pt_share_count is what the page held before",
+            brought_to=(KernelVersion(6, 1, 167), KernelVersion(6, 12, 74)),
+        ),
+        KnownIssue(
+            Quirk.PINNED_PAGE_UNRESERVED,
+            "resv_hugepages falls below 0 while a page that its owner has unmapped is held by a pipe",
+            KernelVersion(6, 9),
+            None,
+            "vmsplice() of a private page, then munmap(): resv_hugepages reads 18446744073709551615 until the pipe is "
+            "read; __unmap_hugepage_range() adds a reservation for a page that is not freed (df7a6d1f6405)",
+        ),
+        KnownIssue(
+            Quirk.SEAL_GROW_PASSED_OVER,
+            "a shared writable mapping beyond the end of a file grows it, F_SEAL_GROW or not",
+            KernelVersion(4, 16),
+            None,
+            "a sealed memfd of one page has two after mmap() of two: hugetlbfs_file_mmap() sets i_size",
+        ),
     )
 }
 

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import GIB, KIB, MIB, format_size
 
+#: bytes of a page table entry
+_ENTRY = 8
+
 
 @dataclass(frozen=True)
 class Mmu:
@@ -52,6 +55,11 @@ class Mmu:
     def is_gigantic(self, size: int) -> bool:
         """Tell whether pages of ``size`` cannot come from the buddy allocator."""
         return size > self.largest_block
+
+    def has_pmd_entries(self, size: int) -> bool:
+        """Tell whether page tables of the PMD level hold the entries of huge pages of ``size``."""
+        entries_of_a_table = self.base_page // _ENTRY
+        return self.pmd <= size < self.pmd * entries_of_a_table
 
     def anonymous_thp_sizes(self) -> tuple[int, ...]:
         """Return the sizes of anonymous THP (THP_ORDERS_ALL_ANON): four base pages up to the PMD."""

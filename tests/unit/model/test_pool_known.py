@@ -1,0 +1,258 @@
+"""Each known bug of the pools: what such a kernel does, and that a kernel without it does right."""
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.unit.model.pool_machines import LARGE, SMALL, counters, pool_machine, run
+
+from hugepage_qa.model import hugetlb_pool
+from hugepage_qa.model.hugetlb_pool_machine import PoolMachine
+from hugepage_qa.model.hugetlb_pool_operation import Operation, Outcome
+from hugepage_qa.model.hugetlb_pool_setup import (
+    Allocate,
+    Close,
+    CreateFile,
+    Demote,
+    MountPool,
+    SetCount,
+    SetOvercommit,
+    Truncate,
+    Unmount,
+)
+from hugepage_qa.model.hugetlb_pool_use import Exit, Fork, MapAnonymous, MapFile, Move, Read, Unmap, Write
+from hugepage_qa.model.known import KnownIssue, Quirk
+from hugepage_qa.model.pool_known import POOL_ISSUES, pool_issues_of
+from hugepage_qa.version import KernelVersion
+
+Program = tuple[Operation, ...]
+
+
+def on_mount(least: int | None, most: int | None) -> Program:
+    """Return a mount with limits in pages, and a file on it."""
+    limits = [None if limit is None else limit * SMALL for limit in (least, most)]
+    return MountPool("m", SMALL, *limits), CreateFile("a", "f", "m")
+
+
+def file(area: int, pages: int, shared: bool = True, noreserve: bool = False) -> MapFile:
+    return MapFile("a", area, SMALL, "f", 0, pages, shared, noreserve)
+
+
+def private(area: int, pages: int, size: int = SMALL, noreserve: bool = False) -> MapAnonymous:
+    return MapAnonymous("a", area, size, pages, False, noreserve)
+
+
+TOUCH = Read("a", 1, SMALL, 0)
+
+# quirk -> kernel version, pages in the pool, operations; the last may fail
+PROGRAMS: dict[Quirk, tuple[str, int, Program]] = {
+    Quirk.DEMOTE_TAKES_RESERVED: ("6.12", 0, (SetCount(LARGE, 3), private(1, 1, LARGE), Demote(LARGE, 3))),
+    Quirk.SUBPOOL_RESERVE_MADE_UP: ("6.12", 4, (*on_mount(2, None), private(1, 2), file(2, 3))),
+    Quirk.SUBPOOL_USE_LOST_AT_FAULT: (
+        "7.2",
+        0,
+        (*on_mount(None, 2), file(1, 1, noreserve=True), TOUCH),
+    ),
+    Quirk.SUBPOOL_USE_LOST_AT_MMAP: ("6.18", 0, (*on_mount(None, 2), file(1, 1))),
+    Quirk.SUBPOOL_RESERVE_DROPPED: ("7.2", 2, (*on_mount(2, 8), file(1, 5))),
+    Quirk.SUBPOOL_RESERVE_NOT_USED: (
+        "6.12",
+        1,
+        (*on_mount(1, None), file(1, 1, shared=False, noreserve=True), TOUCH),
+    ),
+    Quirk.SUBPOOL_RESERVE_AVOIDED: (
+        "6.1",
+        3,
+        (
+            *on_mount(2, None),
+            file(1, 1, shared=False),
+            Write("a", 1, SMALL, 0, 7),
+            Fork("a", "b"),
+            Write("a", 1, SMALL, 0, 8),
+        ),
+    ),
+    Quirk.RESERVED_SURPLUS_FREED: (
+        "7.2",
+        0,
+        (
+            SetOvercommit(SMALL, 2),
+            *on_mount(2, None),
+            Allocate("a", "f", SMALL, 0, 1, False),
+            Truncate("a", "f", SMALL, 0),
+        ),
+    ),
+    Quirk.UNMAP_RESERVES_PAGE_IN_USE: (
+        "6.18",
+        2,
+        (private(1, 1), Write("a", 1, SMALL, 0, 7), Fork("a", "b"), Exit("a")),
+    ),
+    Quirk.MOVE_FORGETS_RESERVATION: (
+        "7.2",
+        2,
+        (private(1, 2), Move("a", 1, SMALL, 0, 1, 2), Unmap("a", 1, SMALL, 0, 2)),
+    ),
+    Quirk.MOVE_LENGTH_TRUNCATED: ("7.2", 0, (private(1, 4, LARGE, noreserve=True), Move("a", 1, LARGE, 0, 4, 2))),
+    Quirk.FAILED_MOVE_ENDS_RESERVATION: (
+        "7.2",
+        0,
+        (SetCount(LARGE, 4), private(1, 4, LARGE), Move("a", 1, LARGE, 0, 4, 2)),
+    ),
+    Quirk.FORK_LOSES_PAGES: (
+        "7.2",
+        0,
+        (SetCount(LARGE, 1), private(1, 1, LARGE), Write("a", 1, LARGE, 0, 7), Fork("a", "b"), Read("b", 1, LARGE, 0)),
+    ),
+}
+
+NONE = (0, 0, 0, 0)
+#: outcome of the last operation, counters of 2M and of 1G: on a right kernel, on one with the bug
+RESULTS: dict[Quirk, tuple[tuple[Outcome, tuple[int, ...], tuple[int, ...]], ...]] = {
+    Quirk.DEMOTE_TAKES_RESERVED: (("ok", (1024, 1024, 0, 0), (1, 1, 1, 0)), ("ok", (1536, 1536, 0, 0), (0, 0, 1, 0))),
+    Quirk.SUBPOOL_RESERVE_MADE_UP: (("ENOMEM", (4, 4, 4, 0), NONE), ("ENOMEM", (4, 4, 4, 0), NONE)),
+    Quirk.SUBPOOL_USE_LOST_AT_FAULT: (("SIGBUS", NONE, NONE), ("SIGBUS", NONE, NONE)),
+    Quirk.SUBPOOL_USE_LOST_AT_MMAP: (("ENOMEM", NONE, NONE), ("ENOMEM", NONE, NONE)),
+    Quirk.SUBPOOL_RESERVE_DROPPED: (("ENOMEM", (2, 2, 2, 0), NONE), ("ENOMEM", (2, 2, 0, 0), NONE)),
+    Quirk.SUBPOOL_RESERVE_NOT_USED: ((0, (1, 0, 0, 0), NONE), ("SIGBUS", (1, 1, 1, 0), NONE)),
+    Quirk.SUBPOOL_RESERVE_AVOIDED: (("ok", (3, 1, 0, 0), NONE), ("ok", (3, 1, 1, 0), NONE)),
+    Quirk.RESERVED_SURPLUS_FREED: (("ok", (2, 2, 2, 2), NONE), ("ok", (1, 1, 2, 1), NONE)),
+    Quirk.UNMAP_RESERVES_PAGE_IN_USE: (("ok", (2, 1, 0, 0), NONE), ("ok", (2, 1, -1, 0), NONE)),
+    Quirk.MOVE_FORGETS_RESERVATION: (("ok", (2, 2, 1, 0), NONE), ("ok", (2, 2, 2, 0), NONE)),
+    Quirk.MOVE_LENGTH_TRUNCATED: (("ok", NONE, NONE), ("ENOMEM", NONE, NONE)),
+    Quirk.FAILED_MOVE_ENDS_RESERVATION: (
+        ("ENOMEM", NONE, (4, 4, 4, 0)),
+        ("ENOMEM", NONE, (4, 4, 0, 0)),
+    ),
+    Quirk.FORK_LOSES_PAGES: ((7, NONE, (1, 0, 0, 0)), ("SIGBUS", NONE, (1, 0, 0, 0))),
+}
+
+#: a bug that shows only after another one
+AFTER = {Quirk.FAILED_MOVE_ENDS_RESERVATION: Quirk.MOVE_LENGTH_TRUNCATED}
+
+
+def played(quirk: Quirk, has_bug: bool) -> tuple[PoolMachine, Outcome]:
+    version, pages, program = PROGRAMS[quirk]
+    follow = {AFTER[quirk]} if quirk in AFTER else set()
+    machine = pool_machine(version, pages, follow=follow | ({quirk} if has_bug else set()))
+    machine.kernel.suppose({quirk})
+    return machine, run(machine, *program)
+
+
+@pytest.mark.parametrize("quirk", PROGRAMS)
+@pytest.mark.parametrize("has_bug", [False, True])
+def test_what_a_kernel_with_the_bug_does(quirk: Quirk, has_bug: bool) -> None:
+    machine, outcome = played(quirk, has_bug)
+    assert (outcome, counters(machine), counters(machine, LARGE)) == RESULTS[quirk][has_bug]
+    assert (quirk in machine.kernel.followed) == has_bug
+
+
+@pytest.mark.parametrize("quirk", PROGRAMS)
+def test_the_version_of_the_program_has_the_bug(quirk: Quirk) -> None:
+    version = KernelVersion.parse(PROGRAMS[quirk][0])
+    assert POOL_ISSUES[quirk] in pool_issues_of(version)
+
+
+def test_every_bug_that_the_model_follows_has_a_program() -> None:
+    sources = Path(hugetlb_pool.__file__).parent.glob("hugetlb_pool*.py")
+    followed = {name for source in sources for name in re.findall(r"Quirk\.([A-Z_]+)", source.read_text())}
+    assert {quirk.name for quirk in PROGRAMS} == followed
+    assert set(PROGRAMS) == set(RESULTS)
+
+
+def test_every_issue_says_why() -> None:
+    for issue in POOL_ISSUES.values():
+        assert issue.summary
+        assert issue.evidence
+
+
+def used(machine: PoolMachine) -> tuple[int, int]:
+    subpool = machine.mounts["m"].subpool
+    assert subpool is not None
+    return subpool.used, subpool.reserved
+
+
+@pytest.mark.parametrize(
+    ("quirk", "right", "wrong"),
+    [
+        (Quirk.SUBPOOL_RESERVE_MADE_UP, (0, 2), (0, 2)),
+        (Quirk.SUBPOOL_USE_LOST_AT_FAULT, (0, 0), (1, 0)),
+        (Quirk.SUBPOOL_USE_LOST_AT_MMAP, (0, 0), (1, 0)),
+        (Quirk.SUBPOOL_RESERVE_DROPPED, (0, 2), (0, 0)),
+    ],
+)
+def test_what_is_left_of_the_quota(quirk: Quirk, right: tuple[int, int], wrong: tuple[int, int]) -> None:
+    assert used(played(quirk, has_bug=False)[0]) == right
+    assert used(played(quirk, has_bug=True)[0]) == wrong
+
+
+def test_a_made_up_reserve_is_used_twice() -> None:
+    """What the mount believes to have reserved is not there: a touch then counts it down in the pool."""
+    program = (*on_mount(2, None), file(1, 2), private(2, 2), file(3, 3), Truncate("a", "f", SMALL, 0))
+    for follow, reserved in ((set(), (4, 4, 4, 0)), ({Quirk.SUBPOOL_RESERVE_MADE_UP}, (4, 4, 3, 0))):
+        machine = pool_machine("6.12", 4, follow=follow)
+        for operation in program:
+            run(machine, operation)
+        assert counters(machine) == reserved
+
+
+def test_a_dropped_reserve_is_given_back_twice() -> None:
+    machine, _ = played(Quirk.SUBPOOL_RESERVE_DROPPED, has_bug=True)
+    run(machine, Close("a", "f"), Unmount("m"))
+    assert machine.pools[SMALL].counters()["resv_hugepages"] == 2**64 - 2
+
+
+def test_a_failed_demotion_tells_so() -> None:
+    machine = pool_machine("6.12", follow={Quirk.DEMOTE_TAKES_RESERVED})
+    run(machine, SetCount(LARGE, 2), private(1, 1, LARGE))
+    assert run(machine, Demote(LARGE, 3)) == "EBUSY"
+    assert counters(machine, LARGE) == (0, 0, 1, 0)
+    # a free page less a reserved one is unsigned
+    assert run(machine, Demote(LARGE, 1)) == "EBUSY"
+
+
+def test_a_pool_with_reservations_below_zero_shrinks_as_unsigned_numbers_do() -> None:
+    machine, _ = played(Quirk.UNMAP_RESERVES_PAGE_IN_USE, has_bug=True)
+    machine.pools[SMALL].free = machine.pools[SMALL].nr
+    run(machine, SetCount(SMALL, 0))
+    # 2**64 - 1 pages seem to be needed: none is removed, all become surplus
+    assert counters(machine) == (2, 2, -1, 2)
+
+
+def test_what_may_show_is_open_until_it_is_supposed() -> None:
+    version, pages, program = PROGRAMS[Quirk.FORK_LOSES_PAGES]
+    machine = pool_machine(version, pages, follow={Quirk.FORK_LOSES_PAGES})
+    assert run(machine, *program) == 7
+    assert machine.kernel.open == {Quirk.FORK_LOSES_PAGES}
+    assert not machine.kernel.followed
+
+
+def test_a_mended_kernel_does_right() -> None:
+    machine = pool_machine("6.12", follow={Quirk.DEMOTE_TAKES_RESERVED})
+    machine.kernel.mend(Quirk.DEMOTE_TAKES_RESERVED)
+    run(machine, SetCount(LARGE, 2), private(1, 1, LARGE), Demote(LARGE, 2))
+    assert counters(machine, LARGE) == (1, 1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("version", "has_it"),
+    [
+        ("6.1.166", False),
+        ("6.1.167", True),
+        ("6.6.200", False),
+        ("6.12.73", False),
+        ("6.12.74", True),
+        ("6.17.9", False),
+        ("6.18", True),
+        ("7.2.13", True),
+    ],
+)
+def test_a_bug_comes_to_older_branches_with_a_backport(version: str, has_it: bool) -> None:
+    issues: tuple[KnownIssue, ...] = pool_issues_of(KernelVersion.parse(version))
+    assert (POOL_ISSUES[Quirk.FORK_LOSES_PAGES] in issues) == has_it
+
+
+@pytest.mark.parametrize(
+    ("version", "has_it"), [("6.1.190", True), ("6.1.191", False), ("6.6.1", True), ("6.12.14", False), ("6.14", False)]
+)
+def test_a_bug_leaves_older_branches_with_a_backport(version: str, has_it: bool) -> None:
+    issues = pool_issues_of(KernelVersion.parse(version))
+    assert (POOL_ISSUES[Quirk.SUBPOOL_RESERVE_AVOIDED] in issues) == has_it

@@ -1,6 +1,7 @@
 """The files that turn a bare root into a system machine: network, key, quiet services, the finishing script."""
 
 import io
+import os
 import tarfile
 from pathlib import Path
 
@@ -27,6 +28,8 @@ DNS=10.0.2.3
 LinkLocalAddressing=no
 IPv6AcceptRA=no
 """
+# of Debian and of Fedora
+_AUTHORITIES = (Path("/etc/ssl/certs/ca-certificates.crt"), Path("/etc/pki/tls/certs/ca-bundle.crt"))
 _RESOLV_CONF = "nameserver 10.0.2.3\n"
 
 # what nobody waits for on a throwaway machine, and what would change it or take its CPU while a test runs
@@ -42,10 +45,15 @@ _MASKED = (
 )
 
 
-def overlay(platform: Platform, public_key: str, sources: str) -> bytes:
+# pip brings a list of authorities of its own, which a mirror with another one is not on
+_PIP_CONF = "[global]\ncert = /etc/ssl/certs/ca-certificates.crt\n"
+
+
+def overlay(platform: Platform, public_key: str, sources: str, authorities: str) -> bytes:
     """Return a tar archive of these files; the same input gives the same bytes.
 
-    ``public_key`` may log in as root; ``sources`` are the package sources in deb822 format.
+    ``public_key`` may log in as root; ``sources`` are the package sources in deb822 format; ``authorities`` are the
+    certificates (PEM) that the machine trusts, none for those of its distribution.
     """
     esp, _ = partitions(platform)
     archive = _Archive()
@@ -61,6 +69,9 @@ def overlay(platform: Platform, public_key: str, sources: str) -> bytes:
     for unit in _MASKED:
         archive.link(f"etc/systemd/system/{unit}", "/dev/null")
     archive.add("etc/apt/sources.list.d/lab.sources", sources)
+    if authorities:
+        archive.add("etc/ssl/certs/ca-certificates.crt", authorities)
+        archive.add("etc/pip.conf", _PIP_CONF)
     archive.add("etc/ssh/sshd_config.d/lab.conf", "PasswordAuthentication no\nUseDNS no\n")
     archive.directory("root/.ssh", 0o700)
     archive.add("root/.ssh/authorized_keys", public_key, 0o600)
@@ -68,6 +79,15 @@ def overlay(platform: Platform, public_key: str, sources: str) -> bytes:
     finish = _script("finish.sh").replace("@GRUB_TARGET@", platform.grub_target)
     archive.add(FINISH.removeprefix("/"), finish, 0o755)
     return archive.close()
+
+
+def host_authorities() -> str:
+    """Return the certificates (PEM) of the authorities that the host trusts, empty where they cannot be found.
+
+    A machine reaches the package mirrors of its host, which may be behind an authority of the host's own.
+    """
+    readable = (path for path in _AUTHORITIES if os.access(path, os.R_OK))
+    return next((path.read_text(encoding="utf-8") for path in readable), "")
 
 
 def _script(name: str) -> str:

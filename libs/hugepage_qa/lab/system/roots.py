@@ -1,8 +1,6 @@
 """Roots in the cache: a disk with the file system made from packages, and what is needed to boot it directly."""
 
 import json
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,8 +10,14 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.lab.cache import locked, write_atomically
 from hugepage_qa.lab.system.debian import DebianRoot
 from hugepage_qa.lab.system.layers import digest_of, new_layer
-from hugepage_qa.lab.system.layout import DISK_SIZE, root_filesystem_arguments, write_partition_table
-from hugepage_qa.lab.system.overlay import overlay
+from hugepage_qa.lab.system.layout import (
+    DISK_SIZE,
+    root_filesystem_arguments,
+    write_partition_table,
+    write_root_partition,
+)
+from hugepage_qa.lab.system.overlay import host_authorities, overlay
+from hugepage_qa.lab.system.superuser import run_as_superuser, superuser_directory
 from hugepage_qa.lab.system.tools import MKE2FS, TAR, program
 
 DISK = "disk.raw"
@@ -65,7 +69,7 @@ def obtain_root(cache: Path, packages: DebianRoot, public_key: str, *, report: R
     serves. Raises InputError when it can neither be found nor built.
     """
     systems = cache / "systems"
-    files = overlay(packages.platform, public_key, packages.sources)
+    files = overlay(packages.platform, public_key, packages.sources, host_authorities())
     recipe = {**packages.ingredients(), "files": files.hex(), "disk": DISK_SIZE}
     note = systems / "roots" / f"{digest_of(recipe)}.json"
     with locked(systems / "build.lock"):
@@ -95,33 +99,25 @@ def _recall(note: Path) -> SystemRoot | None:
 
 
 def _build(final: Path, packages: DebianRoot, files: bytes, versions: Mapping[str, str], report: Report) -> None:
-    with new_layer(final) as work:
+    with new_layer(final) as work, superuser_directory(work) as place:
         started = time.monotonic()
         report(f"installing {len(versions)} packages of Debian {packages.suite} into a new root, about a minute")
-        tree = work / "root"
+        tree, filesystem = place / "root", place / "root.ext4"
         packages.unpack(work, tree)
-        _run([program(TAR), "-x", "-f", "-", "-C", str(tree), "--no-overwrite-dir"], files)
+        run_as_superuser([program(TAR), "-x", "-f", "-", "-C", str(tree), "--no-overwrite-dir"], files)
         _keep_boot_files(tree, work)
         write_partition_table(work / DISK, packages.platform)
-        _run([program(MKE2FS), *root_filesystem_arguments(packages.platform, work / DISK, tree)])
-        shutil.rmtree(tree)
+        run_as_superuser([program(MKE2FS), *root_filesystem_arguments(packages.platform, filesystem, tree)])
+        write_root_partition(work / DISK, packages.platform, filesystem)
         write_atomically(work / "packages.json", json.dumps(versions, indent=1, sort_keys=True).encode())
         report(f"root built in {time.monotonic() - started:.0f} s")
 
 
 def _keep_boot_files(tree: Path, work: Path) -> None:
     """Copy kernels, their initramfs and the host key of the root ``tree`` into ``work``."""
-    for file in [
-        *(tree / "boot").glob("vmlinuz-*"),
-        *(tree / "boot").glob("initrd.img-*"),
-        tree / "etc/ssh" / HOST_KEY,
-    ]:
-        shutil.copyfile(file, work / file.name, follow_symlinks=False)
-    if len(list(work.glob("vmlinuz-*"))) != 1:
-        raise InputError(f"{tree}: expected one kernel in /boot of the new root, see the kernel package")
-
-
-def _run(command: list[str], content: bytes = b"") -> None:
-    done = subprocess.run(command, input=content, capture_output=True, check=False)
-    if done.returncode != 0:
-        raise InputError(f"{Path(command[0]).name} failed: {done.stderr.decode(errors='replace').strip()}")
+    boot = tree / "boot"
+    kernels = sorted(boot.glob("vmlinuz-*"))
+    if len(kernels) != 1:
+        raise InputError(f"expected one kernel in /boot of the new root, found {len(kernels)}: see the kernel package")
+    for file in [*kernels, *boot.glob("initrd.img-*"), tree / "etc/ssh" / HOST_KEY]:
+        (work / file.name).write_bytes(run_as_superuser(["cat", "--", str(file)]))

@@ -77,15 +77,16 @@ class Memory:
 
     def smaps(self, page: int = 0) -> MemoryMapping:
         """Return what /proc/PID/smaps shows of the mapping with a page. Raises Failed where it shows none."""
-        for mapping in read_smaps(ObservedTree(self._live.host), self.actor.pid) or ():
-            if mapping.start <= self.at(page) < mapping.end:
-                return mapping
-        self._live.fail(f"/proc/{self.actor.pid}/smaps", f"a mapping at {self.at(page):#x}", "none")
+        mappings = read_smaps(ObservedTree(self._live.host), self.actor.pid) or ()
+        found = [mapping for mapping in mappings if mapping.start <= self.at(page) < mapping.end]
+        if not found:
+            self._live.fail(f"/proc/{self.actor.pid}/smaps", f"a mapping at {self.at(page):#x}", "none")
+        return found[0]
 
     def numa_maps(self, page: int = 0) -> NumaMapping:
         """Return what /proc/PID/numa_maps shows of the mapping with a page. Raises Failed where it shows none."""
         mappings = read_numa_maps(ObservedTree(self._live.host), self.actor.pid) or ()
         below = [mapping for mapping in mappings if mapping.start <= self.at(page)]
-        if below:
-            return below[-1]
-        self._live.fail(f"/proc/{self.actor.pid}/numa_maps", f"a mapping at {self.at(page):#x}", "none")
+        if not below:
+            self._live.fail(f"/proc/{self.actor.pid}/numa_maps", f"a mapping at {self.at(page):#x}", "none")
+        return below[-1]

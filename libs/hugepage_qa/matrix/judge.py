@@ -137,22 +137,27 @@ class Judge:
 
 
 def judge_facts(
-    words: str, facts: Facts, machine: Machine, examples: Callable[[Facts], list[Difference]] = lambda _: []
+    words: str,
+    facts: Facts,
+    machine: Machine,
+    examples: Callable[[Facts], list[Difference]] = lambda _: [],
+    later: Callable[[Prediction], Prediction] = lambda prediction: prediction,
 ) -> tuple[Prediction, list[Difference], tuple[Quirk, ...]]:
     """Compare a machine with its prediction.
 
+    ``later`` makes of the prediction for the boot that for the moment of the facts, where something came between.
     Return the prediction in force, the differences that remain, and the known issues that explain the others.
     """
     observations = boot_observations(facts)
     log = [line.text for line in facts.log]
-    documented = predict(words, machine)
+    documented = later(predict(words, machine))
     modelled = compare(documented, observations, log)
     literal = examples(facts)
     # an issue can only explain what differs in the model's eyes, too
     explainable = {difference.subject for difference in modelled}
     if modelled and all(difference.subject in explainable for difference in literal):
         for quirks in _subsets(possible_deviations(words, machine)):
-            prediction = predict(words, machine, quirks)
+            prediction = later(predict(words, machine, quirks))
             if not compare(prediction, observations, log):
                 return prediction, [], tuple(quirks)
     return documented, modelled + literal, ()
@@ -160,11 +165,11 @@ def judge_facts(
 
 def _judge_facts(case: BootCase, boot: Boot, words: str, facts: Facts, machine: Machine) -> Judgement:
     prediction, differences, known = judge_facts(words, facts, machine, lambda found: check_examples(case, found))
-    judgement = _decide(differences, known, prediction)
+    verdict, reason = decide(differences, known, prediction)
     return Judgement(
         case=case,
-        verdict=judgement[0],
-        reason=judgement[1],
+        verdict=verdict,
+        reason=reason,
         command_line=words,
         seconds=boot.seconds,
         serial=boot.serial,
@@ -176,7 +181,8 @@ def _judge_facts(case: BootCase, boot: Boot, words: str, facts: Facts, machine: 
     )
 
 
-def _decide(differences: list[Difference], known: tuple[Quirk, ...], prediction: Prediction) -> tuple[Verdict, str]:
+def decide(differences: list[Difference], known: tuple[Quirk, ...], prediction: Prediction) -> tuple[Verdict, str]:
+    """Return the verdict on what ``judge_facts`` has found, and why in one line."""
     if differences:
         more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
         return Verdict.FAIL, f"{differences[0]}{more}"

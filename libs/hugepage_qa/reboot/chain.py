@@ -1,0 +1,290 @@
+"""The chain of reboots: each start judges the boot that it finds, sets up the next one and asks for it.
+
+tmt runs a test from its start again after a reboot. So nothing but the state file and the journal of the machine goes
+from one start to the next.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.facts import Facts
+from hugepage_qa.machine.boot_loader import ArgumentsLost, BootLoader
+from hugepage_qa.machine.describe import describe
+from hugepage_qa.machine.protection import Protection
+from hugepage_qa.reboot.case import Ask, RebootCase, load_cases
+from hugepage_qa.reboot.judge import Judged, compare_machines, judge_baseline, judge_case, stable_observations
+from hugepage_qa.reboot.persisted import OWN_FILE, Persisted
+from hugepage_qa.reboot.run_time import RunTimeReservation
+from hugepage_qa.reboot.state import Baseline, ChainState, Result, StateFile, new_token
+from hugepage_qa.verdict import Verdict
+
+BASELINE = "/reboot/baseline"
+PUT_BACK = "/reboot/put-back"
+
+_NOT_RUN = "not run: the chain of reboots ended before"
+_NO_EVIDENCE = {"summary": "", "log": ""}
+
+
+class MachineUnderTest(Protocol):
+    """What the chain needs of the machine that it runs on."""
+
+    @property
+    def applies_sysctl(self) -> bool:
+        """Whether sysctl.d is applied at boot."""
+
+    def read(self) -> tuple[Facts, str]:
+        """Return what the machine shows, and its kernel log. Raises InputError."""
+
+    def kernel_config(self, release: str) -> Mapping[str, str] | None:
+        """Return the configuration of the running kernel."""
+
+    def boot_id(self) -> str:
+        """Return the id of the running boot."""
+
+    def boot_loader(self) -> BootLoader:
+        """Return the boot loader. Raises InputError where it is not known."""
+
+    def persisted(self) -> Persisted | None:
+        """Return vm.nr_hugepages as sysctl.d has it."""
+
+    def persist(self, pages: int | None) -> None:
+        """Set vm.nr_hugepages in our own file of sysctl.d, or remove that. Raises InputError."""
+
+    def reserve_at_run_time(self, pages: int, size: int) -> RunTimeReservation:
+        """Ask for pages on fragmented memory and put the pool back. Raises InputError."""
+
+    def protect(self, token: str) -> AbstractContextManager[Protection]:
+        """Save the machine and put it back after the body, unless that has asked for a reboot."""
+
+    def reboot(self) -> None:
+        """Have the machine rebooted and this test started again. Raises InputError."""
+
+
+class Chain:
+    """All reboot cases on one machine; ``data`` is the directory that stays from boot to boot."""
+
+    def __init__(
+        self,
+        machine: MachineUnderTest,
+        data: Path,
+        report: Callable[[Sequence[Result]], None],
+        say: Callable[[str], None],
+    ) -> None:
+        """``report`` takes the results as they would be if the chain ended now; ``say`` lines for people."""
+        self._machine = machine
+        self._file = StateFile(data)
+        self._logs = data
+        self._report = report
+        self._say = say
+
+    def start(self, boot: int, names: Sequence[str] = ()) -> bool:
+        """Do what is to be done in boot number ``boot``, counted from 0; tell whether a reboot was asked for.
+
+        ``names`` chooses cases, by default all. Raises InputError when the chain cannot go on; the machine is put
+        back then.
+        """
+        chain = self._continue(boot) if boot else None
+        if chain is not None:
+            self._report(_results(chain))
+        if chain is not None and chain.running == PUT_BACK:
+            self._compare(chain)
+            asked = False
+        else:
+            token = chain.token if chain else new_token()
+            with self._machine.protect(token) as protection:
+                # the machine that a killed run has left is put back by now
+                facts, log = self._machine.read()
+                if chain is None:
+                    chain = self._begin(token, facts, names)
+                    goes_on = self._judge_baseline(chain, facts, log)
+                else:
+                    goes_on = self._arrive(chain, protection, facts, log)
+                asked = goes_on and self._set_up_next(chain, protection, facts)
+            if goes_on and not asked:
+                asked = self._reboot_for_comparison(chain, protection)
+        self._report(_results(chain))
+        return asked
+
+    # --- the first and the last boot ---
+
+    def _begin(self, token: str, facts: Facts, names: Sequence[str]) -> ChainState:
+        if self._file.path.exists():
+            raise InputError(
+                f"{self._file.path}: of another chain of reboots, expected none in the first boot: remove it"
+            )
+        loader = self._machine.boot_loader()
+        baseline = Baseline(loader.name, loader.arguments(), facts.command_line, stable_observations(facts))
+        chain = ChainState(token, self._machine.boot_id(), facts.meminfo.get("MemTotal", 0), baseline)
+        known = [case.name for case in self._cases(chain, facts)]
+        if unknown := sorted(set(names) - set(known)):
+            raise InputError(f"case {unknown[0]!r}: expected one of {', '.join(known)}")
+        chain.waiting = [name for name in known if name in names or not names]
+        return chain
+
+    def _judge_baseline(self, chain: ChainState, facts: Facts, log: str) -> bool:
+        config = self._machine.kernel_config(facts.release or "")
+        verdict, reason = judge_baseline(facts, config, self._machine.persisted(), chain.baseline.arguments)
+        self._finish(chain, BASELINE, (verdict, reason), log)
+        return verdict is not Verdict.ERROR
+
+    def _reboot_for_comparison(self, chain: ChainState, protection: Protection) -> bool:
+        """Have the machine boot as it did before all cases; it is put back."""
+        if protection.unrestored:
+            reason = "; ".join(map(str, protection.unrestored))
+            chain.done.append(Result(PUT_BACK, Verdict.ERROR, reason))
+            return False
+        self._leave(chain, PUT_BACK)
+        self._machine.reboot()
+        return True
+
+    def _compare(self, chain: ChainState) -> None:
+        """Judge whether the machine is as it was before all cases."""
+        facts, log = self._machine.read()
+        problems = [] if self._has_rebooted(chain) else ["the machine has not rebooted"]
+        loader = self._machine.boot_loader()
+        before, after = chain.baseline.arguments, loader.arguments()
+        if after != before:
+            problems.append(f"{loader.name}: arguments {' '.join(before)!r} before, {' '.join(after)!r} after")
+        if facts.command_line != chain.baseline.command_line:
+            problems.append(f"booted with {chain.baseline.command_line!r} before, {facts.command_line!r} after")
+        problems += compare_machines(chain.baseline.observations, stable_observations(facts))
+        verdict = Verdict.FAIL if problems else Verdict.PASS
+        self._finish(chain, PUT_BACK, (verdict, "; ".join(problems)), log)
+
+    # --- the boots in between ---
+
+    def _continue(self, boot: int) -> ChainState:
+        chain = self._file.load()
+        if chain is None:
+            raise InputError(f"{self._file.path}: no such file, expected what boot {boot - 1} of the chain wrote")
+        if chain.boots != boot:
+            raise InputError(f"boot {boot} by TMT_REBOOT_COUNT: expected {chain.boots}, as {self._file.path} says")
+        return chain
+
+    def _arrive(self, chain: ChainState, protection: Protection, facts: Facts, log: str) -> bool:
+        """Judge the case that this boot is for; tell whether the chain can go on."""
+        name = chain.running or ""
+        case = next((case for case in self._cases(chain, facts) if case.name == name), None)
+        if case is None:
+            raise InputError(f"{self._file.path}: case {name!r}: expected one that there is")
+        if not self._has_rebooted(chain):
+            self._finish(chain, name, (Verdict.ERROR, "tmt-reboot: the machine has not rebooted"), log)
+            return False
+        if not protection.resumed:
+            reason = "the machine was put back before this boot was judged: by another run, or it has booted twice"
+            self._finish(chain, name, (Verdict.ERROR, reason), log)
+            return False
+        self._finish(chain, name, self._judge(chain, case, facts), log)
+        return self._take_back(chain, case)
+
+    def _judge(self, chain: ChainState, case: RebootCase, facts: Facts) -> Judged:
+        config = self._machine.kernel_config(facts.release or "")
+        verdict, reason = judge_case(case, facts, config, self._machine.persisted(), chain.baseline.loader)
+        return verdict, "; ".join(filter(None, (reason, chain.evidence["summary"])))
+
+    def _take_back(self, chain: ChainState, case: RebootCase) -> bool:
+        """Remove what the case has set up, for the next one; tell whether that worked."""
+        self._machine.persist(None)
+        try:
+            self._machine.boot_loader().remove(case.words)
+        except ArgumentsLost as lost:
+            chain.done.append(Result(PUT_BACK, Verdict.FAIL, str(lost)))
+            return False
+        return True
+
+    def _set_up_next(self, chain: ChainState, protection: Protection, facts: Facts) -> bool:
+        """Set up the next case that the machine can run and ask for its reboot; False when there is none left."""
+        cases = {case.name: case for case in self._cases(chain, facts)}
+        while chain.waiting:
+            case = cases[chain.waiting[0]]
+            judged = self._set_up(chain, protection, case)
+            chain.waiting.pop(0)
+            if judged is None:
+                protection.journal.expect_reboot(chain.token)
+                self._leave(chain, case.name)
+                self._machine.reboot()
+                return True
+            self._finish(chain, case.name, judged)
+        return False
+
+    def _set_up(self, chain: ChainState, protection: Protection, case: RebootCase) -> Judged | None:
+        """Prepare the boot for ``case``; what is judged without it is returned."""
+        chain.started = time.time()
+        if case.why_not:
+            return Verdict.SKIP, case.why_not
+        self._say(f"{case.name}: {case.boot.words or 'no kernel arguments'}")
+        if case.at_run_time and (judged := self._reserve_at_run_time(chain, case.at_run_time)):
+            return judged
+        if case.persisted is not None and (judged := self._persist(protection, case.persisted)):
+            return judged
+        loader = self._machine.boot_loader()
+        self._keep(protection, loader)
+        try:
+            loader.add(case.words)
+        except ArgumentsLost as lost:
+            self._machine.persist(None)
+            return Verdict.FAIL, str(lost)
+        return None
+
+    def _reserve_at_run_time(self, chain: ChainState, asked: Ask) -> Judged | None:
+        reservation = self._machine.reserve_at_run_time(asked.pages, asked.size)
+        chain.evidence = {"summary": reservation.summary, "log": reservation.log}
+        if differences := reservation.differences():
+            return Verdict.FAIL, "; ".join(map(str, differences))
+        return None
+
+    def _persist(self, protection: Protection, pages: int) -> Judged | None:
+        if not self._machine.applies_sysctl:
+            return Verdict.SKIP, "no systemd: nothing is known to apply sysctl.d at boot"
+        protection.journal.keep_file(OWN_FILE)
+        self._machine.persist(pages)
+        winner = self._machine.persisted()
+        if winner is None or winner.path.name != OWN_FILE.name:
+            self._machine.persist(None)
+            return Verdict.SKIP, f"{winner.path if winner else OWN_FILE.parent} sets vm.nr_hugepages after {OWN_FILE}"
+        return None
+
+    def _keep(self, protection: Protection, loader: BootLoader) -> None:
+        for path in loader.configuration:
+            protection.journal.keep_file(path)
+        protection.journal.keep_arguments(loader.name, loader.arguments())
+
+    # --- what all boots share ---
+
+    def _cases(self, chain: ChainState, facts: Facts) -> list[RebootCase]:
+        machine = describe(facts, self._machine.kernel_config(facts.release or ""))
+        return load_cases(machine, " ".join(chain.baseline.arguments), chain.memory)
+
+    def _has_rebooted(self, chain: ChainState) -> bool:
+        return self._machine.boot_id() != chain.boot_id
+
+    def _leave(self, chain: ChainState, running: str) -> None:
+        """Write down that the next boot is for ``running``."""
+        chain.running = running
+        chain.boots += 1
+        chain.boot_id = self._machine.boot_id()
+        self._file.save(chain)
+        self._report(_results(chain))
+
+    def _finish(self, chain: ChainState, name: str, judged: Judged, log: str = "") -> None:
+        """Note how ``name`` ended, and keep the evidence of before its boot and the kernel log of it."""
+        verdict, reason = judged
+        self._say(f"{verdict.value} {name}{f': {reason}' if reason else ''}")
+        text = "\n".join(filter(None, (chain.evidence["log"], log)))
+        chain.evidence = dict(_NO_EVIDENCE)
+        file = f"{len(chain.done):02}-{name.rpartition('/')[2]}.log" if text else None
+        if file:
+            (self._logs / file).write_text(text, encoding="utf-8", errors="backslashreplace")
+        seconds = time.time() - chain.started if chain.started else 0.0
+        chain.done.append(Result(name, verdict, reason, max(0.0, seconds), file))
+
+
+def _results(chain: ChainState) -> list[Result]:
+    """Return all results as they are if nothing more comes."""
+    done = {result.name for result in chain.done}
+    missing = [name for name in (BASELINE, chain.running, *chain.waiting, PUT_BACK) if name and name not in done]
+    return [*chain.done, *(Result(name, Verdict.ERROR, _NOT_RUN) for name in dict.fromkeys(missing))]

@@ -1,6 +1,6 @@
 """A control group with the hugetlb controller, as a case on one page size sees it: everything counts in pages."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 
 from hugepage_qa.kernel.hugetlb_cgroup import (
@@ -15,6 +15,7 @@ from hugepage_qa.kernel.values import parse_integer
 from hugepage_qa.live.control_group import ControlGroup, Version, new_group
 from hugepage_qa.live.host import ObservedTree
 from hugepage_qa.live.live import Live
+from hugepage_qa.model.known import Quirk
 
 
 class HugetlbGroup:
@@ -57,11 +58,15 @@ class HugetlbGroup:
         expect(f"reservations of {self.group.path}", reserved * self._live.size, found)
         self._expect_refusals(refusals, refused_reservations)
 
-    def expect_on_nodes(self, pages: int) -> None:
-        """Expect ``pages`` of the group itself in numa_stat, where the kernel has it, and that its nodes add up."""
+    def expect_on_nodes(self, pages: int, known: Mapping[Quirk, int] | None = None) -> None:
+        """Expect ``pages`` of the group itself in numa_stat, where the kernel has it, and that its nodes add up.
+
+        ``known`` tells how many there are with a known bug. Raises KnownBug.
+        """
         found = read_numa_stat(ObservedTree(self._live.host), self._path("numa_stat"))
         if found is not None:
-            self._live.expect("total in numa_stat", pages * self._live.size, found.pop("total"))
+            deviations = {quirk: count * self._live.size for quirk, count in (known or {}).items()}
+            self._live.expect("total in numa_stat", pages * self._live.size, found.pop("total"), deviations)
             self._live.expect("nodes in numa_stat", pages * self._live.size, sum(found.values()))
 
     def _expect_refusals(self, pages: int, reservations: int) -> None:

@@ -39,6 +39,8 @@ class Quirk(Enum):
     FORK_LOSES_PAGES = "fork-loses-pages"
     PINNED_PAGE_UNRESERVED = "pinned-page-unreserved"
     SEAL_GROW_PASSED_OVER = "seal-grow-passed-over"
+    NR_HUGETLB_LOST = "nr-hugetlb-lost"
+    REMOVED_GROUP_OFF_NODES = "removed-group-off-nodes"
 
 
 @dataclass(frozen=True)

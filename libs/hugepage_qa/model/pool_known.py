@@ -112,7 +112,8 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
         ),
         KnownIssue(
             Quirk.FORK_LOSES_PAGES,
-            "a forked process may lack all 1G pages of private mappings: it reads zeros, or dies with SIGBUS",
+            "a forked process may lack all 1G pages of private mappings: it reads zeros, or dies with SIGBUS; smaps "
+            "shows pages of 1G as shared that one process maps",
             KernelVersion(6, 18),
             None,
             "a third of 2000 forks lost a page of 1G: copy_hugetlb_page_range() asks ptdesc_pmd_is_shared() about "
@@ -133,6 +134,22 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             KernelVersion(4, 16),
             None,
             "a sealed memfd of one page has two after mmap() of two: hugetlbfs_file_mmap() sets i_size",
+        ),
+        KnownIssue(
+            Quirk.NR_HUGETLB_LOST,
+            "an mmap() that fails for want of surplus pages takes pages out of nr_hugetlb for good; below 0 it reads 0",
+            KernelVersion(6, 13),
+            None,
+            "mmap() of 10 pages with nr_overcommit_hugepages 3: nr_hugetlb falls by 3 x 512 base pages; "
+            "gather_surplus_pages() frees through free_huge_folio() what was never added",
+        ),
+        KnownIssue(
+            Quirk.REMOVED_GROUP_OFF_NODES,
+            "numa_stat of a control group has nothing of the pages of a removed group below it",
+            KernelVersion(5, 17),
+            None,
+            "numa_stat reads 0 while the usage of the group is right; hugetlb_cgroup_move_parent() leaves the counts "
+            "of nodes with the removed group",
         ),
     )
 }

@@ -16,14 +16,11 @@ from hugepage_qa.reboot.persisted import Persisted, after_sysctl
 from hugepage_qa.verdict import Verdict
 
 # what changes by itself, or says how busy the machine is
-_VOLATILE = (
-    "AnonHugePages",
-    "ShmemHugePages",
-    "ShmemPmdMapped",
-    "FileHugePages",
-    "FilePmdMapped",
-    "CmaFree",
-    "MemTotal",
+_VOLATILE = frozenset(
+    {
+        *("AnonHugePages", "ShmemHugePages", "ShmemPmdMapped", "FileHugePages", "FilePmdMapped"),
+        *("CmaFree", "MemTotal", "pages_collapsed", "full_scans"),
+    }
 )
 
 Judged = tuple[Verdict, str]

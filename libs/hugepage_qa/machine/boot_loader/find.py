@@ -32,9 +32,13 @@ def find_boot_loader(root: Path = Path("/")) -> BootLoader:
     Raises InputError, which names what was looked for, for a machine with none that is known.
     """
     finders: Sequence[Callable[[Path], BootLoader | None]] = (_ostree, _systemd_boot, _zipl, _grubby, _grub)
-    for find in finders:
-        if (loader := find(root)) is not None:
-            return loader
+    try:
+        for find in finders:
+            if (loader := find(root)) is not None:
+                return loader
+    except PermissionError as error:
+        # /boot/grub2 is root's alone on Fedora
+        raise InputError(f"{error.filename}: cannot be read ({error.strerror}): expected to be root") from error
     raise InputError(f"no boot loader that is known: looked for {_LOOKED_FOR}")
 
 

@@ -1,5 +1,8 @@
 """Detection, systemd-boot and image based systems: what is special about each."""
 
+import errno
+from pathlib import Path
+
 import pytest
 from tests.unit.machine.boot_loader.conftest import GetMachine
 
@@ -37,6 +40,17 @@ def test_a_loader_without_its_tools_is_not_known(machine: GetMachine, name: str)
 def test_entries_without_grubby(machine: GetMachine) -> None:
     with pytest.raises(InputError, match=r"expected grubby to change them, install it"):
         machine("fedora", "grub2-mkconfig").loader()
+
+
+def test_files_that_only_root_can_look_for(machine: GetMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = machine("fedora", "grubby")
+
+    def refuse(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with pytest.raises(InputError, match=r": cannot be read \(Permission denied\): expected to be root"):
+        made.loader()
 
 
 def test_another_loader_has_booted_the_machine(machine: GetMachine) -> None:

@@ -14,6 +14,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.lab.apt import APT_DIRECTORY, format_sources, read_sources, select_sources
 from hugepage_qa.lab.system.kernels import ChosenKernel, digest_file, digest_tree
 from hugepage_qa.lab.system.platforms import Platform
+from hugepage_qa.lab.system.superuser import mmdebstrap_mode, run_as_superuser, superuser_directory
 from hugepage_qa.lab.system.tools import MMDEBSTRAP, program
 
 _OS_RELEASE = Path("/etc/os-release")
@@ -86,8 +87,10 @@ class DebianRoot:
 
     def resolve(self) -> Mapping[str, str]:
         """Return the version of every package that the root would have today; InputError when apt cannot tell."""
-        with tempfile.TemporaryDirectory(prefix="hugepage-qa-") as directory:
-            output = self._run(Path(directory), ["--verbose", "--simulate"], Path(directory) / "root")
+        with tempfile.TemporaryDirectory(prefix="hugepage-qa-") as name:
+            work = Path(name)
+            with superuser_directory(work) as place:
+                output = self._run(work, ["--verbose", "--simulate"], place / "root")
         found = {match["name"]: match["version"] for match in _INSTALLED.finditer(output)}
         if not found:
             raise InputError("mmdebstrap --simulate named no package: expected Debian's version 1.3 or newer")
@@ -107,10 +110,12 @@ class DebianRoot:
         self._run(work, [f"--customize-hook={hook}" for hook in hooks], root, environment)
 
     def _run(self, work: Path, options: Sequence[str], root: Path, environment: Mapping[str, str] | None = None) -> str:
+        # mmdebstrap itself could only make it as this user
+        run_as_superuser(["mkdir", "--", str(root)])
         sources = work / "lab.sources"
         sources.write_text(self.sources, encoding="utf-8")
         command = [
-            *(program(MMDEBSTRAP), "--mode=root", "--variant=minbase", "--format=directory"),
+            *(program(MMDEBSTRAP), f"--mode={mmdebstrap_mode()}", "--variant=minbase", "--format=directory"),
             f"--architectures={self.platform.board.debian_architecture}",
             f"--include={','.join(self.packages)}",
             *(f"--dpkgopt=path-exclude={pattern}" for pattern in _NOT_UNPACKED),

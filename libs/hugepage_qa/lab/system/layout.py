@@ -1,10 +1,13 @@
 """The disk of a system machine: GPT with an EFI system partition and a root partition, made without mounts.
 
-Partition devices of loop devices do not appear in containers and without udev, so every file system is made at its
-offset in the disk image; the EFI one is made by the machine itself (finish.sh).
+Partition devices of loop devices do not appear in containers and without udev, so the root file system is copied to its
+place in the disk image, and the EFI one is made by the machine itself (finish.sh).
 """
 
+import errno
+import os
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +23,7 @@ DISK_SIZE = 8 * GIB
 #: the same on every disk: a kernel without an initramfs finds its root by it
 ROOT_PARTUUID = "6f2a9d1e-0c37-4b58-9a64-1d5e8f7b2c03"
 
+_PIECE = 16 * MIB
 _ESP_TYPE = "C12A7328-F81F-11D2-BA4B-00A0C93EC93B"
 
 
@@ -68,8 +72,37 @@ def write_partition_table(disk: Path, platform: Platform) -> None:
         raise InputError(f"sfdisk cannot write a partition table to {disk}: {done.stderr.strip()}")
 
 
-def root_filesystem_arguments(platform: Platform, disk: Path, root: Path) -> list[str]:
-    """Return mke2fs's arguments that put the files below ``root`` into the root partition of ``disk``."""
+def root_filesystem_arguments(platform: Platform, filesystem: Path, root: Path) -> list[str]:
+    """Return mke2fs's arguments that make ``filesystem`` of the files below ``root``, as large as its partition."""
     _, partition = partitions(platform)
-    options = f"offset={partition.start},root_owner=0:0"
-    return ["-q", "-t", "ext4", "-L", "root", "-d", str(root), "-E", options, str(disk), f"{partition.size // KIB}k"]
+    size = f"{partition.size // KIB}k"
+    return ["-q", "-t", "ext4", "-L", "root", "-d", str(root), "-E", "root_owner=0:0", str(filesystem), size]
+
+
+def write_root_partition(disk: Path, platform: Platform, filesystem: Path) -> None:
+    """Copy the image ``filesystem`` into the root partition of ``disk``; its holes stay holes."""
+    _, partition = partitions(platform)
+    with filesystem.open("rb") as source, disk.open("r+b") as target:
+        for start, end in _extents(source.fileno()):
+            source.seek(start)
+            target.seek(partition.start + start)
+            left = end - start
+            while left:
+                piece = source.read(min(left, _PIECE))
+                target.write(piece)
+                left -= len(piece)
+
+
+def _extents(file: int) -> Iterator[tuple[int, int]]:
+    """Yield start and end of every part of ``file`` that is no hole."""
+    end, size = 0, os.fstat(file).st_size
+    while end < size:
+        try:
+            start = os.lseek(file, end, os.SEEK_DATA)
+        except OSError as error:
+            # no data until the end
+            if error.errno == errno.ENXIO:
+                return
+            raise
+        end = os.lseek(file, start, os.SEEK_HOLE)
+        yield start, end

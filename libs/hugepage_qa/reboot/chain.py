@@ -5,20 +5,18 @@ from one start to the next.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.facts import Facts
-from hugepage_qa.machine.boot_loader import ArgumentsLost, BootLoader
+from hugepage_qa.machine.boot_loader import ArgumentsLost
 from hugepage_qa.machine.describe import describe
 from hugepage_qa.machine.protection import Protection
-from hugepage_qa.reboot.case import Ask, RebootCase, load_cases
+from hugepage_qa.reboot.case import RebootCase, load_cases
 from hugepage_qa.reboot.judge import Judged, compare_machines, judge_baseline, judge_case, stable_observations
-from hugepage_qa.reboot.persisted import OWN_FILE, Persisted
-from hugepage_qa.reboot.run_time import RunTimeReservation
+from hugepage_qa.reboot.machine import MachineUnderTest
+from hugepage_qa.reboot.preparation import prepare, take_back
 from hugepage_qa.reboot.state import Baseline, ChainState, Result, StateFile, new_token
 from hugepage_qa.verdict import Verdict
 
@@ -27,41 +25,6 @@ PUT_BACK = "/reboot/put-back"
 
 _NOT_RUN = "not run: the chain of reboots ended before"
 _NO_EVIDENCE = {"summary": "", "log": ""}
-
-
-class MachineUnderTest(Protocol):
-    """What the chain needs of the machine that it runs on."""
-
-    @property
-    def applies_sysctl(self) -> bool:
-        """Whether sysctl.d is applied at boot."""
-
-    def read(self) -> tuple[Facts, str]:
-        """Return what the machine shows, and its kernel log. Raises InputError."""
-
-    def kernel_config(self, release: str) -> Mapping[str, str] | None:
-        """Return the configuration of the running kernel."""
-
-    def boot_id(self) -> str:
-        """Return the id of the running boot."""
-
-    def boot_loader(self) -> BootLoader:
-        """Return the boot loader. Raises InputError where it is not known."""
-
-    def persisted(self) -> Persisted | None:
-        """Return vm.nr_hugepages as sysctl.d has it."""
-
-    def persist(self, pages: int | None) -> None:
-        """Set vm.nr_hugepages in our own file of sysctl.d, or remove that. Raises InputError."""
-
-    def reserve_at_run_time(self, pages: int, size: int) -> RunTimeReservation:
-        """Ask for pages on fragmented memory and put the pool back. Raises InputError."""
-
-    def protect(self, token: str) -> AbstractContextManager[Protection]:
-        """Save the machine and put it back after the body, unless that has asked for a reboot."""
-
-    def reboot(self) -> None:
-        """Have the machine rebooted and this test started again. Raises InputError."""
 
 
 class Chain:
@@ -88,26 +51,30 @@ class Chain:
         back then.
         """
         chain = self._continue(boot) if boot else None
-        if chain is not None:
-            self._report(_results(chain))
-        if chain is not None and chain.running == PUT_BACK:
+        if chain is None:
+            chain, asked = self._run(new_token(), None, names)
+        elif chain.running == PUT_BACK:
             self._compare(chain)
             asked = False
         else:
-            token = chain.token if chain else new_token()
-            with self._machine.protect(token) as protection:
-                # the machine that a killed run has left is put back by now
-                facts, log = self._machine.read()
-                if chain is None:
-                    chain = self._begin(token, facts, names)
-                    goes_on = self._judge_baseline(chain, facts, log)
-                else:
-                    goes_on = self._arrive(chain, protection, facts, log)
-                asked = goes_on and self._set_up_next(chain, protection, facts)
-            if goes_on and not asked:
-                asked = self._reboot_for_comparison(chain, protection)
+            chain, asked = self._run(chain.token, chain, names)
         self._report(_results(chain))
         return asked
+
+    def _run(self, token: str, chain: ChainState | None, names: Sequence[str]) -> tuple[ChainState, bool]:
+        """Judge this boot and set up the next one, on a machine that is put back if there is none."""
+        with self._machine.protect(token) as protection:
+            # what a killed run has left is put back by now
+            facts, log = self._machine.read()
+            if chain is None:
+                chain = self._begin(token, facts, names)
+                goes_on = self._judge_baseline(chain, facts, log)
+            else:
+                goes_on = self._arrive(chain, protection, facts, log)
+            asked = goes_on and self._set_up_next(chain, protection, facts)
+        if goes_on and not asked:
+            asked = self._reboot_for_comparison(chain, protection)
+        return chain, asked
 
     # --- the first and the last boot ---
 
@@ -163,6 +130,7 @@ class Chain:
             raise InputError(f"{self._file.path}: no such file, expected what boot {boot - 1} of the chain wrote")
         if chain.boots != boot:
             raise InputError(f"boot {boot} by TMT_REBOOT_COUNT: expected {chain.boots}, as {self._file.path} says")
+        self._report(_results(chain))
         return chain
 
     def _arrive(self, chain: ChainState, protection: Protection, facts: Facts, log: str) -> bool:
@@ -187,10 +155,9 @@ class Chain:
         return verdict, "; ".join(filter(None, (reason, chain.evidence["summary"])))
 
     def _take_back(self, chain: ChainState, case: RebootCase) -> bool:
-        """Remove what the case has set up, for the next one; tell whether that worked."""
-        self._machine.persist(None)
+        """Make room for the next case; tell whether that worked."""
         try:
-            self._machine.boot_loader().remove(case.words)
+            take_back(self._machine, case)
         except ArgumentsLost as lost:
             chain.done.append(Result(PUT_BACK, Verdict.FAIL, str(lost)))
             return False
@@ -201,57 +168,18 @@ class Chain:
         cases = {case.name: case for case in self._cases(chain, facts)}
         while chain.waiting:
             case = cases[chain.waiting[0]]
-            judged = self._set_up(chain, protection, case)
+            self._say(f"{case.name}: {case.boot.words or 'no kernel arguments'}")
+            chain.started = time.time()
+            preparation = prepare(self._machine, protection.journal, case)
             chain.waiting.pop(0)
-            if judged is None:
+            chain.evidence = {"summary": preparation.summary, "log": preparation.log}
+            if preparation.judged is None:
                 protection.journal.expect_reboot(chain.token)
                 self._leave(chain, case.name)
                 self._machine.reboot()
                 return True
-            self._finish(chain, case.name, judged)
+            self._finish(chain, case.name, preparation.judged)
         return False
-
-    def _set_up(self, chain: ChainState, protection: Protection, case: RebootCase) -> Judged | None:
-        """Prepare the boot for ``case``; what is judged without it is returned."""
-        chain.started = time.time()
-        if case.why_not:
-            return Verdict.SKIP, case.why_not
-        self._say(f"{case.name}: {case.boot.words or 'no kernel arguments'}")
-        if case.at_run_time and (judged := self._reserve_at_run_time(chain, case.at_run_time)):
-            return judged
-        if case.persisted is not None and (judged := self._persist(protection, case.persisted)):
-            return judged
-        loader = self._machine.boot_loader()
-        self._keep(protection, loader)
-        try:
-            loader.add(case.words)
-        except ArgumentsLost as lost:
-            self._machine.persist(None)
-            return Verdict.FAIL, str(lost)
-        return None
-
-    def _reserve_at_run_time(self, chain: ChainState, asked: Ask) -> Judged | None:
-        reservation = self._machine.reserve_at_run_time(asked.pages, asked.size)
-        chain.evidence = {"summary": reservation.summary, "log": reservation.log}
-        if differences := reservation.differences():
-            return Verdict.FAIL, "; ".join(map(str, differences))
-        return None
-
-    def _persist(self, protection: Protection, pages: int) -> Judged | None:
-        if not self._machine.applies_sysctl:
-            return Verdict.SKIP, "no systemd: nothing is known to apply sysctl.d at boot"
-        protection.journal.keep_file(OWN_FILE)
-        self._machine.persist(pages)
-        winner = self._machine.persisted()
-        if winner is None or winner.path.name != OWN_FILE.name:
-            self._machine.persist(None)
-            return Verdict.SKIP, f"{winner.path if winner else OWN_FILE.parent} sets vm.nr_hugepages after {OWN_FILE}"
-        return None
-
-    def _keep(self, protection: Protection, loader: BootLoader) -> None:
-        for path in loader.configuration:
-            protection.journal.keep_file(path)
-        protection.journal.keep_arguments(loader.name, loader.arguments())
 
     # --- what all boots share ---
 

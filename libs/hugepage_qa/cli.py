@@ -11,6 +11,7 @@ from hugepage_qa.commands.facts import facts
 from hugepage_qa.commands.lab import lab
 from hugepage_qa.commands.predict import predict
 from hugepage_qa.commands.ps import ps
+from hugepage_qa.commands.reboot_cases import reboot_cases
 from hugepage_qa.commands.state import state
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.run_command import run_command
@@ -25,7 +26,7 @@ def hugepage_qa() -> None:
     """Test the huge page support of Linux kernels."""
 
 
-for command in (facts, predict, boot, boot_matrix, run_command, ps, state, lab):
+for command in (facts, predict, boot, boot_matrix, run_command, reboot_cases, ps, state, lab):
     hugepage_qa.add_command(command)
 
 

@@ -162,8 +162,10 @@ def parse_huge_mappings(text: str, path: str, base_page_size: int) -> tuple[Memo
 
     Only these are parsed, and others that do not look as usual. Raises InputError for a malformed one among them.
     """
-    hits = _huge_or_unusual(base_page_size).finditer(text)
-    starts = sorted({_start_of_mapping(text, hit.start()) for hit in hits})
+    huge_or_unusual = _huge_or_unusual(base_page_size)
+    if huge_or_unusual.search(text) is None:
+        return ()
+    starts = sorted({_start_of_mapping(text, hit.start()) for hit in huge_or_unusual.finditer(text)})
     mappings = (_parse_mapping(*_cut(text, start), path) for start in starts)
     return tuple(mapping for mapping in mappings if mapping.has_huge_pages(base_page_size))
 

@@ -34,6 +34,7 @@ from hugepage_qa.lab.system.secure_shell import ADDRESS
 from hugepage_qa.lab.system.tools import TO_BUILD, TO_START, find_firmware, require
 from hugepage_qa.sizes import GIB, MIB, parse_memory, parse_size
 
+_NODE_DIGITS = 3
 _PORT_TRIES = 5
 _PORT_TAKEN = "Could not set up host forwarding rule"
 
@@ -62,7 +63,7 @@ def parse_nodes(memory: str | None, nodes: str | None) -> tuple[int, ...]:
     first node takes the rest. Raises InputError for anything else.
     """
     if nodes is None or nodes.isdecimal():
-        return _share(parse_size(memory or "4G"), int(nodes or "1") if len(nodes or "") < 4 else 1000)  # noqa: PLR2004
+        return _share(parse_size(memory or "4G"), nodes or "1")
     sizes = parse_memory(nodes)
     if memory is not None and parse_size(memory) != sum(sizes):
         raise InputError(
@@ -71,13 +72,15 @@ def parse_nodes(memory: str | None, nodes: str | None) -> tuple[int, ...]:
     return sizes
 
 
-def _share(memory: int, nodes: int) -> tuple[int, ...]:
-    if nodes < 1:
-        raise InputError(f"{nodes} NUMA nodes: expected at least one")
-    share = memory // nodes // MIB * MIB
+def _share(memory: int, nodes: str) -> tuple[int, ...]:
+    # Python refuses to convert thousands of digits
+    count = int(nodes) if len(nodes) <= _NODE_DIGITS else 0
+    if count < 1:
+        raise InputError(f"{nodes[:20]} NUMA nodes: expected at least one, and not more than the machine can have")
+    share = memory // count // MIB * MIB
     if share == 0:
-        raise InputError(f"memory of {memory} bytes on {nodes} NUMA nodes: expected at least 1M for each")
-    return (memory - share * (nodes - 1), *[share] * (nodes - 1))
+        raise InputError(f"memory of {memory} bytes on {count} NUMA nodes: expected at least 1M for each")
+    return (memory - share * (count - 1), *[share] * (count - 1))
 
 
 def bring_up(cache: Path, wish: Wish, *, deadline: float = DEADLINE, report: Report) -> SystemMachine:

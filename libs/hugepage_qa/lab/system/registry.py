@@ -84,7 +84,7 @@ class Registry:
             raise
 
     def _claim(self, name: str | None) -> Path:
-        for candidate in [name] if name else (f"lab{number}" for number in range(1, _MOST_MACHINES)):
+        for candidate in [name] if name is not None else (f"lab{number}" for number in range(1, _MOST_MACHINES)):
             directory = self.directory(candidate)
             try:
                 directory.mkdir(mode=0o700)

@@ -1,0 +1,74 @@
+"""QEMU's command line."""
+
+from pathlib import Path
+
+import pytest
+
+from hugepage_qa.lab.system import arguments
+from hugepage_qa.lab.system.arguments import DirectBoot, Hardware, finishing_arguments, machine_arguments
+from hugepage_qa.lab.system.layout import ROOT_PARTUUID
+from hugepage_qa.lab.system.platforms import find_platform
+
+PLATFORM = find_platform("x86_64")
+GIB = 1 << 30
+FIRMWARE = Path("/usr/share/OVMF/CODE.fd")
+
+
+def command(direct: DirectBoot | None = None, memory: tuple[int, ...] = (GIB, GIB), accelerator: str = "tcg") -> str:
+    hardware = Hardware(PLATFORM, memory, 4, accelerator)
+    return " ".join(machine_arguments(hardware, "lab1", 2222, FIRMWARE, direct))
+
+
+def test_boot_loader_is_started_by_the_firmware() -> None:
+    line = command()
+    assert "unit=0,readonly=on,file=/usr/share/OVMF/CODE.fd" in line
+    assert "unit=1,file=firmware.fd" in line
+    assert "-kernel" not in line
+    assert "-append" not in line
+
+
+@pytest.mark.parametrize("initramfs", [True, False])
+def test_image_is_started_without_firmware(initramfs: bool) -> None:
+    line = command(DirectBoot("hugepages=1 x=a,b", initramfs))
+    assert f"-kernel kernel -append console=ttyS0 root=PARTUUID={ROOT_PARTUUID} ro hugepages=1 x=a,b" in line
+    assert ("-initrd initramfs" in line) is initramfs
+    assert "pflash" not in line
+
+
+def test_ssh_is_open_to_this_host_alone() -> None:
+    assert "hostfwd=tcp:127.0.0.1:2222-:22" in command()
+
+
+def test_nodes_share_cpus() -> None:
+    line = command()
+    assert "node,nodeid=0,cpus=0,cpus=2,memdev=node0" in line
+    assert "node,nodeid=1,cpus=1,cpus=3,memdev=node1" in line
+
+
+def test_cpu_has_gigantic_pages() -> None:
+    assert "-accel tcg -cpu max " in command()
+    assert "-accel kvm -cpu host " in command(accelerator="kvm")
+
+
+def test_guest_flushes_reach_the_disk() -> None:
+    assert "cache=unsafe" not in command()
+
+
+def test_socket_address_does_not_depend_on_the_cache() -> None:
+    assert "-qmp unix:qmp.sock,server=on,wait=off -daemonize -pidfile qemu.pid" in command()
+    assert "path=../lab1.serial.log,append=on" in command()
+
+
+def test_first_boot_runs_the_finishing_script() -> None:
+    words = finishing_arguments(PLATFORM, "tcg", Path("/k"), Path("/i"), Path("/a,b/disk"), Path("/s"))
+    line = " ".join(words)
+    assert "init=/usr/local/sbin/lab-finish" in line
+    assert "file=/a,,b/disk,format=qcow2" in line
+    assert "serial=settings" in line
+    assert "-no-reboot" in line
+    assert "-daemonize" not in line
+
+
+def test_every_name_in_the_machines_directory_is_relative() -> None:
+    names = (arguments.DISK, arguments.FIRMWARE_VARIABLES, arguments.QMP_SOCKET, arguments.PID_FILE, arguments.KERNEL)
+    assert not [name for name in names if "/" in name]

@@ -1,0 +1,45 @@
+"""What is missing on the host is said at once."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.lab.system import tools
+from hugepage_qa.lab.system.platforms import Firmware, find_platform
+
+PLATFORM = find_platform("x86_64")
+
+
+@pytest.fixture
+def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _name, **_options: None)
+
+
+@pytest.mark.usefixtures("nothing_installed")
+def test_all_that_is_missing_is_one_line(tmp_path: Path) -> None:
+    bare = replace(PLATFORM, firmware=(Firmware(tmp_path / "code", tmp_path / "variables"),))
+    with pytest.raises(InputError) as caught:
+        tools.require(bare, tools.TO_BUILD)
+    message = str(caught.value)
+    assert "\n" not in message
+    for program in ("qemu-system-x86_64", "mmdebstrap", "sfdisk", "mke2fs", "qemu-img", "ssh-keygen", "UEFI firmware"):
+        assert program in message
+    assert "apt-get install qemu-system-x86 mmdebstrap fdisk e2fsprogs tar qemu-utils openssh-client ovmf" in message
+    assert "dnf install qemu-system-x86-core" in message
+
+
+def test_firmware_needs_both_files(tmp_path: Path) -> None:
+    firmware = Firmware(tmp_path / "code", tmp_path / "variables")
+    platform = replace(PLATFORM, firmware=(firmware,))
+    firmware.code.touch()
+    assert tools.find_firmware(platform) is None
+    firmware.variables.touch()
+    assert tools.find_firmware(platform) == firmware
+
+
+def test_other_architectures_are_refused() -> None:
+    with pytest.raises(InputError, match="a system machine can be x86_64"):
+        find_platform("s390x")

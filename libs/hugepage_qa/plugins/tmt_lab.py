@@ -114,7 +114,7 @@ class GuestLab(tmt.guest.GuestSsh):
     @property
     def is_ssh_multiplexing_enabled(self) -> bool:
         """Before 1.80 tmt looks only every 30 s whether its shared connection is up, once in each step and reboot."""
-        return super().is_ssh_multiplexing_enabled and hasattr(tmt.guest, "SSH_MASTER_START_WAIT_TICK")
+        return hasattr(tmt.guest, "SSH_MASTER_START_WAIT_TICK") and super().is_ssh_multiplexing_enabled
 
     def start(self) -> None:
         """Bring the machine up and wait for its ssh."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from hugepage_qa.errors import InputError
 from hugepage_qa.lab.cache import cache_directory
 from hugepage_qa.lab.system.launch import Wish, bring_up, parse_nodes
 from hugepage_qa.lab.system.machine import DEADLINE, SystemMachine
@@ -97,9 +98,15 @@ def down(name: str | None, everything: bool) -> None:
 @lab.command("list")
 def list_machines() -> None:
     """List the machines, also those whose QEMU has died."""
-    for machine in Registry(cache_directory()).machines():
+    registry = Registry(cache_directory())
+    for name in registry.names():
+        try:
+            machine = registry.find(name)
+        except InputError as error:
+            click.echo(f"{name}: {error}")
+            continue
         state = "running" if machine.running else "QEMU has died, lab power-on or lab down"
-        click.echo(f"{machine.record.name}: {state}: {_describe(machine)}")
+        click.echo(f"{name}: {state}: {_describe(machine)}")
 
 
 @lab.command()

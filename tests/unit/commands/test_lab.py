@@ -90,6 +90,16 @@ def test_list_shows_those_that_died(run: Run, registry: Registry) -> None:
     )
 
 
+def test_list_goes_on_after_a_damaged_machine(run: Run, registry: Registry) -> None:
+    for name in ("a", "b"):
+        add(registry, name)
+    (registry.directory("a") / "machine.json").unlink()
+    first, second = run("list").output.splitlines()
+    assert first.startswith("a: ")
+    assert "it is not there (the machine is being made" in first
+    assert second.startswith("b: QEMU has died")
+
+
 def test_down(run: Run, registry: Registry) -> None:
     for name in ("a", "b", "c"):
         add(registry, name)

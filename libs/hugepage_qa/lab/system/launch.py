@@ -4,6 +4,7 @@ import platform as host
 import shutil
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from hugepage_qa.lab.system.kernels import ChosenKernel, choose_kernel
 from hugepage_qa.lab.system.keys import private_key
 from hugepage_qa.lab.system.machine import DEADLINE, KNOWN_HOSTS, Record, SystemMachine
 from hugepage_qa.lab.system.platforms import Platform, find_platform
+from hugepage_qa.lab.system.prune import prune
 from hugepage_qa.lab.system.registry import Registry, check_name
 from hugepage_qa.lab.system.roots import obtain_root
 from hugepage_qa.lab.system.secure_shell import ADDRESS
@@ -110,6 +112,9 @@ def bring_up(cache: Path, wish: Wish, *, deadline: float = DEADLINE, report: Rep
         )
         machine = _start(registry, record, Hardware(platform, wish.memory, wish.cpus, accelerator), image, direct)
         machine.wait(deadline)
+    # a machine that is being made right now names no image yet: any may be its own
+    with suppress(InputError):
+        prune(cache, registry.images_in_use())
     return machine
 
 

@@ -67,6 +67,10 @@ class Registry:
         """Return all machines; errors as in ``find``."""
         return [self._load(name) for name in self.names()]
 
+    def images_in_use(self) -> set[str]:
+        """Return the names of the images that machines lie over; errors as in ``find``."""
+        return {machine.record.image for machine in self.machines()}
+
     @contextmanager
     def new_directory(self, name: str | None) -> Iterator[Path]:
         """Yield a new directory for machine ``name``, for the next free name without one; an error removes it.

@@ -222,8 +222,9 @@ def _small_sizes(live: Live) -> dict[int, str]:
 
 
 def _allow_only(live: Live, size: int) -> None:
-    """Have advised memory get pages of ``size`` bytes and of no other below the PMD's, until the case ends."""
-    for other, path in _small_sizes(live).items():
+    """Have advised memory get pages of ``size`` bytes and of no other, until the case ends."""
+    directory = f"{DIRECTORY}/{size_name(pmd_size(live))}"
+    for other, path in {**_small_sizes(live), pmd_size(live): directory}.items():
         live.set_knob(f"{path}/enabled", "madvise" if other == size else "never")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hugepage_qa.actor.process import Actor, Fault
+from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.meminfo import parse_meminfo
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.pools import DIRECTORY
@@ -76,15 +77,13 @@ class Live:
         self._rule = rule
         self._stack = stack
         self.differences: list[Difference] = []
+        #: the version of the running kernel
+        self.kernel_version = KernelVersion.parse(host.read("proc/sys/kernel/osrelease") or "")
+        self._largest_block = _largest_block(host)
         self._before = read_pool_view(host)
         self._base = self._before.pools[size]
 
     # --- the machine ---
-
-    @property
-    def kernel_version(self) -> KernelVersion:
-        """The version of the running kernel."""
-        return KernelVersion.parse(self.host.read("proc/sys/kernel/osrelease") or "")
 
     @property
     def is_default(self) -> bool:
@@ -94,8 +93,7 @@ class Live:
     @property
     def is_gigantic(self) -> bool:
         """Whether the buddy allocator has no block of this size."""
-        orders = len((self.host.read("proc/buddyinfo") or "").partition("\n")[0].split()) - 4
-        return self.size > mmap.PAGESIZE << (orders - 1)
+        return self.size > self._largest_block
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -186,11 +184,12 @@ class Live:
 
     def _shortage(self, pages: int, missing: int, memory: int) -> Exception:
         needed = pages * self.size
-        short = f"{missing} of {pages} pages of {format_size(self.size)} are missing"
+        size = format_size(self.size)
         if memory < 2 * needed + _MARGIN:
-            return CannotRun(f"{short}: they need {needed >> 20} MiB, {memory >> 20} MiB were available")
+            return CannotRun(f"{pages} pages of {size} need {needed >> 20} MiB, {memory >> 20} MiB are available")
         if self.is_gigantic:
-            return CannotRun(f"{short}: {memory >> 20} MiB were available, no range that long is contiguous")
+            # no numbers that differ from case to case: a report shows one line for all that it kept out
+            return CannotRun(f"memory is fragmented: no range is contiguous and free for one page of {size} more")
         found = f"{pages - missing} with {memory >> 20} MiB available, after compaction"
         return Failed(Difference(self.pool_file("nr_hugepages"), RESERVES, f"{pages} pages", found))
 
@@ -328,6 +327,15 @@ class Live:
             line = _line_of_the_case()
             where = f"{subject} at {Path(line.filename).name}:{line.lineno}"
             self.differences.append(Difference(where, self._rule, str(expected), str(found)))
+
+
+def _largest_block(host: Host) -> int:
+    """Return the bytes of the largest block of the buddy allocator: /proc/buddyinfo has a column for each order."""
+    columns = (host.read("proc/buddyinfo") or "").partition("\n")[0].split()
+    orders = len(columns) - len(["Node", "0,", "zone", "DMA"])
+    if orders < 1:
+        raise InputError("/proc/buddyinfo: expected a line for each zone, found none")
+    return mmap.PAGESIZE << (orders - 1)
 
 
 def _line_of_the_case() -> traceback.FrameSummary:

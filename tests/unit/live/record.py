@@ -1,6 +1,7 @@
 """Record the live cases on this machine, for the tests that replay and falsify them: python -m tests.unit.live.record
 
-Root is needed, and a machine that nobody else uses. A record holds what one case did and saw on one page size.
+Root is needed, and a machine that nobody else uses. A record holds what one case did and saw on one page size. A case
+that this machine cannot run keeps the record that it has from another one.
 """
 
 import gzip
@@ -9,17 +10,18 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from hugepage_qa.live.case import Area
+from tests.unit.live.areas import read_areas
+
+from hugepage_qa.kernel.tree import DirectoryTree
+from hugepage_qa.live.case import Area, Case
 from hugepage_qa.live.host import Host
-from hugepage_qa.live.judge import judge
+from hugepage_qa.live.judge import LiveJudgement, judge
 from hugepage_qa.live.pool_view import read_pool_view
 from hugepage_qa.live.real_machine import real_machine
-from hugepage_qa.live.transcript import Recorder
+from hugepage_qa.live.transcript import Event, Recorder
 from hugepage_qa.sizes import format_size
 from hugepage_qa.verdict import Verdict
-from tests.unit.live.areas import read_areas
 
 RECORDS = Path(__file__).resolve().parents[1] / "captures" / "live"
 
@@ -29,25 +31,45 @@ def main() -> None:
     for area in read_areas():
         if len(sys.argv) > 1 and area.name not in sys.argv[1:]:
             continue
-        records = dict(_record(area))
+        records = read_records(area) | dict(_record(area))
         text = json.dumps(records, sort_keys=True)
         # no time in it: the same records are the same file
-        (RECORDS / f"{area.name.replace('/', '-')}.json.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+        record_file(area).write_bytes(gzip.compress(text.encode(), mtime=0))
         print(f"{area.name}: {len(records)} records")  # noqa: T201
 
 
-def _record(area: Area) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def record_file(area: Area) -> Path:
+    """Return where the records of ``area`` are."""
+    return RECORDS / f"{area.name.replace('/', '-')}.json.gz"
+
+
+def read_records(area: Area) -> dict[str, list[Event]]:
+    """Return ``case/size`` -> events; empty without records."""
+    file = record_file(area)
+    records: dict[str, list[Event]] = json.loads(gzip.decompress(file.read_bytes())) if file.exists() else {}
+    return records
+
+
+def _record(area: Area) -> Iterator[tuple[str, list[Event]]]:
     for case in area.cases:
-        with tempfile.TemporaryDirectory() as scratch, real_machine(Path(scratch)) as machine:
-            size = min(read_pool_view(Host(machine)).pools)
-            recorder = Recorder(machine)
-            judgement = judge(area, case, Host(recorder), size)
-        if judgement is None:
-            continue
-        if judgement.verdict is Verdict.PASS:
-            yield f"{case.name}/{format_size(size)}", recorder.events
-        else:
-            print(f"{judgement.name}: {judgement.verdict.value}: {judgement.reason}")  # noqa: T201
+        for size in _sizes():
+            judgement, events = _run(area, case, size)
+            if judgement and judgement.verdict is Verdict.PASS:
+                yield f"{case.name}/{format_size(size)}", events
+                break
+            if judgement:
+                print(f"{judgement.name}: {judgement.verdict.value}: {judgement.reason}")  # noqa: T201
+
+
+def _sizes() -> list[int]:
+    """Return the page sizes of this machine; the smallest on which a case passes makes the shortest record."""
+    return sorted(read_pool_view(DirectoryTree(Path("/"))).pools)
+
+
+def _run(area: Area, case: Case, size: int) -> tuple[LiveJudgement | None, list[Event]]:
+    with tempfile.TemporaryDirectory() as scratch, real_machine(Path(scratch)) as machine:
+        recorder = Recorder(machine)
+        return judge(area, case, Host(recorder), size), recorder.events
 
 
 if __name__ == "__main__":

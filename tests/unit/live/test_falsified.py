@@ -1,15 +1,14 @@
 """Every recorded case passes when it is replayed, and fails when the kernel's answers are falsified."""
 
 import copy
-import gzip
-import json
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.live.areas import read_areas
+from tests.unit.live.record import read_records
 
 from hugepage_qa.live.case import Area, Case
 from hugepage_qa.live.host import Host
@@ -17,8 +16,6 @@ from hugepage_qa.live.judge import LiveJudgement, judge
 from hugepage_qa.live.transcript import Event, Replay
 from hugepage_qa.sizes import format_size, parse_size
 from hugepage_qa.verdict import Verdict
-from tests.unit.live.areas import read_areas
-from tests.unit.live.record import RECORDS
 
 _COUNTERS = {
     "nr_hugepages": "HugePages_Total",
@@ -58,22 +55,17 @@ def _recorded() -> list[Recorded]:
     return [
         Recorded(area, case, parse_size(name.rpartition("/")[2]), events)
         for area in read_areas()
-        if _file(area).exists()
-        for name, events in json.loads(gzip.decompress(_file(area).read_bytes())).items()
+        for name, events in read_records(area).items()
         for case in area.cases
         if case.name == name.rpartition("/")[0]
     ]
-
-
-def _file(area: Area) -> Path:
-    return RECORDS / f"{area.name.replace('/', '-')}.json.gz"
 
 
 every_record = pytest.mark.parametrize("recorded", _recorded(), ids=str)
 
 
 def test_every_area_is_recorded() -> None:
-    assert [area.name for area in read_areas() if not _file(area).exists()] == []
+    assert [area.name for area in read_areas() if not read_records(area)] == []
 
 
 @every_record

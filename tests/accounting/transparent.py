@@ -4,7 +4,7 @@ from functools import partial
 
 from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.values import read_integer, size_directories
+from hugepage_qa.kernel.values import read_integer, size_directories, size_name
 from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.host import ObservedTree
 from hugepage_qa.live.live import CannotRun, Live

@@ -28,6 +28,8 @@ from hugepage_qa.machine.state import MachineState
 
 ROOT = Path(__file__).resolve().parent.parent
 
+#: where other programs make files and mounts meanwhile
+BUSY = (ROOT, Path(tempfile.gettempdir()))
 #: what runs write for the next boot
 SYSCTL_FILE = Path("/etc/sysctl.d/99-hugepage-qa.conf")
 
@@ -91,13 +93,21 @@ def kill_at(command: Sequence[str], moment: float, temporary: Path) -> None:
 
 def whole_state(temporary: Path) -> Snapshot:
     """Return all that a run may change."""
-    ignore = [ROOT, Path(tempfile.gettempdir())]
     files = {
         str(find_journal().path): "none" if find_journal().read() is None else "there",
         str(SYSCTL_FILE): str(read_kept_file(SYSCTL_FILE)),
         str(temporary): " ".join(sorted(path.name for path in temporary.iterdir())),
     }
-    return Snapshot({**take_snapshot(ignore).values, **MachineState.read().values(), **files})
+    state = {**take_snapshot(BUSY).values, **MachineState.read().values(), **files}
+    return Snapshot({subject: value for subject, value in state.items() if not is_of_others(subject, temporary)})
+
+
+def is_of_others(subject: str, temporary: Path) -> bool:
+    """Tell whether ``subject`` is an emulator or a mount of another program; our processes are found by run id."""
+    if subject.startswith("process "):
+        return True
+    point = Path(subject.removeprefix("mount "))
+    return any(map(point.is_relative_to, BUSY)) and not point.is_relative_to(temporary)
 
 
 if __name__ == "__main__":

@@ -83,12 +83,10 @@ class Knob:
         A pool reads as its persistent pages: ``nr_hugepages`` counts surplus pages too, but what is written to it is
         the number without them (set_max_huge_pages() in mm/hugetlb.c). Raises InputError for a count that is none.
         """
-        text = tree.read(self.path)
-        if text is None:
-            return None
         if self.kind is Kind.POOL:
-            return str(max(0, parse_integer(text, self.path) - _surplus(tree, self.path)))
-        return _selected(text.strip(), self.path)
+            return _persistent(tree, self.path)
+        text = tree.read(self.path)
+        return None if text is None else _selected(text.strip(), self.path)
 
     def write(self, root: Path, value: str) -> None:
         """Write ``value``. Raises OSError as the kernel refuses it."""
@@ -157,9 +155,21 @@ def _is_knob(path: Path) -> bool:
     return stat.S_ISREG(mode) and bool(mode & stat.S_IRUSR) and bool(mode & stat.S_IWUSR)
 
 
-def _surplus(tree: Tree, path: str) -> int:
-    surplus = path.removesuffix(_NR_HUGEPAGES) + "surplus_hugepages"
-    return parse_integer(tree.read(surplus) or "0", surplus)
+def _persistent(tree: Tree, path: str) -> str | None:
+    """Return the pages of a pool less its surplus pages, both counted at the same moment.
+
+    A process that ends between the two counts takes a surplus page out of both: there would seem to be one more.
+    """
+    surplus_path = path.removesuffix(_NR_HUGEPAGES) + "surplus_hugepages"
+    before = tree.read(surplus_path)
+    while True:
+        total, surplus = tree.read(path), tree.read(surplus_path)
+        if surplus == before:
+            break
+        before = surplus
+    if total is None:
+        return None
+    return str(max(0, parse_integer(total, path) - parse_integer(surplus or "0", surplus_path)))
 
 
 def _selected(text: str, path: str) -> str:

@@ -12,9 +12,10 @@ from hugepage_qa.machine.marks import RUN
 # a process that sits in the kernel, giving back gigantic pages for example, takes its time
 _DEADLINE_SECONDS = 30.0
 _PAUSE_SECONDS = 0.01
+_EXEC_SECONDS = 2.0
 
 # fields of proc_pid_stat(5), counted from the one after the name
-_STATE, _PARENT = 0, 1
+_STATE, _PARENT, _START_TIME = 0, 1, 19
 _DEAD = ("Z", "X")
 
 
@@ -35,38 +36,49 @@ def belongs_to(run_id: str, pid: int) -> bool:
 
 
 def kill_and_wait(pids: Iterable[int], is_ours: Callable[[int], bool]) -> set[int]:
-    """Kill those of ``pids`` that are ours, wait until they no longer are, and return those that stay.
-
-    A process that has given back its memory has no environment, and is in no cgroup.
-    """
-    ours = set(filter(is_ours, pids))
-    for pid in ours:
+    """Kill those of ``pids`` that are ours, wait until they have given back their memory, return those that stay."""
+    started = {pid: _start_time(pid) for pid in pids if is_ours(pid)}
+    for pid in started:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + _DEADLINE_SECONDS
-    while (ours := set(filter(is_ours, ours))) and time.monotonic() < deadline:
+    while (left := {pid for pid in started if not _is_over(pid, started[pid])}) and time.monotonic() < deadline:
         time.sleep(_PAUSE_SECONDS)
-    return ours
+    return left
 
 
 def has_ended(pid: int) -> bool:
-    """Tell whether the process ``pid`` is gone, or only waits for its parent to take notice."""
-    fields = _stat(pid)
-    return not fields or fields[_STATE] in _DEAD
+    """Tell whether the process ``pid`` is gone, or only waits for its parent to take notice.
+
+    A thread gives back its share of the memory before it is dead to the eye (do_exit() in kernel/exit.c), but the
+    first one may be dead long before the others.
+    """
+    threads = [_fields(path) for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(not fields or fields[_STATE] in _DEAD for fields in threads)
+
+
+def _is_over(pid: int, started: str | None) -> bool:
+    # the number may be given to another process meanwhile
+    return _start_time(pid) != started or has_ended(pid)
+
+
+def _start_time(pid: int) -> str | None:
+    fields = _fields(Path(f"/proc/{pid}/stat"))
+    return fields[_START_TIME] if fields else None
 
 
 def _ancestors(pid: int) -> Iterator[int]:
     """Yield ``pid``, its parent, and so on."""
     while pid > 0:
         yield pid
-        fields = _stat(pid)
+        fields = _fields(Path(f"/proc/{pid}/stat"))
         pid = int(fields[_PARENT]) if fields else 0
 
 
-def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/<pid>/stat after the name; empty when the process has ended."""
+def _fields(stat: Path) -> list[str]:
+    """Return the fields of the file ``stat`` after the name; empty when the process or thread is gone."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        text = stat.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
     # the name in parentheses can hold spaces and parentheses itself
@@ -74,14 +86,31 @@ def _stat(pid: int) -> list[str]:
 
 
 def _environment(pid: int) -> list[bytes]:
+    deadline = time.monotonic() + _EXEC_SECONDS
+    while not (environment := _read(pid, "environ")) and _is_loading(pid) and time.monotonic() < deadline:
+        time.sleep(_PAUSE_SECONDS)
+    return environment.split(b"\0")
+
+
+def _is_loading(pid: int) -> bool:
+    """Tell whether the process is about to execute a program.
+
+    Its new memory has neither environment nor arguments until the program is loaded (create_elf_tables() in
+    fs/binfmt_elf.c), but does have the program; a kernel thread and a dead process have none.
+    """
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:  # it has ended, or belongs to somebody else
-        return []
+        return not _read(pid, "cmdline") and bool(Path(f"/proc/{pid}/exe").readlink())
+    except OSError:
+        return False
 
 
 def _name(pid: int) -> str:
+    return _read(pid, "comm").decode("utf-8", "replace").strip()
+
+
+def _read(pid: int, name: str) -> bytes:
+    """Return the file ``name`` of a process; empty when it has ended or belongs to somebody else."""
     try:
-        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+        return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:
-        return ""
+        return b""

@@ -72,6 +72,21 @@ def test_malformed_pool(machine: Path) -> None:
         read_knobs(machine)
 
 
+def test_a_surplus_page_that_goes_between_two_counts(machine: Path) -> None:
+    path = f"{NODES}/node0/hugepages/hugepages-2048kB/nr_hugepages"
+    surplus = f"{NODES}/node0/hugepages/hugepages-2048kB/surplus_hugepages"
+
+    class Moving(DirectoryTree):
+        def read(self, name: str) -> str | None:
+            text = super().read(name)
+            if name == path and text == "8":
+                write(machine / path, "7")
+                write(machine / surplus, "0")
+            return text
+
+    assert Knob(Kind.POOL, path).read(Moving(machine)) == "7"
+
+
 def test_a_value_that_cannot_be_read(machine: Path) -> None:
     assert Knob(Kind.THP, f"{THP}/none").read(DirectoryTree(machine)) is None
 

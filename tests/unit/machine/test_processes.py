@@ -5,11 +5,14 @@ import secrets
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
+from hugepage_qa.machine import processes
 from hugepage_qa.machine.leftovers import end_processes
 from hugepage_qa.machine.marks import RUN
 from hugepage_qa.machine.processes import belongs_to, find_processes, kill_and_wait
@@ -92,6 +95,36 @@ def test_not_ourselves_and_not_our_ancestors(run_id: str) -> None:
     assert result.stdout == "{}\n"
 
 
+def test_a_process_that_is_about_to_execute_a_program(
+    run_id: str, family: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    read = processes._read
+
+    def read_early(pid: int, name: str) -> bytes:
+        return b"" if name in ("environ", "cmdline") and len(pauses) < 3 else read(pid, name)
+
+    monkeypatch.setattr(processes, "_read", read_early)
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    assert belongs_to(run_id, family.pid)
+    assert len(pauses) == 3
+
+
+@pytest.mark.usefixtures("family")
+def test_an_empty_environment_is_not_waited_for(run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], env={}, stdin=subprocess.PIPE)
+    with child:
+        # until it is loaded
+        assert not belongs_to(run_id, child.pid)
+        monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waits"))
+        assert not belongs_to(run_id, child.pid)
+        child.kill()
+    # gone
+    assert not belongs_to(run_id, child.pid)
+    # a kernel thread
+    assert not belongs_to(run_id, 2)
+
+
 def test_a_number_that_belongs_to_another_process_now(family: subprocess.Popen[str]) -> None:
     assert kill_and_wait([family.pid], lambda _: False) == set()
     assert family.poll() is None
@@ -100,14 +133,41 @@ def test_a_number_that_belongs_to_another_process_now(family: subprocess.Popen[s
 def test_a_process_that_has_ended() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    calls: list[int] = []
-
-    def ours_once(pid: int) -> bool:
-        calls.append(pid)
-        return len(calls) == 1
-
     # ended since it was looked at
-    assert kill_and_wait([child.pid], ours_once) == set()
+    assert kill_and_wait([child.pid], lambda _: True) == set()
+
+
+THREADS = """
+import os, threading, time
+print("ready", flush=True)
+threading.Thread(target=time.sleep, args=(1000,)).start()
+import ctypes
+# the first thread ends alone
+ctypes.CDLL(None).syscall(60, 0)
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="exit(2) has this number on x86_64")
+def test_a_process_whose_first_thread_is_dead_runs_on() -> None:
+    child = subprocess.Popen([sys.executable, "-c", THREADS])
+    try:
+        while "Z" not in Path(f"/proc/{child.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2]:
+            assert child.poll() is None
+        assert not processes.has_ended(child.pid)
+        assert kill_and_wait([child.pid], lambda _: True) == set()
+        assert processes.has_ended(child.pid)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_number_that_was_given_to_another_process(
+    family: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter(["1", "2"])
+    monkeypatch.setattr(processes, "_start_time", lambda _: next(times))
+    monkeypatch.setattr(os, "kill", lambda *_: None)
+    assert kill_and_wait([family.pid], lambda _: True) == set()
 
 
 @pytest.mark.usefixtures("family")

@@ -293,7 +293,7 @@ def smaps_of_a_shared_mapping(live: Live) -> None:
     ours.touch(0)
     _expect_hugetlb(live, ours, private=1)
     theirs = ours.seen_by(ours.actor.fork())
-    theirs.read(0)
+    live.expect("what the page holds", 1, theirs.read(0))
     theirs.touch(1)
     _expect_hugetlb(live, theirs, private=1, shared=1)
     _expect_hugetlb(live, ours, shared=1)
@@ -372,8 +372,8 @@ def truncated_pages_are_not_counted(live: Live) -> None:
     ours.touch(0)
     ours.touch(1)
     theirs = ours.seen_by(actor.fork())
-    theirs.read(0)
-    theirs.read(1)
+    live.expect("what the page holds", 1, theirs.read(0))
+    live.expect("what the page holds", 1, theirs.read(1))
     _expect_hugetlb(live, theirs, shared=2)
     actor.call("ftruncate", fd, live.size)
     for memory in (ours, theirs):
@@ -420,7 +420,7 @@ def numa_maps_of_a_file(live: Live) -> None:
     live.expect("anonymous pages", 0, mapping.counts.get("anon", 0))
     live.expect("mapmax= of a page that is mapped once", None, mapping.counts.get("mapmax"))
     theirs = ours.seen_by(actor.fork())
-    theirs.read(0)
+    live.expect("what the page holds", 1, theirs.read(0))
     live.expect("mapmax=", 2, ours.numa_maps().counts.get("mapmax"))
     live.expect("pages on nodes", mapping.nodes, theirs.numa_maps().nodes)
 

@@ -13,7 +13,7 @@ from tests.unit.live.record import read_records
 from hugepage_qa.live.case import Area, Case
 from hugepage_qa.live.host import Host
 from hugepage_qa.live.judge import LiveJudgement, judge
-from hugepage_qa.live.transcript import Event, Replay
+from hugepage_qa.live.transcript import Diverged, Event, Replay
 from hugepage_qa.sizes import format_size, parse_size
 from hugepage_qa.verdict import Verdict
 
@@ -23,6 +23,8 @@ _COUNTERS = {
     "resv_hugepages": "HugePages_Rsvd",
     "surplus_hugepages": "HugePages_Surp",
 }
+#: a read that is there for its fault: what it finds is judged by other cases
+_READ_FOR_THE_FAULT = {"a-page-shared-by-fork", "the-zero-page-is-nobodys"}
 _NUMBER = re.compile(r"\d+")
 
 
@@ -45,9 +47,12 @@ class _Padded(Replay):
     """The evidence that a failed case reads was not recorded, because the case had passed."""
 
     def perform(self, operation: str, arguments: Any) -> Any:
-        if self._next == len(self._events) and operation == "read":
+        try:
+            return super().perform(operation, arguments)
+        except Diverged:
+            if operation != "read":
+                raise
             return ""
-        return super().perform(operation, arguments)
 
 
 @cache
@@ -98,7 +103,8 @@ def test_no_answer_to_the_actor_is_taken_on_trust(recorded: Recorded) -> None:
     """A refusal or a signal that does not come, and memory that holds something else, are not passed over."""
     for index, event in enumerate(recorded.events):
         falsified = _falsify_answer(event)
-        if falsified is None:
+        is_load = event["operation"] == "request" and event["arguments"][1].startswith("load ")
+        if falsified is None or (is_load and recorded.case.name in _READ_FOR_THE_FAULT):
             continue
         events = copy.copy(recorded.events)
         events[index] = falsified
@@ -153,10 +159,13 @@ def _falsify_answer(event: Event) -> Event | None:
     if event["operation"] != "request":
         return None
     answer, child = event["result"]
-    kind, *words = answer.split()
-    verb = event["arguments"][1].split()[0]
+    kind, *values = answer.split()
+    verb, *words = event["arguments"][1].split()
+    if words[:1] == ["shmctl"]:
+        # removed after the case; whether it was gone before is judged by the pages that are left
+        return None
     if kind in ("errno", "signal"):
         return event | {"result": ["ok 0", child]}
     if verb in ("load", "check"):
-        return event | {"result": [f"ok {int(words[0]) + 1}", child]}
+        return event | {"result": [f"ok {int(values[0]) + 1}", child]}
     return None

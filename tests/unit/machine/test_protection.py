@@ -32,7 +32,9 @@ with protection.protected_machine("a child", root=root) as protected:
     (protected.scratch / "file").touch()
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
     print(protected.run_id, sleeper.pid, flush=True)
-    time.sleep(1000)
+    # a signal that comes just before a sleep begins is seen after it
+    while True:
+        time.sleep(0.01)
 """
 
 

@@ -12,9 +12,8 @@ def check_nodes(board: Board, memory: tuple[int, ...]) -> None:
     if not any(memory) or min(memory) < 0:
         raise InputError(f"memory {memory}: expected at least one node with memory")
     if len(memory) > board.max_nodes:
-        raise InputError(
-            f"{len(memory)} NUMA nodes: the {board.machine} machine of {board.architecture} has at most {board.max_nodes}"
-        )
+        name = f"{board.machine} machine of {board.architecture}"
+        raise InputError(f"{len(memory)} NUMA nodes: the {name} has at most {board.max_nodes}")
 
 
 def processor_arguments(board: Board, cpu: Cpu, accelerator: str) -> tuple[str, ...]:

@@ -25,8 +25,9 @@ from hugepage_qa.report.terminal import closing_lines, print_reasons
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 BUILD = ROOT / "build" / "qa"
-# relative to ROOT: tmt takes no such file from outside its tree, and splits the option at spaces
-ENVIRONMENT_FILE = Path("build/qa/environment.yaml")
+# relative to ROOT: tmt takes no such file from outside its tree, and splits the option at spaces; of this process,
+# because tmt reads it several times, and another run may write its own meanwhile
+ENVIRONMENT_FILE = Path(f"build/qa/environment-{os.getpid()}.yaml")
 
 # what tmt itself may see of our environment: it writes all that it sees into its log, secrets too
 _FOR_TMT = ("HOME", "LANG", "LC_ALL", "TERM", "TMPDIR", "NO_COLOR", "http_proxy", "https_proxy", "no_proxy")
@@ -83,7 +84,7 @@ def _split_by_emulator(architectures: Sequence[str]) -> tuple[list[str], list[st
 
 
 def _run(request: QaRequest, architectures: Sequence[str]) -> Finding:
-    kept = BUILD / request.plan
+    kept = _kept(request)
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
     before = take_snapshot([ROOT])
@@ -93,7 +94,13 @@ def _run(request: QaRequest, architectures: Sequence[str]) -> Finding:
         command = _tmt(request, architectures, Path(directory, "run"))
         code = run_supervised(command, environment=_environment(directory), directory=ROOT)
         shutil.move(Path(directory, "run"), kept)
+        (ROOT / ENVIRONMENT_FILE).unlink()
     return Finding(read_run(kept), code, differences(before, take_snapshot([ROOT])))
+
+
+def _kept(request: QaRequest) -> Path:
+    """Return where the logs of the run stay."""
+    return BUILD / (f"{request.plan}-lab" if request.in_lab else request.plan)
 
 
 def _write_environment(request: QaRequest, scratch: str) -> None:
@@ -163,7 +170,7 @@ def _report(console: Console, request: QaRequest, finding: Finding, absent: Sequ
     say("the host is as it was before" if not finding.changes else "the host has changed:")
     for change in finding.changes:
         say(f"  {change}")
-    say(f"logs: {BUILD / request.plan}")
+    say(f"logs: {_kept(request)}")
     say(f"plan {request.plan}: {_WORDS[finding.exit_code]} (exit code {finding.exit_code})")
 
 

@@ -29,7 +29,7 @@ from hugepage_qa.machine.state import MachineState
 ROOT = Path(__file__).resolve().parent.parent
 
 #: where other programs make files and mounts meanwhile
-BUSY = (ROOT, Path(tempfile.gettempdir()))
+BUSY = (ROOT, Path(tempfile.gettempdir()), Path.home() / ".cache")
 #: what runs write for the next boot
 SYSCTL_FILE = Path("/etc/sysctl.d/99-hugepage-qa.conf")
 

@@ -8,9 +8,14 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from hugepage_qa.kernel.tree import CapturedTree
 from hugepage_qa.lab.boards import find_board
+
+# a busy machine is slow, and that is no failure
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 CAPTURES = Path(__file__).parent / "captures"
 _SUFFIX = ".json.gz"

@@ -15,6 +15,8 @@ from hugepage_qa.model.rules import Rule
 
 MIB = 1 << 20
 FILES = {
+    "proc/sys/kernel/osrelease": "6.12.5\n",
+    "proc/buddyinfo": "Node 0, zone Normal 1 1 1 1 1 1 1 1 1 1 1\n",
     "proc/meminfo": "MemAvailable: 1000 kB\nHugepagesize: 2048 kB\n",
     **{
         f"sys/kernel/mm/hugepages/hugepages-2048kB/{name}": "0\n"

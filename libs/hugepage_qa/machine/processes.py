@@ -53,8 +53,11 @@ def has_ended(pid: int) -> bool:
     A thread gives back its share of the memory before it is dead to the eye (do_exit() in kernel/exit.c), but the
     first one may be dead long before the others.
     """
-    threads = [_fields(path) for path in Path(f"/proc/{pid}/task").glob("*/stat")]
-    return all(not fields or fields[_STATE] in _DEAD for fields in threads)
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return True
+    return all(not (fields := _fields(thread / "stat")) or fields[_STATE] in _DEAD for thread in threads)
 
 
 def _is_over(pid: int, started: str | None) -> bool:

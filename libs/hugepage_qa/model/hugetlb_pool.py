@@ -182,6 +182,10 @@ class Pool:
             self.surplus += needed
             self._add_free(needed)
         self.resv += pages
+        if pages > self.free:
+            # allowed_mems_nr(): only reservations below 0 bring it here
+            self.unreserve(pages)
+            return False
         return True
 
     def unreserve(self, pages: int) -> None:

@@ -8,29 +8,41 @@ from hugepage_qa.model.hugetlb_pool_operation import Operation, carry_out
 from hugepage_qa.model.hugetlb_pool_setup import SetCount, SetOvercommit, Unlink, Unmount
 from hugepage_qa.model.hugetlb_pool_use import Exit
 
+Before = Mapping[int, Mapping[str, int]]
 
-def closing_operations(machine: PoolMachine, counts: Mapping[int, int]) -> list[Operation]:
-    """Return the operations that end all that is there and leave ``counts`` (size -> nr_hugepages) as they were."""
+
+def settings_of(before: Before, node: int | None) -> list[Operation]:
+    """Return the operations that make the pools what they were: size -> ``Pool.counters()``, as pages of ``node``."""
+    return [
+        operation
+        for size, was in before.items()
+        for operation in (
+            SetOvercommit(size, was["nr_overcommit_hugepages"]),
+            SetCount(size, was["nr_hugepages"] - was["surplus_hugepages"], node),
+        )
+    ]
+
+
+def closing_operations(machine: PoolMachine, before: Before, node: int | None) -> list[Operation]:
+    """Return the operations that end all that is there and make the pools what they were ``before``."""
     any_process = next(iter(machine.processes), "")
     segments = [name for name, file in machine.files.items() if file.is_segment and file.is_linked]
     return [
         *(Unlink(any_process, name) for name in segments),
         *(Exit(name) for name in machine.processes),
         *(Unmount(name) for name in machine.mounts),
-        *(SetOvercommit(size, 0) for size, pool in machine.pools.items() if pool.overcommit),
-        *(SetCount(size, count) for size, count in counts.items()),
+        *settings_of(before, node),
     ]
 
 
-def traces_left(machine: PoolMachine, counts: Mapping[int, int]) -> list[str]:
+def traces_left(machine: PoolMachine, before: Before, node: int | None) -> list[str]:
     """Return what a kernel with the quirks that it has would keep, if all ended now, until the machine is rebooted."""
     ended = deepcopy(machine)
-    for operation in closing_operations(ended, counts):
+    for operation in closing_operations(ended, before, node):
         carry_out(operation, ended)
-    traces = []
-    for size, pool in ended.pools.items():
-        right = {"nr_hugepages": counts[size], "free_hugepages": counts[size]}
-        for name, value in pool.counters().items():
-            if value != right.get(name, 0):
-                traces.append(f"hugepages-{size // 1024}kB/{name} {value}")
-    return traces
+    return [
+        f"hugepages-{size // 1024}kB/{name} {value}"
+        for size, pool in ended.pools.items()
+        for name, value in pool.counters().items()
+        if value != before[size][name]
+    ]

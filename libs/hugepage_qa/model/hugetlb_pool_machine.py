@@ -4,7 +4,7 @@ Raises what the system calls give: OSError with their errno, AccessFault for a s
 """
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hugepage_qa.model.hugetlb_pool import FreshMemory, PageSize, Pool
 from hugepage_qa.model.hugetlb_pool_cgroup import ControlGroup
@@ -12,15 +12,12 @@ from hugepage_qa.model.hugetlb_pool_fault import allocate_page, touch
 from hugepage_qa.model.hugetlb_pool_file import HugeFile, Mount
 from hugepage_qa.model.hugetlb_pool_file import Mapping as PageMapping
 from hugepage_qa.model.hugetlb_pool_kernel import PoolKernel
+from hugepage_qa.model.hugetlb_pool_mapping import discard, fork, move, unmap
 from hugepage_qa.model.hugetlb_pool_process import Process
 from hugepage_qa.model.hugetlb_pool_reservation import PrivateReservation
 from hugepage_qa.model.hugetlb_pool_reserve import reserve, reserve_file
 from hugepage_qa.model.hugetlb_pool_subpool import Subpool
-from hugepage_qa.model.hugetlb_pool_unmap import close_mapping, forget_page, punch_hole, truncate, unmap_pages
-from hugepage_qa.model.known import Quirk
-
-#: tables of pages of this size and up cover more than an int holds
-_PAGES_WITH_LONG_TABLES = 512 << 20
+from hugepage_qa.model.hugetlb_pool_unmap import punch_hole, truncate
 
 
 class PoolMachine:
@@ -199,68 +196,19 @@ class PoolMachine:
         owner = self.processes[process]
         self._drop(owner, owner.cut(address, end))
 
-    def _drop(self, process: Process, mappings: Iterable[PageMapping]) -> None:
-        """Unmap: first all pages, then the mappings with their reservations, then files that nobody uses."""
-        mappings = list(mappings)
-        pages = [(one.file.pool, page) for one in mappings for page in unmap_pages(one, one.first, one.end)]
-        for pool, page in pages:
-            forget_page(pool, page)
-        for mapping in mappings:
-            process.remove(mapping)
-            close_mapping(mapping)
-        self._evict_unused({id(one.file): one.file for one in mappings}.values())
+    def _drop(self, process: Process, mappings: Sequence[PageMapping]) -> None:
+        """Unmap what a process has mapped, and free files that nobody uses then."""
+        files = {id(one.file): one.file for one in mappings}
+        unmap(process, mappings)
+        self._evict_unused(files.values())
 
     def discard(self, process: str, address: int, end: int) -> None:
-        """madvise(MADV_DONTNEED). Raises OSError: EINVAL before Linux 5.18, ENOMEM where something is not mapped."""
-        if not self.kernel.can_discard:
-            raise OSError(errno.EINVAL, "not for huge pages")
-        owner = self.processes[process]
-        reached = address
-        for mapping in owner.mappings:
-            if mapping.address >= end or mapping.end_address <= address:
-                continue
-            first, last = max(address, mapping.address), min(end, mapping.end_address)
-            for page in unmap_pages(mapping, mapping.index(first), mapping.index(last)):
-                forget_page(mapping.file.pool, page)
-            reached = last if first == reached else reached
-        if reached != end:
-            raise OSError(errno.ENOMEM, "something is not mapped")
+        """madvise(MADV_DONTNEED). Raises OSError as ``discard`` does."""
+        discard(self.processes[process], address, end, self.kernel)
 
     def move(self, process: str, address: int, end: int, target: int) -> None:
-        """mremap() to ``target``: move_vma().
-
-        Raises OSError: EFAULT when the range is not of one mapping, EINVAL before Linux 5.16.
-        """
-        owner = self.processes[process]
-        old = owner.find(address)
-        if old is None or end > old.end_address:
-            raise OSError(errno.EFAULT, "not one mapping")
-        if not self.kernel.can_move:
-            raise OSError(errno.EINVAL, "not for huge pages")
-        moved = old.part(old.index(address), old.index(end))
-        if self._fails_to_move(moved):
-            if old.reservation is not None and self.kernel.follows(Quirk.FAILED_MOVE_ENDS_RESERVATION):
-                close_mapping(moved)
-                old.reservation = None
-            raise OSError(errno.ENOMEM, "the length was truncated")
-        moved.address = target
-        for index in moved.present:
-            del old.present[index]
-        owner.add(moved)
-        is_partial = moved.count < old.count
-        if is_partial and old.reservation is not None and self.kernel.follows(Quirk.MOVE_FORGETS_RESERVATION):
-            old.reservation = None
-        for left in owner.cut(address, end):
-            owner.remove(left)
-
-    def _fails_to_move(self, moved: PageMapping) -> bool:
-        """Tell whether the kernel takes a move for incomplete because its length does not fit into an int."""
-        size = moved.file.pool.size
-        length = moved.count * size
-        if length % (1 << 32) < min(length, 1 << 31):
-            return self.kernel.follows(Quirk.MOVE_LENGTH_TRUNCATED)
-        # which page tables there are, and so how much is skipped, the model does not know
-        return size >= _PAGES_WITH_LONG_TABLES and self.kernel.may_follow(Quirk.MOVE_LENGTH_TRUNCATED)
+        """mremap() to ``target``. Raises OSError as ``move`` does."""
+        move(self.processes[process], address, end, target, self.kernel)
 
     def grow(self, process: str, address: int) -> None:
         """mremap() to more pages. Raises OSError: EFAULT where nothing is mapped, else EINVAL: align_hugetlb()."""
@@ -271,34 +219,13 @@ class PoolMachine:
     # --- processes ---
 
     def fork(self, process: str, child: str) -> None:
-        """Copy a process: dup_mmap(), copy_hugetlb_page_range(). Private reservations stay with the parent."""
-        parent = self.processes[process]
-        copy = Process(parent.group, open_files=list(parent.open_files))
-        for file in copy.open_files:
-            file.descriptors += 1
-        for mapping in parent.mappings:
-            twin = mapping.part(mapping.first, mapping.end)
-            twin.reservation, twin.has_lost_page = None, False
-            if not self._copies_pages(mapping):
-                twin.present = {}
-            for page in twin.present.values():
-                page.mapped += 1
-            mapping.file.insert_after(twin, mapping)
-            copy.adopt(twin)
-        self.processes[child] = copy
-
-    def _copies_pages(self, mapping: PageMapping) -> bool:
-        """Tell whether fork() copies page table entries: vma_needs_copy()."""
-        if not mapping.is_anonymous and self.kernel.copies_tables_lazily:
-            return False
-        if mapping.file.pool.page.has_pmd_entries or not mapping.present:
-            return True
-        return not self.kernel.may_follow(Quirk.FORK_LOSES_PAGES)
+        """Copy a process."""
+        self.processes[child] = fork(self.processes[process], self.kernel)
 
     def exit(self, process: str) -> None:
         """End a process: exit_mmap(), then its files are closed."""
         owner = self.processes.pop(process)
-        self._drop(owner, owner.mappings)
+        self._drop(owner, list(owner.mappings))
         for file in owner.open_files:
             file.descriptors -= 1
         self._evict_unused(owner.open_files)

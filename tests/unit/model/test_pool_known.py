@@ -217,6 +217,13 @@ def test_a_pool_with_reservations_below_zero_shrinks_as_unsigned_numbers_do() ->
     assert counters(machine) == (2, 2, -1, 2)
 
 
+def test_below_zero_reservations_hide_pages_that_are_missing() -> None:
+    machine, _ = played(Quirk.UNMAP_RESERVES_PAGE_IN_USE, has_bug=True)
+    # one page is free, and -1 are reserved
+    assert run(machine, MapAnonymous("b", 3, SMALL, 2, False, False)) == "ENOMEM"
+    assert counters(machine) == (2, 1, -1, 0)
+
+
 def test_what_may_show_is_open_until_it_is_supposed() -> None:
     version, pages, program = PROGRAMS[Quirk.FORK_LOSES_PAGES]
     machine = pool_machine(version, pages, follow={Quirk.FORK_LOSES_PAGES})

@@ -11,15 +11,13 @@ import os
 import re
 import resource
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
@@ -135,30 +133,17 @@ def _grow(pool: Pool, pages: int) -> None:
 
 @contextmanager
 def _crowd(page_size: int) -> Iterator[frozenset[int]]:
-    """Run crowd.py in a session of its own; yields its process ids."""
+    """Run crowd.py; yields the ids of its processes. All have ended afterwards."""
     thp_size = read_integer(DirectoryTree(Path("/")), f"{THP_DIRECTORY}/hpage_pmd_size") or page_size
     program = str(Path(__file__).with_name("crowd.py"))
     command = [sys.executable, "-I", program, *map(str, (PROCESSES, OF_EACH_KIND, page_size, thp_size))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
-        try:
-            line = process.stdout.readline() if process.stdout else b""
-            if not line:
-                raise InputError(
-                    f"{program}: expected the ids of {PROCESSES} processes; its output says why there are none"
-                )
-            yield frozenset(json.loads(line))
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            _wait_for_end(process.pid)
-
-
-def _wait_for_end(group: int) -> None:
-    """Wait until all processes of ``group`` have given back their pages."""
-    with suppress(ProcessLookupError):
-        while True:
-            os.killpg(group, 0)
-            time.sleep(0.05)
+    # in a session of its own, so that Ctrl-C reaches us alone
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    with process:  # closes its standard input and waits for it
+        line = process.stdout.readline() if process.stdout else b""
+        if not line:
+            raise InputError(f"{program}: expected the ids of its processes; it has said why there are none")
+        yield frozenset(json.loads(line))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.kernel.process_capture import CHILD, HOLDER, KTHREADD, processes, text_of
 
@@ -144,36 +144,50 @@ def test_malformed_rollup_is_named() -> None:
         read_smaps_rollup(CapturedTree({"proc/7/smaps_rollup": "Rss: 1 kB\n"}), 7)
 
 
-# what the fast search and the parser must agree on: all that the parser takes, also what no kernel prints
+# what the fast search and the parser must agree on: what kernels print, and all else that the parser takes
 
-amounts = st.sampled_from([0, 0, 4, 2048, 123456789])
-page_sizes = st.sampled_from([4, 64, 2048, 1048576])
+PLAIN = {
+    **{"Size": 2048, "KernelPageSize": 4, "MMUPageSize": 4, "Rss": 4, "Pss": 4},
+    **{"AnonHugePages": 0, "ShmemPmdMapped": 0, "FilePmdMapped": 0, "Shared_Hugetlb": 0, "Private_Hugetlb": 0},
+}
+HUGE = [name for name in PLAIN if "Huge" in name or "Mapped" in name or "Page" in name]
+changes: st.SearchStrategy[dict[str, int]] = st.just({}) | st.dictionaries(
+    st.sampled_from(HUGE), st.sampled_from([4, 64, 2048, 123456789]), max_size=2
+)
 paths = st.sampled_from(["", "[heap]", "/a b", "/\rKernelPageSize:     2048 kB", "/x AnonHugePages:  2048 kB", "/-f-"])
+flags = st.sampled_from(["VmFlags: rd mr ", "VmFlags: rd wr sh mr mw me ms de ht sd "])
+
+
+def header(number: int, path: str) -> str:
+    return f"{number + 1:08x}000-{number + 2:08x}000 rw-p 00000000 00:00 0    {path}"
 
 
 @st.composite
-def smaps_texts(draw: st.DrawFn) -> str:
-    """Texts of mappings: as a kernel prints them, and with other order, spaces and fields."""
-    old = draw(st.booleans())
-    unusual = draw(st.booleans())
+def kernel_texts(draw: st.DrawFn) -> str:
+    """Texts of a kernel: the same lines in the same order in every mapping."""
+    missing = draw(st.sampled_from(["", "", "", "FilePmdMapped"]))
+    eligible = draw(st.sampled_from([[], ["THPeligible:    0"], ["THPeligible:           0"]]))
     mappings = []
-    for number in range(draw(st.integers(0, 5))):
-        is_huge = draw(st.booleans())
-        page = draw(page_sizes) if is_huge else 4
-        fields = {"Size": 2048, "KernelPageSize": page, "MMUPageSize": draw(st.sampled_from([page, 4])), "Rss": 4}
-        huge = ["AnonHugePages", "ShmemPmdMapped", "FilePmdMapped", "Shared_Hugetlb", "Private_Hugetlb"]
-        fields |= {name: draw(amounts) if is_huge else 0 for name in huge if not (old and name == "FilePmdMapped")}
-        lines = [f"{name + ':':<16}{amount:8} kB" for name, amount in fields.items()]
-        if unusual:
-            lines = draw(
-                st.permutations([f"{name}:{' ' * draw(st.integers(0, 9))}{fields[name]} kB" for name in fields])
-            )
-        header = f"{number + 1:08x}000-{number + 2:08x}000 rw-p 00000000 00:00 0    {draw(paths)}"
-        mappings.append("\n".join([header, *lines, draw(st.sampled_from(["VmFlags: rd ht ", "THPeligible:    0"]))]))
-    return "".join(f"{mapping}\n" for mapping in mappings)
+    for number in range(draw(st.integers(0, 4))):
+        fields = {**PLAIN, **draw(changes)}
+        lines = [f"{name + ':':<16}{value:8} kB" for name, value in fields.items() if name != missing]
+        mappings += [header(number, draw(paths)), *lines, *eligible, draw(flags)]
+    return "".join(f"{line}\n" for line in mappings)
 
 
-@given(smaps_texts(), st.sampled_from([4 * KIB, 64 * KIB]))
+@st.composite
+def odd_texts(draw: st.DrawFn) -> str:
+    """Texts in any order, with any number of spaces, that not every kernel prints."""
+    mappings = []
+    for number in range(draw(st.integers(0, 4))):
+        fields = {**PLAIN, **draw(changes)}
+        lines = [f"{name}:{' ' * draw(st.integers(0, 9))}{value} kB" for name, value in fields.items()]
+        mappings += [header(number, draw(paths)), *draw(st.permutations([*lines, draw(flags)]))]
+    return "".join(f"{line}\n" for line in mappings)
+
+
+@settings(max_examples=500)
+@given(kernel_texts() | odd_texts(), st.sampled_from([4 * KIB, 64 * KIB]))
 def test_fast_search_and_parser_agree(text: str, base: int) -> None:
     expected = tuple(mapping for mapping in parse_smaps(text, "x") if mapping.has_huge_pages(base))
     assert parse_huge_mappings(text, "x", base) == expected
@@ -185,6 +199,20 @@ def test_fast_search_and_parser_agree_on_real_texts(pid: int) -> None:
     expected = tuple(mapping for mapping in parse_smaps(text, "x") if mapping.has_huge_pages(BASE))
     assert parse_huge_mappings(text, "x", BASE) == expected
     assert Counter(mapping.kernel_page_size for mapping in expected)[2 * MIB] == 3
+
+
+def test_nothing_is_searched_or_parsed_in_a_usual_text_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 40 * text_of("proc/self/smaps")
+    assert len(parse_smaps(text, "x")) == 40
+    monkeypatch.setattr(smaps, "_huge_or_unusual", Mock(side_effect=AssertionError("it was searched")))
+    monkeypatch.setattr(smaps, "_parse_mapping", Mock(side_effect=AssertionError("it was parsed")))
+    assert parse_huge_mappings(text, "x", BASE) == ()
+
+
+def test_before_linux_5_4_there_is_no_line_on_file_thp() -> None:
+    text = text_of(f"proc/{HOLDER}/smaps").replace("FilePmdMapped:         0 kB\n", "")
+    assert "FilePmdMapped" not in text
+    assert len(parse_huge_mappings(text, "x", BASE)) == 6
 
 
 def test_mappings_without_huge_pages_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def machine_arguments(
         *board.options,
         *(_direct_arguments(hardware.platform, direct) if direct else _firmware_arguments(firmware)),
         *("-drive", f"file={DISK},format=qcow2,if=none,id=root"),
-        *("-device", "virtio-blk-pci,drive=root,bootindex=0"),
+        *("-device", "virtio-blk-pci,drive=root"),
         *("-netdev", f"user,id=network,ipv6=off,hostfwd=tcp:127.0.0.1:{port}-:22"),
         # without an option ROM: nothing is booted from the network
         *("-device", "virtio-net-pci,netdev=network,romfile="),

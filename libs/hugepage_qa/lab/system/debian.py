@@ -48,6 +48,8 @@ _MODULES_ARCHIVE = "modules.tar"
 _RELEASE_VARIABLE = "LAB_KERNEL_RELEASE"
 _MODULES_HOOKS = (
     f"tar-in {_MODULES_ARCHIVE} /",
+    # packages leave the list of dependencies to their installation
+    f'chroot "$1" depmod "${_RELEASE_VARIABLE}"',
     f'chroot "$1" update-initramfs -c -k "${_RELEASE_VARIABLE}"',
 )
 

@@ -51,9 +51,9 @@ def _modules_beside(image: KernelImage) -> Path | None:
     directory = image.path.absolute().parent
     prefixes = (directory, directory.parent)
     places = [prefix / part / "modules" / image.release for prefix in prefixes for part in ("lib", "usr/lib")]
-    places.append(directory)
-    # only an installed directory has the dependency list, a build tree or an empty one has none
-    return next((place for place in places if (place / "modules.dep").is_file()), None)
+    places += [directory] if directory.name == image.release else []
+    # a build tree leaves a directory with nothing but links into it
+    return next((place for place in places if (place / "kernel").is_dir()), None)
 
 
 def digest_file(path: Path) -> str:

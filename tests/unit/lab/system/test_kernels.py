@@ -20,8 +20,7 @@ def image(tmp_path: Path, bzimage: Callable[[str], bytes]) -> Path:
 
 
 def with_modules(directory: Path) -> Path:
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "modules.dep").write_text("")
+    (directory / "kernel").mkdir(parents=True)
     return directory
 
 
@@ -55,8 +54,15 @@ def test_modules_of_another_version_do_not_count(image: Path, tmp_path: Path) ->
     assert choose_kernel(image, "x86_64").modules is None
 
 
+def test_links_into_a_build_tree_are_no_modules(image: Path, tmp_path: Path) -> None:
+    modules = tmp_path / "prefix" / "lib" / "modules" / RELEASE
+    modules.mkdir(parents=True)
+    (modules / "build").symlink_to("/usr/src/linux")
+    assert choose_kernel(image, "x86_64").modules is None
+
+
 def test_release_that_cannot_name_a_directory(tmp_path: Path, bzimage: Callable[[str], bytes]) -> None:
-    modules = with_modules(tmp_path / "modules")
+    modules = with_modules(tmp_path / "6.1.0;$(id)")
     (modules / "vmlinuz").write_bytes(bzimage("6.1.0;$(id)"))
     with pytest.raises(InputError, match="cannot name a directory"):
         choose_kernel(modules / "vmlinuz", "x86_64")

@@ -1,5 +1,6 @@
 """The root of a Debian system from packages, by mmdebstrap."""
 
+import io
 import os
 import re
 import shutil
@@ -62,21 +63,19 @@ class DebianRoot:
     suite: str
     sources: str
     """Package sources in deb822 format."""
-    kernel_package: Path | None
-    """A package file that is installed instead of the distribution's kernel."""
-    modules: Path | None = None
-    """The modules directory of a further kernel; an initramfs is made for it."""
+    kernel: ChosenKernel
+    """A package file of it is installed instead of the distribution's kernel, modules of it besides."""
 
     @property
     def packages(self) -> tuple[str, ...]:
         """The packages that are asked for by name."""
-        kernel = () if self.kernel_package else (self.platform.board.debian_kernel,)
+        kernel = () if self.kernel.package else (self.platform.board.debian_kernel,)
         return (*_PACKAGES, self.platform.grub_package, *kernel)
 
     def ingredients(self) -> Mapping[str, object]:
         """Return what decides about the root, apart from the versions that the packages have today."""
-        package = digest_file(self.kernel_package) if self.kernel_package else None
-        modules = digest_tree(self.modules) if self.modules else None
+        package = digest_file(self.kernel.package) if self.kernel.package else None
+        modules = [digest_tree(self.kernel.modules), _configuration(self.kernel)] if self.kernel.modules else None
         return {
             "architecture": self.platform.board.architecture,
             "suite": self.suite,
@@ -101,14 +100,14 @@ class DebianRoot:
     def unpack(self, work: Path, root: Path) -> None:
         """Make ``root`` with all packages installed; ``work`` is a private directory for what passes through."""
         hooks: list[str] = []
-        if self.kernel_package:
-            shutil.copyfile(self.kernel_package, work / _KERNEL_PACKAGE)
+        if self.kernel.package:
+            shutil.copyfile(self.kernel.package, work / _KERNEL_PACKAGE)
             hooks += _PACKAGE_HOOKS
-        if self.modules:
-            _pack_modules(self.modules, work / _MODULES_ARCHIVE)
+        if self.kernel.modules:
+            _pack_modules(self.kernel.modules, _configuration(self.kernel), work / _MODULES_ARCHIVE)
             hooks += _MODULES_HOOKS
         hooks += _INDEX_HOOKS
-        environment = {_RELEASE_VARIABLE: self.modules.name} if self.modules else {}
+        environment = {_RELEASE_VARIABLE: self.kernel.modules.name} if self.kernel.modules else {}
         self._run(work, [f"--customize-hook={hook}" for hook in hooks], root, environment)
 
     def _run(self, work: Path, options: Sequence[str], root: Path, environment: Mapping[str, str] | None = None) -> str:
@@ -143,7 +142,16 @@ class DebianRoot:
         return done.stdout + done.stderr
 
 
-def _pack_modules(modules: Path, archive: Path) -> None:
+def _configuration(kernel: ChosenKernel) -> str:
+    """Return the kernel's configuration, in which mkinitramfs looks for the compression that the kernel can undo.
+
+    Without one it gets the answer that holds for every kernel with an initramfs, unless somebody changed the default.
+    """
+    known = kernel.image.config if kernel.image else None
+    return "".join(f"{name}={value}\n" for name, value in sorted((known or {"CONFIG_RD_GZIP": "y"}).items()))
+
+
+def _pack_modules(modules: Path, configuration: str, archive: Path) -> None:
     """Put ``modules`` into ``archive`` as the root of a system has them; links into a build tree stay behind."""
 
     def kept(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -152,6 +160,10 @@ def _pack_modules(modules: Path, archive: Path) -> None:
 
     with tarfile.open(archive, "w") as tar:
         tar.add(modules, f"usr/lib/modules/{modules.name}", filter=kept)
+        content = configuration.encode()
+        entry = tarfile.TarInfo(f"boot/config-{modules.name}")
+        entry.size = len(content)
+        tar.addfile(entry, io.BytesIO(content))
 
 
 def debian_root(platform: Platform, kernel: ChosenKernel) -> DebianRoot:
@@ -164,4 +176,4 @@ def debian_root(platform: Platform, kernel: ChosenKernel) -> DebianRoot:
             " run on a Debian release"
         )
     sources = format_sources(select_sources(read_sources(APT_DIRECTORY), None), targets=None)
-    return DebianRoot(platform, suite, sources, kernel.package, kernel.modules)
+    return DebianRoot(platform, suite, sources, kernel)

@@ -8,6 +8,7 @@ import pytest
 from tests.unit.lab.system.conftest import FakeMmdebstrap
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.lab.image import KernelImage
 from hugepage_qa.lab.system import debian
 from hugepage_qa.lab.system.debian import DebianRoot, debian_root
 from hugepage_qa.lab.system.kernels import ChosenKernel
@@ -18,7 +19,7 @@ SOURCES = "types: deb\nuris: http://deb.example/debian\nsuites: bookworm\ncompon
 
 @pytest.fixture
 def packages(platform: Platform) -> DebianRoot:
-    return DebianRoot(platform, "bookworm", SOURCES, None)
+    return DebianRoot(platform, "bookworm", SOURCES, ChosenKernel())
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_package_replaces_the_distributions_kernel(
 ) -> None:
     package = tmp_path / "linux $(touch x).deb"
     package.write_bytes(b"kernel package")
-    replace(packages, kernel_package=package).unpack(tmp_path, tmp_path / "root")
+    replace(packages, kernel=ChosenKernel(package=package)).unpack(tmp_path, tmp_path / "root")
     assert "linux-image-cloud-amd64" not in option(mmdebstrap, "--include")[0]
     assert (tmp_path / "kernel.deb").read_bytes() == b"kernel package"
     # hooks go through a shell
@@ -65,9 +66,13 @@ def test_package_replaces_the_distributions_kernel(
 def test_modules_go_into_the_root(
     packages: DebianRoot, mmdebstrap: FakeMmdebstrap, tmp_path: Path, modules: Path
 ) -> None:
-    replace(packages, modules=modules).unpack(tmp_path, tmp_path / "root")
+    image = KernelImage(tmp_path / "vmlinuz", "x86_64", modules.name, {"CONFIG_RD_ZSTD": "y", "CONFIG_RD_GZIP": "y"})
+    replace(packages, kernel=ChosenKernel(image=image, modules=modules)).unpack(tmp_path, tmp_path / "root")
     with tarfile.open(tmp_path / "modules.tar") as archive:
         names = archive.getnames()
+        config = archive.extractfile("boot/config-6.18.0-test")
+        assert config is not None
+        assert config.read() == b"CONFIG_RD_GZIP=y\nCONFIG_RD_ZSTD=y\n"
     assert "usr/lib/modules/6.18.0-test/kernel/a.ko" in names
     assert "usr/lib/modules/6.18.0-test/build" not in names
     hooks = option(mmdebstrap, "--customize-hook")
@@ -83,15 +88,15 @@ def test_everything_that_goes_in_is_an_ingredient(packages: DebianRoot, tmp_path
         packages,
         replace(packages, suite="trixie"),
         replace(packages, sources="other"),
-        replace(packages, kernel_package=first),
-        replace(packages, kernel_package=second),
-        replace(packages, modules=modules),
+        replace(packages, kernel=ChosenKernel(package=first)),
+        replace(packages, kernel=ChosenKernel(package=second)),
+        replace(packages, kernel=ChosenKernel(modules=modules)),
     ]
     different = [str(root.ingredients()) for root in roots]
     assert len(set(different)) == len(roots)
     # the name of a file does not count, its content does
     second.write_text("1")
-    assert replace(packages, kernel_package=second).ingredients() == roots[3].ingredients()
+    assert replace(packages, kernel=ChosenKernel(package=second)).ingredients() == roots[3].ingredients()
 
 
 def test_failure_is_one_line(packages: DebianRoot, mmdebstrap: FakeMmdebstrap, tmp_path: Path) -> None:
@@ -126,6 +131,6 @@ def test_machine_gets_all_indices_of_the_hosts_own_sources(
     monkeypatch.setattr(debian, "_OS_RELEASE", tmp_path / "os-release")
     monkeypatch.setattr(debian, "APT_DIRECTORY", tmp_path)
     root = debian_root(platform, ChosenKernel())
-    assert (root.suite, root.kernel_package, root.modules) == ("bookworm", None, None)
+    assert (root.suite, root.kernel) == ("bookworm", ChosenKernel())
     assert "uris: http://deb.example/debian" in root.sources
     assert "targets" not in root.sources

@@ -10,6 +10,7 @@ from tests.unit.lab.system.conftest import FakeMmdebstrap
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.lab.system.debian import DebianRoot
+from hugepage_qa.lab.system.kernels import ChosenKernel
 from hugepage_qa.lab.system.layout import DISK_SIZE
 from hugepage_qa.lab.system.platforms import Platform
 from hugepage_qa.lab.system.roots import SystemRoot, obtain_root
@@ -37,7 +38,7 @@ def obtain(tmp_path: Path, platform: Platform, said: list[str]) -> Obtain:
         for note in (cache / "systems" / "roots").glob("*.json"):
             then = note.stat().st_mtime - days * 24 * 3600
             os.utime(note, (then, then))
-        packages = DebianRoot(platform, "bookworm", "types: deb\n", None)
+        packages = DebianRoot(platform, "bookworm", "types: deb\n", ChosenKernel())
         return obtain_root(cache, packages, key, report=said.append)
 
     return ask

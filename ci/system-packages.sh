@@ -1,5 +1,5 @@
 #!/bin/bash
-# Install packages of the distribution: system-packages.sh [PROGRAM DEBIAN-PACKAGE RPM-PACKAGE]...
+# Install packages of the distribution: system-packages.sh [PROGRAM-OR-FILE DEBIAN-PACKAGE RPM-PACKAGE]...
 #
 # Without arguments: what the suite itself needs. Root installs what is missing and says so; anybody else is told
 # what is missing and how to install it, and goes on.
@@ -19,7 +19,7 @@ fi
 programs=()
 packages=()
 while [ $# -ge 3 ]; do
-    if ! command -v "$1" >/dev/null; then
+    if ! command -v "$1" >/dev/null && ! [ -e "$1" ]; then
         programs+=("$1")
         if command -v apt-get >/dev/null; then packages+=("$2"); else packages+=("$3"); fi
     fi
@@ -49,9 +49,10 @@ export DEBIAN_FRONTEND=noninteractive
 "${refresh[@]}" >/dev/null || echo "the list of packages is not up to date" >&2
 for index in "${!packages[@]}"; do
     package=${packages[$index]}
+    program=${programs[$index]}
     # Debian 13 moved qemu-system-s390x into a package of its own name
-    if command -v apt-cache >/dev/null && apt-cache show "${programs[$index]}" >/dev/null 2>&1; then
-        package=${programs[$index]}
+    if [[ $program == qemu-* ]] && command -v apt-cache >/dev/null && apt-cache show "$program" >/dev/null 2>&1; then
+        package=$program
     fi
     "${install[@]}" "$package" >/dev/null || echo "cannot be installed: $package" >&2
 done

@@ -113,3 +113,18 @@ def test_nothing_missing_nothing_done(tools: Path, tmp_path: Path) -> None:
     done = run(BASH, "ci/system-packages.sh", "bash", "deb", "rpm", PATH=str(tools))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert not (tmp_path / "asked").exists()
+
+
+def test_a_file_that_is_there_is_not_installed(tools: Path, tmp_path: Path) -> None:
+    firmware = tmp_path / "firmware.fd"
+    firmware.touch()
+    done = run(BASH, "ci/system-packages.sh", str(firmware), "deb", "rpm", PATH=str(tools))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(("provision", "expected"), [("lab", {"mmdebstrap", "qemu-system-x86_64"}), ("local", {"cc"})])
+def test_a_plan_asks_for_the_programs_of_its_machines(provision: str, expected: set[str], tmp_path: Path) -> None:
+    python = str(ROOT / ".venv" / "bin" / "python")
+    done = run(python, "ci/programs.py", PLAN="functional", PROVISION=provision, PATH=str(tmp_path))
+    assert expected <= set(done.stdout.split())
+    assert ("cc" in done.stdout.split()) == (provision == "local")

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from hugepage_qa.model.hugetlb_pool.known import POOL_ISSUES
 from hugepage_qa.model.known import KNOWN_ISSUES
-from hugepage_qa.model.pool_known import POOL_ISSUES
 
 DOCS = Path(__file__).parents[2] / "docs"
 

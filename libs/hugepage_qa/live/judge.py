@@ -16,8 +16,8 @@ from hugepage_qa.live.live import CannotRun, Failed, KnownBug, Live
 from hugepage_qa.live.pool_view import PoolView, read_pool_view
 from hugepage_qa.live.transcript import Diverged
 from hugepage_qa.model.compare import Difference
+from hugepage_qa.model.hugetlb_pool.known import POOL_ISSUES
 from hugepage_qa.model.known import KnownIssue
-from hugepage_qa.model.pool_known import POOL_ISSUES
 from hugepage_qa.model.rules import HUGETLB_DOC, Rule
 from hugepage_qa.sizes import format_size
 from hugepage_qa.verdict import Verdict

@@ -23,8 +23,8 @@ from hugepage_qa.live.mman import HUGE_SHIFT, MAP_HUGETLB, map_noreserve
 from hugepage_qa.live.pool_view import Counters, PoolView, read_pool_view
 from hugepage_qa.machine.knobs import Kind, Knob
 from hugepage_qa.model.compare import Difference
+from hugepage_qa.model.hugetlb_pool.known import POOL_ISSUES
 from hugepage_qa.model.known import KnownIssue, Quirk
-from hugepage_qa.model.pool_known import POOL_ISSUES
 from hugepage_qa.model.rules import HUGETLB_DOC, Rule
 from hugepage_qa.sizes import MIB, format_size
 from hugepage_qa.version import KernelVersion

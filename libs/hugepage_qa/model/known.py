@@ -23,7 +23,7 @@ class Quirk(Enum):
     SHMEM_FORCE_REFUSED = "shmem-force-refused"
     PARAMETER_LIMIT = "hugetlb-parameter-limit"
 
-    # of the pools of a running machine, recorded in pool_known
+    # of the pools of a running machine, recorded in hugetlb_pool/known.py
     DEMOTE_TAKES_RESERVED = "demote-takes-reserved"
     SUBPOOL_RESERVE_MADE_UP = "subpool-reserve-made-up"
     SUBPOOL_USE_LOST_AT_FAULT = "subpool-use-lost-at-fault"

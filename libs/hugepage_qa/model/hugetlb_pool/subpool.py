@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from hugepage_qa.model.hugetlb_pool_kernel import PoolKernel
+from hugepage_qa.model.hugetlb_pool.kernel import PoolKernel
 from hugepage_qa.model.known import Quirk
 
 

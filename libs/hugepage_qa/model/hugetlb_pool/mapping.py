@@ -3,10 +3,10 @@
 import errno
 from collections.abc import Sequence
 
-from hugepage_qa.model.hugetlb_pool_file import Mapping
-from hugepage_qa.model.hugetlb_pool_kernel import PoolKernel
-from hugepage_qa.model.hugetlb_pool_process import Process
-from hugepage_qa.model.hugetlb_pool_unmap import close_mapping, forget_page, unmap_pages, zap
+from hugepage_qa.model.hugetlb_pool.file import Mapping
+from hugepage_qa.model.hugetlb_pool.kernel import PoolKernel
+from hugepage_qa.model.hugetlb_pool.process import Process
+from hugepage_qa.model.hugetlb_pool.unmap import close_mapping, forget_page, unmap_pages, zap
 from hugepage_qa.model.known import Quirk
 
 #: tables of pages of this size and up cover more than an int holds

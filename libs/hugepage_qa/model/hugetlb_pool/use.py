@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from hugepage_qa.model.hugetlb_pool_machine import PoolMachine
-from hugepage_qa.model.hugetlb_pool_operation import Operation, area_address
+from hugepage_qa.model.hugetlb_pool.machine import PoolMachine
+from hugepage_qa.model.hugetlb_pool.operation import Operation, area_address
 
 
 @dataclass(frozen=True)

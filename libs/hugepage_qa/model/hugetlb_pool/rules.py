@@ -1,4 +1,4 @@
-"""Every rule that a running machine's pools are judged by; ``rules`` holds those of a boot."""
+"""Every rule that a running machine's pools are judged by; ``model.rules`` holds those of a boot."""
 
 from collections.abc import Mapping
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from hugepage_qa.model.hugetlb_pool import PageSize
-from hugepage_qa.model.hugetlb_pool_kernel import PoolKernel
-from hugepage_qa.model.hugetlb_pool_machine import PoolMachine
-from hugepage_qa.model.hugetlb_pool_operation import Operation, Outcome, carry_out
+from hugepage_qa.model.hugetlb_pool.kernel import PoolKernel
+from hugepage_qa.model.hugetlb_pool.machine import PoolMachine
+from hugepage_qa.model.hugetlb_pool.operation import Operation, Outcome, carry_out
+from hugepage_qa.model.hugetlb_pool.pool import PageSize
 from hugepage_qa.model.known import Quirk
 from hugepage_qa.sizes import GIB, MIB
 from hugepage_qa.version import KernelVersion

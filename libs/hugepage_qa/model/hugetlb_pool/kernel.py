@@ -1,7 +1,7 @@
 """What the pools of huge pages do differently from one kernel version to the next.
 
 Changes of intended behaviour are properties here. Where kernels are wrong, a Quirk says what they do instead
-(``pool_known``); the model follows those that it is asked to follow, and notes when one made a difference.
+(``known``); the model follows those that it is asked to follow, and notes when one made a difference.
 """
 
 from collections.abc import Iterable

@@ -8,8 +8,8 @@ import errno
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 
-from hugepage_qa.model.hugetlb_pool_machine import PoolMachine
-from hugepage_qa.model.hugetlb_pool_process import AccessFault
+from hugepage_qa.model.hugetlb_pool.machine import PoolMachine
+from hugepage_qa.model.hugetlb_pool.process import AccessFault
 from hugepage_qa.sizes import format_size
 
 #: what came of an operation: "ok", the name of an errno or of a signal, or the number that was read

@@ -1,7 +1,7 @@
 """How pages are given up: unmapping, truncation and hole punching, in mm/hugetlb.c and fs/hugetlbfs/inode.c."""
 
-from hugepage_qa.model.hugetlb_pool import Page, Pool
-from hugepage_qa.model.hugetlb_pool_file import HugeFile, Mapping
+from hugepage_qa.model.hugetlb_pool.file import HugeFile, Mapping
+from hugepage_qa.model.hugetlb_pool.pool import Page, Pool
 from hugepage_qa.model.known import Quirk
 
 

@@ -4,9 +4,9 @@ import errno
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hugepage_qa.model.hugetlb_pool_cgroup import ControlGroup
-from hugepage_qa.model.hugetlb_pool_kernel import PoolKernel
-from hugepage_qa.model.hugetlb_pool_subpool import Subpool
+from hugepage_qa.model.hugetlb_pool.cgroup import ControlGroup
+from hugepage_qa.model.hugetlb_pool.kernel import PoolKernel
+from hugepage_qa.model.hugetlb_pool.subpool import Subpool
 from hugepage_qa.model.known import Quirk
 
 #: counters of 64-bit kernels that fall below 0 go on from here

@@ -3,15 +3,15 @@
 from dataclasses import replace
 
 import pytest
-from tests.unit.model.pool_machines import LARGE, SMALL, pool_machine, run
+from tests.unit.model.hugetlb_pool.machines import LARGE, SMALL, pool_machine, run
 from tests.unit.model.right_machine import right_observations
 
 from hugepage_qa.model.compare import compare
-from hugepage_qa.model.hugetlb_pool_expectations import expectations
-from hugepage_qa.model.hugetlb_pool_machine import PoolMachine
-from hugepage_qa.model.hugetlb_pool_setup import CreateFile, JoinGroup, MakeGroup, MountPool, SetCount, SetOvercommit
-from hugepage_qa.model.hugetlb_pool_use import MapAnonymous, MapFile, Write
-from hugepage_qa.model.pool_rules import NODE_POOL, NODES_TOGETHER, OUTCOME, POOL_RULES
+from hugepage_qa.model.hugetlb_pool.expectations import expectations
+from hugepage_qa.model.hugetlb_pool.machine import PoolMachine
+from hugepage_qa.model.hugetlb_pool.rules import NODE_POOL, NODES_TOGETHER, OUTCOME, POOL_RULES
+from hugepage_qa.model.hugetlb_pool.setup import CreateFile, JoinGroup, MakeGroup, MountPool, SetCount, SetOvercommit
+from hugepage_qa.model.hugetlb_pool.use import MapAnonymous, MapFile, Write
 from hugepage_qa.model.prediction import Exactly, Expectation, Prediction, SumOf, Value
 
 NODES = (0, 1)

@@ -1,11 +1,11 @@
 """How operations read, and how a program ends."""
 
 import pytest
-from tests.unit.model.pool_machines import LARGE, SMALL, counters, pool_machine, run
+from tests.unit.model.hugetlb_pool.machines import LARGE, SMALL, counters, pool_machine, run
 
-from hugepage_qa.model.hugetlb_pool_end import closing_operations, traces_left
-from hugepage_qa.model.hugetlb_pool_operation import AREA_PAGES, area_address, area_of
-from hugepage_qa.model.hugetlb_pool_setup import (
+from hugepage_qa.model.hugetlb_pool.end import closing_operations, traces_left
+from hugepage_qa.model.hugetlb_pool.operation import AREA_PAGES, area_address, area_of
+from hugepage_qa.model.hugetlb_pool.setup import (
     CreateFile,
     MakeSegment,
     MountPool,
@@ -13,7 +13,7 @@ from hugepage_qa.model.hugetlb_pool_setup import (
     SetOvercommit,
     Truncate,
 )
-from hugepage_qa.model.hugetlb_pool_use import Attach, Exit, Fork, MapAnonymous, MapFile, Move, Read, Unmap, Write
+from hugepage_qa.model.hugetlb_pool.use import Attach, Exit, Fork, MapAnonymous, MapFile, Move, Read, Unmap, Write
 from hugepage_qa.model.known import Quirk
 
 

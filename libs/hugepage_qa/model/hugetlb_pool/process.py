@@ -3,8 +3,8 @@
 import signal
 from dataclasses import dataclass, field
 
-from hugepage_qa.model.hugetlb_pool_cgroup import ControlGroup
-from hugepage_qa.model.hugetlb_pool_file import HugeFile, Mapping
+from hugepage_qa.model.hugetlb_pool.cgroup import ControlGroup
+from hugepage_qa.model.hugetlb_pool.file import HugeFile, Mapping
 
 
 class AccessFault(Exception):

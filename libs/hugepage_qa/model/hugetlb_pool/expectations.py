@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from hugepage_qa.model.hugetlb_pool_file import Mount
-from hugepage_qa.model.hugetlb_pool_machine import PoolMachine
-from hugepage_qa.model.hugetlb_pool_process import Process
-from hugepage_qa.model.pool_rules import (
+from hugepage_qa.model.hugetlb_pool.file import Mount
+from hugepage_qa.model.hugetlb_pool.machine import PoolMachine
+from hugepage_qa.model.hugetlb_pool.process import Process
+from hugepage_qa.model.hugetlb_pool.rules import (
     CONTENT,
     GROUP_RESERVATION,
     GROUP_USE,

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from copy import deepcopy
 
-from hugepage_qa.model.hugetlb_pool_machine import PoolMachine
-from hugepage_qa.model.hugetlb_pool_operation import Operation, carry_out
-from hugepage_qa.model.hugetlb_pool_setup import SetCount, SetOvercommit, Unlink, Unmount
-from hugepage_qa.model.hugetlb_pool_use import Exit
+from hugepage_qa.model.hugetlb_pool.machine import PoolMachine
+from hugepage_qa.model.hugetlb_pool.operation import Operation, carry_out
+from hugepage_qa.model.hugetlb_pool.setup import SetCount, SetOvercommit, Unlink, Unmount
+from hugepage_qa.model.hugetlb_pool.use import Exit
 
 Before = Mapping[int, Mapping[str, int]]
 

@@ -2,8 +2,8 @@
 
 import errno
 
-from hugepage_qa.model.hugetlb_pool_cgroup import ControlGroup
-from hugepage_qa.model.hugetlb_pool_file import HugeFile
+from hugepage_qa.model.hugetlb_pool.cgroup import ControlGroup
+from hugepage_qa.model.hugetlb_pool.file import HugeFile
 from hugepage_qa.model.known import Quirk
 
 

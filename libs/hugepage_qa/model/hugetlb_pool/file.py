@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from hugepage_qa.model.hugetlb_pool import Page, Pool
-from hugepage_qa.model.hugetlb_pool_reservation import FileReservation, PrivateReservation
-from hugepage_qa.model.hugetlb_pool_subpool import Subpool
+from hugepage_qa.model.hugetlb_pool.pool import Page, Pool
+from hugepage_qa.model.hugetlb_pool.reservation import FileReservation, PrivateReservation
+from hugepage_qa.model.hugetlb_pool.subpool import Subpool
 
 
 @dataclass(eq=False)

@@ -2,11 +2,11 @@
 
 import signal
 
-from hugepage_qa.model.hugetlb_pool import Page
-from hugepage_qa.model.hugetlb_pool_cgroup import ControlGroup
-from hugepage_qa.model.hugetlb_pool_file import HugeFile, Mapping
-from hugepage_qa.model.hugetlb_pool_process import AccessFault, Process
-from hugepage_qa.model.hugetlb_pool_unmap import forget_page, take_from_children
+from hugepage_qa.model.hugetlb_pool.cgroup import ControlGroup
+from hugepage_qa.model.hugetlb_pool.file import HugeFile, Mapping
+from hugepage_qa.model.hugetlb_pool.pool import Page
+from hugepage_qa.model.hugetlb_pool.process import AccessFault, Process
+from hugepage_qa.model.hugetlb_pool.unmap import forget_page, take_from_children
 from hugepage_qa.model.known import Quirk
 
 

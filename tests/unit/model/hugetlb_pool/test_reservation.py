@@ -1,10 +1,10 @@
 """Who has pages reserved, and for how long (Documentation/mm/hugetlbfs_reserv.rst)."""
 
-from tests.unit.model.pool_machines import SMALL, counters, pool_machine, run
+from tests.unit.model.hugetlb_pool.machines import SMALL, counters, pool_machine, run
 
-from hugepage_qa.model.hugetlb_pool_machine import PoolMachine
-from hugepage_qa.model.hugetlb_pool_setup import Close, MakeMemfd, MakeSegment, Unlink
-from hugepage_qa.model.hugetlb_pool_use import (
+from hugepage_qa.model.hugetlb_pool.machine import PoolMachine
+from hugepage_qa.model.hugetlb_pool.setup import Close, MakeMemfd, MakeSegment, Unlink
+from hugepage_qa.model.hugetlb_pool.use import (
     Attach,
     Exit,
     Fork,

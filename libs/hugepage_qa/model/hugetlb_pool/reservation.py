@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from hugepage_qa.model.hugetlb_pool_cgroup import ControlGroup
+from hugepage_qa.model.hugetlb_pool.cgroup import ControlGroup
 
 
 class FileReservation:

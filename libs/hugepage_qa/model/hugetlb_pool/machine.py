@@ -6,18 +6,18 @@ Raises what the system calls give: OSError with their errno, AccessFault for a s
 import errno
 from collections.abc import Iterable, Sequence
 
-from hugepage_qa.model.hugetlb_pool import FreshMemory, PageSize, Pool
-from hugepage_qa.model.hugetlb_pool_cgroup import ControlGroup
-from hugepage_qa.model.hugetlb_pool_fault import allocate_page, touch
-from hugepage_qa.model.hugetlb_pool_file import HugeFile, Mount
-from hugepage_qa.model.hugetlb_pool_file import Mapping as PageMapping
-from hugepage_qa.model.hugetlb_pool_kernel import PoolKernel
-from hugepage_qa.model.hugetlb_pool_mapping import discard, fork, move, unmap
-from hugepage_qa.model.hugetlb_pool_process import Process
-from hugepage_qa.model.hugetlb_pool_reservation import PrivateReservation
-from hugepage_qa.model.hugetlb_pool_reserve import reserve, reserve_file
-from hugepage_qa.model.hugetlb_pool_subpool import Subpool
-from hugepage_qa.model.hugetlb_pool_unmap import punch_hole, truncate
+from hugepage_qa.model.hugetlb_pool.cgroup import ControlGroup
+from hugepage_qa.model.hugetlb_pool.fault import allocate_page, touch
+from hugepage_qa.model.hugetlb_pool.file import HugeFile, Mount
+from hugepage_qa.model.hugetlb_pool.file import Mapping as PageMapping
+from hugepage_qa.model.hugetlb_pool.kernel import PoolKernel
+from hugepage_qa.model.hugetlb_pool.mapping import discard, fork, move, unmap
+from hugepage_qa.model.hugetlb_pool.pool import FreshMemory, PageSize, Pool
+from hugepage_qa.model.hugetlb_pool.process import Process
+from hugepage_qa.model.hugetlb_pool.reservation import PrivateReservation
+from hugepage_qa.model.hugetlb_pool.reserve import reserve, reserve_file
+from hugepage_qa.model.hugetlb_pool.subpool import Subpool
+from hugepage_qa.model.hugetlb_pool.unmap import punch_hole, truncate
 
 
 class PoolMachine:

@@ -1,0 +1,1 @@
+"""The pools of a running machine: counters, quotas, groups and contents after every operation."""

@@ -5,6 +5,7 @@ import mmap
 import os
 import signal
 import sys
+from functools import partial
 
 from hugepage_qa.actor.process import Actor
 from hugepage_qa.live.case import Area, Sizes
@@ -179,7 +180,7 @@ def number_of_files(live: Live) -> None:
 def senseless_options(live: Live) -> None:
     live.expect_errno(errno.EINVAL, live.mount, min_size=2 * live.size, size=live.size)
     for options in ({"size": "x"}, {"min_size": "x"}, {"nr_inodes": "x"}, {"mode": "9"}, {"pagesize": "12345"}):
-        live.expect_errno(errno.EINVAL, live.mount, **options)
+        live.expect_errno(errno.EINVAL, partial(live.mount, **options))
     live.expect_errno(errno.EINVAL, live.host.mount, "unknown=1")
     live.expect_pool(nr=1, free=1)
 

@@ -294,11 +294,23 @@ class Live:
         if deviates and issue.applies_to(self.kernel_version):
             raise KnownBug(issue)
 
-    def expect_errno(self, number: int, call: Callable[..., Any], *arguments: Any, **named: Any) -> None:
-        """Expect ``call`` to fail with errno ``number``."""
+    def expect_errno(
+        self,
+        number: int,
+        call: Callable[..., Any],
+        *arguments: Any,
+        known: Mapping[Quirk, int] | None = None,
+        **named: Any,
+    ) -> None:
+        """Expect ``call`` to fail with errno ``number``; ``known`` tells which other it is with a known bug.
+
+        Raises KnownBug.
+        """
         try:
             call(*arguments, **named)
         except OSError as error:
+            for quirk, other in (known or {}).items():
+                self._end_if_known(quirk, error.errno == other)
             self._compare("errno", os.strerror(number), os.strerror(error.errno or 0))
         else:
             self._compare("errno", os.strerror(number), "success")

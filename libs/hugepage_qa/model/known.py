@@ -38,6 +38,7 @@ class Quirk(Enum):
     FAILED_MOVE_ENDS_RESERVATION = "failed-move-ends-reservation"
     FORK_LOSES_PAGES = "fork-loses-pages"
     PINNED_PAGE_UNRESERVED = "pinned-page-unreserved"
+    UFFD_COPY_EXISTS = "uffd-copy-exists"
     SEAL_GROW_PASSED_OVER = "seal-grow-passed-over"
     NR_HUGETLB_LOST = "nr-hugetlb-lost"
     REMOVED_GROUP_OFF_NODES = "removed-group-off-nodes"

@@ -129,6 +129,14 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             "read; __unmap_hugepage_range() adds a reservation for a page that is not freed (df7a6d1f6405)",
         ),
         KnownIssue(
+            Quirk.UFFD_COPY_EXISTS,
+            "UFFDIO_COPY that the pool has no page for fails with EEXIST, as if the page were there",
+            KernelVersion(6, 18),
+            None,
+            "hugetlb_mfill_atomic_pte() takes the page table entry that it has just made for one that holds a page: "
+            "hugetlb_walk() returns where it is, not what is in it",
+        ),
+        KnownIssue(
             Quirk.SEAL_GROW_PASSED_OVER,
             "a shared writable mapping beyond the end of a file grows it, F_SEAL_GROW or not",
             KernelVersion(4, 16),

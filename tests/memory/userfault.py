@@ -1,0 +1,170 @@
+"""userfaultfd(2) on huge pages: a program fills, protects and poisons them itself."""
+
+import errno
+import signal
+
+from hugepage_qa.actor.process import Fault
+from hugepage_qa.kernel.meminfo import read_meminfo
+from hugepage_qa.live.case import Area
+from hugepage_qa.live.huge_file import new_memfd
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.userfault import Feature, Mode, Userfault
+from hugepage_qa.model.known import Quirk
+from hugepage_qa.plugins.live_test import LiveTest
+
+USERFAULT = Area("userfault")
+DOC = "Documentation/admin-guide/mm/userfaultfd.rst"
+COPY = f"{DOC} UFFDIO_COPY; mm/hugetlb.c hugetlb_mfill_atomic_pte()"
+# include/uapi/asm-generic/siginfo.h
+BUS_ADRERR = 2
+BUS_MCEERR_AR = 4
+
+
+@USERFAULT.case("a missing page is filled with what it is given, out of the reservation", COPY, pages=3)
+def copy_fills_a_missing_page(live: Live) -> None:
+    source = live.map(1)
+    source.fill(7)
+    memory = live.map(2, source.actor)
+    fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS)
+    live.expect_pool(nr=3, free=2, resv=2)
+    live.expect("bytes copied", live.size, fault.copy(source, page=1))
+    live.expect_pool(nr=3, free=1, resv=1)
+    memory.expect_filled(7 - live.size, first=1)
+    live.expect_signal(signal.SIGBUS, memory.touch, 0)
+    memory.unmap()
+    live.expect_pool(nr=3, free=2)
+
+
+@USERFAULT.case("a fault that nobody handles ends in SIGBUS and takes no page", f"{DOC} UFFD_FEATURE_SIGBUS", pages=1)
+def unhandled_fault(live: Live) -> None:
+    memory = live.map(1)
+    Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS)
+    for access in (memory.touch, memory.read):
+        live.expect_signal(signal.SIGBUS, access)
+        live.expect_pool(nr=1, free=1, resv=1)
+
+
+@USERFAULT.case("a page that is there is not filled again", COPY, pages=2)
+def copy_onto_a_page(live: Live) -> None:
+    source = live.map(1)
+    source.fill(7)
+    memory = live.map(1, source.actor)
+    fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS)
+    fault.copy(source)
+    memory.touch(value=5)
+    live.expect_errno(errno.EEXIST, fault.copy, source)
+    live.expect_pool(nr=2, free=0)
+    live.expect("what the page holds", 5, memory.read())
+
+
+@USERFAULT.case("parts of pages are not filled, and no zero page is mapped", COPY, pages=2)
+def parts_and_zero_pages(live: Live) -> None:
+    source = live.map(1)
+    source.touch()
+    fault = Userfault(live.map(1, source.actor), Mode.MISSING, Feature.MISSING_HUGETLBFS)
+    half = live.size // 2
+    live.expect_errno(errno.EINVAL, fault.copy, source, length=half)
+    live.expect_errno(errno.EINVAL, fault.copy, source, offset=half, length=half)
+    live.expect_errno(errno.EINVAL, fault.zero)
+    live.expect_pool(nr=2, free=1, resv=1)
+
+
+@USERFAULT.case("without a page nothing is filled, and no count changes", COPY, pages=2)
+def copy_without_a_page(live: Live) -> None:
+    source = live.map(1)
+    source.touch()
+    fault = Userfault(live.map(1, source.actor, noreserve=True), Mode.MISSING, Feature.MISSING_HUGETLBFS)
+    reserved = live.map(1)
+    live.expect_errno(errno.ENOMEM, fault.copy, source, known={Quirk.UFFD_COPY_EXISTS: errno.EEXIST})
+    live.expect_pool(nr=2, free=1, resv=1)
+    reserved.unmap()
+    live.expect("bytes copied", live.size, fault.copy(source))
+    live.expect_pool(nr=2, free=0)
+
+
+@USERFAULT.case("a page of a shared file is filled once, for all", COPY, pages=2)
+def copy_into_a_file(live: Live) -> None:
+    source = live.map(1)
+    source.fill(7)
+    file = new_memfd(live, source.actor)
+    file.truncate(1)
+    memory = file.map(1)
+    fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS)
+    fault.copy(source)
+    live.expect_pool(nr=2, free=0)
+    file.map(1).expect_filled(7)
+    live.expect_errno(errno.EEXIST, fault.copy, source)
+    live.expect_pool(nr=2, free=0)
+
+
+@USERFAULT.case(
+    "a protected page can be read and not written, and written again later",
+    f"{DOC} Write Protect Notifications",
+    since="5.19",
+    pages=1,
+)
+def write_protected_page(live: Live) -> None:
+    memory = live.map(1, shared=True)
+    memory.fill(3)
+    fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM)
+    fault.write_protect()
+    live.expect_signal(signal.SIGBUS, memory.touch, 0, 9)
+    memory.expect_filled(3)
+    fault.write_protect(on=False)
+    memory.fill(4)
+    memory.expect_filled(4)
+    live.expect_pool(nr=1, free=0)
+
+
+@USERFAULT.case(
+    "a page that the file has is mapped when the program says so, and not before",
+    f"{DOC} UFFDIO_CONTINUE; mm/hugetlb.c hugetlb_no_page()",
+    since="5.13",
+    pages=1,
+)
+def minor_fault(live: Live) -> None:
+    file = new_memfd(live)
+    file.truncate(1)
+    owner, other = file.map(1), file.map(1)
+    owner.fill(5)
+    fault = Userfault(other, Mode.MINOR, Feature.MINOR_HUGETLBFS)
+    live.expect_signal(signal.SIGBUS, other.read)
+    fault.go_on()
+    other.expect_filled(5)
+    live.expect_errno(errno.EEXIST, fault.go_on)
+    live.expect_pool(nr=1, free=0)
+
+
+@USERFAULT.case(
+    "a poisoned page takes none from the pool, and an access to it ends as that to a broken one",
+    f"{DOC} ioctl_userfaultfd(2) UFFDIO_POISON",
+    since="6.6",
+    pages=1,
+)
+def poisoned_page(live: Live) -> None:
+    memory = live.map(1, shared=True)
+    Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS | Feature.POISON).poison()
+    live.expect_pool(nr=1, free=1, resv=1)
+    # a kernel without CONFIG_MEMORY_FAILURE knows no broken memory
+    code = BUS_MCEERR_AR if "HardwareCorrupted" in read_meminfo(live.host) else BUS_ADRERR
+    try:
+        memory.touch()
+    except Fault as fault:
+        live.expect("signal and code", (signal.SIGBUS, code), (fault.signal, fault.code))
+    else:
+        live.expect("signal and code", (signal.SIGBUS, code), None)
+    live.expect_pool(nr=1, free=1, resv=1)
+
+
+class UserfaultTest(LiveTest):
+    """Huge pages whose faults a program handles.
+
+    :avocado: enable
+    :avocado: tags=hugetlb,userfaultfd
+    """
+
+    timeout = 600
+
+    def test_userfault(self) -> None:
+        """Every case for every page size."""
+        self.run_area(USERFAULT)

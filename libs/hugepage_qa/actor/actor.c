@@ -8,6 +8,7 @@
  *   load ADDRESS | store ADDRESS VALUE      8 bytes
  *   fill ADDRESS LENGTH STEP VALUE   store VALUE + offset at each multiple of STEP
  *   check ADDRESS LENGTH STEP VALUE  how many of these are not as fill left them
+ *   discard ADDRESS LENGTH STEP BYTES  give BYTES back at each multiple of STEP
  *   fork                             the answer carries the socket of the child
  * Answer: "ok VALUE BUFFER..." with the buffers as the system call left them, "errno NUMBER",
  * "signal NUMBER CODE ADDRESS" or "malformed".
@@ -227,6 +228,22 @@ static long make_call(const char *name)
 	return -1;
 }
 
+/* 0 for a step that has no end */
+static int answer_discard(void)
+{
+	unsigned long *a = (unsigned long *)arguments;
+
+	if (!a[2])
+		return 0;
+	for (unsigned long offset = 0; offset < a[1]; offset += a[2])
+		if (madvise((void *)(a[0] + offset), a[3], MADV_DONTNEED)) {
+			answer_error(errno);
+			return 1;
+		}
+	answer_value(0);
+	return 1;
+}
+
 static void answer_call(const char *name)
 {
 	long value = make_call(name);
@@ -281,7 +298,7 @@ static void serve(ssize_t length)
 		answer_call(name);
 	} else if (!strcmp(verb, "fork")) {
 		answer_fork();
-	} else if (!access_memory(verb)) {
+	} else if (!(strcmp(verb, "discard") ? access_memory(verb) : answer_discard())) {
 		strcpy(answer, "malformed");
 		send_answer(-1);
 	}

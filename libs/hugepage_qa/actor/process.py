@@ -89,6 +89,10 @@ class Actor:
         """Return how many places do not hold what ``fill`` with the same arguments stored. Raises Fault."""
         return int(self._ask("check", address, length, step, value)[0])
 
+    def discard(self, address: int, length: int, step: int, part: int) -> None:
+        """Give ``part`` bytes back at every multiple of ``step`` bytes (MADV_DONTNEED). Raises OSError."""
+        self._ask("discard", address, length, step, part)
+
     def fork(self) -> "Actor":
         """Fork; the child is an actor of its own and ends with ``end``."""
         answer, child = self._link.request("fork")

@@ -47,6 +47,21 @@ def test_check_counts_what_fill_did_not_leave(actor: Actor) -> None:
     assert actor.check(address, 4 * PAGE, PAGE, 7) == 1
 
 
+def test_discard_gives_parts_of_memory_back(actor: Actor) -> None:
+    address = actor.mmap(8 * PAGE, WRITABLE, PRIVATE)
+    actor.fill(address, 8 * PAGE, PAGE, 1)
+    actor.discard(address, 8 * PAGE, 4 * PAGE, 2 * PAGE)
+    kept = [bool(actor.read(address + page * PAGE)) for page in range(8)]
+    assert kept == [False, False, True, True] * 2
+
+
+def test_discard_of_what_is_not_mapped_is_refused(actor: Actor) -> None:
+    with pytest.raises(OSError, match="ENOMEM"):
+        actor.discard(0, PAGE, PAGE, PAGE)
+    with pytest.raises(ValueError, match="malformed"):
+        actor.discard(0, PAGE, 0, PAGE)
+
+
 def test_an_access_that_faults_is_an_answer(actor: Actor) -> None:
     address = actor.mmap(2 * PAGE, WRITABLE, PRIVATE)
     actor.call("munmap", address + PAGE, PAGE)

@@ -1,0 +1,117 @@
+"""Memory that is said to be broken: madvise(2) MADV_SOFT_OFFLINE and MADV_HWPOISON on huge pages."""
+
+import errno
+import mmap
+import signal
+
+from hugepage_qa.actor.process import Fault
+from hugepage_qa.kernel.meminfo import read_meminfo
+from hugepage_qa.live.case import Area, Sizes
+from hugepage_qa.live.host import ObservedTree
+from hugepage_qa.live.huge_file import new_memfd
+from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.memory import Memory
+from hugepage_qa.live.mman import MADV_HWPOISON, MADV_SOFT_OFFLINE
+from hugepage_qa.plugins.live_test import LiveTest
+
+HWPOISON = Area("hwpoison")
+SOFT = "madvise(2) MADV_SOFT_OFFLINE; mm/memory-failure.c soft_offline_page()"
+HARD = "madvise(2) MADV_HWPOISON; mm/memory-failure.c memory_failure(), try_memory_failure_hugetlb()"
+# include/uapi/asm-generic/siginfo.h
+BUS_MCEERR_AR = 4
+
+
+@HWPOISON.case("a page that will break is replaced by a free one, and nobody notices", SOFT, sizes=Sizes.BUDDY, pages=3)
+def soft_offline_takes_a_free_page(live: Live) -> None:
+    memory = live.map(1)
+    memory.fill()
+    before = _corrupted(live)
+    _break(live, memory, MADV_SOFT_OFFLINE)
+    live.expect_pool(nr=2, free=1)
+    memory.expect_filled()
+    live.expect("base pages out of use", 1, _corrupted(live) - before)
+    memory.unmap()
+    live.expect_pool(nr=2, free=2)
+
+
+@HWPOISON.case("without a free page the one that will break gets a new one", SOFT, sizes=Sizes.BUDDY, pages=1)
+def soft_offline_without_a_free_page(live: Live) -> None:
+    memory = live.map(1)
+    memory.fill()
+    before = _corrupted(live)
+    _break(live, memory, MADV_SOFT_OFFLINE)
+    live.expect_pool(nr=1, free=0)
+    memory.expect_filled()
+    live.expect("base pages out of use", 1, _corrupted(live) - before)
+    memory.unmap()
+    live.expect_pool(nr=1, free=1)
+
+
+@HWPOISON.case("a broken page ends its user and no other, and leaves the pool", HARD, sizes=Sizes.BUDDY, pages=3)
+def broken_private_page(live: Live) -> None:
+    memory, other = live.map(2), live.map(1)
+    memory.fill()
+    other.fill()
+    before = _corrupted(live)
+    _break(live, memory, MADV_HWPOISON)
+    _expect_broken(live, memory)
+    memory.expect_filled(first=1)
+    other.expect_filled()
+    live.expect("base pages out of use", 1, _corrupted(live) - before)
+    memory.unmap()
+    live.expect_pool(nr=2, free=1)
+
+
+@HWPOISON.case(
+    "a broken page of a file is read by nobody",
+    f"{HARD}; fs/hugetlbfs/inode.c hugetlbfs_error_remove_folio()",
+    sizes=Sizes.BUDDY,
+    pages=2,
+)
+def broken_page_of_a_file(live: Live) -> None:
+    file = new_memfd(live)
+    file.truncate(2)
+    memory = file.map(2)
+    memory.fill()
+    _break(live, memory, MADV_HWPOISON)
+    _expect_broken(live, memory)
+    memory.expect_filled(first=1)
+    live.expect_errno(errno.EIO, file.actor.call, "pread64", file.descriptor, bytes(8), 8, 0)
+
+
+def _break(live: Live, memory: Memory, advice: int) -> None:
+    """Tell the kernel that the first base page of ``memory`` is broken, or will be. Raises CannotRun, OSError."""
+    try:
+        memory.actor.call("madvise", memory.address, mmap.PAGESIZE, advice)
+    except OSError as error:
+        if error.errno != errno.EINVAL or "HardwareCorrupted" in read_meminfo(live.host):
+            raise
+        raise CannotRun("this kernel has no CONFIG_MEMORY_FAILURE") from error
+
+
+def _expect_broken(live: Live, memory: Memory) -> None:
+    try:
+        memory.read()
+    except Fault as fault:
+        live.expect("signal and code", (signal.SIGBUS, BUS_MCEERR_AR), (fault.signal, fault.code))
+    else:
+        live.expect("signal and code", (signal.SIGBUS, BUS_MCEERR_AR), None)
+
+
+def _corrupted(live: Live) -> int:
+    """Return the base pages that are out of use."""
+    return read_meminfo(ObservedTree(live.host)).get("HardwareCorrupted", 0) // mmap.PAGESIZE
+
+
+class HwpoisonTest(LiveTest):
+    """Huge pages with broken memory.
+
+    :avocado: enable
+    :avocado: tags=hugetlb,hwpoison
+    """
+
+    timeout = 600
+
+    def test_hwpoison(self) -> None:
+        """Every case for every page size."""
+        self.run_area(HWPOISON)

@@ -1,0 +1,96 @@
+"""A node that is asked for more than it has, and one whose memory is in pieces."""
+
+import mmap
+from collections.abc import Sequence
+
+from hugepage_qa.live.case import Area, Sizes
+from hugepage_qa.live.live import READ_WRITE, CannotRun, Live
+from hugepage_qa.live.memory import Memory
+from hugepage_qa.live.memory_policy import Mode, set_policy
+from hugepage_qa.model.rules import HUGETLB_DOC
+from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.sizes import MIB
+
+# include/uapi/linux/prctl.h
+PR_SET_THP_DISABLE = 41
+
+EXHAUSTION = Area("exhaustion")
+#: of what a node has free, the part that a pool must get at least
+_LEAST = 0.8
+#: movable memory that is spread over the node, and what is asked for afterwards, as parts of what is free
+_FILLED, _ASKED = 0.7, 0.25
+#: holes are half as large as this, and smaller than any huge page but arm64's smallest
+_GRAIN = 128 << 10
+
+
+@EXHAUSTION.case(
+    "a node that is asked for more pages than it has memory gives most of it, and the machine goes on",
+    f"{HUGETLB_DOC} nr_hugepages; mm/hugetlb.c set_max_huge_pages(), alloc_buddy_hugetlb_folio()",
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def more_than_a_node_has(live: Live) -> None:
+    *others, node = live.nodes
+    meminfo = live.node_meminfo(node)
+    live.set_nr(2 * meminfo["MemTotal"] // live.size, node)
+    found = live.pool(node).nr
+    live.expect_pool(nr=found, free=found)
+    live.expect_pool(node=node, nr=found, free=found)
+    for other in others:
+        live.expect_pool(node=other, nr=0, free=0)
+    least = int(_LEAST * meminfo["MemFree"]) // live.size
+    live.expect(f"{found} pages, at least {least}", True, found >= least)
+    live.expect(f"{found} pages, less than the node has", True, found * live.size < meminfo["MemTotal"])
+    _base_pages(live, others, 64 * MIB).expect_filled()
+    live.set_nr(0, node)
+    live.expect_pool(nr=0, free=0)
+    back = live.node_meminfo(node)["MemFree"]
+    live.expect(f"{back} bytes free again, of {meminfo['MemFree']}", True, back >= _LEAST * meminfo["MemFree"])
+
+
+@EXHAUSTION.case(
+    "memory that can be moved makes room for pages where it leaves no range free",
+    f"{HUGETLB_DOC} nr_hugepages; mm/compaction.c",
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def pieces_are_put_together(live: Live) -> None:
+    hole = _GRAIN // 2
+    if live.size <= hole:
+        raise CannotRun(f"holes of {hole} bytes are large enough for a page")
+    node = live.nodes[-1]
+    free = live.node_meminfo(node)["MemFree"]
+    memory = _base_pages(live, [node], int(_FILLED * free))
+    memory.actor.discard(memory.address, memory.length, _GRAIN, hole)
+    pages = int(_ASKED * free) // live.size
+    live.reserve(pages, node)
+    live.expect_pool(nr=pages, free=pages)
+    live.expect_pool(node=node, nr=pages, free=pages)
+    moved = memory.actor.check(memory.address + hole, memory.length - hole, _GRAIN, 1 + hole)
+    live.expect("words of moved memory that changed", 0, moved)
+
+
+def _base_pages(live: Live, nodes: Sequence[int], length: int) -> Memory:
+    """Return about ``length`` bytes of base pages of ``nodes``, filled; its pages are as large as _GRAIN."""
+    actor = live.actor()
+    actor.call("prctl", PR_SET_THP_DISABLE, 1, 0, 0, 0)
+    set_policy(actor, Mode.BIND, nodes)
+    pages = length // _GRAIN
+    address = actor.mmap(pages * _GRAIN, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = Memory(live, actor, address, pages, _GRAIN)
+    memory.fill()
+    return memory
+
+
+class ExhaustionTest(LiveTest):
+    """Nodes that are asked for more than they have free in one piece.
+
+    :avocado: enable
+    :avocado: tags=hugetlb,numa
+    """
+
+    timeout = 1200
+
+    def test_exhaustion(self) -> None:
+        """Every case for every page size."""
+        self.run_area(EXHAUSTION)

@@ -97,9 +97,9 @@ def _verdict(case: Case, live: Live, host: Host, stack: ExitStack) -> tuple[Verd
         return Verdict.ERROR, f"{type(error).__name__}: {error}"
     if not live.differences:
         return Verdict.PASS, ""
-    reason = "; ".join(str(difference) for difference in live.differences)
-    issue = _bug_behind(case, live)
-    return (Verdict.KNOWN, f"{issue.quirk.value}: {reason}") if issue else (Verdict.FAIL, reason)
+    if issue := _bug_behind(case, live):
+        return Verdict.KNOWN, f"{KnownBug(issue)}: {', '.join(difference.subject for difference in live.differences)}"
+    return Verdict.FAIL, "; ".join(str(difference) for difference in live.differences)
 
 
 def _bug_behind(case: Case, live: Live) -> KnownIssue | None:

@@ -77,10 +77,11 @@ def protected_machine(
     called ``expect_reboot`` and raises no error, the machine is left as it is at the end.
 
     SIGINT, SIGTERM and SIGHUP end the body and wait for the putting back; SIGKILL leaves that to the next start.
-    Call it in the main thread. Raises InputError, before anything is changed, when we are not root, when another run
-    has the machine, and when the journal cannot be written or read.
+    Call it in the main thread. Raises InputError, before anything is changed, when we are not root or in a container
+    that must not write to /sys, when another run has the machine, and when the journal cannot be written or read.
     """
     require_root("changing a machine")
+    _require_writable_kernel_files(root)
     with StopSignals() as signals, hold_run_lock(root) as holder:
         protection = _begin(purpose, token, holder, root, find_boot_loader, say)
         try:
@@ -112,6 +113,13 @@ def require_root(what: str) -> None:
     """Raise InputError, which names ``what``, unless we are root."""
     if os.geteuid() != 0:
         raise InputError(f"{what}: expected to be root, found user id {os.geteuid()}: use sudo")
+
+
+def _require_writable_kernel_files(root: Path) -> None:
+    """Raise InputError where every write would be refused: that says nothing of the kernel."""
+    for directory in (root / "sys", root / "proc/sys"):
+        if directory.exists() and os.statvfs(directory).f_flag & os.ST_RDONLY:
+            raise InputError(f"{directory}: is mounted read-only, expected to be outside of containers: remount it rw")
 
 
 def _begin(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -249,6 +250,16 @@ def test_not_root(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protection, "require_root", require_root)
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     with pytest.raises(InputError, match="changing a machine: expected to be root, found user id 4711: use sudo"):
+        enter(machine)
+    assert run_is_over(machine)
+
+
+@pytest.mark.parametrize("name", ["sys", "proc/sys"])
+def test_kernel_files_that_cannot_be_written(machine: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.statvfs
+    read_only = SimpleNamespace(f_flag=os.ST_RDONLY)
+    monkeypatch.setattr(os, "statvfs", lambda path: read_only if path == machine / name else real(path))
+    with pytest.raises(InputError, match=f"{name}: is mounted read-only, expected"):
         enter(machine)
     assert run_is_over(machine)
 

@@ -8,7 +8,6 @@ from hugepage_qa.actor.process import Fault
 from hugepage_qa.kernel.meminfo import read_meminfo
 from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.huge_file import new_memfd
 from hugepage_qa.live.live import CannotRun, Live
 from hugepage_qa.live.memory import Memory
 from hugepage_qa.live.mman import MADV_HWPOISON, MADV_SOFT_OFFLINE
@@ -16,6 +15,7 @@ from hugepage_qa.plugins.live_test import LiveTest
 
 HWPOISON = Area("hwpoison")
 SOFT = "madvise(2) MADV_SOFT_OFFLINE; mm/memory-failure.c soft_offline_page()"
+# not of files: the page stays in their page cache, and counted in the pool, until the machine boots again
 HARD = "madvise(2) MADV_HWPOISON; mm/memory-failure.c memory_failure(), try_memory_failure_hugetlb()"
 # include/uapi/asm-generic/siginfo.h
 BUS_MCEERR_AR = 4
@@ -60,23 +60,6 @@ def broken_private_page(live: Live) -> None:
     live.expect("base pages out of use", 1, _corrupted(live) - before)
     memory.unmap()
     live.expect_pool(nr=2, free=1)
-
-
-@HWPOISON.case(
-    "a broken page of a file is read by nobody",
-    f"{HARD}; fs/hugetlbfs/inode.c hugetlbfs_error_remove_folio()",
-    sizes=Sizes.BUDDY,
-    pages=2,
-)
-def broken_page_of_a_file(live: Live) -> None:
-    file = new_memfd(live)
-    file.truncate(2)
-    memory = file.map(2)
-    memory.fill()
-    _break(live, memory, MADV_HWPOISON)
-    _expect_broken(live, memory)
-    memory.expect_filled(first=1)
-    live.expect_errno(errno.EIO, file.actor.call, "pread64", file.descriptor, bytes(8), 8, 0)
 
 
 def _break(live: Live, memory: Memory, advice: int) -> None:

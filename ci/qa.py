@@ -32,6 +32,9 @@ ENVIRONMENT_FILE = Path(f"build/qa/environment-{os.getpid()}.yaml")
 # what tmt itself may see of our environment: it writes all that it sees into its log, secrets too
 _FOR_TMT = ("HOME", "LANG", "LC_ALL", "TERM", "TMPDIR", "NO_COLOR", "http_proxy", "https_proxy", "no_proxy")
 
+# tmt has the same path on the machine that it provisions, where /tmp is emptied at each boot (file-hierarchy(7))
+_LASTING = "/var/tmp"  # noqa: S108 - a private directory is made there
+
 _WRONG = 3
 _WORDS = {
     0: "good",
@@ -89,7 +92,7 @@ def _run(request: QaRequest, architectures: Sequence[str]) -> Finding:
     kept.mkdir(parents=True)
     before = take_snapshot([ROOT])
     # tmt does not run inside its own tree, so it runs elsewhere and what it left is moved here
-    with tempfile.TemporaryDirectory(prefix="hugepage-qa-") as directory:
+    with tempfile.TemporaryDirectory(prefix="hugepage-qa-", dir=_LASTING if request.in_lab else None) as directory:
         _write_environment(request, directory)
         command = _tmt(request, architectures, Path(directory, "run"))
         code = run_supervised(command, environment=_environment(directory), directory=ROOT)

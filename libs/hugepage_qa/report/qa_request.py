@@ -92,7 +92,7 @@ def _local_options(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 def _lab_options(environment: Mapping[str, str]) -> tuple[str, ...]:
     # two nodes, each with room for gigantic pages at run time
-    options = ["--how", LAB, "--memory", "6G", "--nodes", "2"]
+    options = ["--how", LAB, "--memory", "8G", "--nodes", "2"]
     if environment.get("KERNEL"):
         options += ["--kernel", str(settings.readable_file(environment["KERNEL"], "KERNEL"))]
     if environment.get("APPEND"):

@@ -25,9 +25,12 @@ from hugepage_qa.report.terminal import closing_lines, print_reasons
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 BUILD = ROOT / "build" / "qa"
-# relative to ROOT: tmt takes no such file from outside its tree, and splits the option at spaces; of this process,
-# because tmt reads it several times, and another run may write its own meanwhile
-ENVIRONMENT_FILE = Path(f"build/qa/environment-{os.getpid()}.yaml")
+# in the tree that tmt runs: it takes none from outside, and splits the option at spaces
+ENVIRONMENT_FILE = "environment.yaml"
+
+# tmt copies its tree for each plan and sends it to the machine several times, whatever git ignores: environments and
+# disk images of machines must not be in it
+_NOT_THE_SUITE = (".git", ".venv", ".cache", "build", "__pycache__", "*.egg-info", ".*_cache", ".hypothesis")
 
 # what tmt itself may see of our environment: it writes all that it sees into its log, secrets too
 _FOR_TMT = ("HOME", "LANG", "LC_ALL", "TERM", "TMPDIR", "NO_COLOR", "http_proxy", "https_proxy", "no_proxy")
@@ -93,11 +96,12 @@ def _run(request: QaRequest, architectures: Sequence[str]) -> Finding:
     before = take_snapshot([ROOT])
     # tmt does not run inside its own tree, so it runs elsewhere and what it left is moved here
     with tempfile.TemporaryDirectory(prefix="hugepage-qa-", dir=_LASTING if request.in_lab else None) as directory:
-        _write_environment(request, directory)
+        tree = Path(directory, "tree")
+        shutil.copytree(ROOT, tree, symlinks=True, ignore=shutil.ignore_patterns(*_NOT_THE_SUITE))
+        _write_environment(request, directory, tree / ENVIRONMENT_FILE)
         command = _tmt(request, architectures, Path(directory, "run"))
-        code = run_supervised(command, environment=_environment(directory), directory=ROOT)
+        code = run_supervised(command, environment=_environment(directory), directory=tree)
         shutil.move(Path(directory, "run"), kept)
-        (ROOT / ENVIRONMENT_FILE).unlink()
     return Finding(read_run(kept), code, differences(before, take_snapshot([ROOT])))
 
 
@@ -106,10 +110,10 @@ def _kept(request: QaRequest) -> Path:
     return BUILD / (f"{request.plan}-lab" if request.in_lab else request.plan)
 
 
-def _write_environment(request: QaRequest, scratch: str) -> None:
+def _write_environment(request: QaRequest, scratch: str, file: Path) -> None:
     """Write what the tests are told to a file: there a value is data, in an option tmt would split it."""
     environment = {**({} if request.in_lab else _of_this_machine(scratch)), **request.test_environment}
-    (ROOT / ENVIRONMENT_FILE).write_text(yaml.safe_dump(environment), encoding="utf-8")
+    file.write_text(yaml.safe_dump(environment), encoding="utf-8")
 
 
 def _of_this_machine(scratch: str) -> dict[str, str]:

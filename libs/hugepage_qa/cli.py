@@ -2,32 +2,46 @@
 
 import os
 import sys
+from collections.abc import Mapping
+from importlib import import_module
 
 import click
 
-from hugepage_qa.commands.boot import boot
-from hugepage_qa.commands.boot_matrix import boot_matrix
-from hugepage_qa.commands.facts import facts
-from hugepage_qa.commands.lab import lab
-from hugepage_qa.commands.predict import predict
-from hugepage_qa.commands.ps import ps
-from hugepage_qa.commands.reboot_cases import reboot_cases
-from hugepage_qa.commands.state import state
 from hugepage_qa.errors import InputError
-from hugepage_qa.report.run_command import run_command
 
 _INPUT_WRONG = 3
 _INTERRUPTED = 130
 
+#: name -> where it is; in the order of the help
+COMMANDS: Mapping[str, str] = {
+    "facts": "hugepage_qa.commands.facts:facts",
+    "predict": "hugepage_qa.commands.predict:predict",
+    "boot": "hugepage_qa.commands.boot:boot",
+    "boot-matrix": "hugepage_qa.commands.boot_matrix:boot_matrix",
+    "run": "hugepage_qa.report.run_command:run_command",
+    "reboot-cases": "hugepage_qa.commands.reboot_cases:reboot_cases",
+    "ps": "hugepage_qa.commands.ps:ps",
+    "state": "hugepage_qa.commands.state:state",
+    "lab": "hugepage_qa.commands.lab:lab",
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class _Commands(click.Group):
+    """Commands that are imported when they are called: with all of them, each start takes half a second."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        module, _, name = COMMANDS.get(cmd_name, "").partition(":")
+        command: click.Command | None = getattr(import_module(module), name) if module else None
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="hugepage-qa")
 def hugepage_qa() -> None:
     """Test the huge page support of Linux kernels."""
-
-
-for command in (facts, predict, boot, boot_matrix, run_command, reboot_cases, ps, state, lab):
-    hugepage_qa.add_command(command)
 
 
 def main() -> None:

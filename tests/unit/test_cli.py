@@ -92,7 +92,7 @@ def test_facts_of_this_machine(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert facts["observations"]["meminfo/MemTotal"] > 0
 
 
-@pytest.mark.parametrize("command", ["facts", "predict", "boot", "boot-matrix", "run"])
+@pytest.mark.parametrize("command", cli.COMMANDS)
 def test_help_shows_an_example(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:

@@ -1,6 +1,5 @@
 """The machine itself, as the backend of a Host."""
 
-import ctypes
 import os
 import tempfile
 import time
@@ -12,9 +11,9 @@ from typing import Any
 from hugepage_qa.actor.build import build_actor
 from hugepage_qa.actor.link import ActorLink, start_link
 from hugepage_qa.kernel.tree import DirectoryTree
+from hugepage_qa.machine import libc
 
 _ROOT = Path("/")
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class RealMachine:
@@ -52,7 +51,7 @@ class RealMachine:
     def _mount(self, options: str, file_system: str) -> str:
         point = tempfile.mkdtemp(prefix=f"{file_system}-", dir=self._scratch)
         try:
-            _mount(point, options, file_system)
+            libc.mount(file_system, point, options)
         except OSError:
             Path(point).rmdir()
             raise
@@ -92,16 +91,8 @@ def _write(path: str, text: str) -> None:
         os.close(descriptor)
 
 
-def _mount(point: str, options: str, file_system: str) -> None:
-    if _LIBC.mount(b"hugepage-qa", point.encode(), file_system.encode(), 0, options.encode()) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"mount {file_system} with {options!r}: {os.strerror(number)}")
-
-
 def _unmount(point: str) -> None:
-    if _LIBC.umount2(point.encode(), 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"unmount {point}: {os.strerror(number)}")
+    libc.unmount(point)
     Path(point).rmdir()
 
 

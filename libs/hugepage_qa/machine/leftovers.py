@@ -1,4 +1,4 @@
-"""What a run left behind: its processes, mounts, cgroups, System V segments and directories, removed in this order."""
+"""What a run left behind: its processes, cgroups, mounts, System V segments and directories, removed in this order."""
 
 import os
 import shutil
@@ -14,13 +14,10 @@ from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine import libc
 from hugepage_qa.machine.cgroups import find_cgroups, remove_cgroup
 from hugepage_qa.machine.insist import insist
-from hugepage_qa.machine.marks import PREFIX
+from hugepage_qa.machine.marks import PREFIX, RUN_DIRECTORY
 from hugepage_qa.machine.processes import belongs_to, find_processes, kill_and_wait
 from hugepage_qa.machine.repair import NOTHING, Repair
 from hugepage_qa.machine.state import find_segments
-
-#: where runs mount
-RUN_DIRECTORY = "run"
 
 # each round finds what the killed ones had forked meanwhile
 _ROUNDS = 100

@@ -10,6 +10,12 @@ _IPC_RMID = 0
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
+def mount(file_system: str, point: str, options: str) -> None:
+    """Mount ``file_system`` on the directory ``point`` (mount(2)). Raises OSError."""
+    words = [os.fsencode(word) for word in ("hugepage-qa", point, file_system)]
+    _check(_LIBC.mount(*words, 0, os.fsencode(options)), point)
+
+
 def unmount(point: str) -> None:
     """Unmount what is mounted last on ``point``, which must be no symbolic link (umount2(2)). Raises OSError."""
     _check(_LIBC.umount2(os.fsencode(point), _UMOUNT_NOFOLLOW), point)

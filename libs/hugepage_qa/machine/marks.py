@@ -8,3 +8,6 @@ PREFIX = "hugepage-qa-"
 
 #: the upper half of the keys of System V segments: "HQ"
 KEY_PREFIX = 0x4851
+
+#: where runs mount
+RUN_DIRECTORY = "run"

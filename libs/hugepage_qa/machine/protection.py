@@ -12,8 +12,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.machine.boot_loader import find_boot_loader as this_boot_loader
 from hugepage_qa.machine.journal import Journal, find_journal, read_boot_id
 from hugepage_qa.machine.kernel_arguments import FindBootLoader
-from hugepage_qa.machine.leftovers import RUN_DIRECTORY
-from hugepage_qa.machine.marks import PREFIX, RUN
+from hugepage_qa.machine.marks import PREFIX, RUN, RUN_DIRECTORY
 from hugepage_qa.machine.record import Record
 from hugepage_qa.machine.repair import Repair, unrestored
 from hugepage_qa.machine.restore import Restoration, put_back, restore

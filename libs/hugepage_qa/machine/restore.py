@@ -8,6 +8,7 @@ from pathlib import Path
 from hugepage_qa.kernel.mounts import Mount, huge_policy, read_mounts
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine.cgroups import read_hugetlb_control, write_hugetlb_control
+from hugepage_qa.machine.hierarchies import remove_hierarchies
 from hugepage_qa.machine.journal import Journal, read_boot_id
 from hugepage_qa.machine.kept_file import restore_file
 from hugepage_qa.machine.kernel_arguments import FindBootLoader, restore_arguments, still_running
@@ -71,9 +72,11 @@ def _run_time_steps(record: Record, root: Path) -> Iterator[_Step]:
     state = record.state
     # pages come free only when nothing holds them any more: knobs are last
     yield "processes", partial(end_processes, record.run_id)
+    # a hierarchy that a run has mounted is found by its mount
+    yield "cgroups", partial(remove_cgroups, state.cgroups, root)
     yield "mounts", partial(remove_mounts, state.mounts, record.scratch, root)
     yield "mounts", partial(_changed_mounts, state.mounts, root)
-    yield "cgroups", partial(remove_cgroups, state.cgroups, root)
+    yield "hierarchies", partial(remove_hierarchies, state.hierarchies, root)
     yield "controllers", partial(_restore_controllers, state.hugetlb_control, root)
     yield "shared memory", partial(remove_segments, state.segments, root)
     yield "knobs", partial(restore_knobs, state.knobs, root)

@@ -51,6 +51,7 @@ FILES = {
     "proc/sysvipc/shm": SHM_TITLE,
     "run/motd": "",
 }
+CGROUPS = "#subsys_name\thierarchy\tnum_cgroups\tenabled\nhugetlb\t{hugetlb}\t2\t1\nmisc\t0\t1\t1\n"
 READ_ONLY = {
     f"{THP}/hpage_pmd_size": "2097152",
     f"{THP}/khugepaged/full_scans": "4",
@@ -78,8 +79,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("HUGEPAGE_QA_STATE", raising=False)
     monkeypatch.setattr(protection, "require_root", lambda _: None)
     monkeypatch.setattr(restore_knobs, "_PAUSE_SECONDS", 0)
-    for name in ("unmount", "remove_segment"):
-        monkeypatch.setattr(libc, name, lambda what: pytest.fail(f"{what} is of the real machine"))
+    for name in ("mount", "unmount", "remove_segment"):
+        monkeypatch.setattr(libc, name, lambda *what: pytest.fail(f"{what} is of the real machine"))
     return root
 
 

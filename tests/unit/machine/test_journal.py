@@ -31,6 +31,7 @@ RECORD = Record(
         knobs={"proc/sys/vm/swappiness": "60"},
         mounts=(Mount("/a b", "hugetlbfs", "rw"),),
         cgroups=("/cg/hugepage-qa-1",),
+        hierarchies=("memory",),
         hugetlb_control={"/cg": True},
         segments=(Segment(0x48510001, 3),),
     ),

@@ -7,7 +7,7 @@ from hugepage_qa.kernel.sysvipc import Segment
 from hugepage_qa.machine.snapshot import Snapshot, differences
 from hugepage_qa.machine.state import MachineState, find_segments
 
-from .conftest import NODES, SHM_TITLE, THP, VM, write
+from .conftest import CGROUPS, NODES, SHM_TITLE, THP, VM, write
 
 
 def test_state(machine: Path) -> None:
@@ -15,7 +15,9 @@ def test_state(machine: Path) -> None:
     write(machine / "cg/cgroup.subtree_control", "hugetlb\n")
     (machine / "cg/hugepage-qa-1").mkdir()
     write(machine / "proc/sysvipc/shm", f"{SHM_TITLE}{0x48510001} 5 600\n1 6 600\n")
+    write(machine / "proc/cgroups", CGROUPS.format(hugetlb=24))
     state = MachineState.read(machine)
+    assert state.hierarchies == ("hugetlb",)
     assert state.knobs[f"{THP}/enabled"] == "madvise"
     assert state.knobs[f"{NODES}/node0/hugepages/hugepages-2048kB/nr_hugepages"] == "7"
     assert state.mounts == (Mount("/cg", "cgroup2", "rw"),)
@@ -26,6 +28,7 @@ def test_state(machine: Path) -> None:
     assert values["vm/min_free_kbytes"] == "1000"
     assert values["mount /cg"] == "cgroup2 rw"
     assert values["cgroup /cg/hugepage-qa-1"] == "a directory"
+    assert values["control groups of hugetlb"] == "a hierarchy of version 1"
     assert values["hugetlb in /cg"] == "handed down"
     assert values["shared memory 0x48510001"] == "segment 5"
 

@@ -15,8 +15,9 @@ from hugepage_qa.machine.marks import PREFIX, RUN_DIRECTORY
 from hugepage_qa.machine.repair import NOTHING, Repair
 
 _FOUND = "a hierarchy of version 1"
-# a removed group is remembered for a moment, and a hierarchy that is unmounted before that stays
-_TRIES = 50
+# a hierarchy goes a moment after its unmount, but not while a removed group is still remembered
+_MOUNTS = 5
+_POLLS = 50
 _PAUSE_SECONDS = 0.02
 
 
@@ -47,17 +48,24 @@ def _remove(controller: str, root: Path) -> str:
     point = root / RUN_DIRECTORY / f"{PREFIX}{controller}"
     point.mkdir(mode=0o700, exist_ok=True)
     try:
-        for _ in range(_TRIES):
-            if controller not in read_hierarchies(root):
+        for _ in range(_MOUNTS):
+            if _has_gone(controller, root):
                 return NOTHING
             libc.mount("cgroup", str(point), controller)
             for name in find_cgroups(root):
                 if Path(name).is_relative_to(f"/{point.relative_to(root)}"):
                     remove_cgroup(root / name.lstrip("/"))
             insist(partial(libc.unmount, str(point)))
-            time.sleep(_PAUSE_SECONDS)
-        return _FOUND
+        return NOTHING if _has_gone(controller, root) else _FOUND
     except OSError as error:
         return f"{_FOUND} ({os.strerror(error.errno or 0)})"
     finally:
         point.rmdir()
+
+
+def _has_gone(controller: str, root: Path) -> bool:
+    for _ in range(_POLLS):
+        if controller not in read_hierarchies(root):
+            return True
+        time.sleep(_PAUSE_SECONDS)
+    return False

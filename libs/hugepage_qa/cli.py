@@ -9,6 +9,7 @@ from hugepage_qa.commands.boot import boot
 from hugepage_qa.commands.boot_matrix import boot_matrix
 from hugepage_qa.commands.facts import facts
 from hugepage_qa.commands.lab import lab
+from hugepage_qa.commands.pool_random import pool_random
 from hugepage_qa.commands.predict import predict
 from hugepage_qa.commands.ps import ps
 from hugepage_qa.commands.reboot_cases import reboot_cases
@@ -26,7 +27,7 @@ def hugepage_qa() -> None:
     """Test the huge page support of Linux kernels."""
 
 
-for command in (facts, predict, boot, boot_matrix, run_command, reboot_cases, ps, state, lab):
+for command in (facts, predict, boot, boot_matrix, run_command, reboot_cases, pool_random, ps, state, lab):
     hugepage_qa.add_command(command)
 
 

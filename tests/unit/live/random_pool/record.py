@@ -7,15 +7,12 @@ operation that pages of the smallest size know, and comes across no known bug.
 import gzip
 import json
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 
 from tests.unit.live.record import RECORDS
 
 from hugepage_qa.live.host import Host
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.random_pool.search import Program, run_again
-from hugepage_qa.live.random_pool.surroundings import AS_MODELLED, PoolSurroundings
+from hugepage_qa.live.random_pool.run import RandomJudgement, run_saved_program
 from hugepage_qa.live.real_machine import real_machine
 from hugepage_qa.live.transcript import Recorder
 from hugepage_qa.model.hugetlb_pool.operation import Operation
@@ -50,6 +47,7 @@ from hugepage_qa.model.hugetlb_pool.use import (
     Write,
 )
 from hugepage_qa.sizes import MIB
+from hugepage_qa.verdict import Verdict
 
 SIZE = 2 * MIB
 RECORD = RECORDS / "pool-program.json.gz"
@@ -101,19 +99,19 @@ PROGRAM: tuple[Operation, ...] = (
 )
 
 
-def run_on(host: Host) -> Program:
+def run_on(host: Host) -> RandomJudgement:
     """Run the program, and what ends it."""
-    with ExitStack() as stack:
-        return run_again(PoolSurroundings(Live(host, SIZE, AS_MODELLED, stack), stack).start, PROGRAM)
+    return run_saved_program(host, SIZE, PROGRAM)
 
 
 def main() -> None:
     """Record it."""
     with tempfile.TemporaryDirectory() as scratch, real_machine(Path(scratch)) as machine:
         recorder = Recorder(machine)
-        program = run_on(Host(recorder))
-    print(program, program.known)  # noqa: T201
-    RECORD.write_bytes(gzip.compress(json.dumps(recorder.events, sort_keys=True).encode(), mtime=0))
+        judgement = run_on(Host(recorder))
+    print(judgement.verdict.value, judgement.reason, judgement.serial)  # noqa: T201
+    if judgement.verdict is Verdict.PASS:
+        RECORD.write_bytes(gzip.compress(json.dumps(recorder.events, sort_keys=True).encode(), mtime=0))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def test_a_kernel_with_the_bugs_of_its_version_is_known(version: str) -> None:
     quirks = {issue.quirk for issue in POOL_ISSUES.values() if issue.applies_to(KernelVersion.parse(version))}
     starts = Starts(partial(machine, version, quirks), partial(machine, version, quirks))
     found: set[Quirk] = set()
-    for program in programs(starts, "known", 15, replace(SMALL_SCALE, steps=40)):
+    for program in programs(starts, "known", 8, replace(SMALL_SCALE, steps=40)):
         assert program.differences == ()
         found |= program.known
     assert found
@@ -96,7 +96,7 @@ def test_a_bug_that_shows_by_chance_is_known_only_where_it_may_show() -> None:
     losing = partial(machine, "7.2", follow, follow)
     starts = Starts(losing, partial(machine, "7.2", follow))
     known: set[Quirk] = set()
-    for program in programs(starts, "chance", 20, LARGE_SCALE):
+    for program in programs(starts, "chance", 12, LARGE_SCALE):
         assert program.differences == ()
         known |= program.known
     assert known == follow

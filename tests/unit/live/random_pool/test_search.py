@@ -52,7 +52,7 @@ def test_every_kind_of_operation_is_drawn_and_succeeds_sometimes() -> None:
     done: dict[str, set[Outcome]] = {}
     starts = Starts(watch=lambda operation, outcome: done.setdefault(type(operation).__name__, set()).add(outcome))
     for scale in (SMALL_SCALE, LARGE_SCALE):
-        list(programs(starts, "kinds", 30, replace(scale, steps=40)))
+        list(programs(starts, "kinds", 20, replace(scale, steps=40)))
     assert set(done) == KINDS
     assert {kind for kind, outcomes in done.items() if "ok" in outcomes} == KINDS - {"Grow", "Read"}
     assert {"SIGBUS", "SIGSEGV"} < done["Write"]

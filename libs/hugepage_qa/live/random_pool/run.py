@@ -102,11 +102,11 @@ def _judge(host: Host, size: int, what: str, run: Callable[[PoolSurroundings, Ra
     try:
         with ExitStack() as stack:
             live = Live(host, size, AS_MODELLED, stack)
+            live.differences = outcome.differences
             with checked_end(live, host, stack):
                 surroundings = PoolSurroundings(live, stack)
                 outcome.most_pages = surroundings.scale.pool
                 run(surroundings, outcome)
-        outcome.differences += live.differences
         verdict, reason = _verdict(outcome, what)
     except CannotRun as why:
         verdict, reason = Verdict.SKIP, str(why)
@@ -114,6 +114,8 @@ def _judge(host: Host, size: int, what: str, run: Callable[[PoolSurroundings, Ra
         verdict, reason = Verdict.FAIL, str(failure.difference)
     except (ActorGone, Diverged, OSError, PoolsChanged) as error:
         verdict, reason = Verdict.ERROR, f"{what}, program {outcome.programs}: {type(error).__name__}: {error}"
+    if outcome.differences and verdict is not Verdict.FAIL:
+        verdict, reason = Verdict.FAIL, f"{_text(outcome.differences)} ({reason})"
     serial = f"{_programs(outcome)}\n{evidence(host)}" if verdict in (Verdict.FAIL, Verdict.ERROR) else ""
     seconds = time.monotonic() - began
     return RandomJudgement(f"/random/{format_size(size)}", verdict, reason, seconds, serial, outcome)
@@ -122,10 +124,14 @@ def _judge(host: Host, size: int, what: str, run: Callable[[PoolSurroundings, Ra
 def _verdict(outcome: RandomOutcome, what: str) -> tuple[Verdict, str]:
     done = f"{what}: {outcome}"
     if outcome.differences:
-        return Verdict.FAIL, f"{'; '.join(str(one) for one in outcome.differences)} ({done})"
+        return Verdict.FAIL, f"{_text(outcome.differences)} ({done})"
     if outcome.known:
         return Verdict.KNOWN, f"{', '.join(sorted(quirk.value for quirk in outcome.known))} ({done})"
     return Verdict.PASS, done
+
+
+def _text(differences: Sequence[Difference]) -> str:
+    return "; ".join(str(one) for one in differences)
 
 
 def _smallest(surroundings: PoolSurroundings, name: str, program: Program) -> Program:

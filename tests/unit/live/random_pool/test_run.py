@@ -11,6 +11,7 @@ from tests.unit.live.random_pool.wrong_kernels import LosesFreePage, wrong
 from hugepage_qa.actor.link import ActorGone
 from hugepage_qa.errors import InputError
 from hugepage_qa.live.host import Host
+from hugepage_qa.live.judge import NOTHING_LEFT
 from hugepage_qa.live.live import CannotRun
 from hugepage_qa.live.random_pool import run as module
 from hugepage_qa.live.random_pool.run import RandomJudgement, run_random_programs, run_saved_program
@@ -18,6 +19,7 @@ from hugepage_qa.live.random_pool.saved import parse_program
 from hugepage_qa.live.random_pool.step import PoolRun
 from hugepage_qa.live.random_pool.surroundings import PoolsChanged
 from hugepage_qa.live.transcript import Replay
+from hugepage_qa.model.compare import Difference
 from hugepage_qa.model.hugetlb_pool.setup import SetCount
 from hugepage_qa.model.hugetlb_pool.use import Exit
 from hugepage_qa.model.known import Quirk
@@ -46,7 +48,7 @@ class Surroundings:
 
 class LiveStub:
     def __init__(self, *_arguments: object) -> None:
-        self.differences: list[object] = []
+        self.differences: list[Difference] = []
 
 
 @contextmanager
@@ -111,6 +113,24 @@ def test_what_is_not_the_kernels_fault_is_none(
     judgement = judged(monkeypatch, Starts(), error)
     assert judgement.verdict is verdict
     assert str(error) in judgement.reason
+
+
+@pytest.mark.parametrize("error", [None, CannotRun("memory is short"), ActorGone("killed")])
+def test_what_is_left_at_the_end_fails_whatever_came_before(
+    error: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def leaving(live: LiveStub, *_arguments: object) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            live.differences.append(Difference("pool", NOTHING_LEFT, "0 pages", "1 page"))
+
+    monkeypatch.setattr(module, "checked_end", leaving)
+    judgement = judged(monkeypatch, Starts(), error)
+    assert judgement.verdict is Verdict.FAIL
+    assert "expected 0 pages, found 1 page" in judgement.reason
+    assert str(error or "seed 7") in judgement.reason
 
 
 def test_a_program_that_uses_what_it_has_not_made_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

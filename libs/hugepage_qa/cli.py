@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, str] = {
     "boot": "hugepage_qa.commands.boot:boot",
     "boot-matrix": "hugepage_qa.commands.boot_matrix:boot_matrix",
     "run": "hugepage_qa.report.run_command:run_command",
+    "pool-random": "hugepage_qa.commands.pool_random:pool_random",
     "reboot-cases": "hugepage_qa.commands.reboot_cases:reboot_cases",
     "ps": "hugepage_qa.commands.ps:ps",
     "state": "hugepage_qa.commands.state:state",

@@ -3,7 +3,6 @@
 import sys
 from itertools import chain
 from pathlib import Path
-from secrets import randbelow
 
 import click
 from rich.console import Console
@@ -13,9 +12,8 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.matrix.case import groups as all_groups
 from hugepage_qa.matrix.run import Matrix
 from hugepage_qa.report.matrix_report import MatrixReport
+from hugepage_qa.report.settings import draw_seed
 from hugepage_qa.verdict import exit_code
-
-_SEEDS = 1_000_000
 
 
 @click.command(name="boot-matrix", epilog="Example: hugepage-qa boot-matrix --arch aarch64 --random 200 --seed 7")
@@ -50,7 +48,7 @@ def boot_matrix(
     if not named and not random_count:
         raise InputError("--no-named without --random: nothing is left to run")
     settings = make_settings(kernel, package, suite, append, deadline, machines)
-    seed = randbelow(_SEEDS) if seed is None else seed
+    seed = draw_seed() if seed is None else seed
     wanted = (groups or all_groups()) if named else ()
     report = MatrixReport(Console())
     for architecture in architectures or ("x86_64",):

@@ -37,7 +37,6 @@ _TROUBLE = re.compile(
     r"^BUG: |Bad page|\bOops\b|^WARNING: .* at (?:mm|fs|arch/\w+/mm)/|Unable to handle kernel"
     r"|bad rss-counter|Out of memory"
 )
-#: what explains a failure
 _EVIDENCE = ("proc/buddyinfo", "proc/meminfo", "proc/vmstat", "proc/pagetypeinfo")
 _TAINT = "proc/sys/kernel/tainted"
 
@@ -70,15 +69,15 @@ def judge(area: Area, case: Case, host: Host, size: int) -> LiveJudgement | None
         if not case.sizes.include(live):
             return None
         verdict, reason = _verdict(case, live, host, stack)
-    evidence = _evidence(host) if verdict in (Verdict.FAIL, Verdict.ERROR) else ""
+    found = evidence(host) if verdict in (Verdict.FAIL, Verdict.ERROR) else ""
     name = f"/{area.name}/{case.name}/{format_size(size)}"
-    return LiveJudgement(name, verdict, reason, time.monotonic() - began, evidence)
+    return LiveJudgement(name, verdict, reason, time.monotonic() - began, found)
 
 
 def _verdict(case: Case, live: Live, host: Host, stack: ExitStack) -> tuple[Verdict, str]:
     try:
         _require(case, live)
-        with _checked_end(live, host, stack):
+        with checked_end(live, host, stack):
             live.put_aside()
             live.reserve(case.pages)
             case.act(live)
@@ -124,7 +123,7 @@ def _require(case: Case, live: Live) -> None:
 
 
 @contextmanager
-def _checked_end(live: Live, host: Host, stack: ExitStack) -> Iterator[None]:
+def checked_end(live: Live, host: Host, stack: ExitStack) -> Iterator[None]:
     """End what the case started, put the pools back, and compare the machine with what it was."""
     before = read_pool_view(host)
     taint = host.read(_TAINT)
@@ -183,5 +182,6 @@ def _trouble(host: Host, taint: str | None) -> list[Difference]:
     return differences
 
 
-def _evidence(host: Host) -> str:
+def evidence(host: Host) -> str:
+    """Return what explains a failure."""
     return "\n".join(f"--- /{path}\n{host.read(path) or 'cannot be read'}" for path in _EVIDENCE)

@@ -1,5 +1,6 @@
-"""The Avocado test that runs the cases of an area on the running machine."""
+"""The Avocado test that runs the cases of an area, or random operations, on the running machine."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from avocado import Test
@@ -8,6 +9,8 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.live.case import Area
 from hugepage_qa.live.host import Host
 from hugepage_qa.live.judge import LiveJudgement, run_area
+from hugepage_qa.live.pool_view import read_pool_view
+from hugepage_qa.live.random_pool.run import run_random_programs
 from hugepage_qa.live.real_machine import real_machine
 from hugepage_qa.report.case_result import Outcome
 from hugepage_qa.report.whiteboard import CaseRecorder
@@ -18,10 +21,23 @@ class LiveTest(Test):  # type: ignore[misc] # Avocado has no types
 
     def run_area(self, area: Area) -> None:
         """Run the cases of ``area`` and end as the gravest of them did."""
+        self._run(lambda host: run_area(area, host, self._record))
+
+    def run_random(self, seed: int, operations: int) -> None:
+        """Run random programs of ``operations`` for each page size and end as the gravest verdict says."""
+        self.log.info("seed %d, %d operations of each page size", seed, operations)
+
+        def run(host: Host) -> None:
+            for size in read_pool_view(host).pools:
+                self._record(run_random_programs(host, size, seed, operations, lambda _done: None))
+
+        self._run(run)
+
+    def _run(self, run: Callable[[Host], None]) -> None:
         self.cases = CaseRecorder(Path(self.outputdir))
         try:
             with real_machine(Path(self.workdir)) as machine:
-                run_area(area, Host(machine), self._record)
+                run(Host(machine))
         except InputError as error:
             self.error(str(error))
         self._conclude()

@@ -17,6 +17,8 @@ PLANS = {"smoke": ("x86_64",), "boot": tuple(BOARDS)}
 MACHINE_PLANS = ("functional",)
 #: where the tests run: on this machine, or on a whole system that is started for them
 LOCAL, LAB = "local", "lab"
+#: what the tests of these plans read
+_READ_ON_MACHINES = (settings.SEED, settings.OPERATIONS)
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class QaRequest:
             architectures=(),
             provision=_lab_options(environment) if how == LAB else _local_options(environment),
             tmt_arguments=_split("TMT_ARGS", environment),
-            test_environment={name: environment[name] for name in (settings.SEED,) if environment.get(name)},
+            test_environment={name: environment[name] for name in _READ_ON_MACHINES if environment.get(name)},
         )
 
     @property

@@ -1,4 +1,4 @@
-"""The environment variables that say what a test of boot parameters runs: this is where they are documented.
+"""The environment variables that say what a test runs: this is where they are documented.
 
 Environment and not options, because tmt, Avocado and make all pass an environment through unchanged.
 """
@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import randbelow
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.lab.cache import cache_directory
@@ -17,6 +18,7 @@ APPEND = "HUGEPAGE_QA_APPEND"
 CACHE = "HUGEPAGE_QA_CACHE"
 RANDOM = "HUGEPAGE_QA_RANDOM"
 SEED = "HUGEPAGE_QA_SEED"
+OPERATIONS = "HUGEPAGE_QA_OPERATIONS"
 
 MEANING = {
     ARCH: "architecture of the throwaway machines (default x86_64)",
@@ -24,8 +26,11 @@ MEANING = {
     APPEND: "words added to every kernel command line",
     CACHE: "where kernels and images are kept (default ~/.cache/hugepage-qa)",
     RANDOM: "how many random command lines to try (default 50)",
-    SEED: "seed of the random command lines (default 1)",
+    SEED: "seed of the random command lines (default 1) and of the random operations (default: drawn)",
+    OPERATIONS: "how many random operations on the pool of each page size to try (default 400)",
 }
+
+_SEEDS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,27 @@ class BootSettings:
             random=_natural(environment, RANDOM, 50),
             seed=_natural(environment, SEED, 1),
         )
+
+
+@dataclass(frozen=True)
+class PoolSettings:
+    """What the test of random operations on the pools runs."""
+
+    operations: int
+    seed: int
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "PoolSettings":
+        """Return the settings in ``environment``. Raises InputError for a number that is none."""
+        return cls(
+            operations=_natural(environment, OPERATIONS, 400),
+            seed=_natural(environment, SEED, draw_seed()),
+        )
+
+
+def draw_seed() -> int:
+    """Return a seed that nobody has chosen; whoever uses it prints it."""
+    return randbelow(_SEEDS)
 
 
 def readable_file(path: str, name: str) -> Path:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.report.settings import MEANING, BootSettings, describe_settings
+from hugepage_qa.report.settings import MEANING, BootSettings, PoolSettings, describe_settings
 
 
 @pytest.fixture(autouse=True)
@@ -44,3 +44,10 @@ def test_a_wrong_value_is_named(name: str, value: str) -> None:
 
 def test_each_variable_is_described() -> None:
     assert all(name in describe_settings() for name in MEANING)
+
+
+def test_random_operations_have_a_new_seed_unless_one_is_given() -> None:
+    assert PoolSettings.from_environment({"HUGEPAGE_QA_SEED": "7"}) == PoolSettings(operations=400, seed=7)
+    assert len({PoolSettings.from_environment({}).seed for _ in range(20)}) > 1
+    with pytest.raises(InputError, match="HUGEPAGE_QA_OPERATIONS=few"):
+        PoolSettings.from_environment({"HUGEPAGE_QA_OPERATIONS": "few"})

@@ -11,14 +11,19 @@ from hugepage_qa.model.hugetlb_pool.use import Exit
 Before = Mapping[int, Mapping[str, int]]
 
 
+def persistent(before: Before, size: int) -> int:
+    """Return the pages that were asked for as nr_hugepages and were there: size -> ``Pool.counters()``."""
+    return before[size]["nr_hugepages"] - before[size]["surplus_hugepages"]
+
+
 def settings_of(before: Before, node: int | None) -> list[Operation]:
-    """Return the operations that make the pools what they were: size -> ``Pool.counters()``, as pages of ``node``."""
+    """Return the operations that make the pools what they were, as pages of ``node``."""
     return [
         operation
         for size, was in before.items()
         for operation in (
             SetOvercommit(size, was["nr_overcommit_hugepages"]),
-            SetCount(size, was["nr_hugepages"] - was["surplus_hugepages"], node),
+            SetCount(size, persistent(before, size), node),
         )
     ]
 

@@ -56,6 +56,11 @@ class FreshMemory:
         self._limit = pages
         self.asked = 0
 
+    @property
+    def is_limited(self) -> bool:
+        """Tell whether less may be given than is asked for."""
+        return self._limit is not None
+
     def take(self, pages: int) -> int:
         """Return how many of ``pages`` are given."""
         self.asked += pages

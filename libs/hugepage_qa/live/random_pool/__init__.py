@@ -1,0 +1,1 @@
+"""Random programs on the pools of the running machine, compared with the model after every operation."""

@@ -103,11 +103,6 @@ class Journal:
         directory.mkdir(mode=0o700)
         return directory
 
-    def leave_scratch(self, directory: Path) -> None:
-        """Take ``add_scratch`` back: whoever made ``directory`` removes it. Raises InputError."""
-        kept = str(directory)
-        self._amend(lambda record: replace(record, scratch=tuple(path for path in record.scratch if path != kept)))
-
     def expect_reboot(self, token: str) -> None:
         """Have the next boot leave the machine as it is, for the start with the same ``token``. Raises InputError."""
         self._amend(lambda record: replace(record, expected_reboot=ExpectedReboot(token)))

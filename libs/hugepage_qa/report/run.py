@@ -4,14 +4,15 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.machine.marks import PREFIX
 from hugepage_qa.machine.protection import protected_machine
+from hugepage_qa.machine.repair import Repair
 from hugepage_qa.report.avocado_results import JOB, read_job
 from hugepage_qa.report.case_result import CaseResult, Outcome, exit_code, one_line, worst
 from hugepage_qa.report.supervised import SIGNALLED, run_supervised
@@ -38,28 +39,37 @@ def run_references(references: Sequence[str], *, change_machine: bool = False, c
     if not references:
         raise InputError("no test named: expected Avocado references, for example tests/boot/boot_parameters.py")
     console = console or Console()
-    with _scratch() as scratch:
-        code, unrestored = (_run_protected if change_machine else _run)(references, scratch)
-        results = [*read_job(scratch / "jobs"), *_failure_of_avocado(code), *unrestored]
-        _report(results, scratch, console)
+    if not change_machine:
+        with tempfile.TemporaryDirectory(prefix=PREFIX, dir=_parent(), ignore_cleanup_errors=True) as directory:
+            return _run(references, Path(directory), Path(directory), console)
+    with protected_machine(f"hugepage-qa run {' '.join(references)}") as protection:
+        # should we be killed, the next start removes it
+        scratch = protection.journal.make_scratch(_parent())
+        return _run(references, scratch, protection.scratch, console, protection.put_back)
+
+
+def _run(
+    references: Sequence[str],
+    scratch: Path,
+    of_the_tests: Path,
+    console: Console,
+    put_back: Callable[[], Sequence[Repair]] = tuple,
+) -> int:
+    """Run the tests, report, and return the exit code. Avocado writes to ``scratch``.
+
+    What the tests mount and build goes to ``of_the_tests``. ``put_back`` is called after them and returns what could
+    not be put back.
+    """
+    code = run_supervised(_avocado(references, scratch), environment=_environment(of_the_tests))
+    results = [*read_job(scratch / "jobs"), *_failure_of_avocado(code), *_unrestored(put_back())]
+    _report(results, scratch, console)
     return exit_code(results)
 
 
-def _run(references: Sequence[str], scratch: Path) -> tuple[int, list[CaseResult]]:
-    return run_supervised(_avocado(references, scratch), environment=_environment(scratch)), []
-
-
-def _run_protected(references: Sequence[str], scratch: Path) -> tuple[int, list[CaseResult]]:
-    """Run Avocado; return its exit code and an error when the machine could not be put back."""
-    with protected_machine(f"hugepage-qa run {' '.join(references)}") as protection:
-        # should we be killed, the next start removes it; else the results in it are still to be read
-        protection.journal.add_scratch(scratch)
-        # mounts and programs of the tests
-        environment = _environment(protection.scratch)
-        code = run_supervised(_avocado(references, scratch), environment=environment)
-        protection.journal.leave_scratch(scratch)
-    reasons = tuple(one_line(str(repair)) for repair in protection.unrestored)
-    return code, [CaseResult(JOB, Outcome.ERROR, reasons)] if reasons else []
+def _unrestored(repairs: Sequence[Repair]) -> list[CaseResult]:
+    """Return an error when the machine could not be put back."""
+    reasons = tuple(one_line(str(repair)) for repair in repairs)
+    return [CaseResult(JOB, Outcome.ERROR, reasons)] if reasons else []
 
 
 def _report(results: Sequence[CaseResult], scratch: Path, console: Console) -> None:
@@ -121,9 +131,7 @@ def _environment(scratch: Path) -> Mapping[str, str]:
     return os.environ | {"TMPDIR": str(scratch)}
 
 
-@contextmanager
-def _scratch() -> Iterator[Path]:
+def _parent() -> Path:
+    """Return where our directory is made."""
     # Avocado waits for ever when the path of its socket is longer than the kernel allows
-    parent = tempfile.gettempdir() if len(tempfile.gettempdir()) <= _LONGEST_PARENT else "/tmp"  # noqa: S108 - mkdtemp
-    with tempfile.TemporaryDirectory(prefix="hugepage-qa-", dir=parent, ignore_cleanup_errors=True) as directory:
-        yield Path(directory)
+    return Path(tempfile.gettempdir() if len(tempfile.gettempdir()) <= _LONGEST_PARENT else "/tmp")  # noqa: S108

@@ -118,9 +118,6 @@ def test_scratch_directories(begun: Journal) -> None:
     for _ in range(2):
         begun.add_scratch(Path("/tmp/hugepage-qa-x"))
     assert record(begun).scratch == (*RECORD.scratch, "/tmp/hugepage-qa-x")
-    begun.leave_scratch(Path("/tmp/hugepage-qa-x"))
-    begun.leave_scratch(Path("/tmp/hugepage-qa-none"))
-    assert record(begun).scratch == RECORD.scratch
 
 
 def test_a_scratch_directory_is_in_the_journal_before_it_is_made(

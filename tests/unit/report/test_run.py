@@ -1,6 +1,7 @@
 """The command "run" with a real Avocado: results for tmt, a table for people, an exit code for scripts."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -181,28 +182,28 @@ def test_boot_parameters_with_a_pretended_matrix(verdicts: str, results: list[st
 def test_a_run_that_changes_the_machine(
     repairs: tuple[Repair, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What could not be put back is an error, however well the cases went; the results outlive the protection."""
+    """What could not be put back is an error, however well the cases went; nothing is made that no journal knows."""
     (tmp_path / "cases.py").write_text(_TEST.format(verdict="pass", end="pass"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    scratches: list[Path] = []
+    made = []
 
-    class FakeJournal:
-        add_scratch = staticmethod(scratches.append)
-        leave_scratch = staticmethod(scratches.remove)
+    def make_scratch(parent: Path) -> Path:
+        made.append(Path(tempfile.mkdtemp(prefix="hugepage-qa-", dir=parent)))
+        return made[0]
 
     @contextmanager
     def protected(purpose: str) -> Iterator[SimpleNamespace]:
         assert purpose == "hugepage-qa run cases.py"
         scratch = tmp_path / "scratch"
         scratch.mkdir()
-        protection = SimpleNamespace(journal=FakeJournal, scratch=scratch, unrestored=())
-        yield protection
-        assert scratches == []
-        protection.unrestored = repairs
+        journal = SimpleNamespace(make_scratch=make_scratch)
+        yield SimpleNamespace(journal=journal, scratch=scratch, put_back=lambda: repairs)
+        shutil.rmtree(made[0])
 
     monkeypatch.setattr("hugepage_qa.report.run.protected_machine", protected)
     console = Console(record=True, width=200)
     assert run_references(["cases.py"], change_machine=True, console=console) == (3 if repairs else 0)
+    assert not any(directory.exists() for directory in made)
     text = console.export_text()
     assert "/a/pass" in text
     assert ("NOT put back: wanted 60, found 1" in text) == bool(repairs)

@@ -175,8 +175,11 @@ class Pool:
     def reserve(self, pages: int) -> bool:
         """Promise ``pages`` more, with surplus pages if need be; False when there are not enough.
 
-        hugetlb_acct_memory() with a positive delta, gather_surplus_pages().
+        hugetlb_acct_memory() with a delta that is not negative, gather_surplus_pages().
         """
+        if pages == 0:
+            # also where more is reserved than there is, as demotion leaves it
+            return True
         needed = max(0, self.resv + pages - self.free)
         if needed:
             if not self._may_overcommit or self.surplus + needed > self.overcommit:

@@ -209,6 +209,15 @@ def test_a_failed_demotion_tells_so() -> None:
     assert run(machine, Demote(LARGE, 1)) == "EBUSY"
 
 
+def test_a_mount_with_a_reserve_asks_the_pool_for_nothing_however_short_that_is() -> None:
+    machine = pool_machine("6.12", follow={Quirk.DEMOTE_TAKES_RESERVED})
+    mounted = MountPool("m", LARGE, LARGE, None), CreateFile("a", "f", "m")
+    run(machine, SetCount(LARGE, 3), private(1, 1, LARGE), *mounted, Demote(LARGE, 2))
+    assert counters(machine, LARGE) == (1, 1, 2, 0)
+    assert run(machine, MapFile("a", 2, LARGE, "f", 0, 1, False, False)) == "ok"
+    assert run(machine, MapFile("a", 3, LARGE, "f", 0, 1, False, False)) == "ENOMEM"
+
+
 def test_a_pool_with_reservations_below_zero_shrinks_as_unsigned_numbers_do() -> None:
     machine, _ = played(Quirk.UNMAP_RESERVES_PAGE_IN_USE, has_bug=True)
     machine.pools[SMALL].free = machine.pools[SMALL].nr

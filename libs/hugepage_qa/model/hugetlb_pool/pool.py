@@ -151,17 +151,16 @@ class Pool:
 
     def demote(self, count: int, target: "Pool") -> None:
         """Write demote: split ``count`` free pages into pages of ``target``: demote_store(). Raises OSError (EBUSY)."""
-        split = min(count, max(0, self.available))
-        taken = min(count, self.free) if self.available else 0
-        # free less reserved is unsigned: below 0 every page seems to be available
-        takes_reserved = self.available < 0 or (taken > split and self.kernel.follows(Quirk.DEMOTE_TAKES_RESERVED))
-        if takes_reserved:
-            split = taken
-        self.free -= split
-        self.nr -= split
-        target.add_demoted(split * (self.size // target.size))
-        if takes_reserved and count > split and self.resv:
-            raise OSError(errno.EBUSY, "no free page is left")
+        # free less reserved is unsigned: below 0 every page seems to be available, and above where less than none is
+        # reserved
+        while count and self.available:
+            split = min(count, self.free if self.kernel.follows(Quirk.DEMOTE_TAKES_RESERVED) else 1)
+            if self.free < split or split == 0:
+                raise OSError(errno.EBUSY, "no free page is left")
+            self.free -= split
+            self.nr -= split
+            target.add_demoted(split * (self.size // target.size))
+            count -= split
 
     def add_demoted(self, pages: int) -> None:
         """Take in pages that a larger one was split into: demote_free_hugetlb_folios()."""

@@ -209,6 +209,15 @@ def test_a_failed_demotion_tells_so() -> None:
     assert run(machine, Demote(LARGE, 1)) == "EBUSY"
 
 
+@pytest.mark.parametrize("version", ["6.1", "6.12"])
+def test_where_less_than_nothing_is_reserved_no_page_can_be_demoted(version: str) -> None:
+    machine = pool_machine(version, follow={Quirk.DEMOTE_TAKES_RESERVED} if version == "6.12" else ())
+    run(machine, SetCount(LARGE, 1), private(1, 1, LARGE), Write("a", 1, LARGE, 0, 5))
+    machine.pools[LARGE].resv = -1
+    assert run(machine, Demote(LARGE, 1)) == "EBUSY"
+    assert counters(machine, LARGE) == (1, 0, -1, 0)
+
+
 def test_a_mount_with_a_reserve_asks_the_pool_for_nothing_however_short_that_is() -> None:
     machine = pool_machine("6.12", follow={Quirk.DEMOTE_TAKES_RESERVED})
     mounted = MountPool("m", LARGE, LARGE, None), CreateFile("a", "f", "m")

@@ -1,0 +1,79 @@
+"""What no schema can say about samples: units that contradict the direction, blocks that are there twice."""
+
+import hashlib
+from collections.abc import Collection, Sequence
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.gate.samples import Block, Direction, Kind, Samples, Series
+
+_TIMES = frozenset({"s", "sec", "secs", "seconds", "ms", "us", "µs", "ns", "min", "ns/op", "ms/op", "s/op", "us/op"})
+_RATES = frozenset({"tps", "qps", "iops", "ops/s", "req/s", "MB/s", "MiB/s", "GB/s", "GiB/s", "Gbits/sec", "Mbits/sec"})
+
+#: fewer equal samples happen by chance
+_TELLING = 3
+
+
+def digest(samples: Samples) -> str:
+    """Return the sha256 of ``samples`` as little-endian 64-bit floating point numbers: the name of a raw file."""
+    return hashlib.sha256(samples.astype("<f8").tobytes()).hexdigest()
+
+
+def check_series(series: Sequence[Series], source: str) -> None:
+    """Raise InputError for series that contradict themselves or each other."""
+    seen: dict[tuple[str, str], Series] = {}
+    by_metric: dict[str, Series] = {}
+    for one in series:
+        if one.key in seen:
+            raise InputError(f"{source}: {one.name} is there twice; put its blocks into one series")
+        seen[one.key] = one
+        other = by_metric.setdefault(one.metric, one)
+        if one.unit != other.unit:
+            raise InputError(f"{source}: {one.metric} is in {other.unit} and in {one.unit}; expected one unit")
+        if (one.direction, one.kind) != (other.direction, other.kind):
+            raise InputError(f"{source}: {one.metric}: expected one direction and kind in all configurations")
+        _check_direction(one, source)
+        _check_blocks(one, source)
+
+
+def is_telling(samples: Samples) -> bool:
+    """Return whether no other block has just these samples by chance."""
+    return len(samples) >= _TELLING and bool((samples != samples[0]).any())
+
+
+def check_disjoint(baseline: Collection[str], series: Series, source: str) -> None:
+    """Raise InputError when a block of ``series`` is among those of its baseline, given by digest."""
+    for block in series.blocks:
+        if is_telling(block.samples) and digest(block.samples) in baseline:
+            raise InputError(
+                f"{source}: {series.name}, block {block.order} is in the baseline, too; expected new samples"
+            )
+
+
+def _check_direction(series: Series, source: str) -> None:
+    wrong = (series.unit in _TIMES and series.direction is Direction.HIGHER) or (
+        series.unit in _RATES and series.direction is Direction.LOWER
+    )
+    if wrong:
+        raise InputError(f"{source}: {series.name}: direction {series.direction} is wrong for the unit {series.unit}")
+    if series.direction is Direction.EQUAL and series.kind is not Kind.COUNT:
+        raise InputError(f"{source}: {series.name}: direction equal is for counts, expected lower or higher")
+
+
+def _check_blocks(series: Series, source: str) -> None:
+    places: set[object] = set()
+    contents: set[str] = set()
+    for block in series.blocks:
+        place = _place(block)
+        content = digest(block.samples) if is_telling(block.samples) else None
+        if place in places or content in contents:
+            raise InputError(f"{source}: {series.name}: block {block.order} is there twice; expected every block once")
+        places.add(place)
+        if content is not None:
+            contents.add(content)
+
+
+def _place(block: Block) -> object:
+    """Return what no two blocks of a series share; without a time or session, nothing is known."""
+    if block.started is None and block.session is None:
+        return block.order, block.host, block.boot
+    return block.started, block.session, block.order, block.host, block.boot

@@ -69,7 +69,8 @@ def compare(baseline: BaselineSet, new: SampleSet, terms: Terms) -> Comparison:
     expected, confounds = subject_differences(baseline.subject, new.subject, terms.subject, terms.allowed)
     differences = (*machine, *expected, *confounds)
     for series in new:
-        _check_against_baseline(baseline.series.get(series.key), series, new.source)
+        if series.key in baseline.series:
+            check_against_baseline(baseline.series[series.key], series, new.source)
     obstacle = _obstacle([one for one in machine if one.kind == "hard"], confounds)
     unit: Unit | None = None
     if obstacle is None:
@@ -120,9 +121,8 @@ def doubt(baseline: SummarySeries, new: Collection[SummarySeries], terms: Terms)
     return None
 
 
-def _check_against_baseline(baseline: SummarySeries | None, series: Series, source: str) -> None:
-    if baseline is None:
-        return
+def check_against_baseline(baseline: SummarySeries, series: Series, source: str) -> None:
+    """Raise InputError where ``series`` is in another unit than ``baseline``, or has blocks that are part of it."""
     for what in ("unit", "direction", "kind"):
         if (one := getattr(baseline, what)) != (two := getattr(series, what)):
             raise InputError(f"{source}: {series.name}: {what} is {two}, but {one} in the baseline; convert or fix it")

@@ -14,6 +14,7 @@ Per look, with d the difference to the baseline (+ is worse) and its bounds at t
   one at a later look by most of its own blocks, at least two, that each do. One disturbed block is never a regression.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -82,6 +83,11 @@ class Look:
     passes: bool
     alarm: bool
     better: bool
+
+    @property
+    def change(self) -> float:
+        """Return the estimate as a share of the baseline, for logarithms."""
+        return math.expm1(self.estimate.difference)
 
 
 @dataclass(frozen=True)

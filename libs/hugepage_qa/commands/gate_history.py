@@ -1,7 +1,6 @@
 """``hugepage-qa gate history``: the accepted blocks of metrics over time."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
@@ -11,6 +10,7 @@ from rich.text import Text
 from hugepage_qa.commands.gate_options import BASELINES
 from hugepage_qa.errors import InputError
 from hugepage_qa.gate.baseline_store import BaselineStore
+from hugepage_qa.gate.block_summary import SummarySeries
 from hugepage_qa.gate.history import find_change_points, is_available
 from hugepage_qa.report.boot_table import open_console
 
@@ -30,25 +30,23 @@ def command(metric: str, baselines: Path, changes: bool) -> None:
     console = open_console()
     looks_for_changes = changes and is_available()
     found = 0
-    for path, document in BaselineStore(baselines).search(metric):
+    for path, baseline in BaselineStore(baselines).search(metric):
         found += 1
-        _print_series(console, path.relative_to(baselines), document, looks_for_changes=looks_for_changes)
+        _print_series(console, path.relative_to(baselines), baseline.series, looks_for_changes=looks_for_changes)
     if not found:
         raise InputError(f"metric {metric!r}: no baseline in {baselines} has such a metric")
     if changes and not looks_for_changes:
         console.print("no change points: install hugepage-qa[history]", style="dim", markup=False)
 
 
-def _print_series(console: Console, path: Path, document: dict[str, Any], *, looks_for_changes: bool) -> None:
-    blocks = [block for block in document["blocks"] if block is not None]
-    points = find_change_points([block["location"] for block in blocks]) if looks_for_changes else []
+def _print_series(console: Console, path: Path, series: SummarySeries, *, looks_for_changes: bool) -> None:
+    points = find_change_points([block.location for block in series.blocks]) if looks_for_changes else []
     changes = {point.place: point for point in points}
     console.print(Text(str(path)), soft_wrap=True)
-    table = Table("started", "host", Column(Text(document["unit"]), justify="right"), "subject", "change")
-    for place, block in enumerate(blocks):
+    table = Table("started", "host", Column(Text(series.unit), justify="right"), "subject", "change")
+    for place, block in enumerate(series.blocks):
+        started = block.started.isoformat() if block.started else ""
         change = f"{changes[place].change:+.1%}" if place in changes else ""
-        subject = ", ".join(f"{key} {value}" for key, value in sorted(block["subject"].items()))
-        table.add_row(
-            Text(block["started"] or ""), Text(block["host"] or ""), f"{block['location']:.6g}", Text(subject), change
-        )
+        subject = ", ".join(f"{key} {value}" for key, value in sorted(block.subject.items()))
+        table.add_row(Text(started), Text(block.host or ""), f"{block.location:.6g}", Text(subject), change)
     console.print(table)

@@ -175,7 +175,7 @@ def _checked(baseline: Baseline, source: object) -> Baseline:
 
 
 def _block_document(block: BlockSummary) -> dict[str, Any]:
-    document = {**asdict(block), "started": block.started and block.started.isoformat()}
+    document = {**vars(block), "started": block.started and block.started.isoformat()}
     return {key: _rounded(value) for key, value in document.items()}
 
 

@@ -1,6 +1,7 @@
 """One robust number for a block of samples, and how many independent samples it really holds."""
 
 import numpy as np
+from scipy.fft import next_fast_len
 
 from hugepage_qa.gate.samples import Samples
 
@@ -27,13 +28,25 @@ def location(samples: Samples) -> float:
 
 def spread(samples: Samples) -> float:
     """Return the standard deviation of ``samples`` around their median, by MAD: outliers do not count."""
-    return MAD_TO_SIGMA * float(np.median(np.abs(samples - np.median(samples))))
+    return middle_and_spread(samples)[1]
+
+
+def middle_and_spread(samples: Samples) -> tuple[float, float]:
+    """Return the median of ``samples`` and their standard deviation by MAD."""
+    middle = float(np.median(samples))
+    return middle, MAD_TO_SIGMA * float(np.median(np.abs(samples - middle)))
+
+
+def clip_outliers(samples: Samples) -> Samples:
+    """Return ``samples`` clipped to 10 sigma: one interruption must not hide how all others hang together."""
+    middle, sigma = middle_and_spread(samples)
+    return np.clip(samples, middle - OUTLIER_SIGMAS * sigma, middle + OUTLIER_SIGMAS * sigma) if sigma > 0 else samples
 
 
 def outlier_rate(samples: Samples, worse: int) -> float:
     """Return the share of samples beyond median + 10 sigma (by MAD), on the worse side: +1 above, -1 below."""
-    limit = OUTLIER_SIGMAS * spread(samples)
-    return float(np.mean(worse * (samples - np.median(samples)) > limit)) if limit > 0 else 0.0
+    middle, sigma = middle_and_spread(samples)
+    return float(np.mean(worse * (samples - middle) > OUTLIER_SIGMAS * sigma)) if sigma > 0 else 0.0
 
 
 def effective_size(samples: Samples) -> float:
@@ -45,23 +58,17 @@ def effective_size(samples: Samples) -> float:
     count = len(samples)
     if count < ENOUGH_FOR_MEDIAN or (samples == samples[0]).all():
         return float(count)
-    correlation = _autocorrelation(_without_outliers(samples))
+    correlation = _autocorrelation(clip_outliers(samples))
     pairs = correlation[: count // 2 * 2].reshape(-1, 2).sum(axis=1)
     negative = np.flatnonzero(pairs <= 0)
     kept = np.minimum.accumulate(pairs[: negative[0]] if len(negative) else pairs)
     return float(np.clip(count / max(2 * kept.sum() - 1, 1.0), 1, count))
 
 
-def _without_outliers(samples: Samples) -> Samples:
-    """Return samples clipped to 10 sigma: one interruption must not hide that all others hang together."""
-    middle, limit = np.median(samples), OUTLIER_SIGMAS * spread(samples)
-    return np.clip(samples, middle - limit, middle + limit) if limit > 0 else samples
-
-
 def _autocorrelation(samples: Samples) -> Samples:
     count = len(samples)
     centred = samples - samples.mean()
-    size = 1 << (2 * count - 1).bit_length()
+    size = next_fast_len(2 * count - 1, real=True)
     spectrum = np.fft.rfft(centred, size)
     covariance = np.fft.irfft(spectrum * np.conj(spectrum), size)[:count]
     return np.asarray(covariance / covariance[0], dtype=np.float64)

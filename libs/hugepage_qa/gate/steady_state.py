@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hugepage_qa.gate.location import effective_size, spread
+from hugepage_qa.gate.location import clip_outliers, effective_size
 from hugepage_qa.gate.samples import Samples
 
 #: fewer samples do not show whether a run is steady
@@ -24,7 +24,6 @@ _SHORTEST_SEGMENT = 0.05
 _MOST_SPLITS = 8
 #: how far beyond the largest split of pure noise, about sqrt(2 log n) deviations, a split has to be
 _SAFETY = 2.0
-_OUTLIER_SIGMAS = 10
 
 
 @dataclass(frozen=True)
@@ -51,13 +50,12 @@ def find_steady_state(samples: Samples, margin: float) -> SteadyState:
 
 def find_changes(samples: Samples, margin: float) -> list[int]:
     """Return the places, in order, at which the level of ``samples`` changes by more than ``margin`` (a share)."""
-    middle, limit = float(np.median(samples)), _OUTLIER_SIGMAS * spread(samples)
-    clipped = np.clip(samples, middle - limit, middle + limit) if limit > 0 else samples
+    clipped, least = clip_outliers(samples), margin * float(np.median(samples))
     changes: list[int] = []
     stretches = [(0, len(samples))]
     while stretches and len(changes) < _MOST_SPLITS:
         start, end = stretches.pop(0)
-        split = _split(clipped[start:end], margin * middle)
+        split = _split(clipped[start:end], least)
         if split is not None:
             changes.append(start + split)
             stretches += [(start, start + split), (start + split, end)]

@@ -65,17 +65,33 @@ def find_changes(samples: Samples, margin: float) -> list[int]:
 def _split(stretch: Samples, least: float) -> int | None:
     """Return where the two sides of ``stretch`` differ most, or None where that is noise or less than ``least``."""
     count = len(stretch)
+    split = _best_split(stretch)
+    if split is None or abs(float(np.median(stretch[:split]) - np.median(stretch[split:]))) <= least:
+        return None
+    contrast = abs(float(stretch[:split].mean() - stretch[split:].mean())) * math.sqrt(split * (count - split) / count)
+    threshold = (math.sqrt(2 * math.log(count)) + _SAFETY) * _noise(stretch, split)
+    return split if contrast > threshold else None
+
+
+def _best_split(stretch: Samples) -> int | None:
+    count = len(stretch)
     shortest = max(FEWEST_SAMPLES // 3, int(_SHORTEST_SEGMENT * count))
     if count < 2 * shortest:
         return None
     left = np.arange(shortest, count - shortest + 1)
     sums = np.cumsum(stretch)
-    means_left = sums[left - 1] / left
-    means_right = (sums[-1] - sums[left - 1]) / (count - left)
-    contrast = np.abs(means_left - means_right) * np.sqrt(left * (count - left) / count)
-    split = int(left[np.argmax(contrast)])
-    if abs(float(np.median(stretch[:split]) - np.median(stretch[split:]))) <= least:
-        return None
-    residuals = np.concatenate([side - side.mean() for side in (stretch[:split], stretch[split:])])
-    noise = float(residuals.std()) * math.sqrt(count / effective_size(residuals))
-    return split if float(contrast.max()) > (math.sqrt(2 * math.log(count)) + _SAFETY) * noise else None
+    difference = sums[left - 1] / left - (sums[-1] - sums[left - 1]) / (count - left)
+    return int(left[np.argmax(np.abs(difference) * np.sqrt(left * (count - left) / count))])
+
+
+def _noise(stretch: Samples, split: int) -> float:
+    """Return the standard deviation of independent samples that are as noisy as ``stretch``.
+
+    Each side may hold a further change, which is none of the noise: it is split once more.
+    """
+    parts = []
+    for side in (stretch[:split], stretch[split:]):
+        further = _best_split(side)
+        parts += [side] if further is None else [side[:further], side[further:]]
+    residuals = np.concatenate([part - part.mean() for part in parts])
+    return float(residuals.std()) * math.sqrt(len(stretch) / effective_size(residuals))

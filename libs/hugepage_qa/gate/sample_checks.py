@@ -1,7 +1,9 @@
 """What no schema can say about samples: units that contradict the direction, blocks that are there twice."""
 
 import hashlib
+import math
 from collections.abc import Collection, Sequence
+from decimal import Decimal
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.gate.samples import Block, Direction, Kind, Samples, Series
@@ -9,8 +11,9 @@ from hugepage_qa.gate.samples import Block, Direction, Kind, Samples, Series
 _TIMES = frozenset({"s", "sec", "secs", "seconds", "ms", "us", "µs", "ns", "min", "ns/op", "ms/op", "s/op", "us/op"})
 _RATES = frozenset({"tps", "qps", "iops", "ops/s", "req/s", "MB/s", "MiB/s", "GB/s", "GiB/s", "Gbits/sec", "Mbits/sec"})
 
-#: fewer equal samples happen by chance
-_TELLING = 3
+#: so many bits of two blocks never agree by chance; a few samples of a coarse clock may
+_TELLING_BITS = 60
+_SAMPLES_WEIGHED = 64
 
 
 def digest(samples: Samples) -> str:
@@ -36,8 +39,13 @@ def check_series(series: Sequence[Series], source: str) -> None:
 
 
 def is_telling(samples: Samples) -> bool:
-    """Return whether no other block has just these samples by chance."""
-    return len(samples) >= _TELLING and bool((samples != samples[0]).any())
+    """Return whether no other block has just these samples by chance.
+
+    Every distinct sample but one tells as many bits as there are steps of its last decimal between lowest and highest.
+    """
+    weighed = sorted(set(samples[:_SAMPLES_WEIGHED].tolist()))
+    step = 10.0 ** min(_last_decimal(sample) for sample in weighed)
+    return (len(weighed) - 1) * math.log2(1 + (weighed[-1] - weighed[0]) / step) > _TELLING_BITS
 
 
 def check_disjoint(baseline: Collection[str], series: Series, source: str) -> None:
@@ -77,3 +85,9 @@ def _place(block: Block) -> object:
     if block.started is None and block.session is None:
         return block.order, block.host, block.boot
     return block.started, block.session, block.order, block.host, block.boot
+
+
+def _last_decimal(sample: float) -> int:
+    """Return the power of ten of the last decimal of ``sample``: 12.34 -> -2, 1200.0 -> 0."""
+    exponent = Decimal(repr(sample)).normalize().as_tuple().exponent
+    return min(0, exponent) if isinstance(exponent, int) else 0

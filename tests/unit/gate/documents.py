@@ -10,7 +10,7 @@ from hugepage_qa.gate.sample_format import parse_samples
 from hugepage_qa.gate.samples import SampleSet
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-MACHINE = {"arch": "x86_64", "cpu_model": "Xeon 8275CL", "cores": 8}
+MACHINE: dict[str, Any] = {"arch": "x86_64", "cpu_model": "Xeon 8275CL", "cores": 8}
 LEVEL = 100.0
 
 

@@ -5,6 +5,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+from tests.unit.gate.documents import measured, sample_set
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.gate.accept import Accepted, Request, accept, write
@@ -12,7 +13,6 @@ from hugepage_qa.gate.acknowledgement import read_acknowledgements
 from hugepage_qa.gate.baseline_store import BaselineStore
 from hugepage_qa.gate.policy import Policy
 from hugepage_qa.gate.samples import SampleSet
-from tests.unit.gate.documents import measured, sample_set
 
 REQUEST = Request("somebody", "because", "10", date(2026, 2, 1))
 

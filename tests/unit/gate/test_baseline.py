@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.unit.gate.documents import MACHINE, measured, sample_set
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.gate.accept import Request, accept, write
@@ -16,7 +17,6 @@ from hugepage_qa.gate.baseline_store import BaselineStore, file_name, read_basel
 from hugepage_qa.gate.policy import Policy
 from hugepage_qa.gate.raw_samples import load_samples, store_samples
 from hugepage_qa.gate.samples import SampleSet
-from tests.unit.gate.documents import MACHINE, measured, sample_set
 
 REQUEST = Request("somebody", "first baseline", "10", date(2026, 2, 1))
 GIT = shutil.which("git") or "git"

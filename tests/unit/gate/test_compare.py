@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.unit.gate.documents import MACHINE, levels_of, measured, rows_of, sample_set, series_of
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.gate.compare import Terms, baseline_from_samples, compare
@@ -15,7 +16,6 @@ from hugepage_qa.gate.policy import MetricPolicy, Policy
 from hugepage_qa.gate.samples import SampleSet
 from hugepage_qa.gate.verdict import Verdict
 from hugepage_qa.schema import find_violation
-from tests.unit.gate.documents import MACHINE, levels_of, measured, rows_of, sample_set, series_of
 
 BASELINE = sample_set(measured(10))
 TERMS = Terms()
@@ -50,7 +50,7 @@ def test_verdict_and_exit_code(change: float, verdict: Verdict, exit_code: int) 
 
 
 def test_rates_are_better_high() -> None:
-    facts = {"unit": "tps", "direction": "higher"}
+    facts: dict[str, Any] = {"unit": "tps", "direction": "higher"}
     baseline = sample_set(measured(10, **facts))
     slower = sample_set(measured(3, -0.03, 2, day=20, **facts))
     assert judge(slower, baseline).verdict is Verdict.REGRESSED
@@ -192,7 +192,7 @@ def test_samples_that_are_in_the_baseline_are_refused() -> None:
 
 
 @pytest.mark.parametrize("facts", [{"unit": "ms"}, {"unit": "x", "direction": "higher"}, {"kind": "count"}])
-def test_another_unit_or_direction_is_refused(facts: dict[str, str]) -> None:
+def test_another_unit_or_direction_is_refused(facts: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="in the baseline"):
         judge(sample_set(measured(3, seed=2, day=20, **facts)))
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.unit.gate.documents import START, sample_set
 
 from hugepage_qa.gate.compare import Terms, baseline_from_samples, compare
 from hugepage_qa.gate.comparison import Comparison
@@ -11,7 +12,6 @@ from hugepage_qa.gate.contrasts import find_contrasts
 from hugepage_qa.gate.policy import Policy
 from hugepage_qa.gate.samples import SampleSet
 from hugepage_qa.gate.verdict import Verdict
-from tests.unit.gate.documents import START, sample_set
 
 ABBA = (0, 1, 1, 0)
 CELLS = ("host=4k,guest=4k", "host=4k,guest=huge", "host=huge,guest=4k", "host=huge,guest=huge")

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.gate.documents import MACHINE, document, measured, series_of
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.gate.input_file import LARGEST_FILE
 from hugepage_qa.gate.sample_format import format_samples, parse_samples, read_samples
-from tests.unit.gate.documents import MACHINE, document, measured, series_of
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -34,6 +34,7 @@ def repeat_block(content: dict[str, Any]) -> None:
 
 
 def repeat_samples(content: dict[str, Any]) -> None:
+    content["series"] = [measured(1)]
     content["series"][0]["blocks"].append({**copy.deepcopy(block(content)), "started": "2026-03-01"})
 
 
@@ -161,6 +162,11 @@ def test_files_of_different_machines_are_not_joined(tmp_path: Path, facts: dict[
     other = write(tmp_path / "other.json", document(measured(1, seed=2, day=5), **facts))
     with pytest.raises(InputError, match="separately"):
         read_samples([one, other])
+
+
+def test_a_coarse_clock_may_show_the_same_samples_twice() -> None:
+    coarse = series_of([[1.1, 1.2, 1.1, 1.3], [1.1, 1.2, 1.1, 1.3], [7.0], [7.0]])
+    assert len(parse_samples(document(coarse), "coarse").series[0].blocks) == 4
 
 
 def test_two_configurations_need_a_reference() -> None:

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.unit.gate.documents import measured, sample_set
 
 from hugepage_qa.gate.block_summary import BlockSummary, summarise
 from hugepage_qa.gate.samples import Samples
 from hugepage_qa.gate.sentinel import disturbed_blocks, subtract_drift
-from tests.unit.gate.documents import measured, sample_set
 
 BLOCK = summarise(sample_set(measured(1)).series[0], 0.01, {}, None).blocks[0]
 

@@ -47,7 +47,6 @@ class Terms:
     looks: tuple[tuple[int, float], ...] = LOOKS
     oldest: timedelta | None = OLDEST_BASELINE
     fewest_blocks: int = FEWEST_BLOCKS
-    notes: tuple[str, ...] = field(default=())
 
 
 def baseline_from_samples(samples: SampleSet, policy: Policy) -> BaselineSet:
@@ -83,7 +82,7 @@ def compare(baseline: BaselineSet, new: SampleSet, terms: Terms) -> Comparison:
         )
     results = _judge(baseline, new, unit, terms)
     verdict, reason = overall_verdict(results)
-    return Comparison(new.suite, baseline.source, new.source, verdict, reason, results, differences, terms.notes)
+    return Comparison(new.suite, baseline.source, new.source, verdict, reason, results, differences, _notes(baseline))
 
 
 def _judge(baseline: BaselineSet, new: SampleSet, unit: Unit, terms: Terms) -> tuple[MetricResult, ...]:
@@ -99,6 +98,11 @@ def _judge(baseline: BaselineSet, new: SampleSet, unit: Unit, terms: Terms) -> t
         doubt=lambda one: doubt(one, series.values(), terms),
     )
     return judge.judge()
+
+
+def _notes(baseline: BaselineSet) -> tuple[str, ...]:
+    unknown = any(block.boot is None for one in baseline.series.values() for block in one.blocks)
+    return (f"the baseline does not say of which boots it is: expected at least {FEWEST_BOOTS}",) if unknown else ()
 
 
 def doubt(baseline: SummarySeries, new: Collection[SummarySeries], terms: Terms) -> tuple[Verdict, str] | None:

@@ -42,9 +42,9 @@ class _Question:
     decision: Decision | None = None
 
     @property
-    def is_tail(self) -> bool:
-        """Whether it is about the tail; tails are a family of their own, so that levels keep their power."""
-        return self.result.estimand in TAILS
+    def family(self) -> tuple[bool, bool]:
+        """What is corrected together for being many: tails, and what is only reported, cost the others no power."""
+        return self.result.estimand in TAILS, self.result.gates
 
 
 @dataclass
@@ -69,8 +69,8 @@ class MetricsJudge:
                 self._disturbed |= {_session(block) for block in found}
         questions = [question for key in self.new for question in self._questions(key)]
         questions += [question for metric in self._metrics() for question in self._contrasts(metric)]
-        for tails in (False, True):
-            chosen = [i for i, one in enumerate(questions) if one.evidence is not None and one.is_tail is tails]
+        for family in {one.family for one in questions}:
+            chosen = [i for i, one in enumerate(questions) if one.evidence is not None and one.family == family]
             decisions = decide([one for i in chosen if (one := questions[i].evidence) is not None], self.looks)
             for i, decision in zip(chosen, decisions, strict=True):
                 questions[i] = replace(questions[i], decision=decision)

@@ -136,11 +136,13 @@ def _decide(evidence: Evidence, made: tuple[Look, ...], looks: Sequence[tuple[in
         return Decision(Verdict.UNDECIDED, _too_little(evidence), more_blocks=1)
     latest = made[-1]
     if latest.alarm and _is_confirmed(evidence, latest, worse=1):
-        return Decision(Verdict.REGRESSED, f"worse, by a look at {_blocks(latest.blocks)}, and confirmed", made)
+        return Decision(Verdict.REGRESSED, f"worse, by {_blocks(latest.blocks)}, and confirmed", made)
     if latest.passes:
         if latest.better and _is_confirmed(evidence, latest, worse=-1):
-            return Decision(Verdict.IMPROVED, "better, and confirmed: offer it as a baseline", made)
-        return Decision(Verdict.PASS, "any worsening is smaller than the margin", made)
+            return Decision(
+                Verdict.IMPROVED, f"better, by {_blocks(latest.blocks)}, and confirmed: offer it as a baseline", made
+            )
+        return Decision(Verdict.PASS, f"any worsening is below the margin, by {_blocks(latest.blocks)}", made)
     return _undecided(evidence, made, looks)
 
 

@@ -7,6 +7,8 @@ AVOCADO = ["avocado-framework>=113", "setuptools<82"]
 TMT = ["tmt>=1.78", "fmf>=1.7"]
 # the statistics of the performance gate; everything else works without them
 GATE = ["numpy>=1.24", "scipy>=1.10"]
+# pictures in the report of the gate
+REPORT = [*GATE, "matplotlib>=3.6"]
 # change points in the history of a metric; never needed for a verdict
 HISTORY = [*GATE, "apache-otava>=0.8"]
 TEST = [
@@ -32,7 +34,8 @@ setup(
         "tmt": TMT,
         "gate": GATE,
         "history": HISTORY,
-        "test": [*AVOCADO, *TMT, *GATE, *TEST],
+        "report": REPORT,
+        "test": [*AVOCADO, *TMT, *REPORT, *TEST],
     },
     entry_points={
         "console_scripts": ["hugepage-qa = hugepage_qa.cli:main"],

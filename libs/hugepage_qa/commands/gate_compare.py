@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -14,8 +16,13 @@ from hugepage_qa.gate.comparison import as_json
 from hugepage_qa.gate.policy import Policy
 from hugepage_qa.gate.sample_format import read_samples
 from hugepage_qa.gate.samples import SampleSet
+from hugepage_qa.machine.durable import write_durably
 from hugepage_qa.report.boot_table import open_console
+from hugepage_qa.report.gate_markdown import render_markdown
+from hugepage_qa.report.gate_page import GatePage, make_page
 from hugepage_qa.report.gate_table import print_comparison
+
+_READABLE = 0o644
 
 
 @click.command(
@@ -33,6 +40,8 @@ from hugepage_qa.report.gate_table import print_comparison
     "--against", multiple=True, type=click.Path(path_type=Path), help="Compare with these samples, not with a baseline."
 )
 @terms_options
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write a report with pictures.")
+@click.option("--markdown", type=click.Path(path_type=Path, dir_okay=False), help="Also write a summary.")
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
 def command(
     samples: tuple[Path, ...],
@@ -43,6 +52,8 @@ def command(
     margin: float | None,
     policy_file: Path | None,
     max_age: int,
+    html: Path | None,
+    markdown: Path | None,
     is_json: bool,
 ) -> None:
     """Compare SAMPLES, all of one side, with the baseline of this machine.
@@ -54,11 +65,27 @@ def command(
     baseline = _baseline(against, baselines, new, policy)
     # whoever names the samples to compare with has chosen their age, too
     comparison = compare(baseline, new, make_terms(policy, subject, allow, None if against else max_age))
+    if markdown is not None:
+        write_durably(markdown, render_markdown(comparison).encode(), mode=_READABLE)
+    if html is not None:
+        page = make_page(comparison, baseline, new, policy)
+        write_durably(html, _html_renderer()(page).encode(), mode=_READABLE)
     if is_json:
         click.echo(json.dumps(as_json(comparison), indent=2, allow_nan=False))
     else:
         print_comparison(open_console(), comparison)
     sys.exit(comparison.exit_code)
+
+
+def _html_renderer() -> Callable[[GatePage], str]:
+    """Return what makes the HTML; it needs matplotlib, which nothing else does. Raises InputError without."""
+    try:
+        renderer: Callable[[GatePage], str] = import_module("hugepage_qa.report.gate_html").render_html
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "matplotlib":
+            raise
+        raise InputError("--html needs matplotlib: install hugepage-qa[report]") from error
+    return renderer
 
 
 def _baseline(against: tuple[Path, ...], baselines: Path, new: SampleSet, policy: Policy) -> BaselineSet:

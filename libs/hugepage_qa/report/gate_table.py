@@ -18,6 +18,18 @@ STYLES = {
     Verdict.BASELINE_STALE: "yellow",
 }
 
+#: the verdict in a sentence, for people who never saw a p value
+MEANINGS = {
+    Verdict.PASS: "Nothing became worse by as much as its margin.",
+    Verdict.IMPROVED: "Something became better, and nothing worse by as much as its margin.",
+    Verdict.REGRESSED: "Something became worse, and further blocks confirm it.",
+    Verdict.UNDECIDED: "The measurements do not suffice to tell.",
+    Verdict.NOT_COMPARABLE: "The two sides are not of the same machine and set-up, so nothing was compared.",
+    Verdict.DISTURBED: "Something else used the machine during the measurement.",
+    Verdict.BASELINE_THIN: "The baseline is too small for a verdict.",
+    Verdict.BASELINE_STALE: "The baseline is too old for a verdict.",
+}
+
 #: characters of the picture of an interval; its ends are three margins from no change
 _PICTURE = 31
 _MARGINS_SHOWN = 3
@@ -68,9 +80,14 @@ def _table(comparison: Comparison) -> Table:
             Text("" if result.change is None else picture(result.change, result.margin)),
             f"{result.baseline_blocks} + {result.new_blocks}",
             f"{result.samples} ({result.effective:.0f})",
-            Text("; ".join([result.reason, *_claim(result), *result.notes])),
+            Text(why(result)),
         )
     return table
+
+
+def why(result: MetricResult) -> str:
+    """Return the reason of a verdict, what a contrast is now, and what else there is to know."""
+    return "; ".join([result.reason, *_claim(result), *result.notes])
 
 
 def percent(share: float) -> str:

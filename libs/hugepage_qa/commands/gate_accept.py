@@ -9,7 +9,7 @@ import click
 from hugepage_qa.commands.gate_options import BASELINES, Share, make_policy
 from hugepage_qa.gate.accept import Request, accept, write
 from hugepage_qa.gate.baseline_store import BaselineStore
-from hugepage_qa.gate.sample_format import read_samples
+from hugepage_qa.gate.sample_files import read_one_machine
 
 
 @click.command(
@@ -45,7 +45,7 @@ def command(
     there in small steps since the oldest baseline of the release, unless somebody answers for the change.
     """
     store = BaselineStore(baselines)
-    new = read_samples(samples)
+    new = read_one_machine(samples)
     policy = make_policy(policy_file, baselines, margin)
     request = Request(by or getpass.getuser(), reason, release, datetime.now(UTC).date(), commit)
     accepted = accept(store, new, request, policy)

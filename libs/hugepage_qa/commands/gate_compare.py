@@ -14,7 +14,7 @@ from hugepage_qa.gate.baseline_store import BaselineStore
 from hugepage_qa.gate.compare import BaselineSet, baseline_from_samples, compare
 from hugepage_qa.gate.comparison import as_json
 from hugepage_qa.gate.policy import Policy
-from hugepage_qa.gate.sample_format import read_samples
+from hugepage_qa.gate.sample_files import read_samples
 from hugepage_qa.gate.samples import SampleSet
 from hugepage_qa.machine.durable import write_durably
 from hugepage_qa.report.boot_table import open_console

@@ -6,7 +6,7 @@ import click
 
 from hugepage_qa.commands.gate_options import Share
 from hugepage_qa.gate.error_rates import Plan, Rates, measure_rates
-from hugepage_qa.gate.sample_format import read_samples
+from hugepage_qa.gate.sample_files import read_one_machine
 from hugepage_qa.report.boot_table import open_console
 from hugepage_qa.report.error_rate_table import print_rates
 
@@ -30,5 +30,5 @@ def command(
     plan = Plan(baseline, new, splits, margin, seed, together)
     found: dict[str, Rates] = {}
     for file in files:
-        found[file.stem] = measure_rates(read_samples([file]), plan)
+        found[file.stem] = measure_rates(read_one_machine([file]), plan)
     print_rates(open_console(), found)

@@ -15,7 +15,8 @@ from hugepage_qa.gate.importers.hyperfine import read_hyperfine
 from hugepage_qa.gate.importers.origin import Origin
 from hugepage_qa.gate.importers.pyperf import read_pyperf
 from hugepage_qa.gate.input_file import read_json
-from hugepage_qa.gate.sample_format import flatten, format_samples, join, parse_samples
+from hugepage_qa.gate.sample_files import join
+from hugepage_qa.gate.sample_format import flatten, format_samples, parse_samples
 from hugepage_qa.gate.samples import SampleSet, Scalar
 from hugepage_qa.machine.durable import write_durably
 

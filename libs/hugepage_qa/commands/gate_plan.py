@@ -20,7 +20,7 @@ from hugepage_qa.gate.plan import (
     useful_runs,
 )
 from hugepage_qa.gate.policy import DEFAULT_MARGIN
-from hugepage_qa.gate.sample_format import read_samples
+from hugepage_qa.gate.sample_files import read_one_machine
 from hugepage_qa.report.boot_table import open_console
 
 _LAYOUTS = ((1, 10), (3, 10), (5, 10), (10, 10), (20, 10), (1, 6000))
@@ -76,7 +76,7 @@ def _pilots(
         if between is None or within is None:
             raise InputError("expected a pilot, or --between and --within, or --study")
         return {"given": Pilot(between, within, block_cost, run_cost)}
-    samples = read_samples(files)
+    samples = read_one_machine(files)
     series = summarise_set(samples, {one.metric: DEFAULT_MARGIN for one in samples}).values()
     found = {one.name: pilot_from(one, block_cost, run_cost) for one in series if len(one.blocks) >= _FEWEST_BLOCKS}
     if not found:

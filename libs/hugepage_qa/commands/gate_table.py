@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from hugepage_qa.gate.classic_table import classic_table
-from hugepage_qa.gate.sample_format import read_samples
+from hugepage_qa.gate.sample_files import read_samples
 from hugepage_qa.report.boot_table import open_console
 from hugepage_qa.report.classic_table import print_classic_table
 

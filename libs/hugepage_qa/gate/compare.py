@@ -31,6 +31,7 @@ class BaselineSet:
     subject: Mapping[str, Scalar]
     series: Mapping[tuple[str, str], SummarySeries]
     family: Family
+    mixed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,8 @@ class Terms:
 def baseline_from_samples(samples: SampleSet, policy: Policy) -> BaselineSet:
     """Return ``samples`` as a baseline."""
     series = summarise_set(samples, margins(samples, policy))
-    return BaselineSet(
-        samples.source, samples.environment, samples.subject, series, learn_family(list(series.values()))
-    )
+    family = learn_family(list(series.values()))
+    return BaselineSet(samples.source, samples.environment, samples.subject, series, family, samples.mixed)
 
 
 def margins(samples: SampleSet, policy: Policy) -> dict[str, float]:
@@ -64,7 +64,7 @@ def margins(samples: SampleSet, policy: Policy) -> dict[str, float]:
 
 def compare(baseline: BaselineSet, new: SampleSet, terms: Terms) -> Comparison:
     """Return the verdict on ``new``. Raises InputError for samples that contradict the baseline or are part of it."""
-    machine = environment_differences(baseline.environment, new.environment, terms.subject)
+    machine = _machine_differences(baseline, new, terms.subject)
     expected, confounds = subject_differences(baseline.subject, new.subject, terms.subject, terms.allowed)
     differences = (*machine, *expected, *confounds)
     for series in new:
@@ -83,6 +83,16 @@ def compare(baseline: BaselineSet, new: SampleSet, terms: Terms) -> Comparison:
     results = _judge(baseline, new, unit, terms)
     verdict, reason = overall_verdict(results)
     return Comparison(new.suite, baseline.source, new.source, verdict, reason, results, differences, _notes(baseline))
+
+
+def _machine_differences(baseline: BaselineSet, new: SampleSet, subject: str | None) -> list[Difference]:
+    """Return what differs between the machines, and what is not the same in all files of a side."""
+    found = environment_differences(baseline.environment, new.environment, subject)
+    mixed = sorted((baseline.mixed | new.mixed) - {one.key for one in found if one.kind == "hard"})
+    values = [
+        ["several" if key in side.mixed else side.environment.get(key) for side in (baseline, new)] for key in mixed
+    ]
+    return found + [Difference(key, "hard", *pair) for key, pair in zip(mixed, values, strict=True)]
 
 
 def _judge(baseline: BaselineSet, new: SampleSet, unit: Unit, terms: Terms) -> tuple[MetricResult, ...]:

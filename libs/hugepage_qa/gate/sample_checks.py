@@ -68,22 +68,17 @@ def _check_direction(series: Series, source: str) -> None:
 
 
 def _check_blocks(series: Series, source: str) -> None:
-    places: set[object] = set()
-    contents: set[str] = set()
+    seen: set[object] = set()
     for block in series.blocks:
-        place = _place(block)
-        content = digest(block.samples) if is_telling(block.samples) else None
-        if place in places or content in contents:
+        content = digest(block.samples)
+        # samples of a coarse clock may agree by chance, but not at the same place
+        mark = content if is_telling(block.samples) else (content, _place(block))
+        if mark in seen:
             raise InputError(f"{source}: {series.name}: block {block.order} is there twice; expected every block once")
-        places.add(place)
-        if content is not None:
-            contents.add(content)
+        seen.add(mark)
 
 
 def _place(block: Block) -> object:
-    """Return what no two blocks of a series share; without a time or session, nothing is known."""
-    if block.started is None and block.session is None:
-        return block.order, block.host, block.boot
     return block.started, block.session, block.order, block.host, block.boot
 
 

@@ -1,18 +1,14 @@
-"""The neutral sample format (``schemas/samples.json``): read and checked, joined, written."""
+"""The neutral sample format (``schemas/samples.json``): checked and written."""
 
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.gate.environment import hard_keys
-from hugepage_qa.gate.input_file import check_document, read_json
+from hugepage_qa.gate.input_file import check_document
 from hugepage_qa.gate.sample_checks import check_series
 from hugepage_qa.gate.samples import Block, Direction, Kind, Samples, SampleSet, Scalar, Series
 
@@ -20,14 +16,6 @@ FORMAT = "hugepage-qa samples"
 VERSION = 1
 
 _PER_SERIES = ("metric", "unit", "direction", "kind", "configuration", "blocks")
-
-
-def read_samples(paths: Sequence[Path]) -> SampleSet:
-    """Return the samples in all files of one side of a comparison, such as one file per session.
-
-    Raises InputError, which names the file, for anything that the format or common sense forbids.
-    """
-    return join(parse_samples(read_json(path), str(path)) for path in paths)
 
 
 def parse_samples(document: Any, source: str) -> SampleSet:
@@ -46,29 +34,6 @@ def parse_samples(document: Any, source: str) -> SampleSet:
         series=series,
         reference=_reference(document.get("reference"), series, source),
     )
-
-
-def join(sets: Iterable[SampleSet]) -> SampleSet:
-    """Return one set with the blocks of all. Raises InputError when they are not of one machine and one subject."""
-    first, *others = sets
-    for other in others:
-        for what in ("suite", "environment", "subject", "reference"):
-            if (one := _stable(first, what)) != (two := _stable(other, what)):
-                raise InputError(f"{other.source}: {what} {two}, but {first.source} has {one}; compare them separately")
-    if not others:
-        return first
-    joined: dict[tuple[str, str], list[Series]] = defaultdict(list)
-    for series in (series for one in (first, *others) for series in _with_hosts(one)):
-        joined[series.key].append(series)
-    result = tuple(
-        replace(several[0], blocks=tuple(block for series in several for block in series.blocks))
-        for several in joined.values()
-    )
-    for several in joined.values():
-        if len({(one.unit, one.direction, one.kind) for one in several}) > 1:
-            raise InputError(f"{several[0].name}: expected one unit, direction and kind in all files")
-    check_series(result, first.source)
-    return replace(first, series=tuple(_in_time(one) for one in result))
 
 
 def format_samples(samples: SampleSet) -> str:
@@ -182,29 +147,6 @@ def _reference(reference: str | None, series: Sequence[Series], source: str) -> 
     if reference is not None and reference not in configurations:
         raise InputError(f"{source}: reference {reference!r} is none of the configurations {', '.join(configurations)}")
     return reference
-
-
-def _stable(samples: SampleSet, what: str) -> Any:
-    """Return what must agree between files of one side; soft keys may differ."""
-    return hard_keys(samples.environment) if what == "environment" else getattr(samples, what)
-
-
-def _with_hosts(samples: SampleSet) -> list[Series]:
-    """Return the series with the file's host name in each block: joined, the files have no common one."""
-    host = samples.environment.get("hostname")
-    if host is None:
-        return list(samples)
-    return [
-        replace(one, blocks=tuple(replace(block, host=block.host or str(host)) for block in one.blocks))
-        for one in samples
-    ]
-
-
-_LONG_AGO = datetime.min.replace(tzinfo=UTC)
-
-
-def _in_time(series: Series) -> Series:
-    return replace(series, blocks=tuple(sorted(series.blocks, key=lambda one: (one.started or _LONG_AGO, one.order))))
 
 
 def _series_document(series: Series) -> dict[str, Any]:

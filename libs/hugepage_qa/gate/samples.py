@@ -1,7 +1,7 @@
 """One measurement in memory: series of blocks of samples, and the machine and programs that they come from."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
@@ -77,7 +77,8 @@ class SampleSet:
     """What one side of a comparison consists of.
 
     ``environment`` says on what machine, ``subject`` which programs were judged; nested keys are joined by dots.
-    ``reference`` is the configuration that the others are set against.
+    ``reference`` is the configuration that the others are set against. ``mixed`` are hard facts that are not the same
+    in all files.
     """
 
     source: str
@@ -85,7 +86,8 @@ class SampleSet:
     environment: Mapping[str, Scalar]
     subject: Mapping[str, Scalar]
     series: tuple[Series, ...]
-    reference: str | None = field(default=None)
+    reference: str | None = None
+    mixed: frozenset[str] = frozenset()
 
     def __iter__(self) -> Iterator[Series]:
         """Yield the series."""

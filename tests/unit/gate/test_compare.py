@@ -66,6 +66,15 @@ def test_another_machine_is_never_compared(key: str) -> None:
         assert not comparison.results
 
 
+def test_several_machines_on_one_side_are_never_compared() -> None:
+    for baseline, new in ((BASELINE, new_samples()), (new_samples(blocks=10), sample_set(measured(3, seed=3, day=40)))):
+        mixed = frozenset({"cpu_model"})
+        for sides in ((replace(baseline, mixed=mixed), new), (baseline, replace(new, mixed=mixed))):
+            comparison = judge(sides[1], sides[0])
+            assert comparison.verdict is Verdict.NOT_COMPARABLE
+            assert "several" in comparison.reason
+
+
 def test_what_is_soft_may_differ_and_is_shown() -> None:
     environment = {**MACHINE, "uptime": 7, "host": {"bios": "2"}}
     comparison = judge(new_samples(environment=environment))

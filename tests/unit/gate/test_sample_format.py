@@ -13,7 +13,8 @@ from tests.unit.gate.documents import MACHINE, document, measured, series_of
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.gate.input_file import LARGEST_FILE
-from hugepage_qa.gate.sample_format import format_samples, parse_samples, read_samples
+from hugepage_qa.gate.sample_files import read_one_machine, read_samples
+from hugepage_qa.gate.sample_format import format_samples, parse_samples
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -156,12 +157,21 @@ def test_files_of_several_sessions_are_joined_in_time(tmp_path: Path) -> None:
     assert samples.hosts == {"a", "b"}
 
 
-@pytest.mark.parametrize("facts", [{"environment": {**MACHINE, "cpu_model": "z15"}}, {"subject": {"kernel": "6.13"}}])
-def test_files_of_different_machines_are_not_joined(tmp_path: Path, facts: dict[str, Any]) -> None:
+def test_files_about_different_subjects_are_not_joined(tmp_path: Path) -> None:
     one = write(tmp_path / "one.json", document(measured(1)))
-    other = write(tmp_path / "other.json", document(measured(1, seed=2, day=5), **facts))
+    other = write(tmp_path / "other.json", document(measured(1, seed=2, day=5), subject={"kernel": "6.13"}))
     with pytest.raises(InputError, match="separately"):
         read_samples([one, other])
+
+
+def test_files_of_different_machines_are_mixed(tmp_path: Path) -> None:
+    one = write(tmp_path / "one.json", document(measured(1)))
+    other = write(
+        tmp_path / "other.json", document(measured(1, seed=2, day=5), environment={**MACHINE, "cpu_model": "z15"})
+    )
+    assert read_samples([one, other]).mixed == {"cpu_model"}
+    with pytest.raises(InputError, match="cpu_model differ"):
+        read_one_machine([one, other])
 
 
 def test_a_coarse_clock_may_show_the_same_samples_twice() -> None:

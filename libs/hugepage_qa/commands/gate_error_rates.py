@@ -14,7 +14,7 @@ from hugepage_qa.report.error_rate_table import print_rates
 @click.command(name="error-rates", epilog="Example: hugepage-qa gate error-rates history.json --baseline 10 --new 3")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--baseline", type=click.IntRange(2), default=10, show_default=True, help="Blocks in each baseline.")
-@click.option("--new", type=click.IntRange(1, 6), default=3, show_default=True, help="New blocks in each comparison.")
+@click.option("--new", type=click.IntRange(1, 5), default=3, show_default=True, help="New blocks in each comparison.")
 @click.option("--splits", type=click.IntRange(1), default=20, show_default=True, help="Splits of each series.")
 @click.option("--margin", type=Share(), default="1%", show_default=True)
 @click.option("--together", is_flag=True, help="All metrics of a file are one comparison in which one has changed.")

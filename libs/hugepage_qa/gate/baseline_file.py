@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date, datetime
+from functools import cached_property
 from typing import Any
 
 from hugepage_qa.errors import InputError
@@ -27,6 +28,8 @@ VERSION = 1
 #: digits of a number that are kept; more would only make lines longer
 _DIGITS = 9
 _SEAL_LENGTH = 16
+
+_ENCODER = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
 @dataclass(frozen=True)
@@ -74,15 +77,20 @@ class Baseline:
         """Return the name of ``block`` in acceptances."""
         return _seal(self.home, _block_document(block))
 
-    @property
+    @cached_property
     def home(self) -> str:
         """The head as the seals of lines take it in."""
-        return json.dumps(self.head, sort_keys=True)
+        return _line(self.head)
+
+    @cached_property
+    def seals(self) -> tuple[str, ...]:
+        """The names of all blocks in acceptances, in the order of the blocks."""
+        return tuple(map(self.seal_of, self.series.blocks))
 
     def blocks_of(self, acceptances: Sequence[Acceptance]) -> tuple[BlockSummary, ...]:
         """Return the blocks that ``acceptances`` took in."""
         wanted = {seal for one in acceptances for seal in one.blocks}
-        return tuple(block for block in self.series.blocks if self.seal_of(block) in wanted)
+        return tuple(block for block, seal in zip(self.series.blocks, self.seals, strict=True) if seal in wanted)
 
     @property
     def current_acceptances(self) -> tuple[Acceptance, ...]:
@@ -123,7 +131,7 @@ def parse_baseline(text: str, source: object) -> Baseline:
     head = {key: value for key, value in document.items() if key not in _AROUND_HEAD}
     if document["seal"] != _seal("", head) or head["env_id"] != env_id(head["environment"]):
         raise InputError(f"{source}: its head was edited by hand; restore it from git, or accept a new baseline")
-    home = json.dumps(head, sort_keys=True)
+    home = _line(head)
     for line in (*lists["blocks"], *lists["accepted"]):
         if not isinstance(line, dict) or line.pop("seal", None) != _seal(home, line):
             raise InputError(f"{source}: a line was edited by hand; restore it from git, or accept a new baseline")
@@ -163,7 +171,7 @@ def _baseline(head: Mapping[str, Any], lists: Mapping[str, list[dict[str, Any]]]
 
 def _checked(baseline: Baseline, source: object) -> Baseline:
     accepted = [seal for one in baseline.acceptances for seal in one.blocks]
-    present = [baseline.seal_of(block) for block in baseline.series.blocks]
+    present = baseline.seals
     if len(set(present)) < len(present):
         raise InputError(f"{source}: a block is there twice; restore the file from git")
     if sorted(accepted) != sorted(present):
@@ -201,7 +209,7 @@ def _seal(home: str, document: Mapping[str, Any]) -> str:
 
 
 def _line(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return _ENCODER.encode(value)
 
 
 def _lines(documents: Sequence[Mapping[str, Any]]) -> str:

@@ -15,7 +15,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.gate.block_summary import SummarySeries, summarise
 from hugepage_qa.gate.evidence import Family, learn_family, level_evidence, tail_evidence
 from hugepage_qa.gate.injection import Injection, injections
-from hugepage_qa.gate.looks import LOOKS, Evidence, decide
+from hugepage_qa.gate.looks import Evidence, decide
 from hugepage_qa.gate.policy import DEFAULT_TAIL_MARGIN
 from hugepage_qa.gate.prior import Prior
 from hugepage_qa.gate.replicates import Unit
@@ -26,8 +26,6 @@ from hugepage_qa.gate.verdict import Verdict
 #: what nothing was injected into
 UNCHANGED = "A/A"
 
-#: new blocks that are measured at most: what all looks take, and one to confirm
-MOST_NEW = LOOKS[-1][0] + 1
 _FEWEST_BASELINE = 2
 
 

@@ -6,7 +6,8 @@ from datetime import datetime
 
 import numpy as np
 
-from hugepage_qa.gate.location import effective_size, location, outlier_rate, spread
+from hugepage_qa.errors import InputError
+from hugepage_qa.gate.location import clip_outliers, effective_size, location, middle_and_spread, outlier_rate
 from hugepage_qa.gate.sample_checks import digest
 from hugepage_qa.gate.samples import Block, Direction, Kind, SampleSet, Scalar, Series
 from hugepage_qa.gate.steady_state import SteadyState, find_steady_state
@@ -80,24 +81,28 @@ def summarise_set(samples: SampleSet, margins: Mapping[str, float]) -> dict[tupl
 
 
 def summarise(series: Series, margin: float, subject: Mapping[str, Scalar], host: str | None) -> SummarySeries:
-    """Return ``series`` in numbers, without the blocks that warmed up; blocks that name no host ran on ``host``."""
+    """Return ``series`` in numbers, without the blocks that warmed up; blocks that name no host ran on ``host``.
+
+    Raises InputError for a measured block whose location is 0: it has no ratio to any other.
+    """
     worse = -1 if series.direction is Direction.HIGHER else 1
-    blocks = [block for block in series.blocks if not block.warmup]
-    return SummarySeries(
-        series.metric,
-        series.unit,
-        series.direction,
-        series.kind,
-        series.configuration,
-        tuple(_summarise_block(block, series.kind, margin, worse, subject, host) for block in blocks),
+    blocks = tuple(
+        _summarise_block(block, series.kind, margin, worse, subject, host)
+        for block in series.blocks
+        if not block.warmup
     )
+    if series.kind is Kind.MEASURED and any(block.location <= 0 for block in blocks):
+        raise InputError(f"{series.name}: most samples of a block are 0; expected values above 0, or the kind count")
+    return SummarySeries(series.metric, series.unit, series.direction, series.kind, series.configuration, blocks)
 
 
 def _summarise_block(
     block: Block, kind: Kind, margin: float, worse: int, subject: Mapping[str, Scalar], host: str | None
 ) -> BlockSummary:
-    steady = find_steady_state(block.samples, margin) if kind is Kind.MEASURED else SteadyState()
+    clipped = clip_outliers(block.samples)
+    steady = find_steady_state(clipped, margin) if kind is Kind.MEASURED else SteadyState()
     samples = block.samples[steady.start :]
+    middle, sigma = middle_and_spread(samples)
     has_tail = len(samples) >= FEWEST_FOR_TAIL
     return BlockSummary(
         order=block.order,
@@ -107,11 +112,11 @@ def _summarise_block(
         host=block.host or host,
         sentinel=block.sentinel,
         samples=len(samples),
-        effective=effective_size(samples),
-        location=float(np.median(samples)) if kind is Kind.COUNT else location(samples),
-        spread=spread(samples),
+        effective=effective_size(clipped[steady.start :]),
+        location=middle if kind is Kind.COUNT else location(samples),
+        spread=sigma,
         tail=float(np.percentile(samples, _WORSE_PERCENT[worse])) if has_tail else None,
-        outlier_rate=outlier_rate(samples, worse) if has_tail else None,
+        outlier_rate=outlier_rate(samples, middle, sigma, worse) if has_tail else None,
         steady_from=steady.start,
         is_steady=steady.is_steady,
         sha256=digest(block.samples),

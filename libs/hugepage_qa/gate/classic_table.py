@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri
 
-from hugepage_qa.gate.location import effective_size
+from hugepage_qa.gate.location import clip_outliers, effective_size
 from hugepage_qa.gate.samples import Samples
 
 CONFIDENCE = 0.9999
@@ -47,7 +47,7 @@ def classic_table(blocks: Sequence[Samples]) -> ClassicTable:
     count = len(samples)
     mean = float(samples.mean())
     deviation = float(samples.std(ddof=1)) if count > 1 else 0.0
-    effective = sum(effective_size(block) for block in blocks)
+    effective = sum(effective_size(clip_outliers(block)) for block in blocks)
     reach = float(ndtri(1 - (1 - CONFIDENCE) / 2)) * deviation
     far = np.abs(samples - mean)
     edges, histogram = _histogram(samples, mean, deviation)

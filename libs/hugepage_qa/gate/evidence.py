@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hugepage_qa.errors import InputError
 from hugepage_qa.gate.block_summary import BlockSummary, SummarySeries
 from hugepage_qa.gate.contrasts import Contrast, contrast_values
 from hugepage_qa.gate.location import ENOUGH_FOR_MEDIAN
@@ -48,7 +47,7 @@ def learn_family(baselines: Sequence[SummarySeries]) -> Family:
 
 
 def level_evidence(baseline: SummarySeries, new: SummarySeries, unit: Unit, margin: float, prior: Prior) -> Evidence:
-    """Return the evidence on the level: locations as logarithms. Raises InputError for one that is 0."""
+    """Return the evidence on the level: locations as logarithms."""
     values = tuple(_logs(one, [block.location for block in one.blocks]) for one in (baseline, new))
     corrected = subtract_drift(baseline.blocks, new.blocks, (values[0], values[1]))
     keys = [replicate_keys(one.blocks, unit) for one in (baseline, new)]
@@ -115,8 +114,6 @@ def _fit(values: Sequence[Samples]) -> Prior:
 def _logs(series: SummarySeries, values: Sequence[float]) -> Samples:
     """Return logarithms with the sign that makes + worse."""
     numbers = np.array(values, dtype=np.float64)
-    if (numbers <= 0).any():
-        raise InputError(f"{series.name}: most samples of a block are 0; expected values above 0, or the kind count")
     return series.worse * np.log(numbers)
 
 

@@ -26,13 +26,8 @@ def location(samples: Samples) -> float:
     return float(np.median(np.sqrt(samples[first] * samples[second])))
 
 
-def spread(samples: Samples) -> float:
-    """Return the standard deviation of ``samples`` around their median, by MAD: outliers do not count."""
-    return middle_and_spread(samples)[1]
-
-
 def middle_and_spread(samples: Samples) -> tuple[float, float]:
-    """Return the median of ``samples`` and their standard deviation by MAD."""
+    """Return the median of ``samples`` and their standard deviation around it, by MAD: outliers count for neither."""
     middle = float(np.median(samples))
     return middle, MAD_TO_SIGMA * float(np.median(np.abs(samples - middle)))
 
@@ -43,9 +38,8 @@ def clip_outliers(samples: Samples) -> Samples:
     return np.clip(samples, middle - OUTLIER_SIGMAS * sigma, middle + OUTLIER_SIGMAS * sigma) if sigma > 0 else samples
 
 
-def outlier_rate(samples: Samples, worse: int) -> float:
-    """Return the share of samples beyond median + 10 sigma (by MAD), on the worse side: +1 above, -1 below."""
-    middle, sigma = middle_and_spread(samples)
+def outlier_rate(samples: Samples, middle: float, sigma: float, worse: int) -> float:
+    """Return the share of samples beyond ``middle`` + 10 ``sigma`` on the worse side: +1 above, -1 below."""
     return float(np.mean(worse * (samples - middle) > OUTLIER_SIGMAS * sigma)) if sigma > 0 else 0.0
 
 
@@ -53,12 +47,13 @@ def effective_size(samples: Samples) -> float:
     """Return how many independent samples tell as much about the mean as these, which come one after another.
 
     n over the integrated autocorrelation time, summed over pairs of lags as long as a pair is positive and no larger
-    than the one before (Geyer 1992, initial monotone sequence). Between 1 and n.
+    than the one before (Geyer 1992, initial monotone sequence). Between 1 and n. Outliers hide how the others hang
+    together: clip them first.
     """
     count = len(samples)
     if count < ENOUGH_FOR_MEDIAN or (samples == samples[0]).all():
         return float(count)
-    correlation = _autocorrelation(clip_outliers(samples))
+    correlation = _autocorrelation(samples)
     pairs = correlation[: count // 2 * 2].reshape(-1, 2).sum(axis=1)
     negative = np.flatnonzero(pairs <= 0)
     kept = np.minimum.accumulate(pairs[: negative[0]] if len(negative) else pairs)

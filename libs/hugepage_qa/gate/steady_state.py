@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hugepage_qa.gate.location import clip_outliers, effective_size
+from hugepage_qa.gate.location import effective_size
 from hugepage_qa.gate.samples import Samples
 
 #: fewer samples do not show whether a run is steady
@@ -35,7 +35,7 @@ class SteadyState:
 
 
 def find_steady_state(samples: Samples, margin: float) -> SteadyState:
-    """Return where ``samples`` become steady; levels that differ by less than ``margin`` (a share) are one level."""
+    """Return where ``samples``, without outliers, become steady; less than ``margin`` (a share) is no difference."""
     count = len(samples)
     if count < FEWEST_SAMPLES:
         return SteadyState()
@@ -50,12 +50,12 @@ def find_steady_state(samples: Samples, margin: float) -> SteadyState:
 
 def find_changes(samples: Samples, margin: float) -> list[int]:
     """Return the places, in order, at which the level of ``samples`` changes by more than ``margin`` (a share)."""
-    clipped, least = clip_outliers(samples), margin * float(np.median(samples))
+    least = margin * float(np.median(samples))
     changes: list[int] = []
     stretches = [(0, len(samples))]
     while stretches and len(changes) < _MOST_SPLITS:
         start, end = stretches.pop(0)
-        split = _split(clipped[start:end], least)
+        split = _split(samples[start:end], least)
         if split is not None:
             changes.append(start + split)
             stretches += [(start, start + split), (start + split, end)]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hugepage_qa.gate.location import effective_size, location, outlier_rate, spread
+from hugepage_qa.gate.location import effective_size, location, middle_and_spread, outlier_rate
 
 
 def test_many_samples_have_a_median_and_few_a_hodges_lehmann_estimate() -> None:
@@ -28,15 +28,15 @@ def test_units_do_not_matter() -> None:
 
 def test_spread_is_a_standard_deviation_without_outliers() -> None:
     samples = np.random.default_rng(1).normal(10, 2, 20_000)
-    assert spread(samples) == pytest.approx(2, rel=0.03)
-    assert spread(np.append(samples, [1e6] * 100)) == pytest.approx(2, rel=0.03)
+    assert middle_and_spread(samples) == pytest.approx((10, 2), rel=0.03)
+    assert middle_and_spread(np.append(samples, [1e6] * 100)) == pytest.approx((10, 2), rel=0.03)
 
 
 def test_outliers_are_counted_on_the_worse_side_only() -> None:
     samples = np.append(np.random.default_rng(1).normal(10, 0.1, 990), [20.0] * 10)
-    assert outlier_rate(samples, 1) == pytest.approx(0.01)
-    assert outlier_rate(samples, -1) == 0
-    assert outlier_rate(np.ones(50), 1) == 0
+    assert outlier_rate(samples, *middle_and_spread(samples), 1) == pytest.approx(0.01)
+    assert outlier_rate(samples, *middle_and_spread(samples), -1) == 0
+    assert outlier_rate(np.ones(50), 1.0, 0.0, 1) == 0
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])

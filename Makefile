@@ -41,6 +41,7 @@ lint: setup
 bench: setup
 	@$(BIN)/python ci/bench.py
 	@$(BIN)/python ci/bench_ps.py
+	@$(BIN)/python ci/bench_gate.py
 
 clean:
 	rm -rf .venv .cache build .mypy_cache .ruff_cache .pytest_cache .hypothesis libs/hugepage_qa.egg-info

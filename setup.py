@@ -5,6 +5,12 @@ from setuptools import find_packages, setup
 # avocado-framework 113 imports pkg_resources, which setuptools 82 removed (avocado issue 6271)
 AVOCADO = ["avocado-framework>=113", "setuptools<82"]
 TMT = ["tmt>=1.78", "fmf>=1.7"]
+# the statistics of the performance gate; everything else works without them
+GATE = ["numpy>=1.24", "scipy>=1.10"]
+# pictures in the report of the gate
+REPORT = [*GATE, "matplotlib>=3.6"]
+# change points in the history of a metric; never needed for a verdict
+HISTORY = [*GATE, "apache-otava>=0.8"]
 TEST = [
     "pytest>=8",
     "ruff>=0.5",
@@ -23,7 +29,14 @@ setup(
     package_data={"hugepage_qa": ["**/*.yaml", "**/*.sh", "**/*.json", "**/*.c", "**/*.service", "py.typed"]},
     python_requires=">=3.11",
     install_requires=["click>=8.1", "rich>=13", "PyYAML>=6", "jsonschema>=4.20", "hypothesis>=6.100"],
-    extras_require={"avocado": AVOCADO, "tmt": TMT, "test": [*AVOCADO, *TMT, *TEST]},
+    extras_require={
+        "avocado": AVOCADO,
+        "tmt": TMT,
+        "gate": GATE,
+        "history": HISTORY,
+        "report": REPORT,
+        "test": [*AVOCADO, *TMT, *REPORT, *TEST],
+    },
     entry_points={
         "console_scripts": ["hugepage-qa = hugepage_qa.cli:main"],
         # provision how: lab, and its schema; tmt imports them at every start

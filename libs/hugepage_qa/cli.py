@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, str] = {
     "ps": "hugepage_qa.commands.ps:ps",
     "state": "hugepage_qa.commands.state:state",
     "lab": "hugepage_qa.commands.lab:lab",
+    "gate": "hugepage_qa.commands.gate:gate",
 }
 
 

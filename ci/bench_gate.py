@@ -1,0 +1,93 @@
+"""How fast the gate is, and how much memory it takes: a large comparison, and a search of many stored blocks."""
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from hugepage_qa.gate.accept import Request, accept, write
+from hugepage_qa.gate.baseline_store import BaselineStore
+from hugepage_qa.gate.policy import Policy
+from hugepage_qa.gate.sample_format import format_samples
+from hugepage_qa.gate.samples import Block, Direction, Kind, SampleSet, Series
+from hugepage_qa.sizes import KIB, MIB
+
+METRICS = 100
+SAMPLES = 37_000
+BLOCKS = 20
+NEW_BLOCKS = 5
+STORED_BLOCKS = 100_000
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+REQUEST = Request("bench", "bench", "bench", date(2026, 1, 1))
+
+
+def main() -> int:
+    """Run both and print their figures."""
+    with TemporaryDirectory() as directory:
+        print_comparison(Path(directory))
+        print_search(Path(directory))
+    return 0
+
+
+def print_comparison(directory: Path) -> None:
+    """Compare 100 metrics of 37,000 samples with a baseline of 20 blocks, as a command: start of Python included."""
+    random = np.random.default_rng(1)
+    store = BaselineStore(directory / "baselines")
+    baseline = sample_set(random, METRICS, BLOCKS, 100, START)
+    list(write(store, accept(store, baseline, REQUEST, Policy()), baseline, REQUEST, None))
+    new = sample_set(random, METRICS, NEW_BLOCKS, SAMPLES // NEW_BLOCKS, START + timedelta(days=BLOCKS))
+    samples = directory / "new.json"
+    samples.write_text(format_samples(new), encoding="utf-8")
+    program = str(Path(sys.executable).with_name("hugepage-qa"))
+    command = [program, "gate", "compare", str(samples), "--baselines", str(directory / "baselines"), "--json"]
+    started = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    seconds = time.monotonic() - started
+    # on Linux ru_maxrss is in KiB; the children are this one
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * KIB
+    judged = len(json.loads(done.stdout)["results"])
+    print(
+        f"compare {METRICS} metrics x {SAMPLES} samples ({samples.stat().st_size / MIB:.0f} MiB) with {BLOCKS} blocks: "
+        f"{seconds:.1f} s, {peak / MIB:.0f} MiB, {judged} results (target: under 5 s and 500 MB)"
+    )
+
+
+def print_search(directory: Path) -> None:
+    """Search 100,000 stored blocks for one metric."""
+    random = np.random.default_rng(2)
+    store = BaselineStore(directory / "many")
+    for machine in range(STORED_BLOCKS // (METRICS * BLOCKS)):
+        samples = sample_set(random, METRICS, BLOCKS, 10, START)
+        samples = replace(samples, environment={**samples.environment, "cores": machine})
+        list(write(store, accept(store, samples, REQUEST, Policy()), samples, REQUEST, None))
+    started = time.monotonic()
+    found = sum(len(one.series.blocks) for _, one in store.search("metric007"))
+    seconds = time.monotonic() - started
+    started = time.monotonic()
+    everything = sum(len(one.series.blocks) for _, one in store.search(""))
+    print(
+        f"search {everything} stored blocks: {seconds:.2f} s for one metric ({found} blocks), "
+        f"{time.monotonic() - started:.2f} s to read and check all (target: under 2 s)"
+    )
+
+
+def sample_set(random: np.random.Generator, metrics: int, blocks: int, samples: int, start: datetime) -> SampleSet:
+    """Return noise around 100 s, a block per day."""
+    series = []
+    for number in range(metrics):
+        values = random.normal(100, 1, (blocks, samples))
+        days = tuple(Block(row, 0, start + timedelta(days=day), f"{start}{day}") for day, row in enumerate(values))
+        series.append(Series(f"metric{number:03}", "s", Direction.LOWER, Kind.MEASURED, "", days))
+    return SampleSet("bench", "bench", {"arch": "x86_64", "cpu_model": "bench"}, {}, tuple(series))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

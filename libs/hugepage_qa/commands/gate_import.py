@@ -1,0 +1,119 @@
+"""``hugepage-qa gate import``: what benchmark programs print, in the neutral format."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.gate.importers.csv_table import CsvDefaults, read_csv
+from hugepage_qa.gate.importers.go_benchmark import read_go_benchmark
+from hugepage_qa.gate.importers.hyperfine import read_hyperfine
+from hugepage_qa.gate.importers.origin import Origin
+from hugepage_qa.gate.importers.pyperf import read_pyperf
+from hugepage_qa.gate.input_file import read_json
+from hugepage_qa.gate.sample_files import join
+from hugepage_qa.gate.sample_format import flatten, format_samples, parse_samples
+from hugepage_qa.gate.samples import SampleSet, Scalar
+from hugepage_qa.machine.durable import write_durably
+
+_READABLE = 0o644
+
+
+@click.command(
+    name="import",
+    epilog="Example: hugepage-qa gate import csv runs.csv --environment machine.json --output samples.json",
+)
+@click.argument("form", metavar="FORMAT", type=click.Choice(("csv", "pyperf", "hyperfine", "go")))
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--environment",
+    "environment_file",
+    type=click.Path(path_type=Path),
+    help="JSON file with the facts of the machine.",
+)
+@click.option("--fact", "facts", multiple=True, metavar="KEY=VALUE", help="One fact of the machine; repeatable.")
+@click.option(
+    "--subject", "subjects", multiple=True, metavar="KEY=VALUE", help="One fact of what is judged; repeatable."
+)
+@click.option("--suite", default="default", show_default=True)
+@click.option("--configuration", default="", help="Such as thp or shp, where the file does not say it.")
+@click.option("--reference", help="CSV: the configuration that the others are set against.")
+@click.option("--metric", default="value", show_default=True, help="CSV: where no column says it.")
+@click.option("--unit", default="s", show_default=True, help="CSV: where no column says it.")
+@click.option(
+    "--direction", type=click.Choice(("lower", "higher")), default="lower", show_default=True, help="CSV: likewise."
+)
+@click.option("--block-per-process", is_flag=True, help="pyperf: every process is a block, not every file.")
+@click.option("--output", type=click.Path(path_type=Path), help="Default: standard output.")
+def command(
+    form: str,
+    files: tuple[Path, ...],
+    environment_file: Path | None,
+    facts: tuple[str, ...],
+    subjects: tuple[str, ...],
+    suite: str,
+    configuration: str,
+    reference: str | None,
+    metric: str,
+    unit: str,
+    direction: str,
+    block_per_process: bool,
+    output: Path | None,
+) -> None:
+    """Turn FILES of one FORMAT (csv, pyperf, hyperfine, go) into samples in the neutral format.
+
+    A file of pyperf, hyperfine or Go is one session, and thus one block. CSV has one sample per line; the columns are
+    value and any of metric, configuration, unit, direction, kind, block, started, session, boot, host, order,
+    sentinel, warmup.
+    """
+    environment = {**_facts_in(environment_file), **_pairs("--fact", facts)}
+    origin = Origin(suite, environment, _pairs("--subject", subjects), configuration)
+    defaults = CsvDefaults(metric, unit, direction, reference)
+    readers: dict[str, Callable[[Path], SampleSet]] = {
+        "csv": lambda path: read_csv(path, origin, defaults),
+        "pyperf": lambda path: read_pyperf(path, origin, by_process=block_per_process),
+        "hyperfine": lambda path: read_hyperfine(path, origin),
+        "go": lambda path: read_go_benchmark(path, origin),
+    }
+    samples = join([readers[form](path) for path in files])
+    text = format_samples(samples if form == "csv" else _numbered(samples))
+    # what is written can be read again: facts that the format requires may be missing
+    parse_samples(json.loads(text), ", ".join(map(str, files)))
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        write_durably(output, text.encode(), mode=_READABLE)
+
+
+def _numbered(samples: SampleSet) -> SampleSet:
+    """Return ``samples`` with blocks in the order of their files; these programs do not say when a session began."""
+    return replace(
+        samples,
+        series=tuple(
+            replace(one, blocks=tuple(replace(block, order=place) for place, block in enumerate(one.blocks)))
+            for one in samples
+        ),
+    )
+
+
+def _facts_in(path: Path | None) -> dict[str, Scalar]:
+    if path is None:
+        return {}
+    document: Any = read_json(path)
+    if not isinstance(document, dict):
+        raise InputError(f"{path}: expected a JSON object with facts about the machine")
+    return flatten(document)
+
+
+def _pairs(option: str, pairs: tuple[str, ...]) -> dict[str, Scalar]:
+    found: dict[str, Scalar] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise InputError(f"{option} {pair!r}: expected KEY=VALUE, such as cpu_model=z15")
+        found[key] = value
+    return found

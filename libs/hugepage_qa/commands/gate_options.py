@@ -1,0 +1,73 @@
+"""Options that subcommands of ``hugepage-qa gate`` share."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.gate.compare import Terms
+from hugepage_qa.gate.looks import LOOKS
+from hugepage_qa.gate.policy import FILE_NAME, MetricPolicy, Policy, parse_share, read_policy
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+BASELINES = Path("baselines")
+
+
+class Share(click.ParamType[float]):
+    """A percentage: ``1%`` -> 0.01."""
+
+    name = "1%"
+
+    def convert(self, value: Any, _param: click.Parameter | None, _ctx: click.Context | None) -> float:
+        """Return a share; raises InputError, which names the input."""
+        return value if isinstance(value, float) else parse_share(value)
+
+
+def terms_options(command: Command) -> Command:
+    """Add the options that say on what terms samples are compared."""
+    for option in reversed(
+        (
+            click.option(
+                "--subject", help="Key of what is under test, such as kernel. Default: the only one that differs."
+            ),
+            click.option("--allow", multiple=True, metavar="KEY", help="Another subject key that may differ."),
+            click.option("--margin", type=Share(), help="Worsening that does not matter, for all metrics."),
+            click.option(
+                "--policy",
+                "policy_file",
+                type=click.Path(path_type=Path),
+                help=f"Default: {FILE_NAME} of the baselines.",
+            ),
+            click.option(
+                "--max-age",
+                type=click.IntRange(1),
+                default=90,
+                show_default=True,
+                metavar="DAYS",
+                help="Of a baseline.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def make_policy(policy_file: Path | None, baselines: Path | None, margin: float | None) -> Policy:
+    """Return the policy: ``margin`` for all, that of a file, or of ``baselines``. Raises InputError."""
+    if margin is not None:
+        return Policy(default=MetricPolicy(margin=margin))
+    if policy_file is not None:
+        if not policy_file.exists():
+            raise InputError(f"{policy_file}: no such file, expected a policy")
+        return read_policy(policy_file)
+    return Policy() if baselines is None else read_policy(baselines / FILE_NAME)
+
+
+def make_terms(policy: Policy, subject: str | None, allow: tuple[str, ...], max_age: int | None) -> Terms:
+    """Return the terms of a comparison; ``max_age`` is in days, None: a baseline does not age."""
+    oldest = None if max_age is None else timedelta(days=max_age)
+    return Terms(policy, subject, frozenset(allow), LOOKS, oldest)

@@ -1,0 +1,1 @@
+"""The performance gate: samples, baselines, decision. Needs numpy and scipy (extra ``gate``)."""

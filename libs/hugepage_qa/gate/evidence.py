@@ -1,0 +1,136 @@
+"""What is compared of each metric: its level, contrasts of configurations, and its tail, as numbers per block."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hugepage_qa.gate.block_summary import BlockSummary, SummarySeries
+from hugepage_qa.gate.contrasts import Contrast, contrast_values
+from hugepage_qa.gate.location import ENOUGH_FOR_MEDIAN
+from hugepage_qa.gate.looks import Evidence
+from hugepage_qa.gate.moderated_t import variance_of
+from hugepage_qa.gate.prior import NO_PRIOR, Prior, fit_prior
+from hugepage_qa.gate.replicates import Unit, means, replicate_keys
+from hugepage_qa.gate.samples import Kind, Samples
+from hugepage_qa.gate.sentinel import subtract_drift
+
+#: largest growth of the share of outliers that does not matter: 5 in 1000 samples
+OUTLIER_MARGIN = 0.005
+
+#: variance of the median of normal samples over that of their mean; Hodges-Lehmann needs 3 / pi of it
+_MEDIAN_VARIANCE = math.pi / 2
+_HODGES_LEHMANN_VARIANCE = math.pi / 3
+#: fewer samples do not tell how much they vary
+_FEWEST_FOR_SPREAD = 5
+
+
+@dataclass(frozen=True)
+class Family:
+    """What the baselines of one suite on one machine tell together: the priors of levels and tails."""
+
+    level: Prior = NO_PRIOR
+    tail: Prior = NO_PRIOR
+
+
+def learn_family(baselines: Sequence[SummarySeries]) -> Family:
+    """Return the priors of ``baselines``, the only place that they are learnt from."""
+    measured = [one for one in baselines if one.kind is Kind.MEASURED]
+    levels = [_of_replicates(one, [block.location for block in one.blocks]) for one in measured]
+    tails = [
+        _of_replicates(one, [block.tail or 0.0 for block in one.blocks])
+        for one in measured
+        if one.blocks and all(block.tail for block in one.blocks)
+    ]
+    return Family(_fit(levels), _fit(tails))
+
+
+def level_evidence(baseline: SummarySeries, new: SummarySeries, unit: Unit, margin: float, prior: Prior) -> Evidence:
+    """Return the evidence on the level: locations as logarithms."""
+    values = tuple(_logs(one, [block.location for block in one.blocks]) for one in (baseline, new))
+    corrected = subtract_drift(baseline.blocks, new.blocks, (values[0], values[1]))
+    keys = [replicate_keys(one.blocks, unit) for one in (baseline, new)]
+    return Evidence(
+        means(corrected[0], keys[0]),
+        means(corrected[1], keys[1]),
+        math.log1p(margin),
+        prior,
+        means(_extra_variance(baseline.blocks, new.blocks), keys[1]),
+    )
+
+
+def contrast_evidence(
+    contrast: Contrast,
+    baseline: Mapping[str, SummarySeries],
+    new: Mapping[str, SummarySeries],
+    unit: Unit,
+    margin: float,
+) -> Evidence:
+    """Return the evidence on a contrast. It has no prior: sessions cancel out, and levels do not tell what is left."""
+    values = contrast_values(contrast, baseline, unit), contrast_values(contrast, new, unit)
+    return Evidence(values[0], values[1], math.log1p(margin))
+
+
+def tail_evidence(
+    baseline: SummarySeries, new: SummarySeries, unit: Unit, margin: float, prior: Prior
+) -> Evidence | None:
+    """Return the evidence on the 99th percentile, None where a block has too few samples for one."""
+    sides = []
+    for one in (baseline, new):
+        tails = [block.tail for block in one.blocks if block.tail]
+        if not tails or len(tails) < len(one.blocks):
+            return None
+        sides.append(means(_logs(one, tails), replicate_keys(one.blocks, unit)))
+    return Evidence(sides[0], sides[1], math.log1p(margin), prior)
+
+
+def outlier_evidence(baseline: SummarySeries, new: SummarySeries, unit: Unit) -> Evidence | None:
+    """Return the evidence on the share of outliers, None where a block has too few samples for one.
+
+    Each block is as uncertain as the number of its outliers makes it, even where all baseline blocks have none.
+    """
+    sides = []
+    for one in (baseline, new):
+        rates = [block.outlier_rate for block in one.blocks if block.outlier_rate is not None]
+        if not rates or len(rates) < len(one.blocks):
+            return None
+        sides.append(means(np.array(rates), replicate_keys(one.blocks, unit)))
+    counts = [block.samples for one in (baseline, new) for block in one.blocks]
+    outliers = sum(block.samples * (block.outlier_rate or 0) for one in (baseline, new) for block in one.blocks)
+    rate = (outliers + 0.5) / (sum(counts) + 1)
+    binomial = np.full(len(sides[1]), rate * (1 - rate) * float(np.mean(1 / np.array(counts))))
+    return Evidence(sides[0], sides[1], OUTLIER_MARGIN, extra_variance=binomial)
+
+
+def _of_replicates(series: SummarySeries, values: Sequence[float]) -> Samples:
+    return means(_logs(series, values), replicate_keys(series.blocks, Unit.SESSION))
+
+
+def _fit(values: Sequence[Samples]) -> Prior:
+    return fit_prior([variance_of(one) for one in values], [len(one) - 1 for one in values])
+
+
+def _logs(series: SummarySeries, values: Sequence[float]) -> Samples:
+    """Return logarithms with the sign that makes + worse."""
+    numbers = np.array(values, dtype=np.float64)
+    return series.worse * np.log(numbers)
+
+
+def _extra_variance(baseline: Sequence[BlockSummary], new: Sequence[BlockSummary]) -> Samples:
+    """Return by how much each new block is noisier than those of the baseline because it holds fewer samples.
+
+    Both are judged by how much the samples of the baseline vary: that is not what is tested.
+    """
+    telling = [block for block in baseline if block.samples >= _FEWEST_FOR_SPREAD]
+    if not telling:
+        return np.zeros(len(new))
+    relative = float(np.median([block.spread / block.location for block in telling]))
+    usual = float(np.mean([_location_variance(block) for block in baseline]))
+    return np.array([relative**2 * max(0.0, _location_variance(block) - usual) for block in new])
+
+
+def _location_variance(block: BlockSummary) -> float:
+    """Return the variance of the location of ``block`` where samples have the variance 1."""
+    factor = _MEDIAN_VARIANCE if block.samples >= ENOUGH_FOR_MEDIAN else _HODGES_LEHMANN_VARIANCE
+    return factor / block.effective

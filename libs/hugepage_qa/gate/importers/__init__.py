@@ -1,0 +1,1 @@
+"""What benchmark programs print, as samples."""

@@ -1,0 +1,63 @@
+"""Files by others: refused by size before they are read; no JSON, or of a later version, is one line."""
+
+import stat
+from pathlib import Path
+from typing import Any
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.schema import find_violation, parse_json
+from hugepage_qa.sizes import MIB, format_size
+
+#: bytes; 100 metrics of 37,000 samples are some 70 MiB
+LARGEST_FILE = 256 * MIB
+
+
+def read_text(path: Path, largest: int = LARGEST_FILE) -> str:
+    """Return the text of the file ``path``. Raises InputError for anything but ``largest`` bytes of UTF-8."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(f"{path}: expected a file, not a directory or device")
+        if status.st_size > largest:
+            raise InputError(
+                f"{path}: {status.st_size} bytes, expected at most {format_size(largest)}; split it by session"
+            )
+        with path.open("rb") as stream:
+            content = stream.read(largest + 1)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
+    if len(content) > largest:
+        raise InputError(f"{path}: expected at most {format_size(largest)}; it grew while it was read")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: expected UTF-8 text ({error.reason} at byte {error.start})") from error
+
+
+def read_json(path: Path) -> Any:
+    """Return the JSON document in ``path``. Raises InputError."""
+    try:
+        return parse_json(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: expected JSON, is the file truncated? ({error})") from error
+
+
+def check_document(document: Any, source: object, form: str, version: int, schema: str) -> None:
+    """Refuse a document that is not ``form`` in ``version``, or breaks ``schemas/<schema>.json``. Raises InputError."""
+    if not isinstance(document, dict) or document.get("format") != form:
+        raise InputError(f'{source}: expected a JSON object with "format": "{form}"')
+    found = document.get("version")
+    if type(found) is int and found > version:
+        raise InputError(
+            f"{source}: version {found} of {form}, this hugepage-qa knows up to {version}; install a later one"
+        )
+    violation = find_violation(document, __package__, schema)
+    if violation is not None:
+        raise InputError(f"{source}: {_shortened(violation)}")
+
+
+_LONGEST_MESSAGE = 300
+
+
+def _shortened(message: str) -> str:
+    return message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}..."

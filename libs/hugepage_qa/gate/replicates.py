@@ -1,0 +1,34 @@
+"""Which blocks count as one: what shares a session, or a machine, is no independent witness."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import numpy as np
+
+from hugepage_qa.gate.block_summary import BlockSummary
+from hugepage_qa.gate.samples import Samples
+
+#: so many machines in a baseline tell how much machines differ
+FEWEST_HOSTS = 3
+
+
+class Unit(StrEnum):
+    """What is one replicate."""
+
+    SESSION = "session"
+    HOST = "host"
+
+
+def replicate_keys(blocks: Sequence[BlockSummary], unit: Unit) -> list[object]:
+    """Return for each block what its replicate is called; a block without a session is its own replicate."""
+    if unit is Unit.HOST:
+        return [block.host for block in blocks]
+    return [(block.host, block.session) if block.session is not None else i for i, block in enumerate(blocks)]
+
+
+def means(values: Samples, keys: Sequence[object]) -> Samples:
+    """Return the mean of ``values`` in each replicate, in the order in which replicates first occur."""
+    groups: dict[object, list[float]] = {}
+    for value, key in zip(values.tolist(), keys, strict=True):
+        groups.setdefault(key, []).append(value)
+    return np.array([sum(group) / len(group) for group in groups.values()], dtype=np.float64)

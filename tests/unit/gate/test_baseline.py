@@ -1,0 +1,176 @@
+"""The text of baselines: what git makes of it, and what hands make of it."""
+
+import json
+import shutil
+import subprocess
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.unit.gate.documents import MACHINE, measured, sample_set
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.gate.accept import Request, accept, write
+from hugepage_qa.gate.baseline_file import format_baseline, parse_baseline
+from hugepage_qa.gate.baseline_store import BaselineStore, file_name, read_baseline
+from hugepage_qa.gate.policy import Policy
+from hugepage_qa.gate.raw_samples import load_samples, store_samples
+from hugepage_qa.gate.samples import SampleSet
+
+REQUEST = Request("somebody", "first baseline", "10", date(2026, 2, 1))
+GIT = shutil.which("git") or "git"
+
+
+def accepted(root: Path, samples: SampleSet, request: Request = REQUEST) -> Path:
+    """Accept ``samples`` into ``root`` and return the file of the first metric."""
+    store = BaselineStore(root)
+    return next(iter(write(store, accept(store, samples, request, Policy()), samples, request, None)))
+
+
+@pytest.fixture
+def baseline(tmp_path: Path) -> Path:
+    """A baseline of ten blocks."""
+    return accepted(tmp_path / "baselines", sample_set(measured(10)))
+
+
+def test_a_baseline_is_written_and_read_again(baseline: Path) -> None:
+    text = baseline.read_text()
+    assert format_baseline(parse_baseline(text, baseline)) == text
+    assert json.loads(text)["metric"] == "walk"
+    assert baseline.parts[-4] == "x86_64"
+    keys = [line.split('"')[1] for line in text.splitlines() if line.startswith('"')]
+    assert keys == sorted(keys)
+
+
+def test_a_block_is_one_line_of_some_400_bytes(baseline: Path) -> None:
+    lines = [line for line in baseline.read_text().splitlines() if '"location"' in line]
+    assert len(lines) == 10
+    assert max(map(len, lines)) < 450
+
+
+def test_accepting_a_block_adds_two_lines_and_changes_none(baseline: Path, tmp_path: Path) -> None:
+    before = baseline.read_text().splitlines()
+    accepted(tmp_path / "baselines", sample_set(measured(1, 0.0, 2, day=20)))
+    after = baseline.read_text().splitlines()
+    assert [line for line in before if line not in after] == []
+    assert len(after) == len(before) + 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ('"samples": 20', '"samples": 21', "by hand"),
+        ('"reason": "first baseline"', '"reason": "better"', "by hand"),
+        ('"unit": "s"', '"unit": "ms"', "head"),
+        ('"cores": 8', '"cores": 9', "head"),
+        ('"version": 1', '"version": 7', "version 7"),
+        ('"format": "hugepage-qa baseline"', '"format": "x"', "hugepage-qa baseline"),
+        ("null\n]", "null\n", "truncated"),
+        ('"direction": "lower"', '"direction": "up"', "up"),
+        ("null\n]", '{"location": 1}\n]', "by hand"),
+        ("null\n]", "7\n]", "by hand"),
+    ],
+)
+def test_a_hand_on_a_baseline_is_noticed(baseline: Path, old: str, new: str, named: str) -> None:
+    text = baseline.read_text()
+    assert old in text
+    baseline.write_text(text.replace(old, new, 1))
+    with pytest.raises(InputError, match=named) as raised:
+        read_baseline(baseline)
+    assert str(baseline) in str(raised.value)
+
+
+def test_a_location_that_was_touched_is_noticed(baseline: Path) -> None:
+    document = json.loads(baseline.read_text())
+    document["blocks"][3]["location"] *= 1.01
+    baseline.write_text(json.dumps(document))
+    with pytest.raises(InputError, match="by hand"):
+        read_baseline(baseline)
+
+
+def test_a_line_that_was_removed_or_copied_is_noticed(baseline: Path, tmp_path: Path) -> None:
+    lines = baseline.read_text().splitlines()
+    block = next(line for line in lines if '"location"' in line)
+    for changed in (
+        [line for line in lines if line != block],
+        [*lines[: lines.index(block)], block, *lines[lines.index(block) :]],
+    ):
+        baseline.write_text("\n".join(changed))
+        with pytest.raises(InputError):
+            read_baseline(baseline)
+    other = accepted(tmp_path / "baselines", sample_set(measured(10, seed=3, metric="other")))
+    foreign = next(line for line in other.read_text().splitlines() if '"location"' in line)
+    baseline.write_text("\n".join(lines).replace(block, foreign))
+    with pytest.raises(InputError, match="by hand"):
+        read_baseline(baseline)
+
+
+def branches(baseline: Path, tmp_path: Path) -> tuple[Path, Path, Path]:
+    """Return the baseline, and how it looks on two branches that each accepted a block."""
+    texts = []
+    original = baseline.read_text()
+    for seed in (2, 3):
+        accepted(tmp_path / "baselines", sample_set(measured(1, 0.0, seed, day=18 + seed)))
+        texts.append(baseline.read_text())
+        baseline.write_text(original)
+    paths = tuple(tmp_path / name for name in ("ours", "base", "theirs"))
+    for path, text in zip(paths, (texts[0], original, texts[1]), strict=True):
+        path.write_text(text)
+    return paths[0], paths[1], paths[2]
+
+
+def test_git_merges_what_two_branches_appended(baseline: Path, tmp_path: Path) -> None:
+    ours, base, theirs = branches(baseline, tmp_path)
+    subprocess.run([GIT, "merge-file", "--union", ours, base, theirs], check=True)
+    merged = read_baseline(ours)
+    assert len(merged.current.blocks) == 12
+    assert len(merged.acceptances) == 3
+
+
+def test_attributes_of_the_repository_say_how_to_merge_baselines() -> None:
+    root = Path(__file__).resolve().parents[3]
+    command = [GIT, "check-attr", "merge", "baselines/x86_64/0/memory/walk.json"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("merge: union")
+
+
+def test_a_merge_without_union_is_noticed(baseline: Path, tmp_path: Path) -> None:
+    ours, base, theirs = branches(baseline, tmp_path)
+    assert subprocess.run([GIT, "merge-file", ours, base, theirs], check=False, capture_output=True).returncode == 2
+    with pytest.raises(InputError, match="merge"):
+        read_baseline(ours)
+
+
+def test_names_of_files_are_safe_and_different() -> None:
+    names = [file_name(name) for name in ("a/b", "a:b", "../../etc", "", ".hidden", "plain-1.2", "x" * 300)]
+    assert len(set(names)) == len(names)
+    assert not any("/" in name or name.startswith(".") for name in names)
+    assert file_name("plain-1.2") == "plain-1.2"
+
+
+def test_the_most_alike_machine_is_compared_where_there_is_no_baseline(baseline: Path, tmp_path: Path) -> None:
+    store = BaselineStore(tmp_path / "baselines")
+    other = sample_set(measured(1, seed=5), environment={**MACHINE, "cpu_model": "Xeon 8124M"})
+    assert store.baseline_for(other).environment["cpu_model"] == "Xeon 8275CL"
+    assert baseline.exists()
+    with pytest.raises(InputError, match="no baseline of suite build"):
+        store.baseline_for(sample_set(measured(1, seed=5), suite="build"))
+
+
+def test_blocks_are_found_by_metric(baseline: Path, tmp_path: Path) -> None:
+    store = BaselineStore(tmp_path / "baselines")
+    assert [path for path, _ in store.search("wal")] == [baseline]
+    assert list(store.search("none")) == []
+
+
+def test_raw_samples_are_kept_by_their_digest(tmp_path: Path) -> None:
+    samples = np.random.default_rng(1).normal(10, 1, 1000)
+    path = store_samples(tmp_path / "raw", samples)
+    digest = path.name.partition(".")[0]
+    assert (load_samples(tmp_path / "raw", digest) == samples).all()
+    path.write_bytes(store_samples(tmp_path / "raw", samples[1:]).read_bytes())
+    with pytest.raises(InputError, match="restore it"):
+        load_samples(tmp_path / "raw", digest)
+    with pytest.raises(InputError, match="raw samples"):
+        load_samples(tmp_path / "raw", "none")

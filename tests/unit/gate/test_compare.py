@@ -1,0 +1,258 @@
+"""Comparisons of measurements: the same machine, a baseline that is good enough, and what became worse."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.unit.gate.documents import MACHINE, levels_of, measured, rows_of, sample_set, series_of
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.gate.compare import Terms, baseline_from_samples, compare
+from hugepage_qa.gate.comparison import Comparison, MetricResult, as_json
+from hugepage_qa.gate.policy import MetricPolicy, Policy
+from hugepage_qa.gate.samples import SampleSet
+from hugepage_qa.gate.verdict import Verdict
+from hugepage_qa.schema import find_violation
+
+BASELINE = sample_set(measured(10))
+TERMS = Terms()
+
+
+def judge(new: SampleSet, baseline: SampleSet = BASELINE, terms: Terms = TERMS) -> Comparison:
+    comparison = compare(baseline_from_samples(baseline, terms.policy), new, terms)
+    document = json.loads(json.dumps(as_json(comparison), allow_nan=False))
+    assert find_violation(document, "hugepage_qa.gate", "comparison") is None
+    return comparison
+
+
+def result(comparison: Comparison, estimand: str) -> MetricResult:
+    return next(one for one in comparison.results if one.estimand == estimand)
+
+
+def new_samples(change: float = 0.0, blocks: int = 3, seed: int = 2, **facts: Any) -> SampleSet:
+    return sample_set(measured(blocks, change, seed, day=20), source="new", **facts)
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "exit_code"),
+    [(0.0, Verdict.PASS, 0), (0.03, Verdict.REGRESSED, 1), (-0.03, Verdict.IMPROVED, 0)],
+)
+def test_verdict_and_exit_code(change: float, verdict: Verdict, exit_code: int) -> None:
+    comparison = judge(new_samples(change))
+    assert comparison.verdict is verdict
+    assert comparison.exit_code == exit_code
+    found = result(comparison, "level").change
+    assert found is not None
+    assert found.lower < change < found.upper
+
+
+def test_rates_are_better_high() -> None:
+    facts: dict[str, Any] = {"unit": "tps", "direction": "higher"}
+    baseline = sample_set(measured(10, **facts))
+    slower = sample_set(measured(3, -0.03, 2, day=20, **facts))
+    assert judge(slower, baseline).verdict is Verdict.REGRESSED
+
+
+@pytest.mark.parametrize("key", ["cpu_model", "microcode", "thp.enabled"])
+def test_another_machine_is_never_compared(key: str) -> None:
+    for seed in range(2, 22):
+        comparison = judge(new_samples(0.0, seed=seed, environment={**MACHINE, key: "Xeon 8124M"}))
+        assert comparison.verdict is Verdict.NOT_COMPARABLE
+        assert comparison.exit_code == 2
+        assert key in comparison.reason
+        assert not comparison.results
+
+
+def test_several_machines_on_one_side_are_never_compared() -> None:
+    for baseline, new in ((BASELINE, new_samples()), (new_samples(blocks=10), sample_set(measured(3, seed=3, day=40)))):
+        mixed = frozenset({"cpu_model"})
+        for sides in ((replace(baseline, mixed=mixed), new), (baseline, replace(new, mixed=mixed))):
+            comparison = judge(sides[1], sides[0])
+            assert comparison.verdict is Verdict.NOT_COMPARABLE
+            assert "several" in comparison.reason
+
+
+def test_what_is_soft_may_differ_and_is_shown() -> None:
+    environment = {**MACHINE, "uptime": 7, "host": {"bios": "2"}}
+    comparison = judge(new_samples(environment=environment))
+    assert comparison.verdict is Verdict.PASS
+    assert {one.key: one.kind for one in comparison.differences} == {"uptime": "soft", "host.bios": "soft"}
+
+
+def test_one_thing_is_under_test() -> None:
+    baseline = sample_set(measured(10), subject={"kernel": "6.12", "qemu": "9"})
+    both = new_samples(subject={"kernel": "6.13", "qemu": "10"})
+    assert judge(both, baseline).verdict is Verdict.NOT_COMPARABLE
+    assert judge(both, baseline, replace(TERMS, subject="kernel")).verdict is Verdict.NOT_COMPARABLE
+    assert judge(both, baseline, Terms(subject="kernel", allowed=frozenset({"qemu"}))).verdict is Verdict.PASS
+    assert judge(new_samples(subject={"kernel": "6.13", "qemu": "9"}), baseline).verdict is Verdict.PASS
+
+
+def test_the_configuration_of_a_kernel_follows_it() -> None:
+    baseline = sample_set(measured(10), environment={**MACHINE, "kernel_config": "a"}, subject={"kernel": "1"})
+    new = new_samples(environment={**MACHINE, "kernel_config": "b"}, subject={"kernel": "2"})
+    assert judge(new, baseline).verdict is Verdict.NOT_COMPARABLE
+    assert judge(new, baseline, replace(TERMS, subject="kernel")).verdict is Verdict.PASS
+
+
+def on_hosts(hosts: str, seed: int, day: int, spread: float = 0.03) -> SampleSet:
+    """Return a block per host, which differ by ``spread``."""
+    levels = [100 * np.exp(spread * np.random.default_rng(ord(host)).normal()) for host in hosts]
+    series = series_of(rows_of(levels, seed), day=day)
+    for block, host in zip(series["blocks"], hosts, strict=True):
+        block["host"] = host
+    return sample_set(series, source="hosts")
+
+
+def test_another_host_needs_a_baseline_of_three() -> None:
+    baseline = sample_set(measured(10), environment={**MACHINE, "hostname": "a"})
+    comparison = judge(new_samples(environment={**MACHINE, "hostname": "b"}), baseline)
+    assert comparison.verdict is Verdict.NOT_COMPARABLE
+    assert "host" in comparison.reason
+    assert judge(on_hosts("xyz", 2, 20), on_hosts("abcdef", 1, 0)).verdict is Verdict.UNDECIDED
+
+
+def test_many_blocks_of_one_other_host_are_one_replicate() -> None:
+    comparison = judge(on_hosts("xxxxx", 2, 20), on_hosts("aabbccddeeff", 1, 0))
+    assert result(comparison, "level").new_blocks == 1
+    assert comparison.verdict is Verdict.UNDECIDED
+
+
+def test_a_host_is_compared_with_its_own_blocks() -> None:
+    comparison = judge(on_hosts("aaa", 2, 20), on_hosts("aaaaaabbbbbbcccccc", 1, 0))
+    assert result(comparison, "level").baseline_blocks == 6
+    assert comparison.verdict is Verdict.PASS
+
+
+def test_thousands_of_samples_in_one_block_are_one_block() -> None:
+    one = sample_set(measured(1, 0.05, 2, day=20, samples=5000))
+    comparison = judge(one)
+    assert result(comparison, "level").new_blocks == 1
+    assert comparison.verdict is Verdict.UNDECIDED
+    alone = sample_set(measured(1, samples=5000))
+    thin = judge(one, alone)
+    assert thin.verdict is Verdict.BASELINE_THIN
+    assert result(thin, "level").change is None
+
+
+def test_blocks_of_one_session_are_one_replicate() -> None:
+    new = sample_set(measured(4, 0.03, 2, day=20, block={"session": "tuesday"}))
+    comparison = judge(new)
+    assert result(comparison, "level").new_blocks == 1
+    assert comparison.verdict is Verdict.UNDECIDED
+
+
+def test_thin_and_stale_baselines_decide_nothing() -> None:
+    assert judge(new_samples(0.05), sample_set(measured(4))).verdict is Verdict.BASELINE_THIN
+    one_boot = sample_set(measured(10, block={"boot": "the same"}))
+    assert judge(new_samples(0.05), one_boot).verdict is Verdict.BASELINE_THIN
+    old = sample_set(measured(3, 0.05, 2, day=101), source="new")
+    assert judge(old).verdict is Verdict.BASELINE_STALE
+    assert judge(old, terms=replace(TERMS, oldest=timedelta(days=120))).verdict is Verdict.REGRESSED
+    assert judge(old, terms=replace(TERMS, oldest=None)).verdict is Verdict.REGRESSED
+
+
+def test_a_cpu_hog_in_one_block_is_no_regression() -> None:
+    for place in range(3):
+        levels = levels_of(3, seed=2)
+        levels[place] *= 1.5
+        assert judge(sample_set(series_of(rows_of(levels, 2), day=20))).verdict is Verdict.UNDECIDED
+
+
+def with_sentinels(sample: SampleSet, sentinels: list[float]) -> SampleSet:
+    series = sample.series[0]
+    blocks = tuple(replace(one, sentinel=value) for one, value in zip(series.blocks, sentinels, strict=True))
+    return replace(sample, series=(replace(series, blocks=blocks),))
+
+
+def test_a_disturbed_session_decides_nothing() -> None:
+    usual = list(np.random.default_rng(1).normal(10, 0.05, 10))
+    baseline = with_sentinels(BASELINE, usual)
+    assert judge(with_sentinels(new_samples(0.03), [10.0, 10.02, 9.97]), baseline).verdict is Verdict.REGRESSED
+    disturbed = judge(with_sentinels(new_samples(0.03), [10.0, 12.0, 9.97]), baseline)
+    assert disturbed.verdict is Verdict.DISTURBED
+    assert disturbed.exit_code == 2
+
+
+def test_a_run_that_never_settles_decides_nothing() -> None:
+    stairs = [[100 * (1 + place // 20 / 5) + place % 3 for place in range(100)] for _ in range(3)]
+    for number, row in enumerate(stairs):
+        row[0] += number
+    comparison = judge(sample_set(series_of(stairs, day=20)))
+    assert comparison.verdict is Verdict.UNDECIDED
+    assert "steady" in result(comparison, "level").reason
+
+
+def test_blocks_of_warm_up_are_left_out() -> None:
+    series = measured(4, 0.0, 2, day=20)
+    series["blocks"][0]["samples"] = [160.0, 161.0, 163.0]
+    series["blocks"][0]["warmup"] = True
+    comparison = judge(sample_set(series))
+    assert result(comparison, "level").new_blocks == 3
+    assert comparison.verdict is Verdict.PASS
+
+
+def test_samples_that_are_in_the_baseline_are_refused() -> None:
+    with pytest.raises(InputError, match="in the baseline, too"):
+        judge(BASELINE)
+
+
+@pytest.mark.parametrize("facts", [{"unit": "ms"}, {"unit": "x", "direction": "higher"}, {"kind": "count"}])
+def test_another_unit_or_direction_is_refused(facts: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="in the baseline"):
+        judge(sample_set(measured(3, seed=2, day=20, **facts)))
+
+
+def test_a_metric_without_baseline_is_undecided() -> None:
+    comparison = judge(sample_set(measured(3, seed=2, day=20), measured(3, seed=3, day=20, metric="other")))
+    assert comparison.verdict is Verdict.UNDECIDED
+    assert {one.metric: one.verdict for one in comparison.results} == {
+        "walk": Verdict.PASS,
+        "other": Verdict.UNDECIDED,
+    }
+
+
+def test_a_metric_that_does_not_gate_is_only_reported() -> None:
+    policy = Policy([("walk", MetricPolicy(gates=False))])
+    comparison = judge(new_samples(0.03), terms=replace(TERMS, policy=policy))
+    assert result(comparison, "level").verdict is Verdict.REGRESSED
+    assert comparison.verdict is Verdict.UNDECIDED
+
+
+def test_a_margin_is_the_metrics_own() -> None:
+    policy = Policy([("walk", MetricPolicy(margin=0.05))])
+    assert judge(new_samples(0.02), terms=replace(TERMS, policy=policy)).verdict is Verdict.PASS
+
+
+def with_tail(sample: SampleSet, factor: float, share: int) -> SampleSet:
+    series = sample.series[0]
+    blocks = []
+    for block in series.blocks:
+        samples = block.samples.copy()
+        samples[::share] *= factor
+        blocks.append(replace(block, samples=samples))
+    return replace(sample, series=(replace(series, blocks=tuple(blocks)),))
+
+
+def test_a_tail_is_a_metric_of_its_own() -> None:
+    baseline = sample_set(measured(10, samples=200))
+    new = sample_set(measured(3, 0.0, 2, day=20, samples=200))
+    quiet = judge(new, baseline)
+    assert {one.verdict for one in quiet.results} == {Verdict.PASS}
+    spiky = judge(with_tail(new, 1.5, 40), baseline)
+    assert result(spiky, "level").verdict is Verdict.PASS
+    assert result(spiky, "p99").verdict is Verdict.REGRESSED
+    assert result(spiky, "outlier rate").verdict is Verdict.REGRESSED
+    assert spiky.verdict is Verdict.REGRESSED
+
+
+def test_a_tail_that_cannot_be_decided_does_not_hold_up_the_level() -> None:
+    random = np.random.default_rng(1)
+    spikes = 1 + (random.random((13, 200)) < 0.011)
+    wild = (100 * np.exp(random.normal(0, 0.003, (13, 200))) * spikes).tolist()
+    comparison = judge(sample_set(series_of(wild[10:], day=20)), sample_set(series_of(wild[:10])))
+    assert result(comparison, "p99").verdict is Verdict.UNDECIDED
+    assert comparison.verdict is Verdict.PASS

@@ -1,0 +1,86 @@
+"""How often the gate is wrong, on made-up measurements in which nothing changes, and that the count can fail."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from ci.gate_worlds import WORLDS, World, cloud, jvm_forks, very_quiet_machine
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.gate import error_rates
+from hugepage_qa.gate.error_rates import UNCHANGED, Plan, Rates, measure_rates
+from hugepage_qa.gate.looks import Decision
+from hugepage_qa.gate.usual_rules import fixed_threshold, mann_whitney, welch
+from hugepage_qa.gate.verdict import Verdict
+
+PLAN = Plan(splits=6)
+
+
+@pytest.fixture(scope="module")
+def quiet() -> Rates:
+    """The rates on a quiet machine."""
+    return measure_rates(World("quiet", very_quiet_machine).sample_set(1, 25), PLAN)
+
+
+def test_a_quiet_machine(quiet: Rates) -> None:
+    assert quiet.share(UNCHANGED, Verdict.REGRESSED) <= 0.01
+    assert quiet.share("+1%", Verdict.REGRESSED) >= 0.85
+    assert quiet.share("+2%", Verdict.REGRESSED) >= 0.97
+    assert quiet.share("margin", Verdict.PASS, Verdict.IMPROVED) <= 0.02
+    assert np.mean(quiet.blocks_used) < 2
+
+
+def test_the_usual_rules_are_wrong_more_often(quiet: Rates) -> None:
+    assert quiet.usual_share("Mann-Whitney", UNCHANGED) > quiet.share(UNCHANGED, Verdict.REGRESSED)
+    assert quiet.usual_share("fixed 5 %", "+2%") == 0
+
+
+@pytest.mark.parametrize("draw", [cloud, jvm_forks])
+def test_machines_and_processes_that_differ(draw: object) -> None:
+    rates = measure_rates(World("different", draw).sample_set(1, 25), replace(PLAN, new=5))  # type: ignore[arg-type]
+    assert rates.share(UNCHANGED, Verdict.REGRESSED) <= 0.06
+    assert rates.share("margin", Verdict.PASS, Verdict.IMPROVED) <= 0.02
+    assert rates.usual_share("Mann-Whitney", UNCHANGED) > 0.2
+
+
+def test_one_changed_metric_among_many_is_found() -> None:
+    samples = World("quiet", very_quiet_machine).sample_set(1, 12)
+    rates = measure_rates(samples, Plan(splits=2, together=True))
+    assert rates.share("+2%", Verdict.REGRESSED) >= 0.97
+
+
+def test_a_gate_that_always_alarms_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(error_rates, "decide", lambda evidence: [Decision(Verdict.REGRESSED, "") for _ in evidence])
+    rates = measure_rates(World("quiet", very_quiet_machine).sample_set(1, 2), Plan(splits=2))
+    assert rates.share(UNCHANGED, Verdict.REGRESSED) == 1
+
+
+def test_tails_are_seen_where_blocks_have_enough_samples() -> None:
+    world = World("long", very_quiet_machine, samples=200)
+    rates = measure_rates(world.sample_set(1, 5), Plan(splits=3))
+    assert rates.tail_share(UNCHANGED) == 0
+    assert rates.tail_share("tail") == 1
+
+
+def test_short_series_are_split_at_random_and_single_blocks_refused() -> None:
+    rates = measure_rates(World("short", very_quiet_machine, blocks=4).sample_set(1, 2), Plan(splits=5))
+    assert rates.verdicts[UNCHANGED].total() == 10
+    with pytest.raises(InputError, match="blocks"):
+        measure_rates(World("one", very_quiet_machine, blocks=2).sample_set(1, 2), Plan())
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+def test_worlds_come_from_their_seed(world: World) -> None:
+    small = replace(world, blocks=2, samples=20)
+    one, again, other = (small.sample_set(seed, 1).series[0].blocks[0].samples for seed in (1, 1, 2))
+    assert (one == again).all()
+    assert (one != other).any()
+
+
+def test_usual_rules() -> None:
+    random = np.random.default_rng(1)
+    one, other = random.normal(100, 1, 50), random.normal(110, 1, 50)
+    for rule in (mann_whitney, welch, fixed_threshold):
+        assert rule(one, other)
+        assert not rule(other, one)
+        assert not rule(one, one + 1e-9)

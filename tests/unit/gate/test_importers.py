@@ -1,0 +1,165 @@
+"""What benchmark programs print becomes samples, or one line that says why not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.gate.documents import MACHINE
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.gate.importers.csv_table import CsvDefaults, read_csv
+from hugepage_qa.gate.importers.go_benchmark import read_go_benchmark
+from hugepage_qa.gate.importers.hyperfine import read_hyperfine
+from hugepage_qa.gate.importers.origin import Origin
+from hugepage_qa.gate.importers.pyperf import read_pyperf
+from hugepage_qa.gate.samples import Direction, Kind, SampleSet
+
+ORIGIN = Origin("suite", MACHINE, {"kernel": "6.12"}, "thp")
+
+GO = """goos: linux
+goarch: amd64
+cpu: AMD Ryzen 9
+BenchmarkAlloc/2M-8   \t 100\t  1000 ns/op\t 64 B/op\t 2 allocs/op
+BenchmarkAlloc/2M-8   \t 100\t  1010 ns/op\t 64 B/op\t 2 allocs/op
+BenchmarkCopy-8       \t  50\t  3.5 GB/s
+PASS
+ok  \texample\t1.2s
+"""
+
+PYPERF = {
+    "version": "1.0",
+    "metadata": {"cpu_model_name": "AMD Ryzen 9", "hostname": "a", "unit": "second"},
+    "benchmarks": [
+        {
+            "metadata": {"name": "fork"},
+            "runs": [
+                {"warmups": [[1, 0.9]], "metadata": {"date": "2026-01-01 10:00:00.5"}},
+                {"values": [0.5, 0.51], "warmups": [[1, 0.9]], "metadata": {"date": "2026-01-01 10:00:01"}},
+                {"values": [0.52, 0.53], "metadata": {"date": "2026-01-01 10:00:02"}},
+            ],
+        }
+    ],
+}
+
+
+def write(tmp_path: Path, content: Any, name: str = "monday.txt") -> Path:
+    path = tmp_path / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return path
+
+
+def blocks(samples: SampleSet, metric: str) -> list[list[float]]:
+    series = next(one for one in samples if one.metric == metric)
+    return [block.samples.tolist() for block in series.blocks]
+
+
+def test_go(tmp_path: Path) -> None:
+    samples = read_go_benchmark(write(tmp_path, GO), ORIGIN)
+    assert blocks(samples, "BenchmarkAlloc/2M-8") == [[1000, 1010]]
+    assert blocks(samples, "BenchmarkAlloc/2M-8:allocs/op") == [[2, 2]]
+    facts = {one.metric: (one.direction, one.kind) for one in samples}
+    assert facts["BenchmarkCopy-8"] == (Direction.HIGHER, Kind.MEASURED)
+    assert facts["BenchmarkAlloc/2M-8:B/op"] == (Direction.LOWER, Kind.COUNT)
+    # what the caller says is more than what the file says
+    assert samples.environment["cpu_model"] == MACHINE["cpu_model"]
+    assert read_go_benchmark(tmp_path / "monday.txt", Origin()).environment == {
+        "os": "linux",
+        "arch": "x86_64",
+        "cpu_model": "AMD Ryzen 9",
+    }
+
+
+@pytest.mark.parametrize("text", ["", "BenchmarkA 10 1.5", "BenchmarkA 10 x ns/op", "BenchmarkA 10 NaN ns/op"])
+def test_wrong_go(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InputError, match=r"monday\.txt"):
+        read_go_benchmark(write(tmp_path, text), ORIGIN)
+
+
+def test_pyperf_is_one_block_per_session_or_per_process(tmp_path: Path) -> None:
+    path = write(tmp_path, PYPERF)
+    samples = read_pyperf(path, Origin(environment={"arch": "x86_64"}))
+    assert blocks(samples, "fork") == [[0.5, 0.51, 0.52, 0.53]]
+    assert samples.environment == {"arch": "x86_64", "cpu_model": "AMD Ryzen 9", "hostname": "a"}
+    assert blocks(read_pyperf(path, ORIGIN, by_process=True), "fork") == [[0.5, 0.51], [0.52, 0.53]]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        {"benchmarks": []},
+        {"benchmarks": [{"runs": [{"values": ["1"]}]}]},
+        {"benchmarks": [{"runs": [{"values": [-1]}]}]},
+        {"benchmarks": [{"runs": []}]},
+        "{",
+    ],
+)
+def test_wrong_pyperf(tmp_path: Path, content: Any) -> None:
+    with pytest.raises(InputError, match=r"monday\.txt"):
+        read_pyperf(write(tmp_path, content), ORIGIN)
+
+
+def test_hyperfine(tmp_path: Path) -> None:
+    content = {
+        "results": [{"command": "make -j8", "mean": 1.5, "times": [1.4, 1.6]}, {"command": "true", "times": [0.1]}]
+    }
+    samples = read_hyperfine(write(tmp_path, content), ORIGIN)
+    assert blocks(samples, "make -j8") == [[1.4, 1.6]]
+    assert samples.series[0].unit == "s"
+
+
+@pytest.mark.parametrize("content", [{}, {"results": [{"command": "x", "times": []}]}, {"results": [{"times": [1]}]}])
+def test_wrong_hyperfine(tmp_path: Path, content: Any) -> None:
+    with pytest.raises(InputError, match=r"monday\.txt"):
+        read_hyperfine(write(tmp_path, content), ORIGIN)
+
+
+def test_csv_with_blocks_of_two_configurations(tmp_path: Path) -> None:
+    text = (
+        "metric,configuration,unit,direction,block,started,order,sentinel,warmup,value\n"
+        "tps,thp,tps,higher,1,2026-01-01,0,1.5,true,100\n"
+        "tps,thp,tps,higher,1,2026-01-01,0,1.5,true,101\n"
+        "tps,thp,tps,higher,2,2026-01-02,0,1.6,,103\n"
+        "tps,shp,tps,higher,1,2026-01-01,1,1.5,,110\n"
+    )
+    samples = read_csv(write(tmp_path, text), ORIGIN, CsvDefaults(reference="thp"))
+    thp, shp = samples.series
+    assert [block.samples.tolist() for block in thp.blocks] == [[100, 101], [103]]
+    assert (thp.blocks[0].sentinel, thp.blocks[0].warmup, thp.blocks[1].warmup) == (1.5, True, False)
+    assert (shp.configuration, shp.blocks[0].order, shp.direction) == ("shp", 1, Direction.HIGHER)
+    assert samples.reference == "thp"
+
+
+def test_csv_without_blocks_is_one_block(tmp_path: Path) -> None:
+    samples = read_csv(write(tmp_path, "value\n" + "".join(f"{one}\n" for one in range(1, 600))), ORIGIN, CsvDefaults())
+    assert len(samples.series[0].blocks) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "value"),
+        ("time\n1\n", "time"),
+        ("value,value\n1,1\n", "once"),
+        ("value\n", "at least one line"),
+        ("value\nx\n", ":2: value"),
+        ("value\nnan\n", "NaN"),
+        ("value\n-1\n", "negative"),
+        ("value,block\n1\n", ":2"),
+        ("value,block\n1,2,3\n", ":2"),
+        ('value\n"1\n', "CSV"),
+        ("value,block,order\n1,a,0\n2,a,1\n", "began in line 2"),
+        ("value,block,order\n1,a,x\n", "order 'x'"),
+        ("value,block,warmup\n1,a,maybe\n", "maybe"),
+        ("value,block,unit\n1,a,s\n2,b,ms\n", "one unit"),
+        ("value,direction\n1,up\n", "up"),
+        ("value,started\n1,yesterday\n", "yesterday"),
+    ],
+)
+def test_wrong_csv(tmp_path: Path, text: str, named: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(InputError) as raised:
+        read_csv(path, ORIGIN, CsvDefaults())
+    assert named in str(raised.value)
+    assert str(path) in str(raised.value)

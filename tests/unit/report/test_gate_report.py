@@ -1,0 +1,100 @@
+"""Reports on a comparison: the verdict comes first, and nothing that somebody wrote becomes markup."""
+
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+from tests.unit.gate.documents import MACHINE, measured, sample_set
+from tests.unit.gate.test_contrasts import ABBA, interleaved
+
+from hugepage_qa.gate.compare import Terms, baseline_from_samples, compare
+from hugepage_qa.gate.comparison import Interval
+from hugepage_qa.gate.policy import Policy
+from hugepage_qa.gate.samples import SampleSet
+from hugepage_qa.report.gate_html import render_html
+from hugepage_qa.report.gate_markdown import render_markdown
+from hugepage_qa.report.gate_page import GatePage, make_page
+from hugepage_qa.report.gate_table import picture, print_comparison
+
+EVIL = "<script>alert(1)</script>|*x*"
+
+
+def page(baseline: SampleSet, new: SampleSet) -> GatePage:
+    old = baseline_from_samples(baseline, Policy())
+    return make_page(compare(old, new, Terms()), old, new, Policy())
+
+
+@pytest.fixture(scope="module")
+def advantage() -> GatePage:
+    """THP against 1 GiB pages, whose advantage has shrunk."""
+    factors = {"thp": 1.0, "shp": 0.97}
+    baseline = interleaved(factors, "thp", 8, 0, ABBA)
+    return page(baseline, interleaved({**factors, "shp": 0.99}, "thp", 3, 10, ABBA, seed=2))
+
+
+def text_of(shown: GatePage) -> str:
+    console = Console(width=250, record=True, file=Path("/dev/null").open("w"))  # noqa: SIM115 - as long as the console
+    print_comparison(console, shown.comparison)
+    return console.export_text()
+
+
+def test_the_verdict_comes_first(advantage: GatePage) -> None:
+    assert text_of(advantage).startswith("regressed")
+    assert render_markdown(advantage.comparison).startswith("## regressed")
+    html = render_html(advantage)
+    body = re.sub(r"<[^>]*>", " ", html[html.index("<body>") :])
+    assert body.split()[0] == "regressed"
+
+
+def test_html_stands_alone_and_is_well_formed(advantage: GatePage) -> None:
+    html = render_html(advantage)
+    assert html.count("<svg") == 2
+    assert "http" not in re.sub(r'(xmlns(:\w+)?|rdf:resource)="[^"]*"|<metadata>.*?</metadata>', "", html, flags=re.S)
+    for figure in re.findall(r"<svg.*?</svg>", html, flags=re.S):
+        ElementTree.fromstring(figure)  # noqa: S314 - our own
+    assert render_html(advantage) == html
+
+
+def test_every_metric_is_told_in_every_form(advantage: GatePage) -> None:
+    for text in (text_of(advantage), render_html(advantage), render_markdown(advantage.comparison).replace("\\", "")):
+        for one in advantage.comparison.results:
+            assert one.name in text
+        assert "better" in text
+
+
+def test_names_are_no_markup() -> None:
+    facts: dict[str, Any] = {"metric": f"a{EVIL.replace('/', '')}", "unit": "[red]s"}
+    environment = {**MACHINE, "bios": EVIL}
+    baseline = sample_set(measured(6, **facts), environment={**MACHINE, "bios": "1"})
+    shown = page(baseline, sample_set(measured(3, seed=2, day=20, **facts), environment=environment))
+    assert "<script" not in render_html(shown)
+    assert "<script" not in render_markdown(shown.comparison)
+    assert "|*" not in render_markdown(shown.comparison)
+    assert EVIL in text_of(shown).replace("\n", "")
+
+
+def test_what_was_not_compared_has_a_report_too() -> None:
+    shown = page(sample_set(measured(6)), sample_set(measured(3, seed=2), environment={**MACHINE, "cores": 4}))
+    html = render_html(shown)
+    assert "not-comparable" in html
+    assert "cores" in html
+    assert "cores" in render_markdown(shown.comparison)
+    assert "cores" in text_of(shown)
+
+
+def test_constant_samples_and_a_missing_baseline_can_be_drawn() -> None:
+    baseline = sample_set(measured(6))
+    new = sample_set(measured(1, seed=2, day=9, samples=1), measured(3, seed=3, metric="new"))
+    assert render_html(page(baseline, new)).count("<svg") == 3
+
+
+def test_the_picture_of_an_interval() -> None:
+    line = picture(Interval(0.0, -0.005, 0.005), 0.01)
+    assert len(line) == 31
+    assert line.index("o") == 15
+    assert line[20] == ")"
+    assert line.strip().startswith("-")
+    assert picture(Interval(9.0, -9.0, 99.0), 0.01).endswith("o")

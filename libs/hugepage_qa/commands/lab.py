@@ -28,7 +28,7 @@ def _say(line: str) -> None:
     click.echo(line, err=True)
 
 
-@click.group()
+@click.group(epilog="Example: hugepage-qa lab up --memory 4G --nodes 2; hugepage-qa lab ssh; hugepage-qa lab down")
 def lab() -> None:
     """Whole systems under test in QEMU, with a real boot loader: up, ssh, reboot, down."""
 

@@ -25,6 +25,8 @@ SOFT_KEYS = frozenset(
         "load",
         "serial_number",
         "time",
+        "date",
+        "timestamp",
     }
 )
 

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
@@ -11,9 +10,7 @@ from hugepage_qa.gate.environment import hard_keys
 from hugepage_qa.gate.input_file import read_json
 from hugepage_qa.gate.sample_checks import check_series
 from hugepage_qa.gate.sample_format import parse_samples
-from hugepage_qa.gate.samples import SampleSet, Series
-
-_LONG_AGO = datetime.min.replace(tzinfo=UTC)
+from hugepage_qa.gate.samples import SampleSet, Series, in_time
 
 
 def read_samples(paths: Sequence[Path]) -> SampleSet:
@@ -52,7 +49,10 @@ def join(sets: Iterable[SampleSet]) -> SampleSet:
     for several in joined.values():
         if len({(one.unit, one.direction, one.kind) for one in several}) > 1:
             raise InputError(f"{several[0].name}: expected one unit, direction and kind in all files")
-    result = tuple(_in_time(several) for several in joined.values())
+    result = tuple(
+        replace(several[0], blocks=in_time(block for one in several for block in one.blocks))
+        for several in joined.values()
+    )
     check_series(result, first.source)
     return replace(first, series=result, mixed=_mixed((first, *others)))
 
@@ -76,8 +76,3 @@ def _with_hosts(samples: SampleSet) -> list[Series]:
         replace(one, blocks=tuple(replace(block, host=block.host or str(host)) for block in one.blocks))
         for one in samples
     ]
-
-
-def _in_time(several: Sequence[Series]) -> Series:
-    blocks = (block for one in several for block in one.blocks)
-    return replace(several[0], blocks=tuple(sorted(blocks, key=lambda one: (one.started or _LONG_AGO, one.order))))

@@ -10,7 +10,7 @@ import numpy as np
 from hugepage_qa.errors import InputError
 from hugepage_qa.gate.input_file import check_document
 from hugepage_qa.gate.sample_checks import check_series
-from hugepage_qa.gate.samples import Block, Direction, Kind, Samples, SampleSet, Scalar, Series
+from hugepage_qa.gate.samples import Block, Direction, Kind, Samples, SampleSet, Scalar, Series, in_time
 
 FORMAT = "hugepage-qa samples"
 VERSION = 1
@@ -127,7 +127,7 @@ def _series(series: Mapping[str, Any], samples: Any, source: str) -> Series:
         direction=Direction(series["direction"]),
         kind=Kind(series.get("kind", Kind.MEASURED)),
         configuration=series.get("configuration", ""),
-        blocks=tuple(_block(block, next(samples), f"{source}: {name}") for block in series["blocks"]),
+        blocks=in_time(_block(block, next(samples), f"{source}: {name}") for block in series["blocks"]),
     )
 
 

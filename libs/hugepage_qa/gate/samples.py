@@ -1,8 +1,8 @@
 """One measurement in memory: series of blocks of samples, and the machine and programs that they come from."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 
 import numpy as np
@@ -48,6 +48,14 @@ class Block:
     host: str | None = None
     sentinel: float | None = None
     warmup: bool = False
+
+
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+
+def in_time(blocks: Iterable[Block]) -> tuple[Block, ...]:
+    """Return ``blocks`` in the order in which they were measured: looks take the first ones first."""
+    return tuple(sorted(blocks, key=lambda one: (one.started or _LONG_AGO, one.order)))
 
 
 @dataclass(frozen=True)

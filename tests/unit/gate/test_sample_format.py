@@ -157,6 +157,13 @@ def test_files_of_several_sessions_are_joined_in_time(tmp_path: Path) -> None:
     assert samples.hosts == {"a", "b"}
 
 
+def test_blocks_are_taken_in_the_order_of_their_time(tmp_path: Path) -> None:
+    content = document(measured(4))
+    content["series"][0]["blocks"].reverse()
+    samples = read_samples([write(tmp_path / "one.json", content)])
+    assert [block.boot for block in samples.series[0].blocks] == ["boot0", "boot1", "boot2", "boot3"]
+
+
 def test_files_about_different_subjects_are_not_joined(tmp_path: Path) -> None:
     one = write(tmp_path / "one.json", document(measured(1)))
     other = write(tmp_path / "other.json", document(measured(1, seed=2, day=5), subject={"kernel": "6.13"}))

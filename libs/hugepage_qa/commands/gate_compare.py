@@ -52,6 +52,8 @@ def command(
     margin: float | None,
     policy_file: Path | None,
     max_age: int,
+    min_blocks: int,
+    min_boots: int,
     html: Path | None,
     markdown: Path | None,
     is_json: bool,
@@ -62,9 +64,10 @@ def command(
     """
     policy = make_policy(policy_file, None if against else baselines, margin)
     new = read_samples(samples)
-    baseline = _baseline(against, baselines, new, policy)
+    baseline = _baseline(against, baselines, new, policy, subject)
     # whoever names the samples to compare with has chosen their age, too
-    comparison = compare(baseline, new, make_terms(policy, subject, allow, None if against else max_age))
+    terms = make_terms(policy, subject, allow, None if against else max_age, min_blocks, min_boots)
+    comparison = compare(baseline, new, terms)
     if markdown is not None:
         write_durably(markdown, render_markdown(comparison).encode(), mode=_READABLE)
     if html is not None:
@@ -88,9 +91,11 @@ def _html_renderer() -> Callable[[GatePage], str]:
     return renderer
 
 
-def _baseline(against: tuple[Path, ...], baselines: Path, new: SampleSet, policy: Policy) -> BaselineSet:
+def _baseline(
+    against: tuple[Path, ...], baselines: Path, new: SampleSet, policy: Policy, subject: str | None
+) -> BaselineSet:
     if against:
         return baseline_from_samples(read_samples(against), policy)
     if not baselines.is_dir():
         raise InputError(f"--baselines {baselines}: no such directory; accept a first baseline with gate accept")
-    return BaselineStore(baselines).baseline_for(new)
+    return BaselineStore(baselines).baseline_for(new, subject)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.gate.compare import Terms
+from hugepage_qa.gate.compare import FEWEST_BLOCKS, FEWEST_BOOTS, Terms
 from hugepage_qa.gate.looks import LOOKS
 from hugepage_qa.gate.policy import FILE_NAME, MetricPolicy, Policy, parse_share, read_policy
 
@@ -50,6 +50,12 @@ def terms_options(command: Command) -> Command:
                 metavar="DAYS",
                 help="Of a baseline.",
             ),
+            click.option(
+                "--min-blocks", type=click.IntRange(2), default=FEWEST_BLOCKS, show_default=True, help="Of a baseline."
+            ),
+            click.option(
+                "--min-boots", type=click.IntRange(1), default=FEWEST_BOOTS, show_default=True, help="Of a baseline."
+            ),
         )
     ):
         command = option(command)
@@ -67,7 +73,9 @@ def make_policy(policy_file: Path | None, baselines: Path | None, margin: float 
     return Policy() if baselines is None else read_policy(baselines / FILE_NAME)
 
 
-def make_terms(policy: Policy, subject: str | None, allow: tuple[str, ...], max_age: int | None) -> Terms:
+def make_terms(
+    policy: Policy, subject: str | None, allow: tuple[str, ...], max_age: int | None, min_blocks: int, min_boots: int
+) -> Terms:
     """Return the terms of a comparison; ``max_age`` is in days, None: a baseline does not age."""
     oldest = None if max_age is None else timedelta(days=max_age)
-    return Terms(policy, subject, frozenset(allow), LOOKS, oldest)
+    return Terms(policy, subject, frozenset(allow), LOOKS, oldest, min_blocks, min_boots)

@@ -48,6 +48,7 @@ class Terms:
     looks: tuple[tuple[int, float], ...] = LOOKS
     oldest: timedelta | None = OLDEST_BASELINE
     fewest_blocks: int = FEWEST_BLOCKS
+    fewest_boots: int = FEWEST_BOOTS
 
 
 def baseline_from_samples(samples: SampleSet, policy: Policy) -> BaselineSet:
@@ -82,7 +83,9 @@ def compare(baseline: BaselineSet, new: SampleSet, terms: Terms) -> Comparison:
         )
     results = _judge(baseline, new, unit, terms)
     verdict, reason = overall_verdict(results)
-    return Comparison(new.suite, baseline.source, new.source, verdict, reason, results, differences, _notes(baseline))
+    return Comparison(
+        new.suite, baseline.source, new.source, verdict, reason, results, differences, _notes(baseline, terms)
+    )
 
 
 def _machine_differences(baseline: BaselineSet, new: SampleSet, subject: str | None) -> list[Difference]:
@@ -110,9 +113,13 @@ def _judge(baseline: BaselineSet, new: SampleSet, unit: Unit, terms: Terms) -> t
     return judge.judge()
 
 
-def _notes(baseline: BaselineSet) -> tuple[str, ...]:
-    unknown = any(block.boot is None for one in baseline.series.values() for block in one.blocks)
-    return (f"the baseline does not say of which boots it is: expected at least {FEWEST_BOOTS}",) if unknown else ()
+def _notes(baseline: BaselineSet, terms: Terms) -> tuple[str, ...]:
+    boots = {block.boot for one in baseline.series.values() for block in one.blocks}
+    if None in boots:
+        return (f"the baseline does not say of which boots it is; it should be of at least {FEWEST_BOOTS}",)
+    if terms.fewest_boots <= len(boots) < FEWEST_BOOTS:
+        return ("the baseline is of one boot: what differs from boot to boot would count as a change",)
+    return ()
 
 
 def doubt(baseline: SummarySeries, new: Collection[SummarySeries], terms: Terms) -> tuple[Verdict, str] | None:
@@ -123,8 +130,8 @@ def doubt(baseline: SummarySeries, new: Collection[SummarySeries], terms: Terms)
             Verdict.BASELINE_THIN,
             f"the baseline has {len(baseline.blocks)} blocks, expected at least {terms.fewest_blocks}",
         )
-    if None not in boots and len(boots) < FEWEST_BOOTS:
-        return Verdict.BASELINE_THIN, f"all blocks of the baseline are of one boot, expected at least {FEWEST_BOOTS}"
+    if None not in boots and len(boots) < terms.fewest_boots:
+        return Verdict.BASELINE_THIN, f"the baseline is of {len(boots)} boots, expected at least {terms.fewest_boots}"
     newest = max((block.started for block in baseline.blocks if block.started), default=None)
     now = max((block.started for one in new for block in one.blocks if block.started), default=None)
     if terms.oldest is not None and newest and now and now - newest > terms.oldest:

@@ -86,6 +86,18 @@ def test_a_baseline_edited_by_hand_gives_no_verdict(tmp_path: Path, old: Path) -
         run("compare", new(tmp_path, 0.0), "--baselines", baselines)
 
 
+def test_a_kernel_under_test_may_have_another_configuration(tmp_path: Path) -> None:
+    def kernel(version: str) -> dict[str, object]:
+        return {"environment": {**MACHINE, "kernel_config": version}, "subject": {"kernel": version}}
+
+    old = write(tmp_path / "old.json", document(measured(10), **kernel("6.12")))
+    new = write(tmp_path / "new.json", document(measured(3, seed=2, day=20), **kernel("6.13")))
+    baselines = tmp_path / "baselines"
+    run("accept", old, "--reason", "first", "--baselines", baselines)
+    assert run("compare", new, "--baselines", baselines).exit_code == 2
+    assert run("compare", new, "--baselines", baselines, "--subject", "kernel").exit_code == 0
+
+
 def test_without_a_baseline_it_is_said_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="gate accept"):
         run("compare", new(tmp_path, 0.0), "--baselines", tmp_path / "none")

@@ -149,6 +149,9 @@ def test_thin_and_stale_baselines_decide_nothing() -> None:
     assert judge(new_samples(0.05), sample_set(measured(4))).verdict is Verdict.BASELINE_THIN
     one_boot = sample_set(measured(10, block={"boot": "the same"}))
     assert judge(new_samples(0.05), one_boot).verdict is Verdict.BASELINE_THIN
+    warned = judge(new_samples(0.05), one_boot, replace(TERMS, fewest_boots=1))
+    assert warned.verdict is Verdict.REGRESSED
+    assert "one boot" in warned.notes[0]
     old = sample_set(measured(3, 0.05, 2, day=101), source="new")
     assert judge(old).verdict is Verdict.BASELINE_STALE
     assert judge(old, terms=replace(TERMS, oldest=timedelta(days=120))).verdict is Verdict.REGRESSED

@@ -49,8 +49,9 @@ def start(run_id: str | None) -> subprocess.Popen[str]:
 def family(run_id: str) -> Iterator[subprocess.Popen[str]]:
     child = start(run_id)
     yield child
-    with suppress(ProcessLookupError):
-        child.kill()
+    for pid in find_processes(run_id):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     child.wait()
 
 

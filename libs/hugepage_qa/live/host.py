@@ -81,6 +81,10 @@ class Host:
         lines: list[str] = self._backend.perform("new_kernel_log", [])
         return lines
 
+    def ask(self, operation: str, arguments: Sequence[Any]) -> Any:
+        """Carry out an operation that only some backends have: of guests, for example."""
+        return self._backend.perform(operation, arguments)
+
     def pause(self, seconds: float) -> None:
         """Wait."""
         self._backend.perform("pause", [seconds])

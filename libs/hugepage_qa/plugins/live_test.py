@@ -1,13 +1,14 @@
 """The Avocado test that runs the cases of an area, or random operations, on the running machine."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from avocado import Test
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.live.case import Area
-from hugepage_qa.live.host import Host
+from hugepage_qa.live.host import Backend, Host
 from hugepage_qa.live.judge import LiveJudgement, run_area
 from hugepage_qa.live.pool_view import read_pool_view
 from hugepage_qa.live.random_pool.run import run_random_programs
@@ -36,11 +37,15 @@ class LiveTest(Test):  # type: ignore[misc] # Avocado has no types
     def _run(self, run: Callable[[Host], None]) -> None:
         self.cases = CaseRecorder(Path(self.outputdir))
         try:
-            with real_machine(Path(self.workdir)) as machine:
+            with self.machine() as machine:
                 run(Host(machine))
         except InputError as error:
             self.error(str(error))
         self._conclude()
+
+    def machine(self) -> AbstractContextManager[Backend]:
+        """Return the machine that the cases act on."""
+        return real_machine(Path(self.workdir))
 
     def _record(self, judgement: LiveJudgement) -> None:
         self.cases.add(judgement)

@@ -1,0 +1,58 @@
+"""Cases about guests: each is registered for the drivers that it makes sense with, and is run for each page size."""
+
+from collections.abc import Callable
+from functools import wraps
+
+from hugepage_qa.guest.driver import GuestError
+from hugepage_qa.guest.guests import Guests
+from hugepage_qa.guest.machine import LIBVIRT, QEMU
+from hugepage_qa.live.case import Area, Sizes
+from hugepage_qa.live.live import CannotRun, Live
+
+GuestAct = Callable[[Live, Guests], None]
+
+
+class GuestArea(Area):
+    """The cases of one file with one driver."""
+
+    def __init__(self, name: str, driver: str) -> None:
+        super().__init__(f"{name}/{driver}")
+        self.driver = driver
+
+
+def guest_areas(name: str) -> tuple[GuestArea, GuestArea]:
+    """Return the areas of a file: under QEMU alone and under libvirt."""
+    return GuestArea(name, QEMU), GuestArea(name, LIBVIRT)
+
+
+def guest_case(*areas: GuestArea) -> Callable[..., Callable[[GuestAct], GuestAct]]:
+    """Return what makes functions cases of ``areas``; its arguments are those of ``Area.case``."""
+
+    def case(
+        statement: str, source: str, *, sizes: Sizes = Sizes.EACH, nodes: int = 1
+    ) -> Callable[[GuestAct], GuestAct]:
+        def register(act: GuestAct) -> GuestAct:
+            for area in areas:
+                area.case(statement, source, sizes=sizes, nodes=nodes)(_with_guests(act, area.driver))
+            return act
+
+        return register
+
+    return case
+
+
+def _with_guests(act: GuestAct, driver: str) -> Callable[[Live], None]:
+    @wraps(act)
+    def with_guests(live: Live) -> None:
+        try:
+            act(live, Guests(live, driver))
+        except GuestError as error:
+            live.fail("the driver", "no refusal", str(error))
+
+    return with_guests
+
+
+def needs(fact: bool, otherwise: str) -> None:
+    """Raise CannotRun with the reason ``otherwise`` unless ``fact``."""
+    if not fact:
+        raise CannotRun(otherwise)

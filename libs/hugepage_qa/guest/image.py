@@ -1,0 +1,64 @@
+"""What guests boot: the kernel and the tiny initramfs of the lab, with a shell on the serial console."""
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.guest.driver import NotHere
+from hugepage_qa.lab.accelerator import TCG
+from hugepage_qa.lab.boards import BOARDS, Board, find_cpu
+from hugepage_qa.lab.initramfs import probe_initramfs
+from hugepage_qa.lab.packages import distribution_kernel, static_busybox
+from hugepage_qa.lab.probe import Lab, ProbeMachine, find_emulator
+from hugepage_qa.sizes import GIB
+
+#: what the guest prints when it waits for commands
+READY = "@ready"
+# an interactive shell would edit the lines that it reads, and wrap them
+_SHELL = f"set -f; echo {READY}; while read -r line; do eval $line; done"
+
+
+@dataclass(frozen=True)
+class Image:
+    """What a guest of the machine's own architecture is started with; ``machine`` and ``cpu`` are QEMU's options."""
+
+    board: Board
+    emulator: str
+    accelerator: str
+    machine: str
+    cpu: str
+    kernel: Path
+    initramfs: Path
+    words: str
+
+
+def default_image(cache: Path, kernel: Path | None, report: Callable[[str], None]) -> Image:
+    """Return the image with ``kernel``, or the distribution's, built below ``cache``.
+
+    Raises NotHere without an emulator for this machine's architecture, InputError when a package cannot be had.
+    """
+    board = BOARDS.get(platform.machine())
+    if board is None:
+        raise NotHere(f"no QEMU machine is known for {platform.machine()}")
+    try:
+        emulator = find_emulator(board)
+    except InputError as error:
+        raise NotHere(str(error)) from error
+    cpu = find_cpu(board, None)
+    image = kernel or distribution_kernel(board.architecture, cache, report=report).image
+    probe = ProbeMachine(board.architecture, cpu.name, image, (GIB,), "")
+    accelerator = Lab(cache, report=report).accelerator(probe)
+    properties = cpu.machine_options if accelerator == TCG else board.kvm_machine_options
+    return Image(
+        board=board,
+        emulator=emulator,
+        accelerator=accelerator,
+        machine=",".join((board.machine, *properties)),
+        cpu=cpu.qemu_cpu if accelerator == TCG else cpu.kvm_cpu or cpu.qemu_cpu,
+        kernel=image,
+        initramfs=probe_initramfs(static_busybox(board.architecture, cache, report=report), cache),
+        # a panic ends the guest; what stands behind -- are arguments of init
+        words=f'console={board.console} panic=-1 loglevel=1 rdinit=/bin/busybox -- sh -c "{_SHELL}"',
+    )

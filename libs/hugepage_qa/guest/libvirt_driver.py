@@ -1,0 +1,149 @@
+"""Guests under libvirt, through its Python binding."""
+
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hugepage_qa.guest.driver import GuestError, NotHere, State
+from hugepage_qa.machine.processes import has_ended
+
+_END_SECONDS = 60.0
+_PAUSE_SECONDS = 0.02
+
+
+def import_libvirt() -> Any:
+    """Return the module. Raises NotHere without it."""
+    try:
+        import libvirt  # noqa: PLC0415 - an optional package
+    except ImportError as error:
+        raise NotHere("the Python package libvirt-python is not installed: install hugepage-qa[guest]") from error
+    # else it prints every error on standard error
+    libvirt.registerErrorHandler(lambda *_: None, None)
+    return libvirt
+
+
+class LibvirtDriver:
+    """Persistent domains of the daemon at ``uri``; a definition is XML."""
+
+    def __init__(self, uri: str) -> None:
+        """Raises NotHere without the binding, GuestError when the daemon does not answer."""
+        self._libvirt = import_libvirt()
+        self._uri = uri
+        self._names: set[str] = set()
+        self._connection = self.call(partial(self._libvirt.open, uri))
+
+    @property
+    def connection(self) -> Any:
+        """The connection, for what is about the machine and not about a guest."""
+        return self._connection
+
+    def reconnect(self) -> None:
+        """Connect again, after the daemon was started again."""
+        with suppress(self._libvirt.libvirtError):
+            self._connection.close()
+        self._connection = self.call(partial(self._libvirt.open, self._uri))
+
+    def define(self, name: str, definition: str) -> None:
+        """Define the domain."""
+        self._names.add(name)
+        self.call(partial(self._connection.defineXML, definition))
+
+    def start(self, name: str, paused: bool) -> None:
+        """Create the domain."""
+        flags = self._libvirt.VIR_DOMAIN_START_PAUSED if paused else 0
+        self.call(partial(self._find(name).createWithFlags, flags))
+
+    def state(self, name: str) -> State:
+        """Ask libvirt; a domain that it does not know is off."""
+        try:
+            state, _reason = self._connection.lookupByName(name).state()
+        except self._libvirt.libvirtError as error:
+            if error.get_error_code() == self._libvirt.VIR_ERR_NO_DOMAIN:
+                return State.OFF
+            raise GuestError(str(error)) from error
+        if state in (self._libvirt.VIR_DOMAIN_SHUTOFF, self._libvirt.VIR_DOMAIN_CRASHED):
+            return State.OFF
+        return State.RUNNING if state == self._libvirt.VIR_DOMAIN_RUNNING else State.PAUSED
+
+    def pid(self, name: str) -> int:
+        """Find its QEMU by the name that libvirt gives it: no call of libvirt tells."""
+        mark = f"guest={name},".encode()
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                if any(word.startswith(mark) for word in path.read_bytes().split(b"\0")):
+                    return int(path.parent.name)
+        raise GuestError(f"no process is the QEMU of {name}")
+
+    def resume(self, name: str) -> None:
+        """Let the CPUs run."""
+        self.call(self._find(name).resume)
+
+    def destroy(self, name: str) -> None:
+        """Destroy the domain if it runs, forget it, and wait for the end of its QEMU."""
+        with suppress(GuestError):
+            self._end(name, self._find(name).destroy)
+        with suppress(GuestError):
+            self.call(self._find(name).undefine)
+
+    def save(self, name: str, path: str) -> None:
+        """Save the domain."""
+        self._end(name, partial(self._find(name).save, path))
+
+    def restore(self, name: str, path: str) -> None:
+        """Restore it."""
+        paused = self._libvirt.VIR_DOMAIN_SAVE_PAUSED
+        self.call(partial(self._connection.restoreFlags, path, None, paused))
+
+    def attach(self, name: str, device: str) -> None:
+        """Plug the device in."""
+        self.call(partial(self._find(name).attachDevice, device))
+
+    def detach(self, name: str, device: str) -> None:
+        """Unplug it and wait until libvirt has forgotten it."""
+        domain = self._find(name)
+        self.call(partial(domain.detachDevice, device))
+        deadline = time.monotonic() + _END_SECONDS
+        while "<memory model=" in self.call(domain.XMLDesc):
+            if time.monotonic() > deadline:
+                raise GuestError(f"{name}: the guest keeps its memory device for {_END_SECONDS:g} s")
+            time.sleep(_PAUSE_SECONDS)
+
+    def set_balloon(self, name: str, memory: int) -> None:
+        """Set the balloon's target."""
+        self.call(partial(self._find(name).setMemory, memory // 1024))
+
+    def request(self, name: str, device: str, memory: int) -> None:
+        """Set how many bytes of the virtio-mem device the guest is to have."""
+        changed = re.sub(r"(<requested unit=\"b\">)\d+", rf"\g<1>{memory}", device)
+        self.call(partial(self._find(name).updateDeviceFlags, changed))
+
+    def close(self) -> None:
+        """Destroy and forget the domains that were defined here."""
+        for name in self._names:
+            self.destroy(name)
+        with suppress(self._libvirt.libvirtError):
+            self._connection.close()
+
+    def _end(self, name: str, end: Callable[[], Any]) -> None:
+        """Call what ends the domain, and wait for its process, which gives back its memory after it is a domain no more."""
+        pid = None
+        with suppress(GuestError):
+            pid = self.pid(name)
+        self.call(end)
+        deadline = time.monotonic() + _END_SECONDS
+        while pid is not None and not has_ended(pid) and time.monotonic() < deadline:
+            time.sleep(_PAUSE_SECONDS)
+
+    def _find(self, name: str) -> Any:
+        return self.call(partial(self._connection.lookupByName, name))
+
+    def call(self, call: Callable[[], Any]) -> Any:
+        """Return what ``call`` of the binding returns. Raises GuestError where it raises."""
+        try:
+            return call()
+        except self._libvirt.libvirtError as error:
+            raise GuestError(str(error)) from error

@@ -1,0 +1,52 @@
+"""What the messages with which QEMU and libvirt refuse a guest mean, whatever version words them."""
+
+import enum
+import re
+
+
+class Meaning(enum.Enum):
+    """Why a guest was refused."""
+
+    SHORT_OF_PAGES = "not enough free huge pages"
+    NO_MOUNT = "no hugetlbfs is mounted"
+    NO_SUCH_SIZE = "no huge pages of this size"
+    MISALIGNED = "memory is no multiple of the page size"
+    NO_SUCH_NODE = "no such NUMA node"
+    KVM_WITHOUT_HUGE_PAGES = "KVM backs no guest with huge pages here"
+    MORE_THAN_ADDRESSABLE = "more memory than the machine can have"
+    NOT_A_DEFINITION = "not a valid definition of a guest"
+
+
+#: meaning -> the wordings that have it; none may match a message with another meaning
+_WORDINGS: tuple[tuple[Meaning, str], ...] = (
+    # mmap(2), when it reserves: QEMU 1.x to 10, with or without the words around it that libvirt adds
+    (Meaning.SHORT_OF_PAGES, r"unable to map backing store for guest RAM: Cannot allocate memory"),
+    (Meaning.SHORT_OF_PAGES, r"unable to map backing store for hugepages: Cannot allocate memory"),
+    # touching the pages: os_mem_prealloc() before QEMU 7.0, qemu_prealloc_mem() since; a SIGBUS is EFAULT since 7.0
+    (Meaning.SHORT_OF_PAGES, r"Insufficient free host memory pages available to allocate guest RAM"),
+    (Meaning.SHORT_OF_PAGES, r"preallocating memory failed: (?:Bad address|Cannot allocate memory)"),
+    # memfd of huge pages, and a file in hugetlbfs that fallocate(2) fills
+    (Meaning.SHORT_OF_PAGES, r"cannot set up guest memory '[^']*': Cannot allocate memory"),
+    (Meaning.SHORT_OF_PAGES, r"failed to (?:resize memfd|allocate memory).*: (?:Cannot allocate memory|No space left)"),
+    # hugetlb_file_setup() reserves nothing for a memfd, ftruncate(2) does not fail: the map does, as above
+    (Meaning.NO_SUCH_SIZE, r"Unable to find any usable hugetlbfs mount for \d+ KiB"),
+    (Meaning.NO_SUCH_SIZE, r"failed to create memfd.*: (?:Invalid argument|No such file or directory|No such device)"),
+    (Meaning.NO_SUCH_SIZE, r"[Hh]ugepage(?:s)?:? .*size can't be zero|hugepage size can't be zero"),
+    (Meaning.NO_MOUNT, r"hugetlbfs filesystem is not mounted(?: or disabled by administrator config)?"),
+    (Meaning.NO_MOUNT, r"hugetlbfs filesystem disabled by administrator config"),
+    # since QEMU 8.2
+    (Meaning.MISALIGNED, r"memory size must be multiple of \d"),
+    (Meaning.NO_SUCH_NODE, r"NUMA node \d+ is unavailable|hugepages: node \d+ not found"),
+    (Meaning.NO_SUCH_NODE, r"cannot bind memory to host NUMA nodes: Invalid argument"),
+    (Meaning.NO_SUCH_NODE, r"Invalid value for property 'host-nodes'|host-nodes.*out of range"),
+    # target/s390x/kvm: kvm.hpage is 0
+    (Meaning.KVM_WITHOUT_HUGE_PAGES, r"Memory backing with [12][MG] pages was specified, but KVM does not support"),
+    (Meaning.KVM_WITHOUT_HUGE_PAGES, r"This QEMU machine does not support huge page mappings"),
+    (Meaning.MORE_THAN_ADDRESSABLE, r"Address space limit .* phys-bits too low|exceeds? .*maximum supported"),
+    (Meaning.NOT_A_DEFINITION, r"XML error:|\(domain_definition\)|unsupported configuration:"),
+)
+
+
+def find_meaning(message: str) -> Meaning | None:
+    """Return what ``message`` means, None for one that nobody knows. The first wording that is in it counts."""
+    return next((meaning for meaning, wording in _WORDINGS if re.search(wording, message)), None)

@@ -1,0 +1,24 @@
+"""The Avocado test that runs the cases of an area about guests."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hugepage_qa.guest.machine import GuestMachine, guest_machine
+from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.report import settings
+
+
+class GuestTest(LiveTest):
+    """Base of the tests below tests/guest."""
+
+    @contextmanager
+    def machine(self) -> Iterator[GuestMachine]:
+        """Yield the machine and its guests."""
+        asked = os.environ.get(settings.KERNEL)
+        kernel = settings.readable_file(asked, settings.KERNEL) if asked else None
+        # not Avocado's directory: the paths of sockets have to be short
+        with tempfile.TemporaryDirectory(prefix="guest-") as scratch, guest_machine(Path(scratch), kernel) as machine:
+            yield machine

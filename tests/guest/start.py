@@ -1,0 +1,116 @@
+"""Guests on huge pages start, and take from the pool exactly what they need."""
+
+from hugepage_qa.guest.case import guest_areas, guest_case
+from hugepage_qa.guest.description import Access, Allocation, Source
+from hugepage_qa.guest.driver import State
+from hugepage_qa.guest.guests import Guests
+from hugepage_qa.live.live import Live
+from hugepage_qa.plugins.guest_test import GuestTest
+
+QEMU, LIBVIRT = guest_areas("guest/start")
+case = guest_case(QEMU, LIBVIRT)
+
+BACKING = "libvirt.org/formatdomain.html memoryBacking; QEMU memory-backend-file"
+
+
+@case("a guest takes as many pages as its memory has, no page more, and gives all of them back", BACKING)
+def takes_exactly_its_memory(live: Live, guests: Guests) -> None:
+    guest = guests.new()
+    live.reserve(guest.pages + 1)
+    guest.start()
+    guest.expect_state(State.PAUSED)
+    live.expect_pool(nr=guest.pages + 1, free=1)
+    guest.expect_mapped()
+    guest.destroy()
+    guest.expect_state(State.OFF)
+    live.expect_pool(nr=guest.pages + 1, free=guest.pages + 1)
+    guests.expect_files()
+
+
+@case("a guest that boots works in the pages that it took at its start", BACKING)
+def boots_in_its_pages(live: Live, guests: Guests) -> None:
+    guest = guests.new()
+    live.reserve(guest.pages)
+    guest.boot()
+    live.expect("the guest's kernel", "Linux", guest.run("uname -s").strip())
+    guest.expect_state(State.RUNNING)
+    live.expect_pool(nr=guest.pages, free=0)
+    guest.expect_mapped()
+    guest.expect_no_transparent_pages()
+
+
+@case("the last page is enough: a pool of exactly the size of the guest is empty while it runs", BACKING)
+def takes_the_last_page(live: Live, guests: Guests) -> None:
+    guest = guests.new()
+    live.reserve(guest.pages)
+    guest.start()
+    live.expect_pool(nr=guest.pages, free=0)
+    guest.expect_mapped()
+    guest.destroy()
+    live.expect_pool(nr=guest.pages, free=guest.pages)
+
+
+@case(
+    "shared memory takes the same pages as private memory",
+    "libvirt.org/formatdomain.html memoryBacking access; QEMU memory-backend share=on",
+)
+def shared_memory_takes_the_same(live: Live, guests: Guests) -> None:
+    guest = guests.new(access=Access.SHARED)
+    live.reserve(guest.pages)
+    guest.start()
+    live.expect_pool(nr=guest.pages, free=0)
+    guest.expect_mapped()
+    guest.destroy()
+    live.expect_pool(nr=guest.pages, free=guest.pages)
+    guests.expect_files()
+
+
+@case(
+    "a memfd of huge pages takes the same pages as a file in hugetlbfs",
+    "libvirt.org/formatdomain.html memoryBacking source memfd; QEMU memory-backend-memfd hugetlbsize=",
+)
+def memfd_takes_the_same(live: Live, guests: Guests) -> None:
+    guest = guests.new(source=Source.MEMFD, access=Access.SHARED)
+    live.reserve(guest.pages)
+    guest.start()
+    live.expect_pool(nr=guest.pages, free=0)
+    guest.expect_mapped()
+    guest.destroy()
+    live.expect_pool(nr=guest.pages, free=guest.pages)
+
+
+@guest_case(QEMU)(
+    "memory that is allocated on demand is reserved as a whole at the start, and taken page by page as it is touched",
+    "QEMU memory-backend prealloc=off, reserve=on (libvirt refuses it for huge pages)",
+)
+def on_demand_memory_is_reserved(live: Live, guests: Guests) -> None:
+    guest = guests.new(allocation=Allocation.ON_DEMAND)
+    live.reserve(guest.pages)
+    guest.start()
+    pool = live.pool()
+    live.expect("pages that others can have", 0, pool.available)
+    live.expect_pool(nr=guest.pages, free=pool.resv, resv=pool.resv)
+    guest.destroy()
+    live.expect_pool(nr=guest.pages, free=guest.pages)
+
+
+@case(
+    "threads that allocate the memory take the same pages as one",
+    "libvirt.org/formatdomain.html memoryBacking allocation threads; QEMU memory-backend prealloc-threads=",
+)
+def threads_take_the_same(live: Live, guests: Guests) -> None:
+    guest = guests.new(threads=2)
+    live.reserve(guest.pages)
+    guest.start()
+    live.expect_pool(nr=guest.pages, free=0)
+    guest.expect_mapped()
+
+
+class Start(GuestTest):
+    """See main.fmf."""
+
+    def test_qemu(self) -> None:
+        self.run_area(QEMU)
+
+    def test_libvirt(self) -> None:
+        self.run_area(LIBVIRT)

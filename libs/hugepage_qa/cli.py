@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, str] = {
     "reboot-cases": "hugepage_qa.commands.reboot_cases:reboot_cases",
     "ps": "hugepage_qa.commands.ps:ps",
     "state": "hugepage_qa.commands.state:state",
+    "guest": "hugepage_qa.commands.guest:guest",
     "lab": "hugepage_qa.commands.lab:lab",
     "gate": "hugepage_qa.commands.gate:gate",
 }

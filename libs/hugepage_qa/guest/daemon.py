@@ -38,7 +38,8 @@ class PrivateDaemon:
     """A daemon in a mount namespace of its own, with QEMU's driver alone and one emulator to look at.
 
     All that it keeps is in memory, gone with its last guest. Of what lies where it writes it sees only ``visible``,
-    with ``directory`` in one of them. ``mounts`` are the hugetlbfs that it may use, ``environment`` marks what it starts.
+    with ``directory`` in one of them. ``mounts`` are the hugetlbfs that it may use, ``environment`` marks what it
+    starts.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class PrivateDaemon:
         self._visible = visible
         self._process: subprocess.Popen[bytes] | None = None
         self._namespace: int | None = None
+        self._group: str | None = None
         self.emulator = _write_emulator(directory, emulator, environment)
         self._bound = _write_configuration(directory, mounts)
         # it asks every emulator in PATH what it can do, each for seconds; QEMU's driver alone needs no firewall
@@ -109,6 +111,18 @@ class PrivateDaemon:
             self._process.kill()
             self._process.wait()
         self._process = None
+
+    def enter_group(self, path: str | None) -> None:
+        """Move it, and thereby the guests that it starts, into the control group ``path``; with None out of it again.
+
+        Raises OSError.
+        """
+        left = self._group
+        self._group = path
+        # out of it is into that above, the root of the hierarchy, where every process may be
+        target = Path(path) if path else Path(left).parent if left else None
+        if target is not None:
+            (target / "cgroup.procs").write_text(f"{self.pid}\n", encoding="ascii")
 
     def close(self) -> None:
         """End it, and let go of its namespace."""

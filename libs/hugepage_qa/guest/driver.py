@@ -1,6 +1,7 @@
 """What starts and stops guests: QEMU alone or libvirt, behind one protocol."""
 
 import enum
+from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -34,6 +35,12 @@ class Driver(Protocol):
 
     def start(self, name: str, paused: bool) -> None:
         """Start it; ``paused`` leaves its CPUs stopped. When this raises, nothing of it runs."""
+
+    def race(self, names: Sequence[str]) -> list[str]:
+        """Start all of them at once, paused; return for each why it was refused, empty for one that runs."""
+
+    def start_killed(self, name: str, seconds: float) -> None:
+        """Start it and kill its QEMU ``seconds`` later, wherever it is then; its driver is not told."""
 
     def state(self, name: str) -> State:
         """Return what it does; one that is not known is off."""

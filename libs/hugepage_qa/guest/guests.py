@@ -1,6 +1,7 @@
 """The guests of a case: what they are asked to do, and what is expected of them and of the pools."""
 
 import json
+import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -78,12 +79,41 @@ class Guests:
             raise GuestError(answer[REFUSED])
         return answer[DONE]
 
+    def race(self, *guests: "Guest") -> list[str]:
+        """Start all at once, and return for each why it was refused, empty for one that runs."""
+        return [str(why) for why in self.ask("race", [guest.name for guest in guests])]
+
+    def enter_group(self, path: str | None) -> None:
+        """Have guests that are started from now on in the control group ``path``; None has them out of it."""
+        self.ask("enter_group", path)
+
+    def restart(self, number: signal.Signals, *, killed: "Guest | None" = None) -> None:
+        """End the daemon with the signal ``number`` and start it again; ``killed`` loses its QEMU meanwhile."""
+        self.ask("restart", int(number), killed.pid if killed else None)
+
+    def free_pages(self, size: int, node: int) -> int:
+        """Return the free pages of a node as libvirt tells them."""
+        return int(self.ask("free_pages", size, node))
+
+    def allocate_pages(self, size: int, pages: int, node: int, *, add: bool) -> None:
+        """Have libvirt set the pool of a node to ``pages``, or ``add`` as many."""
+        self.ask("allocate_pages", size, pages, node, add)
+
+    def page_sizes(self) -> Mapping[str, Mapping[str, int]]:
+        """Return node -> page size in KiB -> pages, as in libvirt's capabilities."""
+        sizes: Mapping[str, Mapping[str, int]] = self.ask("page_sizes")
+        return sizes
+
+    def expect_meaning(self, meaning: Meaning, message: str) -> None:
+        """Expect ``message`` to mean this; a message with another meaning is shown."""
+        self.live.expect(f"meaning of {message!r}", meaning, find_meaning(message))
+
     def expect_refused(self, meaning: Meaning, call: Callable[..., Any], *arguments: Any) -> None:
         """Expect ``call`` to be refused with a message of this ``meaning``, and nothing to be left of it."""
         try:
             call(*arguments)
         except GuestError as error:
-            self.live.expect(f"meaning of {str(error)!r}", meaning, find_meaning(str(error)))
+            self.expect_meaning(meaning, str(error))
         else:
             self.live.expect("the driver", f"a refusal: {meaning.value}", "success")
         self.expect_files()
@@ -151,6 +181,14 @@ class Guest:
     def type(self, line: str, pattern: str) -> str:
         """Type a line in the guest's shell and return what it prints up to ``pattern``."""
         return str(self._ask("type", line, pattern, _COMMAND_SECONDS))
+
+    def start_killed(self, seconds: float) -> None:
+        """Start it, and kill its QEMU ``seconds`` later, wherever it is then."""
+        self._ask("start_killed", seconds)
+
+    def start_interrupted(self, seconds: float) -> None:
+        """Start it, kill the daemon ``seconds`` later, wherever it is then, and start the daemon again."""
+        self._ask("start_interrupted", seconds)
 
     def resume(self) -> None:
         """Let its CPUs run."""

@@ -1,8 +1,11 @@
 """Guests under libvirt, through its Python binding."""
 
+import os
 import re
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -57,6 +60,41 @@ class LibvirtDriver:
         flags = self._libvirt.VIR_DOMAIN_START_PAUSED if paused else 0
         self.call(partial(self._find(name).createWithFlags, flags))
 
+    def race(self, names: Sequence[str]) -> list[str]:
+        """Start all at once, paused, and return for each why it was refused, empty for success."""
+        with ThreadPoolExecutor(len(names)) as threads:
+            return list(threads.map(self._refusal_of, names))
+
+    def start_killed(self, name: str, seconds: float) -> None:
+        """Start it, have its QEMU killed ``seconds`` later, and wait until it is gone."""
+        with ThreadPoolExecutor(1) as threads:
+            started = threads.submit(self._refusal_of, name, False)
+            time.sleep(seconds)
+            # before there is a process, there is nothing to be killed
+            while not (killed := self._kill(name)) and not started.done():
+                time.sleep(_PAUSE_SECONDS)
+            started.result()
+        deadline = time.monotonic() + _END_SECONDS
+        while self.state(name) is not State.OFF or not all(map(has_ended, killed)):
+            if time.monotonic() > deadline:
+                raise GuestError(f"{name} is {self.state(name)} {_END_SECONDS:g} s after its QEMU was killed")
+            time.sleep(_PAUSE_SECONDS)
+
+    def _kill(self, name: str) -> list[int]:
+        """Kill its QEMU, and return the processes that this was: none where it has none."""
+        with suppress(GuestError, ProcessLookupError):
+            pid = self.pid(name)
+            os.kill(pid, signal.SIGKILL)
+            return [pid]
+        return []
+
+    def _refusal_of(self, name: str, paused: bool = True) -> str:
+        try:
+            self.start(name, paused)
+        except GuestError as error:
+            return str(error)
+        return ""
+
     def state(self, name: str) -> State:
         """Ask libvirt; a domain that it does not know is off."""
         try:
@@ -94,7 +132,8 @@ class LibvirtDriver:
         self._end(name, partial(self._find(name).save, path))
 
     def restore(self, name: str, path: str) -> None:
-        """Restore it."""
+        """Restore the domain; the file knows its definition."""
+        self._names.add(name)
         paused = self._libvirt.VIR_DOMAIN_SAVE_PAUSED
         self.call(partial(self._connection.restoreFlags, path, None, paused))
 
@@ -129,7 +168,7 @@ class LibvirtDriver:
             self._connection.close()
 
     def _end(self, name: str, end: Callable[[], Any]) -> None:
-        """Call what ends the domain, and wait for its process, which gives back its memory after it is a domain no more."""
+        """Call what ends the domain, and wait until its QEMU has given back its memory."""
         pid = None
         with suppress(GuestError):
             pid = self.pid(name)

@@ -5,6 +5,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -84,7 +85,12 @@ class GuestMachine:
         driver = QemuDriver(image.emulator, directory)
         self._stack.callback(driver.close)
         site = self._site(directory, image.emulator)
-        return {**_actions_of(driver, site), "migrate": driver.migrate, "request": driver.request}
+        return {
+            **_actions_of(driver, site),
+            "enter_group": driver.enter_group,
+            "migrate": driver.migrate,
+            "request": driver.request,
+        }
 
     def _start_libvirt(self, name: str) -> _Actions:
         import_libvirt()
@@ -98,8 +104,19 @@ class GuestMachine:
         self._stack.callback(driver.close)
         pools = LibvirtPools(driver)
 
-        def restart(number: int) -> None:
+        def restart(number: int, killed: int | None) -> None:
             daemon.stop(signal.Signals(number))
+            if killed is not None:
+                os.kill(killed, signal.SIGKILL)
+            daemon.start()
+            driver.reconnect()
+
+        def start_interrupted(name: str, seconds: float) -> None:
+            with ThreadPoolExecutor(1) as threads:
+                started = threads.submit(driver.race, [name])
+                time.sleep(seconds)
+                daemon.stop(signal.SIGKILL)
+                started.result()
             daemon.start()
             driver.reconnect()
 
@@ -107,7 +124,8 @@ class GuestMachine:
             **_actions_of(driver, self._site(directory, str(daemon.emulator))),
             "request": driver.request,
             "restart": restart,
-            "daemon_pid": lambda: daemon.pid,
+            "start_interrupted": start_interrupted,
+            "enter_group": daemon.enter_group,
             "free_pages": pools.free_pages,
             "allocate_pages": pools.allocate_pages,
             "page_sizes": pools.page_sizes,
@@ -168,6 +186,8 @@ def _actions_of(driver: Driver, site: Site) -> dict[str, Callable[..., Any]]:
         "site": site.document,
         "define": driver.define,
         "start": driver.start,
+        "race": driver.race,
+        "start_killed": driver.start_killed,
         "state": driver.state,
         "pid": driver.pid,
         "resume": driver.resume,

@@ -2,8 +2,8 @@
 
 What it writes into the directories ``hidden`` is in memory and gone with the last process in the namespace, even after
 SIGKILL. The directories ``kept`` stay visible where they are, with what is mounted in them; ``bound`` maps files to
-those that replace them. With ``namespace``, an open file descriptor, the program enters that one instead. Control groups cannot be
-seen. The program cannot outlive ``parent``. This file imports nothing of the suite.
+those that replace them. With ``namespace``, an open file descriptor, the program enters that one instead. Control
+groups cannot be seen. The program cannot outlive ``parent``. This file imports nothing of the suite.
 """
 
 import ctypes

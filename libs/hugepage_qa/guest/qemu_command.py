@@ -27,7 +27,7 @@ def qemu_arguments(guest: GuestDescription, site: Site) -> list[str]:
         *("-accel", site.accelerator, "-cpu", site.cpu, "-smp", str(len(guest.cells))),
         *_memory(guest, site),
         *("-overcommit", f"mem-lock={'on' if guest.locked else 'off'}"),
-        *("-chardev", f"socket,id=console,path={site.console(guest.name)},server=on,wait=off,logfile={site.log(guest.name)}"),
+        *("-chardev", _console(guest, site)),
         *("-serial", "chardev:console"),
         *(("-device", "virtio-balloon-pci,id=balloon") if guest.balloon else ()),
         *("-kernel", site.kernel, "-initrd", site.initramfs),
@@ -47,6 +47,11 @@ def memory_device(guest: GuestDescription, device: MemoryDevice, site: Site) -> 
         backend |= {"prealloc": False, "reserve": False}
         itself |= {"requested-size": device.requested, "prealloc": True}
     return json.dumps({"backend": backend, "device": itself})
+
+
+def _console(guest: GuestDescription, site: Site) -> str:
+    # nobody has to be there to read what the log keeps
+    return f"socket,id=console,path={site.console(guest.name)},server=on,wait=off,logfile={site.log(guest.name)}"
 
 
 def _memory(guest: GuestDescription, site: Site) -> list[str]:

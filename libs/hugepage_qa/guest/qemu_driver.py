@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ _TETHER = Path(__file__).parents[1] / "lab" / "tether.py"
 _START_SECONDS = 300.0
 _ANSWER_SECONDS = 60.0
 _PAUSE_SECONDS = 0.02
+
+# a group is entered before the memory is there: what was charged elsewhere stays charged there
+_ENTER_GROUP = ("/bin/sh", "-c", 'echo $$ >"$1" && shift && exec "$@"', "sh")
 
 
 class _Running:
@@ -44,6 +48,7 @@ class QemuDriver:
         self._directory = directory
         self._definitions: dict[str, list[str]] = {}
         self._running: dict[str, _Running] = {}
+        self._group: str | None = None
 
     def define(self, name: str, definition: str) -> None:
         """Keep the arguments for its next start."""
@@ -52,6 +57,24 @@ class QemuDriver:
     def start(self, name: str, paused: bool) -> None:
         """Start QEMU, and wait until its monitor answers: all memory that is to be preallocated is there then."""
         self._start(name, ["-S"] if paused else [])
+
+    def race(self, names: Sequence[str]) -> list[str]:
+        """Start all at once, paused, and return for each why it was refused, empty for success."""
+        for name in names:
+            self._spawn(name, ["-S"])
+        return [_refusal_of(partial(self._connect, name)) for name in names]
+
+    def start_killed(self, name: str, seconds: float) -> None:
+        """Start it, have its QEMU killed ``seconds`` later, and wait until it is gone."""
+        self._spawn(name, [])
+        process = self._running[name].process
+        time.sleep(seconds)
+        process.kill()
+        self.destroy(name)
+
+    def enter_group(self, path: str | None) -> None:
+        """Start QEMU in the control group ``path`` from now on; None leaves it where we are."""
+        self._group = path
 
     def state(self, name: str) -> State:
         """Ask its monitor; a QEMU that has ended is off."""
@@ -141,13 +164,19 @@ class QemuDriver:
             self.destroy(name)
 
     def _start(self, name: str, more: Sequence[str], descriptors: tuple[int, ...] = ()) -> None:
+        self._spawn(name, more, descriptors)
+        self._connect(name)
+
+    def _spawn(self, name: str, more: Sequence[str], descriptors: tuple[int, ...] = ()) -> None:
         if self.state(name) is not State.OFF:
             raise GuestError(f"{name} runs already")
         self.destroy(name)
-        path = self._directory / f"{name}.qmp"
+        path = self._monitor_path(name)
         path.unlink(missing_ok=True)
         errors = self._directory / f"{name}.errors"
         command = [self._emulator, *self._definitions[name], "-qmp", f"unix:{path},server=on,wait=off", *more]
+        if self._group is not None:
+            command = [*_ENTER_GROUP, f"{self._group}/cgroup.procs", *command]
         with errors.open("wb") as stream:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(_TETHER), str(os.getpid()), *command],
@@ -157,14 +186,20 @@ class QemuDriver:
                 start_new_session=True,
                 pass_fds=descriptors,
             )
-        running = self._running[name] = _Running(process, errors)
+        self._running[name] = _Running(process, errors)
+
+    def _connect(self, name: str) -> None:
+        running = self._running[name]
         try:
-            running.monitor = self._connect(running, path)
+            running.monitor = self._reach(running, self._monitor_path(name))
         except GuestError:
             self.destroy(name)
             raise
 
-    def _connect(self, running: _Running, path: Path) -> Any:
+    def _monitor_path(self, name: str) -> Path:
+        return self._directory / f"{name}.qmp"
+
+    def _reach(self, running: _Running, path: Path) -> Any:
         deadline = time.monotonic() + _START_SECONDS
         while not _listens(path):
             if running.process.poll() is not None:
@@ -222,6 +257,14 @@ class QemuDriver:
         if running.monitor is not None:
             with suppress(Exception):
                 running.monitor.close()
+
+
+def _refusal_of(start: Callable[[], None]) -> str:
+    try:
+        start()
+    except GuestError as error:
+        return str(error)
+    return ""
 
 
 def _listens(path: Path) -> bool:

@@ -64,6 +64,11 @@ class ProcessStatus:
         return self.sizes.get("RssShmem", 0)
 
     @property
+    def locked(self) -> int:
+        """Bytes of address space that mlock(2) and its like keep in memory (VmLck); hugetlb is never among them."""
+        return self.sizes.get("VmLck", 0)
+
+    @property
     def hugetlb_pages(self) -> int:
         """Bytes of hugetlb pages in the page tables; 0 without CONFIG_HUGETLB_PAGE."""
         return self.sizes.get("HugetlbPages", 0)

@@ -14,11 +14,11 @@ from hugepage_qa.report import settings
 #: plan -> the architectures that its throwaway machines cover
 PLANS = {"smoke": ("x86_64",), "boot": tuple(BOARDS)}
 #: plans whose tests change the machine that they run on, and put it back
-MACHINE_PLANS = ("functional",)
+MACHINE_PLANS = ("functional", "guest")
 #: where the tests run: on this machine, or on a whole system that is started for them
 LOCAL, LAB = "local", "lab"
 #: what the tests of these plans read
-_READ_ON_MACHINES = (settings.SEED, settings.OPERATIONS)
+_READ_ON_MACHINES = (settings.SEED, settings.OPERATIONS, settings.CYCLES)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ CACHE = "HUGEPAGE_QA_CACHE"
 RANDOM = "HUGEPAGE_QA_RANDOM"
 SEED = "HUGEPAGE_QA_SEED"
 OPERATIONS = "HUGEPAGE_QA_OPERATIONS"
+CYCLES = "HUGEPAGE_QA_CYCLES"
 
 MEANING = {
     ARCH: "architecture of the throwaway machines (default x86_64)",
@@ -26,8 +27,10 @@ MEANING = {
     APPEND: "words added to every kernel command line",
     CACHE: "where kernels and images are kept (default ~/.cache/hugepage-qa)",
     RANDOM: "how many random command lines to try (default 50)",
-    SEED: "seed of the random command lines (default 1) and of the random operations (default: drawn)",
+    SEED: "seed of the random command lines and of the moments when guests are killed (default 1),"
+    " and of the random operations (default: drawn)",
     OPERATIONS: "how many random operations on the pool of each page size to try (default 400)",
+    CYCLES: "how often a guest is started and ended again in one case (default 10)",
 }
 
 _SEEDS = 1_000_000
@@ -57,7 +60,7 @@ class BootSettings:
             append=environment.get(APPEND) or "",
             cache=cache_directory(),
             random=_natural(environment, RANDOM, 50),
-            seed=_natural(environment, SEED, 1),
+            seed=random_seed(environment),
         )
 
 
@@ -80,6 +83,16 @@ class PoolSettings:
 def draw_seed() -> int:
     """Return a seed that nobody has chosen; whoever uses it prints it."""
     return randbelow(_SEEDS)
+
+
+def guest_cycles(environment: Mapping[str, str]) -> int:
+    """Return how often a guest is started and ended again in one case. Raises InputError for what is no number."""
+    return _natural(environment, CYCLES, 10)
+
+
+def random_seed(environment: Mapping[str, str]) -> int:
+    """Return the seed of what is random. Raises InputError for what is no number."""
+    return _natural(environment, SEED, 1)
 
 
 def readable_file(path: str, name: str) -> Path:

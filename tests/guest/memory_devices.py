@@ -1,0 +1,116 @@
+"""Memory that is plugged into and out of running guests takes pages of its own size and gives them back."""
+
+from dataclasses import replace
+
+from hugepage_qa.guest.case import guest_areas, guest_case, needs
+from hugepage_qa.guest.description import Cell, DeviceKind, MemoryDevice
+from hugepage_qa.guest.driver import State
+from hugepage_qa.guest.guests import Guest, Guests
+from hugepage_qa.guest.need import device_pages, whole_pages
+from hugepage_qa.guest.refusal import Meaning
+from hugepage_qa.live.live import Live
+from hugepage_qa.plugins.guest_test import GuestTest
+from hugepage_qa.sizes import MIB, format_size
+
+QEMU, LIBVIRT = guest_areas("guest/memory-devices")
+case = guest_case(QEMU, LIBVIRT)
+
+HOTPLUG = "libvirt.org/formatdomain.html memory-devices; QEMU docs/memory-hotplug.txt, pc-dimm"
+VIRTIO_MEM = "libvirt.org/formatdomain.html memory-devices virtio-mem; QEMU virtio-mem-pci"
+
+#: the least that Linux takes on x86 and arm64 at once: a memory block, or a section
+_BLOCK = 128 * MIB
+
+
+def dimm(size: int) -> MemoryDevice:
+    """Return a DIMM of one page of ``size`` bytes, or of as many as make a block of memory."""
+    return MemoryDevice("dimm0", DeviceKind.DIMM, max(size, _BLOCK), size)
+
+
+def with_room(guests: Guests, *devices: MemoryDevice, page: int | None = None) -> Guest:
+    """Return a guest of the usual size on pages of ``page`` bytes that has room for the devices."""
+    size = page or guests.live.size
+    memory = max(guests.pages * guests.live.size, size)
+    whole = memory + sum(device.memory for device in devices)
+    # each device is aligned to its pages
+    return guests.new(Cell(memory, size), max_memory=whole + sum(2 * device.memory for device in devices))
+
+
+@case("memory that is plugged in takes its pages at once, and gives them back when it is plugged out", HOTPLUG)
+def plugged_in_and_out(live: Live, guests: Guests) -> None:
+    device = dimm(live.size)
+    guest = with_room(guests, device)
+    pages = device_pages(device)
+    live.reserve(guest.pages + pages)
+    guest.boot()
+    live.expect_pool(nr=guest.pages + pages, free=pages)
+    guest.attach(device)
+    live.expect_pool(nr=guest.pages + pages, free=0)
+    guest.expect_mapped(**{format_size(live.size): pages})
+    guest.detach(device)
+    live.expect_pool(nr=guest.pages + pages, free=pages)
+    guest.expect_mapped()
+    guest.destroy()
+    live.expect_pool(nr=guest.pages + pages, free=guest.pages + pages)
+    guests.expect_files()
+
+
+@case("memory whose pages are not there is refused, the guest goes on, and takes it once they are", HOTPLUG)
+def plugged_in_short(live: Live, guests: Guests) -> None:
+    device = dimm(live.size)
+    guest = with_room(guests, device)
+    pages = device_pages(device)
+    live.reserve(guest.pages + pages - 1)
+    guest.start()
+    guests.expect_refused(Meaning.SHORT_OF_PAGES, guest.attach, device)
+    guest.expect_state(State.PAUSED)
+    live.expect_pool(nr=guest.pages + pages - 1, free=pages - 1)
+    guest.expect_mapped()
+    live.reserve(guest.pages + pages)
+    guest.attach(device)
+    live.expect_pool(nr=guest.pages + pages, free=0)
+    guest.expect_mapped(**{format_size(live.size): pages})
+
+
+@case("plugged memory takes pages of its own size, whatever those of the guest are", HOTPLUG)
+def pages_of_another_size(live: Live, guests: Guests) -> None:
+    others = [size for size in live.sizes if size != live.size]
+    needs(bool(others), f"this machine has pages of {format_size(live.size)} alone")
+    device = dimm(live.size)
+    guest = with_room(guests, device, page=others[0])
+    pages = device_pages(device)
+    of_guest = live.of_size(others[0])
+    of_guest.reserve(whole_pages(guest.description.memory, others[0]))
+    live.reserve(pages)
+    guest.start()
+    live.expect_pool(nr=pages, free=pages)
+    guest.attach(device)
+    live.expect_pool(nr=pages, free=0)
+    guest.expect_mapped(**{format_size(live.size): pages})
+    guest.destroy()
+    live.expect_pool(nr=pages, free=pages)
+
+
+@case("a virtio-mem device that the guest was asked to use nothing of takes no page", VIRTIO_MEM)
+def virtio_mem_of_nothing(live: Live, guests: Guests) -> None:
+    needs(guests.site.architecture in ("x86_64", "aarch64"), f"QEMU has no virtio-mem on {guests.site.architecture}")
+    device = replace(dimm(live.size), name="virtio0", kind=DeviceKind.VIRTIO_MEM)
+    guest = with_room(guests, device)
+    live.reserve(guest.pages + 1)
+    guest.start()
+    guest.attach(device)
+    live.expect_pool(nr=guest.pages + 1, free=1)
+    guest.expect_mapped()
+    guest.destroy()
+    live.expect_pool(nr=guest.pages + 1, free=guest.pages + 1)
+    guests.expect_files()
+
+
+class MemoryDevices(GuestTest):
+    """See main.fmf."""
+
+    def test_qemu(self) -> None:
+        self.run_area(QEMU)
+
+    def test_libvirt(self) -> None:
+        self.run_area(LIBVIRT)

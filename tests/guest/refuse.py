@@ -1,0 +1,214 @@
+"""Guests that cannot have their pages are refused, with the reason, and nothing is left of them.
+
+After each refusal the guest is off, the pool and hugetlbfs are as before, and the same guest starts once the pages are
+there.
+"""
+
+from hugepage_qa.guest.case import guest_areas, guest_case
+from hugepage_qa.guest.description import Access, Cell, Source
+from hugepage_qa.guest.driver import GuestError, State
+from hugepage_qa.guest.guests import Guest, Guests
+from hugepage_qa.guest.machine import LIBVIRT_WITHOUT_MOUNTS
+from hugepage_qa.guest.need import whole_pages
+from hugepage_qa.guest.refusal import Meaning
+from hugepage_qa.kernel.meminfo import read_meminfo
+from hugepage_qa.live.case import Sizes
+from hugepage_qa.live.control_group import Version, new_group
+from hugepage_qa.live.hugetlb_group import HugetlbGroup
+from hugepage_qa.live.live import Live
+from hugepage_qa.plugins.guest_test import GuestTest
+
+QEMU, LIBVIRT = guest_areas("guest/refuse")
+case = guest_case(QEMU, LIBVIRT)
+
+SHORT = "mm/hugetlb.c hugetlb_reserve_pages(): ENOMEM; QEMU prealloc=on; libvirt.org/formatdomain.html memoryBacking"
+
+
+def refused_then_started(live: Live, guests: Guests, guest: Guest, free: int) -> None:
+    """Expect the guest to be refused with ``free`` pages and to start with all that it needs."""
+    live.reserve(free)
+    guests.expect_refused(Meaning.SHORT_OF_PAGES, guest.start)
+    guest.expect_state(State.OFF)
+    live.expect_pool(nr=free, free=free)
+    starts_with_its_pages(live, guest)
+
+
+def starts_with_its_pages(live: Live, guest: Guest) -> None:
+    """Expect the guest to start in a pool that has its pages and no others."""
+    live.reserve(guest.pages)
+    guest.start()
+    guest.expect_state(State.PAUSED)
+    live.expect_pool(nr=guest.pages, free=0)
+    guest.expect_mapped()
+
+
+@case("one page short is short", SHORT)
+def one_page_short(live: Live, guests: Guests) -> None:
+    guest = guests.new()
+    refused_then_started(live, guests, guest, guest.pages - 1)
+
+
+@case("half of the pages are given back when the other half is not there", SHORT)
+def half_short(live: Live, guests: Guests) -> None:
+    guest = guests.new()
+    refused_then_started(live, guests, guest, guest.pages // 2)
+
+
+@case("an empty pool has no page for a guest, however much memory is free", SHORT)
+def empty_pool(live: Live, guests: Guests) -> None:
+    refused_then_started(live, guests, guests.new(), 0)
+
+
+@case("a shared memfd of huge pages is refused like private files", f"{SHORT}; QEMU memory-backend-memfd")
+def memfd_short(live: Live, guests: Guests) -> None:
+    guest = guests.new(source=Source.MEMFD, access=Access.SHARED)
+    refused_then_started(live, guests, guest, guest.pages - 1)
+
+
+@case("with THP always at hand, a guest on huge pages of the pool does not fall back to them", SHORT)
+def no_fallback_to_transparent_pages(live: Live, guests: Guests) -> None:
+    live.set_knob("sys/kernel/mm/transparent_hugepage/enabled", "always")
+    guest = guests.new()
+    refused_then_started(live, guests, guest, guest.pages - 1)
+    guest.expect_no_transparent_pages()
+
+
+@case("a guest with more memory than the machine is refused and takes nothing", SHORT, sizes=Sizes.DEFAULT)
+def more_than_the_machine(live: Live, guests: Guests) -> None:
+    pages = whole_pages(2 * read_meminfo(live.host)["MemTotal"], live.size)
+    live.reserve(guests.pages)
+    guest = guests.new(Cell(pages * live.size, live.size))
+    guests.expect_refused(Meaning.SHORT_OF_PAGES, guest.start)
+    guest.expect_state(State.OFF)
+    live.expect_pool(nr=guests.pages, free=guests.pages)
+
+
+@case("of two guests that start at once with pages for one, one runs and the other is refused", SHORT)
+def two_guests_race(live: Live, guests: Guests) -> None:
+    both = [guests.new(name=name) for name in ("first", "second")]
+    pages = both[0].pages
+    live.reserve(2 * pages - 1)
+    refusals = guests.race(*both)
+    # each may have held pages that the other needed
+    live.expect("guests that run at most", True, refusals.count("") <= 1)
+    for guest, refusal in zip(both, refusals, strict=True):
+        guest.expect_state(State.OFF if refusal else State.PAUSED)
+        if refusal:
+            guests.expect_meaning(Meaning.SHORT_OF_PAGES, refusal)
+    running = refusals.count("")
+    live.expect_pool(nr=2 * pages - 1, free=2 * pages - 1 - running * pages)
+    live.reserve(2 * pages)
+    for guest, refusal in zip(both, refusals, strict=True):
+        if refusal:
+            guest.start()
+    live.expect_pool(nr=2 * pages, free=0)
+
+
+@case(
+    "a page size that the machine does not have is refused",
+    "libvirt.org/formatdomain.html hugepages; memfd_create(2) MFD_HUGETLB: ENODEV",
+)
+def absent_page_size(live: Live, guests: Guests) -> None:
+    absent = next(live.size << shift for shift in range(1, 64) if live.size << shift not in live.sizes)
+    live.reserve(guests.pages)
+    try:
+        guest = guests.new(Cell(absent, absent), source=Source.MEMFD, access=Access.SHARED)
+    except GuestError as error:
+        guests.expect_meaning(Meaning.NO_SUCH_SIZE, str(error))
+    else:
+        guests.expect_refused(Meaning.NO_SUCH_SIZE, guest.start)
+        guest.expect_state(State.OFF)
+    live.expect_pool(nr=guests.pages, free=guests.pages)
+
+
+@guest_case(LIBVIRT)("without a mounted hugetlbfs libvirt refuses guests on huge pages", "libvirt.org/hugepages")
+def no_mount(live: Live, guests: Guests) -> None:
+    live.reserve(guests.pages)
+    without = Guests(live, LIBVIRT_WITHOUT_MOUNTS)
+    guest = without.new(name="unmounted")
+    without.expect_refused(Meaning.NO_MOUNT, guest.start)
+    guest.expect_state(State.OFF)
+    live.expect_pool(nr=guests.pages, free=guests.pages)
+    starts_with_its_pages(live, guests.new())
+
+
+@case(
+    "memory that is no multiple of the page is refused, or takes whole pages",
+    "QEMU backends/hostmem.c host_memory_backend_memory_complete(), since 8.2: refused; rounded up before",
+)
+def memory_is_no_multiple(live: Live, guests: Guests) -> None:
+    guest = guests.new(Cell(guests.pages * live.size - live.size // 2, live.size))
+    live.reserve(guests.pages + 1)
+    try:
+        guest.start()
+    except GuestError as error:
+        guests.expect_meaning(Meaning.MISALIGNED, str(error))
+        guest.expect_state(State.OFF)
+        live.expect_pool(nr=guests.pages + 1, free=guests.pages + 1)
+    else:
+        live.expect_pool(nr=guests.pages + 1, free=1)
+    guest.destroy()
+    live.expect_pool(nr=guests.pages + 1, free=guests.pages + 1)
+
+
+@case("a node that the machine does not have is refused", "mbind(2): EINVAL; libvirt.org/formatdomain.html numatune")
+def absent_node(live: Live, guests: Guests) -> None:
+    live.reserve(guests.pages)
+    guest = guests.new(Cell(guests.pages * live.size, live.size, node=max(live.nodes) + 1))
+    guests.expect_refused(Meaning.NO_SUCH_NODE, guest.start)
+    guest.expect_state(State.OFF)
+    live.expect_pool(nr=guests.pages, free=guests.pages)
+
+
+# --- control groups --------------------------------------------------------------------------------------------------
+def refused_in_group(live: Live, guests: Guests, version: Version, reservations: bool) -> None:
+    """Expect a guest to be refused in a group that may have one page less than it needs, whatever the pool has."""
+    guest = guests.new()
+    live.reserve(guest.pages)
+    group = HugetlbGroup(live, new_group(live, "hugetlb", version))
+    limit = group.limit_reservations if reservations else group.limit
+    limit(guest.pages - 1)
+    guests.enter_group(group.group.path)
+    try:
+        guests.expect_refused(Meaning.SHORT_OF_PAGES, guest.start)
+        guest.expect_state(State.OFF)
+        live.expect_pool(nr=guest.pages, free=guest.pages)
+        limit(guest.pages)
+        guest.start()
+        live.expect_pool(nr=guest.pages, free=0)
+        guest.destroy()
+    finally:
+        guests.enter_group(None)
+
+
+GROUPS = "Documentation/admin-guide/cgroup-v{}/hugetlb; mm/hugetlb_cgroup.c"
+
+
+@case("a guest is refused by the limit of its control group, version 1", GROUPS.format(1))
+def limit_of_a_group_v1(live: Live, guests: Guests) -> None:
+    refused_in_group(live, guests, Version.ONE, reservations=False)
+
+
+@case("a guest is refused by its group's limit on reservations, version 1", GROUPS.format(1))
+def limit_on_reservations_v1(live: Live, guests: Guests) -> None:
+    refused_in_group(live, guests, Version.ONE, reservations=True)
+
+
+@case("a guest is refused by the limit of its control group, version 2", GROUPS.format(2))
+def limit_of_a_group_v2(live: Live, guests: Guests) -> None:
+    refused_in_group(live, guests, Version.TWO, reservations=False)
+
+
+@case("a guest is refused by its group's limit on reservations, version 2", GROUPS.format(2))
+def limit_on_reservations_v2(live: Live, guests: Guests) -> None:
+    refused_in_group(live, guests, Version.TWO, reservations=True)
+
+
+class Refuse(GuestTest):
+    """See main.fmf."""
+
+    def test_qemu(self) -> None:
+        self.run_area(QEMU)
+
+    def test_libvirt(self) -> None:
+        self.run_area(LIBVIRT)

@@ -1,0 +1,189 @@
+"""However a guest ends, all its pages are back in the pool, and no file of it is left in hugetlbfs."""
+
+import os
+import random
+import signal
+
+from hugepage_qa.guest.case import guest_areas, guest_case
+from hugepage_qa.guest.driver import State
+from hugepage_qa.guest.guests import Guest, Guests
+from hugepage_qa.guest.refusal import Meaning
+from hugepage_qa.live.live import Live
+from hugepage_qa.plugins.guest_test import GuestTest
+from hugepage_qa.report.settings import guest_cycles, random_seed
+
+QEMU, LIBVIRT = guest_areas("guest/release")
+case = guest_case(QEMU, LIBVIRT)
+
+RELEASE = "mm/hugetlb.c free_huge_folio(), hugetlb_unreserve_pages(); fs/hugetlbfs/inode.c hugetlbfs_evict_inode()"
+
+#: within which QEMU starts, allocates its memory and boots its guest
+_KILLED_WITHIN_SECONDS = 3.0
+
+
+def expect_all_back(live: Live, guests: Guests, guest: Guest) -> None:
+    """Expect the guest to be off, and the pool and hugetlbfs to be as before it."""
+    guest.expect_state(State.OFF)
+    live.expect_pool(nr=guest.pages, free=guest.pages)
+    guests.expect_files()
+
+
+def expect_all_taken(live: Live, guest: Guest) -> None:
+    """Expect the guest to have every page of the pool."""
+    live.expect_pool(nr=guest.pages, free=0)
+    guest.expect_mapped()
+
+
+@case("a guest that powers off gives its pages back", RELEASE)
+def power_off(live: Live, guests: Guests) -> None:
+    guest = guests.new()
+    live.reserve(guest.pages)
+    guest.boot()
+    expect_all_taken(live, guest)
+    pid = guest.pid
+    guest.type("poweroff -f", "poweroff")
+    guest.await_end(pid)
+    expect_all_back(live, guests, guest)
+
+
+@case("a guest whose kernel panics gives its pages back", RELEASE)
+def panic(live: Live, guests: Guests) -> None:
+    guest = guests.new()
+    live.reserve(guest.pages)
+    guest.boot()
+    pid = guest.pid
+    guest.type("echo c >/proc/sysrq-trigger", "sysrq-trigger")
+    guest.await_end(pid)
+    expect_all_back(live, guests, guest)
+
+
+@case("a guest whose QEMU is killed gives its pages back, and starts again", RELEASE)
+def killed(live: Live, guests: Guests) -> None:
+    guest = guests.new()
+    live.reserve(guest.pages)
+    guest.start()
+    expect_all_taken(live, guest)
+    guest.kill()
+    expect_all_back(live, guests, guest)
+    guest.start()
+    expect_all_taken(live, guest)
+
+
+@case("QEMU killed at any moment of a start leaves no page and no file behind", RELEASE)
+def killed_at_random_moments(live: Live, guests: Guests) -> None:
+    moments = random.Random(random_seed(os.environ))  # noqa: S311 - no secret
+    guest = guests.new()
+    live.reserve(guest.pages)
+    for _ in range(guest_cycles(os.environ)):
+        guest.start_killed(round(moments.uniform(0, _KILLED_WITHIN_SECONDS), 3))
+        expect_all_back(live, guests, guest)
+
+
+@case("starting and destroying a guest again and again loses no page and leaves no file", RELEASE)
+def cycles(live: Live, guests: Guests) -> None:
+    guest = guests.new()
+    live.reserve(guest.pages)
+    for _ in range(guest_cycles(os.environ)):
+        guest.start()
+        live.expect_pool(nr=guest.pages, free=0)
+        guest.destroy()
+        expect_all_back(live, guests, guest)
+        guest.define()
+
+
+@case("a saved guest gives its pages back, takes them again when it is restored, and is refused when they are gone", RELEASE)
+def saved_and_restored(live: Live, guests: Guests) -> None:
+    guest = guests.new()
+    live.reserve(guest.pages)
+    guest.boot()
+    guest.run("echo remembered >/tmp/note")
+    saved = guest.save()
+    expect_all_back(live, guests, guest)
+    live.set_nr(guest.pages - 1)
+    guests.expect_refused(Meaning.SHORT_OF_PAGES, guest.restore, saved)
+    guest.expect_state(State.OFF)
+    live.expect_pool(nr=guest.pages - 1, free=guest.pages - 1)
+    live.reserve(guest.pages)
+    guest.restore(saved)
+    expect_all_taken(live, guest)
+    guest.resume()
+    live.expect("what the guest remembers", "remembered", guest.run("cat /tmp/note").strip())
+    guest.destroy()
+    expect_all_back(live, guests, guest)
+
+
+@guest_case(QEMU)("a migrated guest has its pages once, and one whose target is short stays where it is", RELEASE)
+def migrated(live: Live, guests: Guests) -> None:
+    source, target = guests.new(name="source"), guests.new(name="target")
+    pages = source.pages
+    live.reserve(2 * pages - 1)
+    source.boot()
+    guests.expect_refused(Meaning.SHORT_OF_PAGES, source.migrate, target)
+    target.expect_state(State.OFF)
+    source.expect_state(State.RUNNING)
+    live.expect_pool(nr=2 * pages - 1, free=pages - 1)
+    live.expect("the guest after a migration that was refused", "here", source.run("echo here").strip())
+    live.reserve(2 * pages)
+    source.migrate(target)
+    source.expect_state(State.OFF)
+    live.expect_pool(nr=2 * pages, free=pages)
+    target.expect_mapped()
+    target.resume()
+    live.expect("the guest after the migration", "here", target.run("echo here").strip())
+
+
+def restarted(live: Live, guests: Guests, number: signal.Signals) -> None:
+    """Expect a guest to outlive its daemon, which ends by the signal, with its pages, and to give them back after it."""
+    guest = guests.new()
+    live.reserve(guest.pages)
+    guest.start()
+    pid = guest.pid
+    guests.restart(number)
+    live.expect("process id of its QEMU", pid, guest.pid)
+    guest.expect_state(State.PAUSED)
+    expect_all_taken(live, guest)
+    guest.destroy()
+    expect_all_back(live, guests, guest)
+
+
+@guest_case(LIBVIRT)("a guest keeps its pages while its daemon is started again", f"{RELEASE}; libvirt.org/daemons.html")
+def daemon_restarted(live: Live, guests: Guests) -> None:
+    restarted(live, guests, signal.SIGTERM)
+
+
+@guest_case(LIBVIRT)("a guest keeps its pages when its daemon is killed", f"{RELEASE}; libvirt.org/daemons.html")
+def daemon_killed(live: Live, guests: Guests) -> None:
+    restarted(live, guests, signal.SIGKILL)
+
+
+@guest_case(LIBVIRT)("a guest that ends while no daemon runs is off, with all pages back, for the next one", RELEASE)
+def killed_without_daemon(live: Live, guests: Guests) -> None:
+    guest = guests.new()
+    live.reserve(guest.pages)
+    guest.start()
+    guests.restart(signal.SIGKILL, killed=guest)
+    expect_all_back(live, guests, guest)
+    guest.start()
+    expect_all_taken(live, guest)
+
+
+@guest_case(LIBVIRT)("a daemon that is killed in the middle of starts loses no page", RELEASE)
+def daemon_killed_in_a_start(live: Live, guests: Guests) -> None:
+    moments = random.Random(random_seed(os.environ))  # noqa: S311 - no secret
+    guest = guests.new()
+    live.reserve(guest.pages)
+    for _ in range(3):
+        guest.start_interrupted(round(moments.uniform(0, 1), 3))
+        guest.destroy()
+        expect_all_back(live, guests, guest)
+        guest.define()
+
+
+class Release(GuestTest):
+    """See main.fmf."""
+
+    def test_qemu(self) -> None:
+        self.run_area(QEMU)
+
+    def test_libvirt(self) -> None:
+        self.run_area(LIBVIRT)

@@ -18,6 +18,7 @@ help:
 	@echo "            PLAN=smoke|boot  ARCH=\"aarch64 ppc64le s390x\"  KERNEL=path  APPEND=\"words\"  TMT_ARGS=\"-vvv\""
 	@echo "            PLAN=functional  every rule of the pools on this machine (root), which is put back"
 	@echo "            PLAN=functional PROVISION=lab  the same and reboots on a system machine in QEMU"
+	@echo "            PLAN=guest  guests of QEMU and libvirt on huge pages of this machine (root)"
 	@echo "make test   the suite's own tests, throwaway machines included"
 	@echo "make lint   ruff, mypy, tmt lint"
 	@echo "make bench  how fast the suite itself is"

@@ -11,6 +11,8 @@ GATE = ["numpy>=1.24", "scipy>=1.10"]
 REPORT = [*GATE, "matplotlib>=3.6"]
 # change points in the history of a metric; never needed for a verdict
 HISTORY = [*GATE, "apache-otava>=0.8"]
+# ci/guest-packages.sh installs the same; the second is built, with the headers of libvirt and Python
+GUEST = ["qemu.qmp>=0.0.3", "libvirt-python>=9"]
 TEST = [
     "pytest>=8",
     "ruff>=0.5",
@@ -33,6 +35,7 @@ setup(
         "avocado": AVOCADO,
         "tmt": TMT,
         "gate": GATE,
+        "guest": GUEST,
         "history": HISTORY,
         "report": REPORT,
         "test": [*AVOCADO, *TMT, *REPORT, *TEST],

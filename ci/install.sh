@@ -1,6 +1,9 @@
 #!/bin/bash
 # Install the suite on a machine under test; the prepare step of every plan runs this.
 #
+# HUGEPAGE_QA_EXTRAS=guest adds what guests need. Where that cannot be had the suite does without it, and tests skip
+# with the reason.
+#
 # The environment is outside tmt's directories: tmt empties those when it copies the tree to a machine again.
 set -euo pipefail
 
@@ -18,6 +21,10 @@ fi
 tree="${TMT_TREE:-$(realpath "$(dirname "$0")/..")}"
 "$tree/ci/system-packages.sh"
 "$tree/ci/venv.sh" "$venv" "$tree[avocado]"
+
+if [ "${HUGEPAGE_QA_EXTRAS:-}" = guest ]; then
+    "$tree/ci/guest-packages.sh" "$venv"
+fi
 
 # the tests that tmt starts after this step find it
 echo "PATH=$venv/bin:$PATH" >>"${TMT_PLAN_ENVIRONMENT_FILE:-/dev/null}"

@@ -3,10 +3,14 @@
 With --all those that any plan needs.
 """
 
+import platform
 import sys
+import sysconfig
 from collections.abc import Iterator
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.guest.daemon import find_daemon
+from hugepage_qa.guest.driver import NotHere
 from hugepage_qa.lab.boards import BOARDS, find_board
 from hugepage_qa.lab.system.launch import Wish
 from hugepage_qa.lab.system.platforms import PLATFORMS, Platform, find_platform
@@ -15,6 +19,17 @@ from hugepage_qa.report.qa_request import QaRequest
 
 #: builds the actor; Debian's gcc alone comes without the headers of the C library
 COMPILER = ("cc", "build-essential", "gcc")
+#: builds libvirt-python
+BINDING = (
+    ("pkg-config", "pkg-config", "pkgconf-pkg-config"),
+    ("/usr/include/libvirt/libvirt.h", "libvirt-dev", "libvirt-devel"),
+    (f"{sysconfig.get_path('include')}/Python.h", "python3-dev", "python3-devel"),
+)
+#: where the daemon is looked for, and QEMU's driver for it; Fedora's package of the driver has a daemon of its own
+LIBVIRT = (
+    ("/usr/sbin/libvirtd", "libvirt-daemon", "libvirt-daemon-driver-qemu"),
+    ("libvirt_driver_qemu.so", "libvirt-daemon-driver-qemu", "libvirt-daemon-driver-qemu"),
+)
 
 
 def main() -> int:
@@ -32,9 +47,10 @@ def main() -> int:
 
 def _of_all_plans() -> Iterator[tuple[str, str, str]]:
     yield from _emulators(tuple(BOARDS))
-    for platform in PLATFORMS.values():
-        yield from _of_system_machines(platform)
+    for system in PLATFORMS.values():
+        yield from _of_system_machines(system)
     yield COMPILER
+    yield from _of_guests()
 
 
 def _of_request(request: QaRequest) -> Iterator[tuple[str, str, str]]:
@@ -43,6 +59,18 @@ def _of_request(request: QaRequest) -> Iterator[tuple[str, str, str]]:
         yield from _of_system_machines(find_platform(Wish.architecture))
     elif not request.architectures:
         yield COMPILER
+    if request.has_guests and not request.in_lab:
+        yield from _of_guests()
+
+
+def _of_guests() -> Iterator[tuple[str, str, str]]:
+    if platform.machine() in BOARDS:
+        yield from _emulators((platform.machine(),))
+    try:
+        find_daemon()
+    except NotHere:
+        yield from LIBVIRT
+    yield from BINDING
 
 
 def _emulators(architectures: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
@@ -50,14 +78,14 @@ def _emulators(architectures: tuple[str, ...]) -> Iterator[tuple[str, str, str]]
         yield board.qemu, board.debian_qemu, board.rpm_qemu
 
 
-def _of_system_machines(platform: Platform) -> Iterator[tuple[str, str, str]]:
-    yield from _emulators((platform.board.architecture,))
+def _of_system_machines(system: Platform) -> Iterator[tuple[str, str, str]]:
+    yield from _emulators((system.board.architecture,))
     for tool in dict.fromkeys((*TO_BUILD, *TO_START)):
         # a user's PATH may lack the directories of some that are there
         if find_program(tool) is None:
             yield tool.program, tool.debian, tool.rpm
-    if find_firmware(platform) is None:
-        yield str(platform.firmware[0].code), platform.debian_firmware, platform.rpm_firmware
+    if find_firmware(system) is None:
+        yield str(system.firmware[0].code), system.debian_firmware, system.rpm_firmware
 
 
 if __name__ == "__main__":

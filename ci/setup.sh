@@ -13,3 +13,6 @@ ci/venv.sh .venv -e '.[test]'
 wanted=$(.venv/bin/python ci/programs.py "$@")
 mapfile -t programs <<<"$wanted"
 ci/system-packages.sh "${programs[@]}"
+case " ${PLAN:-} $* " in
+*" guest "* | *" functional "* | *" --all "*) ci/guest-packages.sh .venv ;;
+esac

@@ -48,7 +48,7 @@ def pool_of_its_own(live: Live, guests: Guests) -> None:
     guest.expect_mapped()
 
 
-@case("a pool that is reserved at the guest's boot is there, whatever pages the guest lies on", f"{HUGETLB_DOC} hugepages=")
+@case("a pool that is reserved at the guest's boot is there, whatever it lies on", f"{HUGETLB_DOC} hugepages=")
 def pool_from_boot(live: Live, guests: Guests) -> None:
     pages = max(guests.pages, whole_pages(_MEMORY, live.size))
     guest = guests.new(Cell(pages * live.size, live.size), words=f"hugepages={_POOL}")

@@ -16,6 +16,7 @@ QEMU, LIBVIRT = guest_areas("guest/release")
 case = guest_case(QEMU, LIBVIRT)
 
 RELEASE = "mm/hugetlb.c free_huge_folio(), hugetlb_unreserve_pages(); fs/hugetlbfs/inode.c hugetlbfs_evict_inode()"
+DAEMON = f"{RELEASE}; libvirt.org/daemons.html"
 
 #: within which QEMU starts, allocates its memory and boots its guest
 _KILLED_WITHIN_SECONDS = 3.0
@@ -91,7 +92,7 @@ def cycles(live: Live, guests: Guests) -> None:
         guest.define()
 
 
-@case("a saved guest gives its pages back, takes them again when it is restored, and is refused when they are gone", RELEASE)
+@case("a saved guest gives its pages back, and is restored with them but not without", RELEASE)
 def saved_and_restored(live: Live, guests: Guests) -> None:
     guest = guests.new()
     live.reserve(guest.pages)
@@ -133,7 +134,7 @@ def migrated(live: Live, guests: Guests) -> None:
 
 
 def restarted(live: Live, guests: Guests, number: signal.Signals) -> None:
-    """Expect a guest to outlive its daemon, which ends by the signal, with its pages, and to give them back after it."""
+    """Expect a guest to outlive its daemon, which the signal ends, with its pages, and to give them back later."""
     guest = guests.new()
     live.reserve(guest.pages)
     guest.start()
@@ -146,12 +147,12 @@ def restarted(live: Live, guests: Guests, number: signal.Signals) -> None:
     expect_all_back(live, guests, guest)
 
 
-@guest_case(LIBVIRT)("a guest keeps its pages while its daemon is started again", f"{RELEASE}; libvirt.org/daemons.html")
+@guest_case(LIBVIRT)("a guest keeps its pages while its daemon is started again", DAEMON)
 def daemon_restarted(live: Live, guests: Guests) -> None:
     restarted(live, guests, signal.SIGTERM)
 
 
-@guest_case(LIBVIRT)("a guest keeps its pages when its daemon is killed", f"{RELEASE}; libvirt.org/daemons.html")
+@guest_case(LIBVIRT)("a guest keeps its pages when its daemon is killed", DAEMON)
 def daemon_killed(live: Live, guests: Guests) -> None:
     restarted(live, guests, signal.SIGKILL)
 

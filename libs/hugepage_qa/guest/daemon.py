@@ -51,7 +51,7 @@ class PrivateDaemon:
         environment: Mapping[str, str],
     ) -> None:
         """Nothing is started yet. Raises NotHere without a daemon to start."""
-        self._program, drivers = _find_program()
+        self._program, drivers = find_daemon()
         self._directory = directory
         self._visible = visible
         self._process: subprocess.Popen[bytes] | None = None
@@ -172,8 +172,8 @@ def _answers(path: Path) -> bool:
     return True
 
 
-def _find_program() -> tuple[Path, Path]:
-    """Return the daemon and QEMU's driver for it. Raises NotHere."""
+def find_daemon() -> tuple[Path, Path]:
+    """Return the daemon that is installed, and QEMU's driver for it. Raises NotHere."""
     for name in _PROGRAMS:
         for place in _PLACES:
             program = Path(place, name)

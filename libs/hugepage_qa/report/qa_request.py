@@ -80,6 +80,11 @@ class QaRequest:
         )
 
     @property
+    def has_guests(self) -> bool:
+        """Whether the tests start guests on the machine that they run on."""
+        return self.plan in MACHINE_PLANS
+
+    @property
     def in_lab(self) -> bool:
         """Whether the tests run on a system machine that is started for them."""
         return LAB in self.provision

@@ -1,0 +1,154 @@
+"""A description says the same to libvirt and to QEMU."""
+
+import json
+from typing import Any
+from xml.etree import ElementTree
+
+from hugepage_qa.guest.description import (
+    Access,
+    Allocation,
+    Cell,
+    DeviceKind,
+    GuestDescription,
+    MemoryDevice,
+    Source,
+)
+from hugepage_qa.guest.domain_xml import domain_xml, memory_device_xml
+from hugepage_qa.guest.qemu_command import memory_device, qemu_arguments
+from hugepage_qa.guest.site import Site
+from hugepage_qa.sizes import GIB, MIB
+
+CELL = Cell(GIB, 2 * MIB)
+QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
+
+
+def backends(guest: GuestDescription, site: Site) -> list[dict[str, Any]]:
+    words = qemu_arguments(guest, site)
+    return [json.loads(words[index + 1]) for index, word in enumerate(words) if word == "-object"]
+
+
+def value(guest: GuestDescription, site: Site, option: str) -> str:
+    words = qemu_arguments(guest, site)
+    return words[words.index(option) + 1]
+
+
+def domain(guest: GuestDescription, site: Site) -> ElementTree.Element:
+    return ElementTree.fromstring(domain_xml(guest, site))
+
+
+def attributes(guest: GuestDescription, site: Site, path: str) -> list[dict[str, str]]:
+    return [element.attrib for element in domain(guest, site).findall(path)]
+
+
+def test_one_cell(site: Site) -> None:
+    guest = GuestDescription("guest", (CELL,))
+    [backend] = backends(guest, site)
+    assert backend == {
+        "qom-type": "memory-backend-file",
+        "id": "memory0",
+        "size": GIB,
+        "share": False,
+        "prealloc": True,
+        "mem-path": "/scratch/huge-2M",
+        "discard-data": False,
+    }
+    assert value(guest, site, "-machine") == "q35,memory-backend=memory0"
+    assert value(guest, site, "-m") == f"size={GIB}B"
+    assert attributes(guest, site, "memoryBacking/hugepages/page") == [{"size": "2048", "unit": "KiB"}]
+    assert domain(guest, site).findtext("memory") == str(GIB)
+    # libvirt refuses to be told what it does anyway
+    assert not attributes(guest, site, "memoryBacking/source")
+    assert not attributes(guest, site, "memoryBacking/allocation")
+
+
+def test_cells_with_sizes_and_nodes_of_their_own(site: Site) -> None:
+    guest = GuestDescription("guest", (CELL, Cell(GIB, GIB, 1), Cell(GIB, None)))
+    first, second, third = backends(guest, site)
+    assert (first["mem-path"], second["mem-path"]) == ("/scratch/huge-2M", "/scratch/huge-1G")
+    assert (second["host-nodes"], second["policy"]) == ([1], "bind")
+    assert "host-nodes" not in first
+    assert third["qom-type"] == "memory-backend-ram"
+    assert attributes(guest, site, "memoryBacking/hugepages/page") == [
+        {"size": "2048", "unit": "KiB", "nodeset": "0"},
+        {"size": "1048576", "unit": "KiB", "nodeset": "1"},
+    ]
+    assert attributes(guest, site, "numatune/memnode") == [{"cellid": "1", "mode": "strict", "nodeset": "1"}]
+    assert [cell["memory"] for cell in attributes(guest, site, "cpu/numa/cell")] == [str(GIB)] * 3
+
+
+def test_memfd_shared_and_locked(site: Site) -> None:
+    guest = GuestDescription("guest", (CELL,), source=Source.MEMFD, access=Access.SHARED, locked=True)
+    [backend] = backends(guest, site)
+    assert (backend["qom-type"], backend["hugetlb"], backend["hugetlbsize"], backend["share"]) == (
+        "memory-backend-memfd",
+        True,
+        2 * MIB,
+        True,
+    )
+    assert value(guest, site, "-overcommit") == "mem-lock=on"
+    assert attributes(guest, site, "memoryBacking/source") == [{"type": "memfd"}]
+    assert attributes(guest, site, "memoryBacking/access") == [{"mode": "shared"}]
+    assert attributes(guest, site, "memoryBacking/locked") == [{}]
+
+
+def test_allocation(site: Site) -> None:
+    later = GuestDescription("guest", (CELL,), allocation=Allocation.ON_DEMAND, discard=True)
+    assert (backends(later, site)[0]["prealloc"], backends(later, site)[0]["discard-data"]) == (False, True)
+    assert attributes(later, site, "memoryBacking/allocation") == [{"mode": "ondemand"}]
+    assert attributes(later, site, "memoryBacking/discard") == [{}]
+    threads = GuestDescription("guest", (CELL,), threads=4)
+    assert backends(threads, site)[0]["prealloc-threads"] == 4
+    assert attributes(threads, site, "memoryBacking/allocation") == [{"mode": "immediate", "threads": "4"}]
+
+
+def test_memory_devices(site: Site) -> None:
+    guest = GuestDescription("guest", (Cell(GIB, 2 * MIB, 1),), max_memory=8 * GIB)
+    dimm = MemoryDevice("dimm0", DeviceKind.DIMM, GIB, GIB)
+    document = json.loads(memory_device(guest, dimm, site))
+    assert document["backend"]["mem-path"] == "/scratch/huge-1G"
+    assert document["backend"]["host-nodes"] == [1]
+    assert document["device"] == {"driver": "pc-dimm", "id": "dimm0", "memdev": "memory-dimm0", "node": 0}
+    element = ElementTree.fromstring(memory_device_xml(dimm))
+    assert (element.get("model"), element.findtext("source/pagesize"), element.findtext("target/size")) == (
+        "dimm",
+        str(MIB),
+        str(GIB),
+    )
+    assert f"slots=4,maxmem={8 * GIB}B" in value(guest, site, "-m")
+    assert domain(guest, site).findtext("maxMemory") == str(8 * GIB)
+
+
+def test_a_virtio_mem_device_takes_nothing_by_itself(site: Site) -> None:
+    guest = GuestDescription("guest", (CELL,), max_memory=8 * GIB)
+    device = MemoryDevice("virtio0", DeviceKind.VIRTIO_MEM, GIB, 2 * MIB, requested=4 * MIB)
+    document = json.loads(memory_device(guest, device, site))
+    assert (document["backend"]["prealloc"], document["backend"]["reserve"]) == (False, False)
+    assert document["device"]["requested-size"] == 4 * MIB
+    element = ElementTree.fromstring(memory_device_xml(device))
+    assert element.findtext("target/requested") == str(4 * MIB)
+    assert element.findtext("target/block") == "2048"
+
+
+def test_devices_that_are_there_from_the_start(site: Site) -> None:
+    dimm = MemoryDevice("dimm0", DeviceKind.DIMM, GIB, GIB)
+    guest = GuestDescription("guest", (CELL,), max_memory=2 * GIB, devices=(dimm,))
+    assert backends(guest, site)[1]["id"] == "memory-dimm0"
+    assert attributes(guest, site, "devices/memory") == [{"model": "dimm"}]
+
+
+def test_what_every_guest_is_started_with(site: Site) -> None:
+    guest = GuestDescription("guest", (CELL,), words="hugepages=4")
+    assert value(guest, site, "-append") == f"hugepages=4 {site.words}"
+    found = domain(guest, site)
+    assert found.findtext("os/cmdline") == f"hugepages=4 {site.words}"
+    assert found.findtext("devices/emulator") == site.emulator
+    mark = found.find(f"{QEMU}commandline/{QEMU}env")
+    assert mark is not None
+    assert mark.attrib == {"name": "HUGEPAGE_QA_RUN", "value": "0123"}
+    # else QEMU starts the guest again that we wait to end
+    assert "-no-reboot" in qemu_arguments(guest, site)
+    assert found.findtext("on_reboot") == found.findtext("on_crash") == "destroy"
+
+
+def test_a_site_survives_its_record(site: Site) -> None:
+    assert Site.from_document(json.loads(json.dumps(site.document()))) == site

@@ -1,0 +1,64 @@
+"""Messages of QEMU and libvirt, as their versions word them, and others that must not be taken for them."""
+
+import pytest
+
+from hugepage_qa.guest.refusal import Meaning, find_meaning
+
+SHORT = [
+    # libvirt 9.0 with QEMU 7.2
+    "internal error: qemu unexpectedly closed the monitor: 2026-11-21T23:00:00.000000Z qemu-system-x86_64:"
+    " unable to map backing store for guest RAM: Cannot allocate memory",
+    # libvirt 10 and later
+    "internal error: QEMU unexpectedly closed the monitor (vm='guest'): 2026-01-01T00:00:00.000000Z qemu-kvm:"
+    " unable to map backing store for guest RAM: Cannot allocate memory",
+    "internal error: process exited while connecting to monitor: qemu-kvm: unable to map backing store for guest RAM:"
+    " Cannot allocate memory",
+    # without libvirt
+    "qemu-system-x86_64: unable to map backing store for guest RAM: Cannot allocate memory",
+    # QEMU before 7.0, 7.0 and later
+    "qemu-kvm: os_mem_prealloc: Insufficient free host memory pages available to allocate guest RAM",
+    "qemu-system-x86_64: qemu_prealloc_mem: preallocating memory failed: Bad address",
+    "object-add: qemu_prealloc_mem: preallocating memory failed: Cannot allocate memory",
+    "qemu-system-x86_64: cannot set up guest memory 'pc.ram': Cannot allocate memory",
+]
+OTHERS = [
+    (Meaning.NO_SUCH_SIZE, "internal error: Unable to find any usable hugetlbfs mount for 4096 KiB"),
+    (Meaning.NO_MOUNT, "internal error: hugetlbfs filesystem is not mounted or disabled by administrator config"),
+    (Meaning.MISALIGNED, "qemu-kvm: backend 'memory-backend-file' memory size must be multiple of 2 MiB"),
+    (Meaning.NO_SUCH_NODE, "unsupported configuration: NUMA node 7 is unavailable"),
+    (Meaning.NO_SUCH_NODE, "unsupported configuration: hugepages: node 2 not found"),
+    (Meaning.NO_SUCH_NODE, "qemu-kvm: cannot bind memory to host NUMA nodes: Invalid argument"),
+    (
+        Meaning.KVM_WITHOUT_HUGE_PAGES,
+        "qemu-system-s390x: Memory backing with 1M pages was specified, but KVM does not support this memory backing",
+    ),
+    (Meaning.KVM_WITHOUT_HUGE_PAGES, "This QEMU machine does not support huge page mappings"),
+    (Meaning.NO_SUCH_SIZE, "XML error: hugepage size can't be zero"),
+    (Meaning.NOT_A_DEFINITION, "(domain_definition):1: Opening and ending tag mismatch: a line 1 and b"),
+]
+UNKNOWN = [
+    "",
+    "internal error: qemu unexpectedly closed the monitor",
+    "unable to map backing store for guest RAM: Permission denied",
+    "unable to map backing store for guest RAM: Invalid argument",
+    "can't open backing store /dev/hugepages for guest RAM: No such file or directory",
+    "qemu_prealloc_mem: preallocating memory failed: Operation not permitted",
+    "Could not access KVM kernel module: No such file or directory",
+    "operation failed: domain 'guest' already exists",
+    "Cannot allocate memory",
+]
+
+
+@pytest.mark.parametrize("message", SHORT)
+def test_short_of_pages(message: str) -> None:
+    assert find_meaning(message) is Meaning.SHORT_OF_PAGES
+
+
+@pytest.mark.parametrize(("meaning", "message"), OTHERS)
+def test_other_meanings(meaning: Meaning, message: str) -> None:
+    assert find_meaning(message) is meaning
+
+
+@pytest.mark.parametrize("message", UNKNOWN)
+def test_what_means_something_else(message: str) -> None:
+    assert find_meaning(message) is None

@@ -162,7 +162,10 @@ def killed_without_daemon(live: Live, guests: Guests) -> None:
     guest = guests.new()
     live.reserve(guest.pages)
     guest.start()
+    pid = guest.pid
     guests.restart(signal.SIGKILL, killed=guest)
+    # the daemon looks for it while it answers already
+    guest.await_end(pid)
     expect_all_back(live, guests, guest)
     guest.start()
     expect_all_taken(live, guest)

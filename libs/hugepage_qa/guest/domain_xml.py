@@ -1,5 +1,6 @@
 """A description as the XML of a libvirt domain (libvirt.org/formatdomain.html)."""
 
+from uuid import NAMESPACE_URL, uuid5
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from hugepage_qa.guest.description import Allocation, DeviceKind, GuestDescription, MemoryDevice, Source
@@ -14,6 +15,8 @@ def domain_xml(guest: GuestDescription, site: Site) -> str:
     """Return the domain: direct kernel boot, a serial console, nothing else that takes memory."""
     domain = Element("domain", {"type": "qemu" if site.accelerator == TCG else site.accelerator, "xmlns:qemu": _QEMU})
     _text(domain, "name", guest.name)
+    # of the name: a definition with another one would not replace it
+    _text(domain, "uuid", str(uuid5(NAMESPACE_URL, guest.name)))
     if guest.max_memory is not None:
         _text(domain, "maxMemory", str(guest.max_memory), unit="b", slots=str(_SLOTS))
     _text(domain, "memory", str(guest.memory), unit="b")

@@ -164,6 +164,8 @@ class LibvirtDriver:
         """Destroy and forget the domains that were defined here."""
         for name in self._names:
             self.destroy(name)
+            # one that a killed daemon has lost sight of
+            self._kill(name)
         with suppress(self._libvirt.libvirtError):
             self._connection.close()
 

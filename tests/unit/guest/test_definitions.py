@@ -22,6 +22,10 @@ CELL = Cell(GIB, 2 * MIB)
 QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
 
 
+def parse(text: str) -> ElementTree.Element:
+    return ElementTree.fromstring(text)  # noqa: S314 - our own
+
+
 def backends(guest: GuestDescription, site: Site) -> list[dict[str, Any]]:
     words = qemu_arguments(guest, site)
     return [json.loads(words[index + 1]) for index, word in enumerate(words) if word == "-object"]
@@ -33,7 +37,7 @@ def value(guest: GuestDescription, site: Site, option: str) -> str:
 
 
 def domain(guest: GuestDescription, site: Site) -> ElementTree.Element:
-    return ElementTree.fromstring(domain_xml(guest, site))
+    return parse(domain_xml(guest, site))
 
 
 def attributes(guest: GuestDescription, site: Site, path: str) -> list[dict[str, str]]:
@@ -108,7 +112,7 @@ def test_memory_devices(site: Site) -> None:
     assert document["backend"]["mem-path"] == "/scratch/huge-1G"
     assert document["backend"]["host-nodes"] == [1]
     assert document["device"] == {"driver": "pc-dimm", "id": "dimm0", "memdev": "memory-dimm0", "node": 0}
-    element = ElementTree.fromstring(memory_device_xml(dimm))
+    element = parse(memory_device_xml(dimm))
     assert (element.get("model"), element.findtext("source/pagesize"), element.findtext("target/size")) == (
         "dimm",
         str(MIB),
@@ -124,7 +128,7 @@ def test_a_virtio_mem_device_takes_nothing_by_itself(site: Site) -> None:
     document = json.loads(memory_device(guest, device, site))
     assert (document["backend"]["prealloc"], document["backend"]["reserve"]) == (False, False)
     assert document["device"]["requested-size"] == 4 * MIB
-    element = ElementTree.fromstring(memory_device_xml(device))
+    element = parse(memory_device_xml(device))
     assert element.findtext("target/requested") == str(4 * MIB)
     assert element.findtext("target/block") == "2048"
 
@@ -148,6 +152,12 @@ def test_what_every_guest_is_started_with(site: Site) -> None:
     # else QEMU starts the guest again that we wait to end
     assert "-no-reboot" in qemu_arguments(guest, site)
     assert found.findtext("on_reboot") == found.findtext("on_crash") == "destroy"
+
+
+def test_a_definition_replaces_the_one_before(site: Site) -> None:
+    first, second = (domain(GuestDescription("guest", (Cell(size, None),)), site) for size in (GIB, 2 * GIB))
+    assert first.findtext("uuid") == second.findtext("uuid")
+    assert first.findtext("uuid") != domain(GuestDescription("other", (CELL,)), site).findtext("uuid")
 
 
 def test_a_site_survives_its_record(site: Site) -> None:

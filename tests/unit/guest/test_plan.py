@@ -18,8 +18,11 @@ def guest(*cells: Cell, **options: Any) -> GuestDescription:
     return GuestDescription("guest", cells, **options)
 
 
-def machine(free: dict[int, dict[int, int]], reserved: int = 0, **files: str) -> CapturedTree:
-    """Return a machine with 16 GiB; ``free`` is node -> page size -> free pages, ``reserved`` are promised of each."""
+def machine(free: dict[int, dict[int, int]], reserved: int = 0, hpage: str | None = None) -> CapturedTree:
+    """Return a machine with 16 GiB; ``free`` is node -> page size -> free pages, ``reserved`` are promised of each.
+
+    ``hpage`` is the parameter of its KVM.
+    """
     tree = {"proc/meminfo": "MemTotal: 16777216 kB\nHugepagesize: 2048 kB\n", "sys/devices/system/node/online": "0"}
     sizes = {size for pools in free.values() for size in pools}
     whole = {size: sum(pools.get(size, 0) for pools in free.values()) for size in sizes}
@@ -29,7 +32,7 @@ def machine(free: dict[int, dict[int, int]], reserved: int = 0, **files: str) ->
     for size, pages in whole.items():
         tree |= pool("sys/kernel/mm/hugepages", size, pages)
         tree[f"sys/kernel/mm/hugepages/hugepages-{size // 1024}kB/resv_hugepages"] = f"{reserved}\n"
-    return CapturedTree(tree | files)
+    return CapturedTree(tree if hpage is None else tree | {"sys/module/kvm/parameters/hpage": hpage})
 
 
 def pool(directory: str, size: int, pages: int) -> dict[str, str]:
@@ -107,10 +110,10 @@ def test_what_the_machine_can_never_have(cell: Cell, named: str) -> None:
 
 @pytest.mark.parametrize(("value", "refuses"), [("0\n", True), ("N\n", True), ("1\n", False), ("Y\n", False)])
 def test_kvm_of_s390x_without_hpage(value: str, refuses: bool) -> None:
-    tree = machine({0: {MIB: 70000}}, **{"sys/module/kvm/parameters/hpage": value})
+    tree = machine({0: {MIB: 70000}}, hpage=value)
     assert kvm_refuses(tree) is refuses
     if refuses:
-        with pytest.raises(InputError, match="boot with kvm.hpage=1"):
+        with pytest.raises(InputError, match=r"boot with kvm\.hpage=1"):
             plan_for_machine(guest(Cell(GIB, MIB)), 1, tree)
     else:
         assert plan_for_machine(guest(Cell(GIB, MIB)), 1, tree).is_met

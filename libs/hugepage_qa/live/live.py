@@ -41,7 +41,7 @@ _MARGIN = 256 * MIB
 _ATTEMPTS = 3
 
 _COUNTERS = ("nr", "free", "resv", "surplus")
-_OURS = Path(__file__).parent
+_OURS = Path(__file__).parents[1]
 
 
 class CannotRun(Exception):
@@ -357,4 +357,4 @@ def _line_of_the_case() -> traceback.FrameSummary:
 
 
 def _is_ours(frame: traceback.FrameSummary) -> bool:
-    return Path(frame.filename).parent == _OURS
+    return Path(frame.filename).is_relative_to(_OURS)

@@ -20,6 +20,8 @@ VIRTIO_MEM = "libvirt.org/formatdomain.html memory-devices virtio-mem; QEMU virt
 
 #: the least that Linux takes on x86 and arm64 at once: a memory block, or a section
 _BLOCK = 128 * MIB
+#: what a kernel boots in that prepares for memory above 4 GiB
+_MEMORY = 256 * MIB
 
 
 def dimm(size: int) -> MemoryDevice:
@@ -30,7 +32,7 @@ def dimm(size: int) -> MemoryDevice:
 def with_room(guests: Guests, *devices: MemoryDevice, page: int | None = None) -> Guest:
     """Return a guest of the usual size on pages of ``page`` bytes that has room for the devices."""
     size = page or guests.live.size
-    memory = max(guests.pages * guests.live.size, size)
+    memory = max(guests.pages * guests.live.size, _MEMORY, size)
     whole = memory + sum(device.memory for device in devices)
     # each device is aligned to its pages
     return guests.new(Cell(memory, size), max_memory=whole + sum(2 * device.memory for device in devices))
@@ -48,6 +50,7 @@ def plugged_in_and_out(live: Live, guests: Guests) -> None:
     live.expect_pool(nr=guest.pages + pages, free=0)
     guest.expect_mapped(**{format_size(live.size): pages})
     guest.detach(device)
+    guests.await_free(pages)
     live.expect_pool(nr=guest.pages + pages, free=pages)
     guest.expect_mapped()
     guest.destroy()

@@ -2,9 +2,9 @@
 
 from hugepage_qa.guest.case import guest_areas, guest_case, needs
 from hugepage_qa.guest.description import Access, Cell
-from hugepage_qa.guest.driver import State
+from hugepage_qa.guest.driver import GuestError, State
 from hugepage_qa.guest.guests import Guests
-from hugepage_qa.guest.refusal import Meaning
+from hugepage_qa.guest.refusal import Meaning, find_meaning
 from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.live.host import ObservedTree
 from hugepage_qa.live.live import Live
@@ -93,7 +93,11 @@ def a_cell_on_ordinary_pages(live: Live, guests: Guests) -> None:
 def locked(live: Live, guests: Guests) -> None:
     guest = guests.new(locked=True)
     live.reserve(guest.pages)
-    guest.start()
+    try:
+        guest.start()
+    except GuestError as error:
+        needs(find_meaning(str(error)) is not Meaning.MAY_NOT_LOCK, str(error))
+        raise
     live.expect_pool(nr=guest.pages, free=0)
     guest.expect_mapped()
     status = read_process_status(ObservedTree(live.host), guest.pid)

@@ -16,33 +16,47 @@ _SHOWN = 300
 def read_console(log: Path) -> str:
     """Return all that the guest has printed, as ``log`` keeps it; empty before its first start."""
     with suppress(FileNotFoundError):
-        return log.read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n")
+        return _text(log.read_bytes())
     return ""
 
 
-def converse(path: Path, log: Path, line: str, pattern: str, seconds: float) -> str:
+def await_output(log: Path, pattern: str, seconds: float) -> None:
+    """Wait until the guest has printed what matches the regular expression ``pattern``, now or before.
+
+    Raises GuestError when that takes longer than ``seconds``.
+    """
+    deadline = time.monotonic() + seconds
+    while not re.search(pattern, said := read_console(log)):
+        if time.monotonic() > deadline:
+            raise GuestError(f"no {pattern!r} on the console within {seconds:g} s: {said[-_SHOWN:]!r}")
+        time.sleep(_PAUSE_SECONDS)
+
+
+def converse(path: Path, line: str, pattern: str, seconds: float) -> str:
     """Type ``line`` on the console behind the socket ``path`` and return what follows up to ``pattern``.
 
-    An empty line types nothing: what the guest has printed before counts, too. Raises GuestError when ``pattern``, a
-    regular expression, does not come within ``seconds``.
+    The log would not do: QEMU writes a character there twice when its reader is slow. Raises GuestError when
+    ``pattern`` does not come within ``seconds``.
     """
-    position = len(read_console(log)) if line else 0
     deadline = time.monotonic() + seconds
+    said = b""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as console:
+        console.settimeout(_PAUSE_SECONDS)
         try:
             console.connect(str(path))
-            console.sendall(f"{line}\n".encode() if line else b"")
+            console.sendall(f"{line}\n".encode())
         except OSError as error:
             raise GuestError(f"console of the guest: {error.strerror}") from error
-        console.settimeout(_PAUSE_SECONDS)
-        while True:
-            found = re.search(pattern, read_console(log)[position:])
-            if found:
-                return found.string[: found.end()]
+        while not (found := re.search(pattern, _text(said))):
             if time.monotonic() > deadline:
-                said = read_console(log)[-_SHOWN:]
-                raise GuestError(f"no {pattern!r} on the console within {seconds:g} s after {line!r}: {said!r}")
-            # a guest whose console nobody reads waits until somebody does
-            with suppress(TimeoutError, ConnectionError):
-                if not console.recv(_PIECE):
-                    time.sleep(_PAUSE_SECONDS)
+                raise GuestError(f"no {pattern!r} within {seconds:g} s after {line!r}: {said[-_SHOWN:]!r}")
+            with suppress(TimeoutError):
+                piece = console.recv(_PIECE)
+                if not piece:
+                    raise GuestError(f"the guest ended at {line!r}: {said[-_SHOWN:]!r}")
+                said += piece
+    return found.string[: found.end()]
+
+
+def _text(output: bytes) -> str:
+    return output.decode(errors="replace").replace("\r\n", "\n")

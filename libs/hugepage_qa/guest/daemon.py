@@ -16,6 +16,7 @@ from pathlib import Path
 
 from hugepage_qa.guest.driver import GuestError, NotHere
 from hugepage_qa.machine.durable import write_durably
+from hugepage_qa.machine.processes import kill_and_wait
 
 #: the one with the drivers of QEMU alone where there is one (since libvirt 5.6)
 _PROGRAMS = ("virtqemud", "libvirtd")
@@ -124,23 +125,32 @@ class PrivateDaemon:
         if target is not None:
             (target / "cgroup.procs").write_text(f"{self.pid}\n", encoding="ascii")
 
+    def pid_file(self, guest: str) -> Path:
+        """Return the file with the process id of a guest's QEMU, seen from outside. Raises GuestError."""
+        return Path(f"/proc/{self.pid}/root/run/libvirt/qemu/{guest}.pid")
+
     def close(self) -> None:
-        """End it, and let go of its namespace."""
+        """End it and all that it started, and let go of its namespace."""
         self.stop()
         if self._namespace is not None:
+            # also a QEMU of which it has lost sight, because it was killed itself
+            kill_and_wait([int(path.name) for path in Path("/proc").glob("[0-9]*")], self._is_inside)
             os.close(self._namespace)
             self._namespace = None
+
+    def _is_inside(self, pid: int) -> bool:
+        with suppress(OSError):
+            namespace = Path(f"/proc/{pid}/ns/mnt").stat()
+            return self._namespace is not None and os.path.samestat(namespace, os.fstat(self._namespace))
+        return False
 
     @property
     def _socket(self) -> Path:
         return self._directory / f"{'virtqemud' if self._program.name == 'virtqemud' else 'libvirt'}-sock"
 
     def _command(self) -> list[str]:
-        return [str(self._program), "--config", str(self._directory / "daemon.conf"), "--pid-file", self._pid_file]
-
-    @property
-    def _pid_file(self) -> str:
-        return str(self._directory / "daemon.pid")
+        pid_file = str(self._directory / "daemon.pid")
+        return [str(self._program), "--config", str(self._directory / "daemon.conf"), "--pid-file", pid_file]
 
     def _wishes(self) -> dict[str, object]:
         return {

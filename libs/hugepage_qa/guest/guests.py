@@ -29,6 +29,8 @@ _LEAST_PAGES = 2
 _BOOT_SECONDS = 60.0
 _COMMAND_SECONDS = 60.0
 _END_SECONDS = 60.0
+_ATTEMPTS = 200
+_PAUSE_SECONDS = 0.05
 
 
 class Guests:
@@ -109,14 +111,25 @@ class Guests:
         self.live.expect(f"meaning of {message!r}", meaning, find_meaning(message))
 
     def expect_refused(self, meaning: Meaning, call: Callable[..., Any], *arguments: Any) -> None:
-        """Expect ``call`` to be refused with a message of this ``meaning``, and nothing to be left of it."""
+        """Expect ``call`` to be refused with a message of this ``meaning``, and no file to be left of it."""
+        before = hugetlbfs_files(self.live.host)
         try:
             call(*arguments)
         except GuestError as error:
             self.expect_meaning(meaning, str(error))
         else:
             self.live.expect("the driver", f"a refusal: {meaning.value}", "success")
-        self.expect_files()
+        self.live.expect("files in hugetlbfs", sorted(before), sorted(hugetlbfs_files(self.live.host)))
+
+    def await_free(self, pages: int) -> None:
+        """Wait for a while until the pool has ``pages`` free pages.
+
+        QEMU tells that memory is unplugged before it frees it, which waits for all its threads (call_rcu()).
+        """
+        for _attempt in range(_ATTEMPTS):
+            if self.live.pool().free == pages:
+                return
+            self.live.host.pause(_PAUSE_SECONDS)
 
     def expect_files(self) -> None:
         """Expect the files in hugetlbfs to be those that were there before the case."""
@@ -166,7 +179,7 @@ class Guest:
 
     def await_shell(self) -> None:
         """Wait until the shell asks for its first command, and give it the kernel's files."""
-        self._ask("type", "", READY, _BOOT_SECONDS)
+        self._ask("await_output", READY, _BOOT_SECONDS)
         self.run("/bin/busybox mount -a")
 
     def run(self, command: str, seconds: float = _COMMAND_SECONDS) -> str:

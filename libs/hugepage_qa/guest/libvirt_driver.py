@@ -30,12 +30,16 @@ def import_libvirt() -> Any:
 
 
 class LibvirtDriver:
-    """Persistent domains of the daemon at ``uri``; a definition is XML."""
+    """Persistent domains of the daemon at ``uri``; a definition is XML.
 
-    def __init__(self, uri: str) -> None:
+    ``pid_file`` returns the file in which the daemon keeps the process id of a domain's QEMU.
+    """
+
+    def __init__(self, uri: str, pid_file: Callable[[str], Path]) -> None:
         """Raises NotHere without the binding, GuestError when the daemon does not answer."""
         self._libvirt = import_libvirt()
         self._uri = uri
+        self._pid_file = pid_file
         self._names: set[str] = set()
         self._connection = self.call(partial(self._libvirt.open, uri))
 
@@ -108,13 +112,11 @@ class LibvirtDriver:
         return State.RUNNING if state == self._libvirt.VIR_DOMAIN_RUNNING else State.PAUSED
 
     def pid(self, name: str) -> int:
-        """Find its QEMU by the name that libvirt gives it: no call of libvirt tells."""
-        mark = f"guest={name},".encode()
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            with suppress(OSError):
-                if any(word.startswith(mark) for word in path.read_bytes().split(b"\0")):
-                    return int(path.parent.name)
-        raise GuestError(f"no process is the QEMU of {name}")
+        """Read what the daemon keeps: no call of libvirt tells."""
+        try:
+            return int(self._pid_file(name).read_text(encoding="ascii"))
+        except (OSError, ValueError) as error:
+            raise GuestError(f"no process is the QEMU of {name}: {error}") from error
 
     def resume(self, name: str) -> None:
         """Let the CPUs run."""
@@ -164,8 +166,6 @@ class LibvirtDriver:
         """Destroy and forget the domains that were defined here."""
         for name in self._names:
             self.destroy(name)
-            # one that a killed daemon has lost sight of
-            self._kill(name)
         with suppress(self._libvirt.libvirtError):
             self._connection.close()
 

@@ -8,7 +8,7 @@ from hugepage_qa.guest.libvirt_driver import LibvirtDriver
 from hugepage_qa.sizes import KIB
 
 #: flags of virNodeAllocPages
-_ADD, _SET = 1, 0
+_ADD, _SET = 0, 1
 
 
 class LibvirtPools:

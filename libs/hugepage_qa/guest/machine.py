@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hugepage_qa.guest.console import converse, read_console
+from hugepage_qa.guest.console import await_output, converse
 from hugepage_qa.guest.daemon import PrivateDaemon
 from hugepage_qa.guest.driver import Driver, GuestError, NotHere, State
 from hugepage_qa.guest.image import Image, default_image
@@ -100,7 +100,7 @@ class GuestMachine:
         daemon = PrivateDaemon(directory, visible, image.emulator, mounts.values(), _marks())
         self._stack.callback(daemon.close)
         daemon.start()
-        driver = LibvirtDriver(daemon.uri)
+        driver = LibvirtDriver(daemon.uri, daemon.pid_file)
         self._stack.callback(driver.close)
         pools = LibvirtPools(driver)
 
@@ -176,11 +176,11 @@ def guest_machine(scratch: Path, kernel: Path | None = None) -> Iterator[GuestMa
 
 
 def _actions_of(driver: Driver, site: Site) -> dict[str, Callable[..., Any]]:
-    def look(name: str) -> str:
-        return read_console(Path(site.log(name)))
-
     def type_line(name: str, line: str, pattern: str, seconds: float) -> str:
-        return converse(Path(site.console(name)), Path(site.log(name)), line, pattern, seconds)
+        return converse(Path(site.console(name)), line, pattern, seconds)
+
+    def await_line(name: str, pattern: str, seconds: float) -> None:
+        await_output(Path(site.log(name)), pattern, seconds)
 
     return {
         "site": site.document,
@@ -197,7 +197,7 @@ def _actions_of(driver: Driver, site: Site) -> dict[str, Callable[..., Any]]:
         "attach": driver.attach,
         "detach": driver.detach,
         "set_balloon": driver.set_balloon,
-        "look": look,
+        "await_output": await_line,
         "type": type_line,
         "kill": partial(_kill, driver),
         "await_end": partial(_await_end, driver),

@@ -15,6 +15,9 @@ from hugepage_qa.guest.description import (
 from hugepage_qa.guest.site import Site
 
 _SLOTS = 4
+# machines on whose root bus nothing can be plugged in
+_PCI_EXPRESS = ("q35", "virt")
+_PORT = "port0"
 
 
 def qemu_arguments(guest: GuestDescription, site: Site) -> list[str]:
@@ -32,6 +35,7 @@ def qemu_arguments(guest: GuestDescription, site: Site) -> list[str]:
         *(("-device", "virtio-balloon-pci,id=balloon") if guest.balloon else ()),
         *("-kernel", site.kernel, "-initrd", site.initramfs),
         *("-append", f"{guest.words} {site.words}".strip()),
+        *(("-device", f"pcie-root-port,id={_PORT}") if _has_port(guest, site) else ()),
         *(word for device in guest.devices for word in _plugged(guest, device, site)),
     ]
 
@@ -43,10 +47,16 @@ def memory_device(guest: GuestDescription, device: MemoryDevice, site: Site) -> 
     kind = "pc-dimm" if device.kind is DeviceKind.DIMM else "virtio-mem-pci"
     itself: dict[str, Any] = {"driver": kind, "id": device.name, "memdev": backend["id"], "node": device.cell}
     if device.kind is DeviceKind.VIRTIO_MEM:
+        if site.machine.startswith(_PCI_EXPRESS):
+            itself["bus"] = _PORT
         # its pages come as the guest asks for them
         backend |= {"prealloc": False, "reserve": False}
         itself |= {"requested-size": device.requested, "prealloc": True}
     return json.dumps({"backend": backend, "device": itself})
+
+
+def _has_port(guest: GuestDescription, site: Site) -> bool:
+    return guest.max_memory is not None and site.machine.startswith(_PCI_EXPRESS)
 
 
 def _console(guest: GuestDescription, site: Site) -> str:

@@ -14,6 +14,7 @@ class Meaning(enum.Enum):
     NO_SUCH_NODE = "no such NUMA node"
     KVM_WITHOUT_HUGE_PAGES = "KVM backs no guest with huge pages here"
     MORE_THAN_ADDRESSABLE = "more memory than the machine can have"
+    MAY_NOT_LOCK = "nobody may lock so much memory here"
     NOT_A_DEFINITION = "not a valid definition of a guest"
 
 
@@ -43,6 +44,8 @@ _WORDINGS: tuple[tuple[Meaning, str], ...] = (
     (Meaning.KVM_WITHOUT_HUGE_PAGES, r"Memory backing with [12][MG] pages was specified, but KVM does not support"),
     (Meaning.KVM_WITHOUT_HUGE_PAGES, r"This QEMU machine does not support huge page mappings"),
     (Meaning.MORE_THAN_ADDRESSABLE, r"Address space limit .* phys-bits too low|exceeds? .*maximum supported"),
+    # without CAP_SYS_RESOURCE, in containers
+    (Meaning.MAY_NOT_LOCK, r"cannot limit locked memory .*Operation not permitted|locking memory failed"),
     (Meaning.NOT_A_DEFINITION, r"XML error:|\(domain_definition\)|unsupported configuration:"),
 )
 

@@ -9,13 +9,16 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tests.unit.live.areas import read_areas
 
+from hugepage_qa.guest.case import GuestArea
+from hugepage_qa.guest.machine import guest_machine
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.live.case import Area, Case
-from hugepage_qa.live.host import Host
+from hugepage_qa.live.host import Backend, Host
 from hugepage_qa.live.judge import LiveJudgement, judge
 from hugepage_qa.live.pool_view import read_pool_view
 from hugepage_qa.live.real_machine import real_machine
@@ -51,9 +54,18 @@ def read_records(area: Area) -> dict[str, list[Event]]:
 
 
 def _record(area: Area) -> Iterator[tuple[str, list[Event]]]:
+    with tempfile.TemporaryDirectory(prefix="guest-") as scratch, _machine(area, Path(scratch)) as machine:
+        yield from _record_on(area, machine)
+
+
+def _machine(area: Area, scratch: Path) -> AbstractContextManager[Backend]:
+    return guest_machine(scratch) if isinstance(area, GuestArea) else real_machine(scratch)
+
+
+def _record_on(area: Area, machine: Backend) -> Iterator[tuple[str, list[Event]]]:
     for case in area.cases:
         for size in _sizes():
-            judgement, events = _run(area, case, size)
+            judgement, events = _run(area, case, size, machine)
             if judgement and judgement.verdict is Verdict.PASS:
                 yield f"{case.name}/{format_size(size)}", events
                 break
@@ -66,10 +78,9 @@ def _sizes() -> list[int]:
     return sorted(read_pool_view(DirectoryTree(Path("/"))).pools)
 
 
-def _run(area: Area, case: Case, size: int) -> tuple[LiveJudgement | None, list[Event]]:
-    with tempfile.TemporaryDirectory() as scratch, real_machine(Path(scratch)) as machine:
-        recorder = Recorder(machine)
-        return judge(area, case, Host(recorder), size), recorder.events
+def _run(area: Area, case: Case, size: int, machine: Backend) -> tuple[LiveJudgement | None, list[Event]]:
+    recorder = Recorder(machine)
+    return judge(area, case, Host(recorder), size), recorder.events
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from hugepage_qa.guest.case import guest_areas, guest_case, needs
+from hugepage_qa.guest import machine as drivers
+from hugepage_qa.guest.case import GuestArea, guest_case, needs
 from hugepage_qa.guest.description import Cell, DeviceKind, MemoryDevice
 from hugepage_qa.guest.driver import State
 from hugepage_qa.guest.guests import Guest, Guests
@@ -12,7 +13,7 @@ from hugepage_qa.live.live import Live
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.sizes import MIB, format_size
 
-QEMU, LIBVIRT = guest_areas("guest/memory-devices")
+QEMU, LIBVIRT = GuestArea("guest/memory-devices", drivers.QEMU), GuestArea("guest/memory-devices", drivers.LIBVIRT)
 case = guest_case(QEMU, LIBVIRT)
 
 HOTPLUG = "libvirt.org/formatdomain.html memory-devices; QEMU docs/memory-hotplug.txt, pc-dimm"

@@ -1,6 +1,7 @@
 """Huge pages inside a guest that lies on huge pages: pools of its own, of which the machine's pool sees nothing."""
 
-from hugepage_qa.guest.case import guest_areas, guest_case
+from hugepage_qa.guest import machine as drivers
+from hugepage_qa.guest.case import GuestArea, guest_case
 from hugepage_qa.guest.description import Cell
 from hugepage_qa.guest.guests import Guests
 from hugepage_qa.guest.need import whole_pages
@@ -10,7 +11,7 @@ from hugepage_qa.model.rules import HUGETLB_DOC
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.sizes import MIB
 
-QEMU, LIBVIRT = guest_areas("guest/nested")
+QEMU, LIBVIRT = GuestArea("guest/nested", drivers.QEMU), GuestArea("guest/nested", drivers.LIBVIRT)
 case = guest_case(QEMU, LIBVIRT)
 
 #: of the guest's memory: its own pool, and what lies in it

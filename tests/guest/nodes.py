@@ -1,6 +1,7 @@
 """Guests whose cells are bound to NUMA nodes, have page sizes of their own, or are locked in memory."""
 
-from hugepage_qa.guest.case import guest_areas, guest_case, needs
+from hugepage_qa.guest import machine as drivers
+from hugepage_qa.guest.case import GuestArea, guest_case, needs
 from hugepage_qa.guest.description import Access, Cell
 from hugepage_qa.guest.driver import GuestError, State
 from hugepage_qa.guest.guests import Guests
@@ -11,7 +12,7 @@ from hugepage_qa.live.live import Live
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.sizes import MIB, format_size
 
-QEMU, LIBVIRT = guest_areas("guest/nodes")
+QEMU, LIBVIRT = GuestArea("guest/nodes", drivers.QEMU), GuestArea("guest/nodes", drivers.LIBVIRT)
 case = guest_case(QEMU, LIBVIRT)
 
 NUMA = "libvirt.org/formatdomain.html numatune memnode; QEMU memory-backend host-nodes=, policy=bind; mbind(2)"

@@ -4,7 +4,8 @@ After each refusal the guest is off, the pool and hugetlbfs are as before, and t
 there.
 """
 
-from hugepage_qa.guest.case import guest_areas, guest_case
+from hugepage_qa.guest import machine as drivers
+from hugepage_qa.guest.case import GuestArea, guest_case
 from hugepage_qa.guest.description import Access, Cell, Source
 from hugepage_qa.guest.driver import GuestError, State
 from hugepage_qa.guest.guests import Guest, Guests
@@ -18,7 +19,7 @@ from hugepage_qa.live.hugetlb_group import HugetlbGroup
 from hugepage_qa.live.live import Live
 from hugepage_qa.plugins.guest_test import GuestTest
 
-QEMU, LIBVIRT = guest_areas("guest/refuse")
+QEMU, LIBVIRT = GuestArea("guest/refuse", drivers.QEMU), GuestArea("guest/refuse", drivers.LIBVIRT)
 case = guest_case(QEMU, LIBVIRT)
 
 SHORT = "mm/hugetlb.c hugetlb_reserve_pages(): ENOMEM; QEMU prealloc=on; libvirt.org/formatdomain.html memoryBacking"

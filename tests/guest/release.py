@@ -4,7 +4,8 @@ import os
 import random
 import signal
 
-from hugepage_qa.guest.case import guest_areas, guest_case
+from hugepage_qa.guest import machine as drivers
+from hugepage_qa.guest.case import GuestArea, guest_case
 from hugepage_qa.guest.driver import State
 from hugepage_qa.guest.guests import Guest, Guests
 from hugepage_qa.guest.refusal import Meaning
@@ -12,7 +13,7 @@ from hugepage_qa.live.live import Live
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.report.settings import guest_cycles, random_seed
 
-QEMU, LIBVIRT = guest_areas("guest/release")
+QEMU, LIBVIRT = GuestArea("guest/release", drivers.QEMU), GuestArea("guest/release", drivers.LIBVIRT)
 case = guest_case(QEMU, LIBVIRT)
 
 RELEASE = "mm/hugetlb.c free_huge_folio(), hugetlb_unreserve_pages(); fs/hugetlbfs/inode.c hugetlbfs_evict_inode()"

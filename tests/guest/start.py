@@ -1,13 +1,14 @@
 """Guests on huge pages start, and take from the pool exactly what they need."""
 
-from hugepage_qa.guest.case import guest_areas, guest_case
+from hugepage_qa.guest import machine as drivers
+from hugepage_qa.guest.case import GuestArea, guest_case
 from hugepage_qa.guest.description import Access, Allocation, Source
 from hugepage_qa.guest.driver import State
 from hugepage_qa.guest.guests import Guests
 from hugepage_qa.live.live import Live
 from hugepage_qa.plugins.guest_test import GuestTest
 
-QEMU, LIBVIRT = guest_areas("guest/start")
+QEMU, LIBVIRT = GuestArea("guest/start", drivers.QEMU), GuestArea("guest/start", drivers.LIBVIRT)
 case = guest_case(QEMU, LIBVIRT)
 
 BACKING = "libvirt.org/formatdomain.html memoryBacking; QEMU memory-backend-file"

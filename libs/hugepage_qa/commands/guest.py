@@ -25,7 +25,7 @@ class Size(click.ParamType[int]):
         return value if isinstance(value, int) else parse_size(value)
 
 
-@click.group()
+@click.group(epilog="Example: hugepage-qa guest plan --memory 64G --page 1M")
 def guest() -> None:
     """Guests whose memory is huge pages of this machine."""
 

@@ -5,7 +5,6 @@ from functools import wraps
 
 from hugepage_qa.guest.driver import GuestError
 from hugepage_qa.guest.guests import Guests
-from hugepage_qa.guest.machine import LIBVIRT, QEMU
 from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.live import CannotRun, Live
 
@@ -13,16 +12,11 @@ GuestAct = Callable[[Live, Guests], None]
 
 
 class GuestArea(Area):
-    """The cases of one file with one driver."""
+    """The cases of one file with one of the drivers that ``machine`` names."""
 
     def __init__(self, name: str, driver: str) -> None:
         super().__init__(f"{name}/{driver}")
         self.driver = driver
-
-
-def guest_areas(name: str) -> tuple[GuestArea, GuestArea]:
-    """Return the areas of a file: under QEMU alone and under libvirt."""
-    return GuestArea(name, QEMU), GuestArea(name, LIBVIRT)
 
 
 def guest_case(*areas: GuestArea) -> Callable[..., Callable[[GuestAct], GuestAct]]:

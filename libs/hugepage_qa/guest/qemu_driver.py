@@ -201,20 +201,28 @@ class QemuDriver:
 
     def _reach(self, running: _Running, path: Path) -> Any:
         deadline = time.monotonic() + _START_SECONDS
-        while not _listens(path):
+        while (monitor := self._connected(path)) is None:
             if running.process.poll() is not None:
                 raise GuestError(_said(running.errors) or f"QEMU ended with exit code {running.process.returncode}")
             if time.monotonic() > deadline:
                 raise GuestError(f"QEMU does not answer within {_START_SECONDS:g} s: {_said(running.errors)}")
             time.sleep(_PAUSE_SECONDS)
+        monitor.settimeout(_ANSWER_SECONDS)
+        return monitor
+
+    def _connected(self, path: Path) -> Any:
+        """Return a connection to the monitor, None while QEMU does not listen yet, or does no more."""
+        if not path.is_socket():
+            return None
         monitor = self._monitor(str(path))
+        # it listens before the memory is there, and answers after that
         monitor.settimeout(_START_SECONDS)
         try:
             monitor.connect()
-        except Exception as error:
-            running.process.poll()
-            raise GuestError(_said(running.errors) or f"the monitor of QEMU: {error}") from error
-        monitor.settimeout(_ANSWER_SECONDS)
+        except Exception:
+            with suppress(Exception):
+                monitor.close()
+            return None
         return monitor
 
     def _ask(self, name: str, command: str, **arguments: object) -> Any:
@@ -265,10 +273,6 @@ def _refusal_of(start: Callable[[], None]) -> str:
     except GuestError as error:
         return str(error)
     return ""
-
-
-def _listens(path: Path) -> bool:
-    return path.is_socket()
 
 
 def _said(errors: Path) -> str:

@@ -122,7 +122,7 @@ def _is_refusal(event: Event) -> bool:
 
 
 def _is_state(event: Event) -> bool:
-    return event["operation"] == GUEST and event["arguments"][1] == "state"
+    return bool(event["operation"] == GUEST and event["arguments"][1] == "state")
 
 
 def _is_smaps(event: Event) -> bool:

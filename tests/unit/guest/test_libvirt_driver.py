@@ -1,0 +1,115 @@
+"""What libvirt's binding answers, as the driver hands it on; the binding is a fake."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hugepage_qa.guest.driver import GuestError, NotHere, State
+from hugepage_qa.guest.libvirt_driver import LibvirtDriver
+
+
+class LibvirtError(Exception):
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code
+
+    def get_error_code(self) -> int:
+        return self.code
+
+
+class Domain:
+    """A domain whose start fails with ``refusal``, if there is one."""
+
+    def __init__(self, refusal: str = "", state: int = 5) -> None:
+        self.refusal, self.now = refusal, state
+
+    def state(self) -> tuple[int, int]:
+        return self.now, 0
+
+    def createWithFlags(self, _flags: int) -> None:  # noqa: N802 - libvirt's name
+        if self.refusal:
+            raise LibvirtError(self.refusal)
+        self.now = 3
+
+
+class Connection:
+    def __init__(self, domain: Domain | None) -> None:
+        self.domain = domain
+        self.dead = False
+
+    def lookupByName(self, name: str) -> Domain:  # noqa: N802 - libvirt's name
+        if self.dead:
+            raise LibvirtError("Cannot recv data: Connection reset by peer", 38)
+        if self.domain is None:
+            raise LibvirtError(f"Domain not found: no domain with matching name '{name}'", 42)
+        return self.domain
+
+    def close(self) -> None:
+        self.dead = True
+
+
+def binding(connection: Connection | None) -> Any:
+    def connect(uri: str) -> Connection:
+        if connection is None:
+            raise LibvirtError(f"Failed to connect socket to '{uri}'")
+        return connection
+
+    return SimpleNamespace(
+        libvirtError=LibvirtError,
+        registerErrorHandler=lambda *_: None,
+        open=connect,
+        VIR_DOMAIN_START_PAUSED=1,
+        VIR_ERR_NO_DOMAIN=42,
+        VIR_DOMAIN_RUNNING=1,
+        VIR_DOMAIN_SHUTOFF=5,
+        VIR_DOMAIN_CRASHED=6,
+    )
+
+
+def driver(monkeypatch: pytest.MonkeyPatch, connection: Connection | None) -> LibvirtDriver:
+    monkeypatch.setitem(sys.modules, "libvirt", binding(connection))
+    return LibvirtDriver("qemu:///system", lambda name: Path("/nonexistent", name))
+
+
+def test_without_the_binding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "libvirt", None)
+    with pytest.raises(NotHere, match="libvirt-python is not installed"):
+        LibvirtDriver("qemu:///system", Path)
+
+
+def test_a_daemon_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(GuestError, match="Failed to connect"):
+        driver(monkeypatch, None)
+
+
+def test_a_refused_start_is_handed_on_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    guests = driver(monkeypatch, Connection(Domain("internal error:\n  unable to map")))
+    with pytest.raises(GuestError) as caught:
+        guests.start("guest", paused=True)
+    assert str(caught.value) == "internal error: unable to map"
+    assert guests.state("guest") is State.OFF
+
+
+@pytest.mark.parametrize(("number", "state"), [(1, State.RUNNING), (3, State.PAUSED), (5, State.OFF), (6, State.OFF)])
+def test_states(monkeypatch: pytest.MonkeyPatch, number: int, state: State) -> None:
+    assert driver(monkeypatch, Connection(Domain(state=number))).state("guest") is state
+
+
+def test_a_domain_that_libvirt_does_not_know_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert driver(monkeypatch, Connection(None)).state("guest") is State.OFF
+
+
+def test_a_daemon_that_dies_is_no_guest_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = Connection(Domain())
+    guests = driver(monkeypatch, connection)
+    connection.dead = True
+    with pytest.raises(GuestError, match="Connection reset"):
+        guests.state("guest")
+
+
+def test_a_guest_without_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(GuestError, match="no process is the QEMU of guest"):
+        driver(monkeypatch, Connection(Domain())).pid("guest")

@@ -1,0 +1,93 @@
+"""Without QEMU or libvirt the cases are skipped with the reason, and those of the other driver are not."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hugepage_qa.guest import machine as guest_machine
+from hugepage_qa.guest.case import GuestArea, guest_case
+from hugepage_qa.guest.driver import GuestError, NotHere
+from hugepage_qa.guest.guests import Guests
+from hugepage_qa.live.host import Host
+from hugepage_qa.live.judge import judge
+from hugepage_qa.live.live import Live
+from hugepage_qa.sizes import MIB
+from hugepage_qa.verdict import Verdict
+
+POOL = "sys/kernel/mm/hugepages/hugepages-2048kB"
+FILES = {
+    "proc/sys/kernel/osrelease": "6.12.5\n",
+    "proc/buddyinfo": "Node 0, zone Normal 1 1 1 1 1 1 1 1 1 1 1\n",
+    "proc/meminfo": "MemAvailable: 1000 kB\nHugepagesize: 2048 kB\n"
+    + "".join(f"HugePages_{name}: 0\n" for name in ("Total", "Free", "Rsvd", "Surp")),
+    "proc/self/mounts": "",
+    **{
+        f"{POOL}/{name}": "0\n"
+        for name in ("nr_hugepages", "free_hugepages", "resv_hugepages", "surplus_hugepages", "nr_overcommit_hugepages")
+    },
+}
+
+
+class Kernel:
+    """A machine with an empty pool."""
+
+    def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
+        match operation:
+            case "read" | "observe":
+                return FILES.get(arguments[0])
+            case "names":
+                prefix = f"{arguments[0]}/"
+                return sorted({path[len(prefix) :].split("/")[0] for path in FILES if path.startswith(prefix)})
+            case "new_kernel_log":
+                return []
+            case "write":
+                return None
+        raise AssertionError(operation)
+
+
+def verdict(driver: str) -> tuple[Verdict, str]:
+    area = GuestArea("guest/any", driver)
+
+    @guest_case(area)("statement", "source")
+    def any_case(_live: Live, guests: Guests) -> None:
+        guests.new()
+
+    with ExitStack() as stack:
+        host = Host(guest_machine.GuestMachine(Kernel(), Path("/nonexistent"), None, stack))
+        judgement = judge(area, area.cases[0], host, 2 * MIB)
+    assert judgement is not None
+    return judgement.verdict, judgement.reason
+
+
+def test_no_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    def default_image(*_arguments: object) -> None:
+        raise NotHere("qemu-system-x86_64 is not installed")
+
+    monkeypatch.setattr(guest_machine, "default_image", default_image)
+    assert verdict("qemu") == (Verdict.SKIP, "qemu-system-x86_64 is not installed")
+
+
+def test_no_binding_of_libvirt(monkeypatch: pytest.MonkeyPatch) -> None:
+    def import_libvirt() -> None:
+        raise NotHere("the Python package libvirt-python is not installed")
+
+    monkeypatch.setattr(guest_machine, "import_libvirt", import_libvirt)
+    assert verdict("libvirt") == (Verdict.SKIP, "the Python package libvirt-python is not installed")
+
+
+def test_a_daemon_that_does_not_come_up_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def import_libvirt() -> None:
+        tried.append("once")
+        raise GuestError("libvirtd does not answer: no such user")
+
+    monkeypatch.setattr(guest_machine, "import_libvirt", import_libvirt)
+    with ExitStack() as stack:
+        machine = guest_machine.GuestMachine(Kernel(), Path("/nonexistent"), None, stack)
+        answers = [machine.perform("guest", ["libvirt", "site"]) for _ in range(2)]
+    assert answers == [{"refused": "libvirtd does not answer: no such user"}] * 2
+    assert tried == ["once"]

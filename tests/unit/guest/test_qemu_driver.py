@@ -1,0 +1,71 @@
+"""An emulator that does not do what it should is an error with its own words, and nothing of it is left."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hugepage_qa.guest.driver import GuestError, State
+from hugepage_qa.guest.qemu_driver import QemuDriver
+
+pytest.importorskip("qemu.qmp")
+
+
+def driver(tmp_path: Path, script: str) -> QemuDriver:
+    emulator = tmp_path / "qemu"
+    emulator.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    emulator.chmod(0o755)
+    found = QemuDriver(str(emulator), tmp_path)
+    found.define("guest", json.dumps(["-name", "guest"]))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo unable to map backing store for guest RAM: Cannot allocate memory >&2; exit 1", "unable to map"),
+        ("exit 7", "QEMU ended with exit code 7"),
+        ("kill -9 $$", "QEMU ended with exit code -9"),
+        ("printf 'two\\nlines\\n' >&2; exit 1", "two lines"),
+    ],
+)
+def test_a_start_that_fails(tmp_path: Path, script: str, said: str) -> None:
+    guests = driver(tmp_path, script)
+    with pytest.raises(GuestError) as caught:
+        guests.start("guest", paused=True)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert guests.state("guest") is State.OFF
+    with pytest.raises(GuestError, match="does not run"):
+        guests.pid("guest")
+
+
+def test_an_emulator_that_is_not_there(tmp_path: Path) -> None:
+    guests = QemuDriver(str(tmp_path / "none"), tmp_path)
+    guests.define("guest", "[]")
+    with pytest.raises(GuestError, match="No such file"):
+        guests.start("guest", paused=False)
+    assert guests.state("guest") is State.OFF
+
+
+def test_of_those_that_race_each_has_its_own_refusal(tmp_path: Path) -> None:
+    guests = driver(tmp_path, 'echo "$2 is short" >&2; exit 1')
+    guests.define("other", json.dumps(["-name", "other"]))
+    assert guests.race(["guest", "other"]) == ["guest is short", "other is short"]
+
+
+def test_a_guest_that_nobody_started_is_off(tmp_path: Path) -> None:
+    guests = driver(tmp_path, "exit 1")
+    assert guests.state("nobody") is State.OFF
+    guests.destroy("nobody")
+    guests.close()
+
+
+def test_a_control_group_is_entered_before_the_emulator_starts(tmp_path: Path) -> None:
+    guests = driver(tmp_path, f'cat "{tmp_path}/cgroup.procs" >&2; echo $$ >&2; exit 1')
+    (tmp_path / "cgroup.procs").touch()
+    guests.enter_group(str(tmp_path))
+    with pytest.raises(GuestError) as caught:
+        guests.start("guest", paused=True)
+    written, itself = str(caught.value).split()
+    assert written == itself

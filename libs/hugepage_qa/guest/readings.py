@@ -38,7 +38,8 @@ def pages_on_nodes(tree: Tree, pid: int, size: int) -> Mapping[int, int] | None:
 
 def hugetlbfs_files(tree: Tree) -> frozenset[str]:
     """Return the files, and the directories without any, in all hugetlbfs mounts of the machine."""
-    points = {mount.point for mount in read_mounts(tree) if mount.type == "hugetlbfs"}
+    # in one order, so that a record can be replayed
+    points = sorted({mount.point for mount in read_mounts(tree) if mount.type == "hugetlbfs"})
     return frozenset(path for point in points for path in _leaves(tree, point.lstrip("/")))
 
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from hugepage_qa.lab.boards import BOARDS
-from hugepage_qa.report.qa_request import PLANS
+from hugepage_qa.report.qa_request import MACHINE_PLANS, PLANS
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -32,7 +32,7 @@ def test_each_architecture_has_named_and_random_tests() -> None:
 
 
 def test_plans() -> None:
-    assert {f"/plans/{name}" for name in PLANS} <= set(tmt("plans", "ls").split())
+    assert {f"/plans/{name}" for name in (*PLANS, *MACHINE_PLANS)} <= set(tmt("plans", "ls").split())
 
 
 @pytest.mark.parametrize("name", BOARDS)

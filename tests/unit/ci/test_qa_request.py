@@ -85,6 +85,13 @@ def test_a_plan_for_the_machine_has_no_throwaway_machines() -> None:
     assert request.test_environment == {"HUGEPAGE_QA_SEED": "7"}
 
 
+def test_guests_start_where_the_tests_run() -> None:
+    assert QaRequest.from_environment({"PLAN": "guest", "HUGEPAGE_QA_CYCLES": "100"}).has_guests
+    assert not QaRequest.from_environment({"PLAN": "smoke"}).has_guests
+    request = QaRequest.from_environment({"PLAN": "guest", "HUGEPAGE_QA_CYCLES": "100"})
+    assert request.test_environment == {"HUGEPAGE_QA_CYCLES": "100"}
+
+
 def test_the_same_plan_on_a_system_machine(kernel: Path) -> None:
     request = QaRequest.from_environment(
         {"PLAN": "functional", "PROVISION": "lab", "KERNEL": str(kernel), "APPEND": "a b"}

@@ -1,0 +1,73 @@
+"""What a program writes into hidden directories is gone with it; what is kept, stays."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hugepage_qa.guest import private_namespace
+
+CHILD = str(private_namespace.__file__)
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="mount namespaces need root")
+
+
+def run(script: str, *, parent: int | None = None, **wishes: object) -> subprocess.CompletedProcess[str]:
+    document = {
+        "parent": os.getpid() if parent is None else parent,
+        "hidden": [],
+        "kept": [],
+        "bound": {},
+        "namespace": None,
+        "environment": {"PATH": os.defpath},
+        **wishes,
+    }
+    command = [sys.executable, "-I", "-S", CHILD, json.dumps(document), "/bin/sh", "-c", script]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@as_root
+def test_hidden_and_kept(tmp_path: Path) -> None:
+    kept = tmp_path / "var" / "scratch"
+    kept.mkdir(parents=True)
+    done = run(
+        f"echo mine >{kept}/file; echo lost >{tmp_path}/var/file; cat {tmp_path}/var/file",
+        hidden=[str(tmp_path / "var"), str(tmp_path / "not-there")],
+        kept=[str(kept)],
+    )
+    assert (done.returncode, done.stdout) == (0, "lost\n"), done.stderr
+    assert (kept / "file").read_text() == "mine\n"
+    assert not (tmp_path / "var" / "file").exists()
+
+
+@as_root
+def test_a_file_is_replaced_for_the_program_alone(tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_text("theirs")
+    (tmp_path / "ours").write_text("ours")
+    done = run(f"cat {tmp_path}/theirs", bound={str(tmp_path / "theirs"): str(tmp_path / "ours")})
+    assert done.stdout == "ours", done.stderr
+    assert (tmp_path / "theirs").read_text() == "theirs"
+
+
+@as_root
+def test_control_groups_cannot_be_seen() -> None:
+    done = run("cat /proc/self/mounts")
+    assert done.returncode == 0
+    assert not [line for line in done.stdout.splitlines() if line.split()[2] in ("cgroup", "cgroup2")]
+
+
+def test_a_parent_that_has_gone() -> None:
+    done = run("echo started", parent=1)
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert "the parent is gone" in done.stderr
+
+
+@as_root
+def test_what_cannot_be_mounted_is_named(tmp_path: Path) -> None:
+    done = run("echo started", bound={str(tmp_path / "target"): str(tmp_path / "none")})
+    assert done.returncode == 126
+    assert f"{tmp_path}/target" in done.stderr

@@ -44,6 +44,7 @@ def main() -> None:
 def _make_namespace(hidden: list[str], kept: list[str], bound: dict[str, str]) -> None:
     _check(_LIBC.unshare(_CLONE_NEWNS))
     _mount("none", "/", "", _MS_REC | _MS_PRIVATE)
+    _unmount_hidden_pages(hidden, kept)
     seen = {directory: os.open(directory, os.O_PATH | os.O_DIRECTORY) for directory in kept}
     for directory in hidden:
         if Path(directory).is_dir():
@@ -59,10 +60,21 @@ def _make_namespace(hidden: list[str], kept: list[str], bound: dict[str, str]) -
     _hide_cgroups()
 
 
+def _unmount_hidden_pages(hidden: list[str], kept: list[str]) -> None:
+    """A daemon that reads of a hugetlbfs, and does not find it, does not come up (virFileGetHugepageSize())."""
+    for _source, point, kind, *_rest in reversed(_mounts()):
+        below = Path(point).is_relative_to
+        if kind == "hugetlbfs" and any(map(below, hidden)) and not any(map(below, kept)):
+            _check(_LIBC.umount2(point.encode(), _MNT_DETACH))
+
+
+def _mounts() -> list[list[str]]:
+    return [line.split(" ") for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
+
+
 def _hide_cgroups() -> None:
     """A daemon that finds a hierarchy makes groups for its guests there, which nobody removes after SIGKILL."""
-    lines = [line.split(" ") for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
-    for _source, point, kind, *_rest in reversed(lines):
+    for _source, point, kind, *_rest in reversed(_mounts()):
         # one that lies below another mount cannot be reached, neither by us (EINVAL) nor by the daemon
         if kind in _CGROUPS and _LIBC.umount2(point.encode(), _MNT_DETACH) != 0 and ctypes.get_errno() != errno.EINVAL:
             _check(-1)

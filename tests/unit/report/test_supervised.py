@@ -59,6 +59,36 @@ def test_what_a_child_leaves_is_killed(tmp_path: Path) -> None:
         mine.wait()
 
 
+_ORPHAN = """\
+import os, sys, time
+read, write = os.pipe()
+if os.fork() == 0:
+    orphan = os.fork()
+    if orphan:
+        os.write(write, str(orphan).encode())
+        os._exit(0)
+    time.sleep(600)
+orphan = int(os.read(read, 20))
+os.wait()
+os.kill(orphan, 9)
+for _ in range(200):
+    time.sleep(0.05)
+    try:
+        os.kill(orphan, 0)
+    except ProcessLookupError:
+        sys.exit(0)
+sys.exit("a process that was killed is still there")
+"""
+
+
+def test_orphans_that_have_ended_are_gone() -> None:
+    mine = subprocess.Popen([sys.executable, "-c", ""])
+    try:
+        assert run_supervised([sys.executable, "-c", _ORPHAN], environment=os.environ) == 0
+    finally:
+        assert mine.wait() == 0, "a child of somebody else was buried"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
     note = tmp_path / "pid"

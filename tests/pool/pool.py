@@ -128,7 +128,7 @@ def shrink_below_use(live: Live) -> None:
     memory.expect_filled()
     memory.unmap(0, 1)
     # a node counts its own surplus: with several, the page may lie on one that has none, and is free then
-    if len(live.nodes) <= 1:
+    if not live.has_several_nodes:
         live.expect_pool(nr=1, free=0)
     memory.unmap(1)
     live.expect_pool(nr=1, free=1)

@@ -105,6 +105,11 @@ class Live:
         """The NUMA nodes that have memory; empty for a kernel without CONFIG_NUMA."""
         return tuple(node for node in self._before.nodes if self.node_meminfo(node).get("MemTotal", 0))
 
+    @property
+    def has_several_nodes(self) -> bool:
+        """Whether pages may lie on different NUMA nodes."""
+        return len(self._before.nodes) > 1
+
     def node_meminfo(self, node: int) -> dict[str, int]:
         """Return the meminfo of a node: bytes, or pages for HugePages_*."""
         path = f"{node_directories(self.host)[node]}/meminfo"

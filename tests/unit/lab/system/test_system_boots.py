@@ -19,7 +19,8 @@ DEADLINE = 900.0
 
 @pytest.fixture(scope="module")
 def machine() -> Iterator[SystemMachine]:
-    wish = Wish(memory=(2 * GIB, GIB), words="hugepagesz=1G hugepages=1 thp_anon=64K:always;128K:inherit")
+    # what the kernel and the boot loader put below 2 GiB, at random places, may be in the way of a gigantic page there
+    wish = Wish(memory=(5 * GIB, GIB), words="hugepagesz=1G hugepages=1 thp_anon=64K:always;128K:inherit")
     one = bring_up(cache_directory(), wish, deadline=DEADLINE, report=print)
     yield one
     Registry(cache_directory()).drop(one.record.name)
@@ -40,7 +41,7 @@ def test_nodes_are_those_asked_for(machine: SystemMachine) -> None:
     sizes = machine.shell.run(["numactl", "--hardware"]).splitlines()
     node0, node1 = (int(line.split()[-2]) for line in sizes if " size:" in line)
     # what the kernel keeps for itself is missing
-    assert 1900 < node0 <= 2048
+    assert 4900 < node0 <= 5120
     assert 900 < node1 <= 1024
 
 

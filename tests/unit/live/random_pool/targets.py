@@ -104,7 +104,7 @@ def programs(starts: Starts, name: str, count: int, scale: Scale = SMALL_SCALE) 
     return (draw_and_run(scale, starts, f"{name}/{number}") for number in range(count))
 
 
-def first_failed(starts: Starts, name: str, count: int = 100) -> tuple[str, Program]:
+def first_failed(starts: Starts, name: str, count: int = 1000) -> tuple[str, Program]:
     """Return the name of the first program that fails, and how it does."""
     numbered = enumerate(programs(starts, name, count))
     return next((f"{name}/{number}", program) for number, program in numbered if program.differences)

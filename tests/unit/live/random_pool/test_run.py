@@ -79,9 +79,10 @@ def test_a_right_kernel_passes_when_all_operations_are_done(monkeypatch: pytest.
 def test_a_known_bug_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = partial(machine, "6.18", {Quirk.UNMAP_RESERVES_PAGE_IN_USE})
     monkeypatch.setattr(module, "PoolSurroundings", lambda *_: Surroundings(Starts(kernel, kernel)))
-    judgement = run_random_programs(NOBODY, SMALL, 7, 800, lambda _done: None)
+    judgements = (run_random_programs(NOBODY, SMALL, number, 800, lambda _done: None) for number in range(100))
+    judgement = next(one for one in judgements if one.verdict is not Verdict.PASS)
     assert judgement.verdict is Verdict.KNOWN
-    assert judgement.reason.startswith("unmap-reserves-page-in-use (seed 7: ")
+    assert judgement.reason.startswith("unmap-reserves-page-in-use (seed ")
 
 
 def test_the_first_program_that_fails_is_made_small_and_can_be_run_again(monkeypatch: pytest.MonkeyPatch) -> None:

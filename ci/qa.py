@@ -145,12 +145,15 @@ def _context(request: QaRequest) -> list[str]:
     """Return tmt's context, which tmt never finds out by itself."""
     # tmt cannot reboot the machine that it runs on itself
     reboot = "yes" if request.in_lab else "no"
+    # an emulated machine emulates its guests, which is for those who ask for nothing else
+    guests = "no" if request.in_lab and request.plan != "guest" else "yes"
     try:
         release = platform.freedesktop_os_release()
     except OSError:
         release = {}
     distro = "-".join(word for word in (release.get("ID"), release.get("VERSION_ID")) if word)
-    return [f"arch={platform.machine()}", f"reboot={reboot}", *([f"distro={distro}"] if distro else [])]
+    known = {"arch": platform.machine(), "reboot": reboot, "guests": guests, **({"distro": distro} if distro else {})}
+    return [f"{name}={value}" for name, value in known.items()]
 
 
 def _environment(scratch: str) -> Mapping[str, str]:

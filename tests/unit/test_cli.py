@@ -41,6 +41,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *ar
         (("boot", "x", "--kernel", "/"), "/"),
         (("predict", "x", "--version", "new"), "new"),
         (("predict", "x", "--kernel", __file__), "test_cli.py"),
+        (("predict", f"hugepages={'9' * 5000}"), "command line of 5010 bytes"),
         (("boot-matrix", "--group", "nosuch"), "nosuch"),
         (("boot-matrix", "--no-named"), "--no-named"),
         (("boot-matrix", "--random", "-1"), "-1"),

@@ -6,8 +6,10 @@ import click
 
 from hugepage_qa.commands.options import machine_options
 from hugepage_qa.errors import InputError
+from hugepage_qa.lab.boards import find_board
 from hugepage_qa.lab.image import identify
 from hugepage_qa.lab.nominal import nominal_machine
+from hugepage_qa.lab.probe import full_command_line
 from hugepage_qa.model.boot import predict as predict_boot
 from hugepage_qa.report.boot_table import open_console, print_prediction
 from hugepage_qa.version import KernelVersion
@@ -28,6 +30,8 @@ def predict(
     kernel: Path | None,
 ) -> None:
     """Print what COMMAND_LINE must do to a probe machine, each line with its rule."""
+    # what "boot" refuses, too
+    full_command_line(find_board(architecture), command_line)
     image = identify(kernel) if kernel else None
     if image is not None and image.architecture != architecture:
         raise InputError(f"{kernel} is a kernel for {image.architecture}: expected one for {architecture}")

@@ -98,8 +98,8 @@ def _run(request: QaRequest, architectures: Sequence[str]) -> Finding:
     with tempfile.TemporaryDirectory(prefix="hugepage-qa-", dir=_LASTING if request.in_lab else None) as directory:
         tree = Path(directory, "tree")
         shutil.copytree(ROOT, tree, symlinks=True, ignore=shutil.ignore_patterns(*_NOT_THE_SUITE))
-        _write_environment(request, directory, tree / ENVIRONMENT_FILE)
-        command = _tmt(request, architectures, Path(directory, "run"))
+        told = _write_environment(request, directory, tree / ENVIRONMENT_FILE)
+        command = _tmt(request, architectures, Path(directory, "run"), told)
         code = run_supervised(command, environment=_environment(directory), directory=tree)
         shutil.move(Path(directory, "run"), kept)
     return Finding(read_run(kept), code, differences(before, take_snapshot([ROOT])))
@@ -110,10 +110,12 @@ def _kept(request: QaRequest) -> Path:
     return BUILD / (f"{request.plan}-lab" if request.in_lab else request.plan)
 
 
-def _write_environment(request: QaRequest, scratch: str, file: Path) -> None:
-    """Write what the tests are told to a file: there a value is data, in an option tmt would split it."""
+def _write_environment(request: QaRequest, scratch: str, file: Path) -> list[str]:
+    """Write what the tests are told to a file, and return tmt's options for it: in an option tmt splits a value."""
     environment = {**({} if request.in_lab else _of_this_machine(scratch)), **request.test_environment}
     file.write_text(yaml.safe_dump(environment), encoding="utf-8")
+    # tmt warns of a file that says nothing
+    return ["--environment", f"@{ENVIRONMENT_FILE}"] if environment else []
 
 
 def _of_this_machine(scratch: str) -> dict[str, str]:
@@ -128,14 +130,14 @@ def _of_this_machine(scratch: str) -> dict[str, str]:
     }
 
 
-def _tmt(request: QaRequest, architectures: Sequence[str], run: Path) -> list[str]:
+def _tmt(request: QaRequest, architectures: Sequence[str], run: Path, told: Sequence[str]) -> list[str]:
     context = [word for dimension in _context(request) for word in ("--context", dimension)]
     tests = ["test", "--name", f"/({'|'.join(architectures)})$"] if architectures else []
     # on this machine without "prepare": it would install packages, and the suite is here already
     prepare = ["prepare"] if request.in_lab else []
     return [
         *(sys.executable, "-m", "tmt", *context, "--feeling-safe"),
-        *("run", "--id", str(run), "--environment", f"@{ENVIRONMENT_FILE}", *request.tmt_arguments),
+        *("run", "--id", str(run), *told, *request.tmt_arguments),
         *("plan", "--name", f"^/plans/{request.plan}$", *tests),
         *("discover", "provision", *request.provision, *prepare, "execute", "report", "cleanup"),
     ]

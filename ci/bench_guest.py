@@ -13,7 +13,8 @@ from pathlib import Path
 from statistics import median
 
 from hugepage_qa.guest.driver import GuestError
-from hugepage_qa.guest.guests import Guest, Guests
+from hugepage_qa.guest.guest import Guest
+from hugepage_qa.guest.guests import Guests
 from hugepage_qa.guest.machine import LIBVIRT, guest_machine
 from hugepage_qa.live.host import Host
 from hugepage_qa.live.live import CannotRun, Live
@@ -50,7 +51,7 @@ def _measure(scratch: Path) -> tuple[list[float], list[float]]:
         live.reserve(guest.pages)
         uri = f"qemu:///system?socket={guests.site.directory}/libvirt-sock"
         definition = scratch / "guest.xml"
-        definition.write_text(guests.definition(guest.description), encoding="utf-8")
+        definition.write_text(guest.definition, encoding="utf-8")
         ours, by_hand = [], []
         for _ in range(ROUNDS):
             # one after the other: what else the machine does is the same for both

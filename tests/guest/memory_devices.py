@@ -6,7 +6,8 @@ from hugepage_qa.guest import machine as drivers
 from hugepage_qa.guest.case import GuestArea, guest_case, needs
 from hugepage_qa.guest.description import Cell, DeviceKind, MemoryDevice
 from hugepage_qa.guest.driver import State
-from hugepage_qa.guest.guests import Guest, Guests
+from hugepage_qa.guest.guest import Guest
+from hugepage_qa.guest.guests import Guests
 from hugepage_qa.guest.need import device_pages, whole_pages
 from hugepage_qa.guest.refusal import Meaning
 from hugepage_qa.live.live import Live

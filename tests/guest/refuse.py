@@ -8,7 +8,7 @@ from hugepage_qa.guest import machine as drivers
 from hugepage_qa.guest.case import GuestArea, guest_case
 from hugepage_qa.guest.description import Access, Cell, Source
 from hugepage_qa.guest.driver import GuestError, State
-from hugepage_qa.guest.guests import Guest, Guests
+from hugepage_qa.guest.guests import Guests
 from hugepage_qa.guest.machine import LIBVIRT_WITHOUT_MOUNTS
 from hugepage_qa.guest.need import whole_pages
 from hugepage_qa.guest.refusal import Meaning
@@ -25,52 +25,34 @@ case = guest_case(QEMU, LIBVIRT)
 SHORT = "mm/hugetlb.c hugetlb_reserve_pages(): ENOMEM; QEMU prealloc=on; libvirt.org/formatdomain.html memoryBacking"
 
 
-def refused_then_started(live: Live, guests: Guests, guest: Guest, free: int) -> None:
-    """Expect the guest to be refused with ``free`` pages and to start with all that it needs."""
-    live.reserve(free)
-    guests.expect_refused(Meaning.SHORT_OF_PAGES, guest.start)
-    guest.expect_state(State.OFF)
-    live.expect_pool(nr=free, free=free)
-    starts_with_its_pages(live, guest)
-
-
-def starts_with_its_pages(live: Live, guest: Guest) -> None:
-    """Expect the guest to start in a pool that has its pages and no others."""
-    live.reserve(guest.pages)
-    guest.start()
-    guest.expect_state(State.PAUSED)
-    live.expect_pool(nr=guest.pages, free=0)
-    guest.expect_mapped()
-
-
 @case("one page short is short", SHORT)
-def one_page_short(live: Live, guests: Guests) -> None:
+def one_page_short(_live: Live, guests: Guests) -> None:
     guest = guests.new()
-    refused_then_started(live, guests, guest, guest.pages - 1)
+    guests.expect_refused_then_started(guest, guest.pages - 1)
 
 
 @case("half of the pages are given back when the other half is not there", SHORT)
-def half_short(live: Live, guests: Guests) -> None:
+def half_short(_live: Live, guests: Guests) -> None:
     guest = guests.new()
-    refused_then_started(live, guests, guest, guest.pages // 2)
+    guests.expect_refused_then_started(guest, guest.pages // 2)
 
 
 @case("an empty pool has no page for a guest, however much memory is free", SHORT)
-def empty_pool(live: Live, guests: Guests) -> None:
-    refused_then_started(live, guests, guests.new(), 0)
+def empty_pool(_live: Live, guests: Guests) -> None:
+    guests.expect_refused_then_started(guests.new(), 0)
 
 
 @case("a shared memfd of huge pages is refused like private files", f"{SHORT}; QEMU memory-backend-memfd")
-def memfd_short(live: Live, guests: Guests) -> None:
+def memfd_short(_live: Live, guests: Guests) -> None:
     guest = guests.new(source=Source.MEMFD, access=Access.SHARED)
-    refused_then_started(live, guests, guest, guest.pages - 1)
+    guests.expect_refused_then_started(guest, guest.pages - 1)
 
 
 @case("with THP always at hand, a guest on huge pages of the pool does not fall back to them", SHORT)
 def no_fallback_to_transparent_pages(live: Live, guests: Guests) -> None:
     live.set_knob("sys/kernel/mm/transparent_hugepage/enabled", "always")
     guest = guests.new()
-    refused_then_started(live, guests, guest, guest.pages - 1)
+    guests.expect_refused_then_started(guest, guest.pages - 1)
     guest.expect_no_transparent_pages()
 
 
@@ -130,7 +112,7 @@ def no_mount(live: Live, guests: Guests) -> None:
     without.expect_refused(Meaning.NO_MOUNT, guest.start)
     guest.expect_state(State.OFF)
     live.expect_pool(nr=guests.pages, free=guests.pages)
-    starts_with_its_pages(live, guests.new())
+    guests.expect_started(guests.new())
 
 
 @case(

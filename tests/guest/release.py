@@ -7,7 +7,7 @@ import signal
 from hugepage_qa.guest import machine as drivers
 from hugepage_qa.guest.case import GuestArea, guest_case
 from hugepage_qa.guest.driver import State
-from hugepage_qa.guest.guests import Guest, Guests
+from hugepage_qa.guest.guests import Guests
 from hugepage_qa.guest.refusal import Meaning
 from hugepage_qa.live.live import Live
 from hugepage_qa.plugins.guest_test import GuestTest
@@ -23,29 +23,16 @@ DAEMON = f"{RELEASE}; libvirt.org/daemons.html"
 _KILLED_WITHIN_SECONDS = 3.0
 
 
-def expect_all_back(live: Live, guests: Guests, guest: Guest) -> None:
-    """Expect the guest to be off, and the pool and hugetlbfs to be as before it."""
-    guest.expect_state(State.OFF)
-    live.expect_pool(nr=guest.pages, free=guest.pages)
-    guests.expect_files()
-
-
-def expect_all_taken(live: Live, guest: Guest) -> None:
-    """Expect the guest to have every page of the pool."""
-    live.expect_pool(nr=guest.pages, free=0)
-    guest.expect_mapped()
-
-
 @case("a guest that powers off gives its pages back", RELEASE)
 def power_off(live: Live, guests: Guests) -> None:
     guest = guests.new()
     live.reserve(guest.pages)
     guest.boot()
-    expect_all_taken(live, guest)
+    guest.expect_all_taken()
     pid = guest.pid
     guest.type("poweroff -f", "poweroff")
     guest.await_end(pid)
-    expect_all_back(live, guests, guest)
+    guests.expect_all_back(guest)
 
 
 @case("a guest whose kernel panics gives its pages back", RELEASE)
@@ -56,7 +43,7 @@ def panic(live: Live, guests: Guests) -> None:
     pid = guest.pid
     guest.type("echo c >/proc/sysrq-trigger", "sysrq-trigger")
     guest.await_end(pid)
-    expect_all_back(live, guests, guest)
+    guests.expect_all_back(guest)
 
 
 @case("a guest whose QEMU is killed gives its pages back, and starts again", RELEASE)
@@ -64,11 +51,11 @@ def killed(live: Live, guests: Guests) -> None:
     guest = guests.new()
     live.reserve(guest.pages)
     guest.start()
-    expect_all_taken(live, guest)
+    guest.expect_all_taken()
     guest.kill()
-    expect_all_back(live, guests, guest)
+    guests.expect_all_back(guest)
     guest.start()
-    expect_all_taken(live, guest)
+    guest.expect_all_taken()
 
 
 @case("QEMU killed at any moment of a start leaves no page and no file behind", RELEASE)
@@ -78,7 +65,7 @@ def killed_at_random_moments(live: Live, guests: Guests) -> None:
     live.reserve(guest.pages)
     for _ in range(guest_cycles(os.environ)):
         guest.start_killed(round(moments.uniform(0, _KILLED_WITHIN_SECONDS), 3))
-        expect_all_back(live, guests, guest)
+        guests.expect_all_back(guest)
 
 
 @case("starting and destroying a guest again and again loses no page and leaves no file", RELEASE)
@@ -89,7 +76,7 @@ def cycles(live: Live, guests: Guests) -> None:
         guest.start()
         live.expect_pool(nr=guest.pages, free=0)
         guest.destroy()
-        expect_all_back(live, guests, guest)
+        guests.expect_all_back(guest)
         guest.define()
 
 
@@ -100,18 +87,18 @@ def saved_and_restored(live: Live, guests: Guests) -> None:
     guest.boot()
     guest.run("echo remembered >/tmp/note")
     saved = guest.save()
-    expect_all_back(live, guests, guest)
+    guests.expect_all_back(guest)
     live.set_nr(guest.pages - 1)
     guests.expect_refused(Meaning.SHORT_OF_PAGES, guest.restore, saved)
     guest.expect_state(State.OFF)
     live.expect_pool(nr=guest.pages - 1, free=guest.pages - 1)
     live.reserve(guest.pages)
     guest.restore(saved)
-    expect_all_taken(live, guest)
+    guest.expect_all_taken()
     guest.resume()
     live.expect("what the guest remembers", "remembered", guest.run("cat /tmp/note").strip())
     guest.destroy()
-    expect_all_back(live, guests, guest)
+    guests.expect_all_back(guest)
 
 
 @guest_case(QEMU)("a migrated guest has its pages once, and one whose target is short stays where it is", RELEASE)
@@ -143,9 +130,9 @@ def restarted(live: Live, guests: Guests, number: signal.Signals) -> None:
     guests.restart(number)
     live.expect("process id of its QEMU", pid, guest.pid)
     guest.expect_state(State.PAUSED)
-    expect_all_taken(live, guest)
+    guest.expect_all_taken()
     guest.destroy()
-    expect_all_back(live, guests, guest)
+    guests.expect_all_back(guest)
 
 
 @guest_case(LIBVIRT)("a guest keeps its pages while its daemon is started again", DAEMON)
@@ -167,9 +154,9 @@ def killed_without_daemon(live: Live, guests: Guests) -> None:
     guests.restart(signal.SIGKILL, killed=guest)
     # the daemon looks for it while it answers already
     guest.await_end(pid)
-    expect_all_back(live, guests, guest)
+    guests.expect_all_back(guest)
     guest.start()
-    expect_all_taken(live, guest)
+    guest.expect_all_taken()
 
 
 @guest_case(LIBVIRT)("a daemon that is killed in the middle of starts loses no page", RELEASE)
@@ -180,7 +167,7 @@ def daemon_killed_in_a_start(live: Live, guests: Guests) -> None:
     for _ in range(3):
         guest.start_interrupted(round(moments.uniform(0, 1), 3))
         guest.destroy()
-        expect_all_back(live, guests, guest)
+        guests.expect_all_back(guest)
         guest.define()
 
 

@@ -1,0 +1,170 @@
+"""One guest: what it is asked to do, and what is expected of it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from hugepage_qa.guest.description import GuestDescription, MemoryDevice
+from hugepage_qa.guest.driver import GuestError, State
+from hugepage_qa.guest.hypervisor import Hypervisor
+from hugepage_qa.guest.image import READY
+from hugepage_qa.guest.need import pages_needed
+from hugepage_qa.guest.readings import mapped_pages, pages_on_nodes, transparent_bytes
+from hugepage_qa.live.host import ObservedTree
+from hugepage_qa.sizes import format_size
+
+_BOOT_SECONDS = 60.0
+_COMMAND_SECONDS = 60.0
+_END_SECONDS = 60.0
+
+
+class Guest:
+    """One guest, by its name; everything raises GuestError when the driver refuses."""
+
+    def __init__(self, hypervisor: Hypervisor, description: GuestDescription) -> None:
+        self._hypervisor = hypervisor
+        self._live = hypervisor.live
+        self.description = description
+        self.name = description.name
+
+    @property
+    def pages(self) -> int:
+        """Pages of the size under test, of any node, that it takes at its start."""
+        need = pages_needed(self.description)
+        return sum(pages for pool, pages in need.items() if pool.size == self._live.size)
+
+    @property
+    def pid(self) -> int:
+        """The process id of its QEMU."""
+        return int(self._ask("pid"))
+
+    @property
+    def definition(self) -> str:
+        """What its driver takes for it."""
+        return self._hypervisor.definition(self.description)
+
+    def define(self) -> None:
+        """Have it be what its description says from its next start on."""
+        self._ask("define", self.definition)
+
+    def start(self) -> None:
+        """Start it with its CPUs stopped: it takes its memory, and touches none by itself."""
+        self._ask("start", True)
+
+    def boot(self) -> None:
+        """Start it, and wait until its shell asks for a command."""
+        self._ask("start", False)
+        self.await_shell()
+
+    def await_shell(self) -> None:
+        """Wait until the shell asks for its first command, and give it the kernel's files."""
+        self._ask("await_output", READY, _BOOT_SECONDS)
+        self.run("/bin/busybox mount -a")
+
+    def run(self, command: str, seconds: float = _COMMAND_SECONDS) -> str:
+        """Run a command in the guest's shell and return what it printed. Raises GuestError when it fails."""
+        # what is typed is printed, too: the words that end the output must not be in it as they are
+        said = str(self._ask("type", f"{command}; echo @end''ed $?", r"@ended (\d+)\n", seconds))
+        output, _, code = said.rstrip("\n").rpartition("@ended ")
+        if code != "0":
+            raise GuestError(f"{command} ends with {code} in the guest: {output[-200:]}")
+        return output.partition("\n")[2]
+
+    def type(self, line: str, pattern: str) -> str:
+        """Type a line in the guest's shell and return what it prints up to ``pattern``."""
+        return str(self._ask("type", line, pattern, _COMMAND_SECONDS))
+
+    def start_killed(self, seconds: float) -> None:
+        """Start it, and kill its QEMU ``seconds`` later, wherever it is then."""
+        self._ask("start_killed", seconds)
+
+    def start_interrupted(self, seconds: float) -> None:
+        """Start it, kill the daemon ``seconds`` later, wherever it is then, and start the daemon again."""
+        self._ask("start_interrupted", seconds)
+
+    def resume(self) -> None:
+        """Let its CPUs run."""
+        self._ask("resume")
+
+    def destroy(self) -> None:
+        """End it at once."""
+        self._ask("destroy")
+
+    def kill(self) -> None:
+        """Kill its QEMU, of which its driver is not told, and wait until both know."""
+        pid = self.pid
+        self._ask("kill")
+        self.await_end(pid)
+
+    def await_end(self, pid: int) -> None:
+        """Wait until it is off and its QEMU ``pid`` has given back its memory."""
+        self._ask("await_end", pid, _END_SECONDS)
+
+    def save(self) -> str:
+        """Write its memory to a file, end it, and return the file."""
+        path = f"{self._hypervisor.site.directory}/{self.name}.saved"
+        self._ask("save", path)
+        return path
+
+    def restore(self, path: str) -> None:
+        """Start it with the memory in the file ``path``."""
+        self._ask("restore", path)
+
+    def attach(self, device: MemoryDevice) -> None:
+        """Plug a memory device in."""
+        self._ask("attach", self._hypervisor.device(self.description, device))
+
+    def detach(self, device: MemoryDevice) -> None:
+        """Plug a memory device out, and wait until the guest has given it back."""
+        self._ask("detach", self._hypervisor.device(self.description, device))
+
+    def request(self, device: MemoryDevice, memory: int) -> None:
+        """Have a virtio-mem device give the guest ``memory`` bytes."""
+        self._ask("request", self._hypervisor.device(self.description, device), memory)
+
+    def set_balloon(self, memory: int) -> None:
+        """Ask the guest to make do with ``memory`` bytes."""
+        self._ask("set_balloon", memory)
+
+    def migrate(self, target: "Guest") -> None:
+        """Have it go on as ``target`` on this machine (QEMU alone)."""
+        self._ask("migrate", target.name, target.definition)
+
+    def expect_state(self, state: State) -> None:
+        """Expect its driver to say so."""
+        self._live.expect(f"state of {self.name}", state.value, self._ask("state"))
+
+    def expect_mapped(self, **more: int) -> None:
+        """Expect its QEMU to map the pages that it needs, all of them huge, and no ordinary memory in their place.
+
+        ``more`` are further pages of a size, by the name of the size: ``**{"2M": 3}``.
+        """
+        expected = {format_size(size): 0 for size in self._live.sizes}
+        for pool, pages in pages_needed(self.description).items():
+            expected[format_size(pool.size)] += pages
+        for size, pages in more.items():
+            expected[size] += pages
+        found = mapped_pages(ObservedTree(self._live.host), self.pid)
+        for bytes_of_page in self._live.sizes:
+            size = format_size(bytes_of_page)
+            subject = f"huge pages of {size} in the QEMU of {self.name}"
+            self._live.expect(subject, expected[size], found.get(bytes_of_page, 0))
+
+    def expect_all_taken(self) -> None:
+        """Expect it to run, and to have every page of the pool, which has as many as it needs."""
+        self._live.expect_pool(nr=self.pages, free=0)
+        self.expect_mapped()
+
+    def expect_no_transparent_pages(self) -> None:
+        """Expect no transparent huge page in its QEMU, in which guest memory could be instead."""
+        found = transparent_bytes(ObservedTree(self._live.host), self.pid)
+        # its heap may have some, its memory would be all of them
+        self._live.expect("guest memory in transparent huge pages", False, found >= self.description.memory // 2)
+
+    def expect_on_nodes(self, nodes: Mapping[int, int]) -> None:
+        """Expect its pages of the size under test on these nodes: node -> pages."""
+        found = pages_on_nodes(ObservedTree(self._live.host), self.pid, self._live.size)
+        if found is not None:
+            self._live.expect(f"nodes of the pages of {self.name}", dict(nodes), dict(found))
+
+    def _ask(self, action: str, *arguments: object) -> Any:
+        return self._hypervisor.ask(action, self.name, *arguments)

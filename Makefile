@@ -19,6 +19,7 @@ help:
 	@echo "            PLAN=functional  every rule of the pools on this machine (root), which is put back"
 	@echo "            PLAN=functional PROVISION=lab  the same and reboots on a system machine in QEMU"
 	@echo "            PLAN=guest  guests of QEMU and libvirt on huge pages of this machine (root)"
+	@echo "            PLAN=vt     the same guests as tests of avocado-vt, which is installed apart from all else (root)"
 	@echo "make test   the suite's own tests, throwaway machines included"
 	@echo "make lint   ruff, mypy, tmt lint"
 	@echo "make bench  how fast the suite itself is"
@@ -28,6 +29,7 @@ help:
 setup:
 	@ci/setup.sh --all
 
+qa: BIN := $(if $(filter vt,$(PLAN)),.venv-vt/bin,$(BIN))
 qa:
 	@ci/setup.sh && $(BIN)/python ci/qa.py
 
@@ -45,5 +47,5 @@ bench: setup
 	@$(BIN)/python ci/bench_gate.py
 
 clean:
-	rm -rf .venv .cache build .mypy_cache .ruff_cache .pytest_cache .hypothesis libs/hugepage_qa.egg-info
+	rm -rf .venv .venv-vt .cache build .mypy_cache .ruff_cache .pytest_cache .hypothesis libs/hugepage_qa.egg-info
 	find libs tests ci -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -13,6 +13,9 @@ REPORT = [*GATE, "matplotlib>=3.6"]
 HISTORY = [*GATE, "apache-otava>=0.8"]
 # ci/guest-packages.sh installs the same; the second is built, with the headers of libvirt and Python
 GUEST = ["qemu.qmp>=0.0.3", "libvirt-python>=9"]
+# with GUEST what tests/vt needs, the test provider of avocado-vt. Best in an environment of its own: as long as it is
+# not bootstrapped, avocado-vt complains in every Avocado command
+VT = [*AVOCADO, "avocado-framework-plugin-vt>=113", "aexpect>=1.8"]
 TEST = [
     "pytest>=8",
     "ruff>=0.5",
@@ -38,6 +41,7 @@ setup(
         "guest": GUEST,
         "history": HISTORY,
         "report": REPORT,
+        "vt": VT,
         "test": [*AVOCADO, *TMT, *REPORT, *TEST],
     },
     entry_points={

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Install what guests on huge pages need: guest-packages.sh ENVIRONMENT, a Python environment with the suite in it.
+# Install what guests on huge pages need: guest-packages.sh ENVIRONMENT [PLAN], a Python environment with the suite in
+# it, and the plan that is to run there (guest, or vt with the programs that avocado-vt insists on).
 #
 # What cannot be had is said, and the rest is installed: without libvirt the guests run under QEMU alone. Quick when
 # nothing changed, as venv.sh is.
@@ -9,7 +10,7 @@ venv=$1
 source_tree="$(realpath "$(dirname "$0")/..")"
 mark="$venv/.hugepage-qa-guest"
 
-wanted=$(PLAN=guest PROVISION='' "$venv/bin/python" "$source_tree/ci/programs.py")
+wanted=$(PLAN="${2:-guest}" PROVISION='' "$venv/bin/python" "$source_tree/ci/programs.py")
 mapfile -t programs <<<"$wanted"
 "$source_tree/ci/system-packages.sh" "${programs[@]}"
 

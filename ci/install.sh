@@ -2,7 +2,7 @@
 # Install the suite on a machine under test; the prepare step of every plan runs this.
 #
 # HUGEPAGE_QA_EXTRAS=guest adds what guests need. Where that cannot be had the suite does without it, and tests skip
-# with the reason.
+# with the reason. HUGEPAGE_QA_EXTRAS=vt adds avocado-vt to that, in an environment apart.
 #
 # The environment is outside tmt's directories: tmt empties those when it copies the tree to a machine again.
 set -euo pipefail
@@ -12,19 +12,25 @@ if command -v hugepage-qa >/dev/null; then
     exit 0
 fi
 
+extras="${HUGEPAGE_QA_EXTRAS:-}"
 if [ "$(id -u)" = 0 ]; then
     venv=/opt/hugepage-qa
 else
     venv="${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}/.local/share/hugepage-qa"
 fi
+if [ "$extras" = vt ]; then
+    venv+=-vt
+fi
 
 tree="${TMT_TREE:-$(realpath "$(dirname "$0")/..")}"
 "$tree/ci/system-packages.sh"
-"$tree/ci/venv.sh" "$venv" "$tree[avocado]"
-
-if [ "${HUGEPAGE_QA_EXTRAS:-}" = guest ]; then
-    "$tree/ci/guest-packages.sh" "$venv"
-fi
+case "$extras" in
+vt) "$tree/ci/venv.sh" "$venv" "$tree[vt]" ;;
+*) "$tree/ci/venv.sh" "$venv" "$tree[avocado]" ;;
+esac
+case "$extras" in
+guest | vt) "$tree/ci/guest-packages.sh" "$venv" "$extras" ;;
+esac
 
 # the tests that tmt starts after this step find it
 echo "PATH=$venv/bin:$PATH" >>"${TMT_PLAN_ENVIRONMENT_FILE:-/dev/null}"

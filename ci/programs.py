@@ -30,6 +30,16 @@ LIBVIRT = (
     ("/usr/sbin/libvirtd", "libvirt-daemon", "libvirt-daemon-driver-qemu"),
     ("libvirt_driver_qemu.so", "libvirt-daemon-driver-qemu", "libvirt-daemon-driver-qemu"),
 )
+#: without which avocado-vt does not bootstrap, whether a test uses them or not (virttest.bootstrap)
+AVOCADO_VT = (
+    ("xz", "xz-utils", "xz"),
+    ("tcpdump", "tcpdump", "tcpdump"),
+    ("nc", "netcat-openbsd", "nmap-ncat"),
+    ("ip", "iproute2", "iproute"),
+    ("arping", "iputils-arping", "iputils"),
+    ("diff", "diffutils", "diffutils"),
+    ("gcc", "gcc", "gcc"),
+)
 
 
 def main() -> int:
@@ -61,6 +71,8 @@ def _of_request(request: QaRequest) -> Iterator[tuple[str, str, str]]:
         yield COMPILER
     if request.has_guests and not request.in_lab:
         yield from _of_guests()
+    if request.needs_vt and not request.in_lab:
+        yield from AVOCADO_VT
 
 
 def _of_guests() -> Iterator[tuple[str, str, str]]:

@@ -30,7 +30,7 @@ ENVIRONMENT_FILE = "environment.yaml"
 
 # tmt copies its tree for each plan and sends it to the machine several times, whatever git ignores: environments and
 # disk images of machines must not be in it
-_NOT_THE_SUITE = (".git", ".venv", ".cache", "build", "__pycache__", "*.egg-info", ".*_cache", ".hypothesis")
+_NOT_THE_SUITE = (".git", ".venv*", ".cache", "build", "__pycache__", "*.egg-info", ".*_cache", ".hypothesis")
 
 # what tmt itself may see of our environment: it writes all that it sees into its log, secrets too
 _FOR_TMT = ("HOME", "LANG", "LC_ALL", "TERM", "TMPDIR", "NO_COLOR", "http_proxy", "https_proxy", "no_proxy")

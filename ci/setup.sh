@@ -1,5 +1,6 @@
 #!/bin/bash
-# Prepare this machine for make qa and make test: system packages, then the Python environment .venv.
+# Prepare this machine for make qa and make test: system packages, then the Python environment .venv (.venv-vt for
+# PLAN=vt).
 #
 # PLAN, ARCH and KERNEL in the environment are those of make qa: only the programs that they need are installed, with
 # the argument --all those of every plan.
@@ -8,11 +9,18 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 ci/system-packages.sh
-ci/venv.sh .venv -e '.[test]'
+if [ "${PLAN:-}" = vt ]; then
+    # of its own: avocado-vt disturbs every Avocado command that does not know its data directory
+    venv=.venv-vt
+    ci/venv.sh $venv -e '.[tmt,vt]'
+else
+    venv=.venv
+    ci/venv.sh $venv -e '.[test]'
+fi
 # which programs there are is written down once, in the library
-wanted=$(.venv/bin/python ci/programs.py "$@")
+wanted=$($venv/bin/python ci/programs.py "$@")
 mapfile -t programs <<<"$wanted"
 ci/system-packages.sh "${programs[@]}"
 case " ${PLAN:-} $* " in
-*" guest "* | *" functional "* | *" --all "*) ci/guest-packages.sh .venv ;;
+*" guest "* | *" functional "* | *" vt "* | *" --all "*) ci/guest-packages.sh $venv ;;
 esac

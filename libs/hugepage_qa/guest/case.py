@@ -27,7 +27,7 @@ def guest_case(*areas: GuestArea) -> Callable[..., Callable[[GuestAct], GuestAct
     ) -> Callable[[GuestAct], GuestAct]:
         def register(act: GuestAct) -> GuestAct:
             for area in areas:
-                area.case(statement, source, sizes=sizes, nodes=nodes)(_with_guests(act, area.driver))
+                area.case(statement, source, sizes=sizes, nodes=nodes)(with_guests(act, area.driver))
             return act
 
         return register
@@ -35,15 +35,17 @@ def guest_case(*areas: GuestArea) -> Callable[..., Callable[[GuestAct], GuestAct
     return case
 
 
-def _with_guests(act: GuestAct, driver: str) -> Callable[[Live], None]:
+def with_guests(act: GuestAct, driver: str) -> Callable[[Live], None]:
+    """Return what a case does that has guests under ``driver``; a refusal that it does not expect is a difference."""
+
     @wraps(act)
-    def with_guests(live: Live) -> None:
+    def act_with_guests(live: Live) -> None:
         try:
             act(live, Guests(live, driver))
         except GuestError as error:
             live.fail("the driver", "no refusal", str(error))
 
-    return with_guests
+    return act_with_guests
 
 
 def needs(fact: bool, otherwise: str) -> None:

@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from hugepage_qa.guest.machine import GuestMachine, guest_machine
@@ -14,11 +14,16 @@ from hugepage_qa.report import settings
 class GuestTest(LiveTest):
     """Base of the tests below tests/guest."""
 
-    @contextmanager
-    def machine(self) -> Iterator[GuestMachine]:
-        """Yield the machine and its guests."""
-        asked = os.environ.get(settings.KERNEL)
-        kernel = settings.readable_file(asked, settings.KERNEL) if asked else None
-        # not Avocado's directory: the paths of sockets have to be short
-        with tempfile.TemporaryDirectory(prefix="guest-") as scratch, guest_machine(Path(scratch), kernel) as machine:
-            yield machine
+    def machine(self) -> AbstractContextManager[GuestMachine]:
+        """Return the machine and its guests."""
+        return machine_with_guests()
+
+
+@contextmanager
+def machine_with_guests() -> Iterator[GuestMachine]:
+    """Yield this machine and its guests, which boot the kernel of the settings. Raises InputError."""
+    asked = os.environ.get(settings.KERNEL)
+    kernel = settings.readable_file(asked, settings.KERNEL) if asked else None
+    # not Avocado's directory: the paths of sockets have to be short
+    with tempfile.TemporaryDirectory(prefix="guest-") as scratch, guest_machine(Path(scratch), kernel) as machine:
+        yield machine

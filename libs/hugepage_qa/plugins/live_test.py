@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from avocado import Test
 
@@ -41,7 +42,7 @@ class LiveTest(Test):  # type: ignore[misc] # Avocado has no types
                 run(Host(machine))
         except InputError as error:
             self.error(str(error))
-        self._conclude()
+        conclude(self, self.cases)
 
     def machine(self) -> AbstractContextManager[Backend]:
         """Return the machine that the cases act on."""
@@ -52,12 +53,14 @@ class LiveTest(Test):  # type: ignore[misc] # Avocado has no types
         self.whiteboard = self.cases.text
         self.log.info("%s %s %s", judgement.verdict.value, judgement.name, judgement.reason)
 
-    def _conclude(self) -> None:
-        if errors := self.cases.summary(Outcome.ERROR):
-            self.error(errors)
-        if failures := self.cases.summary(Outcome.FAIL):
-            self.fail(failures)
-        if not self.cases.text:
-            self.error("no case was run")
-        if self.cases.all_skipped:
-            self.cancel(self.cases.summary(Outcome.SKIP))
+
+def conclude(test: Any, cases: CaseRecorder) -> None:
+    """End the Avocado test ``test`` as the gravest of its ``cases`` did."""
+    if errors := cases.summary(Outcome.ERROR):
+        test.error(errors)
+    if failures := cases.summary(Outcome.FAIL):
+        test.fail(failures)
+    if not cases.text:
+        test.error("no case was run")
+    if cases.all_skipped:
+        test.cancel(cases.summary(Outcome.SKIP))

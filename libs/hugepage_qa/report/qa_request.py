@@ -14,7 +14,7 @@ from hugepage_qa.report import settings
 #: plan -> the architectures that its throwaway machines cover
 PLANS = {"smoke": ("x86_64",), "boot": tuple(BOARDS)}
 #: plans whose tests change the machine that they run on, and put it back
-MACHINE_PLANS = ("functional", "guest")
+MACHINE_PLANS = ("functional", "guest", "vt")
 #: where the tests run: on this machine, or on a whole system that is started for them
 LOCAL, LAB = "local", "lab"
 #: what the tests of these plans read
@@ -83,6 +83,11 @@ class QaRequest:
     def has_guests(self) -> bool:
         """Whether the tests start guests on the machine that they run on."""
         return self.plan in MACHINE_PLANS
+
+    @property
+    def needs_vt(self) -> bool:
+        """Whether avocado-vt runs the tests."""
+        return self.plan == "vt"
 
     @property
     def in_lab(self) -> bool:

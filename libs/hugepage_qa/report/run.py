@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -18,6 +18,7 @@ from hugepage_qa.report.case_result import CaseResult, Outcome, exit_code, one_l
 from hugepage_qa.report.supervised import SIGNALLED, run_supervised
 from hugepage_qa.report.terminal import closing_lines, print_table
 from hugepage_qa.report.tmt_results import write_results
+from hugepage_qa.report.vt_provider import prepare_vt
 
 # bits of Avocado's exit code: tests that failed or were interrupted are in results.json, the others are not
 _IN_RESULTS = 1 | 8
@@ -25,11 +26,22 @@ _IN_RESULTS = 1 | 8
 # sun_path has 108 bytes; below this come our directory, Avocado's, and the name of its socket
 _LONGEST_PARENT = 107 - len("/hugepage-qa-12345678/avocado_12345678/.status_server.sock")
 
+# the option of Avocado's configuration, and our directory for it
+_DATA = "data_dir"
+
 _KEEP_LOGS = (Outcome.WARN, Outcome.FAIL, Outcome.ERROR)
 
 
-def run_references(references: Sequence[str], *, change_machine: bool = False, console: Console | None = None) -> int:
+def run_references(
+    references: Sequence[str],
+    *,
+    change_machine: bool = False,
+    vt_type: str | None = None,
+    console: Console | None = None,
+) -> int:
     """Run the Avocado tests that ``references`` name, one after the other, and return the exit code of the suite.
+
+    With ``vt_type`` they are tests of the avocado-vt provider in the current directory.
 
     With ``change_machine`` the tests may change this machine: it is saved before them and put back after them, and
     what cannot be put back is an error. Under tmt (``TMT_TEST_DATA`` is set) the results go to ``results.yaml`` there
@@ -41,15 +53,16 @@ def run_references(references: Sequence[str], *, change_machine: bool = False, c
     console = console or Console()
     if not change_machine:
         with tempfile.TemporaryDirectory(prefix=PREFIX, dir=_parent(), ignore_cleanup_errors=True) as directory:
-            return _run(references, Path(directory), Path(directory), console)
+            return _run(references, vt_type, Path(directory), Path(directory), console)
     with protected_machine(f"hugepage-qa run {' '.join(references)}") as protection:
         # should we be killed, the next start removes it
         scratch = protection.journal.make_scratch(_parent())
-        return _run(references, scratch, protection.scratch, console, protection.put_back)
+        return _run(references, vt_type, scratch, protection.scratch, console, protection.put_back)
 
 
 def _run(
     references: Sequence[str],
+    vt_type: str | None,
     scratch: Path,
     of_the_tests: Path,
     console: Console,
@@ -60,7 +73,10 @@ def _run(
     What the tests mount and build goes to ``of_the_tests``. ``put_back`` is called after them and returns what could
     not be put back.
     """
-    code = run_supervised(_avocado(references, scratch), environment=_environment(of_the_tests))
+    config, environment = _write_config(scratch), _environment(of_the_tests)
+    if vt_type is not None:
+        environment = environment | prepare_vt(vt_type, Path.cwd(), scratch, scratch / _DATA)
+    code = run_supervised(_avocado(references, vt_type, scratch, config), environment=environment)
     results = [*read_job(scratch / "jobs"), *_failure_of_avocado(code), *_unrestored(put_back())]
     _report(results, scratch, console)
     return exit_code(results)
@@ -108,25 +124,29 @@ def _failure_of_avocado(code: int) -> list[CaseResult]:
     return [CaseResult(JOB, Outcome.ERROR, (reason,))]
 
 
-def _avocado(references: Sequence[str], scratch: Path) -> list[str]:
+def _avocado(references: Sequence[str], vt_type: str | None, scratch: Path, config: Path) -> list[str]:
     # one test at a time: the pools of huge pages belong to the whole machine
     options = ["--max-parallel-tasks", "1", "--disable-sysinfo", "--job-results-dir", str(scratch / "jobs")]
-    config = ["--config", str(_write_config(scratch))]
-    return [sys.executable, "-m", "avocado", *config, "run", *options, "--", *references]
+    vt = [] if vt_type is None else ["--vt-type", vt_type]
+    return [sys.executable, "-m", "avocado", "--config", str(config), "run", *vt, *options, "--", *references]
 
 
 def _write_config(scratch: Path) -> Path:
     """Give Avocado its directories below ``scratch``: it would make ``~/avocado`` otherwise."""
-    directories = {name: scratch / name for name in ("base_dir", "test_dir", "data_dir", "logs_dir")}
+    directories = {name: scratch / name for name in ("base_dir", "test_dir", _DATA, "logs_dir")}
     for directory in directories.values():
         directory.mkdir()
-    config = scratch / "avocado.conf"
-    lines = ["[datadir.paths]", *(f"{name} = {directory}" for name, directory in directories.items())]
+    # where Avocado looks when ``scratch`` is its HOME
+    config = scratch / ".config" / "avocado" / "avocado.conf"
+    config.parent.mkdir(parents=True)
+    paths = [f"{name} = {directory}" for name, directory in directories.items()]
+    # the lock of avocado-vt is in /tmp otherwise, and stays there
+    lines = ["[datadir.paths]", *paths, "[plugins.vtjoblock]", f"dir = {scratch}"]
     config.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return config
 
 
-def _environment(scratch: Path) -> Mapping[str, str]:
+def _environment(scratch: Path) -> dict[str, str]:
     # Avocado and its tests put temporary files and sockets there, and a killed one does not remove them
     return os.environ | {"TMPDIR": str(scratch)}
 

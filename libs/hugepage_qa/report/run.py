@@ -75,7 +75,7 @@ def _run(
     """
     config, environment = _write_config(scratch), _environment(of_the_tests)
     if vt_type is not None:
-        environment = environment | prepare_vt(vt_type, Path.cwd(), scratch, scratch / _DATA)
+        environment = prepare_vt(vt_type, Path.cwd(), scratch, scratch / _DATA, environment)
     code = run_supervised(_avocado(references, vt_type, scratch, config), environment=environment)
     results = [*read_job(scratch / "jobs"), *_failure_of_avocado(code), *_unrestored(put_back())]
     _report(results, scratch, console)

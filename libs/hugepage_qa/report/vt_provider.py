@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
@@ -21,8 +22,8 @@ _BOOTSTRAP = ("vt-bootstrap", "--vt-no-downloads", "--yes-to-all", "--vt-update-
 _MISSING = re.compile(r"Required command (\S+) is missing")
 
 
-def prepare_vt(vt_type: str, directory: Path, home: Path, data: Path) -> dict[str, str]:
-    """Bootstrap avocado-vt for ``vt_type`` with the provider in ``directory``, and return its environment.
+def prepare_vt(vt_type: str, directory: Path, home: Path, data: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Bootstrap avocado-vt for ``vt_type`` with the provider in ``directory``; return ``environment`` with its own.
 
     ``home`` holds the configuration of Avocado, which names ``data`` as its data directory. Raises InputError without
     avocado-vt, without a provider, and without a program that avocado-vt insists on.
@@ -30,22 +31,23 @@ def prepare_vt(vt_type: str, directory: Path, home: Path, data: Path) -> dict[st
     if importlib.util.find_spec("avocado_vt") is None:
         raise InputError(f"--vt-type {vt_type}: avocado-vt is not installed; install hugepage-qa[vt]")
     _register(directory, data / _PROVIDERS)
-    environment = _environment(home)
+    whole = {**environment, **_environment(home)}
     command = [sys.executable, "-m", "avocado", *_BOOTSTRAP, "--vt-type", vt_type]
     done = subprocess.run(
         command,
-        env={**os.environ, **environment},
+        env=whole,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
+        errors="replace",
         check=False,
     )
     said = done.stdout + done.stderr
     if missing := sorted(set(_MISSING.findall(said))):
-        raise InputError(f"--vt-type {vt_type}: avocado-vt does without none of {', '.join(missing)}: install them")
+        raise InputError(f"--vt-type {vt_type}: avocado-vt needs {', '.join(missing)}: not installed")
     if done.returncode != 0:
         raise InputError(f"--vt-type {vt_type}: avocado vt-bootstrap failed: {' '.join(said.split())[-500:]}")
-    return environment
+    return whole
 
 
 def _register(directory: Path, providers: Path) -> None:

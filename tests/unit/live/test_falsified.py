@@ -35,7 +35,7 @@ class Recorded:
         self.area, self.case, self.size, self.events = area, case, size, events
 
     def replay(self, events: list[Event] | None = None) -> LiveJudgement:
-        judgement = judge(self.area, self.case, Host(_Padded(self.events if events is None else events)), self.size)
+        judgement = judge(self.area, self.case, Host(Padded(self.events if events is None else events)), self.size)
         assert judgement is not None
         return judgement
 
@@ -43,7 +43,7 @@ class Recorded:
         return f"{self.area.name}/{self.case.name}/{format_size(self.size)}"
 
 
-class _Padded(Replay):
+class Padded(Replay):
     """The evidence that a failed case reads was not recorded, because the case had passed."""
 
     def perform(self, operation: str, arguments: Any) -> Any:

@@ -22,10 +22,11 @@ FREE_PAGES: Mapping[str, Callable[[int], int]] = {
 
 
 def run(test: VtTest, params: Mapping[str, str], _env: object) -> None:
-    """Run one variant for avocado-vt."""
+    """Run one variant for avocado-vt. Raises InputError for a parameter that is none."""
+    backing, free = read_backing(params), choose(params, "free_pages", FREE_PAGES)
 
     def refused_then_started(_live: Live, guests: Guests) -> None:
-        guest = guests.new(**read_backing(params))
-        guests.expect_refused_then_started(guest, choose(params, "free_pages", FREE_PAGES)(guest.pages))
+        guest = guests.new(**backing)
+        guests.expect_refused_then_started(guest, free(guest.pages))
 
     run_variant(test, params, RULE, refused_then_started)

@@ -18,12 +18,13 @@ ENDS = {"destroy": Guest.destroy, "sigkill": Guest.kill}
 
 
 def run(test: VtTest, params: Mapping[str, str], _env: object) -> None:
-    """Run one variant for avocado-vt."""
+    """Run one variant for avocado-vt. Raises InputError for a parameter that is none."""
+    backing, end = read_backing(params), choose(params, "guest_end", ENDS)
 
     def taken_and_given_back(_live: Live, guests: Guests) -> None:
-        guest = guests.new(**read_backing(params))
+        guest = guests.new(**backing)
         guests.expect_started(guest)
-        choose(params, "guest_end", ENDS)(guest)
+        end(guest)
         guests.expect_all_back(guest)
 
     run_variant(test, params, RULE, taken_and_given_back)

@@ -9,7 +9,7 @@ import sysconfig
 from collections.abc import Iterator
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.guest.daemon import find_daemon
+from hugepage_qa.guest.daemon_files import find_daemon
 from hugepage_qa.guest.driver import NotHere
 from hugepage_qa.lab.boards import BOARDS, find_board
 from hugepage_qa.lab.system.launch import Wish

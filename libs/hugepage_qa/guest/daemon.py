@@ -2,9 +2,6 @@
 
 import json
 import os
-import pwd
-import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,25 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hugepage_qa.guest.driver import GuestError, NotHere
-from hugepage_qa.machine.durable import write_durably
+from hugepage_qa.guest.daemon_files import driver_directory, find_daemon, write_configuration, write_emulator
+from hugepage_qa.guest.driver import GuestError
 from hugepage_qa.machine.processes import kill_and_wait
-
-#: the one with the drivers of QEMU alone where there is one (since libvirt 5.6)
-_PROGRAMS = ("virtqemud", "libvirtd")
-_PLACES = ("/usr/sbin", "/usr/bin", "/usr/local/sbin")
-_DRIVER = "libvirt/connection-driver/libvirt_driver_qemu.so"
 
 _CHILD = Path(__file__).with_name("private_namespace.py")
 # what the daemon writes, and where it would find D-Bus and thereby machined
 _HIDDEN = ("/run", "/etc/libvirt", "/var/lib", "/var/cache", "/var/log")
-# of Debian: made by a package that starts the daemon of the machine; without it QEMU's driver does not come up
-_USER = "libvirt-qemu"
-
 _START_SECONDS = 60.0
 _STOP_SECONDS = 20.0
 _PAUSE_SECONDS = 0.02
-_EXECUTABLE = 0o755
 
 
 class PrivateDaemon:
@@ -58,14 +46,14 @@ class PrivateDaemon:
         self._process: subprocess.Popen[bytes] | None = None
         self._namespace: int | None = None
         self._group: str | None = None
-        self.emulator = _write_emulator(directory, emulator, environment)
-        self._bound = _write_configuration(directory, mounts)
+        self.emulator = write_emulator(directory, emulator, environment)
+        self._bound = write_configuration(directory, mounts)
         # it asks every emulator in PATH what it can do, each for seconds; QEMU's driver alone needs no firewall
         self._environment = {
             **{name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ},
             **environment,
             "PATH": str(self.emulator.parent),
-            "LIBVIRT_DRIVER_DIR": str(_driver_directory(directory, drivers)),
+            "LIBVIRT_DRIVER_DIR": str(driver_directory(directory, drivers)),
         }
 
     @property
@@ -180,72 +168,3 @@ def _answers(path: Path) -> bool:
         except OSError:
             return False
     return True
-
-
-def find_daemon() -> tuple[Path, Path]:
-    """Return the daemon that is installed, and QEMU's driver for it. Raises NotHere."""
-    for name in _PROGRAMS:
-        for place in _PLACES:
-            program = Path(place, name)
-            if os.access(program, os.X_OK):
-                return program, _find_driver()
-    raise NotHere("no libvirt daemon is installed: neither virtqemud nor libvirtd is in /usr/sbin")
-
-
-def _find_driver() -> Path:
-    for place in ("/usr/lib64", "/usr/lib", *map(str, Path("/usr/lib").glob("*-linux-gnu*"))):
-        if (driver := Path(place, _DRIVER)).exists():
-            return driver
-    raise NotHere(f"libvirt is installed without its driver for QEMU: no {Path(_DRIVER).name}")
-
-
-def _driver_directory(directory: Path, driver: Path) -> Path:
-    drivers = directory / "drivers"
-    drivers.mkdir()
-    (drivers / driver.name).symlink_to(driver)
-    return drivers
-
-
-def _write_emulator(directory: Path, emulator: str, environment: Mapping[str, str]) -> Path:
-    """Return a program that is ``emulator`` with ``environment``, which libvirt takes from all that it starts."""
-    program = directory / "bin" / Path(emulator).name
-    program.parent.mkdir()
-    words = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
-    write_durably(program, f'#!/bin/sh\n{words}exec {shlex.quote(emulator)} "$@"\n'.encode(), mode=_EXECUTABLE)
-    return program
-
-
-def _write_configuration(directory: Path, mounts: Iterable[str]) -> dict[str, str]:
-    """Write the daemon's files and return target -> source of those that replace files of the machine."""
-    points = ", ".join(f'"{point}"' for point in mounts)
-    write_durably(
-        directory / "qemu.conf",
-        f"""hugetlbfs_mount = [{points}]
-security_driver = "none"
-user = "root"
-group = "root"
-dynamic_ownership = 0
-namespaces = []
-stdio_handler = "file"
-""".encode(),
-    )
-    write_durably(
-        directory / "daemon.conf",
-        f"""unix_sock_dir = "{directory}"
-auth_unix_ro = "none"
-auth_unix_rw = "none"
-log_outputs = "3:stderr"
-""".encode(),
-    )
-    return {"/etc/libvirt/qemu.conf": str(directory / "qemu.conf"), **_accounts(directory)}
-
-
-def _accounts(directory: Path) -> dict[str, str]:
-    with suppress(KeyError):
-        pwd.getpwnam(_USER)
-        return {}
-    for name, line in (("passwd", f"{_USER}:x:64055:64055::/:/usr/sbin/nologin"), ("group", f"{_USER}:x:64055:")):
-        shutil.copyfile(Path("/etc", name), directory / name)
-        with (directory / name).open("a", encoding="utf-8") as file:
-            file.write(f"{line}\n")
-    return {f"/etc/{name}": str(directory / name) for name in ("passwd", "group")}

@@ -2,36 +2,18 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from hugepage_qa.guest.driver import GuestError, NotHere, State
+from hugepage_qa.guest.driver import GuestError, State
+from hugepage_qa.guest.qemu_process import QemuProcess, find_monitor_class
 from hugepage_qa.machine.processes import has_ended
-
-_TETHER = Path(__file__).parents[1] / "lab" / "tether.py"
-
-# preallocating hundreds of GiB takes minutes
-_START_SECONDS = 300.0
-_ANSWER_SECONDS = 60.0
-_PAUSE_SECONDS = 0.02
 
 # a group is entered before the memory is there: what was charged elsewhere stays charged there
 _ENTER_GROUP = ("/bin/sh", "-c", 'echo $$ >"$1" && shift && exec "$@"', "sh")
-
-
-class _Running:
-    """A QEMU process and its monitor."""
-
-    def __init__(self, process: subprocess.Popen[bytes], errors: Path) -> None:
-        self.process = process
-        self.errors = errors
-        self.monitor: Any = None
 
 
 class QemuDriver:
@@ -39,15 +21,11 @@ class QemuDriver:
 
     def __init__(self, emulator: str, directory: Path) -> None:
         """Raises NotHere without the Python package qemu.qmp."""
-        try:
-            from qemu.qmp.legacy import QEMUMonitorProtocol  # noqa: PLC0415 - an optional package
-        except ImportError as error:
-            raise NotHere("the Python package qemu.qmp is not installed: install hugepage-qa[guest]") from error
-        self._monitor: Callable[[str], Any] = QEMUMonitorProtocol
+        self._monitor = find_monitor_class()
         self._emulator = emulator
         self._directory = directory
         self._definitions: dict[str, list[str]] = {}
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, QemuProcess] = {}
         self._group: str | None = None
 
     def define(self, name: str, definition: str) -> None:
@@ -67,9 +45,8 @@ class QemuDriver:
     def start_killed(self, name: str, seconds: float) -> None:
         """Start it, have its QEMU killed ``seconds`` later, and wait until it is gone."""
         self._spawn(name, [])
-        process = self._running[name].process
         time.sleep(seconds)
-        process.kill()
+        self._running[name].kill()
         self.destroy(name)
 
     def enter_group(self, path: str | None) -> None:
@@ -79,36 +56,32 @@ class QemuDriver:
     def state(self, name: str) -> State:
         """Ask its monitor; a QEMU that has ended is off."""
         running = self._running.get(name)
-        if running is None or running.process.poll() is not None:
+        if running is None or running.has_ended:
             return State.OFF
         with suppress(GuestError):
-            return State.RUNNING if self._ask(name, "query-status")["running"] else State.PAUSED
-        return State.OFF if has_ended(running.process.pid) else State.PAUSED
+            return State.RUNNING if running.ask("query-status")["running"] else State.PAUSED
+        return State.OFF if has_ended(running.pid) else State.PAUSED
 
     def pid(self, name: str) -> int:
         """Return the process id."""
-        return self._find(name).process.pid
+        return self._find(name).pid
 
     def resume(self, name: str) -> None:
         """Let the CPUs run."""
-        self._ask(name, "cont")
+        self._find(name).ask("cont")
 
     def destroy(self, name: str) -> None:
         """Kill QEMU and wait for its end."""
         running = self._running.pop(name, None)
-        if running is None:
-            return
-        running.process.kill()
-        running.process.wait()
-        self._disconnect(running)
+        if running is not None:
+            running.end()
 
     def save(self, name: str, path: str) -> None:
         """Migrate it into the file ``path`` and end it."""
-        self._ask(name, "stop")
+        self._find(name).ask("stop")
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            self._find(name).monitor.send_fd_scm(descriptor)
-            self._ask(name, "getfd", fdname="saved")
+            self._find(name).give(descriptor, "saved")
         finally:
             os.close(descriptor)
         self._migrate(name, "fd:saved")
@@ -121,7 +94,8 @@ class QemuDriver:
             self._start(name, ["-S", "-incoming", f"fd:{descriptor}"], (descriptor,))
         finally:
             os.close(descriptor)
-        self._await(name, lambda: self._ask(name, "query-status")["status"] != "inmigrate", "does not come in")
+        guest = self._find(name)
+        guest.await_condition(lambda: guest.ask("query-status")["status"] != "inmigrate", "does not come in")
 
     def migrate(self, name: str, target: str, definition: str) -> None:
         """Have the guest go on as ``target``, started from ``definition``; when this raises, it stays as it is."""
@@ -134,29 +108,33 @@ class QemuDriver:
     def attach(self, name: str, device: str) -> None:
         """Add the backend and the device; when the device is refused, the backend goes again."""
         document = json.loads(device)
-        self._ask(name, "object-add", **document["backend"])
+        guest = self._find(name)
+        guest.ask("object-add", **document["backend"])
         try:
-            self._ask(name, "device_add", **document["device"])
+            guest.ask("device_add", **document["device"])
         except GuestError:
-            self._ask(name, "object-del", id=document["backend"]["id"])
+            guest.ask("object-del", id=document["backend"]["id"])
             raise
 
     def detach(self, name: str, device: str) -> None:
         """Ask for the device, wait until the guest has let go of it, and remove its backend."""
         document = json.loads(device)
         identifier = document["device"]["id"]
-        self._ask(name, "device_del", id=identifier)
-        self._await(name, lambda: identifier not in self._devices(name), f"the guest keeps {identifier}")
-        self._ask(name, "object-del", id=document["backend"]["id"])
+        guest = self._find(name)
+        guest.ask("device_del", id=identifier)
+        guest.await_condition(lambda: identifier not in _devices(guest), f"the guest keeps {identifier}")
+        guest.ask("object-del", id=document["backend"]["id"])
 
     def set_balloon(self, name: str, memory: int) -> None:
         """Set the balloon's target."""
-        self._ask(name, "balloon", value=memory)
+        self._find(name).ask("balloon", value=memory)
 
     def request(self, name: str, device: str, memory: int) -> None:
         """Set how many bytes of the virtio-mem device the guest is to have."""
         identifier = json.loads(device)["device"]["id"]
-        self._ask(name, "qom-set", path=f"/machine/peripheral/{identifier}", property="requested-size", value=memory)
+        self._find(name).ask(
+            "qom-set", path=f"/machine/peripheral/{identifier}", property="requested-size", value=memory
+        )
 
     def close(self) -> None:
         """Kill every QEMU."""
@@ -171,100 +149,40 @@ class QemuDriver:
         if self.state(name) is not State.OFF:
             raise GuestError(f"{name} runs already")
         self.destroy(name)
-        path = self._monitor_path(name)
-        path.unlink(missing_ok=True)
-        errors = self._directory / f"{name}.errors"
-        command = [self._emulator, *self._definitions[name], "-qmp", f"unix:{path},server=on,wait=off", *more]
+        monitor = QemuProcess.monitor_arguments(name, self._directory)
+        command = [self._emulator, *self._definitions[name], *monitor, *more]
         if self._group is not None:
             command = [*_ENTER_GROUP, f"{self._group}/cgroup.procs", *command]
-        with errors.open("wb") as stream:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_TETHER), str(os.getpid()), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=stream,
-                start_new_session=True,
-                pass_fds=descriptors,
-            )
-        self._running[name] = _Running(process, errors)
+        self._running[name] = QemuProcess(name, self._directory, command, descriptors)
 
     def _connect(self, name: str) -> None:
-        running = self._running[name]
         try:
-            running.monitor = self._reach(running, self._monitor_path(name))
+            self._running[name].connect(self._monitor)
         except GuestError:
             self.destroy(name)
             raise
 
-    def _monitor_path(self, name: str) -> Path:
-        return self._directory / f"{name}.qmp"
-
-    def _reach(self, running: _Running, path: Path) -> Any:
-        deadline = time.monotonic() + _START_SECONDS
-        while (monitor := self._connected(path)) is None:
-            if running.process.poll() is not None:
-                raise GuestError(_said(running.errors) or f"QEMU ended with exit code {running.process.returncode}")
-            if time.monotonic() > deadline:
-                raise GuestError(f"QEMU does not answer within {_START_SECONDS:g} s: {_said(running.errors)}")
-            time.sleep(_PAUSE_SECONDS)
-        monitor.settimeout(_ANSWER_SECONDS)
-        return monitor
-
-    def _connected(self, path: Path) -> Any:
-        """Return a connection to the monitor, None while QEMU does not listen yet, or does no more."""
-        if not path.is_socket():
-            return None
-        monitor = self._monitor(str(path))
-        # it listens before the memory is there, and answers after that
-        monitor.settimeout(_START_SECONDS)
-        try:
-            monitor.connect()
-        except Exception:
-            with suppress(Exception):
-                monitor.close()
-            return None
-        return monitor
-
-    def _ask(self, name: str, command: str, **arguments: object) -> Any:
-        monitor = self._find(name).monitor
-        try:
-            return monitor.cmd(command, **{key.replace("_", "-"): value for key, value in arguments.items()})
-        except Exception as error:
-            raise GuestError(f"{command}: {error}") from error
-
     def _migrate(self, name: str, uri: str) -> None:
-        self._ask(name, "migrate", uri=uri)
+        guest = self._find(name)
+        guest.ask("migrate", uri=uri)
 
         def is_over() -> bool:
-            status = self._ask(name, "query-migrate").get("status")
+            status = guest.ask("query-migrate").get("status")
             if status in ("failed", "cancelled"):
-                raise GuestError(f"migration {status}: {_said(self._find(name).errors)}")
+                raise GuestError(f"migration {status}: {guest.said}")
             return bool(status == "completed")
 
-        self._await(name, is_over, "the migration does not end")
+        guest.await_condition(is_over, "the migration does not end")
 
-    def _devices(self, name: str) -> list[str]:
-        return [device["data"].get("id", "") for device in self._ask(name, "query-memory-devices")]
-
-    def _await(self, name: str, is_so: Callable[[], bool], otherwise: str) -> None:
-        deadline = time.monotonic() + _ANSWER_SECONDS
-        while not is_so():
-            if time.monotonic() > deadline:
-                raise GuestError(f"{name}: {otherwise} within {_ANSWER_SECONDS:g} s")
-            time.sleep(_PAUSE_SECONDS)
-
-    def _find(self, name: str) -> _Running:
+    def _find(self, name: str) -> QemuProcess:
         running = self._running.get(name)
-        if running is None or running.process.poll() is not None:
-            said = "" if running is None else _said(running.errors)
-            raise GuestError(f"{name} does not run: {said or 'nothing is said why'}")
+        if running is None or running.has_ended:
+            raise GuestError(f"{name} does not run: {(running and running.said) or 'nothing is said why'}")
         return running
 
-    @staticmethod
-    def _disconnect(running: _Running) -> None:
-        if running.monitor is not None:
-            with suppress(Exception):
-                running.monitor.close()
+
+def _devices(guest: QemuProcess) -> list[str]:
+    return [device["data"].get("id", "") for device in guest.ask("query-memory-devices")]
 
 
 def _refusal_of(start: Callable[[], None]) -> str:
@@ -273,7 +191,3 @@ def _refusal_of(start: Callable[[], None]) -> str:
     except GuestError as error:
         return str(error)
     return ""
-
-
-def _said(errors: Path) -> str:
-    return " ".join(errors.read_text(encoding="utf-8", errors="replace").split())

@@ -5,7 +5,7 @@ from hugepage_qa.guest.case import GuestArea, guest_case, needs
 from hugepage_qa.guest.description import Access, Cell
 from hugepage_qa.guest.driver import GuestError, State
 from hugepage_qa.guest.guests import Guests
-from hugepage_qa.guest.refusal import Meaning, find_meaning
+from hugepage_qa.guest.refusal import Meaning, find_meaning, without_process_ids
 from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.live.host import ObservedTree
 from hugepage_qa.live.live import Live
@@ -97,7 +97,7 @@ def locked(live: Live, guests: Guests) -> None:
     try:
         guest.start()
     except GuestError as error:
-        needs(find_meaning(str(error)) is not Meaning.MAY_NOT_LOCK, str(error))
+        needs(find_meaning(str(error)) is not Meaning.MAY_NOT_LOCK, without_process_ids(str(error)))
         raise
     live.expect_pool(nr=guest.pages, free=0)
     guest.expect_mapped()

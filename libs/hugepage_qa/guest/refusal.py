@@ -50,6 +50,14 @@ _WORDINGS: tuple[tuple[Meaning, str], ...] = (
 )
 
 
+_PROCESS = re.compile(r"\bprocess \d+")
+
+
+def without_process_ids(message: str) -> str:
+    """Return ``message`` as it is each time: a report shows one line for all that it kept out."""
+    return _PROCESS.sub("process", message)
+
+
 def find_meaning(message: str) -> Meaning | None:
     """Return what ``message`` means, None for one that nobody knows. The first wording that is in it counts."""
     return next((meaning for meaning, wording in _WORDINGS if re.search(wording, message)), None)

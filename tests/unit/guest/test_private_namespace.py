@@ -15,7 +15,10 @@ CHILD = str(private_namespace.__file__)
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="mount namespaces need root")
 
 
-def run(script: str, *, parent: int | None = None, **wishes: object) -> subprocess.CompletedProcess[str]:
+def run(
+    script: str, *, parent: int | None = None, mounts: str = "", **wishes: object
+) -> subprocess.CompletedProcess[str]:
+    """Run ``script`` as the program; the machine that it is started on has ``mounts``, commands of a shell."""
     document = {
         "parent": os.getpid() if parent is None else parent,
         "hidden": [],
@@ -26,6 +29,8 @@ def run(script: str, *, parent: int | None = None, **wishes: object) -> subproce
         **wishes,
     }
     command = [sys.executable, "-I", "-S", CHILD, json.dumps(document), "/bin/sh", "-c", script]
+    if mounts:
+        command = ["unshare", "--mount", "/bin/sh", "-ec", f'{mounts}; exec "$@"', "sh", *command]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -57,6 +62,20 @@ def test_control_groups_cannot_be_seen() -> None:
     done = run("cat /proc/self/mounts")
     assert done.returncode == 0
     assert not [line for line in done.stdout.splitlines() if line.split()[2] in ("cgroup", "cgroup2")]
+
+
+@as_root
+def test_a_hugetlbfs_below_a_hidden_directory_is_gone_and_one_below_a_kept_directory_is_not(tmp_path: Path) -> None:
+    """A daemon that reads of one that it cannot see does not come up."""
+    hidden, kept = tmp_path / "run", tmp_path / "run" / "scratch"
+    (hidden / "huge").mkdir(parents=True)
+    (kept / "huge").mkdir(parents=True)
+    mounts = f"mount -t hugetlbfs none {hidden}/huge; mount -t hugetlbfs none {kept}/huge"
+    done = run("cat /proc/self/mounts", mounts=mounts, hidden=[str(hidden)], kept=[str(kept)])
+    assert done.returncode == 0, done.stderr
+    points = [line.split()[1] for line in done.stdout.splitlines() if line.split()[2] == "hugetlbfs"]
+    # bound to where it was, it is listed twice
+    assert {point for point in points if Path(point).is_relative_to(tmp_path)} == {f"{kept}/huge"}
 
 
 def test_a_parent_that_has_gone() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hugepage_qa.guest.refusal import Meaning, find_meaning
+from hugepage_qa.guest.refusal import Meaning, find_meaning, without_process_ids
 
 SHORT = [
     # libvirt 9.0 with QEMU 7.2
@@ -62,3 +62,11 @@ def test_other_meanings(meaning: Meaning, message: str) -> None:
 @pytest.mark.parametrize("message", UNKNOWN)
 def test_what_means_something_else(message: str) -> None:
     assert find_meaning(message) is None
+
+
+def test_a_reason_is_the_same_whatever_process_it_was() -> None:
+    messages = [f"cannot limit locked memory of process {pid} to 9: Operation not permitted" for pid in (7, 12345)]
+    assert {without_process_ids(message) for message in messages} == {
+        "cannot limit locked memory of process to 9: Operation not permitted"
+    }
+    assert find_meaning(messages[0]) is Meaning.MAY_NOT_LOCK

@@ -15,7 +15,8 @@ HISTORY = [*GATE, "apache-otava>=0.8"]
 GUEST = ["qemu.qmp>=0.0.3", "libvirt-python>=9"]
 # with GUEST what tests/vt needs, the test provider of avocado-vt. Best in an environment of its own: as long as it is
 # not bootstrapped, avocado-vt complains in every Avocado command
-VT = [*AVOCADO, "avocado-framework-plugin-vt>=113", "aexpect>=1.8"]
+AEXPECT = ["aexpect>=1.8"]
+VT = [*AVOCADO, *AEXPECT, "avocado-framework-plugin-vt>=113"]
 TEST = [
     "pytest>=8",
     "ruff>=0.5",
@@ -42,7 +43,7 @@ setup(
         "history": HISTORY,
         "report": REPORT,
         "vt": VT,
-        "test": [*AVOCADO, *TMT, *REPORT, *TEST],
+        "test": [*AVOCADO, *TMT, *REPORT, *AEXPECT, *TEST],
     },
     entry_points={
         "console_scripts": ["hugepage-qa = hugepage_qa.cli:main"],

@@ -113,7 +113,7 @@ def test_avocado_vt_is_told_to_leave_pools_daemons_and_images_alone(vt_type: str
         assert (params["vm_type"], params["vms"], params["start_vm"]) == ("none", "", "no")
         assert params["guest_driver"] == vt_type
     assert {params["page_size"] for params in found} == {"2M", "1G"}
-    assert {params["type"] for params in found} == {"hugepages_refuse", "hugepages_release"}
+    assert {params["type"] for params in found} == {"hugepages_refuse", "hugepages_release", "hugepages_inside"}
 
 
 def _indent(text: str) -> str:

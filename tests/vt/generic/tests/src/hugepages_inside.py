@@ -1,0 +1,30 @@
+"""A guest on huge pages has huge pages of its own, of which the machine's pool sees nothing."""
+
+from collections.abc import Mapping
+
+from hugepage_qa.guest.guests import Guests
+from hugepage_qa.guest.nested_pool import expect_pool_of_its_own, room_for_a_pool
+from hugepage_qa.live.live import Live
+from hugepage_qa.model.rules import HUGETLB_DOC, Rule
+from hugepage_qa.plugins.vt_console import console_shell
+from hugepage_qa.plugins.vt_test import VtTest, read_backing, run_variant
+
+RULE = Rule(
+    "pool-of-its-own",
+    "a guest on huge pages reserves, uses and gives back huge pages of its own",
+    f"{HUGETLB_DOC}, in the guest",
+)
+
+
+def run(test: VtTest, params: Mapping[str, str], _env: object) -> None:
+    """Run one variant for avocado-vt. Raises InputError for a parameter that is none."""
+    backing = read_backing(params)
+
+    def pool_of_its_own(live: Live, guests: Guests) -> None:
+        guest = guests.new(room_for_a_pool(live.size), **backing)
+        live.reserve(guest.pages)
+        guest.boot()
+        with console_shell(guests.site.console(guest.name)) as run_inside:
+            expect_pool_of_its_own(live, guest, run_inside)
+
+    run_variant(test, params, RULE, pool_of_its_own)

@@ -5,7 +5,7 @@ there.
 """
 
 from hugepage_qa.guest import machine as drivers
-from hugepage_qa.guest.case import GuestArea, guest_case
+from hugepage_qa.guest.case import GuestArea, guest_case, needs
 from hugepage_qa.guest.description import Access, Cell, Source
 from hugepage_qa.guest.driver import GuestError, State
 from hugepage_qa.guest.guests import Guests
@@ -141,6 +141,25 @@ def absent_node(live: Live, guests: Guests) -> None:
     guests.expect_refused(Meaning.NO_SUCH_NODE, guest.start)
     guest.expect_state(State.OFF)
     live.expect_pool(nr=guests.pages, free=guests.pages)
+
+
+HPAGE = "sys/module/kvm/parameters/hpage"
+
+
+@case(
+    "where KVM of s390x is told not to back guests with huge pages, a guest on them is refused for that reason",
+    "arch/s390/kvm/kvm-s390.c, module parameter hpage (0 by default)",
+    sizes=Sizes.DEFAULT,
+)
+def kvm_without_huge_pages(live: Live, guests: Guests) -> None:
+    site = guests.site
+    needs(site.architecture == "s390x", f"KVM of {site.architecture} has no switch for huge pages (kvm.hpage)")
+    needs(site.accelerator == "kvm", f"guests run under {site.accelerator}: only KVM has the switch kvm.hpage")
+    needs((live.host.read(HPAGE) or "").strip() in ("0", "N"), "kvm.hpage is on here")
+    guest = guests.new()
+    live.reserve(guest.pages)
+    guests.expect_refused(Meaning.KVM_WITHOUT_HUGE_PAGES, guest.start)
+    guests.expect_all_back(guest)
 
 
 # --- control groups --------------------------------------------------------------------------------------------------

@@ -111,6 +111,79 @@ def virtio_mem_of_nothing(live: Live, guests: Guests) -> None:
     guests.expect_files()
 
 
+def with_virtio_mem(live: Live, guests: Guests, missing: int) -> tuple[Guest, MemoryDevice]:
+    """Return a booted guest and a device in it, in a pool that lacks ``missing`` pages of what both can need."""
+    needs(guests.site.architecture in ("x86_64", "aarch64"), f"QEMU has no virtio-mem on {guests.site.architecture}")
+    device = MemoryDevice("virtio0", DeviceKind.VIRTIO_MEM, max(2 * live.size, _BLOCK), live.size)
+    guest = with_room(guests, device)
+    live.reserve(guest.pages + device_pages(device) - missing)
+    guest.boot()
+    needs(guest.has_virtio_driver("virtio_mem"), "the guest's kernel has no driver for virtio-mem")
+    # what is not movable cannot be given back
+    guest.run("echo online_movable >/sys/devices/system/memory/auto_online_blocks")
+    guest.attach(device)
+    return guest, device
+
+
+@case("a virtio-mem device takes pages for what the guest uses of it, and gives them back", VIRTIO_MEM)
+def virtio_mem_grows_and_shrinks(live: Live, guests: Guests) -> None:
+    guest, device = with_virtio_mem(live, guests, missing=0)
+    pages = device_pages(device)
+    nr = guest.pages + pages
+    live.expect_pool(nr=nr, free=pages)
+    guest.request(device, device.memory // 2)
+    guests.await_free(pages - pages // 2)
+    live.expect_pool(nr=nr, free=pages - pages // 2)
+    guest.expect_mapped(**{format_size(live.size): pages // 2})
+    guest.request(device, 0)
+    guests.await_free(pages)
+    live.expect_pool(nr=nr, free=pages)
+    guest.expect_mapped()
+    guest.destroy()
+    live.expect_pool(nr=nr, free=nr)
+    guests.expect_files()
+
+
+@case("a guest that wants more of a virtio-mem device than there are pages gets none, and lives on", VIRTIO_MEM)
+def virtio_mem_short(live: Live, guests: Guests) -> None:
+    guest, device = with_virtio_mem(live, guests, missing=1)
+    pages = device_pages(device)
+    guest.request(device, device.memory)
+    live.expect("the guest that is short of pages", "here", guest.run("sleep 1; echo here").strip())
+    # it may have got a part, each block of it whole
+    taken = pages - 1 - live.pool().free
+    live.expect_pool(nr=guest.pages + pages - 1, free=pages - 1 - taken)
+    guest.expect_mapped(**{format_size(live.size): taken})
+    live.reserve(guest.pages + pages)
+    # it tries again by itself, but not soon
+    guest.request(device, 0)
+    guests.await_free(pages)
+    guest.request(device, device.memory)
+    guests.await_free(0)
+    live.expect_pool(nr=guest.pages + pages, free=0)
+    guest.expect_mapped(**{format_size(live.size): pages})
+
+
+BALLOON = "QEMU hw/virtio/virtio-balloon.c balloon_inflate_page(): a page of the host is given back when it is whole"
+
+
+@case("what a balloon takes from a guest is free or still mapped, no page is both or neither", BALLOON)
+def balloon(live: Live, guests: Guests) -> None:
+    memory = max(guests.pages * live.size, _MEMORY)
+    guest = guests.new(Cell(memory, live.size), balloon=True)
+    live.reserve(guest.pages)
+    guest.boot()
+    needs(guest.has_virtio_driver("virtio_balloon"), "the guest's kernel has no driver for balloons")
+    live.expect("memory of the guest with a balloon", memory * 3 // 4, guest.set_balloon(memory * 3 // 4))
+    live.expect_pool(nr=guest.pages, free=guest.pages - guest.mapped)
+    live.expect("memory of the guest without it", memory, guest.set_balloon(memory))
+    guest.run(f"dd if=/dev/zero of=/tmp/file bs=1048576 count={memory // MIB // 4}; rm /tmp/file")
+    live.expect_pool(nr=guest.pages, free=guest.pages - guest.mapped)
+    guest.destroy()
+    live.expect_pool(nr=guest.pages, free=guest.pages)
+    guests.expect_files()
+
+
 class MemoryDevices(GuestTest):
     """See main.fmf."""
 

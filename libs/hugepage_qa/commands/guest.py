@@ -39,7 +39,7 @@ def guest() -> None:
     """,
 )
 @click.option("--memory", required=True, metavar="64G", help="Of each guest; 32G@0,32G@1 binds parts to NUMA nodes.")
-@click.option("--page", required=True, type=Size(), help="Size of the huge pages.")
+@click.option("--page", required=True, type=Size(), metavar="2M", help="Size of the huge pages.")
 @click.option("--guests", "count", default=1, show_default=True, help="How many such guests run at once.")
 @click.option("--pool", type=click.IntRange(0), metavar="PAGES", help="Plan for a pool of PAGES, not for this machine.")
 @click.option("--root", type=click.Path(path_type=Path, exists=True, file_okay=False), default=Path("/"), hidden=True)

@@ -69,5 +69,8 @@ class Driver(Protocol):
     def set_balloon(self, name: str, memory: int) -> None:
         """Ask the guest to make do with ``memory`` bytes."""
 
+    def balloon(self, name: str) -> int:
+        """Return how many bytes the guest makes do with now."""
+
     def close(self) -> None:
         """End all guests that it started, and what it needs for them."""

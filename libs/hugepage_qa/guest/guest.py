@@ -15,6 +15,11 @@ from hugepage_qa.sizes import format_size
 _BOOT_SECONDS = 60.0
 _COMMAND_SECONDS = 60.0
 _END_SECONDS = 60.0
+_BALLOON_ATTEMPTS = 200
+_PAUSE_SECONDS = 0.05
+
+# in the order in which they need each other
+_VIRTIO_BUS = ("virtio_ring", "virtio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci")
 
 
 class Guest:
@@ -69,6 +74,13 @@ class Guest:
             raise GuestError(f"{command} ends with {code} in the guest: {output[-200:]}")
         return output.partition("\n")[2]
 
+    def has_virtio_driver(self, name: str) -> bool:
+        """Load the driver ``name`` where the image has it as a module, and tell whether the guest's kernel has it."""
+        # /sys/bus/virtio is not there without the bus
+        load = "[ ! -e /modules/$module.ko ] || insmod /modules/$module.ko"
+        modules = " ".join((*_VIRTIO_BUS, name))
+        return name in self.run(f"for module in {modules}; do {load}; done; ls /sys/bus/virtio/drivers || true").split()
+
     def type(self, line: str, pattern: str) -> str:
         """Type a line in the guest's shell and return what it prints up to ``pattern``."""
         return str(self._ask("type", line, pattern, _COMMAND_SECONDS))
@@ -121,9 +133,19 @@ class Guest:
         """Have a virtio-mem device give the guest ``memory`` bytes."""
         self._ask("request", self._hypervisor.device(self.description, device), memory)
 
-    def set_balloon(self, memory: int) -> None:
-        """Ask the guest to make do with ``memory`` bytes."""
+    def set_balloon(self, memory: int) -> int:
+        """Ask the guest to make do with ``memory`` bytes, wait for a while, and return with how many it does."""
         self._ask("set_balloon", memory)
+        for _attempt in range(_BALLOON_ATTEMPTS):
+            if self._ask("balloon") == memory:
+                break
+            self._live.host.pause(_PAUSE_SECONDS)
+        return int(self._ask("balloon"))
+
+    @property
+    def mapped(self) -> int:
+        """The pages of the size under test that its QEMU maps."""
+        return mapped_pages(ObservedTree(self._live.host), self.pid).get(self._live.size, 0)
 
     def migrate(self, target: "Guest") -> None:
         """Have it go on as ``target`` on this machine (QEMU alone)."""

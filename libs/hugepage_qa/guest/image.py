@@ -47,18 +47,23 @@ def default_image(cache: Path, kernel: Path | None, report: Callable[[str], None
     except InputError as error:
         raise NotHere(str(error)) from error
     cpu = find_cpu(board, None)
-    image = kernel or distribution_kernel(board.architecture, cache, report=report).image
-    probe = ProbeMachine(board.architecture, cpu.name, image, (GIB,), "")
+    if kernel is None:
+        package = distribution_kernel(board.architecture, cache, report=report)
+        kernel, modules = package.image, package.modules
+    else:
+        modules = ()
+    probe = ProbeMachine(board.architecture, cpu.name, kernel, (GIB,), "")
     accelerator = Lab(cache, report=report).accelerator(probe)
     properties = cpu.machine_options if accelerator == TCG else board.kvm_machine_options
+    busybox = static_busybox(board.architecture, cache, report=report)
     return Image(
         board=board,
         emulator=emulator,
         accelerator=accelerator,
         machine=",".join((board.machine, *properties)),
         cpu=cpu.qemu_cpu if accelerator == TCG else cpu.kvm_cpu or cpu.qemu_cpu,
-        kernel=image,
-        initramfs=probe_initramfs(static_busybox(board.architecture, cache, report=report), cache),
+        kernel=kernel,
+        initramfs=probe_initramfs(busybox, cache, modules),
         # a panic ends the guest; what stands behind -- are arguments of init
         words=f'console={board.console} panic=-1 loglevel=1 rdinit=/bin/busybox -- sh -c "{_SHELL}"',
     )

@@ -157,6 +157,10 @@ class LibvirtDriver:
         """Set the balloon's target."""
         self.call(partial(self._find(name).setMemory, memory // 1024))
 
+    def balloon(self, name: str) -> int:
+        """Read the statistics of the domain, in KiB."""
+        return int(self.call(self._find(name).memoryStats)["actual"]) * 1024
+
     def request(self, name: str, device: str, memory: int) -> None:
         """Set how many bytes of the virtio-mem device the guest is to have."""
         changed = re.sub(r"(<requested unit=\"b\">)\d+", rf"\g<1>{memory}", device)

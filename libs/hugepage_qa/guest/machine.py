@@ -197,6 +197,7 @@ def _actions_of(driver: Driver, site: Site) -> dict[str, Callable[..., Any]]:
         "attach": driver.attach,
         "detach": driver.detach,
         "set_balloon": driver.set_balloon,
+        "balloon": driver.balloon,
         "await_output": await_line,
         "type": type_line,
         "kill": partial(_kill, driver),

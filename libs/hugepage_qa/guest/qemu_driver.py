@@ -129,6 +129,10 @@ class QemuDriver:
         """Set the balloon's target."""
         self._find(name).ask("balloon", value=memory)
 
+    def balloon(self, name: str) -> int:
+        """Ask the balloon."""
+        return int(self._find(name).ask("query-balloon")["actual"])
+
     def request(self, name: str, device: str, memory: int) -> None:
         """Set how many bytes of the virtio-mem device the guest is to have."""
         identifier = json.loads(device)["device"]["id"]

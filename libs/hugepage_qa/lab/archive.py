@@ -1,5 +1,6 @@
 """Files out of distribution packages: kernel image, its configuration, busybox."""
 
+import hashlib
 import re
 import shutil
 import subprocess
@@ -26,7 +27,11 @@ _WANTED = (
     # Fedora, and Debian from kernel 6.18 or so on; usr/ is missing in packages from before the merge
     re.compile(r"(?:usr/)?lib/modules/(?P<release>[^/]+)/(?P<name>vmlinu[xz]|config)"),
     re.compile(r"(?:usr/)?s?bin/(?P<name>busybox)"),
+    # what a guest needs to have memory plugged in and to give some back
+    re.compile(r"(?:usr/)?lib/modules/[^/]+/kernel/drivers/virtio/(?P<name>virtio\w*\.ko(?:\.xz)?)"),
 )
+#: another one for each other choice of files
+CHOICE = hashlib.sha256("\n".join(pattern.pattern for pattern in _WANTED).encode()).digest()
 
 
 def kept_name(member: str) -> str | None:
@@ -42,7 +47,7 @@ def kept_name(member: str) -> str | None:
 def unpack(package: Path, directory: Path) -> None:
     """Put the wanted files of ``package`` (.deb or .rpm) into ``directory``, without their folders.
 
-    Modules stay behind: they are most of a kernel package, and a probe machine loads none.
+    Almost all modules stay behind: they are most of a kernel package, and a probe machine loads none.
     """
     if package.suffix == ".rpm":
         _unpack_rpm(package, directory)

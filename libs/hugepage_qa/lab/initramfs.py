@@ -1,7 +1,9 @@
 """The archive that a probe machine boots into: a static busybox and init.sh, in the kernel's newc cpio format."""
 
 import hashlib
+import lzma
 import stat
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
@@ -54,8 +56,11 @@ def pack(entries: list[_Entry]) -> bytes:
     return _padded(b"".join([*packed, _pack(0, _Entry("TRAILER!!!", 0))]), _BLOCK)
 
 
-def probe_archive(busybox: bytes) -> bytes:
-    """Return the initramfs that prints the facts: ``busybox`` must be a static binary of the guest."""
+def probe_archive(busybox: bytes, modules: Mapping[str, bytes] | None = None) -> bytes:
+    """Return the initramfs that prints the facts: ``busybox`` must be a static binary of the guest.
+
+    ``modules`` are files in /modules, which nobody loads.
+    """
     directory = stat.S_IFDIR | 0o755
     program = stat.S_IFREG | 0o755
     init = resources.files("hugepage_qa.lab").joinpath("init.sh").read_bytes()
@@ -69,6 +74,8 @@ def probe_archive(busybox: bytes) -> bytes:
             _Entry("etc", directory),
             _Entry("etc/fstab", stat.S_IFREG | 0o644, _FSTAB),
             _Entry("init", program, init),
+            *([_Entry("modules", directory)] if modules else []),
+            *(_Entry(f"modules/{name}", stat.S_IFREG | 0o644, content) for name, content in (modules or {}).items()),
             _Entry("proc", directory),
             _Entry("sys", directory),
             _Entry("tmp", directory),
@@ -76,13 +83,19 @@ def probe_archive(busybox: bytes) -> bytes:
     )
 
 
-def probe_initramfs(busybox: Path, cache: Path) -> Path:
-    """Return the initramfs around ``busybox`` below ``cache``; built once per content.
+def probe_initramfs(busybox: Path, cache: Path, modules: Sequence[Path] = ()) -> Path:
+    """Return the initramfs around ``busybox`` and ``modules`` below ``cache``; built once per content.
 
     It is not compressed: unpacking costs an emulated CPU more than copying a few megabytes.
     """
-    archive = probe_archive(busybox.read_bytes())
+    archive = probe_archive(busybox.read_bytes(), {file.name.removesuffix(".xz"): _module(file) for file in modules})
     path = cache / "initramfs" / f"{hashlib.sha256(archive).hexdigest()}.cpio"
     if not path.exists():
         write_atomically(path, archive)
     return path
+
+
+def _module(file: Path) -> bytes:
+    """Return a module as busybox loads it."""
+    content = file.read_bytes()
+    return lzma.decompress(content) if file.suffix == ".xz" else content

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.lab.apt import AptRoot
-from hugepage_qa.lab.archive import Package, unpack
+from hugepage_qa.lab.archive import CHOICE, Package, unpack
 from hugepage_qa.lab.boards import Board, find_board
 from hugepage_qa.lab.cache import cache_directory, locked, write_atomically
 from hugepage_qa.lab.dnf import DnfRoot
@@ -41,6 +41,8 @@ class KernelPackage:
     package: str
     """The package that holds the image, not the metapackage."""
     version: str
+    modules: tuple[Path, ...] = ()
+    """Those of virtio that are not built in, perhaps compressed."""
 
 
 class _Source(Protocol):
@@ -72,7 +74,10 @@ def distribution_kernel(
     if image.architecture != architecture:
         raise InputError(f"package {wanted} for {architecture}: it holds a kernel for {image.architecture}")
     config = directory / f"config-{image.release}"
-    return KernelPackage(architecture, image.path, image.release, config if config.exists() else None, name, version)
+    modules = tuple(sorted(directory.glob("virtio*.ko*")))
+    return KernelPackage(
+        architecture, image.path, image.release, config if config.exists() else None, name, version, modules
+    )
 
 
 def static_busybox(architecture: str, cache: Path, *, report: Report) -> Path:
@@ -127,9 +132,11 @@ def _recall(note: Path, contents: Path) -> tuple[Path, str, str] | None:
 def _store(contents: Path, files: Sequence[Path]) -> Path:
     """Return the directory below ``contents`` that holds the kernel, configuration or busybox of package ``files``.
 
-    It is named after the content of the packages and appears whole or not at all. The packages are removed.
+    It is named after the content of the packages and what is kept of it, and appears whole or not at all. The packages
+    are removed.
     """
-    digest = hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)).hexdigest()
+    digests = [CHOICE, *(hashlib.sha256(file.read_bytes()).digest() for file in files)]
+    digest = hashlib.sha256(b"".join(digests)).hexdigest()
     final = contents / digest
     if not final.exists():
         contents.mkdir(mode=0o700, parents=True, exist_ok=True)

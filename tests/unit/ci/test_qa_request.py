@@ -92,6 +92,13 @@ def test_guests_start_where_the_tests_run() -> None:
     assert request.test_environment == {"HUGEPAGE_QA_CYCLES": "100"}
 
 
+def test_avocado_vt_runs_one_plan_alone() -> None:
+    request = QaRequest.from_environment({"PLAN": "vt"})
+    assert request.has_guests
+    assert request.needs_vt
+    assert not QaRequest.from_environment({"PLAN": "functional"}).needs_vt
+
+
 def test_the_same_plan_on_a_system_machine(kernel: Path) -> None:
     request = QaRequest.from_environment(
         {"PLAN": "functional", "PROVISION": "lab", "KERNEL": str(kernel), "APPEND": "a b"}

@@ -128,3 +128,16 @@ def test_a_plan_asks_for_the_programs_of_its_machines(provision: str, expected: 
     done = run(python, "ci/programs.py", PLAN="functional", PROVISION=provision, PATH=str(tmp_path))
     assert expected <= set(done.stdout.split())
     assert ("cc" in done.stdout.split()) == (provision == "local")
+
+
+@pytest.mark.parametrize(("plan", "asked"), [("vt", True), ("guest", False)])
+def test_what_avocado_vt_insists_on_is_installed_for_its_plan_alone(plan: str, asked: bool, tmp_path: Path) -> None:
+    python = str(ROOT / ".venv" / "bin" / "python")
+    done = run(python, "ci/programs.py", PLAN=plan, PATH=str(tmp_path))
+    assert ("tcpdump" in done.stdout.split()) == asked
+
+
+@pytest.mark.parametrize(("plan", "environment"), [("vt", ".venv-vt"), ("guest", ".venv"), ("", ".venv")])
+def test_avocado_vt_has_an_environment_of_its_own(plan: str, environment: str) -> None:
+    done = run(MAKE, "--dry-run", "qa", PLAN=plan)
+    assert f" {environment}/bin/python ci/qa.py" in done.stdout

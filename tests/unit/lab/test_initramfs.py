@@ -1,5 +1,6 @@
 """The archive is a valid newc archive, the same for the same input."""
 
+import lzma
 import os
 import stat
 import subprocess
@@ -42,6 +43,20 @@ def test_archive_is_deterministic_and_built_once(tmp_path: Path) -> None:
     assert first.stat().st_mtime_ns == before
     busybox.write_bytes(b"ANOTHER")
     assert probe_initramfs(busybox, tmp_path / "cache") != first
+
+
+def test_modules_are_there_as_they_are_loaded(tmp_path: Path) -> None:
+    (tmp_path / "virtio.ko").write_bytes(b"PLAIN")
+    (tmp_path / "virtio_mem.ko.xz").write_bytes(lzma.compress(b"COMPRESSED"))
+    (tmp_path / "busybox").touch()
+    modules = [tmp_path / "virtio.ko", tmp_path / "virtio_mem.ko.xz"]
+    found = entries(probe_initramfs(tmp_path / "busybox", tmp_path / "cache", modules).read_bytes())
+    assert {name: entry[1] for name, entry in found.items() if name.startswith("modules/")} == {
+        "modules/virtio.ko": b"PLAIN",
+        "modules/virtio_mem.ko": b"COMPRESSED",
+    }
+    assert "modules" in found
+    assert "modules" not in entries(probe_archive(b"BUSYBOX"))
 
 
 def test_init_is_valid_shell(tmp_path: Path) -> None:

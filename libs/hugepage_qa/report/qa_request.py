@@ -18,7 +18,7 @@ MACHINE_PLANS = ("functional", "guest", "vt")
 #: where the tests run: on this machine, or on a whole system that is started for them
 LOCAL, LAB = "local", "lab"
 #: what the tests of these plans read
-_READ_ON_MACHINES = (settings.SEED, settings.OPERATIONS, settings.CYCLES)
+_READ_ON_MACHINES = (settings.SEED, settings.OPERATIONS, settings.CYCLES, settings.VT)
 
 
 @dataclass(frozen=True)

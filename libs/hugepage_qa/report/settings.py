@@ -20,6 +20,7 @@ RANDOM = "HUGEPAGE_QA_RANDOM"
 SEED = "HUGEPAGE_QA_SEED"
 OPERATIONS = "HUGEPAGE_QA_OPERATIONS"
 CYCLES = "HUGEPAGE_QA_CYCLES"
+VT = "HUGEPAGE_QA_VT"
 
 MEANING = {
     ARCH: "architecture of the throwaway machines (default x86_64)",
@@ -31,6 +32,7 @@ MEANING = {
     " and of the random operations (default: drawn)",
     OPERATIONS: "how many random operations on the pool of each page size to try (default 400)",
     CYCLES: "how often a guest is started and ended again in one case (default 10)",
+    VT: "which variants avocado-vt runs in plan vt (default hugepages, which is all; hugepages..page_2M is some)",
 }
 
 _SEEDS = 1_000_000

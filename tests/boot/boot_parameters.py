@@ -1,18 +1,12 @@
 """Huge page boot parameters, tried on throwaway machines and judged against the model."""
 
-from pathlib import Path
-
-from avocado import Test
-
 from hugepage_qa.errors import InputError
-from hugepage_qa.matrix.judge import Judgement
 from hugepage_qa.matrix.run import Settings, run_named, run_random
-from hugepage_qa.report.case_result import Outcome
+from hugepage_qa.plugins.case_test import CaseTest
 from hugepage_qa.report.settings import BootSettings
-from hugepage_qa.report.whiteboard import CaseRecorder
 
 
-class BootParameters(Test):  # type: ignore[misc] # Avocado has no types
+class BootParameters(CaseTest):
     """Boot machines of one architecture (HUGEPAGE_QA_ARCH) with huge page parameters and compare what they show.
 
     :avocado: tags=boot,hugetlb,thp
@@ -23,7 +17,7 @@ class BootParameters(Test):  # type: ignore[misc] # Avocado has no types
 
     def setUp(self) -> None:
         """Read the settings; a wrong one is an error of whoever set it."""
-        self.cases = CaseRecorder(Path(self.outputdir))
+        super().setUp()
         try:
             self.settings = BootSettings.from_environment()
         except InputError as error:
@@ -51,20 +45,3 @@ class BootParameters(Test):  # type: ignore[misc] # Avocado has no types
         settings = self.settings
         run_random(settings.architecture, settings.random, settings.seed, self.matrix, self.record)
         self.conclude()
-
-    def record(self, judgement: Judgement) -> None:
-        """Keep one case; the whiteboard is complete at any time."""
-        self.cases.add(judgement)
-        self.whiteboard = self.cases.text
-        self.log.info("%s %s %s", judgement.verdict.value, judgement.name, judgement.reason)
-
-    def conclude(self) -> None:
-        """End as the gravest case did."""
-        if errors := self.cases.summary(Outcome.ERROR):
-            self.error(errors)
-        if failures := self.cases.summary(Outcome.FAIL):
-            self.fail(failures)
-        if not self.cases.text:
-            self.error("no case was run")
-        if self.cases.all_skipped:
-            self.cancel(self.cases.summary(Outcome.SKIP))

@@ -18,8 +18,8 @@ from hugepage_qa.live.pool_view import read_pool_view
 from hugepage_qa.machine.marks import RUN
 from hugepage_qa.machine.protection import protected_machine
 from hugepage_qa.model.rules import Rule
+from hugepage_qa.plugins.case_test import conclude
 from hugepage_qa.plugins.guest_test import machine_with_guests
-from hugepage_qa.plugins.live_test import conclude
 from hugepage_qa.report.whiteboard import CaseRecorder
 from hugepage_qa.sizes import format_size, parse_size
 from hugepage_qa.verdict import Verdict

@@ -1,7 +1,6 @@
 """Guests under libvirt, through its Python binding."""
 
 import os
-import re
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from hugepage_qa.guest.driver import GuestError, NotHere, State
 from hugepage_qa.machine.processes import has_ended
@@ -161,10 +161,17 @@ class LibvirtDriver:
         """Read the statistics of the domain, in KiB."""
         return int(self.call(self._find(name).memoryStats)["actual"]) * 1024
 
-    def request(self, name: str, device: str, memory: int) -> None:
-        """Set how many bytes of the virtio-mem device the guest is to have."""
-        changed = re.sub(r"(<requested unit=\"b\">)\d+", rf"\g<1>{memory}", device)
-        self.call(partial(self._find(name).updateDeviceFlags, changed))
+    def request(self, name: str, _device: str, memory: int) -> None:
+        """Set how many bytes of its one virtio-mem device the guest is to have."""
+        domain = self._find(name)
+        # libvirt knows it by the address that it gave it
+        itself = ElementTree.fromstring(self.call(domain.XMLDesc)).find("./devices/memory[@model='virtio-mem']")  # noqa: S314
+        requested = None if itself is None else itself.find("./target/requested")
+        if itself is None or requested is None:
+            raise GuestError(f"{name} has no virtio-mem device")
+        requested.set("unit", "b")
+        requested.text = str(memory)
+        self.call(partial(domain.updateDeviceFlags, ElementTree.tostring(itself, encoding="unicode")))
 
     def close(self) -> None:
         """Destroy and forget the domains that were defined here."""

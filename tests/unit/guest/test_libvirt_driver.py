@@ -113,3 +113,33 @@ def test_a_daemon_that_dies_is_no_guest_that_is_off(monkeypatch: pytest.MonkeyPa
 def test_a_guest_without_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(GuestError, match="no process is the QEMU of guest"):
         driver(monkeypatch, Connection(Domain())).pid("guest")
+
+
+class DomainWithMemory(Domain):
+    """A running domain with this XML."""
+
+    def __init__(self, devices: str) -> None:
+        super().__init__(state=1)
+        self.devices = devices
+        self.updated: list[str] = []
+
+    def XMLDesc(self) -> str:  # noqa: N802 - libvirt's name
+        return f"<domain><devices>{self.devices}</devices></domain>"
+
+    def updateDeviceFlags(self, device: str) -> None:  # noqa: N802 - libvirt's name
+        self.updated.append(device)
+
+
+def test_a_virtio_mem_device_is_asked_by_the_address_that_libvirt_gave_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    domain = DomainWithMemory(
+        "<memory model='dimm'/><memory model='virtio-mem'><target><requested unit='KiB'>0</requested></target>"
+        "<alias name='virtiomem0'/></memory>"
+    )
+    guests = driver(monkeypatch, Connection(domain))
+    guests.request("guest", "<memory model='virtio-mem'/>", 2 << 20)
+    [device] = domain.updated
+    assert '<requested unit="b">2097152</requested>' in device
+    assert '<alias name="virtiomem0" />' in device
+    domain.devices = "<memory model='dimm'/>"
+    with pytest.raises(GuestError, match="guest has no virtio-mem device"):
+        guests.request("guest", "", 0)

@@ -180,11 +180,13 @@ def test_boot_parameters_with_a_pretended_matrix(verdicts: str, results: list[st
 
 @pytest.mark.parametrize("repairs", [(), (Repair("vm/swappiness", "60", "1", "1"),)], ids=["put back", "not put back"])
 def test_a_run_that_changes_the_machine(
-    repairs: tuple[Repair, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    repairs: tuple[Repair, ...], tmp_path: Path, short_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What could not be put back is an error, however well the cases went; nothing is made that no journal knows."""
     (tmp_path / "cases.py").write_text(_TEST.format(verdict="pass", end="pass"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    # where logs of a bad end are kept
+    monkeypatch.setattr("tempfile.tempdir", str(short_directory))
     made = []
 
     def make_scratch(parent: Path) -> Path:

@@ -34,7 +34,14 @@ setup(
     package_dir={"": "libs"},
     package_data={"hugepage_qa": ["**/*.yaml", "**/*.sh", "**/*.json", "**/*.c", "**/*.service", "py.typed"]},
     python_requires=">=3.11",
-    install_requires=["click>=8.1", "rich>=13", "PyYAML>=6", "jsonschema>=4.20", "hypothesis>=6.100"],
+    install_requires=[
+        "click>=8.1",
+        "rich>=13",
+        "PyYAML>=6",
+        "jsonschema>=4.20",
+        "hypothesis>=6.100",
+        "pyelftools>=0.30",
+    ],
     extras_require={
         "avocado": AVOCADO,
         "tmt": TMT,

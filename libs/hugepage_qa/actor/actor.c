@@ -8,6 +8,8 @@
  *   load ADDRESS | store ADDRESS VALUE      8 bytes
  *   fill ADDRESS LENGTH STEP VALUE   store VALUE + offset at each multiple of STEP
  *   check ADDRESS LENGTH STEP VALUE  how many of these are not as fill left them
+ *   text                             the address of the code that was linked to it for tests, 0 without
+ *   run ADDRESS COUNT STEP           call COUNT functions, STEP bytes apart, and count those that do not return their number
  *   discard ADDRESS LENGTH STEP BYTES  give BYTES back at each multiple of STEP
  *   fork                             the answer carries the socket of the child
  * Answer: "ok VALUE BUFFER..." with the buffers as the system call left them, "errno NUMBER",
@@ -165,6 +167,18 @@ static long check(long address, unsigned long length, unsigned long step, uint64
 	return wrong;
 }
 
+/* A program of text_program/ has pages of code, the first of which this is; the actor alone has none. */
+extern uint64_t text_page_0(void) __attribute__((weak));
+
+static long run(long address, unsigned long count, unsigned long step)
+{
+	long wrong = 0;
+
+	for (unsigned long number = 0; number < count; number++)
+		wrong += ((uint64_t(*)(void))(address + (long)(number * step)))() != number;
+	return wrong;
+}
+
 /* 0 for a verb that is none of these */
 static int access_memory(const char *verb)
 {
@@ -186,6 +200,10 @@ static int access_memory(const char *verb)
 	else if (!strcmp(verb, "fill"))
 		for (uint64_t offset = 0; offset < a[1]; offset += a[2])
 			*word_at(arguments[0] + (long)offset) = a[3] + offset;
+	else if (!strcmp(verb, "text"))
+		value = (long)text_page_0;
+	else if (!strcmp(verb, "run"))
+		value = run(arguments[0], a[1], a[2]);
 	else if (!strcmp(verb, "check"))
 		value = check(arguments[0], a[1], a[2], a[3]);
 	else
@@ -209,6 +227,7 @@ static const struct {
 	CALL(get_mempolicy), CALL(move_pages), CALL(migrate_pages), CALL(sched_setaffinity), CALL(prctl),
 	CALL(getrusage), CALL(setresuid), CALL(setresgid), CALL(setgroups), CALL(fstatfs), CALL(vmsplice), CALL(pipe2),
 	CALL(process_vm_readv), CALL(process_vm_writev), CALL(userfaultfd), CALL(ioctl), CALL(setrlimit), CALL(fcntl),
+	CALL(fsync),
 #ifdef SYS_set_mempolicy_home_node
 	CALL(set_mempolicy_home_node),
 #endif

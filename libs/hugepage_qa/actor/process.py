@@ -93,6 +93,14 @@ class Actor:
         """Give ``part`` bytes back at every multiple of ``step`` bytes (MADV_DONTNEED). Raises OSError."""
         self._ask("discard", address, length, step, part)
 
+    def text(self) -> int:
+        """Return the address of the code that was linked to the actor for tests, 0 without."""
+        return int(self._ask("text")[0]) % _WORD
+
+    def run(self, address: int, count: int, step: int) -> int:
+        """Call ``count`` functions, ``step`` bytes apart; return how many do not return their number. Raises Fault."""
+        return int(self._ask("run", address, count, step)[0])
+
     def fork(self) -> "Actor":
         """Fork; the child is an actor of its own and ends with ``end``."""
         answer, child = self._link.request("fork")

@@ -1,0 +1,1 @@
+"""Programs and libraries with text of a given size, built when a case wants them."""

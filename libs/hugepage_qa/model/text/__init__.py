@@ -1,0 +1,1 @@
+"""Huge pages for program text as Alibaba's kernels give them (hugetext): pure predictions."""

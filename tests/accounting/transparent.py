@@ -9,14 +9,20 @@ from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.host import ObservedTree
 from hugepage_qa.live.live import CannotRun, Live
 from hugepage_qa.live.memory import Memory
-from hugepage_qa.live.transparent import MADV_HUGEPAGE, allow_on_advice, expect_change, map_aligned, pmd_size
+from hugepage_qa.live.transparent import (
+    MADV_COLLAPSE,
+    MADV_HUGEPAGE,
+    allow_on_advice,
+    expect_change,
+    map_aligned,
+    pmd_size,
+)
 from hugepage_qa.model.rules import THP_DOC
 from hugepage_qa.plugins.live_test import LiveTest
 
 TRANSPARENT = Area("accounting/transparent")
 
 PROC_DOC = "Documentation/filesystems/proc.rst"
-MADV_COLLAPSE = 25
 
 
 @TRANSPARENT.case(

@@ -183,3 +183,10 @@ def read_config(path: Path) -> Mapping[str, str]:
     """Return the options that are set in configuration file ``path``, which may be gzip (/proc/config.gz)."""
     data = path.read_bytes()
     return parse_config((gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data).decode(errors="replace"))
+
+
+def read_running_config(release: str) -> Mapping[str, str] | None:
+    """Return the options that are set in the running kernel of version ``release``; None where no file tells."""
+    places = (f"/boot/config-{release}", f"/lib/modules/{release}/config", "/proc/config.gz")
+    path = next((Path(place) for place in places if Path(place).is_file()), None)
+    return read_config(path) if path else None

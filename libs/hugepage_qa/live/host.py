@@ -1,10 +1,12 @@
 """All that a case does to the machine goes through one narrow place: it can be recorded, replayed and falsified."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from hugepage_qa.actor.process import Actor, Link
+from hugepage_qa.live.text_program.recipe import BuiltText, Recipe
+from hugepage_qa.model.text.program import ElfFile, Segment
 
 
 class Backend(Protocol):
@@ -74,6 +76,26 @@ class Host:
     def start_actor(self) -> Actor:
         """Start an actor, which runs until its ``end``."""
         number, pid = self._backend.perform("start_actor", [])
+        return Actor(_HostLink(self._backend, number, pid))
+
+    def kernel_option(self, name: str) -> bool | None:
+        """Tell whether the running kernel was built with CONFIG_``name``; None where no file tells."""
+        is_set: bool | None = self._backend.perform("kernel_option", [name])
+        return is_set
+
+    def build_text(self, recipe: Recipe, directory: str | None = None) -> BuiltText:
+        """Build a program below ``directory``, by default below one of the run. Raises InputError.
+
+        None of its pages are in the page cache, but on a file system that is nothing else.
+        """
+        built = self._backend.perform("build_text", [asdict(recipe) | {"kind": recipe.kind.value}, directory])
+        segments = tuple(Segment(**segment) for segment in built["segments"])
+        elf = ElfFile(recipe.kind, segments, built["size"], built["runnable"])
+        return BuiltText(built["program"], built["file"], elf)
+
+    def start_program(self, path: str) -> Actor:
+        """Start a program that was built, which is an actor, too."""
+        number, pid = self._backend.perform("start_program", [path])
         return Actor(_HostLink(self._backend, number, pid))
 
     def new_kernel_log(self) -> list[str]:

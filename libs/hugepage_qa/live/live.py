@@ -101,6 +101,11 @@ class Live:
         return tuple(self._before.pools)
 
     @property
+    def memory_total(self) -> int:
+        """The memory of the machine in bytes."""
+        return self._before.meminfo.get("MemTotal", 0)
+
+    @property
     def nodes(self) -> tuple[int, ...]:
         """The NUMA nodes that have memory; empty for a kernel without CONFIG_NUMA."""
         return tuple(node for node in self._before.nodes if self.node_meminfo(node).get("MemTotal", 0))
@@ -203,6 +208,12 @@ class Live:
     def actor(self) -> Actor:
         """Start an actor; it ends with the case at the latest."""
         actor = self.host.start_actor()
+        self._stack.callback(actor.end)
+        return actor
+
+    def start_program(self, path: str) -> Actor:
+        """Start a program that ``host.build_text`` built; it ends with the case at the latest."""
+        actor = self.host.start_program(path)
         self._stack.callback(actor.end)
         return actor
 

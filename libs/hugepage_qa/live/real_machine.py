@@ -1,17 +1,23 @@
 """The machine itself, as the backend of a Host."""
 
 import os
+import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from hugepage_qa.actor.build import build_actor
 from hugepage_qa.actor.link import ActorLink, start_link
 from hugepage_qa.kernel.tree import DirectoryTree
+from hugepage_qa.lab.image import read_running_config
+from hugepage_qa.live.text_program.build import build_text
+from hugepage_qa.live.text_program.recipe import Recipe
 from hugepage_qa.machine import libc
+from hugepage_qa.model.text.program import Kind
 
 _ROOT = Path("/")
 
@@ -37,6 +43,9 @@ class RealMachine:
             "make_directory": os.mkdir,
             "remove_directory": os.rmdir,
             "start_actor": self._start_actor,
+            "kernel_option": _kernel_option,
+            "build_text": self._build_text,
+            "start_program": self._start_program,
             "request": self._request,
             "exit": self._exit,
             "end": self._end,
@@ -59,6 +68,16 @@ class RealMachine:
 
     def _start_actor(self) -> tuple[int, int]:
         return self._keep(self._stack.enter_context(start_link(build_actor(self._scratch))))
+
+    def _build_text(self, recipe: dict[str, Any], directory: str | None) -> dict[str, Any]:
+        wanted = Recipe(**recipe | {"kind": Kind(recipe["kind"])})
+        built = build_text(wanted, Path(directory) if directory else self._scratch)
+        segments = [asdict(segment) for segment in built.elf.segments]
+        elf = {"segments": segments, "size": built.elf.size, "runnable": built.elf.runnable}
+        return {"program": built.program, "file": built.file} | elf
+
+    def _start_program(self, path: str) -> tuple[int, int]:
+        return self._keep(self._stack.enter_context(start_link(Path(path))))
 
     def _request(self, number: int, text: str) -> tuple[str, tuple[int, int] | None]:
         answer, child = self._links[number].request(text)
@@ -89,6 +108,11 @@ def _write(path: str, text: str) -> None:
         os.write(descriptor, text.encode())
     finally:
         os.close(descriptor)
+
+
+def _kernel_option(name: str) -> bool | None:
+    config = read_running_config(platform.release())
+    return None if config is None else f"CONFIG_{name}" in config
 
 
 def _unmount(point: str) -> None:

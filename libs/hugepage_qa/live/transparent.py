@@ -15,7 +15,11 @@ from hugepage_qa.live.memory import Memory
 from hugepage_qa.live.mman import MAP_FIXED
 
 MADV_HUGEPAGE = 14
+MADV_NOHUGEPAGE = 15
+MADV_COLLAPSE = 25
 _PROT_NONE = 0
+
+_MIN_FREE = "proc/sys/vm/min_free_kbytes"
 
 #: how often a change is measured until nobody else has changed the same counters
 _ATTEMPTS = 10
@@ -40,6 +44,14 @@ def allow_on_advice(live: Live) -> None:
     for name in ("enabled", "shmem_enabled"):  # since Linux 6.8 and 6.11
         if live.host.read(f"{directory}/{name}") is not None:
             live.set_knob(f"{directory}/{name}", "inherit")
+
+
+def keep_min_free(live: Live) -> None:
+    """Have vm.min_free_kbytes put back after the case: each switch of huge pages may raise it, none lowers it.
+
+    set_recommended_min_free_kbytes() in mm/khugepaged.c. Called before the switches, it is put back after them.
+    """
+    live.set_knob(_MIN_FREE, (live.host.read(_MIN_FREE) or "").strip())
 
 
 def map_aligned(

@@ -10,7 +10,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.facts import Facts, read_facts
 from hugepage_qa.kernel.log import PATH as LOG_PATH
 from hugepage_qa.kernel.tree import DirectoryTree
-from hugepage_qa.lab.image import read_config
+from hugepage_qa.lab.image import read_running_config
 from hugepage_qa.machine.boot_loader import BootLoader, find_boot_loader
 from hugepage_qa.machine.durable import remove_durably, write_durably
 from hugepage_qa.machine.journal import read_boot_id
@@ -50,9 +50,7 @@ class ThisMachine:
         return read_facts(tree, machine=platform.machine()), tree.log
 
     def kernel_config(self, release: str) -> Mapping[str, str] | None:
-        places = (f"/boot/config-{release}", f"/lib/modules/{release}/config", "/proc/config.gz")
-        path = next((Path(place) for place in places if Path(place).is_file()), None)
-        return read_config(path) if path else None
+        return read_running_config(release)
 
     def boot_id(self) -> str:
         return read_boot_id()

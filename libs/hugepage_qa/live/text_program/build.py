@@ -30,7 +30,8 @@ def build_text(recipe: Recipe, directory: Path) -> BuiltText:
     Its pages are on disk and no longer in the page cache. Raises InputError without a C compiler, or where what it
     links is not what the recipe asks for.
     """
-    place = directory / f"text-{hashlib.sha256(repr(recipe).encode()).hexdigest()[:16]}"
+    # as the kernel will print it
+    place = directory.resolve() / f"text-{hashlib.sha256(repr(recipe).encode()).hexdigest()[:16]}"
     is_library = recipe.kind is Kind.LIBRARY
     file = place / ("libtext.so" if is_library else "text")
     program = place / "program" if is_library else file
@@ -75,7 +76,9 @@ def _code(recipe: Recipe, place: Path, first: int, count: int) -> str:
     source = place / f"pages-{first}.c"
     source.write_text(pages_of_code(first, count), encoding="ascii")
     target = str(source.with_suffix(".o"))
-    _compile("-fno-toplevel-reorder", _KINDS[recipe.kind][0], "-c", "-o", target, str(source))
+    # in the order of their numbers, and without tables that would move what comes behind the pages
+    form = ("-fno-toplevel-reorder", "-fno-asynchronous-unwind-tables", _KINDS[recipe.kind][0])
+    _compile(*form, "-c", "-o", target, str(source))
     return target
 
 
@@ -83,8 +86,9 @@ def _link(recipe: Recipe, objects: list[str], file: Path) -> None:
     alignment = recipe.alignment or recipe.pmd
     sizes = [f"-Wl,-z,max-page-size={alignment}", f"-Wl,-z,common-page-size={min(alignment, recipe.pmd)}"]
     actor = [] if recipe.kind is Kind.LIBRARY else [str(ACTOR)]
-    separate = "-Wl,-z,noseparate-code" if recipe.short else "-Wl,-z,separate-code"
-    _compile(*_KINDS[recipe.kind], "-o", str(file), *actor, *objects, *sizes, separate)
+    # data that are made read-only at start would lie at the end of a huge page
+    layout = ("-Wl,-z,noseparate-code", "-Wl,-z,norelro") if recipe.short else ("-Wl,-z,separate-code",)
+    _compile(*_KINDS[recipe.kind], "-o", str(file), *actor, *objects, *sizes, *layout)
 
 
 def _compile(*arguments: str) -> None:

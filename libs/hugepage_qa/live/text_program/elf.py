@@ -17,7 +17,7 @@ _ANY_X = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
 def read_elf(path: Path, kind: Kind) -> ElfFile:
     """Return the loaded segments of ``path``."""
     with path.open("rb") as stream:
-        loaded = [segment for segment in ELFFile(stream).iter_segments("PT_LOAD")]
+        loaded = list(ELFFile(stream).iter_segments("PT_LOAD"))
         segments = tuple(
             Segment(header.p_vaddr, header.p_offset, header.p_filesz, header.p_align, bool(header.p_flags & _PF_X))
             for header in (segment.header for segment in loaded)

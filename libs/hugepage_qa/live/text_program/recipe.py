@@ -9,9 +9,9 @@ from hugepage_qa.model.text.program import ElfFile, Kind
 class Recipe:
     """A file whose text ends ``tail`` bytes behind a multiple of ``pmd``, with at least ``whole`` huge pages before it.
 
-    ``alignment`` (bytes) is what all segments are linked for; ``text_alignment`` and ``next_alignment`` are then written
-    over p_align of the text segment and of the one behind it, 0 leaves them. With ``short`` the data lie right behind
-    the text, so that the file ends before its last huge page does; ``appended`` bytes are added to the file.
+    ``alignment`` (bytes, 0 for ``pmd``) is what all segments are linked for; ``text_alignment`` and ``next_alignment``
+    are then written over p_align of the text segment and of the one behind it, 0 leaves them. With ``short`` the data
+    lie right behind the text: the file ends before its last huge page does. ``appended`` bytes are added to the file.
     """
 
     pmd: int

@@ -14,6 +14,11 @@ class TextMapping:
     end: int
     offset: int
 
+    @property
+    def length(self) -> int:
+        """The bytes that are mapped."""
+        return self.end - self.start
+
     def is_congruent(self, pmd: int) -> bool:
         """Whether addresses and file agree in where a huge page begins."""
         return (self.start - self.offset) % pmd == 0

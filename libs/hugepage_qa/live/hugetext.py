@@ -1,0 +1,122 @@
+"""hugetext on the running machine: its switches, and its merges, which are judged when khugepaged had its chance."""
+
+import mmap
+
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.live.khugepaged import await_khugepaged, await_scans, quicken
+from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.memory import Memory
+from hugepage_qa.live.text_program.program import TextProgram
+from hugepage_qa.live.transparent import MADV_HUGEPAGE, MADV_NOHUGEPAGE, keep_min_free, map_aligned, pmd_size
+from hugepage_qa.model.text.mapping import becomes_huge
+from hugepage_qa.model.text.writes import Generation, possible_generations
+
+ENABLED = f"{DIRECTORY}/hugetext_enabled"
+THRESHOLD = f"{DIRECTORY}/hugetext_pad_threshold"
+
+_BITS_ONLY = 2
+_LARGEST_PMD = 32 << 20
+
+
+def require_hugetext(live: Live) -> None:
+    """Raise CannotRun on a kernel without hugetext."""
+    if live.host.read(ENABLED) is None:
+        raise CannotRun(f"this kernel has no hugetext (/{ENABLED})")
+
+
+def require_padding(live: Live) -> None:
+    """Raise CannotRun on a kernel that pads no text."""
+    if live.host.read(THRESHOLD) is None:
+        raise CannotRun(f"this kernel pads no text (no /{THRESHOLD})")
+
+
+def generation(live: Live) -> Generation:
+    """Return how the kernel understands hugetext_enabled; where its files do not tell, by whether it takes a 2."""
+    require_hugetext(live)
+    possible = possible_generations(has_enabled=True, has_threshold=live.host.read(THRESHOLD) is not None)
+    if len(possible) == 1:
+        return possible[0]
+    try:
+        live.set_knob(ENABLED, str(_BITS_ONLY))
+    except OSError:
+        return Generation.SWITCH
+    return Generation.BITS
+
+
+def switch(live: Live, mode: int, *, threshold: int = 0, thp: str = "madvise") -> None:
+    """Set hugetext_enabled and the padding threshold (bytes) until the case ends, with a quick khugepaged.
+
+    Raises CannotRun where the kernel does not have this.
+    """
+    require_hugetext(live)
+    if mode >= _BITS_ONLY and generation(live) is Generation.SWITCH:
+        raise CannotRun("hugetext_enabled of this kernel is a switch: it has no modes 2 and 3")
+    keep_min_free(live)
+    live.set_knob(f"{DIRECTORY}/enabled", thp)
+    quicken(live)
+    if threshold:
+        require_padding(live)
+    if live.host.read(THRESHOLD) is not None:
+        live.set_knob(THRESHOLD, str(threshold))
+    live.set_knob(ENABLED, str(mode))
+
+
+def huge_page_of_text(live: Live) -> int:
+    """Return the bytes of a huge page of text. Raises CannotRun where programs of this size are too large to build."""
+    size = pmd_size(live)
+    if size > _LARGEST_PMD:
+        raise CannotRun(f"huge pages of {size >> 20} MiB: programs of that size are not built")
+    return size
+
+
+def expect_merged(live: Live, program: TextProgram, mode: int) -> None:
+    """Expect each text mapping to become huge as far as the model says, once khugepaged has seen it."""
+    wanted = _predicted(live, program, mode)
+
+    def is_merged() -> bool:
+        # khugepaged takes the page table away; the next access maps the huge page
+        program.touch()
+        return _found(program) == wanted
+
+    await_khugepaged(live, is_merged)
+    live.expect("FilePmdMapped of each text mapping", wanted, _found(program))
+
+
+def expect_not_merged(live: Live, program: TextProgram) -> None:
+    """Expect no text of a program to be huge although khugepaged was at work meanwhile."""
+    see_khugepaged_at_work(live)
+    program.touch()
+    live.expect("FilePmdMapped of the text", 0, program.huge())
+
+
+def see_khugepaged_at_work(live: Live) -> Memory:
+    """Wait until khugepaged has made a huge page of advised memory and has then been through its list again.
+
+    Raises Failed when it does not come to that.
+    """
+    memory = map_aligned(live, 1, pmd_size(live), advice=MADV_NOHUGEPAGE)
+    memory.fill()
+    memory.advise(MADV_HUGEPAGE)
+    if not await_khugepaged(live, lambda: memory.smaps().anon_huge_pages == memory.size):
+        live.fail("AnonHugePages of advised memory", memory.size, memory.smaps().anon_huge_pages)
+    await_scans(live)
+    return memory
+
+
+def map_code(live: Live, pages: int, prot: int) -> Memory:
+    """Map aligned anonymous memory for code, with protection ``prot``."""
+    memory = map_aligned(live, pages, pmd_size(live))
+    memory.protect(prot)
+    return memory
+
+
+WRITABLE_CODE = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
+
+
+def _found(program: TextProgram) -> list[int]:
+    return [mapping.file_pmd_mapped for mapping in program.mappings()]
+
+
+def _predicted(live: Live, program: TextProgram, mode: int) -> list[int]:
+    pmd = pmd_size(live)
+    return [becomes_huge(mapping, program.built.elf, mode=mode, pmd=pmd) for mapping in program.mapped()]

@@ -1,0 +1,72 @@
+"""A built program while it runs: how its text is mapped, how much of it is huge, and whether its code is right."""
+
+from hugepage_qa.actor.process import Actor
+from hugepage_qa.kernel.smaps import MemoryMapping, read_smaps
+from hugepage_qa.live.host import ObservedTree
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.text_program.recipe import BuiltText, Recipe
+from hugepage_qa.live.text_program.source import STEP
+from hugepage_qa.model.text.mapping import TextMapping
+from hugepage_qa.model.text.program import Kind, round_up
+
+
+class TextProgram:
+    """A running program whose text is ``built``."""
+
+    def __init__(self, live: Live, built: BuiltText, actor: Actor) -> None:
+        self._live = live
+        self.built = built
+        self.actor = actor
+        self.code = actor.text()
+
+    @property
+    def bias(self) -> int:
+        """What the kernel or the dynamic linker added to the addresses in the file, in bytes."""
+        if self.built.elf.kind is Kind.FIXED:
+            return 0
+        first = self.mappings()[0]
+        segment = self.built.elf.segments[self.built.elf.text]
+        return first.start - segment.address // STEP * STEP
+
+    def mappings(self) -> tuple[MemoryMapping, ...]:
+        """Return the executable mappings of the file, as smaps shows them. Raises Failed where there is none."""
+        mappings = read_smaps(ObservedTree(self._live.host), self.actor.pid) or ()
+        ours = tuple(one for one in mappings if "x" in one.permissions and one.path == self.built.file)
+        if not ours:
+            self._live.fail(f"/proc/{self.actor.pid}/smaps", f"a mapping of {self.built.file}", "none")
+        return ours
+
+    def huge(self) -> int:
+        """Return the bytes of its text in huge pages of a file."""
+        return sum(mapping.file_pmd_mapped for mapping in self.mappings())
+
+    def mapped(self) -> tuple[TextMapping, ...]:
+        """Return where its text is mapped."""
+        return tuple(TextMapping(one.start, one.end, one.offset) for one in self.mappings())
+
+    def touch(self) -> None:
+        """Execute a function of each page, and expect each to return what it was compiled to. Raises Fault.
+
+        Text that a merge, a split or an eviction had damaged would not.
+        """
+        wrong = self.actor.run(self.code, self._pages(), STEP)
+        self._live.expect("pages of code that are wrong", 0, wrong)
+
+    def advise(self, advice: int) -> None:
+        """Give ``advice`` (MADV_*) on all of its text. Raises OSError."""
+        for mapping in self.mapped():
+            self.actor.call("madvise", mapping.start, mapping.end - mapping.start, advice)
+
+    def _pages(self) -> int:
+        segment = self.built.elf.segments[self.built.elf.text]
+        return round_up(self.bias + segment.address + segment.size - self.code, STEP) // STEP
+
+
+def start_text(live: Live, recipe: Recipe, directory: str | None = None) -> TextProgram:
+    """Build a program and start it; none of its code has run. It ends with the case at the latest."""
+    return start_again(live, live.host.build_text(recipe, directory))
+
+
+def start_again(live: Live, built: BuiltText) -> TextProgram:
+    """Start a program that was built before, with what the page cache has of it."""
+    return TextProgram(live, built, live.start_program(built.program))

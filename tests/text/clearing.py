@@ -1,0 +1,134 @@
+"""What stays huge after each way to clear huge pages of text, and that the code stays right."""
+
+import os
+import re
+
+from hugepage_qa.live.case import Area, Sizes
+from hugepage_qa.live.debugfs import split_all
+from hugepage_qa.live.hugetext import ENABLED, expect_merged, huge_page_of_text, switch
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.text_program.program import TextProgram, start_again, start_text
+from hugepage_qa.live.text_program.recipe import Recipe
+from hugepage_qa.model.text.clearing import Clearing, stays_huge
+from hugepage_qa.model.text.program import Kind
+from hugepage_qa.plugins.live_test import LiveTest
+
+CLEARING = Area("text/clearing")
+
+DISABLE_DOC = "Alibaba Cloud Linux, Huge Pages: disable"
+_POSIX_FADV_DONTNEED = 4
+_SPLIT = re.compile(r"huge_memory: \d+ of \d+ THP split")
+
+
+@CLEARING.case(
+    "0 written to hugetext_enabled splits nothing, and a new process maps the huge page cache again",
+    DISABLE_DOC,
+    sizes=Sizes.DEFAULT,
+)
+def switched_off(live: Live) -> None:
+    program = _merged(live)
+    huge = program.huge()
+    live.host.write(ENABLED, "0")
+    _expect_huge(live, program, huge, Clearing.SWITCH_OFF)
+    later = start_again(live, program.built)
+    _expect_huge(live, later, huge, Clearing.SWITCH_OFF)
+
+
+@CLEARING.case(
+    "drop_caches leaves text that a process maps huge, and evicts it once no process does",
+    f"{DISABLE_DOC}, method 1; mm/truncate.c invalidate_mapping_pages()",
+    sizes=Sizes.DEFAULT,
+)
+def dropped_caches(live: Live) -> None:
+    program = _merged(live)
+    huge = program.huge()
+    live.host.write(ENABLED, "0")
+    live.host.write("proc/sys/vm/drop_caches", "3")
+    _expect_huge(live, program, huge, Clearing.DROP_CACHES)
+    program.actor.end()
+    live.host.write("proc/sys/vm/drop_caches", "3")
+    _expect_huge(live, start_again(live, program.built), huge, Clearing.DROP_CACHES, mapped=False)
+
+
+@CLEARING.case(
+    "evicting the pages of a file (vmtouch -e) leaves text that a process maps huge, and works once no process does",
+    f"{DISABLE_DOC}, method 2; mm/fadvise.c POSIX_FADV_DONTNEED",
+    sizes=Sizes.DEFAULT,
+)
+def evicted(live: Live) -> None:
+    program = _merged(live)
+    huge = program.huge()
+    live.host.write(ENABLED, "0")
+    _evict(live, program)
+    _expect_huge(live, program, huge, Clearing.EVICT_FILE)
+    program.actor.end()
+    _evict(live, program)
+    _expect_huge(live, start_again(live, program.built), huge, Clearing.EVICT_FILE, mapped=False)
+
+
+@CLEARING.case(
+    "split_huge_pages splits text that is mapped, says how many it split, and merging begins again",
+    f"{DISABLE_DOC}, method 3; mm/huge_memory.c split_huge_pages_set()",
+    sizes=Sizes.DEFAULT,
+)
+def split(live: Live) -> None:
+    program = _merged(live)
+    huge = program.huge()
+    live.host.write(ENABLED, "0")
+    live.host.new_kernel_log()
+    split_all(live)
+    said = [line for line in live.host.new_kernel_log() if _SPLIT.search(line)]
+    live.expect("lines of the kernel log on the split", 1, len(said))
+    _expect_huge(live, program, huge, Clearing.SPLIT)
+    live.host.write(ENABLED, "1")
+    again = start_again(live, program.built)
+    again.touch()
+    expect_merged(live, again, 1)
+
+
+@CLEARING.case(
+    "opening a library for writing drops its huge pages, and its code stays right",
+    "fs/open.c do_dentry_open(), mm/truncate.c truncate_pagecache()",
+    sizes=Sizes.DEFAULT,
+)
+def opened_for_writing(live: Live) -> None:
+    program = _merged(live, Kind.LIBRARY)
+    huge = program.huge()
+    live.open(live.actor(), program.built.file, os.O_RDWR)
+    _expect_huge(live, program, huge, Clearing.OPEN_FOR_WRITE)
+
+
+def _merged(live: Live, kind: Kind = Kind.PIE) -> TextProgram:
+    size = huge_page_of_text(live)
+    switch(live, 1)
+    program = start_text(live, Recipe(size, kind=kind))
+    program.touch()
+    expect_merged(live, program, 1)
+    return program
+
+
+def _evict(live: Live, program: TextProgram) -> None:
+    actor = live.actor()
+    descriptor = live.open(actor, program.built.file, os.O_RDONLY)
+    actor.call("fadvise64", descriptor, 0, 0, _POSIX_FADV_DONTNEED)
+    actor.call("close", descriptor)
+
+
+def _expect_huge(live: Live, program: TextProgram, huge: int, clearing: Clearing, *, mapped: bool = True) -> None:
+    program.touch()
+    expected = huge if stays_huge(clearing, mapped=mapped) else 0
+    live.expect(f"FilePmdMapped after {clearing.value}", expected, program.huge())
+
+
+class HugetextClearing(LiveTest):
+    """What stays huge after each way to clear.
+
+    :avocado: enable
+    :avocado: tags=text,hugetext
+    """
+
+    timeout = 900
+
+    def test_clearing(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(CLEARING)

@@ -1,0 +1,217 @@
+"""Program text on any kernel: what is huge of it, who may make it so, and that its code stays right."""
+
+import errno
+import os
+
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.values import read_integer
+from hugepage_qa.live.case import Area, Sizes
+from hugepage_qa.live.debugfs import split_all
+from hugepage_qa.live.host import ObservedTree
+from hugepage_qa.live.hugetext import ENABLED, THRESHOLD, huge_page_of_text, see_khugepaged_at_work
+from hugepage_qa.live.khugepaged import KHUGEPAGED, await_khugepaged, quicken
+from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.text_program.program import TextProgram, start_again, start_text
+from hugepage_qa.live.text_program.recipe import Recipe
+from hugepage_qa.live.transparent import MADV_COLLAPSE, keep_min_free, pmd_size
+from hugepage_qa.model.rules import THP_DOC
+from hugepage_qa.model.text.program import Kind
+from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.version import KernelVersion
+
+EVERY_KERNEL = Area("text/every-kernel")
+
+FILE_THP = "mm/Kconfig READ_ONLY_THP_FOR_FS; mm/huge_memory.c file_thp_enabled()"
+COLLAPSE = "madvise(2) MADV_COLLAPSE; mm/khugepaged.c madvise_collapse()"
+#: the last kernel that was seen with READ_ONLY_THP_FOR_FS; 7.2 has none, there file systems decide
+_OPTION_UNTIL = KernelVersion(6, 19)
+
+
+@EVERY_KERNEL.case(
+    "a kernel has all files of hugetext, with values within their limits, or none",
+    "mm/Kconfig HUGETEXT of ANCK 4.19 and 5.10; mm/huge_memory.c",
+    sizes=Sizes.DEFAULT,
+)
+def files_of_hugetext(live: Live) -> None:
+    enabled, threshold, most = (
+        read_integer(ObservedTree(live.host), path) for path in (ENABLED, THRESHOLD, f"{KHUGEPAGED}/max_nr_hugetext")
+    )
+    if enabled is None:
+        live.expect("hugetext_pad_threshold and max_nr_hugetext", (None, None), (threshold, most))
+        return
+    live.expect("hugetext_enabled is 0..3", True, enabled in range(4))
+    if threshold is not None:
+        live.expect("hugetext_pad_threshold is below a huge page", True, threshold in range(pmd_size(live)))
+
+
+@EVERY_KERNEL.case(
+    "khugepaged makes text huge where THPeligible says so, in whole aligned blocks, and leaves all other as it was",
+    f"{THP_DOC} THPeligible; {FILE_THP}",
+    sizes=Sizes.DEFAULT,
+    since="5.4",
+)
+def text_and_khugepaged(live: Live) -> None:
+    program = _started(live, Kind.PIE)
+    before = program.huge()
+    _expect_whole_pages(live, program, before)
+    eligible = _is_eligible(live, program)
+    if eligible:
+        await_khugepaged(live, lambda: _after_touch(program) == _whole(live, program))
+    else:
+        see_khugepaged_at_work(live)
+    program.touch()
+    live.expect("FilePmdMapped", _whole(live, program) if eligible else before, program.huge())
+
+
+@EVERY_KERNEL.case(
+    "MADV_COLLAPSE makes text huge where THPeligible says so with enabled=always, else it is EINVAL without effect",
+    f"{COLLAPSE}; {FILE_THP}",
+    sizes=Sizes.DEFAULT,
+    since="6.1",
+)
+def collapsed_text(live: Live) -> None:
+    for kind in (Kind.PIE, Kind.FIXED, Kind.LIBRARY):
+        program = _started(live, kind)
+        before = program.huge()
+        if _is_eligible(live, program):
+            _collapse(live, program)
+            program.touch()
+            live.expect("FilePmdMapped", _whole(live, program), program.huge())
+        else:
+            live.expect_errno(errno.EINVAL, _collapse, live, program)
+            live.expect("FilePmdMapped", before, program.huge())
+        program.touch()
+
+
+@EVERY_KERNEL.case(
+    "code stays right while caches are dropped, for the process that runs it and for the next one",
+    "Documentation/admin-guide/sysctl/vm.rst drop_caches",
+    sizes=Sizes.DEFAULT,
+)
+def dropped_caches(live: Live) -> None:
+    program = _started(live, Kind.PIE)
+    for _round in range(3):
+        live.host.write("proc/sys/vm/drop_caches", "3")
+        program.touch()
+    start_again(live, program.built).touch()
+
+
+@EVERY_KERNEL.case(
+    "the program that a process runs cannot be opened for writing, its libraries can, and its code stays right",
+    "execve(2) ETXTBSY; fs/exec.c exe_file_deny_write_access()",
+    sizes=Sizes.DEFAULT,
+)
+def open_for_write(live: Live) -> None:
+    program, library = _started(live, Kind.PIE), _started(live, Kind.LIBRARY)
+    writer = live.actor()
+    live.expect_errno(errno.ETXTBSY, live.open, writer, program.built.file, os.O_RDWR)
+    live.open(writer, library.built.file, os.O_RDWR)
+    library.touch()
+    program.touch()
+
+
+@EVERY_KERNEL.case(
+    "text in a tmpfs is collapsed into huge pages of shared memory, in whole aligned blocks, and runs from them",
+    f"{THP_DOC} Hugepages in tmpfs/shmem; {COLLAPSE}",
+    sizes=Sizes.DEFAULT,
+    since="6.1",
+)
+def text_in_tmpfs(live: Live) -> None:
+    _collapsed_in_tmpfs(live)
+
+
+@EVERY_KERNEL.case(
+    "text that is mapped as huge pages is split by split_huge_pages, and the code stays right",
+    f"{THP_DOC}; mm/huge_memory.c split_huge_pages_all()",
+    sizes=Sizes.DEFAULT,
+    since="6.1",
+)
+def split_text(live: Live) -> None:
+    program = _collapsed_in_tmpfs(live)
+    split_all(live)
+    # each process that has it maps base pages
+    live.expect("ShmemPmdMapped after the split", 0, _shared_huge(program))
+    program.touch()
+
+
+def _collapsed_in_tmpfs(live: Live) -> TextProgram:
+    size = huge_page_of_text(live)
+    _allow(live)
+    point = live.host.mount("huge=always,mode=0700", "tmpfs")
+    live.when_actors_have_ended(live.host.unmount, point)
+    program = start_text(live, Recipe(size, tail=size // 2), point)
+    program.touch()
+    _collapse(live, program)
+    program.touch()
+    live.expect("ShmemPmdMapped", _whole(live, program), _shared_huge(program))
+    live.expect("FilePmdMapped", 0, program.huge())
+    return program
+
+
+def _shared_huge(program: TextProgram) -> int:
+    return sum(mapping.shmem_pmd_mapped for mapping in program.mappings())
+
+
+def _allow(live: Live) -> None:
+    """Let khugepaged merge all it may: always, and nothing by hugetext."""
+    keep_min_free(live)
+    if live.host.read(ENABLED) is not None:
+        live.set_knob(ENABLED, "0")
+    live.set_knob(f"{DIRECTORY}/enabled", "always")
+    quicken(live)
+
+
+def _started(live: Live, kind: Kind) -> TextProgram:
+    size = huge_page_of_text(live)
+    _allow(live)
+    program = start_text(live, Recipe(size, tail=size // 2, kind=kind))
+    program.touch()
+    return program
+
+
+def _is_eligible(live: Live, program: TextProgram) -> bool:
+    """Return what smaps says, which has to be what the kernel was built for, where that decides."""
+    eligible = program.mappings()[0].thp_eligible
+    if eligible is None:
+        raise CannotRun("smaps of this kernel has no THPeligible")
+    built_in = live.host.kernel_option("READ_ONLY_THP_FOR_FS")
+    if built_in is not None and live.kernel_version < _OPTION_UNTIL:
+        live.expect("THPeligible of text", built_in, eligible)
+    return eligible
+
+
+def _collapse(live: Live, program: TextProgram) -> None:
+    """Collapse the whole huge pages of the text. Raises OSError."""
+    size = pmd_size(live)
+    mapping = program.mapped()[0]
+    start = -(-mapping.start // size) * size
+    program.actor.call("madvise", start, mapping.end // size * size - start, MADV_COLLAPSE)
+
+
+def _whole(live: Live, program: TextProgram) -> int:
+    return sum(one.huge_bytes(program.built.elf.size, pmd_size(live)) for one in program.mapped())
+
+
+def _after_touch(program: TextProgram) -> int:
+    program.touch()
+    return program.huge()
+
+
+def _expect_whole_pages(live: Live, program: TextProgram, huge: int) -> None:
+    """Large folios of a file system are mapped as a whole, too, but never more than whole aligned blocks."""
+    live.expect("FilePmdMapped is whole huge pages", 0, huge % pmd_size(live))
+    live.expect("FilePmdMapped lies within the whole blocks", True, huge <= _whole(live, program))
+
+
+class TextOfPrograms(LiveTest):
+    """Program text on any kernel.
+
+    :avocado: enable
+    :avocado: tags=text,thp
+    """
+
+    timeout = 900
+
+    def test_every_kernel(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(EVERY_KERNEL)

@@ -1,0 +1,132 @@
+"""Which text is padded to whole huge pages when a program starts."""
+
+from hugepage_qa.live.case import Area, Sizes
+from hugepage_qa.live.hugetext import THRESHOLD, expect_merged, huge_page_of_text, require_padding, switch
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.text_program.program import TextProgram, start_again, start_text
+from hugepage_qa.live.text_program.recipe import Recipe
+from hugepage_qa.live.text_program.source import STEP
+from hugepage_qa.model.text.mapping import map_text
+from hugepage_qa.model.text.padding import Unpadded, why_unpadded
+from hugepage_qa.model.text.program import Kind
+from hugepage_qa.plugins.live_test import LiveTest
+
+PADDING = Area("text/padding")
+
+DOC = "Alibaba Cloud Linux, Padding; fs/binfmt_elf.c elf_map_pad(), load_elf_binary() of ANCK 5.10"
+#: advised in the published document
+_ADVISED = 4096
+
+
+@PADDING.case(
+    "text is padded when its tail is at least the threshold: equal pads, one byte more does not, 0 is off",
+    DOC,
+    sizes=Sizes.DEFAULT,
+)
+def thresholds_around_the_tail(live: Live) -> None:
+    size = _huge_page(live)
+    tail = size - size // 8 - STEP
+    recipe = Recipe(size, tail=tail)
+    for threshold in (1, _ADVISED, tail - 1, tail):
+        _expect_padding(live, recipe, threshold, None)
+    for threshold in (tail + 1, size - 1):
+        _expect_padding(live, recipe, threshold, Unpadded.BELOW_THRESHOLD)
+    _expect_padding(live, recipe, 0, Unpadded.SWITCHED_OFF)
+
+
+@PADDING.case("text that ends with a whole huge page is not padded", DOC, sizes=Sizes.DEFAULT)
+def no_tail(live: Live) -> None:
+    _expect_padding(live, Recipe(_huge_page(live)), _ADVISED, Unpadded.NO_TAIL)
+
+
+@PADDING.case("mode 3 pads as mode 1 does", DOC, sizes=Sizes.DEFAULT)
+def mode_3(live: Live) -> None:
+    size = _huge_page(live)
+    _expect_padding(live, Recipe(size, tail=size // 2), _ADVISED, None, mode=3)
+
+
+@PADDING.case("mode 2 alone pads nothing", DOC, sizes=Sizes.DEFAULT)
+def mode_2(live: Live) -> None:
+    size = _huge_page(live)
+    _expect_padding(live, Recipe(size, tail=size // 2), _ADVISED, Unpadded.SWITCHED_OFF, mode=2)
+
+
+@PADDING.case(
+    "text is padded only if its own segment and the next one are linked for huge pages", DOC, sizes=Sizes.DEFAULT
+)
+def alignments(live: Live) -> None:
+    size = _huge_page(live)
+    tail = size // 2
+    _expect_padding(live, Recipe(size, tail=tail, text_alignment=STEP), _ADVISED, Unpadded.ALIGNMENT)
+    _expect_padding(live, Recipe(size, tail=tail, next_alignment=STEP), _ADVISED, Unpadded.NEXT_ALIGNMENT)
+    _expect_padding(live, Recipe(size, tail=tail, alignment=STEP), _ADVISED, Unpadded.ALIGNMENT)
+
+
+@PADDING.case("text is padded only as far as its file goes, and no byte beyond its end", DOC, sizes=Sizes.DEFAULT)
+def end_of_file(live: Live) -> None:
+    size = _huge_page(live)
+    short = Recipe(size, tail=size // 2, short=True)
+    _expect_padding(live, short, _ADVISED, Unpadded.END_OF_FILE)
+    _expect_padding(live, Recipe(size, tail=size // 2, short=True, appended=size), _ADVISED, None)
+
+
+@PADDING.case("a program at fixed addresses is padded as a PIE is", DOC, sizes=Sizes.DEFAULT)
+def fixed_addresses(live: Live) -> None:
+    size = _huge_page(live)
+    _expect_padding(live, Recipe(size, tail=size // 2, kind=Kind.FIXED), _ADVISED, None)
+
+
+@PADDING.case("libraries and static PIE are never padded", DOC, sizes=Sizes.DEFAULT)
+def never_padded(live: Live) -> None:
+    size = _huge_page(live)
+    for kind in (Kind.LIBRARY, Kind.STATIC_PIE):
+        recipe = Recipe(size, tail=size // 2, kind=kind)
+        _expect_padding(live, recipe, _ADVISED, Unpadded.NOT_A_MAIN_PROGRAM)
+
+
+@PADDING.case("a threshold that is written later changes no process that runs", DOC, sizes=Sizes.DEFAULT)
+def processes_that_run(live: Live) -> None:
+    size = _huge_page(live)
+    switch(live, 1)
+    program = start_text(live, Recipe(size, tail=size // 2))
+    before = program.mapped()
+    live.host.write(THRESHOLD, str(_ADVISED))
+    live.expect("text mappings after the write", before, program.mapped())
+    later = start_again(live, program.built)
+    live.expect("what a program started later has more", size // 2, _length(later) - _length(program))
+
+
+def _huge_page(live: Live) -> int:
+    require_padding(live)
+    return huge_page_of_text(live)
+
+
+def _expect_padding(live: Live, recipe: Recipe, threshold: int, reason: Unpadded | None, *, mode: int = 1) -> None:
+    """Expect the text to be mapped, and to merge, as the model says, which must give ``reason`` for it."""
+    switch(live, mode, threshold=threshold)
+    program = start_text(live, recipe)
+    elf, bias = program.built.elf, program.bias
+    rules = {"mode": mode, "threshold": threshold, "pmd": recipe.pmd, "base_page": STEP, "bias": bias}
+    live.expect("reason not to pad", reason, why_unpadded(elf, elf.text, **rules))
+    length = sum(mapping.length for mapping in map_text(elf, **rules))
+    live.expect(f"bytes of text mapped with threshold {threshold}", length, _length(program))
+    program.touch()
+    expect_merged(live, program, mode)
+
+
+def _length(program: TextProgram) -> int:
+    return sum(mapping.length for mapping in program.mapped())
+
+
+class HugetextPadding(LiveTest):
+    """Which text is padded.
+
+    :avocado: enable
+    :avocado: tags=text,hugetext
+    """
+
+    timeout = 900
+
+    def test_padding(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(PADDING)

@@ -1,0 +1,110 @@
+"""What hugetext_enabled and hugetext_pad_threshold take, and what they refuse."""
+
+import errno
+
+from hugepage_qa.kernel.values import read_integer
+from hugepage_qa.live.case import Area, Sizes
+from hugepage_qa.live.host import ObservedTree
+from hugepage_qa.live.hugetext import ENABLED, THRESHOLD, generation, require_hugetext, require_padding
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.transparent import keep_min_free, pmd_size
+from hugepage_qa.model.text.writes import Generation, accept_enabled, accept_threshold
+from hugepage_qa.plugins.live_test import LiveTest
+
+VALUES = Area("text/values")
+
+ENABLED_DOC = "Alibaba Cloud Linux, Huge Pages: enable; mm/huge_memory.c hugetext_enabled_store() of ANCK 5.10"
+THRESHOLD_DOC = "Alibaba Cloud Linux, Padding; mm/huge_memory.c hugetext_pad_threshold_store() of ANCK 5.10"
+
+_WRITES = ("0", "1", "2", "3", "1\n", "0x3", "0x0", "03", "01", "+2", "+1")
+_NEVER = ("4", "-1", "\n", "1 ", " 1", "1x", "010", "always", "18446744073709551617", "99999999999999999999999")
+
+
+@VALUES.case(
+    "hugetext_enabled takes 0..3 (0 and 1 where it is a switch) in the forms that its number parser takes",
+    ENABLED_DOC,
+    sizes=Sizes.DEFAULT,
+)
+def values_that_are_taken(live: Live) -> None:
+    form = _switch_form(live)
+    for text in _WRITES:
+        value = accept_enabled(text, form)
+        if value is None:
+            live.expect_errno(errno.EINVAL, live.host.write, ENABLED, text)
+            continue
+        live.host.write(ENABLED, "0" if value else "1")
+        live.host.write(ENABLED, text)
+        live.expect(f"hugetext_enabled after {text!r}", f"{value}\n", live.host.observe(ENABLED))
+
+
+@VALUES.case(
+    "hugetext_enabled refuses everything else with EINVAL, keeps its value and clamps nothing",
+    ENABLED_DOC,
+    sizes=Sizes.DEFAULT,
+)
+def values_that_are_refused(live: Live) -> None:
+    form = _switch_form(live)
+    highest = 1 if form is Generation.SWITCH else 3
+    for text in _NEVER:
+        live.host.write(ENABLED, str(highest))
+        # an overflow is ERANGE where it is a switch
+        overflow = form is Generation.SWITCH and text.startswith(("18", "99"))
+        live.expect_errno(errno.ERANGE if overflow else errno.EINVAL, live.host.write, ENABLED, text)
+        live.expect(f"hugetext_enabled after {text!r}", highest, read_integer(ObservedTree(live.host), ENABLED))
+
+
+@VALUES.case(
+    "hugetext_pad_threshold takes decimal bytes below a huge page, in any mode, and keeps them",
+    THRESHOLD_DOC,
+    sizes=Sizes.DEFAULT,
+)
+def thresholds_that_are_taken(live: Live) -> None:
+    size = _threshold_size(live)
+    for mode in ("0", "3"):
+        live.host.write(ENABLED, mode)
+        for text in ("0", "1", "4096", str(size - 1), "010", "+7", "4097\n"):
+            live.host.write(THRESHOLD, text)
+            value = accept_threshold(text, size)
+            live.expect(f"threshold after {text!r}", f"{value}\n", live.host.observe(THRESHOLD))
+    live.host.write(ENABLED, "0")
+    live.expect("threshold after hugetext was switched off", "4097\n", live.host.observe(THRESHOLD))
+
+
+@VALUES.case(
+    "hugetext_pad_threshold refuses everything else with EINVAL and keeps its value", THRESHOLD_DOC, sizes=Sizes.DEFAULT
+)
+def thresholds_that_are_refused(live: Live) -> None:
+    size = _threshold_size(live)
+    live.host.write(THRESHOLD, "4096")
+    for text in (str(size), "-1", "0x1000", "4k", "\n", "4096 ", " 4096", "99999999999999999999999"):
+        live.expect_errno(errno.EINVAL, live.host.write, THRESHOLD, text)
+        live.expect(f"threshold after {text!r}", 4096, read_integer(ObservedTree(live.host), THRESHOLD))
+
+
+def _switch_form(live: Live) -> Generation:
+    """Have both the mode and vm.min_free_kbytes put back after the case, and tell what the mode can be."""
+    require_hugetext(live)
+    keep_min_free(live)
+    live.set_knob(ENABLED, "0")
+    return generation(live)
+
+
+def _threshold_size(live: Live) -> int:
+    require_padding(live)
+    _switch_form(live)
+    live.set_knob(THRESHOLD, "0")
+    return pmd_size(live)
+
+
+class HugetextValues(LiveTest):
+    """What the files of hugetext take.
+
+    :avocado: enable
+    :avocado: tags=text,hugetext
+    """
+
+    timeout = 600
+
+    def test_values(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(VALUES)

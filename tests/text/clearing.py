@@ -98,7 +98,8 @@ def opened_for_writing(live: Live) -> None:
     _expect_huge(live, program, huge, Clearing.OPEN_FOR_WRITE)
 
 
-def _merged(live: Live, kind: Kind = Kind.PIE) -> TextProgram:
+def _merged(live: Live, kind: Kind = Kind.FIXED) -> TextProgram:
+    # at addresses that do not depend on the mode: what is started later fits the same huge pages
     size = huge_page_of_text(live)
     switch(live, 1)
     program = start_text(live, Recipe(size, kind=kind))

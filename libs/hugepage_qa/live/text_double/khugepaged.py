@@ -1,0 +1,84 @@
+"""What a double merges, and when: khugepaged looks at the processes on its list."""
+
+from typing import TYPE_CHECKING
+
+from hugepage_qa.live.text_double.behaviour import Wrong
+from hugepage_qa.live.text_double.processes import Area, Process, Text
+
+if TYPE_CHECKING:
+    from hugepage_qa.live.text_double.machine import TextDouble
+
+MADV_HUGEPAGE = 14
+_WRITE, _EXECUTE = 2, 4
+
+
+def scan(double: "TextDouble") -> bool:
+    """Merge what qualifies; return whether khugepaged runs at all."""
+    mode, thp = double.files.mode, double.files.thp
+    if not mode and thp == "never":
+        return False
+    for process in double.processes.values():
+        if process.is_listed and process.text and _qualifies(double, process, process.text):
+            _merge(double, process.text)
+        for area in process.areas:
+            area.is_huge = area.is_huge or _merges_later(double, area)
+    return True
+
+
+def faults_in(double: "TextDouble", process: Process) -> None:
+    """Map the text of a process and put the process on the list, where its page table was empty."""
+    text = process.text
+    if text is None or text.is_populated:
+        return
+    text.is_populated = True
+    if text.file.is_huge and text.whole():
+        text.huge = text.end - text.start if Wrong.MERGES_TAIL in double.wrong else text.whole()
+    elif _merges_text(double):
+        process.is_listed = True
+
+
+def is_huge_at_fault(double: "TextDouble", area: Area) -> bool:
+    """Tell whether the first access to anonymous code gets a huge page."""
+    if area.prot & (_WRITE | _EXECUTE) != _WRITE | _EXECUTE or Wrong.NO_CODE in double.wrong:
+        return False
+    if Wrong.NEEDS_THP in double.wrong and double.files.thp == "never":
+        return False
+    mode = double.files.mode
+    return bool(mode & 2) or (mode == 1 and Wrong.CODE_IN_MODE_1 in double.wrong)
+
+
+def _merges_text(double: "TextDouble") -> bool:
+    mode, wrong = double.files.mode, double.wrong
+    if Wrong.NEVER_MERGES in wrong or (Wrong.NEEDS_THP in wrong and double.files.thp == "never"):
+        return False
+    is_wrong = (not mode and Wrong.MERGES_IN_MODE_0 in wrong) or (mode & 2 and Wrong.MERGES_IN_MODE_2 in wrong)
+    return bool(mode & 1 or is_wrong)
+
+
+def _qualifies(double: "TextDouble", process: Process, text: Text) -> bool:
+    return (
+        _merges_text(double)
+        and text.whole() > 0
+        and (not text.is_advised_against or Wrong.IGNORES_ADVICE in double.wrong)
+        and (not process.is_disabled or Wrong.IGNORES_PRCTL in double.wrong)
+        and (not text.file.writers or Wrong.MERGES_WRITERS in double.wrong)
+    )
+
+
+def _merge(double: "TextDouble", merged: Text) -> None:
+    file = merged.file
+    if file.is_huge:
+        return
+    file.is_huge = True
+    file.is_damaged = Wrong.DAMAGES_CODE in double.wrong
+    for process in double.processes.values():
+        if process.text and process.text.file is file:
+            process.text.is_populated = False
+
+
+def _merges_later(double: "TextDouble", area: Area) -> bool:
+    if not area.is_filled:
+        return False
+    if area.was_data and area.prot & _EXECUTE:
+        return Wrong.MERGES_DATA in double.wrong and bool(double.files.mode & 2)
+    return area.advice == MADV_HUGEPAGE and double.files.thp != "never"

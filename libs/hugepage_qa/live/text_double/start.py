@@ -1,0 +1,57 @@
+"""How a double maps the text of a program that is started."""
+
+from hugepage_qa.live.text_double.behaviour import Wrong
+from hugepage_qa.live.text_double.files import PMD
+from hugepage_qa.live.text_double.processes import Text, TextFile
+from hugepage_qa.model.text.program import Kind
+
+_PAGE = 4096
+_BASE = {Kind.FIXED: 0, Kind.PIE: 0x555555400000, Kind.STATIC_PIE: 0x7F0000400000, Kind.LIBRARY: 0x7F5555400000}
+_UNPLACED = 3 * _PAGE
+
+
+def map_file(file: TextFile, mode: int, threshold: int, wrong: frozenset[Wrong]) -> Text:
+    """Return how the text of a new process is mapped."""
+    elf = file.elf
+    segment = elf.segments[elf.text]
+    bias = _BASE[elf.kind] + (0 if _is_placed(file, mode, wrong) else _UNPLACED)
+    start = (segment.address + bias) // _PAGE * _PAGE
+    end = -(-(segment.address + bias + segment.size) // _PAGE) * _PAGE
+    offset = segment.offset // _PAGE * _PAGE
+    if _pads(file, mode, threshold, end % PMD, wrong):
+        end = end // PMD * PMD + PMD
+    return Text(file, start, end, offset)
+
+
+def _is_placed(file: TextFile, mode: int, wrong: frozenset[Wrong]) -> bool:
+    match file.elf.kind:
+        case Kind.FIXED:
+            return True
+        case Kind.PIE:
+            return mode & 1 == 1 and Wrong.MISPLACES_PIE not in wrong
+        case Kind.LIBRARY:
+            return mode & 1 == 1 and file.elf.runnable and Wrong.MISPLACES_LIBRARY not in wrong
+        case Kind.STATIC_PIE:
+            return False
+
+
+def _pads(file: TextFile, mode: int, threshold: int, tail: int, wrong: frozenset[Wrong]) -> bool:
+    elf = file.elf
+    segment, following = elf.segments[elf.text], elf.segments[elf.text + 1 :]
+    last = -(-(segment.offset + segment.size) // _PAGE) * _PAGE
+    block_end = -(-last // PMD) * PMD
+    allowed = {Kind.FIXED, Kind.PIE}
+    allowed |= {Kind.LIBRARY} if Wrong.PADS_LIBRARIES in wrong else set()
+    allowed |= {Kind.STATIC_PIE} if Wrong.PADS_STATIC in wrong else set()
+    return (
+        Wrong.NEVER_PADS not in wrong
+        and elf.kind in allowed
+        and (mode & 1 == 1 or Wrong.PADS_IN_MODE_2 in wrong)
+        and (threshold > 0 or Wrong.PADS_WHEN_OFF in wrong)
+        and (segment.alignment >= PMD or Wrong.PADS_UNALIGNED in wrong)
+        and (not following or following[0].alignment >= PMD or Wrong.PADS_BEFORE_UNALIGNED in wrong)
+        and (tail > 0 or Wrong.PADS_WHOLE_PAGES in wrong)
+        and (tail >= threshold or tail == 0)
+        and (tail != threshold or Wrong.PADS_ABOVE_ONLY not in wrong)
+        and (block_end <= elf.size or Wrong.PADS_BEYOND_FILE in wrong)
+    )

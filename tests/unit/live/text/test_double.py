@@ -1,0 +1,50 @@
+"""The cases of hugetext pass on a right double, and for each rule that a double breaks one of them fails."""
+
+from functools import cache
+
+import pytest
+from tests.unit.live.areas import read_areas
+from tests.unit.live.text.linked import link
+
+from hugepage_qa.live.case import Area
+from hugepage_qa.live.host import Host
+from hugepage_qa.live.judge import LiveJudgement, run_area
+from hugepage_qa.live.text_double.behaviour import Wrong
+from hugepage_qa.live.text_double.machine import TextDouble
+from hugepage_qa.verdict import Verdict
+
+NAMES = {"text/values", "text/merging", "text/clearing", "text/padding"}
+
+
+@cache
+def areas() -> tuple[Area, ...]:
+    return tuple(area for area in read_areas() if area.name in NAMES)
+
+
+def judge(wrong: frozenset[Wrong] = frozenset(), *, is_switch: bool = False) -> list[LiveJudgement]:
+    judgements: list[LiveJudgement] = []
+    for area in areas():
+        run_area(area, Host(TextDouble(link, wrong, is_switch=is_switch)), judgements.append)
+    return judgements
+
+
+def test_all_areas_are_there() -> None:
+    assert {area.name for area in areas()} == NAMES
+
+
+def test_a_right_kernel_passes_every_case() -> None:
+    assert [f"{one.name}: {one.reason}" for one in judge() if one.verdict is not Verdict.PASS] == []
+
+
+def test_a_kernel_with_a_switch_passes_what_it_has() -> None:
+    judgements = judge(is_switch=True)
+    assert {one.verdict for one in judgements} == {Verdict.PASS, Verdict.SKIP}, judgements
+    skipped = {one.name.split("/")[2] for one in judgements if one.verdict is Verdict.SKIP}
+    assert skipped == {"values", "merging", "padding"}
+
+
+@pytest.mark.parametrize("wrong", Wrong, ids=lambda wrong: wrong.name.lower().replace("_", "-"))
+def test_a_kernel_that_breaks_a_rule_fails(wrong: Wrong) -> None:
+    verdicts = {one.verdict for one in judge(frozenset({wrong}))}
+    assert Verdict.FAIL in verdicts, wrong.value
+    assert Verdict.ERROR not in verdicts

@@ -17,6 +17,7 @@ help:
 	@echo "make qa     boot huge page parameters on throwaway machines and judge them (PLAN=smoke)"
 	@echo "            PLAN=smoke|boot  ARCH=\"aarch64 ppc64le s390x\"  KERNEL=path  APPEND=\"words\"  TMT_ARGS=\"-vvv\""
 	@echo "            PLAN=functional  every rule of the pools on this machine (root), which is put back"
+	@echo "            PLAN=thp|text    transparent huge pages, and those of program text, on this machine"
 	@echo "            PLAN=functional PROVISION=lab  the same and reboots on a system machine in QEMU"
 	@echo "            PLAN=guest  guests of QEMU and libvirt on huge pages of this machine (root)"
 	@echo "            PLAN=vt     the same guests as tests of avocado-vt, which is installed apart from all else (root)"

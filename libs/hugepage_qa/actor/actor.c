@@ -11,6 +11,7 @@
  *   text                             the address of the code that was linked to it for tests, 0 without
  *   run ADDRESS COUNT STEP           call COUNT functions, STEP bytes apart, and count those that do not return their number
  *   discard ADDRESS LENGTH STEP BYTES  give BYTES back at each multiple of STEP
+ *   exec                             the program begins anew, in the same process
  *   fork                             the answer carries the socket of the child
  * Answer: "ok VALUE BUFFER..." with the buffers as the system call left them, "errno NUMBER",
  * "signal NUMBER CODE ADDRESS" or "malformed".
@@ -302,6 +303,16 @@ static void answer_fork(void)
 	close(ends[0]);
 }
 
+/* The new program answers; this one only if it could not be started. */
+static void answer_exec(void)
+{
+	char parent[16];
+
+	snprintf(parent, sizeof(parent), "%d", (int)getppid());
+	execl("/proc/self/exe", "actor", parent, "again", NULL);
+	answer_error(errno);
+}
+
 static void serve(ssize_t length)
 {
 	char *rest, *verb, *name = NULL;
@@ -317,6 +328,8 @@ static void serve(ssize_t length)
 		answer_call(name);
 	} else if (!strcmp(verb, "fork")) {
 		answer_fork();
+	} else if (!strcmp(verb, "exec")) {
+		answer_exec();
 	} else if (!(strcmp(verb, "discard") ? access_memory(verb) : answer_discard())) {
 		strcpy(answer, "malformed");
 		send_answer(-1);
@@ -330,11 +343,13 @@ int main(int count, char **words)
 
 	/* whoever started us may be gone already: then our parent is another */
 	prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
-	if (count != 2 || getppid() != atoi(words[1]))
+	if (count < 2 || getppid() != atoi(words[1]))
 		return 1;
 	signal(SIGCHLD, SIG_IGN); /* nobody waits for a forked actor */
 	sigaction(SIGBUS, &action, NULL);
 	sigaction(SIGSEGV, &action, NULL);
+	if (count > 2)
+		answer_value(0);
 	while ((length = recv(channel, request, PACKET, 0)) > 0)
 		serve(length);
 	return 0;

@@ -95,7 +95,7 @@ def _verdict(case: Case, live: Live, host: Host, stack: ExitStack) -> tuple[Verd
     except (Diverged, InputError, ValueError) as error:
         return Verdict.ERROR, f"{type(error).__name__}: {error}"
     if not live.differences:
-        return Verdict.PASS, ""
+        return Verdict.PASS, "; ".join(live.notes)
     if issue := _bug_behind(case, live):
         return Verdict.KNOWN, f"{KnownBug(issue)}: {', '.join(difference.subject for difference in live.differences)}"
     return Verdict.FAIL, "; ".join(str(difference) for difference in live.differences)

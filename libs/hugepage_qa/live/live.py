@@ -77,6 +77,8 @@ class Live:
         self._rule = rule
         self._stack = stack
         self.differences: list[Difference] = []
+        #: facts on which the verdict depends, told with a pass
+        self.notes: list[str] = []
         #: the version of the running kernel
         self.kernel_version = KernelVersion.parse(host.read("proc/sys/kernel/osrelease") or "")
         self._largest_block = _largest_block(host)
@@ -104,6 +106,11 @@ class Live:
     def memory_total(self) -> int:
         """The memory of the machine in bytes."""
         return self._before.meminfo.get("MemTotal", 0)
+
+    @property
+    def base_page(self) -> int:
+        """The size of a base page in bytes."""
+        return mmap.PAGESIZE
 
     @property
     def nodes(self) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from hugepage_qa.report import settings
 #: plan -> the architectures that its throwaway machines cover
 PLANS = {"smoke": ("x86_64",), "boot": tuple(BOARDS)}
 #: plans whose tests change the machine that they run on, and put it back
-MACHINE_PLANS = ("functional", "guest", "vt")
+MACHINE_PLANS = ("functional", "guest", "thp", "text", "vt")
 #: where the tests run: on this machine, or on a whole system that is started for them
 LOCAL, LAB = "local", "lab"
 #: what the tests of these plans read

@@ -35,6 +35,11 @@ def test_plans() -> None:
     assert {f"/plans/{name}" for name in (*PLANS, *MACHINE_PLANS)} <= set(tmt("plans", "ls").split())
 
 
+def test_text_is_judged_where_there_is_no_hugetext() -> None:
+    enabled = tmt("--context", "hugetext=no", "tests", "ls", "--enabled", "^/tests/text/").split()
+    assert enabled == ["/tests/text/every-kernel"]
+
+
 @pytest.mark.parametrize("name", BOARDS)
 def test_a_test_knows_its_architecture_and_needs_its_emulator(name: str) -> None:
     for test in yaml.safe_load(tmt("tests", "export", "--how", "yaml", f"^/tests/boot/.*/{name}$")):

@@ -166,6 +166,6 @@ def _falsify_answer(event: Event) -> Event | None:
         return None
     if kind in ("errno", "signal"):
         return event | {"result": ["ok 0", child]}
-    if verb in ("load", "check"):
+    if verb in ("load", "check", "run"):
         return event | {"result": [f"ok {int(values[0]) + 1}", child]}
     return None

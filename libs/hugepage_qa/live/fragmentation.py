@@ -1,0 +1,58 @@
+"""How fragmented memory is, and judgements that depend on it: repeated, and told together with it."""
+
+import mmap
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.memory import Memory
+
+#: how often an outcome that depends on fragmentation is tried
+SAMPLES = 3
+#: free blocks beyond those wanted: others allocate at the same time
+_MARGIN = 8
+_FIRST_ORDER = 4
+
+
+@dataclass(frozen=True)
+class Fragmentation:
+    """Free memory by /proc/buddyinfo: ``blocks`` of at least the size, and the share that is in smaller ones."""
+
+    blocks: int
+    unusable: float
+
+    def __str__(self) -> str:
+        return f"{self.blocks} free blocks, {self.unusable:.2f} of the free memory unusable"
+
+
+def fragmentation(live: Live, size: int) -> Fragmentation:
+    """Return how fragmented memory is for blocks of ``size`` bytes: as unusable_index of extfrag has it."""
+    order = (size // mmap.PAGESIZE).bit_length() - 1
+    free = usable = 0
+    for line in (live.host.read("proc/buddyinfo") or "").splitlines():
+        for column, count in enumerate(line.split()[_FIRST_ORDER:]):
+            free += int(count) << column
+            usable += int(count) << column if column >= order else 0
+    return Fragmentation(usable >> order, 1 - usable / free if free else 1.0)
+
+
+def expect_at_fault(live: Live, subject: str, huge: bool, prepare: Callable[[], Memory]) -> None:
+    """Expect the memory that ``prepare`` maps to get PMD-sized pages when it is written, or none of them.
+
+    Tried several times. A huge page is owed where there are free blocks: an attempt without them says nothing.
+    Raises CannotRun where no attempt says anything.
+    """
+    counted = 0
+    for _sample in range(SAMPLES):
+        memory = prepare()
+        now = fragmentation(live, memory.size)
+        memory.fill()
+        if not huge or now.blocks >= memory.pages + _MARGIN:
+            counted += 1
+            expected = memory.length if huge else 0
+            live.expect(f"AnonHugePages, {subject} ({now})", expected, memory.smaps().anon_huge_pages)
+        memory.expect_filled()
+        memory.unmap()
+        live.notes = [str(now)]
+    if not counted:
+        raise CannotRun(f"memory is too fragmented: {live.notes[0]}")

@@ -1,0 +1,142 @@
+"""MADV_COLLAPSE: huge pages at once and whatever the policies are, unless a process or its memory is exempt."""
+
+import errno
+import mmap
+from functools import partial
+
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.live.case import Area, Sizes
+from hugepage_qa.live.khugepaged import KHUGEPAGED
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.memory import Memory
+from hugepage_qa.live.thp_policy import advised, set_policy
+from hugepage_qa.live.transparent import MADV_COLLAPSE, MADV_NOHUGEPAGE, map_aligned, pmd_size
+from hugepage_qa.plugins.live_test import LiveTest
+
+COLLAPSE = Area("thp/collapse")
+
+DOC = "madvise(2) MADV_COLLAPSE; mm/khugepaged.c madvise_collapse()"
+SINCE = "6.1"
+_PROT_NONE = 0
+_PR_SET_THP_DISABLE = 41
+
+
+@COLLAPSE.case(
+    "MADV_COLLAPSE makes base pages huge with every policy, never included, and they hold what they held",
+    DOC,
+    sizes=Sizes.DEFAULT,
+    since=SINCE,
+)
+def whatever_the_policy(live: Live) -> None:
+    for policy in ("never", "madvise", "always"):
+        memory = _base_pages(live)
+        set_policy(live, policy)
+        memory.advise(MADV_COLLAPSE)
+        live.expect(f"AnonHugePages with enabled={policy}", memory.length, memory.smaps().anon_huge_pages)
+        memory.expect_filled()
+
+
+@COLLAPSE.case(
+    "MADV_COLLAPSE of memory that is huge already changes nothing and is no error",
+    DOC,
+    sizes=Sizes.DEFAULT,
+    since=SINCE,
+)
+def twice(live: Live) -> None:
+    memory = _base_pages(live)
+    for _time in range(2):
+        memory.advise(MADV_COLLAPSE)
+        live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_filled()
+
+
+@COLLAPSE.case(
+    "MADV_COLLAPSE keeps to no limit of khugepaged: one page that is present is enough, the others become zero",
+    DOC,
+    sizes=Sizes.DEFAULT,
+    since=SINCE,
+)
+def one_page_is_enough(live: Live) -> None:
+    set_policy(live, "never")
+    live.set_knob(f"{KHUGEPAGED}/max_ptes_none", "0")
+    memory = map_aligned(live, 1, pmd_size(live))
+    memory.touch(0, 5)
+    memory.advise(MADV_COLLAPSE)
+    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    live.expect("the word that was written", 5, memory.read(0))
+    zeroes = memory.actor.check(memory.address + memory.length // 2, memory.length // 2, memory.length, 0)
+    live.expect("words of absent pages that are not zero", 0, zeroes)
+
+
+@COLLAPSE.case(
+    "MADV_COLLAPSE refuses memory with MADV_NOHUGEPAGE, and processes with PR_SET_THP_DISABLE, with EINVAL",
+    DOC,
+    sizes=Sizes.DEFAULT,
+    since=SINCE,
+)
+def exempt_memory(live: Live) -> None:
+    memory = _base_pages(live)
+    memory.advise(MADV_NOHUGEPAGE)
+    live.expect_errno(errno.EINVAL, memory.advise, MADV_COLLAPSE)
+    other = _base_pages(live)
+    other.actor.call("prctl", _PR_SET_THP_DISABLE, 1, 0, 0, 0)
+    live.expect_errno(errno.EINVAL, other.advise, MADV_COLLAPSE)
+    for each in (memory, other):
+        live.expect("AnonHugePages", 0, each.smaps().anon_huge_pages)
+        each.expect_filled()
+
+
+@COLLAPSE.case(
+    "MADV_COLLAPSE of shared memory makes it huge with shmem_enabled=never, for every process that maps it",
+    DOC,
+    sizes=Sizes.DEFAULT,
+    since=SINCE,
+)
+def shared_memory(live: Live) -> None:
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")
+    ours = map_aligned(live, 1, pmd_size(live), shared=True)
+    ours.fill()
+    theirs = ours.seen_by(ours.actor.fork())
+    theirs.expect_filled()
+    ours.advise(MADV_COLLAPSE)
+    for memory, name in ((ours, "collapsed"), (theirs, "other")):
+        memory.expect_filled()
+        live.expect(f"ShmemPmdMapped of the {name} process", memory.length, memory.smaps().shmem_pmd_mapped)
+
+
+@COLLAPSE.case(
+    "a range without a whole huge page is no error, and one that is not mapped is ENOMEM",
+    DOC,
+    sizes=Sizes.DEFAULT,
+    since=SINCE,
+)
+def odd_ranges(live: Live) -> None:
+    memory = _base_pages(live)
+    actor, size = memory.actor, memory.size
+    actor.call("madvise", memory.address, size // 2, MADV_COLLAPSE)
+    live.expect("AnonHugePages of half a page", 0, memory.smaps().anon_huge_pages)
+    room = actor.mmap(2 * size, _PROT_NONE, mmap.MAP_ANONYMOUS | mmap.MAP_PRIVATE)
+    actor.call("munmap", room, 2 * size)
+    live.expect_errno(errno.ENOMEM, partial(actor.call, "madvise", -(-room // size) * size, size, MADV_COLLAPSE))
+    memory.expect_filled()
+
+
+def _base_pages(live: Live) -> Memory:
+    set_policy(live, "never")
+    memory = advised(live, 1, None)
+    memory.fill()
+    return memory
+
+
+class ThpCollapse(LiveTest):
+    """MADV_COLLAPSE.
+
+    :avocado: enable
+    :avocado: tags=thp
+    """
+
+    timeout = 600
+
+    def test_collapse(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(COLLAPSE)

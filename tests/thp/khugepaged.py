@@ -1,0 +1,193 @@
+"""What khugepaged makes huge, and the limits that it keeps to."""
+
+import errno
+
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.values import read_integer
+from hugepage_qa.live.case import Area, Sizes
+from hugepage_qa.live.fragmentation import fragmentation
+from hugepage_qa.live.host import ObservedTree
+from hugepage_qa.live.khugepaged import KHUGEPAGED, await_khugepaged, await_scans, full_scans, quicken
+from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.memory import Memory
+from hugepage_qa.live.thp_policy import base_pages, set_policy
+from hugepage_qa.live.transparent import MADV_HUGEPAGE, MADV_NOHUGEPAGE, map_aligned, pmd_size
+from hugepage_qa.model.rules import THP_DOC
+from hugepage_qa.plugins.live_test import LiveTest
+
+KHUGEPAGED_AREA = Area("thp/khugepaged")
+
+DOC = f"{THP_DOC} Khugepaged controls"
+_STEP = 4096
+
+
+@KHUGEPAGED_AREA.case(
+    "khugepaged makes huge pages of advised base pages, keeps what they hold, and counts them",
+    DOC,
+    sizes=Sizes.DEFAULT,
+)
+def advised_base_pages(live: Live) -> None:
+    _awake(live)
+    before = _collapsed(live)
+    memory = base_pages(live, 2)
+    _expect_collapse(live, memory, memory.length)
+    live.expect("pages_collapsed rose by at least two", True, _collapsed(live) - before >= 2)
+    memory.expect_filled()
+
+
+@KHUGEPAGED_AREA.case(
+    "memory that is not advised stays as it is with enabled=madvise",
+    f"{THP_DOC} enabled",
+    sizes=Sizes.DEFAULT,
+)
+def memory_without_advice(live: Live) -> None:
+    _awake(live)
+    memory = map_aligned(live, 1, pmd_size(live))
+    memory.fill()
+    reference = base_pages(live)
+    _expect_collapse(live, reference, reference.length)
+    await_scans(live)
+    live.expect("AnonHugePages without advice", 0, memory.smaps().anon_huge_pages)
+    memory.expect_filled()
+
+
+@KHUGEPAGED_AREA.case(
+    "max_ptes_none is how many pages may be absent of those that are made a huge page, which are zero then",
+    f"{DOC} max_ptes_none",
+    sizes=Sizes.DEFAULT,
+)
+def absent_pages(live: Live) -> None:
+    _awake(live)
+    pages = pmd_size(live) // live.base_page
+    for absent in (1, pages // 2, pages - 1):
+        for limit, huge in ((absent - 1, False), (absent, True)):
+            live.set_knob(f"{KHUGEPAGED}/max_ptes_none", str(limit))
+            memory = _with_absent(live, absent)
+            _expect_limit(live, memory, huge, f"{absent} absent, max_ptes_none {limit}")
+            _expect_contents(live, memory, pages - absent)
+
+
+@KHUGEPAGED_AREA.case(
+    "max_ptes_shared is how many pages may be shared with other processes of those that are made a huge page",
+    f"{DOC} max_ptes_shared",
+    sizes=Sizes.DEFAULT,
+    since="5.8",
+)
+def shared_pages(live: Live) -> None:
+    _awake(live)
+    pages = pmd_size(live) // live.base_page
+    for shared in (1, pages // 2, pages - 1):
+        for limit, huge in ((shared - 1, False), (shared, True)):
+            live.set_knob(f"{KHUGEPAGED}/max_ptes_shared", str(limit))
+            parent = map_aligned(live, 1, pmd_size(live), advice=MADV_NOHUGEPAGE)
+            parent.fill()
+            child = parent.seen_by(parent.actor.fork())
+            # what it writes is its own
+            child.actor.fill(child.address, (pages - shared) * live.base_page, _STEP, 7)
+            child.advise(MADV_HUGEPAGE)
+            _expect_limit(live, child, huge, f"{shared} shared, max_ptes_shared {limit}")
+            parent.expect_filled()
+            wrong = child.actor.check(child.address, (pages - shared) * live.base_page, _STEP, 7)
+            live.expect("words of the child that changed", 0, wrong)
+            parent.actor.end()
+
+
+@KHUGEPAGED_AREA.case(
+    "numbers beyond what a huge page has are refused, and the knobs keep their values",
+    f"{DOC}; mm/khugepaged.c max_ptes_none_store()",
+    sizes=Sizes.DEFAULT,
+)
+def numbers_that_are_refused(live: Live) -> None:
+    pages = pmd_size(live) // live.base_page
+    limits: dict[str, tuple[str, ...]]
+    limits = {f"max_ptes_{name}": (str(pages), "-1", "x") for name in ("none", "swap", "shared")}
+    limits |= {"pages_to_scan": ("0", "-1", "4294967296"), "scan_sleep_millisecs": ("-1", "4294967296", "x")}
+    limits |= {"defrag": ("2", "x")}
+    for name, texts in limits.items():
+        path = f"{KHUGEPAGED}/{name}"
+        before = live.host.read(path)
+        for text in texts if before is not None else ():
+            live.expect_errno(errno.EINVAL, live.host.write, path, text)
+            live.expect(path, before, live.host.observe(path))
+
+
+@KHUGEPAGED_AREA.case(
+    "khugepaged rests while no size of any memory is enabled, and goes on when one is",
+    f"{THP_DOC} khugepaged; mm/khugepaged.c start_stop_khugepaged()",
+    sizes=Sizes.DEFAULT,
+)
+def rest(live: Live) -> None:
+    _awake(live)
+    if _shared_memory_may_be_huge(live):
+        raise CannotRun("shared memory or a mode of hugetext keeps khugepaged at work")
+    memory = base_pages(live)
+    live.host.write(f"{DIRECTORY}/enabled", "never")
+    # a scan that is under way ends
+    live.host.pause(0.5)
+    before, huge = full_scans(live), memory.smaps().anon_huge_pages
+    other = base_pages(live)
+    live.host.pause(0.5)
+    live.expect("full scans", before, full_scans(live))
+    live.expect("AnonHugePages", huge, memory.smaps().anon_huge_pages)
+    live.expect("AnonHugePages of new memory", 0, other.smaps().anon_huge_pages)
+    live.host.write(f"{DIRECTORY}/enabled", "madvise")
+    other.advise(MADV_HUGEPAGE)
+    _expect_collapse(live, memory, memory.length)
+
+
+def _awake(live: Live) -> None:
+    set_policy(live, "madvise")
+    quicken(live)
+    for name, value in (("max_ptes_none", pmd_size(live) // live.base_page - 1), ("defrag", 1)):
+        live.set_knob(f"{KHUGEPAGED}/{name}", str(value))
+
+
+def _collapsed(live: Live) -> int:
+    return read_integer(ObservedTree(live.host), f"{KHUGEPAGED}/pages_collapsed") or 0
+
+
+def _with_absent(live: Live, absent: int) -> Memory:
+    memory = map_aligned(live, 1, pmd_size(live), advice=MADV_NOHUGEPAGE)
+    memory.actor.fill(memory.address, memory.length - absent * live.base_page, _STEP, 1)
+    memory.advise(MADV_HUGEPAGE)
+    return memory
+
+
+def _expect_limit(live: Live, memory: Memory, huge: bool, where: str) -> None:
+    if huge:
+        _expect_collapse(live, memory, memory.length)
+        return
+    await_scans(live)
+    live.expect(f"AnonHugePages, {where}", 0, memory.smaps().anon_huge_pages)
+
+
+def _expect_contents(live: Live, memory: Memory, present: int) -> None:
+    length = present * live.base_page
+    live.expect("words that changed", 0, memory.actor.check(memory.address, length, _STEP, 1))
+    live.expect("the last word", 0, memory.actor.read(memory.address + memory.length - 8))
+
+
+def _expect_collapse(live: Live, memory: Memory, expected: int) -> None:
+    now = fragmentation(live, memory.size)
+    live.notes = [str(now)]
+    await_khugepaged(live, lambda: memory.smaps().anon_huge_pages == expected)
+    live.expect(f"AnonHugePages ({now})", expected, memory.smaps().anon_huge_pages)
+
+
+def _shared_memory_may_be_huge(live: Live) -> bool:
+    texts = [live.host.read(f"{DIRECTORY}/{name}") or "" for name in ("shmem_enabled", "hugetext_enabled")]
+    return not ("[never]" in texts[0] or "[deny]" in texts[0]) or texts[1].strip() not in ("", "0")
+
+
+class Khugepaged(LiveTest):
+    """What khugepaged makes huge.
+
+    :avocado: enable
+    :avocado: tags=thp,khugepaged
+    """
+
+    timeout = 600
+
+    def test_khugepaged(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(KHUGEPAGED_AREA)

@@ -1,0 +1,167 @@
+"""Which anonymous memory gets transparent huge pages at a fault: policies of all sizes, of one, and of a process."""
+
+import errno
+from functools import partial
+
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.values import read_integer, size_directories
+from hugepage_qa.live.case import Area, Sizes
+from hugepage_qa.live.fragmentation import expect_at_fault
+from hugepage_qa.live.host import ObservedTree
+from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.thp_policy import ADVICES, advised, allows, has_size_policy, set_policy
+from hugepage_qa.live.transparent import MADV_HUGEPAGE, keep_min_free, map_aligned, pmd_size
+from hugepage_qa.model.rules import THP_DOC
+from hugepage_qa.plugins.live_test import LiveTest
+
+POLICY = Area("thp/policy")
+
+PRCTL = "PR_SET_THP_DISABLE(2const); kernel/sys.c prctl_set_thp_disable()"
+_PR_SET_THP_DISABLE, _PR_GET_THP_DISABLE = 41, 42
+_EXCEPT_ADVISED = 2
+_POLICIES = ("always", "madvise", "never")
+
+
+@POLICY.case(
+    "always gives huge pages to all memory but that advised against, madvise to advised memory, never to none",
+    f"{THP_DOC} enabled",
+    sizes=Sizes.DEFAULT,
+)
+def enabled(live: Live) -> None:
+    for policy in _POLICIES:
+        set_policy(live, policy)
+        for advice in ADVICES:
+            huge = allows(policy, "inherit", advice)
+            expect_at_fault(live, f"{policy}, advice {advice}", huge, partial(advised, live, 1, advice))
+
+
+@POLICY.case(
+    "the policy of a size decides for it whatever that of all is, unless it inherits",
+    f"{THP_DOC} hugepages-<size>kB/enabled",
+    sizes=Sizes.DEFAULT,
+    since="6.8",
+)
+def policy_of_a_size(live: Live) -> None:
+    if not has_size_policy(live):
+        raise CannotRun("sizes have no policies of their own")
+    for of_all in _POLICIES:
+        for of_size in (*_POLICIES, "inherit"):
+            set_policy(live, of_all, pmd=of_size)
+            for advice in (None, MADV_HUGEPAGE):
+                huge = allows(of_all, of_size, advice)
+                where = f"{of_all}, size {of_size}, advice {advice}"
+                expect_at_fault(live, where, huge, partial(advised, live, 1, advice))
+
+
+@POLICY.case(
+    "each smaller size follows its own policy, or that of all where it inherits, and counts what it gave",
+    f"{THP_DOC} hugepages-<size>kB/enabled, anon_fault_alloc",
+    sizes=Sizes.DEFAULT,
+    since="6.10",
+)
+def policies_of_smaller_sizes(live: Live) -> None:
+    set_policy(live, "madvise", pmd="never")
+    sizes = size_directories(live.host, DIRECTORY).items()
+    small = [(size, path) for size, path in sizes if size < pmd_size(live) and "enabled" in live.host.names(path)]
+    for size, path in small:
+        for of_size, advice in (
+            ("inherit", MADV_HUGEPAGE),
+            ("always", None),
+            ("madvise", None),
+            ("never", MADV_HUGEPAGE),
+        ):
+            live.set_knob(f"{path}/enabled", of_size)
+            memory = map_aligned(live, 1, size, advice=advice)
+            before = _faults(live, path)
+            memory.fill()
+            # others may have such pages, too, where they need no advice: never fewer than ours
+            given = int(allows("madvise", of_size, advice))
+            found = _faults(live, path) - before
+            live.expect(f"{size >> 10} kB, {of_size}, advice {advice}", given, min(found, 1) if given else found)
+            memory.expect_filled()
+        live.set_knob(f"{path}/enabled", "never")
+
+
+@POLICY.case("values that the files do not offer are refused and change nothing", f"{THP_DOC}", sizes=Sizes.DEFAULT)
+def values_that_are_refused(live: Live) -> None:
+    keep_min_free(live)
+    sizes = [
+        f"{path}/{name}" for path in size_directories(live.host, DIRECTORY).values() for name in live.host.names(path)
+    ]
+    files = [f"{DIRECTORY}/{name}" for name in ("enabled", "defrag", "shmem_enabled", "use_zero_page")]
+    for path in [*files, *(path for path in sizes if path.endswith("enabled"))]:
+        before = live.host.read(path)
+        if before is None:
+            continue
+        for text in ("sometimes", "2", "-1", "\n", "[always]"):
+            live.expect_errno(errno.EINVAL, live.host.write, path, text)
+            live.expect(path, before, live.host.observe(path))
+
+
+@POLICY.case(
+    "a process with PR_SET_THP_DISABLE gets no huge pages, nor do those that it forks, nor what they execute",
+    PRCTL,
+    sizes=Sizes.DEFAULT,
+)
+def disabled_for_a_process(live: Live) -> None:
+    set_policy(live, "always")
+    parent = live.actor()
+    parent.call("prctl", _PR_SET_THP_DISABLE, 1, 0, 0, 0)
+    child = parent.fork()
+    child.exec()
+    for actor, name in ((parent, "the process"), (parent.fork(), "its child"), (child, "a child after exec")):
+        live.expect(f"PR_GET_THP_DISABLE of {name}", 1, actor.call("prctl", _PR_GET_THP_DISABLE, 0, 0, 0, 0))
+        for advice in (None, MADV_HUGEPAGE):
+            prepare = partial(map_aligned, live, 1, pmd_size(live), actor=actor, advice=advice)
+            expect_at_fault(live, name, False, prepare)
+    parent.call("prctl", _PR_SET_THP_DISABLE, 0, 0, 0, 0)
+    expect_at_fault(live, "enabled again", True, partial(map_aligned, live, 1, pmd_size(live), actor=parent))
+
+
+@POLICY.case(
+    "PR_THP_DISABLE_EXCEPT_ADVISED leaves huge pages to memory that was advised",
+    f"{PRCTL}, flags",
+    sizes=Sizes.DEFAULT,
+    since="6.18",
+)
+def disabled_except_advised(live: Live) -> None:
+    set_policy(live, "always")
+    actor = live.actor()
+    actor.call("prctl", _PR_SET_THP_DISABLE, 1, _EXCEPT_ADVISED, 0, 0)
+    for advice, huge in ((None, False), (MADV_HUGEPAGE, True)):
+        prepare = partial(map_aligned, live, 1, pmd_size(live), actor=actor, advice=advice)
+        expect_at_fault(live, f"advice {advice}", huge, prepare)
+
+
+@POLICY.case(
+    "with use_zero_page=0 a read maps a huge page of the process's own, filled with zeroes",
+    f"{THP_DOC} use_zero_page",
+    sizes=Sizes.DEFAULT,
+)
+def no_zero_page(live: Live) -> None:
+    set_policy(live, "madvise")
+    for allowed in ("0", "1"):
+        live.set_knob(f"{DIRECTORY}/use_zero_page", allowed)
+        memory = advised(live)
+        memory.expect_zero(0)
+        live.expect(f"Rss with use_zero_page={allowed}", 0 if allowed == "1" else memory.length, memory.smaps().rss)
+        memory.fill()
+        memory.expect_filled()
+
+
+def _faults(live: Live, path: str) -> int:
+    return read_integer(ObservedTree(live.host), f"{path}/stats/anon_fault_alloc") or 0
+
+
+class ThpPolicy(LiveTest):
+    """Which anonymous memory gets transparent huge pages.
+
+    :avocado: enable
+    :avocado: tags=thp
+    """
+
+    timeout = 600
+
+    def test_policy(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(POLICY)

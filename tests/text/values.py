@@ -2,12 +2,13 @@
 
 import errno
 
+from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.values import read_integer
 from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.host import ObservedTree
 from hugepage_qa.live.hugetext import ENABLED, THRESHOLD, generation, require_hugetext, require_padding
 from hugepage_qa.live.live import Live
-from hugepage_qa.live.transparent import keep_min_free, pmd_size
+from hugepage_qa.live.transparent import MIN_FREE, keep_min_free, pmd_size
 from hugepage_qa.model.text.writes import Generation, accept_enabled, accept_threshold
 from hugepage_qa.plugins.live_test import LiveTest
 
@@ -16,6 +17,7 @@ VALUES = Area("text/values")
 ENABLED_DOC = "Alibaba Cloud Linux, Huge Pages: enable; mm/huge_memory.c hugetext_enabled_store() of ANCK 5.10"
 THRESHOLD_DOC = "Alibaba Cloud Linux, Padding; mm/huge_memory.c hugetext_pad_threshold_store() of ANCK 5.10"
 
+_LOW_KIB = 4096
 _WRITES = ("0", "1", "2", "3", "1\n", "0x3", "0x0", "03", "01", "+2", "+1")
 _NEVER = ("4", "-1", "\n", "1 ", " 1", "1x", "010", "always", "18446744073709551617", "99999999999999999999999")
 
@@ -79,6 +81,23 @@ def thresholds_that_are_refused(live: Live) -> None:
     for text in (str(size), "-1", "0x1000", "4k", "\n", "4096 ", " 4096", "99999999999999999999999"):
         live.expect_errno(errno.EINVAL, live.host.write, THRESHOLD, text)
         live.expect(f"threshold after {text!r}", 4096, read_integer(ObservedTree(live.host), THRESHOLD))
+
+
+@VALUES.case(
+    "switching hugetext on raises vm.min_free_kbytes where that is low, switching it off does not lower it",
+    "mm/khugepaged.c start_stop_khugepaged(), set_recommended_min_free_kbytes() of ANCK 5.10",
+    sizes=Sizes.DEFAULT,
+)
+def reserve_of_free_memory(live: Live) -> None:
+    _switch_form(live)
+    live.set_knob(f"{DIRECTORY}/enabled", "never")
+    live.host.write(ENABLED, "0")
+    live.host.write(MIN_FREE, str(_LOW_KIB))
+    live.host.write(ENABLED, "1")
+    raised = read_integer(ObservedTree(live.host), MIN_FREE) or 0
+    live.expect("min_free_kbytes was raised", True, raised > _LOW_KIB)
+    live.host.write(ENABLED, "0")
+    live.expect("min_free_kbytes after switching off", raised, read_integer(ObservedTree(live.host), MIN_FREE))
 
 
 def _switch_form(live: Live) -> Generation:

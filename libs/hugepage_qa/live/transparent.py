@@ -19,7 +19,7 @@ MADV_NOHUGEPAGE = 15
 MADV_COLLAPSE = 25
 _PROT_NONE = 0
 
-_MIN_FREE = "proc/sys/vm/min_free_kbytes"
+MIN_FREE = "proc/sys/vm/min_free_kbytes"
 
 #: how often a change is measured until nobody else has changed the same counters
 _ATTEMPTS = 10
@@ -51,7 +51,7 @@ def keep_min_free(live: Live) -> None:
 
     set_recommended_min_free_kbytes() in mm/khugepaged.c. Called before the switches, it is put back after them.
     """
-    live.set_knob(_MIN_FREE, (live.host.read(_MIN_FREE) or "").strip())
+    live.set_knob(MIN_FREE, (live.host.read(MIN_FREE) or "").strip())
 
 
 def map_aligned(

@@ -47,3 +47,5 @@ class Wrong(Enum):
     SPLITS_SILENTLY = "split_huge_pages says nothing"
     KEEPS_FOR_WRITERS = "opening a file for writing leaves its huge pages"
     DAMAGES_CODE = "a merge damages the code"
+    MIN_FREE_STAYS = "switching on does not raise vm.min_free_kbytes"
+    MIN_FREE_FALLS = "switching off lowers vm.min_free_kbytes"

@@ -13,6 +13,10 @@ ENABLED = f"{DIRECTORY}/hugetext_enabled"
 THRESHOLD = f"{DIRECTORY}/hugetext_pad_threshold"
 FULL_SCANS = f"{DIRECTORY}/khugepaged/full_scans"
 DROP_CACHES = "proc/sys/vm/drop_caches"
+MIN_FREE = "proc/sys/vm/min_free_kbytes"
+
+#: what the kernel recommends on a machine of 2 GiB
+_RECOMMENDED_KIB = 45056
 
 _BITS = re.compile(r"\+?(0[xX]0*[0-3]|0*[0-3])\n?")
 _DECIMAL = re.compile(r"\+?[0-9]+\n?")
@@ -20,7 +24,7 @@ _POOL = "sys/kernel/mm/hugepages/hugepages-2048kB"
 _PLAIN = {
     "proc/sys/kernel/osrelease": "5.10.134-double",
     "proc/sys/kernel/tainted": "0",
-    "proc/sys/vm/min_free_kbytes": "45056",
+    MIN_FREE: "5704",
     DROP_CACHES: "0",
     "proc/buddyinfo": "Node 0, zone Normal 1 1 1 1 1 1 1 1 1 1 1",
     "proc/meminfo": "MemTotal: 4194304 kB\nMemAvailable: 4000000 kB\nHugePages_Total: 0\nHugePages_Free: 0\n"
@@ -89,7 +93,14 @@ class Files:
         number = self._switch(text) if self._is_switch else self._bits(text)
         if number == 0 and Wrong.LOSES_THRESHOLD in self._wrong and THRESHOLD in self.texts:
             self.texts[THRESHOLD] = "0\n"
+        self._change_reserve(switched_on=number > 0)
         return str(number)
+
+    def _change_reserve(self, *, switched_on: bool) -> None:
+        if switched_on and Wrong.MIN_FREE_STAYS not in self._wrong:
+            self.texts[MIN_FREE] = f"{max(_RECOMMENDED_KIB, int(self.texts[MIN_FREE]))}\n"
+        if not switched_on and Wrong.MIN_FREE_FALLS in self._wrong:
+            self.texts[MIN_FREE] = "1024\n"
 
     def _switch(self, text: str) -> int:
         number = _decimal(text)

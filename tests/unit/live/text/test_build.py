@@ -1,0 +1,68 @@
+"""Programs are built as their recipes want them, and a compiler that cannot is named."""
+
+from pathlib import Path
+
+import pytest
+
+from hugepage_qa.actor.process import start_actor
+from hugepage_qa.errors import InputError
+from hugepage_qa.live.text_program.build import build_text
+from hugepage_qa.live.text_program.recipe import Recipe
+from hugepage_qa.live.text_program.source import STEP
+from hugepage_qa.model.text.padding import Unpadded, tail, why_unpadded
+from hugepage_qa.model.text.program import Kind
+
+#: a small stand-in for a huge page, which builds in less time
+PMD = 1 << 16
+HALF = Recipe(PMD, tail=PMD // 2)
+
+
+def reason(recipe: Recipe, directory: Path) -> Unpadded | None:
+    elf = build_text(recipe, directory).elf
+    return why_unpadded(elf, elf.text, mode=1, threshold=1, pmd=PMD, base_page=STEP)
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("size", [0, STEP, PMD // 2, PMD - STEP])
+def test_text_has_the_tail_that_is_wanted(kind: Kind, size: int, tmp_path: Path) -> None:
+    built = build_text(Recipe(PMD, tail=size, kind=kind), tmp_path)
+    assert built.elf.kind is kind
+    assert tail(built.elf, built.elf.text, pmd=PMD, base_page=STEP) == size
+    assert built.elf.segments[built.elf.text].size > 2 * PMD
+
+
+@pytest.mark.parametrize(
+    ("recipe", "expected"),
+    [
+        (HALF, None),
+        (Recipe(PMD, tail=PMD // 2, text_alignment=STEP), Unpadded.ALIGNMENT),
+        (Recipe(PMD, tail=PMD // 2, next_alignment=STEP), Unpadded.NEXT_ALIGNMENT),
+        (Recipe(PMD, tail=PMD // 2, short=True), Unpadded.END_OF_FILE),
+        (Recipe(PMD, tail=PMD // 2, short=True, appended=PMD), None),
+        (Recipe(PMD, tail=PMD // 2, kind=Kind.LIBRARY), Unpadded.NOT_A_MAIN_PROGRAM),
+        (Recipe(PMD), Unpadded.NO_TAIL),
+    ],
+)
+def test_each_recipe_makes_the_file_that_its_case_is_about(
+    recipe: Recipe, expected: Unpadded | None, tmp_path: Path
+) -> None:
+    assert reason(recipe, tmp_path) is expected
+
+
+@pytest.mark.parametrize("kind", [Kind.PIE, Kind.FIXED, Kind.LIBRARY])
+def test_its_code_runs_and_wrong_code_is_noticed(kind: Kind, tmp_path: Path) -> None:
+    pages = 2 * PMD // STEP
+    with start_actor(Path(build_text(Recipe(PMD, kind=kind), tmp_path).program)) as actor:
+        code = actor.text()
+        assert actor.run(code, pages, STEP) == 0
+        assert actor.run(code + STEP, pages - 1, STEP) == pages - 1
+
+
+def test_a_library_without_an_x_bit(tmp_path: Path) -> None:
+    assert not build_text(Recipe(PMD, kind=Kind.LIBRARY, runnable=False), tmp_path).elf.runnable
+
+
+def test_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="install gcc"):
+        build_text(HALF, tmp_path)

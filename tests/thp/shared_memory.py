@@ -8,7 +8,7 @@ from hugepage_qa.actor.process import Actor
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.values import size_directories, size_name
 from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.fragmentation import fragmentation
+from hugepage_qa.live.fragmentation import expect_no_shortage, fragmentation
 from hugepage_qa.live.live import READ_WRITE, CannotRun, Live
 from hugepage_qa.live.memory import Memory
 from hugepage_qa.live.mman import MAP_FIXED
@@ -127,6 +127,8 @@ def _expect(live: Live, memory: Memory, huge: bool, where: str) -> None:
     live.notes = [str(now)]
     memory.fill()
     mapping = memory.smaps()
+    if huge and mapping.shmem_pmd_mapped != memory.size:
+        expect_no_shortage(live, memory.size, 1)
     live.expect(f"ShmemPmdMapped, {where} ({now})", memory.size if huge else 0, mapping.shmem_pmd_mapped)
     live.expect(f"AnonHugePages, {where}", 0, mapping.anon_huge_pages)
     memory.expect_filled()

@@ -33,7 +33,14 @@ def fragmentation(live: Live, size: int) -> Fragmentation:
         for column, count in enumerate(line.split()[_FIRST_ORDER:]):
             free += int(count) << column
             usable += int(count) << column if column >= order else 0
-    return Fragmentation(usable >> order, 1 - usable / free if free else 1.0)
+    return Fragmentation(usable >> order, 1 - usable / free if free else 0.0)
+
+
+def expect_no_shortage(live: Live, size: int, pages: int) -> None:
+    """Raise CannotRun where memory is too fragmented for ``pages`` pages of ``size`` bytes: none is owed then."""
+    now = fragmentation(live, size)
+    if now.unusable > 0 and now.blocks < pages + _MARGIN:
+        raise CannotRun(f"memory is too fragmented: {now}")
 
 
 def expect_at_fault(live: Live, subject: str, huge: bool, prepare: Callable[[], Memory]) -> None:

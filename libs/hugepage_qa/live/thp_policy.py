@@ -2,6 +2,7 @@
 
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.values import size_directories, size_name
+from hugepage_qa.live.fragmentation import expect_no_shortage
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.memory import Memory
 from hugepage_qa.live.transparent import MADV_HUGEPAGE, MADV_NOHUGEPAGE, keep_min_free, map_aligned, pmd_size
@@ -47,11 +48,15 @@ def base_pages(live: Live, pages: int = 1) -> Memory:
 
 
 def huge_pages(live: Live, pages: int = 1) -> Memory:
-    """Return advised memory that was filled, and is in huge pages. Raises Failed where it is not."""
+    """Return advised memory that was filled, and is in huge pages.
+
+    Raises Failed where it is not, CannotRun where memory is too fragmented for that.
+    """
     set_policy(live, "madvise")
     memory = advised(live, pages)
     memory.fill()
     found = memory.smaps().anon_huge_pages
     if found != memory.length:
+        expect_no_shortage(live, memory.size, pages)
         live.fail("AnonHugePages of advised memory", memory.length, found)
     return memory

@@ -1,13 +1,13 @@
 """An outcome that depends on free blocks is judged where there are some, and only there."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import pytest
 from tests.unit.live.text.linked import link
 
-from hugepage_qa.live.fragmentation import expect_at_fault, fragmentation
+from hugepage_qa.live.fragmentation import expect_at_fault, expect_no_shortage, fragmentation
 from hugepage_qa.live.host import Host
 from hugepage_qa.live.live import CannotRun, Live
 from hugepage_qa.live.text_double.machine import TextDouble
@@ -47,6 +47,12 @@ def test_a_huge_page_that_does_not_come_is_a_difference_where_there_are_blocks()
         expect_at_fault(case, "always", True, lambda: map_aligned(case, 1, PMD))
     assert len(case.differences) == 3
     assert "100 free blocks" in str(case.differences[0])
+
+
+@pytest.mark.parametrize(("blocks", "short"), [(0, True), (9, True), (10, False)])
+def test_a_shortage_of_blocks_is_no_failure(blocks: int, short: bool) -> None:
+    with ExitStack() as stack, pytest.raises(CannotRun) if short else nullcontext():
+        expect_no_shortage(live(blocks, stack), PMD, 2)
 
 
 def test_without_blocks_nothing_is_said() -> None:

@@ -35,8 +35,8 @@ def build_text(recipe: Recipe, directory: Path) -> BuiltText:
     is_library = recipe.kind is Kind.LIBRARY
     file = place / ("libtext.so" if is_library else "text")
     program = place / "program" if is_library else file
-    if not place.exists():
-        place.mkdir()
+    if not program.exists():
+        place.mkdir(exist_ok=True)
         _build(recipe, file)
         if is_library:
             _compile("-fPIE", "-pie", "-o", str(program), str(ACTOR), *_linked_to(file))

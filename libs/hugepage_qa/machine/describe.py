@@ -40,6 +40,7 @@ def describe(facts: Facts, config: Mapping[str, str] | None = None) -> Machine:
         interfaces={
             "numa": bool(facts.nodes.online),
             "hugetext": "transparent_hugepage/hugetext_enabled" in facts.observations(),
+            "hugetext_pad_threshold": "transparent_hugepage/hugetext_pad_threshold" in facts.observations(),
             "kvm": bool(facts.kvm),
         },
     )

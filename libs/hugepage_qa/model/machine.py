@@ -53,7 +53,8 @@ class Machine:
     config: Mapping[str, str] | None = None
     #: words that the kernel log calls unknown; None before a boot
     unknown_words: tuple[str, ...] | None = None
-    #: "kvm": its module is loaded; "numa", "hugetext": there are such files, asked only where config is None
+    #: "kvm": its module is loaded; "numa", "hugetext": there are such files, asked only where config is None;
+    #: "hugetext_pad_threshold": there is this file, which tells what hugetext= can be
     interfaces: Mapping[str, bool] = field(default_factory=dict)
 
     @property

@@ -52,9 +52,11 @@ _SIMILARITY = 0.8
 def is_known(name: str, machine: Machine) -> bool | None:
     """Tell whether the kernel of ``machine`` takes the huge page parameter ``name``; None where nothing tells.
 
-    What the kernel's log says goes before configuration and version: distributions backport parameters.
+    What the kernel's files and its log say goes before configuration and version: distributions backport parameters.
     """
     parameter = PARAMETERS[name]
+    if name in _VENDOR_ONLY and machine.interfaces.get(name):
+        return True
     configured = machine.is_configured(parameter.option)
     if configured is False:
         return False

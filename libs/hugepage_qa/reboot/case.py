@@ -11,7 +11,11 @@ from hugepage_qa.parameters import parse_parameters
 from hugepage_qa.sizes import format_size, parse_memory
 
 _GROUP = "reboot"
-_PROPERTIES = {"persisted": {"type": "string"}, "run-time": {"type": "string"}}
+_PROPERTIES = {
+    "persisted": {"type": "string"},
+    "run-time": {"type": "string"},
+    "interface": {"enum": ["hugetext", "hugetext_pad_threshold"]},
+}
 _CPU = "of the machine under test"
 
 
@@ -77,6 +81,9 @@ def parse_reboot_cases(text: str, machine: Machine, arguments: str, memory: int)
 def _require(entry: dict[str, object], machine: Machine, memory: int) -> None:
     if not machine.supports_huge_pages:
         raise NotApplicable("the CPU has no huge pages")
+    interface = str(entry.get("interface", ""))
+    if interface and not machine.interfaces.get(interface):
+        raise NotApplicable(f"the kernel has no {interface}")
     nodes = [node.number for node in machine.memory_nodes]
     wanted = entry.get("nodes", {})
     missing = [name for name in wanted if int(name) not in nodes] if isinstance(wanted, dict) else []

@@ -51,7 +51,8 @@ def scenario(name: str, make_machine: MakeMachine) -> tuple[Prediction, dict[str
     """Return prediction, right observations and right log of a scenario."""
     words, options = SCENARIOS[name]
     machine: Machine = make_machine(**options)
-    machine = replace(machine, config=CONFIG, unknown_words=(), interfaces={"hugetext": True, "kvm": True})
+    interfaces = {"hugetext": True, "hugetext_pad_threshold": True, "kvm": True}
+    machine = replace(machine, config=CONFIG, unknown_words=(), interfaces=interfaces)
     prediction = predict(words, machine)
     observations = right_observations(prediction)
     return prediction, observations, right_log(prediction, observations)

@@ -31,10 +31,14 @@ def facts_of(name: str) -> Facts:
 
 @cache
 def all_cases() -> dict[str, RebootCase]:
-    """Return the cases by their short name, as they are on the machine of the captures."""
-    plain = facts_of("plain")
-    cases = load_cases(describe(plain), "", plain.meminfo["MemTotal"])
-    return {case.name.rpartition("/")[2]: case for case in cases}
+    """Return the cases that the machine of the captures can run by their short name, as they are on it."""
+    return cases_of(facts_of("plain"))
+
+
+def cases_of(facts: Facts) -> dict[str, RebootCase]:
+    """Return the cases that the machine of ``facts`` can run by their short name."""
+    cases = load_cases(describe(facts), "", facts.meminfo["MemTotal"])
+    return {case.name.rpartition("/")[2]: case for case in cases if not case.why_not}
 
 
 def with_files(tree: CapturedTree, **files: str) -> CapturedTree:

@@ -13,6 +13,12 @@ from hugepage_qa.version import KernelVersion
 
 KERNEL = KernelVersion(6, 12)
 TWO_NODES = (2 * GIB, 2 * GIB)
+#: of a kernel without hugetext
+HUGETEXT = {
+    "hugetext-off": "the kernel has no hugetext",
+    "hugetext-files": "the kernel has no hugetext",
+    "hugetext-both": "the kernel has no hugetext_pad_threshold",
+}
 
 
 def reasons(architecture: str, cpu: str, memory: tuple[int, ...]) -> dict[str, str]:
@@ -47,8 +53,8 @@ def test_words_of_the_machine_of_the_captures() -> None:
 
 
 def test_every_machine_with_two_nodes_and_both_sizes_can_run_all() -> None:
-    assert reasons("x86_64", "max", TWO_NODES) == {}
-    assert reasons("aarch64", "max", TWO_NODES) == {}
+    assert reasons("x86_64", "max", TWO_NODES) == HUGETEXT
+    assert reasons("aarch64", "max", TWO_NODES) == HUGETEXT
 
 
 @pytest.mark.parametrize(
@@ -63,13 +69,13 @@ def test_every_machine_with_two_nodes_and_both_sizes_can_run_all() -> None:
             TWO_NODES,
             dict.fromkeys(("two-sizes", "default-size-is-large"), "the machine has no large page size"),
         ),
-        ("s390x", "max", (4 * GIB,), dict.fromkeys(all_cases(), "the CPU has no huge pages")),
+        ("s390x", "max", (4 * GIB,), dict.fromkeys([*all_cases(), *HUGETEXT], "the CPU has no huge pages")),
     ],
 )
 def test_what_keeps_a_machine_from_a_case(
     architecture: str, cpu: str, memory: tuple[int, ...], expected: dict[str, str]
 ) -> None:
-    assert reasons(architecture, cpu, memory) == expected
+    assert reasons(architecture, cpu, memory) == HUGETEXT | expected
 
 
 def test_memory_for_less_than_a_page() -> None:
@@ -93,6 +99,7 @@ def test_other_words_leave_the_judging_to_the_model() -> None:
         "[{name: a, words: '', source: s, fragmented: true}]",
         "[{name: a, words: '{1/0/default}', source: s}]",
         "[{name: a, words: '', source: s, persisted: much}]",
+        "[{name: a, words: '', source: s, interface: sound}]",
         "[{name: a}]",
     ],
 )

@@ -1,5 +1,6 @@
 """Which writes to hugetext_enabled and hugetext_pad_threshold a kernel accepts, and what it reads back then."""
 
+from collections.abc import Sequence
 from enum import Enum
 
 from hugepage_qa.model.cstring import kstrtoul
@@ -32,6 +33,19 @@ def accept_enabled(text: str, generation: Generation) -> int | None:
     switch = generation is Generation.SWITCH
     number = kstrtoul(text, 10 if switch else 0)
     return number if number is not None and number <= (_SWITCH_ON if switch else _BOTH_BITS) else None
+
+
+def accept_parameters(values: Sequence[str], generation: Generation) -> tuple[int | None, int]:
+    """Return what ``values`` of hugetext= set, None for nothing, and how many of them the kernel log complains about.
+
+    The last one wins. A number above 3 is no error of the parser: it changes nothing, and nothing is said.
+    """
+    if generation is Generation.SWITCH:
+        accepted = [int(value) for value in values if value in ("0", "1")]
+        return accepted[-1] if accepted else None, len(values) - len(accepted)
+    numbers = [number for number in map(kstrtoul, values) if number is not None]
+    accepted = [number for number in numbers if number <= _BOTH_BITS]
+    return accepted[-1] if accepted else None, len(values) - len(numbers)
 
 
 def accept_threshold(text: str, pmd: int) -> int | None:

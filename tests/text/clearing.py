@@ -87,6 +87,20 @@ def split(live: Live) -> None:
 
 
 @CLEARING.case(
+    "split_huge_pages splits the huge page cache of a file that nobody maps, too",
+    f"{DISABLE_DOC}, method 3; mm/huge_memory.c split_huge_pages_set()",
+    sizes=Sizes.DEFAULT,
+)
+def split_unmapped(live: Live) -> None:
+    program = _merged(live)
+    huge = program.huge()
+    live.host.write(ENABLED, "0")
+    program.actor.end()
+    split_all(live)
+    _expect_huge(live, start_again(live, program.built), huge, Clearing.SPLIT, mapped=False)
+
+
+@CLEARING.case(
     "opening a library for writing drops its huge pages, and its code stays right",
     "fs/open.c do_dentry_open(), mm/truncate.c truncate_pagecache()",
     sizes=Sizes.DEFAULT,
@@ -119,6 +133,7 @@ def _expect_huge(live: Live, program: TextProgram, huge: int, clearing: Clearing
     program.touch()
     expected = huge if stays_huge(clearing, mapped=mapped) else 0
     live.expect(f"FilePmdMapped after {clearing.value}", expected, program.huge())
+    program.expect_intact()
 
 
 class HugetextClearing(LiveTest):

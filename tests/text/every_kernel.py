@@ -9,7 +9,7 @@ from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.debugfs import split_all
 from hugepage_qa.live.host import ObservedTree
 from hugepage_qa.live.hugetext import ENABLED, THRESHOLD, huge_page_of_text, see_khugepaged_at_work
-from hugepage_qa.live.khugepaged import KHUGEPAGED, await_khugepaged, quicken
+from hugepage_qa.live.khugepaged import KHUGEPAGED, PATIENT_SCANS, allow_absent, await_khugepaged, quicken
 from hugepage_qa.live.live import CannotRun, Live
 from hugepage_qa.live.text_program.program import TextProgram, start_again, start_text
 from hugepage_qa.live.text_program.recipe import Recipe
@@ -25,6 +25,8 @@ FILE_THP = "mm/Kconfig READ_ONLY_THP_FOR_FS; mm/huge_memory.c file_thp_enabled()
 COLLAPSE = "madvise(2) MADV_COLLAPSE; mm/khugepaged.c madvise_collapse()"
 #: the last kernel that was seen with READ_ONLY_THP_FOR_FS; 7.2 has none, there file systems decide
 _OPTION_UNTIL = KernelVersion(6, 19)
+#: before commit e6be37b2e7bd of Linux 5.14 THPeligible left such text out
+_SHOWN_SINCE = KernelVersion(5, 14)
 
 
 @EVERY_KERNEL.case(
@@ -56,11 +58,12 @@ def text_and_khugepaged(live: Live) -> None:
     _expect_whole_pages(live, program, before)
     eligible = _is_eligible(live, program)
     if eligible:
-        await_khugepaged(live, lambda: _after_touch(program) == _whole(live, program))
+        await_khugepaged(live, lambda: _after_touch(program) == _whole(live, program), PATIENT_SCANS)
     else:
-        see_khugepaged_at_work(live)
+        see_khugepaged_at_work(live, program.actor)
     program.touch()
     live.expect("FilePmdMapped", _whole(live, program) if eligible else before, program.huge())
+    program.expect_intact()
 
 
 @EVERY_KERNEL.case(
@@ -81,6 +84,7 @@ def collapsed_text(live: Live) -> None:
             live.expect_errno(errno.EINVAL, _collapse, live, program)
             live.expect("FilePmdMapped", before, program.huge())
         program.touch()
+        program.expect_intact()
 
 
 @EVERY_KERNEL.case(
@@ -93,7 +97,10 @@ def dropped_caches(live: Live) -> None:
     for _round in range(3):
         live.host.write("proc/sys/vm/drop_caches", "3")
         program.touch()
-    start_again(live, program.built).touch()
+        program.expect_intact()
+    later = start_again(live, program.built)
+    later.touch()
+    later.expect_intact()
 
 
 @EVERY_KERNEL.case(
@@ -107,6 +114,7 @@ def open_for_write(live: Live) -> None:
     live.expect_errno(errno.ETXTBSY, live.open, writer, program.built.file, os.O_RDWR)
     live.open(writer, library.built.file, os.O_RDWR)
     library.touch()
+    library.expect_intact()
     program.touch()
 
 
@@ -132,6 +140,7 @@ def split_text(live: Live) -> None:
     # each process that has it maps base pages
     live.expect("ShmemPmdMapped after the split", 0, _shared_huge(program))
     program.touch()
+    program.expect_intact()
 
 
 def _collapsed_in_tmpfs(live: Live) -> TextProgram:
@@ -145,6 +154,7 @@ def _collapsed_in_tmpfs(live: Live) -> TextProgram:
     program.touch()
     live.expect("ShmemPmdMapped", _whole(live, program), _shared_huge(program))
     live.expect("FilePmdMapped", 0, program.huge())
+    program.expect_intact()
     return program
 
 
@@ -159,6 +169,7 @@ def _allow(live: Live) -> None:
         live.set_knob(ENABLED, "0")
     live.set_knob(f"{DIRECTORY}/enabled", "always")
     quicken(live)
+    allow_absent(live, pmd_size(live) // live.base_page - 1)
 
 
 def _started(live: Live, kind: Kind) -> TextProgram:
@@ -170,11 +181,16 @@ def _started(live: Live, kind: Kind) -> TextProgram:
 
 
 def _is_eligible(live: Live, program: TextProgram) -> bool:
-    """Return what smaps says, which has to be what the kernel was built for, where that decides."""
+    """Return what smaps says, which has to be what the kernel was built for, where that decides.
+
+    Raises CannotRun where neither tells.
+    """
+    built_in = live.host.kernel_option("READ_ONLY_THP_FOR_FS")
+    if built_in is not None and live.kernel_version < _SHOWN_SINCE:
+        return built_in
     eligible = program.mappings()[0].thp_eligible
     if eligible is None:
         raise CannotRun("smaps of this kernel has no THPeligible")
-    built_in = live.host.kernel_option("READ_ONLY_THP_FOR_FS")
     if built_in is not None and live.kernel_version < _OPTION_UNTIL:
         live.expect("THPeligible of text", built_in, eligible)
     return eligible

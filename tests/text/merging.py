@@ -1,28 +1,16 @@
 """Which text becomes huge in which mode of hugetext."""
 
-import mmap
-import os
-
-from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.hugetext import (
-    ENABLED,
-    WRITABLE_CODE,
-    expect_merged,
-    expect_not_merged,
-    huge_page_of_text,
-    map_code,
-    see_khugepaged_at_work,
-    switch,
-)
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.text_program.program import TextProgram, start_again, start_text
+from hugepage_qa.live.hugetext import expect_code, expect_merged, expect_not_merged, huge_page_of_text, switch
+from hugepage_qa.live.khugepaged import pages_collapsed
+from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.text_program.program import start_again, start_text, start_used
 from hugepage_qa.live.text_program.recipe import Recipe
 from hugepage_qa.live.text_program.source import STEP
-from hugepage_qa.live.transparent import MADV_NOHUGEPAGE, pmd_size
 from hugepage_qa.model.text.mapping import is_placed_for_huge_pages
 from hugepage_qa.model.text.program import Kind
 from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.version import KernelVersion
 
 MERGING = Area("text/merging")
 
@@ -30,9 +18,9 @@ ENABLE_DOC = "Alibaba Cloud Linux, Huge Pages: enable"
 QUALIFIES = f"{ENABLE_DOC}; include/linux/huge_mm.h, mm/khugepaged.c hugepage_vma_check() of ANCK 5.10"
 ANONYMOUS = f"{ENABLE_DOC}; mm/huge_memory.c __transparent_hugepage_enabled() of ANCK 5.10"
 PLACEMENT = "fs/binfmt_elf.c load_elf_binary(), mm/mmap.c of ANCK 5.10"
-LISTED = "mm/memory.c do_read_fault(), mm/khugepaged.c khugepaged_enter() of ANCK 5.10"
 
-_PR_SET_THP_DISABLE = 41
+#: commit 1854bc6e2420 of Linux 5.18: thp_get_unmapped_area() aligns mappings of all files
+_ALL_FILES_ARE_PLACED = KernelVersion(5, 18)
 
 
 @MERGING.case(
@@ -57,7 +45,7 @@ def text_of_a_library(live: Live) -> None:
 @MERGING.case("mode 3 makes file text and anonymous code huge", f"{QUALIFIES}; {ANONYMOUS}", sizes=Sizes.DEFAULT)
 def both_kinds(live: Live) -> None:
     _expect_text(live, Kind.PIE, 3)
-    _expect_code(live, huge=True)
+    expect_code(live, huge=True)
 
 
 @MERGING.case("mode 2 makes no file text huge", QUALIFIES, sizes=Sizes.DEFAULT)
@@ -65,7 +53,7 @@ def no_file_text_in_mode_2(live: Live) -> None:
     size = huge_page_of_text(live)
     switch(live, 2)
     # at addresses that huge pages fit
-    expect_not_merged(live, _started(live, Recipe(size, kind=Kind.FIXED)))
+    expect_not_merged(live, start_used(live, Recipe(size, kind=Kind.FIXED)))
 
 
 @MERGING.case("mode 0 makes no text huge", QUALIFIES, sizes=Sizes.DEFAULT)
@@ -73,59 +61,8 @@ def nothing_in_mode_0(live: Live) -> None:
     size = huge_page_of_text(live)
     switch(live, 0)
     # at addresses that huge pages fit
-    expect_not_merged(live, _started(live, Recipe(size, kind=Kind.FIXED)))
-    _expect_code(live, huge=False)
-
-
-@MERGING.case(
-    "mode 2 gives anonymous memory for code huge pages at its first fault, counted in AnonHugePages only",
-    ANONYMOUS,
-    sizes=Sizes.DEFAULT,
-)
-def anonymous_code(live: Live) -> None:
-    switch(live, 2)
-    _expect_code(live, huge=True)
-
-
-@MERGING.case("mode 1 gives anonymous memory for code no huge pages", ANONYMOUS, sizes=Sizes.DEFAULT)
-def no_anonymous_code_in_mode_1(live: Live) -> None:
-    switch(live, 1)
-    _expect_code(live, huge=False)
-
-
-@MERGING.case(
-    "memory that is written first and made executable and read-only later does not merge",
-    "mm/khugepaged.c __collapse_huge_page_isolate() of ANCK 5.10",
-    sizes=Sizes.DEFAULT,
-)
-def code_that_was_data(live: Live) -> None:
-    switch(live, 3)
-    memory = map_code(live, 1, mmap.PROT_READ | mmap.PROT_WRITE)
-    memory.fill()
-    live.expect("AnonHugePages of data", 0, memory.smaps().anon_huge_pages)
-    memory.protect(mmap.PROT_READ | mmap.PROT_EXEC)
-    see_khugepaged_at_work(live)
-    live.expect("AnonHugePages of code that was data", 0, memory.smaps().anon_huge_pages)
-    memory.expect_filled()
-
-
-@MERGING.case(
-    "a process whose text is mapped when hugetext is switched on is not merged, until a new one has the file merged",
-    LISTED,
-    sizes=Sizes.DEFAULT,
-)
-def a_process_that_runs_already(live: Live) -> None:
-    size = huge_page_of_text(live)
-    switch(live, 0)
-    # placed for huge pages, as it would be in mode 1
-    running = _started(live, Recipe(size, kind=Kind.FIXED))
-    live.host.write(ENABLED, "1")
-    expect_not_merged(live, running)
-    newer = start_again(live, running.built)
-    newer.touch()
-    expect_merged(live, newer, 1)
-    running.touch()
-    live.expect("FilePmdMapped of the process that ran before", newer.huge(), running.huge())
+    expect_not_merged(live, start_used(live, Recipe(size, kind=Kind.FIXED)))
+    expect_code(live, huge=False)
 
 
 @MERGING.case(
@@ -136,48 +73,24 @@ def a_process_that_runs_already(live: Live) -> None:
 def thp_never(live: Live) -> None:
     size = huge_page_of_text(live)
     switch(live, 3, thp="never")
-    expect_merged(live, _started(live, Recipe(size)), 3)
-    _expect_code(live, huge=True)
-
-
-@MERGING.case("text with MADV_NOHUGEPAGE stays small", QUALIFIES, sizes=Sizes.DEFAULT)
-def advised_against(live: Live) -> None:
-    size = huge_page_of_text(live)
-    switch(live, 1)
-    program = start_text(live, Recipe(size))
-    program.advise(MADV_NOHUGEPAGE)
-    program.touch()
-    expect_not_merged(live, program)
-
-
-@MERGING.case("text of a process with PR_SET_THP_DISABLE stays small", QUALIFIES, sizes=Sizes.DEFAULT)
-def disabled_by_prctl(live: Live) -> None:
-    size = huge_page_of_text(live)
-    switch(live, 1)
-    program = start_text(live, Recipe(size))
-    program.actor.call("prctl", _PR_SET_THP_DISABLE, 1, 0, 0, 0)
-    program.touch()
-    expect_not_merged(live, program)
+    expect_merged(live, start_used(live, Recipe(size)), 3)
+    expect_code(live, huge=True)
 
 
 @MERGING.case(
-    "a library that somebody has open for write stays small, and merges when it was closed",
-    f"{QUALIFIES}, inode_is_open_for_write()",
+    "a library without an x bit is not placed for huge pages",
+    PLACEMENT,
     sizes=Sizes.DEFAULT,
 )
-def open_for_write(live: Live) -> None:
+def library_without_x_bit(live: Live) -> None:
+    if live.kernel_version >= _ALL_FILES_ARE_PLACED:
+        raise CannotRun("this kernel places what is mapped of any file where huge pages fit")
     size = huge_page_of_text(live)
     switch(live, 1)
-    built = live.host.build_text(Recipe(size, kind=Kind.LIBRARY))
-    writer = live.actor()
-    descriptor = live.open(writer, built.file, os.O_RDWR)
-    program = start_again(live, built)
-    program.touch()
-    expect_not_merged(live, program)
-    writer.call("close", descriptor)
-    later = start_again(live, built)
-    later.touch()
-    expect_merged(live, later, 1)
+    recipe = Recipe(size, whole=3, alignment=STEP, kind=Kind.LIBRARY, runnable=False)
+    program = start_text(live, recipe)
+    starts = [program, *(start_again(live, program.built) for _start in range(3))]
+    live.expect("all starts are congruent", False, all(one.mapped()[0].is_congruent(size) for one in starts))
 
 
 @MERGING.case(
@@ -200,26 +113,13 @@ def _expect_text(live: Live, kind: Kind, mode: int) -> None:
     size = huge_page_of_text(live)
     switch(live, mode)
     # a tail, which has to stay small
-    program = _started(live, Recipe(size, tail=size // 2, kind=kind))
+    before = pages_collapsed(live)
+    program = start_used(live, Recipe(size, tail=size // 2, kind=kind))
     live.expect("text is congruent", True, program.mapped()[0].is_congruent(size))
     expect_merged(live, program, mode)
     live.expect("part of the text is huge", True, program.huge() > 0)
-
-
-def _started(live: Live, recipe: Recipe) -> TextProgram:
-    program = start_text(live, recipe)
-    program.touch()
-    return program
-
-
-def _expect_code(live: Live, *, huge: bool) -> None:
-    live.set_knob(f"{DIRECTORY}/defrag", "madvise")
-    memory = map_code(live, 1, WRITABLE_CODE)
-    memory.fill()
-    mapping = memory.smaps()
-    live.expect("AnonHugePages of code", pmd_size(live) if huge else 0, mapping.anon_huge_pages)
-    live.expect("FilePmdMapped of code", 0, mapping.file_pmd_mapped)
-    memory.expect_filled()
+    merged = pages_collapsed(live) - before
+    live.expect("khugepaged has made all of these huge pages", True, merged >= program.huge() // size)
 
 
 class HugetextMerging(LiveTest):

@@ -3,11 +3,18 @@
 import errno
 
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.values import read_integer
 from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.fragmentation import expect_no_shortage, fragmentation
-from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.khugepaged import KHUGEPAGED, await_khugepaged, await_scans, full_scans, quicken
+from hugepage_qa.live.fragmentation import ensure_blocks, expect_no_shortage, fragmentation, tell
+from hugepage_qa.live.khugepaged import (
+    KHUGEPAGED,
+    PATIENT_SCANS,
+    allow_absent,
+    await_khugepaged,
+    await_scans,
+    full_scans,
+    pages_collapsed,
+    quicken,
+)
 from hugepage_qa.live.live import CannotRun, Live
 from hugepage_qa.live.memory import Memory
 from hugepage_qa.live.thp_policy import base_pages, set_policy
@@ -28,10 +35,10 @@ _STEP = 4096
 )
 def advised_base_pages(live: Live) -> None:
     _awake(live)
-    before = _collapsed(live)
+    before = pages_collapsed(live)
     memory = base_pages(live, 2)
     _expect_collapse(live, memory, memory.length)
-    live.expect("pages_collapsed rose by at least two", True, _collapsed(live) - before >= 2)
+    live.expect("pages_collapsed rose by at least two", True, pages_collapsed(live) - before >= 2)
     memory.expect_filled()
 
 
@@ -61,7 +68,7 @@ def absent_pages(live: Live) -> None:
     pages = pmd_size(live) // live.base_page
     for absent in (1, pages // 2, pages - 1):
         for limit, huge in ((absent - 1, False), (absent, True)):
-            live.set_knob(f"{KHUGEPAGED}/max_ptes_none", str(limit))
+            allow_absent(live, limit)
             memory = _with_absent(live, absent)
             _expect_limit(live, memory, huge, f"{absent} absent, max_ptes_none {limit}")
             _expect_contents(live, memory, pages - absent)
@@ -138,12 +145,7 @@ def rest(live: Live) -> None:
 def _awake(live: Live) -> None:
     set_policy(live, "madvise")
     quicken(live)
-    for name, value in (("max_ptes_none", pmd_size(live) // live.base_page - 1), ("defrag", 1)):
-        live.set_knob(f"{KHUGEPAGED}/{name}", str(value))
-
-
-def _collapsed(live: Live) -> int:
-    return read_integer(ObservedTree(live.host), f"{KHUGEPAGED}/pages_collapsed") or 0
+    allow_absent(live, pmd_size(live) // live.base_page - 1)
 
 
 def _with_absent(live: Live, absent: int) -> Memory:
@@ -168,9 +170,10 @@ def _expect_contents(live: Live, memory: Memory, present: int) -> None:
 
 
 def _expect_collapse(live: Live, memory: Memory, expected: int) -> None:
+    ensure_blocks(live, memory.size, memory.pages)
     now = fragmentation(live, memory.size)
-    live.notes = [str(now)]
-    if not await_khugepaged(live, lambda: memory.smaps().anon_huge_pages == expected):
+    tell(live, now)
+    if not await_khugepaged(live, lambda: memory.smaps().anon_huge_pages == expected, PATIENT_SCANS):
         expect_no_shortage(live, memory.size, memory.pages)
     live.expect(f"AnonHugePages ({now})", expected, memory.smaps().anon_huge_pages)
 

@@ -10,6 +10,7 @@
  *   check ADDRESS LENGTH STEP VALUE  how many of these are not as fill left them
  *   text                             the address of the code that was linked to it for tests, 0 without
  *   run ADDRESS COUNT STEP           call COUNT functions, STEP bytes apart, and count those that do not return their number
+ *   sum ADDRESS LENGTH               the Adler-32 checksum (RFC 1950) of these bytes
  *   discard ADDRESS LENGTH STEP BYTES  give BYTES back at each multiple of STEP
  *   exec                             the program begins anew, in the same process
  *   fork                             the answer carries the socket of the child
@@ -180,6 +181,23 @@ static long run(long address, unsigned long count, unsigned long step)
 	return wrong;
 }
 
+static long sum(long address, unsigned long length)
+{
+	const unsigned char *bytes = (const unsigned char *)address;
+	const unsigned long modulus = 65521, chunk = 4096; /* so many bytes do not overflow */
+	unsigned long low = 1, high = 0;
+
+	for (unsigned long offset = 0; offset < length; offset++) {
+		low += bytes[offset];
+		high += low;
+		if (offset % chunk == chunk - 1) {
+			low %= modulus;
+			high %= modulus;
+		}
+	}
+	return (long)((high % modulus) << 16 | low % modulus);
+}
+
 /* 0 for a verb that is none of these */
 static int access_memory(const char *verb)
 {
@@ -205,6 +223,8 @@ static int access_memory(const char *verb)
 		value = (long)text_page_0;
 	else if (!strcmp(verb, "run"))
 		value = run(arguments[0], a[1], a[2]);
+	else if (!strcmp(verb, "sum"))
+		value = sum(arguments[0], a[1]);
 	else if (!strcmp(verb, "check"))
 		value = check(arguments[0], a[1], a[2], a[3]);
 	else

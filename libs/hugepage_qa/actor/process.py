@@ -101,6 +101,10 @@ class Actor:
         """Call ``count`` functions, ``step`` bytes apart; return how many do not return their number. Raises Fault."""
         return int(self._ask("run", address, count, step)[0])
 
+    def sum(self, address: int, length: int) -> int:
+        """Return the Adler-32 checksum of ``length`` bytes. Raises Fault."""
+        return int(self._ask("sum", address, length)[0])
+
     def exec(self) -> None:
         """Execute its program anew: all that it had mapped is gone, what execve(2) keeps is there. Raises OSError."""
         self._ask("exec")

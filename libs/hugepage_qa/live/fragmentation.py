@@ -12,6 +12,7 @@ SAMPLES = 3
 #: free blocks beyond those wanted: others allocate at the same time
 _MARGIN = 8
 _FIRST_ORDER = 4
+_COMPACTED = "memory was compacted"
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,24 @@ def fragmentation(live: Live, size: int) -> Fragmentation:
     return Fragmentation(usable >> order, 1 - usable / free if free else 0.0)
 
 
+def ensure_blocks(live: Live, size: int, pages: int) -> None:
+    """Drop caches and compact where free blocks of ``size`` bytes are too few for ``pages`` pages, and tell it."""
+    if fragmentation(live, size).blocks < pages + _MARGIN:
+        live.make_room()
+        live.notes.append(f"{_COMPACTED}: {fragmentation(live, size)}")
+
+
+def tell(live: Live, now: Fragmentation) -> None:
+    """Tell with the verdict how fragmented memory was last, and whether it had to be compacted before."""
+    compacted = [note for note in live.notes if note.startswith(_COMPACTED)]
+    live.notes = [*compacted[-1:], str(now)]
+
+
 def expect_no_shortage(live: Live, size: int, pages: int) -> None:
-    """Raise CannotRun where memory is too fragmented for ``pages`` pages of ``size`` bytes: none is owed then."""
+    """Raise CannotRun where memory is too fragmented for ``pages`` pages of ``size`` bytes: none is owed then.
+
+    What ``ensure_blocks`` could do was done before.
+    """
     now = fragmentation(live, size)
     if now.unusable > 0 and now.blocks < pages + _MARGIN:
         raise CannotRun(f"memory is too fragmented: {now}")
@@ -60,6 +77,6 @@ def expect_at_fault(live: Live, subject: str, huge: bool, prepare: Callable[[], 
             live.expect(f"AnonHugePages, {subject} ({now})", expected, memory.smaps().anon_huge_pages)
         memory.expect_filled()
         memory.unmap()
-        live.notes = [str(now)]
+        tell(live, now)
     if not counted:
-        raise CannotRun(f"memory is too fragmented: {live.notes[0]}")
+        raise CannotRun(f"memory is too fragmented: {live.notes[-1]}")

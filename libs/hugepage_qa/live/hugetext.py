@@ -1,19 +1,38 @@
 """hugetext on the running machine: its switches, and its merges, which are judged when khugepaged had its chance."""
 
 import mmap
+from functools import partial
 
+from hugepage_qa.actor.process import Actor
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.live.khugepaged import await_khugepaged, await_scans, quicken
+from hugepage_qa.live.fragmentation import ensure_blocks
+from hugepage_qa.live.khugepaged import (
+    KHUGEPAGED,
+    PATIENT_SCANS,
+    allow_absent,
+    await_khugepaged,
+    await_scans,
+    quicken,
+)
 from hugepage_qa.live.live import CannotRun, Live
 from hugepage_qa.live.memory import Memory
 from hugepage_qa.live.text_program.program import TextProgram
-from hugepage_qa.live.transparent import MADV_HUGEPAGE, MADV_NOHUGEPAGE, keep_min_free, map_aligned, pmd_size
+from hugepage_qa.live.transparent import (
+    MADV_HUGEPAGE,
+    MADV_NOHUGEPAGE,
+    expect_change,
+    keep_min_free,
+    map_aligned,
+    pmd_size,
+)
 from hugepage_qa.model.text.mapping import becomes_huge
 from hugepage_qa.model.text.writes import Generation, possible_generations
 
 ENABLED = f"{DIRECTORY}/hugetext_enabled"
 THRESHOLD = f"{DIRECTORY}/hugetext_pad_threshold"
 
+_MOST = f"{KHUGEPAGED}/max_nr_hugetext"
+_WRITABLE_CODE = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
 _BITS_ONLY = 2
 _LARGEST_PMD = 32 << 20
 
@@ -53,7 +72,12 @@ def switch(live: Live, mode: int, *, threshold: int = 0, thp: str = "madvise") -
         raise CannotRun("hugetext_enabled of this kernel is a switch: it has no modes 2 and 3")
     keep_min_free(live)
     live.set_knob(f"{DIRECTORY}/enabled", thp)
+    live.set_knob(f"{DIRECTORY}/defrag", "always")
     quicken(live)
+    # one page of a huge page is enough, and no limit on how many there are (which later 5.10 kernels have)
+    allow_absent(live, pmd_size(live) // live.base_page - 1)
+    if live.host.read(_MOST) is not None:
+        live.set_knob(_MOST, "0")
     if threshold:
         require_padding(live)
     if live.host.read(THRESHOLD) is not None:
@@ -70,7 +94,7 @@ def huge_page_of_text(live: Live) -> int:
 
 
 def expect_merged(live: Live, program: TextProgram, mode: int) -> None:
-    """Expect each text mapping to become huge as far as the model says, once khugepaged has seen it."""
+    """Expect each text mapping to become huge as the model says, once khugepaged has seen it, and to be right."""
     wanted = _predicted(live, program, mode)
 
     def is_merged() -> bool:
@@ -78,39 +102,61 @@ def expect_merged(live: Live, program: TextProgram, mode: int) -> None:
         program.touch()
         return _found(program) == wanted
 
-    await_khugepaged(live, is_merged)
+    await_khugepaged(live, is_merged, PATIENT_SCANS)
     live.expect("FilePmdMapped of each text mapping", wanted, _found(program))
+    program.expect_intact()
 
 
 def expect_not_merged(live: Live, program: TextProgram) -> None:
-    """Expect no text of a program to be huge although khugepaged was at work meanwhile."""
-    see_khugepaged_at_work(live)
+    """Expect no text of a program to be huge although khugepaged has looked at this process.
+
+    It looks at none that nothing has put on its list: memory that the program is advised about does.
+    """
+    see_khugepaged_at_work(live, program.actor)
+    expect_small(live, program)
+
+
+def expect_small(live: Live, program: TextProgram) -> None:
+    """Expect no text of a program to be huge, and all of it to be right."""
     program.touch()
     live.expect("FilePmdMapped of the text", 0, program.huge())
+    program.expect_intact()
 
 
-def see_khugepaged_at_work(live: Live) -> Memory:
+def see_khugepaged_at_work(live: Live, actor: Actor | None = None) -> Memory:
     """Wait until khugepaged has made a huge page of advised memory and has then been through its list again.
 
-    Raises Failed when it does not come to that.
+    The memory is that of ``actor``, by default of a process of its own. Raises Failed when it does not come to that.
     """
-    memory = map_aligned(live, 1, pmd_size(live), advice=MADV_NOHUGEPAGE)
+    size = pmd_size(live)
+    ensure_blocks(live, size, 1)
+    memory = map_aligned(live, 1, size, actor=actor, advice=MADV_NOHUGEPAGE)
     memory.fill()
     memory.advise(MADV_HUGEPAGE)
-    if not await_khugepaged(live, lambda: memory.smaps().anon_huge_pages == memory.size):
+    if not await_khugepaged(live, lambda: memory.smaps().anon_huge_pages == size, PATIENT_SCANS):
         live.fail("AnonHugePages of advised memory", memory.size, memory.smaps().anon_huge_pages)
     await_scans(live)
     return memory
 
 
 def map_code(live: Live, pages: int, prot: int) -> Memory:
-    """Map aligned anonymous memory for code, with protection ``prot``."""
+    """Map aligned anonymous memory for code, with protection ``prot``, for which there are free blocks if possible."""
+    ensure_blocks(live, pmd_size(live), pages)
     memory = map_aligned(live, pages, pmd_size(live))
     memory.protect(prot)
     return memory
 
 
-WRITABLE_CODE = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
+def expect_code(live: Live, *, huge: bool) -> None:
+    """Expect a huge page for code at its first fault, and not later by khugepaged; or none, and none later."""
+    counted = {"thp_fault_alloc": int(huge)}
+    memory = expect_change(live, counted, partial(map_code, live, 1, _WRITABLE_CODE), Memory.fill)
+    if not huge:
+        see_khugepaged_at_work(live, memory.actor)
+    mapping = memory.smaps()
+    live.expect("AnonHugePages of code", pmd_size(live) if huge else 0, mapping.anon_huge_pages)
+    live.expect("FilePmdMapped of code", 0, mapping.file_pmd_mapped)
+    memory.expect_filled()
 
 
 def _found(program: TextProgram) -> list[int]:

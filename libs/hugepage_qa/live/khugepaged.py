@@ -12,6 +12,8 @@ KHUGEPAGED = f"{DIRECTORY}/khugepaged"
 
 #: a scan may be under way when the wait begins, the next one sees all, and one more finds pages that were busy
 SCANS = 3
+#: for what has to come: page cache may be busy for longer, and a wait ends when it is there
+PATIENT_SCANS = 10
 _PAGES_TO_SCAN = 65536
 _SLEEP_MILLISECONDS = 10
 _PAUSE = 0.05
@@ -20,10 +22,21 @@ _ROUND_SECONDS = 0.5
 
 
 def quicken(live: Live) -> None:
-    """Have khugepaged rest for 10 ms instead of 10 s between two rounds, until the case ends."""
+    """Have khugepaged rest for 10 ms instead of 10 s between two rounds, and defragment, until the case ends."""
     for name in ("scan_sleep_millisecs", "alloc_sleep_millisecs"):
         live.set_knob(f"{KHUGEPAGED}/{name}", str(_SLEEP_MILLISECONDS))
     live.set_knob(f"{KHUGEPAGED}/pages_to_scan", str(_PAGES_TO_SCAN))
+    live.set_knob(f"{KHUGEPAGED}/defrag", "1")
+
+
+def allow_absent(live: Live, pages: int) -> None:
+    """Have khugepaged merge where up to ``pages`` base pages of a huge page are absent, until the case ends."""
+    live.set_knob(f"{KHUGEPAGED}/max_ptes_none", str(pages))
+
+
+def pages_collapsed(live: Live) -> int:
+    """Return how many huge pages khugepaged has made. Raises CannotRun where it does not tell."""
+    return _number(live, "pages_collapsed")
 
 
 def await_khugepaged(live: Live, is_done: Callable[[], bool], scans: int = SCANS) -> bool:

@@ -160,7 +160,7 @@ class Live:
             missing = pages - self._reserved(node)
             if missing <= 0:
                 return
-            self._make_room()
+            self.make_room()
         raise self._shortage(pages, missing, memory)
 
     def overcommit(self, pages: int) -> None:
@@ -189,7 +189,7 @@ class Live:
         pool = self._above_base(read_pool_view(self.host), node)
         return pool.nr - pool.surplus
 
-    def _make_room(self) -> None:
+    def make_room(self) -> None:
         """Drop clean caches and compact, as an administrator would (Documentation/admin-guide/sysctl/vm.rst)."""
         self.host.write("proc/sys/vm/drop_caches", "3")
         self.host.write("proc/sys/vm/compact_memory", "1")

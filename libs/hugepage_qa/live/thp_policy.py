@@ -2,7 +2,7 @@
 
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.values import size_directories, size_name
-from hugepage_qa.live.fragmentation import expect_no_shortage
+from hugepage_qa.live.fragmentation import ensure_blocks, expect_no_shortage
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.memory import Memory
 from hugepage_qa.live.transparent import MADV_HUGEPAGE, MADV_NOHUGEPAGE, keep_min_free, map_aligned, pmd_size
@@ -35,7 +35,8 @@ def allows(enabled: str, pmd: str, advice: int | None) -> bool:
 
 
 def advised(live: Live, pages: int = 1, advice: int | None = MADV_HUGEPAGE) -> Memory:
-    """Map aligned anonymous memory of PMD-sized pages with ``advice``."""
+    """Map aligned anonymous memory of PMD-sized pages with ``advice``, for which there are free blocks if possible."""
+    ensure_blocks(live, pmd_size(live), pages)
     return map_aligned(live, pages, pmd_size(live), advice=advice)
 
 

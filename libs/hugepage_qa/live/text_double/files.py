@@ -11,7 +11,9 @@ from hugepage_qa.live.text_double.behaviour import Wrong
 PMD = 2 << 20
 ENABLED = f"{DIRECTORY}/hugetext_enabled"
 THRESHOLD = f"{DIRECTORY}/hugetext_pad_threshold"
+PAGES_COLLAPSED = f"{DIRECTORY}/khugepaged/pages_collapsed"
 FULL_SCANS = f"{DIRECTORY}/khugepaged/full_scans"
+VMSTAT = "proc/vmstat"
 DROP_CACHES = "proc/sys/vm/drop_caches"
 MIN_FREE = "proc/sys/vm/min_free_kbytes"
 
@@ -26,7 +28,8 @@ _PLAIN = {
     "proc/sys/kernel/tainted": "0",
     MIN_FREE: "5704",
     DROP_CACHES: "0",
-    "proc/buddyinfo": "Node 0, zone Normal 1 1 1 1 1 1 1 1 1 1 1",
+    "proc/sys/vm/compact_memory": "0",
+    "proc/buddyinfo": "Node 0, zone Normal 1 1 1 1 1 1 1 1 1 100 100",
     "proc/meminfo": "MemTotal: 4194304 kB\nMemAvailable: 4000000 kB\nHugePages_Total: 0\nHugePages_Free: 0\n"
     "HugePages_Rsvd: 0\nHugePages_Surp: 0\nHugepagesize: 2048 kB\nHugetlb: 0 kB",
     "proc/filesystems": "nodev\tdebugfs",
@@ -36,7 +39,12 @@ _PLAIN = {
     f"{DIRECTORY}/khugepaged/scan_sleep_millisecs": "10000",
     f"{DIRECTORY}/khugepaged/alloc_sleep_millisecs": "60000",
     f"{DIRECTORY}/khugepaged/pages_to_scan": "4096",
+    f"{DIRECTORY}/khugepaged/max_ptes_none": "511",
+    f"{DIRECTORY}/khugepaged/defrag": "1",
+    PAGES_COLLAPSED: "0",
     FULL_SCANS: "0",
+    VMSTAT: "thp_fault_alloc 0",
+    "proc/sys/vm/stat_refresh": "0",
     **{
         f"{_POOL}/{name}": "0"
         for name in ("nr_hugepages", "free_hugepages", "resv_hugepages", "surplus_hugepages", "nr_overcommit_hugepages")
@@ -69,6 +77,11 @@ class Files:
     def thp(self) -> str:
         """What transparent_hugepage/enabled holds."""
         return parse_selection(self.texts[f"{DIRECTORY}/enabled"], f"{DIRECTORY}/enabled").selected
+
+    def count(self, path: str, more: int = 1) -> None:
+        """Add to the number at the end of a file."""
+        *name, number = self.texts[path].split()
+        self.texts[path] = " ".join([*name, f"{int(number) + more}\n"])
 
     def names(self, directory: str) -> list[str]:
         """Return the names in a directory."""

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from hugepage_qa.live.text_double.behaviour import Wrong
+from hugepage_qa.live.text_double.files import PAGES_COLLAPSED, PMD
 from hugepage_qa.live.text_double.processes import Area, Process, Text
 
 if TYPE_CHECKING:
@@ -16,12 +17,14 @@ def scan(double: "TextDouble") -> bool:
     """Merge what qualifies; return whether khugepaged runs at all."""
     mode, thp = double.files.mode, double.files.thp
     if not mode and thp == "never":
-        return False
+        return Wrong.KEEPS_SCANNING in double.wrong
     for process in double.processes.values():
         if process.is_listed and process.text and _qualifies(double, process, process.text):
             _merge(double, process.text)
         for area in process.areas:
-            area.is_huge = area.is_huge or _merges_later(double, area)
+            if not area.is_huge and _merges_later(double, area):
+                area.is_huge = True
+                double.files.count(PAGES_COLLAPSED)
     return True
 
 
@@ -35,11 +38,14 @@ def faults_in(double: "TextDouble", process: Process) -> None:
         text.huge = text.end - text.start if Wrong.MERGES_TAIL in double.wrong else text.whole()
     elif _merges_text(double):
         process.is_listed = True
+        if Wrong.MERGES_AT_FAULT in double.wrong and _qualifies(double, process, text):
+            text.file.is_huge = True
+            text.huge = text.whole()
 
 
 def is_huge_at_fault(double: "TextDouble", area: Area) -> bool:
     """Tell whether the first access to anonymous code gets a huge page."""
-    if area.prot & (_WRITE | _EXECUTE) != _WRITE | _EXECUTE or Wrong.NO_CODE in double.wrong:
+    if not _is_code(area) or double.wrong & {Wrong.NO_CODE, Wrong.CODE_BY_KHUGEPAGED}:
         return False
     if Wrong.NEEDS_THP in double.wrong and double.files.thp == "never":
         return False
@@ -71,9 +77,15 @@ def _merge(double: "TextDouble", merged: Text) -> None:
         return
     file.is_huge = True
     file.is_damaged = Wrong.DAMAGES_CODE in double.wrong
+    file.has_other_bytes = file.is_damaged or Wrong.DAMAGES_SOME_BYTES in double.wrong
+    double.files.count(PAGES_COLLAPSED, merged.whole() // PMD)
     for process in double.processes.values():
         if process.text and process.text.file is file:
             process.text.is_populated = False
+
+
+def _is_code(area: Area) -> bool:
+    return area.prot & (_WRITE | _EXECUTE) == _WRITE | _EXECUTE
 
 
 def _merges_later(double: "TextDouble", area: Area) -> bool:
@@ -81,4 +93,8 @@ def _merges_later(double: "TextDouble", area: Area) -> bool:
         return False
     if area.was_data and area.prot & _EXECUTE:
         return Wrong.MERGES_DATA in double.wrong and bool(double.files.mode & 2)
+    if _is_code(area) and double.files.mode == 1 and Wrong.CODE_LATER_IN_MODE_1 in double.wrong:
+        return True
+    if _is_code(area) and double.files.mode & 2 and Wrong.CODE_BY_KHUGEPAGED in double.wrong:
+        return True
     return area.advice == MADV_HUGEPAGE and double.files.thp != "never"

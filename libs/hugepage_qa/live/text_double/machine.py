@@ -8,7 +8,7 @@ from hugepage_qa.live.text_double.behaviour import Wrong
 from hugepage_qa.live.text_double.files import DROP_CACHES, ENABLED, FULL_SCANS, THRESHOLD, Files
 from hugepage_qa.live.text_double.khugepaged import faults_in, scan
 from hugepage_qa.live.text_double.processes import Process, TextFile
-from hugepage_qa.live.text_double.requests import answer
+from hugepage_qa.live.text_double.requests import CHECKSUM, answer
 from hugepage_qa.live.text_double.start import map_file
 from hugepage_qa.model.text.program import ElfFile, Kind, Segment
 
@@ -102,7 +102,8 @@ class TextDouble:
     def _split(self) -> None:
         if Wrong.NOT_SPLIT not in self.wrong:
             for file in self.cache.values():
-                self.make_small(file)
+                if self.is_mapped(file) or Wrong.SPLITS_MAPPED_ONLY not in self.wrong:
+                    self.make_small(file)
         if Wrong.SPLITS_SILENTLY not in self.wrong:
             self._log.append("huge_memory: 3 of 3 THP split")
 
@@ -113,7 +114,7 @@ class TextDouble:
         path = str(Path("/double", f"{len(self._programs)}", "text"))
         self.cache[path] = TextFile(path, elf)
         self._programs[path] = path
-        return built | {"program": path, "file": path}
+        return built | {"program": path, "file": path, "checksum": CHECKSUM}
 
     def _mapped(self, file: TextFile) -> Any:
         return map_file(file, self.files.mode, self.files.threshold, self.wrong)

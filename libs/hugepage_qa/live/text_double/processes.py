@@ -16,6 +16,7 @@ class TextFile:
     elf: ElfFile
     is_huge: bool = False
     is_damaged: bool = False
+    has_other_bytes: bool = False
     writers: int = 0
 
 
@@ -43,6 +44,8 @@ class Text:
     is_populated: bool = False
     is_advised_against: bool = False
     huge: int = 0
+    #: bytes behind it that are mapped from the start of the file
+    other: int = 0
 
     def whole(self) -> int:
         """Return the bytes in whole huge pages, 0 where addresses and file do not fit."""
@@ -75,6 +78,9 @@ class Process:
             text = self.text
             head = f"{text.start:x}-{text.end:x} r-xp {text.offset:08x} 08:01 12 {text.file.path}"
             shown.append(_mapping(head, text.end - text.start, 0, text.huge))
+            if text.other:
+                head = f"{text.end:x}-{text.end + text.other:x} r-xp 00000000 08:01 12 {text.file.path}"
+                shown.append(_mapping(head, text.other, 0, 0))
         for area in self.areas:
             head = f"{area.start:x}-{area.start + area.length:x} {_permissions(area.prot)}p 00000000 00:00 0"
             huge = area.length if area.is_huge else 0

@@ -5,7 +5,7 @@ import os
 from typing import TYPE_CHECKING
 
 from hugepage_qa.live.text_double.behaviour import Wrong
-from hugepage_qa.live.text_double.files import PMD
+from hugepage_qa.live.text_double.files import PMD, VMSTAT
 from hugepage_qa.live.text_double.khugepaged import is_huge_at_fault
 from hugepage_qa.live.text_double.processes import Area, Process
 
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from hugepage_qa.live.text_double.machine import TextDouble
 
 _ANONYMOUS_START = 0x7E0000001000
-_NOHUGEPAGE = 15
+_HUGEPAGE, _NOHUGEPAGE = 14, 15
+#: of any text, as it was linked
+CHECKSUM = 1
 _FIXED = 0x10
 
 
@@ -30,6 +32,8 @@ def answer(double: "TextDouble", process: Process, request: str) -> str:
         case "run":
             double.fault(process)
             return f"ok {int(bool(process.text and process.text.file.is_damaged))}"
+        case "sum":
+            return f"ok {CHECKSUM + int(bool(process.text and process.text.file.has_other_bytes))}"
         case "fill":
             _fill(double, process.area(numbers[0]))
             return "ok 0"
@@ -42,6 +46,7 @@ def _fill(double: "TextDouble", area: Area) -> None:
     if not area.is_filled:
         area.is_filled = True
         area.is_huge = is_huge_at_fault(double, area)
+        double.files.count(VMSTAT, int(area.is_huge))
         area.was_data = not area.prot & 4
 
 
@@ -55,7 +60,7 @@ def _call(double: "TextDouble", process: Process, name: str, words: list[str]) -
         case "mprotect":
             process.area(numbers[0]).prot = numbers[2]
         case "madvise":
-            _advise(process, numbers[0], numbers[2])
+            _advise(double, process, numbers[0], numbers[2])
         case "prctl":
             process.is_disabled = True
         case "fadvise64":
@@ -79,11 +84,12 @@ def _map(process: Process, numbers: list[int]) -> int:
     return address
 
 
-def _advise(process: Process, address: int, advice: int) -> None:
+def _advise(double: "TextDouble", process: Process, address: int, advice: int) -> None:
     if process.text and process.text.start <= address < process.text.end:
         process.text.is_advised_against = advice == _NOHUGEPAGE
     else:
         process.area(address).advice = advice
+        process.is_listed |= advice == _HUGEPAGE and Wrong.LISTS_NOBODY not in double.wrong
 
 
 def _open(double: "TextDouble", process: Process, path: str, flags: int) -> int:

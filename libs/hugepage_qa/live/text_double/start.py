@@ -19,7 +19,9 @@ def map_file(file: TextFile, mode: int, threshold: int, wrong: frozenset[Wrong])
     end = -(-(segment.address + bias + segment.size) // _PAGE) * _PAGE
     offset = segment.offset // _PAGE * _PAGE
     if _pads(file, mode, threshold, end % PMD, wrong):
-        end = end // PMD * PMD + PMD
+        tail_end, end = end, end // PMD * PMD + PMD
+        if Wrong.PADS_OTHER_BYTES in wrong:
+            return Text(file, start, tail_end, offset, other=end - tail_end)
     return Text(file, start, end, offset)
 
 
@@ -30,7 +32,8 @@ def _is_placed(file: TextFile, mode: int, wrong: frozenset[Wrong]) -> bool:
         case Kind.PIE:
             return mode & 1 == 1 and Wrong.MISPLACES_PIE not in wrong
         case Kind.LIBRARY:
-            return mode & 1 == 1 and file.elf.runnable and Wrong.MISPLACES_LIBRARY not in wrong
+            is_runnable = file.elf.runnable or Wrong.PLACES_ALL in wrong
+            return mode & 1 == 1 and is_runnable and Wrong.MISPLACES_LIBRARY not in wrong
         case Kind.STATIC_PIE:
             return False
 

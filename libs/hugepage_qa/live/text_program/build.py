@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import zlib
 from pathlib import Path
 
 from hugepage_qa.actor.build import SOURCE as ACTOR
@@ -22,6 +23,8 @@ _KINDS = {
 }
 _MODE, _NOT_RUNNABLE = 0o755, 0o644
 _SHOWN_LINES = 3
+#: what the text was when it was linked: later its page cache may be what the kernel damaged
+_CHECKSUM = "checksum"
 
 
 def build_text(recipe: Recipe, directory: Path) -> BuiltText:
@@ -41,7 +44,7 @@ def build_text(recipe: Recipe, directory: Path) -> BuiltText:
         if is_library:
             _compile("-fPIE", "-pie", "-o", str(program), str(ACTOR), *_linked_to(file))
     _write_back_and_evict(file)
-    return BuiltText(str(program), str(file), read_elf(file, recipe.kind))
+    return BuiltText(str(program), str(file), read_elf(file, recipe.kind), int((place / _CHECKSUM).read_text()))
 
 
 def _build(recipe: Recipe, file: Path) -> None:
@@ -61,6 +64,9 @@ def _build(recipe: Recipe, file: Path) -> None:
     with file.open("ab") as stream:
         stream.write(bytes(recipe.appended))
     file.chmod(_MODE if recipe.runnable else _NOT_RUNNABLE)
+    segment = elf.segments[elf.text]
+    text = file.read_bytes()[segment.offset : segment.offset + segment.size]
+    (file.parent / _CHECKSUM).write_text(str(zlib.adler32(text)), encoding="ascii")
 
 
 def _linked_to(library: Path) -> tuple[str, ...]:

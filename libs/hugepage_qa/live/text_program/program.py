@@ -52,6 +52,12 @@ class TextProgram:
         wrong = self.actor.run(self.code, self._pages(), STEP)
         self._live.expect("pages of code that are wrong", 0, wrong)
 
+    def expect_intact(self) -> None:
+        """Expect every byte of its text to be as it was linked. Raises Fault."""
+        segment = self.built.elf.segments[self.built.elf.text]
+        found = self.actor.sum(self.bias + segment.address, segment.size)
+        self._live.expect("checksum of the text", self.built.checksum, found)
+
     def advise(self, advice: int) -> None:
         """Give ``advice`` (MADV_*) on all of its text. Raises OSError."""
         for mapping in self.mapped():
@@ -65,6 +71,13 @@ class TextProgram:
 def start_text(live: Live, recipe: Recipe, directory: str | None = None) -> TextProgram:
     """Build a program and start it; none of its code has run. It ends with the case at the latest."""
     return start_again(live, live.host.build_text(recipe, directory))
+
+
+def start_used(live: Live, recipe: Recipe) -> TextProgram:
+    """Build a program, start it, and run a function of each page of its text."""
+    program = start_text(live, recipe)
+    program.touch()
+    return program
 
 
 def start_again(live: Live, built: BuiltText) -> TextProgram:

@@ -28,8 +28,12 @@ class Recipe:
 
 @dataclass(frozen=True)
 class BuiltText:
-    """What came of a recipe: ``program`` is started, ``file`` holds the text and is ``elf``."""
+    """What came of a recipe: ``program`` is started, ``file`` holds the text and is ``elf``.
+
+    ``checksum`` is the Adler-32 checksum of the text segment as it was linked.
+    """
 
     program: str
     file: str
     elf: ElfFile
+    checksum: int

@@ -1,0 +1,58 @@
+"""Anonymous memory for code: huge at its first fault with bit 1 of hugetext, and only then."""
+
+import mmap
+
+from hugepage_qa.live.case import Area, Sizes
+from hugepage_qa.live.hugetext import expect_code, map_code, see_khugepaged_at_work, switch
+from hugepage_qa.live.live import Live
+from hugepage_qa.plugins.live_test import LiveTest
+
+CODE = Area("text/anonymous-code")
+
+ANONYMOUS = "Alibaba Cloud Linux, Huge Pages: enable; mm/huge_memory.c __transparent_hugepage_enabled() of ANCK 5.10"
+
+
+@CODE.case(
+    "mode 2 gives anonymous memory for code huge pages at its first fault, counted in AnonHugePages only",
+    ANONYMOUS,
+    sizes=Sizes.DEFAULT,
+)
+def mode_2(live: Live) -> None:
+    switch(live, 2)
+    expect_code(live, huge=True)
+
+
+@CODE.case("mode 1 gives anonymous memory for code no huge pages", ANONYMOUS, sizes=Sizes.DEFAULT)
+def mode_1(live: Live) -> None:
+    switch(live, 1)
+    expect_code(live, huge=False)
+
+
+@CODE.case(
+    "memory that is written first and made executable and read-only later does not merge",
+    "mm/khugepaged.c __collapse_huge_page_isolate() of ANCK 5.10",
+    sizes=Sizes.DEFAULT,
+)
+def code_that_was_data(live: Live) -> None:
+    switch(live, 3)
+    memory = map_code(live, 1, mmap.PROT_READ | mmap.PROT_WRITE)
+    memory.fill()
+    live.expect("AnonHugePages of data", 0, memory.smaps().anon_huge_pages)
+    memory.protect(mmap.PROT_READ | mmap.PROT_EXEC)
+    see_khugepaged_at_work(live, memory.actor)
+    live.expect("AnonHugePages of code that was data", 0, memory.smaps().anon_huge_pages)
+    memory.expect_filled()
+
+
+class HugetextAnonymousCode(LiveTest):
+    """Anonymous memory for code.
+
+    :avocado: enable
+    :avocado: tags=text,hugetext
+    """
+
+    timeout = 900
+
+    def test_anonymous_code(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(CODE)

@@ -1,0 +1,142 @@
+"""Which processes hugetext makes huge text of: new ones, those that khugepaged looks at, and none that is exempt."""
+
+import os
+
+from hugepage_qa.live.case import Area, Sizes
+from hugepage_qa.live.hugetext import (
+    ENABLED,
+    expect_merged,
+    expect_not_merged,
+    expect_small,
+    huge_page_of_text,
+    see_khugepaged_at_work,
+    switch,
+)
+from hugepage_qa.live.khugepaged import full_scans
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.text_program.program import TextProgram, start_again, start_used
+from hugepage_qa.live.text_program.recipe import Recipe
+from hugepage_qa.live.transparent import MADV_NOHUGEPAGE
+from hugepage_qa.model.text.program import Kind
+from hugepage_qa.plugins.live_test import LiveTest
+
+PROCESSES = Area("text/processes")
+
+QUALIFIES = "include/linux/huge_mm.h, mm/khugepaged.c hugepage_vma_check() of ANCK 5.10"
+LISTED = "mm/memory.c do_read_fault(), mm/khugepaged.c khugepaged_enter() of ANCK 5.10"
+
+_PR_SET_THP_DISABLE = 41
+_REST = 0.5
+
+
+@PROCESSES.case(
+    "a process whose text is mapped when hugetext is switched on is not merged, until a new one has the file merged",
+    LISTED,
+    sizes=Sizes.DEFAULT,
+)
+def a_process_that_runs_already(live: Live) -> None:
+    size = huge_page_of_text(live)
+    switch(live, 0)
+    # placed for huge pages, as it would be in mode 1
+    running = start_used(live, Recipe(size, kind=Kind.FIXED))
+    live.host.write(ENABLED, "1")
+    # in a process of its own: this one is to be on no list
+    see_khugepaged_at_work(live)
+    expect_small(live, running)
+    newer = start_again(live, running.built)
+    newer.touch()
+    expect_merged(live, newer, 1)
+    running.touch()
+    live.expect("FilePmdMapped of the process that ran before", newer.huge(), running.huge())
+
+
+@PROCESSES.case(
+    "a process that khugepaged looks at for another reason is merged when hugetext is switched on",
+    LISTED,
+    sizes=Sizes.DEFAULT,
+)
+def a_process_that_is_listed(live: Live) -> None:
+    size = huge_page_of_text(live)
+    switch(live, 0)
+    running = start_used(live, Recipe(size, kind=Kind.FIXED))
+    see_khugepaged_at_work(live, running.actor)
+    live.host.write(ENABLED, "1")
+    expect_merged(live, running, 1)
+
+
+@PROCESSES.case(
+    "with THP off hugetext alone keeps khugepaged at work, and lets it rest when it is switched off",
+    "mm/huge_memory.c hugetext_enabled_store(), mm/khugepaged.c khugepaged_enabled() of ANCK 5.10",
+    sizes=Sizes.DEFAULT,
+)
+def khugepaged_for_hugetext_alone(live: Live) -> None:
+    size = huge_page_of_text(live)
+    switch(live, 1, thp="never")
+    expect_merged(live, start_used(live, Recipe(size)), 1)
+    live.host.write(ENABLED, "0")
+    # a scan that is under way ends
+    live.host.pause(_REST)
+    before = full_scans(live)
+    live.host.pause(_REST)
+    live.expect("full scans with all of it off", before, full_scans(live))
+
+
+@PROCESSES.case("text with MADV_NOHUGEPAGE stays small", QUALIFIES, sizes=Sizes.DEFAULT)
+def advised_against(live: Live) -> None:
+    size = huge_page_of_text(live)
+    program = _exempted_later(live, size)
+    program.advise(MADV_NOHUGEPAGE)
+    live.host.write(ENABLED, "1")
+    expect_not_merged(live, program)
+
+
+@PROCESSES.case("text of a process with PR_SET_THP_DISABLE stays small", QUALIFIES, sizes=Sizes.DEFAULT)
+def disabled_by_prctl(live: Live) -> None:
+    size = huge_page_of_text(live)
+    program = _exempted_later(live, size)
+    program.actor.call("prctl", _PR_SET_THP_DISABLE, 1, 0, 0, 0)
+    live.host.write(ENABLED, "1")
+    see_khugepaged_at_work(live)
+    expect_small(live, program)
+
+
+@PROCESSES.case(
+    "a library that somebody has open for write stays small, and merges when it was closed",
+    f"{QUALIFIES}, inode_is_open_for_write()",
+    sizes=Sizes.DEFAULT,
+)
+def open_for_write(live: Live) -> None:
+    size = huge_page_of_text(live)
+    switch(live, 1)
+    built = live.host.build_text(Recipe(size, kind=Kind.LIBRARY))
+    writer = live.actor()
+    descriptor = live.open(writer, built.file, os.O_RDWR)
+    program = start_again(live, built)
+    program.touch()
+    expect_not_merged(live, program)
+    writer.call("close", descriptor)
+    later = start_again(live, built)
+    later.touch()
+    expect_merged(live, later, 1)
+
+
+def _exempted_later(live: Live, size: int) -> TextProgram:
+    """Return a program that runs in mode 0 and is looked at: in mode 1 nothing but an exemption keeps it small."""
+    switch(live, 0)
+    program = start_used(live, Recipe(size, kind=Kind.FIXED))
+    see_khugepaged_at_work(live, program.actor)
+    return program
+
+
+class HugetextProcesses(LiveTest):
+    """Which processes get huge text.
+
+    :avocado: enable
+    :avocado: tags=text,hugetext
+    """
+
+    timeout = 900
+
+    def test_processes(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(PROCESSES)

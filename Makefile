@@ -11,7 +11,7 @@ override export TMT_ARGS := $(value TMT_ARGS)
 
 BIN := .venv/bin
 
-.PHONY: help qa test lint bench setup clean
+.PHONY: help qa test lint bench setup lab-kernel clean
 
 help:
 	@echo "make qa     boot huge page parameters on throwaway machines and judge them (PLAN=smoke)"
@@ -23,6 +23,7 @@ help:
 	@echo "            PLAN=vt     the same guests as tests of avocado-vt, which is installed apart from all else (root)"
 	@echo "make test   the suite's own tests, throwaway machines included"
 	@echo "make lint   ruff, mypy, tmt lint"
+	@echo "make lab-kernel  a kernel with READ_ONLY_THP_FOR_FS, for PROVISION=lab KERNEL=build/lab-kernel/bzImage"
 	@echo "make bench  how fast the suite itself is"
 	@echo "make clean  remove what the above made in this directory, but not the packages of the distribution"
 
@@ -46,6 +47,9 @@ bench: setup
 	@$(BIN)/python ci/bench.py
 	@$(BIN)/python ci/bench_ps.py
 	@$(BIN)/python ci/bench_gate.py
+
+lab-kernel:
+	@ci/lab-kernel.sh
 
 clean:
 	rm -rf .venv .venv-vt .cache build .mypy_cache .ruff_cache .pytest_cache .hypothesis libs/hugepage_qa.egg-info

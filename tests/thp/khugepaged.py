@@ -4,7 +4,7 @@ import errno
 
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.fragmentation import ensure_blocks, expect_no_shortage, fragmentation, tell
+from hugepage_qa.live.fragmentation import expect_no_shortage, tell, with_blocks
 from hugepage_qa.live.khugepaged import (
     KHUGEPAGED,
     PATIENT_SCANS,
@@ -146,6 +146,7 @@ def _awake(live: Live) -> None:
     set_policy(live, "madvise")
     quicken(live)
     allow_absent(live, pmd_size(live) // live.base_page - 1)
+    live.set_knob(f"{KHUGEPAGED}/defrag", "1")
 
 
 def _with_absent(live: Live, absent: int) -> Memory:
@@ -170,8 +171,7 @@ def _expect_contents(live: Live, memory: Memory, present: int) -> None:
 
 
 def _expect_collapse(live: Live, memory: Memory, expected: int) -> None:
-    ensure_blocks(live, memory.size, memory.pages)
-    now = fragmentation(live, memory.size)
+    now = with_blocks(live, memory.size, memory.pages)
     tell(live, now)
     if not await_khugepaged(live, lambda: memory.smaps().anon_huge_pages == expected, PATIENT_SCANS):
         expect_no_shortage(live, memory.size, memory.pages)

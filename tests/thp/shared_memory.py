@@ -8,7 +8,7 @@ from hugepage_qa.actor.process import Actor
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.values import size_directories, size_name
 from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.fragmentation import ensure_blocks, expect_no_shortage, fragmentation, tell
+from hugepage_qa.live.fragmentation import expect_no_shortage, tell, with_blocks
 from hugepage_qa.live.live import READ_WRITE, CannotRun, Live
 from hugepage_qa.live.memory import Memory
 from hugepage_qa.live.mman import MAP_FIXED
@@ -123,8 +123,7 @@ def _room(actor: Actor, size: int) -> int:
 
 
 def _expect(live: Live, memory: Memory, huge: bool, where: str) -> None:
-    ensure_blocks(live, memory.size, 1)
-    now = fragmentation(live, memory.size)
+    now = with_blocks(live, memory.size, 1 if huge else 0)
     tell(live, now)
     memory.fill()
     mapping = memory.smaps()

@@ -37,11 +37,26 @@ def fragmentation(live: Live, size: int) -> Fragmentation:
     return Fragmentation(usable >> order, 1 - usable / free if free else 0.0)
 
 
-def ensure_blocks(live: Live, size: int, pages: int) -> None:
-    """Drop caches and compact where free blocks of ``size`` bytes are too few for ``pages`` pages, and tell it."""
-    if fragmentation(live, size).blocks < pages + _MARGIN:
-        live.make_room()
-        live.notes.append(f"{_COMPACTED}: {fragmentation(live, size)}")
+def with_blocks(live: Live, size: int, pages: int) -> Fragmentation:
+    """Return how fragmented memory is for ``pages`` pages of ``size`` bytes.
+
+    Where free blocks are too few for them, memory is compacted before, as ``compact_if_short`` does.
+    """
+    now = fragmentation(live, size)
+    return fragmentation(live, size) if _compacted(live, now, size, pages) else now
+
+
+def compact_if_short(live: Live, size: int, pages: int) -> bool:
+    """Drop caches and compact memory where free blocks are too few; return whether it was done, which is told, too."""
+    return _compacted(live, fragmentation(live, size), size, pages)
+
+
+def _compacted(live: Live, now: Fragmentation, size: int, pages: int) -> bool:
+    if now.blocks >= pages + _MARGIN:
+        return False
+    live.make_room()
+    live.notes.append(f"{_COMPACTED}: {now} before, {fragmentation(live, size)} after")
+    return True
 
 
 def tell(live: Live, now: Fragmentation) -> None:
@@ -53,7 +68,7 @@ def tell(live: Live, now: Fragmentation) -> None:
 def expect_no_shortage(live: Live, size: int, pages: int) -> None:
     """Raise CannotRun where memory is too fragmented for ``pages`` pages of ``size`` bytes: none is owed then.
 
-    What ``ensure_blocks`` could do was done before.
+    What ``with_blocks`` could do was done before.
     """
     now = fragmentation(live, size)
     if now.unusable > 0 and now.blocks < pages + _MARGIN:
@@ -69,7 +84,7 @@ def expect_at_fault(live: Live, subject: str, huge: bool, prepare: Callable[[], 
     counted = 0
     for _sample in range(SAMPLES):
         memory = prepare()
-        now = fragmentation(live, memory.size)
+        now = with_blocks(live, memory.size, memory.pages if huge else 0)
         memory.fill()
         if not huge or now.blocks >= memory.pages + _MARGIN:
             counted += 1

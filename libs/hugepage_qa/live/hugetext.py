@@ -5,7 +5,7 @@ from functools import partial
 
 from hugepage_qa.actor.process import Actor
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.live.fragmentation import ensure_blocks
+from hugepage_qa.live.fragmentation import with_blocks
 from hugepage_qa.live.khugepaged import (
     KHUGEPAGED,
     PATIENT_SCANS,
@@ -74,6 +74,7 @@ def switch(live: Live, mode: int, *, threshold: int = 0, thp: str = "madvise") -
     live.set_knob(f"{DIRECTORY}/enabled", thp)
     live.set_knob(f"{DIRECTORY}/defrag", "always")
     quicken(live)
+    live.set_knob(f"{KHUGEPAGED}/defrag", "1")
     # one page of a huge page is enough, and no limit on how many there are (which later 5.10 kernels have)
     allow_absent(live, pmd_size(live) // live.base_page - 1)
     if live.host.read(_MOST) is not None:
@@ -129,7 +130,7 @@ def see_khugepaged_at_work(live: Live, actor: Actor | None = None) -> Memory:
     The memory is that of ``actor``, by default of a process of its own. Raises Failed when it does not come to that.
     """
     size = pmd_size(live)
-    ensure_blocks(live, size, 1)
+    with_blocks(live, size, 1)
     memory = map_aligned(live, 1, size, actor=actor, advice=MADV_NOHUGEPAGE)
     memory.fill()
     memory.advise(MADV_HUGEPAGE)
@@ -141,7 +142,7 @@ def see_khugepaged_at_work(live: Live, actor: Actor | None = None) -> Memory:
 
 def map_code(live: Live, pages: int, prot: int) -> Memory:
     """Map aligned anonymous memory for code, with protection ``prot``, for which there are free blocks if possible."""
-    ensure_blocks(live, pmd_size(live), pages)
+    with_blocks(live, pmd_size(live), pages)
     memory = map_aligned(live, pages, pmd_size(live))
     memory.protect(prot)
     return memory

@@ -22,11 +22,10 @@ _ROUND_SECONDS = 0.5
 
 
 def quicken(live: Live) -> None:
-    """Have khugepaged rest for 10 ms instead of 10 s between two rounds, and defragment, until the case ends."""
+    """Have khugepaged rest for 10 ms instead of 10 s between two rounds, until the case ends."""
     for name in ("scan_sleep_millisecs", "alloc_sleep_millisecs"):
         live.set_knob(f"{KHUGEPAGED}/{name}", str(_SLEEP_MILLISECONDS))
     live.set_knob(f"{KHUGEPAGED}/pages_to_scan", str(_PAGES_TO_SCAN))
-    live.set_knob(f"{KHUGEPAGED}/defrag", "1")
 
 
 def allow_absent(live: Live, pages: int) -> None:

@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 from tests.unit.live.text.linked import link
 
-from hugepage_qa.live.fragmentation import expect_at_fault, expect_no_shortage, fragmentation
+from hugepage_qa.live.fragmentation import (
+    compact_if_short,
+    expect_at_fault,
+    expect_no_shortage,
+    fragmentation,
+    tell,
+    with_blocks,
+)
 from hugepage_qa.live.host import Host
 from hugepage_qa.live.live import CannotRun, Live
 from hugepage_qa.live.text_double.machine import TextDouble
@@ -53,6 +60,17 @@ def test_a_huge_page_that_does_not_come_is_a_difference_where_there_are_blocks()
 def test_a_shortage_of_blocks_is_no_failure(blocks: int, short: bool) -> None:
     with ExitStack() as stack, pytest.raises(CannotRun) if short else nullcontext():
         expect_no_shortage(live(blocks, stack), PMD, 2)
+
+
+@pytest.mark.parametrize(("blocks", "compacted"), [(9, True), (10, False)])
+def test_memory_is_compacted_before_it_is_called_too_fragmented(blocks: int, compacted: bool) -> None:
+    with ExitStack() as stack:
+        case = live(blocks, stack)
+        assert compact_if_short(case, PMD, 2) is compacted
+        assert with_blocks(case, PMD, 2).blocks == blocks
+        tell(case, fragmentation(case, PMD))
+        assert case.host.read("proc/sys/vm/compact_memory") == ("1\n" if compacted else "0\n")
+    assert [note.startswith("memory was compacted") for note in case.notes] == ([True, False] if compacted else [False])
 
 
 def test_without_blocks_nothing_is_said() -> None:

@@ -91,7 +91,7 @@ class Host:
         built = self._backend.perform("build_text", [asdict(recipe) | {"kind": recipe.kind.value}, directory])
         segments = tuple(Segment(**segment) for segment in built["segments"])
         elf = ElfFile(recipe.kind, segments, built["size"], built["runnable"])
-        return BuiltText(built["program"], built["file"], elf, built["checksum"])
+        return BuiltText(built["program"], built["file"], elf, built["pages"], built["checksum"])
 
     def start_program(self, path: str) -> Actor:
         """Start a program that was built, which is an actor, too."""

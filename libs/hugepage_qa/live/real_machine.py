@@ -74,7 +74,8 @@ class RealMachine:
         built = build_text(wanted, Path(directory) if directory else self._scratch)
         segments = [asdict(segment) for segment in built.elf.segments]
         elf = {"segments": segments, "size": built.elf.size, "runnable": built.elf.runnable}
-        return {"program": built.program, "file": built.file, "checksum": built.checksum} | elf
+        places = {"program": built.program, "file": built.file}
+        return places | {"pages": built.pages, "checksum": built.checksum} | elf
 
     def _start_program(self, path: str) -> tuple[int, int]:
         return self._keep(self._stack.enter_context(start_link(Path(path))))

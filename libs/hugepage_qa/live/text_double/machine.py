@@ -114,7 +114,7 @@ class TextDouble:
         path = str(Path("/double", f"{len(self._programs)}", "text"))
         self.cache[path] = TextFile(path, elf)
         self._programs[path] = path
-        return built | {"program": path, "file": path, "checksum": CHECKSUM}
+        return built | {"program": path, "file": path, "pages": 1, "checksum": CHECKSUM}
 
     def _mapped(self, file: TextFile) -> Any:
         return map_file(file, self.files.mode, self.files.threshold, self.wrong)

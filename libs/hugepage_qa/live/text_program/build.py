@@ -23,8 +23,8 @@ _KINDS = {
 }
 _MODE, _NOT_RUNNABLE = 0o755, 0o644
 _SHOWN_LINES = 3
-#: what the text was when it was linked: later its page cache may be what the kernel damaged
-_CHECKSUM = "checksum"
+#: pages and checksum of the text when it was linked: later its page cache may be what the kernel damaged
+_LINKED = "linked"
 
 
 def build_text(recipe: Recipe, directory: Path) -> BuiltText:
@@ -44,7 +44,8 @@ def build_text(recipe: Recipe, directory: Path) -> BuiltText:
         if is_library:
             _compile("-fPIE", "-pie", "-o", str(program), str(ACTOR), *_linked_to(file))
     _write_back_and_evict(file)
-    return BuiltText(str(program), str(file), read_elf(file, recipe.kind), int((place / _CHECKSUM).read_text()))
+    pages, checksum = (int(number) for number in (place / _LINKED).read_text(encoding="ascii").split())
+    return BuiltText(str(program), str(file), read_elf(file, recipe.kind), pages, checksum)
 
 
 def _build(recipe: Recipe, file: Path) -> None:
@@ -66,7 +67,7 @@ def _build(recipe: Recipe, file: Path) -> None:
     file.chmod(_MODE if recipe.runnable else _NOT_RUNNABLE)
     segment = elf.segments[elf.text]
     text = file.read_bytes()[segment.offset : segment.offset + segment.size]
-    (file.parent / _CHECKSUM).write_text(str(zlib.adler32(text)), encoding="ascii")
+    (file.parent / _LINKED).write_text(f"{count + missing} {zlib.adler32(text)}", encoding="ascii")
 
 
 def _linked_to(library: Path) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from hugepage_qa.live.live import Live
 from hugepage_qa.live.text_program.recipe import BuiltText, Recipe
 from hugepage_qa.live.text_program.source import STEP
 from hugepage_qa.model.text.mapping import TextMapping
-from hugepage_qa.model.text.program import Kind, round_up
+from hugepage_qa.model.text.program import Kind
 
 
 class TextProgram:
@@ -49,7 +49,7 @@ class TextProgram:
 
         Text that a merge, a split or an eviction had damaged would not.
         """
-        wrong = self.actor.run(self.code, self._pages(), STEP)
+        wrong = self.actor.run(self.code, self.built.pages, STEP)
         self._live.expect("pages of code that are wrong", 0, wrong)
 
     def expect_intact(self) -> None:
@@ -62,10 +62,6 @@ class TextProgram:
         """Give ``advice`` (MADV_*) on all of its text. Raises OSError."""
         for mapping in self.mapped():
             self.actor.call("madvise", mapping.start, mapping.end - mapping.start, advice)
-
-    def _pages(self) -> int:
-        segment = self.built.elf.segments[self.built.elf.text]
-        return round_up(self.bias + segment.address + segment.size - self.code, STEP) // STEP
 
 
 def start_text(live: Live, recipe: Recipe, directory: str | None = None) -> TextProgram:

@@ -30,10 +30,12 @@ class Recipe:
 class BuiltText:
     """What came of a recipe: ``program`` is started, ``file`` holds the text and is ``elf``.
 
-    ``checksum`` is the Adler-32 checksum of the text segment as it was linked.
+    ``pages`` is how many pages of its code can be executed, ``checksum`` the Adler-32 checksum of the text segment as
+    it was linked.
     """
 
     program: str
     file: str
     elf: ElfFile
+    pages: int
     checksum: int

@@ -1,5 +1,8 @@
 """Programs are built as their recipes want them, and a compiler that cannot is named."""
 
+import mmap
+import os
+import zlib
 from pathlib import Path
 
 import pytest
@@ -49,13 +52,28 @@ def test_each_recipe_makes_the_file_that_its_case_is_about(
     assert reason(recipe, tmp_path) is expected
 
 
-@pytest.mark.parametrize("kind", [Kind.PIE, Kind.FIXED, Kind.LIBRARY])
+@pytest.mark.parametrize("kind", Kind)
 def test_its_code_runs_and_wrong_code_is_noticed(kind: Kind, tmp_path: Path) -> None:
-    pages = 2 * PMD // STEP
-    with start_actor(Path(build_text(Recipe(PMD, kind=kind), tmp_path).program)) as actor:
+    built = build_text(Recipe(PMD, kind=kind), tmp_path)
+    assert built.pages >= 2 * PMD // STEP
+    with start_actor(Path(built.program)) as actor:
         code = actor.text()
-        assert actor.run(code, pages, STEP) == 0
-        assert actor.run(code + STEP, pages - 1, STEP) == pages - 1
+        assert actor.run(code, built.pages, STEP) == 0
+        assert actor.run(code + STEP, built.pages - 1, STEP) == built.pages - 1
+
+
+@pytest.mark.parametrize("changed", [0, 100, PMD])
+def test_every_byte_of_the_text_is_in_its_checksum(changed: int, tmp_path: Path) -> None:
+    built = build_text(HALF, tmp_path)
+    segment = built.elf.segments[built.elf.text]
+    text = bytearray(Path(built.file).read_bytes()[segment.offset : segment.offset + segment.size])
+    assert zlib.adler32(text) == built.checksum
+    text[changed] ^= 1
+    assert zlib.adler32(text) != built.checksum
+    with start_actor(Path(built.program)) as actor:
+        descriptor = actor.call("openat", -100, built.file, os.O_RDONLY, 0)
+        address = actor.mmap(segment.size, mmap.PROT_READ, mmap.MAP_PRIVATE, descriptor, segment.offset // STEP * STEP)
+        assert actor.sum(address + segment.offset % STEP, segment.size) == built.checksum
 
 
 def test_a_library_without_an_x_bit(tmp_path: Path) -> None:

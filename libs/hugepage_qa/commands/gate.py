@@ -14,6 +14,7 @@ _MODULES = {
     "error-rates": "gate_error_rates",
     "history": "gate_history",
     "import": "gate_import",
+    "measure": "gate_measure",
     "plan": "gate_plan",
     "table": "gate_table",
 }

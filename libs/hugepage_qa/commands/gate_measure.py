@@ -1,0 +1,175 @@
+"""``hugepage-qa gate measure``: take samples of workloads on pages of each kind."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from hugepage_qa.bench.backing import Backing, choose_backings, find_backings
+from hugepage_qa.bench.environment import read_environment, read_subject
+from hugepage_qa.bench.measure import Measurer, Place, Progress
+from hugepage_qa.bench.measurement import Measurement, Plan
+from hugepage_qa.bench.registry import PROFILES, WORKLOADS, choose_workloads
+from hugepage_qa.bench.sample_document import sample_document
+from hugepage_qa.bench.workload import Workload
+from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.tree import DirectoryTree
+from hugepage_qa.machine.protection import protected_machine, require_root
+from hugepage_qa.report.case_result import one_line
+from hugepage_qa.report.settings import draw_seed
+
+_NOTHING_MEASURED, _WRONG = 2, 3
+
+#: databases are too large for memory, and a user without rights has to come there: /tmp may be a private one of root
+_DISK = Path("/var/tmp")  # noqa: S108 - a private directory is made there
+_MAY_PASS = 0o711
+
+
+@click.command(name="measure", epilog="Example: hugepage-qa gate measure --blocks 5 --output monday")
+@click.option("--profile", type=click.Choice(PROFILES), default="quick", show_default=True, help="Size of workloads.")
+@click.option(
+    "--workload", "workload_names", multiple=True, metavar="NAME", help=f"{', '.join(WORKLOADS)}; default: all."
+)
+@click.option(
+    "--configuration",
+    "configuration_names",
+    multiple=True,
+    metavar="NAME",
+    help="4k, thp, shp-2M, shp-1G, or what this machine has; default: base pages, THP, the default size, 1G.",
+)
+@click.option(
+    "--blocks",
+    "sessions",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Sessions; each takes every configuration twice, in the order ABC...CBA.",
+)
+@click.option(
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory for the samples; what is finished there is not measured again.",
+)
+@click.option("--seed", type=click.IntRange(0), help="Draws the order again; it is kept in the directory.")
+@click.option(
+    "--stand-in",
+    "stand_ins",
+    multiple=True,
+    metavar="NAME=OTHER",
+    help="Measure NAME on the pages of OTHER: a slow-down on purpose, to see that the gate notices.",
+)
+def command(
+    profile: str,
+    workload_names: tuple[str, ...],
+    configuration_names: tuple[str, ...],
+    sessions: int,
+    output: Path,
+    seed: int | None,
+    stand_ins: tuple[str, ...],
+) -> None:
+    """Measure workloads on base pages, THP and static huge pages of this machine; a file of samples for each workload.
+
+    Needs root, sets pools and THP for each block, drops caches and compacts memory, and puts the machine back. A
+    measurement that was killed goes on with the same command. docs/gate.md tells what is measured.
+
+    Exit code: 0 measured, 2 nothing could be measured, 3 a program failed or the input is wrong.
+    """
+    require_root("gate measure")
+    tree = DirectoryTree(Path("/"))
+    workloads = choose_workloads(workload_names)
+    there = find_backings(tree)
+    backings = choose_backings(there, configuration_names)
+    measurement = Measurement(output)
+    plan = Plan(
+        profile=profile,
+        workloads=tuple(workload.name for workload in workloads),
+        configurations=tuple(backing.name for backing in backings),
+        sessions=sessions,
+        seed=_seed(seed, measurement.seed()),
+        stand_ins=_parse_stand_ins(stand_ins, backings, there),
+        environment={},
+        subject=read_subject(tree),
+    )
+    console = Console(stderr=True)
+    with protected_machine("hugepage-qa gate measure") as protection:
+        # the machine as it is before any configuration, and after what a killed run has left was put back
+        plan = measurement.begin(Plan(**{**vars(plan), "environment": read_environment(tree)}))
+        disk = protection.journal.make_scratch(_DISK)
+        disk.chmod(_MAY_PASS)
+        with _bar(console) as tell:
+            plan = Measurer(measurement, workloads, there, Place(protection.scratch, disk), tell).measure(plan)
+    for name, reason in plan.skipped.items():
+        click.echo(one_line(f"skipped {name}: {reason}"), err=True)
+    measured = _write(measurement, plan, workloads)
+    if protection.unrestored:
+        sys.exit(_WRONG)
+    sys.exit(0 if measured else _NOTHING_MEASURED)
+
+
+def _write(measurement: Measurement, plan: Plan, workloads: tuple[Workload, ...]) -> bool:
+    """Write and name the samples; return whether there are any."""
+    blocks = measurement.blocks()
+    found = False
+    for workload in workloads:
+        document = sample_document(plan, workload, blocks.values())
+        if document is not None:
+            click.echo(measurement.write_samples(workload.name, document))
+            found = True
+    return found
+
+
+def _seed(asked: int | None, earlier: int | None) -> int:
+    if asked is not None and earlier not in (None, asked):
+        raise InputError(f"--seed {asked}: the measurement was begun with {earlier}; leave it out")
+    return asked if asked is not None else draw_seed() if earlier is None else earlier
+
+
+def _parse_stand_ins(
+    texts: tuple[str, ...], measured: tuple[Backing, ...], there: tuple[Backing, ...]
+) -> dict[str, str]:
+    names, others = [one.name for one in measured], [one.name for one in there]
+    pairs = {}
+    for text in texts:
+        name, _, other = text.partition("=")
+        if name not in names or other not in others:
+            raise InputError(
+                f"--stand-in {text}: expected NAME=OTHER, of {', '.join(names)}, and of {', '.join(others)}"
+            )
+        pairs[name] = other
+    return pairs
+
+
+@contextmanager
+def _bar(console: Console) -> Iterator["_Tell"]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    left = TextColumn("{task.fields[left]}")
+    with Bar(*columns, left, console=console, transient=True) as bar:
+        yield _Tell(bar, console)
+
+
+class _Tell:
+    """Shows how far a measurement is: a bar on a terminal, elsewhere a line for each session and workload."""
+
+    def __init__(self, bar: Bar, console: Console) -> None:
+        self._bar = bar
+        self._console = console
+        self._task = bar.add_task("", total=1, left="")
+        self._said = ""
+
+    def __call__(self, progress: Progress) -> None:
+        left = "" if progress.seconds_left is None else f"{progress.seconds_left / 60:.1f} min left"
+        self._bar.update(
+            self._task, total=progress.total, completed=progress.done, description=progress.doing, left=left
+        )
+        stage = progress.doing.partition(" on ")[0]
+        if not self._console.is_terminal and stage != self._said:
+            self._said = stage
+            self._console.print(
+                f"{stage} ({progress.done} of {progress.total} blocks) {left}".rstrip(), highlight=False
+            )

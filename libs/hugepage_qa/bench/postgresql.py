@@ -65,16 +65,8 @@ class Cluster:
         """Make an empty cluster. Raises InputError."""
         self.directory.mkdir(mode=0o700)
         os.chown(self.directory, NOBODY, NOBODY)
-        initdb: list[str | Path] = [
-            self.installation.initdb,
-            "--pgdata",
-            self.data,
-            "--username",
-            "postgres",
-            "--auth",
-            "trust",
-        ]
-        self._run([*initdb, "--encoding", "UTF8", "--no-locale", "--no-sync"])
+        words = ["--username", "postgres", "--auth", "trust", "--encoding", "UTF8", "--no-locale", "--no-sync"]
+        self._run([self.installation.initdb, "--pgdata", self.data, *words])
 
     def copy(self, directory: Path) -> "Cluster":
         """Return a copy of this cluster, which must not run, in a new directory."""
@@ -110,16 +102,8 @@ class Cluster:
 
     def pgbench(self, words: Sequence[str], deadline: float, while_running: Callable[[int], None] | None = None) -> str:
         """Return what pgbench prints; the other arguments are those of ``run_program``. Raises InputError."""
-        command: list[str | Path] = [
-            self.installation.pgbench,
-            "--host",
-            self.directory,
-            "--username",
-            "postgres",
-            *words,
-            _DATABASE,
-        ]
-        return self._run(command, deadline, while_running)
+        connection = ["--host", str(self.directory), "--username", "postgres"]
+        return self._run([self.installation.pgbench, *connection, *words, _DATABASE], deadline, while_running)
 
     def _wait(self, server: "subprocess.Popen[bytes]", log: Path) -> None:
         deadline = time.monotonic() + _DEADLINE_SECONDS

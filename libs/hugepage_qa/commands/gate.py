@@ -10,6 +10,7 @@ from hugepage_qa.errors import InputError
 #: else
 _MODULES = {
     "accept": "gate_accept",
+    "check": "gate_check",
     "compare": "gate_compare",
     "error-rates": "gate_error_rates",
     "history": "gate_history",

@@ -1,8 +1,9 @@
 """``hugepage-qa gate measure``: take samples of workloads on pages of each kind."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -20,6 +21,7 @@ from hugepage_qa.bench.workload import Workload
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine.protection import protected_machine, require_root
+from hugepage_qa.machine.repair import Repair
 from hugepage_qa.report.case_result import one_line
 from hugepage_qa.report.settings import draw_seed
 
@@ -80,48 +82,80 @@ def command(
 
     Exit code: 0 measured, 2 nothing could be measured, 3 a program failed or the input is wrong.
     """
+    measured = take_samples(Wish(profile, workload_names, configuration_names, sessions, output, seed, stand_ins))
+    for path in measured.files:
+        click.echo(path)
+    sys.exit(measured.exit_code)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What to measure: the options of the command."""
+
+    profile: str
+    workloads: tuple[str, ...]
+    configurations: tuple[str, ...]
+    sessions: int
+    output: Path
+    seed: int | None = None
+    stand_ins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The files of samples, what could not be measured and why, and what of the machine could not be put back."""
+
+    files: tuple[Path, ...]
+    skipped: Mapping[str, str]
+    unrestored: tuple[Repair, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 measured, 2 nothing was, 3 the machine is not as it was."""
+        if self.unrestored:
+            return _WRONG
+        return 0 if self.files else _NOTHING_MEASURED
+
+
+def take_samples(wish: Wish) -> Measured:
+    """Measure on this machine, which is put back, and write the samples; progress goes to standard error.
+
+    Raises InputError when something is asked for that there is not, or a program fails.
+    """
     require_root("gate measure")
     tree = DirectoryTree(Path("/"))
-    workloads = choose_workloads(workload_names)
+    workloads = choose_workloads(wish.workloads)
     there = find_backings(tree)
-    backings = choose_backings(there, configuration_names)
-    measurement = Measurement(output)
+    backings = choose_backings(there, wish.configurations)
+    measurement = Measurement(wish.output)
     plan = Plan(
-        profile=profile,
+        profile=wish.profile,
         workloads=tuple(workload.name for workload in workloads),
         configurations=tuple(backing.name for backing in backings),
-        sessions=sessions,
-        seed=_seed(seed, measurement.seed()),
-        stand_ins=_parse_stand_ins(stand_ins, backings, there),
+        sessions=wish.sessions,
+        seed=_seed(wish.seed, measurement.seed()),
+        stand_ins=_parse_stand_ins(wish.stand_ins, backings, there),
         environment={},
         subject=read_subject(tree),
     )
-    console = Console(stderr=True)
     with protected_machine("hugepage-qa gate measure") as protection:
         # the machine as it is before any configuration, and after what a killed run has left was put back
-        plan = measurement.begin(Plan(**{**vars(plan), "environment": read_environment(tree)}))
+        plan = measurement.begin(replace(plan, environment=read_environment(tree)))
         disk = protection.journal.make_scratch(_DISK)
         disk.chmod(_MAY_PASS)
-        with _bar(console) as tell:
+        with _bar(Console(stderr=True)) as tell:
             plan = Measurer(measurement, workloads, there, Place(protection.scratch, disk), tell).measure(plan)
     for name, reason in plan.skipped.items():
         click.echo(one_line(f"skipped {name}: {reason}"), err=True)
-    measured = _write(measurement, plan, workloads)
-    if protection.unrestored:
-        sys.exit(_WRONG)
-    sys.exit(0 if measured else _NOTHING_MEASURED)
+    return Measured(tuple(_write(measurement, plan, workloads)), plan.skipped, protection.unrestored)
 
 
-def _write(measurement: Measurement, plan: Plan, workloads: tuple[Workload, ...]) -> bool:
-    """Write and name the samples; return whether there are any."""
+def _write(measurement: Measurement, plan: Plan, workloads: tuple[Workload, ...]) -> Iterator[Path]:
     blocks = measurement.blocks()
-    found = False
     for workload in workloads:
         document = sample_document(plan, workload, blocks.values())
         if document is not None:
-            click.echo(measurement.write_samples(workload.name, document))
-            found = True
-    return found
+            yield measurement.write_samples(workload.name, document)
 
 
 def _seed(asked: int | None, earlier: int | None) -> int:

@@ -47,7 +47,11 @@ class Pgbench:
         Metric("pgbench-tps", "tps", "higher"),
         Metric("pgbench-page-tables", "kB", "lower"),
     )
-    programs = (Program("pgbench", "postgresql", "postgresql-server postgresql-contrib"),)
+    programs = (
+        Program("pgbench", "postgresql", "postgresql-contrib"),
+        # Debian keeps the server out of PATH; the package is the same
+        Program("psql", "postgresql", "postgresql-server"),
+    )
     profiles: Mapping[str, Mapping[str, Fact]] = {
         # without waiting for the disk, which is not what pages are about
         "quick": {

@@ -23,6 +23,7 @@ from hugepage_qa.gate.verdict import Verdict, exit_code, verdict_on_all
 from hugepage_qa.machine.durable import write_durably
 from hugepage_qa.report.boot_table import open_console
 from hugepage_qa.report.case_result import CaseResult, Outcome
+from hugepage_qa.report.gate_html import render_html
 from hugepage_qa.report.gate_markdown import render_markdown
 from hugepage_qa.report.gate_page import make_page
 from hugepage_qa.report.gate_results import comparison_results, skipped_results
@@ -146,9 +147,7 @@ class _Check:
         )
         comparison = compare(baseline, samples, terms)
         page = make_page(comparison, baseline, samples, self._policy)
-        _write(
-            self._directory / f"{samples.suite}.html", import_module("hugepage_qa.report.gate_html").render_html(page)
-        )
+        _write(self._directory / f"{samples.suite}.html", render_html(page))
         return comparison
 
     def _report(self, comparisons: Sequence[Comparison], measured: Measured) -> None:

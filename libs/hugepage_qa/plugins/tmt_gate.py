@@ -23,7 +23,7 @@ _NOTHING = "no test has left a report of the performance gate\n"
 class ReportGateData(tmt.steps.report.ReportStepData):
     """Keys of the plan."""
 
-    file: Path | None = field(
+    file: Path | None = field(  # noqa: RUF009 - makes a field of dataclasses
         default=None,
         option="--file",
         metavar="PATH",

@@ -92,7 +92,7 @@ def test_constant_samples_and_a_missing_baseline_can_be_drawn() -> None:
 
 
 def test_a_count_of_nothing_can_be_drawn() -> None:
-    count = {"kind": "count", "unit": "kB"}
+    count: dict[str, Any] = {"kind": "count", "unit": "kB"}
 
     def huge(usual: float) -> SampleSet:
         rows = {"4k": usual, "thp": 1024.0}

@@ -8,7 +8,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 
-from hugepage_qa.bench.registry import WORKLOADS
+from hugepage_qa.bench.registry import choose_workloads
 from hugepage_qa.errors import InputError
 from hugepage_qa.guest.daemon_files import find_daemon
 from hugepage_qa.guest.driver import NotHere
@@ -16,6 +16,7 @@ from hugepage_qa.lab.boards import BOARDS, find_board
 from hugepage_qa.lab.system.launch import Wish
 from hugepage_qa.lab.system.platforms import PLATFORMS, Platform, find_platform
 from hugepage_qa.lab.system.tools import TO_BUILD, TO_START, find_firmware, find_program
+from hugepage_qa.report import gate_settings
 from hugepage_qa.report.qa_request import GATE, QaRequest
 
 #: builds the actor; Debian's gcc alone comes without the headers of the C library
@@ -62,7 +63,7 @@ def _of_all_plans() -> Iterator[tuple[str, str, str]]:
         yield from _of_system_machines(system)
     yield COMPILER
     yield from _of_guests()
-    yield from _of_workloads()
+    yield from _of_workloads("")
 
 
 def _of_request(request: QaRequest) -> Iterator[tuple[str, str, str]]:
@@ -76,7 +77,7 @@ def _of_request(request: QaRequest) -> Iterator[tuple[str, str, str]]:
     if request.needs_vt and not request.in_lab:
         yield from AVOCADO_VT
     if request.plan == GATE:
-        yield from _of_workloads()
+        yield from _of_workloads(request.test_environment.get(gate_settings.WORKLOADS, ""))
 
 
 def _of_guests() -> Iterator[tuple[str, str, str]]:
@@ -89,8 +90,8 @@ def _of_guests() -> Iterator[tuple[str, str, str]]:
     yield from BINDING
 
 
-def _of_workloads() -> Iterator[tuple[str, str, str]]:
-    for workload in WORKLOADS.values():
+def _of_workloads(names: str) -> Iterator[tuple[str, str, str]]:
+    for workload in choose_workloads(names.split()):
         for program in workload.programs:
             yield program.name, program.debian, program.rpm
 

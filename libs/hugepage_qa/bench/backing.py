@@ -1,7 +1,7 @@
 """The pages that a workload runs on: base pages, THP, or static huge pages of one size. Each is a configuration."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from hugepage_qa.errors import InputError
@@ -15,6 +15,8 @@ from hugepage_qa.sizes import GIB, MIB, format_size
 #: the configuration that others are set against, where it is measured: what a distribution runs with
 REFERENCE = "thp"
 
+_HALF = "/2"
+
 
 class Kind(StrEnum):
     """Who makes a page huge."""
@@ -26,11 +28,21 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Backing:
-    """One kind of pages of ``page_size`` bytes (of THP: the size of a PMD). ``is_default``: of the default pool."""
+    """One kind of pages of ``page_size`` bytes (of THP: the size of a PMD). ``is_default``: of the default pool.
+
+    ``is_halved``: half of the static pages that a workload needs are missing, and what does not get them falls back
+    to base pages. That is a slow-down on purpose.
+    """
 
     kind: Kind
     page_size: int
     is_default: bool = False
+    is_halved: bool = False
+
+    @property
+    def is_all_static(self) -> bool:
+        """Whether all memory that can be has to be on static pages."""
+        return self.kind is Kind.STATIC and not self.is_halved
 
     @property
     def name(self) -> str:
@@ -38,7 +50,9 @@ class Backing:
         if self.kind is Kind.TRANSPARENT:
             return REFERENCE
         size = format_size(self.page_size)
-        return size.lower() if self.kind is Kind.BASE else f"shp-{size}"
+        if self.kind is Kind.BASE:
+            return size.lower()
+        return f"shp-{size}{_HALF if self.is_halved else ''}"
 
 
 def find_backings(tree: Tree) -> tuple[Backing, ...]:
@@ -51,6 +65,12 @@ def find_backings(tree: Tree) -> tuple[Backing, ...]:
     transparent = [Backing(Kind.TRANSPARENT, thp.hpage_pmd_size)] if thp and thp.hpage_pmd_size else []
     static = [Backing(Kind.STATIC, pool.size, pool.size == default) for pool in read_pools(tree)]
     return (Backing(Kind.BASE, base), *transparent, *static)
+
+
+def halved_backings(there: Sequence[Backing]) -> tuple[Backing, ...]:
+    """Return the static backings of ``there`` with half of their pages; a single page of 1 GiB has no half."""
+    static = [one for one in there if one.kind is Kind.STATIC and one.page_size < GIB]
+    return tuple(replace(one, is_halved=True) for one in static)
 
 
 def choose_backings(there: Sequence[Backing], names: Sequence[str]) -> tuple[Backing, ...]:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,15 +43,18 @@ class Measurer:
         self,
         measurement: Measurement,
         workloads: Sequence[Workload],
-        backings: Sequence[Backing],
+        backings: Mapping[str, Backing],
         place: Place,
         tell: Callable[[Progress], None],
+        beside: Callable[[Cell], AbstractContextManager[object]] = lambda _cell: nullcontext(),
     ) -> None:
+        """``beside`` goes on while the programs of a block run: a disturbance on purpose."""
         self._measurement = measurement
         self._workloads = {workload.name: workload for workload in workloads}
-        self._backings = {backing.name: backing for backing in backings}
+        self._backings = backings
         self._place = place
         self._tell = tell
+        self._beside = beside
         self._surroundings = Surroundings()
         self._boot = boot_id(DirectoryTree(Path("/")))
 
@@ -65,7 +68,7 @@ class Measurer:
             prepared, plan = self._prepare(plan, stack)
             sentinel = self._sentinel()
             for session in range(1, plan.sessions + 1):
-                for cell in draw_session(plan.seed, session, plan.workloads, plan.configurations):
+                for cell in draw_session(plan.seed, session, plan.configurations):
                     plan = self._take(plan, cell, prepared, sentinel)
         return plan
 
@@ -73,8 +76,8 @@ class Measurer:
         """A session that was begun in another boot and not ended is measured anew, in one boot."""
         blocks = self._measurement.blocks()
         for session in range(1, plan.sessions + 1):
-            cells = draw_session(plan.seed, session, plan.workloads, plan.configurations)
-            for name in plan.workloads:
+            cells = draw_session(plan.seed, session, plan.configurations)
+            for name in plan.configurations:
                 wanted = [cell for cell in cells if cell.workload == name and not plan.is_skipped(cell)]
                 there = [cell for cell in wanted if cell in blocks]
                 if len(there) < len(wanted) and any(blocks[cell].boot != self._boot for cell in there):
@@ -113,7 +116,8 @@ class Measurer:
         try:
             with self._surroundings.of(backing, ready.huge_bytes):
                 guard = sentinel()
-                figures = ready.block(backing)
+                with self._beside(cell):
+                    figures = ready.block(backing)
         except Unavailable as reason:
             return self._skip(plan, skip_name(cell), reason)
         block = FinishedBlock(
@@ -131,7 +135,7 @@ def _progress(plan: Plan, done: Mapping[Cell, FinishedBlock], cell: Cell) -> Pro
     cells = [
         one
         for session in range(1, plan.sessions + 1)
-        for one in draw_session(plan.seed, session, plan.workloads, plan.configurations)
+        for one in draw_session(plan.seed, session, plan.configurations)
         if not plan.is_skipped(one)
     ]
     took: dict[str, list[float]] = {}

@@ -28,14 +28,13 @@ _READABLE = 0o644
 class Plan:
     """What is measured, and how.
 
-    ``stand_ins`` are configurations that are measured on the pages of another one, to see that somebody notices.
-    ``environment`` and ``subject`` are those of all workloads, ``skipped`` tells what cannot be measured (a workload,
-    or ``workload [configuration]``) and why.
+    ``configurations`` are those of each workload; ``stand_ins`` of them are measured on the pages of another one, to
+    see that somebody notices. ``environment`` and ``subject`` are those of all workloads, ``skipped`` tells what cannot
+    be measured (a workload, or ``workload [configuration]``) and why.
     """
 
     profile: str
-    workloads: tuple[str, ...]
-    configurations: tuple[str, ...]
+    configurations: Mapping[str, tuple[str, ...]]
     sessions: int
     seed: int
     stand_ins: Mapping[str, str]
@@ -121,7 +120,7 @@ class Measurement:
         return self._directory / f"{workload}.json"
 
     def _expect_the_same(self, old: Plan, new: Plan) -> None:
-        for what in ("profile", "workloads", "configurations", "stand_ins"):
+        for what in ("profile", "configurations", "stand_ins"):
             if (one := getattr(old, what)) != (other := getattr(new, what)):
                 raise InputError(
                     f"{self._directory}: was begun with {what} {_text(one)}, not {_text(other)}: name another directory"
@@ -146,8 +145,7 @@ class Measurement:
         return Plan(
             **{
                 **facts,
-                "workloads": tuple(document["workloads"]),
-                "configurations": tuple(document["configurations"]),
+                "configurations": {name: tuple(each) for name, each in document["configurations"].items()},
             }
         )
 
@@ -177,5 +175,5 @@ def _read(path: Path, schema: str) -> dict[str, Any]:
 
 def _text(value: object) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}={other}" for key, other in value.items()) or "none"
+        return "; ".join(f"{key}: {_text(other)}" for key, other in value.items()) or "none"
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

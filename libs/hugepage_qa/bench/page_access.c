@@ -1,9 +1,9 @@
 /*
  * What a page costs: the time to touch memory for the first time, and to read it at random, on pages of one kind.
  *
- * usage: page_access BYTES base|thp|HUGE_PAGE_BYTES ACCESSES REPEATS
+ * usage: page_access BYTES base|thp|HUGE_PAGE_BYTES ACCESSES REPEATS HUGE_BYTES
  *
- * Each repeat maps, touches, reads and unmaps BYTES, and prints a line:
+ * Of BYTES the first HUGE_BYTES are on static huge pages, if any are; the rest is on base pages. Each repeat maps, touches, reads and unmaps BYTES, and prints a line:
  * first-touch-ns N access-ns N faults N page-table-kB N huge-kB N
  */
 #define _GNU_SOURCE
@@ -20,8 +20,11 @@
 #define MAP_HUGE_SHIFT 26
 #endif
 
-/* memory of base pages and THP starts at a multiple of this: the largest PMD there is (arm64, 64K pages) */
-#define ALIGNMENT (512UL << 20)
+/* memory starts at a multiple of this: of the largest PMD there is (arm64, 64K pages), and of usual gigantic pages */
+#define ALIGNMENT (1UL << 30)
+
+/* no base page is smaller */
+#define STEP 4096
 
 static void fail(const char *what)
 {
@@ -83,24 +86,23 @@ struct memory {
 	size_t mapped;
 };
 
-static struct memory map(size_t bytes, size_t huge_page)
+static struct memory map(size_t bytes, size_t huge_page, size_t huge_bytes)
 {
-	int flags = MAP_PRIVATE | MAP_ANONYMOUS;
-	struct memory memory = { .mapped = bytes + ALIGNMENT };
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS, huge_flags;
+	size_t alignment = huge_page > ALIGNMENT ? huge_page : ALIGNMENT;
+	/* only what is touched counts */
+	struct memory memory = { .mapped = bytes + huge_page + alignment };
 
-	if (huge_page) {
-		flags |= MAP_HUGETLB | (__builtin_ctzl(huge_page) << MAP_HUGE_SHIFT);
-		memory.mapped = (bytes + huge_page - 1) / huge_page * huge_page;
-	} else {
-		/* only what is touched counts */
-		flags |= MAP_NORESERVE;
-	}
-	memory.mapping = mmap(NULL, memory.mapped, PROT_READ | PROT_WRITE, flags, -1, 0);
+	memory.mapping = mmap(NULL, memory.mapped, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, -1, 0);
 	if (memory.mapping == MAP_FAILED)
 		fail("mmap");
-	memory.start = memory.mapping;
-	if (!huge_page)
-		memory.start += ALIGNMENT - (uintptr_t)memory.mapping % ALIGNMENT;
+	memory.start = memory.mapping + alignment - (uintptr_t)memory.mapping % alignment;
+	if (huge_page && huge_bytes) {
+		huge_flags = flags | MAP_FIXED | MAP_HUGETLB | (__builtin_ctzl(huge_page) << MAP_HUGE_SHIFT);
+		huge_bytes = (huge_bytes + huge_page - 1) / huge_page * huge_page;
+		if (mmap(memory.start, huge_bytes, PROT_READ | PROT_WRITE, huge_flags, -1, 0) == MAP_FAILED)
+			fail("mmap of huge pages");
+	}
 	return memory;
 }
 
@@ -121,13 +123,13 @@ static uint64_t read_at_random(const char *start, size_t bytes, long accesses)
 	return begin;
 }
 
-static void repeat(size_t bytes, size_t huge_page, size_t step, long accesses)
+static void repeat(size_t bytes, size_t huge_page, size_t huge_bytes, long accesses)
 {
-	struct memory memory = map(bytes, huge_page);
+	struct memory memory = map(bytes, huge_page, huge_bytes);
 	long tables = page_tables(), before = faults(), touched;
 	uint64_t begin = now(), first_touch, access;
 
-	for (size_t place = 0; place < bytes; place += step)
+	for (size_t place = 0; place < bytes; place += STEP)
 		*(volatile uint64_t *)(memory.start + place) = place;
 	first_touch = now() - begin;
 	touched = faults() - before;
@@ -144,8 +146,8 @@ int main(int argc, char **argv)
 	size_t bytes, huge_page;
 	long accesses, repeats;
 
-	if (argc != 5) {
-		fprintf(stderr, "usage: page_access BYTES base|thp|HUGE_PAGE_BYTES ACCESSES REPEATS\n");
+	if (argc != 6) {
+		fprintf(stderr, "usage: page_access BYTES base|thp|HUGE_PAGE_BYTES ACCESSES REPEATS HUGE_BYTES\n");
 		return 2;
 	}
 	bytes = strtoull(argv[1], NULL, 10);
@@ -153,6 +155,6 @@ int main(int argc, char **argv)
 	accesses = atol(argv[3]);
 	repeats = atol(argv[4]);
 	for (long i = 0; i < repeats; i++)
-		repeat(bytes, huge_page, 4096, accesses);
+		repeat(bytes, huge_page, strtoull(argv[5], NULL, 10), accesses);
 	return 0;
 }

@@ -1,7 +1,7 @@
 """Workload ``page-access``: what the first touch of memory and a random access cost on pages of each kind."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,6 +39,10 @@ class PageAccess:
         "reference": {"bytes": 4 * GIB, "accesses": 20_000_000, "samples": 15},
     }
 
+    def backings(self, there: Sequence[Backing]) -> tuple[Backing, ...]:
+        """All."""
+        return tuple(there)
+
     @contextmanager
     def prepare(self, profile: str, scratch: Path, disk: Path) -> Iterator[Prepared]:  # noqa: ARG002 - needs no disk
         """Build the program."""
@@ -49,10 +53,10 @@ class PageAccess:
 
         def block(backing: Backing) -> Figures:
             pages = str(backing.page_size) if backing.kind is Kind.STATIC else backing.kind.value
+            huge = size // 2 if backing.is_halved else size
             # the first one warms caches and clocks up
-            output = run_program(
-                [program, str(size), pages, str(accesses), str(samples + 1)], deadline=_DEADLINE_SECONDS
-            )
+            words = [size, pages, accesses, samples + 1, huge]
+            output = run_program([program, *map(str, words)], deadline=_DEADLINE_SECONDS)
             return parse_page_access(output, size, accesses, samples + 1)
 
         try:

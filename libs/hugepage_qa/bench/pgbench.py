@@ -6,18 +6,17 @@ page tables on 4 KiB pages, 6318 and 9 MB on huge ones.
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing, Kind
 from hugepage_qa.bench.postgresql import Cluster, Installation
+from hugepage_qa.bench.process_pages import page_tables_of
 from hugepage_qa.bench.program import sha256
 from hugepage_qa.bench.unavailable import Unavailable
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.process_status import read_process_status
-from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.sizes import KIB, parse_size
 
 _TPS = re.compile(
@@ -74,6 +73,10 @@ class Pgbench:
         },
     }
 
+    def backings(self, there: Sequence[Backing]) -> tuple[Backing, ...]:
+        """All."""
+        return tuple(there)
+
     @contextmanager
     def prepare(self, profile: str, scratch: Path, disk: Path) -> Iterator[Prepared]:  # noqa: ARG002 - needs the disk
         """Fill a database; each block starts from a copy of it."""
@@ -111,8 +114,12 @@ class Pgbench:
 
 
 def settings(parameters: Mapping[str, Fact], backing: Backing) -> dict[str, str]:
-    """Return the settings of a server whose shared memory is on ``backing``; it does not start without these pages."""
-    huge = {"huge_pages": "on" if backing.kind is Kind.STATIC else "off"}
+    """Return the settings of a server whose shared memory is on ``backing``; it does not start without these pages.
+
+    Only where half of them are missing it may fall back to base pages.
+    """
+    static = "try" if backing.is_halved else "on"
+    huge = {"huge_pages": static if backing.kind is Kind.STATIC else "off"}
     if backing.kind is Kind.STATIC and not backing.is_default:
         huge["huge_page_size"] = f"{backing.page_size // KIB}kB"
     durable = "on" if parameters["fsync"] else "off"
@@ -167,13 +174,6 @@ def _block(cluster: Cluster, parameters: Mapping[str, Fact], backing: Backing) -
     if not tables[0]:
         raise InputError("postgres: has no page tables, expected it to run")
     return {"pgbench-tps": [parse_pgbench(output)], "pgbench-page-tables": tables}
-
-
-def page_tables_of(server: int) -> int:
-    """Return the bytes of page tables of the process ``server`` and of those that it has started."""
-    tree = DirectoryTree(Path("/"))
-    statuses = [read_process_status(tree, name) for name in tree.names("proc") if name.isascii() and name.isdigit()]
-    return sum(one.page_tables for one in statuses if one is not None and server in (one.pid, one.parent))
 
 
 def _bytes(text: str) -> int:

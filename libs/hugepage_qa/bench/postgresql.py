@@ -3,25 +3,18 @@
 import os
 import shutil
 import signal
-import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from hugepage_qa.bench.program import find_program, run_program
-from hugepage_qa.errors import InputError
-
-#: PostgreSQL refuses to run as root; this user owns nothing else (overflowuid)
-NOBODY = 65534
+from hugepage_qa.bench.server import NOBODY, running_server
 
 #: Debian keeps the programs of the server out of PATH, one directory for each version
 _DEBIAN = Path("/usr/lib/postgresql")
 
 _DEADLINE_SECONDS = 120.0
-_PAUSE_SECONDS = 0.05
-_SHOWN_CHARACTERS = 300
 _DATABASE = "postgres"
 
 
@@ -82,42 +75,22 @@ class Cluster:
         """Run the server with ``settings`` and yield its process id. Raises InputError when it does not come up."""
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         private = ["-c", f"unix_socket_directories={self.directory}", "-c", "listen_addresses="]
-        log = self.directory / "log"
-        with log.open("wb") as stream:
-            server = subprocess.Popen(
-                [str(self.installation.postgres), "-D", str(self.data), *private, *options],
-                user=NOBODY,
-                group=NOBODY,
-                extra_groups=[],
-                cwd=self.directory,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-            )
-        try:
-            self._wait(server, log)
-            yield server.pid
-        finally:
-            _stop(server)
+        command: list[str | Path] = [self.installation.postgres, "-D", self.data, *private, *options]
+        # SIGINT ends its sessions in order ("fast shutdown")
+        with running_server(command, self.directory, self._is_ready, signal.SIGINT) as pid:
+            yield pid
 
     def pgbench(self, words: Sequence[str], deadline: float, while_running: Callable[[int], None] | None = None) -> str:
         """Return what pgbench prints; the other arguments are those of ``run_program``. Raises InputError."""
         connection = ["--host", str(self.directory), "--username", "postgres"]
         return self._run([self.installation.pgbench, *connection, *words, _DATABASE], deadline, while_running)
 
-    def _wait(self, server: "subprocess.Popen[bytes]", log: Path) -> None:
-        deadline = time.monotonic() + _DEADLINE_SECONDS
-        pid_file = self.data / "postmaster.pid"
-        while time.monotonic() < deadline:
-            if server.poll() is not None:
-                said = log.read_text(encoding="utf-8", errors="replace").strip()[:_SHOWN_CHARACTERS]
-                raise InputError(f"postgres: ended with {server.returncode} at its start: {' '.join(said.split())}")
-            with suppress(OSError):
-                # the last line tells of the state (PostgreSQL documentation, "Database File Layout")
-                if pid_file.read_text(encoding="utf-8", errors="replace").split()[-1:] == ["ready"]:
-                    return
-            time.sleep(_PAUSE_SECONDS)
-        raise InputError(f"postgres: was not ready after {_DEADLINE_SECONDS:.0f} s")
+    def _is_ready(self) -> bool:
+        # the last line tells of the state (PostgreSQL documentation, "Database File Layout")
+        with suppress(OSError):
+            text = (self.data / "postmaster.pid").read_text(encoding="utf-8", errors="replace")
+            return text.split()[-1:] == ["ready"]
+        return False
 
     def _run(
         self,
@@ -128,16 +101,3 @@ class Cluster:
         return run_program(
             command, deadline=deadline, user=NOBODY, directory=self.directory, while_running=while_running
         )
-
-
-def _stop(server: "subprocess.Popen[bytes]") -> None:
-    """End the server: by SIGINT, which ends its sessions in order ("fast shutdown"), then by force."""
-    if server.poll() is not None:
-        return
-    server.send_signal(signal.SIGINT)
-    try:
-        server.wait(_DEADLINE_SECONDS)
-    except subprocess.TimeoutExpired:
-        # its processes end when they see that it has gone
-        server.kill()
-        server.wait()

@@ -19,7 +19,8 @@ def sample_document(plan: Plan, workload: Workload, blocks: Collection[FinishedB
     them unequally. Raises InputError where the program has changed between blocks.
     """
     own = [block for block in blocks if block.cell.workload == workload.name and not plan.is_skipped(block.cell)]
-    configurations = [name for name in plan.configurations if f"{workload.name} [{name}]" not in plan.skipped]
+    planned = plan.configurations[workload.name]
+    configurations = [name for name in planned if f"{workload.name} [{name}]" not in plan.skipped]
     whole = {
         session
         for session in {block.cell.session for block in own}
@@ -47,6 +48,7 @@ def sample_document(plan: Plan, workload: Workload, blocks: Collection[FinishedB
         "series": [
             _series(plan, metric, name, [block for block in own if block.cell.configuration == name])
             for metric in workload.metrics
+            if all(metric.name in block.figures for block in own)
             for name in configurations
         ],
     }

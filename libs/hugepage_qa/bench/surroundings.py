@@ -43,7 +43,8 @@ class Surroundings:
         if backing.kind is not Kind.STATIC:
             yield
             return
-        with self._pages(backing.page_size, -(-huge_bytes // backing.page_size)):
+        pages = -(-huge_bytes // backing.page_size)
+        with self._pages(backing.page_size, pages // 2 if backing.is_halved else pages, exact=backing.is_halved):
             yield
 
     def _quieten(self) -> None:
@@ -69,13 +70,15 @@ class Surroundings:
             self._write(path, value)
 
     @contextmanager
-    def _pages(self, size: int, pages: int) -> Iterator[None]:
-        """Have ``pages`` pages of ``size`` bytes that nobody uses, beside those that are in use."""
+    def _pages(self, size: int, pages: int, *, exact: bool) -> Iterator[None]:
+        """Have ``pages`` pages of ``size`` bytes that nobody uses, or more, beside those that are in use."""
         before = self._pool(size)
         missing = pages - _unused(before)
         try:
             if missing > 0:
                 self._grow(before, missing)
+            elif exact:
+                self._resize(size, _persistent(before) + missing)
             yield
         finally:
             if size < _KEPT:

@@ -5,19 +5,16 @@ The study: ``sysbench memory --memory-block-size=64M --memory-total-size=4096G -
 
 import os
 import re
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing, Kind
+from hugepage_qa.bench.process_pages import expect_static
 from hugepage_qa.bench.program import find_program, run_program, sha256
-from hugepage_qa.bench.unavailable import Unavailable
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.smaps import read_smaps_rollup
-from hugepage_qa.kernel.tree import DirectoryTree
-from hugepage_qa.sizes import format_size, parse_size
+from hugepage_qa.sizes import parse_size
 
 _TRANSFERRED = re.compile(r"^(?P<transferred>[0-9.]{1,20}) MiB transferred \(", re.MULTILINE)
 _TOTAL_TIME = re.compile(r"^ +total time: +(?P<seconds>[0-9.]{1,20})s$", re.MULTILINE)
@@ -25,8 +22,6 @@ _VERSION = re.compile(r"sysbench (?P<version>\S{1,40})")
 
 _MIB = float(1 << 20)
 _MORE_SECONDS = 60.0
-_LOOK_SECONDS = 5.0
-_PAUSE_SECONDS = 0.02
 
 
 class SysbenchMemory:
@@ -40,6 +35,10 @@ class SysbenchMemory:
         "quick": {"block": "64M", "total": "8G", "time": 60, "threads": min(14, os.cpu_count() or 1), "samples": 1},
         "reference": {"block": "64M", "total": "4096G", "time": 500, "threads": 14, "samples": 1},
     }
+
+    def backings(self, there: Sequence[Backing]) -> tuple[Backing, ...]:
+        """All."""
+        return tuple(there)
 
     @contextmanager
     def prepare(self, profile: str, scratch: Path, disk: Path) -> Iterator[Prepared]:  # noqa: ARG002 - needs no files
@@ -58,13 +57,16 @@ class SysbenchMemory:
         total, block_size = parse_size(str(parameters["total"])), parse_size(str(parameters["block"]))
         deadline = float(parameters["time"] or 0) + _MORE_SECONDS
 
+        def look(pid: int) -> None:
+            expect_static(pid, block_size, "sysbench")
+
         def sample(backing: Backing) -> float:
             words, environment = on_pages(backing)
             output = run_program(
                 [*command, *words, "run"],
                 deadline=deadline,
                 environment=environment,
-                while_running=None if backing.kind is not Kind.STATIC else lambda pid: expect_static(pid, block_size),
+                while_running=look if backing.is_all_static else None,
             )
             return parse_sysbench(output, total)
 
@@ -80,25 +82,14 @@ def on_pages(backing: Backing) -> tuple[list[str], dict[str, str]]:
     """Return options and environment that put the buffer of sysbench on pages of ``backing``.
 
     sysbench itself takes System V segments, which have the default page size. Other sizes come from malloc (glibc
-    2.35), which maps the buffer by itself and not from its heap, where the huge pages are, unless told not to.
+    2.35), which maps the buffer by itself and not from its heap, where the huge pages are, unless told not to; where
+    they do not suffice it falls back to base pages.
     """
     if backing.kind is not Kind.STATIC:
         return [], {}
-    if backing.is_default:
+    if backing.is_default and not backing.is_halved:
         return ["--memory-hugetlb=on"], {}
     return [], {"GLIBC_TUNABLES": f"glibc.malloc.hugetlb={backing.page_size}:glibc.malloc.mmap_max=0"}
-
-
-def expect_static(pid: int, size: int) -> None:
-    """Look until the process ``pid`` has ``size`` bytes of static huge pages; raises Unavailable if it does not."""
-    tree, deadline = DirectoryTree(Path("/")), time.monotonic() + _LOOK_SECONDS
-    found = 0
-    while found < size and time.monotonic() < deadline:
-        sums = read_smaps_rollup(tree, pid) or {}
-        found = max(found, sums.get("Shared_Hugetlb", 0) + sums.get("Private_Hugetlb", 0))
-        time.sleep(_PAUSE_SECONDS)
-    if found < size:
-        raise Unavailable(f"sysbench has {format_size(found)} of static huge pages, not {format_size(size)}")
 
 
 def parse_sysbench(output: str, total: int) -> float:

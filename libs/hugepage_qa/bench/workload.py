@@ -1,6 +1,6 @@
 """What a workload is: something that runs on pages of any kind, and the metrics that it gives."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +59,7 @@ class Workload(Protocol):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """All metrics that a block gives."""
+        """All metrics that a block gives; a block may lack some that this machine cannot tell."""
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -68,6 +68,9 @@ class Workload(Protocol):
     @property
     def profiles(self) -> Mapping[str, Mapping[str, Fact]]:
         """Profile -> parameters, which are part of the identity of a measurement."""
+
+    def backings(self, there: Sequence[Backing]) -> tuple[Backing, ...]:
+        """Return what it is measured on, of the pages that are there and asked for; each is a configuration."""
 
     def prepare(self, profile: str, scratch: Path, disk: Path) -> AbstractContextManager[Prepared]:
         """Make it ready; all that it started has ended and all files are removed after the block.

@@ -1,9 +1,10 @@
 """``hugepage-qa gate measure``: take samples of workloads on pages of each kind."""
 
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -11,11 +12,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from hugepage_qa.bench.backing import Backing, choose_backings, find_backings
+from hugepage_qa.bench.backing import Backing, choose_backings, find_backings, halved_backings
 from hugepage_qa.bench.environment import read_environment, read_subject
 from hugepage_qa.bench.measure import Measurer, Place, Progress
 from hugepage_qa.bench.measurement import Measurement, Plan
-from hugepage_qa.bench.registry import PROFILES, WORKLOADS, choose_workloads
+from hugepage_qa.bench.order import Cell
+from hugepage_qa.bench.registry import PROFILES, USUAL, WORKLOADS, choose_workloads
 from hugepage_qa.bench.sample_document import sample_document
 from hugepage_qa.bench.workload import Workload
 from hugepage_qa.errors import InputError
@@ -35,7 +37,11 @@ _MAY_PASS = 0o711
 @click.command(name="measure", epilog="Example: hugepage-qa gate measure --blocks 5 --output monday")
 @click.option("--profile", type=click.Choice(PROFILES), default="quick", show_default=True, help="Size of workloads.")
 @click.option(
-    "--workload", "workload_names", multiple=True, metavar="NAME", help=f"{', '.join(WORKLOADS)}; default: all."
+    "--workload",
+    "workload_names",
+    multiple=True,
+    metavar="NAME",
+    help=f"{', '.join(WORKLOADS)}; default: the first {len(USUAL)}.",
 )
 @click.option(
     "--configuration",
@@ -64,7 +70,7 @@ _MAY_PASS = 0o711
     "stand_ins",
     multiple=True,
     metavar="NAME=OTHER",
-    help="Measure NAME on the pages of OTHER: a slow-down on purpose, to see that the gate notices.",
+    help="Measure NAME on the pages of OTHER (shp-2M/2: with half of its pages): a slow-down on purpose.",
 )
 def command(
     profile: str,
@@ -117,8 +123,12 @@ class Measured:
         return 0 if self.files else _NOTHING_MEASURED
 
 
-def take_samples(wish: Wish) -> Measured:
+def take_samples(
+    wish: Wish, beside: Callable[[Cell], AbstractContextManager[object]] = lambda _cell: nullcontext()
+) -> Measured:
     """Measure on this machine, which is put back, and write the samples; progress goes to standard error.
+
+    ``beside`` goes on while the programs of a block run.
 
     Raises InputError when something is asked for that there is not, or a program fails.
     """
@@ -127,14 +137,18 @@ def take_samples(wish: Wish) -> Measured:
     workloads = choose_workloads(wish.workloads)
     there = find_backings(tree)
     backings = choose_backings(there, wish.configurations)
+    measured = {workload.name: workload.backings(backings) for workload in workloads}
+    for name, own in measured.items():
+        if not own:
+            raise InputError(f"--workload {name}: does not run on {', '.join(one.name for one in backings)} alone")
+    known = {one.name: one for one in chain(there, halved_backings(there), *measured.values())}
     measurement = Measurement(wish.output)
     plan = Plan(
         profile=wish.profile,
-        workloads=tuple(workload.name for workload in workloads),
-        configurations=tuple(backing.name for backing in backings),
+        configurations={name: tuple(one.name for one in own) for name, own in measured.items()},
         sessions=wish.sessions,
         seed=_seed(wish.seed, measurement.seed()),
-        stand_ins=_parse_stand_ins(wish.stand_ins, backings, there),
+        stand_ins=_parse_stand_ins(wish.stand_ins, measured, known),
         environment={},
         subject=read_subject(tree),
     )
@@ -144,7 +158,8 @@ def take_samples(wish: Wish) -> Measured:
         disk = protection.journal.make_scratch(_DISK)
         disk.chmod(_MAY_PASS)
         with _bar(Console(stderr=True)) as tell:
-            plan = Measurer(measurement, workloads, there, Place(protection.scratch, disk), tell).measure(plan)
+            place = Place(protection.scratch, disk)
+            plan = Measurer(measurement, workloads, known, place, tell, beside).measure(plan)
     for name, reason in plan.skipped.items():
         click.echo(one_line(f"skipped {name}: {reason}"), err=True)
     return Measured(tuple(_write(measurement, plan, workloads)), plan.skipped, protection.unrestored)
@@ -165,15 +180,15 @@ def _seed(asked: int | None, earlier: int | None) -> int:
 
 
 def _parse_stand_ins(
-    texts: tuple[str, ...], measured: tuple[Backing, ...], there: tuple[Backing, ...]
+    texts: tuple[str, ...], measured: Mapping[str, tuple[Backing, ...]], known: Mapping[str, Backing]
 ) -> dict[str, str]:
-    names, others = [one.name for one in measured], [one.name for one in there]
+    names = {one.name for own in measured.values() for one in own}
     pairs = {}
     for text in texts:
         name, _, other = text.partition("=")
-        if name not in names or other not in others:
+        if name not in names or other not in known:
             raise InputError(
-                f"--stand-in {text}: expected NAME=OTHER, of {', '.join(names)}, and of {', '.join(others)}"
+                f"--stand-in {text}: expected NAME=OTHER, of {', '.join(sorted(names))}, and of {', '.join(known)}"
             )
         pairs[name] = other
     return pairs

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hugepage_qa.bench.registry import PROFILES
+from hugepage_qa.bench.registry import PROFILES, USUAL
 from hugepage_qa.errors import InputError
 
 BASELINES = "HUGEPAGE_QA_BASELINES"
@@ -21,7 +21,7 @@ MEANING = {
     ACCEPT: "reason to accept a first baseline where this machine has none; then measure again and compare",
     PROFILE: "quick (minutes, default) or reference (the studies' own numbers)",
     BLOCKS: "most sessions to measure for a verdict: 1, 3 or 5 (default 3)",
-    WORKLOADS: "names of workloads, separated by spaces (default: all)",
+    WORKLOADS: f"names of workloads, separated by spaces (default: {' '.join(USUAL)})",
     MIN_BOOTS: "boots that a baseline has to be of (default 1 in the quick profile, else 2)",
     STAND_IN: "NAME=OTHER: measure NAME on the pages of OTHER, to see that the gate notices",
 }

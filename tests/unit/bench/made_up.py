@@ -1,6 +1,6 @@
 """A workload that starts nothing, and a machine that is not changed."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,6 +34,9 @@ class MadeUp:
         self.ran: list[str] = []
         self.version = "1"
 
+    def backings(self, there: Sequence[Backing]) -> tuple[Backing, ...]:
+        return tuple(there)
+
     @contextmanager
     def prepare(self, profile: str, scratch: Path, disk: Path) -> Iterator[Prepared]:  # noqa: ARG002
         def block(backing: Backing) -> Figures:
@@ -56,8 +59,7 @@ def make_plan(**changes: object) -> Plan:
     """Return a plan of two sessions."""
     plan: dict[str, object] = {
         "profile": "quick",
-        "workloads": ("made-up",),
-        "configurations": tuple(one.name for one in BACKINGS),
+        "configurations": {"made-up": tuple(one.name for one in BACKINGS)},
         "sessions": 2,
         "seed": 7,
         "stand_ins": {},
@@ -77,4 +79,6 @@ def run(
     measurement = Measurement(directory)
     plan = measurement.begin(plan)
     place = Place(directory, directory)
-    return measurement, Measurer(measurement, [workload], BACKINGS, place, lambda _progress: None).measure(plan)
+    return measurement, Measurer(
+        measurement, [workload], {one.name: one for one in BACKINGS}, place, lambda _progress: None
+    ).measure(plan)

@@ -60,7 +60,7 @@ def test_a_session_that_a_reboot_cut_in_two_is_measured_anew(tmp_path: Path, mon
     ("changes", "named"),
     [
         ({"profile": "reference"}, "profile"),
-        ({"configurations": ("thp",)}, "configurations"),
+        ({"configurations": {"made-up": ("thp",)}}, "configurations"),
         ({"stand_ins": {"thp": "4k"}}, "stand_ins"),
         ({"environment": {**ENVIRONMENT, "cpu_model": "other"}}, "cpu_model"),
         ({"environment": {**ENVIRONMENT, "nr_hugepages.2M": 4}}, "nr_hugepages"),

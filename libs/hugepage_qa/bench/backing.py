@@ -31,13 +31,15 @@ class Backing:
     """One kind of pages of ``page_size`` bytes (of THP: the size of a PMD). ``is_default``: of the default pool.
 
     ``is_halved``: half of the static pages that a workload needs are missing, and what does not get them falls back
-    to base pages. That is a slow-down on purpose.
+    to base pages. That is a slow-down on purpose. ``guest``: the pages that programs in a guest have, where the backing
+    is that of the guest and both are varied.
     """
 
     kind: Kind
     page_size: int
     is_default: bool = False
     is_halved: bool = False
+    guest: str | None = None
 
     @property
     def is_all_static(self) -> bool:
@@ -46,7 +48,9 @@ class Backing:
 
     @property
     def name(self) -> str:
-        """The configuration in the samples: ``4k``, ``thp``, ``shp-2M``."""
+        """The configuration in the samples: ``4k``, ``thp``, ``shp-2M``, ``host=4k,guest=huge``."""
+        if self.guest is not None:
+            return f"host={replace(self, guest=None).name},guest={self.guest}"
         if self.kind is Kind.TRANSPARENT:
             return REFERENCE
         size = format_size(self.page_size)

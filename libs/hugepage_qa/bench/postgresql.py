@@ -37,6 +37,11 @@ class Installation:
             find_program("pgbench", "postgresql", newest),
         )
 
+    def shared_files(self) -> Path:
+        """Return the directory of what the server reads at its start, such as time zones. Raises Unavailable."""
+        config = find_program("pg_config", "postgresql", [self.postgres.parent])
+        return Path(run_program([config, "--sharedir"], deadline=_DEADLINE_SECONDS).strip())
+
     def version(self) -> str:
         """Return what ``postgres --version`` prints. Raises InputError."""
         return run_program([self.postgres, "--version"], deadline=_DEADLINE_SECONDS).strip()

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from hugepage_qa.bench.guest_database import GuestDatabase
+from hugepage_qa.bench.guest_memory import GuestMemory
 from hugepage_qa.bench.mariadb_oltp import MariadbOltp
 from hugepage_qa.bench.page_access import PageAccess
 from hugepage_qa.bench.pgbench import Pgbench
@@ -10,7 +12,15 @@ from hugepage_qa.bench.sysbench_memory import SysbenchMemory
 from hugepage_qa.bench.workload import Workload
 from hugepage_qa.errors import InputError
 
-_ALL: tuple[Workload, ...] = (PageAccess(), SysbenchMemory(), Pgbench(), SourceBuild(), MariadbOltp())
+_ALL: tuple[Workload, ...] = (
+    PageAccess(),
+    SysbenchMemory(),
+    Pgbench(),
+    SourceBuild(),
+    MariadbOltp(),
+    GuestMemory(),
+    GuestDatabase(),
+)
 
 WORKLOADS: Mapping[str, Workload] = {workload.name: workload for workload in _ALL}
 

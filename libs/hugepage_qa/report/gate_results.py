@@ -48,7 +48,7 @@ def _word(text: str) -> str:
 
 def _note(one: MetricResult) -> str:
     if one.change is None:
-        return one_line(f"{one.verdict}: {why(one)}")
+        return one_line(f"{one.verdict}: {one.name}: {why(one)}")
     change = (one.change.estimate, one.change.lower, one.change.upper)
     estimate, lower, upper = map(percent, change)
-    return one_line(f"{one.verdict}: {estimate} ({lower} to {upper}), margin {one.margin:.1%}; {why(one)}")
+    return one_line(f"{one.verdict}: {one.name}: {estimate} ({lower} to {upper}), margin {one.margin:.1%}; {why(one)}")

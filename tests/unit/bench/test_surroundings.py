@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.unit.conftest import load_capture
 
-from hugepage_qa.bench.backing import Backing, Kind, choose_backings, find_backings
+from hugepage_qa.bench.backing import Backing, Kind, choose_backings, find_backings, halved_backings
 from hugepage_qa.bench.surroundings import Surroundings
 from hugepage_qa.bench.unavailable import Unavailable
 from hugepage_qa.errors import InputError
@@ -62,6 +62,15 @@ def test_caches_are_dropped_and_memory_is_compacted(root: Path) -> None:
 def test_unused_pages_are_enough(root: Path) -> None:
     with Surroundings(root).of(Backing(Kind.STATIC, 2 * MIB), 4 * MIB):
         assert nr_hugepages(root, "2048kB") == "3"
+    assert nr_hugepages(root, "2048kB") == "3"
+
+
+def test_half_of_the_pages_are_taken_away(root: Path) -> None:
+    (halved,) = halved_backings([Backing(Kind.STATIC, 2 * MIB), Backing(Kind.STATIC, GIB), Backing(Kind.BASE, 4096)])
+    assert halved.name == "shp-2M/2"
+    # two are unused: a workload that needs two gets one, beside the one that is reserved
+    with Surroundings(root).of(halved, 4 * MIB):
+        assert nr_hugepages(root, "2048kB") == "2"
     assert nr_hugepages(root, "2048kB") == "3"
 
 

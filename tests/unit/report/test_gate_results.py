@@ -61,7 +61,7 @@ def test_a_result_for_each_metric() -> None:
     assert (suite.name, suite.outcome, suite.logs) == ("/pgbench", Outcome.FAIL, logs)
     assert suite.reasons == ("regressed: 1 of 4", "one boot")
     assert (one.name, one.outcome) == ("/pgbench/pgbench-tps/thp/level", Outcome.FAIL)
-    assert one.reasons[0].startswith("regressed: +3.10% (+2.50% to +3.70%), margin 2.0%")
+    assert one.reasons[0].startswith("regressed: pgbench-tps [thp]: +3.10% (+2.50% to +3.70%), margin 2.0%")
     assert (other.name, other.outcome) == ("/pgbench/pgbench-tps/shp-2M-over-thp/advantage", Outcome.PASS)
 
 

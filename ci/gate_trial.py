@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
+from rich.markup import escape
 from rich.table import Table
 
 from hugepage_qa.bench.order import Cell
@@ -126,7 +127,7 @@ def _judge(directory: Path, workload: str = "page-access") -> int:
         is_right = found.verdict in trial.right
         are_right.append(is_right)
         expected = " or ".join(sorted(trial.right))
-        table.add_row(trial.what, found.verdict, found.reason, expected, "yes" if is_right else "NO")
+        table.add_row(trial.what, found.verdict, escape(found.reason), expected, "yes" if is_right else "NO")
     open_console().print(table)
     return 0 if all(are_right) else 1
 
@@ -134,20 +135,20 @@ def _judge(directory: Path, workload: str = "page-access") -> int:
 def _repeats(samples: SampleSet) -> bool:
     """Judge ten pairs of a baseline and new sessions in which nothing changed; return whether none regressed."""
     sessions = _sessions(samples)
-    news = list(combinations(sessions, len(sessions) - FEWEST_BLOCKS))
-    if len(sessions) <= FEWEST_BLOCKS or len(news) < REPEATS:
+    if len(sessions) < UNCHANGED:
         raise InputError(f"{samples.source}: {len(sessions)} sessions, expected at least {UNCHANGED}")
+    news = list(combinations(sessions[-UNCHANGED:], CHANGED))
     # the last one is in the order of time
     drawn = [*random.Random(SEED).sample(news[:-1], REPEATS - 1), news[-1]]  # noqa: S311 - a split, no secret
     table = Table("nothing changed: new sessions", "verdict", "rests on", "alarms")
     are_right = []
     for new in drawn:
         baseline = _of_sessions(samples, [one for one in sessions if one not in new])
-        found = _verdict(baseline, _of_sessions(samples, new[:CHANGED]))
+        found = _verdict(baseline, _of_sessions(samples, new))
         alarms = [one.name for one in found.results if one.verdict is Verdict.REGRESSED]
         are_right.append(found.verdict is not Verdict.REGRESSED)
-        numbers = ", ".join(str(1 + sessions.index(one)) for one in new[:CHANGED])
-        table.add_row(numbers, found.verdict, found.reason, ", ".join(alarms) or "none")
+        numbers = ", ".join(str(1 + sessions.index(one)) for one in new)
+        table.add_row(numbers, found.verdict, escape(found.reason), escape(", ".join(alarms) or "none"))
     open_console().print(table)
     print(f"{samples.suite}: {are_right.count(False)} of {REPEATS} repeats regressed, expected none")
     return all(are_right)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing, Kind
 from hugepage_qa.bench.guest_archive import program_archive
-from hugepage_qa.bench.guest_machine import GuestHost, GuestProfile, RunningGuest, cpu_seconds
+from hugepage_qa.bench.guest_machine import GuestHost, GuestProfile, RunningGuest, cpu_seconds, emulator
 from hugepage_qa.bench.pgbench import parse_pgbench, parse_version
 from hugepage_qa.bench.postgresql import Cluster, Installation
 from hugepage_qa.bench.process_pages import expect_static, page_tables_of
@@ -61,6 +61,7 @@ class GuestDatabase:
     programs = (
         Program("pgbench", "postgresql", "postgresql-contrib"),
         Program("psql", "postgresql", "postgresql-server"),
+        *emulator(),
     )
     profiles: Mapping[str, Mapping[str, Fact]] = {
         "quick": {"guest": "2G", "cpus": 1, "shared_buffers": "256MB", "scale": 2, "users": 8, "seconds": 10},
@@ -112,7 +113,10 @@ def _pack(installation: Installation, directory: Path, parameters: Mapping[str, 
     finally:
         cluster.remove()
     programs = [installation.postgres, installation.pgbench]
-    return program_archive(programs, [installation.shared_files()], {_DATA: data.getvalue(), **_USERS})
+    shared, modules = installation.directories()
+    # the server wants to see the directory, and loads nothing from it
+    files = {_DATA: data.getvalue(), str(modules / "empty").lstrip("/"): b"", **_USERS}
+    return program_archive(programs, [shared], files)
 
 
 def _guest_pages(parameters: Mapping[str, Fact]) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from pathlib import Path
 from hugepage_qa.bench.backing import Backing, Kind
 from hugepage_qa.bench.program import run_program
 from hugepage_qa.bench.unavailable import Unavailable
-from hugepage_qa.bench.workload import Fact
+from hugepage_qa.bench.workload import Fact, Program
 from hugepage_qa.errors import InputError
 from hugepage_qa.guest.console import await_output, converse
 from hugepage_qa.guest.description import Cell, GuestDescription, Source
@@ -19,11 +20,18 @@ from hugepage_qa.guest.image import READY, Image, default_image
 from hugepage_qa.guest.qemu_command import qemu_arguments
 from hugepage_qa.guest.qemu_driver import QemuDriver
 from hugepage_qa.guest.site import Site
+from hugepage_qa.lab.boards import BOARDS
 from hugepage_qa.lab.cache import cache_directory
 
 _NAME = "bench"
 _BOOT_SECONDS = 300.0
 _VERSION_SECONDS = 60.0
+
+
+def emulator() -> tuple[Program, ...]:
+    """Return the emulator of this machine's architecture, nothing where none is known."""
+    board = BOARDS.get(platform.machine())
+    return () if board is None else (Program(board.qemu, board.debian_qemu, board.rpm_qemu),)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing
 from hugepage_qa.bench.guest_archive import program_archive
-from hugepage_qa.bench.guest_machine import GuestHost, GuestProfile
+from hugepage_qa.bench.guest_machine import GuestHost, GuestProfile, emulator
 from hugepage_qa.bench.process_pages import expect_static, page_tables_of
 from hugepage_qa.bench.program import find_program, sha256
 from hugepage_qa.bench.sysbench_memory import parse_sysbench
@@ -29,7 +29,7 @@ class GuestMemory:
         Metric("guest-memory", "s", "lower"),
         Metric("guest-memory-host-page-tables", "kB", "lower"),
     )
-    programs = (Program("sysbench", "sysbench", "sysbench"),)
+    programs = (Program("sysbench", "sysbench", "sysbench"), *emulator())
     profiles: Mapping[str, Mapping[str, Fact]] = {
         "quick": {"guest": "1G", "cpus": 1, "block": "64M", "total": "1G", "time": 120, "threads": 1},
         "reference": {"guest": "12G", "cpus": 14, "block": "64M", "total": "4096G", "time": 500, "threads": 14},

@@ -15,6 +15,7 @@ from hugepage_qa.bench.server import NOBODY, running_server
 _DEBIAN = Path("/usr/lib/postgresql")
 
 _DEADLINE_SECONDS = 120.0
+_DIRECTORIES = ("--sharedir", "--pkglibdir")
 _DATABASE = "postgres"
 
 
@@ -37,10 +38,11 @@ class Installation:
             find_program("pgbench", "postgresql", newest),
         )
 
-    def shared_files(self) -> Path:
-        """Return the directory of what the server reads at its start, such as time zones. Raises Unavailable."""
+    def directories(self) -> tuple[Path, Path]:
+        """Return where the server's files, such as time zones, and its modules are. Raises Unavailable."""
         config = find_program("pg_config", "postgresql", [self.postgres.parent])
-        return Path(run_program([config, "--sharedir"], deadline=_DEADLINE_SECONDS).strip())
+        shared, modules = (run_program([config, one], deadline=_DEADLINE_SECONDS).strip() for one in _DIRECTORIES)
+        return Path(shared), Path(modules)
 
     def version(self) -> str:
         """Return what ``postgres --version`` prints. Raises InputError."""

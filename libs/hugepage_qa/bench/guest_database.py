@@ -107,6 +107,8 @@ def _pack(installation: Installation, directory: Path, parameters: Mapping[str, 
     try:
         with cluster.running({"fsync": "off", "max_wal_size": "64MB"}):
             cluster.pgbench(["--initialize", "--quiet", f"--scale={parameters['scale']}"], _FILL_SECONDS)
+        # initdb has written the time zone of the host there, which the guest does not know
+        (cluster.data / "postgresql.conf").write_text("", encoding="utf-8")
         data = io.BytesIO()
         with tarfile.open(fileobj=data, mode="w") as archive:
             archive.add(cluster.data, "data")
@@ -165,9 +167,6 @@ def _start_server(
         "autovacuum": "off",
         # its library is larger than all the rest
         "jit": "off",
-        # the only one that needs no file of the distribution
-        "timezone": "GMT",
-        "log_timezone": "GMT",
     }
     words = " ".join(f"-c {name}={value or chr(39) * 2}" for name, value in settings.items())
     server = f"{installation.postgres} -- -D /cluster/data {words}"

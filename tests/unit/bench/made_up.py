@@ -1,7 +1,7 @@
 """A workload that starts nothing, and a machine that is not changed."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from hugepage_qa.bench import measure
 from hugepage_qa.bench.backing import Backing, Kind
 from hugepage_qa.bench.measure import Measurer, Place
 from hugepage_qa.bench.measurement import Measurement, Plan
+from hugepage_qa.bench.order import Cell
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program
 from hugepage_qa.sizes import MIB
 
@@ -25,7 +26,10 @@ class MadeUp:
     """Calls ``act`` for each block; its samples are numbers that never repeat."""
 
     name = "made-up"
-    metrics = (Metric("made-up-time", "s", "lower"), Metric("made-up-faults", "faults", "lower", "count"))
+    metrics: tuple[Metric, ...] = (
+        Metric("made-up-time", "s", "lower"),
+        Metric("made-up-faults", "faults", "lower", "count"),
+    )
     programs: tuple[Program, ...] = ()
     profiles: Mapping[str, Mapping[str, Fact]] = {"quick": {"size": 1}, "reference": {"size": 9}}
 
@@ -70,7 +74,12 @@ def make_plan(**changes: object) -> Plan:
 
 
 def run(
-    directory: Path, workload: MadeUp, plan: Plan, monkeypatch: pytest.MonkeyPatch, boot: str = "boot-1"
+    directory: Path,
+    workload: MadeUp,
+    plan: Plan,
+    monkeypatch: pytest.MonkeyPatch,
+    boot: str = "boot-1",
+    beside: Callable[[Cell], AbstractContextManager[object]] = lambda _cell: nullcontext(),
 ) -> tuple[Measurement, Plan]:
     """Measure ``plan`` into ``directory``."""
     monkeypatch.setattr(measure, "Surroundings", NoSurroundings)
@@ -79,6 +88,6 @@ def run(
     measurement = Measurement(directory)
     plan = measurement.begin(plan)
     place = Place(directory, directory)
-    return measurement, Measurer(
-        measurement, [workload], {one.name: one for one in BACKINGS}, place, lambda _progress: None
-    ).measure(plan)
+    known = {one.name: one for one in BACKINGS}
+    measurer = Measurer(measurement, [workload], known, place, lambda _progress: None, beside)
+    return measurement, measurer.measure(plan)

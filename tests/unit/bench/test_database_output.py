@@ -7,6 +7,7 @@ from hugepage_qa.bench.cpu_counters import parse_misses
 from hugepage_qa.bench.guest_database import GuestDatabase, parse_counters
 from hugepage_qa.bench.mariadb_oltp import MariadbOltp, parse_oltp, parse_version, settings
 from hugepage_qa.errors import InputError
+from hugepage_qa.gate.contrasts import find_contrasts
 from hugepage_qa.sizes import GIB, MIB
 
 OLTP = """\
@@ -97,3 +98,9 @@ def test_counters_of_a_guest() -> None:
 def test_two_by_two() -> None:
     names = [one.name for one in GuestDatabase().backings([BASE, Backing(Kind.TRANSPARENT, 2 * MIB), SHP, LARGE])]
     assert names == ["host=4k,guest=4k", "host=4k,guest=huge", "host=shp-2M,guest=4k", "host=shp-2M,guest=huge"]
+    found = find_contrasts(names, names[0])
+    assert [(one.name, one.estimand) for one in found] == [
+        ("guest", "main effect"),
+        ("host", "main effect"),
+        ("guest x host", "interaction"),
+    ]

@@ -1,6 +1,8 @@
 """A measurement goes on where it was killed, and never mixes what does not belong together."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -8,8 +10,10 @@ from tests.unit.bench.made_up import BACKINGS, ENVIRONMENT, MadeUp, make_plan, r
 
 from hugepage_qa.bench.backing import Backing
 from hugepage_qa.bench.measurement import Measurement
+from hugepage_qa.bench.order import Cell
 from hugepage_qa.bench.sample_document import sample_document
 from hugepage_qa.bench.unavailable import Unavailable
+from hugepage_qa.bench.workload import Metric
 from hugepage_qa.errors import InputError
 from hugepage_qa.gate.block_summary import summarise_set
 from hugepage_qa.gate.contrasts import find_contrasts, is_balanced
@@ -160,6 +164,30 @@ def test_a_stand_in_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     document = sample_document(plan, workload, measurement.blocks().values())
     assert document is not None
     assert document["subject"]["stand_ins"] == "thp on 4k"
+
+
+def test_a_metric_that_this_machine_cannot_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = MadeUp()
+    measurement, plan = run(tmp_path, workload, make_plan(), monkeypatch)
+    workload.metrics = (*workload.metrics, Metric("made-up-misses", "misses", "lower"))
+    document = sample_document(plan, workload, measurement.blocks().values())
+    assert document is not None
+    assert {one["metric"] for one in document["series"]} == {"made-up-time", "made-up-faults"}
+
+
+def test_what_runs_beside_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside: list[str] = []
+
+    @contextmanager
+    def disturb(cell: Cell) -> Iterator[None]:
+        beside.append(f"{cell.order} begins")
+        yield
+        beside.append(f"{cell.order} ends")
+
+    workload = MadeUp(lambda _backing: beside.append("runs"))
+    run(tmp_path, workload, make_plan(sessions=1), monkeypatch, beside=disturb)
+    assert beside[:3] == ["0 begins", "runs", "0 ends"]
+    assert beside.count("runs") == 2 * len(BACKINGS)
 
 
 def test_a_program_that_changed_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,9 @@ override export KERNEL := $(value KERNEL)
 override export APPEND := $(value APPEND)
 override export PROVISION := $(value PROVISION)
 override export TMT_ARGS := $(value TMT_ARGS)
+ifdef ACCEPT
+override export HUGEPAGE_QA_ACCEPT := $(value ACCEPT)
+endif
 
 BIN := .venv/bin
 
@@ -21,6 +24,7 @@ help:
 	@echo "            PLAN=functional PROVISION=lab  the same and reboots on a system machine in QEMU"
 	@echo "            PLAN=guest  guests of QEMU and libvirt on huge pages of this machine (root)"
 	@echo "            PLAN=vt     the same guests as tests of avocado-vt, which is installed apart from all else (root)"
+	@echo "            PLAN=gate ACCEPT=\"reason\"  performance against the baseline of this machine (root); ACCEPT takes a first one"
 	@echo "make test   the suite's own tests, throwaway machines included"
 	@echo "make lint   ruff, mypy, tmt lint"
 	@echo "make lab-kernel  a kernel with READ_ONLY_THP_FOR_FS, for PROVISION=lab KERNEL=build/lab-kernel/bzImage"

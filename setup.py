@@ -54,8 +54,11 @@ setup(
     },
     entry_points={
         "console_scripts": ["hugepage-qa = hugepage_qa.cli:main"],
-        # provision how: lab, and its schema; tmt imports them at every start
-        "tmt.plugin": ["hugepage-qa = hugepage_qa.plugins.tmt_lab"],
+        # provision how: lab, report how: hugepage-gate, and their schemas; tmt imports them at every start
+        "tmt.plugin": [
+            "hugepage-qa = hugepage_qa.plugins.tmt_lab",
+            "hugepage-qa-gate = hugepage_qa.plugins.tmt_gate",
+        ],
         "tmt.resources": ["hugepage-qa = hugepage_qa.plugins"],
     },
 )

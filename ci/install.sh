@@ -2,7 +2,8 @@
 # Install the suite on a machine under test; the prepare step of every plan runs this.
 #
 # HUGEPAGE_QA_EXTRAS=guest adds what guests need. Where that cannot be had the suite does without it, and tests skip
-# with the reason. HUGEPAGE_QA_EXTRAS=vt adds avocado-vt to that, in an environment apart.
+# with the reason. HUGEPAGE_QA_EXTRAS=vt adds avocado-vt to that, HUGEPAGE_QA_EXTRAS=report what the performance gate
+# needs, each in an environment apart.
 #
 # The environment is outside tmt's directories: tmt empties those when it copies the tree to a machine again.
 set -euo pipefail
@@ -18,14 +19,15 @@ if [ "$(id -u)" = 0 ]; then
 else
     venv="${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}/.local/share/hugepage-qa"
 fi
-if [ "$extras" = vt ]; then
-    venv+=-vt
-fi
+case "$extras" in
+vt | report) venv+="-$extras" ;;
+esac
 
 tree="${TMT_TREE:-$(realpath "$(dirname "$0")/..")}"
 "$tree/ci/system-packages.sh"
 case "$extras" in
 vt) "$tree/ci/venv.sh" "$venv" "$tree[vt]" ;;
+report) "$tree/ci/venv.sh" "$venv" "$tree[avocado,report]" ;;
 *) "$tree/ci/venv.sh" "$venv" "$tree[avocado]" ;;
 esac
 case "$extras" in

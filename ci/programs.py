@@ -8,6 +8,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 
+from hugepage_qa.bench.registry import choose_workloads
 from hugepage_qa.errors import InputError
 from hugepage_qa.guest.daemon_files import find_daemon
 from hugepage_qa.guest.driver import NotHere
@@ -15,7 +16,8 @@ from hugepage_qa.lab.boards import BOARDS, find_board
 from hugepage_qa.lab.system.launch import Wish
 from hugepage_qa.lab.system.platforms import PLATFORMS, Platform, find_platform
 from hugepage_qa.lab.system.tools import TO_BUILD, TO_START, find_firmware, find_program
-from hugepage_qa.report.qa_request import QaRequest
+from hugepage_qa.report import gate_settings
+from hugepage_qa.report.qa_request import GATE, QaRequest
 
 #: builds the actor; Debian's gcc alone comes without the headers of the C library
 COMPILER = ("cc", "build-essential", "gcc")
@@ -61,6 +63,7 @@ def _of_all_plans() -> Iterator[tuple[str, str, str]]:
         yield from _of_system_machines(system)
     yield COMPILER
     yield from _of_guests()
+    yield from _of_workloads("")
 
 
 def _of_request(request: QaRequest) -> Iterator[tuple[str, str, str]]:
@@ -73,6 +76,8 @@ def _of_request(request: QaRequest) -> Iterator[tuple[str, str, str]]:
         yield from _of_guests()
     if request.needs_vt and not request.in_lab:
         yield from AVOCADO_VT
+    if request.plan == GATE:
+        yield from _of_workloads(request.test_environment.get(gate_settings.WORKLOADS, ""))
 
 
 def _of_guests() -> Iterator[tuple[str, str, str]]:
@@ -83,6 +88,12 @@ def _of_guests() -> Iterator[tuple[str, str, str]]:
     except NotHere:
         yield from LIBVIRT
     yield from BINDING
+
+
+def _of_workloads(names: str) -> Iterator[tuple[str, str, str]]:
+    for workload in choose_workloads(names.split()):
+        for program in workload.programs:
+            yield program.name, program.debian, program.rpm
 
 
 def _emulators(architectures: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:

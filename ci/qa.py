@@ -15,7 +15,7 @@ from rich.console import Console
 from hugepage_qa.errors import InputError
 from hugepage_qa.lab.boards import find_board
 from hugepage_qa.machine.snapshot import differences, take_snapshot
-from hugepage_qa.report import settings
+from hugepage_qa.report import gate_settings, settings
 from hugepage_qa.report.case_result import CaseResult, Outcome, exit_code
 from hugepage_qa.report.qa_request import QaRequest
 from hugepage_qa.report.summary import read_run
@@ -25,6 +25,7 @@ from hugepage_qa.report.terminal import closing_lines, print_reasons
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 BUILD = ROOT / "build" / "qa"
+BASELINES = ROOT / "baselines"
 # in the tree that tmt runs: it takes none from outside, and splits the option at spaces
 ENVIRONMENT_FILE = "environment.yaml"
 
@@ -38,28 +39,35 @@ _FOR_TMT = ("HOME", "LANG", "LC_ALL", "TERM", "TMPDIR", "NO_COLOR", "http_proxy"
 # tmt has the same path on the machine that it provisions, where /tmp is emptied at each boot (file-hierarchy(7))
 _LASTING = "/var/tmp"  # noqa: S108 - a private directory is made there
 
+_UNDECIDED = 2
 _WRONG = 3
 _WORDS = {
     0: "good",
     1: "BAD: a case failed",
-    2: "undecided: every case was skipped",
+    _UNDECIDED: "undecided",
     _WRONG: "WRONG: the suite or its surroundings broke",
 }
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a run of tmt gave: the results, how it ended, and what of the host is not as before."""
+    """What a run of tmt gave: the results, how it ended, and what of the host is not as before.
+
+    With ``needs_all`` nothing is decided as long as one result is a skip.
+    """
 
     results: Sequence[CaseResult]
     tmt_exit_code: int
     changes: Sequence[str]
+    needs_all: bool = False
 
     @property
     def exit_code(self) -> int:
         """A changed host, and an error of tmt that no result tells of, are errors of the suite."""
         broken = self.changes or self.tmt_exit_code not in _TMT_EXIT_CODES
-        return exit_code([*self.results, *([CaseResult("/", Outcome.ERROR)] if broken else [])])
+        code = exit_code([*self.results, *([CaseResult("/", Outcome.ERROR)] if broken else [])])
+        is_open = self.needs_all and any(result.outcome is Outcome.SKIP for result in self.results)
+        return _UNDECIDED if code == 0 and is_open else code
 
 
 # of tmt: passed, failed, errors (which are in the results), all skipped; 3 is "no results"
@@ -102,7 +110,8 @@ def _run(request: QaRequest, architectures: Sequence[str]) -> Finding:
         command = _tmt(request, architectures, Path(directory, "run"), told)
         code = run_supervised(command, environment=_environment(directory), directory=tree)
         shutil.move(Path(directory, "run"), kept)
-    return Finding(read_run(kept), code, differences(before, take_snapshot([ROOT])))
+    changes = differences(before, take_snapshot([ROOT]))
+    return Finding(read_run(kept), code, changes, request.needs_all_results)
 
 
 def _kept(request: QaRequest) -> Path:
@@ -127,6 +136,7 @@ def _of_this_machine(scratch: str) -> dict[str, str]:
         # what a test that is killed leaves is removed with our own
         "TMPDIR": scratch,
         settings.CACHE: str(CACHE),
+        gate_settings.BASELINES: str(BASELINES),
     }
 
 

@@ -1,4 +1,4 @@
-"""Build the actor with the machine's C compiler."""
+"""Build the suite's own small programs with the machine's C compiler."""
 
 import hashlib
 import os
@@ -21,25 +21,30 @@ def build_actor(directory: Path) -> Path:
     The directory has to be the caller's own: whoever can write to it decides what runs.
     Raises InputError without a C compiler, or when it refuses the source.
     """
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
-    program = directory / f"actor-{digest}"
+    return build_program(SOURCE, directory)
+
+
+def build_program(source: Path, directory: Path) -> Path:
+    """Return the program that the C file ``source`` makes, under the same rules and with the same errors."""
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    program = directory / f"{source.stem}-{digest}"
     if not program.exists():
-        _compile(program)
+        _compile(source, program)
     return program
 
 
-def _compile(program: Path) -> None:
+def _compile(source: Path, program: Path) -> None:
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         raise InputError(
-            "no C compiler (cc) is installed, it builds the actor: install gcc and the headers of the C library"
+            f"no C compiler (cc) is installed, it builds {source.name}: install gcc and the headers of the C library"
         )
     # built under another name: two runs may build at the same time, and one that is killed leaves half a file
     with tempfile.TemporaryDirectory(dir=program.parent, prefix=".build-") as scratch:
-        unfinished = Path(scratch, "actor")
-        command = [compiler, *_FLAGS, "-o", str(unfinished), str(SOURCE)]
+        unfinished = Path(scratch, "program")
+        command = [compiler, *_FLAGS, "-o", str(unfinished), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode != 0:
             shown = " ".join(done.stderr.splitlines()[:_SHOWN_LINES])
-            raise InputError(f"{compiler} does not build {SOURCE.name}: {shown}")
+            raise InputError(f"{compiler} does not build {source.name}: {shown}")
         unfinished.rename(program)

@@ -10,10 +10,12 @@ from hugepage_qa.errors import InputError
 #: else
 _MODULES = {
     "accept": "gate_accept",
+    "check": "gate_check",
     "compare": "gate_compare",
     "error-rates": "gate_error_rates",
     "history": "gate_history",
     "import": "gate_import",
+    "measure": "gate_measure",
     "plan": "gate_plan",
     "table": "gate_table",
 }

@@ -13,7 +13,7 @@ from hugepage_qa.gate.judge_metrics import MetricsJudge
 from hugepage_qa.gate.looks import LOOKS
 from hugepage_qa.gate.policy import Policy
 from hugepage_qa.gate.replicates import FEWEST_HOSTS, Unit
-from hugepage_qa.gate.sample_checks import check_disjoint
+from hugepage_qa.gate.sample_checks import Place, check_disjoint
 from hugepage_qa.gate.samples import SampleSet, Scalar, Series
 from hugepage_qa.gate.verdict import Verdict
 
@@ -147,7 +147,10 @@ def check_against_baseline(baseline: SummarySeries, series: Series, source: str)
     for what in ("unit", "direction", "kind"):
         if (one := getattr(baseline, what)) != (two := getattr(series, what)):
             raise InputError(f"{source}: {series.name}: {what} is {two}, but {one} in the baseline; convert or fix it")
-    check_disjoint({block.sha256 for block in baseline.blocks}, series, source)
+    places: dict[str, list[Place]] = {}
+    for block in baseline.blocks:
+        places.setdefault(block.sha256, []).append((block.session, block.order))
+    check_disjoint(places, series, source)
 
 
 def _obstacle(hard: list[Difference], confounds: list[Difference]) -> str | None:

@@ -45,7 +45,7 @@ def decide_count(baseline: Sequence[float], new: Sequence[float], direction: Dir
         Direction.HIGHER: (below, above),
         Direction.EQUAL: (above + below, 0),
     }[direction]
-    span = f"{allowed.lowest:g} to {allowed.highest:g}"
+    span = f"{max(0.0, allowed.lowest):g} to {allowed.highest:g}"
     if worse >= _TO_CONFIRM and worse > len(new) / 2:
         return Decision(Verdict.REGRESSED, f"{worse} of {len(new)} blocks are outside {span}")
     if worse:

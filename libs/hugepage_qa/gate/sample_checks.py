@@ -3,11 +3,14 @@
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.gate.samples import Block, Direction, Kind, Samples, Series
+
+#: session and order of a block
+Place = tuple[str | None, int]
 
 _TIMES = frozenset({"s", "sec", "secs", "seconds", "ms", "us", "µs", "ns", "min", "ns/op", "ms/op", "s/op", "us/op"})
 _RATES = frozenset({"tps", "qps", "iops", "ops/s", "req/s", "MB/s", "MiB/s", "GB/s", "GiB/s", "Gbits/sec", "Mbits/sec"})
@@ -49,10 +52,13 @@ def is_telling(samples: Samples) -> bool:
     return (len(weighed) - 1) * math.log2(1 + (weighed[-1] - weighed[0]) / step) > _TELLING_BITS
 
 
-def check_disjoint(baseline: Collection[str], series: Series, source: str) -> None:
-    """Raise InputError when a block of ``series`` is among those of its baseline, given by digest."""
+def check_disjoint(baseline: Mapping[str, Collection[Place]], series: Series, source: str) -> None:
+    """Raise InputError when a block of ``series`` is among those of its baseline, given by digest and places."""
     for block in series.blocks:
-        if digest(block.samples) in baseline and is_telling(block.samples):
+        places = baseline.get(digest(block.samples), ())
+        # few samples may agree by chance, but not in the same session
+        is_same = block.session is not None and (block.session, block.order) in places
+        if is_same or (places and is_telling(block.samples)):
             raise InputError(
                 f"{source}: {series.name}, block {block.order} is in the baseline, too; expected new samples"
             )

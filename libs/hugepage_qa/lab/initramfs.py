@@ -16,7 +16,7 @@ _BLOCK = 512
 _FSTAB = b"proc /proc proc\nsysfs /sys sysfs\ntmpfs /tmp tmpfs\n"
 
 
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
     """One file of the archive; device numbers count only for device nodes."""
 
     name: str
@@ -29,7 +29,7 @@ def _padded(data: bytes, size: int) -> bytes:
     return data + b"\0" * (-len(data) % size)
 
 
-def _pack(number: int, entry: _Entry) -> bytes:
+def _pack(number: int, entry: Entry) -> bytes:
     """Return ``entry`` in newc format (Documentation/driver-api/early-userspace/buffer-format.rst)."""
     name = entry.name.encode() + b"\0"
     fields = (
@@ -50,10 +50,10 @@ def _pack(number: int, entry: _Entry) -> bytes:
     return _padded(header + name, 4) + _padded(entry.content, 4)
 
 
-def pack(entries: list[_Entry]) -> bytes:
+def pack(entries: list[Entry]) -> bytes:
     """Return a newc archive that holds ``entries``; needs no root, device nodes included."""
     packed = [_pack(number, entry) for number, entry in enumerate(entries, start=1)]
-    return _padded(b"".join([*packed, _pack(0, _Entry("TRAILER!!!", 0))]), _BLOCK)
+    return _padded(b"".join([*packed, _pack(0, Entry("TRAILER!!!", 0))]), _BLOCK)
 
 
 def probe_archive(busybox: bytes, modules: Mapping[str, bytes] | None = None) -> bytes:
@@ -66,19 +66,19 @@ def probe_archive(busybox: bytes, modules: Mapping[str, bytes] | None = None) ->
     init = resources.files("hugepage_qa.lab").joinpath("init.sh").read_bytes()
     return pack(
         [
-            _Entry("bin", directory),
-            _Entry("bin/busybox", program, busybox),
-            _Entry("dev", directory),
+            Entry("bin", directory),
+            Entry("bin/busybox", program, busybox),
+            Entry("dev", directory),
             # the kernel opens it for init before anything could be mounted
-            _Entry("dev/console", stat.S_IFCHR | 0o600, device=(5, 1)),
-            _Entry("etc", directory),
-            _Entry("etc/fstab", stat.S_IFREG | 0o644, _FSTAB),
-            _Entry("init", program, init),
-            *([_Entry("modules", directory)] if modules else []),
-            *(_Entry(f"modules/{name}", stat.S_IFREG | 0o644, content) for name, content in (modules or {}).items()),
-            _Entry("proc", directory),
-            _Entry("sys", directory),
-            _Entry("tmp", directory),
+            Entry("dev/console", stat.S_IFCHR | 0o600, device=(5, 1)),
+            Entry("etc", directory),
+            Entry("etc/fstab", stat.S_IFREG | 0o644, _FSTAB),
+            Entry("init", program, init),
+            *([Entry("modules", directory)] if modules else []),
+            *(Entry(f"modules/{name}", stat.S_IFREG | 0o644, content) for name, content in (modules or {}).items()),
+            Entry("proc", directory),
+            Entry("sys", directory),
+            Entry("tmp", directory),
         ]
     )
 

@@ -113,7 +113,8 @@ def _draw_pairs(axes: Axes, page: MetricPage) -> None:
     base = _by_session(usual)
     for place, other in enumerate(others, 1):
         for session, level in _by_session(other).items():
-            if session in base:
+            # a count may be 0, and then nothing is a percentage of it
+            if base.get(session):
                 change = _PERCENT * (level / base[session] - 1)
                 axes.plot([0, place], [0, change], "o-", color="#0077bb", markersize=3, linewidth=0.7, alpha=0.7)
     axes.axhline(0, color="black", linewidth=0.6)

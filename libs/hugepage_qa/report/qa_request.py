@@ -9,16 +9,22 @@ from pathlib import Path
 from hugepage_qa.errors import InputError
 from hugepage_qa.lab.boards import BOARDS, find_board
 from hugepage_qa.lab.image import identify
-from hugepage_qa.report import settings
+from hugepage_qa.report import gate_settings, settings
 
 #: plan -> the architectures that its throwaway machines cover
 PLANS = {"smoke": ("x86_64",), "boot": tuple(BOARDS)}
+GATE = "gate"
+#: plans that start guests on the machine that they run on
+_GUEST_PLANS = ("functional", "guest", "vt")
 #: plans whose tests change the machine that they run on, and put it back
-MACHINE_PLANS = ("functional", "guest", "thp", "text", "vt")
+MACHINE_PLANS = (*_GUEST_PLANS, "thp", "text", GATE)
 #: where the tests run: on this machine, or on a whole system that is started for them
 LOCAL, LAB = "local", "lab"
 #: what the tests of these plans read
-_READ_ON_MACHINES = (settings.SEED, settings.OPERATIONS, settings.CYCLES, settings.VT)
+_READ_ON_MACHINES = {
+    **dict.fromkeys(_GUEST_PLANS, (settings.SEED, settings.OPERATIONS, settings.CYCLES, settings.VT)),
+    GATE: tuple(gate_settings.MEANING),
+}
 
 
 @dataclass(frozen=True)
@@ -71,18 +77,26 @@ class QaRequest:
             raise InputError(f"PROVISION={how}: expected {LOCAL} (this machine) or {LAB} (a system machine)")
         if environment.get("ARCH", "").strip():
             raise InputError(f"ARCH={environment['ARCH']}: plan {environment['PLAN']} tests one machine; leave it out")
+        plan = environment["PLAN"].strip()
+        if plan == GATE and how == LAB:
+            raise InputError(f"PROVISION={how}: a machine in an emulator has no performance to speak of; leave it out")
         return cls(
-            plan=environment["PLAN"].strip(),
+            plan=plan,
             architectures=(),
             provision=_lab_options(environment) if how == LAB else _local_options(environment),
             tmt_arguments=_split("TMT_ARGS", environment),
-            test_environment={name: environment[name] for name in _READ_ON_MACHINES if environment.get(name)},
+            test_environment=_of_a_machine(plan, environment),
         )
 
     @property
     def has_guests(self) -> bool:
         """Whether the tests start guests on the machine that they run on."""
-        return self.plan in MACHINE_PLANS
+        return self.plan in _GUEST_PLANS
+
+    @property
+    def needs_all_results(self) -> bool:
+        """Whether nothing is decided as long as one case is skipped."""
+        return self.plan == GATE
 
     @property
     def needs_vt(self) -> bool:
@@ -93,6 +107,14 @@ class QaRequest:
     def in_lab(self) -> bool:
         """Whether the tests run on a system machine that is started for them."""
         return LAB in self.provision
+
+
+def _of_a_machine(plan: str, environment: Mapping[str, str]) -> dict[str, str]:
+    told = {name: environment[name] for name in _READ_ON_MACHINES[plan] if environment.get(name)}
+    if gate_settings.BASELINES in told:
+        # tests run in another directory
+        told[gate_settings.BASELINES] = str(Path(told[gate_settings.BASELINES]).absolute())
+    return told
 
 
 def _local_options(environment: Mapping[str, str]) -> tuple[str, ...]:

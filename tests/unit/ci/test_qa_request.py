@@ -117,3 +117,28 @@ def test_what_a_plan_for_the_machine_cannot_use_is_refused(name: str) -> None:
 def test_throwaway_machines_are_not_provisioned() -> None:
     with pytest.raises(InputError, match=r"^PROVISION=lab: "):
         QaRequest.from_environment({"PLAN": "smoke", "PROVISION": "lab"})
+
+
+def test_the_gate_is_told_what_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    environment = {
+        "PLAN": "gate",
+        "HUGEPAGE_QA_ACCEPT": 'a "reason"',
+        "HUGEPAGE_QA_BASELINES": "b",
+        "HUGEPAGE_QA_SEED": "7",
+    }
+    request = QaRequest.from_environment(environment)
+    assert request.test_environment == {
+        "HUGEPAGE_QA_ACCEPT": 'a "reason"',
+        "HUGEPAGE_QA_BASELINES": str(tmp_path / "b"),
+    }
+    assert (request.architectures, request.needs_all_results) == ((), True)
+
+
+def test_other_plans_may_skip() -> None:
+    assert not QaRequest.from_environment({"PLAN": "functional"}).needs_all_results
+
+
+def test_an_emulator_has_no_performance() -> None:
+    with pytest.raises(InputError, match="PROVISION=lab"):
+        QaRequest.from_environment({"PLAN": "gate", "PROVISION": "lab"})

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from tests.unit.gate.documents import MACHINE, levels_of, measured, rows_of, sample_set, series_of
 
-from hugepage_qa.errors import InputError
 from hugepage_qa.gate.compare import Terms, baseline_from_samples, compare
 from hugepage_qa.gate.comparison import Comparison, MetricResult, as_json
 from hugepage_qa.gate.policy import MetricPolicy, Policy
@@ -196,17 +195,6 @@ def test_blocks_of_warm_up_are_left_out() -> None:
     comparison = judge(sample_set(series))
     assert result(comparison, "level").new_blocks == 3
     assert comparison.verdict is Verdict.PASS
-
-
-def test_samples_that_are_in_the_baseline_are_refused() -> None:
-    with pytest.raises(InputError, match="in the baseline, too"):
-        judge(BASELINE)
-
-
-@pytest.mark.parametrize("facts", [{"unit": "ms"}, {"unit": "x", "direction": "higher"}, {"kind": "count"}])
-def test_another_unit_or_direction_is_refused(facts: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="in the baseline"):
-        judge(sample_set(measured(3, seed=2, day=20, **facts)))
 
 
 def test_a_metric_without_baseline_is_undecided() -> None:

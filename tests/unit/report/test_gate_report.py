@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
-from tests.unit.gate.documents import MACHINE, measured, sample_set
+from tests.unit.gate.documents import MACHINE, measured, sample_set, series_of
 from tests.unit.gate.test_contrasts import ABBA, interleaved
 
 from hugepage_qa.gate.compare import Terms, baseline_from_samples, compare
@@ -89,6 +89,17 @@ def test_constant_samples_and_a_missing_baseline_can_be_drawn() -> None:
     baseline = sample_set(measured(6))
     new = sample_set(measured(1, seed=2, day=9, samples=1), measured(3, seed=3, metric="new"))
     assert render_html(page(baseline, new)).count("<svg") == 3
+
+
+def test_a_count_of_nothing_can_be_drawn() -> None:
+    count: dict[str, Any] = {"kind": "count", "unit": "kB"}
+
+    def huge(usual: float) -> SampleSet:
+        rows = {"4k": usual, "thp": 1024.0}
+        series = [series_of([[level]] * 6, configuration=name, **count) for name, level in rows.items()]
+        return sample_set(*series, reference="4k")
+
+    assert "<svg" in render_html(page(huge(0.0), huge(0.0)))
 
 
 def test_the_picture_of_an_interval() -> None:

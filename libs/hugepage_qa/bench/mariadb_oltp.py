@@ -1,0 +1,176 @@
+"""Workload ``mariadb-oltp``: transactions of sysbench against MariaDB with 1, 8, 16 and 32 connections.
+
+The study of huge pages for code: 1, 8, 16 and 32 connections on 32 CPUs, transactions per second and the iTLB misses
+of the server. The buffer pool is on pages of each kind, too (``large_pages``).
+"""
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from hugepage_qa.bench.backing import Backing, Kind
+from hugepage_qa.bench.cpu_counters import find_perf, misses_of
+from hugepage_qa.bench.mariadb import DATABASE, Installation, MariaDb
+from hugepage_qa.bench.process_pages import expect_static, huge_code_of, page_tables_of
+from hugepage_qa.bench.program import find_program, run_program, sha256
+from hugepage_qa.bench.unavailable import Unavailable
+from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program
+from hugepage_qa.errors import InputError
+from hugepage_qa.sizes import KIB, MIB, parse_size
+
+CONNECTIONS = (1, 8, 16, 32)
+
+_TRANSACTIONS = re.compile(
+    r"^ +transactions: +(?P<number>[0-9]{1,18}) +\((?P<rate>[0-9.]{1,20}) per sec\.\)$", re.MULTILINE
+)
+_ERRORS = re.compile(r"^ +reconnects: +(?P<number>[0-9]{1,18}) ", re.MULTILINE)
+_VERSION = re.compile(r"Ver (?P<version>[0-9]+(?:\.[0-9]+)*)-MariaDB")
+
+#: the buffer pool is taken in pieces; the server takes the largest pages that fit into one, whatever is asked for
+_CHUNK = 256 * MIB
+
+_MORE_SECONDS = 120.0
+_FILL_SECONDS = 3600.0
+_LATE = 0.8
+
+
+class MariadbOltp:
+    """Reads and writes of sysbench against a private server on a socket."""
+
+    name = "mariadb-oltp"
+    metrics = (
+        *(Metric(f"mariadb-oltp-tps-{number}", "tps", "higher") for number in CONNECTIONS),
+        Metric("mariadb-oltp-page-tables", "kB", "lower"),
+        Metric("mariadb-oltp-huge-code", "kB", "higher", "count"),
+        # only where the CPU counts them
+        Metric("mariadb-oltp-itlb-mpki", "misses per 1000 instructions", "lower"),
+    )
+    programs = (
+        Program("sysbench", "sysbench", "sysbench"),
+        Program("mariadb-install-db", "mariadb-server-core", "mariadb-server"),
+    )
+    profiles: Mapping[str, Mapping[str, Fact]] = {
+        "quick": {"tables": 1, "rows": 20_000, "buffer_pool": "256M", "seconds": 2, "durable": False},
+        "reference": {"tables": 10, "rows": 1_000_000, "buffer_pool": "4G", "seconds": 60, "durable": True},
+    }
+
+    def backings(self, there: Sequence[Backing]) -> tuple[Backing, ...]:
+        """Static pages have to be smaller than the pieces that the buffer pool is made of."""
+        return tuple(one for one in there if one.page_size < _CHUNK)
+
+    @contextmanager
+    def prepare(self, profile: str, scratch: Path, disk: Path) -> Iterator[Prepared]:  # noqa: ARG002 - needs the disk
+        """Fill a database; each block starts from a copy of it."""
+        installation = Installation.find()
+        sysbench = find_program("sysbench", "sysbench")
+        version = parse_version(installation.version())
+        parameters = self.profiles[profile]
+        full = MariaDb(installation, disk / "mariadb")
+        full.create()
+        try:
+            with full.running(settings(parameters, Backing(Kind.BASE, 0))):
+                run_program([*_client(sysbench, full, parameters), "prepare"], deadline=_FILL_SECONDS)
+            perf, counters = _counters()
+
+            def block(backing: Backing) -> Figures:
+                copy = full.copy(disk / "mariadb-block")
+                try:
+                    return _block(copy, _client(sysbench, copy, parameters), parameters, backing, perf)
+                finally:
+                    copy.remove()
+
+            yield Prepared(
+                block,
+                parse_size(str(parameters["buffer_pool"])) * 5 // 4,
+                {"binary": sha256(sysbench), "cpu_counters": counters},
+                {"mariadb": version},
+            )
+        finally:
+            full.remove()
+
+
+def settings(parameters: Mapping[str, Fact], backing: Backing) -> dict[str, str]:
+    """Return the settings of a server whose buffer pool is on ``backing``; where pages do not suffice it falls back."""
+    return {
+        "large-pages": "1" if backing.kind is Kind.STATIC else "0",
+        "innodb-buffer-pool-size": str(parameters["buffer_pool"]),
+        "innodb-buffer-pool-chunk-size": str(_CHUNK),
+        "innodb-flush-log-at-trx-commit": "1" if parameters["durable"] else "0",
+        # a file system in memory has no direct I/O
+        "innodb-flush-method": "fsync",
+        "max-connections": str(2 * max(CONNECTIONS)),
+    }
+
+
+def parse_oltp(output: str) -> float:
+    """Return the transactions per second. Raises InputError for none, for broken connections, and if nobody knows."""
+    found, broken = _TRANSACTIONS.search(output), _ERRORS.search(output)
+    try:
+        rate = float(found["rate"]) if found else 0.0
+    except ValueError:
+        rate = 0.0
+    if rate <= 0 or broken is None:
+        raise InputError(f"sysbench: expected 'transactions: ... per sec.' and 'reconnects:', got {output[-200:]!r}")
+    if int(broken["number"]):
+        raise InputError(f"sysbench: {broken['number']} connections broke, expected none")
+    return rate
+
+
+def parse_version(text: str) -> str:
+    """Return the version in what ``mariadbd --version`` prints. Raises InputError."""
+    found = _VERSION.search(text)
+    if found is None:
+        raise InputError(f"mariadbd --version: expected 'Ver 10.11.4-MariaDB', got {text[:100]!r}")
+    return found["version"]
+
+
+def _counters() -> tuple[Path | None, str]:
+    """Return perf where it can count, and what is to be known about that."""
+    try:
+        return find_perf(), "counted"
+    except Unavailable:
+        return None, "n/a"
+
+
+def _client(sysbench: Path, server: MariaDb, parameters: Mapping[str, Fact]) -> list[str]:
+    return [
+        str(sysbench),
+        "oltp_read_write",
+        f"--mysql-socket={server.socket}",
+        "--mysql-user=root",
+        f"--mysql-db={DATABASE}",
+        f"--tables={parameters['tables']}",
+        f"--table-size={parameters['rows']}",
+    ]
+
+
+def _block(
+    server: MariaDb, client: list[str], parameters: Mapping[str, Fact], backing: Backing, perf: Path | None
+) -> Figures:
+    seconds = int(parameters["seconds"] or 0)
+    figures: dict[str, list[float]] = {}
+    with server.running(settings(parameters, backing)) as pid:
+        # fills the buffer pool
+        run_program([*client, "--threads=8", "--time=1", "run"], deadline=_MORE_SECONDS)
+        if backing.is_all_static:
+            # a piece is mapped whole or not at all, and touched where it is needed
+            expect_static(pid, backing.page_size, "mariadbd")
+        for number in CONNECTIONS:
+            words = [*client, f"--threads={number}", f"--time={seconds}", "run"]
+            look = partial(_look, figures, perf, pid, seconds) if number == max(CONNECTIONS) else None
+            output = run_program(words, deadline=seconds + _MORE_SECONDS, while_running=look)
+            figures[f"mariadb-oltp-tps-{number}"] = [parse_oltp(output)]
+    return figures
+
+
+def _look(figures: dict[str, list[float]], perf: Path | None, server: int, seconds: int, _client: int) -> None:
+    """Look at the server while it is busy."""
+    if perf is not None:
+        figures["mariadb-oltp-itlb-mpki"] = [misses_of(perf, server, _LATE * seconds)]
+    else:
+        time.sleep(_LATE * seconds)
+    figures["mariadb-oltp-page-tables"] = [page_tables_of(server) / KIB]
+    figures["mariadb-oltp-huge-code"] = [huge_code_of(server) / KIB]

@@ -1,0 +1,179 @@
+"""A measurement on the disk: its plan, and each block when it is finished. A killed one goes on where it stopped.
+
+A block is the smallest thing that is kept: one that was killed is taken anew, as the rest of it would be another start.
+"""
+
+import json
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hugepage_qa.bench.order import Cell
+from hugepage_qa.bench.workload import Fact, Figures
+from hugepage_qa.errors import InputError
+from hugepage_qa.machine.durable import remove_durably, write_durably
+from hugepage_qa.schema import find_violation, parse_json
+
+FORMAT = "hugepage-qa measurement"
+VERSION = 1
+
+_PLAN = "plan.json"
+_BLOCKS = "blocks"
+_READABLE = 0o644
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured, and how.
+
+    ``configurations`` are those of each workload; ``stand_ins`` of them are measured on the pages of another one, to
+    see that somebody notices. ``environment`` and ``subject`` are those of all workloads, ``skipped`` tells what cannot
+    be measured (a workload, or ``workload [configuration]``) and why.
+    """
+
+    profile: str
+    configurations: Mapping[str, tuple[str, ...]]
+    sessions: int
+    seed: int
+    stand_ins: Mapping[str, str]
+    environment: Mapping[str, Fact]
+    subject: Mapping[str, Fact]
+    identity: str = field(default_factory=lambda: secrets.token_hex(4))
+    skipped: Mapping[str, str] = field(default_factory=dict)
+
+    def is_skipped(self, cell: Cell) -> bool:
+        """Return whether the cell cannot be measured."""
+        return cell.workload in self.skipped or skip_name(cell) in self.skipped
+
+
+@dataclass(frozen=True)
+class FinishedBlock:
+    """What a cell gave. ``started`` is ISO 8601; ``sentinel`` is in seconds, None without one.
+
+    ``identity`` and ``subject`` are the facts of the workload.
+    """
+
+    cell: Cell
+    started: str
+    seconds: float
+    boot: str
+    sentinel: float | None
+    figures: Figures
+    identity: Mapping[str, Fact]
+    subject: Mapping[str, Fact]
+
+
+def skip_name(cell: Cell) -> str:
+    """Return what a configuration of a workload is called among those skipped."""
+    return f"{cell.workload} [{cell.configuration}]"
+
+
+class Measurement:
+    """The directory of one measurement."""
+
+    def __init__(self, directory: Path) -> None:
+        """Use ``directory``, which ``begin`` makes."""
+        self._directory = directory
+
+    def begin(self, plan: Plan) -> Plan:
+        """Return the plan of the measurement: ``plan`` for a new one, with what an earlier start has found out.
+
+        An earlier one may have had fewer sessions. Raises InputError when it measured something else, or on another
+        machine; OSError.
+        """
+        old = self._read_plan()
+        if old is None:
+            (self._directory / _BLOCKS).mkdir(parents=True, exist_ok=True)
+            return self.write_plan(plan)
+        self._expect_the_same(old, plan)
+        return self.write_plan(replace(old, sessions=max(old.sessions, plan.sessions)))
+
+    def write_plan(self, plan: Plan) -> Plan:
+        """Write and return ``plan``. Raises OSError."""
+        self._write(_PLAN, {"format": FORMAT, "version": VERSION, **asdict(plan)})
+        return plan
+
+    def seed(self) -> int | None:
+        """Return the seed of an earlier start, None where there was none. Raises InputError."""
+        old = self._read_plan()
+        return None if old is None else old.seed
+
+    def add(self, block: FinishedBlock) -> None:
+        """Keep a block; it is on the disk when the call returns. Raises OSError."""
+        self._write(f"{_BLOCKS}/{block.cell.name}.json", asdict(block))
+
+    def blocks(self) -> dict[Cell, FinishedBlock]:
+        """Return all finished blocks in the order of their sessions. Raises InputError for a damaged file."""
+        found = (self._read_block(path) for path in sorted((self._directory / _BLOCKS).glob("*.json")))
+        return {block.cell: block for block in found}
+
+    def forget(self, cells: Iterable[Cell]) -> None:
+        """Remove finished blocks: those of a session that a reboot has cut in two. Raises OSError."""
+        for cell in cells:
+            remove_durably(self._directory / _BLOCKS / f"{cell.name}.json")
+
+    def write_samples(self, workload: str, document: Mapping[str, Any]) -> Path:
+        """Write the samples of a workload and return the file. Raises OSError."""
+        self._write(f"{workload}.json", document)
+        return self._directory / f"{workload}.json"
+
+    def _expect_the_same(self, old: Plan, new: Plan) -> None:
+        for what in ("profile", "configurations", "stand_ins"):
+            if (one := getattr(old, what)) != (other := getattr(new, what)):
+                raise InputError(
+                    f"{self._directory}: was begun with {what} {_text(one)}, not {_text(other)}: name another directory"
+                )
+        different = [
+            key
+            for key in sorted(old.environment.keys() | new.environment.keys())
+            if key not in SOFT and old.environment.get(key) != new.environment.get(key)
+        ]
+        if different or old.subject != new.subject:
+            names = ", ".join(different) or "the kernel"
+            raise InputError(
+                f"{self._directory}: was begun on another machine or set-up ({names}): name another directory"
+            )
+
+    def _read_plan(self) -> Plan | None:
+        path = self._directory / _PLAN
+        if not path.exists():
+            return None
+        document = _read(path, "plan")
+        facts = {key: value for key, value in document.items() if key not in ("format", "version")}
+        return Plan(
+            **{
+                **facts,
+                "configurations": {name: tuple(each) for name, each in document["configurations"].items()},
+            }
+        )
+
+    def _read_block(self, path: Path) -> FinishedBlock:
+        document = _read(path, "block")
+        return FinishedBlock(**{**document, "cell": Cell(**document["cell"])})
+
+    def _write(self, name: str, document: Mapping[str, Any]) -> None:
+        text = json.dumps(document, indent=1, allow_nan=False) + "\n"
+        write_durably(self._directory / name, text.encode(), mode=_READABLE)
+
+
+#: facts that change while a measurement goes on
+SOFT = frozenset({"hostname", "bios", "uptime", "free_memory", "load"})
+
+
+def _read(path: Path, schema: str) -> dict[str, Any]:
+    try:
+        document = parse_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path}: expected JSON ({error}); remove the file to measure it again") from error
+    violation = find_violation(document, __package__, schema)
+    if violation is not None:
+        raise InputError(f"{path}: {violation}; remove the file to measure it again")
+    return dict(document)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "; ".join(f"{key}: {_text(other)}" for key, other in value.items()) or "none"
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,83 @@
+"""Workload ``page-access``: what the first touch of memory and a random access cost on pages of each kind."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from hugepage_qa.actor.build import build_program
+from hugepage_qa.bench.backing import Backing, Kind
+from hugepage_qa.bench.program import find_program, run_program, sha256
+from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program
+from hugepage_qa.errors import InputError
+from hugepage_qa.sizes import GIB, KIB, MIB
+
+SOURCE = Path(__file__).with_name("page_access.c")
+
+_LINE = re.compile(
+    r"first-touch-ns (?P<touch>[0-9]{1,18}) access-ns (?P<access>[0-9]{1,18}) faults (?P<faults>[0-9]{1,18})"
+    r" page-table-kB (?P<tables>-?[0-9]{1,18}) huge-kB (?P<huge>[0-9]{1,18})"
+)
+_NS_PER_MS = 1e6
+_DEADLINE_SECONDS = 600.0
+
+
+class PageAccess:
+    """Touch memory page by page, then read it at random: nothing but page faults and TLB misses."""
+
+    name = "page-access"
+    metrics = (
+        Metric("page-access-first-touch", "ms/GiB", "lower"),
+        Metric("page-access-random", "ns", "lower"),
+        Metric("page-access-faults", "faults", "lower", "count"),
+        Metric("page-access-page-tables", "kB", "lower", "count"),
+        Metric("page-access-huge", "kB", "higher", "count"),
+    )
+    programs = (Program("cc", "build-essential", "gcc"),)
+    profiles: Mapping[str, Mapping[str, Fact]] = {
+        "quick": {"bytes": 512 * MIB, "accesses": 1_000_000, "samples": 3},
+        "reference": {"bytes": 4 * GIB, "accesses": 20_000_000, "samples": 15},
+    }
+
+    def backings(self, there: Sequence[Backing]) -> tuple[Backing, ...]:
+        """All."""
+        return tuple(there)
+
+    @contextmanager
+    def prepare(self, profile: str, scratch: Path, disk: Path) -> Iterator[Prepared]:  # noqa: ARG002 - needs no disk
+        """Build the program."""
+        find_program("cc", "build-essential")
+        program = build_program(SOURCE, scratch)
+        parameters = self.profiles[profile]
+        size, accesses, samples = (int(parameters[name] or 0) for name in ("bytes", "accesses", "samples"))
+
+        def block(backing: Backing) -> Figures:
+            pages = str(backing.page_size) if backing.kind is Kind.STATIC else backing.kind.value
+            huge = size // 2 if backing.is_halved else size
+            # the first one warms caches and clocks up
+            words = [size, pages, accesses, samples + 1, huge]
+            output = run_program([program, *map(str, words)], deadline=_DEADLINE_SECONDS)
+            return parse_page_access(output, size, accesses, samples + 1)
+
+        try:
+            yield Prepared(block, size, {"source": sha256(SOURCE)}, {})
+        finally:
+            program.unlink()
+
+
+def parse_page_access(output: str, size: int, accesses: int, repeats: int) -> Figures:
+    """Return the figures in ``output`` of ``repeats`` repeats on ``size`` bytes but the first. Raises InputError."""
+    lines = [_LINE.fullmatch(line) for line in output.splitlines()]
+    if len(lines) != repeats or not all(lines):
+        raise InputError(f"page_access: expected {repeats} lines of figures, got {output[:200]!r}")
+    repeat = [{name: int(value) for name, value in line.groupdict().items()} for line in lines if line][1:]
+    if any(one["touch"] == 0 or one["access"] == 0 or one["tables"] < 0 for one in repeat):
+        raise InputError(f"page_access: expected times above 0 and page tables that grow, got {output[:200]!r}")
+    return {
+        # a page of 1 GiB is cleared as a whole, whatever is touched of it
+        "page-access-first-touch": [one["touch"] / _NS_PER_MS * GIB / max(size, one["huge"] * KIB) for one in repeat],
+        "page-access-random": [one["access"] / accesses for one in repeat],
+        "page-access-faults": [float(one["faults"]) for one in repeat],
+        "page-access-page-tables": [float(one["tables"]) for one in repeat],
+        "page-access-huge": [float(one["huge"]) for one in repeat],
+    }

@@ -1,0 +1,180 @@
+"""Workload ``pgbench``: transactions per second of PostgreSQL with its shared memory on pages of each kind.
+
+The study: scale 500, ``shared_buffers = 10GB``, ``pgbench -c 30 -j 4 -T 10``; 5773 transactions per second and 69 MB of
+page tables on 4 KiB pages, 6318 and 9 MB on huge ones.
+"""
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from hugepage_qa.bench.backing import Backing, Kind
+from hugepage_qa.bench.postgresql import Cluster, Installation
+from hugepage_qa.bench.process_pages import page_tables_of
+from hugepage_qa.bench.program import sha256
+from hugepage_qa.bench.unavailable import Unavailable
+from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program
+from hugepage_qa.errors import InputError
+from hugepage_qa.sizes import KIB, parse_size
+
+_TPS = re.compile(
+    # since PostgreSQL 14, and before
+    r"^tps = (?P<tps>[0-9.]{1,20}) \((?:without initial connection time|excluding connections establishing)\)$",
+    re.MULTILINE,
+)
+_PROCESSED = re.compile(
+    r"^number of transactions actually processed: (?P<number>[0-9]{1,18})(?:/[0-9]+)?$", re.MULTILINE
+)
+_FAILED = re.compile(r"^number of failed transactions: (?P<number>[0-9]{1,18}) ", re.MULTILINE)
+_VERSION = re.compile(r"\(PostgreSQL\) (?P<version>[0-9]+(?:\.[0-9]+)*)")
+
+#: since this version the size of huge pages can be chosen (huge_page_size)
+_CHOOSES_SIZE = 14
+
+_MORE_SECONDS = 120.0
+_LATE = 0.8
+_FILL_SECONDS = 3600.0
+
+
+class Pgbench:
+    """TPC-B-like transactions against a private server on a socket."""
+
+    name = "pgbench"
+    metrics = (
+        Metric("pgbench-tps", "tps", "higher"),
+        Metric("pgbench-page-tables", "kB", "lower"),
+    )
+    programs = (
+        Program("pgbench", "postgresql", "postgresql-contrib"),
+        # Debian keeps the server out of PATH; the package is the same
+        Program("psql", "postgresql", "postgresql-server"),
+    )
+    profiles: Mapping[str, Mapping[str, Fact]] = {
+        # without waiting for the disk, which is not what pages are about
+        "quick": {
+            "scale": 5,
+            "shared_buffers": "512MB",
+            "clients": 8,
+            "jobs": 2,
+            "seconds": 3,
+            "warmup": 1,
+            "fsync": False,
+        },
+        "reference": {
+            "scale": 500,
+            "shared_buffers": "10GB",
+            "clients": 30,
+            "jobs": 4,
+            "seconds": 10,
+            "warmup": 10,
+            "fsync": True,
+        },
+    }
+
+    def backings(self, there: Sequence[Backing]) -> tuple[Backing, ...]:
+        """All."""
+        return tuple(there)
+
+    @contextmanager
+    def prepare(self, profile: str, scratch: Path, disk: Path) -> Iterator[Prepared]:  # noqa: ARG002 - needs the disk
+        """Fill a database; each block starts from a copy of it."""
+        installation = Installation.find()
+        version = parse_version(installation.version())
+        parameters = self.profiles[profile]
+        full = Cluster(installation, disk / "pgbench")
+        full.create()
+        try:
+            with full.running({"fsync": "off"}):
+                full.pgbench(["--initialize", "--quiet", f"--scale={parameters['scale']}"], _FILL_SECONDS)
+
+            def block(backing: Backing) -> Figures:
+                if (
+                    backing.kind is Kind.STATIC
+                    and not backing.is_default
+                    and int(version.split(".")[0]) < _CHOOSES_SIZE
+                ):
+                    raise Unavailable(f"PostgreSQL {version} has huge pages of the default size only")
+                copy = full.copy(disk / "pgbench-block")
+                try:
+                    return _block(copy, parameters, backing)
+                finally:
+                    copy.remove()
+
+            yield Prepared(
+                block,
+                # locks and the like are up to a tenth more
+                _bytes(str(parameters["shared_buffers"])) * 5 // 4,
+                {"binary": sha256(installation.pgbench)},
+                {"postgresql": version},
+            )
+        finally:
+            full.remove()
+
+
+def settings(parameters: Mapping[str, Fact], backing: Backing) -> dict[str, str]:
+    """Return the settings of a server whose shared memory is on ``backing``; it does not start without these pages.
+
+    Only where half of them are missing it may fall back to base pages.
+    """
+    static = "try" if backing.is_halved else "on"
+    huge = {"huge_pages": static if backing.kind is Kind.STATIC else "off"}
+    if backing.kind is Kind.STATIC and not backing.is_default:
+        huge["huge_page_size"] = f"{backing.page_size // KIB}kB"
+    durable = "on" if parameters["fsync"] else "off"
+    return {
+        **huge,
+        "shared_buffers": str(parameters["shared_buffers"]),
+        "max_connections": str(int(parameters["clients"] or 0) + 10),
+        "fsync": durable,
+        "synchronous_commit": durable,
+        # none of them at some times and not at others
+        "autovacuum": "off",
+        "checkpoint_timeout": "1h",
+        "max_wal_size": "8GB",
+    }
+
+
+def parse_pgbench(output: str) -> float:
+    """Return the transactions per second. Raises InputError when transactions failed, or nobody knows."""
+    tps, processed, failed = (pattern.search(output) for pattern in (_TPS, _PROCESSED, _FAILED))
+    try:
+        rate = float(tps["tps"]) if tps else 0.0
+    except ValueError:
+        rate = 0.0
+    if rate <= 0 or processed is None or int(processed["number"]) == 0:
+        raise InputError(f"pgbench: expected transactions and 'tps = ...', got {output[-200:]!r}")
+    if failed is not None and int(failed["number"]):
+        raise InputError(f"pgbench: {failed['number']} transactions failed, expected none")
+    return rate
+
+
+def parse_version(text: str) -> str:
+    """Return the version in what ``postgres --version`` prints. Raises InputError."""
+    found = _VERSION.search(text)
+    if found is None:
+        raise InputError(f"postgres --version: expected '(PostgreSQL) 15.1', got {text[:100]!r}")
+    return found["version"]
+
+
+def _block(cluster: Cluster, parameters: Mapping[str, Fact], backing: Backing) -> Figures:
+    load = ["--no-vacuum", f"--client={parameters['clients']}", f"--jobs={parameters['jobs']}"]
+    seconds = int(parameters["seconds"] or 0)
+    with cluster.running(settings(parameters, backing)) as server:
+        cluster.pgbench([*load, f"--time={parameters['warmup']}"], _MORE_SECONDS)
+        tables: list[float] = []
+
+        def look(_pid: int) -> None:
+            # late, when every session has touched what it touches
+            time.sleep(_LATE * seconds)
+            tables.append(page_tables_of(server) / KIB)
+
+        output = cluster.pgbench([*load, f"--time={seconds}"], seconds + _MORE_SECONDS, look)
+    if not tables[0]:
+        raise InputError("postgres: has no page tables, expected it to run")
+    return {"pgbench-tps": [parse_pgbench(output)], "pgbench-page-tables": tables}
+
+
+def _bytes(text: str) -> int:
+    return parse_size(text.removesuffix("B"))

@@ -1,0 +1,127 @@
+"""Workload ``source-build``: the time that ``make`` takes to build a program from its source.
+
+The study: GDB, ``make -j12``; 147.08 s on THP and 145.43 s on pages of 1 GiB, both in guests.
+"""
+
+import os
+import shutil
+import tarfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from hugepage_qa.bench.backing import Backing, Kind
+from hugepage_qa.bench.program import find_program, run_program, sha256
+from hugepage_qa.bench.source_tree import write_tree
+from hugepage_qa.bench.unavailable import Unavailable
+from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program
+from hugepage_qa.kernel.pools import read_pools
+from hugepage_qa.kernel.tree import DirectoryTree
+from hugepage_qa.sizes import MIB, format_size
+
+#: each process has a page of its own: on larger ones, clearing pages is what is measured
+_LARGEST = 16 * MIB
+
+#: the source of GDB in Debian's package gdb-source
+_SOURCES = Path("/usr/src")
+_GDB = "gdb.tar.*"
+_OPTIONS = ("--disable-binutils", "--disable-gas", "--disable-gprof", "--disable-ld", "--disable-sim")
+
+_DEADLINE_SECONDS = 3600.0
+_LOOK_SECONDS = 10.0
+_PAUSE_SECONDS = 0.02
+
+
+class SourceBuild:
+    """Build from scratch; static pages serve what compilers take from malloc, which needs glibc 2.35."""
+
+    name = "source-build"
+    metrics = (Metric("source-build", "s", "lower"),)
+    programs = (Program("cc", "build-essential", "gcc"), Program("make", "make", "make"))
+    profiles: Mapping[str, Mapping[str, Fact]] = {
+        "quick": {"source": "made up", "files": 12, "functions": 40, "jobs": os.cpu_count() or 1, "pool": 512 * MIB},
+        "reference": {"source": "gdb", "jobs": 12, "pool": 4096 * MIB},
+    }
+
+    def backings(self, there: Sequence[Backing]) -> tuple[Backing, ...]:
+        """All but large static pages."""
+        return tuple(one for one in there if one.kind is not Kind.STATIC or one.page_size <= _LARGEST)
+
+    @contextmanager
+    def prepare(self, profile: str, scratch: Path, disk: Path) -> Iterator[Prepared]:  # noqa: ARG002 - needs the disk
+        """Write or unpack the source, and configure it; each block builds a copy."""
+        make, compiler = find_program("make", "make"), find_program("cc", "build-essential")
+        parameters = self.profiles[profile]
+        source, build = disk / "source", disk / "build"
+        try:
+            _write_source(source, parameters)
+
+            def block(backing: Backing) -> Figures:
+                run_program(["cp", "-a", "--reflink=auto", source, build], deadline=_DEADLINE_SECONDS)
+                try:
+                    return {self.name: [_build([make, f"-j{parameters['jobs']}"], build, backing)]}
+                finally:
+                    shutil.rmtree(build)
+
+            identity = {"compiler": sha256(compiler), "make": sha256(make)}
+            yield Prepared(block, int(parameters["pool"] or 0), identity, {})
+        finally:
+            shutil.rmtree(source, ignore_errors=True)
+
+
+def environment_on(backing: Backing) -> dict[str, str]:
+    """Return the environment in which malloc takes its memory from the static pages of ``backing``."""
+    return {"GLIBC_TUNABLES": f"glibc.malloc.hugetlb={backing.page_size}"} if backing.kind is Kind.STATIC else {}
+
+
+def _write_source(directory: Path, parameters: Mapping[str, Fact]) -> None:
+    """Have a directory in which ``make`` builds the program. Raises Unavailable without the source."""
+    if parameters["source"] != "gdb":
+        write_tree(directory, int(parameters["files"] or 0), int(parameters["functions"] or 0))
+        return
+    archive = next(iter(sorted(_SOURCES.glob(_GDB))), None)
+    if archive is None:
+        raise Unavailable(f"{_SOURCES / _GDB} is not there (package gdb-source)")
+    directory.mkdir()
+    with tarfile.open(archive) as members:
+        members.extractall(directory, filter="data")
+    (root,) = directory.iterdir()
+    for entry in root.iterdir():
+        entry.rename(directory / entry.name)
+    root.rmdir()
+    run_program([directory / "configure", *_OPTIONS], deadline=_DEADLINE_SECONDS, directory=directory)
+
+
+def _build(command: Sequence[str | Path], directory: Path, backing: Backing) -> float:
+    """Return the seconds that it took. Raises Unavailable when static pages are not used."""
+    used: list[int] = []
+
+    def look(_pid: int) -> None:
+        used.append(_pages_in_use(backing.page_size))
+
+    begin = time.monotonic()
+    run_program(
+        command,
+        deadline=_DEADLINE_SECONDS,
+        environment=environment_on(backing),
+        directory=directory,
+        while_running=look if backing.is_all_static else None,
+    )
+    seconds = time.monotonic() - begin
+    if used and not used[0]:
+        raise Unavailable(
+            f"compilers have taken none of the {format_size(backing.page_size)} pages (glibc before 2.35?)"
+        )
+    return seconds
+
+
+def _pages_in_use(size: int) -> int:
+    """Look until pages of ``size`` bytes are in use, and return how many; 0 after a while."""
+    tree, deadline = DirectoryTree(Path("/")), time.monotonic() + _LOOK_SECONDS
+    while time.monotonic() < deadline:
+        pool = next(one for one in read_pools(tree) if one.size == size)
+        if (in_use := (pool.nr_hugepages or 0) - (pool.free_hugepages or 0)) > 0:
+            return in_use
+        time.sleep(_PAUSE_SECONDS)
+    return 0

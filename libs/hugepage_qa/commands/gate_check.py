@@ -1,0 +1,173 @@
+"""``hugepage-qa gate check``: measure, compare with the baseline of this machine, report. The plan ``gate`` runs it."""
+
+import getpass
+import os
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from hugepage_qa.commands.gate_measure import Measured, Wish, take_samples
+from hugepage_qa.commands.gate_options import make_policy, make_terms
+from hugepage_qa.errors import InputError
+from hugepage_qa.gate.accept import Request, accept, write
+from hugepage_qa.gate.baseline_store import BaselineStore
+from hugepage_qa.gate.compare import FEWEST_BLOCKS, OLDEST_BASELINE, compare
+from hugepage_qa.gate.comparison import Comparison
+from hugepage_qa.gate.environment import env_id
+from hugepage_qa.gate.sample_files import read_one_machine
+from hugepage_qa.gate.samples import SampleSet
+from hugepage_qa.gate.verdict import Verdict, exit_code, verdict_on_all
+from hugepage_qa.machine.durable import write_durably
+from hugepage_qa.report.boot_table import open_console
+from hugepage_qa.report.case_result import CaseResult, Outcome
+from hugepage_qa.report.gate_html import render_html
+from hugepage_qa.report.gate_markdown import render_markdown
+from hugepage_qa.report.gate_page import make_page
+from hugepage_qa.report.gate_results import comparison_results, skipped_results
+from hugepage_qa.report.gate_settings import MEANING, GateSettings
+from hugepage_qa.report.gate_table import print_comparison
+from hugepage_qa.report.tmt_results import write_results
+
+#: what is judged, whatever else is recorded of the programs
+_SUBJECT = "kernel"
+#: more sessions can change these no more
+_DECIDED = frozenset({Verdict.PASS, Verdict.IMPROVED, Verdict.REGRESSED, Verdict.NOT_COMPARABLE})
+_WRONG = 3
+_READABLE = 0o644
+
+
+@click.command(
+    name="check",
+    epilog="Example: HUGEPAGE_QA_ACCEPT='first baseline' hugepage-qa gate check --output monday",
+    help="""Measure, compare with the baseline of this machine, and report; to tmt when it started us.
+
+    It looks after 1, 3 and 5 sessions, and stops at a verdict. A check that was killed goes on with the same command.
+
+    \b
+    These environment variables are read:
+    """
+    + "\n    ".join(f"{name:22} {meaning}" for name, meaning in MEANING.items())
+    + """
+
+    Exit code: 0 pass or improved, 1 regressed, 2 undecided or nothing measured, 3 something is wrong.
+    """,
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory for samples and reports; under tmt that of the test.",
+)
+def command(output: Path | None) -> None:
+    """Run the check and end with the exit code of the verdict."""
+    data = os.environ.get("TMT_TEST_DATA")
+    if output is None and not data:
+        raise InputError("--output: expected a directory for samples and reports")
+    directory = output or Path(str(data))
+    directory.mkdir(parents=True, exist_ok=True)
+    check = _Check(GateSettings.from_environment(), directory)
+    code = check.run()
+    if data:
+        write_results(check.results, Path(data))
+    sys.exit(code)
+
+
+class _Check:
+    """One run of the gate; ``results`` are for tmt."""
+
+    def __init__(self, settings: GateSettings, directory: Path) -> None:
+        self._settings = settings
+        self._directory = directory
+        self._store = BaselineStore(settings.baselines)
+        self._policy = make_policy(None, settings.baselines, None)
+        self.results: list[CaseResult] = []
+
+    def run(self) -> int:
+        """Measure and compare, and return the exit code."""
+        first, *later = self._settings.looks
+        measured = self._measure(first)
+        if self._settings.accept and not self._again.exists() and self._without_baseline(measured):
+            self._accept(self._without_baseline(self._measure(FEWEST_BLOCKS)))
+            measured = self._measure(first)
+        comparisons = self._look(measured)
+        for look in later:
+            if all(one.verdict in _DECIDED for one in comparisons):
+                break
+            measured = self._measure(look)
+            comparisons = self._look(measured)
+        self._report(comparisons, measured)
+        if measured.unrestored:
+            return _WRONG
+        return exit_code(verdict_on_all(one.verdict for one in comparisons))
+
+    @property
+    def _again(self) -> Path:
+        """Where it is measured once the samples of the first time have become the baseline."""
+        return self._directory / "again"
+
+    def _measure(self, sessions: int) -> Measured:
+        settings = self._settings
+        directory = self._again if self._again.exists() else self._directory / "samples"
+        return take_samples(
+            Wish(settings.profile, settings.workloads, (), sessions, directory, None, settings.stand_ins)
+        )
+
+    def _without_baseline(self, measured: Measured) -> list[SampleSet]:
+        """Return the samples that have no baseline of just this machine and set-up."""
+        sets = [read_one_machine([file]) for file in measured.files]
+        return [one for one in sets if not self._has_baseline(one)]
+
+    def _has_baseline(self, samples: SampleSet) -> bool:
+        own = self._settings.baselines / str(samples.environment["arch"]) / env_id(samples.environment)
+        return any(own.glob(f"{samples.suite}/*.json"))
+
+    def _accept(self, sets: Sequence[SampleSet]) -> None:
+        request = Request(getpass.getuser(), self._settings.accept, "current", datetime.now(UTC).date())
+        for samples in sets:
+            for path in write(self._store, accept(self._store, samples, request, self._policy), samples, request, None):
+                click.echo(path)
+        self._again.mkdir()
+
+    def _look(self, measured: Measured) -> list[Comparison]:
+        return [self._compare(read_one_machine([file])) for file in measured.files]
+
+    def _compare(self, samples: SampleSet) -> Comparison:
+        settings = self._settings
+        try:
+            baseline = self._store.baseline_for(samples, _SUBJECT)
+        except InputError as error:
+            if any(settings.baselines.glob(f"*/*/{samples.suite}/*.json")):
+                raise
+            reason = f"no baseline ({error}); HUGEPAGE_QA_ACCEPT=REASON accepts a first one"
+            return Comparison(samples.suite, str(settings.baselines), samples.source, Verdict.NOT_COMPARABLE, reason)
+        terms = make_terms(
+            self._policy, _SUBJECT, _others(samples), OLDEST_BASELINE.days, FEWEST_BLOCKS, settings.min_boots
+        )
+        comparison = compare(baseline, samples, terms)
+        page = make_page(comparison, baseline, samples, self._policy)
+        _write(self._directory / f"{samples.suite}.html", render_html(page))
+        return comparison
+
+    def _report(self, comparisons: Sequence[Comparison], measured: Measured) -> None:
+        console = open_console()
+        for one in comparisons:
+            print_comparison(console, one)
+            markdown = self._directory / f"{one.suite}.md"
+            _write(markdown, render_markdown(one))
+            html = self._directory / f"{one.suite}.html"
+            logs = (markdown, html) if html.exists() else (markdown,)
+            self.results += comparison_results(one, logs)
+        self.results += skipped_results(dict(measured.skipped))
+        if measured.unrestored:
+            self.results.append(CaseResult("/", Outcome.ERROR, tuple(map(str, measured.unrestored))))
+
+
+def _write(path: Path, text: str) -> None:
+    write_durably(path, text.encode(), mode=_READABLE)
+
+
+def _others(samples: SampleSet) -> tuple[str, ...]:
+    """Return the keys of the subject that may differ although the kernel is judged: what was done on purpose."""
+    return tuple(key for key in ("stand_ins",) if key in samples.subject)

@@ -1,0 +1,106 @@
+"""What MariaDB's and perf's programs print, as they printed it, and what nobody should take for a figure."""
+
+import pytest
+
+from hugepage_qa.bench.backing import Backing, Kind
+from hugepage_qa.bench.cpu_counters import parse_misses
+from hugepage_qa.bench.guest_database import GuestDatabase, parse_counters
+from hugepage_qa.bench.mariadb_oltp import MariadbOltp, parse_oltp, parse_version, settings
+from hugepage_qa.errors import InputError
+from hugepage_qa.gate.contrasts import find_contrasts
+from hugepage_qa.sizes import GIB, MIB
+
+OLTP = """\
+SQL statistics:
+    queries performed:
+        read:                            37618
+        write:                           10748
+        other:                           5374
+        total:                           53740
+    transactions:                        2687   (1322.70 per sec.)
+    queries:                             53740  (26454.09 per sec.)
+    ignored errors:                      0      (0.00 per sec.)
+    reconnects:                          0      (0.00 per sec.)
+"""
+
+COUNTED = "4312;;iTLB-load-misses:u;2002345678;100.00;;\n2156000;;instructions:u;2002345678;100.00;;\n"
+#: a virtual machine without counters
+NOT_COUNTED = "<not supported>;;iTLB-load-misses:u;0;100.00;;\n<not supported>;;instructions:u;0;100.00;;\n"
+
+BASE, SHP, LARGE = (
+    Backing(Kind.BASE, 4096),
+    Backing(Kind.STATIC, 2 * MIB, is_default=True),
+    Backing(Kind.STATIC, GIB),
+)
+
+
+def test_oltp() -> None:
+    assert parse_oltp(OLTP) == 1322.70
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "",
+        OLTP.replace("1322.70", "0.00"),
+        OLTP.replace("1322.70", "13.22.70"),
+        OLTP.replace("transactions:", "transaction:"),
+        OLTP.replace("reconnects:                          0", "reconnects:                          3"),
+        OLTP.partition("    reconnects")[0],
+    ],
+)
+def test_oltp_that_did_not_do_it(output: str) -> None:
+    with pytest.raises(InputError, match="sysbench"):
+        parse_oltp(output)
+
+
+def test_version_of_mariadb() -> None:
+    text = "mariadbd  Ver 10.11.19-MariaDB-0+deb12u1 for debian-linux-gnu on x86_64 (Debian 12)"
+    assert parse_version(text) == "10.11.19"
+    with pytest.raises(InputError, match="mariadbd --version"):
+        parse_version("mysqld  Ver 8.0.36 for Linux")
+
+
+def test_static_pages_are_asked_for_by_name() -> None:
+    parameters = MariadbOltp.profiles["quick"]
+    assert settings(parameters, SHP)["large-pages"] == "1"
+    assert settings(parameters, BASE)["large-pages"] == "0"
+
+
+def test_pages_that_no_piece_of_the_buffer_pool_fills() -> None:
+    assert MariadbOltp().backings([BASE, SHP, LARGE]) == (BASE, SHP)
+
+
+def test_misses_per_thousand_instructions() -> None:
+    assert parse_misses(COUNTED) == 2.0
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        NOT_COUNTED,
+        "",
+        COUNTED.replace("instructions:u;2002345678;100.00", "instructions:u;2002345678;59.00"),
+        COUNTED.replace("2156000", "0"),
+        COUNTED.partition("\n")[0],
+    ],
+)
+def test_counters_that_tell_nothing(output: str) -> None:
+    with pytest.raises(InputError, match="perf"):
+        parse_misses(output)
+
+
+def test_counters_of_a_guest() -> None:
+    found = parse_counters("PageTables:          5120 kB\nHugePages_Total:      64\npgfault 1234567\n")
+    assert found == {"PageTables": 5120, "HugePages_Total": 64, "pgfault": 1234567}
+
+
+def test_two_by_two() -> None:
+    names = [one.name for one in GuestDatabase().backings([BASE, Backing(Kind.TRANSPARENT, 2 * MIB), SHP, LARGE])]
+    assert names == ["host=4k,guest=4k", "host=4k,guest=huge", "host=shp-2M,guest=4k", "host=shp-2M,guest=huge"]
+    found = find_contrasts(names, names[0])
+    assert [(one.name, one.estimand) for one in found] == [
+        ("guest", "main effect"),
+        ("host", "main effect"),
+        ("guest x host", "interaction"),
+    ]

@@ -1,0 +1,176 @@
+"""What programs of workloads print: real outputs are read, and what is wrong or incomplete is refused."""
+
+import pytest
+
+from hugepage_qa.bench.page_access import parse_page_access
+from hugepage_qa.bench.pgbench import parse_pgbench, parse_version
+from hugepage_qa.bench.sentinel import parse_sentinel
+from hugepage_qa.bench.sysbench_memory import parse_sysbench
+from hugepage_qa.errors import InputError
+from hugepage_qa.sizes import GIB, MIB
+
+# sysbench 1.0.20 of Debian 12
+SYSBENCH = """sysbench 1.0.20 (using system LuaJIT 2.1.0-beta3)
+
+Running the test with following options:
+Number of threads: 2
+Initializing random number generator from current time
+
+
+Running memory speed test with the following options:
+  block size: 65536KiB
+  total size: 4096MiB
+  operation: write
+  scope: global
+
+Initializing worker threads...
+
+Threads started!
+
+Total operations: 64 (   73.04 per second)
+
+4096.00 MiB transferred (4674.61 MiB/sec)
+
+
+General statistics:
+    total time:                          0.8739s
+    total number of events:              64
+
+Latency (ms):
+         min:                                    9.40
+         avg:                                   26.68
+         max:                                  111.93
+         95th percentile:                       41.10
+         sum:                                 1707.40
+
+Threads fairness:
+    events (avg/stddev):           32.0000/0.00
+    execution time (avg/stddev):   0.8537/0.01
+"""
+
+# pgbench 15.18 of Debian 12
+PGBENCH = """pgbench (15.18 (Debian 15.18-0+deb12u1))
+transaction type: <builtin: TPC-B (sort of)>
+scaling factor: 1
+query mode: simple
+number of clients: 2
+number of threads: 1
+maximum number of tries: 1
+duration: 1 s
+number of transactions actually processed: 965
+number of failed transactions: 0 (0.000%)
+latency average = 2.344 ms
+initial connection time = 10.667 ms
+tps = 853.215162 (without initial connection time)
+"""
+
+# pgbench 13.7, as the study has it
+OLD_PGBENCH = """starting vacuum...end.
+transaction type: <builtin: TPC-B (sort of)>
+scaling factor: 500
+query mode: simple
+number of clients: 30
+number of threads: 4
+duration: 10 s
+number of transactions actually processed: 58052
+latency average = 5.198 ms
+tps = 5771.742572 (including connections establishing)
+tps = 5773.500733 (excluding connections establishing)
+"""
+
+PAGE_ACCESS = """first-touch-ns 349291807 access-ns 792004289 faults 131074 page-table-kB 1024 huge-kB 0
+first-touch-ns 589097812 access-ns 817111511 faults 131072 page-table-kB 1024 huge-kB 0
+first-touch-ns 448981737 access-ns 754877219 faults 131072 page-table-kB 1024 huge-kB 0
+"""
+
+
+def test_sysbench() -> None:
+    assert parse_sysbench(SYSBENCH, 4 * GIB) == pytest.approx(0.8739)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "",
+        SYSBENCH.replace("4096.00 MiB transferred", "4032.00 MiB transferred"),
+        SYSBENCH.replace("total time:  ", "time:  "),
+        SYSBENCH.replace("0.8739s", "0.0000s"),
+        SYSBENCH.replace("0.8739s", "0.8.39s"),
+        SYSBENCH[: SYSBENCH.index("General")],
+    ],
+)
+def test_sysbench_that_did_not_do_it(output: str) -> None:
+    with pytest.raises(InputError, match="sysbench"):
+        parse_sysbench(output, 4 * GIB)
+
+
+def test_pgbench() -> None:
+    assert parse_pgbench(PGBENCH) == pytest.approx(853.215162)
+
+
+def test_pgbench_before_14_without_connecting() -> None:
+    assert parse_pgbench(OLD_PGBENCH) == pytest.approx(5773.500733)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "",
+        PGBENCH.replace("failed transactions: 0 ", "failed transactions: 3 "),
+        PGBENCH.replace("processed: 965", "processed: 0"),
+        PGBENCH.replace("tps = 853.215162", "tps = 0.000000"),
+        PGBENCH.replace("tps = 853.215162", "tps = 8.53.2"),
+        PGBENCH.replace("tps", "qps"),
+        OLD_PGBENCH.replace("excluding", "including"),
+    ],
+)
+def test_pgbench_that_did_not_do_it(output: str) -> None:
+    with pytest.raises(InputError, match="pgbench"):
+        parse_pgbench(output)
+
+
+def test_version_of_postgresql() -> None:
+    assert parse_version("postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)") == "15.18"
+    with pytest.raises(InputError, match="expected"):
+        parse_version("postgres 15")
+
+
+def test_page_access_without_the_first_repeat() -> None:
+    figures = parse_page_access(PAGE_ACCESS, 512 * MIB, 2_000_000, 3)
+    assert figures["page-access-first-touch"] == pytest.approx([1178.195624, 897.963474])
+    assert figures["page-access-random"] == pytest.approx([408.5557555, 377.4386095])
+    assert figures["page-access-faults"] == [131072, 131072]
+    assert figures["page-access-page-tables"] == [1024, 1024]
+    assert figures["page-access-huge"] == [0, 0]
+
+
+def test_first_touch_clears_a_page_as_a_whole() -> None:
+    line = "first-touch-ns 200000000 access-ns 1 faults 1 page-table-kB 0 huge-kB 1048576\n"
+    assert parse_page_access(2 * line, 512 * MIB, 1, 2)["page-access-first-touch"] == [pytest.approx(200.0)]
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "",
+        PAGE_ACCESS[:-10],
+        "\n".join(PAGE_ACCESS.splitlines()[:2]),
+        PAGE_ACCESS + PAGE_ACCESS,
+        PAGE_ACCESS.replace("448981737", "0"),
+        PAGE_ACCESS.replace("page-table-kB 1024", "page-table-kB -4"),
+        PAGE_ACCESS.replace("817111511", "nan"),
+    ],
+)
+def test_page_access_that_did_not_do_it(output: str) -> None:
+    with pytest.raises(InputError, match="page_access"):
+        parse_page_access(output, 512 * MIB, 2_000_000, 3)
+
+
+def test_sentinel() -> None:
+    assert parse_sentinel("893375501\n") == pytest.approx(0.893375501)
+
+
+@pytest.mark.parametrize("output", ["", "0\n", "-1\n", "1.5\n", "1\n2\n", "²\n"])
+def test_sentinel_that_did_not_do_it(output: str) -> None:
+    with pytest.raises(InputError, match="sentinel"):
+        parse_sentinel(output)

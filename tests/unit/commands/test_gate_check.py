@@ -1,0 +1,123 @@
+"""``hugepage-qa gate check``: first baseline, looks, verdicts; samples are made up, nothing is measured."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+pytest.importorskip("matplotlib")
+
+from hugepage_qa.commands import gate_check
+from hugepage_qa.commands.gate_measure import Measured, Wish
+
+CONFIGURATIONS = ("4k", "thp")
+
+
+def document(sessions: int, name: str, slow: float) -> dict[str, Any]:
+    """Return samples whose blocks vary by 0.1 %."""
+
+    def block(session: int, order: int, configuration: str) -> dict[str, Any]:
+        generator = np.random.default_rng([session, order, *name.encode()])
+        level = slow if configuration == "thp" else 1.0
+        return {
+            "order": order,
+            "session": f"{name}-{session}",
+            "started": f"2026-11-22T10:{session:02}:{order:02}Z",
+            "boot": "b1",
+            "samples": (level * generator.normal(1, 0.001) * generator.normal(1, 0.0001, 5)).tolist(),
+        }
+
+    orders = {"4k": (0, 3), "thp": (1, 2)}
+    return {
+        "format": "hugepage-qa samples",
+        "version": 1,
+        "suite": "made-up",
+        "environment": {"arch": "x86_64", "cpu_model": "made up"},
+        "subject": {"kernel": "6.12.1"},
+        "reference": "thp",
+        "series": [
+            {
+                "metric": "time",
+                "unit": "s",
+                "direction": "lower",
+                "configuration": one,
+                "blocks": [block(session, order, one) for session in range(sessions) for order in orders[one]],
+            }
+            for one in CONFIGURATIONS
+        ],
+    }
+
+
+@pytest.fixture
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Result, list[int]]]:
+    """Return check(name, slow=..., **environment): the result, and after how many sessions it was looked."""
+
+    def run(name: str, slow: float = 1.0, **environment: str) -> tuple[Result, list[int]]:
+        looked = []
+
+        def take(wish: Wish) -> Measured:
+            looked.append(wish.sessions)
+            wish.output.mkdir(parents=True, exist_ok=True)
+            file = wish.output / "made-up.json"
+            label = f"{name}-{wish.output.name}"
+            file.write_text(json.dumps(document(wish.sessions, label, slow if wish.output.name == "samples" else 1.0)))
+            return Measured((file,), {"other": "missing"}, ())
+
+        monkeypatch.setattr(gate_check, "take_samples", take)
+        data = tmp_path / name
+        data.mkdir(exist_ok=True)
+        told = {"HUGEPAGE_QA_BASELINES": str(tmp_path / "baselines"), "TMT_TEST_DATA": str(data), **environment}
+        result = CliRunner().invoke(gate_check.command, [], env=told, catch_exceptions=False)
+        return result, looked
+
+    return run
+
+
+def results(directory: Path) -> dict[str, str]:
+    entries = yaml.safe_load((directory / "results.yaml").read_text())
+    return {entry["name"]: entry["result"] for entry in entries}
+
+
+def test_a_first_baseline_then_a_verdict(check: Callable[..., tuple[Result, list[int]]], tmp_path: Path) -> None:
+    result, looked = check("first", HUGEPAGE_QA_ACCEPT="first baseline")
+    assert (result.exit_code, looked) == (0, [1, 5, 1]), result.output
+    assert results(tmp_path / "first")["/made-up"] == "pass"
+    assert list((tmp_path / "baselines").glob("x86_64/*/made-up/*.json"))
+    logs = {path.suffix for path in (tmp_path / "first" / "logs").iterdir()}
+    assert logs == {".html", ".md"}
+
+
+def test_without_a_baseline_nothing_is_decided(check: Callable[..., tuple[Result, list[int]]], tmp_path: Path) -> None:
+    result, looked = check("none")
+    assert (result.exit_code, looked) == (2, [1])
+    assert results(tmp_path / "none") == {"/made-up": "skip", "/other/measured": "skip"}
+    assert "HUGEPAGE_QA_ACCEPT" in (tmp_path / "none" / "results.yaml").read_text()
+    assert not (tmp_path / "baselines").exists()
+
+
+def test_a_slow_down(check: Callable[..., tuple[Result, list[int]]], tmp_path: Path) -> None:
+    check("first", HUGEPAGE_QA_ACCEPT="first baseline")
+    result, looked = check("slow", slow=1.05)
+    assert (result.exit_code, looked) == (1, [1, 3])
+    found = results(tmp_path / "slow")
+    assert (found["/made-up/time/thp/level"], found["/made-up/time/4k/level"]) == ("fail", "pass")
+
+
+def test_a_baseline_is_not_accepted_twice(check: Callable[..., tuple[Result, list[int]]], tmp_path: Path) -> None:
+    check("first", HUGEPAGE_QA_ACCEPT="first baseline")
+    before = {path: path.read_text() for path in (tmp_path / "baselines").glob("**/*.json")}
+    _, looked = check("second", slow=1.05, HUGEPAGE_QA_ACCEPT="whatever comes")
+    assert looked == [1, 3]
+    assert {path: path.read_text() for path in (tmp_path / "baselines").glob("**/*.json")} == before
+
+
+def test_more_boots_may_be_asked_for(check: Callable[..., tuple[Result, list[int]]]) -> None:
+    check("first", HUGEPAGE_QA_ACCEPT="first baseline")
+    result, _ = check("second", HUGEPAGE_QA_MIN_BOOTS="2")
+    assert result.exit_code == 2
+    assert "baseline-thin" in result.output

@@ -1,0 +1,41 @@
+"""New samples that contradict their baseline, or are part of it, get no verdict."""
+
+from typing import Any
+
+import pytest
+from tests.unit.gate.documents import measured, sample_set, series_of
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.gate.compare import Terms, baseline_from_samples, compare
+from hugepage_qa.gate.comparison import Comparison
+from hugepage_qa.gate.policy import Policy
+from hugepage_qa.gate.samples import SampleSet
+
+BASELINE = sample_set(measured(10))
+ONE_SAMPLE = [[level] for level in (2.5, 2.4, 2.6, 2.5, 2.7)]
+
+
+def judge(new: SampleSet, baseline: SampleSet = BASELINE) -> Comparison:
+    return compare(baseline_from_samples(baseline, Policy()), new, Terms())
+
+
+def of_session(session: str, levels: list[list[float]] = ONE_SAMPLE) -> SampleSet:
+    return sample_set(series_of(levels, block={"session": session}))
+
+
+def test_samples_that_are_in_the_baseline_are_refused() -> None:
+    with pytest.raises(InputError, match="in the baseline, too"):
+        judge(BASELINE)
+
+
+def test_a_single_sample_is_the_same_in_the_same_session_only() -> None:
+    with pytest.raises(InputError, match="in the baseline, too"):
+        judge(of_session("s1", ONE_SAMPLE[:1]), of_session("s1"))
+    judge(of_session("s2", ONE_SAMPLE[:1]), of_session("s1"))
+    judge(of_session("s1", [[2.51]]), of_session("s1"))
+
+
+@pytest.mark.parametrize("facts", [{"unit": "ms"}, {"unit": "x", "direction": "higher"}, {"kind": "count"}])
+def test_another_unit_or_direction_is_refused(facts: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="in the baseline"):
+        judge(sample_set(measured(3, seed=2, day=20, **facts)))

@@ -1,0 +1,113 @@
+"""Comparisons as results for tmt, and the variables that say what is measured."""
+
+from pathlib import Path
+
+import pytest
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.gate.comparison import Comparison, Interval, MetricResult
+from hugepage_qa.gate.verdict import Verdict
+from hugepage_qa.report.case_result import Outcome
+from hugepage_qa.report.gate_results import comparison_results, outcome_of, skipped_results
+from hugepage_qa.report.gate_settings import GateSettings
+
+
+def result(
+    verdict: Verdict, *, estimand: str = "level", configuration: str = "thp", gates: bool = True
+) -> MetricResult:
+    return MetricResult(
+        metric="pgbench-tps",
+        configuration=configuration,
+        estimand=estimand,
+        unit="tps",
+        verdict=verdict,
+        reason="because",
+        gates=gates,
+        margin=0.02,
+        baseline_blocks=10,
+        new_blocks=3,
+        samples=3,
+        effective=3.0,
+        levels=(1.0, 1.0),
+        change=Interval(0.031, 0.025, 0.037),
+    )
+
+
+def comparison(*results: MetricResult, verdict: Verdict = Verdict.REGRESSED) -> Comparison:
+    return Comparison("pgbench", "baseline", "new", verdict, "1 of 4", tuple(results), (), ("one boot",))
+
+
+def test_every_verdict_has_an_outcome() -> None:
+    outcomes = {verdict: outcome_of(verdict) for verdict in Verdict}
+    assert {verdict for verdict, outcome in outcomes.items() if outcome is Outcome.PASS} == {
+        Verdict.PASS,
+        Verdict.IMPROVED,
+    }
+    assert {verdict for verdict, outcome in outcomes.items() if outcome is Outcome.FAIL} == {Verdict.REGRESSED}
+    assert {outcomes[verdict] for verdict in outcomes if verdict not in (Verdict.PASS, Verdict.IMPROVED)} == {
+        Outcome.FAIL,
+        Outcome.SKIP,
+    }
+
+
+def test_a_result_for_each_metric() -> None:
+    logs = (Path("pgbench.html"),)
+    suite, one, other = comparison_results(
+        comparison(
+            result(Verdict.REGRESSED), result(Verdict.PASS, estimand="advantage", configuration="shp-2M over thp")
+        ),
+        logs,
+    )
+    assert (suite.name, suite.outcome, suite.logs) == ("/pgbench", Outcome.FAIL, logs)
+    assert suite.reasons == ("regressed: 1 of 4", "one boot")
+    assert (one.name, one.outcome) == ("/pgbench/pgbench-tps/thp/level", Outcome.FAIL)
+    assert one.reasons[0].startswith("regressed: pgbench-tps [thp]: +3.10% (+2.50% to +3.70%), margin 2.0%")
+    assert (other.name, other.outcome) == ("/pgbench/pgbench-tps/shp-2M-over-thp/advantage", Outcome.PASS)
+
+
+def test_what_has_no_say_is_no_result() -> None:
+    found = list(
+        comparison_results(
+            comparison(
+                result(Verdict.REGRESSED, gates=False),
+                result(Verdict.UNDECIDED, estimand="p99"),
+                result(Verdict.REGRESSED, estimand="p99"),
+                verdict=Verdict.REGRESSED,
+            ),
+            (),
+        )
+    )
+    assert [one.name for one in found] == ["/pgbench", "/pgbench/pgbench-tps/thp/p99"]
+
+
+def test_what_was_not_measured() -> None:
+    (one,) = skipped_results({"pgbench [shp-1G]": "no\npages"})
+    assert (one.name, one.outcome, one.reasons) == (
+        "/pgbench-shp-1G/measured",
+        Outcome.SKIP,
+        ("not measured: no pages",),
+    )
+
+
+def test_settings() -> None:
+    settings = GateSettings.from_environment({})
+    assert (settings.profile, settings.looks, settings.min_boots, settings.accept) == ("quick", (1, 3), 1, "")
+    settings = GateSettings.from_environment(
+        {"HUGEPAGE_QA_PROFILE": "reference", "HUGEPAGE_QA_BLOCKS": "5", "HUGEPAGE_QA_WORKLOADS": "pgbench  page-access"}
+    )
+    assert (settings.looks, settings.min_boots, settings.workloads) == ((1, 3, 5), 2, ("pgbench", "page-access"))
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"HUGEPAGE_QA_PROFILE": "long"},
+        {"HUGEPAGE_QA_BLOCKS": "2"},
+        {"HUGEPAGE_QA_BLOCKS": "-1"},
+        {"HUGEPAGE_QA_MIN_BOOTS": "0"},
+        {"HUGEPAGE_QA_ACCEPT": "first", "HUGEPAGE_QA_STAND_IN": "thp=4k"},
+    ],
+)
+def test_settings_that_make_no_sense(environment: dict[str, str]) -> None:
+    with pytest.raises(InputError, match="HUGEPAGE_QA"):
+        GateSettings.from_environment(environment)

@@ -14,7 +14,7 @@ endif
 
 BIN := .venv/bin
 
-.PHONY: help qa test lint bench setup lab-kernel clean
+.PHONY: help qa test lint bench setup lab-kernel worker clean
 
 help:
 	@echo "make qa     boot huge page parameters on throwaway machines and judge them (PLAN=smoke)"
@@ -29,6 +29,7 @@ help:
 	@echo "make lint   ruff, mypy, tmt lint"
 	@echo "make lab-kernel  a kernel with READ_ONLY_THP_FOR_FS, for PROVISION=lab KERNEL=build/lab-kernel/bzImage"
 	@echo "make bench  how fast the suite itself is"
+	@echo "make worker stock tmt and a fresh machine, as in CI; an hour, 8 GiB"
 	@echo "make clean  remove what the above made in this directory, but not the packages of the distribution"
 
 # for the tests and the tools: what any plan needs
@@ -54,6 +55,9 @@ bench: setup
 
 lab-kernel:
 	@ci/lab-kernel.sh
+
+worker: setup
+	@$(BIN)/python ci/worker_test.py --inject
 
 clean:
 	rm -rf .venv .venv-vt .cache build .mypy_cache .ruff_cache .pytest_cache .hypothesis libs/hugepage_qa.egg-info

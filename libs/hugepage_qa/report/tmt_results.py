@@ -19,6 +19,10 @@ _RESULTS = {outcome: outcome.value for outcome in Outcome} | {Outcome.KNOWN: "in
 
 _LOGS = "logs"
 
+# tmt shows what is in a log of this name, a list of texts, as the reason in JUnit: notes do not get there
+_FAILURES = "failures.yaml"
+_BAD = (Outcome.WARN, Outcome.FAIL, Outcome.ERROR)
+
 
 def write_results(results: Iterable[CaseResult], data: Path) -> Path:
     """Write ``results`` into the directory ``data`` with copies of their logs; return the path of results.yaml."""
@@ -32,8 +36,11 @@ def _entry(result: CaseResult, number: int, data: Path) -> dict[str, object]:
     entry: dict[str, object] = {"name": result.name, "result": _RESULTS[result.outcome]}
     if result.reasons:
         entry["note"] = list(result.reasons)
-    if result.logs:
-        entry["log"] = [_copy_log(log, result.name, number, data) for log in result.logs]
+    logs = [_copy_log(log, result.name, number, data) for log in result.logs]
+    if result.outcome in _BAD and result.reasons:
+        logs.append(_write_failures(result.reasons, number, data))
+    if logs:
+        entry["log"] = logs
     if result.name != JOB:  # tmt measures the test itself
         entry["duration"] = format_duration(result.seconds)
     return entry
@@ -45,6 +52,13 @@ def _copy_log(log: Path, name: str, number: int, data: Path) -> str:
     relative = Path(_LOGS) / f"{number:04}-{label[:100]}{log.suffix}"
     (data / _LOGS).mkdir(exist_ok=True)
     shutil.copyfile(log, data / relative)
+    return str(relative)
+
+
+def _write_failures(reasons: tuple[str, ...], number: int, data: Path) -> str:
+    relative = Path(_LOGS) / f"{number:04}" / _FAILURES
+    (data / relative).parent.mkdir(parents=True, exist_ok=True)
+    (data / relative).write_text(yaml.safe_dump(list(reasons), allow_unicode=True), encoding="utf-8")
     return str(relative)
 
 

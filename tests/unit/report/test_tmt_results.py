@@ -73,6 +73,21 @@ def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, 
     assert [one.reasons for one in again] == [one.reasons for one in results]
 
 
+@pytest.mark.parametrize("outcome", [Outcome.WARN, Outcome.FAIL, Outcome.ERROR])
+def test_reasons_of_bad_results_are_where_tmt_takes_them_for_junit(outcome: Outcome, tmp_path: Path) -> None:
+    reasons = ("free_hugepages is 1, expected 2: pool-size", "yes")
+    (entry,) = written([CaseResult("/a", outcome, reasons)], tmp_path)
+    (log,) = entry["log"]
+    assert Path(log).name == "failures.yaml"
+    assert yaml.safe_load((tmp_path / log).read_text(encoding="utf-8")) == list(reasons)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.PASS, Outcome.KNOWN, Outcome.SKIP])
+def test_reasons_of_other_results_are_no_failures(outcome: Outcome, tmp_path: Path) -> None:
+    (entry,) = written([CaseResult("/a", outcome, ("why",))], tmp_path)
+    assert "log" not in entry
+
+
 def test_nothing_but_results_and_logs_is_left(tmp_path: Path) -> None:
     write_results([CaseResult("/a", Outcome.PASS)], tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["results.yaml"]

@@ -52,6 +52,7 @@ bench: setup
 	@$(BIN)/python ci/bench.py
 	@$(BIN)/python ci/bench_ps.py
 	@$(BIN)/python ci/bench_gate.py
+	@$(BIN)/python -m tests.bench.merge_runs
 
 lab-kernel:
 	@ci/lab-kernel.sh

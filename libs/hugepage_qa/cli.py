@@ -26,6 +26,7 @@ COMMANDS: Mapping[str, str] = {
     "guest": "hugepage_qa.commands.guest:guest",
     "lab": "hugepage_qa.commands.lab:lab",
     "gate": "hugepage_qa.commands.gate:gate",
+    "report": "hugepage_qa.commands.report:report",
 }
 
 

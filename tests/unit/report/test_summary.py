@@ -52,3 +52,10 @@ def test_a_garbled_file_is_an_error(tmp_path: Path, text: str) -> None:
 
 def test_a_run_without_results_is_an_error(tmp_path: Path) -> None:
     assert [result.outcome for result in read_run(tmp_path)] == [Outcome.ERROR]
+
+
+def test_a_text_that_looks_like_keys_stays_whole(tmp_path: Path) -> None:
+    keys = "- name: /a\n  check: []\n  guest:\n    name: x\n    role: null\n"
+    text = f"{keys}  note:\n  - |\n    check: []\n    guest:\n  result: fail\n"
+    (one,) = read_run(run_with(tmp_path, text))
+    assert (one.name, one.outcome, one.reasons) == ("/a", Outcome.FAIL, ("check: [] guest:",))

@@ -1,0 +1,90 @@
+"""``hugepage-qa report``: what many runs say together."""
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.machine.durable import write_durably
+from hugepage_qa.report.merge.merged import MergedReport, merge, read_runs
+from hugepage_qa.report.merge.pages import as_json, render_html, render_markdown
+from hugepage_qa.report.merge.run_directory import find_runs
+from hugepage_qa.report.merge.tables import headline
+
+if TYPE_CHECKING:
+    from hugepage_qa.report.merge.sample_blocks import JoinedSamples
+
+_READABLE, _SEARCHABLE = 0o644, 0o755
+
+
+@click.group(epilog="Example: hugepage-qa report merge lab1/run lab2/run --output report")
+def report() -> None:
+    """Reports on finished runs."""
+
+
+@report.command(name="merge", epilog="Example: hugepage-qa report merge results/* --output report")
+@click.argument("directories", nargs=-1, required=True, metavar="DIR...", type=click.Path(path_type=Path))
+@click.option(
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A new directory for report.md, report.html, report.json, and samples joined by machine.",
+)
+@click.option("--processes", type=click.IntRange(1), help="Processes that read runs.  [default: one for each CPU]")
+def merge_command(directories: tuple[Path, ...], output: Path, processes: int | None) -> None:
+    """Make one report of the runs in DIR..., each what "tmt run --id" left, or a directory that holds such.
+
+    Exit code: 0 good, 1 a case failed, 2 every case was skipped, 3 an error of the suite, or the input is wrong: a
+    run that did not end, is of a later format, or is there twice. Then nothing is written.
+    """
+    _require_new(output)
+    runs = read_runs([run for directory in directories for run in find_runs(directory)], processes)
+    merged = merge(runs)
+    _write(output, merged, _joined([path for run in runs for path in run.sample_files]))
+    click.echo(f"{headline(merged)}\nreport: {output / 'report.html'}")
+    sys.exit(merged.exit_code)
+
+
+def _require_new(output: Path) -> None:
+    if output.is_symlink() or output.exists():
+        raise InputError(f"--output {output}: is there already; expected the name of a new directory")
+    if not output.parent.is_dir():
+        raise InputError(f"--output {output}: no directory {output.parent} to make it in")
+
+
+def _joined(files: Sequence[Path]) -> "list[JoinedSamples]":
+    if not files:
+        return []
+    try:
+        joined: list[JoinedSamples] = import_module("hugepage_qa.report.merge.sample_blocks").join_sample_files(files)
+    except ModuleNotFoundError as error:
+        raise InputError(f"{files[0]}: samples need {error.name}: install hugepage-qa[gate]") from error
+    return joined
+
+
+def _write(output: Path, merged: MergedReport, samples: "Sequence[JoinedSamples]") -> None:
+    """Write everything into a directory beside ``output`` and rename it: a reader sees a whole report or none."""
+    summaries = [one.summary for one in samples]
+    texts = {
+        "report.md": render_markdown(merged, summaries),
+        "report.html": render_html(merged, summaries),
+        "report.json": json.dumps(as_json(merged, summaries), indent=1, allow_nan=False) + "\n",
+        **{one.summary.file: one.text for one in samples},
+    }
+    scratch = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+    try:
+        for name, text in texts.items():
+            (scratch / name).parent.mkdir(parents=True, exist_ok=True)
+            write_durably(scratch / name, text.encode(), mode=_READABLE)
+        scratch.chmod(_SEARCHABLE)
+        scratch.rename(output)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise

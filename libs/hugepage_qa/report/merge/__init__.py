@@ -1,0 +1,1 @@
+"""Many runs of tmt, on many machines, as one report."""

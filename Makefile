@@ -14,7 +14,7 @@ endif
 
 BIN := .venv/bin
 
-.PHONY: help qa test lint bench setup lab-kernel worker clean
+.PHONY: help qa test lint bench setup lab-kernel worker docs clean
 
 help:
 	@echo "make qa     boot huge page parameters on throwaway machines and judge them (PLAN=smoke)"
@@ -28,6 +28,7 @@ help:
 	@echo "make test   the suite's own tests, throwaway machines included"
 	@echo "make lint   ruff, mypy, tmt lint"
 	@echo "make lab-kernel  a kernel with READ_ONLY_THP_FOR_FS, for PROVISION=lab KERNEL=build/lab-kernel/bzImage"
+	@echo "make docs   HTML and a manual page below build/docs"
 	@echo "make bench  how fast the suite itself is"
 	@echo "make worker stock tmt and a fresh machine, as in CI; an hour, 8 GiB"
 	@echo "make clean  remove what the above made in this directory, but not the packages of the distribution"
@@ -47,6 +48,9 @@ lint: setup
 	@$(BIN)/ruff check
 	@$(BIN)/mypy
 	@$(BIN)/tmt lint --enforce-check C000 --outcome-only fail --outcome-only warn
+
+docs: setup
+	@$(BIN)/python ci/build_docs.py
 
 bench: setup
 	@$(BIN)/python ci/bench.py

@@ -17,7 +17,11 @@ GUEST = ["qemu.qmp>=0.0.3", "libvirt-python>=9"]
 # not bootstrapped, avocado-vt complains in every Avocado command
 AEXPECT = ["aexpect>=1.8"]
 VT = [*AVOCADO, *AEXPECT, "avocado-framework-plugin-vt>=113"]
+# python ci/build_docs.py
+DOCS = ["sphinx>=7.4", "myst-parser>=3", "sphinx-click>=6"]
 TEST = [
+    # the published schemas of files for CI systems are in it
+    "check-jsonschema>=0.29",
     "pytest>=8",
     "ruff>=0.5",
     "mypy>=1.11",
@@ -45,12 +49,13 @@ setup(
     extras_require={
         "avocado": AVOCADO,
         "tmt": TMT,
+        "docs": [*AVOCADO, *TMT, *DOCS],
         "gate": GATE,
         "guest": GUEST,
         "history": HISTORY,
         "report": REPORT,
         "vt": VT,
-        "test": [*AVOCADO, *TMT, *REPORT, *AEXPECT, *TEST],
+        "test": [*AVOCADO, *TMT, *REPORT, *DOCS, *AEXPECT, *TEST],
     },
     entry_points={
         "console_scripts": ["hugepage-qa = hugepage_qa.cli:main"],

@@ -235,7 +235,7 @@ def shared_pages_are_charged_to_the_first(live: Live, group: HugetlbGroup) -> No
 
 @case(
     "what a process was charged stays with its old group when it moves, what it touches then is charged to the new one",
-    f"{V2_DOC} Memory Ownership; {HUGETLB_CGROUP}: no can_attach()",
+    f"{V2_DOC} Memory Ownership; {HUGETLB_CGROUP} has no can_attach",
     pages=2,
 )
 def charges_do_not_move_with_a_process(live: Live, group: HugetlbGroup) -> None:

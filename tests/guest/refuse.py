@@ -104,7 +104,9 @@ def absent_page_size(live: Live, guests: Guests) -> None:
     live.expect_pool(nr=guests.pages, free=guests.pages)
 
 
-@guest_case(LIBVIRT)("without a mounted hugetlbfs libvirt refuses guests on huge pages", "libvirt.org/hugepages")
+@guest_case(LIBVIRT)(
+    "without a mounted hugetlbfs libvirt refuses guests on huge pages", "libvirt src/qemu/qemu.conf.in hugetlbfs_mount"
+)
 def no_mount(live: Live, guests: Guests) -> None:
     live.reserve(guests.pages)
     without = Guests(live, LIBVIRT_WITHOUT_MOUNTS)
@@ -183,25 +185,28 @@ def refused_in_group(live: Live, guests: Guests, version: Version, reservations:
         guests.enter_group(None)
 
 
-GROUPS = "Documentation/admin-guide/cgroup-v{}/hugetlb; mm/hugetlb_cgroup.c"
+GROUPS = {
+    1: "Documentation/admin-guide/cgroup-v1/hugetlb.rst; mm/hugetlb_cgroup.c",
+    2: "Documentation/admin-guide/cgroup-v2.rst HugeTLB Interface Files; mm/hugetlb_cgroup.c",
+}
 
 
-@case("a guest is refused by the limit of its control group, version 1", GROUPS.format(1))
+@case("a guest is refused by the limit of its control group, version 1", GROUPS[1])
 def limit_of_a_group_v1(live: Live, guests: Guests) -> None:
     refused_in_group(live, guests, Version.ONE, reservations=False)
 
 
-@case("a guest is refused by its group's limit on reservations, version 1", GROUPS.format(1))
+@case("a guest is refused by its group's limit on reservations, version 1", GROUPS[1])
 def limit_on_reservations_v1(live: Live, guests: Guests) -> None:
     refused_in_group(live, guests, Version.ONE, reservations=True)
 
 
-@case("a guest is refused by the limit of its control group, version 2", GROUPS.format(2))
+@case("a guest is refused by the limit of its control group, version 2", GROUPS[2])
 def limit_of_a_group_v2(live: Live, guests: Guests) -> None:
     refused_in_group(live, guests, Version.TWO, reservations=False)
 
 
-@case("a guest is refused by its group's limit on reservations, version 2", GROUPS.format(2))
+@case("a guest is refused by its group's limit on reservations, version 2", GROUPS[2])
 def limit_on_reservations_v2(live: Live, guests: Guests) -> None:
     refused_in_group(live, guests, Version.TWO, reservations=True)
 

@@ -29,7 +29,7 @@ def report() -> None:
     """Reports on finished runs."""
 
 
-@report.command(name="merge", epilog="Example: hugepage-qa report merge results/* --output report")
+@report.command(name="merge", epilog="Example: hugepage-qa report merge results --output report")
 @click.argument("directories", nargs=-1, required=True, metavar="DIR...", type=click.Path(path_type=Path))
 @click.option(
     "--output",

@@ -1,0 +1,37 @@
+"""The cases that a file of tests on the running machine defines."""
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+from hugepage_qa.catalogue.entry import Entry
+from hugepage_qa.errors import InputError
+from hugepage_qa.live.case import Area, Case, Sizes
+
+
+def live_cases(file: Path) -> Iterator[Entry]:
+    """Yield the cases of all areas in ``file``, which is imported. Raises InputError when it cannot be."""
+    specification = importlib.util.spec_from_file_location(f"catalogue_{file.parent.name}_{file.stem}", file)
+    if specification is None or specification.loader is None:
+        raise InputError(f"{file}: expected a Python file")
+    module = importlib.util.module_from_spec(specification)
+    try:
+        specification.loader.exec_module(module)
+    except Exception as error:  # whatever a file of tests does at its import
+        raise InputError(f"{file}: cannot be imported: {type(error).__name__}: {error}") from error
+    # an area can have several names
+    for area in {id(value): value for value in vars(module).values() if isinstance(value, Area)}.values():
+        for case in area.cases:
+            yield Entry(f"{area.name}/{case.name}", case.rule.statement, case.rule.source, _where(case))
+
+
+def _where(case: Case) -> str:
+    words = [case.sizes.value]
+    if case.nodes > 1:
+        words.append(f"{case.nodes} NUMA nodes")
+    if case.rule.since:
+        words.append(f"since Linux {case.rule.since}")
+    if case.rule.until:
+        words.append(f"before Linux {case.rule.until}")
+    # what every case does needs no words
+    return "" if words == [Sizes.EACH.value] else ", ".join(words)

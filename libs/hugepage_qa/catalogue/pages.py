@@ -1,0 +1,91 @@
+"""The catalogue as Markdown, and what of it is not good enough to be printed."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from hugepage_qa.catalogue.entry import CataloguedTest, Entry
+from hugepage_qa.catalogue.references import References
+
+
+def problems(tests: Iterable[CataloguedTest], references: References) -> Iterator[str]:
+    """Yield one line for each case without a rule, or with a source that leads nowhere."""
+    for test in tests:
+        if not test.summary or not test.description:
+            yield f"{test.name}: expected a summary and a description in its metadata"
+        for entry in test.entries:
+            where = f"{test.name}: case {entry.name}"
+            if not entry.statement.strip():
+                yield f"{where}: expected a statement of what it asserts"
+            if not entry.source.strip():
+                yield f"{where}: expected the source of its rule"
+                continue
+            yield from (f"{where}: source {entry.source!r}: {problem}" for problem in references.problems(entry.source))
+
+
+def render_pages(tests: Sequence[CataloguedTest]) -> Mapping[str, str]:
+    """Return file name -> Markdown: one page for each area, and an index of them."""
+    areas: dict[str, list[CataloguedTest]] = defaultdict(list)
+    for test in tests:
+        areas[test.area].append(test)
+    pages = {f"{area}.md": _page(area, found) for area, found in sorted(areas.items())}
+    pages["index.md"] = _index(areas)
+    return pages
+
+
+def _index(areas: Mapping[str, Sequence[CataloguedTest]]) -> str:
+    total = sum(_count(found) for found in areas.values())
+    rows = [f"| [{area}]({area}.md) | {len(areas[area])} | {_count(areas[area])} |" for area in sorted(areas)]
+    lines = [
+        "# All cases",
+        "",
+        f"{total} cases, most of them for every page size of the machine. These pages are made from the metadata of the"
+        " tests and from the code: what is not here is not tested.",
+        "",
+        "| area | tests | cases |",
+        "|---|---|---|",
+        *rows,
+        "",
+        "```{toctree}",
+        ":hidden:",
+        *sorted(areas),
+        "```",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _count(tests: Iterable[CataloguedTest]) -> int:
+    """Return the number of different cases: several tests can run the same ones, on other machines."""
+    return sum(len(entries) or 1 for entries in _different(tests))
+
+
+def _different(tests: Iterable[CataloguedTest]) -> Iterator[tuple[Entry, ...]]:
+    seen: set[tuple[Entry, ...]] = set()
+    for test in tests:
+        if not test.entries or test.entries not in seen:
+            yield test.entries
+        seen.add(test.entries)
+
+
+def _page(area: str, tests: Sequence[CataloguedTest]) -> str:
+    lines = [f"# {area}"]
+    shown: dict[tuple[Entry, ...], str] = {}
+    for test in tests:
+        lines += ["", f"## {test.name}", "", f"**{_text(test.summary)}** (at most {test.duration})", ""]
+        lines += ["", _text(test.description), ""]
+        if test.entries in shown:
+            lines += [f"The cases are those of {shown[test.entries]}."]
+        elif test.entries:
+            shown[test.entries] = test.name
+            lines += ["| case | asserts | source | runs for |", "|---|---|---|---|"]
+            lines += [f"| {_row(entry)} |" for entry in test.entries]
+    return "\n".join(lines) + "\n"
+
+
+def _row(entry: Entry) -> str:
+    return " | ".join(map(_text, (entry.name, entry.statement, entry.source, entry.where)))
+
+
+def _text(text: str) -> str:
+    """Return ``text`` with what Markdown would take for markup made harmless, but for `code`."""
+    marks = "\\*_[]|<{}~$"
+    return "".join(f"\\{one}" if one in marks else one for one in text).replace("`", "")

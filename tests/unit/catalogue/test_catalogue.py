@@ -1,0 +1,88 @@
+"""A case without a documented rule, or with a reference that leads nowhere, is not documented silently."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hugepage_qa.catalogue.entry import CataloguedTest, Entry
+from hugepage_qa.catalogue.pages import problems, render_pages
+from hugepage_qa.catalogue.references import References
+from hugepage_qa.catalogue.tests_of_fmf import catalogued_tests
+from hugepage_qa.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[3]
+KNOWN = References.known()
+ENTRY = Entry("pool/grow", "the pool grows", "mm/hugetlb.c set_max_huge_pages(); mmap(2)")
+TEST = CataloguedTest("/tests/pool/resize", "Pools", "Resizes them.", "run", "5m", (), (ENTRY,))
+
+
+def test_every_case_of_the_suite_is_documented() -> None:
+    assert not list(problems(catalogued_tests(ROOT), KNOWN))
+
+
+def test_a_good_case_has_no_problem() -> None:
+    assert not list(problems([TEST], KNOWN))
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "why"),
+    [
+        (replace(ENTRY, statement=" "), "expected a statement"),
+        (replace(ENTRY, source=""), "expected the source"),
+        (replace(ENTRY, source="mm/hugetbl.c"), "no mm/hugetbl.c in the kernel"),
+        (replace(ENTRY, source="mm/hugetlb.c set_min_huge_pages()"), "no set_min_huge_pages() in mm/hugetlb.c"),
+        (replace(ENTRY, source="Documentation/admin-guide/mm/hugepage.rst"), "in the kernel"),
+        (replace(ENTRY, source="nmap(2)"), "no manual page nmap(2)"),
+        (replace(ENTRY, source="somebody said so"), "names no document"),
+        (replace(ENTRY, source="set_min_huge_pages()"), "no set_min_huge_pages() in the kernel"),
+    ],
+)
+def test_a_case_without_rule_or_with_a_dead_reference_is_refused(spoiled: Entry, why: str) -> None:
+    (problem,) = problems([replace(TEST, entries=(spoiled,))], KNOWN)
+    assert problem.startswith("/tests/pool/resize: case pool/grow: ")
+    assert why in problem
+
+
+@pytest.mark.parametrize("spoiled", [replace(TEST, summary=""), replace(TEST, description="")])
+def test_a_test_that_says_nothing_is_refused(spoiled: CataloguedTest) -> None:
+    assert "expected a summary and a description" in next(problems([spoiled], KNOWN))
+
+
+def test_pages_name_every_case_and_its_rule() -> None:
+    pages = render_pages([TEST])
+    assert "| pool/grow | the pool grows | mm/hugetlb.c set\\_max\\_huge\\_pages(); mmap(2) |" in pages["pool.md"]
+    assert "| [pool](pool.md) | 1 | 1 |" in pages["index.md"]
+
+
+def test_cases_that_several_tests_run_are_shown_once() -> None:
+    pages = render_pages([TEST, replace(TEST, name="/tests/pool/again")])
+    assert pages["pool.md"].count("the pool grows") == 1
+    assert "those of /tests/pool/resize" in pages["pool.md"]
+    assert "| [pool](pool.md) | 2 | 1 |" in pages["index.md"]
+
+
+def write_tree(root: Path, command: str) -> Path:
+    (root / ".fmf").mkdir()
+    (root / ".fmf" / "version").write_text("1\n", encoding="utf-8")
+    (root / "tests" / "a").mkdir(parents=True)
+    (root / "tests" / "a" / "main.fmf").write_text(f"test: {command}\n", encoding="utf-8")
+    return root
+
+
+def test_a_test_whose_file_is_gone_is_refused(tmp_path: Path) -> None:
+    tree = write_tree(tmp_path, "../run.sh hugepage-qa run gone.py")
+    with pytest.raises(InputError, match=r"runs gone\.py, which is not in"):
+        list(catalogued_tests(tree))
+
+
+def test_a_file_that_cannot_be_imported_is_refused(tmp_path: Path) -> None:
+    tree = write_tree(tmp_path, "../run.sh hugepage-qa run bad.py")
+    (tree / "tests" / "a" / "bad.py").write_text("1 / 0\n", encoding="utf-8")
+    with pytest.raises(InputError, match="ZeroDivisionError"):
+        list(catalogued_tests(tree))
+
+
+def test_no_tree_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        list(catalogued_tests(tmp_path))

@@ -28,6 +28,7 @@ help:
 	@echo "make test   the suite's own tests, throwaway machines included"
 	@echo "make lint   ruff, mypy, tmt lint"
 	@echo "make lab-kernel  a kernel with READ_ONLY_THP_FOR_FS, for PROVISION=lab KERNEL=build/lab-kernel/bzImage"
+	@echo "make lint   ruff, mypy, tmt lint, and the files for CI systems"
 	@echo "make docs   HTML and a manual page below build/docs"
 	@echo "make bench  how fast the suite itself is"
 	@echo "make worker stock tmt and a fresh machine, as in CI; an hour, 8 GiB"
@@ -48,6 +49,7 @@ lint: setup
 	@$(BIN)/ruff check
 	@$(BIN)/mypy
 	@$(BIN)/tmt lint --enforce-check C000 --outcome-only fail --outcome-only warn
+	@$(BIN)/python ci/check_ci_files.py
 
 docs: setup
 	@$(BIN)/python ci/build_docs.py

@@ -1,0 +1,151 @@
+"""Is a kernel good? Choose plans by what was given, run them, and end with one line.
+
+    ci/gate-kernel bzImage --output report               # an image, of any of the four architectures
+    ci/gate-kernel linux-image-6.12_amd64.deb --output report
+    ci/gate-kernel --compose fedora-42 --output report   # the kernel of a distribution's image
+
+An image boots in throwaway machines with named boot parameters; with --thorough also in a whole system with the plans
+that change one. A package is installed into such a system. A compose is provisioned by tmt's own "virtual" method.
+
+DIRECTORY gets report.md, report.html and report.json, and below runs/ what tmt left. The last line is the verdict; the
+exit code is 0 good, 1 bad, 2 undecided, 3 the suite, its surroundings or the input are wrong.
+"""
+
+import argparse
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.lab.image import identify
+from hugepage_qa.lab.system.platforms import PLATFORMS
+from hugepage_qa.report.qa_request import LAB, MACHINE_PLANS, PLANS
+
+ROOT = Path(__file__).resolve().parent.parent
+QA_RUNS = ROOT / "build" / "qa"
+WORDS = {0: "good", 1: "bad", 2: "undecided", 3: "broken"}
+IN_SYSTEMS = ("functional",)
+_BROKEN = 3
+_GRAVEST_FIRST = (1, _BROKEN)
+#: exit code of tmt -> ours: good, a failure, an error, no results, all skipped
+_OF_TMT = {0: 0, 1: 1, 2: _BROKEN, 3: _BROKEN, 4: 2}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One plan to run; ``variables`` are those of make qa, or ``compose`` is what tmt provisions."""
+
+    plan: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+    compose: str = ""
+
+    @property
+    def name(self) -> str:
+        """Where its run is kept; the same name as make qa gives it."""
+        return f"{self.plan}-lab" if self.variables.get("PROVISION") == LAB else self.plan
+
+
+#: carries out a step, leaves its run in the directory, and returns the exit code of make qa
+Runner = Callable[[Step, Path], int]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """End with the exit code that wrong input has everywhere in the suite."""
+        print(f"gate-kernel: {message}", file=sys.stderr)
+        sys.exit(3)
+
+
+def main(arguments: Sequence[str] | None = None, run: Runner | None = None) -> int:
+    """Gate and return the exit code."""
+    parser = _Parser(description="Is a kernel good?")
+    parser.add_argument("kernel", nargs="?", type=Path, help="image or package of a kernel")
+    parser.add_argument("--compose", default="", help="image of a distribution for tmt's virtual method")
+    parser.add_argument("--output", type=Path, required=True, help="new directory for the report")
+    parser.add_argument("--plan", action="append", default=[], help="these plans instead of those that fit")
+    parser.add_argument("--thorough", action="store_true", help="an image also in a whole system")
+    options = parser.parse_args(arguments)
+    subject = options.compose or str(options.kernel)
+    try:
+        steps = choose(options.kernel, options.compose, options.plan, thorough=options.thorough)
+        if options.output.exists() or options.output.is_symlink():
+            raise InputError(f"--output {options.output}: is there already; expected the name of a new directory")
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        return gate(subject, steps, options.output.absolute(), run or run_step)
+    except InputError as error:
+        print(f"gate-kernel: {error}", file=sys.stderr)
+        return 3
+
+
+def choose(kernel: Path | None, compose: str, plans: Sequence[str], *, thorough: bool = False) -> list[Step]:
+    """Return the plans that fit what was given. Raises InputError for what is no kernel, and for unknown plans."""
+    if (kernel is None) == (not compose):
+        raise InputError("expected a kernel image or package, or --compose, and not both")
+    for plan in plans:
+        if plan not in (*PLANS, *MACHINE_PLANS):
+            raise InputError(f"--plan {plan}: expected one of {', '.join((*PLANS, *MACHINE_PLANS))}")
+    if kernel is None:
+        if importlib.util.find_spec("testcloud") is None:
+            raise InputError(f"--compose {compose}: needs tmt's virtual method; install tmt[provision-virtual]")
+        return [Step(plan, compose=compose) for plan in plans or IN_SYSTEMS]
+    if not kernel.is_file():
+        raise InputError(f"{kernel}: no such file; expected the image or package of a kernel")
+    if kernel.suffix == ".rpm":
+        raise InputError(f"{kernel}: the systems of the lab are Debian; unpack it (rpm2cpio) and give its vmlinuz")
+    path = str(kernel.absolute())
+    in_system = {"KERNEL": path, "PROVISION": LAB}
+    if kernel.suffix == ".deb":
+        if alone := [plan for plan in plans if plan in PLANS]:
+            raise InputError(f"--plan {alone[0]}: boots images; unpack {kernel} (dpkg-deb -x) and give its vmlinuz")
+        return [Step(plan, in_system) for plan in plans or IN_SYSTEMS]
+    architecture = identify(kernel).architecture
+    fitting = next(plan for plan, covered in PLANS.items() if architecture in covered)
+    chosen = plans or [fitting, *(IN_SYSTEMS if thorough else ())]
+    if architecture not in PLATFORMS and (no_system := [plan for plan in chosen if plan in MACHINE_PLANS]):
+        raise InputError(f"{kernel}: plan {no_system[0]} needs a whole system, and there is none for {architecture}")
+    return [Step(plan, in_system if plan in MACHINE_PLANS else {"KERNEL": path}) for plan in chosen]
+
+
+def gate(subject: str, steps: Sequence[Step], output: Path, run: Runner) -> int:
+    """Run ``steps``, merge what they left into a report in ``output``, and print the verdict on ``subject``."""
+    runs = output.with_name(f".{output.name}.runs")
+    shutil.rmtree(runs, ignore_errors=True)
+    runs.mkdir()
+    codes = [run(step, runs / step.name) for step in steps]
+    merge = [sys.executable, "-m", "hugepage_qa", "report", "merge", str(runs), "--output", str(output)]
+    done = subprocess.run(merge, capture_output=True, text=True, check=False)
+    if not output.is_dir():
+        raise InputError(f"{done.stderr.strip()}; what there is lies in {runs}")
+    runs.rename(output / "runs")
+    # a run can also have broken where no result tells of it, such as a host that was changed
+    code = next(code for code in (*_GRAVEST_FIRST, done.returncode) if code in (done.returncode, *codes))
+    counts = done.stdout.splitlines()[0].partition(": ")[2]
+    print(f"{subject}: {WORDS[code]}: {counts} (exit code {code}); report: {output / 'report.md'}")
+    return code
+
+
+def run_step(step: Step, kept: Path) -> int:
+    """Run one plan and copy what tmt left to ``kept``."""
+    if step.compose:
+        provision = ["provision", "--how", "virtual", "--image", step.compose]
+        tmt = [sys.executable, "-m", "tmt", "--context", f"distro={step.compose}", "run", "--id", str(kept), "--all"]
+        done = subprocess.run([*tmt, "plan", "--name", f"^/plans/{step.plan}$", *provision], cwd=ROOT, check=False)
+        return _OF_TMT.get(done.returncode, _BROKEN)
+    environment = {**os.environ, "PLAN": step.plan, "ARCH": "", "APPEND": "", "PROVISION": "", **step.variables}
+    qa = [sys.executable, str(ROOT / "ci" / "qa.py")]
+    code = subprocess.run(qa, env=environment, stdout=sys.stderr, check=False).returncode
+    left = QA_RUNS / step.name / "run"
+    if not left.is_dir():
+        raise InputError(f"plan {step.plan} left no results; what went wrong is told above")
+    shutil.copytree(left, kept, symlinks=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""ci/gate-kernel: which plans fit, one line as verdict, and input that is none."""
+
+import json
+from pathlib import Path
+
+import pytest
+from ci import gate_kernel
+from ci.gate_kernel import Step, choose, main
+from tests.bench.made_up_runs import MadeUpRun
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.lab.image import KernelImage
+
+NAME = "/tests/pool/resize/case-0/2M"
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "bzImage"
+    path.write_bytes(b"kernel")
+    monkeypatch.setattr(gate_kernel, "identify", lambda path: KernelImage(path, "x86_64", "6.12.0", None))
+    return path
+
+
+def run_good(step: Step, kept: Path) -> int:
+    MadeUpRun(len(step.plan), cases=4).write(kept)
+    return 0
+
+
+def run_bad(_step: Step, kept: Path) -> int:
+    MadeUpRun(1, cases=4, bad={NAME: ("fail", "nr_hugepages: expected 2, found 1: pool-size")}).write(kept)
+    return 1
+
+
+def run_without_end(step: Step, kept: Path) -> int:
+    run_good(step, kept)
+    (kept / "plans" / "functional" / "execute" / "results.yaml").unlink()
+    return 3
+
+
+def run_that_changed_the_host(step: Step, kept: Path) -> int:
+    return run_good(step, kept) or 3
+
+
+def test_plans_by_what_was_given(kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(kernel)
+    assert choose(kernel, "", []) == [Step("smoke", {"KERNEL": path})]
+    in_system = Step("functional", {"KERNEL": path, "PROVISION": "lab"})
+    assert choose(kernel, "", [], thorough=True) == [Step("smoke", {"KERNEL": path}), in_system]
+    assert in_system.name == "functional-lab"
+    package = tmp_path / "linux.deb"
+    package.touch()
+    assert choose(package, "", []) == [Step("functional", {"KERNEL": str(package), "PROVISION": "lab"})]
+    monkeypatch.setattr(gate_kernel, "identify", lambda path: KernelImage(path, "s390x", "6.12.0", None))
+    assert choose(kernel, "", []) == [Step("boot", {"KERNEL": path})]
+    with pytest.raises(InputError, match="none for s390x"):
+        choose(kernel, "", [], thorough=True)
+
+
+@pytest.mark.parametrize(("run", "word", "code"), [(run_good, "good", 0), (run_bad, "bad", 1)])
+def test_the_last_line_is_the_verdict(
+    run: gate_kernel.Runner, word: str, code: int, kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(kernel), "--output", str(tmp_path / "report")], run) == code
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(f"{kernel}: {word}: 1 runs, ")
+    assert f"(exit code {code})" in last
+    document = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))
+    assert document["exit_code"] == code
+
+
+def test_the_summary_names_kernel_rule_expected_and_found(kernel: Path, tmp_path: Path) -> None:
+    main([str(kernel), "--output", str(tmp_path / "report")], run_bad)
+    summary = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+    assert "| 6.12.0-55.el10.x86\\_64 | x86\\_64 | fail | nr\\_hugepages: expected 2, found 1: pool-size |" in summary
+
+
+def test_what_no_result_tells_of_is_broken(kernel: Path, tmp_path: Path) -> None:
+    assert main([str(kernel), "--output", str(tmp_path / "report")], run_that_changed_the_host) == 3
+
+
+def test_a_run_without_end_leaves_no_report(kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(kernel), "--output", str(tmp_path / "report")], run_without_end) == 3
+    assert "expected a finished run" in capsys.readouterr().err
+    assert not (tmp_path / "report").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["none"],
+        ["bzImage", "--compose", "fedora-42"],
+        ["Makefile"],
+        ["kernel.rpm"],
+        ["kernel.deb", "--plan", "smoke"],
+        ["bzImage", "--plan", "none"],
+        ["--compose", "fedora-42"],
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_3(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("Makefile", "kernel.rpm", "kernel.deb", "bzImage"):
+        Path(name).write_text("no kernel", encoding="utf-8")
+    assert main([*arguments, "--output", "report"], run_good) == 3
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert not Path("report").exists()
+
+
+def test_a_report_is_never_overwritten(kernel: Path, tmp_path: Path) -> None:
+    (tmp_path / "report").mkdir()
+    assert main([str(kernel), "--output", str(tmp_path / "report")], run_good) == 3
+
+
+def test_a_wrong_option_has_the_exit_code_of_wrong_input() -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--bogus"], run_good)
+    assert caught.value.code == 3

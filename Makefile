@@ -14,7 +14,7 @@ endif
 
 BIN := .venv/bin
 
-.PHONY: help qa test lint bench setup lab-kernel worker docs clean
+.PHONY: help qa test lint bench setup lab-kernel worker docs packages clean
 
 help:
 	@echo "make qa     boot huge page parameters on throwaway machines and judge them (PLAN=smoke)"
@@ -30,6 +30,7 @@ help:
 	@echo "make lab-kernel  a kernel with READ_ONLY_THP_FOR_FS, for PROVISION=lab KERNEL=build/lab-kernel/bzImage"
 	@echo "make lint   ruff, mypy, tmt lint, and the files for CI systems"
 	@echo "make docs   HTML and a manual page below build/docs"
+	@echo "make packages  sdist, wheel and source RPM below build/packages"
 	@echo "make bench  how fast the suite itself is"
 	@echo "make worker stock tmt and a fresh machine, as in CI; an hour, 8 GiB"
 	@echo "make clean  remove what the above made in this directory, but not the packages of the distribution"
@@ -50,9 +51,13 @@ lint: setup
 	@$(BIN)/mypy
 	@$(BIN)/tmt lint --enforce-check C000 --outcome-only fail --outcome-only warn
 	@$(BIN)/python ci/check_ci_files.py
+	@rpmlint --config ci/rpmlint.toml ci/hugepage-qa.spec
 
 docs: setup
 	@$(BIN)/python ci/build_docs.py
+
+packages: setup
+	@ci/build_packages.sh build/packages
 
 bench: setup
 	@$(BIN)/python ci/bench.py

@@ -1,6 +1,23 @@
 """Packaging of hugepage-qa."""
 
+from pathlib import Path
+
 from setuptools import find_packages, setup
+
+# below the prefix: "tmt --root PREFIX/share/hugepage-qa run" runs the plans of an installed suite
+SHARE = "share/hugepage-qa"
+# what a root of fmf and its tests consist of
+SHARED = [".fmf/version", "plans/*.fmf", "ci/*.sh", "tests/*", "tests/*/**/*"]
+# the library's own tests need the sources
+NOT_SHARED = {"unit", "bench", "__pycache__"}
+
+
+def shared_files() -> "list[tuple[str, list[str]]]":
+    """Return directory -> files, for what tmt reads."""
+    files = sorted(file for pattern in SHARED for file in Path().glob(pattern) if file.is_file())
+    wanted = [file for file in files if not NOT_SHARED.intersection(file.parts)]
+    return [(f"{SHARE}/{file.parent}", [str(file)]) for file in wanted]
+
 
 # avocado-framework 113 imports pkg_resources, which setuptools 82 removed (avocado issue 6271)
 AVOCADO = ["avocado-framework>=113", "setuptools<82"]
@@ -22,6 +39,7 @@ DOCS = ["sphinx>=7.4", "myst-parser>=3", "sphinx-click>=6"]
 TEST = [
     # the published schemas of files for CI systems are in it
     "check-jsonschema>=0.29",
+    "build>=1",
     "pytest>=8",
     "ruff>=0.5",
     "mypy>=1.11",
@@ -33,10 +51,13 @@ setup(
     name="hugepage-qa",
     version="0.1.0",
     description="Distribution QA of Linux huge pages under tmt and Avocado",
+    long_description=Path("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
     license="GPL-2.0-or-later",
     packages=find_packages("libs"),
     package_dir={"": "libs"},
     package_data={"hugepage_qa": ["**/*.yaml", "**/*.sh", "**/*.json", "**/*.c", "**/*.service", "py.typed"]},
+    data_files=shared_files(),
     python_requires=">=3.11",
     install_requires=[
         "click>=8.1",

@@ -93,11 +93,11 @@ def _plan_import(root: Path) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as directory:
         (Path(directory) / ".fmf").mkdir()
         shutil.copy(root / ".fmf" / "version", Path(directory) / ".fmf")
-        shutil.copy(root / "ci" / "fedora" / "hugepages.fmf", directory)
+        shutil.copy(root / "ci" / "fedora" / "hugepages.fmf.in", Path(directory) / "hugepages.fmf")
         schema = tmt.utils.load_schema(TmtPath("plan.yaml"))
         for plan in fmf.Tree(directory).prune(keys=["plan"]):
             found = plan.validate(schema, tmt.utils.load_schema_store())
-            yield from (f"hugepages.fmf: {error.message}" for error in found.errors)
+            yield from (f"hugepages.fmf.in: {error.message}" for error in found.errors)
 
 
 def _published(root: Path) -> Iterator[str]:

@@ -27,6 +27,8 @@ BINDING = (
     ("/usr/include/libvirt/libvirt.h", "libvirt-dev", "libvirt-devel"),
     (f"{sysconfig.get_path('include')}/Python.h", "python3-dev", "python3-devel"),
 )
+#: for make lint and make packages
+PACKAGING = (("rpmlint", "rpmlint", "rpmlint"), ("rpmbuild", "rpm", "rpm-build"))
 #: where the daemon is looked for, and QEMU's driver for it; Fedora's package of the driver has a daemon of its own
 LIBVIRT = (
     ("/usr/sbin/libvirtd", "libvirt-daemon", "libvirt-daemon-driver-qemu"),
@@ -62,6 +64,7 @@ def _of_all_plans() -> Iterator[tuple[str, str, str]]:
     for system in PLATFORMS.values():
         yield from _of_system_machines(system)
     yield COMPILER
+    yield from PACKAGING
     yield from _of_guests()
     yield from _of_workloads("")
 

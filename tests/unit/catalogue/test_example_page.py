@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.unit.catalogue.example_page import blocks, read_record, run
+from tests.unit.catalogue.example_page import RecordedMachine, blocks, run
 
 from hugepage_qa.catalogue.pages import problems
 from hugepage_qa.catalogue.references import References
 from hugepage_qa.catalogue.tests_of_fmf import catalogued_tests
-from hugepage_qa.live.transcript import Replay
 from hugepage_qa.verdict import Verdict
 
 LONGEST_CASE = 10
@@ -22,14 +21,14 @@ def python() -> str:
 
 
 def test_the_case_passes_on_a_machine_that_did_as_recorded() -> None:
-    judgement = run(python(), Replay(read_record()))
+    judgement = run(python(), RecordedMachine())
     assert (judgement.verdict, judgement.reason) == (Verdict.PASS, "")
 
 
 @pytest.mark.parametrize(("true", "false"), [("surplus=1", "surplus=0"), ("nr=1", "nr=2"), ("free=0", "free=1")])
 def test_a_case_that_claims_something_else_does_not_pass(true: str, false: str) -> None:
     assert true in python()
-    assert run(python().replace(true, false), Replay(read_record())).verdict is not Verdict.PASS
+    assert run(python().replace(true, false), RecordedMachine()).verdict is Verdict.FAIL
 
 
 def test_the_case_has_ten_lines() -> None:

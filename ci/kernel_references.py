@@ -20,7 +20,10 @@ from hugepage_qa.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "libs" / "hugepage_qa" / "catalogue" / "references.yaml"
-HEAD = "# What the sources of cases may name; ci/kernel_references.py adds what is in a kernel tree.\n"
+HEAD = """\
+# What the sources of cases may name; ci/kernel_references.py adds what is in a kernel tree.
+# ANCK is the kernel of Alibaba Cloud Linux, where hugetext is.
+"""
 
 
 def main() -> int:

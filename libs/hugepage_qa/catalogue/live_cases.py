@@ -26,12 +26,12 @@ def live_cases(file: Path) -> Iterator[Entry]:
 
 
 def _where(case: Case) -> str:
-    words = [case.sizes.value]
+    # what every case does needs no words
+    words = [] if case.sizes is Sizes.EACH else [case.sizes.value]
     if case.nodes > 1:
         words.append(f"{case.nodes} NUMA nodes")
     if case.rule.since:
         words.append(f"since Linux {case.rule.since}")
     if case.rule.until:
         words.append(f"before Linux {case.rule.until}")
-    # what every case does needs no words
-    return "" if words == [Sizes.EACH.value] else ", ".join(words)
+    return ", ".join(words)

@@ -76,7 +76,7 @@ def _page(area: str, tests: Sequence[CataloguedTest]) -> str:
             lines += [f"The cases are those of {shown[test.entries]}."]
         elif test.entries:
             shown[test.entries] = test.name
-            lines += ["| case | asserts | source | runs for |", "|---|---|---|---|"]
+            lines += ["| case | asserts | source | only |", "|---|---|---|---|"]
             lines += [f"| {_row(entry)} |" for entry in test.entries]
     return "\n".join(lines) + "\n"
 

@@ -1,6 +1,6 @@
 """A CI worker in miniature: stock tmt, and a fresh machine that it reaches over ssh and knows nothing of.
 
-    python ci/worker_test.py [--plan functional] [--test REGEX] [--memory 8G] [--cpus 2] [--inject] [--read-only]
+    python ci/worker_test.py [--plan PLAN]... [--test REGEX] [--no-guests] [--inject] [--read-only] [--memory 8G]
 
 The worker is a virtual environment with tmt from the package index and nothing of this suite. The machine is a system
 machine of the lab: a distribution with sshd, without the suite and without Avocado; ``provision: connect`` is all that
@@ -63,6 +63,7 @@ def main() -> int:
     parser.add_argument("--test", default="", help="only the tests whose name matches this expression")
     parser.add_argument("--memory", default="8G", help="memory of the machine (default 8G)")
     parser.add_argument("--cpus", type=int, default=2, help="CPUs of the machine (default 2)")
+    parser.add_argument("--no-guests", action="store_true", help="install nothing for guests, which takes longest")
     parser.add_argument("--inject", action="store_true", help="then make a case fail")
     parser.add_argument("--read-only", action="store_true", help="the worker's tree is mounted read-only (root)")
     options = parser.parse_args()
@@ -75,7 +76,7 @@ def main() -> int:
 
 
 def _run(options: argparse.Namespace, machine: SystemMachine, scratch: Path) -> int:
-    worker = Worker(scratch, machine, read_only=options.read_only)
+    worker = Worker(scratch, machine, read_only=options.read_only, guests=not options.no_guests)
     problems = []
     for plan in options.plan or ["functional"]:
         seen = worker.run(plan, plan, options.test)
@@ -91,9 +92,9 @@ def _run(options: argparse.Namespace, machine: SystemMachine, scratch: Path) -> 
 class Worker:
     """Stock tmt in an environment of its own, the tree that it runs, and the machine that it was given."""
 
-    def __init__(self, scratch: Path, machine: SystemMachine, *, read_only: bool) -> None:
+    def __init__(self, scratch: Path, machine: SystemMachine, *, read_only: bool, guests: bool) -> None:
         """Make the environment and copy the tree as git has it."""
-        self._scratch, self._machine, self._read_only = scratch, machine, read_only
+        self._scratch, self._machine, self._read_only, self._guests = scratch, machine, read_only, guests
         self._tree = scratch / "tree"
         self._tree.mkdir()
         archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True)  # noqa: S607
@@ -136,13 +137,15 @@ class Worker:
     def _tmt(self, plan: str, test: str, run: Path, junit: Path) -> list[str]:
         record = self._machine.record
         context = ["--context", f"arch={record.architecture}", "--context", "distro=debian-12"]
+        if not self._guests:
+            context += ["--context", "guests=no"]
         connect = ["--guest", "127.0.0.1", "--port", str(record.port), "--user", "root", "--key", str(record.key)]
         return [
             *(str(self._scratch / "venv" / "bin" / "tmt"), *context, "run", "--id", str(run)),
             *("plan", "--name", f"^/plans/{plan}$", *(["test", "--name", test] if test else [])),
             *("discover", "provision", "--how", "connect", *connect, "prepare", "execute"),
-            *("report", "--how", "junit", "--flavor", "subresults", "--file", str(junit)),
-            *("report", "--how", "display", "cleanup"),
+            # a second "report" would replace the first
+            *("report", "--how", "junit", "--flavor", "subresults", "--file", str(junit), "cleanup"),
         ]
 
     def _environment(self) -> dict[str, str]:

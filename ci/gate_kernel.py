@@ -126,7 +126,8 @@ def gate(subject: str, steps: Sequence[Step], output: Path, run: Runner) -> int:
     # a run can also have broken where no result tells of it, such as a host that was changed
     code = next(code for code in (*_GRAVEST_FIRST, done.returncode) if code in (done.returncode, *codes))
     counts = done.stdout.splitlines()[0].partition(": ")[2]
-    print(f"{subject}: {WORDS[code]}: {counts} (exit code {code}); report: {output / 'report.md'}")
+    why = "" if code == done.returncode else "; what its cases do not tell is above"
+    print(f"{subject}: {WORDS[code]}: {counts}{why} (exit code {code}); report: {output / 'report.md'}")
     return code
 
 

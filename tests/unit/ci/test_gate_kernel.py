@@ -75,8 +75,9 @@ def test_the_summary_names_kernel_rule_expected_and_found(kernel: Path, tmp_path
     assert "| 6.12.0-55.el10.x86\\_64 | x86\\_64 | fail | nr\\_hugepages: expected 2, found 1: pool-size |" in summary
 
 
-def test_what_no_result_tells_of_is_broken(kernel: Path, tmp_path: Path) -> None:
+def test_what_no_result_tells_of_is_broken(kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(kernel), "--output", str(tmp_path / "report")], run_that_changed_the_host) == 3
+    assert "what its cases do not tell is above" in capsys.readouterr().out
 
 
 def test_a_run_without_end_leaves_no_report(kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,7 +43,10 @@ class MadeUpRun:
         (directory / "run.yaml").write_text("plans:\n- /plans/functional\n", encoding="utf-8")
         (directory / "log.txt").write_text(f"00:00:00 made-up run {self.number}\n", encoding="utf-8")
         (plan / "provision" / "guests.yaml").write_text(_guests(self.architecture), encoding="utf-8")
-        results = "".join(_result(name, *self.bad.get(name, ("pass", ""))) for name in self.names())
+        results = "".join(
+            _result(name, (self.number * place) % 7, *self.bad.get(name, ("pass", "")))
+            for place, name in enumerate(self.names())
+        )
         (plan / "execute" / "results.yaml").write_text(results, encoding="utf-8")
         if self.samples:
             measured = plan / "execute" / "data" / "guest" / "default-0" / "samples.json"
@@ -84,7 +87,7 @@ default-0:
 """
 
 
-def _result(name: str, outcome: str, reason: str) -> str:
+def _result(name: str, seconds: int, outcome: str, reason: str) -> str:
     note = f"  note:\n  - {json.dumps(reason)}\n" if reason else "  note: []\n"
     return f"""\
 - __class__:
@@ -93,7 +96,7 @@ def _result(name: str, outcome: str, reason: str) -> str:
   check: []
   context: {{}}
   data-path: null
-  duration: 00:00:01
+  duration: 00:00:0{seconds}
   end-time: null
   fmf-id: {{}}
   guest:

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -23,13 +25,16 @@ _OUTCOMES = {outcome.value: outcome for outcome in Outcome if outcome is not Out
 # libyaml's is ten times as fast, and is not there in every build of PyYAML
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
-# Keys of a result that say nothing, and the guest, are half of the text: without them a thousand runs are read in half
-# the time. A line that is indented by two is a key of a result, never part of a text: that is indented more.
-_EMPTY = re.compile(
+# Keys that say nothing of a case, and the guest, differ between runs whose cases went alike. A line that is indented by
+# two is a key of a result, never part of a text: that is indented more.
+_NOT_OF_THE_CASE = re.compile(
     r"^  (?:check: \[\]|context: \{\}|data-path: null|end-time: null|fmf-id: \{\}|ids: \{\}|start-time: null"
     r"|subresult: \[\]|web-link: null|guest:\n(?:    .*\n)+)\n?",
     re.MULTILINE,
 )
+# tmt writes a list that begins at the start of a line; nothing else in it does
+_ENTRY = re.compile(r"^(?=- )", re.MULTILINE)
+_ENTRIES_KEPT = 20_000
 
 
 def read_run(run: Path) -> list[CaseResult]:
@@ -49,16 +54,30 @@ def _results_or_error(file: Path) -> list[CaseResult]:
 
 def read_results(file: Path) -> list[CaseResult]:
     """Return the results in the results.yaml ``file``. Raises OSError, and ValueError for what tmt does not write."""
-    return [_case_result(entry, file.parent) for entry in read_tmt_yaml(file, "tmt-results")]
+    text = file.read_text(encoding="utf-8")
+    try:
+        # a thousand runs of the same cases have few entries that differ
+        entries = [_read_entry(entry) for entry in _ENTRY.split(_NOT_OF_THE_CASE.sub("", text)) if entry]
+    except ValueError:
+        entries = []
+    if not entries:
+        # what an entry alone is not, all together may be; if not, this error has the right line
+        entries = parse_tmt_yaml(text, "tmt-results")
+    return [_case_result(entry, file.parent) for entry in entries]
 
 
-def read_tmt_yaml(file: Path, schema: str) -> Any:
-    """Return the document in ``file``, every scalar as text. Raises OSError, and ValueError where it breaks ``schema``.
+@lru_cache(_ENTRIES_KEPT)
+def _read_entry(text: str) -> Mapping[str, Any]:
+    (entry,) = parse_tmt_yaml(text, "tmt-results")
+    return MappingProxyType(entry)
+
+
+def parse_tmt_yaml(text: str, schema: str) -> Any:
+    """Return the document in ``text``, every scalar as text. Raises ValueError where it breaks ``schema``.
 
     tmt writes YAML 1.2, in which 10:00:03 and yes are words; PyYAML reads 1.1.
     """
     try:
-        text = _EMPTY.sub("", file.read_text(encoding="utf-8"))
         document = yaml.load(text, Loader=_LOADER)  # noqa: S506 - builds no objects
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error

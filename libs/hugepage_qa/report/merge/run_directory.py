@@ -11,7 +11,7 @@ from typing import Any
 from hugepage_qa.errors import InputError
 from hugepage_qa.lab.boards import BOARDS
 from hugepage_qa.report.case_result import CaseResult, Outcome, one_line
-from hugepage_qa.report.summary import PENDING, read_results, read_tmt_yaml
+from hugepage_qa.report.summary import PENDING, parse_tmt_yaml, read_results
 
 #: what cases that are not about one page size are put under
 ANY_SIZE = "any"
@@ -84,7 +84,7 @@ def read_run_directory(path: Path) -> Run:
     for plan in plans:
         results = plan / "execute" / "results.yaml"
         try:
-            guests = read_tmt_yaml(plan / "provision" / "guests.yaml", "tmt-guests")
+            guests = parse_tmt_yaml((plan / "provision" / "guests.yaml").read_text(encoding="utf-8"), "tmt-guests")
             read = read_results(results)
             digest.update(results.read_bytes())
         except FileNotFoundError as error:

@@ -11,7 +11,7 @@ from hugepage_qa.report.case_result import CaseResult, Outcome
 
 GOOD = '<testcase name="/tests/pool/resize/pool/other-sizes-stay/2M"/>'
 FAILED = '<testcase name="/tests/pool/resize/pool/grow-and-shrink/2M"><failure message="fail">{}</failure></testcase>'
-REASON = "hugepages-2048kB/free_hugepages: expected 2, found 1"
+REASON = "hugepages-2048kB free at pool.py:28: expected 2, found 1 (rule grow-and-shrink: the pool has as many)"
 
 
 def seen(tmp_path: Path, code: int, *cases: str, outcome: Outcome = Outcome.PASS) -> Seen:

@@ -106,7 +106,7 @@ def split(live: Live) -> None:
 
 @CONTENTS.case(
     "a huge page is split to every order that the kernel offers, and holds what it held",
-    f"{THP_DOC}; mm/huge_memory.c split_huge_pages_in_pid()",
+    f"{THP_DOC}; mm/huge_memory.c split_huge_pages_pid()",
     sizes=Sizes.DEFAULT,
     since="6.9",
 )

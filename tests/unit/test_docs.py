@@ -32,21 +32,3 @@ def test_every_case_on_text_is_in_the_table_of_rules_and_no_other() -> None:
         f"{area.name}/{case.name}" for area in read_areas() for case in area.cases if area.name.startswith("text/")
     ]
     assert sorted(named) == sorted(cases)
-def test_the_gate_in_short_has_the_figures_of_the_gate() -> None:
-    rows = [line.split("|") for line in (DOCS / "gate.md").read_text(encoding="utf-8").splitlines()]
-    measured = {}
-    machine = ""
-    for row in (row for row in rows if len(row) > _UNDECIDED):
-        machine = row[_MACHINE].strip() or machine
-        if [cell.strip() for cell in row[2:4]] == ["gate", "5"]:
-            columns = (_ALARMS, _FINDS_1, _FINDS_5, _PASSES, _UNDECIDED)
-            measured[machine] = [row[column].strip(" *") for column in columns]
-    short = (DOCS / "gate-in-short.md").read_text(encoding="utf-8")
-    assert len(measured) > 2
-    for name in ("very quiet", "quiet"):
-        assert f"| {name} | {' | '.join(measured[f'{name} machine'])} |" in short
-    assert f"| cloud VMs | {' | '.join(measured['cloud VMs'])} |" in short
-
-
-# columns of the table of error rates
-_MACHINE, _ALARMS, _FINDS_1, _FINDS_5, _PASSES, _UNDECIDED = 1, 4, 5, 7, 8, 9

@@ -26,7 +26,6 @@ help:
 	@echo "            PLAN=vt     the same guests as tests of avocado-vt, which is installed apart from all else (root)"
 	@echo "            PLAN=gate ACCEPT=\"reason\"  performance against the baseline of this machine (root); ACCEPT takes a first one"
 	@echo "make test   the suite's own tests, throwaway machines included"
-	@echo "make lint   ruff, mypy, tmt lint"
 	@echo "make lab-kernel  a kernel with READ_ONLY_THP_FOR_FS, for PROVISION=lab KERNEL=build/lab-kernel/bzImage"
 	@echo "make lint   ruff, mypy, tmt lint, and the files for CI systems"
 	@echo "make docs   HTML and a manual page below build/docs"

@@ -110,7 +110,7 @@ class QaRequest:
 
 
 def _of_a_machine(plan: str, environment: Mapping[str, str]) -> dict[str, str]:
-    told = {name: environment[name] for name in _READ_ON_MACHINES[plan] if environment.get(name)}
+    told = {name: environment[name] for name in _READ_ON_MACHINES.get(plan, ()) if environment.get(name)}
     if gate_settings.BASELINES in told:
         # tests run in another directory
         told[gate_settings.BASELINES] = str(Path(told[gate_settings.BASELINES]).absolute())

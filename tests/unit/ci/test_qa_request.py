@@ -7,7 +7,7 @@ import pytest
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.lab.boards import BOARDS
-from hugepage_qa.report.qa_request import QaRequest
+from hugepage_qa.report.qa_request import MACHINE_PLANS, QaRequest
 
 
 @pytest.fixture
@@ -77,6 +77,12 @@ def test_a_wrong_value_is_named_in_one_line(name: str, value: str) -> None:
 def test_a_plan_without_tests_for_the_architecture() -> None:
     with pytest.raises(InputError, match="use PLAN=boot"):
         QaRequest.from_environment({"PLAN": "smoke", "ARCH": "s390x"})
+
+
+@pytest.mark.parametrize("plan", MACHINE_PLANS)
+def test_every_plan_for_a_machine_runs_on_this_one(plan: str) -> None:
+    request = QaRequest.from_environment({"PLAN": plan})
+    assert (request.plan, request.architectures, request.provision) == (plan, (), ("--how", "local"))
 
 
 def test_a_plan_for_the_machine_has_no_throwaway_machines() -> None:

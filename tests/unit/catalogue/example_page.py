@@ -22,7 +22,7 @@ from hugepage_qa.sizes import MIB
 from hugepage_qa.verdict import Verdict
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "add-a-case.md"
-RECORD = Path(__file__).resolve().parents[1] / "captures" / "add-a-case.json.gz"
+RECORD = Path(__file__).resolve().parents[1] / "captures" / "documentation" / "add-a-case.json.gz"
 SIZE = 2 * MIB
 
 

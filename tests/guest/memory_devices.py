@@ -132,7 +132,7 @@ def virtio_mem_grows_and_shrinks(live: Live, guests: Guests) -> None:
     nr = guest.pages + pages
     live.expect_pool(nr=nr, free=pages)
     guest.request(device, device.memory // 2)
-    guests.await_free(pages - pages // 2)
+    guest.await_mapped(guest.pages + pages // 2)
     live.expect_pool(nr=nr, free=pages - pages // 2)
     guest.expect_mapped(**{format_size(live.size): pages // 2})
     guest.request(device, 0)
@@ -151,13 +151,14 @@ def virtio_mem_short(live: Live, guests: Guests) -> None:
     guest.request(device, device.memory)
     live.expect("the guest that is short of pages", "here", guest.run("sleep 1; echo here").strip())
     # it may have got a part
+    guests.await_free_or_mapped(guest)
     live.expect_pool(nr=guest.pages + pages - 1, free=guest.pages + pages - 1 - guest.mapped)
     live.reserve(guest.pages + pages)
     # it tries again by itself, but not soon
     guest.request(device, 0)
     guests.await_free(pages)
     guest.request(device, device.memory)
-    guests.await_free(0)
+    guest.await_mapped(guest.pages + pages)
     live.expect_pool(nr=guest.pages + pages, free=0)
     guest.expect_mapped(**{format_size(live.size): pages})
 

@@ -10,13 +10,12 @@ from hugepage_qa.guest.image import READY
 from hugepage_qa.guest.need import pages_needed
 from hugepage_qa.guest.readings import mapped_pages, pages_on_nodes, transparent_bytes
 from hugepage_qa.live.host import ObservedTree
+from hugepage_qa.live.waiting import wait_until
 from hugepage_qa.sizes import format_size
 
 _BOOT_SECONDS = 60.0
 _COMMAND_SECONDS = 60.0
 _END_SECONDS = 60.0
-_BALLOON_ATTEMPTS = 200
-_PAUSE_SECONDS = 0.05
 
 # in the order in which they need each other
 _VIRTIO_BUS = ("virtio_ring", "virtio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci")
@@ -136,16 +135,20 @@ class Guest:
     def set_balloon(self, memory: int) -> int:
         """Ask the guest to make do with ``memory`` bytes, wait for a while, and return with how many it does."""
         self._ask("set_balloon", memory)
-        for _attempt in range(_BALLOON_ATTEMPTS):
-            if self._ask("balloon") == memory:
-                break
-            self._live.host.pause(_PAUSE_SECONDS)
+        wait_until(self._live, lambda: self._ask("balloon") == memory)
         return int(self._ask("balloon"))
 
     @property
     def mapped(self) -> int:
         """The pages of the size under test that its QEMU maps."""
         return mapped_pages(ObservedTree(self._live.host), self.pid).get(self._live.size, 0)
+
+    def await_mapped(self, pages: int) -> None:
+        """Wait for a while until its QEMU maps ``pages`` pages of the size under test.
+
+        A page is out of the pool before it is cleared, which takes a while, and mapped after that.
+        """
+        wait_until(self._live, lambda: self.mapped == pages)
 
     def migrate(self, target: "Guest") -> None:
         """Have it go on as ``target`` on this machine (QEMU alone)."""

@@ -14,6 +14,7 @@ from hugepage_qa.guest.refusal import Meaning, find_meaning
 from hugepage_qa.guest.site import Site
 from hugepage_qa.live.judge import NOTHING_LEFT
 from hugepage_qa.live.live import Live
+from hugepage_qa.live.waiting import wait_until
 from hugepage_qa.model.compare import Difference
 from hugepage_qa.sizes import MIB
 
@@ -25,8 +26,6 @@ _LEAST_PAGES = 2
 _BOOT_SECONDS = 60.0
 _COMMAND_SECONDS = 60.0
 _END_SECONDS = 60.0
-_ATTEMPTS = 200
-_PAUSE_SECONDS = 0.05
 
 
 class Guests:
@@ -130,10 +129,16 @@ class Guests:
 
         QEMU tells that memory is unplugged before it frees it, which waits for all its threads (call_rcu()).
         """
-        for _attempt in range(_ATTEMPTS):
-            if self.live.pool().free == pages:
-                return
-            self.live.host.pause(_PAUSE_SECONDS)
+        wait_until(self.live, lambda: self.live.pool().free == pages)
+
+    def await_free_or_mapped(self, guest: Guest) -> None:
+        """Wait for a while until each page of the pool is free, or mapped by ``guest``: none is being cleared."""
+
+        def none_is_on_its_way() -> bool:
+            pool = self.live.pool()
+            return pool.nr == pool.free + guest.mapped
+
+        wait_until(self.live, none_is_on_its_way)
 
     def expect_files(self) -> None:
         """Expect the files in hugetlbfs to be those that were there before the case."""

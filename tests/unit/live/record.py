@@ -23,6 +23,7 @@ from hugepage_qa.live.judge import LiveJudgement, judge
 from hugepage_qa.live.pool_view import read_pool_view
 from hugepage_qa.live.real_machine import real_machine
 from hugepage_qa.live.transcript import Event, Recorder
+from hugepage_qa.machine.protection import protected_machine
 from hugepage_qa.sizes import format_size
 from hugepage_qa.verdict import Verdict
 
@@ -31,14 +32,16 @@ RECORDS = Path(__file__).resolve().parents[1] / "captures" / "live"
 
 def main() -> None:
     """Record the areas that the command line names, all without names."""
-    for area in read_areas():
-        if len(sys.argv) > 1 and area.name not in sys.argv[1:]:
-            continue
-        records = read_records(area) | dict(_record(area))
-        text = json.dumps(records, sort_keys=True)
-        # no time in it: the same records are the same file
-        record_file(area).write_bytes(gzip.compress(text.encode(), mtime=0))
-        print(f"{area.name}: {len(records)} records")  # noqa: T201
+    # killed, it leaves a journal, and the next run puts the machine back
+    with protected_machine("a recording of live cases"):
+        for area in read_areas():
+            if len(sys.argv) > 1 and area.name not in sys.argv[1:]:
+                continue
+            records = read_records(area) | dict(_record(area))
+            text = json.dumps(records, sort_keys=True)
+            # no time in it: the same records are the same file
+            record_file(area).write_bytes(gzip.compress(text.encode(), mtime=0))
+            print(f"{area.name}: {len(records)} records")  # noqa: T201
 
 
 def record_file(area: Area) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.lab.boards import find_board
-from hugepage_qa.lab.fleet import Fleet
+from hugepage_qa.lab.fleet import Fleet, free_memory
 from hugepage_qa.lab.image import identify
 from hugepage_qa.lab.nominal import nominal_machine
 from hugepage_qa.lab.packages import cache_directory, distribution_kernel
@@ -16,6 +16,7 @@ from hugepage_qa.matrix.case import BootCase, Target
 from hugepage_qa.matrix.judge import Judge, Judgement, Kernel
 from hugepage_qa.matrix.search import broken_rule, draw, shrink
 from hugepage_qa.model.unknown import PARAMETERS, is_known
+from hugepage_qa.sizes import MIB
 from hugepage_qa.verdict import Verdict
 from hugepage_qa.version import KernelVersion
 
@@ -68,8 +69,11 @@ class Matrix:
         return cases
 
     def run(self, cases: Sequence[BootCase]) -> Iterator[Judgement]:
-        """Boot and judge ``cases``; yields as they end."""
-        for _, judgement in self._fleet.run(cases, self._judge.judge, _memory_need):
+        """Boot and judge ``cases``; yields as they end. A machine that this host has no memory for is a skip."""
+        free = free_memory()
+        fitting = [case for case in cases if _memory_need(case) <= free]
+        yield from skipped_for_memory(cases, free)
+        for _, judgement in self._fleet.run(fitting, self._judge.judge, _memory_need):
             yield judgement
 
     def run_random(self, count: int, seed: int, cpu: str | None = None) -> Iterator[Judgement]:
@@ -134,6 +138,15 @@ def _find_kernel(architecture: str, settings: Settings) -> Kernel:
         if image.architecture != architecture:
             raise InputError(f"{image.path} is a kernel for {image.architecture}: expected one for {architecture}")
     return Kernel(image.path, image.release, image.config)
+
+
+def skipped_for_memory(cases: Iterable[BootCase], free: int) -> Iterator[Judgement]:
+    """Yield a skip for each of ``cases`` whose machine needs more than ``free`` bytes of the host's memory."""
+    for case in cases:
+        need = _memory_need(case)
+        if need > free:
+            reason = f"its machine needs {-(-need // MIB)} MiB of host memory, and less is free"
+            yield Judgement(case, Verdict.SKIP, reason, case.words)
 
 
 def _memory_need(case: BootCase) -> int:

@@ -203,7 +203,7 @@ class Live:
         needed = pages * self.size
         size = format_size(self.size)
         if memory < 2 * needed + _MARGIN:
-            return CannotRun(f"{pages} pages of {size} need {needed >> 20} MiB, {memory >> 20} MiB are available")
+            return CannotRun(f"{pages} pages of {size} and as much again for the machine itself is more than is free")
         if self.is_gigantic:
             # no numbers that differ from case to case: a report shows one line for all that it kept out
             return CannotRun(f"memory is fragmented: no range is contiguous and free for one page of {size} more")

@@ -33,13 +33,16 @@ def await_output(log: Path, pattern: str, seconds: float) -> None:
 
 
 def converse(path: Path, line: str, pattern: str, seconds: float) -> str:
-    """Type ``line`` on the console behind the socket ``path`` and return what follows up to ``pattern``.
+    """Type ``line`` on the console behind the socket ``path`` and return what follows up to the line with ``pattern``.
 
-    A guest that ends before that has said less. The log would not do: QEMU writes a character there twice when its
-    reader is slow. Raises GuestError when neither comes within ``seconds``.
+    QEMU drops what the guest has not read of ``line`` when the socket is closed: the end of the line is waited for even
+    where the pattern is the echo of its beginning. A guest that ends before that has said less. The log would not do:
+    QEMU writes a character there twice when its reader is slow. Raises GuestError when neither comes within
+    ``seconds``.
     """
     deadline = time.monotonic() + seconds
     said = b""
+    to_the_end = re.compile(rf"(?:{pattern})(?:(?<=\n)|[^\n]*\n)")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as console:
         console.settimeout(_PAUSE_SECONDS)
         try:
@@ -47,7 +50,7 @@ def converse(path: Path, line: str, pattern: str, seconds: float) -> str:
             console.sendall(f"{line}\n".encode())
         except OSError as error:
             raise GuestError(f"console of the guest: {error.strerror}") from error
-        while not (found := re.search(pattern, _text(said))):
+        while not (found := to_the_end.search(_text(said))):
             if time.monotonic() > deadline:
                 raise GuestError(f"no {pattern!r} within {seconds:g} s after {line!r}: {said[-_SHOWN:]!r}")
             with suppress(TimeoutError):

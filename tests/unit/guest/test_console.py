@@ -43,6 +43,11 @@ def test_an_answer_ends_with_the_pattern(tmp_path: Path) -> None:
         assert converse(tmp_path / "console", "uname", r"@ended \d+\n", 20) == "uname\nLinux\n@ended 0\n"
 
 
+def test_what_is_typed_is_read_to_its_end(tmp_path: Path) -> None:
+    with guest(tmp_path / "console", b"power", b"off", b" -f", b"\r\n", hangs=True):
+        assert converse(tmp_path / "console", "poweroff -f", "poweroff", 20) == "poweroff -f\n"
+
+
 def test_a_guest_that_ends_has_said_less(tmp_path: Path) -> None:
     with guest(tmp_path / "console", b"echo c"):
         assert converse(tmp_path / "console", "echo c", "never", 20) == "echo c"

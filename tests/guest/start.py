@@ -41,43 +41,33 @@ def boots_in_its_pages(live: Live, guests: Guests) -> None:
 
 
 @case("the last page is enough: a pool of exactly the size of the guest is empty while it runs", BACKING)
-def takes_the_last_page(live: Live, guests: Guests) -> None:
+def takes_the_last_page(_live: Live, guests: Guests) -> None:
     guest = guests.new()
-    live.reserve(guest.pages)
-    guest.start()
-    live.expect_pool(nr=guest.pages, free=0)
-    guest.expect_mapped()
+    guests.expect_started(guest)
     guest.destroy()
-    live.expect_pool(nr=guest.pages, free=guest.pages)
+    guests.expect_all_back(guest)
 
 
 @case(
     "shared memory takes the same pages as private memory",
     "libvirt.org/formatdomain.html memoryBacking access; QEMU memory-backend share=on",
 )
-def shared_memory_takes_the_same(live: Live, guests: Guests) -> None:
+def shared_memory_takes_the_same(_live: Live, guests: Guests) -> None:
     guest = guests.new(access=Access.SHARED)
-    live.reserve(guest.pages)
-    guest.start()
-    live.expect_pool(nr=guest.pages, free=0)
-    guest.expect_mapped()
+    guests.expect_started(guest)
     guest.destroy()
-    live.expect_pool(nr=guest.pages, free=guest.pages)
-    guests.expect_files()
+    guests.expect_all_back(guest)
 
 
 @case(
     "a memfd of huge pages takes the same pages as a file in hugetlbfs",
     "libvirt.org/formatdomain.html memoryBacking source memfd; QEMU memory-backend-memfd hugetlbsize=",
 )
-def memfd_takes_the_same(live: Live, guests: Guests) -> None:
+def memfd_takes_the_same(_live: Live, guests: Guests) -> None:
     guest = guests.new(source=Source.MEMFD, access=Access.SHARED)
-    live.reserve(guest.pages)
-    guest.start()
-    live.expect_pool(nr=guest.pages, free=0)
-    guest.expect_mapped()
+    guests.expect_started(guest)
     guest.destroy()
-    live.expect_pool(nr=guest.pages, free=guest.pages)
+    guests.expect_all_back(guest)
 
 
 @guest_case(QEMU)(
@@ -99,12 +89,11 @@ def on_demand_memory_is_reserved(live: Live, guests: Guests) -> None:
     "threads that allocate the memory take the same pages as one",
     "libvirt.org/formatdomain.html memoryBacking allocation threads; QEMU memory-backend prealloc-threads=",
 )
-def threads_take_the_same(live: Live, guests: Guests) -> None:
+def threads_take_the_same(_live: Live, guests: Guests) -> None:
     guest = guests.new(threads=2)
-    live.reserve(guest.pages)
-    guest.start()
-    live.expect_pool(nr=guest.pages, free=0)
-    guest.expect_mapped()
+    guests.expect_started(guest)
+    guest.destroy()
+    guests.expect_all_back(guest)
 
 
 class Start(GuestTest):

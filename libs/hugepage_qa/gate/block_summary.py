@@ -9,7 +9,7 @@ import numpy as np
 from hugepage_qa.errors import InputError
 from hugepage_qa.gate.location import clip_outliers, effective_size, location, middle_and_spread, outlier_rate
 from hugepage_qa.gate.sample_checks import digest
-from hugepage_qa.gate.samples import Block, Direction, Kind, SampleSet, Scalar, Series
+from hugepage_qa.gate.samples import Block, Direction, Kind, SampleSet, Scalar, Series, SeriesIdentity
 from hugepage_qa.gate.steady_state import SteadyState, find_steady_state
 
 #: fewer samples have no 99th percentile worth the name
@@ -45,25 +45,10 @@ class BlockSummary:
 
 
 @dataclass(frozen=True)
-class SummarySeries:
+class SummarySeries(SeriesIdentity):
     """The blocks of one metric in one configuration, in numbers."""
 
-    metric: str
-    unit: str
-    direction: Direction
-    kind: Kind
-    configuration: str
     blocks: tuple[BlockSummary, ...]
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Metric and configuration."""
-        return self.metric, self.configuration
-
-    @property
-    def name(self) -> str:
-        """The series for people."""
-        return f"{self.metric} [{self.configuration}]" if self.configuration else self.metric
 
     @property
     def worse(self) -> int:

@@ -59,15 +59,14 @@ def in_time(blocks: Iterable[Block]) -> tuple[Block, ...]:
 
 
 @dataclass(frozen=True)
-class Series:
-    """All blocks of one metric in one configuration (``thp``, ``shp``; empty where there is only one)."""
+class SeriesIdentity:
+    """One metric in one configuration (``thp``, ``shp``; empty where there is only one), whatever its blocks are."""
 
     metric: str
     unit: str
     direction: Direction
     kind: Kind
     configuration: str
-    blocks: tuple[Block, ...]
 
     @property
     def key(self) -> tuple[str, str]:
@@ -78,6 +77,13 @@ class Series:
     def name(self) -> str:
         """``metric`` or ``metric [configuration]`` for people."""
         return f"{self.metric} [{self.configuration}]" if self.configuration else self.metric
+
+
+@dataclass(frozen=True)
+class Series(SeriesIdentity):
+    """All blocks of one metric in one configuration."""
+
+    blocks: tuple[Block, ...]
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def _of_guests() -> Iterator[tuple[str, str, str]]:
 def _of_workloads(names: str) -> Iterator[tuple[str, str, str]]:
     for workload in choose_workloads(names.split()):
         for program in workload.programs:
-            yield program.name, program.debian, program.rpm
+            yield program.installed(), program.debian, program.rpm
 
 
 def _emulators(architectures: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:

@@ -17,11 +17,11 @@ from hugepage_qa.bench.backing import Backing, Kind
 from hugepage_qa.bench.guest_archive import program_archive
 from hugepage_qa.bench.guest_machine import GuestHost, GuestProfile, RunningGuest, cpu_seconds, emulator
 from hugepage_qa.bench.pgbench import parse_pgbench, parse_version
-from hugepage_qa.bench.postgresql import Cluster, Installation
+from hugepage_qa.bench.postgresql import PROGRAMS, Cluster, Installation
 from hugepage_qa.bench.process_pages import expect_static, page_tables_of
 from hugepage_qa.bench.program import sha256
 from hugepage_qa.bench.server import NOBODY
-from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program
+from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import KIB, MIB, parse_size
 
@@ -58,11 +58,7 @@ class GuestDatabase:
         Metric("guest-database-guest-page-tables", "kB", "lower"),
         Metric("guest-database-guest-faults", "faults per transaction", "lower"),
     )
-    programs = (
-        Program("pgbench", "postgresql", "postgresql-contrib"),
-        Program("psql", "postgresql", "postgresql-server"),
-        *emulator(),
-    )
+    programs = (*PROGRAMS, *emulator())
     profiles: Mapping[str, Mapping[str, Fact]] = {
         "quick": {"guest": "2G", "cpus": 1, "shared_buffers": "256MB", "scale": 2, "users": 8, "seconds": 10},
         "reference": {"guest": "64G", "cpus": 8, "shared_buffers": "20GB", "scale": 2000, "users": 500, "seconds": 600},

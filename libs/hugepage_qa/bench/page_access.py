@@ -35,7 +35,7 @@ class PageAccess:
     )
     programs = (Program("cc", "build-essential", "gcc"),)
     profiles: Mapping[str, Mapping[str, Fact]] = {
-        "quick": {"bytes": 512 * MIB, "accesses": 1_000_000, "samples": 3},
+        "quick": {"bytes": 512 * MIB, "accesses": 1_000_000, "samples": 8},
         "reference": {"bytes": 4 * GIB, "accesses": 20_000_000, "samples": 15},
     }
 

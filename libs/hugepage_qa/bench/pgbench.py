@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing, Kind
-from hugepage_qa.bench.postgresql import Cluster, Installation
+from hugepage_qa.bench.postgresql import PROGRAMS, Cluster, Installation
 from hugepage_qa.bench.process_pages import page_tables_of
 from hugepage_qa.bench.program import sha256
 from hugepage_qa.bench.unavailable import Unavailable
-from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program
+from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import KIB, parse_size
 
@@ -46,11 +46,7 @@ class Pgbench:
         Metric("pgbench-tps", "tps", "higher"),
         Metric("pgbench-page-tables", "kB", "lower"),
     )
-    programs = (
-        Program("pgbench", "postgresql", "postgresql-contrib"),
-        # Debian keeps the server out of PATH; the package is the same
-        Program("psql", "postgresql", "postgresql-server"),
-    )
+    programs = PROGRAMS
     profiles: Mapping[str, Mapping[str, Fact]] = {
         # without waiting for the disk, which is not what pages are about
         "quick": {

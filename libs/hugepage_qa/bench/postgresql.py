@@ -10,9 +10,15 @@ from pathlib import Path
 
 from hugepage_qa.bench.program import find_program, run_program
 from hugepage_qa.bench.server import NOBODY, running_server
+from hugepage_qa.bench.workload import Program
 
 #: Debian keeps the programs of the server out of PATH, one directory for each version
 _DEBIAN = Path("/usr/lib/postgresql")
+#: the client's package has a "pgbench", too, which fails where the server is missing
+PROGRAMS = (
+    Program("initdb", "postgresql", "postgresql-server", "usr/lib/postgresql/*/bin/initdb"),
+    Program("pgbench", "postgresql", "postgresql-contrib"),
+)
 
 _DEADLINE_SECONDS = 120.0
 _DIRECTORIES = ("--sharedir", "--pkglibdir")

@@ -32,7 +32,7 @@ class SysbenchMemory:
     programs = (Program("sysbench", "sysbench", "sysbench"),)
     profiles: Mapping[str, Mapping[str, Fact]] = {
         # as many threads as CPUs: more of them would measure the scheduler
-        "quick": {"block": "64M", "total": "8G", "time": 60, "threads": min(14, os.cpu_count() or 1), "samples": 1},
+        "quick": {"block": "64M", "total": "32G", "time": 60, "threads": min(14, os.cpu_count() or 1), "samples": 1},
         "reference": {"block": "64M", "total": "4096G", "time": 500, "threads": 14, "samples": 1},
     }
 

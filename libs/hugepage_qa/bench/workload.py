@@ -27,11 +27,20 @@ class Metric:
 
 @dataclass(frozen=True)
 class Program:
-    """A program that a workload starts, and the packages that bring it."""
+    """A program that a workload starts, and the packages that bring it.
+
+    ``outside_path`` is a pattern, below /, of where it is on distributions that keep it out of PATH.
+    """
 
     name: str
     debian: str
     rpm: str
+    outside_path: str = ""
+
+    def installed(self) -> str:
+        """Return the path of the program where it lies outside of PATH, else its name."""
+        found = sorted(Path("/").glob(self.outside_path)) if self.outside_path else []
+        return str(found[-1]) if found else self.name
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from hugepage_qa.guest.guest import Guest
 from hugepage_qa.guest.guests import Guests
 from hugepage_qa.guest.machine import LIBVIRT, guest_machine
 from hugepage_qa.live.host import Host
-from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.pool_view import read_pool_view
 from hugepage_qa.machine.protection import protected_machine
 from hugepage_qa.model.rules import Rule

@@ -7,8 +7,9 @@ from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.values import read_integer, size_directories, size_name
 from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.live import Live
 from hugepage_qa.live.memory import Memory
+from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.transparent import (
     MADV_COLLAPSE,
     MADV_HUGEPAGE,

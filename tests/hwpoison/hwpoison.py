@@ -8,9 +8,10 @@ from hugepage_qa.actor.process import Fault
 from hugepage_qa.kernel.meminfo import read_meminfo
 from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.live import Live
 from hugepage_qa.live.memory import Memory
 from hugepage_qa.live.mman import MADV_HWPOISON, MADV_SOFT_OFFLINE
+from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.plugins.live_test import LiveTest
 
 HWPOISON = Area("hwpoison")

@@ -6,7 +6,8 @@ import struct
 
 from hugepage_qa.actor.process import Actor
 from hugepage_qa.live.case import Area
-from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.model.known import Quirk
 from hugepage_qa.plugins.live_test import LiveTest
 

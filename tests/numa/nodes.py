@@ -9,9 +9,10 @@ from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.values import read_integer
 from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.control_group import ControlGroup, Version, new_group
-from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.live import Live
 from hugepage_qa.live.memory import Memory
 from hugepage_qa.live.memory_policy import MOVE_STRICTLY, Mode, bind, migrate, move_page, set_home_node, set_policy
+from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.model.rules import HUGETLB_DOC
 from hugepage_qa.plugins.live_test import LiveTest
 

@@ -5,7 +5,8 @@ import errno
 from hugepage_qa.kernel.values import read_integer, size_name
 from hugepage_qa.live.case import Area
 from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.model.known import Quirk
 from hugepage_qa.model.rules import HUGETLB_DOC
 from hugepage_qa.plugins.live_test import LiveTest

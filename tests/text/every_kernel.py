@@ -10,7 +10,8 @@ from hugepage_qa.live.debugfs import split_all
 from hugepage_qa.live.host import ObservedTree
 from hugepage_qa.live.hugetext import ENABLED, THRESHOLD, huge_page_of_text, see_khugepaged_at_work
 from hugepage_qa.live.khugepaged import KHUGEPAGED, PATIENT_SCANS, allow_absent, await_khugepaged, quicken
-from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.text_program.program import TextProgram, start_again, start_text
 from hugepage_qa.live.text_program.recipe import Recipe
 from hugepage_qa.live.transparent import MADV_COLLAPSE, keep_min_free, pmd_size

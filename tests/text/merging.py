@@ -3,7 +3,8 @@
 from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.hugetext import expect_code, expect_merged, expect_not_merged, huge_page_of_text, switch
 from hugepage_qa.live.khugepaged import pages_collapsed
-from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.text_program.program import start_again, start_text, start_used
 from hugepage_qa.live.text_program.recipe import Recipe
 from hugepage_qa.live.text_program.source import STEP

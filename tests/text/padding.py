@@ -3,7 +3,8 @@
 from hugepage_qa.errors import InputError
 from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.hugetext import THRESHOLD, expect_merged, huge_page_of_text, require_padding, switch
-from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.text_program.program import TextProgram, start_again, start_text
 from hugepage_qa.live.text_program.recipe import Recipe
 from hugepage_qa.live.text_program.source import STEP

@@ -5,9 +5,10 @@ import mmap
 from hugepage_qa.live import memory_policy
 from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.debugfs import split_all, write_debugfs
-from hugepage_qa.live.live import READ_WRITE, CannotRun, Live
+from hugepage_qa.live.live import READ_WRITE, Live
 from hugepage_qa.live.memory import Memory
 from hugepage_qa.live.mman import MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.thp_policy import huge_pages
 from hugepage_qa.model.rules import THP_DOC
 from hugepage_qa.plugins.live_test import LiveTest

@@ -15,8 +15,9 @@ from hugepage_qa.live.khugepaged import (
     pages_collapsed,
     quicken,
 )
-from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.live import Live
 from hugepage_qa.live.memory import Memory
+from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.thp_policy import base_pages, set_policy
 from hugepage_qa.live.transparent import MADV_HUGEPAGE, MADV_NOHUGEPAGE, map_aligned, pmd_size
 from hugepage_qa.model.rules import THP_DOC

@@ -8,7 +8,8 @@ from hugepage_qa.kernel.values import read_integer, size_directories
 from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.fragmentation import expect_at_fault
 from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.thp_policy import ADVICES, advised, allows, has_size_policy, set_policy
 from hugepage_qa.live.transparent import MADV_HUGEPAGE, keep_min_free, map_aligned, pmd_size
 from hugepage_qa.model.rules import THP_DOC

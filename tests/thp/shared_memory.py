@@ -9,9 +9,10 @@ from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.values import size_directories, size_name
 from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.fragmentation import expect_no_shortage, tell, with_blocks
-from hugepage_qa.live.live import READ_WRITE, CannotRun, Live
+from hugepage_qa.live.live import READ_WRITE, Live
 from hugepage_qa.live.memory import Memory
 from hugepage_qa.live.mman import MAP_FIXED
+from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.transparent import MADV_HUGEPAGE, MADV_NOHUGEPAGE, keep_min_free, map_aligned, pmd_size
 from hugepage_qa.model.rules import THP_DOC
 from hugepage_qa.plugins.live_test import LiveTest

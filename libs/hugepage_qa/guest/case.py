@@ -6,7 +6,8 @@ from functools import wraps
 from hugepage_qa.guest.driver import GuestError
 from hugepage_qa.guest.guests import Guests
 from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.outcomes import CannotRun
 
 GuestAct = Callable[[Live, Guests], None]
 

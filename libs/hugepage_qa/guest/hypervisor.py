@@ -10,7 +10,8 @@ from hugepage_qa.guest.driver import GuestError
 from hugepage_qa.guest.machine import CANNOT, DONE, GUEST, QEMU, REFUSED
 from hugepage_qa.guest.qemu_command import memory_device, qemu_arguments
 from hugepage_qa.guest.site import Site
-from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.outcomes import CannotRun
 
 
 class Hypervisor:

@@ -8,7 +8,8 @@ from contextlib import ExitStack
 from hugepage_qa.actor.process import Actor
 from hugepage_qa.kernel.mounts import read_mounts
 from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.machine.marks import PREFIX
 
 _SUBTREE_CONTROL = "cgroup.subtree_control"

@@ -2,7 +2,8 @@
 
 import errno
 
-from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.outcomes import CannotRun
 
 
 def mount_debugfs(live: Live) -> str:

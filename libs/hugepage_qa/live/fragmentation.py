@@ -4,8 +4,9 @@ import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.live import Live
 from hugepage_qa.live.memory import Memory
+from hugepage_qa.live.outcomes import CannotRun
 
 #: how often an outcome that depends on fragmentation is tried
 SAMPLES = 3

@@ -14,8 +14,9 @@ from hugepage_qa.live.khugepaged import (
     await_scans,
     quicken,
 )
-from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.live import Live
 from hugepage_qa.live.memory import Memory
+from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.text_program.program import TextProgram
 from hugepage_qa.live.transparent import (
     MADV_HUGEPAGE,

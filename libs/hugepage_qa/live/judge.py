@@ -12,7 +12,8 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.values import size_name
 from hugepage_qa.live.case import Area, Case
 from hugepage_qa.live.host import Host, ObservedTree
-from hugepage_qa.live.live import CannotRun, Failed, KnownBug, Live
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.outcomes import CannotRun, Failed, KnownBug
 from hugepage_qa.live.pool_view import PoolView, read_pool_view
 from hugepage_qa.live.transcript import Diverged
 from hugepage_qa.model.compare import Difference

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.values import read_integer
 from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.outcomes import CannotRun
 
 KHUGEPAGED = f"{DIRECTORY}/khugepaged"
 

@@ -2,29 +2,27 @@
 
 import mmap
 import os
-import signal
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import dropwhile, takewhile
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from hugepage_qa.actor.process import Actor, Fault
+from hugepage_qa.actor.process import Actor
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.meminfo import parse_meminfo
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.pools import DIRECTORY
 from hugepage_qa.kernel.values import size_name
+from hugepage_qa.live.expectations import Expectations
 from hugepage_qa.live.host import Host, ObservedTree
 from hugepage_qa.live.memory import Memory
 from hugepage_qa.live.mman import HUGE_SHIFT, MAP_HUGETLB, map_noreserve
+from hugepage_qa.live.outcomes import CannotRun, Failed
 from hugepage_qa.live.pool_view import Counters, PoolView, read_pool_view
 from hugepage_qa.machine.knobs import Kind, Knob
 from hugepage_qa.model.compare import Difference
-from hugepage_qa.model.hugetlb_pool.known import POOL_ISSUES
-from hugepage_qa.model.known import KnownIssue, Quirk
+from hugepage_qa.model.known import Quirk
 from hugepage_qa.model.rules import HUGETLB_DOC, Rule
 from hugepage_qa.sizes import MIB, format_size
 from hugepage_qa.version import KernelVersion
@@ -41,30 +39,9 @@ _MARGIN = 256 * MIB
 _ATTEMPTS = 3
 
 _COUNTERS = ("nr", "free", "resv", "surplus")
-_OURS = Path(__file__).parents[1]
 
 
-class CannotRun(Exception):
-    """This machine cannot run the case; the message is the fact that proves it."""
-
-
-class KnownBug(Exception):
-    """The kernel did wrong exactly as the known ``issue`` says; what it does after that says nothing."""
-
-    def __init__(self, issue: KnownIssue) -> None:
-        self.issue = issue
-        super().__init__(f"{issue.quirk.value}: {issue.summary}")
-
-
-class Failed(Exception):
-    """The case cannot go on after this difference."""
-
-    def __init__(self, difference: Difference) -> None:
-        self.difference = difference
-        super().__init__(str(difference))
-
-
-class Live:
+class Live(Expectations):
     """The pool of pages of ``size`` bytes, seen from one case. Counts are pages above what was there before it.
 
     What is available in the pool when the case starts is put aside (an actor reserves it), so that a case knows to the
@@ -72,15 +49,10 @@ class Live:
     """
 
     def __init__(self, host: Host, size: int, rule: Rule, stack: ExitStack) -> None:
+        super().__init__(rule, KernelVersion.parse(host.read("proc/sys/kernel/osrelease") or ""))
         self.host = host
         self.size = size
-        self._rule = rule
         self._stack = stack
-        self.differences: list[Difference] = []
-        #: facts on which the verdict depends, told with a pass
-        self.notes: list[str] = []
-        #: the version of the running kernel
-        self.kernel_version = KernelVersion.parse(host.read("proc/sys/kernel/osrelease") or "")
         self._largest_block = _largest_block(host)
         self._before = read_pool_view(host)
         self._base = self._before.pools[size]
@@ -180,7 +152,7 @@ class Live:
 
     def of_size(self, size: int) -> "Live":
         """Return the pool of another page size for this case; what was available in it is put aside, too."""
-        other = Live(self.host, size, self._rule, self._stack)
+        other = Live(self.host, size, self.rule, self._stack)
         other.differences = self.differences
         other.put_aside()
         return other
@@ -304,64 +276,11 @@ class Live:
         for name in _COUNTERS:
             self._compare(f"{where} {name}", getattr(expected, name), getattr(found, name))
 
-    def expect(
-        self, subject: str, expected: object, found: object, known: Mapping[Quirk, object] | None = None
-    ) -> None:
-        """Expect ``found`` to be ``expected``; ``known`` tells what it is with a known bug. Raises KnownBug."""
-        for quirk, value in (known or {}).items():
-            self._end_if_known(quirk, found == value)
-        self._compare(subject, expected, found)
-
-    def _end_if_known(self, quirk: Quirk, deviates: bool) -> None:
-        issue = POOL_ISSUES[quirk]
-        if deviates and issue.applies_to(self.kernel_version):
-            raise KnownBug(issue)
-
-    def expect_errno(
-        self,
-        number: int,
-        call: Callable[..., Any],
-        *arguments: Any,
-        known: Mapping[Quirk, int] | None = None,
-        **named: Any,
-    ) -> None:
-        """Expect ``call`` to fail with errno ``number``; ``known`` tells which other it is with a known bug.
-
-        Raises KnownBug.
-        """
-        try:
-            call(*arguments, **named)
-        except OSError as error:
-            for quirk, other in (known or {}).items():
-                self._end_if_known(quirk, error.errno == other)
-            self._compare("errno", os.strerror(number), os.strerror(error.errno or 0))
-        else:
-            self._compare("errno", os.strerror(number), "success")
-
-    def expect_signal(self, number: signal.Signals, access: Callable[..., Any], *arguments: Any) -> None:
-        """Expect ``access`` to memory to end in signal ``number``."""
-        try:
-            access(*arguments)
-        except Fault as fault:
-            self._compare("signal", number.name, fault.signal.name)
-        else:
-            self._compare("signal", number.name, "none")
-
-    def fail(self, subject: str, expected: object, found: object) -> NoReturn:
-        """End the case, which makes no sense after this difference: raises Failed."""
-        raise Failed(Difference(subject, self._rule, str(expected), str(found)))
-
     def _above_base(self, view: PoolView, node: int | None) -> Counters:
         now, base = view.pools[self.size], self._base
         if node is not None:
             now, base = view.nodes[node][self.size], self._before.nodes[node][self.size]
         return Counters(*(getattr(now, name) - getattr(base, name) for name in _COUNTERS))
-
-    def _compare(self, subject: str, expected: object, found: object) -> None:
-        if expected != found:
-            line = _line_of_the_case()
-            where = f"{subject} at {Path(line.filename).name}:{line.lineno}"
-            self.differences.append(Difference(where, self._rule, str(expected), str(found)))
 
 
 def _largest_block(host: Host) -> int:
@@ -371,13 +290,3 @@ def _largest_block(host: Host) -> int:
     if orders < 1:
         raise InputError("/proc/buddyinfo: expected a line for each zone, found none")
     return mmap.PAGESIZE << (orders - 1)
-
-
-def _line_of_the_case() -> traceback.FrameSummary:
-    """Return the line of the case itself: it may call functions of its own, and is called by ``judge``."""
-    stack = dropwhile(_is_ours, reversed(traceback.extract_stack()))
-    return list(takewhile(lambda frame: not _is_ours(frame), stack))[-1]
-
-
-def _is_ours(frame: traceback.FrameSummary) -> bool:
-    return Path(frame.filename).is_relative_to(_OURS)

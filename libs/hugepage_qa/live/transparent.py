@@ -10,9 +10,10 @@ from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.values import read_integer, size_name
 from hugepage_qa.kernel.vmstat import read_vmstat
 from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.live import READ_WRITE, CannotRun, Live
+from hugepage_qa.live.live import READ_WRITE, Live
 from hugepage_qa.live.memory import Memory
 from hugepage_qa.live.mman import MAP_FIXED
+from hugepage_qa.live.outcomes import CannotRun
 
 MADV_HUGEPAGE = 14
 MADV_NOHUGEPAGE = 15

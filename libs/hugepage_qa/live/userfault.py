@@ -5,8 +5,8 @@ import struct
 from enum import IntFlag
 
 from hugepage_qa.actor.process import Actor
-from hugepage_qa.live.live import CannotRun
 from hugepage_qa.live.memory import Memory
+from hugepage_qa.live.outcomes import CannotRun
 
 _API = 0xAA
 _USER_MODE_ONLY = 1

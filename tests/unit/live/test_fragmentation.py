@@ -16,7 +16,8 @@ from hugepage_qa.live.fragmentation import (
     with_blocks,
 )
 from hugepage_qa.live.host import Host
-from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.text_double.machine import TextDouble
 from hugepage_qa.live.transparent import map_aligned
 from hugepage_qa.model.rules import Rule

@@ -9,7 +9,8 @@ from hugepage_qa.actor.link import ActorGone
 from hugepage_qa.errors import InputError
 from hugepage_qa.live.host import Host
 from hugepage_qa.live.judge import LiveJudgement, checked_end, evidence
-from hugepage_qa.live.live import CannotRun, Failed, Live
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.outcomes import CannotRun, Failed
 from hugepage_qa.live.random_pool.search import Program, draw_and_run, run_again, shrink
 from hugepage_qa.live.random_pool.surroundings import AS_MODELLED, PoolsChanged, PoolSurroundings
 from hugepage_qa.live.transcript import Diverged

@@ -12,8 +12,9 @@ from hugepage_qa.kernel.cpu import read_cpu
 from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.live.control_group import ControlGroup, Version, new_group
 from hugepage_qa.live.host import Host
-from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.live import Live
 from hugepage_qa.live.memory_policy import Mode, set_policy
+from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.pool_view import PoolView, read_pool_view
 from hugepage_qa.live.random_pool.scale import FIRST_PROCESS, Scale
 from hugepage_qa.live.random_pool.step import PoolRun

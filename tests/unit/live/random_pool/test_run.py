@@ -12,7 +12,7 @@ from hugepage_qa.actor.link import ActorGone
 from hugepage_qa.errors import InputError
 from hugepage_qa.live.host import Host
 from hugepage_qa.live.judge import NOTHING_LEFT
-from hugepage_qa.live.live import CannotRun
+from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.random_pool import run as module
 from hugepage_qa.live.random_pool.run import RandomJudgement, run_random_programs, run_saved_program
 from hugepage_qa.live.random_pool.saved import parse_program

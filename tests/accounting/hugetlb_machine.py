@@ -1,0 +1,212 @@
+"""What the machine counts of hugetlb pages: /proc/meminfo, /proc/vmstat, and meminfo of its nodes."""
+
+import errno
+import mmap
+
+from hugepage_qa.kernel.meminfo import parse_meminfo, read_meminfo
+from hugepage_qa.kernel.nodes import node_directories
+from hugepage_qa.kernel.pools import read_node_pools
+from hugepage_qa.kernel.values import read_integer
+from hugepage_qa.kernel.vmstat import read_vmstat, vmstat_delta
+from hugepage_qa.live.case import Area, Sizes
+from hugepage_qa.live.host import ObservedTree
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.outcomes import CannotRun
+from hugepage_qa.model.known import Quirk
+from hugepage_qa.model.rules import HUGETLB_DOC
+from hugepage_qa.plugins.live_test import LiveTest
+
+ACCOUNTING = Area("accounting/hugetlb-machine", gigantic_quirk=Quirk.FORK_LOSES_PAGES)
+
+PROC_DOC = "Documentation/filesystems/proc.rst"
+
+
+@ACCOUNTING.case(
+    "Hugetlb: is the memory in the pools of all page sizes together, whether their pages are used or not",
+    f"{HUGETLB_DOC} Hugetlb; mm/hugetlb.c hugetlb_report_meminfo(), since fcb2b0c577f1",
+    since="4.18",
+    sizes=Sizes.DEFAULT,
+)
+def hugetlb_is_the_sum_over_all_sizes(live: Live) -> None:
+    if len(live.sizes) == 1:
+        raise CannotRun("the machine has huge pages of one size")
+    pools = [live if size == live.size else live.of_size(size) for size in live.sizes]
+    before = _meminfo(live)["Hugetlb"]
+    memory = before
+    for pages, pool in enumerate(reversed(pools), start=1):
+        pool.reserve(pages)
+        memory += pages * pool.size
+        live.expect("meminfo Hugetlb", memory, _meminfo(live)["Hugetlb"])
+    for pool in pools:
+        pool.map(1).touch()
+        live.expect("meminfo Hugetlb", memory, _meminfo(live)["Hugetlb"])
+    for pages, pool in enumerate(reversed(pools), start=1):
+        pool.expect_pool(nr=pages, free=pages - 1)
+
+
+@ACCOUNTING.case(
+    "CommitLimit: is what overcommit_ratio leaves of memory without the huge page pools, and swap",
+    f"{PROC_DOC} CommitLimit; mm/util.c vm_commit_limit()",
+    sizes=Sizes.EACH,
+)
+def pools_do_not_count_for_the_commit_limit(live: Live) -> None:
+    if read_integer(live.host, "proc/sys/vm/overcommit_kbytes"):
+        raise CannotRun("vm.overcommit_kbytes is set: the limit does not depend on memory")
+    _expect_commit_limit(live)
+    live.reserve(1)
+    _expect_commit_limit(live)
+
+
+@ACCOUNTING.case(
+    "each node's meminfo shows the pool of the default size on that node as sysfs does",
+    f"{HUGETLB_DOC} Per Node Hugepages Attributes; mm/hugetlb.c hugetlb_report_node_meminfo()",
+    pages=3,
+    sizes=Sizes.DEFAULT,
+)
+def nodes_show_the_default_pool_in_meminfo(live: Live) -> None:
+    live.overcommit(1)
+    _expect_node_meminfo(live)
+    live.map(4).touch()
+    live.expect_pool(nr=4, free=3, resv=3, surplus=1)
+    _expect_node_meminfo(live)
+
+
+@ACCOUNTING.case(
+    "htlb_buddy_alloc_success counts each page that a pool takes from the buddy allocator, and nothing else",
+    "mm/hugetlb.c alloc_buddy_hugetlb_folio() and, before 6.8, alloc_buddy_huge_page(): HTLB_BUDDY_PGALLOC",
+)
+def vmstat_counts_pages_from_the_buddy_allocator(live: Live) -> None:
+    counter = "htlb_buddy_alloc_success"
+    before = _vmstat(live)
+    live.reserve(2)
+    taken = 0 if live.is_gigantic else 2
+    live.expect(counter, taken, vmstat_delta(before, _vmstat(live))[counter])
+    memory = live.map(2)
+    memory.touch()
+    memory.unmap()
+    live.set_nr(0)
+    live.expect(counter, taken, vmstat_delta(before, _vmstat(live))[counter])
+    live.expect_pool(nr=0, free=0)
+
+
+@ACCOUNTING.case(
+    "a surplus page comes from the buddy allocator and is counted in htlb_buddy_alloc_success",
+    "mm/hugetlb.c alloc_surplus_hugetlb_folio(), HTLB_BUDDY_PGALLOC",
+    sizes=Sizes.BUDDY,
+)
+def vmstat_counts_surplus_pages(live: Live) -> None:
+    live.overcommit(1)
+    before = _vmstat(live)
+    live.map(1).touch()
+    live.expect("htlb_buddy_alloc_success", 1, vmstat_delta(before, _vmstat(live))["htlb_buddy_alloc_success"])
+    live.expect_pool(nr=1, free=0, surplus=1)
+
+
+@ACCOUNTING.case(
+    "nr_hugetlb counts the base pages of the huge pages in use, not those that wait in a pool",
+    "mm/hugetlb.c alloc_hugetlb_folio(), free_huge_folio(): NR_HUGETLB, since 05d4532b60f0",
+    pages=2,
+    since="6.13",
+)
+def vmstat_counts_pages_in_use(live: Live) -> None:
+    before = _vmstat(live)
+    memory = live.map(2)
+    live.expect("nr_hugetlb of mapped pages", 0, _base_pages_in_use(live, before))
+    memory.touch(0)
+    _expect_in_use(live, 1, before)
+    memory.touch(1)
+    _expect_in_use(live, 2, before)
+    memory.unmap()
+    live.expect("nr_hugetlb of unmapped pages", 0, _base_pages_in_use(live, before))
+
+
+@ACCOUNTING.case(
+    "surplus pages of a reservation that fails are taken out of no count: nr_hugetlb stays as it was",
+    "mm/hugetlb.c gather_surplus_pages(), free_huge_folio(): NR_HUGETLB, since 05d4532b60f0",
+    pages=3,
+    sizes=Sizes.BUDDY,
+    since="6.13",
+)
+def a_failed_reservation_is_in_no_count(live: Live) -> None:
+    before = _vmstat(live)
+    live.map(3).fill()
+    _expect_in_use(live, 3, before)
+    live.overcommit(2)
+    live.expect_errno(errno.ENOMEM, live.map, 3)
+    live.expect_pool(nr=3, free=0)
+    lost = {Quirk.NR_HUGETLB_LOST: live.size}
+    live.expect("nr_hugetlb of three pages in use", 3 * live.size, _base_pages_in_use(live, before), lost)
+
+
+@ACCOUNTING.case(
+    "the DirectMap lines cover the same memory before, while and after pages are in a pool",
+    f"{PROC_DOC} DirectMap; arch/x86/mm/pat/set_memory.c split_page_count(), and its likes on s390 and powerpc",
+)
+def the_direct_map_keeps_its_size(live: Live) -> None:
+    before = _direct_map(live)
+    if not before:
+        raise CannotRun("this architecture has no DirectMap lines in /proc/meminfo")
+    live.reserve(1)
+    live.map(1).touch()
+    live.expect("DirectMap lines while a page is used", before, _direct_map(live))
+
+
+def _expect_commit_limit(live: Live) -> None:
+    page = mmap.PAGESIZE
+    meminfo = _meminfo(live)
+    ratio = read_integer(live.host, "proc/sys/vm/overcommit_ratio") or 0
+    allowed = (meminfo["MemTotal"] - meminfo["Hugetlb"]) // page * ratio // 100
+    live.expect("CommitLimit", allowed * page + meminfo["SwapTotal"], meminfo["CommitLimit"])
+
+
+def _expect_node_meminfo(live: Live) -> None:
+    tree = ObservedTree(live.host)
+    pools = read_node_pools(tree)
+    for node, directory in node_directories(live.host).items():
+        path = f"{directory}/meminfo"
+        meminfo = parse_meminfo(tree.read(path) or "", path)
+        for pool in pools[node]:
+            if pool.size != live.size:
+                continue
+            live.expect(f"node{node} HugePages_Total", pool.nr_hugepages, meminfo["HugePages_Total"])
+            live.expect(f"node{node} HugePages_Free", pool.free_hugepages, meminfo["HugePages_Free"])
+            live.expect(f"node{node} HugePages_Surp", pool.surplus_hugepages, meminfo["HugePages_Surp"])
+
+
+def _meminfo(live: Live) -> dict[str, int]:
+    return read_meminfo(ObservedTree(live.host))
+
+
+def _direct_map(live: Live) -> int:
+    return sum(amount for name, amount in _meminfo(live).items() if name.startswith("DirectMap"))
+
+
+def _vmstat(live: Live) -> dict[str, int]:
+    # counters of nodes are kept per CPU and added up now and then; this adds them up now
+    live.host.write("proc/sys/vm/stat_refresh", "1")
+    return read_vmstat(ObservedTree(live.host))
+
+
+def _expect_in_use(live: Live, pages: int, before: dict[str, int]) -> None:
+    found = _base_pages_in_use(live, before)
+    # once it has lost pages the counter reads 0 until it has made up for them
+    lost = found if before["nr_hugetlb"] == 0 and found < pages * live.size else None
+    live.expect(f"nr_hugetlb of {pages} pages in use", pages * live.size, found, {Quirk.NR_HUGETLB_LOST: lost})
+
+
+def _base_pages_in_use(live: Live, before: dict[str, int]) -> int:
+    return vmstat_delta(before, _vmstat(live))["nr_hugetlb"] * mmap.PAGESIZE
+
+
+class MachineAccounting(LiveTest):
+    """What the machine counts of hugetlb pages, for every page size of the machine.
+
+    :avocado: enable
+    :avocado: tags=hugetlb,accounting
+    """
+
+    timeout = 600
+
+    def test_machine(self) -> None:
+        """Every case for every page size."""
+        self.run_area(ACCOUNTING)

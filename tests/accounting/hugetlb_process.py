@@ -1,0 +1,224 @@
+"""What a process and its mappings show of hugetlb pages: smaps, smaps_rollup, status and numa_maps."""
+
+from hugepage_qa.actor.process import Actor
+from hugepage_qa.kernel.smaps import read_smaps_rollup
+from hugepage_qa.live.case import Area
+from hugepage_qa.live.host import ObservedTree
+from hugepage_qa.live.hugetlb_counts import expect_hugetlb, process_status
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.mman import MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.live.outcomes import CannotRun
+from hugepage_qa.model.known import Quirk
+from hugepage_qa.model.rules import HUGETLB_DOC
+from hugepage_qa.plugins.live_test import LiveTest
+
+ACCOUNTING = Area("accounting/hugetlb-process", gigantic_quirk=Quirk.FORK_LOSES_PAGES)
+
+PROC_DOC = "Documentation/filesystems/proc.rst"
+MADV_DONTNEED = 4
+
+
+@ACCOUNTING.case(
+    "smaps shows the page size of a hugetlb mapping, the flag ht, its touched pages and nothing as Rss",
+    f"{PROC_DOC} smaps: Private_Hugetlb; fs/proc/task_mmu.c smaps_hugetlb_range(), show_smap_vma_flags()",
+    pages=2,
+)
+def smaps_of_a_private_mapping(live: Live) -> None:
+    memory = live.map(2)
+    expect_hugetlb(live, memory)
+    memory.touch(0)
+    expect_hugetlb(live, memory, private=1)
+    memory.touch(1)
+    expect_hugetlb(live, memory, private=2)
+    mapping = memory.smaps()
+    live.expect("Size", 2 * live.size, mapping.size)
+    live.expect("KernelPageSize", live.size, mapping.kernel_page_size)
+    live.expect("MMUPageSize", live.size, mapping.mmu_page_size)
+    live.expect("is shared", False, mapping.is_shared)
+    live.expect("has the flag ht", True, "ht" in mapping.flags)
+    live.expect("is eligible for THP", False, bool(mapping.thp_eligible))
+
+
+@ACCOUNTING.case(
+    "a page of a shared mapping is Private_Hugetlb while one process maps it and Shared_Hugetlb while several do",
+    f"{PROC_DOC} smaps: Shared_Hugetlb; fs/proc/task_mmu.c smaps_hugetlb_range()",
+    pages=2,
+)
+def smaps_of_a_shared_mapping(live: Live) -> None:
+    ours = live.map(2, shared=True)
+    ours.touch(0)
+    expect_hugetlb(live, ours, private=1)
+    theirs = ours.seen_by(ours.actor.fork())
+    live.expect("what the page holds", 1, theirs.read(0))
+    theirs.touch(1)
+    expect_hugetlb(live, theirs, private=1, shared=1)
+    expect_hugetlb(live, ours, shared=1)
+    live.expect("is shared", True, ours.smaps().is_shared)
+    ours.unmap()
+    live.expect("HugetlbPages without a mapping", 0, process_status(live, ours.actor).hugetlb_pages)
+    expect_hugetlb(live, theirs, private=2)
+
+
+@ACCOUNTING.case(
+    "smaps_rollup sums up the hugetlb pages of a process, and its Rss does not grow with them",
+    f"{PROC_DOC} smaps_rollup; fs/proc/task_mmu.c show_smaps_rollup()",
+    pages=2,
+)
+def rollup_of_two_mappings(live: Live) -> None:
+    first = live.map(1)
+    second = live.map(1, first.actor, shared=True)
+    first.touch()
+    before = _rollup(live, first.actor)
+    live.expect("Private_Hugetlb of one page", live.size, before["Private_Hugetlb"])
+    second.touch()
+    after = _rollup(live, first.actor)
+    live.expect("Private_Hugetlb of two pages", 2 * live.size, after["Private_Hugetlb"])
+    live.expect("Shared_Hugetlb", 0, after["Shared_Hugetlb"])
+    live.expect("Rss", before["Rss"], after["Rss"])
+    live.expect("HugetlbPages", 2 * live.size, process_status(live, first.actor).hugetlb_pages)
+
+
+@ACCOUNTING.case(
+    "a process has no HugetlbPages for pages that were unmapped, and keeps those of a mapping that moved",
+    f"{PROC_DOC} status: HugetlbPages; mm/hugetlb.c hugetlb_count_sub(), since 5d317b2b6536",
+    pages=2,
+    since="5.16",  # mremap of hugetlb memory
+)
+def hugetlb_pages_of_a_process(live: Live) -> None:
+    memory = live.map(2)
+    memory.touch(0, value=6)
+    memory.touch(1)
+    expect_hugetlb(live, memory, private=2)
+    memory.unmap(1, 1)
+    expect_hugetlb(live, memory, private=1)
+    moved = live.map(1, memory.actor, noreserve=True)
+    flags = MREMAP_MAYMOVE | MREMAP_FIXED
+    memory.actor.call("mremap", memory.address, live.size, live.size, flags, moved.address)
+    expect_hugetlb(live, moved, private=1)
+    live.expect("what the page holds", 6, moved.read())
+    moved.unmap()
+    live.expect("HugetlbPages", 0, process_status(live, memory.actor).hugetlb_pages)
+
+
+@ACCOUNTING.case(
+    "MADV_DONTNEED takes a page from the mapping and from HugetlbPages, and gives it back to the pool",
+    "madvise(2); mm/madvise.c madvise_dontneed_single_vma(), mm/hugetlb.c __unmap_hugepage_range()",
+    pages=2,
+    since="5.18",
+)
+def a_page_given_back_is_not_counted(live: Live) -> None:
+    memory = live.map(2)
+    memory.touch(0)
+    memory.touch(1)
+    live.expect_pool(nr=2, free=0)
+    memory.advise(MADV_DONTNEED, 0, 1)
+    expect_hugetlb(live, memory, private=1)
+    live.expect("free pages", 1, live.pool().free)
+
+
+@ACCOUNTING.case(
+    "truncating a file takes its pages out of every process that maps them, and out of what it counts",
+    "mm/hugetlb.c unmap_hugepage_range(); fs/hugetlbfs/inode.c hugetlb_vmtruncate()",
+    pages=2,
+)
+def truncated_pages_are_not_counted(live: Live) -> None:
+    actor = live.actor()
+    fd = live.open(actor, f"{live.mount()}/file")
+    ours = live.map(2, actor, shared=True, fd=fd)
+    ours.touch(0)
+    ours.touch(1)
+    theirs = ours.seen_by(actor.fork())
+    live.expect("what the page holds", 1, theirs.read(0))
+    live.expect("what the page holds", 1, theirs.read(1))
+    expect_hugetlb(live, theirs, shared=2)
+    actor.call("ftruncate", fd, live.size)
+    for memory in (ours, theirs):
+        expect_hugetlb(live, memory, shared=1)
+    live.expect_pool(nr=2, free=1)
+
+
+@ACCOUNTING.case(
+    "numa_maps shows a mapping as huge with its page size, and its pages as anonymous, dirty, and on their nodes",
+    "numa(7) /proc/pid/numa_maps; fs/proc/task_mmu.c show_numa_map(), gather_hugetlb_stats()",
+    pages=2,
+)
+def numa_maps_of_a_private_mapping(live: Live) -> None:
+    _require_nodes(live)
+    memory = live.map(2)
+    untouched = memory.numa_maps()
+    live.expect("is huge", True, untouched.huge)
+    live.expect("pages on nodes", {}, untouched.nodes)
+    live.expect("file", "/anon_hugepage (deleted)", untouched.path)
+    memory.touch(0)
+    memory.touch(1)
+    mapping = memory.numa_maps()
+    live.expect("is huge", True, mapping.huge)
+    live.expect("kernelpagesize_kB", live.size, mapping.page_size)
+    live.expect("pages on nodes", 2, sum(mapping.nodes.values()))
+    live.expect("anonymous and dirty pages", {"anon": 2, "dirty": 2}, mapping.counts)
+
+
+@ACCOUNTING.case(
+    "numa_maps shows the pages of a file by its name, as not anonymous, and how often one of them is mapped",
+    "numa(7) file=, mapmax=; fs/proc/task_mmu.c gather_stats()",
+    pages=2,
+)
+def numa_maps_of_a_file(live: Live) -> None:
+    _require_nodes(live)
+    actor = live.actor()
+    path = f"{live.mount()}/file"
+    ours = live.map(2, actor, shared=True, fd=live.open(actor, path))
+    ours.touch(0)
+    mapping = ours.numa_maps()
+    live.expect("file", path, mapping.path)
+    live.expect("is huge", True, mapping.huge)
+    live.expect("pages on nodes", 1, sum(mapping.nodes.values()))
+    live.expect("anonymous pages", 0, mapping.counts.get("anon", 0))
+    live.expect("mapmax= of a page that is mapped once", None, mapping.counts.get("mapmax"))
+    theirs = ours.seen_by(actor.fork())
+    live.expect("what the page holds", 1, theirs.read(0))
+    live.expect("mapmax=", 2, ours.numa_maps().counts.get("mapmax"))
+    live.expect("pages on nodes", mapping.nodes, theirs.numa_maps().nodes)
+
+
+@ACCOUNTING.case(
+    "numa_maps and the free pages of the nodes tell the same of where the pages of a mapping lie",
+    f"{HUGETLB_DOC} Per Node Hugepages Attributes; fs/proc/task_mmu.c show_numa_map()",
+    pages=2,
+)
+def numa_maps_agree_with_the_nodes(live: Live) -> None:
+    _require_nodes(live)
+    before = _free_on_nodes(live)
+    memory = live.map(2)
+    memory.touch(0)
+    memory.touch(1)
+    taken = {node: free - _free_on_nodes(live)[node] for node, free in before.items()}
+    live.expect("pages on nodes", {node: pages for node, pages in taken.items() if pages}, memory.numa_maps().nodes)
+
+
+def _rollup(live: Live, actor: Actor) -> dict[str, int]:
+    rollup = read_smaps_rollup(ObservedTree(live.host), actor.pid)
+    return rollup or live.fail(f"/proc/{actor.pid}/smaps_rollup", "a process", "none")
+
+
+def _free_on_nodes(live: Live) -> dict[int, int]:
+    return {node: live.pool(node).free for node in live.nodes}
+
+
+def _require_nodes(live: Live) -> None:
+    if not live.nodes:
+        raise CannotRun("this kernel has no NUMA nodes and no numa_maps")
+
+
+class ProcessAccounting(LiveTest):
+    """What a process and its mappings show of hugetlb pages, for every page size of the machine.
+
+    :avocado: enable
+    :avocado: tags=hugetlb,accounting
+    """
+
+    timeout = 600
+
+    def test_process(self) -> None:
+        """Every case for every page size."""
+        self.run_area(ACCOUNTING)

@@ -8,18 +8,15 @@ set -euo pipefail
 
 venv=$1
 source_tree="$(realpath "$(dirname "$0")/..")"
-mark="$venv/.hugepage-qa-guest"
 
 wanted=$(PLAN="${2:-guest}" PROVISION='' "$venv/bin/python" "$source_tree/ci/programs.py")
 mapfile -t programs <<<"$wanted"
 "$source_tree/ci/system-packages.sh" "${programs[@]}"
 
-if [ "$mark" -nt "$source_tree/setup.py" ]; then
-    exit 0
-fi
 # each by itself: the binding of libvirt has to be built, the other has not
-for package in 'qemu.qmp>=0.0.3' 'libvirt-python>=9'; do
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$package" ||
+for module_and_package in 'qemu.qmp qemu.qmp>=0.0.3' 'libvirt libvirt-python>=9'; do
+    read -r module package <<<"$module_and_package"
+    "$venv/bin/python" -c "import $module" 2>/dev/null ||
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$package" ||
         echo "cannot be installed: $package; tests that need it will be skipped" >&2
 done
-touch "$mark"

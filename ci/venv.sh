@@ -1,7 +1,9 @@
 #!/bin/bash
 # Make a Python environment with the suite in it: venv.sh DIRECTORY PIP-ARGUMENTS...
 #
-# Quick when nothing changed: a mark in the environment is newer than what says which packages it needs.
+# Quick when nothing changed: a mark in the environment tells what it was made of. With -e, which links to the tree, that
+# is what says which packages it needs; without, the suite itself, too: a machine that keeps its environment must not run
+# the suite of an older tree.
 set -euo pipefail
 
 venv=$1
@@ -22,8 +24,16 @@ find_python() {
     return 3
 }
 
-if [ -x "$venv/bin/hugepage-qa" ] && [ "$mark" -nt "$source_tree/setup.py" ] &&
-    [ "$mark" -nt "$source_tree/pyproject.toml" ]; then
+made_of() {
+    local sources=(setup.py pyproject.toml)
+    [ "$1" = -e ] || sources+=(libs/hugepage_qa)
+    # tmt copies the tree to another place in each run
+    printf '%s\n' "${@//"$source_tree"/}"
+    (cd "$source_tree" && find "${sources[@]}" -type f ! -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum)
+}
+
+wanted=$(made_of "$@" | sha256sum)
+if [ -x "$venv/bin/hugepage-qa" ] && [ "$(cat "$mark" 2>/dev/null)" = "$wanted" ]; then
     exit 0
 fi
 
@@ -31,4 +41,4 @@ python=$(find_python)
 echo "installing the suite into $venv with $("$python" --version)"
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
-touch "$mark"
+echo "$wanted" >"$mark"

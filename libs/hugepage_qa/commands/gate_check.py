@@ -68,9 +68,15 @@ def command(output: Path | None) -> None:
     directory = output or Path(str(data))
     directory.mkdir(parents=True, exist_ok=True)
     check = _Check(GateSettings.from_environment(), directory)
-    code = check.run()
-    if data:
-        write_results(check.results, Path(data))
+    try:
+        code = check.run()
+    except InputError as error:
+        # without results tmt would tell of a missing file and not of what is wrong
+        check.results.append(CaseResult("/", Outcome.ERROR, (str(error),)))
+        raise
+    finally:
+        if data and check.results:
+            write_results(check.results, Path(data))
     sys.exit(code)
 
 

@@ -101,7 +101,8 @@ def _obtain(
     architecture = board.debian_architecture if _apt_here() else board.rpm_architecture
     place = f"{architecture}-{suite or 'default'}"
     contents = cache / "packages" / "content"
-    note = cache / "packages" / "names" / place / f"{package}.json"
+    # what an older version of this suite kept of the package is not what this one needs
+    note = cache / "packages" / "names" / CHOICE.hex()[:16] / place / f"{package}.json"
     # also keeps two processes from using one apt root at once
     with locked(cache / "packages" / f"{place}.lock"):
         remembered = _recall(note, contents)

@@ -141,3 +141,30 @@ def test_what_avocado_vt_insists_on_is_installed_for_its_plan_alone(plan: str, a
 def test_avocado_vt_has_an_environment_of_its_own(plan: str, environment: str) -> None:
     done = run(MAKE, "--dry-run", "qa", PLAN=plan)
     assert f" {environment}/bin/python ci/qa.py" in done.stdout
+
+
+def test_an_environment_is_made_again_when_the_suite_is_another(tmp_path: Path) -> None:
+    """pip is a script that counts: the environment is quick while nothing changed, wherever tmt put the tree."""
+    environment = tmp_path / "venv"
+    (environment / "bin").mkdir(parents=True)
+    for name in ("hugepage-qa", "python"):
+        program = environment / "bin" / name
+        program.write_text(f"#!/bin/sh\necho installed >>{tmp_path}/count\n")
+        program.chmod(0o755)
+    trees = [_made_up_tree(tmp_path / name, text) for name, text in (("one", "a"), ("same", "a"), ("other", "b"))]
+    counts = []
+    for tree in trees:
+        done = run(BASH, f"{tree}/ci/venv.sh", str(environment), f"{tree}[avocado]")
+        assert done.returncode == 0, done.stderr
+        counts.append((tmp_path / "count").read_text().count("installed"))
+    assert counts == [1, 1, 2]
+
+
+def _made_up_tree(directory: Path, module: str) -> Path:
+    (directory / "libs" / "hugepage_qa").mkdir(parents=True)
+    (directory / "ci").mkdir()
+    shutil.copy(ROOT / "ci" / "venv.sh", directory / "ci")
+    for name in ("setup.py", "pyproject.toml"):
+        (directory / name).touch()
+    (directory / "libs" / "hugepage_qa" / "cli.py").write_text(module)
+    return directory

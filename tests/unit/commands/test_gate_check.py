@@ -14,6 +14,7 @@ pytest.importorskip("matplotlib")
 
 from hugepage_qa.commands import gate_check
 from hugepage_qa.commands.gate_measure import Measured, Wish
+from hugepage_qa.errors import InputError
 
 CONFIGURATIONS = ("4k", "thp")
 
@@ -57,10 +58,14 @@ def document(sessions: int, name: str, slow: float) -> dict[str, Any]:
 def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Result, list[int]]]:
     """Return check(name, slow=..., **environment): the result, and after how many sessions it was looked."""
 
-    def run(name: str, slow: float = 1.0, **environment: str) -> tuple[Result, list[int]]:
+    def run(
+        name: str, slow: float = 1.0, error: Exception | None = None, **environment: str
+    ) -> tuple[Result, list[int]]:
         looked = []
 
         def take(wish: Wish) -> Measured:
+            if error is not None:
+                raise error
             looked.append(wish.sessions)
             wish.output.mkdir(parents=True, exist_ok=True)
             file = wish.output / "made-up.json"
@@ -121,3 +126,10 @@ def test_more_boots_may_be_asked_for(check: Callable[..., tuple[Result, list[int
     result, _ = check("second", HUGEPAGE_QA_MIN_BOOTS="2")
     assert result.exit_code == 2
     assert "baseline-thin" in result.output
+
+
+def test_what_is_wrong_is_a_result(check: Callable[..., tuple[Result, list[int]]], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a machine in use"):
+        check("wrong", error=InputError("a machine in use"))
+    assert results(tmp_path / "wrong") == {"/": "error"}
+    assert "a machine in use" in (tmp_path / "wrong" / "results.yaml").read_text()

@@ -163,6 +163,15 @@ def test_second_call_asks_nobody(distribution: Distribution, tmp_path: Path) -> 
     assert not (distribution.root / "log").exists()
 
 
+def test_what_an_older_suite_kept_is_asked_for_again(distribution: Distribution, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as older:
+        older.setattr(packages, "CHOICE", b"without modules")
+        get(tmp_path / "cache")
+    (distribution.root / "log").unlink()
+    get(tmp_path / "cache")
+    assert any("download" in line for line in distribution.log)
+
+
 def test_old_answer_serves_without_network(distribution: Distribution, tmp_path: Path) -> None:
     first, _ = get(tmp_path / "cache")
     for file in (tmp_path / "cache").rglob("*"):

@@ -1,11 +1,12 @@
 """Is a kernel good? Choose plans by what was given, run them, and end with one line.
 
     ci/gate-kernel bzImage --output report               # an image, of any of the four architectures
-    ci/gate-kernel linux-image-6.12_amd64.deb --output report
+    ci/gate-kernel linux-image-6.12_amd64.deb --output report   # or kernel-core-6.17.rpm
     ci/gate-kernel --compose fedora-42 --output report   # the kernel of a distribution's image
 
 An image boots in throwaway machines with named boot parameters; with --thorough also in a whole system with the plans
-that change one. A package is installed into such a system. A compose is provisioned by tmt's own "virtual" method.
+that change one. Of a package the image boots so; a Debian package is installed into such a system, too. A compose is
+provisioned by tmt's own "virtual" method.
 
 DIRECTORY gets report.md, report.html and report.json, and below runs/ what tmt left. The last line is the verdict; the
 exit code is 0 good, 1 bad, 2 undecided, 3 the suite, its surroundings or the input are wrong.
@@ -17,12 +18,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.lab.archive import unpack
 from hugepage_qa.lab.image import identify
 from hugepage_qa.lab.system.platforms import PLATFORMS
 from hugepage_qa.report.qa_request import LAB, MACHINE_PLANS, PLANS
@@ -73,18 +76,24 @@ def main(arguments: Sequence[str] | None = None, run: Runner | None = None) -> i
     options = parser.parse_args(arguments)
     subject = options.compose or str(options.kernel)
     try:
-        steps = choose(options.kernel, options.compose, options.plan, thorough=options.thorough)
         if options.output.exists() or options.output.is_symlink():
             raise InputError(f"--output {options.output}: is there already; expected the name of a new directory")
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        return gate(subject, steps, options.output.absolute(), run or run_step)
+        with tempfile.TemporaryDirectory(prefix="gate-kernel-") as unpacked:
+            steps = choose(options.kernel, options.compose, options.plan, Path(unpacked), thorough=options.thorough)
+            options.output.parent.mkdir(parents=True, exist_ok=True)
+            return gate(subject, steps, options.output.absolute(), run or run_step)
     except InputError as error:
         print(f"gate-kernel: {error}", file=sys.stderr)
         return 3
 
 
-def choose(kernel: Path | None, compose: str, plans: Sequence[str], *, thorough: bool = False) -> list[Step]:
-    """Return the plans that fit what was given. Raises InputError for what is no kernel, and for unknown plans."""
+def choose(
+    kernel: Path | None, compose: str, plans: Sequence[str], unpacked: Path, *, thorough: bool = False
+) -> list[Step]:
+    """Return the plans that fit what was given; the image of a package is put into ``unpacked``.
+
+    Raises InputError for what is no kernel, and for unknown plans.
+    """
     if (kernel is None) == (not compose):
         raise InputError("expected a kernel image or package, or --compose, and not both")
     for plan in plans:
@@ -96,20 +105,27 @@ def choose(kernel: Path | None, compose: str, plans: Sequence[str], *, thorough:
         return [Step(plan, compose=compose) for plan in plans or IN_SYSTEMS]
     if not kernel.is_file():
         raise InputError(f"{kernel}: no such file; expected the image or package of a kernel")
-    if kernel.suffix == ".rpm":
-        raise InputError(f"{kernel}: the systems of the lab are Debian; unpack it (rpm2cpio) and give its vmlinuz")
-    path = str(kernel.absolute())
-    in_system = {"KERNEL": path, "PROVISION": LAB}
-    if kernel.suffix == ".deb":
-        if alone := [plan for plan in plans if plan in PLANS]:
-            raise InputError(f"--plan {alone[0]}: boots images; unpack {kernel} (dpkg-deb -x) and give its vmlinuz")
-        return [Step(plan, in_system) for plan in plans or IN_SYSTEMS]
-    architecture = identify(kernel).architecture
+    is_package = kernel.suffix in (".deb", ".rpm")
+    image = image_of(kernel, unpacked) if is_package else kernel.absolute()
+    architecture = identify(image).architecture
+    # the systems of the lab are Debian: only its packages can be installed there
+    has_system = architecture in PLATFORMS and kernel.suffix != ".rpm"
+    with_system = has_system if is_package else thorough
     fitting = next(plan for plan, covered in PLANS.items() if architecture in covered)
-    chosen = plans or [fitting, *(IN_SYSTEMS if thorough else ())]
-    if architecture not in PLATFORMS and (no_system := [plan for plan in chosen if plan in MACHINE_PLANS]):
-        raise InputError(f"{kernel}: plan {no_system[0]} needs a whole system, and there is none for {architecture}")
-    return [Step(plan, in_system if plan in MACHINE_PLANS else {"KERNEL": path}) for plan in chosen]
+    chosen = plans or [fitting, *(IN_SYSTEMS if with_system else ())]
+    if not has_system and (no_system := [plan for plan in chosen if plan in MACHINE_PLANS]):
+        raise InputError(f"{kernel}: plan {no_system[0]} needs a whole system, and there is none for it")
+    in_system = {"KERNEL": str(kernel.absolute()), "PROVISION": LAB}
+    return [Step(plan, in_system if plan in MACHINE_PLANS else {"KERNEL": str(image)}) for plan in chosen]
+
+
+def image_of(package: Path, directory: Path) -> Path:
+    """Unpack ``package`` into ``directory`` and return its kernel image. Raises InputError where it has none."""
+    unpack(package, directory)
+    images = sorted(directory.glob("vmlinu*"))
+    if len(images) != 1:
+        raise InputError(f"{package}: expected a package with a kernel image, found {len(images)} images in it")
+    return images[0]
 
 
 def gate(subject: str, steps: Sequence[Step], output: Path, run: Runner) -> int:

@@ -163,28 +163,6 @@ def virtio_mem_short(live: Live, guests: Guests) -> None:
     guest.expect_mapped(**{format_size(live.size): pages})
 
 
-BALLOON = "QEMU hw/virtio/virtio-balloon.c balloon_inflate_page(): a page of the host is given back when it is whole"
-
-
-@case("what a balloon takes from a guest is free or still mapped, no page is both or neither", BALLOON)
-def balloon(live: Live, guests: Guests) -> None:
-    memory = max(guests.pages * live.size, _MEMORY)
-    guest = guests.new(Cell(memory, live.size), balloon=True)
-    live.reserve(guest.pages)
-    guest.boot()
-    needs(guest.has_virtio_driver("virtio_balloon"), "the guest's kernel has no driver for balloons")
-    guest.expect_all_taken()
-    live.expect("memory of the guest with a balloon", memory * 3 // 4, guest.set_balloon(memory * 3 // 4))
-    live.expect_pool(nr=guest.pages, free=guest.pages - guest.mapped)
-    live.expect("memory of the guest without it", memory, guest.set_balloon(memory))
-    # uses what it has back
-    guest.run(f"fallocate -l {memory // 8} /tmp/file; rm /tmp/file")
-    live.expect_pool(nr=guest.pages, free=guest.pages - guest.mapped)
-    guest.destroy()
-    live.expect_pool(nr=guest.pages, free=guest.pages)
-    guests.expect_files()
-
-
 class MemoryDevices(GuestTest):
     """See main.fmf."""
 

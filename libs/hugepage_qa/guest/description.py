@@ -93,6 +93,8 @@ class GuestDescription:
     discard: bool = False
     max_memory: int | None = None
     balloon: bool = False
+    #: whether its balloon tells the host which of its pages are free
+    reports_free_pages: bool = False
     #: further words for the guest's kernel
     words: str = ""
     devices: tuple[MemoryDevice, ...] = field(default=())
@@ -107,6 +109,8 @@ class GuestDescription:
         whole = self.memory + sum(device.memory for device in self.devices)
         if self.max_memory is not None and self.max_memory < whole:
             raise InputError(f"guest {self.name}: max_memory {self.max_memory}: expected at least its memory, {whole}")
+        if self.reports_free_pages and not self.balloon:
+            raise InputError(f"guest {self.name}: free pages are reported through a balloon, found none")
         if self.devices and self.max_memory is None:
             raise InputError(f"guest {self.name}: memory devices need a max_memory")
 

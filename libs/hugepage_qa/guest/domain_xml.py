@@ -108,7 +108,9 @@ def _add_devices(domain: Element, guest: GuestDescription, site: Site) -> None:
     serial = SubElement(devices, "serial", type="unix")
     SubElement(serial, "source", mode="bind", path=site.console(guest.name))
     SubElement(serial, "log", file=site.log(guest.name), append="off")
-    SubElement(devices, "memballoon", model="virtio" if guest.balloon else "none")
+    balloon = SubElement(devices, "memballoon", model="virtio" if guest.balloon else "none")
+    if guest.reports_free_pages:
+        balloon.set("freePageReporting", "on")
     devices.extend(_memory_device(device) for device in guest.devices)
 
 

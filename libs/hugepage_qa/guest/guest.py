@@ -185,6 +185,12 @@ class Guest:
         # its heap may have some, its memory would be all of them
         self._live.expect("guest memory in transparent huge pages", False, found >= self.description.memory // 2)
 
+    def expect_transparent_pages(self) -> None:
+        """Expect its memory to be in transparent huge pages, but for what memory is too fragmented for."""
+        found = transparent_bytes(ObservedTree(self._live.host), self.pid)
+        self._live.notes.append(f"{format_size(found)} of {format_size(self.description.memory)} transparent")
+        self._live.expect("at least half of the guest in THP", True, found >= self.description.memory // 2)
+
     def expect_on_nodes(self, nodes: Mapping[int, int]) -> None:
         """Expect its pages of the size under test on these nodes: node -> pages."""
         found = pages_on_nodes(ObservedTree(self._live.host), self.pid, self._live.size)

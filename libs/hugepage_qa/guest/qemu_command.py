@@ -32,7 +32,7 @@ def qemu_arguments(guest: GuestDescription, site: Site) -> list[str]:
         *("-overcommit", f"mem-lock={'on' if guest.locked else 'off'}"),
         *("-chardev", _console(guest, site)),
         *("-serial", "chardev:console"),
-        *(("-device", "virtio-balloon-pci,id=balloon") if guest.balloon else ()),
+        *(("-device", _balloon(guest)) if guest.balloon else ()),
         *("-kernel", site.kernel, "-initrd", site.initramfs),
         *("-append", f"{guest.words} {site.words}".strip()),
         *(("-device", f"pcie-root-port,id={_PORT}") if _has_port(guest, site) else ()),
@@ -57,6 +57,10 @@ def memory_device(guest: GuestDescription, device: MemoryDevice, site: Site) -> 
 
 def _has_port(guest: GuestDescription, site: Site) -> bool:
     return guest.max_memory is not None and site.machine.startswith(_PCI_EXPRESS)
+
+
+def _balloon(guest: GuestDescription) -> str:
+    return "virtio-balloon-pci,id=balloon" + (",free-page-reporting=on" if guest.reports_free_pages else "")
 
 
 def _console(guest: GuestDescription, site: Site) -> str:

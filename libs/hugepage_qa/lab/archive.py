@@ -8,6 +8,7 @@ import tarfile
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from hugepage_qa.errors import InputError
 
@@ -56,17 +57,27 @@ def unpack(package: Path, directory: Path) -> None:
 
 
 def _unpack_deb(package: Path, directory: Path) -> None:
+    if shutil.which("dpkg-deb") is None:
+        raise InputError(f"{package.name}: cannot be unpacked, install dpkg")
     command = ["dpkg-deb", "--fsys-tarfile", str(package)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        with tarfile.open(fileobj=process.stdout, mode="r|") as archive:
-            for member in archive:
-                name = kept_name(member.name)
-                content = archive.extractfile(member) if name and member.isfile() else None
-                if name and content:
-                    with (directory / name).open("wb") as target:
-                        shutil.copyfileobj(content, target)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        try:
+            _keep_wanted(process.stdout, directory)
+        except tarfile.TarError as error:
+            raise InputError(f"{package.name}: dpkg-deb cannot unpack it ({error})") from error
         if process.wait() != 0:
             raise InputError(f"{package.name}: dpkg-deb cannot unpack it")
+
+
+def _keep_wanted(stream: IO[bytes] | None, directory: Path) -> None:
+    """Put the wanted files of a tar archive into ``directory``. Raises TarError."""
+    with tarfile.open(fileobj=stream, mode="r|") as archive:
+        for member in archive:
+            name = kept_name(member.name)
+            content = archive.extractfile(member) if name and member.isfile() else None
+            if name and content:
+                with (directory / name).open("wb") as target:
+                    shutil.copyfileobj(content, target)
 
 
 def rpm_commands(package: Path, directory: Path) -> list[list[str]]:
@@ -85,7 +96,10 @@ def _unpack_rpm(package: Path, directory: Path) -> None:
         commands = rpm_commands(package, whole)
         content: bytes | None = None
         for command in commands:
-            content = subprocess.run(command, input=content, stdout=subprocess.PIPE, check=True).stdout
+            done = subprocess.run(command, input=content, capture_output=True, check=False)
+            if done.returncode != 0:
+                raise InputError(f"{package.name}: {command[0]} cannot unpack it")
+            content = done.stdout
         for file in whole.rglob("*"):
             kept = kept_name(str(file.relative_to(whole)))
             if kept and file.is_file() and not file.is_symlink():

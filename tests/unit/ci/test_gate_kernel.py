@@ -44,17 +44,36 @@ def run_that_changed_the_host(step: Step, kept: Path) -> int:
 
 def test_plans_by_what_was_given(kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(kernel)
-    assert choose(kernel, "", []) == [Step("smoke", {"KERNEL": path})]
+    assert choose(kernel, "", [], tmp_path) == [Step("smoke", {"KERNEL": path})]
     in_system = Step("functional", {"KERNEL": path, "PROVISION": "lab"})
-    assert choose(kernel, "", [], thorough=True) == [Step("smoke", {"KERNEL": path}), in_system]
+    assert choose(kernel, "", [], tmp_path, thorough=True) == [Step("smoke", {"KERNEL": path}), in_system]
     assert in_system.name == "functional-lab"
-    package = tmp_path / "linux.deb"
-    package.touch()
-    assert choose(package, "", []) == [Step("functional", {"KERNEL": str(package), "PROVISION": "lab"})]
     monkeypatch.setattr(gate_kernel, "identify", lambda path: KernelImage(path, "s390x", "6.12.0", None))
-    assert choose(kernel, "", []) == [Step("boot", {"KERNEL": path})]
-    with pytest.raises(InputError, match="none for s390x"):
-        choose(kernel, "", [], thorough=True)
+    assert choose(kernel, "", [], tmp_path) == [Step("boot", {"KERNEL": path})]
+    with pytest.raises(InputError, match="functional needs a whole system"):
+        choose(kernel, "", [], tmp_path, thorough=True)
+
+
+def test_the_image_of_a_package_boots_and_debian_s_is_installed(
+    kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del kernel  # there for what "identify" says
+    monkeypatch.setattr(gate_kernel, "unpack", lambda _package, directory: (directory / "vmlinuz-6.12").touch())
+    deb, rpm = (tmp_path / f"linux.{suffix}" for suffix in ("deb", "rpm"))
+    for package in (deb, rpm):
+        package.touch()
+    smoke = Step("smoke", {"KERNEL": str(tmp_path / "vmlinuz-6.12")})
+    assert choose(deb, "", [], tmp_path) == [smoke, Step("functional", {"KERNEL": str(deb), "PROVISION": "lab"})]
+    assert choose(rpm, "", [], tmp_path) == [smoke]
+    with pytest.raises(InputError, match="functional needs a whole system"):
+        choose(rpm, "", ["functional"], tmp_path)
+
+
+def test_a_package_without_a_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_kernel, "unpack", lambda _package, _directory: None)
+    (tmp_path / "linux-doc.deb").touch()
+    with pytest.raises(InputError, match="found 0 images"):
+        choose(tmp_path / "linux-doc.deb", "", [], tmp_path)
 
 
 @pytest.mark.parametrize(("run", "word", "code"), [(run_good, "good", 0), (run_bad, "bad", 1)])
@@ -94,7 +113,7 @@ def test_a_run_without_end_leaves_no_report(kernel: Path, tmp_path: Path, capsys
         ["bzImage", "--compose", "fedora-42"],
         ["Makefile"],
         ["kernel.rpm"],
-        ["kernel.deb", "--plan", "smoke"],
+        ["kernel.deb"],
         ["bzImage", "--plan", "none"],
         ["--compose", "fedora-42"],
     ],

@@ -154,6 +154,16 @@ def test_what_every_guest_is_started_with(site: Site) -> None:
     assert found.findtext("on_reboot") == found.findtext("on_crash") == "destroy"
 
 
+def test_balloons(site: Site) -> None:
+    without, with_one = GuestDescription("guest", (CELL,)), GuestDescription("guest", (CELL,), balloon=True)
+    reporting = GuestDescription("guest", (CELL,), balloon=True, reports_free_pages=True)
+    assert not any("balloon" in word for word in qemu_arguments(without, site))
+    assert "virtio-balloon-pci,id=balloon" in qemu_arguments(with_one, site)
+    assert "virtio-balloon-pci,id=balloon,free-page-reporting=on" in qemu_arguments(reporting, site)
+    found = [attributes(guest, site, "devices/memballoon") for guest in (without, with_one, reporting)]
+    assert found == [[{"model": "none"}], [{"model": "virtio"}], [{"model": "virtio", "freePageReporting": "on"}]]
+
+
 def test_a_definition_replaces_the_one_before(site: Site) -> None:
     first, second = (domain(GuestDescription("guest", (Cell(size, None),)), site) for size in (GIB, 2 * GIB))
     assert first.findtext("uuid") == second.findtext("uuid")

@@ -28,6 +28,7 @@ CELL = Cell(GIB, 2 * MIB)
         (lambda: GuestDescription("a,b=c", (CELL,)), "'a,b=c'"),
         (lambda: GuestDescription("guest", (CELL,), threads=0), "threads"),
         (lambda: GuestDescription("guest", (CELL,), allocation=Allocation.ON_DEMAND, threads=2), "threads"),
+        (lambda: GuestDescription("guest", (CELL,), reports_free_pages=True), "through a balloon"),
         (lambda: GuestDescription("guest", (CELL,), max_memory=GIB - 1), "max_memory 1073741823"),
         (
             lambda: GuestDescription("guest", (CELL,), devices=(MemoryDevice("d", DeviceKind.DIMM, GIB, None),)),

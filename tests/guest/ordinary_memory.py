@@ -1,0 +1,60 @@
+"""Guests on ordinary memory: transparent huge pages as the policy says, and nothing of a pool."""
+
+from hugepage_qa.guest import machine as drivers
+from hugepage_qa.guest.case import GuestArea, guest_case, needs
+from hugepage_qa.guest.description import Cell
+from hugepage_qa.guest.guest import Guest
+from hugepage_qa.guest.guests import Guests
+from hugepage_qa.guest.readings import transparent_bytes
+from hugepage_qa.live.case import Sizes
+from hugepage_qa.live.host import ObservedTree
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.thp_policy import set_policy
+from hugepage_qa.plugins.guest_test import GuestTest
+from hugepage_qa.sizes import MIB
+
+QEMU, LIBVIRT = GuestArea("guest/ordinary-memory", drivers.QEMU), GuestArea("guest/ordinary-memory", drivers.LIBVIRT)
+case = guest_case(QEMU, LIBVIRT)
+
+THP = "Documentation/admin-guide/mm/transhuge.rst enabled"
+ADVISED = f"{THP}; QEMU system/physmem.c ram_block_add(): MADV_HUGEPAGE"
+
+_MEMORY = 256 * MIB
+
+
+def started_under(live: Live, guests: Guests, policy: str) -> Guest:
+    """Return a started guest on ordinary memory that it has touched; the pool has two free pages, and keeps them."""
+    needs(live.host.read("sys/kernel/mm/transparent_hugepage/enabled") is not None, "this kernel has no THP")
+    live.reserve(2)
+    set_policy(live, policy)
+    guest = guests.new(Cell(_MEMORY, None))
+    guest.start()
+    live.expect_pool(nr=2, free=2)
+    guest.expect_mapped()
+    return guest
+
+
+@case("with THP always a guest on ordinary memory is in transparent huge pages", THP, sizes=Sizes.DEFAULT)
+def transparent_pages_always(live: Live, guests: Guests) -> None:
+    started_under(live, guests, "always").expect_transparent_pages()
+
+
+@case("with THP on advice a guest is, too: QEMU advises its memory", ADVISED, sizes=Sizes.DEFAULT)
+def transparent_pages_on_advice(live: Live, guests: Guests) -> None:
+    started_under(live, guests, "madvise").expect_transparent_pages()
+
+
+@case("with THP never a guest has no transparent huge page, whatever QEMU advises", ADVISED, sizes=Sizes.DEFAULT)
+def no_transparent_pages(live: Live, guests: Guests) -> None:
+    guest = started_under(live, guests, "never")
+    live.expect("bytes of QEMU in THP", 0, transparent_bytes(ObservedTree(live.host), guest.pid))
+
+
+class OrdinaryMemory(GuestTest):
+    """See main.fmf."""
+
+    def test_qemu(self) -> None:
+        self.run_area(QEMU)
+
+    def test_libvirt(self) -> None:
+        self.run_area(LIBVIRT)

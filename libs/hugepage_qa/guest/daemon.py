@@ -18,7 +18,7 @@ from hugepage_qa.machine.processes import kill_and_wait
 _CHILD = Path(__file__).with_name("private_namespace.py")
 # what the daemon writes, and where it would find D-Bus and thereby machined
 _HIDDEN = ("/run", "/etc/libvirt", "/var/lib", "/var/cache", "/var/log")
-_START_SECONDS = 60.0
+_START_SECONDS = 180.0
 _STOP_SECONDS = 20.0
 _PAUSE_SECONDS = 0.02
 

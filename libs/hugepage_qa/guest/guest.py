@@ -13,9 +13,8 @@ from hugepage_qa.live.host import ObservedTree
 from hugepage_qa.live.waiting import wait_until
 from hugepage_qa.sizes import format_size
 
-_BOOT_SECONDS = 60.0
-_COMMAND_SECONDS = 60.0
-_END_SECONDS = 60.0
+#: seconds for a boot, a command or an end: in an emulated machine a guest is emulated twice
+_PATIENCE = 300.0
 
 # in the order in which they need each other
 _VIRTIO_BUS = ("virtio_ring", "virtio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci")
@@ -61,10 +60,10 @@ class Guest:
 
     def await_shell(self) -> None:
         """Wait until the shell asks for its first command, and give it the kernel's files."""
-        self._ask("await_output", READY, _BOOT_SECONDS)
+        self._ask("await_output", READY, _PATIENCE)
         self.run("/bin/busybox mount -a")
 
-    def run(self, command: str, seconds: float = _COMMAND_SECONDS) -> str:
+    def run(self, command: str, seconds: float = _PATIENCE) -> str:
         """Run a command in the guest's shell and return what it printed. Raises GuestError when it fails."""
         # what is typed is printed, too: the words that end the output must not be in it as they are
         said = str(self._ask("type", f"{command}; echo @end''ed $?", r"@ended (\d+)\n", seconds))
@@ -82,7 +81,7 @@ class Guest:
 
     def type(self, line: str, pattern: str) -> str:
         """Type a line in the guest's shell and return what it prints up to ``pattern``."""
-        return str(self._ask("type", line, pattern, _COMMAND_SECONDS))
+        return str(self._ask("type", line, pattern, _PATIENCE))
 
     def start_killed(self, seconds: float) -> None:
         """Start it, and kill its QEMU ``seconds`` later, wherever it is then."""
@@ -108,7 +107,7 @@ class Guest:
 
     def await_end(self, pid: int) -> None:
         """Wait until it is off and its QEMU ``pid`` has given back its memory."""
-        self._ask("await_end", pid, _END_SECONDS)
+        self._ask("await_end", pid, _PATIENCE)
 
     def save(self) -> str:
         """Write its memory to a file, end it, and return the file."""

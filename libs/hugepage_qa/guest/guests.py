@@ -23,10 +23,6 @@ _MEMORY = 128 * MIB
 #: one can be short by half
 _LEAST_PAGES = 2
 
-_BOOT_SECONDS = 60.0
-_COMMAND_SECONDS = 60.0
-_END_SECONDS = 60.0
-
 
 class Guests:
     """The guests of one case under one driver; after the case they are ended, and nothing of them may be left."""

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 from hugepage_qa.guest.driver import GuestError, NotHere, State
 from hugepage_qa.machine.processes import has_ended
 
-_END_SECONDS = 60.0
+_END_SECONDS = 180.0
 _PAUSE_SECONDS = 0.02
 
 

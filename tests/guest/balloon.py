@@ -29,11 +29,12 @@ _WRITTEN = 32 * MIB
 
 
 def with_balloon(live: Live, guests: Guests, reports_free_pages: bool = False) -> Guest:
-    """Return a booted guest with a balloon, in a pool of exactly its pages."""
+    """Return a booted guest with a balloon; it has all pages of the pool."""
     memory = max(guests.pages * live.size, _MEMORY)
     guest = guests.new(Cell(memory, live.size), balloon=True, reports_free_pages=reports_free_pages)
     live.reserve(guest.pages)
     guest.boot()
+    guest.expect_all_taken()
     needs(guest.has_virtio_driver("virtio_balloon"), "the guest's kernel has no driver for balloons")
     return guest
 
@@ -42,7 +43,6 @@ def with_balloon(live: Live, guests: Guests, reports_free_pages: bool = False) -
 def balloon(live: Live, guests: Guests) -> None:
     guest = with_balloon(live, guests)
     memory = guest.description.memory
-    guest.expect_all_taken()
     live.expect("memory of the guest with a balloon", memory * 3 // 4, guest.set_balloon(memory * 3 // 4))
     live.expect_pool(nr=guest.pages, free=guest.pages - guest.mapped)
     live.expect("memory of the guest without it", memory, guest.set_balloon(memory))

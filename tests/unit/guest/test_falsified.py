@@ -80,7 +80,8 @@ def test_a_qemu_that_falls_back_to_small_pages_is_noticed(recorded: Recorded) ->
             last = max(_indices(recorded, _is_smaps))
             judgement = recorded.replay(_with(recorded, last, _on_small_pages(recorded.events[last])["result"]))
         assert judgement.verdict is Verdict.FAIL
-        assert "in the QEMU of" in judgement.reason
+        # where guests give pages back, what QEMU maps is held against what the pool has
+        assert "in the QEMU of" in judgement.reason or " free at " in judgement.reason
 
 
 @every_record

@@ -134,7 +134,14 @@ class _Check:
         for samples in sets:
             for path in write(self._store, accept(self._store, samples, request, self._policy), samples, request, None):
                 click.echo(path)
+                self._keep(path)
         self._again.mkdir()
+
+    def _keep(self, path: Path) -> None:
+        """Copy a baseline beside the samples: of a machine of CI nothing else comes back to whoever commits it."""
+        copy = self._directory / "baselines" / path.relative_to(self._settings.baselines)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        _write(copy, path.read_text(encoding="utf-8"))
 
     def _look(self, measured: Measured) -> list[Comparison]:
         return [self._compare(read_one_machine([file])) for file in measured.files]

@@ -17,7 +17,7 @@ MIN_BOOTS = "HUGEPAGE_QA_MIN_BOOTS"
 STAND_IN = "HUGEPAGE_QA_STAND_IN"
 
 MEANING = {
-    BASELINES: "directory of accepted baselines (default: baselines)",
+    BASELINES: "directory of accepted baselines, under tmt below its tree (default: baselines)",
     ACCEPT: "reason to accept a first baseline where this machine has none; then measure again and compare",
     PROFILE: "quick (minutes, default) or reference (the studies' own numbers)",
     BLOCKS: "most sessions to measure for a verdict: 1, 3 or 5 (default 3)",
@@ -49,7 +49,8 @@ class GateSettings:
         if profile not in PROFILES:
             raise InputError(f"{PROFILE}={profile}: expected one of {', '.join(PROFILES)}")
         settings = cls(
-            baselines=Path(environment.get(BASELINES) or "baselines"),
+            # tmt starts a test in the directory of its metadata
+            baselines=Path(environment.get("TMT_TREE", ""), environment.get(BASELINES) or "baselines"),
             accept=environment.get(ACCEPT, "").strip(),
             profile=profile,
             most_sessions=_one_of(environment, BLOCKS, 3, _LOOKS),

@@ -93,6 +93,7 @@ def test_a_first_baseline_then_a_verdict(check: Callable[..., tuple[Result, list
     assert (result.exit_code, looked) == (0, [1, 5, 1]), result.output
     assert results(tmp_path / "first")["/made-up"] == "pass"
     assert list((tmp_path / "baselines").glob("x86_64/*/made-up/*.json"))
+    assert list((tmp_path / "first" / "baselines").glob("x86_64/*/made-up/*.json")), "what CI fetches"
     logs = {path.suffix for path in (tmp_path / "first" / "logs").iterdir()}
     assert logs == {".html", ".md"}
 

@@ -89,6 +89,18 @@ def test_what_was_not_measured() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [
+        ({}, "/tree/baselines"),
+        ({"HUGEPAGE_QA_BASELINES": "mine"}, "/tree/mine"),
+        ({"HUGEPAGE_QA_BASELINES": "/a"}, "/a"),
+    ],
+)
+def test_baselines_are_those_of_the_tree(told: dict[str, str], found: str) -> None:
+    assert GateSettings.from_environment({"TMT_TREE": "/tree", **told}).baselines == Path(found)
+
+
 def test_settings() -> None:
     settings = GateSettings.from_environment({})
     assert (settings.profile, settings.looks, settings.min_boots, settings.accept) == ("quick", (1, 3), 1, "")

@@ -78,6 +78,8 @@ def ssh(name: str | None, command: tuple[str, ...]) -> None:
     COMMAND goes to the machine's shell as ssh hands it over; its exit code is ours.
     """
     machine = _running(name)
+    # as a word of the command the shell there would refuse it
+    command = command[1:] if command[:1] == ("--",) else command
     words = machine.shell.command_line(command, terminal=not command)
     os.execv(words[0], words)  # noqa: S606 - no shell is wanted on this side
 

@@ -122,7 +122,12 @@ def test_machine_that_is_off_is_not_asked(run: Run, registry: Registry, command:
 
 @pytest.mark.parametrize(
     ("words", "command", "terminal"),
-    [([], [], True), (["a"], [], True), (["a", "ls", "-l", "--all"], ["ls", "-l", "--all"], False)],
+    [
+        ([], [], True),
+        (["a"], [], True),
+        (["a", "ls", "-l", "--all"], ["ls", "-l", "--all"], False),
+        (["a", "--", "ls", "-l"], ["ls", "-l"], False),
+    ],
 )
 def test_ssh_becomes_ssh(
     run: Run,

@@ -1,13 +1,15 @@
 """A CI worker in miniature: stock tmt, and a fresh machine that it reaches over ssh and knows nothing of.
 
-    python ci/worker_test.py [--plan PLAN]... [--test REGEX] [--no-guests] [--inject] [--read-only] [--memory 8G]
+    python ci/worker_test.py [--plan PLAN]... [--test REGEX] [--environment NAME=VALUE]... [--no-guests] [--inject]
+                             [--read-only] [--memory 8G]
 
 The worker is a virtual environment with tmt from the package index and nothing of this suite. The machine is a system
 machine of the lab: a distribution with sshd, without the suite and without Avocado; ``provision: connect`` is all that
 the worker is told. The plans install what they need there. With ``--inject`` a case of the tree is made to fail, and
 the worker must see it: exit code 1 of tmt, and a red test case with its reason in JUnit.
 
-Needs what "hugepage-qa lab up" needs, a core, and the memory of the machine. Under TCG the plan takes an hour.
+Needs what "hugepage-qa lab up" needs, a core, and the memory of the machine. Under TCG a plan takes an hour; those that
+start machines in it emulate them twice: HUGEPAGE_QA_GROUPS and HUGEPAGE_QA_CYCLES make less of them.
 """
 
 import argparse
@@ -65,6 +67,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run plans as a CI worker with stock tmt does.")
     parser.add_argument("--plan", action="append", default=[], help="plan (default functional); several in turn")
     parser.add_argument("--test", default="", help="only the tests whose name matches this expression")
+    parser.add_argument("--environment", action="append", default=[], help="NAME=VALUE for the tests; several in turn")
     parser.add_argument("--memory", default="8G", help="memory of the machine (default 8G)")
     parser.add_argument("--cpus", type=int, default=2, help="CPUs of the machine (default 2)")
     parser.add_argument("--no-guests", action="store_true", help="install nothing for guests, which takes longest")
@@ -80,7 +83,7 @@ def main() -> int:
 
 
 def _run(options: argparse.Namespace, machine: SystemMachine, scratch: Path) -> int:
-    worker = Worker(scratch, machine, read_only=options.read_only, guests=not options.no_guests)
+    worker = Worker(scratch, machine, options.environment, read_only=options.read_only, guests=not options.no_guests)
     problems = []
     for plan in options.plan or ["functional"]:
         seen = worker.run(plan, plan, options.test)
@@ -96,9 +99,12 @@ def _run(options: argparse.Namespace, machine: SystemMachine, scratch: Path) -> 
 class Worker:
     """Stock tmt in an environment of its own, the tree that it runs, and the machine that it was given."""
 
-    def __init__(self, scratch: Path, machine: SystemMachine, *, read_only: bool, guests: bool) -> None:
-        """Make the environment and copy the tree as git has it."""
+    def __init__(
+        self, scratch: Path, machine: SystemMachine, told: Sequence[str], *, read_only: bool, guests: bool
+    ) -> None:
+        """Make the environment and copy the tree as git has it; ``told`` is for the tests, NAME=VALUE each."""
         self._scratch, self._machine, self._read_only, self._guests = scratch, machine, read_only, guests
+        self._told = [word for one in told for word in ("--environment", one)]
         self._tree = scratch / "tree"
         self._tree.mkdir()
         archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True)  # noqa: S607
@@ -145,7 +151,7 @@ class Worker:
             context += ["--context", "guests=no"]
         connect = ["--guest", "127.0.0.1", "--port", str(record.port), "--user", "root", "--key", str(record.key)]
         return [
-            *(str(self._scratch / "venv" / "bin" / "tmt"), *context, "run", "--id", str(run)),
+            *(str(self._scratch / "venv" / "bin" / "tmt"), *context, "run", "--id", str(run), *self._told),
             *("plan", "--name", f"^/plans/{plan}$", *(["test", "--name", test] if test else [])),
             *("discover", "provision", "--how", "connect", *connect, "prepare", "execute"),
             # a second "report" would replace the first

@@ -30,11 +30,11 @@ class BootParameters(CaseTest):
         )
 
     def test_named(self) -> None:
-        """Every named case: what the documentation promises, and what broke before.
+        """The named cases: what the documentation promises, and what broke before.
 
         :avocado: tags=boot,hugetlb,thp,named
         """
-        run_named(self.settings.architecture, self.matrix, self.record)
+        run_named(self.settings.architecture, self.settings.groups, self.matrix, self.record)
         self.conclude()
 
     def test_random(self) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from hugepage_qa.commands.options import ARCHITECTURES, kernel_options, make_settings
 from hugepage_qa.errors import InputError
-from hugepage_qa.matrix.case import groups as all_groups
+from hugepage_qa.matrix.case import choose_groups, groups
 from hugepage_qa.matrix.run import Matrix
 from hugepage_qa.report.matrix_report import MatrixReport
 from hugepage_qa.report.settings import draw_seed
@@ -19,7 +19,9 @@ from hugepage_qa.verdict import exit_code
 @click.command(name="boot-matrix", epilog="Example: hugepage-qa boot-matrix --arch aarch64 --random 200 --seed 7")
 @click.option("--arch", "architectures", type=click.Choice(ARCHITECTURES), multiple=True, help="Repeatable.")
 @click.option("--cpu", help="One CPU of the board instead of all.")
-@click.option("--group", "groups", multiple=True, help="Group of named cases; repeatable. Default: all.")
+@click.option(
+    "--group", "groups", multiple=True, help=f"Group of named cases; repeatable. Default: all of {', '.join(groups())}."
+)
 @click.option("--random", "random_count", type=click.IntRange(0), default=0, help="Random command lines per CPU.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of the random command lines; it is printed.")
 @click.option("--machines", type=click.IntRange(1), help="Machines at once. Default: as many as fit.")
@@ -43,13 +45,12 @@ def boot_matrix(
 
     Exit code: 0 good, 1 a case failed, 2 nothing was decided, 3 the tool or its input is wrong.
     """
-    if unknown := set(groups) - set(all_groups()):
-        raise InputError(f"group {unknown.pop()!r}: expected one of {', '.join(all_groups())}")
+    chosen = choose_groups(groups)
     if not named and not random_count:
         raise InputError("--no-named without --random: nothing is left to run")
     settings = make_settings(kernel, package, suite, append, deadline, machines)
     seed = draw_seed() if seed is None else seed
-    wanted = (groups or all_groups()) if named else ()
+    wanted = chosen if named else ()
     report = MatrixReport(Console())
     for architecture in architectures or ("x86_64",):
         matrix = Matrix(architecture, settings)

@@ -4,7 +4,7 @@ Cases are YAML files beside this module, one file a group. They name page sizes 
 speak in bytes (``amounts``), so that one case serves every architecture that has these sizes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
@@ -78,13 +78,20 @@ def groups() -> tuple[str, ...]:
     return tuple(sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")))
 
 
+def choose_groups(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the groups ``names``, without names all. Raises InputError for a group that is not there."""
+    for name in names:
+        if name not in groups():
+            raise InputError(f"group {name!r}: expected one of {', '.join(groups())}")
+    return tuple(names) or groups()
+
+
 def load_group(group: str, target: Target) -> list[BootCase]:
     """Return the cases of ``group`` that apply to ``target``.
 
     Raises InputError for a group that is not there or a file that is not of the form above.
     """
-    if group not in groups():
-        raise InputError(f"group {group!r}: expected one of {', '.join(groups())}")
+    choose_groups((group,))
     path = resources.files(__package__) / "cases" / f"{group}.yaml"
     return parse_cases(path.read_text(encoding="utf-8"), group, target)
 

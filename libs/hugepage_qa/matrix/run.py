@@ -104,10 +104,10 @@ class Matrix:
         return Target(board.architecture, cpu, machine.mmu, machine.features, parameters)
 
 
-def run_named(architecture: str, settings: Settings, report: Report) -> list[Judgement]:
-    """Run all named cases on every CPU of ``architecture``; ``report`` gets each judgement at once."""
+def run_named(architecture: str, groups: Sequence[str], settings: Settings, report: Report) -> list[Judgement]:
+    """Run the named cases of ``groups`` on every CPU of ``architecture``; ``report`` gets each judgement at once."""
     matrix = Matrix(architecture, settings)
-    return _collect(matrix, matrix.run(matrix.named_cases(named.groups())), report)
+    return _collect(matrix, matrix.run(matrix.named_cases(groups)), report)
 
 
 def run_random(architecture: str, count: int, seed: int, settings: Settings, report: Report) -> list[Judgement]:

@@ -157,5 +157,6 @@ def _split(name: str, environment: Mapping[str, str]) -> tuple[str, ...]:
 
 def _test_environment(environment: Mapping[str, str], kernel: Path | None) -> dict[str, str]:
     told = {settings.APPEND: environment.get("APPEND", ""), settings.KERNEL: str(kernel or "")}
-    passed = {name: environment.get(name, "") for name in (settings.CACHE, settings.RANDOM, settings.SEED)}
+    names = (settings.CACHE, settings.GROUPS, settings.RANDOM, settings.SEED)
+    passed = {name: environment.get(name, "") for name in names}
     return {name: value for name, value in (told | passed).items() if value}

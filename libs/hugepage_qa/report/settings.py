@@ -11,11 +11,13 @@ from secrets import randbelow
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.lab.cache import cache_directory
+from hugepage_qa.matrix.case import choose_groups
 
 ARCH = "HUGEPAGE_QA_ARCH"
 KERNEL = "HUGEPAGE_QA_KERNEL"
 APPEND = "HUGEPAGE_QA_APPEND"
 CACHE = "HUGEPAGE_QA_CACHE"
+GROUPS = "HUGEPAGE_QA_GROUPS"
 RANDOM = "HUGEPAGE_QA_RANDOM"
 SEED = "HUGEPAGE_QA_SEED"
 OPERATIONS = "HUGEPAGE_QA_OPERATIONS"
@@ -27,6 +29,7 @@ MEANING = {
     KERNEL: "kernel image to boot (default: the kernel of the distribution)",
     APPEND: "words added to every kernel command line",
     CACHE: "where kernels and images are kept (default ~/.cache/hugepage-qa)",
+    GROUPS: "groups of named command lines, separated by spaces (default: all)",
     RANDOM: "how many random command lines to try (default 50)",
     SEED: "seed of the random command lines and of the moments when guests are killed (default 1),"
     " and of the random operations (default: drawn)",
@@ -46,6 +49,7 @@ class BootSettings:
     kernel: Path | None
     append: str
     cache: Path
+    groups: tuple[str, ...]
     random: int
     seed: int
 
@@ -53,7 +57,8 @@ class BootSettings:
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "BootSettings":
         """Return the settings in ``environment``; an empty variable is the same as none.
 
-        Raises InputError for a number that is none, a kernel that is not a readable file, and an unsafe cache.
+        Raises InputError for a number that is none, a group that is not there, a kernel that is not a readable file,
+        and an unsafe cache.
         """
         kernel = environment.get(KERNEL)
         return cls(
@@ -61,6 +66,7 @@ class BootSettings:
             kernel=readable_file(kernel, KERNEL) if kernel else None,
             append=environment.get(APPEND) or "",
             cache=cache_directory(),
+            groups=_groups(environment),
             random=_natural(environment, RANDOM, 50),
             seed=random_seed(environment),
         )
@@ -110,6 +116,14 @@ def readable_file(path: str, name: str) -> Path:
 def describe_settings(indent: int = 0) -> str:
     """Return one line for each variable with its meaning."""
     return ("\n" + " " * indent).join(f"{name:19} {meaning}" for name, meaning in MEANING.items())
+
+
+def _groups(environment: Mapping[str, str]) -> tuple[str, ...]:
+    text = environment.get(GROUPS, "")
+    try:
+        return choose_groups(text.split())
+    except InputError as error:
+        raise InputError(f"{GROUPS}={text}: {error}") from error
 
 
 def _natural(environment: Mapping[str, str], name: str, default: int) -> int:

@@ -136,7 +136,7 @@ def judge(group, architecture, settings, report):
 
 run = types.ModuleType("hugepage_qa.matrix.run")
 run.Settings = types.SimpleNamespace
-run.run_named = lambda architecture, *rest: judge("named", architecture, *rest)
+run.run_named = lambda architecture, groups, *rest: judge("named", architecture, *rest)
 run.run_random = lambda architecture, count, seed, *rest: judge("random", architecture, *rest)
 sys.modules[run.__name__] = run
 """

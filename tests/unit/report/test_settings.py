@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.matrix.case import groups
 from hugepage_qa.report.settings import MEANING, BootSettings, PoolSettings, describe_settings
 
 
@@ -17,7 +18,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_defaults(cache: Path) -> None:
     settings = BootSettings.from_environment({})
     assert (settings.architecture, settings.kernel, settings.append, settings.seed) == ("x86_64", None, "", 1)
-    assert settings.cache == cache
+    assert (settings.cache, settings.groups) == (cache, groups())
 
 
 def test_values(tmp_path: Path) -> None:
@@ -25,6 +26,7 @@ def test_values(tmp_path: Path) -> None:
     kernel.write_bytes(b"x")
     settings = BootSettings.from_environment({"HUGEPAGE_QA_KERNEL": str(kernel), "HUGEPAGE_QA_RANDOM": "7"})
     assert (settings.kernel, settings.random) == (kernel, 7)
+    assert BootSettings.from_environment({"HUGEPAGE_QA_GROUPS": "thp nodes"}).groups == ("thp", "nodes")
 
 
 @pytest.mark.parametrize(
@@ -33,6 +35,7 @@ def test_values(tmp_path: Path) -> None:
         ("HUGEPAGE_QA_RANDOM", "-1"),
         ("HUGEPAGE_QA_RANDOM", "many"),
         ("HUGEPAGE_QA_SEED", "²"),
+        ("HUGEPAGE_QA_GROUPS", "thp none"),
         ("HUGEPAGE_QA_KERNEL", "/no/such/kernel"),
         ("HUGEPAGE_QA_KERNEL", "/"),
     ],

@@ -6,7 +6,6 @@ from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.host import ObservedTree
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.memory import Memory
-from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.transparent import (
     MADV_COLLAPSE,
     MADV_HUGEPAGE,

@@ -6,8 +6,9 @@ from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.values import read_integer, size_directories, size_name
 from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.live import Live
 from hugepage_qa.live.memory import Memory
+from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.transparent import MADV_HUGEPAGE, expect_change, map_aligned, pmd_size
 from hugepage_qa.model.rules import THP_DOC
 from hugepage_qa.plugins.live_test import LiveTest

@@ -8,7 +8,7 @@ from hugepage_qa.live.debugfs import split_all, write_debugfs
 from hugepage_qa.live.live import READ_WRITE, Live
 from hugepage_qa.live.memory import Memory
 from hugepage_qa.live.mman import MREMAP_FIXED, MREMAP_MAYMOVE
-from hugepage_qa.live.outcomes import CannotRun
+from hugepage_qa.live.swap import need_swap, swap_out, swapped
 from hugepage_qa.live.thp_policy import huge_pages
 from hugepage_qa.model.rules import THP_DOC
 from hugepage_qa.plugins.live_test import LiveTest
@@ -16,7 +16,6 @@ from hugepage_qa.plugins.live_test import LiveTest
 CONTENTS = Area("thp/contents")
 
 _STEP = 4096
-_MADV_PAGEOUT = 21
 _NEW_VALUE = 77
 
 
@@ -160,15 +159,14 @@ def migrated(live: Live) -> None:
     sizes=Sizes.DEFAULT,
     since="5.4",
 )
-def swapped(live: Live) -> None:
-    lines = (live.host.read("proc/swaps") or "").splitlines()
-    if not lines[1:]:
-        raise CannotRun("this machine has no swap")
+def swapped_out(live: Live) -> None:
     memory = huge_pages(live, 2)
-    memory.advise(_MADV_PAGEOUT)
-    live.expect("memory in swap", memory.length, memory.smaps().fields.get("Swap"))
+    need_swap(live, memory.length)
+    swap_out(live, memory, memory.length)
+    live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
     memory.expect_filled()
-    live.expect("memory in swap after it was read", 0, memory.smaps().fields.get("Swap"))
+    live.expect("memory in swap after it was read", 0, swapped(memory))
+    live.expect("Rss after it was read", memory.length, memory.smaps().rss)
 
 
 class ThpContents(LiveTest):

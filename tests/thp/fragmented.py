@@ -8,8 +8,9 @@ from statistics import median
 from hugepage_qa.kernel.meminfo import read_meminfo
 from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.fragmentation import SAMPLES, Fragmentation, expect_no_shortage, fragmentation
-from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.live import Live
 from hugepage_qa.live.memory import Memory
+from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.thp_policy import advised, set_policy
 from hugepage_qa.live.transparent import (
     MADV_COLLAPSE,

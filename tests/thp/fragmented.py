@@ -59,7 +59,7 @@ class Fragments:
     COMPACTION,
     sizes=Sizes.DEFAULT,
 )
-def compacted(live: Live) -> None:
+def blocks_made_again(live: Live) -> None:
     shares = []
     for _sample in range(SAMPLES):
         fragments = _fragment(live)

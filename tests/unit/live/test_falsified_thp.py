@@ -13,6 +13,8 @@ from hugepage_qa.verdict import Verdict
 _HUGE = re.compile(r"^((?:AnonHugePages|ShmemPmdMapped|FilePmdMapped): +)(\d+)( kB)$", re.MULTILINE)
 #: what they judge is Rss, counters, refusals or contents, and no huge page of a mapping
 _WITHOUT_HUGE_PAGES = {
+    "as-it-was-booted",
+    "blocks-made-again",
     "files-of-hugetext",
     "dropped-caches",
     "open-for-write",
@@ -97,6 +99,23 @@ def test_a_split_that_is_not_counted_is_missed(recorded: Recorded, counter: str)
 def test_memory_that_is_given_back_or_not_is_looked_at(recorded: Recorded) -> None:
     events = list(_with_smaps(recorded.events, _RSS, _one_page_more))
     assert recorded.replay(events).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("recorded", _named("blocks-made-again"), ids=str)
+def test_a_compaction_that_makes_no_blocks_is_missed(recorded: Recorded) -> None:
+    events = copy.copy(recorded.events)
+    free = [index for index, event in enumerate(events) if event["arguments"] == ["proc/buddyinfo"]]
+    for index, event in enumerate(events):
+        # not that before memory is fragmented, which drops caches, too
+        if _writes(event, "compact_memory") and not _writes(events[index - 1], "drop_caches"):
+            last, following = max(one for one in free if one < index), min(one for one in free if one > index)
+            events[following] = events[last]
+    assert events != recorded.events
+    assert recorded.replay(events).verdict is Verdict.FAIL
+
+
+def _writes(event: Event, name: str) -> bool:
+    return event["operation"] == "write" and event["arguments"][0] == f"proc/sys/vm/{name}"
 
 
 def _fails(recorded: Recorded, index: int) -> bool:

@@ -27,6 +27,7 @@ _WITHOUT_HUGE_PAGES = {
 
 RECORDED = [one for one in recorded_cases() if one.area.name.startswith(("thp/", "text/"))]
 _SWAP = re.compile(r"^(Swap: +)(\d+)( kB)$", re.MULTILINE)
+_FILE = re.compile(r"^(FilePmdMapped: +)(\d+)( kB)$", re.MULTILINE)
 _RSS = re.compile(r"^(Rss: +)(\d+)( kB)$", re.MULTILINE)
 
 
@@ -79,6 +80,14 @@ def test_memory_in_swap_is_looked_at(recorded: Recorded) -> None:
     ):
         events = list(_with_smaps(recorded.events, _SWAP, replacement))
         assert recorded.replay(events).verdict is not Verdict.PASS
+
+
+@pytest.mark.parametrize("recorded", _named("absent-text", "collapsed-text", "text-and-khugepaged"), ids=str)
+def test_text_that_never_becomes_huge_is_missed(recorded: Recorded) -> None:
+    """Recorded on a kernel with READ_ONLY_THP_FOR_FS."""
+    events = list(_with_smaps(recorded.events, _FILE, lambda found: f"{found[1]}0{found[3]}"))
+    assert events != recorded.events
+    assert recorded.replay(events).verdict is not Verdict.PASS
 
 
 @pytest.mark.parametrize("recorded", _named("unmapped-in-part", "underused"), ids=str)

@@ -137,16 +137,17 @@ def compacted(live: Live) -> None:
 
 
 @CONTENTS.case(
-    "migrate_pages() moves huge pages to another node as a whole, with what they hold",
-    "migrate_pages(2); mm/migrate.c, thp_migration_success",
+    "mbind() moves huge pages to another node as a whole, with what they hold",
+    "mbind(2) MPOL_MF_MOVE; mm/mempolicy.c do_mbind(), mm/migrate.c, thp_migration_success",
     sizes=Sizes.DEFAULT,
     nodes=2,
 )
 def migrated(live: Live) -> None:
-    source, target = live.nodes[:2]
+    first, second = live.nodes[:2]
     memory = huge_pages(live, 2)
-    for old, new in ((source, target), (target, source)):
-        memory_policy.migrate(memory.actor, old, new)
+    # the first time they may be there already
+    for old, new in ((second, first), (first, second), (second, first)):
+        memory_policy.bind(memory, [new], memory_policy.MOVE_STRICTLY)
         live.expect(f"AnonHugePages on node {new}", memory.length, memory.smaps().anon_huge_pages)
         pages = memory.numa_maps().nodes
         live.expect(f"pages left on node {old}", 0, pages.get(old, 0))

@@ -110,6 +110,17 @@ def test_memory_that_is_given_back_or_not_is_looked_at(recorded: Recorded) -> No
     assert recorded.replay(events).verdict is Verdict.FAIL
 
 
+@pytest.mark.parametrize("recorded", _named("migrated"), ids=str)
+def test_huge_pages_that_stay_on_their_node_are_missed(recorded: Recorded) -> None:
+    events = [
+        event | {"result": re.sub(r"\bN(\d)=", lambda found: f"N{1 - int(found[1])}=", event["result"])}
+        if event["operation"] == "observe" and event["arguments"][0].endswith("/numa_maps")
+        else event
+        for event in recorded.events
+    ]
+    assert recorded.replay(events).verdict is Verdict.FAIL
+
+
 @pytest.mark.parametrize("recorded", _named("blocks-made-again"), ids=str)
 def test_a_compaction_that_makes_no_blocks_is_missed(recorded: Recorded) -> None:
     events = copy.copy(recorded.events)

@@ -135,7 +135,7 @@ def test_a_compaction_that_makes_no_blocks_is_missed(recorded: Recorded) -> None
 
 
 def _writes(event: Event, name: str) -> bool:
-    return event["operation"] == "write" and event["arguments"][0] == f"proc/sys/vm/{name}"
+    return event["operation"] == "write" and str(event["arguments"][0]) == f"proc/sys/vm/{name}"
 
 
 def _fails(recorded: Recorded, index: int) -> bool:

@@ -3,7 +3,8 @@
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.live import CannotRun, Live
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.transparent import pmd_size
 from hugepage_qa.machine.knobs import Kind, Knob
 from hugepage_qa.model.rules import THP_DOC

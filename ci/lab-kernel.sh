@@ -36,6 +36,8 @@ mkdir "$work/source"
 dpkg-deb --fsys-tarfile "$work/$package"_*.deb | tar xO "./usr/src/$package.tar.xz" |
     tar xJ -C "$work/source" --strip-components=1
 
+# the make that called us exports its own ARCH, which is empty, and hands its options down
+unset ARCH MAKEFLAGS MFLAGS MAKELEVEL
 build=(nice -n 19 make -s -C "$work/source" O="$work/built")
 "${build[@]}" KCONFIG_ALLCONFIG="$PWD/ci/lab-kernel.config" allnoconfig
 # what the sources do not know, or lacks something that it depends on, is left out without a word

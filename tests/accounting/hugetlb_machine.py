@@ -24,7 +24,7 @@ PROC_DOC = "Documentation/filesystems/proc.rst"
 @ACCOUNTING.case(
     "Hugetlb: is the memory in the pools of all page sizes together, whether their pages are used or not",
     f"{HUGETLB_DOC} Hugetlb; mm/hugetlb.c hugetlb_report_meminfo(), since fcb2b0c577f1",
-    since="4.18",
+    since="4.16",
     sizes=Sizes.DEFAULT,
 )
 def hugetlb_is_the_sum_over_all_sizes(live: Live) -> None:
@@ -104,7 +104,7 @@ def vmstat_counts_surplus_pages(live: Live) -> None:
 
 @ACCOUNTING.case(
     "nr_hugetlb counts the base pages of the huge pages in use, not those that wait in a pool",
-    "mm/hugetlb.c alloc_hugetlb_folio(), free_huge_folio(): NR_HUGETLB, since 05d4532b60f0",
+    "mm/hugetlb.c alloc_hugetlb_folio(), free_huge_folio(): NR_HUGETLB, since 05d4532b60e3",
     pages=2,
     since="6.13",
 )
@@ -122,7 +122,7 @@ def vmstat_counts_pages_in_use(live: Live) -> None:
 
 @ACCOUNTING.case(
     "surplus pages of a reservation that fails are taken out of no count: nr_hugetlb stays as it was",
-    "mm/hugetlb.c gather_surplus_pages(), free_huge_folio(): NR_HUGETLB, since 05d4532b60f0",
+    "mm/hugetlb.c gather_surplus_pages(), free_huge_folio(): NR_HUGETLB, since 05d4532b60e3",
     pages=3,
     sizes=Sizes.BUDDY,
     since="6.13",

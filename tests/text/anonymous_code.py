@@ -9,7 +9,9 @@ from hugepage_qa.plugins.live_test import LiveTest
 
 CODE = Area("text/anonymous-code")
 
-ANONYMOUS = "Alibaba Cloud Linux, Huge Pages: enable; mm/huge_memory.c __transparent_hugepage_enabled() of ANCK 5.10"
+ANONYMOUS = (
+    "Alibaba Cloud Linux, Huge Pages: enable; include/linux/huge_mm.h __transparent_hugepage_enabled() of ANCK 5.10"
+)
 
 
 @CODE.case(

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Callable
 
 from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.debugfs import split_all
@@ -40,14 +41,7 @@ def switched_off(live: Live) -> None:
     sizes=Sizes.DEFAULT,
 )
 def dropped_caches(live: Live) -> None:
-    program = _merged(live)
-    huge = program.huge()
-    live.host.write(ENABLED, "0")
-    live.host.write("proc/sys/vm/drop_caches", "3")
-    _expect_huge(live, program, huge, Clearing.DROP_CACHES)
-    program.actor.end()
-    live.host.write("proc/sys/vm/drop_caches", "3")
-    _expect_huge(live, start_again(live, program.built), huge, Clearing.DROP_CACHES, mapped=False)
+    _expect_only_unmapped_text_to_go(live, Clearing.DROP_CACHES, _drop_caches)
 
 
 @CLEARING.case(
@@ -56,14 +50,7 @@ def dropped_caches(live: Live) -> None:
     sizes=Sizes.DEFAULT,
 )
 def evicted(live: Live) -> None:
-    program = _merged(live)
-    huge = program.huge()
-    live.host.write(ENABLED, "0")
-    _evict(live, program)
-    _expect_huge(live, program, huge, Clearing.EVICT_FILE)
-    program.actor.end()
-    _evict(live, program)
-    _expect_huge(live, start_again(live, program.built), huge, Clearing.EVICT_FILE, mapped=False)
+    _expect_only_unmapped_text_to_go(live, Clearing.EVICT_FILE, _evict)
 
 
 @CLEARING.case(
@@ -120,6 +107,24 @@ def _merged(live: Live, kind: Kind = Kind.FIXED) -> TextProgram:
     program.touch()
     expect_merged(live, program, 1)
     return program
+
+
+def _expect_only_unmapped_text_to_go(
+    live: Live, clearing: Clearing, clear: Callable[[Live, TextProgram], None]
+) -> None:
+    """Clear text while a process maps it, and again once none does."""
+    program = _merged(live)
+    huge = program.huge()
+    live.host.write(ENABLED, "0")
+    clear(live, program)
+    _expect_huge(live, program, huge, clearing)
+    program.actor.end()
+    clear(live, program)
+    _expect_huge(live, start_again(live, program.built), huge, clearing, mapped=False)
+
+
+def _drop_caches(live: Live, _program: TextProgram) -> None:
+    live.host.write("proc/sys/vm/drop_caches", "3")
 
 
 def _evict(live: Live, program: TextProgram) -> None:

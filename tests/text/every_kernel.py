@@ -1,33 +1,37 @@
 """Program text on any kernel: what is huge of it, who may make it so, and that its code stays right."""
 
 import errno
+import mmap
 import os
+from collections.abc import Callable
+from functools import partial
 
-from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.values import read_integer
 from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.debugfs import split_all
+from hugepage_qa.live.file_text import (
+    absent_pages,
+    allow_always,
+    is_eligible,
+    whole_pages,
+)
 from hugepage_qa.live.host import ObservedTree
 from hugepage_qa.live.hugetext import ENABLED, THRESHOLD, huge_page_of_text, see_khugepaged_at_work
-from hugepage_qa.live.khugepaged import KHUGEPAGED, PATIENT_SCANS, allow_absent, await_khugepaged, quicken
+from hugepage_qa.live.khugepaged import KHUGEPAGED, PATIENT_SCANS, allow_absent, await_khugepaged
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.text_program.program import TextProgram, start_again, start_text
 from hugepage_qa.live.text_program.recipe import Recipe
-from hugepage_qa.live.transparent import MADV_COLLAPSE, keep_min_free, pmd_size
+from hugepage_qa.live.text_program.source import STEP
+from hugepage_qa.live.transparent import MADV_COLLAPSE, pmd_size
 from hugepage_qa.model.rules import THP_DOC
 from hugepage_qa.model.text.program import Kind
 from hugepage_qa.plugins.live_test import LiveTest
-from hugepage_qa.version import KernelVersion
 
 EVERY_KERNEL = Area("text/every-kernel")
 
 FILE_THP = "mm/Kconfig READ_ONLY_THP_FOR_FS; mm/huge_memory.c file_thp_enabled()"
 COLLAPSE = "madvise(2) MADV_COLLAPSE; mm/khugepaged.c madvise_collapse()"
-#: the last kernel that was seen with READ_ONLY_THP_FOR_FS; 7.2 has none, there file systems decide
-_OPTION_UNTIL = KernelVersion(6, 19)
-#: before commit e6be37b2e7bd of Linux 5.14 THPeligible left such text out
-_SHOWN_SINCE = KernelVersion(5, 14)
 
 
 @EVERY_KERNEL.case(
@@ -57,13 +61,45 @@ def text_and_khugepaged(live: Live) -> None:
     program = _started(live, Kind.PIE)
     before = program.huge()
     _expect_whole_pages(live, program, before)
-    eligible = _is_eligible(live, program)
+    eligible = is_eligible(live, program)
     if eligible:
-        await_khugepaged(live, lambda: _after_touch(program) == _whole(live, program), PATIENT_SCANS)
+        await_khugepaged(live, lambda: _after_touch(program) == whole_pages(live, program), PATIENT_SCANS)
     else:
         see_khugepaged_at_work(live, program.actor)
     program.touch()
-    live.expect("FilePmdMapped", _whole(live, program) if eligible else before, program.huge())
+    live.expect("FilePmdMapped", whole_pages(live, program) if eligible else before, program.huge())
+    program.expect_intact()
+
+
+@EVERY_KERNEL.case(
+    "max_ptes_none is how many pages of text that khugepaged makes a huge page may be absent from the page cache",
+    f"{THP_DOC} max_ptes_none; mm/khugepaged.c collapse_file(), SCAN_EXCEED_NONE_PTE",
+    sizes=Sizes.DEFAULT,
+    since="5.4",
+)
+def absent_text(live: Live) -> None:
+    size = huge_page_of_text(live)
+    allow_always(live)
+    # nothing is to be huge before it is known how much is absent
+    allow_absent(live, 0)
+    program = start_text(live, Recipe(size, tail=size // 2))
+    if not is_eligible(live, program):
+        raise CannotRun("khugepaged makes no text of a program huge on this kernel: THPeligible is 0")
+    program.advise(mmap.MADV_RANDOM)
+    run_some = partial(program.actor.run, program.code, size // 2 // STEP, STEP)
+    live.expect("pages of code that are wrong", 0, run_some())
+    absent = absent_pages(live, program)
+    if min(absent) == 0:
+        raise CannotRun("the file system reads a whole huge page of text at once")
+    for limit in (min(absent) - 1, min(absent)):
+        allow_absent(live, limit)
+        expected = sum(pages <= limit for pages in absent) * size
+        if not expected:
+            see_khugepaged_at_work(live, program.actor)
+            live.expect("absent pages of each block", absent, absent_pages(live, program))
+        await_khugepaged(live, partial(_becomes, program, run_some, expected), PATIENT_SCANS)
+        live.expect(f"FilePmdMapped with {absent} absent, max_ptes_none {limit}", expected, program.huge())
+    program.touch()
     program.expect_intact()
 
 
@@ -77,10 +113,10 @@ def collapsed_text(live: Live) -> None:
     for kind in (Kind.PIE, Kind.FIXED, Kind.LIBRARY):
         program = _started(live, kind)
         before = program.huge()
-        if _is_eligible(live, program):
+        if is_eligible(live, program):
             _collapse(live, program)
             program.touch()
-            live.expect("FilePmdMapped", _whole(live, program), program.huge())
+            live.expect("FilePmdMapped", whole_pages(live, program), program.huge())
         else:
             live.expect_errno(errno.EINVAL, _collapse, live, program)
             live.expect("FilePmdMapped", before, program.huge())
@@ -146,14 +182,14 @@ def split_text(live: Live) -> None:
 
 def _collapsed_in_tmpfs(live: Live) -> TextProgram:
     size = huge_page_of_text(live)
-    _allow(live)
+    allow_always(live)
     point = live.host.mount("huge=always,mode=0700", "tmpfs")
     live.when_actors_have_ended(live.host.unmount, point)
     program = start_text(live, Recipe(size, tail=size // 2), point)
     program.touch()
     _collapse(live, program)
     program.touch()
-    live.expect("ShmemPmdMapped", _whole(live, program), _shared_huge(program))
+    live.expect("ShmemPmdMapped", whole_pages(live, program), _shared_huge(program))
     live.expect("FilePmdMapped", 0, program.huge())
     program.expect_intact()
     return program
@@ -163,38 +199,12 @@ def _shared_huge(program: TextProgram) -> int:
     return sum(mapping.shmem_pmd_mapped for mapping in program.mappings())
 
 
-def _allow(live: Live) -> None:
-    """Let khugepaged merge all it may: always, and nothing by hugetext."""
-    keep_min_free(live)
-    if live.host.read(ENABLED) is not None:
-        live.set_knob(ENABLED, "0")
-    live.set_knob(f"{DIRECTORY}/enabled", "always")
-    quicken(live)
-    allow_absent(live, pmd_size(live) // live.base_page - 1)
-
-
 def _started(live: Live, kind: Kind) -> TextProgram:
     size = huge_page_of_text(live)
-    _allow(live)
+    allow_always(live)
     program = start_text(live, Recipe(size, tail=size // 2, kind=kind))
     program.touch()
     return program
-
-
-def _is_eligible(live: Live, program: TextProgram) -> bool:
-    """Return what smaps says, which has to be what the kernel was built for, where that decides.
-
-    Raises CannotRun where neither tells.
-    """
-    built_in = live.host.kernel_option("READ_ONLY_THP_FOR_FS")
-    if built_in is not None and live.kernel_version < _SHOWN_SINCE:
-        return built_in
-    eligible = program.mappings()[0].thp_eligible
-    if eligible is None:
-        raise CannotRun("smaps of this kernel has no THPeligible")
-    if built_in is not None and live.kernel_version < _OPTION_UNTIL:
-        live.expect("THPeligible of text", built_in, eligible)
-    return eligible
 
 
 def _collapse(live: Live, program: TextProgram) -> None:
@@ -205,8 +215,8 @@ def _collapse(live: Live, program: TextProgram) -> None:
     program.actor.call("madvise", start, mapping.end // size * size - start, MADV_COLLAPSE)
 
 
-def _whole(live: Live, program: TextProgram) -> int:
-    return sum(one.huge_bytes(program.built.elf.size, pmd_size(live)) for one in program.mapped())
+def _becomes(program: TextProgram, run_some: Callable[[], int], huge: int) -> bool:
+    return run_some() == 0 and program.huge() == huge
 
 
 def _after_touch(program: TextProgram) -> int:
@@ -217,7 +227,7 @@ def _after_touch(program: TextProgram) -> int:
 def _expect_whole_pages(live: Live, program: TextProgram, huge: int) -> None:
     """Large folios of a file system are mapped as a whole, too, but never more than whole aligned blocks."""
     live.expect("FilePmdMapped is whole huge pages", 0, huge % pmd_size(live))
-    live.expect("FilePmdMapped lies within the whole blocks", True, huge <= _whole(live, program))
+    live.expect("FilePmdMapped lies within the whole blocks", True, huge <= whole_pages(live, program))
 
 
 class TextOfPrograms(LiveTest):

@@ -17,7 +17,7 @@ MERGING = Area("text/merging")
 
 ENABLE_DOC = "Alibaba Cloud Linux, Huge Pages: enable"
 QUALIFIES = f"{ENABLE_DOC}; include/linux/huge_mm.h, mm/khugepaged.c hugepage_vma_check() of ANCK 5.10"
-ANONYMOUS = f"{ENABLE_DOC}; mm/huge_memory.c __transparent_hugepage_enabled() of ANCK 5.10"
+ANONYMOUS = f"{ENABLE_DOC}; include/linux/huge_mm.h __transparent_hugepage_enabled() of ANCK 5.10"
 PLACEMENT = "fs/binfmt_elf.c load_elf_binary(), mm/mmap.c of ANCK 5.10"
 
 #: commit 1854bc6e2420 of Linux 5.18: thp_get_unmapped_area() aligns mappings of all files
@@ -68,7 +68,7 @@ def nothing_in_mode_0(live: Live) -> None:
 
 @MERGING.case(
     "hugetext does not depend on transparent_hugepage/enabled: text merges with never, too",
-    f"{ENABLE_DOC}; mm/khugepaged.c khugepaged_enabled() of ANCK 5.10",
+    f"{ENABLE_DOC}; include/linux/khugepaged.h khugepaged_enabled() of ANCK 5.10",
     sizes=Sizes.DEFAULT,
 )
 def thp_never(live: Live) -> None:

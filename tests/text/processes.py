@@ -23,7 +23,7 @@ from hugepage_qa.plugins.live_test import LiveTest
 PROCESSES = Area("text/processes")
 
 QUALIFIES = "include/linux/huge_mm.h, mm/khugepaged.c hugepage_vma_check() of ANCK 5.10"
-LISTED = "mm/memory.c do_read_fault(), mm/khugepaged.c khugepaged_enter() of ANCK 5.10"
+LISTED = "mm/memory.c do_read_fault(), include/linux/khugepaged.h khugepaged_enter() of ANCK 5.10"
 
 _PR_SET_THP_DISABLE = 41
 _REST = 0.5
@@ -66,7 +66,7 @@ def a_process_that_is_listed(live: Live) -> None:
 
 @PROCESSES.case(
     "with THP off hugetext alone keeps khugepaged at work, and lets it rest when it is switched off",
-    "mm/huge_memory.c hugetext_enabled_store(), mm/khugepaged.c khugepaged_enabled() of ANCK 5.10",
+    "mm/huge_memory.c hugetext_enabled_store(), include/linux/khugepaged.h khugepaged_enabled() of ANCK 5.10",
     sizes=Sizes.DEFAULT,
 )
 def khugepaged_for_hugetext_alone(live: Live) -> None:

@@ -8,7 +8,7 @@ from hugepage_qa.live.debugfs import split_all, write_debugfs
 from hugepage_qa.live.live import READ_WRITE, Live
 from hugepage_qa.live.memory import Memory
 from hugepage_qa.live.mman import MREMAP_FIXED, MREMAP_MAYMOVE
-from hugepage_qa.live.outcomes import CannotRun
+from hugepage_qa.live.swap import need_swap, swap_out, swapped
 from hugepage_qa.live.thp_policy import huge_pages
 from hugepage_qa.model.rules import THP_DOC
 from hugepage_qa.plugins.live_test import LiveTest
@@ -16,7 +16,6 @@ from hugepage_qa.plugins.live_test import LiveTest
 CONTENTS = Area("thp/contents")
 
 _STEP = 4096
-_MADV_PAGEOUT = 21
 _NEW_VALUE = 77
 
 
@@ -138,16 +137,17 @@ def compacted(live: Live) -> None:
 
 
 @CONTENTS.case(
-    "migrate_pages() moves huge pages to another node as a whole, with what they hold",
-    "migrate_pages(2); mm/migrate.c, thp_migration_success",
+    "mbind() moves huge pages to another node as a whole, with what they hold",
+    "mbind(2) MPOL_MF_MOVE; mm/mempolicy.c do_mbind(), mm/migrate.c, thp_migration_success",
     sizes=Sizes.DEFAULT,
     nodes=2,
 )
 def migrated(live: Live) -> None:
-    source, target = live.nodes[:2]
+    first, second = live.nodes[:2]
     memory = huge_pages(live, 2)
-    for old, new in ((source, target), (target, source)):
-        memory_policy.migrate(memory.actor, old, new)
+    # the first time they may be there already
+    for old, new in ((second, first), (first, second), (second, first)):
+        memory_policy.bind(memory, [new], memory_policy.MOVE_STRICTLY)
         live.expect(f"AnonHugePages on node {new}", memory.length, memory.smaps().anon_huge_pages)
         pages = memory.numa_maps().nodes
         live.expect(f"pages left on node {old}", 0, pages.get(old, 0))
@@ -160,15 +160,14 @@ def migrated(live: Live) -> None:
     sizes=Sizes.DEFAULT,
     since="5.4",
 )
-def swapped(live: Live) -> None:
-    lines = (live.host.read("proc/swaps") or "").splitlines()
-    if not lines[1:]:
-        raise CannotRun("this machine has no swap")
+def swapped_out(live: Live) -> None:
     memory = huge_pages(live, 2)
-    memory.advise(_MADV_PAGEOUT)
-    live.expect("memory in swap", memory.length, memory.smaps().fields.get("Swap"))
+    need_swap(live, memory.length)
+    swap_out(live, memory, memory.length)
+    live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
     memory.expect_filled()
-    live.expect("memory in swap after it was read", 0, memory.smaps().fields.get("Swap"))
+    live.expect("memory in swap after it was read", 0, swapped(memory))
+    live.expect("Rss after it was read", memory.length, memory.smaps().rss)
 
 
 class ThpContents(LiveTest):

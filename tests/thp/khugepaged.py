@@ -18,6 +18,7 @@ from hugepage_qa.live.khugepaged import (
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.memory import Memory
 from hugepage_qa.live.outcomes import CannotRun
+from hugepage_qa.live.swap import need_swap, swap_out, swapped
 from hugepage_qa.live.thp_policy import base_pages, set_policy
 from hugepage_qa.live.transparent import MADV_HUGEPAGE, MADV_NOHUGEPAGE, map_aligned, pmd_size
 from hugepage_qa.model.rules import THP_DOC
@@ -98,6 +99,30 @@ def shared_pages(live: Live) -> None:
             wrong = child.actor.check(child.address, (pages - shared) * live.base_page, _STEP, 7)
             live.expect("words of the child that changed", 0, wrong)
             parent.actor.end()
+
+
+@KHUGEPAGED_AREA.case(
+    "max_ptes_swap is how many pages may be in swap of those that are made a huge page, which holds what they held",
+    f"{DOC} max_ptes_swap; mm/khugepaged.c __collapse_huge_page_swapin()",
+    sizes=Sizes.DEFAULT,
+    since="5.4",  # MADV_PAGEOUT
+)
+def pages_in_swap(live: Live) -> None:
+    _awake(live)
+    need_swap(live, pmd_size(live))
+    pages = pmd_size(live) // live.base_page
+    # half of the pages have to be in use, or the huge page is not worth what swap costs
+    for absent in (1, pages // 8, pages // 4):
+        for limit, huge in ((absent - 1, False), (absent, True)):
+            live.set_knob(f"{KHUGEPAGED}/max_ptes_swap", str(limit))
+            memory = map_aligned(live, 1, pmd_size(live), advice=MADV_NOHUGEPAGE)
+            memory.fill()
+            swap_out(live, memory, absent * live.base_page)
+            memory.advise(MADV_HUGEPAGE)
+            _expect_limit(live, memory, huge, f"{absent} in swap, max_ptes_swap {limit}")
+            live.expect("memory in swap", 0 if huge else absent * live.base_page, swapped(memory))
+            memory.expect_filled()
+            memory.actor.end()
 
 
 @KHUGEPAGED_AREA.case(

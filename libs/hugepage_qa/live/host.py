@@ -65,6 +65,15 @@ class Host:
         """Return how full the file system at ``point`` is."""
         return FileSystemUse(*self._backend.perform("file_system", [point]))
 
+    def add_swap(self, size: int) -> str:
+        """Have the kernel swap to a new file of ``size`` bytes and return its path. Raises OSError."""
+        name: str = self._backend.perform("add_swap", [size])
+        return name
+
+    def remove_swap(self, name: str) -> None:
+        """Bring back what was swapped to a file of ``add_swap``, and remove it. Raises OSError."""
+        self._backend.perform("remove_swap", [name])
+
     def make_directory(self, path: str) -> None:
         """Make a directory (a control group, say). Raises OSError."""
         self._backend.perform("make_directory", [path])
@@ -82,6 +91,11 @@ class Host:
         """Tell whether the running kernel was built with CONFIG_``name``; None where no file tells."""
         is_set: bool | None = self._backend.perform("kernel_option", [name])
         return is_set
+
+    def settings(self, switch: str, value: str) -> list[str]:
+        """Return the files of the system that set a switch of transparent huge pages to ``value`` at boot."""
+        files: list[str] = self._backend.perform("settings", [switch, value])
+        return files
 
     def build_text(self, recipe: Recipe, directory: str | None = None) -> BuiltText:
         """Build a program below ``directory``, by default below one of the run. Raises InputError.

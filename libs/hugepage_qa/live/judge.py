@@ -35,7 +35,7 @@ KERNEL_CONTENT = Rule(
 )
 
 _TROUBLE = re.compile(
-    r"^BUG: |Bad page|\bOops\b|^WARNING: .* at (?:mm|fs|arch/\w+/mm)/|Unable to handle kernel"
+    r"\bBUG: |Bad page|\bOops\b|^WARNING: .* at (?:mm|fs|arch/\w+/mm)/|Unable to handle kernel"
     r"|bad rss-counter|Out of memory"
 )
 _EVIDENCE = ("proc/buddyinfo", "proc/meminfo", "proc/vmstat", "proc/pagetypeinfo")

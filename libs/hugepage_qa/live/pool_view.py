@@ -90,7 +90,7 @@ class PoolView:
             yield f"meminfo/{line}", VIEWS_AGREE, getattr(pool, name), self.meminfo.get(line, -1)
 
     def _total(self) -> Iterator[tuple[str, Rule, int, int]]:
-        # since Linux 4.18 (fcb2b0c577f1)
+        # since Linux 4.16 (fcb2b0c577f1)
         if "Hugetlb" in self.meminfo:
             memory = sum(size * pool.nr for size, pool in self.pools.items())
             yield "meminfo/Hugetlb", VIEWS_AGREE, memory, self.meminfo["Hugetlb"]

@@ -17,6 +17,8 @@ from hugepage_qa.lab.image import read_running_config
 from hugepage_qa.live.text_program.build import build_text
 from hugepage_qa.live.text_program.recipe import Recipe
 from hugepage_qa.machine import libc
+from hugepage_qa.machine.swap import add_swap, remove_swap
+from hugepage_qa.machine.thp_settings import find_settings
 from hugepage_qa.model.text.program import Kind
 
 _ROOT = Path("/")
@@ -40,10 +42,13 @@ class RealMachine:
             "mount": self._mount,
             "unmount": _unmount,
             "file_system": _file_system,
+            "add_swap": add_swap,
+            "remove_swap": remove_swap,
             "make_directory": os.mkdir,
             "remove_directory": os.rmdir,
             "start_actor": self._start_actor,
             "kernel_option": _kernel_option,
+            "settings": find_settings,
             "build_text": self._build_text,
             "start_program": self._start_program,
             "request": self._request,

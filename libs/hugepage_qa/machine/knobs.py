@@ -37,6 +37,7 @@ SYSCTLS = (
     "vm/swappiness",
     "vm/zone_reclaim_mode",
     "vm/max_map_count",
+    "vm/percpu_pagelist_high_fraction",
     "vm/panic_on_oom",
     "vm/oom_kill_allocating_task",
     "vm/unprivileged_userfaultfd",

@@ -26,6 +26,16 @@ def remove_segment(identifier: int) -> None:
     _check(_LIBC.shmctl(identifier, _IPC_RMID, None), f"segment {identifier}")
 
 
+def swap_on(file: str) -> None:
+    """Have the kernel swap to ``file``, with the lowest priority (swapon(2)). Raises OSError."""
+    _check(_LIBC.swapon(os.fsencode(file), 0), file)
+
+
+def swap_off(file: str) -> None:
+    """Bring back what was swapped to ``file`` and swap to it no more (swapoff(2)). Raises OSError."""
+    _check(_LIBC.swapoff(os.fsencode(file)), file)
+
+
 def _check(result: int, subject: str) -> None:
     if result < 0:
         number = ctypes.get_errno()

@@ -23,6 +23,7 @@ from hugepage_qa.machine.record import Record
 from hugepage_qa.machine.repair import NOTHING, Repair, unrestored
 from hugepage_qa.machine.restore_knobs import restore_knobs
 from hugepage_qa.machine.state import describe_control
+from hugepage_qa.machine.swap import remove_swap_files
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ def put_back(record: Record, find_boot_loader: FindBootLoader, root: Path = Path
     """Put all back but the directories of the run, in which its results may be, and leave the journal."""
     steps = [
         *(_run_time_steps(record, root) if record.boot_id == read_boot_id(root) else ()),
+        # a reboot leaves the files
+        ("swap", partial(remove_swap_files, root)),
         # before its files: the boot loader's tool reads them
         *_argument_steps(record, find_boot_loader, root),
         *((f"file {file.path}", partial(restore_file, file)) for file in record.files),

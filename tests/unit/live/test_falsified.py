@@ -112,6 +112,19 @@ def test_no_answer_to_the_actor_is_taken_on_trust(recorded: Recorded) -> None:
         assert recorded.replay(events).verdict is not Verdict.PASS, event
 
 
+@pytest.mark.parametrize(
+    "line", ["BUG: Bad page state in process actor", "watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [actor:1279]"]
+)
+def test_a_kernel_in_trouble_fails_a_case_that_is_right_else(line: str) -> None:
+    recorded = recorded_cases()[0]
+    last = max(index for index, event in enumerate(recorded.events) if event["operation"] == "new_kernel_log")
+    events = copy.copy(recorded.events)
+    events[last] = events[last] | {"result": [line]}
+    judgement = recorded.replay(events)
+    assert judgement.verdict is Verdict.FAIL
+    assert line in judgement.reason
+
+
 def _with_observations(events: list[Event], change: Callable[[str, str], str]) -> list[Event]:
     return [
         event | {"result": change(event["arguments"][0], event["result"])}

@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from tests.unit.live.test_falsified import Recorded, recorded_cases
@@ -13,6 +13,8 @@ from hugepage_qa.verdict import Verdict
 _HUGE = re.compile(r"^((?:AnonHugePages|ShmemPmdMapped|FilePmdMapped): +)(\d+)( kB)$", re.MULTILINE)
 #: what they judge is Rss, counters, refusals or contents, and no huge page of a mapping
 _WITHOUT_HUGE_PAGES = {
+    "as-it-was-booted",
+    "blocks-made-again",
     "files-of-hugetext",
     "dropped-caches",
     "open-for-write",
@@ -24,6 +26,15 @@ _WITHOUT_HUGE_PAGES = {
 }
 
 RECORDED = [one for one in recorded_cases() if one.area.name.startswith(("thp/", "text/"))]
+_SWAP = re.compile(r"^(Swap: +)(\d+)( kB)$", re.MULTILINE)
+_FILE = re.compile(r"^(FilePmdMapped: +)(\d+)( kB)$", re.MULTILINE)
+_RSS = re.compile(r"^(Rss: +)(\d+)( kB)$", re.MULTILINE)
+
+
+def _named(*names: str) -> list[Recorded]:
+    return [one for one in RECORDED if one.case.name in names]
+
+
 of_huge_pages = pytest.mark.parametrize(
     "recorded", [one for one in RECORDED if one.case.name not in _WITHOUT_HUGE_PAGES], ids=str
 )
@@ -60,6 +71,73 @@ def test_a_write_that_should_be_refused_is_not_taken(recorded: Recorded) -> None
             assert recorded.replay(events).verdict is Verdict.FAIL, event
 
 
+@pytest.mark.parametrize("recorded", _named("swapped-out", "pages-in-swap"), ids=str)
+def test_memory_in_swap_is_looked_at(recorded: Recorded) -> None:
+    """A page more or none at all: a kernel that swaps nothing out, or leaves it there, does not pass."""
+    for replacement in (
+        lambda found: f"{found[1]}{int(found[2]) + 4}{found[3]}",
+        lambda found: f"{found[1]}0{found[3]}",
+    ):
+        events = list(_with_smaps(recorded.events, _SWAP, replacement))
+        assert recorded.replay(events).verdict is not Verdict.PASS
+
+
+@pytest.mark.parametrize("recorded", _named("absent-text", "collapsed-text", "text-and-khugepaged"), ids=str)
+def test_text_that_never_becomes_huge_is_missed(recorded: Recorded) -> None:
+    """Recorded on a kernel with READ_ONLY_THP_FOR_FS."""
+    events = list(_with_smaps(recorded.events, _FILE, lambda found: f"{found[1]}0{found[3]}"))
+    assert events != recorded.events
+    assert recorded.replay(events).verdict is not Verdict.PASS
+
+
+@pytest.mark.parametrize("recorded", _named("unmapped-in-part", "underused"), ids=str)
+@pytest.mark.parametrize("counter", ["thp_split_page", "thp_underused_split_page"])
+def test_a_split_that_is_not_counted_is_missed(recorded: Recorded, counter: str) -> None:
+    line = re.compile(rf"^{counter} \d+$", re.MULTILINE)
+    events = [
+        event | {"result": line.sub(f"{counter} 0", event["result"])}
+        if event["operation"] == "observe" and event["arguments"] == ["proc/vmstat"]
+        else event
+        for event in recorded.events
+    ]
+    judges = counter == "thp_split_page" or recorded.case.name == "underused"
+    assert (recorded.replay(events).verdict is not Verdict.PASS) == judges
+
+
+@pytest.mark.parametrize("recorded", _named("unmapped-in-part", "underused", "used-enough"), ids=str)
+def test_memory_that_is_given_back_or_not_is_looked_at(recorded: Recorded) -> None:
+    events = list(_with_smaps(recorded.events, _RSS, _one_page_more))
+    assert recorded.replay(events).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("recorded", _named("migrated"), ids=str)
+def test_huge_pages_that_stay_on_their_node_are_missed(recorded: Recorded) -> None:
+    events = [
+        event | {"result": re.sub(r"\bN(\d)=", lambda found: f"N{1 - int(found[1])}=", event["result"])}
+        if event["operation"] == "observe" and event["arguments"][0].endswith("/numa_maps")
+        else event
+        for event in recorded.events
+    ]
+    assert recorded.replay(events).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("recorded", _named("blocks-made-again"), ids=str)
+def test_a_compaction_that_makes_no_blocks_is_missed(recorded: Recorded) -> None:
+    events = copy.copy(recorded.events)
+    free = [index for index, event in enumerate(events) if event["arguments"] == ["proc/buddyinfo"]]
+    for index, event in enumerate(events):
+        # not that before memory is fragmented, which drops caches, too
+        if _writes(event, "compact_memory") and not _writes(events[index - 1], "drop_caches"):
+            last, following = max(one for one in free if one < index), min(one for one in free if one > index)
+            events[following] = events[last]
+    assert events != recorded.events
+    assert recorded.replay(events).verdict is Verdict.FAIL
+
+
+def _writes(event: Event, name: str) -> bool:
+    return event["operation"] == "write" and str(event["arguments"][0]) == f"proc/sys/vm/{name}"
+
+
 def _fails(recorded: Recorded, index: int) -> bool:
     events = copy.copy(recorded.events)
     events[index] = next(_with_sizes([events[index]], 2048, 1))
@@ -72,9 +150,16 @@ def _is_smaps(event: Event) -> bool:
 
 def _with_sizes(events: list[Event], more: int, factor: int) -> Iterator[Event]:
     """Yield the events with ``more`` kB, and ``factor`` times what there is, in each line on huge pages."""
+    return _with_smaps(events, _HUGE, lambda found: f"{found[1]}{int(found[2]) * factor + more}{found[3]}")
+
+
+def _one_page_more(found: re.Match[str]) -> str:
+    return f"{found[1]}{int(found[2]) + 4}{found[3]}"
+
+
+def _with_smaps(
+    events: list[Event], line: re.Pattern[str], replacement: Callable[[re.Match[str]], str]
+) -> Iterator[Event]:
+    """Yield the events with each ``line`` of smaps replaced."""
     for event in events:
-        if not _is_smaps(event):
-            yield event
-            continue
-        changed = _HUGE.sub(lambda found: f"{found[1]}{int(found[2]) * factor + more}{found[3]}", event["result"])
-        yield event | {"result": changed}
+        yield event | {"result": line.sub(replacement, event["result"])} if _is_smaps(event) else event

@@ -79,7 +79,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("HUGEPAGE_QA_STATE", raising=False)
     monkeypatch.setattr(protection, "require_root", lambda _: None)
     monkeypatch.setattr(restore_knobs, "_PAUSE_SECONDS", 0)
-    for name in ("mount", "unmount", "remove_segment"):
+    for name in ("mount", "unmount", "remove_segment", "swap_on", "swap_off"):
         monkeypatch.setattr(libc, name, lambda *what: pytest.fail(f"{what} is of the real machine"))
     return root
 

@@ -1,0 +1,127 @@
+"""Huge pages that the kernel splits under pressure: those that are mapped in part, and those that hold little."""
+
+from functools import partial
+
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.vmstat import read_vmstat
+from hugepage_qa.live.case import Area, Sizes
+from hugepage_qa.live.fragmentation import with_blocks
+from hugepage_qa.live.host import ObservedTree
+from hugepage_qa.live.khugepaged import allow_absent
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.memory import Memory
+from hugepage_qa.live.thp_policy import advised, huge_pages, set_policy
+from hugepage_qa.live.transparent import expect_change, pmd_size
+from hugepage_qa.model.rules import THP_DOC
+from hugepage_qa.plugins.live_test import LiveTest
+
+DEFERRED = Area("thp/deferred-split")
+
+SCAN = "mm/huge_memory.c deferred_split_scan()"
+UNDERUSED = f"{THP_DOC} shrink_underused, thp_underused_split_page; {SCAN}, thp_underused()"
+SINCE = "6.12"
+_STEP = 4096
+_SHRINKERS = "2"
+
+
+@DEFERRED.case(
+    "a huge page of which half is unmapped is split by the shrinkers, once, and the other half holds what it held",
+    f"{THP_DOC} thp_deferred_split_page, thp_split_page; {SCAN}",
+    sizes=Sizes.DEFAULT,
+)
+def unmapped_in_part(live: Live) -> None:
+    half = pmd_size(live) // 2
+    split = {"thp_split_page": 1, "thp_split_page_failed": 0}
+    memory = expect_change(live, split, partial(_half_unmapped, live), partial(_shrink, live), _events)
+    live.expect("Rss", half, memory.smaps().rss)
+    _expect_written(live, memory, half)
+
+
+@DEFERRED.case(
+    "a huge page with more zeroed pages than max_ptes_none is split by the shrinkers, and gives them back",
+    UNDERUSED,
+    sizes=Sizes.DEFAULT,
+    since=SINCE,
+)
+def underused(live: Live) -> None:
+    kept = pmd_size(live) // 4
+    allow_absent(live, _base_pages(live, pmd_size(live) - kept) - 1)
+    live.set_knob(f"{DIRECTORY}/shrink_underused", "1")
+    split = {"thp_split_page": 1, "thp_underused_split_page": 1, "thp_split_page_failed": 0}
+    memory = expect_change(live, split, partial(_used, live, kept), partial(_shrink, live), _events)
+    live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+    live.expect("Rss", kept, memory.smaps().rss)
+    _expect_written(live, memory, kept)
+    live.expect("the first word that was given back", 0, memory.actor.read(memory.address + kept))
+    memory.actor.fill(memory.address, memory.length, _STEP, 1)
+    _expect_written(live, memory, memory.length)
+
+
+@DEFERRED.case(
+    "no huge page is split for its zeroed pages with as many of them as max_ptes_none, nor with shrink_underused=0",
+    UNDERUSED,
+    sizes=Sizes.DEFAULT,
+    since=SINCE,
+)
+def used_enough(live: Live) -> None:
+    kept = pmd_size(live) // 4
+    zeroed = _base_pages(live, pmd_size(live) - kept)
+    for allowed, limit in (("1", zeroed), ("1", _base_pages(live, pmd_size(live)) - 1), ("0", 0)):
+        live.set_knob(f"{DIRECTORY}/shrink_underused", allowed)
+        allow_absent(live, limit)
+        memory = _used(live, kept)
+        _shrink(live, memory)
+        where = f"shrink_underused={allowed}, {zeroed} zeroed, max_ptes_none {limit}"
+        live.expect(f"AnonHugePages, {where}", memory.length, memory.smaps().anon_huge_pages)
+        live.expect(f"Rss, {where}", memory.length, memory.smaps().rss)
+        _expect_written(live, memory, kept)
+
+
+def _half_unmapped(live: Live) -> Memory:
+    """Return a huge page of which the second half is unmapped."""
+    memory = huge_pages(live)
+    memory.actor.call("munmap", memory.address + memory.size // 2, memory.size // 2)
+    return memory
+
+
+def _used(live: Live, kept: int) -> Memory:
+    """Return a huge page of which only the first ``kept`` bytes were written."""
+    set_policy(live, "madvise")
+    with_blocks(live, pmd_size(live), 1)
+    memory = advised(live)
+    memory.actor.fill(memory.address, kept, _STEP, 1)
+    live.expect("AnonHugePages of a page that is used in part", memory.length, memory.smaps().anon_huge_pages)
+    return memory
+
+
+def _shrink(live: Live, _memory: Memory) -> None:
+    """Have all shrinkers run, the one of huge pages that wait to be split among them."""
+    live.host.write("proc/sys/vm/drop_caches", _SHRINKERS)
+
+
+def _expect_written(live: Live, memory: Memory, length: int) -> None:
+    live.expect("words that changed", 0, memory.actor.check(memory.address, length, _STEP, 1))
+
+
+def _base_pages(live: Live, length: int) -> int:
+    return length // live.base_page
+
+
+def _events(live: Live) -> dict[str, int]:
+    # the counters of each CPU are added up now, not within the next second
+    live.host.write("proc/sys/vm/stat_refresh", "1")
+    return {name: count for name, count in read_vmstat(ObservedTree(live.host)).items() if name.startswith("thp_")}
+
+
+class ThpDeferredSplit(LiveTest):
+    """Huge pages that are split under pressure.
+
+    :avocado: enable
+    :avocado: tags=thp
+    """
+
+    timeout = 600
+
+    def test_deferred_split(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(DEFERRED)

@@ -68,19 +68,14 @@ class MariadbOltp:
         sysbench = find_program("sysbench", "sysbench")
         version = parse_version(installation.version())
         parameters = self.profiles[profile]
-        full = MariaDb(installation, disk / "mariadb")
-        full.create()
-        try:
+        with MariaDb(disk / "mariadb", installation).made() as full:
             with full.running(settings(parameters, Backing(Kind.BASE, 0))):
                 run_program([*_client(sysbench, full, parameters), "prepare"], deadline=_FILL_SECONDS)
             perf, counters = _counters()
 
             def block(backing: Backing) -> Figures:
-                copy = full.copy(disk / "mariadb-block")
-                try:
+                with full.copied(disk / "mariadb-block") as copy:
                     return _block(copy, _client(sysbench, copy, parameters), parameters, backing, perf)
-                finally:
-                    copy.remove()
 
             yield Prepared(
                 block,
@@ -88,8 +83,6 @@ class MariadbOltp:
                 {"binary": sha256(sysbench), "cpu_counters": counters},
                 {"mariadb": version},
             )
-        finally:
-            full.remove()
 
 
 def settings(parameters: Mapping[str, Fact], backing: Backing) -> dict[str, str]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from hugepage_qa.bench.guest_database import GuestDatabase
 from hugepage_qa.bench.guest_memory import GuestMemory
+from hugepage_qa.bench.guest_memory_pair import GuestMemoryPair
 from hugepage_qa.bench.guest_network import GuestNetwork
 from hugepage_qa.bench.mariadb_oltp import MariadbOltp
 from hugepage_qa.bench.page_access import PageAccess
@@ -20,6 +21,7 @@ _ALL: tuple[Workload, ...] = (
     SourceBuild(),
     MariadbOltp(),
     GuestMemory(),
+    GuestMemoryPair(),
     GuestNetwork(),
     GuestDatabase(),
 )

@@ -28,6 +28,7 @@ class Installation:
     @classmethod
     def find(cls) -> "Installation":
         """Return them. Raises Unavailable where they are not installed."""
+        find_program("my_print_defaults", "mariadb-client-core")
         return cls(
             find_program("mariadb-install-db", "mariadb-server-core"),
             find_program("mariadbd", "mariadb-server-core", _SERVERS),

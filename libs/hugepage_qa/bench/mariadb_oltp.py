@@ -51,6 +51,8 @@ class MariadbOltp:
     programs = (
         Program("sysbench", "sysbench", "sysbench"),
         Program("mariadb-install-db", "mariadb-server-core", "mariadb-server"),
+        # which the one above starts; its package in Debian does not depend on it
+        Program("my_print_defaults", "mariadb-client-core", "mariadb-server"),
     )
     profiles: Mapping[str, Mapping[str, Fact]] = {
         "quick": {"tables": 1, "rows": 20_000, "buffer_pool": "256M", "seconds": 2, "durable": False},

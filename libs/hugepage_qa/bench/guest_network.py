@@ -2,7 +2,7 @@
 
 The study: guests of 12 GiB and 14 CPUs on THP and on pages of 1 GiB, ``iperf3 -c`` to a server on their host, one guest
 at a time, the bandwidth of the sender; 29.74 and 29.85 Gbit/s. Here the guest is in QEMU's user-mode network, which
-needs no bridge on the host: its loopback address is that of a gateway in there.
+needs no bridge: what is sent to the gateway in there arrives at the loopback address of the host.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

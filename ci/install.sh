@@ -27,7 +27,7 @@ tree="${TMT_TREE:-$(realpath "$(dirname "$0")/..")}"
 "$tree/ci/system-packages.sh"
 case "$extras" in
 vt) "$tree/ci/venv.sh" "$venv" "$tree[vt]" ;;
-report) "$tree/ci/venv.sh" "$venv" "$tree[avocado,report]" ;;
+report) "$tree/ci/venv.sh" "$venv" "$tree[avocado,report,qemu]" ;;
 *) "$tree/ci/venv.sh" "$venv" "$tree[avocado]" ;;
 esac
 case "$extras" in

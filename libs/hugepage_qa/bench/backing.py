@@ -32,7 +32,7 @@ class Backing:
 
     ``is_halved``: half of the static pages that a workload needs are missing, and what does not get them falls back
     to base pages. That is a slow-down on purpose. ``guest``: the pages that programs in a guest have, where the backing
-    is that of the guest and both are varied.
+    is that of the guest and both are varied. ``beside``: the backing of a second guest that is busy at the same time.
     """
 
     kind: Kind
@@ -40,6 +40,12 @@ class Backing:
     is_default: bool = False
     is_halved: bool = False
     guest: str | None = None
+    beside: "Backing | None" = None
+
+    @property
+    def in_use(self) -> "tuple[Backing, ...]":
+        """All that is in use at the same time."""
+        return (self,) if self.beside is None else (self, self.beside)
 
     @property
     def is_all_static(self) -> bool:
@@ -48,7 +54,9 @@ class Backing:
 
     @property
     def name(self) -> str:
-        """The configuration in the samples: ``4k``, ``thp``, ``shp-2M``, ``host=4k,guest=huge``."""
+        """The configuration in the samples: ``4k``, ``thp``, ``shp-2M``, ``host=4k,guest=huge``, ``thp-beside-4k``."""
+        if self.beside is not None:
+            return f"{replace(self, beside=None).name}-beside-{self.beside.name}"
         if self.guest is not None:
             return f"host={replace(self, guest=None).name},guest={self.guest}"
         if self.kind is Kind.TRANSPARENT:

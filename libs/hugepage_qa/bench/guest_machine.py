@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing, Kind
+from hugepage_qa.bench.guest_pages import expect_pages
 from hugepage_qa.bench.program import run_program
 from hugepage_qa.bench.unavailable import Unavailable
 from hugepage_qa.bench.workload import Fact, Program
@@ -20,6 +21,7 @@ from hugepage_qa.guest.image import READY, Image, default_image
 from hugepage_qa.guest.qemu_command import qemu_arguments
 from hugepage_qa.guest.qemu_driver import QemuDriver
 from hugepage_qa.guest.site import Site
+from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.lab.boards import BOARDS
 from hugepage_qa.lab.cache import cache_directory
 
@@ -36,10 +38,12 @@ def emulator() -> tuple[Program, ...]:
 
 @dataclass(frozen=True)
 class GuestProfile:
-    """How large a guest is: ``memory`` in bytes, and CPUs."""
+    """``memory`` of a guest in bytes, its CPUs, ``words`` for its kernel and ``devices`` as options of QEMU."""
 
     memory: int
     cpus: int
+    words: str = ""
+    devices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,27 +94,27 @@ class GuestHost:
         }
 
     @contextmanager
-    def running(self, backing: Backing, profile: GuestProfile, words: str = "") -> Iterator[RunningGuest]:
-        """Boot a guest on ``backing``; ``words`` go to its kernel. It has ended after the block.
+    def running(self, backing: Backing, profile: GuestProfile, name: str = _NAME) -> Iterator[RunningGuest]:
+        """Boot a guest, called ``name``, whose memory is on ``backing``. It has ended after the block.
 
-        Raises Unavailable when QEMU refuses, InputError when the guest does not come up.
+        Raises Unavailable when QEMU refuses or the kernel has no such pages for it, InputError when it does not come up
+        or is on other pages.
         """
-        is_static = backing.kind is Kind.STATIC
-        cell = Cell(profile.memory, backing.page_size if is_static else None)
-        guest = GuestDescription(_NAME, (cell,), source=Source.MEMFD if is_static else Source.ANONYMOUS, words=words)
         site = self._site()
-        self._driver.define(_NAME, _definition(guest, site, profile.cpus))
+        self._driver.define(name, _definition(name, backing, profile, site))
         try:
-            self._driver.start(_NAME, False)
+            self._driver.start(name, False)
         except GuestError as error:
             raise Unavailable(f"QEMU: {error}") from error
         try:
-            running = RunningGuest(self._driver.pid(_NAME), Path(site.console(_NAME)))
-            _await_shell(site)
-            running.run("/bin/busybox mount -a", _BOOT_SECONDS)
+            running = RunningGuest(self._driver.pid(name), Path(site.console(name)))
+            _await_shell(Path(site.log(name)))
+            # a shell starts nothing in the background without /dev/null
+            running.run("/bin/busybox mount -a; /bin/busybox mount -t devtmpfs devtmpfs /dev", _BOOT_SECONDS)
+            expect_pages(DirectoryTree(Path("/")), running.pid, backing, profile.memory)
             yield running
         finally:
-            self._driver.destroy(_NAME)
+            self._driver.destroy(name)
 
     def close(self) -> None:
         """End whatever runs."""
@@ -140,14 +144,21 @@ def _with_archive(image: Image, directory: Path, archive: bytes) -> Image:
     return replace(image, initramfs=both)
 
 
-def _definition(guest: GuestDescription, site: Site, cpus: int) -> str:
+def _definition(name: str, backing: Backing, profile: GuestProfile, site: Site) -> str:
+    is_static = backing.kind is Kind.STATIC
+    guest = GuestDescription(
+        name,
+        (Cell(profile.memory, backing.page_size if is_static else None),),
+        source=Source.MEMFD if is_static else Source.ANONYMOUS,
+        words=profile.words,
+    )
     # the last -smp counts
-    return json.dumps([*qemu_arguments(guest, site), "-smp", str(cpus)])
+    return json.dumps([*qemu_arguments(guest, site), "-smp", str(profile.cpus), *profile.devices])
 
 
-def _await_shell(site: Site) -> None:
+def _await_shell(log: Path) -> None:
     try:
-        await_output(Path(site.log(_NAME)), READY, _BOOT_SECONDS)
+        await_output(log, READY, _BOOT_SECONDS)
     except GuestError as error:
         raise InputError(f"guest: {error}") from error
 

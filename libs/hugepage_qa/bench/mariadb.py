@@ -1,13 +1,13 @@
 """A private MariaDB: a data directory of its own, on a unix socket, as a user without rights."""
 
 import os
-import shutil
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from hugepage_qa.bench.database import Database
 from hugepage_qa.bench.program import find_program, run_program
 from hugepage_qa.bench.server import NOBODY, running_server
 
@@ -28,6 +28,7 @@ class Installation:
     @classmethod
     def find(cls) -> "Installation":
         """Return them. Raises Unavailable where they are not installed."""
+        find_program("my_print_defaults", "mariadb-client-core")
         return cls(
             find_program("mariadb-install-db", "mariadb-server-core"),
             find_program("mariadbd", "mariadb-server-core", _SERVERS),
@@ -39,21 +40,18 @@ class Installation:
 
 
 @dataclass(frozen=True)
-class MariaDb:
-    """A directory that belongs to nobody: ``data``, and the socket beside it."""
+class MariaDb(Database):
+    """The directory of a server: ``data``, and the socket beside it."""
 
     installation: Installation
-    directory: Path
 
     @property
     def socket(self) -> Path:
         """Where clients connect to; only root and nobody come there."""
         return self.directory / "socket"
 
-    def create(self) -> None:
+    def fill_directory(self) -> None:
         """Make an empty data directory with the database. Raises InputError."""
-        self.directory.mkdir(mode=0o700)
-        os.chown(self.directory, NOBODY, NOBODY)
         words = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
         run_program(
             [self.installation.install, "--no-defaults", f"--datadir={self.directory / 'data'}", *words],
@@ -65,15 +63,6 @@ class MariaDb:
         database = self.directory / "data" / DATABASE
         database.mkdir(mode=0o700)
         os.chown(database, NOBODY, NOBODY)
-
-    def copy(self, directory: Path) -> "MariaDb":
-        """Return a copy of it, which must not run, in a new directory."""
-        run_program(["cp", "-a", "--reflink=auto", self.directory, directory], deadline=_DEADLINE_SECONDS)
-        return MariaDb(self.installation, directory)
-
-    def remove(self) -> None:
-        """Remove all files."""
-        shutil.rmtree(self.directory)
 
     @contextmanager
     def running(self, settings: Mapping[str, str]) -> Iterator[int]:

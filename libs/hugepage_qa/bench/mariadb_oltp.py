@@ -51,6 +51,8 @@ class MariadbOltp:
     programs = (
         Program("sysbench", "sysbench", "sysbench"),
         Program("mariadb-install-db", "mariadb-server-core", "mariadb-server"),
+        # which the one above starts; its package in Debian does not depend on it
+        Program("my_print_defaults", "mariadb-client-core", "mariadb-server"),
     )
     profiles: Mapping[str, Mapping[str, Fact]] = {
         "quick": {"tables": 1, "rows": 20_000, "buffer_pool": "256M", "seconds": 2, "durable": False},
@@ -68,19 +70,14 @@ class MariadbOltp:
         sysbench = find_program("sysbench", "sysbench")
         version = parse_version(installation.version())
         parameters = self.profiles[profile]
-        full = MariaDb(installation, disk / "mariadb")
-        full.create()
-        try:
+        with MariaDb(disk / "mariadb", installation).made() as full:
             with full.running(settings(parameters, Backing(Kind.BASE, 0))):
                 run_program([*_client(sysbench, full, parameters), "prepare"], deadline=_FILL_SECONDS)
             perf, counters = _counters()
 
             def block(backing: Backing) -> Figures:
-                copy = full.copy(disk / "mariadb-block")
-                try:
+                with full.copied(disk / "mariadb-block") as copy:
                     return _block(copy, _client(sysbench, copy, parameters), parameters, backing, perf)
-                finally:
-                    copy.remove()
 
             yield Prepared(
                 block,
@@ -88,8 +85,6 @@ class MariadbOltp:
                 {"binary": sha256(sysbench), "cpu_counters": counters},
                 {"mariadb": version},
             )
-        finally:
-            full.remove()
 
 
 def settings(parameters: Mapping[str, Fact], backing: Backing) -> dict[str, str]:

@@ -79,9 +79,7 @@ class Pgbench:
         installation = Installation.find()
         version = parse_version(installation.version())
         parameters = self.profiles[profile]
-        full = Cluster(installation, disk / "pgbench")
-        full.create()
-        try:
+        with Cluster(disk / "pgbench", installation).made() as full:
             with full.running({"fsync": "off"}):
                 full.pgbench(["--initialize", "--quiet", f"--scale={parameters['scale']}"], _FILL_SECONDS)
 
@@ -92,11 +90,8 @@ class Pgbench:
                     and int(version.split(".")[0]) < _CHOOSES_SIZE
                 ):
                     raise Unavailable(f"PostgreSQL {version} has huge pages of the default size only")
-                copy = full.copy(disk / "pgbench-block")
-                try:
+                with full.copied(disk / "pgbench-block") as copy:
                     return _block(copy, parameters, backing)
-                finally:
-                    copy.remove()
 
             yield Prepared(
                 block,
@@ -105,8 +100,6 @@ class Pgbench:
                 {"binary": sha256(installation.pgbench)},
                 {"postgresql": version},
             )
-        finally:
-            full.remove()
 
 
 def settings(parameters: Mapping[str, Fact], backing: Backing) -> dict[str, str]:

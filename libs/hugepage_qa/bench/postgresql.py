@@ -1,13 +1,12 @@
 """A private PostgreSQL: a cluster of its own below a directory, on a unix socket, as a user without rights."""
 
-import os
-import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from hugepage_qa.bench.database import Database
 from hugepage_qa.bench.program import find_program, run_program
 from hugepage_qa.bench.server import NOBODY, running_server
 from hugepage_qa.bench.workload import Program
@@ -56,32 +55,20 @@ class Installation:
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """The directory of a cluster, which belongs to nobody: ``data``, and the socket beside it."""
+class Cluster(Database):
+    """The directory of a cluster: ``data``, and the socket beside it."""
 
     installation: Installation
-    directory: Path
 
     @property
     def data(self) -> Path:
         """Where the databases are."""
         return self.directory / "data"
 
-    def create(self) -> None:
+    def fill_directory(self) -> None:
         """Make an empty cluster. Raises InputError."""
-        self.directory.mkdir(mode=0o700)
-        os.chown(self.directory, NOBODY, NOBODY)
         words = ["--username", "postgres", "--auth", "trust", "--encoding", "UTF8", "--no-locale", "--no-sync"]
         self._run([self.installation.initdb, "--pgdata", self.data, *words])
-
-    def copy(self, directory: Path) -> "Cluster":
-        """Return a copy of this cluster, which must not run, in a new directory."""
-        run_program(["cp", "-a", "--reflink=auto", self.directory, directory], deadline=_DEADLINE_SECONDS)
-        return Cluster(self.installation, directory)
-
-    def remove(self) -> None:
-        """Remove all files."""
-        shutil.rmtree(self.directory)
 
     @contextmanager
     def running(self, settings: Mapping[str, str]) -> Iterator[int]:

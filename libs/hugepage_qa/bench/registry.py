@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from hugepage_qa.bench.guest_database import GuestDatabase
 from hugepage_qa.bench.guest_memory import GuestMemory
+from hugepage_qa.bench.guest_memory_pair import GuestMemoryPair
+from hugepage_qa.bench.guest_network import GuestNetwork
 from hugepage_qa.bench.mariadb_oltp import MariadbOltp
 from hugepage_qa.bench.page_access import PageAccess
 from hugepage_qa.bench.pgbench import Pgbench
@@ -19,6 +21,8 @@ _ALL: tuple[Workload, ...] = (
     SourceBuild(),
     MariadbOltp(),
     GuestMemory(),
+    GuestMemoryPair(),
+    GuestNetwork(),
     GuestDatabase(),
 )
 

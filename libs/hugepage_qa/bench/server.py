@@ -1,5 +1,7 @@
 """A private server of a workload: started in a directory of its own by a user without rights, and ended in any case."""
 
+import os
+import shutil
 import signal
 import subprocess
 import time
@@ -15,6 +17,17 @@ NOBODY = 65534
 _DEADLINE_SECONDS = 120.0
 _PAUSE_SECONDS = 0.05
 _SHOWN_CHARACTERS = 300
+
+
+@contextmanager
+def private_directory(directory: Path) -> Iterator[Path]:
+    """Make ``directory``, into which only root and nobody come, and remove it after the block."""
+    directory.mkdir(mode=0o700)
+    try:
+        os.chown(directory, NOBODY, NOBODY)
+        yield directory
+    finally:
+        shutil.rmtree(directory)
 
 
 @contextmanager

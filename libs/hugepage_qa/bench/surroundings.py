@@ -38,13 +38,15 @@ class Surroundings:
     @contextmanager
     def of(self, backing: Backing, huge_bytes: int) -> Iterator[None]:
         """Have the machine ready for a block on ``backing`` that needs ``huge_bytes``. Raises Unavailable."""
-        self._set_thp(backing)
+        by_kind = {one.kind: one for one in backing.in_use}
+        self._set_thp(by_kind.get(Kind.TRANSPARENT))
         self._quieten()
-        if backing.kind is not Kind.STATIC:
+        static = by_kind.get(Kind.STATIC)
+        if static is None:
             yield
             return
-        pages = -(-huge_bytes // backing.page_size)
-        with self._pages(backing.page_size, pages // 2 if backing.is_halved else pages, exact=backing.is_halved):
+        pages = -(-huge_bytes // static.page_size)
+        with self._pages(static.page_size, pages // 2 if static.is_halved else pages, exact=static.is_halved):
             yield
 
     def _quieten(self) -> None:
@@ -54,11 +56,11 @@ class Surroundings:
         if (self._root / _COMPACT).exists():
             self._write(_COMPACT, "1")
 
-    def _set_thp(self, backing: Backing) -> None:
+    def _set_thp(self, transparent: Backing | None) -> None:
         """Set THP for anonymous and shared memory to always or never, and sizes below a PMD to never."""
-        mode = "always" if backing.kind is Kind.TRANSPARENT else "never"
+        mode = "never" if transparent is None else "always"
         for size, path in size_directories(self._tree, thp.DIRECTORY).items():
-            of_size = "inherit" if backing.kind is Kind.TRANSPARENT and size == backing.page_size else "never"
+            of_size = "inherit" if transparent is not None and size == transparent.page_size else "never"
             for name in ("enabled", "shmem_enabled"):
                 self._choose(f"{path}/{name}", of_size)
         for name in ("enabled", "shmem_enabled"):

@@ -13,7 +13,9 @@ from hugepage_qa.gate.samples import Block, Direction, Kind, Samples, Series
 Place = tuple[str | None, int]
 
 _TIMES = frozenset({"s", "sec", "secs", "seconds", "ms", "us", "µs", "ns", "min", "ns/op", "ms/op", "s/op", "us/op"})
-_RATES = frozenset({"tps", "qps", "iops", "ops/s", "req/s", "MB/s", "MiB/s", "GB/s", "GiB/s", "Gbits/sec", "Mbits/sec"})
+_RATES = frozenset(
+    {"tps", "qps", "iops", "ops/s", "req/s", "MB/s", "MiB/s", "GB/s", "GiB/s", "bit/s", "Gbits/sec", "Mbits/sec"}
+)
 
 #: so many bits of two blocks never agree by chance; a few samples of a coarse clock may
 _TELLING_BITS = 60

@@ -9,15 +9,13 @@ from hugepage_qa.guest.hypervisor import Hypervisor
 from hugepage_qa.guest.image import READY
 from hugepage_qa.guest.need import pages_needed
 from hugepage_qa.guest.readings import mapped_pages, pages_on_nodes, transparent_bytes
+from hugepage_qa.guest.virtio import load_drivers
 from hugepage_qa.live.host import ObservedTree
 from hugepage_qa.live.waiting import wait_until
 from hugepage_qa.sizes import format_size
 
 #: seconds for a boot, a command or an end: in an emulated machine a guest is emulated twice
 _PATIENCE = 300.0
-
-# in the order in which they need each other
-_VIRTIO_BUS = ("virtio_ring", "virtio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci")
 
 
 class Guest:
@@ -75,9 +73,7 @@ class Guest:
     def has_virtio_driver(self, name: str) -> bool:
         """Load the driver ``name`` where the image has it as a module, and tell whether the guest's kernel has it."""
         # /sys/bus/virtio is not there without the bus
-        load = "[ ! -e /modules/$module.ko ] || insmod /modules/$module.ko"
-        modules = " ".join((*_VIRTIO_BUS, name))
-        return name in self.run(f"for module in {modules}; do {load}; done; ls /sys/bus/virtio/drivers || true").split()
+        return name in self.run(f"{load_drivers(name)}; ls /sys/bus/virtio/drivers || true").split()
 
     def type(self, line: str, pattern: str) -> str:
         """Type a line in the guest's shell and return what it prints up to ``pattern``."""

@@ -24,7 +24,7 @@ def find_monitor_class() -> Callable[[str], Any]:
     try:
         from qemu.qmp.legacy import QEMUMonitorProtocol  # noqa: PLC0415 - an optional package
     except ImportError as error:
-        raise NotHere("the Python package qemu.qmp is not installed: install hugepage-qa[guest]") from error
+        raise NotHere("the Python package qemu.qmp is not installed: install hugepage-qa[qemu]") from error
     monitor: Callable[[str], Any] = QEMUMonitorProtocol
     return monitor
 

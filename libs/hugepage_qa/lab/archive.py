@@ -30,6 +30,11 @@ _WANTED = (
     re.compile(r"(?:usr/)?s?bin/(?P<name>busybox)"),
     # what a guest needs to have memory plugged in and to give some back
     re.compile(r"(?:usr/)?lib/modules/[^/]+/kernel/drivers/virtio/(?P<name>virtio\w*\.ko(?:\.xz)?)"),
+    # its network, and what that depends on
+    re.compile(
+        r"(?:usr/)?lib/modules/[^/]+/kernel/(?:drivers/net|net/core)/"
+        r"(?P<name>(?:virtio_net|net_failover|failover)\.ko(?:\.xz)?)"
+    ),
 )
 #: another one for each other choice of files
 CHOICE = hashlib.sha256("\n".join(pattern.pattern for pattern in _WANTED).encode()).digest()

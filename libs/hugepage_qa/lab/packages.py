@@ -42,7 +42,7 @@ class KernelPackage:
     """The package that holds the image, not the metapackage."""
     version: str
     modules: tuple[Path, ...] = ()
-    """Those of virtio that are not built in, perhaps compressed."""
+    """Those of virtio and its network that are not built in, perhaps compressed."""
 
 
 class _Source(Protocol):
@@ -74,7 +74,7 @@ def distribution_kernel(
     if image.architecture != architecture:
         raise InputError(f"package {wanted} for {architecture}: it holds a kernel for {image.architecture}")
     config = directory / f"config-{image.release}"
-    modules = tuple(sorted(directory.glob("virtio*.ko*")))
+    modules = tuple(sorted(directory.glob("*.ko*")))
     return KernelPackage(
         architecture, image.path, image.release, config if config.exists() else None, name, version, modules
     )

@@ -4,10 +4,9 @@ import pytest
 
 from hugepage_qa.bench.backing import Backing, Kind
 from hugepage_qa.bench.cpu_counters import parse_misses
-from hugepage_qa.bench.guest_database import GuestDatabase, parse_counters
+from hugepage_qa.bench.guest_postgresql import parse_counters
 from hugepage_qa.bench.mariadb_oltp import MariadbOltp, parse_oltp, parse_version, settings
 from hugepage_qa.errors import InputError
-from hugepage_qa.gate.contrasts import find_contrasts
 from hugepage_qa.sizes import GIB, MIB
 
 OLTP = """\
@@ -93,14 +92,3 @@ def test_counters_that_tell_nothing(output: str) -> None:
 def test_counters_of_a_guest() -> None:
     found = parse_counters("PageTables:          5120 kB\nHugePages_Total:      64\npgfault 1234567\n")
     assert found == {"PageTables": 5120, "HugePages_Total": 64, "pgfault": 1234567}
-
-
-def test_two_by_two() -> None:
-    names = [one.name for one in GuestDatabase().backings([BASE, Backing(Kind.TRANSPARENT, 2 * MIB), SHP, LARGE])]
-    assert names == ["host=4k,guest=4k", "host=4k,guest=huge", "host=shp-2M,guest=4k", "host=shp-2M,guest=huge"]
-    found = find_contrasts(names, names[0])
-    assert [(one.name, one.estimand) for one in found] == [
-        ("guest", "main effect"),
-        ("host", "main effect"),
-        ("guest x host", "interaction"),
-    ]

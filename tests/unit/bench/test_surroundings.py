@@ -1,5 +1,6 @@
 """What is written before a block, on a machine of files: nothing happens there but what we do."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,19 @@ def test_thp_alone_has_transparent_pages_of_its_size(root: Path) -> None:
     for other in (Backing(Kind.BASE, 4096), Backing(Kind.STATIC, 2 * MIB)):
         with Surroundings(root).of(other, 2 * MIB):
             assert thp(root) == ["never"] * 6
+
+
+def test_two_guests_at_the_same_time_have_both(root: Path) -> None:
+    transparent, static = Backing(Kind.TRANSPARENT, 2 * MIB), Backing(Kind.STATIC, 2 * MIB)
+    write(root, {f"{POOLS}/hugepages-2048kB/nr_hugepages": "3"})
+    for one, other in ((transparent, static), (static, transparent)):
+        with Surroundings(root).of(replace(one, beside=other), 4 * MIB):
+            assert thp(root) == ["always", "always", "never", "never", "inherit", "inherit"]
+        with (
+            pytest.raises(Unavailable, match="gave 0 of 2 pages of 2M"),
+            Surroundings(root).of(replace(one, beside=other), 8 * MIB),
+        ):
+            pytest.fail("it ran without its pages")
 
 
 def test_caches_are_dropped_and_memory_is_compacted(root: Path) -> None:

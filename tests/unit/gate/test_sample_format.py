@@ -58,6 +58,7 @@ WRONG: dict[str, tuple[Change, str]] = {
     "unknown direction": (lambda one: one["series"][0].update(direction="up"), "up"),
     "equal times": (lambda one: one["series"][0].update(direction="equal"), "equal"),
     "rate that is better low": (lambda one: one["series"][0].update(unit="tps"), "tps"),
+    "bits that are better few": (lambda one: one["series"][0].update(unit="bit/s"), "bit/s"),
     "duplicate block": (repeat_block, "twice"),
     "duplicate samples": (repeat_samples, "twice"),
     "future version": (lambda one: one.update(version=2), "version 2"),

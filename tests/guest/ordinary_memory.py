@@ -17,7 +17,7 @@ QEMU, LIBVIRT = GuestArea("guest/ordinary-memory", drivers.QEMU), GuestArea("gue
 case = guest_case(QEMU, LIBVIRT)
 
 THP = "Documentation/admin-guide/mm/transhuge.rst enabled"
-ADVISED = f"{THP}; QEMU system/physmem.c ram_block_add(): MADV_HUGEPAGE"
+ADVISED = f"QEMU system/physmem.c ram_block_add(): MADV_HUGEPAGE; {THP}"
 
 _MEMORY = 256 * MIB
 

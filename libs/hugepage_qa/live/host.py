@@ -92,11 +92,6 @@ class Host:
         is_set: bool | None = self._backend.perform("kernel_option", [name])
         return is_set
 
-    def settings(self, switch: str, value: str) -> list[str]:
-        """Return the files of the system that set a switch of transparent huge pages to ``value`` at boot."""
-        files: list[str] = self._backend.perform("settings", [switch, value])
-        return files
-
     def build_text(self, recipe: Recipe, directory: str | None = None) -> BuiltText:
         """Build a program below ``directory``, by default below one of the run. Raises InputError.
 

@@ -18,7 +18,6 @@ from hugepage_qa.live.text_program.build import build_text
 from hugepage_qa.live.text_program.recipe import Recipe
 from hugepage_qa.machine import libc
 from hugepage_qa.machine.swap import add_swap, remove_swap
-from hugepage_qa.machine.thp_settings import find_settings
 from hugepage_qa.model.text.program import Kind
 
 _ROOT = Path("/")
@@ -48,7 +47,6 @@ class RealMachine:
             "remove_directory": os.rmdir,
             "start_actor": self._start_actor,
             "kernel_option": _kernel_option,
-            "settings": find_settings,
             "build_text": self._build_text,
             "start_program": self._start_program,
             "request": self._request,

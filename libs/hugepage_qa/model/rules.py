@@ -166,6 +166,23 @@ THP_PMD_SIZE = Rule(
     "hpage_pmd_size is the size of a PMD entry",
     f"{THP_DOC} hpage_pmd_size",
 )
+THP_SWITCHES = Rule(
+    "thp-switches",
+    "what no parameter sets has the value that the kernel starts with: defrag, use_zero_page, the knobs of khugepaged",
+    f"{THP_DOC}; mm/huge_memory.c transparent_hugepage_flags, mm/khugepaged.c khugepaged_init()",
+)
+THP_SHARED_PTES = Rule(
+    "thp-shared-ptes",
+    "max_ptes_shared is half of the pages that a PMD-sized page has",
+    f"{THP_DOC} max_ptes_shared; mm/khugepaged.c khugepaged_init()",
+    since=_version("5.8"),
+)
+THP_UNDERUSED = Rule(
+    "thp-underused",
+    "huge pages that hold little are split under pressure unless shrink_underused is switched off",
+    f"{THP_DOC} shrink_underused; mm/huge_memory.c split_underused_thp",
+    since=_version("6.12"),
+)
 KHUGEPAGED = Rule(
     "khugepaged-runs",
     "khugepaged runs when PMD-sized THP are enabled and not when all are never",

@@ -11,9 +11,12 @@ from hugepage_qa.model.rules import (
     THP_ANON,
     THP_ENABLED,
     THP_PMD_SIZE,
+    THP_SHARED_PTES,
     THP_SHMEM,
     THP_SIZES,
     THP_SMALL_MEMORY,
+    THP_SWITCHES,
+    THP_UNDERUSED,
     TMPFS_HUGE,
 )
 from hugepage_qa.model.thp import (
@@ -25,6 +28,7 @@ from hugepage_qa.model.thp import (
     choose,
     set_sizes,
 )
+from hugepage_qa.model.thp_default import default_switches
 from hugepage_qa.sizes import MIB
 
 DIRECTORY = "transparent_hugepage"
@@ -33,6 +37,10 @@ DIRECTORY = "transparent_hugepage"
 SMALL_MEMORY = 512 * MIB
 #: how much of the kernel's own memory may have been freed since hugepage_init() compared
 _INIT_MEMORY = 64 * MIB
+
+_OFF_WHERE_SMALL = ("defrag", "use_zero_page", "khugepaged/defrag")
+#: those that the first kernels did not have
+_RULES_OF_SWITCHES = {"khugepaged/max_ptes_shared": THP_SHARED_PTES, "shrink_underused": THP_UNDERUSED}
 
 #: policies that a tmpfs mount can have; "deny" and "force" are for the internal mount only
 _TMPFS_POLICIES = ("always", "within_size", "advise", "never")
@@ -50,6 +58,7 @@ def expect_thp(draft: Draft) -> None:
     draft.expect_messages((*choice.messages, *anon.messages), LOG_WARNING)
     draft.expect(f"{DIRECTORY}/hpage_pmd_size", Exactly(draft.machine.mmu.pmd), THP_PMD_SIZE)
     enabled = _expect_enabled(draft, choice.value)
+    _expect_switches(draft)
     _expect_sizes(draft, anon)
     _expect_khugepaged(draft, enabled, anon)
 
@@ -112,6 +121,18 @@ def _expect_enabled(draft: Draft, chosen: str | None) -> str | None:
     expected: Expected = Exactly(value) if value is not None else OneOf(GLOBAL_POLICIES)
     draft.expect(subject, expected, THP_ENABLED)
     return value
+
+
+def _expect_switches(draft: Draft) -> None:
+    """Expect all that no parameter sets as the kernel starts with it."""
+    small = small_memory(draft)
+    mmu = draft.machine.mmu
+    for name, value in default_switches(mmu.pmd // mmu.base_page, small=bool(small)).items():
+        subject = f"{DIRECTORY}/{name}"
+        if small is None and name in _OFF_WHERE_SMALL:
+            draft.leave_open(subject, "memory is too close to 512 MiB, below which THP is off")
+        else:
+            draft.expect(subject, Exactly(value), _RULES_OF_SWITCHES.get(name, THP_SWITCHES))
 
 
 def _configured_default(draft: Draft) -> str | None:

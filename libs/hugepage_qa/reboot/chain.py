@@ -94,7 +94,8 @@ class Chain:
 
     def _judge_baseline(self, chain: ChainState, facts: Facts, log: str) -> bool:
         config = self._machine.kernel_config(facts.release or "")
-        verdict, reason = judge_baseline(facts, config, self._machine.persisted(), chain.baseline.arguments)
+        settings = (self._machine.persisted(), self._machine.thp_settings)
+        verdict, reason = judge_baseline(facts, config, *settings, chain.baseline.arguments)
         self._finish(chain, BASELINE, (verdict, reason), log)
         return verdict is not Verdict.ERROR
 
@@ -151,7 +152,8 @@ class Chain:
 
     def _judge(self, chain: ChainState, case: RebootCase, facts: Facts) -> Judged:
         config = self._machine.kernel_config(facts.release or "")
-        verdict, reason = judge_case(case, facts, config, self._machine.persisted(), chain.baseline.loader)
+        settings = (self._machine.persisted(), self._machine.thp_settings)
+        verdict, reason = judge_case(case, facts, config, *settings, chain.baseline.loader)
         return verdict, "; ".join(filter(None, (reason, chain.evidence["summary"])))
 
     def _take_back(self, chain: ChainState, case: RebootCase) -> bool:

@@ -13,6 +13,7 @@ from hugepage_qa.model.prediction import Prediction
 from hugepage_qa.model.unknown import PARAMETERS
 from hugepage_qa.reboot.case import RebootCase
 from hugepage_qa.reboot.persisted import Persisted, after_sysctl
+from hugepage_qa.reboot.set_by_file import FindSettings, after_files, files_that_set
 from hugepage_qa.verdict import Verdict
 
 # what changes by itself, or says how busy the machine is
@@ -27,33 +28,42 @@ Judged = tuple[Verdict, str]
 
 
 def judge_baseline(
-    facts: Facts, config: Mapping[str, str] | None, persisted: Persisted | None, arguments: Sequence[str]
+    facts: Facts,
+    config: Mapping[str, str] | None,
+    persisted: Persisted | None,
+    find_settings: FindSettings,
+    arguments: Sequence[str],
 ) -> Judged:
     """Judge the machine before any change; ``arguments`` are those of the entry that boots next.
 
-    One that is not as its arguments and its sysctl.d say is an error: something else sets huge pages there, and the
-    cases would find that and not the kernel.
+    One that is not as its arguments and files such as sysctl.d say is an error: something else sets huge pages there,
+    and the cases would find that and not the kernel.
     """
     booted = booted_words(facts)
     if _huge_page_words(arguments) != _huge_page_words(booted):
         return Verdict.ERROR, f"booted with {' '.join(booted)!r}, boots next with {' '.join(arguments)!r}: reboot first"
-    verdict, reason = _judge(facts, config, persisted, None)
+    verdict, reason = _judge(facts, config, persisted, find_settings, None)
     if verdict is Verdict.FAIL:
         return (
             Verdict.ERROR,
-            f"the machine is not as its kernel arguments and sysctl.d say, before any change: {reason}",
+            f"the machine is not as its kernel arguments and files say, before any change: {reason}",
         )
     return verdict, reason
 
 
 def judge_case(
-    case: RebootCase, facts: Facts, config: Mapping[str, str] | None, persisted: Persisted | None, tool: str
+    case: RebootCase,
+    facts: Facts,
+    config: Mapping[str, str] | None,
+    persisted: Persisted | None,
+    find_settings: FindSettings,
+    tool: str,
 ) -> Judged:
     """Judge the machine after the boot for ``case``; ``tool`` is what has put the arguments into the boot loader."""
     if not is_run(case.words, booted_words(facts)):
         lost = ArgumentsLost(tool, "lost", case.words, booted_words(facts))
         return Verdict.FAIL, str(lost).replace("the entry that boots next has", "the machine was booted with")
-    return _judge(facts, config, persisted, case)
+    return _judge(facts, config, persisted, find_settings, case)
 
 
 def compare_machines(before: Mapping[str, int | str], after: Mapping[str, int | str]) -> list[str]:
@@ -88,7 +98,11 @@ def _huge_page_words(words: Sequence[str]) -> list[str]:
 
 
 def _judge(
-    facts: Facts, config: Mapping[str, str] | None, persisted: Persisted | None, case: RebootCase | None
+    facts: Facts,
+    config: Mapping[str, str] | None,
+    persisted: Persisted | None,
+    find_settings: FindSettings,
+    case: RebootCase | None,
 ) -> Judged:
     try:
         machine = describe(facts, config)
@@ -98,10 +112,13 @@ def _judge(
     def examples(found: Facts) -> list[Difference]:
         # what the documents say is of the words alone, not of what the machine's own sysctl.d makes of them
         of_the_case = case is not None and (persisted is None or case.persisted is not None)
-        return check_examples(case.boot, found) if case and of_the_case else []
+        differences = check_examples(case.boot, found) if case and of_the_case else []
+        return [one for one in differences if not files_that_set(one.subject, one.found, find_settings)]
 
     def later(prediction: Prediction) -> Prediction:
-        return after_sysctl(prediction, persisted.pages, machine.total_ram) if persisted else prediction
+        if persisted:
+            prediction = after_sysctl(prediction, persisted.pages, machine.total_ram)
+        return after_files(prediction, facts, find_settings)
 
     prediction, differences, known = judge_facts(facts.command_line, facts, machine, examples, later)
     words = case.words if case else ()

@@ -1,6 +1,6 @@
 """What the cases need of the machine that they run on; ``this_machine`` is the real one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -32,6 +32,9 @@ class MachineUnderTest(Protocol):
 
     def persisted(self) -> Persisted | None:
         """Return vm.nr_hugepages as sysctl.d has it."""
+
+    def thp_settings(self, switch: str, value: str) -> Sequence[str]:
+        """Return the files of the system that set a switch of transparent huge pages to ``value``."""
 
     def persist(self, pages: int | None) -> None:
         """Set vm.nr_hugepages in our own file of sysctl.d, or remove that. Raises InputError."""

@@ -2,7 +2,7 @@
 
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from hugepage_qa.machine.boot_loader import BootLoader, find_boot_loader
 from hugepage_qa.machine.durable import remove_durably, write_durably
 from hugepage_qa.machine.journal import read_boot_id
 from hugepage_qa.machine.protection import Protection, protected_machine
+from hugepage_qa.machine.thp_settings import find_settings
 from hugepage_qa.reboot.persisted import OWN_FILE, Persisted, own_text, read_persisted
 from hugepage_qa.reboot.run_time import RunTimeReservation, reserve_at_run_time
 
@@ -60,6 +61,9 @@ class ThisMachine:
 
     def persisted(self) -> Persisted | None:
         return read_persisted()
+
+    def thp_settings(self, switch: str, value: str) -> Sequence[str]:
+        return find_settings(switch, value)
 
     def persist(self, pages: int | None) -> None:
         try:

@@ -45,6 +45,11 @@ def with_files(tree: CapturedTree, **files: str) -> CapturedTree:
     return CapturedTree({**tree.files, **files})
 
 
+def nothing_set(_switch: str, _value: str) -> list[str]:
+    """Find no file of the system that sets a switch of transparent huge pages."""
+    return []
+
+
 def with_pool(tree: CapturedTree, pages: int) -> CapturedTree:
     """Return the machine after its pool of 2 MiB pages was set to ``pages`` at run time."""
     files = dict(tree.files)

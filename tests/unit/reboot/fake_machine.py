@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from tests.unit.reboot.conftest import all_cases, facts_of, load, with_pool
+from tests.unit.reboot.conftest import all_cases, facts_of, load, nothing_set, with_pool
 
 from hugepage_qa.kernel.facts import Facts, read_facts
 from hugepage_qa.kernel.tree import CapturedTree
@@ -119,6 +119,9 @@ class FakeMachine:
         if self.other_sysctl or self.pages is None:
             return self.other_sysctl
         return Persisted(self.pages, OWN_FILE)
+
+    def thp_settings(self, switch: str, value: str) -> Sequence[str]:
+        return nothing_set(switch, value)
 
     def persist(self, pages: int | None) -> None:
         self.pages = pages

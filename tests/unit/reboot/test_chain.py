@@ -133,7 +133,7 @@ def test_a_machine_that_is_not_as_its_arguments_say_is_not_changed(tmp_path: Pat
     machine = FakeMachine(falsified={"plain": {f"{POOL}/nr_hugepages": "3\n"}})
     results = run_chain(machine, tmp_path)
     assert set(not_passed(results).values()) == {Verdict.ERROR}
-    assert results["baseline"].reason.startswith("the machine is not as its kernel arguments and sysctl.d say")
+    assert results["baseline"].reason.startswith("the machine is not as its kernel arguments and files say")
     assert (machine.boots, machine.journals[0].kept) == (0, [])
 
 

@@ -1,7 +1,7 @@
 """hugetext= through the boot loader: a machine with its files is rebooted and judged, one without them is not."""
 
 import pytest
-from tests.unit.reboot.conftest import all_cases, cases_of, load, with_files
+from tests.unit.reboot.conftest import all_cases, cases_of, load, nothing_set, with_files
 
 from hugepage_qa.kernel.facts import read_facts
 from hugepage_qa.kernel.tree import CapturedTree
@@ -26,7 +26,7 @@ def machine(name: str = "", mode: int = 0, *, pads: bool = True, thp: str = "nev
 
 def judge(name: str, tree: CapturedTree) -> Verdict:
     cases = cases_of(read_facts(machine()))
-    return judge_case(cases[name], read_facts(tree), None, None, "grubby")[0]
+    return judge_case(cases[name], read_facts(tree), None, None, nothing_set, "grubby")[0]
 
 
 def policy_of(name: str) -> str:

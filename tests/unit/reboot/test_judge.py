@@ -4,13 +4,23 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.unit.reboot.conftest import NODE_POOL, POOL, all_cases, facts_of, load, with_files, with_pool
+from tests.unit.reboot.conftest import (
+    NODE_POOL,
+    POOL,
+    all_cases,
+    facts_of,
+    load,
+    nothing_set,
+    with_files,
+    with_pool,
+)
 
 from hugepage_qa.kernel.facts import read_facts
 from hugepage_qa.kernel.tree import CapturedTree
 from hugepage_qa.model.prediction import Prediction
 from hugepage_qa.reboot.judge import Judged, compare_machines, judge_baseline, judge_case, stable_observations
 from hugepage_qa.reboot.persisted import OWN_FILE, Persisted, after_sysctl
+from hugepage_qa.reboot.set_by_file import FindSettings
 from hugepage_qa.sizes import GIB
 from hugepage_qa.verdict import Verdict
 
@@ -30,7 +40,7 @@ def machine_of(name: str) -> CapturedTree:
 
 
 def judge(name: str, tree: CapturedTree) -> Judged:
-    return judge_case(all_cases()[name], read_facts(tree), None, persisted(name), "grubby")
+    return judge_case(all_cases()[name], read_facts(tree), None, persisted(name), nothing_set, "grubby")
 
 
 @pytest.mark.parametrize("name", all_cases())
@@ -113,21 +123,58 @@ def test_a_machine_that_cannot_be_described_is_an_error() -> None:
 
 
 def test_baseline() -> None:
-    assert judge_baseline(facts_of("plain"), None, None, ()) == (Verdict.PASS, "")
+    assert judge_baseline(facts_of("plain"), None, None, nothing_set, ()) == (Verdict.PASS, "")
     words = all_cases()["two-sizes"].words
-    assert judge_baseline(facts_of("two-sizes"), None, None, ("root=/dev/a", *words)) == (Verdict.PASS, "")
+    assert judge_baseline(facts_of("two-sizes"), None, None, nothing_set, ("root=/dev/a", *words)) == (Verdict.PASS, "")
 
 
 def test_baseline_with_huge_pages_of_its_own_sysctl() -> None:
     facts = read_facts(with_pool(load("plain"), 7))
-    assert judge_baseline(facts, None, Persisted(7, Path("/etc/sysctl.d/my.conf")), ())[0] is Verdict.PASS
-    verdict, reason = judge_baseline(facts, None, None, ())
+    assert judge_baseline(facts, None, Persisted(7, Path("/etc/sysctl.d/my.conf")), nothing_set, ())[0] is Verdict.PASS
+    verdict, reason = judge_baseline(facts, None, None, nothing_set, ())
     assert verdict is Verdict.ERROR
-    assert reason.startswith("the machine is not as its kernel arguments and sysctl.d say, before any change: ")
+    assert reason.startswith("the machine is not as its kernel arguments and files say, before any change: ")
+
+
+@pytest.mark.parametrize(
+    ("switch", "text", "value"),
+    [
+        ("defrag", "[always] defer defer+madvise madvise never\n", "always"),
+        ("use_zero_page", "0\n", "0"),
+        ("khugepaged/max_ptes_none", "0\n", "0"),
+        ("khugepaged/scan_sleep_millisecs", "1000\n", "1000"),
+    ],
+)
+def test_switches_that_nobody_has_set_are_those_of_the_kernel(switch: str, text: str, value: str) -> None:
+    """What a file of the system accounts for is told, and nothing else is excused by it."""
+    tree = with_files(load("plain"), **{f"sys/kernel/mm/transparent_hugepage/{switch}": text})
+
+    def settings(name: str, found: str) -> list[str]:
+        return ["/etc/tmpfiles.d/thp.conf"] if (name, found) == (switch, value) else []
+
+    facts = read_facts(tree)
+    verdict, reason = judge_baseline(facts, None, None, settings, ())
+    assert verdict is Verdict.PASS
+    assert f"{switch} is {value} and not " in reason
+    assert "/etc/tmpfiles.d/thp.conf" in reason
+    verdict, reason = judge_baseline(facts, None, None, nothing_set, ())
+    assert verdict is Verdict.ERROR
+    assert switch in reason
+
+
+def test_a_policy_that_a_file_sets_is_no_loss_of_the_boot_loader() -> None:
+    tree = with_files(load("thp-never"), **{THP: "[always] madvise never\n"})
+
+    def judge_with(find: FindSettings) -> Judged:
+        return judge_case(all_cases()["thp-never"], read_facts(tree), None, None, find, "grubby")
+
+    assert judge_with(nothing_set)[0] is Verdict.FAIL
+    verdict, reason = judge_with(lambda _switch, _value: ["/etc/tuned/mine/tuned.conf"])
+    assert (verdict, reason) == (Verdict.PASS, "enabled is always and not never by /etc/tuned/mine/tuned.conf")
 
 
 def test_baseline_of_a_machine_that_boots_next_with_others() -> None:
-    verdict, reason = judge_baseline(facts_of("default-size"), None, None, ("root=/dev/a",))
+    verdict, reason = judge_baseline(facts_of("default-size"), None, None, nothing_set, ("root=/dev/a",))
     assert verdict is Verdict.ERROR
     assert reason.endswith("boots next with 'root=/dev/a': reboot first")
 
@@ -164,7 +211,7 @@ def test_a_kernel_without_huge_pages_has_nothing_that_sysctl_could_set() -> None
 def test_sysctl_that_asks_for_more_than_memory_is_bounded() -> None:
     tree = with_pool(load("default-size"), 1500)
     facts, wish = read_facts(tree), Persisted(1600, OWN_FILE)
-    assert judge_baseline(facts, None, wish, facts.command_line.split()) == (Verdict.PASS, "")
-    verdict, reason = judge_baseline(facts, None, Persisted(1400, OWN_FILE), facts.command_line.split())
+    assert judge_baseline(facts, None, wish, nothing_set, facts.command_line.split()) == (Verdict.PASS, "")
+    verdict, reason = judge_baseline(facts, None, Persisted(1400, OWN_FILE), nothing_set, facts.command_line.split())
     assert verdict is Verdict.ERROR
     assert "expected 0..1400, found 1500 (rule sysctl-wins-later" in reason

@@ -9,7 +9,8 @@ set -euo pipefail
 venv=$1
 source_tree="$(realpath "$(dirname "$0")/..")"
 
-wanted=$(PLAN="${2:-guest}" PROVISION='' "$venv/bin/python" "$source_tree/ci/programs.py")
+# whatever make qa was asked for otherwise
+wanted=$(PLAN="${2:-guest}" PROVISION='' ARCH='' KERNEL='' APPEND='' "$venv/bin/python" "$source_tree/ci/programs.py")
 mapfile -t programs <<<"$wanted"
 "$source_tree/ci/system-packages.sh" "${programs[@]}"
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain, combinations
+from itertools import chain, combinations, count
 from pathlib import Path
 from threading import Lock
 
@@ -26,6 +26,8 @@ from hugepage_qa.version import KernelVersion
 _OUT_OF_MEMORY = re.compile(r"deadlocked on memory|[Oo]ut of memory|page allocation failure|no killable processes")
 _CRASH = re.compile(r"BUG: |\bOops\b|Unable to handle kernel")
 _TRIES = 2
+#: QEMU 7.2 breaks in one of twenty boots of Linux 6.12
+_TRIES_OF_EMULATION = 5
 
 
 @dataclass(frozen=True)
@@ -97,16 +99,20 @@ class Judge:
         )
 
     def _boot(self, machine: ProbeMachine, tries: int = _TRIES) -> Boot:
-        """Boot ``machine``; one that hangs or prints garbage gets a second try, since the host may have been busy."""
-        for _ in range(tries):
+        """Boot ``machine``; one that hangs or prints garbage gets a second try, since the host may have been busy.
+
+        An emulation that broke says nothing of the kernel, however often.
+        """
+        most = {Ending.HUNG: tries, Ending.GARBLED: tries, Ending.EMULATION_BROKE: _TRIES_OF_EMULATION}
+        for attempt in count(1):
             boot = self.lab.boot(machine)
-            if boot.ending not in (Ending.HUNG, Ending.GARBLED):
+            if attempt >= most.get(boot.ending, 1):
                 break
         return boot
 
     def _judge_broken(self, case: BootCase, boot: Boot, words: str) -> Judgement:
         """Judge a boot that did not get to its init: the kernel's fault only if it boots without the words."""
-        if boot.ending is Ending.QEMU_FAILED:
+        if boot.ending in (Ending.QEMU_FAILED, Ending.EMULATION_BROKE):
             return _judgement(case, boot, words, Verdict.ERROR, boot.reason)
         control = self._control(case)
         if control.ending is not Ending.POWERED_OFF:

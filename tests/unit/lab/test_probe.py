@@ -31,6 +31,8 @@ echo $$ >"$PID_FILE"
 case "$words" in
 *do:good) capture ;;
 *do:panic) panic ;;
+*do:oops) echo '[ 1.0] RSP: 0018:ff4b5cbd00013c20 EFLAGS: 00010246'; panic ;;
+*do:impossible) echo '[ 1.0] RSP: 0018:ff4b5cbd00013c20 EFLAGS: 92320362'; panic ;;
 *do:panic-and-spin) panic; exec sleep 60 ;;
 *do:hang) echo "booting"; exec sleep 60 ;;
 *do:hang-after) capture; exec sleep 60 ;;
@@ -79,6 +81,8 @@ def wait_for(condition: Callable[[], object], seconds: float = 5.0) -> bool:
     [
         ("good", Ending.POWERED_OFF, "", True),
         ("panic", Ending.PANICKED, "Kernel panic - not syncing: System is deadlocked on memory", False),
+        ("oops", Ending.PANICKED, "Kernel panic - not syncing: System is deadlocked on memory", False),
+        ("impossible", Ending.EMULATION_BROKE, "EFLAGS 92320362", False),
         ("refuse", Ending.QEMU_FAILED, "qemu: warning: this", False),
         ("die", Ending.QEMU_FAILED, "exit code -11, no message", False),
         ("garble", Ending.GARBLED, "not JSON", False),

@@ -110,6 +110,14 @@ def test_a_hang_is_tried_again() -> None:
     assert lab.boots == 3  # twice, and the control
 
 
+def test_an_emulation_that_breaks_says_nothing_of_the_kernel() -> None:
+    lab = FakeLab(Ending.EMULATION_BROKE, reason="EFLAGS 92320362 in a panic has bits that no processor sets")
+    judgement = judge(lab)
+    assert judgement.verdict is Verdict.ERROR
+    assert "EFLAGS 92320362" in judgement.reason
+    assert lab.boots == 5
+
+
 def test_out_of_memory_passes_only_when_all_memory_was_asked_for() -> None:
     reason = "Kernel panic - not syncing: System is deadlocked on memory"
     assert judge(FakeLab(Ending.PANICKED, reason=reason), words="hugepages=100000").verdict is Verdict.PASS

@@ -117,7 +117,8 @@ class Worker:
 
     def run(self, name: str, plan: str, test: str) -> Seen:
         """Run ``plan`` on the machine and return what came of it; its files are kept as ``name``."""
-        junit, run = KEPT / f"{name}.xml", KEPT / name
+        # tmt has the same path on the machine
+        junit, run = KEPT / f"{name}.xml", self._scratch / name
         began = time.monotonic()
         with (KEPT / f"{name}.log").open("wb") as log:
             code = subprocess.run(
@@ -129,6 +130,7 @@ class Worker:
                 stderr=subprocess.STDOUT,
                 check=False,
             ).returncode
+        shutil.copytree(run, KEPT / name, symlinks=True)
         return Seen(code, read_run(run), junit, time.monotonic() - began)
 
     def make_a_case_fail(self) -> None:
@@ -215,7 +217,7 @@ def _print(name: str, seen: Seen, problems: list[str]) -> list[str]:
 
 @contextmanager
 def _scratch() -> "Iterator[Path]":
-    # tmt has the same path on the machine, where /tmp is emptied at each boot
+    # /tmp is emptied at each boot of the machine
     with tempfile.TemporaryDirectory(prefix="hugepage-qa-worker-", dir="/var/tmp") as directory:
         yield Path(directory)
 

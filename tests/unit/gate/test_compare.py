@@ -74,6 +74,13 @@ def test_several_machines_on_one_side_are_never_compared() -> None:
             assert "several" in comparison.reason
 
 
+def test_what_a_benchmark_was_told_is_never_soft() -> None:
+    """sysbench has an option of the name of a soft fact."""
+    baseline = sample_set(measured(10), environment={**MACHINE, "benchmark.parameters.time": 60})
+    comparison = judge(new_samples(environment={**MACHINE, "benchmark.parameters.time": 500}), baseline)
+    assert comparison.verdict is Verdict.NOT_COMPARABLE
+
+
 def test_what_is_soft_may_differ_and_is_shown() -> None:
     environment = {**MACHINE, "uptime": 7, "host": {"bios": "2"}}
     comparison = judge(new_samples(environment=environment))

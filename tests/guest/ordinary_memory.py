@@ -7,9 +7,11 @@ from hugepage_qa.guest.guest import Guest
 from hugepage_qa.guest.guests import Guests
 from hugepage_qa.guest.readings import transparent_bytes
 from hugepage_qa.live.case import Sizes
+from hugepage_qa.live.fragmentation import compact_if_short, expect_no_shortage
 from hugepage_qa.live.host import ObservedTree
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.thp_policy import set_policy
+from hugepage_qa.live.transparent import pmd_size
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.sizes import MIB
 
@@ -23,10 +25,16 @@ _MEMORY = 256 * MIB
 
 
 def started_under(live: Live, guests: Guests, policy: str) -> Guest:
-    """Return a started guest on ordinary memory that it has touched; the pool has two free pages, and keeps them."""
+    """Return a started guest on ordinary memory that it has touched; the pool has two free pages, and keeps them.
+
+    Raises CannotRun where memory is too fragmented for the huge pages that ``policy`` allows.
+    """
     needs(live.host.read("sys/kernel/mm/transparent_hugepage/enabled") is not None, "this kernel has no THP")
     live.reserve(2)
     set_policy(live, policy)
+    if policy != "never":
+        compact_if_short(live, pmd_size(live), _MEMORY // pmd_size(live))
+        expect_no_shortage(live, pmd_size(live), _MEMORY // pmd_size(live))
     guest = guests.new(Cell(_MEMORY, None))
     guest.start()
     live.expect_pool(nr=2, free=2)

@@ -3,7 +3,7 @@
 from uuid import NAMESPACE_URL, uuid5
 from xml.etree.ElementTree import Element, SubElement, tostring
 
-from hugepage_qa.guest.description import Allocation, DeviceKind, GuestDescription, MemoryDevice, Source
+from hugepage_qa.guest.description import Access, Allocation, DeviceKind, GuestDescription, MemoryDevice, Source
 from hugepage_qa.guest.site import Site
 from hugepage_qa.lab.accelerator import TCG
 
@@ -55,7 +55,8 @@ def _memory_device(device: MemoryDevice) -> Element:
 
 def _add_backing(domain: Element, guest: GuestDescription) -> None:
     backing = SubElement(domain, "memoryBacking")
-    if any(cell.page for cell in guest.cells):
+    is_huge = any(cell.page for cell in guest.cells)
+    if is_huge:
         pages = SubElement(backing, "hugepages")
         for number, cell in enumerate(guest.cells):
             if cell.page is not None:
@@ -64,14 +65,18 @@ def _add_backing(domain: Element, guest: GuestDescription) -> None:
                     page.set("nodeset", str(number))
     if guest.locked:
         SubElement(backing, "locked")
-    if guest.source is not Source.ANONYMOUS:
+    if guest.source is not Source.ANONYMOUS or not is_huge:
         SubElement(backing, "source", type=guest.source.value)
-    SubElement(backing, "access", mode=guest.access.value)
+    # with it ordinary memory would come from a file on a disk
+    if is_huge or guest.access is Access.SHARED:
+        SubElement(backing, "access", mode=guest.access.value)
     # libvirt takes neither source nor allocation for huge pages where they are what it does anyway
     if guest.allocation is Allocation.ON_DEMAND:
         SubElement(backing, "allocation", mode=guest.allocation.value)
     elif guest.threads is not None:
         SubElement(backing, "allocation", mode=guest.allocation.value, threads=str(guest.threads))
+    elif not is_huge:
+        SubElement(backing, "allocation", mode=guest.allocation.value)
     if guest.discard:
         SubElement(backing, "discard")
 

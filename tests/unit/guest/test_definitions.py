@@ -154,6 +154,14 @@ def test_what_every_guest_is_started_with(site: Site) -> None:
     assert found.findtext("on_reboot") == found.findtext("on_crash") == "destroy"
 
 
+def test_ordinary_memory_is_anonymous_and_taken_at_the_start(site: Site) -> None:
+    guest = GuestDescription("guest", (Cell(GIB, None),))
+    assert (backends(guest, site)[0]["qom-type"], backends(guest, site)[0]["prealloc"]) == ("memory-backend-ram", True)
+    assert attributes(guest, site, "memoryBacking/source") == [{"type": "anonymous"}]
+    assert attributes(guest, site, "memoryBacking/allocation") == [{"mode": "immediate"}]
+    assert not attributes(guest, site, "memoryBacking/hugepages")
+
+
 def test_balloons(site: Site) -> None:
     without, with_one = GuestDescription("guest", (CELL,)), GuestDescription("guest", (CELL,), balloon=True)
     reporting = GuestDescription("guest", (CELL,), balloon=True, reports_free_pages=True)

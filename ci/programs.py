@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from hugepage_qa.bench.registry import choose_workloads
 from hugepage_qa.errors import InputError
-from hugepage_qa.guest.daemon_files import find_daemon
+from hugepage_qa.guest.daemon_files import CONFIGURATION, find_daemon
 from hugepage_qa.guest.driver import NotHere
 from hugepage_qa.lab.boards import BOARDS, find_board
 from hugepage_qa.lab.system.launch import Wish
@@ -33,6 +33,7 @@ PACKAGING = (("rpmlint", "rpmlint", "rpmlint"), ("rpmbuild", "rpm", "rpm-build")
 LIBVIRT = (
     ("/usr/sbin/libvirtd", "libvirt-daemon", "libvirt-daemon-driver-qemu"),
     ("libvirt_driver_qemu.so", "libvirt-daemon-driver-qemu", "libvirt-daemon-driver-qemu"),
+    (str(CONFIGURATION), "libvirt-clients", "libvirt-daemon-driver-qemu"),
 )
 #: without which avocado-vt does not bootstrap, whether a test uses them or not (virttest.bootstrap)
 AVOCADO_VT = (

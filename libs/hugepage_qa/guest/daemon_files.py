@@ -19,6 +19,9 @@ _DRIVER = "libvirt/connection-driver/libvirt_driver_qemu.so"
 # of Debian: made by a package that starts the daemon of the machine; without it QEMU's driver does not come up
 _USER = "libvirt-qemu"
 
+#: over it lies what our own daemon reads; on Debian the packages of the daemon alone do not make it
+CONFIGURATION = Path("/etc/libvirt")
+
 _EXECUTABLE = 0o755
 
 
@@ -28,6 +31,8 @@ def find_daemon() -> tuple[Path, Path]:
         for place in _PLACES:
             program = Path(place, name)
             if os.access(program, os.X_OK):
+                if not CONFIGURATION.is_dir():
+                    raise NotHere(f"libvirt is installed without {CONFIGURATION} (Debian: package libvirt-clients)")
                 return program, _find_driver()
     raise NotHere("no libvirt daemon is installed: neither virtqemud nor libvirtd is in /usr/sbin")
 

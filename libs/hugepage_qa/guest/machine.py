@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hugepage_qa.errors import InputError
 from hugepage_qa.guest.console import await_output, converse
 from hugepage_qa.guest.daemon import PrivateDaemon
 from hugepage_qa.guest.driver import Driver, GuestError, NotHere, State
@@ -54,7 +55,7 @@ class GuestMachine:
         self._stack = stack
         self._image: Image | None = None
         self._mounts: dict[int, str] | None = None
-        self._actions: dict[str, _Actions | NotHere | GuestError] = {}
+        self._actions: dict[str, _Actions | NotHere | InputError] = {}
 
     def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
         """Carry out ``operation``."""
@@ -72,9 +73,12 @@ class GuestMachine:
         if name not in self._actions:
             try:
                 self._actions[name] = self._start_qemu() if name == QEMU else self._start_libvirt(name)
-            except (NotHere, GuestError) as error:
-                # it would take as long each time
+            # it would take as long each time
+            except NotHere as error:
                 self._actions[name] = error
+            except GuestError as error:
+                # no refusal of a guest, by which the kernel is judged
+                self._actions[name] = InputError(f"driver {name}: {error}")
         found = self._actions[name]
         if isinstance(found, Exception):
             raise found

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from hugepage_qa.errors import InputError
+from hugepage_qa.guest import daemon_files
 from hugepage_qa.guest import machine as guest_machine
 from hugepage_qa.guest.case import GuestArea, guest_case
 from hugepage_qa.guest.driver import GuestError, NotHere
@@ -78,7 +80,8 @@ def test_no_binding_of_libvirt(monkeypatch: pytest.MonkeyPatch) -> None:
     assert verdict("libvirt") == (Verdict.SKIP, "the Python package libvirt-python is not installed")
 
 
-def test_a_daemon_that_does_not_come_up_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_that_does_not_come_up_is_an_error_and_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says nothing of the kernel."""
     tried = []
 
     def import_libvirt() -> None:
@@ -88,6 +91,19 @@ def test_a_daemon_that_does_not_come_up_is_tried_once(monkeypatch: pytest.Monkey
     monkeypatch.setattr(guest_machine, "import_libvirt", import_libvirt)
     with ExitStack() as stack:
         machine = guest_machine.GuestMachine(Kernel(), Path("/nonexistent"), None, stack)
-        answers = [machine.perform("guest", ["libvirt", "site"]) for _ in range(2)]
-    assert answers == [{"refused": "libvirtd does not answer: no such user"}] * 2
+        for _ in range(2):
+            with pytest.raises(InputError, match="driver libvirt: libvirtd does not answer: no such user"):
+                machine.perform("guest", ["libvirt", "site"])
     assert tried == ["once"]
+    found, reason = verdict("libvirt")
+    assert found is Verdict.ERROR
+    assert "libvirtd does not answer" in reason
+
+
+def test_libvirt_without_its_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As Debian's packages of the daemon alone leave a machine."""
+    monkeypatch.setattr(daemon_files, "_PLACES", (str(tmp_path),))
+    (tmp_path / "libvirtd").touch(mode=0o755)
+    monkeypatch.setattr(daemon_files, "CONFIGURATION", tmp_path / "etc" / "libvirt")
+    with pytest.raises(NotHere, match="libvirt-clients"):
+        daemon_files.find_daemon()

@@ -10,6 +10,7 @@ from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.credentials import become_nobody
 from hugepage_qa.live.host import ObservedTree
 from hugepage_qa.live.live import Live
+from hugepage_qa.live.memory import Memory
 from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.pool_view import read_pool_view
 from hugepage_qa.model.rules import HUGETLB_DOC
@@ -120,14 +121,16 @@ def others_cannot_resize(live: Live) -> None:
 # --- shrinking below what is in use ----------------------------------------------------------------------------------
 
 
-def expect_nothing_used(live: Live, persistent: int) -> None:
-    """Expect as many persistent pages as that, all of them free, and no surplus but that of other nodes.
+def surplus_without(live: Live, memory: Memory) -> int:
+    """Return the surplus that the pool has when all pages of ``memory`` are given back.
 
-    A node counts its own surplus, of whichever pages it has (adjust_pool_surplus()). A page that lies on a node without
-    any is free when it is given back, and not gone: it can do that where other pages of the pool are in use.
+    A node counts its own surplus, of whichever pages it has (adjust_pool_surplus()). A page that is given back leaves
+    the pool where its node has surplus, and is free where it has none (free_huge_folio()).
     """
-    surplus = live.pool().surplus if live.has_several_nodes and live.has_other_pages else 0
-    live.expect_pool(nr=persistent + surplus, free=persistent + surplus, surplus=surplus)
+    if not live.has_several_nodes:
+        return 0
+    given_back = memory.numa_maps().nodes
+    return sum(max(0, live.pool(node).surplus - given_back.get(node, 0)) for node in live.nodes)
 
 
 @POOL.case("pages in use survive a shrink of the pool as surplus", SURPLUS, pages=2)
@@ -137,11 +140,13 @@ def shrink_below_use(live: Live) -> None:
     live.set_nr(1)
     live.expect_pool(nr=2, free=0, surplus=1)
     memory.expect_filled()
+    left = surplus_without(live, memory)
     memory.unmap(0, 1)
+    # which of its pages lies on which node is not known
     if not live.has_several_nodes:
         live.expect_pool(nr=1, free=0)
     memory.unmap(1)
-    expect_nothing_used(live, persistent=1)
+    live.expect_pool(nr=1 + left, free=1 + left, surplus=left)
 
 
 @POOL.case("free pages go before pages in use become surplus", f"{SURPLUS}; mm/hugetlb.c set_max_huge_pages()", pages=2)
@@ -181,8 +186,9 @@ def shrink_below_reservations(live: Live) -> None:
     live.expect_pool(nr=2, free=1, resv=1, surplus=2)
     memory.touch(1)
     live.expect_pool(nr=2, free=0, surplus=2)
+    left = surplus_without(live, memory)
     memory.unmap()
-    expect_nothing_used(live, persistent=0)
+    live.expect_pool(nr=left, free=left, surplus=left)
 
 
 @POOL.case(

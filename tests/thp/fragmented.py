@@ -31,7 +31,7 @@ _PARTS, _MOST = 8, GIB
 #: one base page of so many stays
 _KEPT = 8
 #: of the blocks that compaction can make: pages of the kernel and of others among them cannot be moved
-_ENOUGH = 0.1
+_ENOUGH = 0.25
 #: blocks that come and go by themselves
 _NOISE = 16
 _HUGE_PAGES = 16

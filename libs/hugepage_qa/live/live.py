@@ -94,11 +94,6 @@ class Live(Expectations):
         """Whether pages may lie on different NUMA nodes."""
         return len(self._before.nodes) > 1
 
-    @property
-    def has_other_pages(self) -> bool:
-        """Whether the pool had pages before the case, which are put aside."""
-        return self._base.nr > 0
-
     def node_meminfo(self, node: int) -> dict[str, int]:
         """Return the meminfo of a node: bytes, or pages for HugePages_*."""
         path = f"{node_directories(self.host)[node]}/meminfo"

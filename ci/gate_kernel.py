@@ -114,7 +114,8 @@ def choose(
     fitting = next(plan for plan, covered in PLANS.items() if architecture in covered)
     chosen = plans or [fitting, *(IN_SYSTEMS if with_system else ())]
     if not has_system and (no_system := [plan for plan in chosen if plan in MACHINE_PLANS]):
-        raise InputError(f"{kernel}: plan {no_system[0]} needs a whole system, and there is none for it")
+        what = "an RPM: they are Debian" if kernel.suffix == ".rpm" else architecture
+        raise InputError(f"{kernel}: plan {no_system[0]} needs a whole system, and there is none for {what}")
     in_system = {"KERNEL": str(kernel.absolute()), "PROVISION": LAB}
     return [Step(plan, in_system if plan in MACHINE_PLANS else {"KERNEL": str(image)}) for plan in chosen]
 

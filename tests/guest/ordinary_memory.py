@@ -13,7 +13,7 @@ from hugepage_qa.live.live import Live
 from hugepage_qa.live.thp_policy import set_policy
 from hugepage_qa.live.transparent import pmd_size
 from hugepage_qa.plugins.guest_test import GuestTest
-from hugepage_qa.sizes import MIB
+from hugepage_qa.sizes import MIB, format_size
 
 QEMU, LIBVIRT = GuestArea("guest/ordinary-memory", drivers.QEMU), GuestArea("guest/ordinary-memory", drivers.LIBVIRT)
 case = guest_case(QEMU, LIBVIRT)
@@ -30,11 +30,14 @@ def started_under(live: Live, guests: Guests, policy: str) -> Guest:
     Raises CannotRun where memory is too fragmented for the huge pages that ``policy`` allows.
     """
     needs(live.host.read("sys/kernel/mm/transparent_hugepage/enabled") is not None, "this kernel has no THP")
+    size = pmd_size(live)
+    # at both ends is what is no whole huge page
+    needs(8 * size <= _MEMORY, f"a huge page of {format_size(size)} is too large for a guest of {format_size(_MEMORY)}")
     live.reserve(2)
     set_policy(live, policy)
     if policy != "never":
-        compact_if_short(live, pmd_size(live), _MEMORY // pmd_size(live))
-        expect_no_shortage(live, pmd_size(live), _MEMORY // pmd_size(live))
+        compact_if_short(live, size, _MEMORY // size)
+        expect_no_shortage(live, size, _MEMORY // size)
     guest = guests.new(Cell(_MEMORY, None))
     guest.start()
     live.expect_pool(nr=2, free=2)

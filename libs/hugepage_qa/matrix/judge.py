@@ -26,7 +26,7 @@ from hugepage_qa.version import KernelVersion
 _OUT_OF_MEMORY = re.compile(r"deadlocked on memory|[Oo]ut of memory|page allocation failure|no killable processes")
 _CRASH = re.compile(r"BUG: |\bOops\b|Unable to handle kernel")
 _TRIES = 2
-#: QEMU 7.2 breaks in one of twenty boots of Linux 6.12
+#: QEMU 7.2 broke in 5 of 72 boots of Linux 6.12
 _TRIES_OF_EMULATION = 5
 
 

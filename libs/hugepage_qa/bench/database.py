@@ -38,8 +38,10 @@ class Database(ABC):
     @contextmanager
     def copied(self, directory: Path) -> Iterator[Self]:
         """Yield a copy of it, which must not run, in a new directory that is removed after the block."""
-        run_program(["cp", "-a", "--reflink=auto", self.directory, directory], deadline=_COPY_SECONDS)
         try:
+            run_program(["cp", "-a", "--reflink=auto", self.directory, directory], deadline=_COPY_SECONDS)
             yield replace(self, directory=directory)
         finally:
-            shutil.rmtree(directory)
+            # a copy that fails may have begun, on a full disk above all
+            if directory.exists():
+                shutil.rmtree(directory)

@@ -115,13 +115,14 @@ class Measurer:
         begin, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="milliseconds")
         try:
             with self._surroundings.of(backing, ready.huge_bytes):
-                guard = sentinel()
+                before = sentinel()
                 with self._beside(cell):
                     figures = ready.block(backing)
+                after = sentinel()
         except Unavailable as reason:
             return self._skip(plan, skip_name(cell), reason)
         block = FinishedBlock(
-            cell, started, time.monotonic() - begin, self._boot, guard, figures, ready.identity, ready.subject
+            cell, started, time.monotonic() - begin, self._boot, before, after, figures, ready.identity, ready.subject
         )
         self._measurement.add(block)
         return plan

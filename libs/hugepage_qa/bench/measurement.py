@@ -50,7 +50,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class FinishedBlock:
-    """What a cell gave. ``started`` is ISO 8601; ``sentinel`` is in seconds, None without one.
+    """What a cell gave. ``started`` is ISO 8601; ``sentinel`` (before it) and ``sentinel_after`` are in
+    seconds, None without one.
 
     ``identity`` and ``subject`` are the facts of the workload.
     """
@@ -60,6 +61,7 @@ class FinishedBlock:
     seconds: float
     boot: str
     sentinel: float | None
+    sentinel_after: float | None
     figures: Figures
     identity: Mapping[str, Fact]
     subject: Mapping[str, Fact]

@@ -81,6 +81,7 @@ def _series(plan: Plan, metric: Metric, configuration: str, blocks: Sequence[Fin
                 "started": block.started,
                 "boot": block.boot,
                 "sentinel": block.sentinel,
+                "sentinel_after": block.sentinel_after,
                 "samples": block.figures[metric.name],
             }
             for block in blocks

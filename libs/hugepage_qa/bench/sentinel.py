@@ -1,4 +1,4 @@
-"""The sentinel: seconds that a fixed program without huge pages takes, before each block."""
+"""The sentinel: seconds that a fixed program without huge pages takes, before and after each block."""
 
 from pathlib import Path
 

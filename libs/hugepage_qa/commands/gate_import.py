@@ -68,7 +68,7 @@ def command(
 
     A file of pyperf, hyperfine or Go is one session, and thus one block. CSV has one sample per line; the columns are
     value and any of metric, configuration, unit, direction, kind, block, started, session, boot, host, order,
-    sentinel, warmup.
+    sentinel, sentinel_after, warmup.
     """
     environment = {**_facts_in(environment_file), **_pairs("--fact", facts)}
     origin = Origin(suite, environment, _pairs("--subject", subjects), configuration)

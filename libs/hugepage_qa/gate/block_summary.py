@@ -32,6 +32,7 @@ class BlockSummary:
     boot: str | None
     host: str | None
     sentinel: float | None
+    sentinel_after: float | None
     samples: int
     effective: float
     location: float
@@ -96,6 +97,7 @@ def _summarise_block(
         boot=block.boot,
         host=block.host or host,
         sentinel=block.sentinel,
+        sentinel_after=block.sentinel_after,
         samples=len(samples),
         effective=effective_size(clipped[steady.start :]),
         location=middle if kind is Kind.COUNT else location(samples),

@@ -12,7 +12,7 @@ from hugepage_qa.gate.location import ENOUGH_FOR_MEDIAN
 from hugepage_qa.gate.looks import Evidence
 from hugepage_qa.gate.moderated_t import variance_of
 from hugepage_qa.gate.prior import NO_PRIOR, Prior, fit_prior
-from hugepage_qa.gate.replicates import Unit, means, replicate_keys
+from hugepage_qa.gate.replicates import Unit, means, replicate_keys, shown_by_most
 from hugepage_qa.gate.samples import Kind, Samples
 from hugepage_qa.gate.sentinel import subtract_drift
 
@@ -57,6 +57,7 @@ def level_evidence(baseline: SummarySeries, new: SummarySeries, unit: Unit, marg
         math.log1p(margin),
         prior,
         means(_extra_variance(baseline.blocks, new.blocks), keys[1]),
+        shown_by_most(corrected[1], keys[1]),
     )
 
 
@@ -81,8 +82,15 @@ def tail_evidence(
         tails = [block.tail for block in one.blocks if block.tail]
         if not tails or len(tails) < len(one.blocks):
             return None
-        sides.append(means(_logs(one, tails), replicate_keys(one.blocks, unit)))
-    return Evidence(sides[0], sides[1], math.log1p(margin), prior)
+        sides.append(_logs(one, tails))
+    keys = [replicate_keys(one.blocks, unit) for one in (baseline, new)]
+    return Evidence(
+        means(sides[0], keys[0]),
+        means(sides[1], keys[1]),
+        math.log1p(margin),
+        prior,
+        shown=shown_by_most(sides[1], keys[1]),
+    )
 
 
 def outlier_evidence(baseline: SummarySeries, new: SummarySeries, unit: Unit) -> Evidence | None:

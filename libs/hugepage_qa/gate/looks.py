@@ -12,6 +12,7 @@ Per look, with d the difference to the baseline (+ is worse) and its bounds at t
   look, and the look is no pass (a slow-down that is surely smaller than the margin is none that matters).
 * an alarm at the first look is confirmed by the next block, which has to lie beyond half of the margin by itself;
   one at a later look by most of its own blocks, at least two, that each do. One disturbed block is never a regression.
+  (A session of several blocks does where most of them do: a burst of noise that hits one of two is no slow-down.)
 """
 
 import math
@@ -45,7 +46,8 @@ class Evidence:
     """What is compared: one number per block on a scale on which differences mean something, + is worse.
 
     ``margin`` is the largest worsening that does not matter, on that scale; ``extra_variance`` is by how much each new
-    block is noisier than those of the baseline because it holds fewer samples.
+    block is noisier than those of the baseline because it holds fewer samples. Where a block here is a session of
+    several, ``shown`` is what most of those in each new one show at least, of worse and of better.
     """
 
     baseline: Samples
@@ -53,6 +55,7 @@ class Evidence:
     margin: float
     prior: Prior = NO_PRIOR
     extra_variance: Samples | None = None
+    shown: tuple[Samples, Samples] | None = None
 
     @property
     def floor(self) -> float:
@@ -61,7 +64,8 @@ class Evidence:
 
     def shown_by(self, blocks: slice, worse: int) -> Samples:
         """Return for each of the new blocks whether it shows a change by itself: +1 worse, -1 better."""
-        return worse * (self.new[blocks] - self.baseline.mean()) > self.floor  # type: ignore[no-any-return]
+        shown = self.new if self.shown is None else self.shown[0 if worse > 0 else 1]
+        return worse * (shown[blocks] - self.baseline.mean()) > self.floor  # type: ignore[no-any-return]
 
     def at(self, blocks: int) -> Estimate | None:
         """Return the estimate from the first ``blocks`` new blocks."""

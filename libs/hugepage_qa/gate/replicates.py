@@ -1,6 +1,6 @@
 """Which blocks count as one: what shares a session, or a machine, is no independent witness."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 
 import numpy as np
@@ -28,7 +28,19 @@ def replicate_keys(blocks: Sequence[BlockSummary], unit: Unit) -> list[object]:
 
 def means(values: Samples, keys: Sequence[object]) -> Samples:
     """Return the mean of ``values`` in each replicate, in the order in which replicates first occur."""
+    return np.array([sum(group) / len(group) for group in _groups(values, keys)], dtype=np.float64)
+
+
+def shown_by_most(values: Samples, keys: Sequence[object]) -> tuple[Samples, Samples]:
+    """Return what more than half of the ``values`` of each replicate are at least, and at most."""
+    groups = [sorted(group) for group in _groups(values, keys)]
+    least = [group[(len(group) - 1) // 2] for group in groups]
+    most = [group[len(group) // 2] for group in groups]
+    return np.array(least, dtype=np.float64), np.array(most, dtype=np.float64)
+
+
+def _groups(values: Samples, keys: Sequence[object]) -> Collection[list[float]]:
     groups: dict[object, list[float]] = {}
     for value, key in zip(values.tolist(), keys, strict=True):
         groups.setdefault(key, []).append(value)
-    return np.array([sum(group) / len(group) for group in groups.values()], dtype=np.float64)
+    return groups.values()

@@ -141,6 +141,7 @@ def _block(block: Mapping[str, Any], samples: Samples, where: str) -> Block:
         boot=block.get("boot"),
         host=block.get("host"),
         sentinel=block.get("sentinel"),
+        sentinel_after=block.get("sentinel_after"),
         warmup=block.get("warmup", False),
     )
 
@@ -174,6 +175,7 @@ def _block_document(block: Block) -> dict[str, Any]:
         "boot": block.boot,
         "host": block.host,
         "sentinel": block.sentinel,
+        "sentinel_after": block.sentinel_after,
         "warmup": block.warmup or None,
     }
     known = {key: value for key, value in facts.items() if value is not None}

@@ -37,7 +37,8 @@ class Block:
     """The samples of one boot, virtual machine or process: what is started anew is one block.
 
     Samples are in the order in which they were taken. ``order`` is the place of the block among all of its session,
-    whatever the configuration. ``sentinel`` is the time of a fixed program that uses no huge pages.
+    whatever the configuration. ``sentinel`` is the time of a fixed program that uses no huge pages before
+    the block, ``sentinel_after`` after it.
     """
 
     samples: Samples
@@ -47,6 +48,7 @@ class Block:
     boot: str | None = None
     host: str | None = None
     sentinel: float | None = None
+    sentinel_after: float | None = None
     warmup: bool = False
 
 

@@ -1,4 +1,4 @@
-"""The sentinel: a fixed program without huge pages, run at the start of each session.
+"""The sentinel: a fixed program without huge pages, run before and after each block.
 
 If it is slower or faster than it ever was, something else used the machine, and the session decides nothing. If over
 many sessions the metric follows it, this much is drift of the machine and is subtracted.
@@ -25,13 +25,14 @@ _LEAST_DEVIATION = 1e-4
 
 def disturbed_blocks(baseline: Sequence[BlockSummary], new: Sequence[BlockSummary]) -> list[BlockSummary]:
     """Return the blocks of ``new`` whose sentinel leaves its 99 % prediction interval (for all of them together)."""
-    known = _logs(baseline)
-    judged = [block for block in new if block.sentinel is not None]
-    if len(known) < FEWEST_TO_JUDGE or not judged:
+    known = np.array([one for block in baseline for one in _logs(block)])
+    judged = [(block, one) for block in new for one in _logs(block)]
+    if len(_means(baseline)) < FEWEST_TO_JUDGE or not judged:
         return []
     deviation = max(float(known.std(ddof=1)), _LEAST_DEVIATION) * math.sqrt(1 + 1 / len(known))
     reach = float(stdtrit(len(known) - 1, 1 - _OUTSIDE / 2 / len(judged))) * deviation
-    return [block for block in judged if abs(math.log(block.sentinel or 1) - known.mean()) > reach]
+    outside = [block for block, one in judged if abs(one - known.mean()) > reach]
+    return [block for block in new if any(block is one for one in outside)]
 
 
 def subtract_drift(
@@ -42,7 +43,7 @@ def subtract_drift(
     The slope is learnt from the baseline, never negative, and shrunk by how uncertain it is: a plain ratio to the
     sentinel adds its noise, and on a quiet machine made the deviation half as large again.
     """
-    sentinels, new_sentinels = _logs(baseline), _logs(new)
+    sentinels, new_sentinels = _means(baseline), _means(new)
     if len(sentinels) < max(FEWEST_TO_CORRECT, len(baseline)) or len(new_sentinels) < len(new):
         return values
     beta = _slope(sentinels - sentinels.mean(), values[0] - values[0].mean())
@@ -58,5 +59,11 @@ def _slope(x: Samples, y: Samples) -> float:
     return max(0.0, slope) * max(0.0, 1 - variance / slope**2) if slope else 0.0
 
 
-def _logs(blocks: Sequence[BlockSummary]) -> Samples:
-    return np.array([math.log(block.sentinel) for block in blocks if block.sentinel is not None], dtype=np.float64)
+def _means(blocks: Sequence[BlockSummary]) -> Samples:
+    """Return one logarithm for each block that has a sentinel."""
+    found = filter(None, map(_logs, blocks))
+    return np.array([sum(one) / len(one) for one in found], dtype=np.float64)
+
+
+def _logs(block: BlockSummary) -> list[float]:
+    return [math.log(one) for one in (block.sentinel, block.sentinel_after) if one is not None]

@@ -80,11 +80,12 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     boot: str = "boot-1",
     beside: Callable[[Cell], AbstractContextManager[object]] = lambda _cell: nullcontext(),
+    sentinel: Callable[[], float] = lambda: 0.5,
 ) -> tuple[Measurement, Plan]:
     """Measure ``plan`` into ``directory``."""
     monkeypatch.setattr(measure, "Surroundings", NoSurroundings)
     monkeypatch.setattr(measure, "boot_id", lambda tree: boot)  # noqa: ARG005
-    monkeypatch.setattr(Measurer, "_sentinel", lambda self: lambda: 0.5)  # noqa: ARG005
+    monkeypatch.setattr(Measurer, "_sentinel", lambda self: sentinel)  # noqa: ARG005
     measurement = Measurement(directory)
     plan = measurement.begin(plan)
     place = Place(directory, directory)

@@ -101,7 +101,7 @@ def _environment(workload: GuestMemory | GuestMemoryPair) -> dict[str, Fact]:
     plan = make_plan(configurations={workload.name: ("thp",)}, sessions=1)
     figures = {metric.name: [1.0] for metric in workload.metrics}
     blocks = [
-        FinishedBlock(Cell(1, workload.name, order, "thp"), "2026-01-31", 1.0, "boot", None, figures, {}, {})
+        FinishedBlock(Cell(1, workload.name, order, "thp"), "2026-01-31", 1.0, "boot", None, None, figures, {}, {})
         for order in (0, 1)
     ]
     document = sample_document(plan, workload, blocks)

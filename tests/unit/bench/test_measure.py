@@ -190,6 +190,21 @@ def test_what_runs_beside_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert beside.count("runs") == 2 * len(BACKINGS)
 
 
+def test_the_sentinel_runs_before_and_after_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    workload = MadeUp(lambda _backing: ran.append("block"))
+    times = iter(range(1, 1000))
+
+    def sentinel() -> float:
+        ran.append("sentinel")
+        return next(times)
+
+    measurement, _plan = run(tmp_path, workload, make_plan(sessions=1), monkeypatch, sentinel=sentinel)
+    assert ran[:3] == ["sentinel", "block", "sentinel"]
+    first = min(measurement.blocks().values(), key=lambda block: block.cell.order)
+    assert (first.sentinel, first.sentinel_after) == (1, 2)
+
+
 def test_a_program_that_changed_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workload = MadeUp()
     run(tmp_path, workload, make_plan(sessions=1), monkeypatch)

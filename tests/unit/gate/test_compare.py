@@ -1,6 +1,7 @@
 """Comparisons of measurements: the same machine, a baseline that is good enough, and what became worse."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -162,6 +163,23 @@ def test_thin_and_stale_baselines_decide_nothing() -> None:
     assert judge(old).verdict is Verdict.BASELINE_STALE
     assert judge(old, terms=replace(TERMS, oldest=timedelta(days=120))).verdict is Verdict.REGRESSED
     assert judge(old, terms=replace(TERMS, oldest=None)).verdict is Verdict.REGRESSED
+
+
+def sessions_of_two(levels: Sequence[float], day: int) -> SampleSet:
+    """Return a session for every two of ``levels``."""
+    series = series_of(rows_of(levels, seed=day), day=day)
+    for place, block in enumerate(series["blocks"]):
+        block.update(session=f"{day}-{place // 2}", order=place % 2)
+    return sample_set(series)
+
+
+@pytest.mark.parametrize("burst", [1.25, 1.5])
+def test_bursts_in_one_of_the_two_blocks_of_each_session_are_no_regression(burst: float) -> None:
+    baseline = sessions_of_two(levels_of(20, seed=1), day=1)
+    slow = sessions_of_two(levels_of(6, change=burst - 1, seed=2), day=40)
+    assert judge(slow, baseline).verdict is Verdict.REGRESSED
+    levels = [level * (burst if place % 2 else 1) for place, level in enumerate(levels_of(6, seed=2))]
+    assert judge(sessions_of_two(levels, day=40), baseline).verdict is Verdict.UNDECIDED
 
 
 def test_a_cpu_hog_in_one_block_is_no_regression() -> None:

@@ -54,3 +54,9 @@ def test_a_sentinel_is_judged_against_enough_others_only() -> None:
     assert disturbed_blocks(blocks(usual), blocks(np.array([0.005]))) == []
     assert disturbed_blocks(blocks(usual[:4]), far) == []
     assert disturbed_blocks(blocks(usual), [BLOCK]) == []
+
+
+def test_a_sentinel_after_the_block_is_judged_like_the_one_before() -> None:
+    usual = blocks(np.random.default_rng(1).normal(0, 0.01, 10))
+    quiet, burst = (replace(usual[0], sentinel_after=float(np.exp(one))) for one in (0.005, 0.2))
+    assert disturbed_blocks(usual, [quiet, burst]) == [burst]

@@ -1,9 +1,9 @@
 """CSV with one sample per line and a header.
 
 Columns: ``value``, and as far as there are: ``metric``, ``configuration``, ``unit``, ``direction``, ``kind``,
-``block``, ``started``, ``session``, ``boot``, ``host``, ``order``, ``sentinel``, ``warmup``. Lines with the same
-metric, configuration and block are the samples of one block, in their order in the file. Without the column ``block``
-the file is one block: samples that were taken one after another are not blocks.
+``block``, ``started``, ``session``, ``boot``, ``host``, ``order``, ``sentinel``, ``sentinel_after``,
+``warmup``. Lines with the same metric, configuration and block are the samples of one block, in their order in the
+file. Without the column ``block`` the file is one block: samples that were taken one after another are not blocks.
 """
 
 import csv
@@ -20,7 +20,7 @@ from hugepage_qa.gate.sample_format import FORMAT, VERSION, parse_samples
 from hugepage_qa.gate.samples import SampleSet
 
 _OF_SERIES = ("unit", "direction", "kind")
-_OF_BLOCK = ("started", "session", "boot", "host", "order", "sentinel", "warmup")
+_OF_BLOCK = ("started", "session", "boot", "host", "order", "sentinel", "sentinel_after", "warmup")
 _COLUMNS = frozenset({"value", "metric", "configuration", "block", *_OF_SERIES, *_OF_BLOCK})
 _TRUTH = {"": False, "0": False, "false": False, "1": True, "true": True}
 
@@ -121,8 +121,9 @@ def _block(draft: _Draft, place: int, where: str) -> dict[str, Any]:
     order = draft.facts.get("order", str(place))
     if not order.isascii() or not order.isdecimal():
         raise InputError(f"{where}: order {order!r}: expected a whole number")
-    if "sentinel" in draft.facts:
-        facts["sentinel"] = _number(draft.facts["sentinel"], f"{where}: sentinel")
+    for key in ("sentinel", "sentinel_after"):
+        if key in draft.facts:
+            facts[key] = _number(draft.facts[key], f"{where}: {key}")
     warmup = draft.facts.get("warmup", "").lower()
     if warmup not in _TRUTH:
         raise InputError(f"{where}: warmup {warmup!r}: expected true or false")

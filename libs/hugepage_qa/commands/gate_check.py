@@ -27,7 +27,7 @@ from hugepage_qa.report.gate_html import render_html
 from hugepage_qa.report.gate_markdown import render_markdown
 from hugepage_qa.report.gate_page import make_page
 from hugepage_qa.report.gate_results import comparison_results, skipped_results
-from hugepage_qa.report.gate_settings import MEANING, GateSettings
+from hugepage_qa.report.gate_settings import BLOCKS, MEANING, GateSettings
 from hugepage_qa.report.gate_table import print_comparison
 from hugepage_qa.report.tmt_results import write_results
 
@@ -172,6 +172,9 @@ class _Check:
             html = self._directory / f"{one.suite}.html"
             logs = (markdown, html) if html.exists() else (markdown,)
             self.results += comparison_results(one, logs)
+        undecided = [one.suite for one in comparisons if one.verdict is Verdict.UNDECIDED]
+        if undecided and self._settings.next_look is not None:
+            click.echo(f"{', '.join(undecided)}: {BLOCKS}={self._settings.next_look} looks once more, at more sessions")
         self.results += skipped_results(dict(measured.skipped))
         if measured.unrestored:
             self.results.append(CaseResult("/", Outcome.ERROR, tuple(map(str, measured.unrestored))))

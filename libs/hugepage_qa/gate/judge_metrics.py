@@ -68,7 +68,8 @@ class MetricsJudge:
                 found = disturbed_blocks(self.baseline[key].blocks, series.blocks)
                 self._disturbed |= {_session(block) for block in found}
         questions = [question for key in self.new for question in self._questions(key)]
-        questions += [question for metric in self._metrics() for question in self._contrasts(metric)]
+        contrasts = [(metric, one) for metric in self._metrics() for one in self._contrasts(metric)]
+        questions += [self._contrast(one, metric, ALARM_ERROR / len(contrasts)) for metric, one in contrasts]
         for family in {one.family for one in questions}:
             chosen = [i for i, one in enumerate(questions) if one.evidence is not None and one.family == family]
             decisions = decide([one for i in chosen if (one := questions[i].evidence) is not None], self.looks)
@@ -100,20 +101,24 @@ class MetricsJudge:
         if outliers is not None:
             yield _Question(replace(empty, estimand="outlier rate", margin=OUTLIER_MARGIN), outliers, *sides)
 
-    def _contrasts(self, metric: str) -> Iterator[_Question]:
-        new = {configuration: one for (name, configuration), one in self.new.items() if name == metric}
-        if any(one.kind is Kind.COUNT for one in new.values()):
-            return
-        for contrast in find_contrasts(list(new), self.reference):
-            yield self._contrast(contrast, new)
+    def _new_of(self, metric: str) -> Mapping[str, SummarySeries]:
+        return {configuration: one for (name, configuration), one in self.new.items() if name == metric}
 
-    def _contrast(self, contrast: Contrast, new: Mapping[str, SummarySeries]) -> _Question:
+    def _contrasts(self, metric: str) -> list[Contrast]:
+        new = self._new_of(metric)
+        if any(one.kind is Kind.COUNT for one in new.values()):
+            return []
+        return find_contrasts(list(new), self.reference)
+
+    def _contrast(self, contrast: Contrast, metric: str, error: float) -> _Question:
+        """Return the question on ``contrast``; ``error`` is the allowed share of claims that are wrong."""
+        new = self._new_of(metric)
         any_series = next(iter(new.values()))
         policy = self.policy.of(any_series.metric)
         empty = _empty_result(any_series, contrast.estimand, policy.margin, gates=policy.gates)
         parts = tuple(new[name] for name in contrast.weights)
         values = contrast_values(contrast, new, self.unit)
-        claim, claimed = _claim(values, policy.margin)
+        claim, claimed = _claim(values, policy.margin, error)
         empty = replace(empty, configuration=contrast.name, new_blocks=len(values), claim=claim, claimed=claimed)
         if not is_balanced(contrast, new):
             reason = "not interleaved: a drift would count as an advantage; measure in ABBA order"
@@ -149,7 +154,8 @@ class MetricsJudge:
             doubt = self.doubt(series)
             if doubt is not None:
                 return doubt
-        blocks = [block for series in question.new for block in series.blocks]
+        # a count is what it is, however fast it came about
+        blocks = [block for series in question.new if series.kind is not Kind.COUNT for block in series.blocks]
         disturbed = sorted({str(block.order) for block in blocks if _session(block) in self._disturbed})
         if disturbed:
             return Verdict.DISTURBED, f"the sentinel left its range at block {', '.join(disturbed)}: measure again"
@@ -184,12 +190,15 @@ def _level(series: SummarySeries) -> float | None:
     return float(np.median([block.location for block in series.blocks])) if series.blocks else None
 
 
-def _claim(values: Samples, margin: float) -> tuple[str, Interval | None]:
-    """Return whether the new blocks alone show that a contrast is better, or worse, than nothing."""
+def _claim(values: Samples, margin: float, error: float) -> tuple[str, Interval | None]:
+    """Return whether the new blocks alone show that a contrast is better, or worse, than nothing.
+
+    There is no baseline that an alarm would rest on: all contrasts of a comparison share the error (Bonferroni).
+    """
     found = estimate_mean(values, NO_PRIOR, (margin / 100) ** 2)
     if found is None:
         return "unknown", None
-    lower, upper = found.lower(ALARM_ERROR), found.upper(ALARM_ERROR)
+    lower, upper = found.lower(error), found.upper(error)
     claim = "better" if upper < 0 else "worse" if lower > 0 else "unknown"
     return claim, interval(found.difference, lower, upper)
 

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from hugepage_qa.gate.block_summary import BlockSummary
+from hugepage_qa.gate.replicates import Unit, replicate_keys
 from hugepage_qa.gate.samples import Samples
 
 #: fewer sentinels do not tell how much it varies
@@ -44,7 +45,8 @@ def subtract_drift(
     sentinel adds its noise, and on a quiet machine made the deviation half as large again.
     """
     sentinels, new_sentinels = _means(baseline), _means(new)
-    if len(sentinels) < max(FEWEST_TO_CORRECT, len(baseline)) or len(new_sentinels) < len(new):
+    sessions = len(set(replicate_keys(baseline, Unit.SESSION)))
+    if sessions < FEWEST_TO_CORRECT or len(sentinels) < len(baseline) or len(new_sentinels) < len(new):
         return values
     beta = _slope(sentinels - sentinels.mean(), values[0] - values[0].mean())
     return values[0] - beta * (sentinels - sentinels.mean()), values[1] - beta * (new_sentinels - sentinels.mean())

@@ -67,6 +67,11 @@ class GateSettings:
         """Sessions after which it is looked."""
         return tuple(look for look in _LOOKS if look <= self.most_sessions)
 
+    @property
+    def next_look(self) -> int | None:
+        """Sessions after which there would be one more look, None when there is none."""
+        return next((look for look in _LOOKS if look > self.most_sessions), None)
+
 
 def _one_of(environment: Mapping[str, str], name: str, default: int, allowed: tuple[int, ...]) -> int:
     text = environment.get(name) or str(default)

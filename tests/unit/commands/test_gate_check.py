@@ -114,6 +114,15 @@ def test_a_slow_down(check: Callable[..., tuple[Result, list[int]]], tmp_path: P
     assert (found["/made-up/time/thp/level"], found["/made-up/time/4k/level"]) == ("fail", "pass")
 
 
+def test_what_is_undecided_tells_how_to_look_once_more(check: Callable[..., tuple[Result, list[int]]]) -> None:
+    check("first", HUGEPAGE_QA_ACCEPT="first baseline")
+    result, looked = check("slow", slow=1.05, HUGEPAGE_QA_BLOCKS="1")
+    assert (result.exit_code, looked) == (2, [1])
+    assert "made-up: HUGEPAGE_QA_BLOCKS=3 looks once more" in result.output
+    result, looked = check("slower", slow=1.05)
+    assert "looks once more" not in result.output
+
+
 def test_a_baseline_is_not_accepted_twice(check: Callable[..., tuple[Result, list[int]]], tmp_path: Path) -> None:
     check("first", HUGEPAGE_QA_ACCEPT="first baseline")
     before = {path: path.read_text() for path in (tmp_path / "baselines").glob("**/*.json")}

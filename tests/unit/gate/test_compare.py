@@ -204,6 +204,19 @@ def test_a_disturbed_session_decides_nothing() -> None:
     assert disturbed.exit_code == 2
 
 
+def test_a_disturbed_session_counts_right() -> None:
+    def counts(level: float, blocks: int, day: int, sentinels: list[float]) -> SampleSet:
+        rows = [[level] * 5 for _ in range(blocks)]
+        return with_sentinels(
+            sample_set(series_of(rows, day=day, kind="count", unit="faults", direction="lower")), sentinels
+        )
+
+    usual = list(np.random.default_rng(1).normal(10, 0.05, 10))
+    baseline = counts(7.0, 10, 0, usual)
+    assert judge(counts(7.0, 3, 20, [10.0, 12.0, 9.97]), baseline).verdict is Verdict.PASS
+    assert judge(counts(9.0, 3, 20, [10.0, 12.0, 9.97]), baseline).verdict is Verdict.REGRESSED
+
+
 def test_a_run_that_never_settles_decides_nothing() -> None:
     stairs = [[100 * (1 + place // 20 / 5) + place % 3 for place in range(100)] for _ in range(3)]
     for number, row in enumerate(stairs):

@@ -84,6 +84,15 @@ def test_an_advantage_needs_a_baseline_of_both() -> None:
     assert advantage.claim == "better"
 
 
+def test_of_many_contrasts_none_is_claimed_by_chance() -> None:
+    """Forty configurations that are all the same, in three sessions: one in twenty would seem better or worse."""
+    names = {"thp": 1.0, **{f"shp{place}": 1.0 for place in range(40)}}
+    order = (*range(41), *reversed(range(41)))
+    comparison = judge(interleaved(names, "thp", 5, 0, order), interleaved(names, "thp", 3, 10, order, seed=2))
+    claims = [one.claim for one in comparison.results if one.estimand == "advantage"]
+    assert claims == ["unknown"] * 40
+
+
 def test_main_effects_and_interaction_of_two_by_two() -> None:
     order = (0, 1, 2, 3, 3, 2, 1, 0)
     factors = dict(zip(CELLS, (1.0, 0.95, 0.92, 0.92 * 0.95 * 1.02), strict=True))

@@ -13,16 +13,19 @@ from hugepage_qa.gate.sentinel import disturbed_blocks, subtract_drift
 BLOCK = summarise(sample_set(measured(1)).series[0], 0.01, {}, None).blocks[0]
 
 
-def blocks(sentinels: Samples) -> list[BlockSummary]:
-    return [replace(BLOCK, sentinel=float(np.exp(one))) for one in sentinels]
+def blocks(sentinels: Samples, in_session: int = 1) -> list[BlockSummary]:
+    return [
+        replace(BLOCK, sentinel=float(np.exp(one)), session=str(place // in_session))
+        for place, one in enumerate(sentinels)
+    ]
 
 
-def corrected(follows: float, count: int = 20) -> tuple[float, float]:
+def corrected(follows: float, count: int = 20, in_session: int = 1) -> tuple[float, float]:
     """Return the deviation of 200 new blocks before and after, of a metric that follows the sentinel that much."""
     random = np.random.default_rng(1)
     drift, new_drift = random.normal(0, 0.01, count), random.normal(0, 0.01, 200)
     values = follows * drift + random.normal(0, 0.002, count), follows * new_drift + random.normal(0, 0.002, 200)
-    result = subtract_drift(blocks(drift), blocks(new_drift), values)
+    result = subtract_drift(blocks(drift, in_session), blocks(new_drift), values)
     return float(values[1].std()), float(result[1].std())
 
 
@@ -40,6 +43,10 @@ def test_a_metric_that_does_not_follow_is_left_alone() -> None:
 def test_few_sessions_do_not_teach_a_slope() -> None:
     before, after = corrected(1.0, count=7)
     assert after == before
+    before, after = corrected(1.0, count=14, in_session=2)
+    assert after == before
+    before, after = corrected(1.0, count=16, in_session=2)
+    assert after < before / 2
 
 
 def test_a_negative_slope_is_noise() -> None:

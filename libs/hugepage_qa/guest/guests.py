@@ -67,6 +67,14 @@ class Guests:
         """Have guests that are started from now on in the control group ``path``; None has them out of it."""
         self._hypervisor.ask("enter_group", path)
 
+    def run_as(self, user: int | None) -> None:
+        """Have guests that are started from now on be the processes of ``user``, None for ours (QEMU alone)."""
+        self._hypervisor.ask("run_as", user)
+
+    def give_mounts_to(self, user: int) -> None:
+        """Have ``user`` own the hugetlbfs that guests have their memory in (QEMU alone)."""
+        self._hypervisor.ask("give_mounts", user)
+
     def restart(self, number: signal.Signals, *, killed: Guest | None = None) -> None:
         """End the daemon with the signal ``number`` and start it again; ``killed`` loses its QEMU meanwhile."""
         self._hypervisor.ask("restart", int(number), killed.pid if killed else None)

@@ -92,6 +92,8 @@ class GuestMachine:
         return {
             **_actions_of(driver, site),
             "enter_group": driver.enter_group,
+            "run_as": driver.run_as,
+            "give_mounts": self._give_mounts,
             "migrate": driver.migrate,
             "request": driver.request,
         }
@@ -165,6 +167,11 @@ class GuestMachine:
                 self._stack.callback(self._machine.perform, "unmount", [point])
                 self._mounts[pool.size] = point
         return self._mounts
+
+    def _give_mounts(self, user: int) -> None:
+        """Have ``user`` own the hugetlbfs of each page size."""
+        for point in self._find_mounts().values():
+            os.chown(point, user, -1)
 
     def _make_directory(self) -> Path:
         # mounts come first: they go last

@@ -2,18 +2,22 @@
 
 import json
 import os
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from hugepage_qa.guest.driver import GuestError, State
+from hugepage_qa.guest.driver import GuestError, NotHere, State
 from hugepage_qa.guest.qemu_process import QemuProcess, find_monitor_class
 from hugepage_qa.machine.processes import has_ended
 
 # a group is entered before the memory is there: what was charged elsewhere stays charged there
 _ENTER_GROUP = ("/bin/sh", "-c", 'echo $$ >"$1" && shift && exec "$@"', "sh")
+
+_KVM = Path("/dev/kvm")
 
 
 class QemuDriver:
@@ -27,6 +31,7 @@ class QemuDriver:
         self._definitions: dict[str, list[str]] = {}
         self._running: dict[str, QemuProcess] = {}
         self._group: str | None = None
+        self._become: Sequence[str] = ()
 
     def define(self, name: str, definition: str) -> None:
         """Keep the arguments for its next start."""
@@ -52,6 +57,15 @@ class QemuDriver:
     def enter_group(self, path: str | None) -> None:
         """Start QEMU in the control group ``path`` from now on; None leaves it where we are."""
         self._group = path
+
+    def run_as(self, user: int | None) -> None:
+        """Start QEMU as ``user`` from now on; None: as who we are.
+
+        The user may read every file, as the guest's kernel may lie in somebody's home, and write in ``directory``.
+        Raises NotHere where nobody can be made such a user.
+        """
+        self._become = () if user is None else _become(user)
+        os.chown(self._directory, os.geteuid() if user is None else user, -1)
 
     def state(self, name: str) -> State:
         """Ask its monitor; a QEMU that has ended is off."""
@@ -154,7 +168,7 @@ class QemuDriver:
             raise GuestError(f"{name} runs already")
         self.destroy(name)
         monitor = QemuProcess.monitor_arguments(name, self._directory)
-        command = [self._emulator, *self._definitions[name], *monitor, *more]
+        command = [*self._become, self._emulator, *self._definitions[name], *monitor, *more]
         if self._group is not None:
             command = [*_ENTER_GROUP, f"{self._group}/cgroup.procs", *command]
         self._running[name] = QemuProcess(name, self._directory, command, descriptors)
@@ -183,6 +197,23 @@ class QemuDriver:
         if running is None or running.has_ended:
             raise GuestError(f"{name} does not run: {(running and running.said) or 'nothing is said why'}")
         return running
+
+
+def _become(user: int) -> Sequence[str]:
+    """Return what starts a program as ``user`` without privileges but CAP_DAC_READ_SEARCH. Raises NotHere."""
+    program = shutil.which("setpriv")
+    if program is None:
+        raise NotHere("the program setpriv is not installed: install util-linux")
+    right = "-all,+dac_read_search"
+    words = [program, f"--reuid={user}", f"--regid={user}", f"--inh-caps={right}", f"--ambient-caps={right}"]
+    # who may use KVM at all
+    words.append(f"--groups={_KVM.stat().st_gid}" if _KVM.exists() else "--clear-groups")
+    # a change of the user forgets what the tether asked for
+    command = [*words, "--no-new-privs", "--pdeathsig=KILL", "--"]
+    tried = subprocess.run([*command, program, "--version"], capture_output=True, check=False, text=True)
+    if tried.returncode != 0:
+        raise NotHere(" ".join(f"nobody can be made a user without privileges here: {tried.stderr}".split()))
+    return command
 
 
 def _devices(guest: QemuProcess) -> list[str]:

@@ -15,6 +15,7 @@ class Meaning(enum.Enum):
     KVM_WITHOUT_HUGE_PAGES = "KVM backs no guest with huge pages here"
     MORE_THAN_ADDRESSABLE = "more memory than the machine can have"
     MAY_NOT_LOCK = "nobody may lock so much memory here"
+    NOT_PERMITTED = "its user may not have pages of this hugetlbfs"
     NOT_A_DEFINITION = "not a valid definition of a guest"
 
 
@@ -46,6 +47,8 @@ _WORDINGS: tuple[tuple[Meaning, str], ...] = (
     (Meaning.MORE_THAN_ADDRESSABLE, r"Address space limit .* phys-bits too low|exceeds? .*maximum supported"),
     # without CAP_SYS_RESOURCE, in containers
     (Meaning.MAY_NOT_LOCK, r"cannot limit locked memory .*Operation not permitted|locking memory failed"),
+    # open(2) in the mount
+    (Meaning.NOT_PERMITTED, r"can't open backing store \S+ for guest RAM: Permission denied"),
     (Meaning.NOT_A_DEFINITION, r"XML error:|\(domain_definition\)|unsupported configuration:"),
 )
 

@@ -1,6 +1,7 @@
 """An emulator that does not do what it should is an error with its own words, and nothing of it is left."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,26 @@ def test_a_guest_that_nobody_started_is_off(tmp_path: Path) -> None:
     assert guests.state("nobody") is State.OFF
     guests.destroy("nobody")
     guests.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")
+def test_a_user_without_privileges_reads_all_and_writes_his_own(tmp_path: Path) -> None:
+    secret, sockets = tmp_path / "secret", tmp_path / "sockets"
+    secret.mkdir(mode=0o700)
+    (secret / "kernel").write_text("kernel", encoding="utf-8")
+    sockets.mkdir()
+    guests = driver(
+        sockets, f"id -u >&2; cat {secret}/kernel >&2; touch {sockets}/own || exit 2; touch {secret}/x; exit 1"
+    )
+    guests.run_as(65534)
+    with pytest.raises(GuestError, match=r"65534 kernel.*Permission denied") as caught:
+        guests.start("guest", paused=True)
+    assert str(caught.value).count("Permission denied") == 1
+    assert (sockets / "own").stat().st_uid == 65534
+    guests.run_as(None)
+    with pytest.raises(GuestError, match=r"^0 kernel$"):
+        guests.start("guest", paused=True)
+    assert sockets.stat().st_uid == 0
 
 
 def test_a_control_group_is_entered_before_the_emulator_starts(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ OTHERS = [
         "qemu-system-s390x: Memory backing with 1M pages was specified, but KVM does not support this memory backing",
     ),
     (Meaning.KVM_WITHOUT_HUGE_PAGES, "This QEMU machine does not support huge page mappings"),
+    (Meaning.NOT_PERMITTED, "qemu-kvm: can't open backing store /mnt/huge for guest RAM: Permission denied"),
     (Meaning.NO_SUCH_SIZE, "XML error: hugepage size can't be zero"),
     (Meaning.NOT_A_DEFINITION, "(domain_definition):1: Opening and ending tag mismatch: a line 1 and b"),
 ]

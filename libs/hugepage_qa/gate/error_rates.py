@@ -168,7 +168,7 @@ def _blocks_used(evidence: Evidence) -> int:
     """Return how many blocks somebody needs who measures one by one and stops at the first verdict."""
     have = len(evidence.new)
     for blocks in range(1, have + 1):
-        decision = decide([replace(evidence, new=evidence.new[:blocks], extra_variance=None)])[0]
+        decision = decide([evidence.first(blocks)])[0]
         if decision.verdict is not Verdict.UNDECIDED:
             return blocks
     return have

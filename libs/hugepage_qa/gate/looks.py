@@ -12,12 +12,13 @@ Per look, with d the difference to the baseline (+ is worse) and its bounds at t
   look, and the look is no pass (a slow-down that is surely smaller than the margin is none that matters).
 * an alarm at the first look is confirmed by the next block, which has to lie beyond half of the margin by itself;
   one at a later look by most of its own blocks, at least two, that each do. One disturbed block is never a regression.
-  (A session of several blocks does where most of them do: a burst of noise that hits one of two is no slow-down.)
+  Of a session of several blocks most have to lie beyond a quarter of the margin, too: a burst of noise that hits one of
+  two is no slow-down.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -62,10 +63,25 @@ class Evidence:
         """Return the smallest change that is reported."""
         return self.margin / 2
 
-    def shown_by(self, blocks: slice, worse: int) -> Samples:
-        """Return for each of the new blocks whether it shows a change by itself: +1 worse, -1 better."""
-        shown = self.new if self.shown is None else self.shown[0 if worse > 0 else 1]
-        return worse * (shown[blocks] - self.baseline.mean()) > self.floor  # type: ignore[no-any-return]
+    def first(self, blocks: int) -> "Evidence":
+        """Return what there was when only ``blocks`` new blocks were measured."""
+        return replace(
+            self,
+            new=self.new[:blocks],
+            extra_variance=None if self.extra_variance is None else self.extra_variance[:blocks],
+            shown=None if self.shown is None else (self.shown[0][:blocks], self.shown[1][:blocks]),
+        )
+
+    def count_shown(self, blocks: int, worse: int) -> int:
+        """Return how many of the first ``blocks`` new ones show a change by themselves: +1 worse, -1 better."""
+        shown = self._beyond(self.new, worse) > self.floor
+        if self.shown is not None:
+            shown = shown & (self._beyond(self.shown[0 if worse > 0 else 1], worse) > self.floor / 2)
+        return int(np.count_nonzero(shown[:blocks]))
+
+    def _beyond(self, values: Samples, worse: int) -> Samples:
+        beyond: Samples = worse * (values - self.baseline.mean())
+        return beyond
 
     def at(self, blocks: int) -> Estimate | None:
         """Return the estimate from the first ``blocks`` new blocks."""
@@ -154,7 +170,7 @@ def _is_confirmed(evidence: Evidence, look: Look, worse: int) -> bool:
     blocks = look.blocks if look.blocks > 1 else look.blocks + 1
     if len(evidence.new) < blocks:
         return False
-    shown = int(evidence.shown_by(slice(blocks), worse).sum())
+    shown = evidence.count_shown(blocks, worse)
     return shown > 1 and shown > blocks / 2
 
 

@@ -14,6 +14,8 @@ from rich.console import Console
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.lab.boards import find_board
+from hugepage_qa.lab.system.registry import Registry
+from hugepage_qa.lab.system.tmt_guests import drop_machines
 from hugepage_qa.machine.snapshot import differences, take_snapshot
 from hugepage_qa.report import gate_settings, settings
 from hugepage_qa.report.case_result import CaseResult, Outcome, exit_code
@@ -109,6 +111,8 @@ def _run(request: QaRequest, architectures: Sequence[str]) -> Finding:
         told = _write_environment(request, directory, tree / ENVIRONMENT_FILE)
         command = _tmt(request, architectures, Path(directory, "run"), told)
         code = run_supervised(command, environment=_environment(directory), directory=tree)
+        # after Ctrl-C tmt ends without removing its guests
+        drop_machines(Path(directory, "run"), Registry(CACHE))
         shutil.move(Path(directory, "run"), kept)
     changes = differences(before, take_snapshot([ROOT]))
     return Finding(read_run(kept), code, changes, request.needs_all_results)

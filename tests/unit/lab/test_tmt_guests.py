@@ -1,0 +1,45 @@
+"""What a run of tmt that was cut off has left in the lab is removed, and nothing else."""
+
+from pathlib import Path
+
+import pytest
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.lab.system.registry import Registry
+from hugepage_qa.lab.system.tmt_guests import drop_machines
+
+
+def guests_file(run: Path, text: str) -> None:
+    file = run / "plans" / "functional" / "provision" / "guests.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(text, encoding="utf-8")
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    found = Registry(tmp_path / "cache")
+    for name in ("lab1", "lab2"):
+        with found.new_directory(name):
+            pass
+    return found
+
+
+def test_the_machines_of_the_run_are_removed(tmp_path: Path, registry: Registry) -> None:
+    guests_file(tmp_path / "run", "default-0:\n  machine: lab2\n  port: 1234\nother:\n  machine: lab7\n")
+    assert drop_machines(tmp_path / "run", registry) == ["lab2"]
+    assert registry.names() == ["lab1"]
+
+
+@pytest.mark.parametrize("text", ["", "default-0:\n  machine:\n", "- lab1\n", "default-0: lab1\n"])
+def test_a_run_without_machines_removes_none(tmp_path: Path, registry: Registry, text: str) -> None:
+    assert drop_machines(tmp_path, registry) == []
+    guests_file(tmp_path, text)
+    assert drop_machines(tmp_path, registry) == []
+    assert registry.names() == ["lab1", "lab2"]
+
+
+def test_a_file_that_is_cut_off(tmp_path: Path, registry: Registry) -> None:
+    guests_file(tmp_path, "default-0: {machine: lab1")
+    with pytest.raises(InputError, match=r"guests\.yaml: expected the guests"):
+        drop_machines(tmp_path, registry)
+    assert registry.names() == ["lab1", "lab2"]

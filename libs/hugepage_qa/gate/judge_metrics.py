@@ -63,10 +63,8 @@ class MetricsJudge:
 
     def judge(self) -> tuple[MetricResult, ...]:
         """Return a result for every level, contrast and tail. Raises InputError for values without a logarithm."""
-        for key, series in self.new.items():
-            if key in self.baseline:
-                found = disturbed_blocks(self.baseline[key].blocks, series.blocks)
-                self._disturbed |= {_session(block) for block in found}
+        disturbed = disturbed_blocks(_each_once(self.baseline), _each_once(self.new))
+        self._disturbed = {_session(block) for block in disturbed}
         questions = [question for key in self.new for question in self._questions(key)]
         contrasts = [(metric, one) for metric in self._metrics() for one in self._contrasts(metric)]
         questions += [self._contrast(one, metric, ALARM_ERROR / len(contrasts)) for metric, one in contrasts]
@@ -201,6 +199,15 @@ def _claim(values: Samples, margin: float, error: float) -> tuple[str, Interval 
     lower, upper = found.lower(error), found.upper(error)
     claim = "better" if upper < 0 else "worse" if lower > 0 else "unknown"
     return claim, interval(found.difference, lower, upper)
+
+
+def _each_once(series: Series) -> list[BlockSummary]:
+    """Return each block once, whatever the configuration and however many metrics were taken in it.
+
+    The sentinel is the same program beside all of them, and one session in a hundred is to be called disturbed by
+    chance, not one series.
+    """
+    return list({(_session(block), block.order): block for one in series.values() for block in one.blocks}.values())
 
 
 def _mostly_unsteady(series: SummarySeries) -> bool:

@@ -204,6 +204,22 @@ def test_a_disturbed_session_decides_nothing() -> None:
     assert disturbed.exit_code == 2
 
 
+def test_quiet_sessions_are_seldom_called_disturbed_however_many_configurations_they_have() -> None:
+    names = [f"c{place}" for place in range(40)]
+    random = np.random.default_rng(1)
+
+    def samples(sessions: int, day: int) -> SampleSet:
+        sets = [measured(sessions, 0, day + i, day, samples=5, configuration=one) for i, one in enumerate(names)]
+        for place, one in enumerate(sets):
+            for session, block in enumerate(one["blocks"]):
+                block.update(session=f"{day}-{session}", order=place, sentinel=float(random.normal(10, 0.05)))
+        return sample_set(*sets, reference="c0")
+
+    comparisons = [judge(samples(1, 20 + time), samples(8, 0)) for time in range(20)]
+    disturbed = [one for one in comparisons if any(found.verdict is Verdict.DISTURBED for found in one.results)]
+    assert len(disturbed) <= 2
+
+
 def test_a_disturbed_session_counts_right() -> None:
     def counts(level: float, blocks: int, day: int, sentinels: list[float]) -> SampleSet:
         rows = [[level] * 5 for _ in range(blocks)]

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from hugepage_qa.errors import InputError
+
 # actor.c, PACKET
 _PACKET = 65536
 
@@ -76,17 +78,30 @@ class ActorLink:
 
 @contextmanager
 def start_link(program: Path) -> Iterator[ActorLink]:
-    """Start ``program`` (``build.build_actor``) and yield the connection to it; it is killed at the end."""
+    """Start ``program`` (``build.build_actor``) and yield the connection to it; it is killed at the end.
+
+    Raises InputError when it cannot be started.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
         with theirs:
-            child = subprocess.Popen([str(program), str(os.getpid())], stdin=theirs.fileno(), start_new_session=True)
+            child = _start(program, theirs)
         link = ActorLink(ours, child.pid)
         try:
             yield link
         finally:
             link.end()
             child.wait()
+
+
+def _start(program: Path, standard_input: socket.socket) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen([str(program), str(os.getpid())], stdin=standard_input.fileno(), start_new_session=True)
+    except OSError as error:
+        # says nothing of the kernel under test
+        raise InputError(
+            f"{program}: {error.strerror}: expected a file system that is not mounted with noexec"
+        ) from error
 
 
 def _wait_for_end(descriptor: int) -> None:

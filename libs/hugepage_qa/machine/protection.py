@@ -4,11 +4,12 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.machine import libc
 from hugepage_qa.machine.boot_loader import find_boot_loader as this_boot_loader
 from hugepage_qa.machine.journal import Journal, find_journal, read_boot_id
 from hugepage_qa.machine.kernel_arguments import FindBootLoader
@@ -29,8 +30,8 @@ class Protection:
     """A machine that may be changed now.
 
     ``resumed`` tells that the run goes on after a reboot that it has asked for. ``scratch`` is a directory for
-    mounts and small files (in memory), gone afterwards. After the body, ``unrestored`` holds what could not be put
-    back: subject, value ``wanted``, and value found (``after``).
+    mounts, programs and small files (in memory), gone afterwards. After the body, ``unrestored`` holds what could not
+    be put back: subject, value ``wanted``, and value found (``after``).
     """
 
     journal: Journal
@@ -84,7 +85,7 @@ def protected_machine(
     with StopSignals() as signals, hold_run_lock(root) as holder:
         protection = _begin(purpose, token, holder, root, find_boot_loader, say)
         try:
-            protection.scratch.mkdir(mode=0o700, exist_ok=True)
+            _make_scratch(protection.scratch, root)
             with signals.let_through(), _exported(protection.environment):
                 yield protection
         except Exception:
@@ -156,6 +157,15 @@ def _end(protection: Protection, say: Say) -> tuple[Repair, ...]:
 def _tell(restoration: Restoration, say: Say) -> None:
     for line in (*restoration.repairs, *restoration.notices):
         say(str(line))
+
+
+def _make_scratch(directory: Path, root: Path) -> None:
+    """Make ``directory`` a file system of its own: /run is mounted with noexec on Debian, and we build programs."""
+    directory.mkdir(mode=0o700, exist_ok=True)
+    # of a run that goes on it is there; in some containers nobody may mount
+    if root == Path("/") and not directory.is_mount():
+        with suppress(PermissionError):
+            libc.mount("tmpfs", str(directory), "mode=700")
 
 
 @contextmanager

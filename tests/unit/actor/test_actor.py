@@ -33,6 +33,13 @@ def actor(program: Path) -> Iterator[Actor]:
         yield started
 
 
+def test_one_that_cannot_be_started_says_nothing_of_the_kernel(program: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "actor"
+    copy.write_bytes(program.read_bytes())
+    with pytest.raises(InputError, match=r"actor: Permission denied: .*noexec"), start_actor(copy):
+        pass
+
+
 def test_it_stores_and_loads_all_64_bits(actor: Actor) -> None:
     address = actor.mmap(PAGE, WRITABLE, PRIVATE)
     actor.write(address, 2**64 - 2)

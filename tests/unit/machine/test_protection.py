@@ -39,6 +39,19 @@ with protection.protected_machine("a child", root=root) as protected:
 """
 
 
+NOEXEC = """
+import shutil, subprocess, sys
+from pathlib import Path
+from hugepage_qa.machine.protection import _make_scratch
+scratch = Path(sys.argv[1], "scratch")
+_make_scratch(scratch, Path("/"))
+_make_scratch(scratch, Path("/"))
+program = shutil.copy("/bin/true", scratch)
+subprocess.run([program], check=True)
+print(Path("/proc/mounts").read_text().count(str(scratch)), oct(scratch.stat().st_mode & 0o777))
+"""
+
+
 def run_is_over(root: Path) -> bool:
     """Nothing of a run is left in the machine."""
     return (
@@ -84,6 +97,16 @@ def test_the_body_may_change_the_machine(machine: Path) -> None:
     assert protected.unrestored == ()
     # that a run changes the machine is no news
     assert said == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_programs_of_a_run_are_executed_although_run_is_mounted_with_noexec(tmp_path: Path) -> None:
+    mount = 'mount -t tmpfs -o noexec none "$1" && exec "$2" -c "$3" "$1"'
+    command = ["unshare", "--mount", "/bin/sh", "-ec", mount, "sh", str(tmp_path), sys.executable, NOEXEC]
+    done = subprocess.run(command, capture_output=True, check=False, text=True)
+    if "unshare failed" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    assert (done.stdout, done.returncode) == ("1 0o700\n", 0), done.stderr
 
 
 def test_the_journal_is_there_before_the_body(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

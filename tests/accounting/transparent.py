@@ -1,5 +1,7 @@
 """What the kernel counts of PMD-sized transparent huge pages: for the machine, and for a process."""
 
+from functools import partial
+
 from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.live.case import Area, Sizes
@@ -10,6 +12,7 @@ from hugepage_qa.live.transparent import (
     MADV_COLLAPSE,
     MADV_HUGEPAGE,
     allow_on_advice,
+    collapse,
     expect_change,
     map_aligned,
     pmd_size,
@@ -105,7 +108,11 @@ def a_collapsed_page(live: Live) -> None:
     allow_on_advice(live)
     size = pmd_size(live)
     counted = {"AnonHugePages": size, "thp_collapse_alloc": 1, "thp_fault_alloc": 0}
-    memory = expect_change(live, counted, lambda: _base_pages(live), lambda memory: memory.advise(MADV_COLLAPSE))
+
+    def collapse_all(memory: Memory) -> None:
+        collapse(live, partial(memory.advise, MADV_COLLAPSE))
+
+    memory = expect_change(live, counted, lambda: _base_pages(live), collapse_all)
     live.expect("AnonHugePages", size, memory.smaps().anon_huge_pages)
     live.expect("Rss", size, memory.smaps().rss)
     memory.expect_filled()

@@ -23,7 +23,7 @@ from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.text_program.program import TextProgram, start_again, start_text
 from hugepage_qa.live.text_program.recipe import Recipe
 from hugepage_qa.live.text_program.source import STEP
-from hugepage_qa.live.transparent import MADV_COLLAPSE, pmd_size
+from hugepage_qa.live.transparent import MADV_COLLAPSE, collapse, pmd_size
 from hugepage_qa.model.rules import THP_DOC
 from hugepage_qa.model.text.program import Kind
 from hugepage_qa.plugins.live_test import LiveTest
@@ -212,7 +212,8 @@ def _collapse(live: Live, program: TextProgram) -> None:
     size = pmd_size(live)
     mapping = program.mapped()[0]
     start = -(-mapping.start // size) * size
-    program.actor.call("madvise", start, mapping.end // size * size - start, MADV_COLLAPSE)
+    length = mapping.end // size * size - start
+    collapse(live, partial(program.actor.call, "madvise", start, length, MADV_COLLAPSE))
 
 
 def _becomes(program: TextProgram, run_some: Callable[[], int], huge: int) -> bool:

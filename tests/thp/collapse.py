@@ -10,7 +10,7 @@ from hugepage_qa.live.khugepaged import KHUGEPAGED
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.memory import Memory
 from hugepage_qa.live.thp_policy import advised, set_policy
-from hugepage_qa.live.transparent import MADV_COLLAPSE, MADV_NOHUGEPAGE, map_aligned, pmd_size
+from hugepage_qa.live.transparent import MADV_COLLAPSE, MADV_NOHUGEPAGE, collapse, map_aligned, pmd_size
 from hugepage_qa.plugins.live_test import LiveTest
 from hugepage_qa.version import KernelVersion
 
@@ -34,7 +34,7 @@ def whatever_the_policy(live: Live) -> None:
     for policy in ("never", "madvise", "always"):
         memory = _base_pages(live)
         set_policy(live, policy)
-        memory.advise(MADV_COLLAPSE)
+        collapse(live, partial(memory.advise, MADV_COLLAPSE))
         live.expect(f"AnonHugePages with enabled={policy}", memory.length, memory.smaps().anon_huge_pages)
         memory.expect_filled()
 
@@ -48,7 +48,7 @@ def whatever_the_policy(live: Live) -> None:
 def twice(live: Live) -> None:
     memory = _base_pages(live)
     for _time in range(2):
-        memory.advise(MADV_COLLAPSE)
+        collapse(live, partial(memory.advise, MADV_COLLAPSE))
         live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
     memory.expect_filled()
 
@@ -64,7 +64,7 @@ def one_page_is_enough(live: Live) -> None:
     live.set_knob(f"{KHUGEPAGED}/max_ptes_none", "0")
     memory = map_aligned(live, 1, pmd_size(live))
     memory.touch(0, 5)
-    memory.advise(MADV_COLLAPSE)
+    collapse(live, partial(memory.advise, MADV_COLLAPSE))
     live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
     live.expect("the word that was written", 5, memory.read(0))
     zeroes = memory.actor.check(memory.address + memory.length // 2, memory.length // 2, memory.length, 0)
@@ -101,7 +101,7 @@ def shared_memory(live: Live) -> None:
     ours.fill()
     theirs = ours.seen_by(ours.actor.fork())
     theirs.expect_filled()
-    ours.advise(MADV_COLLAPSE)
+    collapse(live, partial(ours.advise, MADV_COLLAPSE))
     ours.expect_filled()
     live.expect("ShmemPmdMapped of the process", ours.length, ours.smaps().shmem_pmd_mapped)
     theirs.expect_filled()
@@ -118,7 +118,7 @@ def shared_memory(live: Live) -> None:
 def odd_ranges(live: Live) -> None:
     memory = _base_pages(live)
     actor, size = memory.actor, memory.size
-    actor.call("madvise", memory.address, size // 2, MADV_COLLAPSE)
+    collapse(live, partial(actor.call, "madvise", memory.address, size // 2, MADV_COLLAPSE))
     live.expect("AnonHugePages of half a page", 0, memory.smaps().anon_huge_pages)
     room = actor.mmap(2 * size, _PROT_NONE, mmap.MAP_ANONYMOUS | mmap.MAP_PRIVATE)
     actor.call("munmap", room, 2 * size)

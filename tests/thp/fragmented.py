@@ -1,6 +1,5 @@
 """Memory that is fragmented on purpose: what compaction makes of it, and huge pages afterwards."""
 
-import errno
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -14,6 +13,7 @@ from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.thp_policy import advised, set_policy
 from hugepage_qa.live.transparent import (
     MADV_COLLAPSE,
+    collapse,
     expect_change,
     map_aligned,
     pmd_size,
@@ -35,7 +35,6 @@ _ENOUGH = 0.25
 #: blocks that come and go by themselves
 _NOISE = 16
 _HUGE_PAGES = 16
-_TRIES = 5
 #: the share of the memory that the lists of all CPUs may hold: one part of so many
 _OF_EACH_CPU = "proc/sys/vm/percpu_pagelist_high_fraction"
 
@@ -104,7 +103,8 @@ def huge_pages_afterwards(live: Live) -> None:
 def collapsed(live: Live) -> None:
     memory = _fragment(live).memory
     expect_no_shortage(live, memory.size, _HUGE_PAGES)
-    _collapse(memory)
+    for page in range(_HUGE_PAGES):
+        collapse(live, partial(memory.advise, MADV_COLLAPSE, page, 1))
     huge = _HUGE_PAGES * memory.size
     live.expect("AnonHugePages", huge, memory.smaps().anon_huge_pages)
     live.expect("Rss", huge + (memory.length - huge) // _KEPT, memory.smaps().rss)
@@ -148,18 +148,6 @@ def _compact(live: Live, fragments: Fragments) -> int:
     now = fragmentation(live, fragments.memory.size)
     live.notes.append(f"compacted {now}")
     return now.blocks - fragments.after.blocks
-
-
-def _collapse(memory: Memory) -> None:
-    """Collapse the first huge pages, again where a base page was busy in that moment (madvise(2): EAGAIN, EBUSY)."""
-    for page in range(_HUGE_PAGES):
-        for _try in range(_TRIES):
-            try:
-                memory.advise(MADV_COLLAPSE, page, 1)
-                break
-            except OSError as error:
-                if error.errno not in (errno.EAGAIN, errno.EBUSY):
-                    raise
 
 
 def _expect_what_is_left(live: Live, memory: Memory) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hugepage_qa.lab.image import read_running_config
 from hugepage_qa.live.text_program.build import build_text
 from hugepage_qa.live.text_program.recipe import Recipe
 from hugepage_qa.machine import libc
+from hugepage_qa.machine.insist import insist
 from hugepage_qa.machine.swap import add_swap, remove_swap
 from hugepage_qa.model.text.program import Kind
 
@@ -120,7 +122,8 @@ def _kernel_option(name: str) -> bool | None:
 
 
 def _unmount(point: str) -> None:
-    libc.unmount(point)
+    # what a process had open there may go a moment after the process
+    insist(partial(libc.unmount, point))
     Path(point).rmdir()
 
 

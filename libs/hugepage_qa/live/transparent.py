@@ -1,5 +1,6 @@
 """Memory that may get transparent huge pages, and changes that are measured in a quiet moment."""
 
+import errno
 import mmap
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -24,6 +25,9 @@ MIN_FREE = "proc/sys/vm/min_free_kbytes"
 
 #: how often a change is measured until nobody else has changed the same counters
 _ATTEMPTS = 10
+
+#: how often and after how many seconds a collapse is tried again
+_COLLAPSES, _PAUSE_SECONDS = 100, 0.1
 
 Prepared = TypeVar("Prepared")
 
@@ -53,6 +57,23 @@ def keep_min_free(live: Live) -> None:
     set_recommended_min_free_kbytes() in mm/khugepaged.c. Called before the switches, it is put back after them.
     """
     live.set_knob(MIN_FREE, (live.host.read(MIN_FREE) or "").strip())
+
+
+def collapse(live: Live, advise: Callable[[], object]) -> None:
+    """Call ``advise``, which gives MADV_COLLAPSE, again while a base page is busy (madvise(2): EAGAIN, EBUSY).
+
+    Compaction in the background takes pages from the LRU for moments, which are long on a busy machine. Raises OSError.
+    """
+    for _attempt in range(_COLLAPSES):
+        try:
+            advise()
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EBUSY):
+                raise
+        else:
+            return
+        live.host.pause(_PAUSE_SECONDS)
+    advise()
 
 
 def map_aligned(

@@ -6,6 +6,7 @@ override export PLAN := $(value PLAN)
 override export ARCH := $(value ARCH)
 override export KERNEL := $(value KERNEL)
 override export APPEND := $(value APPEND)
+override export MEMORY := $(value MEMORY)
 override export PROVISION := $(value PROVISION)
 override export TMT_ARGS := $(value TMT_ARGS)
 ifdef ACCEPT
@@ -21,7 +22,7 @@ help:
 	@echo "            PLAN=smoke|boot  ARCH=\"aarch64 ppc64le s390x\"  KERNEL=path  APPEND=\"words\"  TMT_ARGS=\"-vvv\""
 	@echo "            PLAN=functional  every rule of the pools on this machine (root), which is put back"
 	@echo "            PLAN=thp|text    transparent huge pages, and those of program text, on this machine"
-	@echo "            PLAN=functional PROVISION=lab  the same and reboots on a system machine in QEMU"
+	@echo "            PLAN=functional PROVISION=lab  the same and reboots on a system machine in QEMU; MEMORY=16G (8G)"
 	@echo "            PLAN=guest  guests of QEMU and libvirt on huge pages of this machine (root)"
 	@echo "            PLAN=vt     the same guests as tests of avocado-vt, which is installed apart from all else (root)"
 	@echo "            PLAN=gate ACCEPT=\"reason\"  performance against the baseline of this machine (root); ACCEPT takes a first one"

@@ -155,7 +155,8 @@ def run_step(step: Step, kept: Path) -> int:
         tmt = [sys.executable, "-m", "tmt", "--context", f"distro={step.compose}", "run", "--id", str(kept), "--all"]
         done = subprocess.run([*tmt, "plan", "--name", f"^/plans/{step.plan}$", *provision], cwd=ROOT, check=False)
         return _OF_TMT.get(done.returncode, _BROKEN)
-    environment = {**os.environ, "PLAN": step.plan, "ARCH": "", "APPEND": "", "PROVISION": "", **step.variables}
+    unset = dict.fromkeys(("ARCH", "APPEND", "MEMORY", "PROVISION"), "")
+    environment = {**os.environ, "PLAN": step.plan, **unset, **step.variables}
     qa = [sys.executable, str(ROOT / "ci" / "qa.py")]
     code = subprocess.run(qa, env=environment, stdout=sys.stderr, check=False).returncode
     left = QA_RUNS / step.name / "run"

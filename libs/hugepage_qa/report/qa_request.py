@@ -10,6 +10,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.lab.boards import BOARDS, find_board
 from hugepage_qa.lab.image import identify
 from hugepage_qa.report import gate_settings, settings
+from hugepage_qa.sizes import parse_size
 
 #: plan -> the architectures that its throwaway machines cover
 PLANS = {"smoke": ("x86_64",), "boot": tuple(BOARDS)}
@@ -55,6 +56,8 @@ class QaRequest:
         plan = environment.get("PLAN", "").strip() or _smallest_plan(architectures)
         if plan not in PLANS:
             raise InputError(f"PLAN={plan}: expected one of {', '.join((*PLANS, *MACHINE_PLANS))}")
+        if environment.get("MEMORY"):
+            raise InputError(f"MEMORY={environment['MEMORY']}: machines of plan {plan} have what their case needs")
         if environment.get("PROVISION", LOCAL) not in ("", LOCAL):
             raise InputError(
                 f"PROVISION={environment['PROVISION']}: plan {plan} boots machines of its own; leave it out"
@@ -118,7 +121,7 @@ def _of_a_machine(plan: str, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _local_options(environment: Mapping[str, str]) -> tuple[str, ...]:
-    for name in ("KERNEL", "APPEND"):
+    for name in ("KERNEL", "APPEND", "MEMORY"):
         if environment.get(name):
             raise InputError(f"{name}={environment[name]}: this machine is running already; use PROVISION={LAB}")
     return ("--how", LOCAL)
@@ -126,12 +129,21 @@ def _local_options(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 def _lab_options(environment: Mapping[str, str]) -> tuple[str, ...]:
     # two nodes, each with room for gigantic pages at run time
-    options = ["--how", LAB, "--memory", "8G", "--nodes", "2"]
+    options = ["--how", LAB, "--memory", _memory(environment), "--nodes", "2"]
     if environment.get("KERNEL"):
         options += ["--kernel", str(settings.readable_file(environment["KERNEL"], "KERNEL"))]
     if environment.get("APPEND"):
         options += ["--append", environment["APPEND"]]
     return tuple(options)
+
+
+def _memory(environment: Mapping[str, str]) -> str:
+    memory = environment.get("MEMORY", "").strip() or "8G"
+    try:
+        parse_size(memory)
+    except InputError as error:
+        raise InputError(f"MEMORY={memory}: {error}") from error
+    return memory
 
 
 def _smallest_plan(architectures: "tuple[str, ...] | list[str]") -> str:

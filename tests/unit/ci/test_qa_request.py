@@ -114,7 +114,16 @@ def test_the_same_plan_on_a_system_machine(kernel: Path) -> None:
     assert request.provision[-4:] == ("--kernel", str(kernel), "--append", "a b")
 
 
-@pytest.mark.parametrize("name", ["ARCH", "KERNEL", "APPEND", "PROVISION"])
+def test_the_memory_of_a_system_machine() -> None:
+    request = QaRequest.from_environment({"PLAN": "guest", "PROVISION": "lab", "MEMORY": "16G"})
+    assert request.provision[2:4] == ("--memory", "16G")
+    with pytest.raises(InputError, match=r"^MEMORY=much: size 'much'"):
+        QaRequest.from_environment({"PLAN": "guest", "PROVISION": "lab", "MEMORY": "much"})
+    with pytest.raises(InputError, match=r"^MEMORY=16G: "):
+        QaRequest.from_environment({"PLAN": "smoke", "MEMORY": "16G"})
+
+
+@pytest.mark.parametrize("name", ["ARCH", "KERNEL", "APPEND", "MEMORY", "PROVISION"])
 def test_what_a_plan_for_the_machine_cannot_use_is_refused(name: str) -> None:
     with pytest.raises(InputError, match=f"^{name}=s390x: "):
         QaRequest.from_environment({"PLAN": "functional", name: "s390x"})

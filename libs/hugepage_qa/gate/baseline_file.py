@@ -184,6 +184,9 @@ def _checked(baseline: Baseline, source: object) -> Baseline:
 
 def _block_document(block: BlockSummary) -> dict[str, Any]:
     document = {**vars(block), "started": block.started and block.started.isoformat()}
+    # its lines were written without this one before there was any, and keep their seals
+    if block.sentinel_after is None:
+        del document["sentinel_after"]
     return {key: _rounded(value) for key, value in document.items()}
 
 

@@ -32,7 +32,6 @@ class BlockSummary:
     boot: str | None
     host: str | None
     sentinel: float | None
-    sentinel_after: float | None
     samples: int
     effective: float
     location: float
@@ -43,6 +42,7 @@ class BlockSummary:
     is_steady: bool
     sha256: str
     subject: Mapping[str, Scalar] = field(default_factory=dict)
+    sentinel_after: float | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,6 @@ def _summarise_block(
         boot=block.boot,
         host=block.host or host,
         sentinel=block.sentinel,
-        sentinel_after=block.sentinel_after,
         samples=len(samples),
         effective=effective_size(clipped[steady.start :]),
         location=middle if kind is Kind.COUNT else location(samples),
@@ -108,4 +107,5 @@ def _summarise_block(
         is_steady=steady.is_steady,
         sha256=digest(block.samples),
         subject=subject,
+        sentinel_after=block.sentinel_after,
     )

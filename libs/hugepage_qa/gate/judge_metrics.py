@@ -202,12 +202,13 @@ def _claim(values: Samples, margin: float, error: float) -> tuple[str, Interval 
 
 
 def _each_once(series: Series) -> list[BlockSummary]:
-    """Return each block once, whatever the configuration and however many metrics were taken in it.
+    """Return the blocks of all configurations, each once, however many metrics were taken in it.
 
     The sentinel is the same program beside all of them, and one session in a hundred is to be called disturbed by
     chance, not one series.
     """
-    return list({(_session(block), block.order): block for one in series.values() for block in one.blocks}.values())
+    blocks = [(one.configuration, block) for one in series.values() for block in one.blocks]
+    return list({(configuration, _session(block), block.order): block for configuration, block in blocks}.values())
 
 
 def _mostly_unsteady(series: SummarySeries) -> bool:

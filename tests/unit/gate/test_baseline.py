@@ -43,6 +43,15 @@ def test_a_baseline_is_written_and_read_again(baseline: Path) -> None:
     assert keys == sorted(keys)
 
 
+def test_a_baseline_of_blocks_without_a_sentinel_after_them_is_as_it_was_before_there_was_one(tmp_path: Path) -> None:
+    plain = accepted(tmp_path / "plain", sample_set(measured(10))).read_text()
+    assert "sentinel_after" not in plain
+    text = accepted(tmp_path / "both", sample_set(measured(10, block={"sentinel_after": 0.25}))).read_text()
+    blocks = parse_baseline(text, "both").current.blocks
+    assert [block.sentinel_after for block in blocks] == [0.25] * 10
+    assert format_baseline(parse_baseline(text, "both")) == text
+
+
 def test_a_block_is_one_line_of_some_400_bytes(baseline: Path) -> None:
     lines = [line for line in baseline.read_text().splitlines() if '"location"' in line]
     assert len(lines) == 10

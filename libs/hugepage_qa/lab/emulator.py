@@ -13,6 +13,9 @@ from pathlib import Path
 OUTPUT_LIMIT = 4 << 20
 """Bytes of console output kept of one run; a machine that prints more is stopped. A capture is about 150 KB."""
 
+LONGEST = 5
+"""Deadlines that a machine may take which goes on printing: what an emulated machine emulates is that slow."""
+
 _ERROR_LIMIT = 64 << 10
 _STOP_POLL = 0.2
 """Seconds after which a running machine notices that it is to stop."""
@@ -51,13 +54,13 @@ class Emulators:
             for stop in self._running:
                 stop.set()
 
-    def run(self, command: Sequence[str], deadline: float, hurry: Callable[[bytes], float | None]) -> Run:
-        """Run ``command`` for at most ``deadline`` seconds and return what it printed.
+    def run(self, command: Sequence[str], deadline: float, patience: Callable[[bytes], float | None]) -> Run:
+        """Run ``command`` for ``deadline`` seconds and return what it printed.
 
-        ``hurry`` sees each piece of output (with the end of the piece before it) and may answer with seconds that
-        are left from now on. The process is gone when this returns or raises, KeyboardInterrupt included; if
-        we are killed, the kernel ends it (tether.py). It has its own session, so a Ctrl-C in the terminal
-        reaches us only, and we end it.
+        ``patience`` sees each piece of output (with the end of the piece before it) and may answer with seconds that
+        are left from now on, fewer or more, but at most ``LONGEST`` deadlines together. The process is gone when
+        this returns or raises, KeyboardInterrupt included; if we are killed, the kernel ends it (tether.py). It has its
+        own session, so a Ctrl-C in the terminal reaches us only, and we end it.
         """
         stop = threading.Event()
         with self._lock:
@@ -72,7 +75,7 @@ class Emulators:
                 start_new_session=True,
             ) as process:
                 try:
-                    return _watch(process, started, deadline, hurry, stop)
+                    return _watch(process, started, deadline, patience, stop)
                 finally:
                     process.kill()
         finally:
@@ -84,7 +87,7 @@ def _watch(
     process: subprocess.Popen[bytes],
     started: float,
     deadline: float,
-    hurry: Callable[[bytes], float | None],
+    patience: Callable[[bytes], float | None],
     stop: threading.Event,
 ) -> Run:
     """Read both pipes of ``process`` until it closes them, the deadline passes or ``stop`` is set."""
@@ -109,8 +112,8 @@ def _watch(
                 key.data.extend(piece)
                 del errors[_ERROR_LIMIT:]
                 if key.data is output:
-                    seconds = hurry(bytes(output[-len(piece) - 100 :]))
-                    end = end if seconds is None else min(end, time.monotonic() + seconds)
+                    seconds = patience(bytes(output[-len(piece) - 100 :]))
+                    end = end if seconds is None else min(started + LONGEST * deadline, time.monotonic() + seconds)
         finished = not selector.get_map()
     return Run(
         output=bytes(output[:OUTPUT_LIMIT]),

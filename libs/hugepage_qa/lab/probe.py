@@ -25,6 +25,10 @@ __all__ = ["Boot", "Ending", "Lab", "ProbeMachine", "Stopped", "host_memory"]
 PANIC = b"Kernel panic - not syncing"
 _EMULATOR_MEMORY = 256 << 20
 """Bytes that QEMU takes besides the guest's memory: translated code above all."""
+#: of RCU, the watchdogs of CPUs, and khungtaskd
+_LOCKUP = re.compile(
+    rb"self-detected stall|detected stalls on|(?:soft|hard) (?:lockup|LOCKUP)|blocked for more than \d+ seconds"
+)
 _PANIC_LINE = re.compile(r"Kernel panic - not syncing[^\r\n]*")
 PANIC_SECONDS = 5.0
 """Seconds that a machine has left after its panic message: for the back trace. panic=-1 ends it before that,
@@ -111,8 +115,24 @@ def qemu_arguments(
     )
 
 
-def _hurry(output: bytes) -> float | None:
-    return PANIC_SECONDS if PANIC in output else None
+class _Patience:
+    """How many seconds a machine has left: ``deadline`` while it prints what a boot prints, few after a panic.
+
+    What it prints after a lockup may go on for ever, and is no sign of life.
+    """
+
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
+        self._is_over = False
+
+    def __call__(self, output: bytes) -> float | None:
+        if self._is_over:
+            return None
+        if PANIC in output:
+            self._is_over = True
+            return PANIC_SECONDS
+        self._is_over = _LOCKUP.search(output) is not None
+        return None if self._is_over else self._deadline
 
 
 def _last_lines(serial: str, count: int = 3) -> str:
@@ -139,7 +159,7 @@ def _judge(run: Run, serial: str, deadline: float) -> tuple[Ending, CapturedTree
     if run.overflowed:
         return Ending.GARBLED, tree, f"printed more than {len(run.output)} bytes"
     if run.exit_code is None:
-        return Ending.HUNG, tree, f"no power-off within {deadline:g} s: {_last_lines(serial)}"
+        return Ending.HUNG, tree, f"no power-off, {deadline:g} s after the last sign of life: {_last_lines(serial)}"
     if run.exit_code != 0:
         return Ending.QEMU_FAILED, None, _first_line(run.errors) or f"exit code {run.exit_code}, no message"
     if tree is None:
@@ -167,7 +187,7 @@ class Lab:
         report: Callable[[str], None] = lambda _: None,
         accelerator: str | None = None,
     ) -> None:
-        """Keep what is built below ``cache`` and give each boot ``deadline`` seconds.
+        """Keep what is built below ``cache`` and give each boot ``deadline`` seconds from its last sign of life.
 
         ``report`` takes lines about what takes long (downloads, a hanging accelerator). ``accelerator`` replaces
         the proven choice; ``tcg`` is always safe.
@@ -213,7 +233,7 @@ class Lab:
 
     def _run(self, machine: ProbeMachine, command: tuple[str, ...], deadline: float | None = None) -> Boot:
         seconds = deadline or self._deadline
-        run = self._emulators.run(command, seconds, _hurry)
+        run = self._emulators.run(command, seconds, _Patience(seconds))
         serial = run.output.decode(errors="replace")
         ending, tree, reason = _judge(run, serial, seconds)
         return Boot(machine, ending, tree, serial, run.seconds, reason, command)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab import probe
+from hugepage_qa.lab import emulator, probe
 from hugepage_qa.lab.boards import find_board, find_cpu
 from hugepage_qa.lab.emulator import OUTPUT_LIMIT
 from hugepage_qa.lab.probe import Boot, Ending, Lab, ProbeMachine, Stopped, full_command_line, qemu_arguments
@@ -35,6 +35,9 @@ case "$words" in
 *do:impossible) echo '[ 1.0] RSP: 0018:ff4b5cbd00013c20 EFLAGS: 92320362'; panic ;;
 *do:panic-and-spin) panic; exec sleep 60 ;;
 *do:hang) echo "booting"; exec sleep 60 ;;
+*do:slow) for i in 1 2 3 4 5 6 7 8; do echo "booting $i"; sleep 0.2; done; capture ;;
+*do:lock-up) echo "watchdog: BUG: soft lockup - CPU#0 stuck for 22s!"; while :; do echo again; sleep 0.1; done ;;
+*do:chatter) while :; do echo booting; sleep 0.1; done ;;
 *do:hang-after) capture; exec sleep 60 ;;
 *do:refuse) echo "qemu: warning: this" >&2; exit 1 ;;
 *do:die) kill -SEGV $$ ;;
@@ -104,9 +107,34 @@ def test_deadline_kills(tmp_path: Path, lab: Lab, does: str, last: str, monkeypa
     monkeypatch.setattr(lab, "_deadline", 0.5)
     boot = lab.boot(machine(tmp_path, f"do:{does}"))
     assert boot.ending is Ending.HUNG
-    assert boot.reason.startswith("no power-off within 0.5 s: ") and boot.reason.endswith(last)
+    assert boot.reason.startswith("no power-off, 0.5 s after the last sign of life: ") and boot.reason.endswith(last)
     assert boot.seconds < 3
     assert not alive(int((tmp_path / "pid").read_text()))
+
+
+def test_a_slow_machine_is_not_one_that_hangs(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab, "_deadline", 1.0)
+    assert lab.boot(machine(tmp_path, "do:slow")).ending is Ending.POWERED_OFF
+
+
+def test_a_machine_that_goes_on_printing_hangs_all_the_same(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lab, "_deadline", 0.5)
+    monkeypatch.setattr(emulator, "LONGEST", 3)
+    boot = lab.boot(machine(tmp_path, "do:chatter"))
+    assert boot.ending is Ending.HUNG
+    assert boot.seconds >= 1.5
+
+
+def test_what_a_machine_prints_after_a_lockup_is_no_sign_of_life(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lab, "_deadline", 0.5)
+    monkeypatch.setattr(emulator, "LONGEST", 200)
+    boot = lab.boot(machine(tmp_path, "do:lock-up"))
+    assert boot.ending is Ending.HUNG
+    assert boot.seconds < 50
 
 
 def test_panic_that_does_not_end_the_machine_does_not_take_the_whole_deadline(

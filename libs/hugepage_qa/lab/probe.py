@@ -123,16 +123,17 @@ class _Patience:
 
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline
-        self._is_over = False
+        self._has_panicked = False
+        self._is_locked_up = False
 
     def __call__(self, output: bytes) -> float | None:
-        if self._is_over:
+        if self._has_panicked:
             return None
         if PANIC in output:
-            self._is_over = True
+            self._has_panicked = True
             return PANIC_SECONDS
-        self._is_over = _LOCKUP.search(output) is not None
-        return None if self._is_over else self._deadline
+        self._is_locked_up = self._is_locked_up or _LOCKUP.search(output) is not None
+        return None if self._is_locked_up else self._deadline
 
 
 def _last_lines(serial: str, count: int = 3) -> str:
@@ -144,7 +145,7 @@ def _first_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
-def _judge(run: Run, serial: str, deadline: float) -> tuple[Ending, CapturedTree | None, str]:
+def _judge(run: Run, serial: str) -> tuple[Ending, CapturedTree | None, str]:
     """Return how ``run`` ended, its capture if there is a whole one, and the reason if all was not well."""
     tree, garbled = None, ""
     try:
@@ -159,7 +160,7 @@ def _judge(run: Run, serial: str, deadline: float) -> tuple[Ending, CapturedTree
     if run.overflowed:
         return Ending.GARBLED, tree, f"printed more than {len(run.output)} bytes"
     if run.exit_code is None:
-        return Ending.HUNG, tree, f"no power-off, {deadline:g} s after the last sign of life: {_last_lines(serial)}"
+        return Ending.HUNG, tree, f"no power-off within {run.seconds:.1f} s: {_last_lines(serial)}"
     if run.exit_code != 0:
         return Ending.QEMU_FAILED, None, _first_line(run.errors) or f"exit code {run.exit_code}, no message"
     if tree is None:
@@ -235,7 +236,7 @@ class Lab:
         seconds = deadline or self._deadline
         run = self._emulators.run(command, seconds, _Patience(seconds))
         serial = run.output.decode(errors="replace")
-        ending, tree, reason = _judge(run, serial, seconds)
+        ending, tree, reason = _judge(run, serial)
         return Boot(machine, ending, tree, serial, run.seconds, reason, command)
 
     def _check_image(self, board: Board, kernel: Path) -> None:

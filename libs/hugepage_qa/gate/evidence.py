@@ -51,14 +51,8 @@ def level_evidence(baseline: SummarySeries, new: SummarySeries, unit: Unit, marg
     values = tuple(_logs(one, [block.location for block in one.blocks]) for one in (baseline, new))
     corrected = subtract_drift(baseline.blocks, new.blocks, (values[0], values[1]))
     keys = [replicate_keys(one.blocks, unit) for one in (baseline, new)]
-    return Evidence(
-        means(corrected[0], keys[0]),
-        means(corrected[1], keys[1]),
-        math.log1p(margin),
-        prior,
-        means(_extra_variance(baseline.blocks, new.blocks), keys[1]),
-        shown_by_most(corrected[1], keys[1]),
-    )
+    excess = means(_extra_variance(baseline.blocks, new.blocks), keys[1])
+    return _of_sides(corrected, keys, margin, prior, excess)
 
 
 def contrast_evidence(
@@ -84,13 +78,7 @@ def tail_evidence(
             return None
         sides.append(_logs(one, tails))
     keys = [replicate_keys(one.blocks, unit) for one in (baseline, new)]
-    return Evidence(
-        means(sides[0], keys[0]),
-        means(sides[1], keys[1]),
-        math.log1p(margin),
-        prior,
-        shown=shown_by_most(sides[1], keys[1]),
-    )
+    return _of_sides(sides, keys, margin, prior)
 
 
 def outlier_evidence(baseline: SummarySeries, new: SummarySeries, unit: Unit) -> Evidence | None:
@@ -109,6 +97,18 @@ def outlier_evidence(baseline: SummarySeries, new: SummarySeries, unit: Unit) ->
     rate = (outliers + 0.5) / (sum(counts) + 1)
     binomial = np.full(len(sides[1]), rate * (1 - rate) * float(np.mean(1 / np.array(counts))))
     return Evidence(sides[0], sides[1], OUTLIER_MARGIN, extra_variance=binomial)
+
+
+def _of_sides(
+    values: Sequence[Samples],
+    keys: Sequence[Sequence[object]],
+    margin: float,
+    prior: Prior,
+    extra_variance: Samples | None = None,
+) -> Evidence:
+    """Return the evidence of logarithms of the baseline and the new blocks, which are of the replicates ``keys``."""
+    baseline, new = (means(*side) for side in zip(values, keys, strict=True))
+    return Evidence(baseline, new, math.log1p(margin), prior, extra_variance, shown_by_most(values[1], keys[1]))
 
 
 def _of_replicates(series: SummarySeries, values: Sequence[float]) -> Samples:

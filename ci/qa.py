@@ -111,9 +111,9 @@ def _run(request: QaRequest, architectures: Sequence[str]) -> Finding:
         told = _write_environment(request, directory, tree / ENVIRONMENT_FILE)
         command = _tmt(request, architectures, Path(directory, "run"), told)
         code = run_supervised(command, environment=_environment(directory), directory=tree)
-        # after Ctrl-C tmt ends without removing its guests
-        drop_machines(Path(directory, "run"), Registry(CACHE))
         shutil.move(Path(directory, "run"), kept)
+    # after Ctrl-C tmt ends without removing its guests
+    drop_machines(kept, Registry(CACHE))
     changes = differences(before, take_snapshot([ROOT]))
     return Finding(read_run(kept), code, changes, request.needs_all_results)
 

@@ -7,14 +7,18 @@ import yaml
 from hugepage_qa.errors import InputError
 from hugepage_qa.lab.system.registry import Registry
 
-#: of a plan's directory, written when all guests are up
-_GUESTS = "plans/**/provision/guests.yaml"
+#: of each plan, written when all guests are up
+_GUESTS = "run/plans/**/provision/guests.yaml"
 
 
-def drop_machines(run: Path, registry: Registry) -> list[str]:
-    """Remove the machines that the run in the directory ``run`` has in ``registry``, and return their names."""
-    named = [guest.get("machine") for file in sorted(run.glob(_GUESTS)) for guest in _guests(file)]
-    left = [name for name in registry.names() if name in named]
+def drop_machines(directory: Path, registry: Registry) -> list[str]:
+    """Remove the machines that the run that is kept in ``directory`` has in ``registry``, and return their names.
+
+    Another run may have a machine of that name by now: the port of its ssh tells them apart. Raises InputError.
+    """
+    guests = [guest for file in sorted(directory.glob(_GUESTS)) for guest in _guests(file)]
+    ours = {guest.get("machine"): guest.get("port") for guest in guests}
+    left = [name for name in registry.names() if name in ours and registry.find(name).record.port == ours[name]]
     for name in left:
         registry.drop(name)
     return left

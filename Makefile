@@ -30,7 +30,7 @@ help:
 	@echo "make lab-kernel  a kernel with READ_ONLY_THP_FOR_FS, for PROVISION=lab KERNEL=build/lab-kernel/bzImage"
 	@echo "make lint   ruff, mypy, tmt lint, and the files for CI systems"
 	@echo "make docs   HTML and a manual page below build/docs"
-	@echo "make packages  sdist, wheel and source RPM below build/packages"
+	@echo "make packages  sdist, wheel, source RPM and RPMs below build/packages"
 	@echo "make bench  how fast the suite itself is"
 	@echo "make worker stock tmt and a fresh machine, as in CI; an hour, 8 GiB"
 	@echo "make clean  remove what the above made in this directory, but not the packages of the distribution"

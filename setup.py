@@ -9,7 +9,7 @@ SHARE = "share/hugepage-qa"
 # what a root of fmf and its tests consist of
 SHARED = [".fmf/version", "plans/*.fmf", "ci/*.sh", "tests/*", "tests/*/**/*"]
 # the library's own tests need the sources
-NOT_SHARED = {"unit", "bench", "__pycache__"}
+NOT_SHARED = {"unit", "bench", "__pycache__", ".hypothesis"}
 
 
 def shared_files() -> "list[tuple[str, list[str]]]":

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import Phase, given, seed
 
+from hugepage_qa.hypothesis_search import nothing_stored, search_settings
 from hugepage_qa.matrix.case import BootCase, Target
 from hugepage_qa.matrix.grammar import boot_cases
 from hugepage_qa.matrix.judge import Judgement
@@ -82,19 +83,13 @@ def _draw_one(target: Target, seed_text: str) -> BootCase:
 
 def _explore(target: Target, seed_text: str, phases: tuple[Phase, ...], check: Callable[[BootCase], object]) -> None:
     @seed(seed_text)
-    @settings(
-        max_examples=_EXAMPLES,
-        phases=phases,
-        database=None,
-        deadline=None,
-        print_blob=False,
-        suppress_health_check=list(HealthCheck),
-    )
+    @search_settings(phases, _EXAMPLES)
     @given(boot_cases(target))
     def explore(case: BootCase) -> None:
         check(case)
 
-    explore()
+    with nothing_stored():
+        explore()
 
 
 def _anonymous(case: BootCase) -> BootCase:

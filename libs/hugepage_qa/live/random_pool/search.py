@@ -9,10 +9,11 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
-from hypothesis import HealthCheck, Phase, Verbosity, reject, seed, settings
+from hypothesis import Phase, reject, seed
 from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
+from hugepage_qa.hypothesis_search import nothing_stored, search_settings
 from hugepage_qa.live.random_pool.program import RandomPool
 from hugepage_qa.live.random_pool.scale import Scale
 from hugepage_qa.live.random_pool.step import PoolRun
@@ -129,8 +130,8 @@ class _Search:
 
         seed(self._name)(Drawn)
         # a program that fails once and not again has failed
-        with suppress(_RuleBroken, Flaky):
-            run_state_machine_as_test(Drawn, settings=_settings(self.scale.steps, phases))
+        with nothing_stored(), suppress(_RuleBroken, Flaky):
+            run_state_machine_as_test(Drawn, settings=search_settings(phases, 1, self.scale.steps))
         return self._program
 
     def start(self) -> PoolRun:
@@ -147,17 +148,3 @@ class _Search:
             self._program = _program(run, differences)
         if failed:
             raise _RuleBroken
-
-
-def _settings(steps: int, phases: tuple[Phase, ...]) -> settings:
-    return settings(
-        max_examples=1,
-        stateful_step_count=steps,
-        phases=phases,
-        database=None,
-        deadline=None,
-        print_blob=False,
-        report_multiple_bugs=False,
-        verbosity=Verbosity.quiet,
-        suppress_health_check=list(HealthCheck),
-    )

@@ -1,0 +1,22 @@
+"""A search leaves nothing where the user is."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SEARCHES = {
+    "boot": "from tests.unit.matrix.test_search import draw, target; draw(target(), 300, 1)",
+    "pool": "from tests.unit.live.random_pool.targets import Starts, programs; list(programs(Starts(), 'traces', 3))",
+}
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_nothing_is_left_in_the_working_directory(search: str, tmp_path: Path) -> None:
+    # Hypothesis settles its directory when it is imported
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", SEARCHES[search]], cwd=tmp_path, env=environment, check=True)
+    assert list(tmp_path.iterdir()) == []

@@ -14,6 +14,7 @@ start machines in it emulate them twice: HUGEPAGE_QA_GROUPS and HUGEPAGE_QA_CYCL
 
 import argparse
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -74,6 +75,8 @@ def main() -> int:
     parser.add_argument("--inject", action="store_true", help="then make a case fail")
     parser.add_argument("--read-only", action="store_true", help="the worker's tree is mounted read-only (root)")
     options = parser.parse_args()
+    # a cancelled job gets SIGTERM: leave neither the machine nor the directories
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         with _scratch() as scratch, _machine(options.memory, options.cpus) as machine:
             return _run(options, machine, scratch)

@@ -1,6 +1,7 @@
 """``hugepage-qa ps``."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -77,7 +78,7 @@ def test_names_that_the_terminal_has_no_code_for(root: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", RUN_PS, "--root", str(root)],
         capture_output=True,
-        env={"PYTHONIOENCODING": "ascii"},
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
         check=True,
     )
     assert rb"\u65e5\u672c" in done.stdout

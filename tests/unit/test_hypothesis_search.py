@@ -17,6 +17,6 @@ SEARCHES = {
 @pytest.mark.parametrize("search", SEARCHES)
 def test_nothing_is_left_in_the_working_directory(search: str, tmp_path: Path) -> None:
     # Hypothesis settles its directory when it is imported
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     subprocess.run([sys.executable, "-c", SEARCHES[search]], cwd=tmp_path, env=environment, check=True)
     assert list(tmp_path.iterdir()) == []

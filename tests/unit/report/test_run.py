@@ -160,7 +160,7 @@ def test_boot_parameters_with_a_pretended_matrix(verdicts: str, results: list[st
     test = Path(__file__).parents[2] / "boot" / "boot_parameters.py"
     environment = {
         **os.environ,
-        "PYTHONPATH": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
         "TMT_TEST_DATA": str(tmp_path),
         "HUGEPAGE_QA_CACHE": str(tmp_path / "cache"),
         "HUGEPAGE_QA_ARCH": "s390x",

@@ -19,11 +19,4 @@ rpmbuild -ba --quiet --nodeps --nocheck "${macros[@]}" --define "__python3 $pyth
     { tail -n 30 "$output/rpmbuild.log" >&2; exit 1; }
 rm -rf "$output/rpm"
 rpmlint --config ci/rpmlint.toml "$output"/*.rpm
-
-# rpmbuild refuses to leave a file out: what is in the wheel is in the RPMs
-packed=$output/packed
-.venv/bin/python -m zipfile -e "$output"/*.whl "$packed"
-diff <(.venv/bin/tmt tests ls --exclude ^/tests/unit$) <(.venv/bin/tmt --root "$packed"/*.data/data/share/hugepage-qa tests ls) ||
-    { echo "tmt finds other tests in the packages than in the tree" >&2; exit 1; }
-rm -rf "$packed"
 ls "$output"

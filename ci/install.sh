@@ -24,6 +24,10 @@ vt | report) venv+="-$extras" ;;
 esac
 
 tree="${TMT_TREE:-$(realpath "$(dirname "$0")/..")}"
+if [ ! -e "$tree/setup.py" ]; then
+    echo "hugepage-qa is not installed, and $tree has tests without the library: install the package python3-hugepage-qa" >&2
+    exit 1
+fi
 "$tree/ci/system-packages.sh"
 case "$extras" in
 vt) "$tree/ci/venv.sh" "$venv" "$tree[vt]" ;;

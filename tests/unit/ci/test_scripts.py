@@ -56,6 +56,15 @@ def test_a_test_says_what_to_do_without_the_suite(tmp_path: Path) -> None:
     assert str(tmp_path) in done.stderr
 
 
+def test_tests_without_the_library_are_not_installed(tmp_path: Path) -> None:
+    done = run(BASH, "ci/install.sh", TMT_TREE=str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"hugepage-qa is not installed, and {tmp_path} has tests without the library: "
+        "install the package python3-hugepage-qa\n"
+    )
+
+
 def test_a_test_finds_the_suite_in_the_tree(tmp_path: Path) -> None:
     program = tmp_path / "a tree" / ".venv" / "bin" / "hugepage-qa"
     program.parent.mkdir(parents=True)

@@ -29,12 +29,15 @@ from hugepage_qa.lab.archive import unpack
 from hugepage_qa.lab.image import identify
 from hugepage_qa.lab.system.platforms import PLATFORMS
 from hugepage_qa.report.qa_request import LAB, MACHINE_PLANS, PLANS
+from hugepage_qa.report.supervised import SIGNALLED, exit_on_sigterm, run_supervised
 
 ROOT = Path(__file__).resolve().parent.parent
 QA_RUNS = ROOT / "build" / "qa"
 WORDS = {0: "good", 1: "bad", 2: "undecided", 3: "broken"}
 IN_SYSTEMS = ("functional",)
 _BROKEN = 3
+# make qa ends tmt, puts the host back and removes the machine of the lab
+_GRACE_SECONDS = 120.0
 _GRAVEST_FIRST = (1, _BROKEN)
 #: exit code of tmt -> ours: good, a failure, an error, no results, all skipped
 _OF_TMT = {0: 0, 1: 1, 2: _BROKEN, 3: _BROKEN, 4: 2}
@@ -134,7 +137,11 @@ def gate(subject: str, steps: Sequence[Step], output: Path, run: Runner) -> int:
     runs = output.with_name(f".{output.name}.runs")
     shutil.rmtree(runs, ignore_errors=True)
     runs.mkdir()
-    codes = [run(step, runs / step.name) for step in steps]
+    try:
+        codes = [run(step, runs / step.name) for step in steps]
+    except SystemExit:
+        shutil.rmtree(runs)
+        raise
     merge = [sys.executable, "-m", "hugepage_qa", "report", "merge", str(runs), "--output", str(output)]
     done = subprocess.run(merge, capture_output=True, text=True, check=False)
     if not output.is_dir():
@@ -153,12 +160,11 @@ def run_step(step: Step, kept: Path) -> int:
     if step.compose:
         provision = ["provision", "--how", "virtual", "--image", step.compose]
         tmt = [sys.executable, "-m", "tmt", "--context", f"distro={step.compose}", "run", "--id", str(kept), "--all"]
-        done = subprocess.run([*tmt, "plan", "--name", f"^/plans/{step.plan}$", *provision], cwd=ROOT, check=False)
-        return _OF_TMT.get(done.returncode, _BROKEN)
+        code = _supervised([*tmt, "plan", "--name", f"^/plans/{step.plan}$", *provision], os.environ)
+        return _OF_TMT.get(code, _BROKEN)
     unset = dict.fromkeys(("ARCH", "APPEND", "MEMORY", "PROVISION"), "")
     environment = {**os.environ, "PLAN": step.plan, **unset, **step.variables}
-    qa = [sys.executable, str(ROOT / "ci" / "qa.py")]
-    code = subprocess.run(qa, env=environment, stdout=sys.stderr, check=False).returncode
+    code = _supervised([sys.executable, str(ROOT / "ci" / "qa.py")], environment)
     left = QA_RUNS / step.name / "run"
     if not left.is_dir():
         raise InputError(f"plan {step.plan} left no results; what went wrong is told above")
@@ -166,5 +172,14 @@ def run_step(step: Step, kept: Path) -> int:
     return code
 
 
+def _supervised(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run ``command``, print on standard error what it prints, and return its exit code; end here if we are told to."""
+    code = run_supervised(command, environment=environment, directory=ROOT, output=sys.stderr, grace=_GRACE_SECONDS)
+    if code > SIGNALLED:
+        sys.exit(code)
+    return code
+
+
 if __name__ == "__main__":
+    exit_on_sigterm()
     sys.exit(main())

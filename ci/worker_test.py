@@ -14,7 +14,6 @@ start machines in it emulate them twice: HUGEPAGE_QA_GROUPS and HUGEPAGE_QA_CYCL
 
 import argparse
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -35,6 +34,7 @@ from hugepage_qa.lab.system.machine import SystemMachine
 from hugepage_qa.lab.system.registry import Registry
 from hugepage_qa.report.case_result import CaseResult, Outcome
 from hugepage_qa.report.summary import read_run
+from hugepage_qa.report.supervised import SIGNALLED, exit_on_sigterm, run_supervised
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,8 +75,7 @@ def main() -> int:
     parser.add_argument("--inject", action="store_true", help="then make a case fail")
     parser.add_argument("--read-only", action="store_true", help="the worker's tree is mounted read-only (root)")
     options = parser.parse_args()
-    # a cancelled job gets SIGTERM: leave neither the machine nor the directories
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    exit_on_sigterm()
     try:
         with _scratch() as scratch, _machine(options.memory, options.cpus) as machine:
             return _run(options, machine, scratch)
@@ -124,15 +123,14 @@ class Worker:
         junit, run = KEPT / f"{name}.xml", self._scratch / name
         began = time.monotonic()
         with (KEPT / f"{name}.log").open("wb") as log:
-            code = subprocess.run(
+            code = run_supervised(
                 [*self._namespace(), *self._tmt(plan, test, run, junit)],
-                cwd=self._tree,
-                env=self._environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                check=False,
-            ).returncode
+                environment=self._environment(),
+                directory=self._tree,
+                output=log,
+            )
+        if code > SIGNALLED:
+            sys.exit(code)
         shutil.copytree(run, KEPT / name, symlinks=True)
         return Seen(code, read_run(run), junit, time.monotonic() - began)
 

@@ -4,13 +4,14 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import IO, Any
 
 # linux/prctl.h
 _PR_SET_PDEATHSIG = 1
@@ -38,13 +39,14 @@ def run_supervised(
     *,
     environment: Mapping[str, str],
     directory: Path | None = None,
+    output: IO[Any] | None = None,
     grace: float = GRACE_SECONDS,
 ) -> int:
     """Run ``arguments`` and return the exit code, negative for a signal, 128 + signal when we were told to stop.
 
     SIGINT, SIGTERM and SIGHUP reach the child as SIGINT, on which Avocado and tmt stop in order and write their
-    results; after ``grace`` seconds it is killed. Whatever it leaves running is ended after it.
-    Call it from the main thread.
+    results; after ``grace`` seconds it is killed. Whatever it leaves running is ended after it. What it prints goes to
+    ``output``, or where ours goes. Call it from the main thread.
     """
     ours = _children(os.getpid())
     with _subreaper():
@@ -53,6 +55,8 @@ def run_supervised(
             env=dict(environment),
             cwd=directory,
             stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
             # its own session: a Ctrl-C of the terminal comes to us alone, and is passed on once
             start_new_session=True,
             preexec_fn=_prepare_child,  # noqa: PLW1509 - two system calls, and we have no threads
@@ -61,6 +65,11 @@ def run_supervised(
             return _wait(child, grace, ours)
         finally:
             _end_orphans(spare=ours)
+
+
+def exit_on_sigterm() -> None:
+    """Let SIGTERM, with which a job is cancelled, end this process as sys.exit() does: what is temporary is removed."""
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(SIGNALLED + number))
 
 
 def _wait(child: subprocess.Popen[bytes], grace: float, ours: set[int]) -> int:

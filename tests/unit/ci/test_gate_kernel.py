@@ -1,6 +1,7 @@
 """ci/gate-kernel: which plans fit, one line as verdict, and input that is none."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,17 @@ def test_a_run_without_end_leaves_no_report(kernel: Path, tmp_path: Path, capsys
     assert main([str(kernel), "--output", str(tmp_path / "report")], run_without_end) == 3
     assert "expected a finished run" in capsys.readouterr().err
     assert not (tmp_path / "report").exists()
+
+
+def test_a_gate_that_is_stopped_leaves_nothing(kernel: Path, tmp_path: Path) -> None:
+    def run_until_told_to_stop(step: Step, kept: Path) -> int:
+        run_good(step, kept)
+        sys.exit(143)
+
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(SystemExit, match="143"):
+        main([str(kernel), "--output", str(tmp_path / "report")], run_until_told_to_stop)
+    assert sorted(tmp_path.iterdir()) == before
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,28 @@ def test_exit_code_and_environment() -> None:
     assert run_supervised(command, environment={"CODE": "7"}) == 7
 
 
+def test_what_it_prints_goes_where_it_is_told(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import sys; print('one', flush=True); print('two', file=sys.stderr)"]
+    with (tmp_path / "log").open("wb") as log:
+        assert run_supervised(command, environment={}, output=log) == 0
+    assert (tmp_path / "log").read_text(encoding="utf-8") == "one\ntwo\n"
+
+
+def test_what_is_temporary_is_removed_when_a_job_is_cancelled(tmp_path: Path) -> None:
+    code = """
+import sys, tempfile, time
+from hugepage_qa.report.supervised import exit_on_sigterm
+exit_on_sigterm()
+with tempfile.TemporaryDirectory(dir=sys.argv[1]):
+    time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) as process:
+        wait_for(lambda: list(tmp_path.iterdir()))
+        process.terminate()
+        assert process.wait(timeout=20) == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_a_child_leaves_is_killed(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     mine = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])

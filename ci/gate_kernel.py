@@ -38,7 +38,7 @@ IN_SYSTEMS = ("functional",)
 _BROKEN = 3
 # make qa ends tmt, puts the host back and removes the machine of the lab
 _GRACE_SECONDS = 120.0
-_GRAVEST_FIRST = (1, _BROKEN)
+_GRAVEST_FIRST = (1, _BROKEN, 2, 0)
 #: exit code of tmt -> ours: good, a failure, an error, no results, all skipped
 _OF_TMT = {0: 0, 1: 1, 2: _BROKEN, 3: _BROKEN, 4: 2}
 
@@ -142,16 +142,17 @@ def gate(subject: str, steps: Sequence[Step], output: Path, run: Runner) -> int:
     except SystemExit:
         shutil.rmtree(runs)
         raise
-    merge = [sys.executable, "-m", "hugepage_qa", "report", "merge", str(runs), "--output", str(output)]
+    plans = ", ".join(f"plan {step.name}: {WORDS[code]}" for step, code in zip(steps, codes, strict=True))
+    about = ["--about", f"{subject}: {plans}"]
+    merge = [sys.executable, "-m", "hugepage_qa", "report", "merge", str(runs), "--output", str(output), *about]
     done = subprocess.run(merge, capture_output=True, text=True, check=False)
     if not output.is_dir():
         raise InputError(f"{done.stderr.strip()}; what there is lies in {runs}")
     runs.rename(output / "runs")
-    # a run can also have broken where no result tells of it, such as a host that was changed
-    code = next(code for code in (*_GRAVEST_FIRST, done.returncode) if code in (done.returncode, *codes))
+    # a plan can also decide nothing where another one does
+    code = next(code for code in _GRAVEST_FIRST if code in (done.returncode, *codes))
     counts = done.stdout.splitlines()[0].partition(": ")[2]
-    why = "" if code == done.returncode else "; what its cases do not tell is above"
-    print(f"{subject}: {WORDS[code]}: {counts}{why} (exit code {code}); report: {output / 'report.md'}")
+    print(f"{subject}: {WORDS[code]}: {counts} (exit code {code}); {plans}; report: {output / 'report.md'}")
     return code
 
 

@@ -22,6 +22,7 @@ from hugepage_qa.report.case_result import CaseResult, Outcome, exit_code
 from hugepage_qa.report.qa_request import QaRequest
 from hugepage_qa.report.summary import read_run
 from hugepage_qa.report.supervised import run_supervised
+from hugepage_qa.report.surroundings import read_surroundings, write_surroundings
 from hugepage_qa.report.terminal import closing_lines, print_reasons
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,27 +54,21 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """What a run of tmt gave: the results, how it ended, and what of the host is not as before.
+    """What a run of tmt gave: the results, those on its surroundings among them, and whether the host is as before.
 
     With ``needs_all`` nothing is decided as long as one result is a skip.
     """
 
     results: Sequence[CaseResult]
-    tmt_exit_code: int
-    changes: Sequence[str]
+    host_is_as_before: bool
     needs_all: bool = False
 
     @property
     def exit_code(self) -> int:
-        """A changed host, and an error of tmt that no result tells of, are errors of the suite."""
-        broken = self.changes or self.tmt_exit_code not in _TMT_EXIT_CODES
-        code = exit_code([*self.results, *([CaseResult("/", Outcome.ERROR)] if broken else [])])
+        """The exit code of make qa."""
+        code = exit_code(self.results)
         is_open = self.needs_all and any(result.outcome is Outcome.SKIP for result in self.results)
         return _UNDECIDED if code == 0 and is_open else code
-
-
-# of tmt: passed, failed, errors (which are in the results), all skipped; 3 is "no results"
-_TMT_EXIT_CODES = {0, 1, 2, 4}
 
 
 def main() -> int:
@@ -115,7 +110,8 @@ def _run(request: QaRequest, architectures: Sequence[str]) -> Finding:
     # after Ctrl-C tmt ends without removing its guests
     drop_machines(kept, Registry(CACHE))
     changes = differences(before, take_snapshot([ROOT]))
-    return Finding(read_run(kept), code, changes, request.needs_all_results)
+    write_surroundings(kept / "run", code, changes)
+    return Finding([*read_run(kept), *read_surroundings(kept / "run")], not changes, request.needs_all_results)
 
 
 def _kept(request: QaRequest) -> Path:
@@ -191,11 +187,8 @@ def _report(console: Console, request: QaRequest, finding: Finding, absent: Sequ
     print_reasons(console, finding.results, [Outcome.KNOWN, Outcome.WARN, Outcome.FAIL, Outcome.ERROR])
     for line in (*closing_lines(finding.results), *(f"  left out {line}" for line in absent)):
         say(line)
-    if finding.tmt_exit_code not in _TMT_EXIT_CODES:
-        say(f"tmt ended with exit code {finding.tmt_exit_code}")
-    say("the host is as it was before" if not finding.changes else "the host has changed:")
-    for change in finding.changes:
-        say(f"  {change}")
+    if finding.host_is_as_before:
+        say("the host is as it was before")
     say(f"logs: {_kept(request)}")
     say(f"plan {request.plan}: {_WORDS[finding.exit_code]} (exit code {finding.exit_code})")
 

@@ -13,6 +13,7 @@ import click
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.durable import write_durably
+from hugepage_qa.report.case_result import one_line
 from hugepage_qa.report.merge.merged import MergedReport, merge, read_runs
 from hugepage_qa.report.merge.pages import as_json, render_html, render_markdown
 from hugepage_qa.report.merge.run_directory import find_runs
@@ -37,8 +38,9 @@ def report() -> None:
     type=click.Path(path_type=Path, file_okay=False),
     help="A new directory for report.md, report.html, report.json, and samples joined by machine.",
 )
+@click.option("--about", default="", help="A line at the head of the report: what it is for, and of what.")
 @click.option("--processes", type=click.IntRange(1), help="Processes that read runs.  [default: one for each CPU]")
-def merge_command(directories: tuple[Path, ...], output: Path, processes: int | None) -> None:
+def merge_command(directories: tuple[Path, ...], output: Path, about: str, processes: int | None) -> None:
     """Make one report of the runs in DIR..., each what "tmt run --id" left, or a directory that holds such.
 
     Exit code: 0 good, 1 a case failed, 2 every case was skipped, 3 an error of the suite, or the input is wrong: a
@@ -46,7 +48,7 @@ def merge_command(directories: tuple[Path, ...], output: Path, processes: int | 
     """
     _require_new(output)
     runs = read_runs([run for directory in directories for run in find_runs(directory)], processes)
-    merged = merge(runs)
+    merged = merge(runs, one_line(about))
     _write(output, merged, _joined([path for run in runs for path in run.sample_files]))
     click.echo(f"{headline(merged)}\nreport: {output / 'report.html'}")
     sys.exit(merged.exit_code)

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 from ci import gate_kernel
-from ci.gate_kernel import Step, choose, main
+from ci.gate_kernel import WORDS, Step, choose, main
 from tests.bench.made_up_runs import MadeUpRun
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.lab.image import KernelImage
+from hugepage_qa.report.surroundings import write_surroundings
 
 NAME = "/tests/pool/resize/case-0/2M"
 
@@ -40,7 +41,13 @@ def run_without_end(step: Step, kept: Path) -> int:
 
 
 def run_that_changed_the_host(step: Step, kept: Path) -> int:
-    return run_good(step, kept) or 3
+    run_good(step, kept)
+    write_surroundings(kept, 0, ["/var/tmp/left: absent before, directory after"])
+    return 3
+
+
+def run_undecided(step: Step, kept: Path) -> int:
+    return run_good(step, kept) or 2
 
 
 def test_plans_by_what_was_given(kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,9 +102,22 @@ def test_the_summary_names_kernel_rule_expected_and_found(kernel: Path, tmp_path
     assert "| 6.12.0-55.el10.x86\\_64 | x86\\_64 | fail | nr\\_hugepages: expected 2, found 1: pool-size |" in summary
 
 
-def test_what_no_result_tells_of_is_broken(kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(kernel), "--output", str(tmp_path / "report")], run_that_changed_the_host) == 3
-    assert "what its cases do not tell is above" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("run", "code", "line"),
+    [
+        (run_that_changed_the_host, 3, "the host has changed: /var/tmp/left: absent before, directory after"),
+        (run_undecided, 2, "plan smoke: undecided"),
+    ],
+)
+def test_what_no_case_tells_is_in_verdict_and_summary(
+    run: gate_kernel.Runner, code: int, line: str, kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(kernel), "--output", str(tmp_path / "report")], run) == code
+    assert f"(exit code {code}); plan smoke: {WORDS[code]}; report: " in capsys.readouterr().out
+    assert line in (tmp_path / "report" / "report.md").read_text(encoding="utf-8").replace("\\", "")
+    document = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))
+    assert document["about"] == f"{kernel}: plan smoke: {WORDS[code]}"
+    assert line in str(document)
 
 
 def test_a_run_without_end_leaves_no_report(kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

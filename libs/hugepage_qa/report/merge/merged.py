@@ -48,13 +48,14 @@ class Failure:
 
 @dataclass(frozen=True)
 class MergedReport:
-    """What all runs say together. ``runs`` are paths with the machine of each."""
+    """What all runs say together. ``runs`` are paths with the machine of each; ``about`` tells what it is for."""
 
     runs: Mapping[str, str]
     counts: Mapping[Subject, Mapping[Outcome, int]]
     failures: tuple[Failure, ...]
     disagreements: tuple[Disagreement, ...]
     skips: Mapping[str, int]
+    about: str = ""
 
     @property
     def totals(self) -> Mapping[Outcome, int]:
@@ -95,8 +96,8 @@ def _refuse_same_paths(paths: Sequence[Path]) -> None:
         seen[place] = path
 
 
-def merge(runs: Sequence[Run]) -> MergedReport:
-    """Return what ``runs`` say together."""
+def merge(runs: Sequence[Run], about: str = "") -> MergedReport:
+    """Return what ``runs`` say together; ``about`` is one line on what the report is for."""
     counts: dict[Subject, Counter[Outcome]] = defaultdict(Counter)
     outcomes: dict[tuple[str, str, str], dict[Outcome, list[str]]] = defaultdict(lambda: defaultdict(list))
     failures: dict[tuple[str, str, str, Outcome, str], list[str]] = defaultdict(list)
@@ -117,6 +118,7 @@ def merge(runs: Sequence[Run]) -> MergedReport:
         tuple(Failure(*key, tuple(where)) for key, where in sorted(failures.items())),
         tuple(_disagreements(outcomes)),
         dict(skips.most_common()),
+        about,
     )
 
 

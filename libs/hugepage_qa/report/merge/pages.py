@@ -24,7 +24,7 @@ _TITLE = "Huge pages"
 
 def render_markdown(report: MergedReport, samples: Sequence[SampleSummary]) -> str:
     """Return the report as Markdown: for a comment, a wiki, a summary of a CI job."""
-    lines = [f"# {_TITLE}", "", f"**{_text(headline(report))}**"]
+    lines = [f"# {_TITLE}", "", *([_text(report.about), ""] if report.about else []), f"**{_text(headline(report))}**"]
     for table in tables(report, samples):
         lines += ["", f"## {table.title}", "", *_markdown_table(table)]
     return "\n".join(lines) + "\n"
@@ -44,7 +44,8 @@ def _text(text: str) -> str:
 
 def render_html(report: MergedReport, samples: Sequence[SampleSummary]) -> str:
     """Return the report as a text of HTML."""
-    parts = [f"<h1>{_TITLE}</h1><p><strong>{escape(headline(report))}</strong></p>"]
+    about = f"<p>{escape(report.about)}</p>" if report.about else ""
+    parts = [f"<h1>{_TITLE}</h1>{about}<p><strong>{escape(headline(report))}</strong></p>"]
     for table in tables(report, samples):
         parts.append(f"<h2>{escape(table.title)}</h2>{_html_table(table)}")
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
@@ -68,6 +69,7 @@ def as_json(report: MergedReport, samples: Sequence[SampleSummary]) -> dict[str,
     return {
         "format": FORMAT,
         "version": VERSION,
+        **({"about": report.about} if report.about else {}),
         "exit_code": report.exit_code,
         "totals": _counts(report.totals),
         "runs": [{"path": path, "machine": machine} for path, machine in report.runs.items()],

@@ -12,6 +12,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.lab.boards import BOARDS
 from hugepage_qa.report.case_result import CaseResult, Outcome, one_line
 from hugepage_qa.report.summary import PENDING, parse_tmt_yaml, read_results
+from hugepage_qa.report.surroundings import read_surroundings
 
 #: what cases that are not about one page size are put under
 ANY_SIZE = "any"
@@ -98,6 +99,10 @@ def read_run_directory(path: Path) -> Run:
         facts = next(iter(guests.values()))["facts"]
         machines.append(f"{facts['distro']}, {facts['arch']}, {facts['kernel-release']}")
         cases += _merged_cases(read, facts)
+    try:
+        cases += _merged_cases(read_surroundings(path), facts)
+    except (OSError, ValueError) as error:
+        raise _unfinished(path, one_line(str(error))) from error
     return Run(path, digest.hexdigest(), "; ".join(dict.fromkeys(machines)), tuple(cases), _sample_files(plans))
 
 

@@ -134,21 +134,25 @@ def image_of(package: Path, directory: Path) -> Path:
 
 def gate(subject: str, steps: Sequence[Step], output: Path, run: Runner) -> int:
     """Run ``steps``, merge what they left into a report in ``output``, and print the verdict on ``subject``."""
-    runs = output.with_name(f".{output.name}.runs")
-    shutil.rmtree(runs, ignore_errors=True)
-    runs.mkdir()
+    work = output.with_name(f".{output.name}.gate")
+    shutil.rmtree(work, ignore_errors=True)
+    (work / "runs").mkdir(parents=True)
     try:
-        codes = [run(step, runs / step.name) for step in steps]
+        codes = [run(step, work / "runs" / step.name) for step in steps]
     except SystemExit:
-        shutil.rmtree(runs)
+        shutil.rmtree(work)
         raise
     plans = ", ".join(f"plan {step.name}: {WORDS[code]}" for step, code in zip(steps, codes, strict=True))
     about = ["--about", f"{subject}: {plans}"]
-    merge = [sys.executable, "-m", "hugepage_qa", "report", "merge", str(runs), "--output", str(output), *about]
-    done = subprocess.run(merge, capture_output=True, text=True, check=False)
-    if not output.is_dir():
-        raise InputError(f"{done.stderr.strip()}; what there is lies in {runs}")
-    runs.rename(output / "runs")
+    merge = [sys.executable, "-m", "hugepage_qa", "report", "merge", "runs", "--output", "report", *about]
+    # runs are named as they lie beside the report, wherever that is carried
+    done = subprocess.run(merge, cwd=work, capture_output=True, text=True, check=False)
+    report = work / "report"
+    if not report.is_dir():
+        raise InputError(f"{done.stderr.strip()}; what there is lies in {work / 'runs'}")
+    (work / "runs").rename(report / "runs")
+    report.rename(output)
+    work.rmdir()
     # a plan can also decide nothing where another one does
     code = next(code for code in _GRAVEST_FIRST if code in (done.returncode, *codes))
     counts = done.stdout.splitlines()[0].partition(": ")[2]

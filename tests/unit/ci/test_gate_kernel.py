@@ -99,7 +99,10 @@ def test_the_last_line_is_the_verdict(
 def test_the_summary_names_kernel_rule_expected_and_found(kernel: Path, tmp_path: Path) -> None:
     main([str(kernel), "--output", str(tmp_path / "report")], run_bad)
     summary = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
-    assert "| 6.12.0-55.el10.x86\\_64 | x86\\_64 | fail | nr\\_hugepages: expected 2, found 1: pool-size |" in summary
+    line = "| 6.12.0-55.el10.x86\\_64 | x86\\_64 | fail | nr\\_hugepages: expected 2, found 1: pool-size | runs/smoke |"
+    assert line in summary
+    assert (tmp_path / "report" / "runs" / "smoke" / "run.yaml").is_file()
+    assert {path.name for path in tmp_path.iterdir()} == {"bzImage", "report"}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hugepage_qa.lab.probe import Lab, ProbeMachine, host_memory
 from hugepage_qa.matrix import case as named
 from hugepage_qa.matrix.case import BootCase, Target
 from hugepage_qa.matrix.judge import Judge, Judgement, Kernel
-from hugepage_qa.matrix.search import broken_rule, draw, shrink
+from hugepage_qa.matrix.search import CPU_MARK, broken_rule, draw, shrink
 from hugepage_qa.model.unknown import PARAMETERS, is_known
 from hugepage_qa.sizes import MIB
 from hugepage_qa.verdict import Verdict
@@ -59,10 +59,9 @@ class Matrix:
         """Return the named cases of ``groups``; on CPUs other than the default one only what differs there."""
         cases = []
         for target in self.targets(cpu):
-            suffix = "" if target.cpu == self.board.default_cpu else f"@{target.cpu}"
             for group in groups:
                 cases += [
-                    replace(one, name=f"{one.name}{suffix}")
+                    self._with_cpu(one)
                     for one in named.load_group(group, target)
                     if cpu or self._says_something(one, target)
                 ]
@@ -80,7 +79,7 @@ class Matrix:
         """Boot and judge ``count`` random command lines on each CPU; failing ones come again in their smallest form."""
         for target in self.targets(cpu) if count else ():
             failed: dict[str, Judgement] = {}
-            for judgement in self.run(draw(target, count, seed)):
+            for judgement in self.run([self._with_cpu(one) for one in draw(target, count, seed)]):
                 yield judgement
                 if judgement.verdict is Verdict.FAIL:
                     failed.setdefault(broken_rule(judgement), judgement)
@@ -95,6 +94,10 @@ class Matrix:
         """Tell whether ``case`` is worth a boot on this CPU besides the default one: where page sizes matter to it."""
         default = self._target(self.board.default_cpu)
         return target.cpu == default.cpu or target.mmu != default.mmu or "hugepagesz=" in case.words
+
+    def _with_cpu(self, case: BootCase) -> BootCase:
+        """Return ``case`` with its CPU in the name, so that no two have one, unless it is the default CPU."""
+        return case if case.cpu == self.board.default_cpu else replace(case, name=f"{case.name}{CPU_MARK}{case.cpu}")
 
     def _target(self, cpu: str) -> Target:
         version = KernelVersion.parse(self.kernel.release)

@@ -16,6 +16,9 @@ from hugepage_qa.matrix.grammar import boot_cases
 from hugepage_qa.matrix.judge import Judgement
 from hugepage_qa.verdict import Verdict
 
+#: between the name of a case and the CPU that it is tried on
+CPU_MARK = "@"
+_RANDOM = "/random-"
 #: the first example that Hypothesis tries is always the simplest one, the second one is random
 _EXAMPLES = 2
 
@@ -26,7 +29,7 @@ def draw(target: Target, count: int, seed_number: int) -> list[BootCase]:
     number = 0
     while len(drawn) < count:
         number += 1
-        drawn.setdefault(_draw_one(target, f"{seed_number}/{number}"), f"/random-{seed_number}/{number}")
+        drawn.setdefault(_draw_one(target, f"{seed_number}/{number}"), f"{_RANDOM}{seed_number}/{number}")
     return [replace(case, name=name) for case, name in drawn.items()]
 
 
@@ -49,7 +52,8 @@ def shrink(target: Target, failed: Judgement, judge: Callable[[BootCase], Judgem
             raise _RuleBroken(rule)
 
     with suppress(_RuleBroken):
-        _explore(target, failed.case.name.removeprefix("/random-"), (Phase.generate, Phase.shrink), check)
+        seed_text = failed.case.name.removeprefix(_RANDOM).partition(CPU_MARK)[0]
+        _explore(target, seed_text, (Phase.generate, Phase.shrink), check)
     # Hypothesis runs the smallest example once more before it raises
     smallest = _without_needless_words(failing[-1] if failing else first, fails)
     case = replace(smallest, name=f"{failed.case.name}/smallest")

@@ -1,9 +1,16 @@
-"""Which cases have room on this host."""
+"""Which cases have room on this host, and what they are called."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from hugepage_qa.matrix.case import BootCase
-from hugepage_qa.matrix.run import skipped_for_memory
+import pytest
+
+from hugepage_qa.lab.boards import BOARDS
+from hugepage_qa.matrix import run
+from hugepage_qa.matrix.case import BootCase, groups
+from hugepage_qa.matrix.judge import Judgement, Kernel
+from hugepage_qa.matrix.run import Matrix, Settings, skipped_for_memory
 from hugepage_qa.sizes import GIB
 from hugepage_qa.verdict import Verdict
 
@@ -19,3 +26,19 @@ def test_a_machine_that_the_host_has_no_memory_for_is_skipped() -> None:
 
 def test_nothing_is_skipped_where_there_is_memory() -> None:
     assert list(skipped_for_memory([SMALL, LARGE], 32 * GIB)) == []
+
+
+def pass_all(_matrix: Matrix, cases: Sequence[BootCase]) -> Iterator[Judgement]:
+    return (Judgement(case, Verdict.PASS, "", case.words) for case in cases)
+
+
+@pytest.mark.parametrize("architecture", BOARDS)
+def test_no_two_cases_have_one_name(architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results of a test are told apart by the names of its cases, on whichever CPU they were tried."""
+    monkeypatch.setattr(run, "_find_kernel", lambda *_: Kernel(tmp_path, "6.12.0", None))
+    monkeypatch.setattr(Matrix, "run", pass_all)
+    matrix = Matrix(architecture, Settings(cache=tmp_path))
+    drawn = [judgement.name for judgement in matrix.run_random(5, 1)]
+    assert len(drawn) == 5 * len(matrix.targets())
+    names = [*drawn, *(case.name for case in matrix.named_cases(groups()))]
+    assert len(set(names)) == len(names)

@@ -53,6 +53,8 @@ def test_a_failing_case_is_shrunk() -> None:
     smallest = {}
     for failed in (one for one in judged if one.verdict is Verdict.FAIL):
         one = shrink(target(), failed, wrong_kernel)
+        on_other_cpu = replace(failed, case=replace(failed.case, name=f"{failed.case.name}@qemu64"))
+        assert shrink(target(), on_other_cpu, wrong_kernel).case.words == one.case.words
         assert broken_rule(one) == broken_rule(failed)
         assert one.verdict is Verdict.FAIL
         smallest[broken_rule(one)] = one.case.words

@@ -22,7 +22,10 @@ class Verdict(Enum):
 
 
 def exit_code(verdicts: Iterable[Verdict]) -> int:
-    """Return the exit code of a run: 0 good, 1 the product is bad, 2 nothing was decided, 3 the tool broke."""
+    """Return the exit code of a run: 0 good, 1 the product is bad, 2 nothing was decided, 3 the tool broke.
+
+    A failure is one whatever broke beside it.
+    """
     seen = set(verdicts)
     if Verdict.FAIL in seen:
         return 1

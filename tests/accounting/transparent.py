@@ -20,7 +20,7 @@ from hugepage_qa.live.transparent import (
 from hugepage_qa.model.rules import THP_DOC
 from hugepage_qa.plugins.live_test import LiveTest
 
-TRANSPARENT = Area("accounting/transparent")
+TRANSPARENT = Area("accounting/transparent", sizes=Sizes.ONCE)
 
 PROC_DOC = "Documentation/filesystems/proc.rst"
 
@@ -28,7 +28,6 @@ PROC_DOC = "Documentation/filesystems/proc.rst"
 @TRANSPARENT.case(
     "AnonHugePages of a mapping, of its process and of the machine is the memory in PMD-sized anonymous pages",
     f"{THP_DOC} Monitoring usage; {PROC_DOC} AnonHugePages; mm/huge_memory.c __do_huge_pmd_anonymous_page()",
-    sizes=Sizes.DEFAULT,
 )
 def anonymous_huge_pages(live: Live) -> None:
     allow_on_advice(live)
@@ -52,7 +51,6 @@ def anonymous_huge_pages(live: Live) -> None:
 @TRANSPARENT.case(
     "a huge page that is unmapped in part is no longer counted as one, its rest stays in Rss, and the split is counted",
     f"{THP_DOC} thp_split_pmd, thp_deferred_split_page; mm/huge_memory.c __split_huge_pmd()",
-    sizes=Sizes.DEFAULT,
 )
 def a_page_unmapped_in_part(live: Live) -> None:
     allow_on_advice(live)
@@ -67,7 +65,6 @@ def a_page_unmapped_in_part(live: Live) -> None:
 @TRANSPARENT.case(
     "after a fork both processes show the huge page, the machine has it once, and a write splits it for the writer",
     f"{THP_DOC}; mm/huge_memory.c do_huge_pmd_wp_page(), since 3917c80280c9",
-    sizes=Sizes.DEFAULT,
     since="5.8",
 )
 def a_page_shared_by_fork(live: Live) -> None:
@@ -87,7 +84,6 @@ def a_page_shared_by_fork(live: Live) -> None:
 @TRANSPARENT.case(
     "the huge zero page that a read maps is no memory of the process: it is neither in Rss nor in AnonHugePages",
     f"{THP_DOC} use_zero_page; mm/huge_memory.c do_huge_pmd_anonymous_page(), vm_normal_page_pmd()",
-    sizes=Sizes.DEFAULT,
 )
 def the_zero_page_is_nobodys(live: Live) -> None:
     allow_on_advice(live)
@@ -101,7 +97,6 @@ def the_zero_page_is_nobodys(live: Live) -> None:
 @TRANSPARENT.case(
     "base pages that MADV_COLLAPSE makes a huge page are then counted as one, and the collapse is counted",
     f"{THP_DOC} thp_collapse_alloc; mm/khugepaged.c madvise_collapse()",
-    sizes=Sizes.DEFAULT,
     since="6.1",
 )
 def a_collapsed_page(live: Live) -> None:
@@ -121,7 +116,6 @@ def a_collapsed_page(live: Live) -> None:
 @TRANSPARENT.case(
     "ShmemHugePages is shared memory in huge pages, ShmemPmdMapped what of it is mapped as a whole",
     f"{PROC_DOC} ShmemHugePages, ShmemPmdMapped; {THP_DOC} thp_file_alloc, thp_file_mapped",
-    sizes=Sizes.DEFAULT,
 )
 def shared_huge_pages(live: Live) -> None:
     allow_on_advice(live)

@@ -13,13 +13,12 @@ from hugepage_qa.live.transparent import MADV_HUGEPAGE, expect_change, map_align
 from hugepage_qa.model.rules import THP_DOC
 from hugepage_qa.plugins.live_test import LiveTest
 
-SMALLER = Area("accounting/transparent-sizes")
+SMALLER = Area("accounting/transparent-sizes", sizes=Sizes.ONCE)
 
 
 @SMALLER.case(
     "each size of transparent huge pages counts the pages that faults take, and those that there are now, for itself",
     f"{THP_DOC} anon_fault_alloc, nr_anon; mm/huge_memory.c count_mthp_stat()",
-    sizes=Sizes.DEFAULT,
     since="6.10",
 )
 def each_size_is_counted_for_itself(live: Live) -> None:
@@ -37,7 +36,6 @@ def each_size_is_counted_for_itself(live: Live) -> None:
 @SMALLER.case(
     "a smaller huge page that is unmapped in part is counted as one that waits to be split",
     f"{THP_DOC} split_deferred; mm/huge_memory.c deferred_split_folio()",
-    sizes=Sizes.DEFAULT,
     since="6.10",
 )
 def a_smaller_page_unmapped_in_part(live: Live) -> None:

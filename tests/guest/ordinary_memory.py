@@ -15,7 +15,9 @@ from hugepage_qa.live.transparent import pmd_size
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.sizes import MIB, format_size
 
-QEMU, LIBVIRT = GuestArea("guest/ordinary-memory", drivers.QEMU), GuestArea("guest/ordinary-memory", drivers.LIBVIRT)
+QEMU, LIBVIRT = (
+    GuestArea("guest/ordinary-memory", driver, sizes=Sizes.ONCE) for driver in (drivers.QEMU, drivers.LIBVIRT)
+)
 case = guest_case(QEMU, LIBVIRT)
 
 THP = "Documentation/admin-guide/mm/transhuge.rst enabled"
@@ -45,17 +47,17 @@ def started_under(live: Live, guests: Guests, policy: str) -> Guest:
     return guest
 
 
-@case("with THP always a guest on ordinary memory is in transparent huge pages", THP, sizes=Sizes.DEFAULT)
+@case("with THP always a guest on ordinary memory is in transparent huge pages", THP)
 def transparent_pages_always(live: Live, guests: Guests) -> None:
     started_under(live, guests, "always").expect_transparent_pages()
 
 
-@case("with THP on advice a guest is, too: QEMU advises its memory", ADVISED, sizes=Sizes.DEFAULT)
+@case("with THP on advice a guest is, too: QEMU advises its memory", ADVISED)
 def transparent_pages_on_advice(live: Live, guests: Guests) -> None:
     started_under(live, guests, "madvise").expect_transparent_pages()
 
 
-@case("with THP never a guest has no transparent huge page, whatever QEMU advises", ADVISED, sizes=Sizes.DEFAULT)
+@case("with THP never a guest has no transparent huge page, whatever QEMU advises", ADVISED)
 def no_transparent_pages(live: Live, guests: Guests) -> None:
     guest = started_under(live, guests, "never")
     live.expect("bytes of QEMU in THP", 0, transparent_bytes(ObservedTree(live.host), guest.pid))

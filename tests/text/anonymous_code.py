@@ -7,7 +7,7 @@ from hugepage_qa.live.hugetext import expect_code, map_code, see_khugepaged_at_w
 from hugepage_qa.live.live import Live
 from hugepage_qa.plugins.live_test import LiveTest
 
-CODE = Area("text/anonymous-code")
+CODE = Area("text/anonymous-code", sizes=Sizes.ONCE)
 
 ANONYMOUS = (
     "Alibaba Cloud Linux, Huge Pages: enable; include/linux/huge_mm.h __transparent_hugepage_enabled() of ANCK 5.10"
@@ -17,14 +17,13 @@ ANONYMOUS = (
 @CODE.case(
     "mode 2 gives anonymous memory for code huge pages at its first fault, counted in AnonHugePages only",
     ANONYMOUS,
-    sizes=Sizes.DEFAULT,
 )
 def mode_2(live: Live) -> None:
     switch(live, 2)
     expect_code(live, huge=True)
 
 
-@CODE.case("mode 1 gives anonymous memory for code no huge pages", ANONYMOUS, sizes=Sizes.DEFAULT)
+@CODE.case("mode 1 gives anonymous memory for code no huge pages", ANONYMOUS)
 def mode_1(live: Live) -> None:
     switch(live, 1)
     expect_code(live, huge=False)
@@ -33,7 +32,6 @@ def mode_1(live: Live) -> None:
 @CODE.case(
     "memory that is written first and made executable and read-only later does not merge",
     "mm/khugepaged.c __collapse_huge_page_isolate() of ANCK 5.10",
-    sizes=Sizes.DEFAULT,
 )
 def code_that_was_data(live: Live) -> None:
     switch(live, 3)

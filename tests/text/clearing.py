@@ -14,7 +14,7 @@ from hugepage_qa.model.text.clearing import Clearing, stays_huge
 from hugepage_qa.model.text.program import Kind
 from hugepage_qa.plugins.live_test import LiveTest
 
-CLEARING = Area("text/clearing")
+CLEARING = Area("text/clearing", sizes=Sizes.ONCE)
 
 DISABLE_DOC = "Alibaba Cloud Linux, Huge Pages: disable"
 _POSIX_FADV_DONTNEED = 4
@@ -24,7 +24,6 @@ _SPLIT = re.compile(r"huge_memory: \d+ of \d+ THP split")
 @CLEARING.case(
     "0 written to hugetext_enabled splits nothing, and a new process maps the huge page cache again",
     DISABLE_DOC,
-    sizes=Sizes.DEFAULT,
 )
 def switched_off(live: Live) -> None:
     program = _merged(live)
@@ -38,7 +37,6 @@ def switched_off(live: Live) -> None:
 @CLEARING.case(
     "drop_caches leaves text that a process maps huge, and evicts it once no process does",
     f"{DISABLE_DOC}, method 1; mm/truncate.c invalidate_mapping_pages()",
-    sizes=Sizes.DEFAULT,
 )
 def dropped_caches(live: Live) -> None:
     _expect_only_unmapped_text_to_go(live, Clearing.DROP_CACHES, _drop_caches)
@@ -47,7 +45,6 @@ def dropped_caches(live: Live) -> None:
 @CLEARING.case(
     "evicting the pages of a file (vmtouch -e) leaves text that a process maps huge, and works once no process does",
     f"{DISABLE_DOC}, method 2; mm/fadvise.c POSIX_FADV_DONTNEED",
-    sizes=Sizes.DEFAULT,
 )
 def evicted(live: Live) -> None:
     _expect_only_unmapped_text_to_go(live, Clearing.EVICT_FILE, _evict)
@@ -56,7 +53,6 @@ def evicted(live: Live) -> None:
 @CLEARING.case(
     "split_huge_pages splits text that is mapped, says how many it split, and merging begins again",
     f"{DISABLE_DOC}, method 3; mm/huge_memory.c split_huge_pages_set()",
-    sizes=Sizes.DEFAULT,
 )
 def split(live: Live) -> None:
     program = _merged(live)
@@ -76,7 +72,6 @@ def split(live: Live) -> None:
 @CLEARING.case(
     "split_huge_pages splits the huge page cache of a file that nobody maps, too",
     f"{DISABLE_DOC}, method 3; mm/huge_memory.c split_huge_pages_set()",
-    sizes=Sizes.DEFAULT,
 )
 def split_unmapped(live: Live) -> None:
     program = _merged(live)
@@ -90,7 +85,6 @@ def split_unmapped(live: Live) -> None:
 @CLEARING.case(
     "opening a library for writing drops its huge pages, and its code stays right",
     "fs/open.c do_dentry_open(), mm/truncate.c truncate_pagecache()",
-    sizes=Sizes.DEFAULT,
 )
 def opened_for_writing(live: Live) -> None:
     program = _merged(live, Kind.LIBRARY)

@@ -28,7 +28,7 @@ from hugepage_qa.model.rules import THP_DOC
 from hugepage_qa.model.text.program import Kind
 from hugepage_qa.plugins.live_test import LiveTest
 
-EVERY_KERNEL = Area("text/every-kernel")
+EVERY_KERNEL = Area("text/every-kernel", sizes=Sizes.ONCE)
 
 FILE_THP = "mm/Kconfig READ_ONLY_THP_FOR_FS; mm/huge_memory.c file_thp_enabled()"
 COLLAPSE = "madvise(2) MADV_COLLAPSE; mm/khugepaged.c madvise_collapse()"
@@ -37,7 +37,6 @@ COLLAPSE = "madvise(2) MADV_COLLAPSE; mm/khugepaged.c madvise_collapse()"
 @EVERY_KERNEL.case(
     "a kernel has all files of hugetext, with values within their limits, or none",
     "mm/Kconfig HUGETEXT of ANCK 4.19 and 5.10; mm/huge_memory.c",
-    sizes=Sizes.DEFAULT,
 )
 def files_of_hugetext(live: Live) -> None:
     enabled, threshold, most = (
@@ -54,7 +53,6 @@ def files_of_hugetext(live: Live) -> None:
 @EVERY_KERNEL.case(
     "khugepaged makes text huge where THPeligible says so, in whole aligned blocks, and leaves all other as it was",
     f"{THP_DOC} THPeligible; {FILE_THP}",
-    sizes=Sizes.DEFAULT,
     since="5.4",
 )
 def text_and_khugepaged(live: Live) -> None:
@@ -74,7 +72,6 @@ def text_and_khugepaged(live: Live) -> None:
 @EVERY_KERNEL.case(
     "max_ptes_none is how many pages of text that khugepaged makes a huge page may be absent from the page cache",
     f"{THP_DOC} max_ptes_none; mm/khugepaged.c collapse_file(), SCAN_EXCEED_NONE_PTE",
-    sizes=Sizes.DEFAULT,
     since="5.4",
 )
 def absent_text(live: Live) -> None:
@@ -106,7 +103,6 @@ def absent_text(live: Live) -> None:
 @EVERY_KERNEL.case(
     "MADV_COLLAPSE makes text huge where THPeligible says so with enabled=always, else it is EINVAL without effect",
     f"{COLLAPSE}; {FILE_THP}",
-    sizes=Sizes.DEFAULT,
     since="6.1",
 )
 def collapsed_text(live: Live) -> None:
@@ -127,7 +123,6 @@ def collapsed_text(live: Live) -> None:
 @EVERY_KERNEL.case(
     "code stays right while caches are dropped, for the process that runs it and for the next one",
     "Documentation/admin-guide/sysctl/vm.rst drop_caches",
-    sizes=Sizes.DEFAULT,
 )
 def dropped_caches(live: Live) -> None:
     program = _started(live, Kind.PIE)
@@ -143,7 +138,6 @@ def dropped_caches(live: Live) -> None:
 @EVERY_KERNEL.case(
     "the program that a process runs cannot be opened for writing, its libraries can, and its code stays right",
     "execve(2) ETXTBSY; fs/exec.c exe_file_deny_write_access()",
-    sizes=Sizes.DEFAULT,
 )
 def open_for_write(live: Live) -> None:
     program, library = _started(live, Kind.PIE), _started(live, Kind.LIBRARY)
@@ -158,7 +152,6 @@ def open_for_write(live: Live) -> None:
 @EVERY_KERNEL.case(
     "text in a tmpfs is collapsed into huge pages of shared memory, in whole aligned blocks, and runs from them",
     f"{THP_DOC} Hugepages in tmpfs/shmem; {COLLAPSE}",
-    sizes=Sizes.DEFAULT,
     since="6.1",
 )
 def text_in_tmpfs(live: Live) -> None:
@@ -168,7 +161,6 @@ def text_in_tmpfs(live: Live) -> None:
 @EVERY_KERNEL.case(
     "text that is mapped as huge pages is split by split_huge_pages, and the code stays right",
     f"{THP_DOC}; mm/huge_memory.c split_huge_pages_all()",
-    sizes=Sizes.DEFAULT,
     since="6.1",
 )
 def split_text(live: Live) -> None:

@@ -13,7 +13,7 @@ from hugepage_qa.model.text.program import Kind
 from hugepage_qa.plugins.live_test import LiveTest
 from hugepage_qa.version import KernelVersion
 
-MERGING = Area("text/merging")
+MERGING = Area("text/merging", sizes=Sizes.ONCE)
 
 ENABLE_DOC = "Alibaba Cloud Linux, Huge Pages: enable"
 QUALIFIES = f"{ENABLE_DOC}; include/linux/huge_mm.h, mm/khugepaged.c hugepage_vma_check() of ANCK 5.10"
@@ -27,29 +27,28 @@ _ALL_FILES_ARE_PLACED = KernelVersion(5, 18)
 @MERGING.case(
     "mode 1 makes the whole huge pages of a new program's text huge, and not its head and tail",
     QUALIFIES,
-    sizes=Sizes.DEFAULT,
 )
 def text_of_a_program(live: Live) -> None:
     _expect_text(live, Kind.PIE, 1)
 
 
-@MERGING.case("mode 1 makes the text of a program at fixed addresses huge", QUALIFIES, sizes=Sizes.DEFAULT)
+@MERGING.case("mode 1 makes the text of a program at fixed addresses huge", QUALIFIES)
 def text_at_fixed_addresses(live: Live) -> None:
     _expect_text(live, Kind.FIXED, 1)
 
 
-@MERGING.case("mode 1 makes the text of a shared library huge that has an x bit", QUALIFIES, sizes=Sizes.DEFAULT)
+@MERGING.case("mode 1 makes the text of a shared library huge that has an x bit", QUALIFIES)
 def text_of_a_library(live: Live) -> None:
     _expect_text(live, Kind.LIBRARY, 1)
 
 
-@MERGING.case("mode 3 makes file text and anonymous code huge", f"{QUALIFIES}; {ANONYMOUS}", sizes=Sizes.DEFAULT)
+@MERGING.case("mode 3 makes file text and anonymous code huge", f"{QUALIFIES}; {ANONYMOUS}")
 def both_kinds(live: Live) -> None:
     _expect_text(live, Kind.PIE, 3)
     expect_code(live, huge=True)
 
 
-@MERGING.case("mode 2 makes no file text huge", QUALIFIES, sizes=Sizes.DEFAULT)
+@MERGING.case("mode 2 makes no file text huge", QUALIFIES)
 def no_file_text_in_mode_2(live: Live) -> None:
     size = huge_page_of_text(live)
     switch(live, 2)
@@ -57,7 +56,7 @@ def no_file_text_in_mode_2(live: Live) -> None:
     expect_not_merged(live, start_used(live, Recipe(size, kind=Kind.FIXED)))
 
 
-@MERGING.case("mode 0 makes no text huge", QUALIFIES, sizes=Sizes.DEFAULT)
+@MERGING.case("mode 0 makes no text huge", QUALIFIES)
 def nothing_in_mode_0(live: Live) -> None:
     size = huge_page_of_text(live)
     switch(live, 0)
@@ -69,7 +68,6 @@ def nothing_in_mode_0(live: Live) -> None:
 @MERGING.case(
     "hugetext does not depend on transparent_hugepage/enabled: text merges with never, too",
     f"{ENABLE_DOC}; include/linux/khugepaged.h khugepaged_enabled() of ANCK 5.10",
-    sizes=Sizes.DEFAULT,
 )
 def thp_never(live: Live) -> None:
     size = huge_page_of_text(live)
@@ -81,7 +79,6 @@ def thp_never(live: Live) -> None:
 @MERGING.case(
     "a library without an x bit is not placed for huge pages",
     PLACEMENT,
-    sizes=Sizes.DEFAULT,
 )
 def library_without_x_bit(live: Live) -> None:
     if live.kernel_version >= _ALL_FILES_ARE_PLACED:
@@ -97,7 +94,6 @@ def library_without_x_bit(live: Live) -> None:
 @MERGING.case(
     "a PIE and a library with an x bit are placed where huge pages fit, every time",
     PLACEMENT,
-    sizes=Sizes.DEFAULT,
 )
 def placement(live: Live) -> None:
     size = huge_page_of_text(live)

@@ -13,7 +13,7 @@ from hugepage_qa.model.text.padding import Unpadded, why_unpadded
 from hugepage_qa.model.text.program import Kind
 from hugepage_qa.plugins.live_test import LiveTest
 
-PADDING = Area("text/padding")
+PADDING = Area("text/padding", sizes=Sizes.ONCE)
 
 DOC = "Alibaba Cloud Linux, Padding; fs/binfmt_elf.c elf_map_pad(), load_elf_binary() of ANCK 5.10"
 #: advised in the published document
@@ -23,7 +23,6 @@ _ADVISED = 4096
 @PADDING.case(
     "text is padded when its tail is at least the threshold: equal pads, one byte more does not, 0 is off",
     DOC,
-    sizes=Sizes.DEFAULT,
 )
 def thresholds_around_the_tail(live: Live) -> None:
     size = _huge_page(live)
@@ -36,25 +35,25 @@ def thresholds_around_the_tail(live: Live) -> None:
     _expect_padding(live, recipe, 0, Unpadded.SWITCHED_OFF)
 
 
-@PADDING.case("text that ends with a whole huge page is not padded", DOC, sizes=Sizes.DEFAULT)
+@PADDING.case("text that ends with a whole huge page is not padded", DOC)
 def no_tail(live: Live) -> None:
     _expect_padding(live, Recipe(_huge_page(live)), _ADVISED, Unpadded.NO_TAIL)
 
 
-@PADDING.case("mode 3 pads as mode 1 does", DOC, sizes=Sizes.DEFAULT)
+@PADDING.case("mode 3 pads as mode 1 does", DOC)
 def mode_3(live: Live) -> None:
     size = _huge_page(live)
     _expect_padding(live, Recipe(size, tail=size // 2), _ADVISED, None, mode=3)
 
 
-@PADDING.case("mode 2 alone pads nothing", DOC, sizes=Sizes.DEFAULT)
+@PADDING.case("mode 2 alone pads nothing", DOC)
 def mode_2(live: Live) -> None:
     size = _huge_page(live)
     _expect_padding(live, Recipe(size, tail=size // 2), _ADVISED, Unpadded.SWITCHED_OFF, mode=2)
 
 
 @PADDING.case(
-    "text is padded only if its own segment and the next one are linked for huge pages", DOC, sizes=Sizes.DEFAULT
+    "text is padded only if its own segment and the next one are linked for huge pages", DOC
 )
 def alignments(live: Live) -> None:
     size = _huge_page(live)
@@ -64,7 +63,7 @@ def alignments(live: Live) -> None:
     _expect_padding(live, Recipe(size, tail=tail, alignment=STEP), _ADVISED, Unpadded.ALIGNMENT)
 
 
-@PADDING.case("text is padded only as far as its file goes, and no byte beyond its end", DOC, sizes=Sizes.DEFAULT)
+@PADDING.case("text is padded only as far as its file goes, and no byte beyond its end", DOC)
 def end_of_file(live: Live) -> None:
     size = _huge_page(live)
     short = Recipe(size, tail=size // 2, short=True)
@@ -72,19 +71,19 @@ def end_of_file(live: Live) -> None:
     _expect_padding(live, Recipe(size, tail=size // 2, short=True, appended=size), _ADVISED, None)
 
 
-@PADDING.case("a program at fixed addresses is padded as a PIE is", DOC, sizes=Sizes.DEFAULT)
+@PADDING.case("a program at fixed addresses is padded as a PIE is", DOC)
 def fixed_addresses(live: Live) -> None:
     size = _huge_page(live)
     _expect_padding(live, Recipe(size, tail=size // 2, kind=Kind.FIXED), _ADVISED, None)
 
 
-@PADDING.case("libraries are never padded", DOC, sizes=Sizes.DEFAULT)
+@PADDING.case("libraries are never padded", DOC)
 def libraries(live: Live) -> None:
     size = _huge_page(live)
     _expect_padding(live, Recipe(size, tail=size // 2, kind=Kind.LIBRARY), _ADVISED, Unpadded.NOT_A_MAIN_PROGRAM)
 
 
-@PADDING.case("static PIE are never padded", DOC, sizes=Sizes.DEFAULT)
+@PADDING.case("static PIE are never padded", DOC)
 def static_pie(live: Live) -> None:
     size = _huge_page(live)
     recipe = Recipe(size, tail=size // 2, kind=Kind.STATIC_PIE)
@@ -95,7 +94,7 @@ def static_pie(live: Live) -> None:
     _expect_padding(live, recipe, _ADVISED, Unpadded.NOT_A_MAIN_PROGRAM)
 
 
-@PADDING.case("a threshold that is written later changes no process that runs", DOC, sizes=Sizes.DEFAULT)
+@PADDING.case("a threshold that is written later changes no process that runs", DOC)
 def processes_that_run(live: Live) -> None:
     size = _huge_page(live)
     switch(live, 1)

@@ -20,7 +20,7 @@ from hugepage_qa.live.transparent import MADV_NOHUGEPAGE
 from hugepage_qa.model.text.program import Kind
 from hugepage_qa.plugins.live_test import LiveTest
 
-PROCESSES = Area("text/processes")
+PROCESSES = Area("text/processes", sizes=Sizes.ONCE)
 
 QUALIFIES = "include/linux/huge_mm.h, mm/khugepaged.c hugepage_vma_check() of ANCK 5.10"
 LISTED = "mm/memory.c do_read_fault(), include/linux/khugepaged.h khugepaged_enter() of ANCK 5.10"
@@ -32,7 +32,6 @@ _REST = 0.5
 @PROCESSES.case(
     "a process whose text is mapped when hugetext is switched on is not merged, until a new one has the file merged",
     LISTED,
-    sizes=Sizes.DEFAULT,
 )
 def a_process_that_runs_already(live: Live) -> None:
     size = huge_page_of_text(live)
@@ -53,7 +52,6 @@ def a_process_that_runs_already(live: Live) -> None:
 @PROCESSES.case(
     "a process that khugepaged looks at for another reason is merged when hugetext is switched on",
     LISTED,
-    sizes=Sizes.DEFAULT,
 )
 def a_process_that_is_listed(live: Live) -> None:
     size = huge_page_of_text(live)
@@ -67,7 +65,6 @@ def a_process_that_is_listed(live: Live) -> None:
 @PROCESSES.case(
     "with THP off hugetext alone keeps khugepaged at work, and lets it rest when it is switched off",
     "mm/huge_memory.c hugetext_enabled_store(), include/linux/khugepaged.h khugepaged_enabled() of ANCK 5.10",
-    sizes=Sizes.DEFAULT,
 )
 def khugepaged_for_hugetext_alone(live: Live) -> None:
     size = huge_page_of_text(live)
@@ -81,7 +78,7 @@ def khugepaged_for_hugetext_alone(live: Live) -> None:
     live.expect("full scans with all of it off", before, full_scans(live))
 
 
-@PROCESSES.case("text with MADV_NOHUGEPAGE stays small", QUALIFIES, sizes=Sizes.DEFAULT)
+@PROCESSES.case("text with MADV_NOHUGEPAGE stays small", QUALIFIES)
 def advised_against(live: Live) -> None:
     size = huge_page_of_text(live)
     program = _exempted_later(live, size)
@@ -90,7 +87,7 @@ def advised_against(live: Live) -> None:
     expect_not_merged(live, program)
 
 
-@PROCESSES.case("text of a process with PR_SET_THP_DISABLE stays small", QUALIFIES, sizes=Sizes.DEFAULT)
+@PROCESSES.case("text of a process with PR_SET_THP_DISABLE stays small", QUALIFIES)
 def disabled_by_prctl(live: Live) -> None:
     size = huge_page_of_text(live)
     program = _exempted_later(live, size)
@@ -103,7 +100,6 @@ def disabled_by_prctl(live: Live) -> None:
 @PROCESSES.case(
     "a library that somebody has open for write stays small, and merges when it was closed",
     f"{QUALIFIES}, inode_is_open_for_write()",
-    sizes=Sizes.DEFAULT,
 )
 def open_for_write(live: Live) -> None:
     size = huge_page_of_text(live)

@@ -13,7 +13,7 @@ from hugepage_qa.model.text.writes import Generation, accept_enabled, accept_thr
 from hugepage_qa.plugins.live_test import LiveTest
 from hugepage_qa.version import KernelVersion
 
-VALUES = Area("text/values")
+VALUES = Area("text/values", sizes=Sizes.ONCE)
 
 ENABLED_DOC = "Alibaba Cloud Linux, Huge Pages: enable; mm/huge_memory.c hugetext_enabled_store() of ANCK 5.10"
 THRESHOLD_DOC = "Alibaba Cloud Linux, Padding; mm/huge_memory.c hugetext_pad_threshold_store() of ANCK 5.10"
@@ -28,7 +28,6 @@ _NEVER = ("4", "-1", "\n", "1 ", " 1", "1x", "010", "always", "18446744073709551
 @VALUES.case(
     "hugetext_enabled takes 0..3 (0 and 1 where it is a switch) in the forms that its number parser takes",
     ENABLED_DOC,
-    sizes=Sizes.DEFAULT,
 )
 def values_that_are_taken(live: Live) -> None:
     form = _switch_form(live)
@@ -45,7 +44,6 @@ def values_that_are_taken(live: Live) -> None:
 @VALUES.case(
     "hugetext_enabled refuses everything else with EINVAL, keeps its value and clamps nothing",
     ENABLED_DOC,
-    sizes=Sizes.DEFAULT,
 )
 def values_that_are_refused(live: Live) -> None:
     form = _switch_form(live)
@@ -61,7 +59,6 @@ def values_that_are_refused(live: Live) -> None:
 @VALUES.case(
     "hugetext_pad_threshold takes decimal bytes below a huge page, in any mode, and keeps them",
     THRESHOLD_DOC,
-    sizes=Sizes.DEFAULT,
 )
 def thresholds_that_are_taken(live: Live) -> None:
     size = _threshold_size(live)
@@ -76,7 +73,7 @@ def thresholds_that_are_taken(live: Live) -> None:
 
 
 @VALUES.case(
-    "hugetext_pad_threshold refuses everything else with EINVAL and keeps its value", THRESHOLD_DOC, sizes=Sizes.DEFAULT
+    "hugetext_pad_threshold refuses everything else with EINVAL and keeps its value", THRESHOLD_DOC
 )
 def thresholds_that_are_refused(live: Live) -> None:
     size = _threshold_size(live)
@@ -89,7 +86,6 @@ def thresholds_that_are_refused(live: Live) -> None:
 @VALUES.case(
     "switching hugetext on raises vm.min_free_kbytes where that is low, switching it off does not lower it",
     "mm/khugepaged.c start_stop_khugepaged(), set_recommended_min_free_kbytes() of ANCK 5.10",
-    sizes=Sizes.DEFAULT,
 )
 def reserve_of_free_memory(live: Live) -> None:
     _switch_form(live)

@@ -14,7 +14,7 @@ from hugepage_qa.live.transparent import MADV_COLLAPSE, MADV_NOHUGEPAGE, collaps
 from hugepage_qa.plugins.live_test import LiveTest
 from hugepage_qa.version import KernelVersion
 
-COLLAPSE = Area("thp/collapse")
+COLLAPSE = Area("thp/collapse", sizes=Sizes.ONCE)
 
 DOC = "madvise(2) MADV_COLLAPSE; mm/khugepaged.c madvise_collapse()"
 SINCE = "6.1"
@@ -27,7 +27,6 @@ _PR_SET_THP_DISABLE = 41
 @COLLAPSE.case(
     "MADV_COLLAPSE makes base pages huge with every policy, never included, and they hold what they held",
     DOC,
-    sizes=Sizes.DEFAULT,
     since=SINCE,
 )
 def whatever_the_policy(live: Live) -> None:
@@ -42,7 +41,6 @@ def whatever_the_policy(live: Live) -> None:
 @COLLAPSE.case(
     "MADV_COLLAPSE of memory that is huge already changes nothing and is no error",
     DOC,
-    sizes=Sizes.DEFAULT,
     since=SINCE,
 )
 def twice(live: Live) -> None:
@@ -56,7 +54,6 @@ def twice(live: Live) -> None:
 @COLLAPSE.case(
     "MADV_COLLAPSE keeps to no limit of khugepaged: one page that is present is enough, the others become zero",
     DOC,
-    sizes=Sizes.DEFAULT,
     since=SINCE,
 )
 def one_page_is_enough(live: Live) -> None:
@@ -74,7 +71,6 @@ def one_page_is_enough(live: Live) -> None:
 @COLLAPSE.case(
     "MADV_COLLAPSE refuses memory with MADV_NOHUGEPAGE, and processes with PR_SET_THP_DISABLE, with EINVAL",
     DOC,
-    sizes=Sizes.DEFAULT,
     since=SINCE,
 )
 def exempt_memory(live: Live) -> None:
@@ -92,7 +88,6 @@ def exempt_memory(live: Live) -> None:
 @COLLAPSE.case(
     "MADV_COLLAPSE of shared memory makes it huge with shmem_enabled=never, for every process that maps it",
     DOC,
-    sizes=Sizes.DEFAULT,
     since=SINCE,
 )
 def shared_memory(live: Live) -> None:
@@ -112,7 +107,6 @@ def shared_memory(live: Live) -> None:
 @COLLAPSE.case(
     "a range without a whole huge page is no error, and one that is not mapped is ENOMEM",
     DOC,
-    sizes=Sizes.DEFAULT,
     since=SINCE,
 )
 def odd_ranges(live: Live) -> None:

@@ -13,7 +13,7 @@ from hugepage_qa.live.thp_policy import huge_pages
 from hugepage_qa.model.rules import THP_DOC
 from hugepage_qa.plugins.live_test import LiveTest
 
-CONTENTS = Area("thp/contents")
+CONTENTS = Area("thp/contents", sizes=Sizes.ONCE)
 
 _STEP = 4096
 _NEW_VALUE = 77
@@ -22,7 +22,6 @@ _NEW_VALUE = 77
 @CONTENTS.case(
     "mprotect() of a part of a huge page maps it as base pages, which hold what it held",
     f"{THP_DOC} thp_split_pmd; mm/huge_memory.c change_huge_pmd()",
-    sizes=Sizes.DEFAULT,
 )
 def protected_in_part(live: Live) -> None:
     memory = huge_pages(live, 2)
@@ -37,7 +36,6 @@ def protected_in_part(live: Live) -> None:
 @CONTENTS.case(
     "MADV_DONTNEED of a part gives zeroes there and leaves the rest; of a whole huge page it gives the page back",
     "madvise(2) MADV_DONTNEED; mm/huge_memory.c zap_huge_pmd(), __split_huge_pmd()",
-    sizes=Sizes.DEFAULT,
 )
 def given_back_in_part(live: Live) -> None:
     memory = huge_pages(live, 3)
@@ -55,7 +53,6 @@ def given_back_in_part(live: Live) -> None:
 @CONTENTS.case(
     "mremap() to an address that huge pages fit moves them as they are, to any other it splits them",
     "mremap(2); mm/mremap.c move_page_tables(), mm/huge_memory.c move_huge_pmd()",
-    sizes=Sizes.DEFAULT,
 )
 def moved(live: Live) -> None:
     for shift, huge in ((0, True), (live.base_page, False)):
@@ -73,7 +70,6 @@ def moved(live: Live) -> None:
 @CONTENTS.case(
     "after fork() each process keeps what it wrote: parent, child and grandchild, in whichever order they write",
     "fork(2); mm/huge_memory.c copy_huge_pmd(), do_huge_pmd_wp_page()",
-    sizes=Sizes.DEFAULT,
 )
 def forked(live: Live) -> None:
     parent = huge_pages(live, 2)
@@ -95,7 +91,6 @@ def forked(live: Live) -> None:
 @CONTENTS.case(
     "split_huge_pages splits huge pages into base pages, which hold what they held",
     f"{THP_DOC}; mm/huge_memory.c split_huge_pages_all()",
-    sizes=Sizes.DEFAULT,
 )
 def split(live: Live) -> None:
     memory = huge_pages(live, 2)
@@ -107,7 +102,6 @@ def split(live: Live) -> None:
 @CONTENTS.case(
     "a huge page is split to every order that the kernel offers, and holds what it held",
     f"{THP_DOC}; mm/huge_memory.c split_huge_pages_pid()",
-    sizes=Sizes.DEFAULT,
     since="6.9",
 )
 def split_to_orders(live: Live) -> None:
@@ -124,7 +118,6 @@ def split_to_orders(live: Live) -> None:
 @CONTENTS.case(
     "compaction moves huge pages or leaves them, and they hold what they held",
     "Documentation/admin-guide/sysctl/vm.rst compact_memory; mm/migrate.c",
-    sizes=Sizes.DEFAULT,
 )
 def compacted(live: Live) -> None:
     memory = huge_pages(live, 8)
@@ -139,7 +132,6 @@ def compacted(live: Live) -> None:
 @CONTENTS.case(
     "mbind() moves huge pages to another node as a whole, with what they hold",
     "mbind(2) MPOL_MF_MOVE; mm/mempolicy.c do_mbind(), mm/migrate.c, thp_migration_success",
-    sizes=Sizes.DEFAULT,
     nodes=2,
 )
 def migrated(live: Live) -> None:
@@ -157,7 +149,6 @@ def migrated(live: Live) -> None:
 @CONTENTS.case(
     "huge pages that are swapped out, whole or split, come back with what they held",
     f"madvise(2) MADV_PAGEOUT; {THP_DOC} thp_swpout",
-    sizes=Sizes.DEFAULT,
     since="5.4",
 )
 def swapped_out(live: Live) -> None:

@@ -15,7 +15,7 @@ from hugepage_qa.live.transparent import expect_change, pmd_size
 from hugepage_qa.model.rules import THP_DOC
 from hugepage_qa.plugins.live_test import LiveTest
 
-DEFERRED = Area("thp/deferred-split")
+DEFERRED = Area("thp/deferred-split", sizes=Sizes.ONCE)
 
 SCAN = "mm/huge_memory.c deferred_split_scan()"
 UNDERUSED = f"{THP_DOC} shrink_underused, thp_underused_split_page; {SCAN}, thp_underused()"
@@ -27,7 +27,6 @@ _SHRINKERS = "2"
 @DEFERRED.case(
     "a huge page of which half is unmapped is split by the shrinkers, once, and the other half holds what it held",
     f"{THP_DOC} thp_deferred_split_page, thp_split_page; {SCAN}",
-    sizes=Sizes.DEFAULT,
 )
 def unmapped_in_part(live: Live) -> None:
     half = pmd_size(live) // 2
@@ -40,7 +39,6 @@ def unmapped_in_part(live: Live) -> None:
 @DEFERRED.case(
     "a huge page with more zeroed pages than max_ptes_none is split by the shrinkers, and gives them back",
     UNDERUSED,
-    sizes=Sizes.DEFAULT,
     since=SINCE,
 )
 def underused(live: Live) -> None:
@@ -60,7 +58,6 @@ def underused(live: Live) -> None:
 @DEFERRED.case(
     "no huge page is split for its zeroed pages with as many of them as max_ptes_none, nor with shrink_underused=0",
     UNDERUSED,
-    sizes=Sizes.DEFAULT,
     since=SINCE,
 )
 def used_enough(live: Live) -> None:

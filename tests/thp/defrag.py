@@ -13,7 +13,7 @@ from hugepage_qa.live.transparent import MADV_HUGEPAGE, expect_change, pmd_size
 from hugepage_qa.model.rules import THP_DOC
 from hugepage_qa.plugins.live_test import LiveTest
 
-DEFRAG = Area("thp/defrag")
+DEFRAG = Area("thp/defrag", sizes=Sizes.ONCE)
 
 DOC = f"{THP_DOC} defrag; mm/huge_memory.c vma_thp_gfp_mask()"
 _MODES = ("always", "defer", "defer+madvise", "madvise", "never")
@@ -25,7 +25,6 @@ _PAGES = 4
 @DEFRAG.case(
     "in each mode a fault gets a huge page, advised or not, as long as there are free blocks",
     DOC,
-    sizes=Sizes.DEFAULT,
 )
 def huge_pages_in_each_mode(live: Live) -> None:
     for mode in _MODES:
@@ -37,7 +36,6 @@ def huge_pages_in_each_mode(live: Live) -> None:
 @DEFRAG.case(
     "a fault compacts nothing itself with defer and never, nor without advice with madvise and defer+madvise",
     f"{DOC}; {THP_DOC} compact_stall",
-    sizes=Sizes.DEFAULT,
 )
 def no_direct_compaction(live: Live) -> None:
     for mode in _MODES:
@@ -50,7 +48,6 @@ def no_direct_compaction(live: Live) -> None:
 @DEFRAG.case(
     "a fault that gets its huge page is counted as thp_fault_alloc in each mode, and falls back to nothing",
     f"{THP_DOC} thp_fault_alloc, thp_fault_fallback",
-    sizes=Sizes.DEFAULT,
 )
 def counted_in_each_mode(live: Live) -> None:
     for mode in _MODES:

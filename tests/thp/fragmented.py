@@ -23,7 +23,7 @@ from hugepage_qa.model.rules import THP_DOC
 from hugepage_qa.plugins.live_test import LiveTest
 from hugepage_qa.sizes import GIB
 
-FRAGMENTED = Area("thp/fragmented")
+FRAGMENTED = Area("thp/fragmented", sizes=Sizes.ONCE)
 
 COMPACTION = "Documentation/admin-guide/sysctl/vm.rst compact_memory; mm/compaction.c compact_zone(), mm/migrate.c"
 #: how much is fragmented: one part of so many of what is available, but not more than the second
@@ -56,7 +56,6 @@ class Fragments:
 @FRAGMENTED.case(
     "compaction makes free blocks of fragmented memory again, and the pages that it moves hold what they held",
     COMPACTION,
-    sizes=Sizes.DEFAULT,
 )
 def blocks_made_again(live: Live) -> None:
     shares = []
@@ -78,7 +77,6 @@ def blocks_made_again(live: Live) -> None:
 @FRAGMENTED.case(
     "after fragmentation and compaction faults get huge pages, counted, and neither they nor the rest are damaged",
     f"{COMPACTION}; {THP_DOC} thp_fault_alloc",
-    sizes=Sizes.DEFAULT,
 )
 def huge_pages_afterwards(live: Live) -> None:
     for _sample in range(SAMPLES):
@@ -97,7 +95,6 @@ def huge_pages_afterwards(live: Live) -> None:
 @FRAGMENTED.case(
     "MADV_COLLAPSE makes huge pages of what is left of fragmented memory, and zeroes of what is absent",
     "madvise(2) MADV_COLLAPSE; mm/khugepaged.c __collapse_huge_page_copy()",
-    sizes=Sizes.DEFAULT,
     since="6.1",
 )
 def collapsed(live: Live) -> None:

@@ -24,7 +24,7 @@ from hugepage_qa.live.transparent import MADV_HUGEPAGE, MADV_NOHUGEPAGE, map_ali
 from hugepage_qa.model.rules import THP_DOC
 from hugepage_qa.plugins.live_test import LiveTest
 
-KHUGEPAGED_AREA = Area("thp/khugepaged")
+KHUGEPAGED_AREA = Area("thp/khugepaged", sizes=Sizes.ONCE)
 
 DOC = f"{THP_DOC} Khugepaged controls"
 _STEP = 4096
@@ -33,7 +33,6 @@ _STEP = 4096
 @KHUGEPAGED_AREA.case(
     "khugepaged makes huge pages of advised base pages, keeps what they hold, and counts them",
     DOC,
-    sizes=Sizes.DEFAULT,
 )
 def advised_base_pages(live: Live) -> None:
     _awake(live)
@@ -47,7 +46,6 @@ def advised_base_pages(live: Live) -> None:
 @KHUGEPAGED_AREA.case(
     "memory that is not advised stays as it is with enabled=madvise",
     f"{THP_DOC} enabled",
-    sizes=Sizes.DEFAULT,
 )
 def memory_without_advice(live: Live) -> None:
     _awake(live)
@@ -63,7 +61,6 @@ def memory_without_advice(live: Live) -> None:
 @KHUGEPAGED_AREA.case(
     "max_ptes_none is how many pages may be absent of those that are made a huge page, which are zero then",
     f"{DOC} max_ptes_none",
-    sizes=Sizes.DEFAULT,
 )
 def absent_pages(live: Live) -> None:
     _awake(live)
@@ -79,7 +76,6 @@ def absent_pages(live: Live) -> None:
 @KHUGEPAGED_AREA.case(
     "max_ptes_shared is how many pages may be shared with other processes of those that are made a huge page",
     f"{DOC} max_ptes_shared",
-    sizes=Sizes.DEFAULT,
     since="5.8",
 )
 def shared_pages(live: Live) -> None:
@@ -104,7 +100,6 @@ def shared_pages(live: Live) -> None:
 @KHUGEPAGED_AREA.case(
     "max_ptes_swap is how many pages may be in swap of those that are made a huge page, which holds what they held",
     f"{DOC} max_ptes_swap; mm/khugepaged.c __collapse_huge_page_swapin()",
-    sizes=Sizes.DEFAULT,
     since="5.4",  # MADV_PAGEOUT
 )
 def pages_in_swap(live: Live) -> None:
@@ -128,7 +123,6 @@ def pages_in_swap(live: Live) -> None:
 @KHUGEPAGED_AREA.case(
     "numbers beyond what a huge page has are refused, and the knobs keep their values",
     f"{DOC}; mm/khugepaged.c max_ptes_none_store()",
-    sizes=Sizes.DEFAULT,
 )
 def numbers_that_are_refused(live: Live) -> None:
     pages = pmd_size(live) // live.base_page
@@ -147,7 +141,6 @@ def numbers_that_are_refused(live: Live) -> None:
 @KHUGEPAGED_AREA.case(
     "khugepaged rests while no size of any memory is enabled, and goes on when one is",
     f"{THP_DOC} khugepaged; mm/khugepaged.c start_stop_khugepaged()",
-    sizes=Sizes.DEFAULT,
 )
 def rest(live: Live) -> None:
     _awake(live)

@@ -15,7 +15,7 @@ from hugepage_qa.live.transparent import MADV_HUGEPAGE, keep_min_free, map_align
 from hugepage_qa.model.rules import THP_DOC
 from hugepage_qa.plugins.live_test import LiveTest
 
-POLICY = Area("thp/policy")
+POLICY = Area("thp/policy", sizes=Sizes.ONCE)
 
 PRCTL = "PR_SET_THP_DISABLE(2const); kernel/sys.c prctl_set_thp_disable()"
 _PR_SET_THP_DISABLE, _PR_GET_THP_DISABLE = 41, 42
@@ -26,7 +26,6 @@ _POLICIES = ("always", "madvise", "never")
 @POLICY.case(
     "always gives huge pages to all memory but that advised against, madvise to advised memory, never to none",
     f"{THP_DOC} enabled",
-    sizes=Sizes.DEFAULT,
 )
 def enabled(live: Live) -> None:
     for policy in _POLICIES:
@@ -39,7 +38,6 @@ def enabled(live: Live) -> None:
 @POLICY.case(
     "the policy of a size decides for it whatever that of all is, unless it inherits",
     f"{THP_DOC} hugepages-<size>kB/enabled",
-    sizes=Sizes.DEFAULT,
     since="6.8",
 )
 def policy_of_a_size(live: Live) -> None:
@@ -57,7 +55,6 @@ def policy_of_a_size(live: Live) -> None:
 @POLICY.case(
     "each smaller size follows its own policy, or that of all where it inherits, and counts what it gave",
     f"{THP_DOC} hugepages-<size>kB/enabled, anon_fault_alloc",
-    sizes=Sizes.DEFAULT,
     since="6.10",
 )
 def policies_of_smaller_sizes(live: Live) -> None:
@@ -83,7 +80,7 @@ def policies_of_smaller_sizes(live: Live) -> None:
         live.set_knob(f"{path}/enabled", "never")
 
 
-@POLICY.case("values that the files do not offer are refused and change nothing", f"{THP_DOC}", sizes=Sizes.DEFAULT)
+@POLICY.case("values that the files do not offer are refused and change nothing", f"{THP_DOC}")
 def values_that_are_refused(live: Live) -> None:
     keep_min_free(live)
     sizes = [
@@ -102,7 +99,6 @@ def values_that_are_refused(live: Live) -> None:
 @POLICY.case(
     "a process with PR_SET_THP_DISABLE gets no huge pages, nor do those that it forks, nor what they execute",
     PRCTL,
-    sizes=Sizes.DEFAULT,
 )
 def disabled_for_a_process(live: Live) -> None:
     set_policy(live, "always")
@@ -122,7 +118,6 @@ def disabled_for_a_process(live: Live) -> None:
 @POLICY.case(
     "PR_THP_DISABLE_EXCEPT_ADVISED leaves huge pages to memory that was advised",
     f"{PRCTL}, flags",
-    sizes=Sizes.DEFAULT,
     since="6.18",
 )
 def disabled_except_advised(live: Live) -> None:
@@ -137,7 +132,6 @@ def disabled_except_advised(live: Live) -> None:
 @POLICY.case(
     "with use_zero_page=0 a read maps a huge page of the process's own, filled with zeroes",
     f"{THP_DOC} use_zero_page",
-    sizes=Sizes.DEFAULT,
 )
 def no_zero_page(live: Live) -> None:
     set_policy(live, "madvise")

@@ -17,7 +17,7 @@ from hugepage_qa.live.transparent import MADV_HUGEPAGE, MADV_NOHUGEPAGE, keep_mi
 from hugepage_qa.model.rules import THP_DOC
 from hugepage_qa.plugins.live_test import LiveTest
 
-SHARED = Area("thp/shared-memory")
+SHARED = Area("thp/shared-memory", sizes=Sizes.ONCE)
 
 DOC = f"{THP_DOC} Hugepages in tmpfs/shmem"
 #: what is advised, and the policies that give huge pages then
@@ -28,7 +28,6 @@ _SOLE = 2
 @SHARED.case(
     "shmem_enabled decides for anonymous shared memory: always, advise, never; deny and force go before all",
     f"{DOC} shmem_enabled",
-    sizes=Sizes.DEFAULT,
 )
 def anonymous_shared_memory(live: Live) -> None:
     _only_pmd_inherits(live)
@@ -43,7 +42,6 @@ def anonymous_shared_memory(live: Live) -> None:
 @SHARED.case(
     "huge= of a mount decides for the files of a tmpfs, whatever never and always of shmem_enabled say",
     f"{DOC} huge=",
-    sizes=Sizes.DEFAULT,
 )
 def files_of_a_tmpfs(live: Live) -> None:
     _only_pmd_inherits(live)
@@ -58,7 +56,6 @@ def files_of_a_tmpfs(live: Live) -> None:
 @SHARED.case(
     "deny takes huge pages from every tmpfs, force gives them to every one",
     f"{DOC} deny, force",
-    sizes=Sizes.DEFAULT,
 )
 def deny_and_force(live: Live) -> None:
     _only_pmd_inherits(live)
@@ -71,7 +68,6 @@ def deny_and_force(live: Live) -> None:
 @SHARED.case(
     "huge=within_size gives no huge page that would reach beyond the end of a file",
     f"{DOC} within_size; mm/shmem.c shmem_huge_global_enabled()",
-    sizes=Sizes.DEFAULT,
 )
 def within_size(live: Live) -> None:
     _only_pmd_inherits(live)

@@ -5,6 +5,7 @@ import select
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,19 +15,26 @@ from hugepage_qa.errors import InputError
 # actor.c, PACKET
 _PACKET = 65536
 
-# clearing a page of 16 GiB takes seconds, on an emulated machine a minute
-ANSWER_SECONDS = 120.0
+# clearing a page of 16 GiB takes seconds, on an emulated machine a minute; that is time on a CPU, and on a busy machine
+# an actor waits for one many times as long
+_CPU_SECONDS = 120.0
+_BLOCKED_SECONDS = 300.0
+_STARVED_SECONDS = 1200.0
+_LOOK_SECONDS = 1.0
 
 
 class ActorGone(Exception):
-    """The actor did not answer: it was killed (by the OOM killer, say), or its kernel does not come back."""
+    """The actor does not answer: it was killed (by the OOM killer, say), or the kernel does not come back to it."""
+
+
+class ActorStarved(Exception):
+    """The actor has not had enough of a CPU to answer: nothing can be said of the kernel."""
 
 
 class ActorLink:
     """A running actor, or one that it forked. ``pid`` is its process id in our PID namespace."""
 
     def __init__(self, channel: socket.socket, pid: int) -> None:
-        channel.settimeout(ANSWER_SECONDS)
         self._channel = channel
         self._children: list[ActorLink] = []
         self._gone = False
@@ -35,12 +43,13 @@ class ActorLink:
     def request(self, text: str) -> tuple[str, "ActorLink | None"]:
         """Send a request (``actor.c`` says which there are); return the answer, and the child after a fork.
 
-        Raises ActorGone when there is no answer, ValueError for a request that is too long.
+        Raises ActorGone or ActorStarved when there is no answer, ValueError for a request that is too long.
         """
         if len(text) > _PACKET:
             raise ValueError(f"a request of {len(text)} bytes: an actor takes at most {_PACKET}")
         try:
             self._channel.send(text.encode())
+            _await(self._channel.fileno(), self.pid, text)
             answer, descriptors, _flags, _address = socket.recv_fds(self._channel, _PACKET, 1)
         except OSError as error:
             raise ActorGone(f"the actor (process {self.pid}) does not answer {text[:60]!r}: {error}") from error
@@ -71,7 +80,7 @@ class ActorLink:
             descriptor = os.pidfd_open(self.pid)
             try:
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                _wait_for_end(descriptor)
+                _wait_for_end(descriptor, self.pid)
             finally:
                 os.close(descriptor)
 
@@ -104,10 +113,59 @@ def _start(program: Path, standard_input: socket.socket) -> subprocess.Popen[byt
         ) from error
 
 
-def _wait_for_end(descriptor: int) -> None:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    poll.poll(ANSWER_SECONDS * 1000)
+def _wait_for_end(descriptor: int, pid: int) -> None:
+    _await(descriptor, pid, "SIGKILL")
     # a process that nobody has waited for is still in its control group; those that an actor forked are not ours
     with suppress(ChildProcessError):
         os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOHANG)
+
+
+def _await(descriptor: int, pid: int, what: str) -> None:
+    """Wait until ``descriptor`` can be read, which is the answer of process ``pid`` to ``what``.
+
+    Raises ActorGone for a process that runs or is blocked in the kernel without an end, ActorStarved for one that is
+    not let run.
+    """
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    began = blocked_since = time.monotonic()
+    at_first = used = _cpu_seconds(pid)
+    while not poll.poll(_LOOK_SECONDS * 1000):
+        now = time.monotonic()
+        state, is_used = _state(pid), _cpu_seconds(pid)
+        if state != "D" or is_used != used:
+            blocked_since, used = now, is_used
+        asked = f"the actor (process {pid}) does not answer {what[:60]!r}"
+        if used - at_first > _CPU_SECONDS:
+            raise ActorGone(f"{asked}: {used - at_first:.0f} s of CPU time, and no end")
+        if now - blocked_since > _BLOCKED_SECONDS:
+            raise ActorGone(f"{asked}: blocked in the kernel for {now - blocked_since:.0f} s{_stack(pid)}")
+        if now - began > _STARVED_SECONDS:
+            raise ActorStarved(f"{asked}: it had {used - at_first:.0f} s of a CPU in {now - began:.0f} s")
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on (proc_pid_stat(5)); none of a process that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _state(pid: int) -> str:
+    return next(iter(_stat(pid)), "")
+
+
+def _cpu_seconds(pid: int) -> float:
+    user, system = 11, 12  # utime and stime, counted from the state
+    fields = _stat(pid)
+    return (int(fields[user]) + int(fields[system])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def _stack(pid: int) -> str:
+    """Return where in the kernel a process is, as far as we may know it."""
+    try:
+        calls = Path(f"/proc/{pid}/stack").read_text(encoding="utf-8").split()[1::2]
+    except OSError:
+        return ""
+    return f" in {' < '.join(calls)}" if calls else ""

@@ -15,6 +15,10 @@ Argument = int | str | bytes
 _WORD = 1 << 64
 
 
+class Refused(OSError):
+    """The kernel refused what a case asked of it; any other OSError is the suite's own."""
+
+
 class Fault(Exception):
     """An access to memory ended in a signal.
 
@@ -59,7 +63,7 @@ class Actor:
     def call(self, name: str, *arguments: Argument) -> int:
         """Make the system call ``name``; a str argument is passed as a path, bytes as a buffer.
 
-        Raises OSError with the errno that the kernel gave, ENOSYS too for a call that actor.c does not list.
+        Raises Refused with the errno that the kernel gave, ENOSYS too for a call that actor.c does not list.
         """
         value, _buffers = self.call_with_buffers(name, *arguments)
         return value
@@ -70,7 +74,7 @@ class Actor:
         return int(words[0]), tuple(bytes.fromhex(word) for word in words[1:])
 
     def mmap(self, length: int, prot: int, flags: int, fd: int = -1, offset: int = 0, address: int = 0) -> int:
-        """Map ``length`` bytes and return the address (mmap(2)). Raises OSError."""
+        """Map ``length`` bytes and return the address (mmap(2)). Raises Refused."""
         return self.call("mmap", address, length, prot, flags, fd, offset) % _WORD
 
     def read(self, address: int) -> int:
@@ -90,7 +94,7 @@ class Actor:
         return int(self._ask("check", address, length, step, value)[0])
 
     def discard(self, address: int, length: int, step: int, part: int) -> None:
-        """Give ``part`` bytes back at every multiple of ``step`` bytes (MADV_DONTNEED). Raises OSError."""
+        """Give ``part`` bytes back at every multiple of ``step`` bytes (MADV_DONTNEED). Raises Refused."""
         self._ask("discard", address, length, step, part)
 
     def text(self) -> int:
@@ -106,7 +110,7 @@ class Actor:
         return int(self._ask("sum", address, length)[0])
 
     def exec(self) -> None:
-        """Execute its program anew: all that it had mapped is gone, what execve(2) keeps is there. Raises OSError."""
+        """Execute its program anew: all that it had mapped is gone, what execve(2) keeps is there. Raises Refused."""
         self._ask("exec")
 
     def fork(self) -> "Actor":
@@ -151,7 +155,7 @@ def _words(answer: str) -> list[str]:
             return words
         case "errno":
             number = int(words[0])
-            raise OSError(number, f"{errno.errorcode.get(number, number)}: {os.strerror(number)}")
+            raise Refused(number, f"{errno.errorcode.get(number, number)}: {os.strerror(number)}")
         case "signal":
             raise Fault(*(int(word) for word in words))
         case _:

@@ -15,8 +15,8 @@ GuestAct = Callable[[Live, Guests], None]
 class GuestArea(Area):
     """The cases of one file with one of the drivers that ``machine`` names."""
 
-    def __init__(self, name: str, driver: str) -> None:
-        super().__init__(f"{name}/{driver}")
+    def __init__(self, name: str, driver: str, *, sizes: Sizes = Sizes.EACH) -> None:
+        super().__init__(f"{name}/{driver}", sizes=sizes)
         self.driver = driver
 
 
@@ -24,7 +24,7 @@ def guest_case(*areas: GuestArea) -> Callable[..., Callable[[GuestAct], GuestAct
     """Return what makes functions cases of ``areas``; its arguments are those of ``Area.case``."""
 
     def case(
-        statement: str, source: str, *, sizes: Sizes = Sizes.EACH, nodes: int = 1
+        statement: str, source: str, *, sizes: Sizes | None = None, nodes: int = 1
     ) -> Callable[[GuestAct], GuestAct]:
         def register(act: GuestAct) -> GuestAct:
             for area in areas:

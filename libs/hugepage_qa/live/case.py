@@ -20,13 +20,15 @@ class Sizes(enum.Enum):
     BUDDY = "page sizes up to the largest block of the buddy allocator"
     #: sizes beyond it
     GIGANTIC = "page sizes beyond the largest block of the buddy allocator"
-    #: once for the machine
+    #: the size that /proc/meminfo counts
     DEFAULT = "the default page size"
+    #: not about hugetlb: the machine need not have a pool
+    ONCE = "once for the machine"
 
     def include(self, live: Live) -> bool:
         """Tell whether the page size of ``live`` is among them."""
         match self:
-            case Sizes.EACH:
+            case Sizes.EACH | Sizes.ONCE:
                 return True
             case Sizes.BUDDY:
                 return not live.is_gigantic
@@ -56,11 +58,12 @@ class Case:
 class Area:
     """The cases of one file below tests/; ``name`` starts the names of their results.
 
-    ``gigantic_quirk`` is that of every case that names none itself.
+    ``sizes`` and ``gigantic_quirk`` are those of every case that names none itself.
     """
 
-    def __init__(self, name: str, *, gigantic_quirk: Quirk | None = None) -> None:
+    def __init__(self, name: str, *, sizes: Sizes = Sizes.EACH, gigantic_quirk: Quirk | None = None) -> None:
         self.name = name
+        self._sizes = sizes
         self._gigantic_quirk = gigantic_quirk
         self.cases: list[Case] = []
 
@@ -71,7 +74,7 @@ class Area:
         *,
         pages: int = 0,
         nodes: int = 1,
-        sizes: Sizes = Sizes.EACH,
+        sizes: Sizes | None = None,
         since: str | None = None,
         until: str | None = None,
         gigantic_quirk: Quirk | None = None,
@@ -86,7 +89,8 @@ class Area:
         def register(act: Act) -> Act:
             name = act.__name__.replace("_", "-")
             rule = Rule(name, statement, source, _version(since), _version(until))
-            self.cases.append(Case(name, rule, act, pages, nodes, sizes, gigantic_quirk or self._gigantic_quirk))
+            quirk = gigantic_quirk or self._gigantic_quirk
+            self.cases.append(Case(name, rule, act, pages, nodes, sizes or self._sizes, quirk))
             return act
 
         return register

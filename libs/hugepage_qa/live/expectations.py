@@ -8,7 +8,7 @@ from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hugepage_qa.actor.process import Fault
+from hugepage_qa.actor.process import Fault, Refused
 from hugepage_qa.live.outcomes import Failed, KnownBug
 from hugepage_qa.model.compare import Difference
 from hugepage_qa.model.hugetlb_pool.known import POOL_ISSUES
@@ -27,6 +27,9 @@ class Expectations:
         #: the version of the running kernel
         self.kernel_version = kernel_version
         self.differences: list[Difference] = []
+        #: what the suite could not do or see, which leaves nothing to judge by
+        self.problems: list[str] = []
+        self.traceback = ""
         #: facts on which the verdict depends, told with a pass
         self.notes: list[str] = []
 
@@ -58,7 +61,7 @@ class Expectations:
         """
         try:
             call(*arguments, **named)
-        except OSError as error:
+        except Refused as error:
             for quirk, other in (known or {}).items():
                 self._end_if_known(quirk, error.errno == other)
             self._compare("errno", os.strerror(number), os.strerror(error.errno or 0))

@@ -1,10 +1,12 @@
 """All that a case does to the machine goes through one narrow place: it can be recorded, replayed and falsified."""
 
+import errno
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from hugepage_qa.actor.process import Actor, Link
+from hugepage_qa.actor.process import Actor, Link, Refused
 from hugepage_qa.live.text_program.recipe import BuiltText, Recipe
 from hugepage_qa.model.text.program import ElfFile, Segment
 
@@ -49,12 +51,12 @@ class Host:
         return names
 
     def write(self, path: str, text: str) -> None:
-        """Write ``text`` to a kernel file in one write. Raises OSError with what the kernel answers."""
-        self._backend.perform("write", [path, text])
+        """Write ``text`` to a kernel file in one write. Raises Refused with what the kernel answers."""
+        self._ask_kernel("write", path, text)
 
     def mount(self, options: str, file_system: str = "hugetlbfs") -> str:
-        """Mount a new ``file_system`` in a new directory and return the absolute path of it. Raises OSError."""
-        point: str = self._backend.perform("mount", [options, file_system])
+        """Mount a new ``file_system`` in a new directory and return the absolute path of it. Raises Refused."""
+        point: str = self._ask_kernel("mount", options, file_system)
         return point
 
     def unmount(self, point: str) -> None:
@@ -75,12 +77,12 @@ class Host:
         self._backend.perform("remove_swap", [name])
 
     def make_directory(self, path: str) -> None:
-        """Make a directory (a control group, say). Raises OSError."""
-        self._backend.perform("make_directory", [path])
+        """Make a directory (a control group, say). Raises Refused."""
+        self._ask_kernel("make_directory", path)
 
     def remove_directory(self, path: str) -> None:
-        """Remove an empty directory. Raises OSError."""
-        self._backend.perform("remove_directory", [path])
+        """Remove an empty directory. Raises Refused."""
+        self._ask_kernel("remove_directory", path)
 
     def start_actor(self) -> Actor:
         """Start an actor, which runs until its ``end``."""
@@ -107,8 +109,15 @@ class Host:
         number, pid = self._backend.perform("start_program", [path])
         return Actor(_HostLink(self._backend, number, pid))
 
+    def skip_kernel_log(self) -> None:
+        """Have ``new_kernel_log`` begin here. Raises InputError where the log cannot be read."""
+        self._backend.perform("skip_kernel_log", [])
+
     def new_kernel_log(self) -> list[str]:
-        """Return the lines that the kernel logged since the last call; none where the log cannot be read."""
+        """Return the lines that the kernel logged since the last call.
+
+        Raises InputError where the log cannot be read, or lines were overwritten before they were.
+        """
         lines: list[str] = self._backend.perform("new_kernel_log", [])
         return lines
 
@@ -119,6 +128,21 @@ class Host:
     def pause(self, seconds: float) -> None:
         """Wait."""
         self._backend.perform("pause", [seconds])
+
+    def clock(self) -> float:
+        """Return seconds of a clock that only goes on (CLOCK_MONOTONIC)."""
+        now: float = self._backend.perform("clock", [])
+        return now
+
+    def _ask_kernel(self, operation: str, *arguments: Any) -> Any:
+        """Carry out what the kernel may refuse. Raises Refused, and OSError where the suite has no descriptor left."""
+        try:
+            return self._backend.perform(operation, arguments)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
+            asked = " ".join(repr(argument) for argument in arguments)
+            raise Refused(error.errno, f"{operation} {asked}: {os.strerror(error.errno or 0)}") from error
 
 
 class _HostLink:

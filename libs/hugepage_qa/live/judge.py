@@ -2,20 +2,20 @@
 
 import re
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from hugepage_qa.actor.link import ActorGone
-from hugepage_qa.actor.process import Fault
+from hugepage_qa.actor.process import Fault, Refused
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.values import size_name
-from hugepage_qa.live.case import Area, Case
+from hugepage_qa.live.case import Area, Case, Sizes
 from hugepage_qa.live.host import Host, ObservedTree
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.outcomes import CannotRun, Failed, KnownBug
-from hugepage_qa.live.pool_view import PoolView, read_pool_view
-from hugepage_qa.live.transcript import Diverged
+from hugepage_qa.live.pool_view import NO_HUGETLB, PoolView, read_pool_view
 from hugepage_qa.model.compare import Difference
 from hugepage_qa.model.hugetlb_pool.known import POOL_ISSUES
 from hugepage_qa.model.known import KnownIssue
@@ -38,6 +38,8 @@ _TROUBLE = re.compile(
     r"\bBUG: |Bad page|\bOops\b|^WARNING: .* at (?:mm|fs|arch/\w+/mm)/|Unable to handle kernel"
     r"|bad rss-counter|Out of memory"
 )
+#: the rules of every case: what must be so when it has ended
+_RULES_OF_THE_END = (NOTHING_LEFT, KERNEL_CONTENT)
 _EVIDENCE = ("proc/buddyinfo", "proc/meminfo", "proc/vmstat", "proc/pagetypeinfo")
 _TAINT = "proc/sys/kernel/tainted"
 
@@ -55,57 +57,84 @@ class LiveJudgement:
 
 def run_area(area: Area, host: Host, record: Callable[[LiveJudgement], None]) -> None:
     """Run every case of ``area`` for every page size of the machine that it is meant for."""
+    sizes = list(read_pool_view(host).pools)
     for case in area.cases:
-        for size in read_pool_view(host).pools:
-            judgement = judge(area, case, host, size)
-            if judgement:
+        if case.sizes is Sizes.ONCE:
+            of_the_case: list[int | None] = [None]
+        elif sizes:
+            of_the_case = [*sizes]
+        else:
+            record(LiveJudgement(result_name(area, case, None), Verdict.SKIP, NO_HUGETLB, seconds=0))
+            continue
+        for size in of_the_case:
+            if judgement := judge(area, case, host, size):
                 record(judgement)
 
 
-def judge(area: Area, case: Case, host: Host, size: int) -> LiveJudgement | None:
-    """Run ``case`` with pages of ``size`` bytes; None when it is not meant for them."""
+def result_name(area: Area, case: Case, size: int | None) -> str:
+    """Return the name of the result of ``case`` on pages of ``size`` bytes, None for a case that runs once."""
+    return f"/{area.name}/{case.name}" if size is None else f"/{area.name}/{case.name}/{format_size(size)}"
+
+
+def judge(area: Area, case: Case, host: Host, size: int | None) -> LiveJudgement | None:
+    """Run ``case`` with pages of ``size`` bytes, None for a case that runs once; None when it is not meant for them."""
     began = time.monotonic()
     with ExitStack() as stack:
         live = Live(host, size, case.rule, stack)
         if not case.sizes.include(live):
             return None
-        verdict, reason = _verdict(case, live, host, stack)
-    found = evidence(host) if verdict in (Verdict.FAIL, Verdict.ERROR) else ""
-    name = f"/{area.name}/{case.name}/{format_size(size)}"
-    return LiveJudgement(name, verdict, reason, time.monotonic() - began, found)
+        end = _run(case, live, host, stack)
+    verdict, reason = _verdict(case, live, end)
+    found = f"{live.traceback}{evidence(host)}" if verdict in (Verdict.FAIL, Verdict.ERROR) else ""
+    return LiveJudgement(result_name(area, case, size), verdict, reason, time.monotonic() - began, found)
 
 
-def _verdict(case: Case, live: Live, host: Host, stack: ExitStack) -> tuple[Verdict, str]:
+def _run(case: Case, live: Live, host: Host, stack: ExitStack) -> CannotRun | KnownBug | None:
+    """Run ``case``; return what ended it before its last line, if it was no difference and no problem of the suite."""
     try:
         _require(case, live)
         with checked_end(live, host, stack):
             live.put_aside()
             live.reserve(case.pages)
             case.act(live)
-    except CannotRun as why:
-        if not live.differences:
-            return Verdict.SKIP, str(why)
-    except KnownBug as bug:
-        if not live.differences:
-            return Verdict.KNOWN, str(bug)
+    except (CannotRun, KnownBug) as end:
+        return end
     except Failed as failure:
         live.differences.append(failure.difference)
-    except (ActorGone, Fault, OSError) as error:
+    except (ActorGone, Fault, Refused) as error:
         # a call that the case relies on was refused, or memory that it may use was not there
         live.differences.append(_broken_off(case, error))
-    except (Diverged, InputError, ValueError) as error:
-        return Verdict.ERROR, f"{type(error).__name__}: {error}"
-    if not live.differences:
-        return Verdict.PASS, "; ".join(live.notes)
-    if issue := _bug_behind(case, live):
-        return Verdict.KNOWN, f"{KnownBug(issue)}: {', '.join(difference.subject for difference in live.differences)}"
-    return Verdict.FAIL, "; ".join(str(difference) for difference in live.differences)
+    except Exception as error:
+        # whatever else goes wrong in a case is the suite's: it must not be called the kernel's, nor end the run
+        live.problems.append(f"{type(error).__name__}: {error}")
+        live.traceback = traceback.format_exc()
+    return None
+
+
+def _verdict(case: Case, live: Live, end: CannotRun | KnownBug | None) -> tuple[Verdict, str]:
+    found = "; ".join(str(difference) for difference in live.differences)
+    problems = "; ".join(live.problems)
+    # what stays behind a case that the suite broke off is no finding
+    if problems and all(difference.rule in _RULES_OF_THE_END for difference in live.differences):
+        return Verdict.ERROR, f"{problems} ({found})" if found else problems
+    if found:
+        if issue := _bug_behind(case, live):
+            subjects = ", ".join(difference.subject for difference in live.differences)
+            return Verdict.KNOWN, f"{KnownBug(issue)}: {subjects}"
+        return Verdict.FAIL, f"{found} ({problems})" if problems else found
+    match end:
+        case CannotRun():
+            return Verdict.SKIP, str(end)
+        case KnownBug():
+            return Verdict.KNOWN, str(end)
+        case None:
+            return Verdict.PASS, "; ".join(live.notes)
 
 
 def _bug_behind(case: Case, live: Live) -> KnownIssue | None:
     """Return the known bug that can be behind all differences; what is left behind after the case has no excuse."""
     issue = POOL_ISSUES[case.gigantic_quirk] if case.gigantic_quirk and live.is_gigantic else None
-    left = any(difference.rule in (NOTHING_LEFT, KERNEL_CONTENT) for difference in live.differences)
+    left = any(difference.rule in _RULES_OF_THE_END for difference in live.differences)
     return issue if issue and not left and issue.applies_to(live.kernel_version) else None
 
 
@@ -128,7 +157,7 @@ def checked_end(live: Live, host: Host, stack: ExitStack) -> Iterator[None]:
     """End what the case started, put the pools back, and compare the machine with what it was."""
     before = read_pool_view(host)
     taint = host.read(_TAINT)
-    host.new_kernel_log()
+    host.skip_kernel_log()
     try:
         yield
     finally:
@@ -136,7 +165,7 @@ def checked_end(live: Live, host: Host, stack: ExitStack) -> Iterator[None]:
         _put_back(live, host, before)
         after = read_pool_view(ObservedTree(host))
         live.differences += _left(before, after)
-        live.differences += _trouble(host, taint)
+        live.differences += _trouble(live, host, taint)
 
 
 def _put_back(live: Live, host: Host, before: PoolView) -> None:
@@ -171,11 +200,14 @@ def _left(before: PoolView, after: PoolView) -> list[Difference]:
     ]
 
 
-def _trouble(host: Host, taint: str | None) -> list[Difference]:
+def _trouble(live: Live, host: Host, taint: str | None) -> list[Difference]:
+    try:
+        lines = host.new_kernel_log()
+    except InputError as error:
+        lines = []
+        live.problems.append(str(error))
     differences = [
-        Difference("kernel log", KERNEL_CONTENT, "no such line", line)
-        for line in host.new_kernel_log()
-        if _TROUBLE.search(line)
+        Difference("kernel log", KERNEL_CONTENT, "no such line", line) for line in lines if _TROUBLE.search(line)
     ]
     now = host.observe(_TAINT)
     if now != taint:

@@ -19,7 +19,7 @@ from hugepage_qa.live.host import Host, ObservedTree
 from hugepage_qa.live.memory import Memory
 from hugepage_qa.live.mman import HUGE_SHIFT, MAP_HUGETLB, map_noreserve
 from hugepage_qa.live.outcomes import CannotRun, Failed
-from hugepage_qa.live.pool_view import Counters, PoolView, read_pool_view
+from hugepage_qa.live.pool_view import NO_POOL, Counters, PoolView, read_pool_view
 from hugepage_qa.machine.knobs import Kind, Knob
 from hugepage_qa.model.compare import Difference
 from hugepage_qa.model.known import Quirk
@@ -45,17 +45,18 @@ class Live(Expectations):
     """The pool of pages of ``size`` bytes, seen from one case. Counts are pages above what was there before it.
 
     What is available in the pool when the case starts is put aside (an actor reserves it), so that a case knows to the
-    page what it can have, and a reservation made at boot is never given back.
+    page what it can have, and a reservation made at boot is never given back. Without a size it is the default pool,
+    which is empty on a kernel without hugetlb.
     """
 
-    def __init__(self, host: Host, size: int, rule: Rule, stack: ExitStack) -> None:
+    def __init__(self, host: Host, size: int | None, rule: Rule, stack: ExitStack) -> None:
         super().__init__(rule, KernelVersion.parse(host.read("proc/sys/kernel/osrelease") or ""))
         self.host = host
-        self.size = size
         self._stack = stack
         self._largest_block = _largest_block(host)
         self._before = read_pool_view(host)
-        self._base = self._before.pools[size]
+        self.size = self._before.meminfo.get("Hugepagesize", 0) if size is None else size
+        self._base = self._before.pools.get(self.size, NO_POOL)
 
     # --- the machine ---
 
@@ -111,7 +112,7 @@ class Live(Expectations):
         available = self._base.available
         if available > 0:
             self.map(available, shared=True)
-        self._base = read_pool_view(self.host).pools[self.size]
+        self._base = read_pool_view(self.host).pools.get(self.size, NO_POOL)
 
     def set_nr(self, pages: int, node: int | None = None) -> None:
         """Write nr_hugepages so that the pool has ``pages`` persistent pages above what was there. Raises OSError.
@@ -136,8 +137,8 @@ class Live(Expectations):
         raise self._shortage(pages, missing, memory)
 
     def overcommit(self, pages: int) -> None:
-        """Let the pool grow by ``pages`` surplus pages. Raises OSError (EINVAL for gigantic pages before 6.19)."""
-        self.host.write(self.pool_file("nr_overcommit_hugepages"), f"{pages}")
+        """Let the pool grow by ``pages`` surplus pages. Raises Refused (EINVAL for gigantic pages before 6.19)."""
+        self.host.write(self.pool_file("nr_overcommit_hugepages"), f"{self._base.surplus + pages}")
 
     def set_knob(self, path: str, value: str) -> None:
         """Write ``value`` to a file such as ``proc/sys/vm/hugetlb_shm_group`` until the case ends.

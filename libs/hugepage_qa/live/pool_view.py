@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.meminfo import read_meminfo
 from hugepage_qa.kernel.pools import Pool, read_node_pools, read_pools
 from hugepage_qa.kernel.tree import Tree
@@ -53,6 +52,11 @@ class Counters:
         return ", ".join(f"{file} {getattr(self, name)}" for name, file in _FILES.items())
 
 
+#: a pool that the machine does not have
+NO_POOL = Counters(0, 0)
+NO_HUGETLB = "the kernel has no hugetlb, or the CPU no huge pages: /sys/kernel/mm/hugepages has no pool"
+
+
 @dataclass(frozen=True)
 class PoolView:
     """Every pool: size -> counters, node -> size -> counters (``resv`` is 0 there: nodes have none), and meminfo."""
@@ -97,12 +101,8 @@ class PoolView:
 
 
 def read_pool_view(tree: Tree) -> PoolView:
-    """Return all pools of the machine. Raises InputError without hugetlb, or for files of an unknown form."""
+    """Return all pools of the machine, none of a kernel without hugetlb. Raises InputError for an unknown form."""
     pools = read_pools(tree)
-    if not pools:
-        raise InputError(
-            "/sys/kernel/mm/hugepages: no pool of huge pages; expected a kernel with hugetlb on a CPU that has it"
-        )
     return PoolView(
         pools={pool.size: _counters(pool) for pool in pools},
         nodes={

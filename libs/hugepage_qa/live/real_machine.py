@@ -13,6 +13,7 @@ from typing import Any
 
 from hugepage_qa.actor.build import build_actor
 from hugepage_qa.actor.link import ActorLink, start_link
+from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.lab.image import read_running_config
 from hugepage_qa.live.text_program.build import build_text
@@ -54,8 +55,10 @@ class RealMachine:
             "request": self._request,
             "exit": self._exit,
             "end": self._end,
+            "skip_kernel_log": self._log.skip,
             "new_kernel_log": self._log.new_lines,
             "pause": time.sleep,
+            "clock": time.monotonic,
         }
 
     def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
@@ -63,7 +66,11 @@ class RealMachine:
         return self._operations[operation](*arguments)
 
     def _mount(self, options: str, file_system: str) -> str:
-        point = tempfile.mkdtemp(prefix=f"{file_system}-", dir=self._scratch)
+        try:
+            point = tempfile.mkdtemp(prefix=f"{file_system}-", dir=self._scratch)
+        except OSError as error:
+            # no answer to the mount that a case asks for
+            raise InputError(f"{self._scratch}: no directory to mount on: {error.strerror}") from error
         try:
             libc.mount(file_system, point, options)
         except OSError:
@@ -133,31 +140,45 @@ def _file_system(point: str) -> tuple[int, int, int, int, int]:
 
 
 class _KernelLog:
-    """What is new in /dev/kmsg, which unlike dmesg -c takes nothing away from others."""
+    """What is new in /dev/kmsg, which unlike dmesg -c takes nothing away from others.
 
+    Documentation/ABI/testing/dev-kmsg
+    """
+
+    _PATH = "/dev/kmsg"
     _LONGEST = 8192  # CONSOLE_EXT_LOG_MAX
 
     def __init__(self) -> None:
-        try:
-            self._descriptor = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
-            os.lseek(self._descriptor, 0, os.SEEK_END)
-        except OSError:
-            self._descriptor = -1
+        self._descriptor: int | None = None
+
+    def skip(self) -> None:
+        os.lseek(self._open(), 0, os.SEEK_END)
 
     def new_lines(self) -> list[str]:
-        return [] if self._descriptor < 0 else list(self._records())
+        return list(self._records(self._open()))
 
-    def _records(self) -> Iterator[str]:
+    def _open(self) -> int:
+        if self._descriptor is None:
+            try:
+                self._descriptor = os.open(self._PATH, os.O_RDONLY | os.O_NONBLOCK)
+            except OSError as error:
+                raise InputError(f"{self._PATH}: {error.strerror}: a kernel in trouble would go unseen") from error
+        return self._descriptor
+
+    def _records(self, descriptor: int) -> Iterator[str]:
         while True:
             try:
-                record = os.read(self._descriptor, self._LONGEST)
+                record = os.read(descriptor, self._LONGEST)
             except BlockingIOError:
                 return
-            except BrokenPipeError:  # records were overwritten before they were read
-                continue
+            except BrokenPipeError as error:
+                # EPIPE is told once; what is read after it begins at the oldest record that is left
+                raise InputError(
+                    f"{self._PATH}: lines were overwritten before they were read: boot with a larger log_buf_len="
+                ) from error
             # "priority,sequence,time,flag;text", and lines of details that begin with a space
             yield record.decode(errors="replace").partition(";")[2].splitlines()[0]
 
     def close(self) -> None:
-        if self._descriptor >= 0:
+        if self._descriptor is not None:
             os.close(self._descriptor)

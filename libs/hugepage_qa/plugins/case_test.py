@@ -28,11 +28,11 @@ class CaseTest(Test):  # type: ignore[misc] # Avocado has no types
 
 
 def conclude(test: Any, cases: CaseRecorder) -> None:
-    """End the Avocado test ``test`` as the gravest of its ``cases`` did."""
-    if errors := cases.summary(Outcome.ERROR):
-        test.error(errors)
+    """End the Avocado test ``test`` as the gravest of its ``cases`` did (``case_result.worst``)."""
     if failures := cases.summary(Outcome.FAIL):
         test.fail(failures)
+    if errors := cases.summary(Outcome.ERROR):
+        test.error(errors)
     if not cases.text:
         test.error("no case was run")
     if cases.all_skipped:

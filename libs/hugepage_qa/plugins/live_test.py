@@ -7,11 +7,12 @@ from pathlib import Path
 from hugepage_qa.errors import InputError
 from hugepage_qa.live.case import Area
 from hugepage_qa.live.host import Backend, Host
-from hugepage_qa.live.judge import run_area
-from hugepage_qa.live.pool_view import read_pool_view
+from hugepage_qa.live.judge import LiveJudgement, run_area
+from hugepage_qa.live.pool_view import NO_HUGETLB, read_pool_view
 from hugepage_qa.live.random_pool.run import run_random_programs
 from hugepage_qa.live.real_machine import real_machine
 from hugepage_qa.plugins.case_test import CaseTest
+from hugepage_qa.verdict import Verdict
 
 
 class LiveTest(CaseTest):
@@ -26,7 +27,10 @@ class LiveTest(CaseTest):
         self.log.info("seed %d, %d operations of each page size", seed, operations)
 
         def run(host: Host) -> None:
-            for size in read_pool_view(host).pools:
+            sizes = read_pool_view(host).pools
+            if not sizes:
+                self.record(LiveJudgement("/random", Verdict.SKIP, NO_HUGETLB, seconds=0))
+            for size in sizes:
                 self.record(run_random_programs(host, size, seed, operations, lambda _done: None))
 
         self._run(run)

@@ -23,8 +23,8 @@ _VERDICTS = {
     outcome: verdict.Verdict.FAIL if outcome is Outcome.WARN else verdict.Verdict(outcome.value) for outcome in Outcome
 }
 
-# from harmless to grave
-_SEVERITY = (Outcome.PASS, Outcome.SKIP, Outcome.KNOWN, Outcome.WARN, Outcome.FAIL, Outcome.ERROR)
+# from harmless to grave; the order of verdict.exit_code(): that something broke beside it makes no failure undone
+_SEVERITY = (Outcome.PASS, Outcome.SKIP, Outcome.KNOWN, Outcome.ERROR, Outcome.WARN, Outcome.FAIL)
 
 
 @dataclass(frozen=True)

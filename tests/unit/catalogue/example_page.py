@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.unit.live.transcript import Diverged, Event, Recorder, Replay
+
 from hugepage_qa.live.case import Area
 from hugepage_qa.live.host import Backend, Host
 from hugepage_qa.live.judge import LiveJudgement, judge
 from hugepage_qa.live.real_machine import real_machine
-from hugepage_qa.live.transcript import Diverged, Event, Recorder, Replay
 from hugepage_qa.sizes import MIB
 from hugepage_qa.verdict import Verdict
 

@@ -3,17 +3,14 @@
 import copy
 import re
 from collections.abc import Iterator
-from functools import cache
 
 import pytest
-from tests.unit.live.areas import read_areas
-from tests.unit.live.record import read_records
-from tests.unit.live.test_falsified import Recorded
+from tests.unit.live.recorded import Recorded, recorded_cases
+from tests.unit.live.transcript import Event
 
 from hugepage_qa.guest.case import GuestArea
 from hugepage_qa.guest.machine import DONE, GUEST, REFUSED
-from hugepage_qa.live.transcript import Event
-from hugepage_qa.sizes import parse_size
+from hugepage_qa.live.case import Area
 from hugepage_qa.verdict import Verdict
 
 _FREE = re.compile(r"hugepages-\d+kB/free_hugepages$")
@@ -21,24 +18,16 @@ _HUGETLB_PAGES = re.compile(r"^(Shared_Hugetlb|Private_Hugetlb):.*$", re.MULTILI
 _FLAGS = re.compile(r"^(VmFlags:.*) ht\b", re.MULTILINE)
 
 
-@cache
-def _recorded() -> list[Recorded]:
-    return [
-        Recorded(area, case, parse_size(name.rpartition("/")[2]), events)
-        for area in read_areas()
-        if isinstance(area, GuestArea)
-        for name, events in read_records(area).items()
-        for case in area.cases
-        if case.name == name.rpartition("/")[0]
-    ]
+def _has_guests(area: Area) -> bool:
+    return isinstance(area, GuestArea)
 
 
-every_record = pytest.mark.parametrize("recorded", _recorded(), ids=str)
+every_record = pytest.mark.parametrize("recorded", recorded_cases(_has_guests), ids=str)
 
 
 def test_what_is_falsified_was_recorded() -> None:
     """None of the tests below passes because there was nothing to falsify."""
-    events = [event for recorded in _recorded() for event in recorded.events]
+    events = [event for recorded in recorded_cases(_has_guests) for event in recorded.events]
     assert [event for event in events if _is_refusal(event)]
     assert [event for event in events if _is_state(event)]
     assert [event for event in events if _is_smaps(event)]

@@ -13,18 +13,17 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tests.unit.live.areas import read_areas
+from tests.unit.live.transcript import Event, Recorder
 
 from hugepage_qa.guest.case import GuestArea
 from hugepage_qa.guest.machine import guest_machine
 from hugepage_qa.kernel.tree import DirectoryTree
-from hugepage_qa.live.case import Area, Case
+from hugepage_qa.live.case import Area, Case, Sizes
 from hugepage_qa.live.host import Backend, Host
 from hugepage_qa.live.judge import LiveJudgement, judge
 from hugepage_qa.live.pool_view import read_pool_view
 from hugepage_qa.live.real_machine import real_machine
-from hugepage_qa.live.transcript import Event, Recorder
 from hugepage_qa.machine.protection import protected_machine
-from hugepage_qa.sizes import format_size
 from hugepage_qa.verdict import Verdict
 
 RECORDS = Path(__file__).resolve().parents[1] / "captures" / "live"
@@ -50,7 +49,7 @@ def record_file(area: Area) -> Path:
 
 
 def read_records(area: Area) -> dict[str, list[Event]]:
-    """Return ``case/size`` -> events; empty without records."""
+    """Return ``case/size``, or ``case`` for one that runs once, -> events; empty without records."""
     file = record_file(area)
     records: dict[str, list[Event]] = json.loads(gzip.decompress(file.read_bytes())) if file.exists() else {}
     return records
@@ -67,10 +66,10 @@ def _machine(area: Area, scratch: Path) -> AbstractContextManager[Backend]:
 
 def _record_on(area: Area, machine: Backend) -> Iterator[tuple[str, list[Event]]]:
     for case in area.cases:
-        for size in _sizes():
+        for size in [None] if case.sizes is Sizes.ONCE else _sizes():
             judgement, events = _run(area, case, size, machine)
             if judgement and judgement.verdict is Verdict.PASS:
-                yield f"{case.name}/{format_size(size)}", events
+                yield judgement.name.removeprefix(f"/{area.name}/"), events
                 break
             if judgement:
                 print(f"{judgement.name}: {judgement.verdict.value}: {judgement.reason}")  # noqa: T201
@@ -81,7 +80,7 @@ def _sizes() -> list[int]:
     return sorted(read_pool_view(DirectoryTree(Path("/"))).pools)
 
 
-def _run(area: Area, case: Case, size: int, machine: Backend) -> tuple[LiveJudgement | None, list[Event]]:
+def _run(area: Area, case: Case, size: int | None, machine: Backend) -> tuple[LiveJudgement | None, list[Event]]:
     recorder = Recorder(machine)
     return judge(area, case, Host(recorder), size), recorder.events
 

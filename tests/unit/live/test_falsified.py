@@ -3,19 +3,14 @@
 import copy
 import re
 from collections.abc import Callable, Iterator
-from functools import cache
-from typing import Any
 
 import pytest
 from tests.unit.live.areas import read_areas
 from tests.unit.live.record import read_records
+from tests.unit.live.recorded import Recorded, recorded_cases
 from tests.unit.live.text.test_double import NAMES as HUGETEXT
+from tests.unit.live.transcript import Event
 
-from hugepage_qa.live.case import Area, Case
-from hugepage_qa.live.host import Host
-from hugepage_qa.live.judge import LiveJudgement, judge
-from hugepage_qa.live.transcript import Diverged, Event, Replay
-from hugepage_qa.sizes import format_size, parse_size
 from hugepage_qa.verdict import Verdict
 
 _COUNTERS = {
@@ -27,44 +22,6 @@ _COUNTERS = {
 #: a read that is there for its fault: what it finds is judged by other cases
 _READ_FOR_THE_FAULT = {"a-page-shared-by-fork", "the-zero-page-is-nobodys"}
 _NUMBER = re.compile(r"\d+")
-
-
-class Recorded:
-    """One case on one page size, and what it did and saw."""
-
-    def __init__(self, area: Area, case: Case, size: int, events: list[Event]) -> None:
-        self.area, self.case, self.size, self.events = area, case, size, events
-
-    def replay(self, events: list[Event] | None = None) -> LiveJudgement:
-        judgement = judge(self.area, self.case, Host(Padded(self.events if events is None else events)), self.size)
-        assert judgement is not None
-        return judgement
-
-    def __str__(self) -> str:
-        return f"{self.area.name}/{self.case.name}/{format_size(self.size)}"
-
-
-class Padded(Replay):
-    """The evidence that a failed case reads was not recorded, because the case had passed."""
-
-    def perform(self, operation: str, arguments: Any) -> Any:
-        try:
-            return super().perform(operation, arguments)
-        except Diverged:
-            if operation != "read":
-                raise
-            return ""
-
-
-@cache
-def recorded_cases() -> list[Recorded]:
-    return [
-        Recorded(area, case, parse_size(name.rpartition("/")[2]), events)
-        for area in read_areas()
-        for name, events in read_records(area).items()
-        for case in area.cases
-        if case.name == name.rpartition("/")[0]
-    ]
 
 
 every_record = pytest.mark.parametrize("recorded", recorded_cases(), ids=str)
@@ -84,7 +41,7 @@ def test_a_true_record_passes(recorded: Recorded) -> None:
 @pytest.mark.parametrize("counter", _COUNTERS)
 def test_a_counter_that_is_wrong_everywhere_breaks_the_rule_of_the_case(recorded: Recorded, counter: str) -> None:
     """All places agree, and all are wrong by one page while the case runs: only its own expectations can tell."""
-    events = _with_observations(recorded.events, lambda path, text: _shift(path, text, counter, recorded.size))
+    events = _with_observations(recorded.events, lambda path, text: _shift(path, text, counter, recorded.size or 0))
     judgement = recorded.replay(events)
     assert judgement.verdict is Verdict.FAIL
     assert recorded.case.rule.statement in judgement.reason or "nothing-left" in judgement.reason

@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.unit.live.test_falsified import Recorded, recorded_cases
+from tests.unit.live.recorded import Recorded, recorded_cases
+from tests.unit.live.transcript import Event
 
-from hugepage_qa.live.transcript import Event
 from hugepage_qa.verdict import Verdict
 
 _HUGE = re.compile(r"^((?:AnonHugePages|ShmemPmdMapped|FilePmdMapped): +)(\d+)( kB)$", re.MULTILINE)

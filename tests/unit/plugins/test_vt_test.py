@@ -10,13 +10,13 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 from tests.unit.live.record import read_records
-from tests.unit.live.test_falsified import Padded
+from tests.unit.live.recorded import WithoutEvidence
+from tests.unit.live.transcript import Event
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.guest.machine import DONE, GUEST, REFUSED
 from hugepage_qa.live.case import Area
 from hugepage_qa.live.host import Backend
-from hugepage_qa.live.transcript import Event
 from hugepage_qa.machine.marks import RUN
 from hugepage_qa.plugins import vt_test
 from hugepage_qa.sizes import MIB
@@ -70,7 +70,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
 
     @contextmanager
     def machine_with_guests() -> Iterator[Backend]:
-        yield Padded(events)
+        yield WithoutEvidence(events)
 
     monkeypatch.setattr(vt_test, "machine_with_guests", machine_with_guests)
     monkeypatch.setattr(vt_test, "read_pool_view", lambda _host: SimpleNamespace(pools={2 * MIB: None}))

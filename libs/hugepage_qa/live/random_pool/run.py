@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from hugepage_qa.actor.link import ActorGone
 from hugepage_qa.errors import InputError
 from hugepage_qa.live.host import Host
 from hugepage_qa.live.judge import LiveJudgement, checked_end, evidence
@@ -13,7 +12,6 @@ from hugepage_qa.live.live import Live
 from hugepage_qa.live.outcomes import CannotRun, Failed
 from hugepage_qa.live.random_pool.search import Program, draw_and_run, run_again, shrink
 from hugepage_qa.live.random_pool.surroundings import AS_MODELLED, PoolsChanged, PoolSurroundings
-from hugepage_qa.live.transcript import Diverged
 from hugepage_qa.model.compare import Difference
 from hugepage_qa.model.hugetlb_pool.operation import Operation
 from hugepage_qa.model.known import Quirk
@@ -100,20 +98,24 @@ def run_saved_program(host: Host, size: int, operations: Sequence[Operation]) ->
 def _judge(host: Host, size: int, what: str, run: Callable[[PoolSurroundings, RandomOutcome], None]) -> RandomJudgement:
     began = time.monotonic()
     outcome = RandomOutcome()
+    problems: list[str] = []
     try:
         with ExitStack() as stack:
             live = Live(host, size, AS_MODELLED, stack)
-            live.differences = outcome.differences
+            live.differences, live.problems = outcome.differences, problems
             with checked_end(live, host, stack):
                 surroundings = PoolSurroundings(live, stack)
                 outcome.most_pages = surroundings.scale.pool
                 run(surroundings, outcome)
-        verdict, reason = _verdict(outcome, what)
+        verdict, reason = _verdict(outcome, what, problems)
+    except InputError:
+        raise
     except CannotRun as why:
         verdict, reason = Verdict.SKIP, str(why)
     except Failed as failure:
         verdict, reason = Verdict.FAIL, str(failure.difference)
-    except (ActorGone, Diverged, OSError, PoolsChanged) as error:
+    except Exception as error:
+        # whatever else goes wrong is the suite's: it must not be called the kernel's, nor end the run
         verdict, reason = Verdict.ERROR, f"{what}, program {outcome.programs}: {type(error).__name__}: {error}"
     if outcome.differences and verdict is not Verdict.FAIL:
         verdict, reason = Verdict.FAIL, f"{_text(outcome.differences)} ({reason})"
@@ -122,10 +124,12 @@ def _judge(host: Host, size: int, what: str, run: Callable[[PoolSurroundings, Ra
     return RandomJudgement(f"/random/{format_size(size)}", verdict, reason, seconds, serial, outcome)
 
 
-def _verdict(outcome: RandomOutcome, what: str) -> tuple[Verdict, str]:
-    done = f"{what}: {outcome}"
+def _verdict(outcome: RandomOutcome, what: str, problems: Sequence[str]) -> tuple[Verdict, str]:
+    done = "; ".join([f"{what}: {outcome}", *problems])
     if outcome.differences:
         return Verdict.FAIL, f"{_text(outcome.differences)} ({done})"
+    if problems:
+        return Verdict.ERROR, done
     if outcome.known:
         return Verdict.KNOWN, f"{', '.join(sorted(quirk.value for quirk in outcome.known))} ({done})"
     return Verdict.PASS, done

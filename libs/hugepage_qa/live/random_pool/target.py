@@ -52,7 +52,7 @@ class RealPools:
         self._anchor = anchor
         self._settings = settings
         self._actions = PoolActions(host, process, anchor.fork(), parent)
-        host.new_kernel_log()
+        host.skip_kernel_log()
 
     def perform(self, operation: Operation) -> Outcome:
         """Carry out an operation and return what came of it: ok, an errno, a signal, or what was read."""

@@ -10,11 +10,11 @@ import tempfile
 from pathlib import Path
 
 from tests.unit.live.record import RECORDS
+from tests.unit.live.transcript import Recorder
 
 from hugepage_qa.live.host import Host
 from hugepage_qa.live.random_pool.run import RandomJudgement, run_saved_program
 from hugepage_qa.live.real_machine import real_machine
-from hugepage_qa.live.transcript import Recorder
 from hugepage_qa.model.hugetlb_pool.operation import Operation
 from hugepage_qa.model.hugetlb_pool.setup import (
     Allocate,

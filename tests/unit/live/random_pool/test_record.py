@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from tests.unit.live.random_pool.record import PROGRAM, RECORD, run_on
+from tests.unit.live.transcript import Diverged, Event, Replay
 
 from hugepage_qa.live.host import Host
 from hugepage_qa.live.random_pool.run import RandomJudgement
-from hugepage_qa.live.transcript import Diverged, Event, Replay
 from hugepage_qa.verdict import Verdict
 
 

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 from tests.unit.live.random_pool.targets import SMALL, SMALL_SCALE, Starts, machine
 from tests.unit.live.random_pool.wrong_kernels import LosesFreePage, wrong
+from tests.unit.live.transcript import Replay
 
 from hugepage_qa.actor.link import ActorGone
 from hugepage_qa.errors import InputError
@@ -18,7 +19,6 @@ from hugepage_qa.live.random_pool.run import RandomJudgement, run_random_program
 from hugepage_qa.live.random_pool.saved import parse_program
 from hugepage_qa.live.random_pool.step import PoolRun
 from hugepage_qa.live.random_pool.surroundings import PoolsChanged
-from hugepage_qa.live.transcript import Replay
 from hugepage_qa.model.compare import Difference
 from hugepage_qa.model.hugetlb_pool.setup import SetCount
 from hugepage_qa.model.hugetlb_pool.use import Exit

@@ -1,0 +1,106 @@
+"""What a case did and saw: recorded, and played back, true or falsified."""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hugepage_qa.live.host import Backend
+
+Event = dict[str, Any]
+Key = tuple[str, str]
+
+#: operations that only look: how often and when a case looks may change without a new record
+_LOOKS = {"read", "observe", "names", "kernel_option", "file_system", "new_kernel_log"}
+#: the clock of a replay goes on with what is waited, and a little each time that it is asked
+_WAITS = {"pause", "clock", "skip_kernel_log"}
+_TICK_SECONDS = 0.001
+
+
+class Diverged(Exception):
+    """A replayed case acted in another way than it did when it was recorded, or looks at what was never looked at."""
+
+
+class Recorder:
+    """Passes operations on and keeps them; ``events`` is what Replay takes."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.events: list[Event] = []
+
+    def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
+        """Carry out ``operation`` on the backend and record it, with its result or its errno."""
+        if operation in _WAITS:
+            return self._backend.perform(operation, arguments)
+        event: Event = {"operation": operation, "arguments": list(arguments)}
+        self.events.append(event)
+        try:
+            result = self._backend.perform(operation, arguments)
+        except OSError as error:
+            event["errno"] = error.errno
+            raise
+        # through JSON, so that a case sees now what it will see in a replay
+        event["result"] = json.loads(json.dumps(result))
+        return event["result"]
+
+
+class Replay:
+    """Answers as a machine once did.
+
+    Actions have to come in the order in which they were recorded. Looks are answered with what was seen after the last
+    action: one after the other, the last one again and again. ``falsify`` gets each event before its answer is given.
+    """
+
+    def __init__(self, events: Sequence[Event], falsify: Callable[[Event], Event] = lambda event: event) -> None:
+        self._events = list(events)
+        self._falsify = falsify
+        self._next = 0
+        self._clock = 0.0
+        #: what was seen since the last action and not asked for yet, and what was seen last
+        self._ahead: dict[Key, list[Event]] = {}
+        self._seen: dict[Key, Event] = {}
+        self._look_ahead()
+
+    def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
+        """Return the recorded result of an operation. Raises Diverged where there is none."""
+        if operation in _WAITS:
+            self._clock += arguments[0] if operation == "pause" else _TICK_SECONDS
+            return self._clock
+        asked = json.loads(json.dumps(list(arguments)))
+        event = self._falsify(self._look(operation, asked) if operation in _LOOKS else self._act(operation, asked))
+        if "errno" in event:
+            raise OSError(event["errno"], os.strerror(event["errno"]))
+        return event["result"]
+
+    def _look(self, operation: str, arguments: list[Any]) -> Event:
+        key = _key(operation, arguments)
+        if ahead := self._ahead.get(key):
+            self._seen[key] = ahead.pop(0)
+        if key not in self._seen:
+            raise Diverged(f"operation {self._next}: {operation} {arguments} was not recorded before")
+        return self._seen[key]
+
+    def _act(self, operation: str, arguments: list[Any]) -> Event:
+        event = self._events[self._next] if self._next < len(self._events) else {}
+        recorded = (event.get("operation"), event.get("arguments"))
+        if recorded != (operation, arguments):
+            raise Diverged(f"operation {self._next}: recorded {recorded}, asked for {(operation, arguments)}")
+        self._next += 1
+        self._look_ahead()
+        return event
+
+    def _look_ahead(self) -> None:
+        """Collect what was seen until the next action."""
+        self._seen |= {key: events[-1] for key, events in self._ahead.items() if events}
+        self._ahead = {}
+        while self._next < len(self._events):
+            event = self._events[self._next]
+            if event["operation"] in _LOOKS:
+                self._ahead.setdefault(_key(event["operation"], event["arguments"]), []).append(event)
+            elif event["operation"] not in _WAITS:
+                return
+            self._next += 1
+
+
+def _key(operation: str, arguments: Sequence[Any]) -> Key:
+    return operation, json.dumps(list(arguments))

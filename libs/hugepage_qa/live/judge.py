@@ -115,7 +115,7 @@ def _verdict(case: Case, live: Live, end: CannotRun | KnownBug | None) -> tuple[
     found = "; ".join(str(difference) for difference in live.differences)
     problems = "; ".join(live.problems)
     # what stays behind a case that the suite broke off is no finding
-    if problems and all(difference.rule in _RULES_OF_THE_END for difference in live.differences):
+    if problems and not any(difference.rule is case.rule for difference in live.differences):
         return Verdict.ERROR, f"{problems} ({found})" if found else problems
     if found:
         if issue := _bug_behind(case, live):

@@ -8,7 +8,7 @@ from typing import Any
 from hugepage_qa.live.host import Backend
 
 Event = dict[str, Any]
-Key = tuple[str, str]
+Key = tuple[str, ...]
 
 #: operations that only look: how often and when a case looks may change without a new record
 _LOOKS = {"read", "observe", "names", "kernel_option", "file_system", "new_kernel_log"}
@@ -66,13 +66,13 @@ class Replay:
         if operation in _WAITS:
             self._clock += arguments[0] if operation == "pause" else _TICK_SECONDS
             return self._clock
-        asked = json.loads(json.dumps(list(arguments)))
-        event = self._falsify(self._look(operation, asked) if operation in _LOOKS else self._act(operation, asked))
+        event = self._look(operation, arguments) if operation in _LOOKS else self._act(operation, arguments)
+        event = self._falsify(event)
         if "errno" in event:
             raise OSError(event["errno"], os.strerror(event["errno"]))
         return event["result"]
 
-    def _look(self, operation: str, arguments: list[Any]) -> Event:
+    def _look(self, operation: str, arguments: Sequence[Any]) -> Event:
         key = _key(operation, arguments)
         if ahead := self._ahead.get(key):
             self._seen[key] = ahead.pop(0)
@@ -80,14 +80,26 @@ class Replay:
             raise Diverged(f"operation {self._next}: {operation} {arguments} was not recorded before")
         return self._seen[key]
 
-    def _act(self, operation: str, arguments: list[Any]) -> Event:
+    def _act(self, operation: str, arguments: Sequence[Any]) -> Event:
         event = self._events[self._next] if self._next < len(self._events) else {}
         recorded = (event.get("operation"), event.get("arguments"))
-        if recorded != (operation, arguments):
-            raise Diverged(f"operation {self._next}: recorded {recorded}, asked for {(operation, arguments)}")
+        asked = (operation, json.loads(json.dumps(list(arguments))))
+        if recorded != asked:
+            raise Diverged(f"operation {self._next}: recorded {recorded}, asked for {asked}")
         self._next += 1
         self._look_ahead()
         return event
+
+    def go_back(self, operation: str, arguments: Sequence[Any]) -> bool:
+        """Go on from where the machine was asked this last; return whether it ever was."""
+        asked = (operation, json.loads(json.dumps(list(arguments))))
+        for index in range(min(self._next, len(self._events)) - 1, -1, -1):
+            event = self._events[index]
+            if (event["operation"], event["arguments"]) == asked:
+                self._next = index
+                self._look_ahead()
+                return True
+        return False
 
     def _look_ahead(self) -> None:
         """Collect what was seen until the next action."""
@@ -103,4 +115,5 @@ class Replay:
 
 
 def _key(operation: str, arguments: Sequence[Any]) -> Key:
-    return operation, json.dumps(list(arguments))
+    # what looks has words for arguments
+    return operation, *arguments

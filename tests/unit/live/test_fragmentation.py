@@ -5,6 +5,7 @@ from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import pytest
+from tests.unit.live.text.double.machine import TextDouble
 from tests.unit.live.text.linked import link
 
 from hugepage_qa.live.fragmentation import (
@@ -18,7 +19,6 @@ from hugepage_qa.live.fragmentation import (
 from hugepage_qa.live.host import Host
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.live.text_double.machine import TextDouble
 from hugepage_qa.live.transparent import map_aligned
 from hugepage_qa.model.rules import Rule
 

@@ -4,13 +4,13 @@ from functools import cache
 
 import pytest
 from tests.unit.live.areas import read_areas
+from tests.unit.live.text.double.behaviour import Wrong
+from tests.unit.live.text.double.machine import TextDouble
 from tests.unit.live.text.linked import link
 
 from hugepage_qa.live.case import Area
 from hugepage_qa.live.host import Host
 from hugepage_qa.live.judge import LiveJudgement, run_area
-from hugepage_qa.live.text_double.behaviour import Wrong
-from hugepage_qa.live.text_double.machine import TextDouble
 from hugepage_qa.verdict import Verdict
 
 NAMES = {f"text/{name}" for name in ("values", "merging", "processes", "anonymous-code", "clearing", "padding")}

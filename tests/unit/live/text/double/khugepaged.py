@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from hugepage_qa.live.text_double.behaviour import Wrong
-from hugepage_qa.live.text_double.files import PAGES_COLLAPSED, PMD
-from hugepage_qa.live.text_double.processes import Area, Process, Text
+from tests.unit.live.text.double.behaviour import Wrong
+from tests.unit.live.text.double.files import PAGES_COLLAPSED, PMD
+from tests.unit.live.text.double.processes import Area, Process, Text
 
 if TYPE_CHECKING:
-    from hugepage_qa.live.text_double.machine import TextDouble
+    from tests.unit.live.text.double.machine import TextDouble
 
 MADV_HUGEPAGE = 14
 _WRITE, _EXECUTE = 2, 4

@@ -5,8 +5,9 @@ import os
 import re
 from collections.abc import Callable
 
+from tests.unit.live.text.double.behaviour import Wrong
+
 from hugepage_qa.kernel.thp import DIRECTORY, parse_selection
-from hugepage_qa.live.text_double.behaviour import Wrong
 
 PMD = 2 << 20
 ENABLED = f"{DIRECTORY}/hugetext_enabled"

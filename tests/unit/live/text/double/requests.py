@@ -4,13 +4,13 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from hugepage_qa.live.text_double.behaviour import Wrong
-from hugepage_qa.live.text_double.files import PMD, VMSTAT
-from hugepage_qa.live.text_double.khugepaged import is_huge_at_fault
-from hugepage_qa.live.text_double.processes import Area, Process
+from tests.unit.live.text.double.behaviour import Wrong
+from tests.unit.live.text.double.files import PMD, VMSTAT
+from tests.unit.live.text.double.khugepaged import is_huge_at_fault
+from tests.unit.live.text.double.processes import Area, Process
 
 if TYPE_CHECKING:
-    from hugepage_qa.live.text_double.machine import TextDouble
+    from tests.unit.live.text.double.machine import TextDouble
 
 _ANONYMOUS_START = 0x7E0000001000
 _HUGEPAGE, _NOHUGEPAGE = 14, 15

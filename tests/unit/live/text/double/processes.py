@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from hugepage_qa.live.text_double.files import PMD
+from tests.unit.live.text.double.files import PMD
+
 from hugepage_qa.model.text.program import ElfFile
 
 _PAGE = 4096

@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hugepage_qa.live.text_double.behaviour import Wrong
-from hugepage_qa.live.text_double.files import DROP_CACHES, ENABLED, FULL_SCANS, THRESHOLD, Files
-from hugepage_qa.live.text_double.khugepaged import faults_in, scan
-from hugepage_qa.live.text_double.processes import Process, TextFile
-from hugepage_qa.live.text_double.requests import CHECKSUM, answer
-from hugepage_qa.live.text_double.start import map_file
+from tests.unit.live.text.double.behaviour import Wrong
+from tests.unit.live.text.double.files import DROP_CACHES, ENABLED, FULL_SCANS, THRESHOLD, Files
+from tests.unit.live.text.double.khugepaged import faults_in, scan
+from tests.unit.live.text.double.processes import Process, TextFile
+from tests.unit.live.text.double.requests import CHECKSUM, answer
+from tests.unit.live.text.double.start import map_file
+
 from hugepage_qa.model.text.program import ElfFile, Kind, Segment
 
 _DEBUGFS = "/double/debugfs"

@@ -1,8 +1,9 @@
 """How a double maps the text of a program that is started."""
 
-from hugepage_qa.live.text_double.behaviour import Wrong
-from hugepage_qa.live.text_double.files import PMD
-from hugepage_qa.live.text_double.processes import Text, TextFile
+from tests.unit.live.text.double.behaviour import Wrong
+from tests.unit.live.text.double.files import PMD
+from tests.unit.live.text.double.processes import Text, TextFile
+
 from hugepage_qa.model.text.program import Kind
 
 _PAGE = 4096

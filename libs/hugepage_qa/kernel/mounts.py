@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from hugepage_qa.kernel.tree import Tree
 from hugepage_qa.kernel.values import malformed
@@ -34,6 +35,13 @@ def read_mounts(tree: Tree) -> tuple[Mount, ...]:
     """Return the mounts in the order in which they were made. Raises InputError for a malformed line."""
     lines = (tree.read(MOUNTS) or "").splitlines()
     return tuple(_parse(line, number) for number, line in enumerate(lines, start=1))
+
+
+def find_mount(tree: Tree, path: str) -> Mount | None:
+    """Return what is mounted where the absolute ``path`` without symbolic links lies, None where no mount is shown."""
+    here = [mount for mount in read_mounts(tree) if Path(path).is_relative_to(mount.point)]
+    # of two on one point the later one hides the other
+    return max(enumerate(here), key=lambda found: (len(found[1].point), found[0]))[1] if here else None
 
 
 def read_tmpfs_huge(tree: Tree) -> str | None:

@@ -95,9 +95,10 @@ class Host:
         return is_set
 
     def build_text(self, recipe: Recipe, directory: str | None = None) -> BuiltText:
-        """Build a program below ``directory``, by default below one of the run. Raises InputError.
+        """Build a program below ``directory``, by default below one of the run on a disk. Raises InputError.
 
-        None of its pages are in the page cache, but on a file system that is nothing else.
+        None of its pages are in the page cache, but on a file system that is nothing else. Raises CannotRun on a
+        machine without such a disk.
         """
         built = self._backend.perform("build_text", [asdict(recipe) | {"kind": recipe.kind.value}, directory])
         segments = tuple(Segment(**segment) for segment in built["segments"])

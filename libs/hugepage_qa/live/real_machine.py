@@ -17,6 +17,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.lab.image import read_running_config
 from hugepage_qa.live.text_program.build import build_text
+from hugepage_qa.live.text_program.disk import find_disk
 from hugepage_qa.live.text_program.recipe import Recipe
 from hugepage_qa.machine import libc
 from hugepage_qa.machine.insist import insist
@@ -33,6 +34,7 @@ class RealMachine:
         self._tree = DirectoryTree(_ROOT)
         self._scratch = scratch
         self._stack = stack
+        self._found_disk: Path | None = None
         self._links: dict[int, ActorLink] = {}
         self._log = _KernelLog()
         stack.callback(self._log.close)
@@ -83,11 +85,16 @@ class RealMachine:
 
     def _build_text(self, recipe: dict[str, Any], directory: str | None) -> dict[str, Any]:
         wanted = Recipe(**recipe | {"kind": Kind(recipe["kind"])})
-        built = build_text(wanted, Path(directory) if directory else self._scratch)
+        built = build_text(wanted, Path(directory) if directory else self._disk())
         segments = [asdict(segment) for segment in built.elf.segments]
         elf = {"segments": segments, "size": built.elf.size, "runnable": built.elf.runnable}
         places = {"program": built.program, "file": built.file}
         return places | {"pages": built.pages, "checksum": built.checksum} | elf
+
+    def _disk(self) -> Path:
+        if self._found_disk is None:
+            self._found_disk = find_disk(self._scratch, self._tree, self._stack)
+        return self._found_disk
 
     def _start_program(self, path: str) -> tuple[int, int]:
         return self._keep(self._stack.enter_context(start_link(Path(path))))

@@ -12,6 +12,8 @@ class Recipe:
     ``alignment`` (bytes, 0 for ``pmd``) is what all segments are linked for; ``text_alignment`` and ``next_alignment``
     are then written over p_align of the text segment and of the one behind it, 0 leaves them. With ``short`` the data
     lie right behind the text: the file ends before its last huge page does. ``appended`` bytes are added to the file.
+    With ``scripted`` a linker script puts text and data at multiples of ``pmd``. ``constants`` bytes that are only
+    read are added to the segment behind the text.
     """
 
     pmd: int
@@ -24,6 +26,8 @@ class Recipe:
     runnable: bool = True
     short: bool = False
     appended: int = 0
+    scripted: bool = False
+    constants: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The source of pages of code, each with a function of its own that returns the number of the page."""
+"""The sources of programs: pages of code, each with a function that returns the number of the page, and constants."""
 
 #: bytes from one function to the next: the smallest base page
 STEP = 4096
@@ -15,3 +15,13 @@ def pages_of_code(first: int, count: int) -> str:
         for number in range(first, first + count)
     ]
     return f"unsigned long {FIRST}(void);\n" + "".join(functions)
+
+
+def constants(size: int) -> str:
+    """Return C with ``size`` bytes that are only read."""
+    return f"__attribute__((used)) const unsigned char text_constants[{size}] = {{1}};\n"
+
+
+def aligned_by_script(alignment: int) -> str:
+    """Return a script for GNU ld that moves code and data to multiples of ``alignment``, and leaves all else to it."""
+    return "".join(f"SECTIONS {{ . = ALIGN({alignment:#x}); }} INSERT BEFORE {name};\n" for name in (".init", ".data"))

@@ -20,6 +20,12 @@ PMD = 1 << 16
 HALF = Recipe(PMD, tail=PMD // 2)
 
 
+@pytest.fixture(autouse=True)
+def _compile_once(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have all tests share what is compiled, and leave the cache of who runs them alone."""
+    monkeypatch.setenv("HUGEPAGE_QA_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
 def reason(recipe: Recipe, directory: Path) -> Unpadded | None:
     elf = build_text(recipe, directory).elf
     return why_unpadded(elf, elf.text, mode=1, threshold=1, pmd=PMD, base_page=STEP)
@@ -44,12 +50,29 @@ def test_text_has_the_tail_that_is_wanted(kind: Kind, size: int, tmp_path: Path)
         (Recipe(PMD, tail=PMD // 2, short=True, appended=PMD), None),
         (Recipe(PMD, tail=PMD // 2, kind=Kind.LIBRARY), Unpadded.NOT_A_MAIN_PROGRAM),
         (Recipe(PMD), Unpadded.NO_TAIL),
+        # the script alone leaves p_align at a base page
+        (Recipe(PMD, tail=PMD // 2, alignment=STEP, scripted=True), Unpadded.ALIGNMENT),
     ],
 )
 def test_each_recipe_makes_the_file_that_its_case_is_about(
     recipe: Recipe, expected: Unpadded | None, tmp_path: Path
 ) -> None:
     assert reason(recipe, tmp_path) is expected
+
+
+@pytest.mark.parametrize("kind", [Kind.PIE, Kind.FIXED, Kind.LIBRARY])
+def test_a_linker_script_aligns_addresses_and_nothing_else(kind: Kind, tmp_path: Path) -> None:
+    elf = build_text(Recipe(PMD, tail=PMD // 2, alignment=STEP, scripted=True, kind=kind), tmp_path).elf
+    text = elf.segments[elf.text]
+    assert text.address % PMD == 0
+    assert (text.alignment, text.offset % PMD != 0) == (STEP, True)
+
+
+def test_constants_have_a_segment_that_nobody_executes(tmp_path: Path) -> None:
+    elf = build_text(Recipe(PMD, tail=PMD // 2, kind=Kind.FIXED, constants=2 * PMD), tmp_path).elf
+    behind = elf.segments[elf.text + 1]
+    assert behind.size > 2 * PMD
+    assert (behind.executable, behind.alignment) == (False, PMD)
 
 
 @pytest.mark.parametrize("kind", Kind)

@@ -13,17 +13,25 @@ from hugepage_qa.live.file_text import (
     absent_pages,
     allow_always,
     is_eligible,
+    needs_advice,
     whole_pages,
 )
 from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.hugetext import ENABLED, THRESHOLD, huge_page_of_text, see_khugepaged_at_work
+from hugepage_qa.live.hugetext import (
+    ENABLED,
+    THRESHOLD,
+    expect_huge,
+    expect_not_merged,
+    huge_page_of_text,
+    see_khugepaged_at_work,
+)
 from hugepage_qa.live.khugepaged import KHUGEPAGED, PATIENT_SCANS, allow_absent, await_khugepaged
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.text_program.program import TextProgram, start_again, start_text
 from hugepage_qa.live.text_program.recipe import Recipe
 from hugepage_qa.live.text_program.source import STEP
-from hugepage_qa.live.transparent import MADV_COLLAPSE, collapse, pmd_size
+from hugepage_qa.live.transparent import MADV_COLLAPSE, MADV_HUGEPAGE, collapse, pmd_size
 from hugepage_qa.model.rules import THP_DOC
 from hugepage_qa.model.text.program import Kind
 from hugepage_qa.plugins.live_test import LiveTest
@@ -51,7 +59,8 @@ def files_of_hugetext(live: Live) -> None:
 
 
 @EVERY_KERNEL.case(
-    "khugepaged makes text huge where THPeligible says so, in whole aligned blocks, and leaves all other as it was",
+    "khugepaged makes text huge where THPeligible says so, in whole aligned blocks, and leaves all other as it was;"
+    " where there is hugetext only text with MADV_HUGEPAGE",
     f"{THP_DOC} THPeligible; {FILE_THP}",
     since="5.4",
 )
@@ -59,13 +68,16 @@ def text_and_khugepaged(live: Live) -> None:
     program = _started(live, Kind.PIE)
     before = program.huge()
     _expect_whole_pages(live, program, before)
+    if needs_advice(live):
+        expect_not_merged(live, program)
+        program.advise(MADV_HUGEPAGE)
     eligible = is_eligible(live, program)
     if eligible:
         await_khugepaged(live, lambda: _after_touch(program) == whole_pages(live, program), PATIENT_SCANS)
     else:
         see_khugepaged_at_work(live, program.actor)
     program.touch()
-    live.expect("FilePmdMapped", whole_pages(live, program) if eligible else before, program.huge())
+    expect_huge(live, program, [whole_pages(live, program) if eligible else before])
     program.expect_intact()
 
 
@@ -80,6 +92,8 @@ def absent_text(live: Live) -> None:
     # nothing is to be huge before it is known how much is absent
     allow_absent(live, 0)
     program = start_text(live, Recipe(size, tail=size // 2))
+    if needs_advice(live):
+        program.advise(MADV_HUGEPAGE)
     if not is_eligible(live, program):
         raise CannotRun("khugepaged makes no text of a program huge on this kernel: THPeligible is 0")
     program.advise(mmap.MADV_RANDOM)

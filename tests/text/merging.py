@@ -1,13 +1,23 @@
 """Which text becomes huge in which mode of hugetext."""
 
+from hugepage_qa.kernel.smaps import read_smaps_rollup
 from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.hugetext import expect_code, expect_merged, expect_not_merged, huge_page_of_text, switch
+from hugepage_qa.live.host import ObservedTree
+from hugepage_qa.live.hugetext import (
+    expect_code,
+    expect_merged,
+    expect_not_merged,
+    huge_page_of_text,
+    see_khugepaged_at_work,
+    switch,
+)
 from hugepage_qa.live.khugepaged import pages_collapsed
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.live.text_program.program import start_again, start_text, start_used
+from hugepage_qa.live.text_program.program import TextProgram, start_again, start_text, start_used
 from hugepage_qa.live.text_program.recipe import Recipe
 from hugepage_qa.live.text_program.source import STEP
+from hugepage_qa.live.transparent import expect_change
 from hugepage_qa.model.text.mapping import is_placed_for_huge_pages
 from hugepage_qa.model.text.program import Kind
 from hugepage_qa.plugins.live_test import LiveTest
@@ -76,6 +86,59 @@ def thp_never(live: Live) -> None:
     expect_code(live, huge=True)
 
 
+@MERGING.case("a segment that is only read stays small, beside text that merges", QUALIFIES)
+def constants(live: Live) -> None:
+    size = huge_page_of_text(live)
+    switch(live, 1)
+    # at addresses that huge pages fit
+    program = start_used(live, Recipe(size, kind=Kind.FIXED, constants=2 * size))
+    program.read_constants()
+    expect_merged(live, program, 1)
+    see_khugepaged_at_work(live, program.actor)
+    program.read_constants()
+    live.expect("FilePmdMapped of the constants", 0, program.constants().file_pmd_mapped)
+
+
+@MERGING.case(
+    "huge text is counted for its process and the machine as long as it is mapped, in FileHugePages while it is cached",
+    f"{ENABLE_DOC}; Documentation/filesystems/proc.rst FilePmdMapped, FileHugePages, smaps_rollup",
+)
+def counted(live: Live) -> None:
+    size = huge_page_of_text(live)
+    switch(live, 1)
+    recipe = Recipe(size, kind=Kind.FIXED)
+    huge = 2 * size
+    started: list[TextProgram] = []
+
+    def start() -> TextProgram:
+        for earlier in started:
+            earlier.actor.end()
+        # what is in the page cache of the file is evicted, now that nobody maps it
+        started.append(start_text(live, recipe))
+        return started[-1]
+
+    def merge(program: TextProgram) -> None:
+        program.touch()
+        expect_merged(live, program, 1)
+
+    def merged() -> TextProgram:
+        program = start()
+        merge(program)
+        return program
+
+    program = expect_change(live, {"FilePmdMapped": huge, "FileHugePages": huge}, start, merge)
+    rollup = read_smaps_rollup(ObservedTree(live.host), program.actor.pid)
+    if rollup is not None:  # since Linux 4.14
+        everywhere = sum(mapping.file_pmd_mapped for mapping in program.all_mappings())
+        live.expect("FilePmdMapped of smaps_rollup", everywhere, rollup.get("FilePmdMapped"))
+    expect_change(live, {"FilePmdMapped": -huge, "FileHugePages": 0}, merged, lambda mapped: mapped.actor.end())
+
+    def unmapped() -> None:
+        merged().actor.end()
+
+    expect_change(live, {"FileHugePages": -huge}, unmapped, lambda _nothing: _evict(live, recipe))
+
+
 @MERGING.case(
     "a library without an x bit is not placed for huge pages",
     PLACEMENT,
@@ -106,12 +169,18 @@ def placement(live: Live) -> None:
             live.expect(f"{recipe.kind.value} is congruent", True, program.mapped()[0].is_congruent(size))
 
 
+def _evict(live: Live, recipe: Recipe) -> None:
+    # a file that was built before begins with an empty page cache
+    live.host.build_text(recipe)
+
+
 def _expect_text(live: Live, kind: Kind, mode: int) -> None:
     size = huge_page_of_text(live)
     switch(live, mode)
-    # a tail, which has to stay small
     before = pages_collapsed(live)
-    program = start_used(live, Recipe(size, tail=size // 2, kind=kind))
+    # a tail, which has to stay small; linked for base pages, so that nobody but hugetext places it for huge ones
+    alignment = 0 if kind is Kind.FIXED else STEP
+    program = start_used(live, Recipe(size, whole=3, tail=size // 2, kind=kind, alignment=alignment))
     live.expect("text is congruent", True, program.mapped()[0].is_congruent(size))
     expect_merged(live, program, mode)
     live.expect("part of the text is huge", True, program.huge() > 0)

@@ -10,7 +10,7 @@ from hugepage_qa.live.text_program.recipe import Recipe
 from hugepage_qa.live.text_program.source import STEP
 from hugepage_qa.model.text.mapping import map_text
 from hugepage_qa.model.text.padding import Unpadded, why_unpadded
-from hugepage_qa.model.text.program import Kind
+from hugepage_qa.model.text.program import Kind, round_up
 from hugepage_qa.plugins.live_test import LiveTest
 
 PADDING = Area("text/padding", sizes=Sizes.ONCE)
@@ -52,15 +52,39 @@ def mode_2(live: Live) -> None:
     _expect_padding(live, Recipe(size, tail=size // 2), _ADVISED, Unpadded.SWITCHED_OFF, mode=2)
 
 
-@PADDING.case(
-    "text is padded only if its own segment and the next one are linked for huge pages", DOC
-)
+@PADDING.case("text is padded only if its own segment and the next one are linked for huge pages", DOC)
 def alignments(live: Live) -> None:
     size = _huge_page(live)
     tail = size // 2
     _expect_padding(live, Recipe(size, tail=tail, text_alignment=STEP), _ADVISED, Unpadded.ALIGNMENT)
     _expect_padding(live, Recipe(size, tail=tail, next_alignment=STEP), _ADVISED, Unpadded.NEXT_ALIGNMENT)
     _expect_padding(live, Recipe(size, tail=tail, alignment=STEP), _ADVISED, Unpadded.ALIGNMENT)
+
+
+@PADDING.case(
+    "a linker script that aligns text and data is not enough: p_align stays that of a base page, text neither pads nor"
+    " merges",
+    f"{DOC}; GNU ld: file offsets agree with addresses in max-page-size only",
+)
+def linker_script(live: Live) -> None:
+    size = _huge_page(live)
+    for kind in (Kind.PIE, Kind.FIXED):
+        recipe = Recipe(size, tail=size // 2, kind=kind, alignment=STEP, scripted=True)
+        _expect_padding(live, recipe, _ADVISED, Unpadded.ALIGNMENT)
+
+
+@PADDING.case("a segment that is only read is not padded, whatever it was linked for", DOC)
+def constants(live: Live) -> None:
+    size = _huge_page(live)
+    switch(live, 1, threshold=_ADVISED)
+    for kind in (Kind.PIE, Kind.FIXED):
+        program = start_text(live, Recipe(size, tail=size // 2, kind=kind, constants=2 * size + size // 2))
+        elf = program.built.elf
+        rules = {"mode": 1, "threshold": _ADVISED, "pmd": size, "base_page": STEP, "bias": program.bias}
+        live.expect("reason not to pad", Unpadded.NO_TEXT, why_unpadded(elf, elf.text + 1, **rules))
+        mapped = program.constants()
+        end = program.bias + elf.segments[elf.text + 1].address + elf.segments[elf.text + 1].size
+        live.expect("end of the constants", round_up(end, STEP), mapped.end)
 
 
 @PADDING.case("text is padded only as far as its file goes, and no byte beyond its end", DOC)

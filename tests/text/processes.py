@@ -16,7 +16,7 @@ from hugepage_qa.live.khugepaged import full_scans
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.text_program.program import TextProgram, start_again, start_used
 from hugepage_qa.live.text_program.recipe import Recipe
-from hugepage_qa.live.transparent import MADV_NOHUGEPAGE
+from hugepage_qa.live.transparent import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.model.text.program import Kind
 from hugepage_qa.plugins.live_test import LiveTest
 
@@ -85,6 +85,19 @@ def advised_against(live: Live) -> None:
     program.advise(MADV_NOHUGEPAGE)
     live.host.write(ENABLED, "1")
     expect_not_merged(live, program)
+
+
+@PROCESSES.case(
+    "text with MADV_HUGEPAGE merges in mode 0, too, and what nobody advised does not",
+    "include/linux/huge_mm.h, mm/khugepaged.c hugepage_vma_check() of ANCK 5.10: explicitly madvise MADV_HUGEPAGE",
+)
+def advised_in_mode_0(live: Live) -> None:
+    size = huge_page_of_text(live)
+    switch(live, 0)
+    program = start_used(live, Recipe(size, kind=Kind.FIXED))
+    expect_not_merged(live, program)
+    program.advise(MADV_HUGEPAGE)
+    expect_merged(live, program, 0, advised=True)
 
 
 @PROCESSES.case("text of a process with PR_SET_THP_DISABLE stays small", QUALIFIES)

@@ -1,10 +1,12 @@
 """What hugetext_enabled and hugetext_pad_threshold take, and what they refuse."""
 
 import errno
+import os
 
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.values import read_integer
 from hugepage_qa.live.case import Area, Sizes
+from hugepage_qa.live.credentials import become_nobody
 from hugepage_qa.live.host import ObservedTree
 from hugepage_qa.live.hugetext import ENABLED, THRESHOLD, generation, require_hugetext, require_padding
 from hugepage_qa.live.live import Live
@@ -19,6 +21,7 @@ ENABLED_DOC = "Alibaba Cloud Linux, Huge Pages: enable; mm/huge_memory.c hugetex
 THRESHOLD_DOC = "Alibaba Cloud Linux, Padding; mm/huge_memory.c hugetext_pad_threshold_store() of ANCK 5.10"
 
 _LOW_KIB = 4096
+_ROOT_GROUP = 0
 #: commit bd3400ea173f of Linux 5.16 calculates it anew when khugepaged stops
 _RECALCULATED_SINCE = KernelVersion(5, 16)
 _WRITES = ("0", "1", "2", "3", "1\n", "0x3", "0x0", "03", "01", "+2", "+1")
@@ -72,9 +75,7 @@ def thresholds_that_are_taken(live: Live) -> None:
     live.expect("threshold after hugetext was switched off", "4097\n", live.host.observe(THRESHOLD))
 
 
-@VALUES.case(
-    "hugetext_pad_threshold refuses everything else with EINVAL and keeps its value", THRESHOLD_DOC
-)
+@VALUES.case("hugetext_pad_threshold refuses everything else with EINVAL and keeps its value", THRESHOLD_DOC)
 def thresholds_that_are_refused(live: Live) -> None:
     size = _threshold_size(live)
     live.host.write(THRESHOLD, "4096")
@@ -98,6 +99,24 @@ def reserve_of_free_memory(live: Live) -> None:
     live.host.write(ENABLED, "0")
     if live.kernel_version < _RECALCULATED_SINCE:
         live.expect("min_free_kbytes after switching off", raised, read_integer(ObservedTree(live.host), MIN_FREE))
+
+
+@VALUES.case(
+    "everybody can read the files of hugetext, and nobody but root can open them for writing (mode 0644)",
+    "mm/huge_memory.c hugetext_enabled_attr, hugetext_pad_threshold_attr of ANCK 5.10: __ATTR(..., 0644, ...)",
+)
+def permissions(live: Live) -> None:
+    require_hugetext(live)
+    for path in (ENABLED, THRESHOLD):
+        if live.host.read(path) is None:
+            continue
+        # the files belong to the group of root
+        for groups in ((), (_ROOT_GROUP,)):
+            somebody = live.actor()
+            become_nobody(somebody, *groups)
+            live.open(somebody, f"/{path}", os.O_RDONLY)
+            for flags in (os.O_WRONLY, os.O_RDWR):
+                live.expect_errno(errno.EACCES, live.open, somebody, f"/{path}", flags)
 
 
 def _switch_form(live: Live) -> Generation:

@@ -17,6 +17,7 @@ from hugepage_qa.live.khugepaged import (
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.memory import Memory
 from hugepage_qa.live.outcomes import CannotRun
+from hugepage_qa.live.page_flags import in_huge_pages
 from hugepage_qa.live.text_program.program import TextProgram
 from hugepage_qa.live.transparent import (
     MADV_HUGEPAGE,
@@ -95,9 +96,9 @@ def huge_page_of_text(live: Live) -> int:
     return size
 
 
-def expect_merged(live: Live, program: TextProgram, mode: int) -> None:
+def expect_merged(live: Live, program: TextProgram, mode: int, *, advised: bool = False) -> None:
     """Expect each text mapping to become huge as the model says, once khugepaged has seen it, and to be right."""
-    wanted = _predicted(live, program, mode)
+    wanted = _predicted(live, program, mode, advised=advised)
 
     def is_merged() -> bool:
         # khugepaged takes the page table away; the next access maps the huge page
@@ -105,8 +106,21 @@ def expect_merged(live: Live, program: TextProgram, mode: int) -> None:
         return _found(program) == wanted
 
     await_khugepaged(live, is_merged, PATIENT_SCANS)
-    live.expect("FilePmdMapped of each text mapping", wanted, _found(program))
+    expect_huge(live, program, wanted)
     program.expect_intact()
+
+
+def expect_huge(live: Live, program: TextProgram, wanted: list[int]) -> None:
+    """Expect these bytes of FilePmdMapped of each text mapping; say of others what the page frames are.
+
+    A counter that is wrong and a khugepaged that makes no huge pages would be the same difference.
+    """
+    subject, found = "FilePmdMapped of each text mapping", _found(program)
+    if found != wanted:
+        size = pmd_size(live)
+        inside = in_huge_pages(live, program.actor, program.whole_blocks(size), size)
+        subject += ", which kpageflags would tell" if inside is None else f", of which {inside} bytes are in huge pages"
+    live.expect(subject, wanted, found)
 
 
 def expect_not_merged(live: Live, program: TextProgram) -> None:
@@ -165,6 +179,6 @@ def _found(program: TextProgram) -> list[int]:
     return [mapping.file_pmd_mapped for mapping in program.mappings()]
 
 
-def _predicted(live: Live, program: TextProgram, mode: int) -> list[int]:
-    pmd = pmd_size(live)
-    return [becomes_huge(mapping, program.built.elf, mode=mode, pmd=pmd) for mapping in program.mapped()]
+def _predicted(live: Live, program: TextProgram, mode: int, *, advised: bool) -> list[int]:
+    elf, pmd = program.built.elf, pmd_size(live)
+    return [becomes_huge(mapping, elf, mode=mode, pmd=pmd, advised=advised) for mapping in program.mapped()]

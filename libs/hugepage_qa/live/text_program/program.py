@@ -7,7 +7,7 @@ from hugepage_qa.live.live import Live
 from hugepage_qa.live.text_program.recipe import BuiltText, Recipe
 from hugepage_qa.live.text_program.source import STEP
 from hugepage_qa.model.text.mapping import TextMapping
-from hugepage_qa.model.text.program import Kind
+from hugepage_qa.model.text.program import Kind, round_up
 
 
 class TextProgram:
@@ -30,11 +30,27 @@ class TextProgram:
 
     def mappings(self) -> tuple[MemoryMapping, ...]:
         """Return the executable mappings of the file, as smaps shows them. Raises Failed where there is none."""
-        mappings = read_smaps(ObservedTree(self._live.host), self.actor.pid) or ()
-        ours = tuple(one for one in mappings if "x" in one.permissions and one.path == self.built.file)
+        ours = tuple(one for one in self.all_mappings() if "x" in one.permissions and one.path == self.built.file)
         if not ours:
             self._live.fail(f"/proc/{self.actor.pid}/smaps", f"a mapping of {self.built.file}", "none")
         return ours
+
+    def all_mappings(self) -> tuple[MemoryMapping, ...]:
+        """Return all that the process has mapped, as smaps shows it."""
+        return read_smaps(ObservedTree(self._live.host), self.actor.pid) or ()
+
+    def constants(self) -> MemoryMapping:
+        """Return the mapping of the constants, which lie in the segment behind the text. Raises Failed without one."""
+        start = self.bias + self.built.elf.segments[self.built.elf.text + 1].address // STEP * STEP
+        found = [one for one in self.all_mappings() if one.start == start and one.path == self.built.file]
+        if not found:
+            self._live.fail(f"/proc/{self.actor.pid}/smaps", f"a mapping of {self.built.file} at {start:#x}", "none")
+        return found[0]
+
+    def whole_blocks(self, size: int) -> tuple[int, ...]:
+        """Return the addresses of the whole, aligned huge pages of ``size`` bytes in its text."""
+        found = ((round_up(one.start, size), one.huge_bytes(self.built.elf.size, size)) for one in self.mapped())
+        return tuple(start + offset for start, length in found for offset in range(0, length, size))
 
     def huge(self) -> int:
         """Return the bytes of its text in huge pages of a file."""
@@ -51,6 +67,11 @@ class TextProgram:
         """
         wrong = self.actor.run(self.code, self.built.pages, STEP)
         self._live.expect("pages of code that are wrong", 0, wrong)
+
+    def read_constants(self) -> None:
+        """Read every byte of the segment with the constants. Raises Fault."""
+        segment = self.built.elf.segments[self.built.elf.text + 1]
+        self.actor.sum(self.bias + segment.address, segment.size)
 
     def expect_intact(self) -> None:
         """Expect every byte of its text to be as it was linked. Raises Fault."""

@@ -61,8 +61,13 @@ def is_placed_for_huge_pages(file: ElfFile, mode: int, pmd: int) -> bool:
     return file.kind is Kind.LIBRARY and file.runnable and extent >= 2 * pmd
 
 
-def becomes_huge(mapping: TextMapping, file: ElfFile, *, mode: int, pmd: int, open_for_write: bool = False) -> int:
-    """Return the bytes of FilePmdMapped that a mapping of file text has once khugepaged has seen it."""
-    if not mode & FILE_TEXT or open_for_write:
+def becomes_huge(
+    mapping: TextMapping, file: ElfFile, *, mode: int, pmd: int, advised: bool = False, open_for_write: bool = False
+) -> int:
+    """Return the bytes of FilePmdMapped that a mapping of file text has once khugepaged has seen it.
+
+    ``advised`` tells whether it got MADV_HUGEPAGE, with which no mode is needed.
+    """
+    if not (mode & FILE_TEXT or advised) or open_for_write:
         return 0
     return mapping.huge_bytes(file.size, pmd)

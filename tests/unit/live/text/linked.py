@@ -14,10 +14,19 @@ def link(recipe: dict[str, Any]) -> dict[str, Any]:
     size = recipe["whole"] * pmd + recipe["tail"] - at % pmd - PAGE // 2 + (0 if recipe["tail"] else PAGE // 4)
     behind = -(-(at + size) // alignment) * alignment
     data = at + size if recipe["short"] else behind
+    text = _segment(fixed + at, at, size, recipe["text_alignment"] or alignment, executable=True)
+    if recipe["scripted"]:
+        # moved to a multiple of a huge page, without its place in the file
+        text |= {"address": fixed + pmd, "size": recipe["whole"] * pmd + recipe["tail"] - PAGE // 2}
+        behind = pmd + text["size"] + alignment
     segments = [
-        _segment(fixed + at, at, size, recipe["text_alignment"] or alignment, executable=True),
+        text,
         _segment(fixed + behind + data % alignment, data, 2 * PAGE, recipe["next_alignment"] or alignment),
     ]
+    if recipe["constants"]:
+        segments[1] |= {"address": fixed + behind + 8 * pmd, "offset": data + 8 * pmd}
+        segments.insert(1, _segment(fixed + behind, data, recipe["constants"] + PAGE // 2, alignment))
+        data += 8 * pmd
     if not recipe["short"]:
         segments.insert(0, _segment(fixed, 0, PAGE, alignment))
     return {"segments": segments, "size": data + 2 * PAGE + recipe["appended"], "runnable": recipe["runnable"]}

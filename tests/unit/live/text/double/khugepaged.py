@@ -9,7 +9,7 @@ from tests.unit.live.text.double.processes import Area, Process, Text
 if TYPE_CHECKING:
     from tests.unit.live.text.double.machine import TextDouble
 
-MADV_HUGEPAGE = 14
+MADV_HUGEPAGE, MADV_NOHUGEPAGE = 14, 15
 _WRITE, _EXECUTE = 2, 4
 
 
@@ -34,13 +34,15 @@ def faults_in(double: "TextDouble", process: Process) -> None:
     if text is None or text.is_populated:
         return
     text.is_populated = True
-    if text.file.is_huge and text.whole():
-        text.huge = text.end - text.start if Wrong.MERGES_TAIL in double.wrong else text.whole()
-    elif _merges_text(double):
+    whole = text.whole(double.wrong)
+    if text.file.huge and whole:
+        text.huge = text.end - text.start if Wrong.MERGES_TAIL in double.wrong else whole
+        if text.constants and Wrong.MERGES_CONSTANTS in double.wrong:
+            text.constants.huge = text.constants.whole(double.wrong)
+    elif _merges_text(double, text):
         process.is_listed = True
         if Wrong.MERGES_AT_FAULT in double.wrong and _qualifies(double, process, text):
-            text.file.is_huge = True
-            text.huge = text.whole()
+            text.file.huge = text.huge = whole
 
 
 def is_huge_at_fault(double: "TextDouble", area: Area) -> bool:
@@ -53,19 +55,21 @@ def is_huge_at_fault(double: "TextDouble", area: Area) -> bool:
     return bool(mode & 2) or (mode == 1 and Wrong.CODE_IN_MODE_1 in double.wrong)
 
 
-def _merges_text(double: "TextDouble") -> bool:
+def _merges_text(double: "TextDouble", text: Text) -> bool:
     mode, wrong = double.files.mode, double.wrong
     if Wrong.NEVER_MERGES in wrong or (Wrong.NEEDS_THP in wrong and double.files.thp == "never"):
         return False
+    if text.advice == MADV_HUGEPAGE and double.files.thp != "never" and Wrong.NEEDS_A_MODE not in wrong:
+        return True
     is_wrong = (not mode and Wrong.MERGES_IN_MODE_0 in wrong) or (mode & 2 and Wrong.MERGES_IN_MODE_2 in wrong)
     return bool(mode & 1 or is_wrong)
 
 
 def _qualifies(double: "TextDouble", process: Process, text: Text) -> bool:
     return (
-        _merges_text(double)
-        and text.whole() > 0
-        and (not text.is_advised_against or Wrong.IGNORES_ADVICE in double.wrong)
+        _merges_text(double, text)
+        and text.whole(double.wrong) > 0
+        and (text.advice != MADV_NOHUGEPAGE or Wrong.IGNORES_ADVICE in double.wrong)
         and (not process.is_disabled or Wrong.IGNORES_PRCTL in double.wrong)
         and (not text.file.writers or Wrong.MERGES_WRITERS in double.wrong)
     )
@@ -73,12 +77,12 @@ def _qualifies(double: "TextDouble", process: Process, text: Text) -> bool:
 
 def _merge(double: "TextDouble", merged: Text) -> None:
     file = merged.file
-    if file.is_huge:
+    if file.huge:
         return
-    file.is_huge = True
+    file.huge = merged.whole(double.wrong)
     file.is_damaged = Wrong.DAMAGES_CODE in double.wrong
     file.has_other_bytes = file.is_damaged or Wrong.DAMAGES_SOME_BYTES in double.wrong
-    double.files.count(PAGES_COLLAPSED, merged.whole() // PMD)
+    double.files.count(PAGES_COLLAPSED, file.huge // PMD)
     for process in double.processes.values():
         if process.text and process.text.file is file:
             process.text.is_populated = False

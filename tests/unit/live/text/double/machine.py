@@ -31,21 +31,25 @@ class TextDouble:
         self._programs: dict[str, str] = {}
         self._build = build
         self._log: list[str] = []
+        self._seconds = 0.0
         self._operations: dict[str, Callable[..., Any]] = {
             "read": self._read,
             "observe": self._read,
             "names": lambda path: ["split_huge_pages"] if path == _DEBUGFS.lstrip("/") else self.files.names(path),
             "write": self._write,
+            "kernel_option": lambda _name: True,
             "mount": lambda _options, _kind: _DEBUGFS,
             "unmount": lambda _point: None,
             "start_actor": lambda: self._start(None),
             "build_text": self._build_text,
-            "start_program": lambda path: self._start(self._programs[path]),
+            "start_program": self._start,
             "request": lambda number, text: (answer(self, self.processes[number], text), None),
             "end": self._end,
             "exit": self._end,
+            "skip_kernel_log": self._log.clear,
             "new_kernel_log": self._new_lines,
-            "pause": lambda _seconds: self._let_khugepaged_scan(),
+            "pause": self._let_khugepaged_scan,
+            "clock": lambda: self._seconds,
         }
 
     def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
@@ -58,7 +62,7 @@ class TextDouble:
 
     def make_small(self, file: TextFile) -> None:
         """Split what the page cache has of ``file``, for every process."""
-        file.is_huge = False
+        file.huge = 0
         for process in self.processes.values():
             if process.text and process.text.file is file:
                 process.text.huge = 0
@@ -67,8 +71,26 @@ class TextDouble:
     def _read(self, path: str) -> str | None:
         for process in self.processes.values():
             if path == f"proc/{process.pid}/smaps":
-                return process.smaps(code_as_file=Wrong.CODE_AS_FILE in self.wrong)
-        return self.files.texts.get(path)
+                return process.smaps(self.wrong)
+            if path == f"proc/{process.pid}/smaps_rollup":
+                return process.smaps_rollup(self.wrong)
+        text = self.files.texts.get(path)
+        return f"{text}{self._counted()}" if text and path == "proc/meminfo" else text
+
+    def _counted(self) -> str:
+        """Return the lines of meminfo on files in huge pages."""
+        cached = sum(file.huge for file in self.cache.values())
+        mapped = sum(file.huge for file in self.cache.values() if self._maps_huge(file))
+        if Wrong.COUNTS_UNMAPPED in self.wrong:
+            mapped = cached
+        if Wrong.COUNTS_MAPPED_CACHE in self.wrong:
+            cached = mapped
+        mapped *= not self.wrong & {Wrong.NOT_COUNTED, Wrong.NOT_COUNTED_IN_MEMINFO}
+        cached *= Wrong.CACHE_NOT_COUNTED not in self.wrong
+        return f"FileHugePages: {cached // 1024} kB\nFilePmdMapped: {mapped // 1024} kB\n"
+
+    def _maps_huge(self, file: TextFile) -> bool:
+        return any(one.text and one.text.file is file and one.text.huge for one in self.processes.values())
 
     def _write(self, path: str, text: str) -> None:
         if path == _SPLIT:
@@ -110,11 +132,15 @@ class TextDouble:
 
     def _build_text(self, recipe: dict[str, Any], _directory: str | None) -> dict[str, Any]:
         built = self._build(recipe)
+        if path := self._programs.get(repr(recipe)):
+            # as its pages are evicted when it is built, so they are when it is asked for again
+            self.drop([self.cache[path]], takes=Wrong.EVICTS_MAPPED, leaves=Wrong.NOT_EVICTED)
+            return built | {"program": path, "file": path, "pages": 1, "checksum": CHECKSUM}
         segments = tuple(Segment(**segment) for segment in built["segments"])
         elf = ElfFile(Kind(recipe["kind"]), segments, built["size"], built["runnable"])
         path = str(Path("/double", f"{len(self._programs)}", "text"))
         self.cache[path] = TextFile(path, elf)
-        self._programs[path] = path
+        self._programs[repr(recipe)] = path
         return built | {"program": path, "file": path, "pages": 1, "checksum": CHECKSUM}
 
     def _mapped(self, file: TextFile) -> Any:
@@ -130,10 +156,12 @@ class TextDouble:
         self.processes.pop(number, None)
 
     def _new_lines(self) -> list[str]:
-        lines, self._log = self._log, []
+        lines = list(self._log)
+        self._log.clear()
         return lines
 
-    def _let_khugepaged_scan(self) -> None:
+    def _let_khugepaged_scan(self, seconds: float) -> None:
+        self._seconds += seconds
         if scan(self):
             self.files.texts[FULL_SCANS] = f"{int(self.files.texts[FULL_SCANS]) + 1}\n"
 

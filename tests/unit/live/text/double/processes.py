@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from tests.unit.live.text.double.behaviour import Wrong
 from tests.unit.live.text.double.files import PMD
 
 from hugepage_qa.model.text.program import ElfFile
@@ -11,11 +12,11 @@ _PAGE = 4096
 
 @dataclass
 class TextFile:
-    """A file with text in the page cache; ``writers`` is how often it is open for write."""
+    """A file with text in the page cache, ``huge`` bytes of it in huge pages; ``writers`` have it open for write."""
 
     path: str
     elf: ElfFile
-    is_huge: bool = False
+    huge: int = 0
     is_damaged: bool = False
     has_other_bytes: bool = False
     writers: int = 0
@@ -43,14 +44,15 @@ class Text:
     end: int
     offset: int
     is_populated: bool = False
-    is_advised_against: bool = False
+    advice: int = 0
     huge: int = 0
     #: bytes behind it that are mapped from the start of the file
     other: int = 0
+    constants: "Text | None" = None
 
-    def whole(self) -> int:
+    def whole(self, wrong: frozenset[Wrong]) -> int:
         """Return the bytes in whole huge pages, 0 where addresses and file do not fit."""
-        if (self.start - self.offset) % PMD:
+        if (self.start - self.offset) % PMD and Wrong.MERGES_INCONGRUENT not in wrong:
             return 0
         return max(0, self.end // PMD - -(-self.start // PMD)) * PMD
 
@@ -67,27 +69,37 @@ class Process:
     writes: set[int] = field(default_factory=set)
     is_listed: bool = False
     is_disabled: bool = False
+    is_root: bool = True
+    groups: tuple[int, ...] = ()
 
     def area(self, address: int) -> Area:
         """Return the memory at ``address``, of which the last one mapped counts."""
         return next(area for area in reversed(self.areas) if area.start <= address < area.start + area.length)
 
-    def smaps(self, *, code_as_file: bool) -> str:
+    def smaps(self, wrong: frozenset[Wrong]) -> str:
         """Return /proc/PID/smaps."""
         shown = []
         if self.text:
             text = self.text
             head = f"{text.start:x}-{text.end:x} r-xp {text.offset:08x} 08:01 12 {text.file.path}"
-            shown.append(_mapping(head, text.end - text.start, 0, text.huge))
+            shown.append(_mapping(head, text.end - text.start, 0, 0 if Wrong.NOT_COUNTED in wrong else text.huge))
             if text.other:
                 head = f"{text.end:x}-{text.end + text.other:x} r-xp 00000000 08:01 12 {text.file.path}"
                 shown.append(_mapping(head, text.other, 0, 0))
+            if read := text.constants:
+                head = f"{read.start:x}-{read.end:x} r--p {read.offset:08x} 08:01 12 {text.file.path}"
+                shown.append(_mapping(head, read.end - read.start, 0, read.huge))
         for area in self.areas:
             head = f"{area.start:x}-{area.start + area.length:x} {_permissions(area.prot)}p 00000000 00:00 0"
             huge = area.length if area.is_huge else 0
-            is_code = code_as_file and bool(area.prot & 4)
+            is_code = Wrong.CODE_AS_FILE in wrong and bool(area.prot & 4)
             shown.append(_mapping(head, area.length, 0 if is_code else huge, huge if is_code else 0))
         return "".join(shown)
+
+    def smaps_rollup(self, wrong: frozenset[Wrong]) -> str:
+        """Return /proc/PID/smaps_rollup, as far as files are concerned."""
+        huge = self.text.huge if self.text and not wrong & {Wrong.NOT_COUNTED, Wrong.NOT_COUNTED_IN_ROLLUP} else 0
+        return f"400000-7fff00000000 ---p 00000000 00:00 0 [rollup]\nFilePmdMapped: {huge // 1024} kB\n"
 
 
 def _permissions(prot: int) -> str:

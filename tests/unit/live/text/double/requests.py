@@ -2,18 +2,25 @@
 
 import errno
 import os
+import struct
 from typing import TYPE_CHECKING
 
 from tests.unit.live.text.double.behaviour import Wrong
 from tests.unit.live.text.double.files import PMD, VMSTAT
-from tests.unit.live.text.double.khugepaged import is_huge_at_fault
+from tests.unit.live.text.double.khugepaged import MADV_HUGEPAGE, is_huge_at_fault
 from tests.unit.live.text.double.processes import Area, Process
+
+from hugepage_qa.live.page_flags import FLAGS, PAGEMAP
+from hugepage_qa.model.text.program import Kind
 
 if TYPE_CHECKING:
     from tests.unit.live.text.double.machine import TextDouble
 
 _ANONYMOUS_START = 0x7E0000001000
-_HUGEPAGE, _NOHUGEPAGE = 14, 15
+#: descriptors beyond those of programs
+_FRAMES, _PAGE_FLAGS, _SETTING = 1001, 1002, 1003
+_PRESENT, _HEAD, _TAIL = 1 << 63, 1 << 15, 1 << 16
+_PAGE, _WORD = 4096, 8
 #: of any text, as it was linked
 CHECKSUM = 1
 _FIXED = 0x10
@@ -24,7 +31,12 @@ def answer(double: "TextDouble", process: Process, request: str) -> str:
     verb, *words = request.split()
     if verb == "call":
         name, *arguments = words
-        return f"ok {_call(double, process, name, arguments)}"
+        if name in ("pread64", "mincore"):
+            return _answer_with_buffer(process, name, arguments)
+        try:
+            return f"ok {_call(double, process, name, arguments)}"
+        except OSError as error:
+            return f"errno {error.errno}"
     numbers = [int(word) for word in words]
     match verb:
         case "text":
@@ -53,6 +65,11 @@ def _fill(double: "TextDouble", area: Area) -> None:
 def _call(double: "TextDouble", process: Process, name: str, words: list[str]) -> int:
     if name == "openat":
         return _open(double, process, bytes.fromhex(words[1][1:]).rstrip(b"\0").decode(), int(words[2]))
+    if name == "setgroups":
+        process.groups = (
+            struct.unpack(f"{words[0]}I", bytes.fromhex(words[1].removeprefix("x"))) if int(words[0]) else ()
+        )
+        return 0
     numbers = [int(word) for word in words]
     match name:
         case "mmap":
@@ -61,6 +78,8 @@ def _call(double: "TextDouble", process: Process, name: str, words: list[str]) -
             process.area(numbers[0]).prot = numbers[2]
         case "madvise":
             _advise(double, process, numbers[0], numbers[2])
+        case "setresgid" | "setresuid":
+            process.is_root = False
         case "prctl":
             process.is_disabled = True
         case "fadvise64":
@@ -70,6 +89,31 @@ def _call(double: "TextDouble", process: Process, name: str, words: list[str]) -
         case _:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     return 0
+
+
+def _answer_with_buffer(process: Process, name: str, words: list[str]) -> str:
+    if name == "mincore":
+        # all of it is in the page cache
+        return f"ok 0 {'01' * (int(words[1]) // _PAGE)}"
+    descriptor, size, first = int(words[0]), int(words[2]), int(words[3]) // _WORD
+    pages = range(first, first + size // _WORD)
+    # the frame of a page has the number of the page
+    found = [_PRESENT | page if descriptor == _FRAMES else _flags(process, page) for page in pages]
+    return f"ok {size} {struct.pack(f'={len(found)}Q', *found).hex()}"
+
+
+def _flags(process: Process, frame: int) -> int:
+    if process.text is None or not process.text.file.huge:
+        return 0
+    return _TAIL if frame % (PMD // _PAGE) else _HEAD
+
+
+def _may_open(process: Process, *, is_written: bool, wrong: frozenset[Wrong]) -> bool:
+    if process.is_root:
+        return True
+    if not is_written:
+        return Wrong.READABLE_FOR_ROOT not in wrong
+    return Wrong.WRITABLE_FOR_ALL in wrong or (0 in process.groups and Wrong.WRITABLE_FOR_GROUP in wrong)
 
 
 def _map(process: Process, numbers: list[int]) -> int:
@@ -86,16 +130,25 @@ def _map(process: Process, numbers: list[int]) -> int:
 
 def _advise(double: "TextDouble", process: Process, address: int, advice: int) -> None:
     if process.text and process.text.start <= address < process.text.end:
-        process.text.is_advised_against = advice == _NOHUGEPAGE
+        process.text.advice = advice
     else:
         process.area(address).advice = advice
-        process.is_listed |= advice == _HUGEPAGE and Wrong.LISTS_NOBODY not in double.wrong
+    process.is_listed |= advice == MADV_HUGEPAGE and Wrong.LISTS_NOBODY not in double.wrong
 
 
 def _open(double: "TextDouble", process: Process, path: str, flags: int) -> int:
+    is_written = flags & os.O_ACCMODE != os.O_RDONLY
+    if path in (PAGEMAP, FLAGS):
+        return _FRAMES if path == PAGEMAP else _PAGE_FLAGS
+    if path.startswith("/sys/"):
+        if not _may_open(process, is_written=is_written, wrong=double.wrong):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        return _SETTING
     descriptor = 3 + len(process.files)
     file = process.files[descriptor] = double.cache[path]
-    if flags & os.O_ACCMODE != os.O_RDONLY:
+    if is_written:
+        if file.elf.kind is not Kind.LIBRARY and double.is_mapped(file):
+            raise OSError(errno.ETXTBSY, os.strerror(errno.ETXTBSY))
         process.writes.add(descriptor)
         file.writers += 1
         if Wrong.KEEPS_FOR_WRITERS not in double.wrong:

@@ -23,18 +23,30 @@ def map_file(file: TextFile, mode: int, threshold: int, wrong: frozenset[Wrong])
         tail_end, end = end, end // PMD * PMD + PMD
         if Wrong.PADS_OTHER_BYTES in wrong:
             return Text(file, start, tail_end, offset, other=end - tail_end)
-    return Text(file, start, end, offset)
+    is_padded = mode & 1 == 1 and threshold > 0 and Wrong.PADS_CONSTANTS in wrong
+    return Text(file, start, end, offset, constants=_constants(file, bias, PMD if is_padded else _PAGE))
+
+
+def _constants(file: TextFile, bias: int, unit: int) -> Text | None:
+    """Return how what lies between text and data is mapped, up to a multiple of ``unit``."""
+    between = file.elf.segments[file.elf.text + 1 : -1]
+    if not between:
+        return None
+    end = between[0].address + between[0].size
+    return Text(file, bias + between[0].address, bias + -(-end // unit) * unit, between[0].offset)
 
 
 def _is_placed(file: TextFile, mode: int, wrong: frozenset[Wrong]) -> bool:
+    # any kernel since 5.10 and any C library since 2.35 go by the largest p_align
+    is_linked_so = max(segment.alignment for segment in file.elf.segments) >= PMD
     match file.elf.kind:
         case Kind.FIXED:
             return True
         case Kind.PIE:
-            return mode & 1 == 1 and Wrong.MISPLACES_PIE not in wrong
+            return is_linked_so or (mode & 1 == 1 and Wrong.MISPLACES_PIE not in wrong)
         case Kind.LIBRARY:
             is_runnable = file.elf.runnable or Wrong.PLACES_ALL in wrong
-            return mode & 1 == 1 and is_runnable and Wrong.MISPLACES_LIBRARY not in wrong
+            return is_linked_so or (mode & 1 == 1 and is_runnable and Wrong.MISPLACES_LIBRARY not in wrong)
         case Kind.STATIC_PIE:
             return False
 

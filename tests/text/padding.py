@@ -2,7 +2,14 @@
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.hugetext import THRESHOLD, expect_merged, huge_page_of_text, require_padding, switch
+from hugepage_qa.live.hugetext import (
+    THRESHOLD,
+    expect_merged,
+    expect_not_merged,
+    huge_page_of_text,
+    require_padding,
+    switch,
+)
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.text_program.program import TextProgram, start_again, start_text
@@ -70,7 +77,8 @@ def linker_script(live: Live) -> None:
     size = _huge_page(live)
     for kind in (Kind.PIE, Kind.FIXED):
         recipe = Recipe(size, tail=size // 2, kind=kind, alignment=STEP, scripted=True)
-        _expect_padding(live, recipe, _ADVISED, Unpadded.ALIGNMENT)
+        program = _expect_padding(live, recipe, _ADVISED, Unpadded.ALIGNMENT)
+        expect_not_merged(live, program)
 
 
 @PADDING.case("a segment that is only read is not padded, whatever it was linked for", DOC)
@@ -135,7 +143,9 @@ def _huge_page(live: Live) -> int:
     return huge_page_of_text(live)
 
 
-def _expect_padding(live: Live, recipe: Recipe, threshold: int, reason: Unpadded | None, *, mode: int = 1) -> None:
+def _expect_padding(
+    live: Live, recipe: Recipe, threshold: int, reason: Unpadded | None, *, mode: int = 1
+) -> TextProgram:
     """Expect the text to be mapped, and to merge, as the model says, which must give ``reason`` for it."""
     switch(live, mode, threshold=threshold)
     program = start_text(live, recipe)
@@ -145,6 +155,7 @@ def _expect_padding(live: Live, recipe: Recipe, threshold: int, reason: Unpadded
     live.expect(f"text mappings with threshold {threshold}", map_text(elf, **rules), program.mapped())
     program.touch()
     expect_merged(live, program, mode)
+    return program
 
 
 def _length(program: TextProgram) -> int:

@@ -53,3 +53,26 @@ def test_a_kernel_that_breaks_a_rule_fails(wrong: Wrong) -> None:
     verdicts = {one.verdict for one in judge(frozenset({wrong}))}
     assert Verdict.FAIL in verdicts, wrong.value
     assert Verdict.ERROR not in verdicts
+
+
+@pytest.mark.parametrize(
+    ("wrong", "cases"),
+    [
+        (Wrong.MISPLACES_PIE, {"text-of-a-program", "both-kinds", "placement"}),
+        (Wrong.MISPLACES_LIBRARY, {"text-of-a-library", "placement"}),
+        (Wrong.MERGES_CONSTANTS, {"constants"}),
+        (Wrong.PADS_CONSTANTS, {"constants"}),
+        (Wrong.MERGES_INCONGRUENT, {"linker-script"}),
+        (Wrong.NEEDS_A_MODE, {"advised-in-mode-0", "text-and-khugepaged"}),
+        (Wrong.MERGES_IN_MODE_0, {"nothing-in-mode-0", "text-and-khugepaged"}),
+    ],
+    ids=lambda value: value.name.lower().replace("_", "-") if isinstance(value, Wrong) else "",
+)
+def test_the_cases_meant_for_a_rule_find_it_broken(wrong: Wrong, cases: set[str]) -> None:
+    assert cases <= {one.name.split("/")[3] for one in judge(frozenset({wrong})) if one.verdict is Verdict.FAIL}
+
+
+@pytest.mark.parametrize(("wrong", "inside"), [(Wrong.NOT_COUNTED, "4194304"), (Wrong.NEVER_MERGES, "0")])
+def test_a_wrong_counter_and_a_khugepaged_that_makes_nothing_are_told_apart(wrong: Wrong, inside: str) -> None:
+    failed = [one for one in judge(frozenset({wrong})) if one.name == "/text/merging/text-of-a-program"]
+    assert f"FilePmdMapped of each text mapping, of which {inside} bytes are in huge pages" in failed[0].reason

@@ -108,7 +108,7 @@ def absent_text(live: Live) -> None:
         if not expected:
             see_khugepaged_at_work(live, program.actor)
             live.expect("absent pages of each block", absent, absent_pages(live, program))
-        await_khugepaged(live, partial(_becomes, program, run_some, expected), PATIENT_SCANS)
+        await_khugepaged(live, partial(_becomes, live, program, run_some, expected), PATIENT_SCANS)
         live.expect(f"FilePmdMapped with {absent} absent, max_ptes_none {limit}", expected, program.huge())
     program.touch()
     program.expect_intact()
@@ -222,8 +222,9 @@ def _collapse(live: Live, program: TextProgram) -> None:
     collapse(live, partial(program.actor.call, "madvise", start, length, MADV_COLLAPSE))
 
 
-def _becomes(program: TextProgram, run_some: Callable[[], int], huge: int) -> bool:
-    return run_some() == 0 and program.huge() == huge
+def _becomes(live: Live, program: TextProgram, run_some: Callable[[], int], huge: int) -> bool:
+    live.expect("pages of code that are wrong", 0, run_some())
+    return program.huge() == huge
 
 
 def _after_touch(program: TextProgram) -> int:

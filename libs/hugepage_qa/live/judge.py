@@ -94,8 +94,9 @@ def _run(case: Case, live: Live, host: Host, stack: ExitStack) -> CannotRun | Kn
     try:
         _require(case, live)
         with checked_end(live, host, stack):
-            live.put_aside()
-            live.reserve(case.pages)
+            if live.has_pool:
+                live.put_aside()
+                live.reserve(case.pages)
             case.act(live)
     except (CannotRun, KnownBug) as end:
         return end

@@ -61,6 +61,11 @@ class Live(Expectations):
     # --- the machine ---
 
     @property
+    def has_pool(self) -> bool:
+        """Whether the machine has a pool of these pages."""
+        return self.size in self._before.pools
+
+    @property
     def is_default(self) -> bool:
         """Whether this is the size that /proc/meminfo counts."""
         return self._before.meminfo.get("Hugepagesize") == self.size

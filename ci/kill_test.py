@@ -98,7 +98,8 @@ def whole_state(temporary: Path) -> Snapshot:
         str(SYSCTL_FILE): str(read_kept_file(SYSCTL_FILE)),
         str(temporary): " ".join(sorted(path.name for path in temporary.iterdir())),
     }
-    state = {**take_snapshot(BUSY).values, **MachineState.read().values(), **files}
+    snapshot = take_snapshot(BUSY)
+    state = {**snapshot.values, **snapshot.made, **MachineState.read().values(), **files}
     return Snapshot({subject: value for subject, value in state.items() if not is_of_others(subject, temporary)})
 
 

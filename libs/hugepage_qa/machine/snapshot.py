@@ -1,24 +1,44 @@
-"""What of the host must not change while probe machines run on it, read before and after and compared."""
+"""What of the host a run must not change, and what it left there, told from what others do meanwhile.
+
+Nobody but a run has a reason to change these while it has the machine, so that any change counts against it, even if
+another administrator made it: pools, THP knobs, sysctls of memory, mounts, our control groups and System V segments.
+
+Files and packages change all the time on a machine that others use. Those that a run left are known
+
+* by their group: the processes of a run that root starts have a group that is nobody's, and the kernel gives what a
+  process creates to its group (inode_init_owner() in fs/inode.c), whatever it is called and wherever it lies. dpkg
+  writes the list of a package's files with its own group, too;
+* by their name: all that carries our prefix, and for a user who is not root, who cannot choose a group, what Avocado,
+  tmt and QEMU make.
+
+What a process still uses when all of ours have ended belongs to another run. Not known as ours are files that a daemon
+makes on our behalf, files that were removed or only written to, packages of rpm, and files in a directory that hands
+down its own group (setgid, as in /var/local).
+"""
 
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hugepage_qa.kernel.mounts import read_mounts
 from hugepage_qa.kernel.pools import Pool, read_node_pools, read_pools
 from hugepage_qa.kernel.tree import DirectoryTree, Tree
-from hugepage_qa.machine.knobs import Kind, read_knobs
+from hugepage_qa.machine.marks import OWNER, PREFIX
+from hugepage_qa.machine.run_lock import LOCK
+from hugepage_qa.machine.state import MachineState
 
 _MEMORY_FILESYSTEMS = frozenset({"hugetlbfs", "tmpfs"})
+# systemd mounts there for everybody who logs in, and for services
+_MOUNTS_OF_OTHERS = (Path("/run/user"), Path("/run/credentials"))
 # only the names in these are looked at: what lies deeper belongs to programs that run on
-_DIRECTORIES = ("", "etc", "run", "dev/hugepages")
-# in these, other programs of the same user come and go: only names that we or our tools choose count
+_DIRECTORIES = ("", "etc", "run", "dev/hugepages", "tmp", "var/tmp", "dev/shm")
+_TOOLS = ("avocado", ".avocado", "tmt", "qemu")
 _SHARED_DIRECTORIES = ("tmp", "var/tmp", "dev/shm")
-_OUR_NAMES = ("hugepage-qa", "avocado", ".avocado", "tmt", "qemu")
 _KINDS = {stat.S_IFDIR: "directory", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
 _PACKAGE_STATES = ("var/lib/dpkg/status", "var/lib/apt/extended_states")
+_PACKAGE_LISTS = "var/lib/dpkg/info"
 _EMULATOR_PREFIX = "qemu-system-"
 
 _START_TIME = 19  # of /proc/<pid>/stat, counted from the field after the name: field 22 in proc_pid_stat(5)
@@ -26,9 +46,14 @@ _START_TIME = 19  # of /proc/<pid>/stat, counted from the field after the name: 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state of a host: subject -> value, each in words that a person can compare."""
+    """The state of a host: subject -> value, each in words that a person can compare.
+
+    ``values`` is what must stay as it is, ``made`` what looks like made by a run, ``of_others`` all else.
+    """
 
     values: Mapping[str, str]
+    made: Mapping[str, str] = field(default_factory=dict)
+    of_others: Mapping[str, str] = field(default_factory=dict)
 
 
 def take_snapshot(ignore: Sequence[Path] = (), *, root: Path = Path("/")) -> Snapshot:
@@ -36,33 +61,51 @@ def take_snapshot(ignore: Sequence[Path] = (), *, root: Path = Path("/")) -> Sna
 
     Raises InputError for a kernel file of an unknown form.
 
-    Kept are hugetlb pools, THP knobs, sysctls of memory, mounts, running emulators, the state of the packages and
-    the current user's own entries in the directories that programs litter. ``ignore`` names paths of the live
-    machine that may come and go, with all below them: the cache and the run directory. Where it names any, only
-    emulators that use files below them count: others are not ours.
+    ``ignore`` names paths of the live machine that may come and go, with all below them: the cache and the run
+    directory. Where it names any, only emulators that use files below them count: others are not ours.
     """
     tree = DirectoryTree(root)
     ignore = [path.absolute() for path in ignore]
+    mounts = _mounts(tree, ignore)
+    of_others = {point for point in mounts if _is_below(Path(point), _MOUNTS_OF_OTHERS)}
+    files = {**_entries(root, ignore), **_packages(root)}
+    used = _used_paths(root) if any(is_ours for _, is_ours in files.values()) else ""
+    made = {subject for subject, (_, is_ours) in files.items() if is_ours and not _is_used(subject, used)}
     return Snapshot(
-        {
+        values={
+            **replace(MachineState.read(root), mounts=()).values(),
             **_pools(tree),
-            **{knob.name: value for knob, value in read_knobs(root).items() if knob.kind is not Kind.POOL},
-            **_mounts(tree, ignore),
+            **{f"mount {point}": value for point, value in mounts.items() if point not in of_others},
             **_emulators(tree, ignore),
-            **_entries(root, ignore),
-            **_packages(root),
-        }
+        },
+        made={subject: value for subject, (value, _) in files.items() if subject in made},
+        of_others={
+            **{f"mount {point}": mounts[point] for point in of_others},
+            **{subject: value for subject, (value, _) in files.items() if subject not in made},
+        },
     )
 
 
 def differences(before: Snapshot, after: Snapshot) -> list[str]:
-    """Return one line for each subject that is not as it was; empty when the host is unchanged."""
-    subjects = sorted(before.values.keys() | after.values.keys())
-    return [
-        f"{subject}: {before.values.get(subject, 'absent')} before, {after.values.get(subject, 'absent')} after"
-        for subject in subjects
-        if before.values.get(subject) != after.values.get(subject)
-    ]
+    """Return one line for each subject that must be as it was and is not, and for each that was made meanwhile."""
+    subjects = _changed(before.values, after.values) | _made(before, after)
+    then, now = ({**one.of_others, **one.made, **one.values} for one in (before, after))
+    return [f"{name}: {then.get(name, 'absent')} before, {now.get(name, 'absent')} after" for name in sorted(subjects)]
+
+
+def changes_of_others(before: Snapshot, after: Snapshot) -> list[str]:
+    """Return the subjects that changed meanwhile, and that no run need have changed."""
+    then, now = ({**one.of_others, **one.made} for one in (before, after))
+    return sorted(_changed(then, now) - _made(before, after))
+
+
+def _changed(then: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
+    return {name for name in then.keys() | now.keys() if then.get(name) != now.get(name)}
+
+
+def _made(before: Snapshot, after: Snapshot) -> set[str]:
+    then = {**before.of_others, **before.made}
+    return {name for name, value in after.made.items() if then.get(name) != value}
 
 
 def _pools(tree: Tree) -> dict[str, str]:
@@ -77,12 +120,13 @@ def _pool_values(prefix: str, pools: Sequence[Pool]) -> dict[str, str]:
 
 
 def _mounts(tree: Tree, ignore: Sequence[Path]) -> dict[str, str]:
-    """Return the options of each mount of a memory file system, and how many mounts of any kind there are."""
-    mounts = [mount for mount in read_mounts(tree) if not _is_below(Path(mount.point), ignore)]
-    values = {
-        f"mount {mount.point}": f"{mount.type} {mount.options}" for mount in mounts if mount.type in _MEMORY_FILESYSTEMS
-    }
-    return {**values, "number of mounts": str(len(mounts))}
+    """Return for each mount point the types of what is mounted there, of memory file systems with their options."""
+    values: dict[str, str] = {}
+    for mount in read_mounts(tree):
+        if not _is_below(Path(mount.point), ignore):
+            value = f"{mount.type} {mount.options}" if mount.type in _MEMORY_FILESYSTEMS else mount.type
+            values[mount.point] = f"{values[mount.point]}, {value}" if mount.point in values else value
+    return values
 
 
 def _emulators(tree: Tree, ours: Sequence[Path]) -> dict[str, str]:
@@ -99,19 +143,42 @@ def _emulators(tree: Tree, ours: Sequence[Path]) -> dict[str, str]:
     return values
 
 
-def _entries(root: Path, ignore: Sequence[Path]) -> dict[str, str]:
-    """Return the kind of each entry that belongs to the current user: others may create files meanwhile."""
+def _entries(root: Path, ignore: Sequence[Path]) -> dict[str, tuple[str, bool]]:
+    """Return the kind of each entry of the directories that programs litter, and whether it looks like ours."""
     values = {}
-    for directory in (*_DIRECTORIES, *_SHARED_DIRECTORIES):
+    for directory in _DIRECTORIES:
         for name, status in _list_directory(root / directory):
-            if directory in _SHARED_DIRECTORIES and not name.startswith(_OUR_NAMES):
-                continue
             path = Path("/") / directory / name
             # a directory that had to be made to hold an ignored one is no litter either
-            expected = _is_below(path, ignore) or any(other.is_relative_to(path) for other in ignore)
-            if status.st_uid == os.getuid() and not expected:
-                values[str(path)] = _KINDS.get(stat.S_IFMT(status.st_mode), "special file")
+            if not _is_below(path, ignore) and not any(other.is_relative_to(path) for other in ignore):
+                kind = _KINDS.get(stat.S_IFMT(status.st_mode), "special file")
+                values[str(path)] = (kind, _looks_like_ours(directory, name, status))
     return values
+
+
+def _looks_like_ours(directory: str, name: str, status: os.stat_result) -> bool:
+    if f"{directory}/{name}" == LOCK:  # that of whoever changes the machine now; one that is held by nobody is free
+        return False
+    if status.st_gid == OWNER:
+        return True
+    is_of_tools = os.getuid() != 0 and directory in _SHARED_DIRECTORIES and name.startswith(_TOOLS)
+    return status.st_uid == os.getuid() and (is_of_tools or name.startswith(PREFIX))
+
+
+def _used_paths(root: Path) -> str:
+    """Return what the processes have in their environments, arguments and working directories, each ended by NUL."""
+    found = []
+    for process in root.glob("proc/[0-9]*"):
+        try:
+            texts = [(process / name).read_bytes() for name in ("environ", "cmdline")]
+            found += [os.fsdecode(text) for text in texts] + [str((process / "cwd").readlink())]
+        except OSError:  # it has ended, or belongs to somebody else
+            continue
+    return "\0".join((*found, ""))
+
+
+def _is_used(path: str, used: str) -> bool:
+    return any(f"{path}{end}" in used for end in ("/", "\0"))
 
 
 def _list_directory(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
@@ -126,14 +193,18 @@ def _list_directory(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
             continue
 
 
-def _packages(root: Path) -> dict[str, str]:
+def _packages(root: Path) -> dict[str, tuple[str, bool]]:
+    """Return what dpkg and apt know, and the packages that a process with our group installed."""
     values = {}
     for name in _PACKAGE_STATES:
         try:
             status = (root / name).stat()
         except OSError:
             continue
-        values[f"/{name}"] = f"{status.st_size} bytes of {status.st_mtime_ns} ns"
+        values[f"/{name}"] = (f"{status.st_size} bytes of {status.st_mtime_ns} ns", False)
+    for name, status in _list_directory(root / _PACKAGE_LISTS):
+        if name.endswith(".list") and status.st_gid == OWNER:
+            values[f"package {name.removesuffix('.list')}"] = ("installed", True)
     return values
 
 

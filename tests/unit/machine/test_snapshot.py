@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine.snapshot import Snapshot, differences, take_snapshot
+from hugepage_qa.machine.marks import OWNER
+from hugepage_qa.machine.snapshot import Snapshot, changes_of_others, differences, take_snapshot
 
 FILES = {
     "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "0\n",
@@ -46,16 +47,40 @@ def write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def changes(root: Path, change: Callable[[Path], object], *ignore: Path) -> list[str]:
+def seen(root: Path, change: Callable[[Path], object], *ignore: Path) -> tuple[list[str], list[str]]:
+    """Return what a run changed, and what others did."""
     before = take_snapshot(ignore, root=root)
     change(root)
-    return differences(before, take_snapshot(ignore, root=root))
+    after = take_snapshot(ignore, root=root)
+    return differences(before, after), changes_of_others(before, after)
+
+
+def changes(root: Path, change: Callable[[Path], object], *ignore: Path) -> list[str]:
+    ours, of_others = seen(root, change, *ignore)
+    assert of_others == []
+    return ours
+
+
+@pytest.fixture
+def in_our_group(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Return what gives a file our group, which only root could."""
+    ours: set[int] = set()
+    lstat = Path.lstat
+
+    def give(path: Path) -> None:
+        ours.add(lstat(path).st_ino)
+
+    def pretend(path: Path) -> os.stat_result:
+        status = lstat(path)
+        return os.stat_result([*status[:5], OWNER, *status[6:]]) if status.st_ino in ours else status
+
+    monkeypatch.setattr(Path, "lstat", pretend)
+    return give
 
 
 def test_what_is_kept(root: Path) -> None:
-    values = dict(take_snapshot(root=root).values)
-    assert values.pop("/var/lib/dpkg/status").startswith("11 bytes of ")
-    assert values == {
+    snapshot = take_snapshot(root=root)
+    assert snapshot.values == {
         "hugepages-2048kB/nr_hugepages": "0",
         "node0/hugepages-2048kB/nr_hugepages": "0",
         "transparent_hugepage/enabled": "madvise",
@@ -65,14 +90,19 @@ def test_what_is_kept(root: Path) -> None:
         "transparent_hugepage/khugepaged/defrag": "1",
         "vm/min_free_kbytes": "67584",
         "mount /dev/shm": "tmpfs rw,size=1k",
-        "number of mounts": "2",
+        "mount /proc": "proc",
         "process 7 qemu-system-s39": "running since tick 22",
+    }
+    assert snapshot.made == {"/tmp/hugepage-qa-own": "directory"}
+    of_others = dict(snapshot.of_others)
+    assert of_others.pop("/var/lib/dpkg/status").startswith("11 bytes of ")
+    assert of_others == {
         "/etc": "directory",
         "/etc/hosts": "file",
         "/proc": "directory",
         "/sys": "directory",
         "/tmp": "directory",
-        "/tmp/hugepage-qa-own": "directory",
+        "/tmp/of-another-program": "file",
         "/var": "directory",
     }
 
@@ -105,12 +135,14 @@ def test_unchanged_host(root: Path) -> None:
             "7 (a) b) S 1 " + " ".join(str(field) for field in range(105, 153)),
             "process 7 qemu-system-s39: running since tick 22 before, running since tick 122 after",
         ),
-        ("tmp/avocado_x", "", "/tmp/avocado_x: absent before, file after"),
-        ("dev/shm/qemu_x", "", "/dev/shm/qemu_x: absent before, file after"),
+        ("tmp/hugepage-qa-x", "", "/tmp/hugepage-qa-x: absent before, file after"),
+        ("var/tmp/hugepage-qa-x/file", "", "/var/tmp/hugepage-qa-x: absent before, directory after"),
+        ("run/hugepage-qa-x/file", "", "/run/hugepage-qa-x: absent before, directory after"),
     ],
 )
 def test_each_change_is_one_line(root: Path, name: str, text: str, expected: str) -> None:
-    (root / "dev/shm").mkdir(parents=True)
+    for directory in ("run", "var/tmp"):
+        (root / directory).mkdir(parents=True)
     assert changes(root, lambda root: write(root / name, text)) == [expected]
 
 
@@ -129,7 +161,6 @@ def test_new_mount(root: Path) -> None:
     mounts = FILES["proc/self/mounts"] + "none /mnt/a\\040b hugetlbfs rw,pagesize=2M 0 0\n"
     assert changes(root, lambda root: write(root / "proc/self/mounts", mounts)) == [
         "mount /mnt/a b: absent before, hugetlbfs rw,pagesize=2M after",
-        "number of mounts: 2 before, 3 after",
     ]
     write(root / "proc/self/mounts", FILES["proc/self/mounts"])
     assert changes(root, lambda root: write(root / "proc/self/mounts", mounts), Path("/mnt")) == []
@@ -141,27 +172,119 @@ def test_malformed_mounts(root: Path) -> None:
         take_snapshot(root=root)
 
 
-def test_packages(root: Path) -> None:
-    (line,) = changes(root, lambda root: write(root / "var/lib/dpkg/status", "Package: xy\n"))
-    assert line.startswith("/var/lib/dpkg/status: 11 bytes of ")
-    assert "before, 12 bytes of " in line
+def test_a_mount_over_another_is_seen(root: Path) -> None:
+    mounts = FILES["proc/self/mounts"] + "proc /proc proc rw 0 0\n"
+    assert changes(root, lambda root: write(root / "proc/self/mounts", mounts)) == [
+        "mount /proc: proc before, proc, proc after"
+    ]
+
+
+def test_who_logs_in_mounts(root: Path) -> None:
+    mounts = FILES["proc/self/mounts"] + "tmpfs /run/user/1000 tmpfs rw 0 0\n"
+    assert seen(root, lambda root: write(root / "proc/self/mounts", mounts)) == ([], ["mount /run/user/1000"])
+
+
+def test_our_control_groups_and_segments(root: Path) -> None:
+    def leave(root: Path) -> None:
+        (root / "cgroup" / "hugepage-qa-x").mkdir(parents=True)
+        write(root / "proc/sysvipc/shm", "key shmid\n1213267969 3\n5 4\n")
+
+    write(root / "proc/self/mounts", "cgroup2 /cgroup cgroup2 rw 0 0\n")
+    (root / "cgroup").mkdir()
+    assert changes(root, leave) == [
+        "cgroup /cgroup/hugepage-qa-x: absent before, a directory after",
+        "shared memory 0x48510001: absent before, segment 3 after",
+    ]
+
+
+def test_packages_that_others_install(root: Path) -> None:
+    def install(root: Path) -> None:
+        write(root / "var/lib/dpkg/status", "Package: xy\n")
+        write(root / "var/lib/dpkg/info/xy.list", "")
+
+    assert seen(root, install) == ([], ["/var/lib/dpkg/status"])
+
+
+def test_packages_that_we_install(root: Path, in_our_group: Callable[[Path], None]) -> None:
+    def install(root: Path) -> None:
+        write(root / "var/lib/dpkg/info/xy.list", "")
+        in_our_group(root / "var/lib/dpkg/info/xy.list")
+
+    assert changes(root, install) == ["package xy: absent before, installed after"]
 
 
 def test_ignored_paths_may_come_and_go(root: Path) -> None:
     assert changes(root, lambda root: write(root / "tmp/tmt/1/serial.log", ""), Path("/tmp/tmt/1")) == []
     (root / "tmp/tmt/1/serial.log").unlink()
-    assert changes(root, lambda root: (root / "tmp/tmtx").mkdir(), Path("/tmp/tmt")) == [
-        "/tmp/tmtx: absent before, directory after"
+    ours = Path("/tmp/hugepage-qa-1")
+    assert changes(root, lambda root: (root / "tmp/hugepage-qa-12").mkdir(), ours) == [
+        "/tmp/hugepage-qa-12: absent before, directory after"
     ]
 
 
-def test_entries_of_others_are_not_looked_at(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("directory", ["etc", "run", "tmp", "var/tmp", "dev/shm", "."])
+def test_what_others_do_is_theirs(root: Path, directory: str) -> None:
+    (root / directory).mkdir(parents=True, exist_ok=True)
+    path = str(Path("/", directory, "new"))
+    assert seen(root, lambda root: write(root / directory / "new", "")) == ([], [path])
+    assert seen(root, lambda root: (root / directory / "new").unlink()) == ([], [path])
+
+
+@pytest.mark.parametrize("directory", ["etc", "run", "tmp", "var/tmp", "dev/shm", "."])
+def test_a_file_of_any_name_is_known_by_its_group(
+    root: Path, directory: str, in_our_group: Callable[[Path], None]
+) -> None:
+    def make(root: Path) -> None:
+        write(root / directory / "new", "")
+        in_our_group(root / directory / "new")
+
+    (root / directory).mkdir(parents=True, exist_ok=True)
+    assert changes(root, make) == [f"{Path('/', directory, 'new')}: absent before, file after"]
+
+
+def test_a_file_that_we_put_in_the_place_of_another(root: Path, in_our_group: Callable[[Path], None]) -> None:
+    def replace(root: Path) -> None:
+        (root / "etc/hosts").unlink()
+        (root / "etc/hosts").symlink_to("nowhere")
+        in_our_group(root / "etc/hosts")
+
+    assert changes(root, replace) == ["/etc/hosts: file before, link after"]
+
+
+@pytest.mark.parametrize("name", ["avocado_x", "tmt", "qemu.sock"])
+def test_what_the_tools_of_a_user_make_is_known_by_name(root: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is not root cannot choose a group."""
+    lstat = Path.lstat
     monkeypatch.setattr(os, "getuid", lambda: 4711)
-    assert changes(root, lambda root: write(root / "tmp/tmt-left", "")) == []
+    monkeypatch.setattr(Path, "lstat", lambda path: os.stat_result([*lstat(path)[:4], 4711, *lstat(path)[5:]]))
+    assert changes(root, lambda root: write(root / "tmp" / name, "")) == [f"/tmp/{name}: absent before, file after"]
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    assert seen(root, lambda root: write(root / "tmp/tmt-2", "")) == ([], ["/tmp/tmt-2"])
 
 
-def test_what_other_programs_do_in_shared_directories_is_theirs(root: Path) -> None:
-    assert changes(root, lambda root: write(root / "tmp/left", "")) == []
+def test_the_directory_of_a_run_that_goes_on_is_of_others(root: Path) -> None:
+    def start(root: Path) -> None:
+        (root / "tmp/hugepage-qa-x").mkdir()
+        write(root / "proc/8/environ", "TMPDIR=/tmp/hugepage-qa-x\0HOME=/\0")
+        write(root / "proc/8/cmdline", "sleep\0")
+        (root / "proc/8/cwd").symlink_to("/")
+
+    assert seen(root, start) == ([], ["/tmp/hugepage-qa-x"])
+    assert seen(root, lambda root: (root / "tmp/hugepage-qa-x").rmdir()) == ([], ["/tmp/hugepage-qa-x"])
+
+
+def test_what_a_run_before_ours_has_left_is_not_ours(root: Path) -> None:
+    assert seen(root, lambda root: (root / "tmp/hugepage-qa-own/deeper").unlink()) == ([], [])
+    assert seen(root, lambda root: (root / "tmp/hugepage-qa-own").rmdir()) == ([], ["/tmp/hugepage-qa-own"])
+
+
+def test_the_lock_of_the_machine_is_no_litter(root: Path, in_our_group: Callable[[Path], None]) -> None:
+    def lock(root: Path) -> None:
+        write(root / "run/hugepage-qa.lock", "")
+        in_our_group(root / "run/hugepage-qa.lock")
+
+    (root / "run").mkdir()
+    assert seen(root, lock) == ([], ["/run/hugepage-qa.lock"])
 
 
 def test_emulators_of_others_do_not_count(root: Path) -> None:
@@ -169,14 +292,6 @@ def test_emulators_of_others_do_not_count(root: Path) -> None:
     assert changes(root, lambda root: write(root / "proc/7/cmdline", "qemu\0-hda\0/x"), cache) == []
     (line,) = changes(root, lambda root: write(root / "proc/7/cmdline", f"qemu\0-kernel\0{cache}/vmlinuz"), cache)
     assert line == "process 7 qemu-system-s39: absent before, running since tick 22 after"
-
-
-def test_kind_of_an_entry(root: Path) -> None:
-    def replace(root: Path) -> None:
-        (root / "etc/hosts").unlink()
-        (root / "etc/hosts").symlink_to("nowhere")
-
-    assert changes(root, replace) == ["/etc/hosts: file before, link after"]
 
 
 def test_differences_are_sorted() -> None:
@@ -189,5 +304,5 @@ def test_differences_are_sorted() -> None:
 
 def test_this_machine() -> None:
     snapshot = take_snapshot()
-    assert "/etc/passwd" in snapshot.values or os.getuid() != 0
-    assert snapshot.values["number of mounts"] != "0"
+    assert snapshot.of_others["/etc/passwd"] == "file"
+    assert "mount /" in snapshot.values

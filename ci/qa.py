@@ -16,14 +16,16 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.lab.boards import find_board
 from hugepage_qa.lab.system.registry import Registry
 from hugepage_qa.lab.system.tmt_guests import drop_machines
-from hugepage_qa.machine.snapshot import differences, take_snapshot
+from hugepage_qa.machine.marks import PREFIX
+from hugepage_qa.machine.snapshot import changes_of_others, differences, take_snapshot
 from hugepage_qa.report import gate_settings, settings
 from hugepage_qa.report.case_result import CaseResult, Outcome, exit_code
+from hugepage_qa.report.identity import Identity, cache_of, choose_identity, give, make_home
 from hugepage_qa.report.qa_request import QaRequest
 from hugepage_qa.report.summary import read_run
 from hugepage_qa.report.supervised import run_supervised
 from hugepage_qa.report.surroundings import read_surroundings, write_surroundings
-from hugepage_qa.report.terminal import closing_lines, print_reasons
+from hugepage_qa.report.terminal import closing_lines, line_on_others, print_reasons
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
@@ -44,6 +46,7 @@ _LASTING = "/var/tmp"  # noqa: S108 - a private directory is made there
 
 _UNDECIDED = 2
 _WRONG = 3
+_ROOT = 0
 _WORDS = {
     0: "good",
     1: "BAD: a case failed",
@@ -56,11 +59,13 @@ _WORDS = {
 class Finding:
     """What a run of tmt gave: the results, those on its surroundings among them, and whether the host is as before.
 
-    With ``needs_all`` nothing is decided as long as one result is a skip.
+    ``of_others`` is what others changed meanwhile, which says nothing of the run. With ``needs_all`` nothing is decided
+    as long as one result is a skip.
     """
 
     results: Sequence[CaseResult]
     host_is_as_before: bool
+    of_others: Sequence[str] = ()
     needs_all: bool = False
 
     @property
@@ -100,18 +105,40 @@ def _run(request: QaRequest, architectures: Sequence[str]) -> Finding:
     kept.mkdir(parents=True)
     before = take_snapshot([ROOT])
     # tmt does not run inside its own tree, so it runs elsewhere and what it left is moved here
-    with tempfile.TemporaryDirectory(prefix="hugepage-qa-", dir=_LASTING if request.in_lab else None) as directory:
-        tree = Path(directory, "tree")
-        shutil.copytree(ROOT, tree, symlinks=True, ignore=shutil.ignore_patterns(*_NOT_THE_SUITE))
-        told = _write_environment(request, directory, tree / ENVIRONMENT_FILE)
-        command = _tmt(request, architectures, Path(directory, "run"), told)
-        code = run_supervised(command, environment=_environment(directory), directory=tree)
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=_LASTING if request.in_lab else None) as directory:
+        code = _run_tmt(request, architectures, Path(directory))
         shutil.move(Path(directory, "run"), kept)
+    if os.geteuid() == _ROOT:
+        give(kept, _ROOT)
     # after Ctrl-C tmt ends without removing its guests
     drop_machines(kept, Registry(CACHE))
-    changes = differences(before, take_snapshot([ROOT]))
+    after = take_snapshot([ROOT])
+    changes = differences(before, after)
     write_surroundings(kept / "run", code, changes)
-    return Finding([*read_run(kept), *read_surroundings(kept / "run")], not changes, request.needs_all_results)
+    results = [*read_run(kept), *read_surroundings(kept / "run")]
+    return Finding(results, not changes, changes_of_others(before, after), request.needs_all_results)
+
+
+def _run_tmt(request: QaRequest, architectures: Sequence[str], scratch: Path) -> int:
+    """Run tmt, which leaves its files in the directory "run" of ``scratch``, and return its exit code."""
+    # the roots of whole machines are built from here: what is in them must have no group of ours
+    identity = Identity() if request.in_lab else choose_identity(scratch, needs_root=request.needs_root)
+    if identity.shortfall:
+        print(f"make qa: {identity.shortfall}", file=sys.stderr)
+    tree = scratch / "tree"
+    shutil.copytree(ROOT, tree, symlinks=True, ignore=shutil.ignore_patterns(*_NOT_THE_SUITE))
+    seen = {name: os.environ[name] for name in _FOR_TMT if name in os.environ}
+    told = dict(request.test_environment)
+    if not request.in_lab:
+        cache = cache_of(identity, Path(told.get(settings.CACHE, CACHE)).absolute())
+        told = _of_this_machine(scratch) | told | {settings.CACHE: str(cache)}
+    if identity.user is not None:
+        home = {"HOME": str(make_home(scratch)), "TMPDIR": str(scratch)}
+        seen, told = seen | home, told | home
+    command = _tmt(request, architectures, scratch / "run", _write_environment(told, tree / ENVIRONMENT_FILE))
+    if identity.user is not None:
+        give(scratch, identity.user)
+    return run_supervised([*identity.words, *command], environment=seen | _for_tmt(scratch), directory=tree)
 
 
 def _kept(request: QaRequest) -> Path:
@@ -119,23 +146,21 @@ def _kept(request: QaRequest) -> Path:
     return BUILD / (f"{request.plan}-lab" if request.in_lab else request.plan)
 
 
-def _write_environment(request: QaRequest, scratch: str, file: Path) -> list[str]:
+def _write_environment(told: Mapping[str, str], file: Path) -> list[str]:
     """Write what the tests are told to a file, and return tmt's options for it: in an option tmt splits a value."""
-    environment = {**({} if request.in_lab else _of_this_machine(scratch)), **request.test_environment}
-    file.write_text(yaml.safe_dump(environment), encoding="utf-8")
+    file.write_text(yaml.safe_dump(dict(told)), encoding="utf-8")
     # tmt warns of a file that says nothing
-    return ["--environment", f"@{ENVIRONMENT_FILE}"] if environment else []
+    return ["--environment", f"@{ENVIRONMENT_FILE}"] if told else []
 
 
-def _of_this_machine(scratch: str) -> dict[str, str]:
+def _of_this_machine(scratch: Path) -> dict[str, str]:
     """Return what tests on this machine need to know of it."""
     return {
         # a local run has neither
         "PATH": _path(),
         "HOME": str(Path.home()),
         # what a test that is killed leaves is removed with our own
-        "TMPDIR": scratch,
-        settings.CACHE: str(CACHE),
+        "TMPDIR": str(scratch),
         gate_settings.BASELINES: str(BASELINES),
     }
 
@@ -168,12 +193,16 @@ def _context(request: QaRequest) -> list[str]:
     return [f"{name}={value}" for name, value in known.items()]
 
 
-def _environment(scratch: str) -> Mapping[str, str]:
-    own = {name: os.environ[name] for name in _FOR_TMT if name in os.environ}
-    # the provision plugin keeps its images there
-    own[settings.CACHE] = str(CACHE)
-    # both are in /var/tmp otherwise
-    return own | {"PATH": _path(), "TMT_WORKDIR_ROOT": scratch, "TMT_TEST_PIDFILE_ROOT": scratch}
+def _for_tmt(scratch: Path) -> dict[str, str]:
+    """Return what tmt and its plugins need to know beside what it may see of our environment."""
+    return {
+        "PATH": _path(),
+        # the provision plugin keeps its images there
+        settings.CACHE: str(CACHE),
+        # both are in /var/tmp otherwise
+        "TMT_WORKDIR_ROOT": str(scratch),
+        "TMT_TEST_PIDFILE_ROOT": str(scratch),
+    }
 
 
 def _path() -> str:
@@ -189,6 +218,8 @@ def _report(console: Console, request: QaRequest, finding: Finding, absent: Sequ
         say(line)
     if finding.host_is_as_before:
         say("the host is as it was before")
+    if finding.of_others:
+        say(line_on_others(finding.of_others))
     say(f"logs: {_kept(request)}")
     say(f"plan {request.plan}: {_WORDS[finding.exit_code]} (exit code {finding.exit_code})")
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from hugepage_qa.kernel.mounts import read_mounts
 from hugepage_qa.kernel.pools import Pool, read_node_pools, read_pools
 from hugepage_qa.kernel.tree import DirectoryTree, Tree
-from hugepage_qa.machine.marks import OWNER, PREFIX
+from hugepage_qa.machine.marks import GROUP, PREFIX
 from hugepage_qa.machine.run_lock import LOCK
 from hugepage_qa.machine.state import MachineState
 
@@ -159,7 +159,7 @@ def _entries(root: Path, ignore: Sequence[Path]) -> dict[str, tuple[str, bool]]:
 def _looks_like_ours(directory: str, name: str, status: os.stat_result) -> bool:
     if f"{directory}/{name}" == LOCK:  # that of whoever changes the machine now; one that is held by nobody is free
         return False
-    if status.st_gid == OWNER:
+    if status.st_gid == GROUP:
         return True
     is_of_tools = os.getuid() != 0 and directory in _SHARED_DIRECTORIES and name.startswith(_TOOLS)
     return status.st_uid == os.getuid() and (is_of_tools or name.startswith(PREFIX))
@@ -203,7 +203,7 @@ def _packages(root: Path) -> dict[str, tuple[str, bool]]:
             continue
         values[f"/{name}"] = (f"{status.st_size} bytes of {status.st_mtime_ns} ns", False)
     for name, status in _list_directory(root / _PACKAGE_LISTS):
-        if name.endswith(".list") and status.st_gid == OWNER:
+        if name.endswith(".list") and status.st_gid == GROUP:
             values[f"package {name.removesuffix('.list')}"] = ("installed", True)
     return values
 

@@ -97,6 +97,11 @@ class QaRequest:
         return self.plan in _GUEST_PLANS
 
     @property
+    def needs_root(self) -> bool:
+        """Whether the tests change the machine that they run on; throwaway machines need no root."""
+        return not self.architectures
+
+    @property
     def needs_all_results(self) -> bool:
         """Whether nothing is decided as long as one case is skipped."""
         return self.plan == GATE

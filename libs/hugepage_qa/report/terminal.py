@@ -20,6 +20,8 @@ _STYLES = {
 
 
 _WIDTH_OF_A_FILE = 160
+# of what others changed, so that it stays one line
+_NAMED = 8
 
 
 def print_table(console: Console, results: Sequence[CaseResult]) -> None:
@@ -58,6 +60,13 @@ def closing_lines(results: Sequence[CaseResult]) -> list[str]:
     if count[Outcome.WARN]:
         counts += f", {count[Outcome.WARN]} warned"
     return [f"{counts}; {count[Outcome.SKIP]} skipped", *_skip_reasons(results)]
+
+
+def line_on_others(subjects: Sequence[str]) -> str:
+    """Return the line on what others changed on the machine meanwhile."""
+    named = ", ".join(subjects[:_NAMED])
+    more = f" and {len(subjects) - _NAMED} more" if len(subjects) > _NAMED else ""
+    return f"others changed {len(subjects)} {'thing' if len(subjects) == 1 else 'things'} meanwhile: {named}{more}"
 
 
 def _skip_reasons(results: Sequence[CaseResult]) -> list[str]:

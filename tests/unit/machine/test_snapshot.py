@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine.marks import OWNER
+from hugepage_qa.machine.marks import GROUP
 from hugepage_qa.machine.snapshot import Snapshot, changes_of_others, differences, take_snapshot
 
 FILES = {
@@ -72,7 +72,7 @@ def in_our_group(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
 
     def pretend(path: Path) -> os.stat_result:
         status = lstat(path)
-        return os.stat_result([*status[:5], OWNER, *status[6:]]) if status.st_ino in ours else status
+        return os.stat_result([*status[:5], GROUP, *status[6:]]) if status.st_ino in ours else status
 
     monkeypatch.setattr(Path, "lstat", pretend)
     return give

@@ -1,4 +1,4 @@
-"""Workload ``page-access``: what the first touch of memory and a random access cost on pages of each kind."""
+"""Workload ``page-access``: what first touch, random access and unmapping of memory cost on pages of each kind."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,20 +15,21 @@ from hugepage_qa.sizes import GIB, KIB, MIB
 SOURCE = Path(__file__).with_name("page_access.c")
 
 _LINE = re.compile(
-    r"first-touch-ns (?P<touch>[0-9]{1,18}) access-ns (?P<access>[0-9]{1,18}) faults (?P<faults>[0-9]{1,18})"
-    r" page-table-kB (?P<tables>-?[0-9]{1,18}) huge-kB (?P<huge>[0-9]{1,18})"
+    r"first-touch-ns (?P<touch>[0-9]{1,18}) access-ns (?P<access>[0-9]{1,18}) unmap-ns (?P<unmap>[0-9]{1,18})"
+    r" faults (?P<faults>[0-9]{1,18}) page-table-kB (?P<tables>-?[0-9]{1,18}) huge-kB (?P<huge>[0-9]{1,18})"
 )
 _NS_PER_MS = 1e6
 _DEADLINE_SECONDS = 600.0
 
 
 class PageAccess:
-    """Touch memory page by page, then read it at random: nothing but page faults and TLB misses."""
+    """Touch memory page by page, read it at random, and unmap it: nothing but page faults, TLB misses and freeing."""
 
     name = "page-access"
     metrics = (
         Metric("page-access-first-touch", "ms/GiB", "lower"),
         Metric("page-access-random", "ns", "lower"),
+        Metric("page-access-unmap", "ms/GiB", "lower"),
         Metric("page-access-faults", "faults", "lower", "count"),
         Metric("page-access-page-tables", "kB", "lower", "count"),
         Metric("page-access-huge", "kB", "higher", "count"),
@@ -71,12 +72,14 @@ def parse_page_access(output: str, size: int, accesses: int, repeats: int) -> Fi
     if len(lines) != repeats or not all(lines):
         raise InputError(f"page_access: expected {repeats} lines of figures, got {output[:200]!r}")
     repeat = [{name: int(value) for name, value in line.groupdict().items()} for line in lines if line][1:]
-    if any(one["touch"] == 0 or one["access"] == 0 or one["tables"] < 0 for one in repeat):
+    if any(0 in (one["touch"], one["access"], one["unmap"]) or one["tables"] < 0 for one in repeat):
         raise InputError(f"page_access: expected times above 0 and page tables that grow, got {output[:200]!r}")
+    # a page of 1 GiB is cleared and freed as a whole, whatever is touched of it
+    gib = [max(size, one["huge"] * KIB) / GIB for one in repeat]
     return {
-        # a page of 1 GiB is cleared as a whole, whatever is touched of it
-        "page-access-first-touch": [one["touch"] / _NS_PER_MS * GIB / max(size, one["huge"] * KIB) for one in repeat],
+        "page-access-first-touch": [one["touch"] / _NS_PER_MS / had for one, had in zip(repeat, gib, strict=True)],
         "page-access-random": [one["access"] / accesses for one in repeat],
+        "page-access-unmap": [one["unmap"] / _NS_PER_MS / had for one, had in zip(repeat, gib, strict=True)],
         "page-access-faults": [float(one["faults"]) for one in repeat],
         "page-access-page-tables": [float(one["tables"]) for one in repeat],
         "page-access-huge": [float(one["huge"]) for one in repeat],

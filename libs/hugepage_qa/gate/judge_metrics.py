@@ -31,6 +31,10 @@ Series = Mapping[Key, SummarySeries]
 Doubt = Callable[[SummarySeries], tuple[Verdict, str] | None]
 
 
+_NO_BASELINE = "no baseline: accept one with gate accept"
+_NEW_METRIC = "not in the baseline, which is older than the metric: accept another one with gate accept"
+
+
 @dataclass(frozen=True)
 class _Question:
     """One estimand of one metric: the result without its verdict, the evidence, the series that it needs."""
@@ -81,9 +85,9 @@ class MetricsJudge:
     def _questions(self, key: Key) -> Iterator[_Question]:
         new, baseline = self.new[key], self.baseline.get(key)
         policy = self.policy.of(new.metric)
-        empty = _empty_result(new, "level", policy.margin, gates=policy.gates)
+        empty = _empty_result(new, "level", policy.margin, gates=self._gates(new.metric))
         if baseline is None or not baseline.blocks:
-            reason = "no baseline: accept one with gate accept"
+            reason = _NO_BASELINE if empty.gates else _NEW_METRIC
             yield _Question(empty, None, (), (new,), Decision(Verdict.UNDECIDED, reason))
             return
         sides = (baseline,), (new,)
@@ -99,6 +103,13 @@ class MetricsJudge:
         if outliers is not None:
             yield _Question(replace(empty, estimand="outlier rate", margin=OUTLIER_MARGIN), outliers, *sides)
 
+    def _gates(self, metric: str) -> bool:
+        """Tell whether ``metric`` has a say in the verdict.
+
+        One that the workload has only had since the baseline was accepted has none: the others are judged as before.
+        """
+        return self.policy.of(metric).gates and (not self.baseline or any(name == metric for name, _ in self.baseline))
+
     def _new_of(self, metric: str) -> Mapping[str, SummarySeries]:
         return {configuration: one for (name, configuration), one in self.new.items() if name == metric}
 
@@ -113,7 +124,7 @@ class MetricsJudge:
         new = self._new_of(metric)
         any_series = next(iter(new.values()))
         policy = self.policy.of(any_series.metric)
-        empty = _empty_result(any_series, contrast.estimand, policy.margin, gates=policy.gates)
+        empty = _empty_result(any_series, contrast.estimand, policy.margin, gates=self._gates(metric))
         parts = tuple(new[name] for name in contrast.weights)
         values = contrast_values(contrast, new, self.unit)
         claim, claimed = _claim(values, policy.margin, error)
@@ -123,7 +134,7 @@ class MetricsJudge:
             return _Question(empty, None, (), parts, Decision(Verdict.UNDECIDED, reason))
         baseline = {name: one for name in contrast.weights if (one := self.baseline.get((any_series.metric, name)))}
         if len(baseline) < len(contrast.weights):
-            reason = "no baseline of all configurations: accept one with gate accept"
+            reason = "no baseline of all configurations: accept one with gate accept" if empty.gates else _NEW_METRIC
             return _Question(empty, None, (), parts, Decision(Verdict.UNDECIDED, reason))
         evidence = contrast_evidence(contrast, baseline, new, self.unit, policy.margin)
         return _Question(empty, evidence, tuple(baseline.values()), parts)

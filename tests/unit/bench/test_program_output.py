@@ -1,13 +1,18 @@
 """What programs of workloads print: real outputs are read, and what is wrong or incomplete is refused."""
 
+import mmap
+from pathlib import Path
+
 import pytest
 
-from hugepage_qa.bench.page_access import parse_page_access
+from hugepage_qa.actor.build import build_program
+from hugepage_qa.bench.page_access import SOURCE, PageAccess, parse_page_access
 from hugepage_qa.bench.pgbench import parse_pgbench, parse_version
+from hugepage_qa.bench.program import run_program
 from hugepage_qa.bench.sentinel import parse_sentinel
 from hugepage_qa.bench.sysbench_memory import parse_sysbench
 from hugepage_qa.errors import InputError
-from hugepage_qa.sizes import GIB, MIB
+from hugepage_qa.sizes import GIB, KIB, MIB
 
 # sysbench 1.0.20 of Debian 12
 SYSBENCH = """sysbench 1.0.20 (using system LuaJIT 2.1.0-beta3)
@@ -78,9 +83,10 @@ tps = 5771.742572 (including connections establishing)
 tps = 5773.500733 (excluding connections establishing)
 """
 
-PAGE_ACCESS = """first-touch-ns 349291807 access-ns 792004289 faults 131074 page-table-kB 1024 huge-kB 0
-first-touch-ns 589097812 access-ns 817111511 faults 131072 page-table-kB 1024 huge-kB 0
-first-touch-ns 448981737 access-ns 754877219 faults 131072 page-table-kB 1024 huge-kB 0
+PAGE_ACCESS = """\
+first-touch-ns 349291807 access-ns 792004289 unmap-ns 366507244 faults 131074 page-table-kB 1028 huge-kB 0
+first-touch-ns 589097812 access-ns 817111511 unmap-ns 361040043 faults 131072 page-table-kB 1028 huge-kB 0
+first-touch-ns 448981737 access-ns 754877219 unmap-ns 406878089 faults 131072 page-table-kB 1028 huge-kB 0
 """
 
 
@@ -139,14 +145,34 @@ def test_page_access_without_the_first_repeat() -> None:
     figures = parse_page_access(PAGE_ACCESS, 512 * MIB, 2_000_000, 3)
     assert figures["page-access-first-touch"] == pytest.approx([1178.195624, 897.963474])
     assert figures["page-access-random"] == pytest.approx([408.5557555, 377.4386095])
+    assert figures["page-access-unmap"] == pytest.approx([722.080086, 813.756178])
     assert figures["page-access-faults"] == [131072, 131072]
-    assert figures["page-access-page-tables"] == [1024, 1024]
+    assert figures["page-access-page-tables"] == [1028, 1028]
     assert figures["page-access-huge"] == [0, 0]
 
 
 def test_first_touch_clears_a_page_as_a_whole() -> None:
-    line = "first-touch-ns 200000000 access-ns 1 faults 1 page-table-kB 0 huge-kB 1048576\n"
-    assert parse_page_access(2 * line, 512 * MIB, 1, 2)["page-access-first-touch"] == [pytest.approx(200.0)]
+    line = "first-touch-ns 200000000 access-ns 1 unmap-ns 5000000 faults 1 page-table-kB 0 huge-kB 1048576\n"
+    figures = parse_page_access(2 * line, 512 * MIB, 1, 2)
+    assert figures["page-access-first-touch"] == [pytest.approx(200.0)]
+    assert figures["page-access-unmap"] == [pytest.approx(5.0)]
+
+
+def test_every_metric_has_its_figures() -> None:
+    figures = parse_page_access(PAGE_ACCESS, 512 * MIB, 2_000_000, 3)
+    assert list(figures) == [metric.name for metric in PageAccess.metrics]
+
+
+def test_page_tables_are_as_large_wherever_memory_is(tmp_path: Path) -> None:
+    """Each run gets other addresses."""
+    program, size = build_program(SOURCE, tmp_path), 4 * MIB
+    found = set()
+    for _ in range(20):
+        output = run_program([program, str(size), "base", "1", "2", "0"], deadline=60)
+        found |= set(parse_page_access(output, size, 1, 2)["page-access-page-tables"])
+    assert len(found) == 1
+    # more than has an entry for each page: the table above those is used by no other memory
+    assert min(found) * KIB > size // mmap.PAGESIZE * 8
 
 
 @pytest.mark.parametrize(
@@ -157,7 +183,8 @@ def test_first_touch_clears_a_page_as_a_whole() -> None:
         "\n".join(PAGE_ACCESS.splitlines()[:2]),
         PAGE_ACCESS + PAGE_ACCESS,
         PAGE_ACCESS.replace("448981737", "0"),
-        PAGE_ACCESS.replace("page-table-kB 1024", "page-table-kB -4"),
+        PAGE_ACCESS.replace("406878089", "0"),
+        PAGE_ACCESS.replace("page-table-kB 1028", "page-table-kB -4"),
         PAGE_ACCESS.replace("817111511", "nan"),
     ],
 )

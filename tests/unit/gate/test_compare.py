@@ -251,13 +251,22 @@ def test_blocks_of_warm_up_are_left_out() -> None:
     assert comparison.verdict is Verdict.PASS
 
 
-def test_a_metric_without_baseline_is_undecided() -> None:
-    comparison = judge(sample_set(measured(3, seed=2, day=20), measured(3, seed=3, day=20, metric="other")))
+def test_a_metric_without_baseline_of_its_configuration_is_undecided() -> None:
+    other = measured(3, seed=3, day=20, configuration="shp-2M", block={"order": 1})
+    comparison = judge(sample_set(measured(3, seed=2, day=20, configuration="thp"), other, reference="thp"))
     assert comparison.verdict is Verdict.UNDECIDED
-    assert {one.metric: one.verdict for one in comparison.results} == {
-        "walk": Verdict.PASS,
-        "other": Verdict.UNDECIDED,
-    }
+    assert comparison.exit_code == 2
+
+
+@pytest.mark.parametrize(("change", "verdict"), [(0.0, Verdict.PASS), (0.03, Verdict.REGRESSED)])
+def test_a_metric_that_is_newer_than_the_baseline_leaves_the_verdict_to_the_others(
+    change: float, verdict: Verdict
+) -> None:
+    comparison = judge(sample_set(measured(3, change, 2, day=20), measured(3, seed=3, day=20, metric="other")))
+    assert comparison.verdict is verdict
+    new = next(one for one in comparison.results if one.metric == "other")
+    assert (new.verdict, new.gates) == (Verdict.UNDECIDED, False)
+    assert "older than the metric" in new.reason
 
 
 def test_a_metric_that_does_not_gate_is_only_reported() -> None:

@@ -16,7 +16,7 @@ from hugepage_qa.sizes import KIB, format_size
 
 _DATA = "cluster.tar"
 _COMMAND_SECONDS = 300.0
-_TRIES = 60
+_START_SECONDS = 300
 _SET_UP = (
     "mkdir -p /cluster",
     f"tar x -p -f /{_DATA} -C /cluster",
@@ -74,8 +74,9 @@ class GuestServer:
         self.guest.run(f"{{ {daemon} >/log 2>&1 & }}", _COMMAND_SECONDS)
         # the last line of the file tells whether it is ready
         is_ready = "/bin/busybox grep -q ^ready /cluster/data/postmaster.pid 2>/dev/null"
-        tries = f"for i in $(/bin/busybox seq {_TRIES}); do {is_ready} && break; /bin/busybox sleep 1; done"
-        self.guest.run(f"{tries}; {is_ready} || ! /bin/busybox cat /log", _COMMAND_SECONDS)
+        wait = f"until {is_ready}; do /bin/busybox sleep 1; done"
+        limited = f"/bin/busybox timeout {_START_SECONDS} /bin/busybox sh -c '{wait}'"
+        self.guest.run(f"{limited} || ! /bin/busybox cat /log", _START_SECONDS + _COMMAND_SECONDS)
 
     def pgbench(self, words: str, seconds: float) -> str:
         """Return what pgbench prints within ``seconds``. Raises InputError."""

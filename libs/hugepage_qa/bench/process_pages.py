@@ -12,7 +12,7 @@ from hugepage_qa.sizes import format_size
 
 _TREE = DirectoryTree(Path("/"))
 
-_LOOK_SECONDS = 5.0
+_LOOK_SECONDS = 60.0
 _PAUSE_SECONDS = 0.02
 
 

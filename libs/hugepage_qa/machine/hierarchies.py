@@ -15,9 +15,10 @@ from hugepage_qa.machine.marks import PREFIX, RUN_DIRECTORY
 from hugepage_qa.machine.repair import NOTHING, Repair
 
 _FOUND = "a hierarchy of version 1"
-# a hierarchy goes a moment after its unmount, but not while a removed group is still remembered
-_MOUNTS = 5
-_POLLS = 50
+# A hierarchy goes a moment after its unmount, but not while a removed group is still remembered: then it is mounted
+# and unmounted again. The moment is long on a loaded machine.
+_SECONDS = 30.0
+_BETWEEN_MOUNTS_SECONDS = 1.0
 _PAUSE_SECONDS = 0.02
 
 
@@ -28,11 +29,14 @@ def read_hierarchies(root: Path = Path("/")) -> tuple[str, ...]:
     return tuple(sorted(name for name, hierarchy, *_ in words if hierarchy != "0"))
 
 
-def remove_hierarchies(saved: Sequence[str], root: Path = Path("/")) -> list[Repair]:
-    """Give the controllers back that are not in ``saved`` and have a hierarchy that is mounted nowhere."""
+def remove_hierarchies(saved: Sequence[str], root: Path = Path("/"), seconds: float = _SECONDS) -> list[Repair]:
+    """Give the controllers back that are not in ``saved`` and have a hierarchy that is mounted nowhere.
+
+    A hierarchy that has not gone after ``seconds`` stays.
+    """
     mounted = {word for mount in read_mounts(DirectoryTree(root)) if mount.type == "cgroup" for word in _words(mount)}
     left = [name for name in read_hierarchies(root) if name not in saved and name not in mounted]
-    return [Repair(_subject(name), NOTHING, _FOUND, _remove(name, root)) for name in left]
+    return [Repair(_subject(name), NOTHING, _FOUND, _remove(name, root, seconds)) for name in left]
 
 
 def _words(mount: Mount) -> list[str]:
@@ -43,29 +47,31 @@ def _subject(controller: str) -> str:
     return f"control groups of {controller}"
 
 
-def _remove(controller: str, root: Path) -> str:
+def _remove(controller: str, root: Path, seconds: float) -> str:
     """Mount the hierarchy, remove our groups in it and unmount it until it is gone; return what is there then."""
     point = root / RUN_DIRECTORY / f"{PREFIX}{controller}"
     point.mkdir(mode=0o700, exist_ok=True)
+    deadline = time.monotonic() + seconds
     try:
-        for _ in range(_MOUNTS):
-            if _has_gone(controller, root):
-                return NOTHING
+        while not _has_gone(controller, root, deadline):
+            if time.monotonic() > deadline:
+                return _FOUND
             libc.mount("cgroup", str(point), controller)
             for name in find_cgroups(root):
                 if Path(name).is_relative_to(f"/{point.relative_to(root)}"):
                     remove_cgroup(root / name.lstrip("/"))
             insist(partial(libc.unmount, str(point)))
-        return NOTHING if _has_gone(controller, root) else _FOUND
+        return NOTHING
     except OSError as error:
         return f"{_FOUND} ({os.strerror(error.errno or 0)})"
     finally:
         point.rmdir()
 
 
-def _has_gone(controller: str, root: Path) -> bool:
-    for _ in range(_POLLS):
-        if controller not in read_hierarchies(root):
-            return True
+def _has_gone(controller: str, root: Path, deadline: float) -> bool:
+    end = min(deadline, time.monotonic() + _BETWEEN_MOUNTS_SECONDS)
+    while controller in read_hierarchies(root):
+        if time.monotonic() > end:
+            return False
         time.sleep(_PAUSE_SECONDS)
-    return False
+    return True

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.machine import hierarchies, libc
+from hugepage_qa.machine import libc
 from hugepage_qa.machine.hierarchies import read_hierarchies, remove_hierarchies
 from hugepage_qa.machine.repair import NOTHING
 
@@ -40,7 +40,6 @@ class Hierarchy:
 
 
 def use(hierarchy: Hierarchy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hierarchies, "_PAUSE_SECONDS", 0)
     monkeypatch.setattr(libc, "mount", hierarchy.mount)
     monkeypatch.setattr(libc, "unmount", hierarchy.unmount)
 
@@ -56,7 +55,7 @@ def test_our_groups_and_then_the_hierarchy_are_removed(machine: Path, monkeypatc
 def test_groups_of_others_stay(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hierarchy = Hierarchy(machine, ["system.slice"])
     use(hierarchy, monkeypatch)
-    (repair,) = remove_hierarchies((), machine)
+    (repair,) = remove_hierarchies((), machine, seconds=0.1)
     assert repair.after == "a hierarchy of version 1"
     assert hierarchy.groups == ["system.slice"]
 

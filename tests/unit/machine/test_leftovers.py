@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ import pytest
 from hugepage_qa.kernel.mounts import read_mounts
 from hugepage_qa.kernel.sysvipc import Segment
 from hugepage_qa.kernel.tree import DirectoryTree
-from hugepage_qa.machine import insist, libc, processes
+from hugepage_qa.machine import cgroups, leftovers, libc, processes
 from hugepage_qa.machine.cgroups import find_cgroups, read_hugetlb_control, remove_cgroup, write_hugetlb_control
+from hugepage_qa.machine.insist import insist
 from hugepage_qa.machine.leftovers import remove_cgroups, remove_directories, remove_mounts, remove_segments
 from hugepage_qa.machine.repair import NOTHING, Repair
 
@@ -32,7 +34,8 @@ def busy(*_: object) -> None:
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(insist, "_PAUSE_SECONDS", 0)
+    for module in (leftovers, cgroups):
+        monkeypatch.setattr(module, "insist", partial(insist, seconds=0.1))
 
 
 # --- mounts ---

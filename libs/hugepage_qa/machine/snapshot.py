@@ -6,14 +6,14 @@ another administrator made it: pools, THP knobs, sysctls of memory, mounts, our 
 Files and packages change all the time on a machine that others use. Those that a run left are known
 
 * by their group: the processes of a run that root starts have a group that is nobody's, and the kernel gives what a
-  process creates to its group (inode_init_owner() in fs/inode.c), whatever it is called and wherever it lies. dpkg
-  writes the list of a package's files with its own group, too;
+  process creates to its group (inode_init_owner() in fs/inode.c), whatever it is called and wherever it lies. apt
+  writes the list of packages that were installed automatically anew each time, with the group of whoever came last;
 * by their name: all that carries our prefix, and for a user who is not root, who cannot choose a group, what Avocado,
   tmt and QEMU make.
 
 What a process still uses when all of ours have ended belongs to another run. Not known as ours are files that a daemon
-makes on our behalf, files that were removed or only written to, packages of rpm, and files in a directory that hands
-down its own group (setgid, as in /var/local).
+makes on our behalf, files that were removed or only written to, packages that rpm or dpkg installed without apt (both
+give what they write to root), and files in a directory that hands down its own group (setgid, as in /var/local).
 """
 
 import os
@@ -38,7 +38,6 @@ _TOOLS = ("avocado", ".avocado", "tmt", "qemu")
 _SHARED_DIRECTORIES = ("tmp", "var/tmp", "dev/shm")
 _KINDS = {stat.S_IFDIR: "directory", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
 _PACKAGE_STATES = ("var/lib/dpkg/status", "var/lib/apt/extended_states")
-_PACKAGE_LISTS = "var/lib/dpkg/info"
 _EMULATOR_PREFIX = "qemu-system-"
 
 _START_TIME = 19  # of /proc/<pid>/stat, counted from the field after the name: field 22 in proc_pid_stat(5)
@@ -194,17 +193,14 @@ def _list_directory(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _packages(root: Path) -> dict[str, tuple[str, bool]]:
-    """Return what dpkg and apt know, and the packages that a process with our group installed."""
+    """Return what dpkg and apt know of packages, and whether a process with our group wrote it."""
     values = {}
     for name in _PACKAGE_STATES:
         try:
-            status = (root / name).stat()
+            status = (root / name).lstat()
         except OSError:
             continue
-        values[f"/{name}"] = (f"{status.st_size} bytes of {status.st_mtime_ns} ns", False)
-    for name, status in _list_directory(root / _PACKAGE_LISTS):
-        if name.endswith(".list") and status.st_gid == GROUP:
-            values[f"package {name.removesuffix('.list')}"] = ("installed", True)
+        values[f"/{name}"] = (f"{status.st_size} bytes of {status.st_mtime_ns} ns", status.st_gid == GROUP)
     return values
 
 

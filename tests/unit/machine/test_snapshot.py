@@ -200,17 +200,18 @@ def test_our_control_groups_and_segments(root: Path) -> None:
 def test_packages_that_others_install(root: Path) -> None:
     def install(root: Path) -> None:
         write(root / "var/lib/dpkg/status", "Package: xy\n")
-        write(root / "var/lib/dpkg/info/xy.list", "")
+        write(root / "var/lib/apt/extended_states", "")
 
-    assert seen(root, install) == ([], ["/var/lib/dpkg/status"])
+    assert seen(root, install) == ([], ["/var/lib/apt/extended_states", "/var/lib/dpkg/status"])
 
 
 def test_packages_that_we_install(root: Path, in_our_group: Callable[[Path], None]) -> None:
     def install(root: Path) -> None:
-        write(root / "var/lib/dpkg/info/xy.list", "")
-        in_our_group(root / "var/lib/dpkg/info/xy.list")
+        write(root / "var/lib/apt/extended_states", "Package: xy\n")
+        in_our_group(root / "var/lib/apt/extended_states")
 
-    assert changes(root, install) == ["package xy: absent before, installed after"]
+    (line,) = changes(root, install)
+    assert line.startswith("/var/lib/apt/extended_states: absent before, 12 bytes of ")
 
 
 def test_ignored_paths_may_come_and_go(root: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from hugepage_qa.report.case_result import CaseResult, Outcome, exit_code, worst
-from hugepage_qa.report.terminal import closing_lines, print_reasons, print_table
+from hugepage_qa.report.terminal import closing_lines, line_on_others, print_reasons, print_table
 
 RESULTS = [
     CaseResult("/a", Outcome.PASS),
@@ -53,3 +53,10 @@ def test_exit_codes(outcomes: list[str], code: int) -> None:
 def test_worst() -> None:
     assert worst([Outcome.SKIP, Outcome.FAIL, Outcome.WARN]) is Outcome.FAIL
     assert worst([]) is Outcome.PASS
+
+
+def test_what_others_changed_is_one_line() -> None:
+    assert line_on_others(["/etc/a"]) == "others changed 1 thing meanwhile: /etc/a"
+    many = line_on_others([f"/tmp/{number}" for number in range(10)])
+    assert many.startswith("others changed 10 things meanwhile: /tmp/0, /tmp/1, ")
+    assert many.endswith("/tmp/7 and 2 more")

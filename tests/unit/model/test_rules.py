@@ -34,6 +34,10 @@ SCENARIOS: dict[str, tuple[str, dict[str, str]]] = {
     "short-node": ("hugepagesz=1G hugepages=0:6", {"memory": "4G,12G", "version": "7.2"}),
     "over-ask": ("hugepagesz=1G hugepages=40", {}),
     "cma": ("hugetlb_cma=1G hugepagesz=1G hugepages=2", {"memory": "8G"}),
+    "cma-only": (
+        "hugetlb_cma=2G hugetlb_cma_only=1 hugetlb_cma_only=x hugepagesz=1G hugepages=3",
+        {"memory": "6G,6G", "version": "7.3"},
+    ),
     "no-support": ("hugepages=8 transparent_hugepage=always", {"architecture": "s390x"}),
     "small-memory": ("transparent_hugepage=always", {"memory": "256M"}),
     "thp": ("transparent_hugepage=madvise thp_anon=64K:always;2M:inherit transparent_hugepages=x", {"version": "7.2"}),

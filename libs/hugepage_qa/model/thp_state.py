@@ -209,8 +209,9 @@ def _without_refused_force(draft: Draft) -> list[Parameter]:
     if Quirk.SHMEM_FORCE_REFUSED not in draft.follow:
         return words
     for index, word in enumerate(words):
+        if word.value != "force":
+            continue
         sizes = _shmem_sizes(draft, words[:index]).policies or {}
-        inherits = [size for size, policy in sizes.items() if policy == "inherit"]
-        if word.value == "force" and inherits != [draft.machine.mmu.pmd]:
+        if [size for size, policy in sizes.items() if policy == "inherit"] != [draft.machine.mmu.pmd]:
             words[index] = replace(word, value="")
     return words

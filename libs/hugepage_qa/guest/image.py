@@ -65,5 +65,5 @@ def default_image(cache: Path, kernel: Path | None, report: Callable[[str], None
         kernel=kernel,
         initramfs=probe_initramfs(busybox, cache, modules),
         # a panic ends the guest; what stands behind -- are arguments of init
-        words=f'console={board.console} panic=-1 loglevel=1 rdinit=/bin/busybox -- sh -c "{_SHELL}"',
+        words=f'{board.kernel_words} panic=-1 loglevel=1 rdinit=/bin/busybox -- sh -c "{_SHELL}"',
     )

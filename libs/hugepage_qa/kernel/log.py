@@ -34,6 +34,15 @@ _HUGE_PAGE_TEXT = re.compile(
 )
 _HUGE_PAGE_TEXT_ANY_CASE = re.compile(r"hugetlb|transparent.?huge", re.IGNORECASE)
 
+# memory management and file systems; what its headers hold is compiled into other code
+_MEMORY_CODE = r"(?:(?:mm|fs|arch/\w+/mm)/|(?:\./)?include/linux/[\w-]*(?:mm|page|pgtable|rmap|hugetlb)[\w-]*\.h:)"
+# __warn() names the place behind CPU and process; since 6.19 (commit 28ea295f941e) before them, and in front of it the
+# condition where the kernel has CONFIG_DEBUG_BUGVERBOSE_DETAILED. A slow machine has lockups of workqueues, too
+_TROUBLE = re.compile(
+    r"^BUG: (?!workqueue lockup)|^kernel BUG at |\bOops\b|Unable to handle kernel"
+    rf"|^WARNING: (?:CPU: \d+ PID: \d+ at |\[.*\] )?{_MEMORY_CODE}"
+)
+
 _UNKNOWN_START = 'Unknown kernel command line parameters "'
 _UNKNOWN_END = '", will be passed to user space.'
 
@@ -62,6 +71,15 @@ def parse_log(text: str) -> tuple[LogLine, ...]:
 def huge_page_lines(lines: Iterable[LogLine]) -> tuple[LogLine, ...]:
     """Return the lines that matter: of the huge page code, of the command line, and signs of a kernel in trouble."""
     return tuple(line for line in lines if _about_huge_pages(line.text))
+
+
+def tells_of_trouble(text: str) -> bool:
+    """Tell whether ``text`` of one line says that the kernel is in trouble: a bug, or a warning of memory management.
+
+    Warnings of other code say more about an emulated CPU than about huge pages. Want of memory is no trouble: whether
+    it may run out, the caller knows.
+    """
+    return bool(_TROUBLE.search(text))
 
 
 def unknown_parameters(lines: Iterable[LogLine], command_line: Sequence[Parameter] = ()) -> list[str]:

@@ -1,6 +1,5 @@
 """Run one case on one page size, put the pools back, and judge."""
 
-import re
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from hugepage_qa.actor.link import ActorGone
 from hugepage_qa.actor.process import Fault, Refused
 from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.log import tells_of_trouble
 from hugepage_qa.kernel.values import size_name
 from hugepage_qa.live.case import Area, Case, Sizes
 from hugepage_qa.live.host import Host, ObservedTree
@@ -34,10 +34,6 @@ KERNEL_CONTENT = Rule(
     "Documentation/admin-guide/tainted-kernels.rst",
 )
 
-_TROUBLE = re.compile(
-    r"\bBUG: |Bad page|\bOops\b|^WARNING: .* at (?:mm|fs|arch/\w+/mm)/|Unable to handle kernel"
-    r"|bad rss-counter|Out of memory"
-)
 #: the rules of every case: what must be so when it has ended
 _RULES_OF_THE_END = (NOTHING_LEFT, KERNEL_CONTENT)
 _EVIDENCE = ("proc/buddyinfo", "proc/meminfo", "proc/vmstat", "proc/pagetypeinfo")
@@ -208,7 +204,9 @@ def _trouble(live: Live, host: Host, taint: str | None) -> list[Difference]:
         lines = []
         live.problems.append(str(error))
     differences = [
-        Difference("kernel log", KERNEL_CONTENT, "no such line", line) for line in lines if _TROUBLE.search(line)
+        Difference("kernel log", KERNEL_CONTENT, "no such line", line)
+        for line in lines
+        if tells_of_trouble(line) or "Out of memory" in line
     ]
     now = host.observe(_TAINT)
     if now != taint:

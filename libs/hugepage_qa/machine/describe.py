@@ -10,7 +10,11 @@ from hugepage_qa.model.machine import Machine, Node, Span
 from hugepage_qa.model.unknown import PARAMETERS
 
 #: the log also repeats words where it shows the command line and the environment of init
-_REFUSAL = re.compile(r"cannot parse|error parsing|invalid for parameter")
+_REFUSAL = re.compile(
+    r"cannot parse|error parsing|invalid for parameter"
+    # the handlers of 5.14 and the next versions
+    r"|^HugeTLB: (?:unsupported|Invalid|.*, ignoring)"
+)
 
 
 def describe(facts: Facts, config: Mapping[str, str] | None = None) -> Machine:
@@ -65,7 +69,8 @@ def _was_refused(name: str, facts: Facts) -> bool:
     canonical = name.replace("-", "_")
     if canonical not in PARAMETERS:
         return False
-    return any(f"{canonical}=" in line.text and _REFUSAL.search(line.text) for line in facts.log)
+    named = re.compile(rf"\b{canonical}(?:=| parameter)")
+    return any(named.search(line.text) and _REFUSAL.search(line.text) for line in facts.log)
 
 
 def _managed_bytes(facts: Facts) -> dict[int, int]:

@@ -72,7 +72,8 @@ def _word(target: Target) -> st.SearchStrategy[str]:
         "transparent_hugepage_shmem": st.sampled_from((*SHMEM_POLICIES, "huge")),
         "transparent_hugepage_tmpfs": st.sampled_from((*SHMEM_POLICIES, "huge")),
         "hugetlb_free_vmemmap": st.sampled_from(("on", "off", "1", "0", "y", "perhaps", "")),
-        "hugetlb_cma": st.sampled_from(("0", "64M", "1G", "1500M", "0:1G", "1:1G", "9:1G", "0:1G,1:2G", "x")),
+        "hugetlb_cma": st.sampled_from(("0", "64M", "1G", "1500M", "0:1G", "1:1G", "9:1G", "0:1G,1:2G", "x", "20%")),
+        "hugetlb_cma_only": st.sampled_from(("1", "1", "on", "0", "n", "only", "")),
         "hugepage_alloc_threads": st.sampled_from(("0", "1", "3", "0x2", "few")),
         "hugetext": st.sampled_from(("0", "1", "2", "3", "4", "x")),
     }

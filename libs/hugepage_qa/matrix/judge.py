@@ -1,9 +1,10 @@
 """One case: boot it, predict it, compare, decide."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain, combinations, count
+from itertools import chain, combinations
 from pathlib import Path
 from threading import Lock
 
@@ -19,12 +20,13 @@ from hugepage_qa.model.known import KNOWN_ISSUES, Quirk
 from hugepage_qa.model.machine import Machine
 from hugepage_qa.model.prediction import Prediction
 from hugepage_qa.model.rules import SURVIVES, Rule
-from hugepage_qa.model.unknown import PARAMETERS
+from hugepage_qa.model.unknown import PARAMETERS, is_known
 from hugepage_qa.verdict import Verdict
 from hugepage_qa.version import KernelVersion
 
 _OUT_OF_MEMORY = re.compile(r"deadlocked on memory|[Oo]ut of memory|page allocation failure|no killable processes")
 _CRASH = re.compile(r"BUG: |\bOops\b|Unable to handle kernel")
+#: how often the same words must end in the same way before that is called their doing: the host may have been busy
 _TRIES = 2
 #: QEMU 7.2 broke in 5 of 72 boots of Linux 6.12
 _TRIES_OF_EMULATION = 5
@@ -63,19 +65,22 @@ class Judgement:
 
 @dataclass
 class Judge:
-    """Judges cases on probe machines of one lab; can be used by several threads at once."""
+    """Judges cases of one architecture on probe machines of one lab; can be used by several threads at once."""
 
     lab: Lab
     kernel: Kernel
     append: str = ""
     _controls: dict[tuple[object, ...], Boot] = field(default_factory=dict)
+    _asked: Mapping[str, str] | None = None
     _lock: Lock = field(default_factory=Lock)
 
     def judge(self, case: BootCase) -> Judgement:
         """Boot ``case`` and judge it. Raises InputError where the machine cannot be started at all."""
         words = f"{case.words} {self.append}".strip()
+        if lacking := self._lacking(case, words):
+            return Judgement(case, Verdict.SKIP, "; ".join(lacking), words)
         tries = 1 if self._may_exhaust(case, words) else _TRIES
-        boot = self._boot(self._machine(case, words), tries)
+        boot, before = self._boot(self._machine(case, words), tries)
         if boot.tree is None or boot.ending is not Ending.POWERED_OFF:
             return self._judge_broken(case, boot, words)
         try:
@@ -86,7 +91,11 @@ class Judge:
         if not facts.command_line.endswith(words):
             reason = f"the kernel was booted with {facts.command_line!r}, which does not end with {words!r}"
             return _judgement(case, boot, words, Verdict.ERROR, reason)
-        return _judge_facts(case, boot, words, facts, machine)
+        judgement = _judge_facts(case, boot, words, facts, machine)
+        if before is None:
+            return judgement
+        tried = f"booted again after: {before.ending.value}: {before.reason}"
+        return replace(judgement, reason=f"{judgement.reason}; {tried}" if judgement.reason else tried)
 
     def _machine(self, case: BootCase, words: str) -> ProbeMachine:
         return ProbeMachine(
@@ -98,20 +107,28 @@ class Judge:
             cpus=case.cpus,
         )
 
-    def _boot(self, machine: ProbeMachine, tries: int = _TRIES) -> Boot:
-        """Boot ``machine``; one that hangs or prints garbage gets a second try, since the host may have been busy.
+    def _boot(self, machine: ProbeMachine, tries: int) -> tuple[Boot, Boot | None]:
+        """Boot ``machine``, and again where it did not come up; return the last boot and the one before it.
 
         An emulation that broke says nothing of the kernel, however often.
         """
-        most = {Ending.HUNG: tries, Ending.GARBLED: tries, Ending.EMULATION_BROKE: _TRIES_OF_EMULATION}
-        for attempt in count(1):
+        most = {
+            Ending.HUNG: tries,
+            Ending.GARBLED: tries,
+            Ending.PANICKED: _TRIES,
+            Ending.EMULATION_BROKE: _TRIES_OF_EMULATION,
+        }
+        endings: Counter[Ending] = Counter()
+        before = None
+        while True:
             boot = self.lab.boot(machine)
-            if attempt >= most.get(boot.ending, 1):
-                break
-        return boot
+            endings[boot.ending] += 1
+            if endings[boot.ending] >= most.get(boot.ending, 1):
+                return boot, before
+            before = boot
 
     def _judge_broken(self, case: BootCase, boot: Boot, words: str) -> Judgement:
-        """Judge a boot that did not get to its init: the kernel's fault only if it boots without the words."""
+        """Judge a boot that never got to its init: the kernel's fault only if it does without the words."""
         if boot.ending in (Ending.QEMU_FAILED, Ending.EMULATION_BROKE):
             return _judgement(case, boot, words, Verdict.ERROR, boot.reason)
         control = self._control(case)
@@ -129,17 +146,51 @@ class Judge:
         return replace(_judgement(case, boot, words, Verdict.FAIL, str(difference)), differences=(difference,))
 
     def _may_exhaust(self, case: BootCase, words: str) -> bool:
-        version = KernelVersion.parse(self.kernel.release)
-        machine = nominal_machine(case.architecture, case.cpu, case.memory, version, self.kernel.config)
-        return predict(words, machine).may_exhaust_memory
+        return predict(words, self._nominal(case)).may_exhaust_memory
 
     def _control(self, case: BootCase) -> Boot:
         """Return the boot of the same machine without the words under test; it is made once."""
         key = (case.architecture, case.cpu, case.memory, case.cpus)
         with self._lock:
             if key not in self._controls:
-                self._controls[key] = self._boot(self._machine(case, self.append))
+                self._controls[key], _ = self._boot(self._machine(case, self.append), _TRIES)
             return self._controls[key]
+
+    def _lacking(self, case: BootCase, words: str) -> list[str]:
+        """Return which parameters of ``words`` this kernel does not know, so that no machine boots to learn it."""
+        machine = self._nominal(case)
+        names = [item.subject for item in predict(words, machine).unjudged if item.subject in PARAMETERS]
+        refused = self._refused(case) if names else {}
+        return [f"{name}: {refused[name]}" for name in names if name in refused]
+
+    def _refused(self, case: BootCase) -> Mapping[str, str]:
+        """Return the parameters that the kernel does not know -> why; empty where it did not boot.
+
+        Distributions backport parameters, so it is asked for all that its version does not promise, in one boot. The
+        value 0 sets none of them, or is complained about by a kernel that knows the parameter.
+        """
+        with self._lock:
+            if self._asked is None:
+                machine = self._nominal(case)
+                names = [name for name in PARAMETERS if not is_known(name, machine)]
+                words = " ".join((*(f"{name}=0" for name in names), self.append)).strip()
+                boot, _ = self._boot(self._machine(case, words), _TRIES)
+                self._asked = _parameters_not_judged(boot, words, self.kernel)
+            return self._asked
+
+    def _nominal(self, case: BootCase) -> Machine:
+        version = KernelVersion.parse(self.kernel.release)
+        return nominal_machine(case.architecture, case.cpu, case.memory, version, self.kernel.config)
+
+
+def _parameters_not_judged(boot: Boot, words: str, kernel: Kernel) -> Mapping[str, str]:
+    if boot.tree is None or boot.ending is not Ending.POWERED_OFF:
+        return {}
+    try:
+        machine = describe(read_facts(boot.tree), kernel.config)
+    except InputError:
+        return {}
+    return {item.subject: item.reason for item in predict(words, machine).unjudged if item.subject in PARAMETERS}
 
 
 def judge_facts(

@@ -1,12 +1,13 @@
-"""hugetlb_cma=: areas that gigantic pages are allocated from later.
+"""hugetlb_cma=: areas that gigantic pages are allocated from later, or with hugetlb_cma_only= as soon as at boot.
 
-Sources: Documentation/admin-guide/kernel-parameters.txt hugetlb_cma; hugetlb_cma_reserve().
+Sources: Documentation/admin-guide/kernel-parameters.txt hugetlb_cma, hugetlb_cma_only; hugetlb_cma_reserve(),
+hugetlb_early_cma().
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hugepage_qa.model.cstring import memparse, scan_decimal
+from hugepage_qa.model.cstring import kstrtobool, memparse, scan_decimal
 from hugepage_qa.model.machine import Machine
 from hugepage_qa.parameters import Parameter
 from hugepage_qa.sizes import MIB
@@ -15,6 +16,8 @@ from hugepage_qa.version import KernelVersion
 #: from here on sizes that are no multiple of the gigantic page are dropped; 6.12 and earlier round them up
 DROPS_UNALIGNED = KernelVersion(7, 2)
 ROUNDS_UP = KernelVersion(6, 13)
+#: sizes may be a percentage of the memory that firmware reports, which is more than what the kernel shows later
+_PERCENT = KernelVersion(7, 3)
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ def plan_cma(words: Sequence[Parameter], machine: Machine) -> CmaPlan:
     asked, per_node = _parse(values[-1])
     if not asked and not per_node:
         return CmaPlan()
+    if "%" in values[-1] and machine.version >= _PERCENT:
+        return CmaPlan(open_because="a percentage of a memory size that is not shown")
     page = machine.mmu.cma_page
     if page is None or page not in machine.sizes:
         return CmaPlan(messages=_not_supported(machine))
@@ -51,6 +56,19 @@ def plan_cma(words: Sequence[Parameter], machine: Machine) -> CmaPlan:
     if per_node:
         return _on_nodes(per_node, page, machine)
     return _over_all_nodes(asked, page, machine)
+
+
+def read_cma_only(words: Sequence[Parameter]) -> tuple[bool, tuple[str, ...]]:
+    """Return whether gigantic pages come from CMA areas alone, and what the log says of bad hugetlb_cma_only=."""
+    only, messages = False, []
+    for word in words:
+        if word.canonical == "hugetlb_cma_only":
+            value = kstrtobool(word.value)
+            if value is None:
+                messages.append(f"Malformed early option '{word.name}'")
+            else:
+                only = value
+    return only, tuple(messages)
 
 
 def _parse(text: str) -> tuple[int, dict[int, int]]:

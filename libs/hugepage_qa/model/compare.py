@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hugepage_qa.kernel.log import tells_of_trouble
 from hugepage_qa.model.prediction import (
     Absent,
     Between,
@@ -30,9 +31,7 @@ _INFORMATION = re.compile(
 _COMPLAINT = re.compile(
     r"^HugeTLB: |^hugetlb_cma: |^huge_memory: |transparent_hugepage\w*= cannot parse|hugetext= cannot parse"
     r"|^(?:\w+: )?thp_(?:anon|shmem)=|Malformed early option '[\w-]*huge"
-    r"|invalid for parameter `[\w-]*huge"
-    # a kernel in trouble; warnings elsewhere say more about an emulated CPU than about huge pages
-    r"|^BUG: |\bOops\b|Unable to handle kernel|page allocation failure|^WARNING: .* at (?:mm|fs|arch/\w+/mm)/"
+    r"|invalid for parameter `[\w-]*huge|page allocation failure"
 )
 #: what a kernel says when its parameters took all its memory
 _OUT_OF_MEMORY = re.compile(r"page allocation failure|Out of memory")
@@ -139,6 +138,8 @@ def _check_log(prediction: Prediction, observations: Observations, log: Sequence
 
 
 def _is_complaint(line: str) -> bool:
+    if tells_of_trouble(line):
+        return True
     return bool(_COMPLAINT.search(line)) and not _INFORMATION.search(line) and not _DETAIL.search(line)
 
 

@@ -1,5 +1,6 @@
 """What the pools, /proc/meminfo and the kernel log must show of the hugetlb parameters."""
 
+from hugepage_qa.model.cma import read_cma_only
 from hugepage_qa.model.cstring import kstrtoul, string_get_size
 from hugepage_qa.model.draft import Draft
 from hugepage_qa.model.hugetlb import EARLY_PARAMETERS, HugetlbPlan, plan_hugetlb
@@ -19,6 +20,7 @@ from hugepage_qa.model.rules import (
     ALL_FREE,
     ALLOC_THREADS,
     CMA_AREA,
+    CMA_ONLY,
     CMA_SKIPS_GIGANTIC,
     DEFAULT_FILES,
     DEFAULT_SIZE,
@@ -41,6 +43,7 @@ from hugepage_qa.sizes import MIB
 
 #: a system with less left than this may panic for want of memory before it reaches its init
 _ROOM_TO_BOOT = 192 * MIB
+_CMA_SKIPS = "HugeTLB: hugetlb_cma is enabled, skip boot time allocation"
 
 
 def expect_pools(draft: Draft) -> None:
@@ -50,7 +53,8 @@ def expect_pools(draft: Draft) -> None:
         return
     plan = plan_hugetlb(draft.words, draft.machine, draft.follow)
     draft.note_quirks(plan.quirks)
-    draft.expect_messages(plan.messages, LOG_WARNING)
+    cma_only, messages = read_cma_only(draft.words)
+    draft.expect_messages((*plan.messages, *messages), LOG_WARNING)
     if plan.default is None:
         draft.expect("meminfo/HugePages_Total", Absent(), NO_SUPPORT)
         draft.expect("meminfo/Hugepagesize", Absent(), NO_SUPPORT)
@@ -59,7 +63,8 @@ def expect_pools(draft: Draft) -> None:
     reservation = reserve(
         plan.allocations,
         draft.machine,
-        cma_bytes=draft.cma.total,
+        cma=draft.cma.nodes,
+        cma_only=cma_only,
         threads=_threads(draft),
         quirks=draft.follow,
     )
@@ -71,8 +76,8 @@ def expect_pools(draft: Draft) -> None:
     if draft.cma.open_because:
         _leave_cma_open(draft, draft.cma.open_because)
     else:
-        _expect_cma(draft, plan)
-    _expect_counts(draft, plan, reservation)
+        _expect_cma(draft, plan, cma_only=cma_only)
+    _expect_counts(draft, plan, reservation, CMA_ONLY if cma_only else CMA_SKIPS_GIGANTIC)
     for size in draft.machine.sizes:
         _expect_consistency(draft, size)
     _expect_default(draft, plan.default)
@@ -130,14 +135,14 @@ def _expect_consistency(draft: Draft, size: int) -> None:
             draft.expect(pool_subject(size, "surplus_hugepages", number), Exactly(0), ALL_FREE)
 
 
-def _expect_counts(draft: Draft, plan: HugetlbPlan, reservation: Reservation) -> None:
+def _expect_counts(draft: Draft, plan: HugetlbPlan, reservation: Reservation, rule_of_cma: Rule) -> None:
     on_nodes = {allocation.size for allocation in plan.allocations if allocation.nodes}
     for size, pool in reservation.pools.items():
-        skipped = bool(draft.cma.total or draft.cma.open_because) and draft.machine.mmu.is_gigantic(size)
-        if skipped and (draft.cma.open_because or not _cma_is_certain(draft)):
+        by_cma = bool(draft.cma.total or draft.cma.open_because) and draft.machine.mmu.is_gigantic(size)
+        if by_cma and (draft.cma.open_because or not _cma_is_certain(draft)):
             draft.leave_open(pool_subject(size, "nr_hugepages"), "memory decides whether the CMA area comes about")
             continue
-        rule = CMA_SKIPS_GIGANTIC if skipped else _count_rule(pool, size in on_nodes)
+        rule = rule_of_cma if by_cma else _count_rule(pool, size in on_nodes)
         draft.expect(pool_subject(size, "nr_hugepages"), _expected(pool.total), rule)
         _expect_nodes(draft, pool, NODE_FORM if size in on_nodes else NODE_SPREAD)
         _expect_shortages(draft, pool)
@@ -187,21 +192,26 @@ def _leave_cma_open(draft: Draft, reason: str) -> None:
     """Take what the log says of CMA areas, and of gigantic pages that depend on them, as it comes."""
     draft.leave_open("hugetlb_cma", reason)
     draft.tolerate("hugetlb_cma: ")
-    draft.tolerate("HugeTLB: hugetlb_cma is enabled")
+    draft.tolerate(_CMA_SKIPS)
     for size in draft.machine.sizes:
         if draft.machine.mmu.is_gigantic(size):
             draft.tolerate_shortage(string_get_size(size))
 
 
-def _expect_cma(draft: Draft, plan: HugetlbPlan) -> None:
+def _expect_cma(draft: Draft, plan: HugetlbPlan, *, cma_only: bool) -> None:
     if draft.cma.total and not _cma_is_certain(draft):
         _leave_cma_open(draft, "memory decides whether the area can be reserved")
         return
     draft.expect_messages(draft.cma.messages, CMA_AREA)
     if draft.cma.total:
         draft.expect("meminfo/CmaTotal", Between(draft.cma.total, draft.cma.total + 512 * MIB), CMA_AREA)
+        if cma_only:
+            return
         if any(draft.machine.mmu.is_gigantic(allocation.size) for allocation in plan.allocations):
-            draft.expect_messages(["HugeTLB: hugetlb_cma is enabled, skip boot time allocation"], CMA_SKIPS_GIGANTIC)
+            draft.expect_messages([_CMA_SKIPS], CMA_SKIPS_GIGANTIC)
+        else:
+            # said also of a gigantic size that was only named, or asked for with 0 pages
+            draft.tolerate(_CMA_SKIPS)
 
 
 def _threads(draft: Draft) -> int | None:

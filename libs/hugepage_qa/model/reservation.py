@@ -78,16 +78,17 @@ def reserve(
     allocations: Sequence[Allocation],
     machine: Machine,
     *,
-    cma_bytes: int = 0,
+    cma: Mapping[int, int] | None = None,
+    cma_only: bool = False,
     threads: int | None = None,
     quirks: frozenset[Quirk] = frozenset(),
 ) -> Reservation:
     """Return the pools that ``allocations``, made in this order, leave on ``machine``.
 
-    ``cma_bytes`` is what hugetlb_cma= took before; it makes gigantic allocations fall away. ``threads`` is
-    hugepage_alloc_threads=.
+    ``cma`` is the bytes that hugetlb_cma= took of each node before: gigantic allocations fall away, or are made from
+    these areas with ``cma_only``. ``threads`` is hugepage_alloc_threads=.
     """
-    return _Memory(machine, cma_bytes, threads, quirks).reserve(allocations)
+    return _Memory(machine, cma or {}, cma_only, threads, quirks).reserve(allocations)
 
 
 def gigantic_room(node: Node, size: int, machine: Machine, taken: Bounds | None = None) -> Bounds:
@@ -114,9 +115,18 @@ def gigantic_room(node: Node, size: int, machine: Machine, taken: Bounds | None 
 class _Memory:
     """Memory as the reservations eat it up."""
 
-    def __init__(self, machine: Machine, cma_bytes: int, threads: int | None, quirks: frozenset[Quirk]) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        cma: Mapping[int, int],
+        cma_only: bool,
+        threads: int | None,
+        quirks: frozenset[Quirk],
+    ) -> None:
         self._machine = machine
-        self._cma_bytes = cma_bytes
+        self._cma_bytes = sum(cma.values())
+        self._cma_left = dict(cma)
+        self._cma_only = cma_only
         self._threads = threads
         self._follow = quirks
         self._relevant: set[Quirk] = set()
@@ -128,15 +138,42 @@ class _Memory:
 
     def reserve(self, allocations: Sequence[Allocation]) -> Reservation:
         for allocation in allocations:
-            if self._machine.mmu.is_gigantic(allocation.size) and self._cma_bytes:
+            from_cma = bool(self._cma_bytes) and self._machine.mmu.is_gigantic(allocation.size)
+            if from_cma and not self._cma_only:
                 continue
             self._pools[allocation.size].reservations += 1
-            if allocation.nodes:
+            if from_cma:
+                self._from_cma(allocation)
+            elif allocation.nodes:
                 self._on_nodes(allocation)
             else:
                 self._over_all_nodes(allocation)
         taken = sum(bounds.high for bounds in self._taken.values())
         return Reservation(self._pools, frozenset(self._relevant), taken)
+
+    # --- hugetlb_cma_only= ---
+
+    def _from_cma(self, allocation: Allocation) -> None:
+        """Take pages of the areas as hugetlb_cma_alloc_bootmem() does: of each node in turn, else of any."""
+        size, pool = allocation.size, self._pools[allocation.size]
+        got = dict.fromkeys(self._taken, 0)
+        if allocation.nodes:
+            for number, pages in allocation.nodes.items():
+                got[number] = min(pages, self._cma_left.get(number, 0) // size)
+                pool.asked.append(Asked(pages, number))
+        else:
+            numbers = [node.number for node in self._machine.memory_nodes]
+            left = {number: self._cma_left.get(number, 0) // size for number in numbers}
+            for turn in range(min(allocation.total, sum(left.values()))):
+                wanted = numbers[turn % len(numbers)]
+                found = next(number for number in (wanted, *numbers) if left[number])
+                left[found] -= 1
+                got[found] += 1
+            pool.asked.append(Asked(allocation.total, None))
+        for number, pages in got.items():
+            self._cma_left[number] = self._cma_left.get(number, 0) - pages * size
+        total = sum(got.values())
+        self._take(size, {number: Bounds(pages, pages) for number, pages in got.items()}, Bounds(total, total))
 
     # --- hugepages=<node>:<count> ---
 

@@ -100,9 +100,15 @@ MEMPOLICY_VIEW = Rule(
 )
 CMA_SKIPS_GIGANTIC = Rule(
     "cma-skips-gigantic",
-    "with a hugetlb_cma= area no gigantic page is reserved at boot",
+    "with a hugetlb_cma= area and without hugetlb_cma_only= no gigantic page is reserved at boot",
     f"{PARAMETERS_DOC} hugetlb_cma; mm/hugetlb.c hugetlb_hstate_alloc_pages()",
     since=_version("5.7"),
+)
+CMA_ONLY = Rule(
+    "cma-only",
+    "with hugetlb_cma_only= gigantic pages are reserved in the hugetlb_cma= areas, as many as these hold",
+    f"{PARAMETERS_DOC} hugetlb_cma_only; mm/hugetlb_cma.c hugetlb_early_cma(), hugetlb_cma_alloc_bootmem()",
+    since=_version("6.15"),
 )
 CMA_AREA = Rule(
     "cma-area",
@@ -119,7 +125,8 @@ LOG_POOL = Rule(
 )
 LOG_WARNING = Rule(
     "warning-given",
-    "a parameter that is ignored, malformed or only partly served is reported in the kernel log",
+    "a size, count, policy, list or truth value that cannot be parsed, and a parameter that has no effect where it "
+    "stands, are reported in the kernel log; what follows the digits of a count is not, nor hugepage_alloc_threads=",
     f"{HUGETLB_DOC}; mm/hugetlb.c hugepages_setup(), hugepagesz_setup(), default_hugepagesz_setup()",
 )
 LOG_SHORTAGE = Rule(
@@ -134,8 +141,8 @@ LOG_QUIET = Rule(
 )
 KNOWN_WORD = Rule(
     "parameter-known",
-    "a kernel that documents a parameter and is configured for it does not call it unknown",
-    "init/main.c print_unknown_bootoptions()",
+    "a kernel that documents a parameter and is configured for it does not call a valid value of it unknown",
+    "init/main.c print_unknown_bootoptions(); obsolete_checksetup() passes a value on that its handler refused",
     since=_version("5.14"),
 )
 UNKNOWN_WORD = Rule(
@@ -153,8 +160,8 @@ THP_ENABLED = Rule(
 )
 THP_SMALL_MEMORY = Rule(
     "thp-small-memory",
-    "on a machine with less than 512 MiB the switch is never, whatever the command line says",
-    "mm/huge_memory.c hugepage_init()",
+    "where the kernel manages less than 512 MiB the switch is never, whatever the command line says",
+    "mm/huge_memory.c hugepage_init(); totalram_pages(), which lacks what the kernel itself takes",
 )
 THP_ABSENT = Rule(
     "thp-absent",
@@ -185,7 +192,7 @@ THP_UNDERUSED = Rule(
 )
 KHUGEPAGED = Rule(
     "khugepaged-runs",
-    "khugepaged runs when PMD-sized THP are enabled and not when all are never",
+    "khugepaged runs when PMD-sized THP are enabled, since 7.2 when any size is, and not when all are never",
     f"{THP_DOC} khugepaged; mm/khugepaged.c start_stop_khugepaged()",
 )
 THP_ANON = Rule(
@@ -234,13 +241,14 @@ ALLOC_THREADS = Rule(
 )
 HUGETEXT = Rule(
     "hugetext",
-    "hugetext=0..3 sets hugetext_enabled; the last one wins, 4 and up are ignored; lost on less than 512 MiB",
+    "hugetext=0..3 sets hugetext_enabled; the last one wins, 4 and up are ignored; lost below 512 MiB",
     "Alibaba Cloud Linux documentation of hugetext; mm/huge_memory.c setup_hugetext() of ANCK 5.10",
 )
 KVM_HPAGE = Rule(
     "kvm-hpage",
     "kvm.hpage= is what the kvm module's parameter reads",
-    "arch/s390/kvm/kvm-s390.c module_param(hpage)",
+    "arch/s390/kvm/kvm-s390.c module_param(hpage), since 7.3 in arch/s390/kvm/s390/s390.c",
+    since=_version("4.19"),
 )
 SURVIVES = Rule(
     "boot-survives",

@@ -1,5 +1,8 @@
 """What the transparent_hugepage directory, khugepaged and the kernel log must show of the THP parameters."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from hugepage_qa.model.draft import Draft
 from hugepage_qa.model.known import Quirk
 from hugepage_qa.model.prediction import Absent, Exactly, Expected, OneOf
@@ -29,11 +32,13 @@ from hugepage_qa.model.thp import (
     set_sizes,
 )
 from hugepage_qa.model.thp_default import default_switches
+from hugepage_qa.parameters import Parameter
 from hugepage_qa.sizes import MIB
+from hugepage_qa.version import KernelVersion
 
 DIRECTORY = "transparent_hugepage"
 
-#: hugepage_init() switches THP off below this
+#: hugepage_init() switches THP off below this; a machine of exactly 512 MiB manages less
 SMALL_MEMORY = 512 * MIB
 #: how much of the kernel's own memory may have been freed since hugepage_init() compared
 _INIT_MEMORY = 64 * MIB
@@ -41,6 +46,9 @@ _INIT_MEMORY = 64 * MIB
 _OFF_WHERE_SMALL = ("defrag", "use_zero_page", "khugepaged/defrag")
 #: those that the first kernels did not have
 _RULES_OF_SWITCHES = {"khugepaged/max_ptes_shared": THP_SHARED_PTES, "shrink_underused": THP_UNDERUSED}
+
+#: khugepaged serves every size from here on; before, versions differ in what besides the PMD size starts it
+_EVERY_SIZE = KernelVersion(7, 2)
 
 #: policies that a tmpfs mount can have; "deny" and "force" are for the internal mount only
 _TMPFS_POLICIES = ("always", "within_size", "advise", "never")
@@ -66,9 +74,7 @@ def expect_thp(draft: Draft) -> None:
 def expect_shmem(draft: Draft) -> None:
     """Add what follows from transparent_hugepage_shmem=, thp_shmem= and transparent_hugepage_tmpfs=."""
     machine = draft.machine
-    sizes = set_sizes(
-        draft.words, "thp_shmem", machine.mmu.shmem_thp_sizes(), SHMEM_SIZE_POLICIES, machine.mmu.base_page
-    )
+    sizes = _shmem_sizes(draft, draft.words)
     draft.expect_messages(sizes.messages, LOG_WARNING)
     shmem_policies = SHMEM_POLICIES if has_thp(draft) else ("never", "deny")
     if draft.values("transparent_hugepage_shmem"):
@@ -105,6 +111,11 @@ def small_memory(draft: Draft) -> bool | None:
 def _anon(draft: Draft) -> SizePolicies:
     mmu = draft.machine.mmu
     return set_sizes(draft.words, "thp_anon", mmu.anonymous_thp_sizes(), ANON_POLICIES, mmu.base_page)
+
+
+def _shmem_sizes(draft: Draft, words: Sequence[Parameter]) -> SizePolicies:
+    mmu = draft.machine.mmu
+    return set_sizes(words, "thp_shmem", mmu.shmem_thp_sizes(), SHMEM_SIZE_POLICIES, mmu.base_page)
 
 
 def _expect_enabled(draft: Draft, chosen: str | None) -> str | None:
@@ -153,12 +164,13 @@ def _expect_sizes(draft: Draft, anon: SizePolicies) -> None:
 
 
 def _expect_khugepaged(draft: Draft, enabled: str | None, anon: SizePolicies) -> None:
-    """Judge khugepaged where all kernels agree: versions differ in whether sizes below the PMD and shmem count."""
+    """Judge khugepaged where kernels agree: not before 7.2 on sizes below the PMD, and never on shmem."""
     if enabled is None:
         return
-    policies = anon.policies or {draft.machine.mmu.pmd: "inherit"}
-    pmd = policies.get(draft.machine.mmu.pmd, "never")
-    if pmd in ("always", "madvise") or (pmd == "inherit" and enabled != "never"):
+    pmd = draft.machine.mmu.pmd
+    policies = anon.policies or {pmd: "inherit"}
+    active = {size for size, policy in policies.items() if (enabled if policy == "inherit" else policy) != "never"}
+    if pmd in active or (draft.machine.version >= _EVERY_SIZE and (active or enabled != "never")):
         draft.expect("process/khugepaged", Exactly("running"), KHUGEPAGED)
         return
     shmem_given = draft.values("thp_shmem") or draft.values("transparent_hugepage_shmem")
@@ -166,7 +178,7 @@ def _expect_khugepaged(draft: Draft, enabled: str | None, anon: SizePolicies) ->
         draft.machine.is_configured(f"TRANSPARENT_HUGEPAGE_SHMEM_HUGE_{policy}")
         for policy in ("ALWAYS", "WITHIN_SIZE", "ADVISE")
     )
-    if enabled == "never" and set(policies.values()) <= {"inherit", "never"} and not shmem_given and shmem_default:
+    if enabled == "never" and not active and not shmem_given and shmem_default:
         if draft.machine.interfaces.get("hugetext"):
             draft.leave_open("process/khugepaged", "hugetext starts khugepaged, too")
         else:
@@ -176,16 +188,30 @@ def _expect_khugepaged(draft: Draft, enabled: str | None, anon: SizePolicies) ->
 
 
 def _expect_shmem_enabled(draft: Draft, allowed: tuple[str, ...]) -> None:
+    """Expect the last valid policy, or what the known issues make of it."""
     given = {value for value in draft.values("transparent_hugepage_shmem") if value in allowed}
     lost = {"deny": Quirk.SHMEM_DENY_LOST, "force": Quirk.SHMEM_FORCE_REFUSED}
     draft.note_quirks(frozenset(lost[value] for value in given & set(lost)))
-    if Quirk.SHMEM_FORCE_REFUSED in draft.follow:
-        allowed = tuple(value for value in allowed if value != "force")
-    choice = choose(draft.words, "transparent_hugepage_shmem", allowed)
+    choice = choose(_without_refused_force(draft), "transparent_hugepage_shmem", allowed)
     draft.expect_messages(choice.messages, LOG_WARNING)
     if choice.value is None or not has_thp(draft):
         return
-    value = choice.value
-    if value == "deny" and Quirk.SHMEM_DENY_LOST in draft.follow:
-        value = "never"
+    value = "never" if lost.get(choice.value) in draft.follow else choice.value
     draft.expect(f"{DIRECTORY}/shmem_enabled", Exactly(value), SHMEM_ENABLED)
+
+
+def _without_refused_force(draft: Draft) -> list[Parameter]:
+    """Return the words with an empty value, which is refused, in place of ``force`` where the known issue refuses it.
+
+    shmem_parse_huge() takes it once thp_shmem= has made the PMD size the only one that inherits; it is lost later.
+    """
+    words = list(draft.words)
+    if Quirk.SHMEM_FORCE_REFUSED not in draft.follow:
+        return words
+    for index, word in enumerate(words):
+        if word.value != "force":
+            continue
+        sizes = _shmem_sizes(draft, words[:index]).policies or {}
+        if [size for size, policy in sizes.items() if policy == "inherit"] != [draft.machine.mmu.pmd]:
+            words[index] = replace(word, value="")
+    return words

@@ -14,6 +14,9 @@ from hugepage_qa.lab.probe import Ending, Lab, ProbeMachine
 from hugepage_qa.sizes import parse_memory
 from hugepage_qa.version import KernelVersion
 
+BACKPORTS = "trixie-backports"
+CMA_ONLY = "hugetlb_cma=2G hugetlb_cma_only=1 hugepagesz=1G hugepages=3"
+
 # architecture, CPU, suite (None: the machine's own), memory of the nodes, short name, command line
 MACHINES = (
     ("x86_64", "max", None, "2G,2G", "nodes", "hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=64"),
@@ -31,6 +34,8 @@ MACHINES = (
     ("aarch64", "max", "sid", "2G", "plain", "hugepages=16 transparent_hugepage=madvise"),
     ("ppc64le", "power9", "sid", "2G", "plain", "hugepages=16"),
     ("s390x", "max", "sid", "2G", "plain", "hugepages=16"),
+    ("x86_64", "max", BACKPORTS, "2G,2G", "nodes", "hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=64"),
+    ("x86_64", "max", BACKPORTS, "8G", "cma-only", f"{CMA_ONLY} thp_anon=64K:always transparent_hugepage=never"),
 )
 
 

@@ -29,6 +29,8 @@ def pool_sizes(facts: Facts) -> dict[int, int]:
     [
         ("x86_64-max-6.1-nodes", {2 * MIB: 64, GIB: 1}),
         ("x86_64-max-7.2-nodes", {2 * MIB: 64, GIB: 1}),
+        ("x86_64-max-7.3-nodes", {2 * MIB: 64, GIB: 1}),
+        ("x86_64-max-7.3-cma-only", {2 * MIB: 0, GIB: 2}),
         ("x86_64-qemu64-6.1-plain", {2 * MIB: 16}),
         ("x86_64-max-6.1-over-ask", {2 * MIB: 0, GIB: 0}),
         ("aarch64-max-6.1-nodes", {64 * KIB: 32, 2 * MIB: 0, 32 * MIB: 0, GIB: 0}),
@@ -158,6 +160,14 @@ def test_cma_and_sizes_of_thp(capture: Capture) -> None:
     assert facts.thp is not None
     assert [size.size for size in facts.thp.sizes] == [KIB << order for order in range(3, 12)]
     assert facts.thp.sizes[1].stats["anon_fault_fallback"] == 0
+
+
+def test_gigantic_pages_in_a_cma_area(capture: Capture) -> None:
+    facts = read_facts(capture("x86_64-max-7.3-cma-only"))
+    assert facts.observations()["meminfo/CmaTotal"] == 2 * GIB
+    assert "hugetlb_cma: reserved 2048 MiB on node 0" in huge_page_texts(facts)
+    # small sizes alone start khugepaged
+    assert facts.observations()["process/khugepaged"] == "running"
 
 
 def test_thp_before_it_had_sizes(capture: Capture) -> None:

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hugepage_qa.kernel.log import LogLine, huge_page_lines, parse_log, read_log, unknown_parameters
+from hugepage_qa.kernel.log import (
+    LogLine,
+    huge_page_lines,
+    parse_log,
+    read_log,
+    tells_of_trouble,
+    unknown_parameters,
+)
 from hugepage_qa.kernel.tree import CapturedTree
 from hugepage_qa.parameters import Parameter, parse_parameters
 
@@ -76,6 +83,45 @@ def test_lines_that_matter(text: str) -> None:
 @pytest.mark.parametrize("text", ["DEBUG: x", "Debugging on", "devtmpfs: initialized", "pci 0000:00:1f.0: x"])
 def test_lines_that_do_not_matter(text: str) -> None:
     assert huge_page_lines([LogLine(4, 0.0, text)]) == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "WARNING: CPU: 0 PID: 1 at mm/hugetlb.c:2910 hugetlb_init+0x1/0x2",
+        "WARNING: CPU: 3 PID: 99 at arch/x86/mm/tlb.c:500 switch_mm_irqs_off+0x1/0x2",
+        "WARNING: CPU: 0 PID: 1 at include/linux/huge_mm.h:10 remove_inode_hugepages+0x1/0x2",
+        "WARNING: mm/hugetlb.c:1234 at hugetlb_init+0x1/0x2, CPU#0: swapper/0/1",
+        "WARNING: fs/hugetlbfs/inode.c:600 at remove_inode_hugepages+0x1/0x2, CPU#1: rm/700",
+        "WARNING: arch/arm64/mm/hugetlbpage.c:20 at huge_pte_clear+0x1/0x2, CPU#1: a.out/7",
+        "WARNING: ./include/linux/page-flags.h:300 at folio_flags+0x1/0x2, CPU#0: khugepaged/30",
+        "WARNING: [order > MAX_PAGE_ORDER] mm/page_alloc.c:5200 at alloc+0x1/0x2, CPU#0: at fs/x/1",
+        "BUG: kernel NULL pointer dereference, address: 0000000000000008",
+        "BUG: Bad rss-counter state mm:00000000abcdef01 type:MM_ANONPAGES val:512",
+        "kernel BUG at mm/hugetlb.c:1!",
+        "Oops: 0000 [#1] SMP",
+        "Unable to handle kernel paging request at virtual address ffff000000000000",
+    ],
+)
+def test_a_kernel_in_trouble(text: str) -> None:
+    assert tells_of_trouble(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "WARNING: CPU: 1 PID: 0 at arch/x86/kernel/smpboot.c:432 topology_sane.isra.0+0x6b/0x80",
+        "WARNING: arch/x86/kernel/smpboot.c:432 at topology_sane.isra.0+0x6b/0x80, CPU#1: at mm/0",
+        "WARNING: drivers/base/mm/x.c:1 at probe+0x1/0x2, CPU#1: swapper/1/0",
+        "WARNING: CPU: 0 PID: 1 at include/linux/mmc/host.h:1 probe+0x1/0x2",
+        "BUG: workqueue lockup - pool cpus=0 node=0 flags=0x0 nice=0 stuck for 31s!",
+        "watchdog: BUG: soft lockup - CPU#0 stuck for 22s! [swapper/0:1]",
+        "Out of memory: Killed process 1 (init)",
+        "DEBUG: x",
+    ],
+)
+def test_what_emulation_and_want_of_time_bring_is_no_trouble(text: str) -> None:
+    assert not tells_of_trouble(text)
 
 
 def line_of(text: str) -> list[LogLine]:

@@ -15,6 +15,11 @@ def test_board_is_whole(board: Board) -> None:
     assert any("console" in word for word in board.serial)
 
 
+def test_no_emulated_x86_machine_waits_for_its_timer() -> None:
+    for architecture, board in BOARDS.items():
+        assert ("no_timer_check" in board.kernel_words.split()) is (architecture == "x86_64")
+
+
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
     with pytest.raises(InputError, match="x86_64, aarch64, ppc64le, s390x"):
         find_board("mips")

@@ -33,6 +33,7 @@ case "$words" in
 *do:good) capture ;;
 *do:panic) panic ;;
 *do:oops) echo '[ 1.0] RSP: 0018:ff4b5cbd00013c20 EFLAGS: 00010246'; panic ;;
+*do:no-timer) echo "[ 1.0] Kernel panic - not syncing: IO-APIC + timer doesn't work!  Boot with apic=debug" ;;
 *do:impossible) echo '[ 1.0] RSP: 0018:ff4b5cbd00013c20 EFLAGS: 92320362'; panic ;;
 *do:lock-up-panic-and-spin) echo "BUG: soft lockup"; sleep 0.3; panic; exec sleep 60 ;;
 *do:panic-and-spin) panic; exec sleep 60 ;;
@@ -88,6 +89,7 @@ def wait_for(condition: Callable[[], object], seconds: float = 5.0) -> bool:
         ("panic", Ending.PANICKED, "Kernel panic - not syncing: System is deadlocked on memory", False),
         ("oops", Ending.PANICKED, "Kernel panic - not syncing: System is deadlocked on memory", False),
         ("impossible", Ending.EMULATION_BROKE, "EFLAGS 92320362", False),
+        ("no-timer", Ending.EMULATION_BROKE, "IO-APIC + timer doesn't work!", False),
         ("refuse", Ending.QEMU_FAILED, "qemu: warning: this", False),
         ("die", Ending.QEMU_FAILED, "exit code -11, no message", False),
         ("garble", Ending.GARBLED, "not JSON", False),

@@ -20,26 +20,38 @@ GetCapture = Callable[[str], CapturedTree]
 
 
 class FakeLab:
-    """Returns one prepared boot for the words under test, and another one for the control without them."""
+    """Returns prepared boots for the words under test, the last one again and again, and one for the control."""
 
     def __init__(
-        self, ending: Ending, tree: CapturedTree | None = None, reason: str = "", control: bool = True
+        self,
+        *endings: Ending,
+        tree: CapturedTree | None = None,
+        reason: str = "",
+        control: bool = True,
     ) -> None:
-        self.ending, self.tree, self.reason = ending, tree, reason
+        self.endings, self.tree, self.reason = list(endings), tree, reason
         self.control = Ending.POWERED_OFF if control else Ending.HUNG
-        self.boots = 0
+        self.booted: list[str] = []
 
     def boot(self, machine: ProbeMachine) -> Boot:
-        self.boots += 1
+        self.booted.append(machine.command_line)
         if not machine.command_line:
             return Boot(machine, self.control, None, "", 1.0, "", ())
-        return Boot(machine, self.ending, self.tree, self.reason, 1.0, self.reason, ())
+        ending = self.endings.pop(0) if len(self.endings) > 1 else self.endings[0]
+        good = ending is Ending.POWERED_OFF
+        tree, reason = (self.tree, "") if good else (None, self.reason)
+        return Boot(machine, ending, tree, reason, 1.0, reason, ())
 
 
-def judge(lab: FakeLab, words: str = WORDS, **changes: object) -> Judgement:
-    case = BootCase("/test", "x86_64", "max", words, (2 * GIB, 2 * GIB))
-    kernel = Kernel(Path("vmlinuz"), "6.1.0", None)
-    return Judge(cast(Lab, lab), kernel).judge(replace(case, **changes))  # type: ignore[arg-type]
+CASE = BootCase("/test", "x86_64", "max", WORDS, (2 * GIB, 2 * GIB))
+
+
+def judge_of(lab: FakeLab) -> Judge:
+    return Judge(cast(Lab, lab), Kernel(Path("vmlinuz"), "6.1.0", None))
+
+
+def judge(lab: FakeLab, **changes: object) -> Judgement:
+    return judge_of(lab).judge(replace(CASE, **changes))  # type: ignore[arg-type]
 
 
 def changed(tree: CapturedTree, path: str, text: str) -> CapturedTree:
@@ -47,7 +59,7 @@ def changed(tree: CapturedTree, path: str, text: str) -> CapturedTree:
 
 
 def test_a_right_machine_passes(capture: GetCapture) -> None:
-    judgement = judge(FakeLab(Ending.POWERED_OFF, capture(NODES)))
+    judgement = judge(FakeLab(Ending.POWERED_OFF, tree=capture(NODES)))
     assert (judgement.verdict, judgement.reason) == (Verdict.PASS, "")
 
 
@@ -62,35 +74,35 @@ def test_a_right_machine_passes(capture: GetCapture) -> None:
     ],
 )
 def test_a_wrong_machine_fails_with_rule_and_values(capture: GetCapture, path: str, text: str, rule: str) -> None:
-    judgement = judge(FakeLab(Ending.POWERED_OFF, changed(capture(NODES), path, text)))
+    judgement = judge(FakeLab(Ending.POWERED_OFF, tree=changed(capture(NODES), path, text)))
     assert judgement.verdict is Verdict.FAIL
     assert rule in {difference.rule.name for difference in judgement.differences}
     assert "expected" in judgement.reason and "found" in judgement.reason
 
 
 def test_what_the_source_says_is_judged_too(capture: GetCapture) -> None:
-    judgement = judge(FakeLab(Ending.POWERED_OFF, capture(NODES)), facts={"hugepages-2048kB/nr_hugepages": 65})
+    judgement = judge(FakeLab(Ending.POWERED_OFF, tree=capture(NODES)), facts={"hugepages-2048kB/nr_hugepages": 65})
     assert judgement.verdict is Verdict.FAIL
     assert "documented-example" in judgement.reason
 
 
 def test_a_line_that_the_source_says_is_judged_too(capture: GetCapture) -> None:
-    judgement = judge(FakeLab(Ending.POWERED_OFF, capture(NODES)), log=("no such line",))
+    judgement = judge(FakeLab(Ending.POWERED_OFF, tree=capture(NODES)), log=("no such line",))
     assert judgement.verdict is Verdict.FAIL
 
 
 def test_another_command_line_is_an_error(capture: GetCapture) -> None:
-    judgement = judge(FakeLab(Ending.POWERED_OFF, capture(NODES)), words="hugepages=1")
+    judgement = judge(FakeLab(Ending.POWERED_OFF, tree=capture(NODES)), words="hugepages=1")
     assert judgement.verdict is Verdict.ERROR
 
 
 def test_a_capture_that_cannot_be_read_is_an_error(capture: GetCapture) -> None:
     tree = changed(capture(NODES), "proc/meminfo", "MemTotal: many kB\n")
-    assert judge(FakeLab(Ending.POWERED_OFF, tree)).verdict is Verdict.ERROR
+    assert judge(FakeLab(Ending.POWERED_OFF, tree=tree)).verdict is Verdict.ERROR
 
 
 def test_an_empty_capture_is_an_error() -> None:
-    assert judge(FakeLab(Ending.POWERED_OFF, CapturedTree({}))).verdict is Verdict.ERROR
+    assert judge(FakeLab(Ending.POWERED_OFF, tree=CapturedTree({}))).verdict is Verdict.ERROR
 
 
 def test_a_panic_is_the_kernels_fault_if_it_boots_without_the_words() -> None:
@@ -107,7 +119,24 @@ def test_a_machine_that_never_boots_is_an_error() -> None:
 def test_a_hang_is_tried_again() -> None:
     lab = FakeLab(Ending.HUNG, reason="no power-off within 1 s: ...")
     assert judge(lab).verdict is Verdict.FAIL
-    assert lab.boots == 3  # twice, and the control
+    assert lab.booted == [WORDS, WORDS, ""]
+
+
+@pytest.mark.parametrize("ending", [Ending.PANICKED, Ending.HUNG, Ending.GARBLED, Ending.EMULATION_BROKE])
+def test_the_same_words_come_again_before_they_are_blamed(capture: GetCapture, ending: Ending) -> None:
+    lab = FakeLab(ending, Ending.POWERED_OFF, tree=capture(NODES), reason="what went wrong")
+    judgement = judge(lab)
+    assert lab.booted == [WORDS, WORDS]
+    assert (judgement.verdict, judgement.reason) == (
+        Verdict.PASS,
+        f"booted again after: {ending.value}: what went wrong",
+    )
+
+
+def test_a_panic_is_blamed_on_the_words_only_when_it_comes_again() -> None:
+    lab = FakeLab(Ending.PANICKED, Ending.EMULATION_BROKE, Ending.PANICKED, reason="Kernel panic - not syncing: x")
+    assert judge(lab).verdict is Verdict.FAIL
+    assert lab.booted == [WORDS] * 3 + [""]
 
 
 def test_an_emulation_that_breaks_says_nothing_of_the_kernel() -> None:
@@ -115,7 +144,7 @@ def test_an_emulation_that_breaks_says_nothing_of_the_kernel() -> None:
     judgement = judge(lab)
     assert judgement.verdict is Verdict.ERROR
     assert "EFLAGS 92320362" in judgement.reason
-    assert lab.boots == 5
+    assert lab.booted == [WORDS] * 5
 
 
 def test_out_of_memory_passes_only_when_all_memory_was_asked_for() -> None:
@@ -132,14 +161,37 @@ def test_qemu_that_does_not_start_is_an_error() -> None:
     assert judge(FakeLab(Ending.QEMU_FAILED, reason="no such machine")).verdict is Verdict.ERROR
 
 
-def test_a_parameter_that_the_kernel_does_not_know_is_a_skip(capture: GetCapture) -> None:
-    tree = capture(NODES)
-    words = f"{WORDS} thp_anon=64K:always"
-    unknown = (
-        '<5>[    0.1] Unknown kernel command line parameters "thp_anon=64K:always", will be passed to user space.\n'
-    )
+def asked_of(tree: CapturedTree, words: str, unknown: str) -> CapturedTree:
+    """Return what a kernel shows that was booted with ``words`` and calls ``unknown`` unknown."""
+    line = f'<5>[    0.1] Unknown kernel command line parameters "{unknown}", will be passed to user space.\n'
     tree = changed(tree, "proc/cmdline", f"panic=-1 {words}\n")
-    tree = changed(tree, "dmesg", f"{tree.read('dmesg')}{unknown}")
-    judgement = judge(FakeLab(Ending.POWERED_OFF, tree), words=words)
-    assert judgement.verdict is Verdict.SKIP
+    return changed(tree, "dmesg", f"{tree.read('dmesg')}{line if unknown else ''}")
+
+
+def test_no_machine_boots_for_a_parameter_that_the_kernel_does_not_know(capture: GetCapture) -> None:
+    lab = FakeLab(Ending.POWERED_OFF, tree=asked_of(capture(NODES), "", "thp_anon=0 thp_shmem=0"))
+    judged = judge_of(lab)
+    for words, name in (("thp_anon=64K:always", "thp_anon"), ("thp_shmem=64K:always", "thp_shmem")):
+        judgement = judged.judge(replace(CASE, words=f"{WORDS} {words}"))
+        assert judgement.verdict is Verdict.SKIP
+        assert judgement.reason == f"{name}: kernel 6.1.0 does not know this parameter"
+    [asked] = lab.booted
+    assert {"thp_anon=0", "thp_shmem=0", "hugepage_alloc_threads=0"} <= set(asked.split())
+    assert "hugepages=0" not in asked.split()
+
+
+def test_a_parameter_that_the_kernel_took_over_from_a_later_one_is_tried(capture: GetCapture) -> None:
+    words = f"{WORDS} thp_anon=64K:sometimes"
+    lab = FakeLab(Ending.POWERED_OFF, tree=asked_of(capture(NODES), words, ""))
+    judgement = judge(lab, words=words)
+    assert (judgement.verdict, judgement.differences[0].rule.name) == (Verdict.FAIL, "warning-given")
+    assert lab.booted[1:] == [words]
+
+
+def test_a_parameter_that_the_kernel_does_not_know_is_a_skip_where_it_could_not_be_asked(capture: GetCapture) -> None:
+    words = f"{WORDS} thp_anon=64K:always"
+    tree = asked_of(capture(NODES), words, "thp_anon=64K:always")
+    lab = FakeLab(Ending.QEMU_FAILED, Ending.POWERED_OFF, tree=tree, reason="no memory")
+    judgement = judge(lab, words=words)
+    assert (judgement.verdict, len(lab.booted)) == (Verdict.SKIP, 2)
     assert "thp_anon" in judgement.reason

@@ -106,8 +106,8 @@ def test_asking_for_everything_may_exhaust_memory(make_machine: MakeMachine) -> 
         ("transparent_hugepage_shmem=deny", "7.2", Quirk.SHMEM_DENY_LOST),
         ("transparent_hugepage_shmem=force", "7.2", Quirk.SHMEM_FORCE_REFUSED),
         (
-            "hugepagesz=1G hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=8 default_hugepagesz=2M",
-            "7.2",
+            "hugepages=4 hugepagesz=2M hugepages=8 hugepagesz=1G hugepages=1 default_hugepagesz=1G",
+            "7.3",
             Quirk.PARAMETER_LIMIT,
         ),
     ],
@@ -153,3 +153,73 @@ def test_a_parameter_that_the_kernel_does_not_know_is_left_open(make_machine: Ma
 def test_a_misspelt_parameter_is_remarked(make_machine: MakeMachine) -> None:
     (remark,) = predict("transparent_hugepages=never", make_machine()).remarks
     assert "transparent_hugepage=" in remark
+
+
+@pytest.mark.parametrize(
+    ("words", "memory", "pages"),
+    [
+        ("hugetlb_cma=2G hugetlb_cma_only=1 hugepagesz=1G hugepages=1", "8G", [1]),
+        ("hugetlb_cma=2G hugetlb_cma_only=1 hugepagesz=1G hugepages=3", "8G", [2]),
+        ("hugetlb_cma=2G hugetlb_cma_only=1 hugetlb_cma_only=n hugepagesz=1G hugepages=1", "8G", [0]),
+        ("hugetlb_cma=2G hugetlb_cma_only hugepagesz=1G hugepages=1", "8G", [0]),
+        ("hugetlb_cma_only=1 hugepagesz=1G hugepages=1", "8G", [1]),
+        ("hugetlb_cma=0:1G,1:2G hugetlb_cma_only=1 hugepagesz=1G hugepages=0:2,1:1", "6G,6G", [1, 1]),
+        ("hugetlb_cma=1:2G hugetlb_cma_only=1 hugepagesz=1G hugepages=2", "6G,6G", [0, 2]),
+        ("hugetlb_cma=0:1G,1:2G hugetlb_cma_only=1 hugepagesz=1G hugepages=3", "6G,6G", [1, 2]),
+    ],
+)
+def test_gigantic_pages_of_cma_areas(make_machine: MakeMachine, words: str, memory: str, pages: list[int]) -> None:
+    prediction = predict(words, make_machine(memory=memory, version="7.3"))
+    assert value(prediction, TOTAL_1G) == Exactly(sum(pages))
+    assert [value(prediction, f"node{node}/{TOTAL_1G}") for node in range(len(pages))] == list(map(Exactly, pages))
+
+
+def test_areas_of_a_percentage_are_left_open(make_machine: MakeMachine) -> None:
+    words = "hugetlb_cma=50% hugepagesz=1G hugepages=1"
+    assert "hugetlb_cma" in [item.subject for item in predict(words, make_machine(version="7.3")).unjudged]
+    old = predict(words, make_machine(version="7.2"))
+    assert "hugetlb_cma: cma area must be a multiple of 1024 MiB" in [message.text for message in old.messages]
+
+
+FORCE = frozenset({Quirk.SHMEM_FORCE_REFUSED})
+
+
+@pytest.mark.parametrize(
+    ("words", "found", "complaints"),
+    [
+        ("transparent_hugepage_shmem=force", None, 1),
+        ("transparent_hugepage_shmem=always transparent_hugepage_shmem=force", "always", 1),
+        ("thp_shmem=2M:inherit transparent_hugepage_shmem=force", "never", 0),
+        ("transparent_hugepage_shmem=force thp_shmem=2M:inherit", None, 1),
+        ("thp_shmem=64K,2M:inherit transparent_hugepage_shmem=force", None, 1),
+        ("thp_shmem=64K,2M:inherit thp_shmem=64K:never transparent_hugepage_shmem=force", "never", 0),
+        ("thp_shmem=2M:inherit transparent_hugepage_shmem=force transparent_hugepage_shmem=advise", "advise", 0),
+    ],
+)
+def test_force_is_refused_or_lost(make_machine: MakeMachine, words: str, found: str | None, complaints: int) -> None:
+    machine = make_machine(version="7.3")
+    prediction = predict(words, machine, FORCE)
+    subject = "transparent_hugepage/shmem_enabled"
+    assert [one.expected for one in prediction.expectations if one.subject == subject] == (
+        [Exactly(found)] if found else []
+    )
+    assert len(prediction.messages) == complaints
+    assert possible_deviations(words, machine) == FORCE
+
+
+@pytest.mark.parametrize(
+    ("words", "version", "expected"),
+    [
+        ("thp_anon=2M:always transparent_hugepage=never", "6.12", "running"),
+        ("thp_anon=64K:always transparent_hugepage=never", "6.12", None),
+        ("thp_anon=64K:always transparent_hugepage=never", "7.2", "running"),
+        ("thp_anon=64K:inherit transparent_hugepage=never", "7.3", "absent"),
+        ("thp_anon=2M:never transparent_hugepage=always", "6.12", None),
+        ("thp_anon=2M:never transparent_hugepage=always", "7.3", "running"),
+        ("thp_anon=2M:never transparent_hugepage=never", "7.3", "absent"),
+    ],
+)
+def test_khugepaged(make_machine: MakeMachine, words: str, version: str, expected: str | None) -> None:
+    prediction = predict(words, make_machine(version=version))
+    found = [one.expected for one in prediction.expectations if one.subject == "process/khugepaged"]
+    assert found == ([Exactly(expected)] if expected else [])

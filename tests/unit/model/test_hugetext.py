@@ -1,13 +1,19 @@
 """hugetext= on the command line: what hugetext_enabled must show, and what the log must say."""
 
+import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 from tests.unit.model.conftest import MakeMachine
 
+from hugepage_qa.matrix.case import Target, load_group
+from hugepage_qa.model.architecture import find_mmu
 from hugepage_qa.model.boot import predict
+from hugepage_qa.model.compare import compare
 from hugepage_qa.model.prediction import Exactly, Prediction
+from hugepage_qa.sizes import KIB
 
 PredictWith = Callable[..., Prediction]
 
@@ -75,3 +81,25 @@ def test_a_kernel_that_may_have_a_switch_is_held_to_what_both_kinds_do(predictio
 
 def test_a_kernel_without_it_is_not_judged(prediction_of: PredictWith) -> None:
     assert modes(prediction_of("hugetext=3", {})) == []
+
+
+def kernel_that_takes_4_for_3(words: str) -> int:
+    """Return what hugetext_enabled shows on a kernel that cuts the number instead of refusing it."""
+    mode = 0
+    for value in re.findall(r"hugetext=(\S+)", words):
+        with suppress(ValueError):
+            mode = min(3, max(int(value, 0), 0)) if not value.startswith("-") else mode
+    return mode
+
+
+def test_a_mode_that_is_too_large_is_told_from_another_one(prediction_of: PredictWith) -> None:
+    target = Target("x86_64", "max", find_mmu("x86_64", 4 * KIB), frozenset({"pse", "pdpe1gb"}))
+    caught = set()
+    for case in load_group("other", target):
+        if "hugetext" not in case.name or "small" in case.name:
+            continue
+        prediction = prediction_of(case.words, BITS)
+        seen = {FILE: kernel_that_takes_4_for_3(case.words)}
+        if any(one.subject == FILE for one in compare(prediction, seen, [])):
+            caught.add(case.name)
+    assert caught == {"/other/hugetext-too-large-after-one"}

@@ -34,6 +34,10 @@ SCENARIOS: dict[str, tuple[str, dict[str, str]]] = {
     "short-node": ("hugepagesz=1G hugepages=0:6", {"memory": "4G,12G", "version": "7.2"}),
     "over-ask": ("hugepagesz=1G hugepages=40", {}),
     "cma": ("hugetlb_cma=1G hugepagesz=1G hugepages=2", {"memory": "8G"}),
+    "cma-only": (
+        "hugetlb_cma=2G hugetlb_cma_only=1 hugetlb_cma_only=x hugepagesz=1G hugepages=3",
+        {"memory": "6G,6G", "version": "7.3"},
+    ),
     "no-support": ("hugepages=8 transparent_hugepage=always", {"architecture": "s390x"}),
     "small-memory": ("transparent_hugepage=always", {"memory": "256M"}),
     "thp": ("transparent_hugepage=madvise thp_anon=64K:always;2M:inherit transparent_hugepages=x", {"version": "7.2"}),
@@ -164,6 +168,7 @@ def test_a_log_that_counts_other_pages_is_caught(make_machine: MakeMachine) -> N
         "huge_memory: transparent_hugepage= cannot parse, ignored",
         "Malformed early option 'hugepages'",
         "WARNING: CPU: 0 PID: 1 at mm/hugetlb.c:2910 hugetlb_init+0x1/0x2",
+        "WARNING: mm/hugetlb.c:2910 at hugetlb_init+0x1/0x2, CPU#0: swapper/0/1",
         "Booting kernel: `maybe' invalid for parameter `hugetlb_free_vmemmap'",
         "BUG: kernel NULL pointer dereference, address: 0000000000000008",
         "Oops: 0000 [#1] PREEMPT SMP NOPTI",
@@ -182,9 +187,15 @@ def test_a_machine_without_facts_passes_nothing(make_machine: MakeMachine) -> No
     assert compare(prediction, {}, [])
 
 
-def test_a_warning_of_an_emulated_cpu_is_no_complaint(make_machine: MakeMachine) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        "WARNING: CPU: 1 PID: 0 at arch/x86/kernel/smpboot.c:432 topology_sane.isra.0+0x6b/0x80",
+        "WARNING: arch/x86/kernel/smpboot.c:432 at topology_sane.isra.0+0x6b/0x80, CPU#1: swapper/1/0",
+    ],
+)
+def test_a_warning_of_an_emulated_cpu_is_no_complaint(make_machine: MakeMachine, line: str) -> None:
     prediction, observations, log = scenario("plain", make_machine)
-    line = "WARNING: CPU: 1 PID: 0 at arch/x86/kernel/smpboot.c:432 topology_sane.isra.0+0x6b/0x80"
     assert compare(prediction, observations, [*log, line]) == []
 
 

@@ -53,7 +53,7 @@ def root_words(platform: Platform, words: str) -> str:
 
     The partition's UUID needs no initramfs, unlike that of the file system.
     """
-    return f"console={platform.board.console} root=PARTUUID={ROOT_PARTUUID} ro {words}".strip()
+    return f"{platform.board.kernel_words} root=PARTUUID={ROOT_PARTUUID} ro {words}".strip()
 
 
 def machine_arguments(

@@ -30,7 +30,7 @@ def check_words(board: Board, words: str) -> None:
     """Raise InputError unless kernel arguments ``words`` are one printable line that the kernel takes in full."""
     if not _PRINTABLE.fullmatch(words):
         raise InputError(f"kernel arguments {words!r}: expected one line of printable ASCII characters")
-    # what stands before them: BOOT_IMAGE=, root=, console=
+    # what stands before them: BOOT_IMAGE=, root=, and the words of the board
     limit = board.command_line_size - 256
     if len(words) > limit:
         raise InputError(f"kernel arguments of {len(words)} bytes: expected {limit} at most")
@@ -45,9 +45,7 @@ def default_grub(board: Board, words: str) -> str:
     if _CHANGED_BY_GRUB.search(words):
         raise InputError(f"kernel arguments {words!r}: GRUB hands on no quotes and backslashes, leave them out")
     for_grub = _SPECIAL.sub(_behind_backslash, words)
-    return _DEFAULTS.format(
-        words=_SPECIAL_TO_SHELL.sub(_behind_backslash, f"console={board.console} {for_grub}".strip())
-    )
+    return _DEFAULTS.format(words=_SPECIAL_TO_SHELL.sub(_behind_backslash, f"{board.kernel_words} {for_grub}".strip()))
 
 
 def _behind_backslash(match: re.Match[str]) -> str:

@@ -30,7 +30,10 @@ def test_boot_loader_is_started_by_the_firmware() -> None:
 @pytest.mark.parametrize("initramfs", [True, False])
 def test_image_is_started_without_firmware(initramfs: bool) -> None:
     line = command(DirectBoot("hugepages=1 x=a,b", initramfs))
-    assert f"-kernel kernel -append console=ttyS0 root=PARTUUID={ROOT_PARTUUID} ro hugepages=1 x=a,b" in line
+    assert (
+        f"-kernel kernel -append console=ttyS0 no_timer_check root=PARTUUID={ROOT_PARTUUID} ro hugepages=1 x=a,b"
+        in line
+    )
     assert ("-initrd initramfs" in line) is initramfs
     assert "pflash" not in line
 

@@ -32,11 +32,11 @@ def through_grub(text: str) -> str:
 @pytest.mark.parametrize("words", ["", "hugepagesz=1G hugepages=1", HARD])
 def test_words_arrive_unchanged(words: str, tmp_path: Path) -> None:
     value = through_grub(sourced(default_grub(BOARD, words), tmp_path))
-    assert value == f"console=ttyS0 {words}".strip()
+    assert value == f"console=ttyS0 no_timer_check {words}".strip()
 
 
 def test_tools_that_edit_the_line_find_it_in_double_quotes() -> None:
-    assert 'GRUB_CMDLINE_LINUX="console=ttyS0 quiet"\n' in default_grub(BOARD, "quiet")
+    assert 'GRUB_CMDLINE_LINUX="console=ttyS0 no_timer_check quiet"\n' in default_grub(BOARD, "quiet")
 
 
 @pytest.mark.parametrize("words", ['x="a b"', "x='a'", "x=a\\b"])

@@ -32,7 +32,7 @@ def read(machine: SystemMachine, path: str) -> str:
 
 def test_arguments_went_through_the_boot_loader(machine: SystemMachine) -> None:
     assert machine.shell.run(["cat", "/proc/cmdline"]).startswith("BOOT_IMAGE=")
-    assert read(machine, "/proc/cmdline").endswith(f"console=ttyS0 {machine.record.words}")
+    assert read(machine, "/proc/cmdline").endswith(f"console=ttyS0 no_timer_check {machine.record.words}")
     assert read(machine, "/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages") == "1"
 
 

@@ -118,7 +118,7 @@ class Live(Expectations):
         nr_hugepages takes surplus pages, which others use, before it allocates any (set_max_huge_pages()): with some
         there a case would get fewer pages than it asks for.
         """
-        if self._before.overcommit[self.size]:
+        if self._before.overcommit.get(self.size):
             self.host.write(self.pool_file("nr_overcommit_hugepages"), "0")
         if self._base.surplus:
             self.host.write(self.pool_file("nr_hugepages"), f"{self._base.nr}")

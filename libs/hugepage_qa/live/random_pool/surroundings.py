@@ -47,6 +47,10 @@ class PoolsChanged(Exception):
     """The pools are not what they were before the first program: a program has left something, or others use them."""
 
 
+class CannotReplay(InputError):
+    """A saved program is no program for this machine, or uses what it has not made."""
+
+
 class PoolSurroundings:
     """What random programs with the pages of ``live`` run in, up to the end of ``stack``.
 
@@ -99,15 +103,15 @@ class PoolSurroundings:
         return PoolRun([machine], target, nodes, self._node, counters)
 
     def require_room_for(self, operations: Sequence[Operation]) -> None:
-        """Raise InputError for a program that this machine has not the pages, page sizes or groups for."""
+        """Raise CannotReplay for a program that this machine has not the pages, page sizes or groups for."""
         sizes = {size for one in operations if (size := getattr(one, "page_size", 0))}
         if missing := sizes - set(self._live.sizes):
-            raise InputError(f"the program uses pages of {format_size(missing.pop())}: this machine has none")
+            raise CannotReplay(f"the program uses pages of {format_size(missing.pop())}: this machine has none")
         most = max((one.count for one in operations if isinstance(one, SetCount)), default=0)
         if most > self.scale.pool:
-            raise InputError(f"the program reserves {most} pages, memory is there for {self.scale.pool}")
+            raise CannotReplay(f"the program reserves {most} pages, memory is there for {self.scale.pool}")
         if self._parent is None and any(isinstance(one, MakeGroup) for one in operations):
-            raise InputError("the program makes control groups: this machine has no hierarchy with hugetlb")
+            raise CannotReplay("the program makes control groups: this machine has no hierarchy with hugetlb")
 
     def _model(self, view: PoolView) -> PoolMachine:
         """Return the machine as it is: what others use and reserve stays so."""

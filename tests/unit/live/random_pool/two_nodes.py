@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hugepage_qa.live.random_pool.scale import FIRST_PROCESS
@@ -61,7 +61,7 @@ class TwoNodes:
     def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
         if operation in ("exit", "end", "unmount"):
             return self._give_back(arguments[0])
-        return {
+        operations: dict[str, Callable[..., Any]] = {
             "read": self._files.get,
             "observe": self._files.get,
             "names": self._names,
@@ -74,7 +74,8 @@ class TwoNodes:
             "file_system": lambda _point: (SIZE, 3, 3, -1, -1),
             "new_kernel_log": list,
             "skip_kernel_log": lambda: None,
-        }[operation](*arguments)
+        }
+        return operations[operation](*arguments)
 
     # --- what it shows ---
 
@@ -154,7 +155,7 @@ class TwoNodes:
         return "ok 0", None
 
     @staticmethod
-    def _answer(act: Any) -> tuple[str, None]:
+    def _answer(act: Callable[[], object]) -> tuple[str, None]:
         try:
             act()
         except OSError as error:

@@ -1,10 +1,15 @@
 """On two nodes a program changes the one that it is bound to, whoever acts, and whatever was there before."""
 
+import errno
+from contextlib import ExitStack
+
 import pytest
 from tests.unit.live.random_pool.two_nodes import PROGRAM, SIZE, TwoNodes
 
 from hugepage_qa.live.host import Host
+from hugepage_qa.live.live import Live
 from hugepage_qa.live.random_pool.run import RandomJudgement, run_saved_program
+from hugepage_qa.live.random_pool.surroundings import AS_MODELLED
 from hugepage_qa.verdict import Verdict
 
 
@@ -49,3 +54,15 @@ def test_pages_of_others_that_may_come_from_any_node_are_no_machine_to_test_on()
     judgement = run_on(machine)
     assert judgement.verdict is Verdict.SKIP, judgement.reason
     assert "3 are free beside node 0" in judgement.reason
+
+
+def test_a_case_gets_the_pages_that_it_asks_for_where_surplus_pages_are_in_use() -> None:
+    machine = TwoNodes(used=(1, 0), surplus=(2, 0), overcommit=4)
+    with ExitStack() as stack:
+        live = Live(Host(machine), SIZE, AS_MODELLED, stack)
+        live.put_aside()
+        live.reserve(2, 0)
+        live.expect_pool(nr=2, free=2)
+        assert live.differences == []
+        live.expect_errno(errno.ENOMEM, live.map, 3, shared=True)
+        assert live.differences == []

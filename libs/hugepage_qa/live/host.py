@@ -59,8 +59,13 @@ class Host:
         point: str = self._ask_kernel("mount", options, file_system)
         return point
 
+    def mount_point(self, file_system: str = "hugetlbfs") -> str:
+        """Make a directory that an actor is to mount ``file_system`` on; return its absolute path."""
+        point: str = self._backend.perform("mount_point", [file_system])
+        return point
+
     def unmount(self, point: str) -> None:
-        """Take a mount of ``mount`` away, with its directory. Raises OSError."""
+        """Take away what is mounted on ``point``, and its directory. Raises OSError."""
         self._backend.perform("unmount", [point])
 
     def file_system(self, point: str) -> FileSystemUse:

@@ -112,8 +112,22 @@ class Live(Expectations):
         directory = DIRECTORY if node is None else f"{node_directories(self.host)[node]}/hugepages"
         return f"{directory}/{size_name(size or self.size)}/{name}"
 
+    def absorb_surplus(self) -> None:
+        """Let the pool no longer grow beyond nr_hugepages, and have nr_hugepages count what it grew so far.
+
+        nr_hugepages takes surplus pages, which others use, before it allocates any (set_max_huge_pages()): with some
+        there a case would get fewer pages than it asks for.
+        """
+        if self._before.overcommit.get(self.size):
+            self.host.write(self.pool_file("nr_overcommit_hugepages"), "0")
+        if self._base.surplus:
+            self.host.write(self.pool_file("nr_hugepages"), f"{self._base.nr}")
+            self._before = read_pool_view(self.host)
+            self._base = self._before.pools[self.size]
+
     def put_aside(self) -> None:
         """Reserve what is available now: from here on the case counts from zero."""
+        self.absorb_surplus()
         available = self._base.available
         if available > 0:
             self.map(available, shared=True)

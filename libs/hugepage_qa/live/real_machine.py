@@ -44,6 +44,7 @@ class RealMachine:
             "names": self._tree.names,
             "write": _write,
             "mount": self._mount,
+            "mount_point": self._mount_point,
             "unmount": _unmount,
             "file_system": _file_system,
             "add_swap": add_swap,
@@ -68,17 +69,20 @@ class RealMachine:
         return self._operations[operation](*arguments)
 
     def _mount(self, options: str, file_system: str) -> str:
-        try:
-            point = tempfile.mkdtemp(prefix=f"{file_system}-", dir=self._scratch)
-        except OSError as error:
-            # no answer to the mount that a case asks for
-            raise InputError(f"{self._scratch}: no directory to mount on: {error.strerror}") from error
+        point = self._mount_point(file_system)
         try:
             libc.mount(file_system, point, options)
         except OSError:
             Path(point).rmdir()
             raise
         return point
+
+    def _mount_point(self, file_system: str) -> str:
+        try:
+            return tempfile.mkdtemp(prefix=f"{file_system}-", dir=self._scratch)
+        except OSError as error:
+            # no answer to the mount that a case asks for
+            raise InputError(f"{self._scratch}: no directory to mount on: {error.strerror}") from error
 
     def _start_actor(self) -> tuple[int, int]:
         return self._keep(self._stack.enter_context(start_link(build_actor(self._scratch))))

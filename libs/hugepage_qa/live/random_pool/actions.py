@@ -4,7 +4,7 @@ import mmap
 import os
 from functools import singledispatchmethod
 
-from hugepage_qa.actor.process import Actor, Fault
+from hugepage_qa.actor.process import Actor, Fault, Refused
 from hugepage_qa.kernel.hugetlb_cgroup import RESERVATIONS, VERSION_1, VERSION_2, HugetlbFiles, file_prefix
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.pools import DIRECTORY
@@ -32,24 +32,29 @@ _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 class PoolActions:
     """Carries out operations; what they made is known by the names that they gave it.
 
-    ``process`` is the name of ``actor``, the first process of the program; groups are made below ``parent``.
+    ``process`` is the name of the first process of the program, which is forked from ``anchor``; groups are made below
+    ``parent``.
     """
 
-    def __init__(self, host: Host, process: str, actor: Actor, parent: ControlGroup | None) -> None:
+    def __init__(self, host: Host, anchor: Actor, process: str, parent: ControlGroup | None) -> None:
         self._host = host
+        self._anchor = anchor
         self._parent = parent
         self._descriptors: dict[tuple[str, str], int] = {}
         self._mount_of: dict[str, str] = {}
-        self.actors = {process: actor}
+        self.actors = {process: anchor.fork()}
         self.segments: dict[str, int] = {}
         self.points: dict[str, str] = {}
         self.groups: dict[str, ControlGroup] = {}
 
     def perform(self, operation: Operation) -> Outcome:
-        """Carry out an operation and return what came of it: ok, an errno, a signal, or what was read."""
+        """Carry out an operation and return what came of it: ok, an errno, a signal, or what was read.
+
+        Raises OSError for what is no answer of the kernel.
+        """
         try:
             value = self._act(operation)
-        except OSError as error:
+        except Refused as error:
             return errno_name(error)
         except Fault as fault:
             return fault.signal.name
@@ -84,11 +89,21 @@ class PoolActions:
             "nr_inodes": operation.inodes,
         }
         options = ",".join(f"{name}={value}" for name, value in words.items() if value is not None)
-        self.points[operation.mount] = self._host.mount(options)
+        point = self._host.mount_point()
+        try:
+            # min_size= reserves at the mount, and surplus pages come from the nodes of the process that mounts
+            self._anchor.call("mount", "hugepage-qa", point, "hugetlbfs", 0, options)
+        except Refused:
+            self._host.remove_directory(point)
+            raise
+        self.points[operation.mount] = point
 
     @_act.register
     def _(self, operation: setup.Unmount) -> None:
-        self._host.unmount(self.points[operation.mount])
+        try:
+            self._host.unmount(self.points[operation.mount])
+        except OSError as error:
+            raise Refused(*error.args) from error
         del self.points[operation.mount]
 
     @_act.register

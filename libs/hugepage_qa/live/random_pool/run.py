@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from hugepage_qa.errors import InputError
+from hugepage_qa.actor.link import ActorGone
 from hugepage_qa.live.host import Host
-from hugepage_qa.live.judge import LiveJudgement, checked_end, evidence
+from hugepage_qa.live.judge import KERNEL_CONTENT, NOTHING_LEFT, LiveJudgement, checked_end, evidence
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.outcomes import CannotRun, Failed
 from hugepage_qa.live.random_pool.search import Program, draw_and_run, run_again, shrink
-from hugepage_qa.live.random_pool.surroundings import AS_MODELLED, PoolsChanged, PoolSurroundings
+from hugepage_qa.live.random_pool.surroundings import AS_MODELLED, CannotReplay, PoolsChanged, PoolSurroundings
 from hugepage_qa.model.compare import Difference
 from hugepage_qa.model.hugetlb_pool.operation import Operation
 from hugepage_qa.model.known import Quirk
@@ -20,6 +20,8 @@ from hugepage_qa.verdict import Verdict
 
 #: is told how many operations were done so far
 Tell = Callable[[int], None]
+
+_AT_THE_END = (NOTHING_LEFT, KERNEL_CONTENT)
 
 
 @dataclass
@@ -83,14 +85,14 @@ def run_random_programs(host: Host, size: int, seed: int, operations: int, tell:
 
 
 def run_saved_program(host: Host, size: int, operations: Sequence[Operation]) -> RandomJudgement:
-    """Run a program again. Raises InputError when this machine cannot run it, or it uses what it has not made."""
+    """Run a program again. Raises CannotReplay when this machine cannot run it, or it uses what it has not made."""
 
     def run(surroundings: PoolSurroundings, outcome: RandomOutcome) -> None:
         surroundings.require_room_for(operations)
         try:
             outcome.add(run_again(surroundings.start, operations))
         except (KeyError, ValueError) as error:
-            raise InputError(f"the program uses {error}, which there is not at that point") from error
+            raise CannotReplay(f"the program uses {error}, which there is not at that point") from error
 
     return _judge(host, size, "replay", run)
 
@@ -108,16 +110,21 @@ def _judge(host: Host, size: int, what: str, run: Callable[[PoolSurroundings, Ra
                 outcome.most_pages = surroundings.scale.pool
                 run(surroundings, outcome)
         verdict, reason = _verdict(outcome, what, problems)
-    except InputError:
+    except CannotReplay:
         raise
     except CannotRun as why:
         verdict, reason = Verdict.SKIP, str(why)
     except Failed as failure:
         verdict, reason = Verdict.FAIL, str(failure.difference)
+    except ActorGone as gone:
+        # killed, or blocked in the kernel
+        verdict, reason = Verdict.FAIL, f"{what}, program {outcome.programs + 1}: {gone}"
     except Exception as error:
         # whatever else goes wrong is the suite's: it must not be called the kernel's, nor end the run
-        verdict, reason = Verdict.ERROR, f"{what}, program {outcome.programs}: {type(error).__name__}: {error}"
-    if outcome.differences and verdict is not Verdict.FAIL:
+        verdict, reason = Verdict.ERROR, f"{what}, program {outcome.programs + 1}: {type(error).__name__}: {error}"
+    # what stays behind a program that the suite broke off is no finding
+    broken_off = verdict is Verdict.ERROR and all(one.rule in _AT_THE_END for one in outcome.differences)
+    if outcome.differences and verdict is not Verdict.FAIL and not broken_off:
         verdict, reason = Verdict.FAIL, f"{_text(outcome.differences)} ({reason})"
     serial = f"{_programs(outcome)}\n{evidence(host)}" if verdict in (Verdict.FAIL, Verdict.ERROR) else ""
     seconds = time.monotonic() - began

@@ -47,76 +47,136 @@ class PoolsChanged(Exception):
     """The pools are not what they were before the first program: a program has left something, or others use them."""
 
 
+class CannotReplay(InputError):
+    """A saved program is no program for this machine, or uses what it has not made."""
+
+
 class PoolSurroundings:
     """What random programs with the pages of ``live`` run in, up to the end of ``stack``.
 
-    Where there are several nodes with memory all is bound to the first of them: which node a page comes from, and so
-    which counters change, would be open otherwise.
+    Where there are several nodes with memory all is bound to one of them: which node a page comes from, and so which
+    counters change, would be open otherwise. Nobody can have a page of the others, and no page is surplus: a program
+    does the same on every machine.
     """
 
     def __init__(self, live: Live, stack: ExitStack) -> None:
         """Find out what there is. Raises CannotRun where memory is short, Failed where it is not and yet not had."""
-        self._live = live
         self._host = live.host
-        nodes = live.nodes
-        self._node = nodes[0] if len(nodes) > 1 else None
+        for size in live.sizes:
+            _scope(live, size, stack).absorb_surplus()
+        # counts from what is there now
+        self._live = _scope(live, live.size, stack)
+        self._home = _home(self._live)
+        self._node = self._home if live.has_several_nodes else None
         self._mmu = _mmu(live.host)
-        self._parent = _group(live, stack)
-        self.scale = Scale(live.size, *_pages(live, self._node), groups=_GROUPS if self._parent else 0)
+        self._parent = _group(self._live, stack)
+        for size in live.sizes:
+            self._reserve_other_nodes(_scope(live, size, stack))
+        pages = _pages(self._live, self._node)
+        self.scale = Scale(live.size, *pages, groups=_GROUPS if self._parent else 0)
         self._before = read_pool_view(live.host)
 
-    def start(self) -> PoolRun:
-        """Begin a program. Raises CannotRun where it would be open which pages it gets, and PoolsChanged."""
+    def _reserve_other_nodes(self, live: Live) -> None:
+        """Reserve what is free on other nodes, which would count for a reservation and not serve a bound process.
+
+        Raises CannotRun where others have reserved it.
+        """
         view = read_pool_view(self._host)
-        if (view.pools, view.overcommit) != (self._before.pools, self._before.overcommit):
+        free = sum(pools[live.size].free for node, pools in view.nodes.items() if node != self._home)
+        if free > view.pools[live.size].available:
+            raise CannotRun(f"others reserve pages, {free} are free beside node {self._home}: which are theirs is open")
+        if free:
+            live.map(free, shared=True)
+
+    def start(self) -> PoolRun:
+        """Begin a program. Raises PoolsChanged."""
+        view = read_pool_view(self._host)
+        now, before = ((one.pools, one.nodes, one.overcommit) for one in (view, self._before))
+        if now != before:
             raise PoolsChanged(f"{view.pools[self._live.size]}; before: {self._before.pools[self._live.size]}")
-        self._require_one_node(view)
         machine = self._model(view)
-        before = {size: pool.counters() for size, pool in machine.pools.items()}
-        settings = settings_of(before, self._node)
+        counters = {size: pool.counters() for size, pool in machine.pools.items()}
+        settings = settings_of(counters, self._node)
         target = RealPools(self._host, self._anchor(), FIRST_PROCESS, self._parent, settings)
-        return PoolRun([machine], target, tuple(view.nodes), self._node, before)
+        # a node of CPUs alone has no pools
+        nodes = tuple(node for node, pools in view.nodes.items() if pools)
+        return PoolRun([machine], target, nodes, self._node, counters)
 
     def require_room_for(self, operations: Sequence[Operation]) -> None:
-        """Raise InputError for a program that this machine has not the pages, page sizes or groups for."""
+        """Raise CannotReplay for a program that this machine has not the pages, page sizes or groups for."""
         sizes = {size for one in operations if (size := getattr(one, "page_size", 0))}
         if missing := sizes - set(self._live.sizes):
-            raise InputError(f"the program uses pages of {format_size(missing.pop())}: this machine has none")
+            raise CannotReplay(f"the program uses pages of {format_size(missing.pop())}: this machine has none")
         most = max((one.count for one in operations if isinstance(one, SetCount)), default=0)
         if most > self.scale.pool:
-            raise InputError(f"the program reserves {most} pages, memory is there for {self.scale.pool}")
+            raise CannotReplay(f"the program reserves {most} pages, memory is there for {self.scale.pool}")
         if self._parent is None and any(isinstance(one, MakeGroup) for one in operations):
-            raise InputError("the program makes control groups: this machine has no hierarchy with hugetlb")
+            raise CannotReplay("the program makes control groups: this machine has no hierarchy with hugetlb")
 
     def _model(self, view: PoolView) -> PoolMachine:
         """Return the machine as it is: what others use and reserve stays so."""
         version = self._live.kernel_version
         kernel = PoolKernel(version, (issue.quirk for issue in pool_issues_of(version)))
         sizes = [PageSize(size, self._mmu.is_gigantic(size), self._mmu.has_pmd_entries(size)) for size in view.pools]
-        machine = PoolMachine(kernel, sizes, home=next(iter(view.nodes), None) if self._node is None else self._node)
+        machine = PoolMachine(kernel, sizes, self._home, _elsewhere(view, self._home))
         for size, found in view.pools.items():
-            pool = machine.pools[size]
-            pool.nr, pool.free, pool.resv, pool.surplus = found.nr, found.free, found.resv, found.surplus
+            pool, here = machine.pools[size], found if self._home is None else view.nodes[self._home][size]
+            pool.nr, pool.free, pool.surplus = here.nr, here.free, here.surplus
+            pool.resv = found.resv - (found.free - here.free)
             pool.overcommit = view.overcommit[size]
         machine.start_process(FIRST_PROCESS)
         return machine
-
-    def _require_one_node(self, view: PoolView) -> None:
-        others = [node for node in view.nodes if self._node not in (None, node)]
-        if any(pool.nr for node in others for pool in view.nodes[node].values()):
-            raise CannotRun(f"a node other than {self._node} has huge pages: where pages come from is open")
 
     def _anchor(self) -> Actor:
         actor = self._host.start_actor()
         if self._node is not None:
             set_policy(actor, Mode.BIND, [self._node])
-            # before Linux 6.6 surplus pages for a reservation come from the node of the processor
+            # before Linux 6.6 surplus pages for a reservation come from the node of the processor, bound or not
             cpus = read_nodes(self._host).each[self._node].cpus
             mask = sum(1 << cpu for cpu in cpus)
             words = mask.bit_length() // _BITS + 1
             parts = (mask >> (_BITS * word) & (1 << _BITS) - 1 for word in range(words))
             actor.call("sched_setaffinity", 0, words * _BITS // 8, struct.pack(f"@{words}Q", *parts))
         return actor
+
+
+def _scope(live: Live, size: int, stack: ExitStack) -> Live:
+    """Return the pool of ``size`` as it is now; what differs there counts as of ``live``."""
+    scope = Live(live.host, size, AS_MODELLED, stack)
+    scope.differences, scope.problems = live.differences, live.problems
+    return scope
+
+
+def _home(live: Live) -> int | None:
+    """Return the node that programs run on: with memory and CPUs where others have memory, too.
+
+    Raises CannotRun where none has both.
+    """
+    first, *others = live.nodes or (None,)
+    if not others:
+        return first
+    each = read_nodes(live.host).each
+    with_both = [node for node in live.nodes if each[node].cpus]
+    if not with_both:
+        raise CannotRun("no node has both memory and CPUs: where pages come from is open")
+    return with_both[0]
+
+
+def _elsewhere(view: PoolView, home: int | None) -> dict[int, dict[int, dict[str, int]]]:
+    """Return size -> node -> what the nodes other than ``home`` show, with what is free there as reserved by us."""
+    return {
+        size: {
+            node: {
+                "nr_hugepages": pools[size].nr,
+                "free_hugepages": pools[size].free,
+                "surplus_hugepages": pools[size].surplus,
+                "resv_hugepages": pools[size].free,
+            }
+            for node, pools in view.nodes.items()
+            if node != home and size in pools
+        }
+        for size in view.pools
+    }
 
 
 def _mmu(host: Host) -> Mmu:
@@ -129,9 +189,7 @@ def _group(live: Live, stack: ExitStack) -> ControlGroup | None:
     for version in (Version.TWO, Version.ONE):
         try:
             with ExitStack() as attempt:
-                scope = Live(live.host, live.size, AS_MODELLED, attempt)
-                scope.differences = live.differences
-                group = new_group(scope, "hugetlb", version)
+                group = new_group(_scope(live, live.size, attempt), "hugetlb", version)
                 stack.push(attempt.pop_all().__exit__)
                 return group
         except CannotRun:
@@ -140,18 +198,20 @@ def _group(live: Live, stack: ExitStack) -> ControlGroup | None:
 
 
 def _pages(live: Live, node: int | None) -> tuple[int, int]:
-    """Return how many pages a pool and a file may have, for which there is memory.
+    """Return how many pages a pool and a file may have, for which there is memory, surplus pages for a file included.
 
     Raises CannotRun where it is short or fragmented, Failed where it is not and yet not had.
     """
     pages = max(_FEWEST_PAGES, min(_MOST_PAGES, _MEMORY // live.size))
     while True:
+        of_a_file = max(_FEWEST_PAGES, pages // 2)
         try:
-            live.reserve(pages, node)
+            # gigantic pages may be fewer than asked for, which the comparison knows
+            live.reserve(pages if live.is_gigantic else pages + of_a_file, node)
             break
         except CannotRun:
             if pages == _FEWEST_PAGES:
                 raise
             pages -= 1
     live.set_nr(0, node)
-    return pages, max(_FEWEST_PAGES, pages // 2)
+    return pages, of_a_file

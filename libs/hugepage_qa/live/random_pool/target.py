@@ -40,8 +40,8 @@ class PoolTarget(Protocol):
 class RealPools:
     """The pools of the machine behind ``host``.
 
-    ``anchor`` has nothing mapped and outlives all others; the first process, named ``process``, is forked from it.
-    ``settings`` are the operations that put the pools back.
+    ``anchor`` has nothing mapped and outlives all others: it mounts, and the first process, named ``process``, is
+    forked from it. ``settings`` are the operations that put the pools back.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class RealPools:
         self._tree = ObservedTree(host)
         self._anchor = anchor
         self._settings = settings
-        self._actions = PoolActions(host, process, anchor.fork(), parent)
+        self._actions = PoolActions(host, anchor, process, parent)
         host.skip_kernel_log()
 
     def perform(self, operation: Operation) -> Outcome:

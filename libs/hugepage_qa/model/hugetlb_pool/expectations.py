@@ -68,14 +68,16 @@ def expectations(machine: PoolMachine, nodes: tuple[int, ...]) -> list[Expectati
 def _pools(machine: PoolMachine, nodes: tuple[int, ...]) -> Iterator[Expectation]:
     for size, pool in machine.pools.items():
         counters = pool.counters()
+        elsewhere = machine.elsewhere.get(size, {})
         for name, value in counters.items():
-            yield _exactly(pool_subject(size, name), value, _COUNTER_RULES[name])
+            total = value + sum(found.get(name, 0) for found in elsewhere.values())
+            yield _exactly(pool_subject(size, name), total, _COUNTER_RULES[name])
         for name in _OF_A_NODE if nodes else ():
             terms = tuple((pool_subject(size, name, node), 1) for node in nodes)
             yield Expectation(pool_subject(size, name), SumOf(terms), NODES_TOGETHER)
             if machine.home is not None:
                 for node in nodes:
-                    value = counters[name] if node == machine.home else 0
+                    value = counters[name] if node == machine.home else elsewhere.get(node, {}).get(name, 0)
                     yield _exactly(pool_subject(size, name, node), value, NODE_POOL)
 
 

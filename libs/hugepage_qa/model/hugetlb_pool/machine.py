@@ -4,7 +4,7 @@ Raises what the system calls give: OSError with their errno, AccessFault for a s
 """
 
 import errno
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from hugepage_qa.model.hugetlb_pool.cgroup import ControlGroup
 from hugepage_qa.model.hugetlb_pool.fault import allocate_page, touch
@@ -23,12 +23,20 @@ from hugepage_qa.model.hugetlb_pool.unmap import punch_hole, truncate
 class PoolMachine:
     """Pools, mounts, control groups, files and processes, by name.
 
-    ``home``: the node that all pages lie on, None when that is open.
+    ``home``: the node that all pages lie on, None when that is open. ``elsewhere`` are pages of other nodes, size ->
+    node -> what the files of its pool show: the pools here are without them, and nothing changes them.
     """
 
-    def __init__(self, kernel: PoolKernel, sizes: Iterable[PageSize], home: int | None = 0) -> None:
+    def __init__(
+        self,
+        kernel: PoolKernel,
+        sizes: Iterable[PageSize],
+        home: int | None = 0,
+        elsewhere: Mapping[int, Mapping[int, Mapping[str, int]]] | None = None,
+    ) -> None:
         self.kernel = kernel
         self.home = home
+        self.elsewhere = elsewhere or {}
         self.memory = FreshMemory()
         self.pools = {page.size: Pool(page, kernel, self.memory) for page in sizes}
         self.mounts: dict[str, Mount] = {}
@@ -52,7 +60,7 @@ class PoolMachine:
     def set_count(self, size: int, count: int, node: int | None = None) -> None:
         """Write nr_hugepages, of ``node`` or of the machine."""
         if node is not None and node != self.home:
-            raise ValueError(f"pages of node {node}: all lie on node {self.home}")
+            raise ValueError(f"pages of node {node}: only those of node {self.home} change")
         self.pools[size].set_count(count)
 
     def can_demote(self, size: int) -> bool:

@@ -34,7 +34,7 @@ POOL_OVERCOMMIT = Rule(
 )
 NODE_POOL = Rule(
     "live-pool-node",
-    "where all pages lie on one node, its counters are those of the pool",
+    "where pages are taken from one node alone, its counters change as those of the pool do, and no other's",
     f"{HUGETLB_DOC} per node hugepages attributes",
 )
 NODES_TOGETHER = Rule(

@@ -6,8 +6,6 @@ operation that pages of the smallest size know, and comes across no known bug.
 
 import gzip
 import json
-import tempfile
-from pathlib import Path
 
 from tests.unit.live.record import RECORDS
 from tests.unit.live.transcript import Recorder
@@ -15,6 +13,7 @@ from tests.unit.live.transcript import Recorder
 from hugepage_qa.live.host import Host
 from hugepage_qa.live.random_pool.run import RandomJudgement, run_saved_program
 from hugepage_qa.live.real_machine import real_machine
+from hugepage_qa.machine.protection import protected_machine
 from hugepage_qa.model.hugetlb_pool.operation import Operation
 from hugepage_qa.model.hugetlb_pool.setup import (
     Allocate,
@@ -106,7 +105,7 @@ def run_on(host: Host) -> RandomJudgement:
 
 def main() -> None:
     """Record it."""
-    with tempfile.TemporaryDirectory() as scratch, real_machine(Path(scratch)) as machine:
+    with protected_machine("a recording of a program") as protection, real_machine(protection.scratch) as machine:
         recorder = Recorder(machine)
         judgement = run_on(Host(recorder))
     print(judgement.verdict.value, judgement.reason, judgement.serial)  # noqa: T201

@@ -4,13 +4,14 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hugepage_qa.errors import InputError
 from hugepage_qa.guest.description import Cell, GuestDescription
 from hugepage_qa.guest.driver import GuestError, State
 from hugepage_qa.guest.guest import Guest
 from hugepage_qa.guest.hypervisor import Hypervisor
 from hugepage_qa.guest.need import whole_pages
 from hugepage_qa.guest.readings import hugetlbfs_files
-from hugepage_qa.guest.refusal import Meaning, find_meaning
+from hugepage_qa.guest.refusal import Meaning, find_meaning, refusal
 from hugepage_qa.guest.site import Site
 from hugepage_qa.live.judge import NOTHING_LEFT
 from hugepage_qa.live.live import Live
@@ -60,8 +61,12 @@ class Guests:
         return guest
 
     def race(self, *guests: Guest) -> list[str]:
-        """Start all at once, and return for each why it was refused, empty for one that runs."""
-        return [str(why) for why in self._hypervisor.ask("race", [guest.name for guest in guests])]
+        """Start all at once, and return for each why it was refused, empty for one that runs. Raises InputError."""
+        refusals = [str(why) for why in self._hypervisor.ask("race", [guest.name for guest in guests])]
+        for why in map(refusal, refusals):
+            if isinstance(why, InputError):
+                raise why
+        return refusals
 
     def enter_group(self, path: str | None) -> None:
         """Have guests that are started from now on in the control group ``path``; None has them out of it."""

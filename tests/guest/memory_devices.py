@@ -31,6 +31,11 @@ def dimm(size: int) -> MemoryDevice:
     return MemoryDevice("dimm0", DeviceKind.DIMM, max(size, _BLOCK), size)
 
 
+def online_as_movable(guest: Guest) -> None:
+    """Have the guest's kernel put nothing that cannot be moved into new memory: it could not give it back."""
+    guest.run("echo online_movable >/sys/devices/system/memory/auto_online_blocks")
+
+
 def with_room(guests: Guests, *devices: MemoryDevice, page: int | None = None) -> Guest:
     """Return a guest of the usual size on pages of ``page`` bytes that has room for the devices."""
     size = page or guests.live.size
@@ -47,6 +52,7 @@ def plugged_in_and_out(live: Live, guests: Guests) -> None:
     pages = device_pages(device)
     live.reserve(guest.pages + pages)
     guest.boot()
+    online_as_movable(guest)
     live.expect_pool(nr=guest.pages + pages, free=pages)
     guest.attach(device)
     live.expect_pool(nr=guest.pages + pages, free=0)
@@ -85,15 +91,18 @@ def pages_of_another_size(live: Live, guests: Guests) -> None:
     guest = with_room(guests, device, page=others[0])
     pages = device_pages(device)
     of_guest = live.of_size(others[0])
-    of_guest.reserve(whole_pages(guest.description.memory, others[0]))
+    guest_pages = whole_pages(guest.description.memory, others[0])
+    of_guest.reserve(guest_pages)
     live.reserve(pages)
     guest.start()
     live.expect_pool(nr=pages, free=pages)
     guest.attach(device)
     live.expect_pool(nr=pages, free=0)
+    of_guest.expect_pool(nr=guest_pages, free=0)
     guest.expect_mapped(**{format_size(live.size): pages})
     guest.destroy()
     live.expect_pool(nr=pages, free=pages)
+    of_guest.expect_pool(nr=guest_pages, free=guest_pages)
 
 
 @case("a virtio-mem device that the guest was asked to use nothing of takes no page", VIRTIO_MEM)
@@ -119,8 +128,7 @@ def with_virtio_mem(live: Live, guests: Guests, missing: int) -> tuple[Guest, Me
     live.reserve(guest.pages + device_pages(device) - missing)
     guest.boot()
     needs(guest.has_virtio_driver("virtio_mem"), "the guest's kernel has no driver for virtio-mem")
-    # what is not movable cannot be given back
-    guest.run("echo online_movable >/sys/devices/system/memory/auto_online_blocks")
+    online_as_movable(guest)
     guest.attach(device)
     return guest, device
 

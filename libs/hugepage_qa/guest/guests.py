@@ -53,8 +53,8 @@ class Guests:
 
     def new(self, *cells: Cell, name: str = "guest", **options: Any) -> Guest:
         """Define a guest with ``cells``, by default one of ``pages`` pages. Raises GuestError."""
-        of_case = Cell(self.pages * self.live.size, self.live.size)
-        description = GuestDescription(f"hugepage-qa-{name}", cells or (of_case,), **options)
+        cells = cells or (Cell(self.pages * self.live.size, self.live.size),)
+        description = GuestDescription(f"hugepage-qa-{name}", cells, **options)
         guest = Guest(self._hypervisor, description)
         self._guests.append(guest)
         guest.define()
@@ -132,6 +132,16 @@ class Guests:
         guest.expect_state(State.OFF)
         self.live.expect_pool(nr=guest.pages, free=guest.pages)
         self.expect_files()
+
+    def expect_rest_in_pool(self, guest: Guest, *, reserved: bool) -> int:
+        """Expect each page of the pool, which has those of ``guest``, to be mapped by it or free, and none both.
+
+        ``reserved`` tells whether the free ones have to be reserved for it. Returns how many are free.
+        """
+        self.await_free_or_mapped(guest)
+        rest = guest.pages - guest.mapped
+        self.live.expect_pool(nr=guest.pages, free=rest, resv=rest if reserved else 0)
+        return rest
 
     def await_free(self, pages: int) -> None:
         """Wait for a while until the pool has ``pages`` free pages.

@@ -31,11 +31,6 @@ def dimm(size: int) -> MemoryDevice:
     return MemoryDevice("dimm0", DeviceKind.DIMM, max(size, _BLOCK), size)
 
 
-def online_as_movable(guest: Guest) -> None:
-    """Have the guest's kernel put nothing that cannot be moved into new memory: it could not give it back."""
-    guest.run("echo online_movable >/sys/devices/system/memory/auto_online_blocks")
-
-
 def with_room(guests: Guests, *devices: MemoryDevice, page: int | None = None) -> Guest:
     """Return a guest of the usual size on pages of ``page`` bytes that has room for the devices."""
     size = page or guests.live.size
@@ -52,7 +47,6 @@ def plugged_in_and_out(live: Live, guests: Guests) -> None:
     pages = device_pages(device)
     live.reserve(guest.pages + pages)
     guest.boot()
-    online_as_movable(guest)
     live.expect_pool(nr=guest.pages + pages, free=pages)
     guest.attach(device)
     live.expect_pool(nr=guest.pages + pages, free=0)
@@ -128,7 +122,8 @@ def with_virtio_mem(live: Live, guests: Guests, missing: int) -> tuple[Guest, Me
     live.reserve(guest.pages + device_pages(device) - missing)
     guest.boot()
     needs(guest.has_virtio_driver("virtio_mem"), "the guest's kernel has no driver for virtio-mem")
-    online_as_movable(guest)
+    # what is not movable cannot be given back
+    guest.run("echo online_movable >/sys/devices/system/memory/auto_online_blocks")
     guest.attach(device)
     return guest, device
 

@@ -39,7 +39,7 @@ def without_privileges(guests: Guests) -> Iterator[Guest]:
 def expect_started_by_nobody(live: Live, guests: Guests, guest: Guest) -> None:
     """Expect a guest to start without privileges in a pool that has its pages, and all to be back when it is gone."""
     guests.expect_started(guest)
-    status = live.host.observe(f"proc/{guest.pid}/status") or ""
+    status = live.host.read(f"proc/{guest.pid}/status") or ""
     users = re.findall(r"^Uid:\t(\d+)\t(\d+)\t(\d+)\t(\d+)$", status, re.MULTILINE)
     live.expect("users of QEMU (real, effective, saved, of files)", [(str(NOBODY),) * 4], users)
     guest.destroy()

@@ -45,7 +45,7 @@ class Kernel:
             case "names":
                 prefix = f"{arguments[0]}/"
                 return sorted({path[len(prefix) :].split("/")[0] for path in FILES if path.startswith(prefix)})
-            case "new_kernel_log":
+            case "new_kernel_log" | "skip_kernel_log":
                 return []
             case "write":
                 return None

@@ -1,33 +1,54 @@
 """Memory that guests on huge pages give back: to a balloon, or because they report it as free."""
 
+import errno
 import hashlib
+import re
+from dataclasses import dataclass
 
 from hugepage_qa.guest import machine as drivers
 from hugepage_qa.guest.case import GuestArea, guest_case, needs
 from hugepage_qa.guest.description import Cell
 from hugepage_qa.guest.guest import Guest
 from hugepage_qa.guest.guests import Guests
+from hugepage_qa.kernel.memory import read_free_blocks
+from hugepage_qa.kernel.tree import CapturedTree
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.waiting import wait_until
+from hugepage_qa.model.hugetlb_pool.kernel import PoolKernel
 from hugepage_qa.plugins.guest_test import GuestTest
-from hugepage_qa.sizes import MIB
+from hugepage_qa.sizes import KIB, MIB
 
 QEMU, LIBVIRT = GuestArea("guest/balloon", drivers.QEMU), GuestArea("guest/balloon", drivers.LIBVIRT)
 case = guest_case(QEMU, LIBVIRT)
 
-BALLOON = "QEMU hw/virtio/virtio-balloon.c balloon_inflate_page(): a page of the host is given back when it is whole"
+BALLOON = "QEMU hw/virtio/virtio-balloon.c virtio_balloon_handle_output(): what one request has whole is given back"
 REPORTING = (
-    "QEMU hw/virtio/virtio-balloon.c virtio_balloon_handle_report(): what is no whole page of the host is ignored"
+    "QEMU hw/virtio/virtio-balloon.c virtio_balloon_handle_report(): what is no whole page of the host is ignored;"
+    " mm/page_reporting.c; mm/hugetlb.c __unmap_hugepage_range() (df7a6d1f6405)"
 )
 
 #: what a kernel boots in, with as much to spare
 _MEMORY = 256 * MIB
-#: a guest tells of free pages two seconds after it has some (mm/page_reporting.c PAGE_REPORTING_DELAY)
-_REPORTED_SECONDS = 6
-#: a guest reports blocks of the buddy allocator of at least this size (pageblock_order), of none a gigantic page
+#: what one request to inflate a balloon can hold (drivers/virtio/virtio_balloon.c: 256 pages of 4 KiB)
+_REQUEST = MIB
+#: what a guest reports are free blocks of at least this size (pageblock_order), of none a gigantic page
 _REPORTED_BLOCK = 2 * MIB
-#: what the guest writes then, in bytes
-_WRITTEN = 32 * MIB
+#: it reports nothing of a zone that has less free than 32 such blocks and its low watermark
+_REPORTED_ZONE = 96 * MIB
+#: two seconds after a block came free (PAGE_REPORTING_DELAY), and a part of them each time
+_REPORTED_SECONDS = 6
+#: what the guest writes before and after it has reported, in bytes
+_KEPT, _WRITTEN = 4 * MIB, 64 * MIB
+#: free pages that no list of free blocks has: those that CPUs keep for themselves
+_ON_CPUS = 16 * MIB
+
+
+@dataclass(frozen=True)
+class GuestMemory:
+    """Free memory of a guest by its own /proc/buddyinfo: whole ``pages`` that it reports, and ``other`` bytes."""
+
+    pages: int
+    other: int
 
 
 def with_balloon(live: Live, guests: Guests, reports_free_pages: bool = False) -> Guest:
@@ -37,49 +58,96 @@ def with_balloon(live: Live, guests: Guests, reports_free_pages: bool = False) -
     live.reserve(guest.pages)
     guest.boot()
     guest.expect_all_taken()
+    write(guest, "kept", _KEPT)
     needs(guest.has_virtio_driver("virtio_balloon"), "the guest's kernel has no driver for balloons")
     return guest
 
 
-@case("what a balloon takes from a guest is free or still mapped, no page is both or neither", BALLOON)
+@case("a balloon gives pages of the host back that one request of it has whole, and no larger ones", BALLOON)
 def balloon(live: Live, guests: Guests) -> None:
     guest = with_balloon(live, guests)
     memory = guest.description.memory
     live.expect("memory of the guest with a balloon", memory * 3 // 4, guest.set_balloon(memory * 3 // 4))
-    live.expect_pool(nr=guest.pages, free=guest.pages - guest.mapped)
+    back = expect_reserved(live, guests, guest)
+    if live.size > _REQUEST:
+        live.expect("pages that are back", 0, back)
+    elif live.size <= _REQUEST // 4:
+        # a request need not begin where a page does
+        live.expect("whether pages are back", True, back > 0)
     live.expect("memory of the guest without it", memory, guest.set_balloon(memory))
     # uses what it has back
-    guest.run(f"fallocate -l {memory // 8} /tmp/file; rm /tmp/file")
-    live.expect_pool(nr=guest.pages, free=guest.pages - guest.mapped)
-    guest.destroy()
-    live.expect_pool(nr=guest.pages, free=guest.pages)
-    guests.expect_files()
-
-
-@case("pages that a guest reports as free go back to the pool whole, and come again as it uses them", REPORTING)
-def free_pages_are_reported(live: Live, guests: Guests) -> None:
-    guest = with_balloon(live, guests, reports_free_pages=True)
-    if live.size <= _REPORTED_BLOCK:
-        wait_until(live, lambda: guest.mapped <= guest.pages * 3 // 4)
-    guest.run(f"sleep {_REPORTED_SECONDS}")
-    is_back = guest.mapped <= guest.pages * 3 // 4
-    # between the two it depends on the base pages of the guest's kernel
-    if live.size <= _REPORTED_BLOCK or live.is_gigantic:
-        live.expect("whether a quarter of the guest is back in the pool", not live.is_gigantic, is_back)
-    expect_given_back(live, guest)
-    guest.run(f"yes hugepage | head -c {_WRITTEN} >/tmp/file")
-    found = guest.run("md5sum </tmp/file").split()[0]
-    live.expect("what the guest wrote into pages that came again", _md5_of_lines("hugepage", _WRITTEN), found)
-    guests.await_free_or_mapped(guest)
-    expect_given_back(live, guest)
+    write(guest, "written", _WRITTEN)
+    expect_content(live, guest)
+    expect_reserved(live, guests, guest)
     guest.destroy()
     guests.expect_all_back(guest)
 
 
-def expect_given_back(live: Live, guest: Guest) -> None:
-    """Expect the pages that the guest has not to be in the pool: reserved for it since Linux 6.9 (df7a6d1f6405)."""
-    back = guest.pages - guest.mapped
-    live.expect_pool(nr=guest.pages, free=back, resv=back if live.pool().resv else 0)
+@case(
+    "pages that a guest reports as free go back to the pool whole, stay reserved for it alone since Linux 6.9, and come"
+    " again as it uses them",
+    REPORTING,
+)
+def free_pages_are_reported(live: Live, guests: Guests) -> None:
+    guest = with_balloon(live, guests, reports_free_pages=True)
+    free = expect_reported(live, guest)
+    back = expect_reserved(live, guests, guest)
+    if live.is_gigantic:
+        live.expect("pages that are back", 0, back)
+    elif live.size <= _REPORTED_BLOCK:
+        live.expect("whether a quarter of the guest is back", True, 4 * back >= guest.pages)
+    if PoolKernel(live.kernel_version).unmapping_restores_reservation:
+        live.expect_errno(errno.ENOMEM, live.map, 1)
+    write(guest, "written", _WRITTEN)
+    came = back - expect_reserved(live, guests, guest)
+    least = max(0, _WRITTEN - free.other - _ON_CPUS) // live.size
+    live.expect(f"whether {least} pages or more came again", True, came >= least)
+    expect_content(live, guest)
+    guest.run("rm /tmp/written")
+    expect_reported(live, guest)
+    guest.destroy()
+    guests.expect_all_back(guest)
+
+
+def expect_reported(live: Live, guest: Guest) -> GuestMemory:
+    """Expect at least the pages of the blocks that the guest has free to be back in the pool, and return these."""
+    guest.run(f"sleep {_REPORTED_SECONDS}")
+    free = read_free_memory(guest, live.size)
+    wait_until(live, lambda: guest.pages - guest.mapped >= free.pages)
+    missing = max(0, free.pages - (guest.pages - guest.mapped))
+    live.expect("free pages of the guest that are not back", 0, missing)
+    return free
+
+
+def expect_reserved(live: Live, guests: Guests, guest: Guest) -> int:
+    """Expect pages that the guest has given back to be in the pool, reserved for it since Linux 6.9 (df7a6d1f6405)."""
+    return guests.expect_rest_in_pool(guest, reserved=PoolKernel(live.kernel_version).unmapping_restores_reservation)
+
+
+def read_free_memory(guest: Guest, page: int) -> GuestMemory:
+    """Return what the guest's kernel has free; it reports whole pages of ``page`` bytes of the host."""
+    base = int(re.findall(r"\d+", guest.run("grep -m 1 KernelPageSize /proc/self/smaps"))[0]) * KIB
+    pages = other = 0
+    for zone in read_free_blocks(CapturedTree({"proc/buddyinfo": guest.run("cat /proc/buddyinfo")})):
+        blocks = {base << order: count for order, count in enumerate(zone.counts)}
+        free = sum(size * count for size, count in blocks.items())
+        least = max(page, _REPORTED_BLOCK)
+        whole = sum(size * count for size, count in blocks.items() if size >= least) if free >= _REPORTED_ZONE else 0
+        pages += whole // page
+        other += free - whole
+    return GuestMemory(pages, other)
+
+
+def write(guest: Guest, name: str, length: int) -> None:
+    """Have the guest write ``length`` bytes of lines that are the name of the file."""
+    guest.run(f"yes {name} | head -c {length} >/tmp/{name}")
+
+
+def expect_content(live: Live, guest: Guest) -> None:
+    """Expect what the guest has written before it gave pages back, and into those that came again."""
+    for name, length in (("kept", _KEPT), ("written", _WRITTEN)):
+        found = guest.run(f"md5sum </tmp/{name}").split()[0]
+        live.expect(f"what the guest has {name}", _md5_of_lines(name, length), found)
 
 
 def _md5_of_lines(line: str, length: int) -> str:

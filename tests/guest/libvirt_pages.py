@@ -1,6 +1,6 @@
 """What libvirt tells of the pools, and the pools that it changes, are those of the kernel."""
 
-from hugepage_qa.guest.case import GuestArea, guest_case
+from hugepage_qa.guest.case import NO_NODES, GuestArea, guest_case, needs
 from hugepage_qa.guest.guests import Guests
 from hugepage_qa.guest.machine import LIBVIRT as DRIVER
 from hugepage_qa.live.live import Live
@@ -52,6 +52,7 @@ def capabilities(live: Live, guests: Guests) -> None:
 
 @case("libvirt adds pages to the pool of a node, sets it, and takes them away", ALLOCATE)
 def allocate_pages(live: Live, guests: Guests) -> None:
+    needs(bool(live.nodes), NO_NODES)
     node = live.nodes[0]
     before = read_pool_view(live.host).nodes[node][live.size].nr
     live.reserve(2, node)

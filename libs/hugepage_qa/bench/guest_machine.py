@@ -3,9 +3,10 @@
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing, Kind
@@ -58,7 +59,7 @@ class RunningGuest:
         # what is typed is printed, too: the words that end the output must not be in it as they are
         try:
             said = converse(self.console, f"{command}; echo @end''ed $?", r"@ended (\d+)\n", seconds)
-        except GuestError as error:
+        except OSError as error:
             raise InputError(f"guest: {error}") from error
         output, _, code = said.rstrip("\n").rpartition("@ended ")
         if code != "0":
@@ -108,7 +109,7 @@ class GuestHost:
             raise Unavailable(f"QEMU: {error}") from error
         try:
             running = RunningGuest(self._driver.pid(name), Path(site.console(name)))
-            _await_shell(Path(site.log(name)))
+            _await_shell(Path(site.log(name)), partial(self._driver.pid, name))
             # a shell starts nothing in the background without /dev/null
             running.run("/bin/busybox mount -a; /bin/busybox mount -t devtmpfs devtmpfs /dev", _BOOT_SECONDS)
             expect_pages(DirectoryTree(Path("/")), running.pid, backing, profile.memory)
@@ -156,9 +157,9 @@ def _definition(name: str, backing: Backing, profile: GuestProfile, site: Site) 
     return json.dumps([*qemu_arguments(guest, site), "-smp", str(profile.cpus), *profile.devices])
 
 
-def _await_shell(log: Path) -> None:
+def _await_shell(log: Path, expect_alive: Callable[[], object]) -> None:
     try:
-        await_output(log, READY, _BOOT_SECONDS)
+        await_output(log, READY, _BOOT_SECONDS, expect_alive)
     except GuestError as error:
         raise InputError(f"guest: {error}") from error
 

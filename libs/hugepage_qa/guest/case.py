@@ -49,6 +49,10 @@ def with_guests(act: GuestAct, driver: str) -> Callable[[Live], None]:
     return act_with_guests
 
 
+#: why a case on NUMA nodes cannot run
+NO_NODES = "this kernel has no NUMA nodes (CONFIG_NUMA)"
+
+
 def needs(fact: bool, otherwise: str) -> None:
     """Raise CannotRun with the reason ``otherwise`` unless ``fact``."""
     if not fact:

@@ -3,10 +3,11 @@
 import re
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from hugepage_qa.guest.driver import GuestError
+from hugepage_qa.errors import InputError
 
 _PAUSE_SECONDS = 0.05
 _PIECE = 65536
@@ -20,15 +21,17 @@ def read_console(log: Path) -> str:
     return ""
 
 
-def await_output(log: Path, pattern: str, seconds: float) -> None:
+def await_output(log: Path, pattern: str, seconds: float, expect_alive: Callable[[], object]) -> None:
     """Wait until the guest has printed what matches the regular expression ``pattern``, now or before.
 
-    Raises GuestError when that takes longer than ``seconds``.
+    ``expect_alive`` raises what there is to say of a guest that has ended. Raises InputError when it takes longer than
+    ``seconds``: a guest that is emulated on a busy machine is slow.
     """
     deadline = time.monotonic() + seconds
     while not re.search(pattern, said := read_console(log)):
+        expect_alive()
         if time.monotonic() > deadline:
-            raise GuestError(f"no {pattern!r} on the console within {seconds:g} s: {said[-_SHOWN:]!r}")
+            raise InputError(f"no {pattern!r} on the console within {seconds:g} s: {said[-_SHOWN:]!r}")
         time.sleep(_PAUSE_SECONDS)
 
 
@@ -37,22 +40,21 @@ def converse(path: Path, line: str, pattern: str, seconds: float) -> str:
 
     QEMU drops what the guest has not read of ``line`` when the socket is closed: the end of the line is waited for even
     where the pattern is the echo of its beginning. A guest that ends before that has said less. The log would not do:
-    QEMU writes a character there twice when its reader is slow. Raises GuestError when neither comes within
-    ``seconds``.
+    QEMU writes a character there twice when its reader is slow. Raises InputError when neither comes within
+    ``seconds``, OSError when nobody serves the socket.
     """
     deadline = time.monotonic() + seconds
     said = b""
     to_the_end = re.compile(rf"(?:{pattern})(?:(?<=\n)|[^\n]*\n)")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as console:
+        # a busy QEMU takes its time to accept
+        console.settimeout(seconds)
+        console.connect(str(path))
+        console.sendall(f"{line}\n".encode())
         console.settimeout(_PAUSE_SECONDS)
-        try:
-            console.connect(str(path))
-            console.sendall(f"{line}\n".encode())
-        except OSError as error:
-            raise GuestError(f"console of the guest: {error.strerror}") from error
         while not (found := to_the_end.search(_text(said))):
             if time.monotonic() > deadline:
-                raise GuestError(f"no {pattern!r} within {seconds:g} s after {line!r}: {said[-_SHOWN:]!r}")
+                raise InputError(f"no {pattern!r} within {seconds:g} s after {line!r}: {said[-_SHOWN:]!r}")
             with suppress(TimeoutError):
                 piece = console.recv(_PIECE)
                 if not piece:

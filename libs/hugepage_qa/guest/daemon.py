@@ -11,15 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from hugepage_qa.errors import InputError
 from hugepage_qa.guest.daemon_files import driver_directory, find_daemon, write_configuration, write_emulator
-from hugepage_qa.guest.driver import GuestError
 from hugepage_qa.machine.processes import kill_and_wait
 
 _CHILD = Path(__file__).with_name("private_namespace.py")
 # what the daemon writes, and where it would find D-Bus and thereby machined
 _HIDDEN = ("/run", "/etc/libvirt", "/var/lib", "/var/cache", "/var/log")
 _START_SECONDS = 180.0
-_STOP_SECONDS = 20.0
+_STOP_SECONDS = 60.0
 _PAUSE_SECONDS = 0.02
 
 
@@ -63,15 +63,15 @@ class PrivateDaemon:
 
     @property
     def pid(self) -> int:
-        """Its process id. Raises GuestError when it does not run."""
+        """Its process id. Raises InputError when it does not run."""
         if self._process is None:
-            raise GuestError("the daemon does not run")
+            raise InputError("the daemon of libvirt does not run")
         return self._process.pid
 
     def start(self) -> None:
         """Start it, and wait until it answers; started again, it is where it was, with the guests that it had.
 
-        Raises GuestError, with what it said, when it does not come up.
+        Raises InputError, with what it said, when it does not come up.
         """
         self._socket.unlink(missing_ok=True)
         descriptors = () if self._namespace is None else (self._namespace,)
@@ -114,7 +114,7 @@ class PrivateDaemon:
             (target / "cgroup.procs").write_text(f"{self.pid}\n", encoding="ascii")
 
     def pid_file(self, guest: str) -> Path:
-        """Return the file with the process id of a guest's QEMU, seen from outside. Raises GuestError."""
+        """Return the file with the process id of a guest's QEMU, seen from outside. Raises InputError."""
         return Path(f"/proc/{self.pid}/root/run/libvirt/qemu/{guest}.pid")
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ class PrivateDaemon:
             if ended or time.monotonic() > deadline:
                 self.stop(signal.SIGKILL)
                 said = (self._directory / "daemon.log").read_text(encoding="utf-8", errors="replace")
-                raise GuestError(f"{self._program} does not answer: {said[-2000:] or 'it says nothing'}")
+                raise InputError(f"{self._program} does not answer: {said[-2000:] or 'it says nothing'}")
             time.sleep(_PAUSE_SECONDS)
 
 

@@ -6,7 +6,11 @@ from typing import Protocol
 
 
 class GuestError(Exception):
-    """QEMU or libvirt refused; the message is theirs, whole, in one line."""
+    """QEMU or libvirt refused, or a guest ended by itself; the message is theirs, whole, in one line.
+
+    By this they and the kernel are judged. Where they do not answer in time, or cannot be reached, that is an
+    InputError: it tells of the machine around them.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
@@ -27,7 +31,7 @@ class State(enum.StrEnum):
 class Driver(Protocol):
     """Starts and stops guests by their names. ``definition`` is the driver's own: XML, or arguments in JSON.
 
-    Every method but ``state`` and ``close`` raises GuestError.
+    Every method but ``close`` raises GuestError, and InputError where QEMU or libvirt is out of reach.
     """
 
     def define(self, name: str, definition: str) -> None:

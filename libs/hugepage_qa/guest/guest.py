@@ -189,8 +189,7 @@ class Guest:
     def expect_on_nodes(self, nodes: Mapping[int, int]) -> None:
         """Expect its pages of the size under test on these nodes: node -> pages."""
         found = pages_on_nodes(ObservedTree(self._live.host), self.pid, self._live.size)
-        if found is not None:
-            self._live.expect(f"nodes of the pages of {self.name}", dict(nodes), dict(found))
+        self._live.expect(f"nodes of the pages of {self.name}", dict(nodes), dict(found or {}))
 
     def _ask(self, action: str, *arguments: object) -> Any:
         return self._hypervisor.ask(action, self.name, *arguments)

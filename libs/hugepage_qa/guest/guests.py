@@ -4,13 +4,14 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hugepage_qa.errors import InputError
 from hugepage_qa.guest.description import Cell, GuestDescription
 from hugepage_qa.guest.driver import GuestError, State
 from hugepage_qa.guest.guest import Guest
 from hugepage_qa.guest.hypervisor import Hypervisor
 from hugepage_qa.guest.need import whole_pages
 from hugepage_qa.guest.readings import hugetlbfs_files
-from hugepage_qa.guest.refusal import Meaning, find_meaning
+from hugepage_qa.guest.refusal import Meaning, find_meaning, refusal
 from hugepage_qa.guest.site import Site
 from hugepage_qa.live.judge import NOTHING_LEFT
 from hugepage_qa.live.live import Live
@@ -52,16 +53,20 @@ class Guests:
 
     def new(self, *cells: Cell, name: str = "guest", **options: Any) -> Guest:
         """Define a guest with ``cells``, by default one of ``pages`` pages. Raises GuestError."""
-        of_case = Cell(self.pages * self.live.size, self.live.size)
-        description = GuestDescription(f"hugepage-qa-{name}", cells or (of_case,), **options)
+        cells = cells or (Cell(self.pages * self.live.size, self.live.size),)
+        description = GuestDescription(f"hugepage-qa-{name}", cells, **options)
         guest = Guest(self._hypervisor, description)
         self._guests.append(guest)
         guest.define()
         return guest
 
     def race(self, *guests: Guest) -> list[str]:
-        """Start all at once, and return for each why it was refused, empty for one that runs."""
-        return [str(why) for why in self._hypervisor.ask("race", [guest.name for guest in guests])]
+        """Start all at once, and return for each why it was refused, empty for one that runs. Raises InputError."""
+        refusals = [str(why) for why in self._hypervisor.ask("race", [guest.name for guest in guests])]
+        for why in map(refusal, refusals):
+            if isinstance(why, InputError):
+                raise why
+        return refusals
 
     def enter_group(self, path: str | None) -> None:
         """Have guests that are started from now on in the control group ``path``; None has them out of it."""
@@ -127,6 +132,16 @@ class Guests:
         guest.expect_state(State.OFF)
         self.live.expect_pool(nr=guest.pages, free=guest.pages)
         self.expect_files()
+
+    def expect_rest_in_pool(self, guest: Guest, *, reserved: bool) -> int:
+        """Expect each page of the pool, which has those of ``guest``, to be mapped by it or free, and none both.
+
+        ``reserved`` tells whether the free ones have to be reserved for it. Returns how many are free.
+        """
+        self.await_free_or_mapped(guest)
+        rest = guest.pages - guest.mapped
+        self.live.expect_pool(nr=guest.pages, free=rest, resv=rest if reserved else 0)
+        return rest
 
     def await_free(self, pages: int) -> None:
         """Wait for a while until the pool has ``pages`` free pages.

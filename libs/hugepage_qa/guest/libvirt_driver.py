@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from hugepage_qa.errors import InputError
 from hugepage_qa.guest.driver import GuestError, NotHere, State
 from hugepage_qa.machine.processes import has_ended
 
-_END_SECONDS = 180.0
+# what an emulated guest does on a busy machine takes minutes
+_END_SECONDS = 300.0
 _PAUSE_SECONDS = 0.02
 
 
@@ -36,7 +38,7 @@ class LibvirtDriver:
     """
 
     def __init__(self, uri: str, pid_file: Callable[[str], Path]) -> None:
-        """Raises NotHere without the binding, GuestError when the daemon does not answer."""
+        """Raises NotHere without the binding, InputError when the daemon does not answer."""
         self._libvirt = import_libvirt()
         self._uri = uri
         self._pid_file = pid_file
@@ -81,7 +83,7 @@ class LibvirtDriver:
         deadline = time.monotonic() + _END_SECONDS
         while self.state(name) is not State.OFF or not all(map(has_ended, killed)):
             if time.monotonic() > deadline:
-                raise GuestError(f"{name} is {self.state(name)} {_END_SECONDS:g} s after its QEMU was killed")
+                raise InputError(f"{name} is {self.state(name)} {_END_SECONDS:g} s after its QEMU was killed")
             time.sleep(_PAUSE_SECONDS)
 
     def _kill(self, name: str) -> list[int]:
@@ -106,7 +108,7 @@ class LibvirtDriver:
         except self._libvirt.libvirtError as error:
             if error.get_error_code() == self._libvirt.VIR_ERR_NO_DOMAIN:
                 return State.OFF
-            raise GuestError(str(error)) from error
+            raise self._judged(error) from error
         if state in (self._libvirt.VIR_DOMAIN_SHUTOFF, self._libvirt.VIR_DOMAIN_CRASHED):
             return State.OFF
         return State.RUNNING if state == self._libvirt.VIR_DOMAIN_RUNNING else State.PAUSED
@@ -150,7 +152,7 @@ class LibvirtDriver:
         deadline = time.monotonic() + _END_SECONDS
         while "<memory model=" in self.call(domain.XMLDesc):
             if time.monotonic() > deadline:
-                raise GuestError(f"{name}: the guest keeps its memory device for {_END_SECONDS:g} s")
+                raise InputError(f"{name}: the guest keeps its memory device for {_END_SECONDS:g} s")
             time.sleep(_PAUSE_SECONDS)
 
     def set_balloon(self, name: str, memory: int) -> None:
@@ -176,7 +178,9 @@ class LibvirtDriver:
     def close(self) -> None:
         """Destroy and forget the domains that were defined here."""
         for name in self._names:
-            self.destroy(name)
+            # a daemon that is out of reach takes its guests with it: they end with its namespace
+            with suppress(InputError):
+                self.destroy(name)
         with suppress(self._libvirt.libvirtError):
             self._connection.close()
 
@@ -187,15 +191,27 @@ class LibvirtDriver:
             pid = self.pid(name)
         self.call(end)
         deadline = time.monotonic() + _END_SECONDS
-        while pid is not None and not has_ended(pid) and time.monotonic() < deadline:
+        while pid is not None and not has_ended(pid):
+            if time.monotonic() > deadline:
+                raise InputError(f"{name}: its QEMU, process {pid}, has not ended {_END_SECONDS:g} s after its domain")
             time.sleep(_PAUSE_SECONDS)
 
     def _find(self, name: str) -> Any:
         return self.call(partial(self._connection.lookupByName, name))
 
     def call(self, call: Callable[[], Any]) -> Any:
-        """Return what ``call`` of the binding returns. Raises GuestError where it raises."""
+        """Return what ``call`` of the binding returns.
+
+        Where it raises, raises GuestError for what libvirt refuses, InputError where its daemon is out of reach.
+        """
         try:
             return call()
         except self._libvirt.libvirtError as error:
-            raise GuestError(str(error)) from error
+            raise self._judged(error) from error
+
+    def _judged(self, error: Any) -> Exception:
+        """Return an error of the binding as a refusal, or as one of the way to the daemon."""
+        is_lost = error.get_error_domain() in (self._libvirt.VIR_FROM_RPC, self._libvirt.VIR_FROM_REMOTE)
+        if is_lost or error.get_error_code() == self._libvirt.VIR_ERR_OPERATION_TIMEOUT:
+            return InputError(f"libvirt: {error}")
+        return GuestError(str(error))

@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,9 @@ _Actions = Mapping[str, Callable[..., Any]]
 class GuestMachine:
     """Carries out the operations of ``machine``, and ``guest``: driver, action, arguments -> a document.
 
-    The document tells what was ``done``, how it was ``refused``, or why the machine ``cannot``. Drivers are started
-    when they are first asked for. ``scratch`` is a directory of its own, also of ``machine``.
+    The document tells what was ``done``, how it was ``refused``, or why the machine ``cannot``; where the suite or its
+    surroundings broke there is none, but an InputError. Drivers are started when they are first asked for. ``scratch``
+    is a directory of its own, also of ``machine``.
     """
 
     def __init__(self, machine: Backend, scratch: Path, kernel: Path | None, stack: ExitStack) -> None:
@@ -68,6 +69,9 @@ class GuestMachine:
             return {CANNOT: str(error)}
         except GuestError as error:
             return {REFUSED: str(error)}
+        except OSError as error:
+            # of ours: no process could be started, a socket broke. What the kernel refuses QEMU, QEMU tells
+            raise InputError(f"driver {driver}: {action}: {error}") from error
 
     def _find(self, name: str) -> _Actions:
         if name not in self._actions:
@@ -76,7 +80,7 @@ class GuestMachine:
             # it would take as long each time
             except NotHere as error:
                 self._actions[name] = error
-            except GuestError as error:
+            except (GuestError, InputError) as error:
                 # no refusal of a guest, by which the kernel is judged
                 self._actions[name] = InputError(f"driver {name}: {error}")
         found = self._actions[name]
@@ -122,7 +126,9 @@ class GuestMachine:
                 started = threads.submit(driver.race, [name])
                 time.sleep(seconds)
                 daemon.stop(signal.SIGKILL)
-                started.result()
+                # nobody answers
+                with suppress(InputError):
+                    started.result()
             daemon.start()
             driver.reconnect()
 
@@ -188,10 +194,15 @@ def guest_machine(scratch: Path, kernel: Path | None = None) -> Iterator[GuestMa
 
 def _actions_of(driver: Driver, site: Site) -> dict[str, Callable[..., Any]]:
     def type_line(name: str, line: str, pattern: str, seconds: float) -> str:
-        return converse(Path(site.console(name)), line, pattern, seconds)
+        try:
+            return converse(Path(site.console(name)), line, pattern, seconds)
+        except OSError as error:
+            if driver.state(name) is State.OFF:
+                raise GuestError(f"{name} has ended by itself: {error} at its console") from error
+            raise
 
     def await_line(name: str, pattern: str, seconds: float) -> None:
-        await_output(Path(site.log(name)), pattern, seconds)
+        await_output(Path(site.log(name)), pattern, seconds, partial(driver.pid, name))
 
     return {
         "site": site.document,
@@ -226,7 +237,7 @@ def _await_end(driver: Driver, name: str, pid: int, seconds: float) -> None:
     # in this order: a QEMU 7.2 that is asked for its state just when its guest ends may neither answer nor end
     while not has_ended(pid) or driver.state(name) is not State.OFF:
         if time.monotonic() > deadline:
-            raise GuestError(f"{name} is {driver.state(name)} {seconds:g} s after its end, its QEMU is process {pid}")
+            raise InputError(f"{name} is {driver.state(name)} {seconds:g} s after its end, its QEMU is process {pid}")
         time.sleep(_PAUSE_SECONDS)
 
 

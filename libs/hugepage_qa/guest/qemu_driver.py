@@ -6,13 +6,12 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from hugepage_qa.errors import InputError
 from hugepage_qa.guest.driver import GuestError, NotHere, State
 from hugepage_qa.guest.qemu_process import QemuProcess, find_monitor_class
-from hugepage_qa.machine.processes import has_ended
 
 # a group is entered before the memory is there: what was charged elsewhere stays charged there
 _ENTER_GROUP = ("/bin/sh", "-c", 'echo $$ >"$1" && shift && exec "$@"', "sh")
@@ -72,9 +71,12 @@ class QemuDriver:
         running = self._running.get(name)
         if running is None or running.has_ended:
             return State.OFF
-        with suppress(GuestError):
+        try:
             return State.RUNNING if running.ask("query-status")["running"] else State.PAUSED
-        return State.OFF if has_ended(running.pid) else State.PAUSED
+        except (GuestError, InputError):
+            if running.has_ended:
+                return State.OFF
+            raise
 
     def pid(self, name: str) -> int:
         """Return the process id."""
@@ -176,7 +178,7 @@ class QemuDriver:
     def _connect(self, name: str) -> None:
         try:
             self._running[name].connect(self._monitor)
-        except GuestError:
+        except (GuestError, InputError):
             self.destroy(name)
             raise
 
@@ -194,8 +196,10 @@ class QemuDriver:
 
     def _find(self, name: str) -> QemuProcess:
         running = self._running.get(name)
-        if running is None or running.has_ended:
-            raise GuestError(f"{name} does not run: {(running and running.said) or 'nothing is said why'}")
+        if running is None:
+            raise GuestError(f"{name} does not run")
+        if running.has_ended:
+            raise running.why_it_ended()
         return running
 
 

@@ -1,6 +1,7 @@
 """One QEMU and its monitor: started, spoken to, ended."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -9,13 +10,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hugepage_qa.errors import InputError
 from hugepage_qa.guest.driver import GuestError, NotHere
 
 _TETHER = Path(__file__).parents[1] / "lab" / "tether.py"
 
-# preallocating hundreds of GiB takes minutes
+# preallocating hundreds of GiB takes minutes, and so does what an emulated guest does on a busy machine
 _START_SECONDS = 300.0
-_ANSWER_SECONDS = 60.0
+_ANSWER_SECONDS = 300.0
+# between the end of its monitor and its own
+_END_SECONDS = 10.0
 _PAUSE_SECONDS = 0.02
 
 
@@ -27,6 +31,14 @@ def find_monitor_class() -> Callable[[str], Any]:
         raise NotHere("the Python package qemu.qmp is not installed: install hugepage-qa[qemu]") from error
     monitor: Callable[[str], Any] = QEMUMonitorProtocol
     return monitor
+
+
+def _refusals() -> type[Exception]:
+    """Return what the class that speaks QMP raises for an answer that is an error."""
+    from qemu.qmp import ExecuteError  # noqa: PLC0415 - an optional package
+
+    refusals: type[Exception] = ExecuteError
+    return refusals
 
 
 class QemuProcess:
@@ -69,39 +81,53 @@ class QemuProcess:
         """What it wrote on standard error, in one line."""
         return " ".join(self._errors.read_text(encoding="utf-8", errors="replace").split())
 
+    def why_it_ended(self) -> Exception:
+        """Return what tells why it ended without being asked to."""
+        if self._process.returncode == -signal.SIGKILL:
+            return InputError(f"QEMU of {self._name} was killed: the machine is short of memory, or somebody did it")
+        return GuestError(self.said or f"QEMU ended with exit code {self._process.returncode}")
+
     def connect(self, monitor: Callable[[str], Any]) -> None:
         """Wait until its monitor answers: all memory that is to be preallocated is there then.
 
-        Raises GuestError with what it said when it ends before, or never answers.
+        Raises GuestError with what it said when it ends before, InputError when it was killed, or never answers.
         """
         deadline = time.monotonic() + _START_SECONDS
         while (connected := self._connected(monitor)) is None:
             if self.has_ended:
-                raise GuestError(self.said or f"QEMU ended with exit code {self._process.returncode}")
+                raise self.why_it_ended()
             if time.monotonic() > deadline:
-                raise GuestError(f"QEMU does not answer within {_START_SECONDS:g} s: {self.said}")
+                raise InputError(f"QEMU of {self._name} does not answer within {_START_SECONDS:g} s: {self.said}")
             time.sleep(_PAUSE_SECONDS)
         connected.settimeout(_ANSWER_SECONDS)
         self._monitor = connected
 
     def ask(self, command: str, **arguments: object) -> Any:
-        """Return the answer to a command; ``_`` in names of arguments stands for ``-``. Raises GuestError."""
+        """Return the answer to a command; ``_`` in names of arguments stands for ``-``.
+
+        Raises GuestError when the command is refused, or QEMU has ended by itself, InputError when it does not answer.
+        """
         try:
             return self._monitor.cmd(command, **{key.replace("_", "-"): value for key, value in arguments.items()})
-        except Exception as error:
+        except _refusals() as error:
             raise GuestError(f"{command}: {error}") from error
+        except Exception as error:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_SECONDS)
+                raise self.why_it_ended() from error
+            raise InputError(f"{command}: QEMU of {self._name}: {error or type(error).__name__}") from error
 
     def give(self, descriptor: int, name: str) -> None:
-        """Let it have the open file ``descriptor`` under ``name``. Raises GuestError."""
+        """Let it have the open file ``descriptor`` under ``name``. Raises as ``ask`` does."""
         self._monitor.send_fd_scm(descriptor)
         self.ask("getfd", fdname=name)
 
     def await_condition(self, is_so: Callable[[], bool], otherwise: str) -> None:
-        """Wait until ``is_so``. Raises GuestError with ``otherwise`` when that takes too long."""
+        """Wait until ``is_so``. Raises InputError with ``otherwise`` when that takes too long."""
         deadline = time.monotonic() + _ANSWER_SECONDS
         while not is_so():
             if time.monotonic() > deadline:
-                raise GuestError(f"{self._name}: {otherwise} within {_ANSWER_SECONDS:g} s")
+                raise InputError(f"{self._name}: {otherwise} within {_ANSWER_SECONDS:g} s")
             time.sleep(_PAUSE_SECONDS)
 
     def kill(self) -> None:

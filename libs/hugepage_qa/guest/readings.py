@@ -3,16 +3,20 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from hugepage_qa.guest.driver import GuestError
 from hugepage_qa.kernel.mounts import read_mounts
 from hugepage_qa.kernel.numa_maps import read_numa_maps
-from hugepage_qa.kernel.smaps import read_smaps
+from hugepage_qa.kernel.smaps import MemoryMapping, read_smaps
 from hugepage_qa.kernel.tree import Tree
 
 
 def mapped_pages(tree: Tree, pid: int) -> Mapping[int, int]:
-    """Return page size -> huge pages that the process maps and has touched. Raises InputError for a malformed file."""
+    """Return page size -> huge pages that the process maps and has touched.
+
+    Raises GuestError for a process that has ended, InputError for a malformed file.
+    """
     pages: Counter[int] = Counter()
-    for mapping in read_smaps(tree, pid) or ():
+    for mapping in _mappings(tree, pid):
         if mapping.is_hugetlb:
             size = mapping.kernel_page_size
             pages[size] += (mapping.shared_hugetlb + mapping.private_hugetlb) // size
@@ -20,8 +24,8 @@ def mapped_pages(tree: Tree, pid: int) -> Mapping[int, int]:
 
 
 def transparent_bytes(tree: Tree, pid: int) -> int:
-    """Return the bytes of the process in transparent huge pages. Raises InputError for a malformed file."""
-    return sum(mapping.anon_huge_pages + mapping.shmem_pmd_mapped for mapping in read_smaps(tree, pid) or ())
+    """Return the bytes of the process in transparent huge pages. Raises as ``mapped_pages`` does."""
+    return sum(mapping.anon_huge_pages + mapping.shmem_pmd_mapped for mapping in _mappings(tree, pid))
 
 
 def pages_on_nodes(tree: Tree, pid: int, size: int) -> Mapping[int, int] | None:
@@ -41,6 +45,14 @@ def hugetlbfs_files(tree: Tree) -> frozenset[str]:
     # in one order, so that a record can be replayed
     points = sorted({mount.point for mount in read_mounts(tree) if mount.type == "hugetlbfs"})
     return frozenset(path for point in points for path in _leaves(tree, point.lstrip("/")))
+
+
+def _mappings(tree: Tree, pid: int) -> tuple[MemoryMapping, ...]:
+    """Return what the process maps: a QEMU that has died must not pass for one that has given all pages back."""
+    mappings = read_smaps(tree, pid)
+    if not mappings:
+        raise GuestError(f"QEMU, process {pid}, has ended by itself: it maps nothing")
+    return mappings
 
 
 def _leaves(tree: Tree, directory: str) -> Iterator[str]:

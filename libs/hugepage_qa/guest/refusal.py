@@ -3,6 +3,9 @@
 import enum
 import re
 
+from hugepage_qa.errors import InputError
+from hugepage_qa.guest.driver import GuestError
+
 
 class Meaning(enum.Enum):
     """Why a guest was refused."""
@@ -17,6 +20,7 @@ class Meaning(enum.Enum):
     MAY_NOT_LOCK = "nobody may lock so much memory here"
     NOT_PERMITTED = "its user may not have pages of this hugetlbfs"
     NOT_A_DEFINITION = "not a valid definition of a guest"
+    MACHINE_EXHAUSTED = "the machine is out of processes, open files or ordinary memory"
 
 
 #: meaning -> the wordings that have it; none may match a message with another meaning
@@ -50,6 +54,11 @@ _WORDINGS: tuple[tuple[Meaning, str], ...] = (
     # open(2) in the mount
     (Meaning.NOT_PERMITTED, r"can't open backing store \S+ for guest RAM: Permission denied"),
     (Meaning.NOT_A_DEFINITION, r"XML error:|\(domain_definition\)|unsupported configuration:"),
+    # EMFILE, ENFILE, EAGAIN of fork(2) and pthread_create(3); no mapping of guest memory fails with them
+    (Meaning.MACHINE_EXHAUSTED, r"Too many open files|Resource temporarily unavailable"),
+    (Meaning.MACHINE_EXHAUSTED, r"cannot fork|fork: Cannot allocate memory|qemu_thread_create: |pthread_create failed"),
+    # what TCG translates, GLib's heap, libvirt's heap
+    (Meaning.MACHINE_EXHAUSTED, r"jit buffer|dynamic translator buffer|failed to allocate \d+ bytes|^out of memory"),
 )
 
 
@@ -64,3 +73,11 @@ def without_process_ids(message: str) -> str:
 def find_meaning(message: str) -> Meaning | None:
     """Return what ``message`` means, None for one that nobody knows. The first wording that is in it counts."""
     return next((meaning for meaning, wording in _WORDINGS if re.search(wording, message)), None)
+
+
+def refusal(message: str) -> Exception:
+    """Return what to raise for ``message``: a GuestError, by which a case is judged, or an InputError.
+
+    An exhausted machine starts no QEMU, and that says nothing of huge pages.
+    """
+    return InputError(message) if find_meaning(message) is Meaning.MACHINE_EXHAUSTED else GuestError(message)

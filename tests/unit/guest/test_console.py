@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hugepage_qa.errors import InputError
 from hugepage_qa.guest.console import await_output, converse, read_console
 from hugepage_qa.guest.driver import GuestError
 
@@ -54,20 +55,28 @@ def test_a_guest_that_ends_has_said_less(tmp_path: Path) -> None:
 
 
 def test_a_guest_that_says_nothing(tmp_path: Path) -> None:
-    with guest(tmp_path / "console", hangs=True), pytest.raises(GuestError, match="no 'never' within 0 s"):
+    with guest(tmp_path / "console", hangs=True), pytest.raises(InputError, match="no 'never' within 0 s"):
         converse(tmp_path / "console", "x", "never", 0)
 
 
 def test_no_console(tmp_path: Path) -> None:
-    with pytest.raises(GuestError, match="console of the guest: No such file"):
+    with pytest.raises(FileNotFoundError):
         converse(tmp_path / "console", "x", "y", 1)
 
 
 def test_the_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert read_console(log) == ""
-    with pytest.raises(GuestError, match="no 'ready' on the console within 0 s"):
-        await_output(log, "ready", 0)
+    with pytest.raises(InputError, match="no 'ready' on the console within 0 s"):
+        await_output(log, "ready", 0, bool)
     log.write_bytes(b"booting\r\n@ready\r\n")
-    await_output(log, "@ready\n", 0)
+    await_output(log, "@ready\n", 0, bool)
     assert read_console(log) == "booting\n@ready\n"
+
+
+def test_a_guest_that_ends_is_not_waited_for(tmp_path: Path) -> None:
+    def expect_alive() -> None:
+        raise GuestError("guest does not run")
+
+    with pytest.raises(GuestError, match="does not run"):
+        await_output(tmp_path / "log", "ready", 300, expect_alive)

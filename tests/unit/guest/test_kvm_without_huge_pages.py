@@ -39,7 +39,7 @@ class Mainframe:
                     # a page in use stays
                     self.nr = max(int(arguments[1]), self.taken)
                 return None
-            case "new_kernel_log":
+            case "new_kernel_log" | "skip_kernel_log":
                 return []
             case _:
                 assert operation == GUEST

@@ -7,14 +7,21 @@ from typing import Any
 
 import pytest
 
+from hugepage_qa.errors import InputError
 from hugepage_qa.guest.driver import GuestError, NotHere, State
 from hugepage_qa.guest.libvirt_driver import LibvirtDriver
 
+#: the domain of errors on the way to the daemon
+RPC = 7
+
 
 class LibvirtError(Exception):
-    def __init__(self, message: str, code: int = 1) -> None:
+    def __init__(self, message: str, code: int = 1, domain: int = 10) -> None:
         super().__init__(message)
-        self.code = code
+        self.code, self.domain = code, domain
+
+    def get_error_domain(self) -> int:
+        return self.domain
 
     def get_error_code(self) -> int:
         return self.code
@@ -23,15 +30,15 @@ class LibvirtError(Exception):
 class Domain:
     """A domain whose start fails with ``refusal``, if there is one."""
 
-    def __init__(self, refusal: str = "", state: int = 5) -> None:
-        self.refusal, self.now = refusal, state
+    def __init__(self, refusal: str = "", state: int = 5, code: int = 1) -> None:
+        self.refusal, self.now, self.code = refusal, state, code
 
     def state(self) -> tuple[int, int]:
         return self.now, 0
 
     def createWithFlags(self, _flags: int) -> None:  # noqa: N802 - libvirt's name
         if self.refusal:
-            raise LibvirtError(self.refusal)
+            raise LibvirtError(self.refusal, self.code)
         self.now = 3
 
 
@@ -42,7 +49,7 @@ class Connection:
 
     def lookupByName(self, name: str) -> Domain:  # noqa: N802 - libvirt's name
         if self.dead:
-            raise LibvirtError("Cannot recv data: Connection reset by peer", 38)
+            raise LibvirtError("Cannot recv data: Connection reset by peer", 38, RPC)
         if self.domain is None:
             raise LibvirtError(f"Domain not found: no domain with matching name '{name}'", 42)
         return self.domain
@@ -54,7 +61,7 @@ class Connection:
 def binding(connection: Connection | None) -> Any:
     def connect(uri: str) -> Connection:
         if connection is None:
-            raise LibvirtError(f"Failed to connect socket to '{uri}'")
+            raise LibvirtError(f"Failed to connect socket to '{uri}'", 38, RPC)
         return connection
 
     return SimpleNamespace(
@@ -63,6 +70,9 @@ def binding(connection: Connection | None) -> Any:
         open=connect,
         VIR_DOMAIN_START_PAUSED=1,
         VIR_ERR_NO_DOMAIN=42,
+        VIR_ERR_OPERATION_TIMEOUT=68,
+        VIR_FROM_RPC=RPC,
+        VIR_FROM_REMOTE=13,
         VIR_DOMAIN_RUNNING=1,
         VIR_DOMAIN_SHUTOFF=5,
         VIR_DOMAIN_CRASHED=6,
@@ -81,7 +91,7 @@ def test_without_the_binding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_daemon_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(GuestError, match="Failed to connect"):
+    with pytest.raises(InputError, match="Failed to connect"):
         driver(monkeypatch, None)
 
 
@@ -106,8 +116,14 @@ def test_a_daemon_that_dies_is_no_guest_that_is_off(monkeypatch: pytest.MonkeyPa
     connection = Connection(Domain())
     guests = driver(monkeypatch, connection)
     connection.dead = True
-    with pytest.raises(GuestError, match="Connection reset"):
+    with pytest.raises(InputError, match="Connection reset"):
         guests.state("guest")
+
+
+def test_a_daemon_that_is_busy_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    domain = Domain("Timed out during operation: cannot acquire state change lock", code=68)
+    with pytest.raises(InputError, match="Timed out during operation"):
+        driver(monkeypatch, Connection(domain)).start("guest", paused=True)
 
 
 def test_a_guest_without_a_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Without QEMU or libvirt the cases are skipped with the reason, and those of the other driver are not."""
 
-from collections.abc import Sequence
+import errno
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hugepage_qa.guest import machine as guest_machine
 from hugepage_qa.guest.case import GuestArea, guest_case
 from hugepage_qa.guest.driver import GuestError, NotHere
 from hugepage_qa.guest.guests import Guests
+from hugepage_qa.guest.site import Site
 from hugepage_qa.live.host import Host
 from hugepage_qa.live.judge import judge
 from hugepage_qa.live.live import Live
@@ -43,7 +45,7 @@ class Kernel:
             case "names":
                 prefix = f"{arguments[0]}/"
                 return sorted({path[len(prefix) :].split("/")[0] for path in FILES if path.startswith(prefix)})
-            case "new_kernel_log":
+            case "new_kernel_log" | "skip_kernel_log":
                 return []
             case "write":
                 return None
@@ -98,6 +100,36 @@ def test_a_daemon_that_does_not_come_up_is_an_error_and_tried_once(monkeypatch: 
     found, reason = verdict("libvirt")
     assert found is Verdict.ERROR
     assert "libvirtd does not answer" in reason
+
+
+def test_what_breaks_around_a_guest_is_an_error_and_what_is_refused_a_failure(
+    monkeypatch: pytest.MonkeyPatch, site: Site
+) -> None:
+    answers: dict[str, Any] = {"site": site.document(), "destroy": None}
+
+    def perform(name: str) -> Callable[..., Any]:
+        def act(*_arguments: object) -> Any:
+            if isinstance(answers.get(name), Exception):
+                raise answers[name]
+            return answers.get(name)
+
+        return act
+
+    actions = {name: perform(name) for name in ("site", "define", "destroy")}
+    monkeypatch.setattr(guest_machine.GuestMachine, "_start_qemu", lambda _machine: actions)
+    answers["define"] = OSError(errno.EMFILE, "Too many open files")
+    assert verdict("qemu") == (
+        Verdict.ERROR,
+        "InputError: driver qemu: define: [Errno 24] Too many open files",
+    )
+    answers["define"] = GuestError("fork: Cannot allocate memory")
+    assert verdict("qemu")[0] is Verdict.ERROR
+    answers["define"] = InputError("QEMU of guest does not answer within 300 s")
+    assert verdict("qemu")[0] is Verdict.ERROR
+    answers["define"] = GuestError("unable to map backing store for guest RAM: Cannot allocate memory")
+    found, reason = verdict("qemu")
+    assert found is Verdict.FAIL
+    assert "unable to map backing store" in reason
 
 
 def test_libvirt_without_its_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

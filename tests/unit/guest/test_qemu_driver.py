@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hugepage_qa.errors import InputError
+from hugepage_qa.guest import qemu_process
 from hugepage_qa.guest.driver import GuestError, State
 from hugepage_qa.guest.qemu_driver import QemuDriver
 
@@ -26,7 +28,7 @@ def driver(tmp_path: Path, script: str) -> QemuDriver:
     [
         ("echo unable to map backing store for guest RAM: Cannot allocate memory >&2; exit 1", "unable to map"),
         ("exit 7", "QEMU ended with exit code 7"),
-        ("kill -9 $$", "QEMU ended with exit code -9"),
+        ("kill -BUS $$", "QEMU ended with exit code -7"),
         ("printf 'two\\nlines\\n' >&2; exit 1", "two lines"),
     ],
 )
@@ -39,6 +41,23 @@ def test_a_start_that_fails(tmp_path: Path, script: str, said: str) -> None:
     assert guests.state("guest") is State.OFF
     with pytest.raises(GuestError, match="does not run"):
         guests.pid("guest")
+
+
+def test_an_emulator_that_was_killed_tells_nothing_of_the_kernel(tmp_path: Path) -> None:
+    guests = driver(tmp_path, "kill -9 $$")
+    with pytest.raises(InputError, match="QEMU of guest was killed"):
+        guests.start("guest", paused=True)
+    assert guests.state("guest") is State.OFF
+
+
+def test_an_emulator_that_does_not_answer_in_time_tells_nothing_of_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(qemu_process, "_START_SECONDS", 0.1)
+    guests = driver(tmp_path, "sleep 60")
+    with pytest.raises(InputError, match="QEMU of guest does not answer"):
+        guests.start("guest", paused=True)
+    assert guests.state("guest") is State.OFF
 
 
 def test_an_emulator_that_is_not_there(tmp_path: Path) -> None:

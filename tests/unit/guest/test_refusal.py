@@ -2,7 +2,9 @@
 
 import pytest
 
-from hugepage_qa.guest.refusal import Meaning, find_meaning, without_process_ids
+from hugepage_qa.errors import InputError
+from hugepage_qa.guest.driver import GuestError
+from hugepage_qa.guest.refusal import Meaning, find_meaning, refusal, without_process_ids
 
 SHORT = [
     # libvirt 9.0 with QEMU 7.2
@@ -35,8 +37,13 @@ OTHERS = [
     (Meaning.KVM_WITHOUT_HUGE_PAGES, "This QEMU machine does not support huge page mappings"),
     (Meaning.NOT_PERMITTED, "qemu-kvm: can't open backing store /mnt/huge for guest RAM: Permission denied"),
     (Meaning.NO_SUCH_SIZE, "XML error: hugepage size can't be zero"),
+    (Meaning.MACHINE_EXHAUSTED, "qemu-kvm: -chardev socket: Failed to open file: Too many open files"),
+    (Meaning.MACHINE_EXHAUSTED, "internal error: cannot fork child process: Cannot allocate memory"),
+    (Meaning.MACHINE_EXHAUSTED, "qemu-kvm: qemu_thread_create: Resource temporarily unavailable"),
+    (Meaning.MACHINE_EXHAUSTED, "qemu-system-x86_64: allocate 1073741824 bytes for jit buffer: Cannot allocate memory"),
     (Meaning.NOT_A_DEFINITION, "(domain_definition):1: Opening and ending tag mismatch: a line 1 and b"),
 ]
+EXHAUSTED = {Meaning.MACHINE_EXHAUSTED}
 UNKNOWN = [
     "",
     "internal error: qemu unexpectedly closed the monitor",
@@ -63,6 +70,16 @@ def test_other_meanings(meaning: Meaning, message: str) -> None:
 @pytest.mark.parametrize("message", UNKNOWN)
 def test_what_means_something_else(message: str) -> None:
     assert find_meaning(message) is None
+
+
+@pytest.mark.parametrize("message", [*SHORT, *UNKNOWN, *(text for meaning, text in OTHERS if meaning not in EXHAUSTED)])
+def test_what_a_case_judges(message: str) -> None:
+    assert isinstance(refusal(message), GuestError)
+
+
+@pytest.mark.parametrize("message", [text for meaning, text in OTHERS if meaning in EXHAUSTED])
+def test_an_exhausted_machine_is_no_refusal(message: str) -> None:
+    assert isinstance(refusal(message), InputError)
 
 
 def test_a_reason_is_the_same_whatever_process_it_was() -> None:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hugepage_qa.guest.machine import GUEST
 from hugepage_qa.live.host import Backend
 
 Event = dict[str, Any]
@@ -12,6 +13,8 @@ Key = tuple[str, ...]
 
 #: operations that only look: how often and when a case looks may change without a new record
 _LOOKS = {"read", "observe", "names", "kernel_option", "file_system", "new_kernel_log"}
+#: and those of what a driver is asked about a guest
+_LOOKS_AT_GUESTS = {"site", "state", "pid", "balloon", "free_pages", "page_sizes"}
 #: the clock of a replay goes on with what is waited, and a little each time that it is asked
 _WAITS = {"pause", "clock", "skip_kernel_log"}
 _TICK_SECONDS = 0.001
@@ -66,7 +69,8 @@ class Replay:
         if operation in _WAITS:
             self._clock += arguments[0] if operation == "pause" else _TICK_SECONDS
             return self._clock
-        event = self._look(operation, arguments) if operation in _LOOKS else self._act(operation, arguments)
+        is_look = _is_look(operation, arguments)
+        event = self._look(operation, arguments) if is_look else self._act(operation, arguments)
         event = self._falsify(event)
         if "errno" in event:
             raise OSError(event["errno"], os.strerror(event["errno"]))
@@ -107,11 +111,15 @@ class Replay:
         self._ahead = {}
         while self._next < len(self._events):
             event = self._events[self._next]
-            if event["operation"] in _LOOKS:
+            if _is_look(event["operation"], event["arguments"]):
                 self._ahead.setdefault(_key(event["operation"], event["arguments"]), []).append(event)
             elif event["operation"] not in _WAITS:
                 return
             self._next += 1
+
+
+def _is_look(operation: str, arguments: Sequence[Any]) -> bool:
+    return operation in _LOOKS or (operation == GUEST and arguments[1] in _LOOKS_AT_GUESTS)
 
 
 def _key(operation: str, arguments: Sequence[Any]) -> Key:

@@ -6,7 +6,7 @@ from hugepage_qa.live.live import Live
 
 # a page of 1 GiB is cleared in a second; a machine with ten busy processes for each CPU takes a minute
 _SECONDS = 120.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 4.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 
 
 def wait_until(live: Live, is_so: Callable[[], bool], seconds: float = _SECONDS) -> None:

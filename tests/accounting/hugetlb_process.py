@@ -4,15 +4,14 @@ from hugepage_qa.actor.process import Actor
 from hugepage_qa.kernel.smaps import read_smaps_rollup
 from hugepage_qa.live.case import Area
 from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.hugetlb_counts import expect_hugetlb, process_status
+from hugepage_qa.live.hugetlb_counts import expect_hugetlb, expect_private_and_shared, process_status
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.mman import MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.model.known import Quirk
 from hugepage_qa.model.rules import HUGETLB_DOC
 from hugepage_qa.plugins.live_test import LiveTest
 
-ACCOUNTING = Area("accounting/hugetlb-process", gigantic_quirk=Quirk.FORK_LOSES_PAGES)
+ACCOUNTING = Area("accounting/hugetlb-process")
 
 PROC_DOC = "Documentation/filesystems/proc.rst"
 MADV_DONTNEED = 4
@@ -69,11 +68,10 @@ def rollup_of_two_mappings(live: Live) -> None:
     second = live.map(1, first.actor, shared=True)
     first.touch()
     before = _rollup(live, first.actor)
-    live.expect("Private_Hugetlb of one page", live.size, before["Private_Hugetlb"])
+    expect_private_and_shared(live, 1, 0, (before["Private_Hugetlb"], before["Shared_Hugetlb"]))
     second.touch()
     after = _rollup(live, first.actor)
-    live.expect("Private_Hugetlb of two pages", 2 * live.size, after["Private_Hugetlb"])
-    live.expect("Shared_Hugetlb", 0, after["Shared_Hugetlb"])
+    expect_private_and_shared(live, 2, 0, (after["Private_Hugetlb"], after["Shared_Hugetlb"]))
     live.expect("Rss", before["Rss"], after["Rss"])
     live.expect("HugetlbPages", 2 * live.size, process_status(live, first.actor).hugetlb_pages)
 

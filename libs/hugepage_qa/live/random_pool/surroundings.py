@@ -1,17 +1,13 @@
 """Where random programs run: the machine as the model knows it at their start, and what they may take of it."""
 
-import mmap
-import os
 import struct
 from collections.abc import Sequence
 from contextlib import ExitStack
 
 from hugepage_qa.actor.process import Actor
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.cpu import read_cpu
 from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.live.control_group import ControlGroup, Version, new_group
-from hugepage_qa.live.host import Host
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.memory_policy import Mode, set_policy
 from hugepage_qa.live.outcomes import CannotRun
@@ -19,7 +15,6 @@ from hugepage_qa.live.pool_view import PoolView, read_pool_view
 from hugepage_qa.live.random_pool.scale import FIRST_PROCESS, Scale
 from hugepage_qa.live.random_pool.step import PoolRun
 from hugepage_qa.live.random_pool.target import RealPools
-from hugepage_qa.model.architecture import Mmu, find_mmu
 from hugepage_qa.model.hugetlb_pool.end import settings_of
 from hugepage_qa.model.hugetlb_pool.kernel import PoolKernel
 from hugepage_qa.model.hugetlb_pool.known import pool_issues_of
@@ -60,7 +55,7 @@ class PoolSurroundings:
         self._host = live.host
         nodes = live.nodes
         self._node = nodes[0] if len(nodes) > 1 else None
-        self._mmu = _mmu(live.host)
+        self._mmu = live.mmu
         self._parent = _group(live, stack)
         self.scale = Scale(live.size, *_pages(live, self._node), groups=_GROUPS if self._parent else 0)
         self._before = read_pool_view(live.host)
@@ -117,11 +112,6 @@ class PoolSurroundings:
             parts = (mask >> (_BITS * word) & (1 << _BITS) - 1 for word in range(words))
             actor.call("sched_setaffinity", 0, words * _BITS // 8, struct.pack(f"@{words}Q", *parts))
         return actor
-
-
-def _mmu(host: Host) -> Mmu:
-    kind = read_cpu(host).mmu
-    return find_mmu(os.uname().machine, mmap.PAGESIZE, kind.lower() if kind else None)
 
 
 def _group(live: Live, stack: ExitStack) -> ControlGroup | None:

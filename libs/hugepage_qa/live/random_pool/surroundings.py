@@ -87,7 +87,7 @@ class PoolSurroundings:
         """Return the machine as it is: what others use and reserve stays so."""
         version = self._live.kernel_version
         kernel = PoolKernel(version, (issue.quirk for issue in pool_issues_of(version)))
-        sizes = [PageSize(size, self._mmu.is_gigantic(size), self._mmu.has_pmd_entries(size)) for size in view.pools]
+        sizes = [self._page(size) for size in view.pools]
         machine = PoolMachine(kernel, sizes, home=next(iter(view.nodes), None) if self._node is None else self._node)
         for size, found in view.pools.items():
             pool = machine.pools[size]
@@ -95,6 +95,10 @@ class PoolSurroundings:
             pool.overcommit = view.overcommit[size]
         machine.start_process(FIRST_PROCESS)
         return machine
+
+    def _page(self, size: int) -> PageSize:
+        mmu = self._mmu
+        return PageSize(size, mmu.is_gigantic(size), mmu.has_pmd_entries(size), mmu.table(size))
 
     def _require_one_node(self, view: PoolView) -> None:
         others = [node for node in view.nodes if self._node not in (None, node)]

@@ -270,3 +270,25 @@ def test_branches_get_bugs_and_fixes_with_backports(quirk: Quirk, having: str, l
     for versions, has_it in ((having, True), (lacking, False)):
         for version in versions.split():
             assert POOL_ISSUES[quirk].applies_to(KernelVersion.parse(version)) == has_it, version
+
+
+def test_a_move_that_fails_loses_what_lies_beyond_the_truncated_length() -> None:
+    machine = pool_machine("7.3.4", follow={Quirk.MOVE_LENGTH_TRUNCATED})
+    run(machine, SetCount(LARGE, 5), private(1, 5, LARGE), Write("a", 1, LARGE, 0, 7), Write("a", 1, LARGE, 4, 8))
+    assert run(machine, Move("a", 1, LARGE, 0, 5, 2)) == "ENOMEM"
+    assert counters(machine, LARGE) == (5, 4, 3, 0)
+    assert [run(machine, Read("a", 1, LARGE, page)) for page in (0, 4)] == [7, 0]
+
+
+@pytest.mark.parametrize(
+    ("first", "touched", "may_fail"),
+    # area 1 lies at 72 GiB, and what is left of the table of 512 GiB counts as moved
+    [(0, None, True), (1, None, False), (4, None, True), (0, 0, False), (0, 3, False)],
+)
+def test_a_missing_page_table_may_truncate_the_length(first: int, touched: int | None, may_fail: bool) -> None:
+    machine = pool_machine("7.2", follow={Quirk.MOVE_LENGTH_TRUNCATED})
+    run(machine, SetCount(LARGE, 1), private(1, 8, LARGE, noreserve=True))
+    if touched is not None:
+        run(machine, Write("a", 1, LARGE, touched, 7))
+    machine.kernel.suppose({Quirk.MOVE_LENGTH_TRUNCATED})
+    assert run(machine, Move("a", 1, LARGE, first, 1, 2)) == ("ENOMEM" if may_fail else "ok")

@@ -59,6 +59,27 @@ def smaps_of_a_shared_mapping(live: Live) -> None:
 
 
 @ACCOUNTING.case(
+    "a page that two processes map through one page table is Shared_Hugetlb for both",
+    f"{PROC_DOC} smaps: Shared_Hugetlb; mm/hugetlb.c huge_pmd_share(), hugetlb_pmd_shared() (CVE-2026-23100)",
+    pages=1,
+)
+def smaps_of_a_shared_page_table(live: Live) -> None:
+    if not live.mmu.has_pmd_entries(live.size):
+        raise CannotRun("processes share page tables of the PMD level alone")
+    # only a table that the mapping covers as a whole is shared
+    table = live.mmu.table(live.size)
+    ours = live.map(2 * table // live.size, shared=True, noreserve=True)
+    page = -ours.address % table // live.size
+    ours.touch(page)
+    theirs = ours.seen_by(ours.actor.fork())
+    live.expect("what the page holds", 1, theirs.read(page))
+    for memory in (ours, theirs):
+        mapping = memory.smaps(page)
+        expect_private_and_shared(live, 0, 1, (mapping.private_hugetlb, mapping.shared_hugetlb))
+    live.expect_pool(nr=1, free=0)
+
+
+@ACCOUNTING.case(
     "smaps_rollup sums up the hugetlb pages of a process, and its Rss does not grow with them",
     f"{PROC_DOC} smaps_rollup; fs/proc/task_mmu.c show_smaps_rollup()",
     pages=2,

@@ -52,7 +52,7 @@ class KnownIssue:
     ``summary`` is what kernels with it do, ``example`` what shows it, with the values, ``cause`` where the sources go
     wrong. ``fix`` is the commit, or its title, that upstream is mended by in version ``until``; without both the issue
     is open. ``backports`` are the first versions without it of older, still maintained branches; ``brought_to`` are
-    the first versions with it of branches older than ``since``. ``seen`` are runs of this suite.
+    the first versions with it of branches older than ``since``. ``seen`` are kernels that were run.
     """
 
     quirk: Quirk
@@ -92,6 +92,7 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
             cause="hugetlb_add_hstate() returns early for a size that exists and leaves parsed_hstate at the one that "
             "was added last",
             since=KernelVersion(5, 8),
+            seen="6.1.192, 6.12.117, 7.2.13, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.GIGANTIC_COUNTED_TWICE,
@@ -106,6 +107,7 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
             since=KernelVersion(5, 8),
             until=_EARLY_PARAMETERS,
             fix="the parameters are collected first and acted on once",
+            seen="6.1.192, 6.12.117; right on 7.2.13",
         ),
         KnownIssue(
             quirk=Quirk.GIGANTIC_NODE_FALLBACK,
@@ -115,6 +117,7 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
             since=KernelVersion(5, 16),
             until=KernelVersion(6, 14),
             fix="mm: hugetlb: avoid fallback for specific node allocation of 1G pages",
+            seen="6.1.192, 6.12.117; right on 7.2.13",
         ),
         KnownIssue(
             quirk=Quirk.COUNT_NOT_RESERVED,
@@ -125,6 +128,7 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
             "and keeps only the last for the reservation; gigantic pages have it since 5.8, counts of nodes came with "
             "5.16",
             since=KernelVersion(5, 8),
+            seen="6.1.192, 6.12.117, 7.2.13, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.IMPLICIT_KEEPS_NODES,
@@ -133,6 +137,7 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
             "that cannot be overwritten",
             cause="default_hugepagesz_setup() copies only the node counts that are not 0, so those of the pair stay",
             since=_EARLY_PARAMETERS,
+            seen="7.2.13, 7.3.4; right on 6.12.117",
         ),
         KnownIssue(
             quirk=Quirk.SHMEM_DENY_LOST,
@@ -140,6 +145,7 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
             example="`transparent_hugepage_shmem=deny`: shmem_enabled shows [never]",
             cause="shmem_init() keeps only values above SHMEM_HUGE_DENY and turns all others into never",
             since=KernelVersion(6, 13),
+            seen="7.2.13, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.SHMEM_FORCE_REFUSED,
@@ -150,6 +156,7 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
             cause="shmem_parse_huge() takes force only when the PMD size inherits, which shmem_init() sets up after "
             "the command line was parsed; where thp_shmem= has set it up, shmem_init() drops the value",
             since=KernelVersion(6, 13),
+            seen="7.2.13, 7.3.4",
         ),
     )
 }

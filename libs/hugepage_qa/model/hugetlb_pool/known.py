@@ -21,6 +21,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             cause="demote_store() checks that a page is available, demote_pool_huge_page() takes as many free ones as "
             "were asked for (c0f398c3b2cf)",
             since=KernelVersion(6, 12),
+            seen="6.12.117, 6.18.44, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.DEMOTE_ON_NODE_TAKES_RESERVED,
@@ -31,6 +32,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             cause="demote_store() takes what is reserved on all nodes off what is free on the one, and the difference "
             "is unsigned",
             since=KernelVersion(5, 16),
+            seen="7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.SUBPOOL_RESERVE_MADE_UP,
@@ -54,6 +56,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             "reserve: side effect of a833a693a490",
             since=_SUBPOOL_FALLBACK,
             brought_to=(_SUBPOOL_FALLBACK_BACKPORT,),
+            seen="6.18.44, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.SUBPOOL_USE_LOST_AT_MMAP,
@@ -67,6 +70,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             # the branch has it for longer, this is where the suite looked
             backports=(KernelVersion(6, 18, 44),),
             brought_to=(_SUBPOOL_FALLBACK_BACKPORT,),
+            seen="right on 6.18.44",
         ),
         KnownIssue(
             quirk=Quirk.SUBPOOL_RESERVE_DROPPED,
@@ -81,6 +85,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             fix="mm/hugetlb: fix subpool minimum reservation rollback",
             backports=(KernelVersion(7, 3, 4),),
             brought_to=(_SUBPOOL_FALLBACK_BACKPORT,),
+            seen="6.18.44; right on 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.SUBPOOL_RESERVE_NOT_USED,
@@ -113,6 +118,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             "nr 1, free 1, resv 2",
             cause="free_huge_folio() restores the reservation and frees the page all the same",
             since=KernelVersion(4, 1),
+            seen="6.18.44, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.UNMAP_RESERVES_PAGE_IN_USE,
@@ -126,6 +132,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             fix="hugetlb: only adjust reservation during unmapping if mapcount is 0",
             # into 7.2.y it went on 2026-09-09, with about this release
             backports=(KernelVersion(7, 2, 4), KernelVersion(6, 12, 110)),
+            seen="6.18.44; right on 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.MOVE_FORGETS_RESERVATION,
@@ -135,6 +142,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             cause="clear_vma_resv_huge_pages() takes the reservation from the whole mapping before its part is split "
             "off",
             since=KernelVersion(5, 16),
+            seen="6.18.44, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.MOVE_LENGTH_TRUNCATED,
@@ -147,6 +155,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             "page tables (550a7d60bd5e); copy_vma_and_data(), before 6.16 move_vma(), moves only that much back and "
             "unmaps the rest",
             since=KernelVersion(5, 16),
+            seen="6.18.44",
         ),
         KnownIssue(
             quirk=Quirk.FAILED_MOVE_ENDS_RESERVATION,
@@ -158,6 +167,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             until=KernelVersion(7, 4),
             fix="mm/mremap: fix calling fixup_hugetlb_reservations() on the wrong VMA",
             backports=(KernelVersion(7, 3, 4),),
+            seen="6.18.44; right on 6.12.117, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.FORK_LOSES_PAGES,
@@ -168,6 +178,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             "where pt_share_count is what the page held before (14967a9c7d24, sent for 6.6.y and 5.10.y, too)",
             since=KernelVersion(6, 18),
             brought_to=(KernelVersion(6, 1, 167), KernelVersion(6, 12, 74)),
+            seen="6.18.44, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.SMAPS_SHOWS_SHARED,
@@ -179,6 +190,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             since=KernelVersion(6, 19),
             # into 6.18.y it went at the end of January 2026, with about this release
             brought_to=(KernelVersion(6, 1, 167), KernelVersion(6, 12, 74), KernelVersion(6, 18, 8)),
+            seen="6.18.44",
         ),
         KnownIssue(
             quirk=Quirk.PINNED_PAGE_UNRESERVED,
@@ -186,6 +198,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             example="vmsplice() of a private page, then munmap(): resv_hugepages reads 2^64 - 1 until the pipe is read",
             cause="__unmap_hugepage_range() adds a reservation for a page that is not freed (df7a6d1f6405)",
             since=KernelVersion(6, 9),
+            seen="6.18.44, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.UFFD_COPY_EXISTS,
@@ -195,6 +208,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             cause="hugetlb_mfill_atomic_pte() takes the page table entry that it has just made for one that holds a "
             "page: hugetlb_walk() returns where it is, not what is in it",
             since=KernelVersion(6, 18),
+            seen="6.18.44, 7.3.4; right on 6.12.117",
         ),
         KnownIssue(
             quirk=Quirk.SEAL_GROW_PASSED_OVER,
@@ -203,6 +217,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             "mapping grows it",
             cause="hugetlbfs_file_mmap() sets i_size and asks for no seal",
             since=KernelVersion(4, 16),
+            seen="6.18.44, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.NR_HUGETLB_LOST,
@@ -212,6 +227,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             "counts 512 base pages instead of 1536",
             cause="gather_surplus_pages() frees through free_huge_folio() what was never added (05d4532b60e3)",
             since=KernelVersion(6, 13),
+            seen="6.18.44, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.REMOVED_GROUP_OFF_NODES,
@@ -225,6 +241,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             until=KernelVersion(7, 4),
             fix="mm/hugetlb_cgroup: move per-node usage on cgroup reparenting",
             backports=(KernelVersion(7, 3, 4), KernelVersion(6, 12, 117)),
+            seen="6.18.44; right on 6.12.117, 7.3.4",
         ),
     )
 }

@@ -1,13 +1,12 @@
 """What the pools count of the pages that processes take and give back."""
 
 from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.hugetlb_counts import expect_hugetlb
+from hugepage_qa.live.hugetlb_counts import expect_hugetlb, forked
 from hugepage_qa.live.live import Live
-from hugepage_qa.model.known import Quirk
 from hugepage_qa.model.rules import HUGETLB_DOC
 from hugepage_qa.plugins.live_test import LiveTest
 
-ACCOUNTING = Area("accounting/hugetlb-pool", gigantic_quirk=Quirk.FORK_LOSES_PAGES)
+ACCOUNTING = Area("accounting/hugetlb-pool")
 
 
 @ACCOUNTING.case(
@@ -78,7 +77,7 @@ def a_copy_on_write_takes_one_page(live: Live) -> None:
     ours = live.map(1)
     ours.touch(value=1)
     live.expect_pool(nr=2, free=1)
-    theirs = ours.seen_by(ours.actor.fork())
+    theirs = forked(live, ours)
     expect_hugetlb(live, ours, shared=1)
     expect_hugetlb(live, theirs, shared=1)
     live.expect("what the child reads", 1, theirs.read())

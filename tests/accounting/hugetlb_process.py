@@ -4,15 +4,14 @@ from hugepage_qa.actor.process import Actor
 from hugepage_qa.kernel.smaps import read_smaps_rollup
 from hugepage_qa.live.case import Area
 from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.hugetlb_counts import expect_hugetlb, process_status
+from hugepage_qa.live.hugetlb_counts import expect_hugetlb, expect_private_and_shared, process_status
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.mman import MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.model.known import Quirk
 from hugepage_qa.model.rules import HUGETLB_DOC
 from hugepage_qa.plugins.live_test import LiveTest
 
-ACCOUNTING = Area("accounting/hugetlb-process", gigantic_quirk=Quirk.FORK_LOSES_PAGES)
+ACCOUNTING = Area("accounting/hugetlb-process")
 
 PROC_DOC = "Documentation/filesystems/proc.rst"
 MADV_DONTNEED = 4
@@ -60,6 +59,27 @@ def smaps_of_a_shared_mapping(live: Live) -> None:
 
 
 @ACCOUNTING.case(
+    "a page that two processes map through one page table is Shared_Hugetlb for both",
+    f"{PROC_DOC} smaps: Shared_Hugetlb; mm/hugetlb.c huge_pmd_share(), hugetlb_pmd_shared() (CVE-2026-23100)",
+    pages=1,
+)
+def smaps_of_a_shared_page_table(live: Live) -> None:
+    if not live.mmu.has_pmd_entries(live.size):
+        raise CannotRun("processes share page tables of the PMD level alone")
+    # only a table that the mapping covers as a whole is shared
+    table = live.mmu.table(live.size)
+    ours = live.map(2 * table // live.size, shared=True, noreserve=True)
+    page = -ours.address % table // live.size
+    ours.touch(page)
+    theirs = ours.seen_by(ours.actor.fork())
+    live.expect("what the page holds", 1, theirs.read(page))
+    for memory in (ours, theirs):
+        mapping = memory.smaps(page)
+        expect_private_and_shared(live, 0, 1, (mapping.private_hugetlb, mapping.shared_hugetlb))
+    live.expect_pool(nr=1, free=0)
+
+
+@ACCOUNTING.case(
     "smaps_rollup sums up the hugetlb pages of a process, and its Rss does not grow with them",
     f"{PROC_DOC} smaps_rollup; fs/proc/task_mmu.c show_smaps_rollup()",
     pages=2,
@@ -69,11 +89,10 @@ def rollup_of_two_mappings(live: Live) -> None:
     second = live.map(1, first.actor, shared=True)
     first.touch()
     before = _rollup(live, first.actor)
-    live.expect("Private_Hugetlb of one page", live.size, before["Private_Hugetlb"])
+    expect_private_and_shared(live, 1, 0, (before["Private_Hugetlb"], before["Shared_Hugetlb"]))
     second.touch()
     after = _rollup(live, first.actor)
-    live.expect("Private_Hugetlb of two pages", 2 * live.size, after["Private_Hugetlb"])
-    live.expect("Shared_Hugetlb", 0, after["Shared_Hugetlb"])
+    expect_private_and_shared(live, 2, 0, (after["Private_Hugetlb"], after["Shared_Hugetlb"]))
     live.expect("Rss", before["Rss"], after["Rss"])
     live.expect("HugetlbPages", 2 * live.size, process_status(live, first.actor).hugetlb_pages)
 

@@ -6,6 +6,7 @@ import signal
 
 from hugepage_qa.live.case import Area
 from hugepage_qa.live.huge_file import new_memfd
+from hugepage_qa.live.hugetlb_counts import forked
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.mman import (
     MADV_COLD,
@@ -14,7 +15,6 @@ from hugepage_qa.live.mman import (
     MADV_POPULATE_WRITE,
     MADV_WIPEONFORK,
 )
-from hugepage_qa.model.known import Quirk
 from hugepage_qa.plugins.live_test import LiveTest
 
 ADVICE = Area("advice")
@@ -93,12 +93,11 @@ def dontneed_of_parts(live: Live) -> None:
     DONTNEED,
     since=DONTNEED_SINCE,
     pages=1,
-    gigantic_quirk=Quirk.FORK_LOSES_PAGES,
 )
 def dontneed_among_processes(live: Live) -> None:
     memory = live.map(1)
     memory.touch(value=5)
-    child = memory.seen_by(memory.actor.fork())
+    child = forked(live, memory)
     live.expect("what the child reads", 5, child.read())
     child.advise(mmap.MADV_DONTNEED)
     live.expect("what the parent reads", 5, memory.read())
@@ -177,7 +176,6 @@ def refused_advice(live: Live) -> None:
     "MADV_DONTFORK keeps pages from forked processes, and MADV_WIPEONFORK is refused",
     "madvise(2) MADV_DONTFORK; MADV_WIPEONFORK is for private anonymous memory",
     pages=1,
-    gigantic_quirk=Quirk.FORK_LOSES_PAGES,
 )
 def advice_for_a_fork(live: Live) -> None:
     memory = live.map(1)

@@ -1,11 +1,11 @@
 """Forked processes and their huge pages: private ones are copied on write, shared ones are shared."""
 
 from hugepage_qa.live.case import Area
+from hugepage_qa.live.hugetlb_counts import forked
 from hugepage_qa.live.live import Live
-from hugepage_qa.model.known import Quirk
 from hugepage_qa.plugins.live_test import LiveTest
 
-FORK = Area("fork", gigantic_quirk=Quirk.FORK_LOSES_PAGES)
+FORK = Area("fork")
 COPY = "fork(2); mm/hugetlb.c copy_hugetlb_page_range(), hugetlb_wp()"
 
 
@@ -14,7 +14,7 @@ def copies(live: Live) -> None:
     for writer_is_child in (False, True):
         memory = live.map(1)
         memory.touch(value=1)
-        child = memory.seen_by(memory.actor.fork())
+        child = forked(live, memory)
         live.expect_pool(nr=2, free=1)
         (child if writer_is_child else memory).touch(value=2)
         live.expect_pool(nr=2, free=0)
@@ -32,7 +32,7 @@ def whole_copies(live: Live) -> None:
     places = [memory.address + offset for offset in (0, live.size // 2 - 8, live.size // 2, live.size - 8)]
     for place in places:
         memory.actor.write(place, 7)
-    child = memory.actor.fork()
+    child = forked(live, memory).actor
     child.write(places[1], 8)
     live.expect("what the child reads", [7, 8, 7, 7], [child.read(place) for place in places])
     live.expect("what the parent reads", [7] * 4, [memory.actor.read(place) for place in places])
@@ -43,9 +43,9 @@ def every_child_inherits(live: Live) -> None:
     memory = live.map(1)
     memory.touch(value=7)
     for _child in range(24):
-        child = memory.actor.fork()
-        live.expect("what the child reads", 7, memory.seen_by(child).read())
-        child.end()
+        child = forked(live, memory)
+        live.expect("what the child reads", 7, child.read())
+        child.actor.end()
     live.expect_pool(nr=1, free=0)
 
 
@@ -72,7 +72,7 @@ def chain_of_forks(live: Live) -> None:
         chain = [live.map(1)]
         chain[0].touch(value=1)
         for _link in range(3):
-            chain.append(chain[-1].seen_by(chain[-1].actor.fork()))
+            chain.append(forked(live, chain[-1]))
         for value, memory in enumerate(chain[1:], 2):
             memory.touch(value=value)
         live.expect_pool(nr=4, free=0)

@@ -6,6 +6,7 @@ import signal
 
 from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.huge_file import new_memfd
+from hugepage_qa.live.hugetlb_counts import process_status
 from hugepage_qa.live.live import READ_WRITE, Live
 from hugepage_qa.live.memory import Memory
 from hugepage_qa.live.mman import (
@@ -19,8 +20,10 @@ from hugepage_qa.live.mman import (
     MREMAP_MAYMOVE,
     map_locked,
 )
+from hugepage_qa.model.known import Quirk
 from hugepage_qa.model.rules import HUGETLB_DOC
 from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.sizes import GIB
 
 MAPPING = Area("mapping")
 ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB
@@ -218,6 +221,34 @@ def moved_pages(live: Live) -> None:
         live.expect_pool(nr=2, free=0)
         moved.unmap()
         live.expect_pool(nr=2, free=2)
+
+
+@MAPPING.case(
+    "pages of a mapping of 4 GiB are moved with what is in them",
+    f"{REMAP}; mm/hugetlb.c move_hugetlb_page_tables()",
+    since="5.16",
+    pages=2,
+)
+def moved_4_gib(live: Live) -> None:
+    memory = live.map(max(2, 4 * GIB // live.size), noreserve=True)
+    last = memory.pages - 1
+    memory.touch(0, 1)
+    memory.touch(last, 2)
+    target = free_place(live, memory, memory.pages)
+    flags = MREMAP_MAYMOVE | MREMAP_FIXED
+    error = 0
+    try:
+        memory.actor.call("mremap", memory.address, memory.length, memory.length, flags, target)
+    except OSError as refusal:
+        error = refusal.errno or 0
+    found = error, process_status(live, memory.actor).hugetlb_pages
+    lost = {Quirk.MOVE_LENGTH_TRUNCATED: (errno.ENOMEM, 0)}
+    live.expect("errno of mremap() and HugetlbPages", (0, 2 * live.size), found, lost)
+    moved = Memory(live, memory.actor, target, memory.pages, live.size)
+    live.expect("the pages that were moved", (1, 2), (moved.read(0), moved.read(last)))
+    live.expect_pool(nr=2, free=0)
+    moved.unmap()
+    live.expect_pool(nr=2, free=2)
 
 
 @MAPPING.case("a mapping shrinks by whole pages, and gives them back", REMAP, since="5.16", pages=2)

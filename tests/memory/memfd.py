@@ -91,11 +91,21 @@ def sealed_against_growing(live: Live) -> None:
 
 @MEMFD.case("F_SEAL_GROW keeps the file from growing with its mappings, too", SEALS, pages=2)
 def sealed_against_growing_mappings(live: Live) -> None:
+    expect_no_growth(live, shared=True)
+
+
+@MEMFD.case("F_SEAL_GROW keeps the file from growing with private mappings, which cannot write to it", SEALS, pages=2)
+def sealed_against_growing_private_mappings(live: Live) -> None:
+    expect_no_growth(live, shared=False)
+
+
+def expect_no_growth(live: Live, *, shared: bool) -> None:
+    """Expect a sealed file to stay as it is when more of it is mapped. Raises KnownBug."""
     file = sealable(live)
     file.truncate(1)
     seal(file, fcntl.F_SEAL_GROW)
     try:
-        file.map(2)
+        file.map(2, shared=shared)
     except OSError:
         live.expect_pool(nr=2, free=2)
     live.expect("the size of the file", live.size, file.size, {Quirk.SEAL_GROW_PASSED_OVER: 2 * live.size})

@@ -112,6 +112,24 @@ def demote_on_a_node(live: Live) -> None:
         smaller.expect_pool(nr=0, free=0)
 
 
+@DEMOTE.case("demotion on a node spares what is reserved, on whichever node it may be", RULE, since=SINCE, nodes=2)
+def reservations_stay_on_a_node(live: Live) -> None:
+    smaller = smaller_pool(live)
+    here, there = live.nodes[:2]
+    live.reserve(1, here)
+    live.reserve(1, there)
+    live.expect_pool(nr=2, free=2)
+    memory = live.map(2)
+    demote(live, 2)
+    live.expect_pool(nr=2, free=2, resv=2)
+    demote(live, 1, here)
+    live.expect_pool(nr=2, free=2, resv=2, known={Quirk.DEMOTE_ON_NODE_TAKES_RESERVED: {"nr": 1, "free": 1}})
+    smaller.expect_pool(nr=0, free=0)
+    for page in (0, 1):
+        memory.touch(page)
+    live.expect_pool(nr=2, free=0)
+
+
 @DEMOTE.case("no number of pages, no demotion", RULE, since=SINCE, pages=1)
 def demote_no_number(live: Live) -> None:
     smaller = smaller_pool(live)

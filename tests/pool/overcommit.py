@@ -6,9 +6,9 @@ import signal
 from hugepage_qa.kernel.values import read_integer
 from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.host import ObservedTree
+from hugepage_qa.live.hugetlb_counts import forked
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.model.known import Quirk
 from hugepage_qa.model.rules import HUGETLB_DOC
 from hugepage_qa.plugins.live_test import LiveTest
 from hugepage_qa.version import KernelVersion
@@ -137,13 +137,12 @@ def lower_limit(live: Live) -> None:
     "a copy on write may take a surplus page",
     "mm/hugetlb.c hugetlb_wp(), alloc_hugetlb_folio()",
     pages=1,
-    gigantic_quirk=Quirk.FORK_LOSES_PAGES,
 )
 def surplus_for_a_copy(live: Live) -> None:
     let_grow(live, 1)
     memory = live.map(1)
     memory.touch(value=1)
-    child = memory.seen_by(memory.actor.fork())
+    child = forked(live, memory)
     child.touch(value=2)
     live.expect_pool(nr=2, free=0, surplus=1)
     live.expect("what both see", (1, 2), (memory.read(), child.read()))

@@ -4,11 +4,12 @@ import signal
 
 from hugepage_qa.live.case import Area
 from hugepage_qa.live.huge_file import new_memfd
+from hugepage_qa.live.hugetlb_counts import forked
 from hugepage_qa.live.live import Live
 from hugepage_qa.model.known import Quirk
 from hugepage_qa.plugins.live_test import LiveTest
 
-COPY_ON_WRITE = Area("copy-on-write", gigantic_quirk=Quirk.FORK_LOSES_PAGES)
+COPY_ON_WRITE = Area("copy-on-write")
 OWNER = "mm/hugetlb.c hugetlb_wp(), unmap_ref_private()"
 INHERITED = "mm/hugetlb.c hugetlb_dup_vma_private(), alloc_hugetlb_folio()"
 
@@ -19,7 +20,7 @@ INHERITED = "mm/hugetlb.c hugetlb_dup_vma_private(), alloc_hugetlb_folio()"
 def parent_writes_without_a_page(live: Live) -> None:
     memory = live.map(1)
     memory.fill(1)
-    child = memory.seen_by(memory.actor.fork())
+    child = forked(live, memory)
     child.expect_filled(1)
     live.expect_pool(nr=1, free=0)
     memory.touch(value=2)
@@ -36,8 +37,8 @@ def parent_writes_without_a_page(live: Live) -> None:
 def parent_writes_among_children(live: Live) -> None:
     memory = live.map(1)
     memory.touch()
-    children = [memory.seen_by(memory.actor.fork()) for _number in range(3)]
-    grandchild = memory.seen_by(children[0].actor.fork())
+    children = [forked(live, memory) for _number in range(3)]
+    grandchild = forked(live, children[0])
     memory.touch(value=2)
     for heir in (*children, grandchild):
         live.expect_signal(signal.SIGBUS, heir.read)
@@ -51,7 +52,7 @@ def parent_writes_among_children(live: Live) -> None:
 def child_writes_without_a_page(live: Live) -> None:
     memory = live.map(1)
     memory.touch(value=1)
-    child = memory.seen_by(memory.actor.fork())
+    child = forked(live, memory)
     live.expect_signal(signal.SIGBUS, child.touch, 0, 2)
     live.expect("what both read", (1, 1), (memory.read(), child.read()))
     live.expect_pool(nr=1, free=0)
@@ -61,7 +62,7 @@ def child_writes_without_a_page(live: Live) -> None:
 def no_copy_for_the_last_one(live: Live) -> None:
     memory = live.map(1)
     memory.touch(value=1)
-    memory.actor.fork().end()
+    forked(live, memory).actor.end()
     memory.touch(value=2)
     live.expect("what the parent wrote", 2, memory.read())
     live.expect_pool(nr=1, free=0)
@@ -71,7 +72,7 @@ def no_copy_for_the_last_one(live: Live) -> None:
 def no_copy_for_the_last_child(live: Live) -> None:
     memory = live.map(1)
     memory.touch(value=1)
-    child = memory.seen_by(memory.actor.fork())
+    child = forked(live, memory)
     memory.actor.exit()
     child.touch(value=2)
     live.expect("what the child wrote", 2, child.read())
@@ -82,7 +83,7 @@ def no_copy_for_the_last_child(live: Live) -> None:
 def reservations_are_not_inherited(live: Live) -> None:
     memory = live.map(2)
     memory.touch(0)
-    child = memory.seen_by(memory.actor.fork())
+    child = forked(live, memory)
     live.expect_pool(nr=2, free=1, resv=1)
     live.expect_signal(signal.SIGBUS, child.touch, 1)
     live.expect_signal(signal.SIGBUS, child.touch, 0)
@@ -96,7 +97,7 @@ def reservations_are_not_inherited(live: Live) -> None:
 def copy_spares_the_reservations(live: Live) -> None:
     memory = live.map(2)
     memory.touch(0, 1)
-    child = memory.seen_by(memory.actor.fork())
+    child = forked(live, memory)
     live.expect_pool(nr=2, free=1, resv=1)
     memory.touch(0, 2)
     live.expect_pool(nr=2, free=1, resv=1)
@@ -110,7 +111,7 @@ def copy_spares_the_reservations(live: Live) -> None:
 def child_ends(live: Live) -> None:
     memory = live.map(2)
     memory.touch(0, 1)
-    child = memory.seen_by(memory.actor.fork())
+    child = forked(live, memory)
     child.touch(0, 2)
     live.expect_pool(nr=3, free=1, resv=1)
     child.actor.end()
@@ -125,7 +126,7 @@ def child_ends(live: Live) -> None:
 def parent_ends(live: Live) -> None:
     memory = live.map(2)
     memory.touch(0, 1)
-    child = memory.seen_by(memory.actor.fork())
+    child = forked(live, memory)
     live.expect_pool(nr=2, free=1, resv=1)
     memory.actor.exit()
     live.expect_pool(nr=2, free=1, known={Quirk.UNMAP_RESERVES_PAGE_IN_USE: {"resv": -1}})

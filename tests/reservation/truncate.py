@@ -8,7 +8,6 @@ import signal
 from hugepage_qa.live.case import Area
 from hugepage_qa.live.huge_file import HugeFile, new_memfd, open_file
 from hugepage_qa.live.live import Live
-from hugepage_qa.model.known import Quirk
 from hugepage_qa.plugins.live_test import LiveTest
 
 TRUNCATE = Area("truncate")
@@ -77,7 +76,6 @@ def shrink_and_grow(live: Live) -> None:
     "every process that has the file mapped loses what is cut off",
     SHRINK,
     pages=2,
-    gigantic_quirk=Quirk.FORK_LOSES_PAGES,
 )
 def truncated_for_all(live: Live) -> None:
     file = new_memfd(live)

@@ -1,28 +1,63 @@
 """Documents that would drift from the code."""
 
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tests.unit.live.areas import read_areas
 
 from hugepage_qa.model.hugetlb_pool.known import POOL_ISSUES
-from hugepage_qa.model.known import KNOWN_ISSUES
+from hugepage_qa.model.known import KNOWN_ISSUES, KnownIssue
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+ISSUES = (*KNOWN_ISSUES.values(), *POOL_ISSUES.values())
 
 
-def test_every_known_issue_is_documented() -> None:
+def issue_lines(issues: Iterable[KnownIssue]) -> Iterator[str]:
+    """Yield what the page on known issues says of ``issues``: a table, and the evidence of each."""
+    issues = list(issues)
+    yield from ("| issue | kernels do | versions | upstream |", "|---|---|---|---|")
+    for issue in issues:
+        yield f"| {issue.quirk.value} | {issue.summary} | {versions(issue)} | {issue.fix or 'open'} |"
+    yield ""
+    for issue in issues:
+        seen = f" Seen: {issue.seen}." if issue.seen else ""
+        yield f"* **{issue.quirk.value}**: {issue.example}. Cause: {issue.cause}.{seen}"
+
+
+def versions(issue: KnownIssue) -> str:
+    since = ", ".join(map(short, (issue.since, *issue.brought_to)))
+    mended = [issue.until] if issue.until else []
+    until = ", ".join(map(short, (*mended, *issue.backports)))
+    return f"since {since}" + (f"; not {until}" if until else "")
+
+
+def short(version: object) -> str:
+    return str(version).removesuffix(".0")
+
+
+def test_the_page_on_known_issues_says_what_the_code_says() -> None:
+    """Lines that differ are copied from here: it is the code that the cases are judged by."""
     text = (DOCS / "known-issues.md").read_text(encoding="utf-8")
-    for quirk in (*KNOWN_ISSUES, *POOL_ISSUES):
-        assert f"| {quirk.value} |" in text
-        assert f"* **{quirk.value}**: " in text
+    for issues in (KNOWN_ISSUES, POOL_ISSUES):
+        assert "\n".join(issue_lines(issues.values())) in text
+    assert len(re.findall(r"^\* \*\*", text, re.MULTILINE)) == len(ISSUES)
 
 
-def test_issues_of_the_pools_are_documented_as_they_are_judged() -> None:
-    text = (DOCS / "known-issues.md").read_text(encoding="utf-8")
-    for issue in POOL_ISSUES.values():
-        assert f"| {issue.summary} |" in text
-        assert issue.evidence in text
+def test_readme_and_page_count_the_known_issues() -> None:
+    fixed = sum(not issue.is_open for issue in ISSUES)
+    count = f"{len(ISSUES)} kernel bugs so far, {len(ISSUES) - fixed} of them open and {fixed} fixed upstream"
+    for document in (ROOT / "README.md", DOCS / "known-issues.md"):
+        assert count in " ".join(document.read_text(encoding="utf-8").split()), document.name
+
+
+def test_what_is_fixed_says_where_and_what_is_open_does_not() -> None:
+    for issue in ISSUES:
+        assert issue.is_open == (issue.fix is None), issue.quirk
+        assert issue.summary, issue.quirk
+        assert issue.example, issue.quirk
+        assert issue.cause, issue.quirk
 
 
 def test_every_case_on_text_is_in_the_table_of_rules_and_no_other() -> None:

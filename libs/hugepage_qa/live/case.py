@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hugepage_qa.live.live import Live
-from hugepage_qa.model.known import Quirk
 from hugepage_qa.model.rules import Rule
 from hugepage_qa.version import KernelVersion
 
@@ -42,8 +41,7 @@ class Sizes(enum.Enum):
 class Case:
     """A case: its name within the area, the rule that it checks, what it does, and what it needs.
 
-    ``pages`` must be available for it (the harness reserves them), ``nodes`` must have memory. ``gigantic_quirk`` is a
-    bug that strikes gigantic pages now and then, so that no value can be named for it.
+    ``pages`` must be available for it (the harness reserves them), ``nodes`` must have memory.
     """
 
     name: str
@@ -52,19 +50,17 @@ class Case:
     pages: int
     nodes: int
     sizes: Sizes
-    gigantic_quirk: Quirk | None = None
 
 
 class Area:
     """The cases of one file below tests/; ``name`` starts the names of their results.
 
-    ``sizes`` and ``gigantic_quirk`` are those of every case that names none itself.
+    ``sizes`` are those of every case that names none itself.
     """
 
-    def __init__(self, name: str, *, sizes: Sizes = Sizes.EACH, gigantic_quirk: Quirk | None = None) -> None:
+    def __init__(self, name: str, *, sizes: Sizes = Sizes.EACH) -> None:
         self.name = name
         self._sizes = sizes
-        self._gigantic_quirk = gigantic_quirk
         self.cases: list[Case] = []
 
     def case(
@@ -77,20 +73,17 @@ class Area:
         sizes: Sizes | None = None,
         since: str | None = None,
         until: str | None = None,
-        gigantic_quirk: Quirk | None = None,
     ) -> Callable[[Act], Act]:
         """Make the decorated function a case, named after it.
 
         ``statement`` is what the kernel must do, ``source`` the document or function that says so; both stand in
-        every failure. ``since`` and ``until`` are the kernel versions for which it holds. On kernels that have
-        ``gigantic_quirk``, differences on gigantic pages are known.
+        every failure. ``since`` and ``until`` are the kernel versions for which it holds.
         """
 
         def register(act: Act) -> Act:
             name = act.__name__.replace("_", "-")
             rule = Rule(name, statement, source, _version(since), _version(until))
-            quirk = gigantic_quirk or self._gigantic_quirk
-            self.cases.append(Case(name, rule, act, pages, nodes, sizes or self._sizes, quirk))
+            self.cases.append(Case(name, rule, act, pages, nodes, sizes or self._sizes))
             return act
 
         return register

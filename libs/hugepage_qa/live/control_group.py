@@ -64,12 +64,24 @@ class ControlGroup:
     def wait_until_forgotten(self) -> None:
         """Wait until the kernel has forgotten the groups that were removed below this one, where it tells."""
         for _attempt in range(_ATTEMPTS):
-            counts = dict(
-                line.split() for line in (self._live.host.read(f"{self.path}/cgroup.stat") or "").splitlines()
-            )
-            if counts.get("nr_dying_descendants", "0") == "0":
+            if self._count("nr_dying_descendants") == "0":
                 return
             self._live.host.pause(_PAUSE_SECONDS)
+
+    def wait_until_offline(self) -> None:
+        """Wait until the controller has let go of a group that was removed below this one: a worker sees to that.
+
+        The kernel tells since Linux 6.12, in version 2; else this waits a second.
+        """
+        for _attempt in range(_ATTEMPTS):
+            if self._count(f"nr_dying_subsys_{self.controller}") != "0":
+                return
+            self._live.host.pause(_PAUSE_SECONDS)
+
+    def _count(self, name: str) -> str:
+        """Return a number of cgroup.stat, 0 where the kernel does not tell."""
+        text = self._live.host.read(f"{self.path}/cgroup.stat") or ""
+        return dict(line.split() for line in text.splitlines()).get(name, "0")
 
     def _remove_if_there(self) -> None:
         if not self._removed:

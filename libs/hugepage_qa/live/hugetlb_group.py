@@ -17,6 +17,9 @@ from hugepage_qa.live.host import ObservedTree
 from hugepage_qa.live.live import Live
 from hugepage_qa.model.known import Quirk
 
+#: counters of 64-bit kernels that fall below 0 go on from here
+_UNSIGNED_LONG = 1 << 64
+
 
 class HugetlbGroup:
     """What a group uses and may use of the pages of ``live``."""
@@ -61,13 +64,17 @@ class HugetlbGroup:
     def expect_on_nodes(self, pages: int, known: Mapping[Quirk, int] | None = None) -> None:
         """Expect ``pages`` of the group itself in numa_stat, where the kernel has it, and that its nodes add up.
 
-        ``known`` tells how many there are with a known bug. Raises KnownBug.
+        ``known`` tells how many the nodes have with a known bug; what is below 0 wraps. Raises KnownBug.
         """
         found = read_numa_stat(ObservedTree(self._live.host), self._path("numa_stat"))
-        if found is not None:
-            deviations = {quirk: count * self._live.size for quirk, count in (known or {}).items()}
-            self._live.expect("total in numa_stat", pages * self._live.size, found.pop("total"), deviations)
-            self._live.expect("nodes in numa_stat", pages * self._live.size, sum(found.values()))
+        if found is None:
+            return
+        total = found.pop("total")
+        nodes = [count - _UNSIGNED_LONG if count >= _UNSIGNED_LONG // 2 else count for count in found.values()]
+        deviations = {quirk: count * self._live.size for quirk, count in (known or {}).items()}
+        self._live.expect("nodes in numa_stat", pages * self._live.size, sum(nodes), deviations)
+        self._live.expect("nodes below 0 in numa_stat", [], [count for count in nodes if count < 0])
+        self._live.expect("total in numa_stat", pages * self._live.size, total)
 
     def _expect_refusals(self, pages: int, reservations: int) -> None:
         apart = self._files.refused_reservations

@@ -17,8 +17,6 @@ from hugepage_qa.live.live import Live
 from hugepage_qa.live.outcomes import CannotRun, Failed, KnownBug
 from hugepage_qa.live.pool_view import NO_HUGETLB, PoolView, read_pool_view
 from hugepage_qa.model.compare import Difference
-from hugepage_qa.model.hugetlb_pool.known import POOL_ISSUES
-from hugepage_qa.model.known import KnownIssue
 from hugepage_qa.model.rules import HUGETLB_DOC, Rule
 from hugepage_qa.sizes import format_size
 from hugepage_qa.verdict import Verdict
@@ -80,7 +78,7 @@ def judge(area: Area, case: Case, host: Host, size: int | None) -> LiveJudgement
         if not case.sizes.include(live):
             return None
         end = _run(case, live, host, stack)
-    verdict, reason = _verdict(case, live, end)
+    verdict, reason = _verdict(live, end)
     found = f"{live.traceback}{evidence(host)}" if verdict in (Verdict.FAIL, Verdict.ERROR) else ""
     return LiveJudgement(result_name(area, case, size), verdict, reason, time.monotonic() - began, found)
 
@@ -108,16 +106,13 @@ def _run(case: Case, live: Live, host: Host, stack: ExitStack) -> CannotRun | Kn
     return None
 
 
-def _verdict(case: Case, live: Live, end: CannotRun | KnownBug | None) -> tuple[Verdict, str]:
+def _verdict(live: Live, end: CannotRun | KnownBug | None) -> tuple[Verdict, str]:
     found = "; ".join(str(difference) for difference in live.differences)
     problems = "; ".join(live.problems)
     # what stays behind a case that the suite broke off is no finding
-    if problems and not any(difference.rule is case.rule for difference in live.differences):
+    if problems and not any(difference.rule is live.rule for difference in live.differences):
         return Verdict.ERROR, f"{problems} ({found})" if found else problems
     if found:
-        if issue := _bug_behind(case, live):
-            subjects = ", ".join(difference.subject for difference in live.differences)
-            return Verdict.KNOWN, f"{KnownBug(issue)}: {subjects}"
         return Verdict.FAIL, f"{found} ({problems})" if problems else found
     match end:
         case CannotRun():
@@ -126,13 +121,6 @@ def _verdict(case: Case, live: Live, end: CannotRun | KnownBug | None) -> tuple[
             return Verdict.KNOWN, str(end)
         case None:
             return Verdict.PASS, "; ".join(live.notes)
-
-
-def _bug_behind(case: Case, live: Live) -> KnownIssue | None:
-    """Return the known bug that can be behind all differences; what is left behind after the case has no excuse."""
-    issue = POOL_ISSUES[case.gigantic_quirk] if case.gigantic_quirk and live.is_gigantic else None
-    left = any(difference.rule in _RULES_OF_THE_END for difference in live.differences)
-    return issue if issue and not left and issue.applies_to(live.kernel_version) else None
 
 
 def _broken_off(case: Case, error: Exception) -> Difference:

@@ -10,6 +10,7 @@ from typing import Any
 
 from hugepage_qa.actor.process import Actor
 from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.cpu import read_cpu
 from hugepage_qa.kernel.meminfo import parse_meminfo
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.pools import DIRECTORY
@@ -21,6 +22,7 @@ from hugepage_qa.live.mman import HUGE_SHIFT, MAP_HUGETLB, map_noreserve
 from hugepage_qa.live.outcomes import CannotRun, Failed
 from hugepage_qa.live.pool_view import NO_POOL, Counters, PoolView, read_pool_view
 from hugepage_qa.machine.knobs import Kind, Knob
+from hugepage_qa.model.architecture import Mmu, find_mmu
 from hugepage_qa.model.compare import Difference
 from hugepage_qa.model.known import Quirk
 from hugepage_qa.model.rules import HUGETLB_DOC, Rule
@@ -74,6 +76,12 @@ class Live(Expectations):
     def is_gigantic(self) -> bool:
         """Whether the buddy allocator has no block of this size."""
         return self.size > self._largest_block
+
+    @property
+    def mmu(self) -> Mmu:
+        """What the processor can map, in the mode that the kernel runs it in."""
+        kind = read_cpu(self.host).mmu
+        return find_mmu(os.uname().machine, mmap.PAGESIZE, kind.lower() if kind else None)
 
     @property
     def sizes(self) -> tuple[int, ...]:

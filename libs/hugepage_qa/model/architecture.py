@@ -61,6 +61,13 @@ class Mmu:
         entries_of_a_table = self.base_page // _ENTRY
         return self.pmd <= size < self.pmd * entries_of_a_table
 
+    def table(self, size: int) -> int:
+        """Return the bytes that one page table with entries of huge pages of ``size`` covers."""
+        covered = self.pmd
+        while covered <= size:
+            covered *= self.base_page // _ENTRY
+        return covered
+
     def anonymous_thp_sizes(self) -> tuple[int, ...]:
         """Return the sizes of anonymous THP (THP_ORDERS_ALL_ANON): four base pages up to the PMD."""
         return _powers(self.base_page * 4, self.pmd)

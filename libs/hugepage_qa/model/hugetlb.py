@@ -107,15 +107,12 @@ class _Parser:
     def _accepted(self, words: Sequence[Parameter]) -> list[tuple[str, str]]:
         early = self._machine.version >= EARLY_PARAMETERS
         accepted: list[tuple[str, str]] = []
+        # no bug: HUGE_MAX_CMDLINE_ARGS has room for one pair of each page size and one default_hugepagesz=
         limit = 2 * self._machine.mmu.slots + 1
         for word in words:
             if word.canonical not in NAMES:
                 continue
-            over_limit = early and len(accepted) >= limit
-            if over_limit:
-                self._relevant.add(Quirk.PARAMETER_LIMIT)
-            dropped = over_limit and Quirk.PARAMETER_LIMIT in self._follow
-            if word.value is None or dropped:
+            if word.value is None or (early and len(accepted) >= limit):
                 if early:
                     self._messages.append(f"Malformed early option '{word.name}'")
                 continue

@@ -21,10 +21,10 @@ class Quirk(Enum):
     IMPLICIT_KEEPS_NODES = "implicit-count-keeps-nodes"
     SHMEM_DENY_LOST = "shmem-deny-lost"
     SHMEM_FORCE_REFUSED = "shmem-force-refused"
-    PARAMETER_LIMIT = "hugetlb-parameter-limit"
 
     # of the pools of a running machine, recorded in hugetlb_pool/known.py
     DEMOTE_TAKES_RESERVED = "demote-takes-reserved"
+    DEMOTE_ON_NODE_TAKES_RESERVED = "demote-on-node-takes-reserved"
     SUBPOOL_RESERVE_MADE_UP = "subpool-reserve-made-up"
     SUBPOOL_USE_LOST_AT_FAULT = "subpool-use-lost-at-fault"
     SUBPOOL_USE_LOST_AT_MMAP = "subpool-use-lost-at-mmap"
@@ -37,6 +37,7 @@ class Quirk(Enum):
     MOVE_LENGTH_TRUNCATED = "move-length-truncated"
     FAILED_MOVE_ENDS_RESERVATION = "failed-move-ends-reservation"
     FORK_LOSES_PAGES = "fork-loses-pages"
+    SMAPS_SHOWS_SHARED = "smaps-shows-shared"
     PINNED_PAGE_UNRESERVED = "pinned-page-unreserved"
     UFFD_COPY_EXISTS = "uffd-copy-exists"
     SEAL_GROW_PASSED_OVER = "seal-grow-passed-over"
@@ -44,21 +45,31 @@ class Quirk(Enum):
     REMOVED_GROUP_OFF_NODES = "removed-group-off-nodes"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class KnownIssue:
-    """A recorded kernel bug; ``until`` is the first version without it, None where none is known.
+    """A recorded kernel bug.
 
-    ``backports`` are the first versions without it of older, still maintained branches; ``brought_to`` are the
-    first versions with it of branches older than ``since``.
+    ``summary`` is what kernels with it do, ``example`` what shows it, with the values, ``cause`` where the sources go
+    wrong. ``fix`` is the commit, or its title, that upstream is mended by in version ``until``; without both the issue
+    is open. ``backports`` are the first versions without it of older, still maintained branches; ``brought_to`` are
+    the first versions with it of branches older than ``since``. ``seen`` are kernels that were run.
     """
 
     quirk: Quirk
     summary: str
+    example: str
+    cause: str
     since: KernelVersion
-    until: KernelVersion | None
-    evidence: str
+    until: KernelVersion | None = None
+    fix: str | None = None
     backports: tuple[KernelVersion, ...] = ()
     brought_to: tuple[KernelVersion, ...] = ()
+    seen: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether no version of the kernel is known to be without it, once it came."""
+        return self.until is None
 
     def applies_to(self, version: KernelVersion) -> bool:
         """Tell whether kernels of ``version`` have this bug."""
@@ -73,66 +84,79 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
     issue.quirk: issue
     for issue in (
         KnownIssue(
-            Quirk.DEFAULT_SIZE_NAMED_BEFORE,
-            "hugepages= after a default_hugepagesz= whose size an earlier hugepagesz= named goes to another size",
-            KernelVersion(5, 8),
-            None,
-            "hugepagesz=1G hugepagesz=2M default_hugepagesz=1G hugepages=1 reserves one page of 2M: "
-            "hugetlb_add_hstate() returns early for a size that exists and leaves parsed_hstate at the one added last",
+            quirk=Quirk.DEFAULT_SIZE_NAMED_BEFORE,
+            summary="hugepages= after a default_hugepagesz= whose size an earlier hugepagesz= named goes to the size "
+            "that was named last",
+            example="`hugepagesz=1G hugepagesz=2M default_hugepagesz=1G hugepages=1` reserves 1 page of 2M and none of "
+            "1G",
+            cause="hugetlb_add_hstate() returns early for a size that exists and leaves parsed_hstate at the one that "
+            "was added last",
+            since=KernelVersion(5, 8),
+            seen="6.1.192, 6.12.117, 7.2.13, 7.3.4",
         ),
         KnownIssue(
-            Quirk.GIGANTIC_COUNTED_TWICE,
-            "gigantic pages given first as hugepages=, then again after default_hugepagesz=, are reserved both times",
-            KernelVersion(5, 8),
-            _EARLY_PARAMETERS,
-            "hugepages=1 default_hugepagesz=1G hugepages=2 reserves 3 pages of 1G: both handlers call "
-            "hugetlb_hstate_alloc_pages() while the command line is parsed",
+            quirk=Quirk.GIGANTIC_COUNTED_TWICE,
+            summary="gigantic pages given first as hugepages=, then again after default_hugepagesz=, are reserved both "
+            "times",
+            example="`hugepages=1 default_hugepagesz=1G hugepages=2` reserves 3 pages of 1G, which is right in no "
+            "reading; kernels since 6.15 reserve 2. Where both fall short vm.nr_hugepages can wrap below 0: "
+            "`hugepages=0:18,0:24 default_hugepagesz=1G hugepages=2` on nodes of 3G and 4G made 6.1 show "
+            "18446744073709551615 pages",
+            cause="hugepages_setup() and default_hugepagesz_setup() both call hugetlb_hstate_alloc_pages() while the "
+            "command line is parsed",
+            since=KernelVersion(5, 8),
+            until=_EARLY_PARAMETERS,
+            fix="the parameters are collected first and acted on once",
+            seen="6.1.192, 6.12.117; right on 7.2.13",
         ),
         KnownIssue(
-            Quirk.GIGANTIC_NODE_FALLBACK,
-            "gigantic pages asked for on a node that is short come from another node, without a warning",
-            KernelVersion(5, 16),
-            _EARLY_PARAMETERS,
-            "--memory 2G,8G with hugepagesz=1G hugepages=0:4 reserves pages on node 1: memblock_alloc_try_nid_raw() "
-            "falls back to other nodes",
+            quirk=Quirk.GIGANTIC_NODE_FALLBACK,
+            summary="gigantic pages asked for on a node that is short come from another node, without a warning",
+            example="`hugepagesz=1G hugepages=0:6` on nodes of 4G and 12G reserves pages on node 1 as well",
+            cause="__alloc_bootmem_huge_page() uses memblock_alloc_try_nid_raw(), which falls back to other nodes",
+            since=KernelVersion(5, 16),
+            until=KernelVersion(6, 14),
+            fix="mm: hugetlb: avoid fallback for specific node allocation of 1G pages",
+            seen="6.1.192, 6.12.117; right on 7.2.13",
         ),
         KnownIssue(
-            Quirk.COUNT_NOT_RESERVED,
-            "vm.nr_hugepages shows pages that were counted twice on the command line, the pool has fewer or more",
-            KernelVersion(5, 8),
-            None,
-            "hugepages=0:16,0:8 reserves 8 pages and vm.nr_hugepages reads 24: the sysctl shows max_huge_pages, which "
-            "hugepages_setup() adds up, while the reservation follows the counts of the nodes",
+            quirk=Quirk.COUNT_NOT_RESERVED,
+            summary="vm.nr_hugepages shows pages that were counted twice on the command line, the pool has fewer or "
+            "more",
+            example="`hugepages=0:16,0:8` reserves 8 pages, and vm.nr_hugepages reads 24",
+            cause="hugepages_setup() adds the counts of a node named twice to max_huge_pages, which the sysctl shows, "
+            "and keeps only the last for the reservation; gigantic pages have it since 5.8, counts of nodes came with "
+            "5.16",
+            since=KernelVersion(5, 8),
+            seen="6.1.192, 6.12.117, 7.2.13, 7.3.4",
         ),
         KnownIssue(
-            Quirk.IMPLICIT_KEEPS_NODES,
-            "a count given first as hugepages= is cut to what a later hugepagesz= pair named for nodes",
-            _EARLY_PARAMETERS,
-            None,
-            "hugepages=4 hugepagesz=2M hugepages=0:1 default_hugepagesz=2M reserves 1 page: default_hugepagesz_setup() "
-            "copies only the node counts that are not 0",
+            quirk=Quirk.IMPLICIT_KEEPS_NODES,
+            summary="a count given first as hugepages= is cut to what a later hugepagesz= pair named for nodes",
+            example="`hugepages=4 hugepagesz=2M hugepages=0:1 default_hugepagesz=2M` reserves 1 page instead of the 4 "
+            "that cannot be overwritten",
+            cause="default_hugepagesz_setup() copies only the node counts that are not 0, so those of the pair stay",
+            since=_EARLY_PARAMETERS,
+            seen="7.2.13, 7.3.4; right on 6.12.117",
         ),
         KnownIssue(
-            Quirk.SHMEM_DENY_LOST,
-            "transparent_hugepage_shmem=deny leaves shmem_enabled at never",
-            KernelVersion(6, 13),
-            None,
-            "shmem_init() keeps only values above SHMEM_HUGE_DENY and turns all others into never",
+            quirk=Quirk.SHMEM_DENY_LOST,
+            summary="transparent_hugepage_shmem=deny leaves shmem_enabled at never",
+            example="`transparent_hugepage_shmem=deny`: shmem_enabled shows [never]",
+            cause="shmem_init() keeps only values above SHMEM_HUGE_DENY and turns all others into never",
+            since=KernelVersion(6, 13),
+            seen="7.2.13, 7.3.4",
         ),
         KnownIssue(
-            Quirk.SHMEM_FORCE_REFUSED,
-            "transparent_hugepage_shmem=force is refused as if it could not be parsed",
-            KernelVersion(6, 13),
-            None,
-            "shmem_parse_huge() takes force only when the PMD size inherits, which shmem_init() sets up later",
-        ),
-        KnownIssue(
-            Quirk.PARAMETER_LIMIT,
-            "hugetlb parameters beyond two for each page size and one more are dropped as malformed",
-            _EARLY_PARAMETERS,
-            None,
-            "x86_64 drops the sixth of hugepagesz=1G hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=8 "
-            "default_hugepagesz=2M: HUGE_MAX_CMDLINE_ARGS in mm/hugetlb.c",
+            quirk=Quirk.SHMEM_FORCE_REFUSED,
+            summary="transparent_hugepage_shmem=force has no effect: shmem_enabled is never",
+            example='`transparent_hugepage_shmem=force`: "cannot parse, ignored"; '
+            "`thp_shmem=2M:inherit transparent_hugepage_shmem=force`: no warning, and shmem_enabled shows [never] all "
+            "the same",
+            cause="shmem_parse_huge() takes force only when the PMD size inherits, which shmem_init() sets up after "
+            "the command line was parsed; where thp_shmem= has set it up, shmem_init() drops the value",
+            since=KernelVersion(6, 13),
+            seen="7.2.13, 7.3.4",
         ),
     )
 }

@@ -1,7 +1,8 @@
 """Record the live cases on this machine, for the tests that replay and falsify them: python -m tests.unit.live.record
 
 Root is needed, and a machine that nobody else uses. A record holds what one case did and saw on one page size. A case
-that this machine cannot run keeps the record that it has from another one.
+that this machine cannot run keeps the record that it has from another one. What a kernel did wrong as a known bug says
+is recorded, too, apart from the right ones.
 """
 
 import gzip
@@ -36,26 +37,35 @@ def main() -> None:
         for area in read_areas():
             if len(sys.argv) > 1 and area.name not in sys.argv[1:]:
                 continue
-            records = read_records(area) | dict(_record(area))
-            text = json.dumps(records, sort_keys=True)
-            # no time in it: the same records are the same file
-            record_file(area).write_bytes(gzip.compress(text.encode(), mtime=0))
-            print(f"{area.name}: {len(records)} records")  # noqa: T201
+            found = list(_record(area))
+            for verdict in (Verdict.PASS, Verdict.KNOWN):
+                records = {name: events for kind, name, events in found if kind is verdict}
+                write_records(area, read_records(area, verdict) | records, verdict)
 
 
-def record_file(area: Area) -> Path:
+def write_records(area: Area, records: dict[str, list[Event]], verdict: Verdict) -> None:
+    """Keep ``records`` of cases that ended in ``verdict``."""
+    if records:
+        text = json.dumps(records, sort_keys=True)
+        # no time in it: the same records are the same file
+        record_file(area, verdict).write_bytes(gzip.compress(text.encode(), mtime=0))
+        print(f"{area.name}: {len(records)} records of {verdict.value}")  # noqa: T201
+
+
+def record_file(area: Area, verdict: Verdict = Verdict.PASS) -> Path:
     """Return where the records of ``area`` are."""
-    return RECORDS / f"{area.name.replace('/', '-')}.json.gz"
+    kind = "" if verdict is Verdict.PASS else f"{verdict.value}-"
+    return RECORDS / f"{kind}{area.name.replace('/', '-')}.json.gz"
 
 
-def read_records(area: Area) -> dict[str, list[Event]]:
+def read_records(area: Area, verdict: Verdict = Verdict.PASS) -> dict[str, list[Event]]:
     """Return ``case/size``, or ``case`` for one that runs once, -> events; empty without records."""
-    file = record_file(area)
+    file = record_file(area, verdict)
     records: dict[str, list[Event]] = json.loads(gzip.decompress(file.read_bytes())) if file.exists() else {}
     return records
 
 
-def _record(area: Area) -> Iterator[tuple[str, list[Event]]]:
+def _record(area: Area) -> Iterator[tuple[Verdict, str, list[Event]]]:
     with tempfile.TemporaryDirectory(prefix="guest-") as scratch, _machine(area, Path(scratch)) as machine:
         yield from _record_on(area, machine)
 
@@ -64,12 +74,13 @@ def _machine(area: Area, scratch: Path) -> AbstractContextManager[Backend]:
     return guest_machine(scratch) if isinstance(area, GuestArea) else real_machine(scratch)
 
 
-def _record_on(area: Area, machine: Backend) -> Iterator[tuple[str, list[Event]]]:
+def _record_on(area: Area, machine: Backend) -> Iterator[tuple[Verdict, str, list[Event]]]:
     for case in area.cases:
         for size in [None] if case.sizes is Sizes.ONCE else _sizes():
             judgement, events = _run(area, case, size, machine)
+            if judgement and judgement.verdict in (Verdict.PASS, Verdict.KNOWN):
+                yield judgement.verdict, judgement.name.removeprefix(f"/{area.name}/"), events
             if judgement and judgement.verdict is Verdict.PASS:
-                yield judgement.name.removeprefix(f"/{area.name}/"), events
                 break
             if judgement:
                 print(f"{judgement.name}: {judgement.verdict.value}: {judgement.reason}")  # noqa: T201

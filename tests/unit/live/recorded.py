@@ -12,6 +12,7 @@ from hugepage_qa.live.case import Area, Case, Sizes
 from hugepage_qa.live.host import Host
 from hugepage_qa.live.judge import LiveJudgement, judge, result_name
 from hugepage_qa.sizes import parse_size
+from hugepage_qa.verdict import Verdict
 
 
 class Recorded:
@@ -47,14 +48,16 @@ class WithoutEvidence(Replay):
 
 
 @cache
-def recorded_cases(kind: Callable[[Area], bool] = lambda _area: True) -> list[Recorded]:
-    """Return every recorded case of the areas of that ``kind``."""
-    return [one for area in read_areas() if kind(area) for one in _of_area(area)]
+def recorded_cases(
+    kind: Callable[[Area], bool] = lambda _area: True, verdict: Verdict = Verdict.PASS
+) -> list[Recorded]:
+    """Return every recorded case of the areas of that ``kind`` that ended in ``verdict``."""
+    return [one for area in read_areas() if kind(area) for one in _of_area(area, verdict)]
 
 
-def _of_area(area: Area) -> list[Recorded]:
+def _of_area(area: Area, verdict: Verdict) -> list[Recorded]:
     found = []
-    for name, events in read_records(area).items():
+    for name, events in read_records(area, verdict).items():
         for case in area.cases:
             if case.sizes is Sizes.ONCE and name == case.name:
                 found.append(Recorded(area, case, None, events))

@@ -6,6 +6,7 @@ from tests.unit.model.conftest import MakeMachine
 from hugepage_qa.model.boot import possible_deviations, predict
 from hugepage_qa.model.known import Quirk
 from hugepage_qa.model.prediction import Absent, Between, Exactly, Expected, Prediction
+from hugepage_qa.sizes import GIB, MIB
 
 TOTAL_2M = "hugepages-2048kB/nr_hugepages"
 TOTAL_1G = "hugepages-1048576kB/nr_hugepages"
@@ -105,11 +106,6 @@ def test_asking_for_everything_may_exhaust_memory(make_machine: MakeMachine) -> 
         ("hugepages=4 hugepagesz=2M hugepages=0:1 default_hugepagesz=2M", "7.2", Quirk.IMPLICIT_KEEPS_NODES),
         ("transparent_hugepage_shmem=deny", "7.2", Quirk.SHMEM_DENY_LOST),
         ("transparent_hugepage_shmem=force", "7.2", Quirk.SHMEM_FORCE_REFUSED),
-        (
-            "hugepages=4 hugepagesz=2M hugepages=8 hugepagesz=1G hugepages=1 default_hugepagesz=1G",
-            "7.3",
-            Quirk.PARAMETER_LIMIT,
-        ),
     ],
 )
 def test_known_issue_changes_the_prediction(make_machine: MakeMachine, words: str, version: str, quirk: Quirk) -> None:
@@ -119,11 +115,20 @@ def test_known_issue_changes_the_prediction(make_machine: MakeMachine, words: st
     assert (documented.expectations, documented.messages) != (deviating.expectations, deviating.messages)
 
 
+def test_there_is_room_for_one_pair_of_each_page_size_and_one_default(make_machine: MakeMachine) -> None:
+    words = "hugepages=4 hugepagesz=2M hugepages=8 hugepagesz=1G hugepages=1 default_hugepagesz=1G"
+    since, before = (predict(words, make_machine(version=version)) for version in ("6.15", "6.14"))
+    dropped = "Malformed early option 'default_hugepagesz'"
+    assert [dropped in [message.text for message in one.messages] for one in (since, before)] == [True, False]
+    assert value(since, "meminfo/Hugepagesize") == Exactly(2 * MIB)
+    assert value(before, "meminfo/Hugepagesize") == Exactly(GIB)
+
+
 def test_known_issue_of_a_short_node(make_machine: MakeMachine) -> None:
     machine = make_machine(memory="4G,12G")
     assert Quirk.GIGANTIC_NODE_FALLBACK in possible_deviations("hugepagesz=1G hugepages=0:6", machine)
     assert Quirk.GIGANTIC_NODE_FALLBACK not in possible_deviations("hugepagesz=1G hugepages=1:1", machine)
-    mended = make_machine(memory="4G,12G", version="7.2")
+    mended = make_machine(memory="4G,12G", version="6.14")
     assert Quirk.GIGANTIC_NODE_FALLBACK not in possible_deviations("hugepagesz=1G hugepages=0:6", mended)
 
 

@@ -1,17 +1,13 @@
 """Where random programs run: the machine as the model knows it at their start, and what they may take of it."""
 
-import mmap
-import os
 import struct
 from collections.abc import Sequence
 from contextlib import ExitStack
 
 from hugepage_qa.actor.process import Actor
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.cpu import read_cpu
 from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.live.control_group import ControlGroup, Version, new_group
-from hugepage_qa.live.host import Host
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.memory_policy import Mode, set_policy
 from hugepage_qa.live.outcomes import CannotRun
@@ -19,7 +15,6 @@ from hugepage_qa.live.pool_view import PoolView, read_pool_view
 from hugepage_qa.live.random_pool.scale import FIRST_PROCESS, Scale
 from hugepage_qa.live.random_pool.step import PoolRun
 from hugepage_qa.live.random_pool.target import RealPools
-from hugepage_qa.model.architecture import Mmu, find_mmu
 from hugepage_qa.model.hugetlb_pool.end import settings_of
 from hugepage_qa.model.hugetlb_pool.kernel import PoolKernel
 from hugepage_qa.model.hugetlb_pool.known import pool_issues_of
@@ -68,7 +63,7 @@ class PoolSurroundings:
         self._live = _scope(live, live.size, stack)
         self._home = _home(self._live)
         self._node = self._home if live.has_several_nodes else None
-        self._mmu = _mmu(live.host)
+        self._mmu = live.mmu
         self._parent = _group(self._live, stack)
         for size in live.sizes:
             self._reserve_other_nodes(_scope(live, size, stack))
@@ -117,7 +112,7 @@ class PoolSurroundings:
         """Return the machine as it is: what others use and reserve stays so."""
         version = self._live.kernel_version
         kernel = PoolKernel(version, (issue.quirk for issue in pool_issues_of(version)))
-        sizes = [PageSize(size, self._mmu.is_gigantic(size), self._mmu.has_pmd_entries(size)) for size in view.pools]
+        sizes = [self._page(size) for size in view.pools]
         machine = PoolMachine(kernel, sizes, self._home, _elsewhere(view, self._home))
         for size, found in view.pools.items():
             pool, here = machine.pools[size], found if self._home is None else view.nodes[self._home][size]
@@ -126,6 +121,10 @@ class PoolSurroundings:
             pool.overcommit = view.overcommit[size]
         machine.start_process(FIRST_PROCESS)
         return machine
+
+    def _page(self, size: int) -> PageSize:
+        mmu = self._mmu
+        return PageSize(size, mmu.is_gigantic(size), mmu.has_pmd_entries(size), mmu.table(size))
 
     def _anchor(self) -> Actor:
         actor = self._host.start_actor()
@@ -177,11 +176,6 @@ def _elsewhere(view: PoolView, home: int | None) -> dict[int, dict[int, dict[str
         }
         for size in view.pools
     }
-
-
-def _mmu(host: Host) -> Mmu:
-    kind = read_cpu(host).mmu
-    return find_mmu(os.uname().machine, mmap.PAGESIZE, kind.lower() if kind else None)
 
 
 def _group(live: Live, stack: ExitStack) -> ControlGroup | None:

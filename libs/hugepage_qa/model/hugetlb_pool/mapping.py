@@ -9,8 +9,7 @@ from hugepage_qa.model.hugetlb_pool.process import Process
 from hugepage_qa.model.hugetlb_pool.unmap import close_mapping, forget_page, unmap_pages, zap
 from hugepage_qa.model.known import Quirk
 
-#: tables of pages of this size and up cover more than an int holds
-_PAGES_WITH_LONG_TABLES = 512 << 20
+#: what move_hugetlb_page_tables() returns as an int and move_page_tables() takes for an unsigned long
 _INT = 1 << 32
 
 
@@ -52,10 +51,8 @@ def move(process: Process, address: int, end: int, target: int, kernel: PoolKern
     if not kernel.can_move:
         raise OSError(errno.EINVAL, "not for huge pages")
     moved = old.part(old.index(address), old.index(end))
-    if _fails_to_move(moved, kernel):
-        if old.reservation is not None and kernel.follows(Quirk.FAILED_MOVE_ENDS_RESERVATION):
-            close_mapping(moved)
-            old.reservation = None
+    if _fails_to_move(process, moved, kernel):
+        _move_back(old, moved, kernel)
         raise OSError(errno.ENOMEM, "the length was truncated")
     moved.address = target
     for index in moved.present:
@@ -68,14 +65,36 @@ def move(process: Process, address: int, end: int, target: int, kernel: PoolKern
         process.remove(left)
 
 
-def _fails_to_move(moved: Mapping, kernel: PoolKernel) -> bool:
+def _fails_to_move(process: Process, moved: Mapping, kernel: PoolKernel) -> bool:
     """Tell whether the kernel takes a move for incomplete because its length does not fit into an int."""
-    size = moved.file.pool.size
-    length = moved.count * size
-    if length % _INT < min(length, _INT // 2):
+    length = moved.end_address - moved.address
+    if _seems_short(length, length):
         return kernel.follows(Quirk.MOVE_LENGTH_TRUNCATED)
-    # which page tables there are, and so how much is skipped, the model does not know
-    return size >= _PAGES_WITH_LONG_TABLES and kernel.may_follow(Quirk.MOVE_LENGTH_TRUNCATED)
+    # a page table that is not there counts to its end; whether one without pages is there the model does not know
+    table = moved.file.pool.page.table
+    first, end = moved.address // table * table, -(-moved.end_address // table) * table
+    present = (one.address_of(index) for one in process.mappings for index in one.present)
+    if any(first <= address < end for address in present):
+        return False
+    return _seems_short(end - moved.address, length) and kernel.may_follow(Quirk.MOVE_LENGTH_TRUNCATED)
+
+
+def _seems_short(moved: int, length: int) -> bool:
+    """Tell whether ``moved``, cut to an int and made unsigned again, is less than ``length``."""
+    return moved % _INT < min(length, _INT // 2)
+
+
+def _move_back(old: Mapping, moved: Mapping, kernel: PoolKernel) -> None:
+    """Leave ``old`` as much of what was ``moved`` as was taken for moved; the rest is unmapped at its new place."""
+    if old.reservation is None or not kernel.follows(Quirk.FAILED_MOVE_ENDS_RESERVATION):
+        moved.reservation = None
+    else:
+        old.reservation = None
+    kept = moved.first + (moved.count * moved.file.pool.size) % _INT // moved.file.pool.size
+    for index in [index for index in moved.present if index >= kept]:
+        del old.present[index]
+    zap(moved, kept, moved.end)
+    close_mapping(moved)
 
 
 def fork(parent: Process, kernel: PoolKernel) -> Process:

@@ -35,12 +35,14 @@ class PageSize:
     """A size of huge pages, in bytes.
 
     ``is_gigantic``: larger than the largest block of the page allocator (hstate_is_gigantic()).
-    ``has_pmd_entries``: page tables of the PMD level hold its entries, not those of another level.
+    ``has_pmd_entries``: page tables of the PMD level hold its entries, not those of another level. ``table``: bytes
+    that one page table covers.
     """
 
     size: int
     is_gigantic: bool
     has_pmd_entries: bool
+    table: int
 
 
 class FreshMemory:

@@ -22,7 +22,7 @@ from hugepage_qa.model.hugetlb_pool.setup import (
     Unmount,
 )
 from hugepage_qa.model.hugetlb_pool.use import Exit, Fork, MapAnonymous, MapFile, Move, Read, Unmap, Write
-from hugepage_qa.model.known import KnownIssue, Quirk
+from hugepage_qa.model.known import Quirk
 from hugepage_qa.version import KernelVersion
 
 Program = tuple[Operation, ...]
@@ -158,12 +158,6 @@ def test_every_bug_that_the_model_follows_has_a_program() -> None:
     assert set(PROGRAMS) == set(RESULTS)
 
 
-def test_every_issue_says_why() -> None:
-    for issue in POOL_ISSUES.values():
-        assert issue.summary
-        assert issue.evidence
-
-
 def used(machine: PoolMachine) -> tuple[int, int]:
     subpool = machine.mounts["m"].subpool
     assert subpool is not None
@@ -258,26 +252,43 @@ def test_a_mended_kernel_does_right() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "has_it"),
+    ("quirk", "having", "lacking"),
     [
-        ("6.1.166", False),
-        ("6.1.167", True),
-        ("6.6.200", False),
-        ("6.12.73", False),
-        ("6.12.74", True),
-        ("6.17.9", False),
-        ("6.18", True),
-        ("7.2.13", True),
+        (Quirk.FORK_LOSES_PAGES, "6.1.167 6.12.74 6.18 7.2.13 7.3.4", "6.1.166 6.6.200 6.12.73 6.17.9"),
+        (Quirk.SMAPS_SHOWS_SHARED, "6.1.167 6.12.74 6.18.44 6.19 7.3.4", "6.1.166 6.12.73 6.17.9 6.18.7"),
+        (Quirk.SUBPOOL_USE_LOST_AT_FAULT, "6.14.8 6.15 7.3.4", "6.12.117 6.14.7"),
+        (Quirk.SUBPOOL_USE_LOST_AT_MMAP, "6.14.8 6.15", "6.14.7 6.18.44 7.0"),
+        (Quirk.SUBPOOL_RESERVE_MADE_UP, "6.1.192 6.12.117 6.14.7", "6.14.8 6.15"),
+        (Quirk.SUBPOOL_RESERVE_AVOIDED, "6.1.190 6.6.1", "6.1.191 6.12.14 6.14"),
+        (Quirk.SUBPOOL_RESERVE_DROPPED, "6.14.8 6.18.44 7.2.13 7.3.3", "6.12.117 7.3.4 7.4"),
+        (Quirk.FAILED_MOVE_ENDS_RESERVATION, "6.15 6.18.44 7.3.3", "6.12.117 7.3.4 7.4"),
+        (Quirk.UNMAP_RESERVES_PAGE_IN_USE, "6.9 6.12.109 6.18.44 7.2.3", "6.1.192 6.12.110 7.2.4 7.3"),
+        (Quirk.REMOVED_GROUP_OFF_NODES, "5.17 6.12.116 6.18.44 7.3.3", "5.16 6.12.117 7.3.4 7.4"),
     ],
 )
-def test_a_bug_comes_to_older_branches_with_a_backport(version: str, has_it: bool) -> None:
-    issues: tuple[KnownIssue, ...] = pool_issues_of(KernelVersion.parse(version))
-    assert (POOL_ISSUES[Quirk.FORK_LOSES_PAGES] in issues) == has_it
+def test_branches_get_bugs_and_fixes_with_backports(quirk: Quirk, having: str, lacking: str) -> None:
+    for versions, has_it in ((having, True), (lacking, False)):
+        for version in versions.split():
+            assert POOL_ISSUES[quirk].applies_to(KernelVersion.parse(version)) == has_it, version
+
+
+def test_a_move_that_fails_loses_what_lies_beyond_the_truncated_length() -> None:
+    machine = pool_machine("7.3.4", follow={Quirk.MOVE_LENGTH_TRUNCATED})
+    run(machine, SetCount(LARGE, 5), private(1, 5, LARGE), Write("a", 1, LARGE, 0, 7), Write("a", 1, LARGE, 4, 8))
+    assert run(machine, Move("a", 1, LARGE, 0, 5, 2)) == "ENOMEM"
+    assert counters(machine, LARGE) == (5, 4, 3, 0)
+    assert [run(machine, Read("a", 1, LARGE, page)) for page in (0, 4)] == [7, 0]
 
 
 @pytest.mark.parametrize(
-    ("version", "has_it"), [("6.1.190", True), ("6.1.191", False), ("6.6.1", True), ("6.12.14", False), ("6.14", False)]
+    ("first", "touched", "may_fail"),
+    # area 1 lies at 72 GiB, and what is left of the table of 512 GiB counts as moved
+    [(0, None, True), (1, None, False), (4, None, True), (0, 0, False), (0, 3, False)],
 )
-def test_a_bug_leaves_older_branches_with_a_backport(version: str, has_it: bool) -> None:
-    issues = pool_issues_of(KernelVersion.parse(version))
-    assert (POOL_ISSUES[Quirk.SUBPOOL_RESERVE_AVOIDED] in issues) == has_it
+def test_a_missing_page_table_may_truncate_the_length(first: int, touched: int | None, may_fail: bool) -> None:
+    machine = pool_machine("7.2", follow={Quirk.MOVE_LENGTH_TRUNCATED})
+    run(machine, SetCount(LARGE, 1), private(1, 8, LARGE, noreserve=True))
+    if touched is not None:
+        run(machine, Write("a", 1, LARGE, touched, 7))
+    machine.kernel.suppose({Quirk.MOVE_LENGTH_TRUNCATED})
+    assert run(machine, Move("a", 1, LARGE, first, 1, 2)) == ("ENOMEM" if may_fail else "ok")

@@ -62,8 +62,7 @@ def sizes_that_are_none(live: Live) -> None:
 @MAPPING.case("a page belongs to a mapping from its first byte to its last, and is zero at first", MAP, pages=2)
 def whole_pages(live: Live) -> None:
     memory = live.map(2)
-    for page in (0, 1):
-        memory.expect_zero(page)
+    memory.expect_zero(0, 2)
     memory.fill(3)
     memory.expect_filled(3)
     live.expect_pool(nr=2, free=0)
@@ -72,11 +71,10 @@ def whole_pages(live: Live) -> None:
 @MAPPING.case("the next user of a page does not see what was in it", MAP, pages=1)
 def pages_are_cleared(live: Live) -> None:
     memory = live.map(1)
-    for offset in (0, live.size // 2, live.size - 8):
-        memory.actor.write(memory.address + offset, 7)
+    memory.fill(7)
     memory.actor.end()
     live.expect_pool(nr=1, free=1)
-    live.map(1).expect_zero(0)
+    live.map(1).expect_zero()
 
 
 @MAPPING.case("a length is rounded up to whole pages", ALIGNED, pages=2)

@@ -21,6 +21,7 @@ from hugepage_qa.live.mman import (
 )
 from hugepage_qa.model.rules import HUGETLB_DOC
 from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.sizes import format_size
 
 MAPPING = Area("mapping")
 ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB
@@ -40,6 +41,17 @@ def pages_of_a_size(live: Live) -> None:
         other.expect_pool(nr=0, free=0)
     found = memory.smaps()
     live.expect("sizes of its pages", (live.size, live.size), (found.kernel_page_size, found.mmu_page_size))
+
+
+@MAPPING.case("MAP_HUGE_* maps pages of that size, also where none can be had: a mapping that reserves none", MAP)
+def size_of_a_mapping_without_pages(live: Live) -> None:
+    memory = live.map(1, noreserve=True)
+    live.expect("alignment of the address", 0, memory.address % live.size)
+    found = memory.smaps()
+    size = format_size(live.size)
+    live.expect(f"KernelPageSize of a mapping with MAP_HUGE_* of {size}", size, format_size(found.kernel_page_size))
+    live.expect(f"MMUPageSize of a mapping with MAP_HUGE_* of {size}", size, format_size(found.mmu_page_size))
+    live.expect_pool(nr=0, free=0)
 
 
 @MAPPING.case("MAP_HUGETLB alone takes pages of the default size", MAP, sizes=Sizes.DEFAULT, pages=1)

@@ -90,10 +90,10 @@ def _expect_effort(live: Live, actor: Actor, mode: str, advice: int | None, expe
 
     Where it compacts, there are as many faults as compaction may be deferred for, after it has failed.
     """
-    for _attempt in range(SAMPLES):
+    for _attempt in range(1 + _DEFERRED // _PAGES if expected.compacts else SAMPLES):
         take_free_blocks(live, actor)
         set_policy(live, "always", defrag=mode)
-        memory = advised(live, _DEFERRED + 1 if expected.compacts else 1, advice, actor=actor)
+        memory = advised(live, _PAGES if expected.compacts else 1, advice, actor=actor)
         found = _effort(live, memory)
         if found == expected:
             break

@@ -6,14 +6,16 @@ from hugepage_qa.actor.process import Actor
 from hugepage_qa.kernel.meminfo import read_meminfo
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.values import read_integer
+from hugepage_qa.kernel.vmstat import read_vmstat, vmstat_delta
 from hugepage_qa.live.fragmentation import Fragmentation, fragmentation, tell
+from hugepage_qa.live.host import ObservedTree
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.memory import Memory
 from hugepage_qa.live.memory_policy import Mode
 from hugepage_qa.live.memory_policy import set_policy as set_memory_policy
 from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.thp_policy import advised, set_policy
-from hugepage_qa.live.transparent import map_aligned, pmd_size
+from hugepage_qa.live.transparent import MADV_HUGEPAGE, map_aligned, pmd_size
 from hugepage_qa.sizes import GIB
 
 #: how much is fragmented: one part of so many of what is available, but not more than the second
@@ -117,9 +119,10 @@ def _take_into_pool(live: Live, node: int | None, left: int) -> None:
 def take_free_blocks(live: Live, actor: Actor) -> None:
     """Have ``actor`` take every free block that a fault gets without compaction, and keep it.
 
-    Raises CannotRun where others give blocks back as fast as they are taken.
+    Raises Failed where these faults compact, CannotRun where others give blocks back as fast as they are taken.
     """
     set_policy(live, "madvise", defrag="never")
+    before = read_vmstat(ObservedTree(live.host))
     for _attempt in range(_ATTEMPTS):
         memory = advised(live, fragmentation(live, pmd_size(live)).blocks + _SPARE, actor=actor)
         # what is reclaimed would be free blocks again
@@ -127,6 +130,9 @@ def take_free_blocks(live: Live, actor: Actor) -> None:
         actor.fill(memory.address, memory.length, memory.size, 1)
         if memory.smaps().anon_huge_pages == 0:
             return
+    compacted = vmstat_delta(before, read_vmstat(ObservedTree(live.host)))["compact_stall"]
+    if compacted >= _ATTEMPTS:
+        live.fail(f"compact_stall of faults with defrag=never, advice {MADV_HUGEPAGE}", 0, compacted)
     raise CannotRun(f"free blocks come back while they are taken: {fragmentation(live, pmd_size(live))}")
 
 

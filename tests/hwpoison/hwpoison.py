@@ -48,6 +48,24 @@ def soft_offline_without_a_free_page(live: Live) -> None:
     live.expect_pool(nr=1, free=1)
 
 
+@HWPOISON.case(
+    "with enable_soft_offline=0 no page is taken out of use before it breaks, and who asks for it is told EOPNOTSUPP",
+    "Documentation/admin-guide/sysctl/vm.rst enable_soft_offline; mm/memory-failure.c soft_offline_page()",
+    sizes=Sizes.BUDDY,
+    since="6.11",
+    pages=2,
+)
+def soft_offline_disabled(live: Live) -> None:
+    memory = live.map(1)
+    memory.fill()
+    before = _corrupted(live)
+    live.set_knob("proc/sys/vm/enable_soft_offline", "0")
+    live.expect_errno(errno.EOPNOTSUPP, _break, live, memory, MADV_SOFT_OFFLINE)
+    live.expect("base pages out of use", 0, _corrupted(live) - before)
+    memory.expect_filled()
+    live.expect_pool(nr=2, free=1)
+
+
 @HWPOISON.case("a broken page ends its user and no other, and leaves the pool", HARD, sizes=Sizes.BUDDY, pages=3)
 def broken_private_page(live: Live) -> None:
     memory, other = live.map(2), live.map(1)

@@ -29,13 +29,14 @@ def copies(live: Live) -> None:
 @FORK.case("a copy holds every word of the page", COPY, pages=2)
 def whole_copies(live: Live) -> None:
     memory = live.map(1)
-    places = [memory.address + offset for offset in (0, live.size // 2 - 8, live.size // 2, live.size - 8)]
-    for place in places:
-        memory.actor.write(place, 7)
-    child = forked(live, memory).actor
-    child.write(places[1], 8)
-    live.expect("what the child reads", [7, 8, 7, 7], [child.read(place) for place in places])
-    live.expect("what the parent reads", [7] * 4, [memory.actor.read(place) for place in places])
+    memory.fill(7)
+    child = forked(live, memory)
+    child.touch(value=8)
+    memory.expect_filled(7)
+    live.expect("what the child wrote", 8, child.read())
+    # all but that word
+    child.touch(value=7)
+    child.expect_filled(7)
 
 
 @FORK.case("every child inherits the pages that its parent has touched", COPY, pages=1)

@@ -23,7 +23,7 @@ from hugepage_qa.live.mman import (
 from hugepage_qa.model.known import Quirk
 from hugepage_qa.model.rules import HUGETLB_DOC
 from hugepage_qa.plugins.live_test import LiveTest
-from hugepage_qa.sizes import GIB
+from hugepage_qa.sizes import GIB, format_size
 
 MAPPING = Area("mapping")
 ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB
@@ -43,6 +43,17 @@ def pages_of_a_size(live: Live) -> None:
         other.expect_pool(nr=0, free=0)
     found = memory.smaps()
     live.expect("sizes of its pages", (live.size, live.size), (found.kernel_page_size, found.mmu_page_size))
+
+
+@MAPPING.case("MAP_HUGE_* maps pages of that size, also where none can be had: a mapping that reserves none", MAP)
+def size_of_a_mapping_without_pages(live: Live) -> None:
+    memory = live.map(1, noreserve=True)
+    live.expect("alignment of the address", 0, memory.address % live.size)
+    found = memory.smaps()
+    size = format_size(live.size)
+    live.expect(f"KernelPageSize of a mapping with MAP_HUGE_* of {size}", size, format_size(found.kernel_page_size))
+    live.expect(f"MMUPageSize of a mapping with MAP_HUGE_* of {size}", size, format_size(found.mmu_page_size))
+    live.expect_pool(nr=0, free=0)
 
 
 @MAPPING.case("MAP_HUGETLB alone takes pages of the default size", MAP, sizes=Sizes.DEFAULT, pages=1)
@@ -65,8 +76,7 @@ def sizes_that_are_none(live: Live) -> None:
 @MAPPING.case("a page belongs to a mapping from its first byte to its last, and is zero at first", MAP, pages=2)
 def whole_pages(live: Live) -> None:
     memory = live.map(2)
-    for page in (0, 1):
-        memory.expect_zero(page)
+    memory.expect_zero(0, 2)
     memory.fill(3)
     memory.expect_filled(3)
     live.expect_pool(nr=2, free=0)
@@ -75,11 +85,10 @@ def whole_pages(live: Live) -> None:
 @MAPPING.case("the next user of a page does not see what was in it", MAP, pages=1)
 def pages_are_cleared(live: Live) -> None:
     memory = live.map(1)
-    for offset in (0, live.size // 2, live.size - 8):
-        memory.actor.write(memory.address + offset, 7)
+    memory.fill(7)
     memory.actor.end()
     live.expect_pool(nr=1, free=1)
-    live.map(1).expect_zero(0)
+    live.map(1).expect_zero()
 
 
 @MAPPING.case("a length is rounded up to whole pages", ALIGNED, pages=2)

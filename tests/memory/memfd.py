@@ -11,6 +11,7 @@ from hugepage_qa.live.live import Live
 from hugepage_qa.live.mman import HUGE_SHIFT
 from hugepage_qa.model.known import Quirk
 from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.sizes import format_size
 
 MEMFD = Area("memfd")
 CREATE = "memfd_create(2) MFD_HUGETLB; mm/memfd.c"
@@ -39,6 +40,20 @@ def new_file(live: Live) -> None:
     live.expect_pool(nr=1, free=0)
     file.close()
     live.expect_pool(nr=1, free=1)
+
+
+@MEMFD.case(
+    "MFD_HUGE_* makes a file of pages of that size, also where none can be had: its blocks and its mappings say so",
+    f"{CREATE}; fs/hugetlbfs/inode.c hugetlbfs_statfs()",
+)
+def size_of_a_file_without_pages(live: Live) -> None:
+    file = new_memfd(live)
+    size = format_size(live.size)
+    blocks = live.host.file_system(f"/proc/{file.actor.pid}/fd/{file.descriptor}").block_size
+    live.expect(f"f_bsize of a file with MFD_HUGE_* of {size}", size, format_size(blocks))
+    found = file.map(1, noreserve=True).smaps().kernel_page_size
+    live.expect(f"KernelPageSize of a file with MFD_HUGE_* of {size}", size, format_size(found))
+    live.expect_pool(nr=0, free=0)
 
 
 @MEMFD.case("MFD_HUGETLB alone makes pages of the default size", CREATE, sizes=Sizes.DEFAULT, pages=1)

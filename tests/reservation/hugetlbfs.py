@@ -15,6 +15,7 @@ from hugepage_qa.live.live import Live
 from hugepage_qa.live.pool_view import read_pool_view
 from hugepage_qa.model.rules import HUGETLB_DOC
 from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.sizes import format_size
 
 HUGETLBFS = Area("hugetlbfs")
 SIZE = f"{HUGETLB_DOC} size; mm/hugetlb.c hugepage_subpool_get_pages()"
@@ -78,6 +79,17 @@ def expect_blocks(live: Live, point: str, blocks: int, free: int) -> None:
     """Expect a file system of ``blocks`` huge pages of which ``free`` are left."""
     use = live.host.file_system(point)
     live.expect("statfs", (live.size, blocks, free), (use.block_size, use.blocks, use.free_blocks))
+
+
+@HUGETLBFS.case("pagesize= gives the files of a mount pages of that size, also where none can be had", SIZE)
+def page_size_of_a_mount_without_pages(live: Live) -> None:
+    point = live.mount()
+    size = format_size(live.size)
+    blocks = live.host.file_system(point).block_size
+    live.expect(f"f_bsize of a mount with pagesize={size}", size, format_size(blocks))
+    found = open_file(live, f"{point}/file").map(1, noreserve=True).smaps().kernel_page_size
+    live.expect(f"KernelPageSize of a file with pagesize={size}", size, format_size(found))
+    live.expect_pool(nr=0, free=0)
 
 
 @HUGETLBFS.case("a refused mapping leaves the limit as it was", SIZE, pages=1)

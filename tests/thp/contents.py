@@ -1,22 +1,33 @@
 """What huge pages hold through all that splits, copies, moves and swaps them."""
 
 import mmap
+from functools import partial
 
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.values import read_integer, size_name
+from hugepage_qa.kernel.vmstat import read_vmstat, vmstat_delta
 from hugepage_qa.live import memory_policy
 from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.debugfs import split_all, write_debugfs
+from hugepage_qa.live.debugfs import expect_split
+from hugepage_qa.live.fragmentation import SAMPLES, expect_no_shortage, with_blocks
+from hugepage_qa.live.fragments import fragment
+from hugepage_qa.live.host import ObservedTree
 from hugepage_qa.live.live import READ_WRITE, Live
-from hugepage_qa.live.memory import Memory
+from hugepage_qa.live.memory import WORD, Memory
 from hugepage_qa.live.mman import MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.swap import need_swap, swap_out, swapped
-from hugepage_qa.live.thp_policy import huge_pages
+from hugepage_qa.live.thp_policy import advised, huge_pages
+from hugepage_qa.live.tmpfs import map_start_of_file, mount_tmpfs
+from hugepage_qa.live.transparent import expect_change, pmd_size
 from hugepage_qa.model.rules import THP_DOC
 from hugepage_qa.plugins.live_test import LiveTest
 
 CONTENTS = Area("thp/contents", sizes=Sizes.ONCE)
 
-_STEP = 4096
 _NEW_VALUE = 77
+_SWAPPED_OUT = "thp_swpout, thp_swpout_fallback and zswpout together"
+_PAGES = 8
 
 
 @CONTENTS.case(
@@ -44,8 +55,9 @@ def given_back_in_part(live: Live) -> None:
     memory.advise(mmap.MADV_DONTNEED, 1, 1)
     live.expect("AnonHugePages", memory.size, memory.smaps().anon_huge_pages)
     live.expect("Rss", memory.size + half, memory.smaps().rss)
-    live.expect("words of the first half that changed", 0, memory.actor.check(memory.address, half, _STEP, 1))
-    live.expect("the first word that was given back", 0, memory.actor.read(memory.address + half))
+    live.expect("words of the first half that changed", 0, memory.actor.check(memory.address, half, WORD, 1))
+    given_back = memory.actor.nonzero(memory.address + half, half)
+    live.expect("words that were given back and are not zero", 0, given_back)
     memory.expect_zero(1)
     memory.expect_filled(first=2)
 
@@ -89,14 +101,75 @@ def forked(live: Live) -> None:
 
 
 @CONTENTS.case(
-    "split_huge_pages splits huge pages into base pages, which hold what they held",
+    "a huge page that a fault gives is zero from its first word to its last, though its memory held other words before",
+    "mm/huge_memory.c vma_alloc_anon_folio_pmd(); mm/memory.c folio_zero_user(), clear_huge_page()",
+)
+def cleared(live: Live) -> None:
+    for other_process in (False, True):
+        for _sample in range(SAMPLES):
+            dirty = huge_pages(live, _PAGES)
+            frames = dirty.frames()
+            memory = dirty
+            if other_process:
+                dirty.actor.end()
+                memory = advised(live, _PAGES)
+            else:
+                dirty.advise(mmap.MADV_DONTNEED)
+            for page in range(_PAGES):
+                memory.touch(page, 0)
+            if not frames.isdisjoint(memory.frames()):
+                break
+        else:
+            raise CannotRun("no fault got memory that had been written before")
+        live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+        memory.expect_zero(0, _PAGES)
+
+
+@CONTENTS.case(
+    "split_huge_pages splits all huge pages into base pages, which hold what they held",
     f"{THP_DOC}; mm/huge_memory.c split_huge_pages_all()",
 )
 def split(live: Live) -> None:
     memory = huge_pages(live, 2)
-    split_all(live)
+    expect_split(live, "1", 2)
     live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+    live.expect("Rss", memory.length, memory.smaps().rss)
     memory.expect_filled()
+
+
+@CONTENTS.case(
+    "split_huge_pages splits the huge pages of a process in a range, which hold what they held, and no others",
+    "mm/huge_memory.c split_huge_pages_pid(), since fa6c02315f74",
+    since="5.13",
+)
+def split_in_a_process(live: Live) -> None:
+    memory = huge_pages(live, 3)
+    expect_split(live, f"{memory.actor.pid},{memory.at(1):#x},{memory.at(3):#x}", 2)
+    live.expect("AnonHugePages", memory.size, memory.smaps().anon_huge_pages)
+    live.expect("Rss", memory.length, memory.smaps().rss)
+    memory.expect_filled()
+
+
+@CONTENTS.case(
+    "split_huge_pages splits the huge pages of a file in a range, which hold what they held",
+    "mm/huge_memory.c split_huge_pages_in_file(), since fbe37501b252",
+    since="5.13",
+)
+def split_in_a_file(live: Live) -> None:
+    if live.host.read(f"{DIRECTORY}/shmem_enabled") is None:
+        raise CannotRun("this kernel has no shared memory in huge pages")
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")  # and not "deny", which goes before huge=
+    file = f"{mount_tmpfs(live, 'always')}/file"
+    with_blocks(live, pmd_size(live), 2)
+    memory = map_start_of_file(live, file, pages=2)
+    memory.fill()
+    if memory.smaps().shmem_pmd_mapped != memory.length:
+        expect_no_shortage(live, memory.size, memory.pages)
+        live.fail("ShmemPmdMapped of a file with huge=always", memory.length, memory.smaps().shmem_pmd_mapped)
+    expect_split(live, f"{file},0x0,{memory.size // live.base_page:#x}", 1)
+    memory.expect_filled()
+    live.expect("ShmemPmdMapped, one of two split", memory.size, memory.smaps().shmem_pmd_mapped)
+    live.expect("Rss", memory.length, memory.smaps().rss)
 
 
 @CONTENTS.case(
@@ -108,25 +181,31 @@ def split_to_orders(live: Live) -> None:
     highest = (huge_pages(live).size // live.base_page).bit_length() - 1
     for order in (0, *range(2, highest)):
         memory = huge_pages(live)
-        where = f"{memory.actor.pid},{memory.address:#x},{memory.address + memory.length:#x},{order}"
-        write_debugfs(live, "split_huge_pages", where)
+        expect_split(live, f"{memory.actor.pid},{memory.address:#x},{memory.at(1):#x},{order}", 1)
         live.expect(f"AnonHugePages after a split to order {order}", 0, memory.smaps().anon_huge_pages)
         live.expect("Rss", memory.length, memory.smaps().rss)
         memory.expect_filled()
 
 
 @CONTENTS.case(
-    "compaction moves huge pages or leaves them, and they hold what they held",
-    "Documentation/admin-guide/sysctl/vm.rst compact_memory; mm/migrate.c",
+    "compaction that moves base pages leaves huge pages whole, and all of them hold what they held",
+    "Documentation/admin-guide/sysctl/vm.rst compact_memory; mm/compaction.c isolate_migratepages_block()",
 )
 def compacted(live: Live) -> None:
-    memory = huge_pages(live, 8)
+    fragments = fragment(live)
+    memory = huge_pages(live, _PAGES)
+    # a hole for the base pages to move to
     memory.actor.call("munmap", memory.at(1), memory.size)
-    live.host.write("proc/sys/vm/compact_memory", "1")
+    before = read_vmstat(ObservedTree(live.host))
+    fragments.compact(live)
+    fragments.need_blocks(live)
+    moved = vmstat_delta(before, read_vmstat(ObservedTree(live.host)))["pgmigrate_success"]
+    live.expect("pgmigrate_success rose", True, moved > 0)
     live.expect("AnonHugePages", memory.size, memory.smaps().anon_huge_pages)
-    live.expect("AnonHugePages", 6 * memory.size, memory.smaps(2).anon_huge_pages)
+    live.expect("AnonHugePages", (_PAGES - 2) * memory.size, memory.smaps(2).anon_huge_pages)
     memory.expect_filled(pages=1)
     memory.expect_filled(first=2)
+    fragments.expect_intact(live)
 
 
 @CONTENTS.case(
@@ -148,17 +227,28 @@ def migrated(live: Live) -> None:
 
 @CONTENTS.case(
     "huge pages that are swapped out, whole or split, come back with what they held",
-    f"madvise(2) MADV_PAGEOUT; {THP_DOC} thp_swpout",
+    f"madvise(2) MADV_PAGEOUT; {THP_DOC} thp_swpout, thp_swpout_fallback",
     since="5.4",
 )
 def swapped_out(live: Live) -> None:
-    memory = huge_pages(live, 2)
-    need_swap(live, memory.length)
-    swap_out(live, memory, memory.length)
+    need_swap(live, 2 * pmd_size(live))
+    memory = expect_change(live, {_SWAPPED_OUT: 2}, partial(huge_pages, live, 2), partial(_swap_out, live), _swaps)
     live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
     memory.expect_filled()
     live.expect("memory in swap after it was read", 0, swapped(memory))
     live.expect("Rss after it was read", memory.length, memory.smaps().rss)
+
+
+def _swap_out(live: Live, memory: Memory) -> None:
+    swap_out(live, memory, memory.length)
+
+
+def _swaps(live: Live) -> dict[str, int]:
+    """Return how many huge pages were swapped out: whole, split for lack of contiguous swap, or whole to zswap."""
+    counters = read_vmstat(ObservedTree(live.host))
+    # since Linux 6.12
+    zswapped = read_integer(ObservedTree(live.host), f"{DIRECTORY}/{size_name(pmd_size(live))}/stats/zswpout") or 0
+    return {_SWAPPED_OUT: counters["thp_swpout"] + counters["thp_swpout_fallback"] + zswapped}
 
 
 class ThpContents(LiveTest):

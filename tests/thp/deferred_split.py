@@ -9,7 +9,7 @@ from hugepage_qa.live.fragmentation import with_blocks
 from hugepage_qa.live.host import ObservedTree
 from hugepage_qa.live.khugepaged import allow_absent
 from hugepage_qa.live.live import Live
-from hugepage_qa.live.memory import Memory
+from hugepage_qa.live.memory import WORD, Memory
 from hugepage_qa.live.thp_policy import advised, huge_pages, set_policy
 from hugepage_qa.live.transparent import expect_change, pmd_size
 from hugepage_qa.model.rules import THP_DOC
@@ -20,7 +20,6 @@ DEFERRED = Area("thp/deferred-split", sizes=Sizes.ONCE)
 SCAN = "mm/huge_memory.c deferred_split_scan()"
 UNDERUSED = f"{THP_DOC} shrink_underused, thp_underused_split_page; {SCAN}, thp_underused()"
 SINCE = "6.12"
-_STEP = 4096
 _SHRINKERS = "2"
 
 
@@ -50,9 +49,10 @@ def underused(live: Live) -> None:
     live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
     live.expect("Rss", kept, memory.smaps().rss)
     _expect_written(live, memory, kept)
-    live.expect("the first word that was given back", 0, memory.actor.read(memory.address + kept))
-    memory.actor.fill(memory.address, memory.length, _STEP, 1)
-    _expect_written(live, memory, memory.length)
+    given_back = memory.actor.nonzero(memory.address + kept, memory.length - kept)
+    live.expect("words that were given back and are not zero", 0, given_back)
+    memory.fill()
+    memory.expect_filled()
 
 
 @DEFERRED.case(
@@ -86,7 +86,7 @@ def _used(live: Live, kept: int) -> Memory:
     set_policy(live, "madvise")
     with_blocks(live, pmd_size(live), 1)
     memory = advised(live)
-    memory.actor.fill(memory.address, kept, _STEP, 1)
+    memory.actor.fill(memory.address, kept, WORD, 1)
     live.expect("AnonHugePages of a page that is used in part", memory.length, memory.smaps().anon_huge_pages)
     return memory
 
@@ -97,7 +97,7 @@ def _shrink(live: Live, _memory: Memory) -> None:
 
 
 def _expect_written(live: Live, memory: Memory, length: int) -> None:
-    live.expect("words that changed", 0, memory.actor.check(memory.address, length, _STEP, 1))
+    live.expect("words that changed", 0, memory.actor.check(memory.address, length, WORD, 1))
 
 
 def _base_pages(live: Live, length: int) -> int:
@@ -105,8 +105,6 @@ def _base_pages(live: Live, length: int) -> int:
 
 
 def _events(live: Live) -> dict[str, int]:
-    # the counters of each CPU are added up now, not within the next second
-    live.host.write("proc/sys/vm/stat_refresh", "1")
     return {name: count for name, count in read_vmstat(ObservedTree(live.host)).items() if name.startswith("thp_")}
 
 

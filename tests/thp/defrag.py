@@ -1,15 +1,19 @@
 """What a fault does to get a huge page, in each mode of defrag."""
 
+from dataclasses import dataclass
 from functools import partial
 
+from hugepage_qa.actor.process import Actor
 from hugepage_qa.kernel.vmstat import read_vmstat
 from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.fragmentation import expect_at_fault
+from hugepage_qa.live.fragmentation import SAMPLES, expect_at_fault
+from hugepage_qa.live.fragments import take_free_blocks, without_free_blocks
 from hugepage_qa.live.host import ObservedTree
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.memory import Memory
 from hugepage_qa.live.thp_policy import advised, set_policy
 from hugepage_qa.live.transparent import MADV_HUGEPAGE, expect_change, pmd_size
+from hugepage_qa.live.waiting import wait_until
 from hugepage_qa.model.rules import THP_DOC
 from hugepage_qa.plugins.live_test import LiveTest
 
@@ -19,7 +23,29 @@ DOC = f"{THP_DOC} defrag; mm/huge_memory.c vma_thp_gfp_mask()"
 _MODES = ("always", "defer", "defer+madvise", "madvise", "never")
 #: modes in which a fault may reclaim and compact itself, without advice and with it
 _DIRECT = {None: ("always",), MADV_HUGEPAGE: ("always", "defer+madvise", "madvise")}
+#: modes in which it wakes kswapd, which wakes kcompactd
+_WAKING = {None: ("defer", "defer+madvise"), MADV_HUGEPAGE: ("defer",)}
+#: kswapd counts when it balances a node, and kcompactd when it is woken, by kswapd or where kswapd can do nothing
+_DAEMONS = ("pageoutrun", "compact_daemon_wake")
 _PAGES = 4
+#: after compaction has failed it is not tried for up to so many faults: COMPACT_MAX_DEFER_SHIFT in mm/compaction.c
+_DEFERRED = 64
+#: the daemons run at once on a machine that is not busy, and kswapd rests a tenth of a second before it sleeps
+_AT_REST_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What a fault does for a huge page: it compacts memory itself, or wakes the daemons that do; and if one comes."""
+
+    compacts: bool
+    wakes: bool
+    succeeds: bool
+
+    def __str__(self) -> str:
+        compacts = "compacts" if self.compacts else "does not compact"
+        wakes = "wakes" if self.wakes else "does not wake"
+        return f"{compacts}, {wakes} kswapd or kcompactd, gets {'a huge page' if self.succeeds else 'base pages'}"
 
 
 @DEFRAG.case(
@@ -34,15 +60,17 @@ def huge_pages_in_each_mode(live: Live) -> None:
 
 
 @DEFRAG.case(
-    "a fault compacts nothing itself with defer and never, nor without advice with madvise and defer+madvise",
-    f"{DOC}; {THP_DOC} compact_stall",
+    "without free blocks a fault compacts itself, or wakes the daemons, or does neither, as its mode and advice say",
+    f"{DOC}; {THP_DOC} compact_stall; mm/page_alloc.c __alloc_pages_slowpath(), mm/vmscan.c wakeup_kswapd()",
 )
-def no_direct_compaction(live: Live) -> None:
+def without_free_blocks_in_each_mode(live: Live) -> None:
+    fragments, actor = without_free_blocks(live)
     for mode in _MODES:
-        set_policy(live, "always", defrag=mode)
-        for advice, direct in _DIRECT.items():
-            if mode not in direct:
-                expect_change(live, {"compact_stall": 0}, partial(advised, live, _PAGES, advice), Memory.fill, _events)
+        for advice, compacting in _DIRECT.items():
+            direct = mode in compacting
+            expected = Effort(compacts=direct, wakes=mode in _WAKING[advice], succeeds=direct)
+            _expect_effort(live, actor, mode, advice, expected)
+    fragments.expect_intact(live)
 
 
 @DEFRAG.case(
@@ -57,11 +85,48 @@ def counted_in_each_mode(live: Live) -> None:
         live.expect(f"AnonHugePages with defrag={mode}", _PAGES * pmd_size(live), memory.smaps().anon_huge_pages)
 
 
+def _expect_effort(live: Live, actor: Actor, mode: str, advice: int | None, expected: Effort) -> None:
+    """Expect a fault to make this effort; what others on the machine do meanwhile is counted, too: tried again.
+
+    Where it compacts, there are as many faults as compaction may be deferred for, after it has failed.
+    """
+    for _attempt in range(1 + _DEFERRED // _PAGES if expected.compacts else SAMPLES):
+        take_free_blocks(live, actor)
+        set_policy(live, "always", defrag=mode)
+        memory = advised(live, _PAGES if expected.compacts else 1, advice, actor=actor)
+        found = _effort(live, memory)
+        if found == expected:
+            break
+    live.expect(f"a fault with defrag={mode}, advice {advice}", str(expected), str(found))
+
+
+def _effort(live: Live, memory: Memory) -> Effort:
+    """Return what the faults of ``memory`` do."""
+    before = _events_at_rest(live)
+    memory.actor.fill(memory.address, memory.length, memory.size, 1)
+    live.host.pause(_AT_REST_SECONDS)
+    after = _events(live)
+    rose = {name for name in after if after[name] > before[name]}
+    return Effort("compact_stall" in rose, not rose.isdisjoint(_DAEMONS), memory.smaps().anon_huge_pages > 0)
+
+
+def _events_at_rest(live: Live) -> dict[str, int]:
+    """Return the counters when the daemons are at rest after what was before."""
+    last: dict[str, int] = {}
+
+    def is_at_rest() -> bool:
+        before = dict(last)
+        live.host.pause(_AT_REST_SECONDS)
+        last.update(_events(live))
+        return before == last
+
+    wait_until(live, is_at_rest)
+    return last
+
+
 def _events(live: Live) -> dict[str, int]:
-    # the counters of each CPU are added up now, not within the next second
-    live.host.write("proc/sys/vm/stat_refresh", "1")
     counters = read_vmstat(ObservedTree(live.host))
-    return {name: counters[name] for name in ("compact_stall", "thp_fault_alloc", "thp_fault_fallback")}
+    return {name: counters[name] for name in ("compact_stall", "thp_fault_alloc", "thp_fault_fallback", *_DAEMONS)}
 
 
 class ThpDefrag(LiveTest):

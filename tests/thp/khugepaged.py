@@ -16,10 +16,10 @@ from hugepage_qa.live.khugepaged import (
     quicken,
 )
 from hugepage_qa.live.live import Live
-from hugepage_qa.live.memory import Memory
+from hugepage_qa.live.memory import WORD, Memory
 from hugepage_qa.live.outcomes import CannotRun
 from hugepage_qa.live.swap import need_swap, swap_out, swapped
-from hugepage_qa.live.thp_policy import base_pages, set_policy
+from hugepage_qa.live.thp_policy import base_pages, leave_dirt, set_policy
 from hugepage_qa.live.transparent import MADV_HUGEPAGE, MADV_NOHUGEPAGE, map_aligned, pmd_size
 from hugepage_qa.model.rules import THP_DOC
 from hugepage_qa.plugins.live_test import LiveTest
@@ -27,7 +27,6 @@ from hugepage_qa.plugins.live_test import LiveTest
 KHUGEPAGED_AREA = Area("thp/khugepaged", sizes=Sizes.ONCE)
 
 DOC = f"{THP_DOC} Khugepaged controls"
-_STEP = 4096
 
 
 @KHUGEPAGED_AREA.case(
@@ -68,6 +67,7 @@ def absent_pages(live: Live) -> None:
     for absent in (1, pages // 2, pages - 1):
         for limit, huge in ((absent - 1, False), (absent, True)):
             allow_absent(live, limit)
+            leave_dirt(live)
             memory = _with_absent(live, absent)
             _expect_limit(live, memory, huge, f"{absent} absent, max_ptes_none {limit}")
             _expect_contents(live, memory, pages - absent)
@@ -88,11 +88,11 @@ def shared_pages(live: Live) -> None:
             parent.fill()
             child = parent.seen_by(parent.actor.fork())
             # what it writes is its own
-            child.actor.fill(child.address, (pages - shared) * live.base_page, _STEP, 7)
+            child.actor.fill(child.address, (pages - shared) * live.base_page, WORD, 7)
             child.advise(MADV_HUGEPAGE)
             _expect_limit(live, child, huge, f"{shared} shared, max_ptes_shared {limit}")
             parent.expect_filled()
-            wrong = child.actor.check(child.address, (pages - shared) * live.base_page, _STEP, 7)
+            wrong = child.actor.check(child.address, (pages - shared) * live.base_page, WORD, 7)
             live.expect("words of the child that changed", 0, wrong)
             parent.actor.end()
 
@@ -170,7 +170,7 @@ def _awake(live: Live) -> None:
 
 def _with_absent(live: Live, absent: int) -> Memory:
     memory = map_aligned(live, 1, pmd_size(live), advice=MADV_NOHUGEPAGE)
-    memory.actor.fill(memory.address, memory.length - absent * live.base_page, _STEP, 1)
+    memory.actor.fill(memory.address, memory.length - absent * live.base_page, WORD, 1)
     memory.advise(MADV_HUGEPAGE)
     return memory
 
@@ -185,8 +185,9 @@ def _expect_limit(live: Live, memory: Memory, huge: bool, where: str) -> None:
 
 def _expect_contents(live: Live, memory: Memory, present: int) -> None:
     length = present * live.base_page
-    live.expect("words that changed", 0, memory.actor.check(memory.address, length, _STEP, 1))
-    live.expect("the last word", 0, memory.actor.read(memory.address + memory.length - 8))
+    live.expect("words that changed", 0, memory.actor.check(memory.address, length, WORD, 1))
+    absent = memory.actor.nonzero(memory.address + length, memory.length - length)
+    live.expect("words of absent pages that are not zero", 0, absent)
 
 
 def _expect_collapse(live: Live, memory: Memory, expected: int) -> None:

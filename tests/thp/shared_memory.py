@@ -1,18 +1,15 @@
 """Transparent huge pages in shared memory: tmpfs by its mount option, all other by shmem_enabled."""
 
-import mmap
-import os
 from itertools import product
 
-from hugepage_qa.actor.process import Actor
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.values import size_directories, size_name
 from hugepage_qa.live.case import Area, Sizes
 from hugepage_qa.live.fragmentation import expect_no_shortage, tell, with_blocks
-from hugepage_qa.live.live import READ_WRITE, Live
+from hugepage_qa.live.live import Live
 from hugepage_qa.live.memory import Memory
-from hugepage_qa.live.mman import MAP_FIXED
 from hugepage_qa.live.outcomes import CannotRun
+from hugepage_qa.live.tmpfs import map_start_of_file, mount_tmpfs
 from hugepage_qa.live.transparent import MADV_HUGEPAGE, MADV_NOHUGEPAGE, keep_min_free, map_aligned, pmd_size
 from hugepage_qa.model.rules import THP_DOC
 from hugepage_qa.plugins.live_test import LiveTest
@@ -47,7 +44,7 @@ def files_of_a_tmpfs(live: Live) -> None:
     _only_pmd_inherits(live)
     for policy, of_mount in product(("never", "always"), ("always", "advise", "never")):
         live.set_knob(f"{DIRECTORY}/shmem_enabled", policy)
-        point = _mounted(live, of_mount)
+        point = mount_tmpfs(live, of_mount)
         for advice, given in _GIVEN.items():
             memory = _file(live, f"{point}/{advice}", advice)
             _expect(live, memory, of_mount in given, f"huge={of_mount}, shmem_enabled={policy}, advice {advice}")
@@ -60,7 +57,7 @@ def files_of_a_tmpfs(live: Live) -> None:
 def deny_and_force(live: Live) -> None:
     _only_pmd_inherits(live)
     for policy, of_mount, huge in (("deny", "always", False), ("force", "never", True)):
-        point = _mounted(live, of_mount)
+        point = mount_tmpfs(live, of_mount)
         live.set_knob(f"{DIRECTORY}/shmem_enabled", policy)
         _expect(live, _file(live, f"{point}/file", None), huge, f"{policy}, huge={of_mount}")
 
@@ -72,10 +69,10 @@ def deny_and_force(live: Live) -> None:
 def within_size(live: Live) -> None:
     _only_pmd_inherits(live)
     size = pmd_size(live)
-    point = _mounted(live, "within_size")
-    memory = _file(live, f"{point}/long", None, length=_SOLE * size)
+    point = mount_tmpfs(live, "within_size")
+    memory = map_start_of_file(live, f"{point}/long", length=_SOLE * size)
     _expect(live, memory, True, "a block within the file")
-    short = _file(live, f"{point}/short", None, length=size // _SOLE)
+    short = map_start_of_file(live, f"{point}/short", length=size // _SOLE)
     short.touch()
     live.expect("ShmemPmdMapped of half a block", 0, short.smaps().shmem_pmd_mapped)
     # no more than the file is long, but for the page at its end
@@ -94,29 +91,11 @@ def _only_pmd_inherits(live: Live) -> None:
             live.set_knob(f"{path}/shmem_enabled", "inherit" if path == ours else "never")
 
 
-def _mounted(live: Live, huge: str) -> str:
-    point = live.host.mount(f"huge={huge},mode=0700", "tmpfs")
-    live.when_actors_have_ended(live.host.unmount, point)
-    return point
-
-
-def _file(live: Live, path: str, advice: int | None, length: int | None = None) -> Memory:
-    """Map the start of a new file where huge pages fit."""
-    size = pmd_size(live)
-    actor = live.actor()
-    descriptor = live.open(actor, path, os.O_RDWR | os.O_CREAT)
-    actor.call("ftruncate", descriptor, length or size)
-    address = _room(actor, size)
-    actor.mmap(size, READ_WRITE, mmap.MAP_SHARED | MAP_FIXED, descriptor, address=address)
-    memory = Memory(live, actor, address, 1, size)
+def _file(live: Live, path: str, advice: int | None) -> Memory:
+    memory = map_start_of_file(live, path)
     if advice is not None:
         memory.advise(advice)
     return memory
-
-
-def _room(actor: Actor, size: int) -> int:
-    start = actor.mmap(2 * size, 0, mmap.MAP_ANONYMOUS | mmap.MAP_PRIVATE)
-    return -(-start // size) * size
 
 
 def _expect(live: Live, memory: Memory, huge: bool, where: str) -> None:

@@ -8,6 +8,7 @@
  *   load ADDRESS | store ADDRESS VALUE      8 bytes
  *   fill ADDRESS LENGTH STEP VALUE   store VALUE + offset at each multiple of STEP
  *   check ADDRESS LENGTH STEP VALUE  how many of these are not as fill left them
+ *   nonzero ADDRESS LENGTH           how many of its words of 8 bytes are not zero
  *   text                             the address of the code that was linked to it for tests, 0 without
  *   run ADDRESS COUNT STEP           call COUNT functions, STEP bytes apart, and count those that do not return their number
  *   sum ADDRESS LENGTH               the Adler-32 checksum (RFC 1950) of these bytes
@@ -169,6 +170,15 @@ static long check(long address, unsigned long length, unsigned long step, uint64
 	return wrong;
 }
 
+static long nonzero(long address, unsigned long length)
+{
+	long found = 0;
+
+	for (unsigned long offset = 0; offset < length; offset += sizeof(uint64_t))
+		found += *word_at(address + (long)offset) != 0;
+	return found;
+}
+
 /* A program of text_program/ has pages of code, the first of which this is; the actor alone has none. */
 extern uint64_t text_page_0(void) __attribute__((weak));
 
@@ -227,6 +237,8 @@ static int access_memory(const char *verb)
 		value = sum(arguments[0], a[1]);
 	else if (!strcmp(verb, "check"))
 		value = check(arguments[0], a[1], a[2], a[3]);
+	else if (!strcmp(verb, "nonzero"))
+		value = nonzero(arguments[0], a[1]);
 	else
 		return in_access = 0;
 	in_access = 0;
@@ -241,7 +253,7 @@ static const struct {
 	long number;
 } system_calls[] = {
 #define CALL(name) {#name, SYS_##name}
-	CALL(munmap), CALL(mprotect), CALL(mremap), CALL(madvise), CALL(mlock), CALL(munlock), CALL(msync),
+	CALL(munmap), CALL(mprotect), CALL(mremap), CALL(madvise), CALL(mlock), CALL(mlock2), CALL(munlock), CALL(msync),
 	CALL(mincore), CALL(fallocate), CALL(ftruncate), CALL(openat), CALL(close), CALL(read), CALL(write),
 	CALL(pread64), CALL(pwrite64), CALL(lseek), CALL(readahead), CALL(fadvise64), CALL(unlinkat), CALL(dup),
 	CALL(memfd_create), CALL(shmget), CALL(shmat), CALL(shmdt), CALL(shmctl), CALL(set_mempolicy), CALL(mbind),

@@ -93,6 +93,10 @@ class Actor:
         """Return how many places do not hold what ``fill`` with the same arguments stored. Raises Fault."""
         return int(self._ask("check", address, length, step, value)[0])
 
+    def nonzero(self, address: int, length: int) -> int:
+        """Return how many words of 8 bytes in ``length`` bytes are not zero. Raises Fault."""
+        return int(self._ask("nonzero", address, length)[0])
+
     def discard(self, address: int, length: int, step: int, part: int) -> None:
         """Give ``part`` bytes back at every multiple of ``step`` bytes (MADV_DONTNEED). Raises Refused."""
         self._ask("discard", address, length, step, part)

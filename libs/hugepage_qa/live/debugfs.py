@@ -2,6 +2,8 @@
 
 import errno
 
+from hugepage_qa.kernel.vmstat import read_vmstat, vmstat_delta
+from hugepage_qa.live.host import ObservedTree
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.outcomes import CannotRun
 
@@ -37,3 +39,15 @@ def write_debugfs(live: Live, name: str, text: str) -> None:
 def split_all(live: Live) -> None:
     """Have every huge page split that can be. Raises CannotRun as ``write_debugfs`` does."""
     write_debugfs(live, "split_huge_pages", "1")
+
+
+def expect_split(live: Live, which: str, pages: int) -> None:
+    """Have the huge pages split that ``which`` names to split_huge_pages, and expect at least ``pages`` to be counted.
+
+    It is "1" for all, "PID,START,END" for a range of addresses, "PATH,START,END" for a range of pages of a file.
+    Raises CannotRun as ``write_debugfs`` does.
+    """
+    before = read_vmstat(ObservedTree(live.host))
+    write_debugfs(live, "split_huge_pages", which)
+    rose = vmstat_delta(before, read_vmstat(ObservedTree(live.host)))["thp_split_page"]
+    live.expect(f"thp_split_page rose by {pages} at least, split_huge_pages of {which}", pages, min(rose, pages))

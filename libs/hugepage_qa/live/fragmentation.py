@@ -13,6 +13,7 @@ SAMPLES = 3
 #: free blocks beyond those wanted: others allocate at the same time
 _MARGIN = 8
 _FIRST_ORDER = 4
+_FREE = "free blocks, "
 _COMPACTED = "memory was compacted"
 
 
@@ -24,14 +25,16 @@ class Fragmentation:
     unusable: float
 
     def __str__(self) -> str:
-        return f"{self.blocks} free blocks, {self.unusable:.2f} of the free memory unusable"
+        return f"{self.blocks} {_FREE}{self.unusable:.2f} of the free memory unusable"
 
 
-def fragmentation(live: Live, size: int) -> Fragmentation:
-    """Return how fragmented memory is for blocks of ``size`` bytes: as unusable_index of extfrag has it."""
+def fragmentation(live: Live, size: int, node: int | None = None) -> Fragmentation:
+    """Return how fragmented memory of a node, or all, is for blocks of ``size`` bytes: as unusable_index has it."""
     order = (size // mmap.PAGESIZE).bit_length() - 1
     free = usable = 0
     for line in (live.host.read("proc/buddyinfo") or "").splitlines():
+        if node is not None and not line.startswith(f"Node {node},"):
+            continue
         for column, count in enumerate(line.split()[_FIRST_ORDER:]):
             free += int(count) << column
             usable += int(count) << column if column >= order else 0
@@ -60,10 +63,11 @@ def _compacted(live: Live, now: Fragmentation, size: int, pages: int) -> bool:
     return True
 
 
-def tell(live: Live, now: Fragmentation) -> None:
+def tell(live: Live, *found: object) -> None:
     """Tell with the verdict how fragmented memory was last, and whether it had to be compacted before."""
     compacted = [note for note in live.notes if note.startswith(_COMPACTED)]
-    live.notes = [*compacted[-1:], str(now)]
+    others = [note for note in live.notes if _FREE not in note]
+    live.notes = [*others, *compacted[-1:], *map(str, found)]
 
 
 def expect_no_shortage(live: Live, size: int, pages: int) -> None:

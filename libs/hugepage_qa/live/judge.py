@@ -15,7 +15,7 @@ from hugepage_qa.live.case import Area, Case, Sizes
 from hugepage_qa.live.host import Host, ObservedTree
 from hugepage_qa.live.live import Live
 from hugepage_qa.live.outcomes import CannotRun, Failed, KnownBug
-from hugepage_qa.live.pool_view import NO_HUGETLB, PoolView, read_pool_view
+from hugepage_qa.live.pool_view import NO_HUGETLB, Counters, PoolView, read_pool_view
 from hugepage_qa.model.compare import Difference
 from hugepage_qa.model.rules import HUGETLB_DOC, Rule
 from hugepage_qa.sizes import format_size
@@ -181,8 +181,18 @@ def _left(before: PoolView, after: PoolView) -> list[Difference]:
         for size, was in before.overcommit.items()
     ]
     return after.disagreements() + [
-        Difference(subject, NOTHING_LEFT, str(was), str(now)) for subject, was, now in (*pairs, *limits) if was != now
+        Difference(f"{subject}{_lost(was, now)}", NOTHING_LEFT, str(was), str(now))
+        for subject, was, now in (*pairs, *limits)
+        if was != now
     ]
+
+
+def _lost(was: object, now: object) -> str:
+    """Say how many pages of a pool nobody has: in use before or not, no process of the case is left to use them."""
+    if not (isinstance(was, Counters) and isinstance(now, Counters)):
+        return ""
+    lost = (now.nr - now.free) - (was.nr - was.free)
+    return f", {lost} pages that are not free, and no process of the case is left that has them" if lost > 0 else ""
 
 
 def _trouble(live: Live, host: Host, taint: str | None) -> list[Difference]:

@@ -154,6 +154,8 @@ class Live(Expectations):
 
         Raises CannotRun where memory is short, or too fragmented for a gigantic page, and Failed where it is not.
         """
+        if not pages and self.size not in self._before.pools:
+            return  # a kernel without hugetlb
         memory = self._memory_available(node)
         for _attempt in range(_ATTEMPTS):
             self.set_nr(pages, node)

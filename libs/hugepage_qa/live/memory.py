@@ -1,5 +1,7 @@
 """Memory that an actor has mapped: pages that are written, read, checked and given back."""
 
+import os
+import struct
 from typing import TYPE_CHECKING
 
 from hugepage_qa.actor.process import Actor
@@ -10,8 +12,10 @@ from hugepage_qa.live.host import ObservedTree
 if TYPE_CHECKING:
     from hugepage_qa.live.live import Live
 
-# every base page of every architecture is looked at
-_STEP = 4096
+#: what is stored and looked at: every word, for a page may be wrong in any of them
+WORD = 8
+#: bits 0 to 54 of an entry of /proc/PID/pagemap
+_FRAME = (1 << 55) - 1
 
 
 class Memory:
@@ -46,19 +50,27 @@ class Memory:
         return self.actor.read(self.at(page))
 
     def fill(self, value: int = 1) -> None:
-        """Write all pages, each of them a different pattern that ``value`` decides. Raises Fault."""
-        self.actor.fill(self.address, self.length, _STEP, value)
+        """Write every word of all pages: ``value`` plus how many bytes it is from the start. Raises Fault."""
+        self.actor.fill(self.address, self.length, WORD, value)
 
     def expect_filled(self, value: int = 1, first: int = 0, pages: int | None = None) -> None:
-        """Expect ``pages`` pages from ``first`` on (default: all) to be as ``fill`` left them. Raises Fault."""
+        """Expect every word of ``pages`` pages from ``first`` on (default: all) as ``fill`` left it. Raises Fault."""
         length = (self.pages - first if pages is None else pages) * self.size
-        wrong = self.actor.check(self.at(first), length, _STEP, value + first * self.size)
+        wrong = self.actor.check(self.at(first), length, WORD, value + first * self.size)
         self._live.expect("words of memory that changed", 0, wrong)
 
-    def expect_zero(self, page: int) -> None:
-        """Expect a page that was never written to hold zeroes. Raises Fault."""
-        words = (self.actor.read(self.at(page) + offset) for offset in (0, self.size // 2, self.size - 8))
-        self._live.expect("words of a fresh page that are not zero", 0, sum(word != 0 for word in words))
+    def expect_zero(self, first: int = 0, pages: int = 1) -> None:
+        """Expect every word of ``pages`` pages from ``first`` on, never written, to be zero. Raises Fault."""
+        dirty = self.actor.nonzero(self.at(first), pages * self.size)
+        self._live.expect("words of fresh pages that are not zero", 0, dirty)
+
+    def frames(self) -> set[int]:
+        """Return the frame at the start of each page (Documentation/admin-guide/mm/pagemap.rst). Raises Refused."""
+        pagemap = self._live.open(self.actor, "/proc/self/pagemap", os.O_RDONLY)
+        places = (self.at(page) // self._live.base_page * WORD for page in range(self.pages))
+        reads = [self.actor.call_with_buffers("pread64", pagemap, bytes(WORD), WORD, place) for place in places]
+        self.actor.call("close", pagemap)
+        return {struct.unpack("Q", buffer)[0] & _FRAME for _count, (buffer,) in reads}
 
     def unmap(self, first: int = 0, pages: int | None = None) -> None:
         """Unmap ``pages`` pages from ``first`` on, by default all. Raises OSError."""

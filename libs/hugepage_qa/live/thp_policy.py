@@ -1,5 +1,6 @@
 """The policies of transparent huge pages for a case, and memory to try them on."""
 
+from hugepage_qa.actor.process import Actor
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.values import size_directories, size_name
 from hugepage_qa.live.fragmentation import compact_if_short, expect_no_shortage
@@ -9,6 +10,7 @@ from hugepage_qa.live.transparent import MADV_HUGEPAGE, MADV_NOHUGEPAGE, keep_mi
 
 #: what memory can be advised: nothing, for, against
 ADVICES = (None, MADV_HUGEPAGE, MADV_NOHUGEPAGE)
+_DIRTY_PAGES = 4
 
 
 def set_policy(live: Live, enabled: str, *, pmd: str = "inherit", defrag: str = "always") -> None:
@@ -34,9 +36,9 @@ def allows(enabled: str, pmd: str, advice: int | None) -> bool:
     return policy == "always" or (policy == "madvise" and advice == MADV_HUGEPAGE)
 
 
-def advised(live: Live, pages: int = 1, advice: int | None = MADV_HUGEPAGE) -> Memory:
-    """Map aligned anonymous memory of PMD-sized pages with ``advice``."""
-    return map_aligned(live, pages, pmd_size(live), advice=advice)
+def advised(live: Live, pages: int = 1, advice: int | None = MADV_HUGEPAGE, *, actor: Actor | None = None) -> Memory:
+    """Map aligned anonymous memory of PMD-sized pages with ``advice``, by default in an actor of its own."""
+    return map_aligned(live, pages, pmd_size(live), actor=actor, advice=advice)
 
 
 def base_pages(live: Live, pages: int = 1) -> Memory:
@@ -60,6 +62,12 @@ def huge_pages(live: Live, pages: int = 1) -> Memory:
         expect_no_shortage(live, memory.size, pages)
         live.fail("AnonHugePages of advised memory", memory.length, found)
     return memory
+
+
+def leave_dirt(live: Live) -> None:
+    """Write every word of a few huge pages and give them back: free memory that the next users must not see."""
+    memory, _huge = _filled(live, _DIRTY_PAGES)
+    memory.actor.end()
 
 
 def _filled(live: Live, pages: int) -> tuple[Memory, int]:

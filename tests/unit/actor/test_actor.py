@@ -54,6 +54,15 @@ def test_check_counts_what_fill_did_not_leave(actor: Actor) -> None:
     assert actor.check(address, 4 * PAGE, PAGE, 7) == 1
 
 
+def test_every_word_that_is_not_zero_is_counted(actor: Actor) -> None:
+    address = actor.mmap(2 * PAGE, WRITABLE, PRIVATE)
+    assert actor.nonzero(address, 2 * PAGE) == 0
+    for offset in (8, PAGE - 8, 2 * PAGE - 8):
+        actor.write(address + offset, 1 << 63)
+    assert actor.nonzero(address, 2 * PAGE) == 3
+    assert actor.nonzero(address, PAGE) == 2
+
+
 def test_discard_gives_parts_of_memory_back(actor: Actor) -> None:
     address = actor.mmap(8 * PAGE, WRITABLE, PRIVATE)
     actor.fill(address, 8 * PAGE, PAGE, 1)

@@ -1,0 +1,59 @@
+"""A counter that disagrees now and then is told, and is a failure unless others are seen to change it."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from hugepage_qa.live.host import Host
+from hugepage_qa.live.live import Live
+from hugepage_qa.live.transparent import expect_change
+from hugepage_qa.model.rules import Rule
+
+_FILES = {
+    "proc/sys/kernel/osrelease": "6.12.0",
+    "proc/buddyinfo": "Node 0, zone Normal 1 1 1 1 1 1 1 1 1 1 1\n",
+    "proc/meminfo": "MemTotal: 4194304 kB\n",
+}
+
+
+class Kernel:
+    """A machine whose counter rises by the next of ``changes`` at each act; by one at each pause where others act."""
+
+    def __init__(self, changes: Sequence[int], *, is_shared: bool) -> None:
+        self._changes: Iterator[int] = iter(changes)
+        self._is_shared = is_shared
+        self._count = 0
+
+    def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
+        if operation == "pause":
+            self._count += self._is_shared
+        return _FILES.get(arguments[0]) if operation in ("read", "observe") else []
+
+    def act(self, _nothing: None) -> None:
+        self._count += next(self._changes)
+
+    def read(self, _live: Live) -> dict[str, int]:
+        return {"counter": self._count}
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_shared", "told", "fails"),
+    [
+        ((1,), False, "", False),
+        ((0, 1), False, "1 of 2 attempts disagree", False),
+        ((0, 2, 1), False, "2 of 2 attempts disagree", True),
+        ((0, 2, 1), True, "2 of 3 attempts disagree", False),
+        ((0,) * 10, True, "10 of 10 attempts disagree", True),
+    ],
+)
+def test_how_often_a_counter_disagreed(changes: Sequence[int], is_shared: bool, told: str, fails: bool) -> None:
+    kernel = Kernel(changes, is_shared=is_shared)
+    with ExitStack() as stack:
+        live = Live(Host(kernel), None, Rule("rule", "statement", "source"), stack)
+        expect_change(live, {"counter": 1}, lambda: None, kernel.act, kernel.read)
+    assert bool(live.differences) == fails
+    assert told in "; ".join(live.notes)
+    assert bool(live.notes) == bool(told)
+    assert all(told in str(difference) for difference in live.differences)

@@ -116,7 +116,8 @@ def other_looks(recorded: Recorded, *, at_what_it_made: bool = False) -> Iterato
     looked at only when the case had made it: processes, mounts, control groups.
     """
     made = False
-    there, seen = set(), {}
+    there: set[str] = set()
+    seen: dict[str, Event] = {}
     for event in recorded.events:
         made = made or event["operation"] in ("start_actor", "mount", "make_directory")
         if event["operation"] in ("observe", "names", "file_system"):

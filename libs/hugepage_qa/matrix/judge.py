@@ -95,7 +95,8 @@ class Judge:
         if before is None:
             return judgement
         tried = f"booted again after: {before.ending.value}: {before.reason}"
-        return replace(judgement, reason=f"{judgement.reason}; {tried}" if judgement.reason else tried)
+        reason = f"{judgement.reason}; {tried}" if judgement.reason else tried
+        return replace(judgement, reason=reason, serial=f"{before.serial}\n{judgement.serial}")
 
     def _machine(self, case: BootCase, words: str) -> ProbeMachine:
         return ProbeMachine(

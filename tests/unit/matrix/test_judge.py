@@ -127,6 +127,7 @@ def test_the_same_words_come_again_before_they_are_blamed(capture: GetCapture, e
     lab = FakeLab(ending, Ending.POWERED_OFF, tree=capture(NODES), reason="what went wrong")
     judgement = judge(lab)
     assert lab.booted == [WORDS, WORDS]
+    assert judgement.serial.startswith("what went wrong\n")
     assert (judgement.verdict, judgement.reason) == (
         Verdict.PASS,
         f"booted again after: {ending.value}: what went wrong",

@@ -276,7 +276,7 @@ def a_removed_group_leaves_its_pages_to_its_parent(live: Live, group: HugetlbGro
 )
 def a_removed_group_leaves_its_pages_in_numa_stat(live: Live, group: HugetlbGroup) -> None:
     memory, _stays = _pages_of_a_removed_group(live, group)
-    # before that the pages are still the child's
+    # until then the pages are the removed group's
     group.group.wait_until_offline()
     group.expect_on_nodes(2, {Quirk.REMOVED_GROUP_OFF_NODES: 0})
     memory.unmap()

@@ -16,6 +16,8 @@ _SUBTREE_CONTROL = "cgroup.subtree_control"
 # a group is busy until its last process is buried, and a hierarchy until its last group is
 _ATTEMPTS = 50
 _PAUSE_SECONDS = 0.02
+#: a grace period and a worker take milliseconds on an idle machine
+_OFFLINE_SECONDS = 2
 
 
 class Version(enum.IntEnum):
@@ -61,27 +63,19 @@ class ControlGroup:
         _insist(self._live, lambda: self._live.host.remove_directory(self.path))
         self._removed = True
 
+    def wait_until_offline(self) -> None:
+        """Wait until a worker of the kernel has taken a removed group offline; no file tells when it has."""
+        self._live.host.pause(_OFFLINE_SECONDS)
+
     def wait_until_forgotten(self) -> None:
         """Wait until the kernel has forgotten the groups that were removed below this one, where it tells."""
         for _attempt in range(_ATTEMPTS):
-            if self._count("nr_dying_descendants") == "0":
+            counts = dict(
+                line.split() for line in (self._live.host.read(f"{self.path}/cgroup.stat") or "").splitlines()
+            )
+            if counts.get("nr_dying_descendants", "0") == "0":
                 return
             self._live.host.pause(_PAUSE_SECONDS)
-
-    def wait_until_offline(self) -> None:
-        """Wait until the controller has let go of a group that was removed below this one: a worker sees to that.
-
-        The kernel tells since Linux 6.12, in version 2; else this waits a second.
-        """
-        for _attempt in range(_ATTEMPTS):
-            if self._count(f"nr_dying_subsys_{self.controller}") != "0":
-                return
-            self._live.host.pause(_PAUSE_SECONDS)
-
-    def _count(self, name: str) -> str:
-        """Return a number of cgroup.stat, 0 where the kernel does not tell."""
-        text = self._live.host.read(f"{self.path}/cgroup.stat") or ""
-        return dict(line.split() for line in text.splitlines()).get(name, "0")
 
     def _remove_if_there(self) -> None:
         if not self._removed:

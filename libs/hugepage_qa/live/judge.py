@@ -32,8 +32,6 @@ KERNEL_CONTENT = Rule(
     "Documentation/admin-guide/tainted-kernels.rst",
 )
 
-#: the rules of every case: what must be so when it has ended
-_RULES_OF_THE_END = (NOTHING_LEFT, KERNEL_CONTENT)
 _EVIDENCE = ("proc/buddyinfo", "proc/meminfo", "proc/vmstat", "proc/pagetypeinfo")
 _TAINT = "proc/sys/kernel/tainted"
 

@@ -155,7 +155,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             "page tables (550a7d60bd5e); copy_vma_and_data(), before 6.16 move_vma(), moves only that much back and "
             "unmaps the rest",
             since=KernelVersion(5, 16),
-            seen="6.18.44",
+            seen="6.18.44, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.FAILED_MOVE_ENDS_RESERVATION,
@@ -190,7 +190,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             since=KernelVersion(6, 19),
             # into 6.18.y it went at the end of January 2026, with about this release
             brought_to=(KernelVersion(6, 1, 167), KernelVersion(6, 12, 74), KernelVersion(6, 18, 8)),
-            seen="6.18.44",
+            seen="6.18.44, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.PINNED_PAGE_UNRESERVED,

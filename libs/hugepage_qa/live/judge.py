@@ -76,7 +76,7 @@ def judge(area: Area, case: Case, host: Host, size: int | None) -> LiveJudgement
         if not case.sizes.include(live):
             return None
         end = _run(case, live, host, stack)
-    verdict, reason = _verdict(case, live, end)
+    verdict, reason = _verdict(live, end)
     found = f"{live.traceback}{evidence(host)}" if verdict in (Verdict.FAIL, Verdict.ERROR) else ""
     return LiveJudgement(result_name(area, case, size), verdict, reason, time.monotonic() - began, found)
 
@@ -104,7 +104,7 @@ def _run(case: Case, live: Live, host: Host, stack: ExitStack) -> CannotRun | Kn
     return None
 
 
-def _verdict(case: Case, live: Live, end: CannotRun | KnownBug | None) -> tuple[Verdict, str]:
+def _verdict(live: Live, end: CannotRun | KnownBug | None) -> tuple[Verdict, str]:
     found = "; ".join(str(difference) for difference in live.differences)
     problems = "; ".join(live.problems)
     # what stays behind a case that the suite broke off is no finding

@@ -66,7 +66,8 @@ def huge_pages(live: Live, pages: int = 1) -> Memory:
 
 def leave_dirt(live: Live) -> None:
     """Write every word of a few huge pages and give them back: free memory that the next users must not see."""
-    memory, _huge = _filled(live, _DIRTY_PAGES)
+    memory = advised(live, _DIRTY_PAGES)
+    memory.fill()
     memory.actor.end()
 
 

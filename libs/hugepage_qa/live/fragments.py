@@ -19,7 +19,7 @@ from hugepage_qa.live.transparent import MADV_HUGEPAGE, map_aligned, pmd_size
 from hugepage_qa.sizes import GIB
 
 #: how much is fragmented: one part of so many of what is available, but not more than the second
-_PARTS, _MOST = 8, GIB // 2
+_PARTS, _MOST = 8, GIB
 #: where no free blocks are left, all others live of what is fragmented
 _MOST_OF_ALL = 2 * GIB
 _FEWEST_BLOCKS = 16

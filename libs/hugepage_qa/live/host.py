@@ -64,9 +64,12 @@ class Host:
         point: str = self._backend.perform("mount_point", [file_system])
         return point
 
-    def unmount(self, point: str) -> None:
-        """Take away what is mounted on ``point``, and its directory. Raises OSError."""
-        self._backend.perform("unmount", [point])
+    def unmount(self, point: str, seconds: float | None = None) -> None:
+        """Take away what is mounted on ``point``, and its directory. Raises OSError where it stays busy.
+
+        It is tried for ``seconds``; without, nobody should have it in use, as long as a loaded machine may take.
+        """
+        self._backend.perform("unmount", [point] if seconds is None else [point, seconds])
 
     def file_system(self, point: str) -> FileSystemUse:
         """Return how full the file system at ``point`` is."""

@@ -20,7 +20,7 @@ from hugepage_qa.live.text_program.build import build_text
 from hugepage_qa.live.text_program.disk import find_disk
 from hugepage_qa.live.text_program.recipe import Recipe
 from hugepage_qa.machine import libc
-from hugepage_qa.machine.insist import insist
+from hugepage_qa.machine.insist import BUSY_SECONDS, insist
 from hugepage_qa.machine.swap import add_swap, remove_swap
 from hugepage_qa.model.text.program import Kind
 
@@ -139,9 +139,9 @@ def _kernel_option(name: str) -> bool | None:
     return None if config is None else f"CONFIG_{name}" in config
 
 
-def _unmount(point: str) -> None:
+def _unmount(point: str, seconds: float = BUSY_SECONDS) -> None:
     # what a process had open there may go a moment after the process
-    insist(partial(libc.unmount, point))
+    insist(partial(libc.unmount, point), seconds)
     Path(point).rmdir()
 
 

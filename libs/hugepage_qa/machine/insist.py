@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable
 
 # seconds and not tries: on a loaded machine the moment is long
-_SECONDS = 30.0
+BUSY_SECONDS = 30.0
 _PAUSE_SECONDS = 0.02
 
 
-def insist(removal: Callable[[], None], seconds: float = _SECONDS) -> None:
+def insist(removal: Callable[[], None], seconds: float = BUSY_SECONDS) -> None:
     """Call ``removal`` until the kernel no longer answers EBUSY, for ``seconds``. Raises OSError."""
     deadline = time.monotonic() + seconds
     while True:

@@ -4,10 +4,12 @@ A case is worth something where lies make it fail by its own rule. A machine tha
 nothing, or on which nothing ever happens, shows what a case would pass over.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tests.unit.live.recorded import Recorded, WithoutEvidence
@@ -27,8 +29,8 @@ COUNTERS = {
 }
 #: what ends a case
 _ENDS = ("end", "exit", "unmount", "remove_directory", "remove_swap", "write")
-#: a number that stands alone, with what may stand beside it
-_NUMBER = re.compile(r"(?<![\w.-])\d+(?![\w.-])")
+#: the number of a line such as "Rss: 8 kB" or "thp_split_pmd 3", that of a whole file, and each like N0=5
+_NUMBER = re.compile(r"^((?:[\w()]+:? +)?)(\d+)\b|(=)(\d+)\b", re.MULTILINE)
 
 
 class LyingMachine(WithoutEvidence):
@@ -109,11 +111,16 @@ def instead(event: Event, answer: Event) -> Lie:
     return lambda asked: answer if asked is event else asked
 
 
+def _last_looks(recorded: Recorded) -> list[Event]:
+    looks = (event for event in recorded.events if event["operation"] == "observe")
+    return list({event["arguments"][0]: event for event in looks}.values())
+
+
 def other_looks(recorded: Recorded, *, at_what_it_made: bool = False) -> Iterator[Lie]:
     """Yield lies on what the record of a case has looked at: other numbers, a file that is not there, or too many.
 
-    There are lies at each look, and lies at each but the first. With ``at_what_it_made`` the lies are on what was
-    looked at only when the case had made it: processes, mounts, control groups.
+    There are lies of one more at each look, of more at each than at the one before, and at the last look alone. With
+    ``at_what_it_made`` they are on what was looked at only when the case had made it: processes, mounts, control groups.
     """
     made = False
     there: set[str] = set()
@@ -127,29 +134,36 @@ def other_looks(recorded: Recorded, *, at_what_it_made: bool = False) -> Iterato
                 there.add(look)
     for look, event in seen.items():
         if not (at_what_it_made and look in there):
-            yield _at_each_look(event, but_the_first=False)
-            yield _at_each_look(event, but_the_first=True)
+            yield _at_each_look(event, growing=False)
+            yield _at_each_look(event, growing=True)
+    for event in [] if at_what_it_made else _last_looks(recorded):
+        yield instead(event, event | {"result": _other_look("observe", event["result"], 1)})
 
 
-def _at_each_look(first: Event, *, but_the_first: bool) -> Lie:
+def _at_each_look(first: Event, *, growing: bool) -> Lie:
     operation, arguments = first["operation"], first["arguments"]
+    looks = itertools.count()
 
     def lie(event: Event) -> Event:
-        is_asked = (event["operation"], event["arguments"]) == (operation, arguments)
-        if not is_asked or (but_the_first and event is first):
+        if (event["operation"], event["arguments"]) != (operation, arguments):
             return event
-        return event | {"result": _other_look(operation, event["result"])}
+        more = next(looks) if growing else 1
+        return event | {"result": _other_look(operation, event["result"], more)} if more else event
 
     return lie
 
 
-def _other_look(operation: str, seen: Any) -> Any:
+def _other_look(operation: str, seen: Any, more: int) -> Any:
     match operation:
         case "names":
             return seen[1::2]
         case "file_system":
-            return [number + 1 for number in seen]
-    return "1\n" if seen is None else _NUMBER.sub(lambda found: str(int(found[0]) + 1), seen)
+            return [number + more for number in seen]
+    return "1\n" if seen is None else _NUMBER.sub(partial(_raised, more), seen)
+
+
+def _raised(more: int, found: re.Match[str]) -> str:
+    return f"{found[1] or found[3] or ''}{int(found[2] or found[4]) + more}"
 
 
 def as_at_first(recorded: Recorded) -> Lie:
@@ -187,7 +201,9 @@ def _other_answer(event: Event) -> Event | None:
         # removed after the case; whether it was gone before is judged by the pages that are left
         return None
     if kind in ("errno", "signal"):
-        return event | {"result": ["ok 0", child]}
+        # buffers come back as they were
+        buffers = [word.removeprefix("x") for word in words if word.startswith("x")]
+        return event | {"result": [" ".join(["ok", "0", *buffers]), child]}
     if verb in ("load", "check", "run"):
         return event | {"result": [f"ok {int(values[0]) + 1}", child]}
     return None

@@ -18,7 +18,7 @@ _LOOKS_AT_GUESTS = {"site", "state", "pid", "balloon", "free_pages", "page_sizes
 #: the clock of a replay goes on with what is waited, and a little each time that it is asked
 _WAITS = {"pause", "clock", "skip_kernel_log"}
 _TICK_SECONDS = 0.001
-_FASTER = 1.1
+_FASTER, _MOST_STALE = 1.1, 500
 
 
 class Diverged(Exception):
@@ -60,7 +60,8 @@ class Replay:
         self._falsify = falsify
         self._next = 0
         self._clock = 0.0
-        self._pauses = 0
+        #: how often in turn something was looked at again that was not looked at again then
+        self._stale = 0
         #: what was seen since the last action and not asked for yet, and what was seen last
         self._ahead: dict[Key, list[Event]] = {}
         self._seen: dict[Key, Event] = {}
@@ -78,16 +79,17 @@ class Replay:
         return event["result"]
 
     def _wait(self, operation: str, arguments: Sequence[Any]) -> float:
-        """Let time pass, the faster the longer nothing happens: a case that waits in vain need not do so for long."""
-        self._pauses += operation == "pause"
+        """Let time pass, the faster the longer nothing new is seen: a case may wait in vain for minutes."""
         seconds = arguments[0] if operation == "pause" else _TICK_SECONDS
-        self._clock += seconds * _FASTER**self._pauses
+        self._clock += seconds * _FASTER**self._stale
         return self._clock
 
     def _look(self, operation: str, arguments: Sequence[Any]) -> Event:
         key = _key(operation, arguments)
         if ahead := self._ahead.get(key):
             self._seen[key] = ahead.pop(0)
+            self._stale = -1
+        self._stale = min(self._stale + 1, _MOST_STALE)
         if key not in self._seen:
             raise Diverged(f"operation {self._next}: {operation} {arguments} was not recorded before")
         return self._seen[key]
@@ -99,7 +101,7 @@ class Replay:
         if recorded != asked:
             raise Diverged(f"operation {self._next}: recorded {recorded}, asked for {asked}")
         self._next += 1
-        self._pauses = 0
+        self._stale = 0
         self._look_ahead()
         return event
 

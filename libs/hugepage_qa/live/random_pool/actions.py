@@ -26,6 +26,7 @@ from hugepage_qa.model.hugetlb_pool import setup, use
 from hugepage_qa.model.hugetlb_pool.operation import Operation, Outcome, errno_name
 
 _AT_FDCWD = -100
+_BUSY_SECONDS = 2.0
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 
 
@@ -101,7 +102,8 @@ class PoolActions:
     @_act.register
     def _(self, operation: setup.Unmount) -> None:
         try:
-            self._host.unmount(self.points[operation.mount])
+            # it may well be in use, which must not take half a minute each time
+            self._host.unmount(self.points[operation.mount], _BUSY_SECONDS)
         except OSError as error:
             raise Refused(*error.args) from error
         del self.points[operation.mount]

@@ -3,9 +3,9 @@
 #: the environment variable that every process of a run carries; its value is the run id
 RUN = "HUGEPAGE_QA_RUN"
 
-#: the group of a run's processes, and so of the files that they make. No system gives 65520 to 65533 to anybody
-#: (systemd's UIDS-GIDS.md, Debian policy 9.2.2)
-GROUP = 65533
+#: the group of a run's processes, and so of the files that they make: that of the overflow id (nogroup, or nobody).
+#: It needs a name: libvirt refuses a client whose group has none (virIdentityGetSystem(), virGetGroupName())
+GROUP = 65534
 
 #: begins the names of directories for mounts and files (in /run, /tmp) and of cgroups
 PREFIX = "hugepage-qa-"

@@ -5,9 +5,10 @@ another administrator made it: pools, THP knobs, sysctls of memory, mounts, our 
 
 Files and packages change all the time on a machine that others use. Those that a run left are known
 
-* by their group: the processes of a run that root starts have a group that is nobody's, and the kernel gives what a
-  process creates to its group (inode_init_owner() in fs/inode.c), whatever it is called and wherever it lies. apt
-  writes the list of packages that were installed automatically anew each time, with the group of whoever came last;
+* by their group: the processes of a run that root starts have the group nogroup, and the kernel gives what a process
+  creates to its group (inode_init_owner() in fs/inode.c), whatever it is called and wherever it lies. A daemon of the
+  machine with that group is taken for ours where it makes a file meanwhile. apt writes the list of packages that were
+  installed automatically anew each time, with the group of whoever came last;
 * by their name: all that carries our prefix, and for a user who is not root, who cannot choose a group, what Avocado,
   tmt and QEMU make.
 

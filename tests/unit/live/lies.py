@@ -52,7 +52,7 @@ class LyingMachine(WithoutEvidence):
         except Diverged:
             if self.lies and self.go_back(operation, arguments):
                 return super().perform(operation, arguments)
-            if not self.told:
+            if self.lies or not self.told:
                 raise
             # a case that was left early puts back something else
             return None if operation in _ENDS else self._at_last(operation, arguments)
@@ -120,7 +120,7 @@ def other_looks(recorded: Recorded, *, at_what_it_made: bool = False) -> Iterato
     """Yield lies on what the record of a case has looked at: other numbers, a file that is not there, or too many.
 
     There are lies of one more at each look, of more at each than at the one before, and at the last look alone. With
-    ``at_what_it_made`` they are on what was looked at only when the case had made it: processes, mounts, control groups.
+    ``at_what_it_made`` they are on what was looked at only when the case had made it, such as a process or a mount.
     """
     made = False
     there: set[str] = set()

@@ -97,7 +97,10 @@ def _read_cases(whiteboard: str) -> list[dict[str, Any]]:
 def _failure_outside_cases(own: CaseResult, cases: list[CaseResult]) -> list[CaseResult]:
     """Return the test's own result as an error when it ended worse than its gravest case explains."""
     gravest = worst(case.outcome for case in cases)
-    if worst([own.outcome, gravest]) == gravest or own.outcome is Outcome.SKIP:
+    if own.outcome in (gravest, Outcome.SKIP):
+        return []
+    # a test with a case that failed ends so: it is an error only where something broke after that
+    if own.outcome is not Outcome.ERROR and worst([own.outcome, gravest]) == gravest:
         return []
     return [_as_error(own, f"the test ended as {own.outcome} outside its cases")]
 

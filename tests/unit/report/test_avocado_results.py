@@ -101,7 +101,7 @@ def test_verdicts(job: Job, verdict: str) -> None:
         ("FAIL", "pass", True),
         ("ERROR", "error", False),
         ("FAIL", "fail", False),
-        ("FAIL", "error", False),
+        ("FAIL", "error", True),
         ("CANCEL", "skip", False),
         ("PASS", "known", False),
     ],

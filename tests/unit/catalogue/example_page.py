@@ -9,16 +9,16 @@ import gzip
 import json
 import re
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.unit.live.transcript import Diverged, Event, Recorder, Replay
+from tests.unit.live.transcript import Event, Recorder
 
 from hugepage_qa.live.case import Area
 from hugepage_qa.live.host import Backend, Host
 from hugepage_qa.live.judge import LiveJudgement, judge
 from hugepage_qa.live.real_machine import real_machine
+from hugepage_qa.machine.protection import protected_machine
 from hugepage_qa.sizes import MIB
 from hugepage_qa.verdict import Verdict
 
@@ -55,25 +55,13 @@ def read_record() -> list[Event]:
     return events
 
 
-class RecordedMachine(Replay):
-    """The recorded machine; the evidence that a case reads when it fails was not recorded, because the case passed."""
-
-    def __init__(self) -> None:
-        super().__init__(read_record())
-
-    def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
-        """Return the recorded result of the next operation. Raises Diverged when another one was recorded."""
-        try:
-            return super().perform(operation, arguments)
-        except Diverged:
-            if operation != "read":
-                raise
-            return ""
-
-
 def main() -> None:
     """Record."""
-    with tempfile.TemporaryDirectory(prefix="example-") as scratch, real_machine(Path(scratch)) as machine:
+    with (
+        protected_machine("a recording of the page's case"),
+        tempfile.TemporaryDirectory(prefix="example-") as scratch,
+        real_machine(Path(scratch)) as machine,
+    ):
         recorder = Recorder(machine)
         judgement = run(blocks("python")[0], recorder)
     print(judgement)  # noqa: T201

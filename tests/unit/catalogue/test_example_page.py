@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.unit.catalogue.example_page import RecordedMachine, blocks, run
+from tests.unit.catalogue.example_page import blocks, read_record, run
+from tests.unit.live.recorded import WithoutEvidence
 
 from hugepage_qa.catalogue.pages import problems
 from hugepage_qa.catalogue.references import References
@@ -21,14 +22,14 @@ def python() -> str:
 
 
 def test_the_case_passes_on_a_machine_that_did_as_recorded() -> None:
-    judgement = run(python(), RecordedMachine())
+    judgement = run(python(), WithoutEvidence(read_record()))
     assert (judgement.verdict, judgement.reason) == (Verdict.PASS, "")
 
 
 @pytest.mark.parametrize(("true", "false"), [("surplus=1", "surplus=0"), ("nr=1", "nr=2"), ("free=0", "free=1")])
 def test_a_case_that_claims_something_else_does_not_pass(true: str, false: str) -> None:
     assert true in python()
-    assert run(python().replace(true, false), RecordedMachine()).verdict is Verdict.FAIL
+    assert run(python().replace(true, false), WithoutEvidence(read_record())).verdict is Verdict.FAIL
 
 
 def test_the_case_has_ten_lines() -> None:

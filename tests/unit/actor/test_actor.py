@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from hugepage_qa.actor import link
 from hugepage_qa.actor.build import build_actor
-from hugepage_qa.actor.link import ActorGone
+from hugepage_qa.actor.link import ActorGone, ActorStarved
 from hugepage_qa.actor.process import Actor, Fault, start_actor
 from hugepage_qa.errors import InputError
 
@@ -141,6 +142,15 @@ def test_a_forked_actor_goes_on_when_its_parent_exits(actor: Actor) -> None:
     actor.end()
     with pytest.raises(ActorGone):
         child.read(address)
+
+
+def test_an_actor_that_gets_no_cpu_says_nothing_of_the_kernel(actor: Actor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(link, "_STARVED_SECONDS", 0.5)
+    os.kill(actor.pid, signal.SIGSTOP)
+    with pytest.raises(ActorStarved, match="0 s of a CPU"):
+        actor.call("getpid")
+    os.kill(actor.pid, signal.SIGCONT)
 
 
 def test_an_actor_is_killed_once(actor: Actor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Guests under libvirt, through its Python binding."""
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +30,12 @@ def import_libvirt() -> Any:
     # else it prints every error on standard error
     libvirt.registerErrorHandler(lambda *_: None, None)
     return libvirt
+
+
+#: on a busy machine QEMU may end between its socket and libvirt's connect(2): then only its log tells why
+_ENDED_MEANWHILE = "failed to connect to monitor socket"
+#: with a time before it or without; the command line in the log has no colon there
+_SAID_BY_QEMU = re.compile(r"(?:^|Z )(?:\S*/)?qemu[\w-]*: ")
 
 
 class LibvirtDriver:
@@ -64,7 +71,25 @@ class LibvirtDriver:
     def start(self, name: str, paused: bool) -> None:
         """Create the domain."""
         flags = self._libvirt.VIR_DOMAIN_START_PAUSED if paused else 0
-        self.call(partial(self._find(name).createWithFlags, flags))
+        try:
+            self.call(partial(self._find(name).createWithFlags, flags))
+        except GuestError as error:
+            if _ENDED_MEANWHILE not in str(error):
+                raise
+            raise GuestError(f"{error}: {self._said(name)}") from error
+
+    def _said(self, name: str) -> str:
+        """Return the last line that the QEMU of a domain said. Raises InputError where that is not known."""
+        # <root>/run/libvirt/qemu/<name>.pid
+        root = self._pid_file(name).parents[3]
+        try:
+            log = (root / "var/log/libvirt/qemu" / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise InputError(f"{name}: {_ENDED_MEANWHILE}, and its log cannot be read: {error}") from error
+        lines = [line for line in log.splitlines() if _SAID_BY_QEMU.search(line)]
+        if not lines:
+            raise InputError(f"{name}: {_ENDED_MEANWHILE}, and its log does not tell why")
+        return lines[-1]
 
     def race(self, names: Sequence[str]) -> list[str]:
         """Start all at once, paused, and return for each why it was refused, empty for success."""

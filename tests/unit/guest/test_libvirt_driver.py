@@ -103,6 +103,24 @@ def test_a_refused_start_is_handed_on_in_one_line(monkeypatch: pytest.MonkeyPatc
     assert guests.state("guest") is State.OFF
 
 
+def test_a_qemu_that_ended_before_libvirt_reached_it_is_asked_in_its_log(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said = "qemu-system-x86_64: unable to map backing store for guest RAM: Cannot allocate memory"
+    guests = driver(monkeypatch, Connection(Domain("failed to connect to monitor socket: Connection refused")))
+    monkeypatch.setattr(guests, "_pid_file", lambda name: tmp_path / "run/libvirt/qemu" / f"{name}.pid")
+    with pytest.raises(InputError, match="its log cannot be read"):
+        guests.start("guest", paused=False)
+    log = tmp_path / "var/log/libvirt/qemu/guest.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("LC_ALL=C \\\n/usr/bin/qemu-system-x86_64 \\\n-name guest=guest\n")
+    with pytest.raises(InputError, match="does not tell why"):
+        guests.start("guest", paused=False)
+    log.write_text(f"{log.read_text()}2026-11-22T22:00:00.123456Z {said}\nshutting down, reason=failed\n")
+    with pytest.raises(GuestError, match="unable to map backing store"):
+        guests.start("guest", paused=False)
+
+
 @pytest.mark.parametrize(("number", "state"), [(1, State.RUNNING), (3, State.PAUSED), (5, State.OFF), (6, State.OFF)])
 def test_states(monkeypatch: pytest.MonkeyPatch, number: int, state: State) -> None:
     assert driver(monkeypatch, Connection(Domain(state=number))).state("guest") is state

@@ -107,8 +107,8 @@ def _run(case: Case, live: Live, host: Host, stack: ExitStack) -> CannotRun | Kn
 def _verdict(live: Live, end: CannotRun | KnownBug | None) -> tuple[Verdict, str]:
     found = "; ".join(str(difference) for difference in live.differences)
     problems = "; ".join(live.problems)
-    # what stays behind a case that the suite broke off is no finding
-    if problems and not any(difference.rule is live.rule for difference in live.differences):
+    # what stays behind a case that the suite broke off is no finding; a kernel in trouble is one whatever broke
+    if problems and not any(difference.rule in (live.rule, KERNEL_CONTENT) for difference in live.differences):
         return Verdict.ERROR, f"{problems} ({found})" if found else problems
     if found:
         return Verdict.FAIL, f"{found} ({problems})" if problems else found

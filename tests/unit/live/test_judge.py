@@ -100,6 +100,11 @@ def test_what_a_broken_suite_leaves_behind_is_no_finding() -> None:
     assert "nothing-left" in judgement.reason
 
 
+def test_a_kernel_in_trouble_is_one_although_the_suite_broke() -> None:
+    machine = StillMachine({"new_kernel_log": lambda: ["BUG: Bad page state in process actor"]})
+    assert judge_on(machine, _raising(ActorStarved("it had 1 s of a CPU"))).verdict is Verdict.FAIL
+
+
 @pytest.mark.parametrize("operation", ["skip_kernel_log", "new_kernel_log"])
 def test_a_log_that_cannot_be_read_is_an_error(operation: str) -> None:
     machine = StillMachine({operation: _raising(InputError("/dev/kmsg: Operation not permitted"))})

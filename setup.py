@@ -58,7 +58,10 @@ setup(
     license="GPL-2.0-or-later",
     packages=find_packages("libs"),
     package_dir={"": "libs"},
-    package_data={"hugepage_qa": ["**/*.yaml", "**/*.sh", "**/*.json", "**/*.c", "**/*.service", "py.typed"]},
+    package_data={
+        "hugepage_qa": ["**/*.yaml", "**/*.sh", "**/*.json", "**/*.c", "**/*.service", "py.typed"],
+        "hugepage_gate": ["schemas/*.json", "py.typed"],
+    },
     data_files=shared_files(),
     python_requires=">=3.11",
     install_requires=[

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from hugepage_qa.cases.boot.boot_case import BootCase, groups
+from hugepage_qa.cases.boot.boot_judge import Judge
+from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.packages import cache_directory
-from hugepage_qa.lab.probe import Lab, ProbeMachine
-from hugepage_qa.matrix.case import BootCase, groups
-from hugepage_qa.matrix.judge import Judge
-from hugepage_qa.matrix.run import Matrix, Settings
+from hugepage_qa.qemu.packages import cache_directory
+from hugepage_qa.qemu.probe_machine import Lab, ProbeMachine
 from hugepage_qa.sizes import GIB, KIB, MIB
 
 PAIRS = 8

@@ -12,11 +12,17 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from hugepage_qa.gate.accept import Request, accept, write
-from hugepage_qa.gate.baseline_store import BaselineStore
-from hugepage_qa.gate.policy import Policy
-from hugepage_qa.gate.sample_format import format_samples
-from hugepage_qa.gate.samples import Block, Direction, Kind, SampleSet, Series
+from hugepage_gate.accept import Request, accept, write
+from hugepage_gate.baseline_store import BaselineStore
+from hugepage_gate.gate_policy import Policy
+from hugepage_gate.sample_format import format_samples
+from hugepage_gate.samples import (
+    Block,
+    Direction,
+    Kind,
+    SampleSet,
+    Series,
+)
 from hugepage_qa.sizes import KIB, MIB
 
 METRICS = 100

@@ -12,16 +12,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
-from hugepage_qa.guest.driver import GuestError
-from hugepage_qa.guest.guest import Guest
-from hugepage_qa.guest.guests import Guests
-from hugepage_qa.guest.machine import LIBVIRT, guest_machine
-from hugepage_qa.live.host import Host
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.live.pool_view import read_pool_view
+from hugepage_qa.cases.guest.guest import Guest
+from hugepage_qa.cases.guest.guest_machine import LIBVIRT, guest_machine
+from hugepage_qa.cases.guest.guests import Guests
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.pool_view import read_pool_view
+from hugepage_qa.machine.host import CannotRun, Host
 from hugepage_qa.machine.protection import protected_machine
-from hugepage_qa.model.rules import Rule
+from hugepage_qa.oracle.rules import Rule
+from hugepage_qa.qemu.guest.driver import GuestError
 
 ROUNDS = 15
 TARGET = 1.15

@@ -23,8 +23,7 @@ from pathlib import Path
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.pools import DIRECTORY, Pool, read_pools
 from hugepage_qa.kernel.thp import DIRECTORY as THP_DIRECTORY
-from hugepage_qa.kernel.tree import DirectoryTree
-from hugepage_qa.kernel.values import read_integer
+from hugepage_qa.kernel.tree import DirectoryTree, read_integer
 from hugepage_qa.machine.protection import protected_machine
 from hugepage_qa.sizes import KIB, format_size
 

@@ -13,12 +13,12 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from hugepage_qa.kernel.mounts import read_mounts
+from hugepage_qa.kernel.proc_tables import read_mounts
 from hugepage_qa.kernel.thp import parse_selection
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine.knobs import Kind, Knob, read_knobs
-from hugepage_qa.machine.marks import KEY_PREFIX, PREFIX
 from hugepage_qa.machine.protection import Protection, protected_machine
+from hugepage_qa.process.marks import KEY_PREFIX, PREFIX
 from hugepage_qa.sizes import GIB, MIB
 
 _SYSCTL_FILE = Path("/etc/sysctl.d/99-hugepage-qa.conf")

@@ -7,9 +7,9 @@ import sys
 
 from ci.gate_worlds import WORLDS
 
-from hugepage_qa.gate.error_rates import Plan, measure_rates
-from hugepage_qa.report.boot_table import open_console
-from hugepage_qa.report.error_rate_table import print_rates
+from hugepage_gate.error_rates import Plan, measure_rates
+from hugepage_qa.report.boot_report import open_console
+from hugepage_qa.report.gate_tables import print_rates
 
 METRICS = 100
 SEED = 1

@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.archive import unpack
-from hugepage_qa.lab.image import identify
-from hugepage_qa.lab.system.platforms import PLATFORMS
+from hugepage_qa.process.supervised import SIGNALLED, exit_on_sigterm, run_supervised
+from hugepage_qa.qemu.kernel_image import identify
+from hugepage_qa.qemu.package_archive import unpack
+from hugepage_qa.qemu.system.platforms import PLATFORMS
 from hugepage_qa.report.qa_request import LAB, MACHINE_PLANS, PLANS
-from hugepage_qa.report.supervised import SIGNALLED, exit_on_sigterm, run_supervised
 
 ROOT = Path(__file__).resolve().parent.parent
 QA_RUNS = ROOT / "build" / "qa"

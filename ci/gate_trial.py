@@ -20,16 +20,20 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
-from hugepage_qa.bench.order import Cell
+from hugepage_gate.compare_suites import (
+    FEWEST_BLOCKS,
+    Terms,
+    baseline_from_samples,
+    compare,
+)
+from hugepage_gate.comparison import Comparison
+from hugepage_gate.gate_policy import FILE_NAME, Policy, read_policy
+from hugepage_gate.sample_files import read_one_machine
+from hugepage_gate.samples import SampleSet, Verdict
+from hugepage_qa.bench.workload import Cell
 from hugepage_qa.commands.gate_measure import Wish, take_samples
 from hugepage_qa.errors import InputError
-from hugepage_qa.gate.compare import FEWEST_BLOCKS, Terms, baseline_from_samples, compare
-from hugepage_qa.gate.comparison import Comparison
-from hugepage_qa.gate.policy import FILE_NAME, Policy, read_policy
-from hugepage_qa.gate.sample_files import read_one_machine
-from hugepage_qa.gate.samples import SampleSet
-from hugepage_qa.gate.verdict import Verdict
-from hugepage_qa.report.boot_table import open_console
+from hugepage_qa.report.boot_report import open_console
 
 BASELINES = Path(__file__).resolve().parent.parent / "baselines"
 CONFIGURATIONS = ("4k", "thp", "shp-2M")

@@ -11,7 +11,13 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from hugepage_qa.gate.samples import Block, Direction, Kind, SampleSet, Series
+from hugepage_gate.samples import (
+    Block,
+    Direction,
+    Kind,
+    SampleSet,
+    Series,
+)
 
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 _ENVIRONMENT = {"arch": "x86_64", "cpu_model": "simulated"}

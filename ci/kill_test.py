@@ -21,10 +21,10 @@ from pathlib import Path
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.journal import find_journal
 from hugepage_qa.machine.kept_file import read_kept_file
-from hugepage_qa.machine.processes import find_processes
 from hugepage_qa.machine.protection import protected_machine
+from hugepage_qa.machine.saved_state import MachineState
 from hugepage_qa.machine.snapshot import Snapshot, differences, take_snapshot
-from hugepage_qa.machine.state import MachineState
+from hugepage_qa.process.process_table import find_processes
 
 ROOT = Path(__file__).resolve().parent.parent
 

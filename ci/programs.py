@@ -8,15 +8,20 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 
-from hugepage_qa.bench.registry import choose_workloads
+from hugepage_qa.bench import gate_settings
+from hugepage_qa.bench.workloads import choose_workloads
 from hugepage_qa.errors import InputError
-from hugepage_qa.guest.daemon_files import CONFIGURATION, find_daemon
-from hugepage_qa.guest.driver import NotHere
-from hugepage_qa.lab.boards import BOARDS, find_board
-from hugepage_qa.lab.system.launch import Wish
-from hugepage_qa.lab.system.platforms import PLATFORMS, Platform, find_platform
-from hugepage_qa.lab.system.tools import TO_BUILD, TO_START, find_firmware, find_program
-from hugepage_qa.report import gate_settings
+from hugepage_qa.qemu.boards import BOARDS, find_board
+from hugepage_qa.qemu.guest.driver import NotHere
+from hugepage_qa.qemu.guest.libvirt_daemon import CONFIGURATION, find_daemon
+from hugepage_qa.qemu.system.build_tools import (
+    TO_BUILD,
+    TO_START,
+    find_firmware,
+    find_program,
+)
+from hugepage_qa.qemu.system.platforms import PLATFORMS, Platform, find_platform
+from hugepage_qa.qemu.system.system_launch import Wish
 from hugepage_qa.report.qa_request import GATE, QaRequest
 
 #: builds the actor; Debian's gcc alone comes without the headers of the C library

@@ -12,20 +12,26 @@ from pathlib import Path
 import yaml
 from rich.console import Console
 
+from hugepage_qa.bench import gate_settings
+from hugepage_qa.cases import test_settings
+from hugepage_qa.cases.result import CaseResult, Outcome, exit_code
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.boards import find_board
-from hugepage_qa.lab.system.registry import Registry
-from hugepage_qa.lab.system.tmt_guests import drop_machines
-from hugepage_qa.machine.marks import PREFIX
 from hugepage_qa.machine.snapshot import changes_of_others, differences, take_snapshot
-from hugepage_qa.report import gate_settings, settings
-from hugepage_qa.report.case_result import CaseResult, Outcome, exit_code
-from hugepage_qa.report.identity import Identity, cache_of, choose_identity, give, make_home
+from hugepage_qa.process.identity import (
+    Identity,
+    cache_of,
+    choose_identity,
+    give,
+    make_home,
+)
+from hugepage_qa.process.marks import PREFIX
+from hugepage_qa.process.supervised import run_supervised
+from hugepage_qa.qemu.boards import find_board
+from hugepage_qa.qemu.system.machine_registry import Registry, drop_machines
 from hugepage_qa.report.qa_request import QaRequest
-from hugepage_qa.report.summary import read_run
-from hugepage_qa.report.supervised import run_supervised
-from hugepage_qa.report.surroundings import read_surroundings, write_surroundings
+from hugepage_qa.report.run_directory import read_surroundings, write_surroundings
 from hugepage_qa.report.terminal import closing_lines, line_on_others, print_reasons
+from hugepage_qa.report.tmt_results import read_run
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
@@ -130,8 +136,8 @@ def _run_tmt(request: QaRequest, architectures: Sequence[str], scratch: Path) ->
     seen = {name: os.environ[name] for name in _FOR_TMT if name in os.environ}
     told = dict(request.test_environment)
     if not request.in_lab:
-        cache = cache_of(identity, Path(told.get(settings.CACHE, CACHE)).absolute())
-        told = _of_this_machine(scratch) | told | {settings.CACHE: str(cache)}
+        cache = cache_of(identity, Path(told.get(test_settings.CACHE, CACHE)).absolute())
+        told = _of_this_machine(scratch) | told | {test_settings.CACHE: str(cache)}
     if identity.user is not None:
         home = {"HOME": str(make_home(scratch)), "TMPDIR": str(scratch)}
         seen, told = seen | home, told | home
@@ -198,7 +204,7 @@ def _for_tmt(scratch: Path) -> dict[str, str]:
     return {
         "PATH": _path(),
         # the provision plugin keeps its images there
-        settings.CACHE: str(CACHE),
+        test_settings.CACHE: str(CACHE),
         # both are in /var/tmp otherwise
         "TMT_WORKDIR_ROOT": str(scratch),
         "TMT_TEST_PIDFILE_ROOT": str(scratch),

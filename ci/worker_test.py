@@ -27,14 +27,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
+from hugepage_qa.cache import cache_directory
+from hugepage_qa.cases.result import CaseResult, Outcome
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.cache import cache_directory
-from hugepage_qa.lab.system.launch import Wish, bring_up, parse_nodes
-from hugepage_qa.lab.system.machine import SystemMachine
-from hugepage_qa.lab.system.registry import Registry
-from hugepage_qa.report.case_result import CaseResult, Outcome
-from hugepage_qa.report.summary import read_run
-from hugepage_qa.report.supervised import SIGNALLED, exit_on_sigterm, run_supervised
+from hugepage_qa.process.supervised import SIGNALLED, exit_on_sigterm, run_supervised
+from hugepage_qa.qemu.system.machine_registry import Registry
+from hugepage_qa.qemu.system.system_launch import Wish, bring_up, parse_nodes
+from hugepage_qa.qemu.system.system_machine import SystemMachine
+from hugepage_qa.report.tmt_results import read_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

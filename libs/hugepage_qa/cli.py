@@ -14,16 +14,16 @@ _INTERRUPTED = 130
 
 #: name -> where it is; in the order of the help
 COMMANDS: Mapping[str, str] = {
-    "facts": "hugepage_qa.commands.facts:facts",
-    "predict": "hugepage_qa.commands.predict:predict",
-    "boot": "hugepage_qa.commands.boot:boot",
-    "boot-matrix": "hugepage_qa.commands.boot_matrix:boot_matrix",
-    "run": "hugepage_qa.report.run_command:run_command",
+    "facts": "hugepage_qa.commands.boot_commands:facts",
+    "predict": "hugepage_qa.commands.boot_commands:predict",
+    "boot": "hugepage_qa.commands.boot_commands:boot",
+    "boot-matrix": "hugepage_qa.commands.boot_commands:boot_matrix",
+    "run": "hugepage_qa.commands.avocado_run:run_command",
     "pool-random": "hugepage_qa.commands.pool_random:pool_random",
     "reboot-cases": "hugepage_qa.commands.reboot_cases:reboot_cases",
     "ps": "hugepage_qa.commands.ps:ps",
-    "state": "hugepage_qa.commands.state:state",
-    "guest": "hugepage_qa.commands.guest:guest",
+    "state": "hugepage_qa.commands.state_commands:state",
+    "guest": "hugepage_qa.commands.guest_plan:guest",
     "lab": "hugepage_qa.commands.lab:lab",
     "gate": "hugepage_qa.commands.gate:gate",
     "report": "hugepage_qa.commands.report:report",

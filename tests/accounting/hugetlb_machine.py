@@ -3,20 +3,18 @@
 import errno
 import mmap
 
-from hugepage_qa.kernel.meminfo import parse_meminfo, read_meminfo
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import MAP_POPULATE
+from hugepage_qa.kernel.counters import parse_meminfo, read_meminfo, read_vmstat, vmstat_delta
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.pools import read_node_pools
-from hugepage_qa.kernel.values import read_integer
-from hugepage_qa.kernel.vmstat import read_vmstat, vmstat_delta
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.mman import MAP_POPULATE
-from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.model.hugetlb_pool.known import POOL_ISSUES
-from hugepage_qa.model.known import Quirk
-from hugepage_qa.model.rules import HUGETLB_DOC
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
+from hugepage_qa.oracle.rules import HUGETLB_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
 
 ACCOUNTING = Area("accounting/hugetlb-machine")
 

@@ -1,10 +1,10 @@
 """What the pools count of the pages that processes take and give back."""
 
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.hugetlb_counts import expect_hugetlb, forked
-from hugepage_qa.live.live import Live
-from hugepage_qa.model.rules import HUGETLB_DOC
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_files import expect_hugetlb, forked
+from hugepage_qa.cases.live import Live
+from hugepage_qa.oracle.rules import HUGETLB_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
 
 ACCOUNTING = Area("accounting/hugetlb-pool")
 

@@ -1,15 +1,14 @@
 """What a process and its mappings show of hugetlb pages: smaps, smaps_rollup, status and numa_maps."""
 
-from hugepage_qa.actor.process import Actor
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.hugetlb_files import expect_hugetlb, expect_private_and_shared, process_status
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.kernel.smaps import read_smaps_rollup
-from hugepage_qa.live.case import Area
-from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.hugetlb_counts import expect_hugetlb, expect_private_and_shared, process_status
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.mman import MREMAP_FIXED, MREMAP_MAYMOVE
-from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.model.rules import HUGETLB_DOC
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.rules import HUGETLB_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
 
 ACCOUNTING = Area("accounting/hugetlb-process")
 

@@ -2,13 +2,10 @@
 
 from functools import partial
 
-from hugepage_qa.kernel.process_status import read_process_status
-from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.memory import Memory
-from hugepage_qa.live.transparent import (
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.thp_memory import (
     MADV_COLLAPSE,
     MADV_HUGEPAGE,
     allow_on_advice,
@@ -17,8 +14,11 @@ from hugepage_qa.live.transparent import (
     map_aligned,
     pmd_size,
 )
-from hugepage_qa.model.rules import THP_DOC
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.kernel.process_status import read_process_status
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.oracle.rules import THP_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
 
 TRANSPARENT = Area("accounting/transparent", sizes=Sizes.ONCE)
 

@@ -1,9 +1,9 @@
 """Huge page boot parameters, tried on throwaway machines and judged against the model."""
 
+from hugepage_qa.cases.boot.boot_matrix import Settings, run_named, run_random
+from hugepage_qa.cases.test_settings import BootSettings
 from hugepage_qa.errors import InputError
-from hugepage_qa.matrix.run import Settings, run_named, run_random
-from hugepage_qa.plugins.case_test import CaseTest
-from hugepage_qa.report.settings import BootSettings
+from hugepage_qa.plugins.avocado_test import CaseTest
 
 
 class BootParameters(CaseTest):

@@ -4,18 +4,24 @@ import errno
 import signal
 from collections.abc import Callable
 
-from hugepage_qa.actor.process import Actor
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.control_group import (
+    ControlGroup,
+    GroupAct,
+    HugetlbGroup,
+    Version,
+    in_new_hugetlb_group,
+    new_group,
+)
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel import hugetlb_cgroup
 from hugepage_qa.kernel.hugetlb_cgroup import RESERVATIONS, file_prefix
-from hugepage_qa.kernel.mounts import read_mounts
-from hugepage_qa.kernel.values import parse_integer
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.control_group import ControlGroup, Version, new_group
-from hugepage_qa.live.hugetlb_group import GroupAct, HugetlbGroup, in_new_hugetlb_group
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.memory import Memory
-from hugepage_qa.model.known import Quirk
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.kernel.proc_tables import read_mounts
+from hugepage_qa.kernel.tree import parse_integer
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
 
 VERSION_1 = Area("cgroup/v1")
 VERSION_2 = Area("cgroup/v2")

@@ -5,17 +5,15 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-from hugepage_qa.guest import machine as drivers
-from hugepage_qa.guest.case import GuestArea, guest_case, needs
-from hugepage_qa.guest.description import Cell
-from hugepage_qa.guest.guest import Guest
-from hugepage_qa.guest.guests import Guests
-from hugepage_qa.kernel.memory import read_free_blocks
+from hugepage_qa.cases.guest import guest_machine as drivers
+from hugepage_qa.cases.guest.guest import Guest
+from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case, needs
+from hugepage_qa.cases.live import Live
+from hugepage_qa.kernel.memory_layout import read_free_blocks
 from hugepage_qa.kernel.tree import CapturedTree
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.waiting import wait_until
-from hugepage_qa.model.hugetlb_pool.kernel import PoolKernel
+from hugepage_qa.oracle.pool.pool_kernel import PoolKernel
 from hugepage_qa.plugins.guest_test import GuestTest
+from hugepage_qa.qemu.guest.guest_description import Cell
 from hugepage_qa.sizes import KIB, MIB
 
 QEMU, LIBVIRT = GuestArea("guest/balloon", drivers.QEMU), GuestArea("guest/balloon", drivers.LIBVIRT)
@@ -113,7 +111,7 @@ def expect_reported(live: Live, guest: Guest) -> GuestMemory:
     """Expect at least the pages of the blocks that the guest has free to be back in the pool, and return these."""
     guest.run(f"sleep {_REPORTED_SECONDS}")
     free = read_free_memory(guest, live.size)
-    wait_until(live, lambda: guest.pages - guest.mapped >= free.pages)
+    live.host.wait_until(lambda: guest.pages - guest.mapped >= free.pages)
     missing = max(0, free.pages - (guest.pages - guest.mapped))
     live.expect("free pages of the guest that are not back", 0, missing)
     return free

@@ -1,10 +1,15 @@
 """What libvirt tells of the pools, and the pools that it changes, are those of the kernel."""
 
-from hugepage_qa.guest.case import NO_NODES, GuestArea, guest_case, needs
-from hugepage_qa.guest.guests import Guests
-from hugepage_qa.guest.machine import LIBVIRT as DRIVER
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.pool_view import read_pool_view
+from hugepage_qa.cases.guest.guest_machine import LIBVIRT as DRIVER
+from hugepage_qa.cases.guest.guests import (
+    NO_NODES,
+    GuestArea,
+    Guests,
+    guest_case,
+    needs,
+)
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.pool_view import read_pool_view
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.sizes import KIB
 

@@ -2,16 +2,14 @@
 
 from dataclasses import replace
 
-from hugepage_qa.guest import machine as drivers
-from hugepage_qa.guest.case import GuestArea, guest_case, needs
-from hugepage_qa.guest.description import Cell, DeviceKind, MemoryDevice
-from hugepage_qa.guest.driver import State
-from hugepage_qa.guest.guest import Guest
-from hugepage_qa.guest.guests import Guests
-from hugepage_qa.guest.need import device_pages, whole_pages
-from hugepage_qa.guest.refusal import Meaning
-from hugepage_qa.live.live import Live
+from hugepage_qa.cases.guest import guest_machine as drivers
+from hugepage_qa.cases.guest.guest import Guest
+from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case, needs
+from hugepage_qa.cases.guest.refusal import Meaning
+from hugepage_qa.cases.live import Live
 from hugepage_qa.plugins.guest_test import GuestTest
+from hugepage_qa.qemu.guest.driver import State
+from hugepage_qa.qemu.guest.guest_description import Cell, DeviceKind, MemoryDevice, device_pages, whole_pages
 from hugepage_qa.sizes import MIB, format_size
 
 QEMU, LIBVIRT = GuestArea("guest/memory-devices", drivers.QEMU), GuestArea("guest/memory-devices", drivers.LIBVIRT)

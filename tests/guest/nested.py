@@ -1,11 +1,10 @@
 """Huge pages inside a guest that lies on huge pages: pools of its own, of which the machine's pool sees nothing."""
 
-from hugepage_qa.guest import machine as drivers
-from hugepage_qa.guest.case import GuestArea, guest_case
-from hugepage_qa.guest.guests import Guests
-from hugepage_qa.guest.nested_pool import POOL_FILE, expect_pool_of_its_own, room_for_a_pool
-from hugepage_qa.live.live import Live
-from hugepage_qa.model.rules import HUGETLB_DOC
+from hugepage_qa.cases.guest import guest_machine as drivers
+from hugepage_qa.cases.guest.guest import POOL_FILE, expect_pool_of_its_own, room_for_a_pool
+from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case
+from hugepage_qa.cases.live import Live
+from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.guest_test import GuestTest
 
 QEMU, LIBVIRT = GuestArea("guest/nested", drivers.QEMU), GuestArea("guest/nested", drivers.LIBVIRT)

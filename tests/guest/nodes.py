@@ -1,15 +1,20 @@
 """Guests whose cells are bound to NUMA nodes, have page sizes of their own, or are locked in memory."""
 
-from hugepage_qa.guest import machine as drivers
-from hugepage_qa.guest.case import NO_NODES, GuestArea, guest_case, needs
-from hugepage_qa.guest.description import Access, Cell
-from hugepage_qa.guest.driver import GuestError, State
-from hugepage_qa.guest.guests import Guests
-from hugepage_qa.guest.refusal import Meaning, find_meaning, without_process_ids
+from hugepage_qa.cases.guest import guest_machine as drivers
+from hugepage_qa.cases.guest.guests import (
+    NO_NODES,
+    GuestArea,
+    Guests,
+    guest_case,
+    needs,
+)
+from hugepage_qa.cases.guest.refusal import Meaning, find_meaning, without_process_ids
+from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.process_status import read_process_status
-from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.live import Live
+from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.plugins.guest_test import GuestTest
+from hugepage_qa.qemu.guest.driver import GuestError, State
+from hugepage_qa.qemu.guest.guest_description import Access, Cell
 from hugepage_qa.sizes import MIB, format_size
 
 QEMU, LIBVIRT = GuestArea("guest/nodes", drivers.QEMU), GuestArea("guest/nodes", drivers.LIBVIRT)

@@ -1,18 +1,17 @@
 """Guests on ordinary memory: transparent huge pages as the policy says, and no page of a pool."""
 
-from hugepage_qa.guest import machine as drivers
-from hugepage_qa.guest.case import GuestArea, guest_case, needs
-from hugepage_qa.guest.description import Cell
-from hugepage_qa.guest.guest import Guest
-from hugepage_qa.guest.guests import Guests
-from hugepage_qa.guest.readings import transparent_bytes
-from hugepage_qa.live.case import Sizes
-from hugepage_qa.live.fragmentation import compact_if_short, expect_no_shortage
-from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.thp_policy import set_policy
-from hugepage_qa.live.transparent import pmd_size
+from hugepage_qa.cases.case import Sizes
+from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
+from hugepage_qa.cases.guest import guest_machine as drivers
+from hugepage_qa.cases.guest.guest import Guest
+from hugepage_qa.cases.guest.guest_readings import transparent_bytes
+from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case, needs
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_policy import set_policy
+from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.plugins.guest_test import GuestTest
+from hugepage_qa.qemu.guest.guest_description import Cell
 from hugepage_qa.sizes import MIB, format_size
 
 QEMU, LIBVIRT = (

@@ -4,20 +4,23 @@ After each refusal the guest is off, the pool and hugetlbfs are as before, and t
 there.
 """
 
-from hugepage_qa.guest import machine as drivers
-from hugepage_qa.guest.case import NO_NODES, GuestArea, guest_case, needs
-from hugepage_qa.guest.description import Access, Cell, Source
-from hugepage_qa.guest.driver import GuestError, State
-from hugepage_qa.guest.guests import Guests
-from hugepage_qa.guest.machine import LIBVIRT_WITHOUT_MOUNTS
-from hugepage_qa.guest.need import whole_pages
-from hugepage_qa.guest.refusal import Meaning
-from hugepage_qa.kernel.meminfo import read_meminfo
-from hugepage_qa.live.case import Sizes
-from hugepage_qa.live.control_group import Version, new_group
-from hugepage_qa.live.hugetlb_group import HugetlbGroup
-from hugepage_qa.live.live import Live
+from hugepage_qa.cases.case import Sizes
+from hugepage_qa.cases.control_group import HugetlbGroup, Version, new_group
+from hugepage_qa.cases.guest import guest_machine as drivers
+from hugepage_qa.cases.guest.guest_machine import LIBVIRT_WITHOUT_MOUNTS
+from hugepage_qa.cases.guest.guests import (
+    NO_NODES,
+    GuestArea,
+    Guests,
+    guest_case,
+    needs,
+)
+from hugepage_qa.cases.guest.refusal import Meaning
+from hugepage_qa.cases.live import Live
+from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.plugins.guest_test import GuestTest
+from hugepage_qa.qemu.guest.driver import GuestError, State
+from hugepage_qa.qemu.guest.guest_description import Access, Cell, Source, whole_pages
 
 QEMU, LIBVIRT = GuestArea("guest/refuse", drivers.QEMU), GuestArea("guest/refuse", drivers.LIBVIRT)
 case = guest_case(QEMU, LIBVIRT)

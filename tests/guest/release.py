@@ -4,14 +4,13 @@ import os
 import random
 import signal
 
-from hugepage_qa.guest import machine as drivers
-from hugepage_qa.guest.case import GuestArea, guest_case
-from hugepage_qa.guest.driver import State
-from hugepage_qa.guest.guests import Guests
-from hugepage_qa.guest.refusal import Meaning
-from hugepage_qa.live.live import Live
+from hugepage_qa.cases.guest import guest_machine as drivers
+from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case
+from hugepage_qa.cases.guest.refusal import Meaning
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.test_settings import guest_cycles, random_seed
 from hugepage_qa.plugins.guest_test import GuestTest
-from hugepage_qa.report.settings import guest_cycles, random_seed
+from hugepage_qa.qemu.guest.driver import State
 
 QEMU, LIBVIRT = GuestArea("guest/release", drivers.QEMU), GuestArea("guest/release", drivers.LIBVIRT)
 case = guest_case(QEMU, LIBVIRT)

@@ -2,14 +2,12 @@
 
 import errno
 
-from hugepage_qa.guest import machine as drivers
-from hugepage_qa.guest.case import GuestArea, guest_case
-from hugepage_qa.guest.description import Access, Allocation, Source
-from hugepage_qa.guest.driver import State
-from hugepage_qa.guest.guests import Guests
-from hugepage_qa.guest.need import whole_pages
-from hugepage_qa.live.live import Live
+from hugepage_qa.cases.guest import guest_machine as drivers
+from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case
+from hugepage_qa.cases.live import Live
 from hugepage_qa.plugins.guest_test import GuestTest
+from hugepage_qa.qemu.guest.driver import State
+from hugepage_qa.qemu.guest.guest_description import Access, Allocation, Source, whole_pages
 from hugepage_qa.sizes import MIB
 
 QEMU, LIBVIRT = GuestArea("guest/start", drivers.QEMU), GuestArea("guest/start", drivers.LIBVIRT)

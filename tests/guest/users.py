@@ -4,15 +4,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hugepage_qa.guest import machine as drivers
-from hugepage_qa.guest.case import GuestArea, guest_case
-from hugepage_qa.guest.description import Access, Source
-from hugepage_qa.guest.driver import State
-from hugepage_qa.guest.guest import Guest
-from hugepage_qa.guest.guests import Guests
-from hugepage_qa.guest.refusal import Meaning
-from hugepage_qa.live.live import Live
+from hugepage_qa.cases.guest import guest_machine as drivers
+from hugepage_qa.cases.guest.guest import Guest
+from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case
+from hugepage_qa.cases.guest.refusal import Meaning
+from hugepage_qa.cases.live import Live
 from hugepage_qa.plugins.guest_test import GuestTest
+from hugepage_qa.qemu.guest.driver import State
+from hugepage_qa.qemu.guest.guest_description import Access, Source
 
 #: libvirt chooses users for a whole daemon
 QEMU = GuestArea("guest/users", drivers.QEMU)

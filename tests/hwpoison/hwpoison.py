@@ -4,15 +4,13 @@ import errno
 import mmap
 import signal
 
-from hugepage_qa.actor.process import Fault
-from hugepage_qa.kernel.meminfo import read_meminfo
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.memory import Memory
-from hugepage_qa.live.mman import MADV_HWPOISON, MADV_SOFT_OFFLINE
-from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import MADV_HWPOISON, MADV_SOFT_OFFLINE, Memory
+from hugepage_qa.kernel.counters import read_meminfo
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Fault
 
 HWPOISON = Area("hwpoison")
 SOFT = "madvise(2) MADV_SOFT_OFFLINE; mm/memory-failure.c soft_offline_page()"

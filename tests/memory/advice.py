@@ -4,18 +4,17 @@ import errno
 import mmap
 import signal
 
-from hugepage_qa.live.case import Area
-from hugepage_qa.live.huge_file import new_memfd
-from hugepage_qa.live.hugetlb_counts import forked
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.mman import (
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.hugetlb_files import forked, new_memfd
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import (
     MADV_COLD,
     MADV_GUARD_INSTALL,
     MADV_POPULATE_READ,
     MADV_POPULATE_WRITE,
     MADV_WIPEONFORK,
 )
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.plugins.avocado_test import LiveTest
 
 ADVICE = Area("advice")
 DONTNEED = "madvise(2) MADV_DONTNEED; mm/madvise.c madvise_dontneed_free_valid_vma()"

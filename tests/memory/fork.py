@@ -1,9 +1,9 @@
 """Forked processes and their huge pages: private ones are copied on write, shared ones are shared."""
 
-from hugepage_qa.live.case import Area
-from hugepage_qa.live.hugetlb_counts import forked
-from hugepage_qa.live.live import Live
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.hugetlb_files import forked
+from hugepage_qa.cases.live import Live
+from hugepage_qa.plugins.avocado_test import LiveTest
 
 FORK = Area("fork")
 COPY = "fork(2); mm/hugetlb.c copy_hugetlb_page_range(), hugetlb_wp()"

@@ -4,12 +4,10 @@ import errno
 import mmap
 import signal
 
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.huge_file import new_memfd
-from hugepage_qa.live.hugetlb_counts import process_status
-from hugepage_qa.live.live import READ_WRITE, Live
-from hugepage_qa.live.memory import Memory
-from hugepage_qa.live.mman import (
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_files import new_memfd, process_status
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import (
     HUGE_SHIFT,
     MAP_FIXED,
     MAP_FIXED_NOREPLACE,
@@ -18,11 +16,12 @@ from hugepage_qa.live.mman import (
     MREMAP_DONTUNMAP,
     MREMAP_FIXED,
     MREMAP_MAYMOVE,
+    Memory,
     map_locked,
 )
-from hugepage_qa.model.known import Quirk
-from hugepage_qa.model.rules import HUGETLB_DOC
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.rules import HUGETLB_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import GIB, format_size
 
 MAPPING = Area("mapping")

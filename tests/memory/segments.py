@@ -4,11 +4,8 @@ import errno
 import mmap
 import signal
 
-from hugepage_qa.live.case import Area
-from hugepage_qa.live.credentials import become_nobody
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.mman import HUGE_MASK, HUGE_SHIFT
-from hugepage_qa.live.shared_memory import (
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.hugetlb_files import (
     IPC_CREAT,
     IPC_EXCL,
     SHM_HUGETLB,
@@ -16,8 +13,11 @@ from hugepage_qa.live.shared_memory import (
     SHM_RDONLY,
     get_segment,
 )
-from hugepage_qa.model.rules import HUGETLB_DOC
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import HUGE_MASK, HUGE_SHIFT
+from hugepage_qa.oracle.rules import HUGETLB_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import become_nobody
 
 SEGMENTS = Area("segments")
 GET = f"{HUGETLB_DOC} SHM_HUGETLB; shmget(2); ipc/shm.c newseg()"

@@ -4,12 +4,12 @@ import errno
 import os
 import struct
 
-from hugepage_qa.actor.process import Actor
-from hugepage_qa.live.case import Area
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.model.known import Quirk
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.live import Live
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
 
 TRANSFER = Area("transfer")
 DIRECT = "open(2) O_DIRECT; mm/gup.c, mm/hugetlb.c: what was pinned is unpinned"

@@ -3,14 +3,14 @@
 import errno
 import signal
 
-from hugepage_qa.actor.process import Fault
-from hugepage_qa.kernel.meminfo import read_meminfo
-from hugepage_qa.live.case import Area
-from hugepage_qa.live.huge_file import new_memfd
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.userfault import Feature, Mode, Userfault
-from hugepage_qa.model.known import Quirk
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.userfault import Feature, Mode, Userfault
+from hugepage_qa.kernel.counters import read_meminfo
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Fault
 
 USERFAULT = Area("userfault")
 DOC = "Documentation/admin-guide/mm/userfaultfd.rst"

@@ -3,13 +3,13 @@
 import mmap
 from collections.abc import Sequence
 
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.live import READ_WRITE, Live
-from hugepage_qa.live.memory import Memory
-from hugepage_qa.live.memory_policy import Mode, set_policy
-from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.model.rules import HUGETLB_DOC
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_policy import Mode, set_policy
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.rules import HUGETLB_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import MIB
 
 # include/uapi/linux/prctl.h

@@ -4,17 +4,25 @@ import errno
 import os
 import signal
 
-from hugepage_qa.actor.process import Actor
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_policy import (
+    MOVE_STRICTLY,
+    Mode,
+    bind,
+    migrate,
+    move_page,
+    set_home_node,
+    set_policy,
+)
 from hugepage_qa.kernel.nodes import node_directories
-from hugepage_qa.kernel.values import read_integer
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.control_group import ControlGroup, Version, new_group
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.memory import Memory
-from hugepage_qa.live.memory_policy import MOVE_STRICTLY, Mode, bind, migrate, move_page, set_home_node, set_policy
-from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.model.rules import HUGETLB_DOC
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.rules import HUGETLB_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
 
 NUMA = Area("numa")
 

@@ -2,14 +2,13 @@
 
 import errno
 
-from hugepage_qa.kernel.values import read_integer, size_name
-from hugepage_qa.live.case import Area
-from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.model.known import Quirk
-from hugepage_qa.model.rules import HUGETLB_DOC
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.live import Live
+from hugepage_qa.kernel.tree import read_integer, size_name
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.rules import HUGETLB_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import KIB
 
 DEMOTE = Area("demote")

@@ -3,14 +3,13 @@
 import errno
 import signal
 
-from hugepage_qa.kernel.values import read_integer
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.hugetlb_counts import forked
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.model.rules import HUGETLB_DOC
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_files import forked
+from hugepage_qa.cases.live import Live
+from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.rules import HUGETLB_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.version import KernelVersion
 
 OVERCOMMIT = Area("overcommit")

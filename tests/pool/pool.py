@@ -5,16 +5,15 @@ import os
 import signal
 import struct
 
-from hugepage_qa.kernel.values import read_integer
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.credentials import become_nobody
-from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.memory import Memory
-from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.live.pool_view import read_pool_view
-from hugepage_qa.model.rules import HUGETLB_DOC
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.pool_view import read_pool_view
+from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.rules import HUGETLB_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import become_nobody
 
 POOL = Area("pool")
 SYSCTL = "proc/sys/vm/nr_hugepages"

@@ -1,8 +1,8 @@
 """Random operations on the pools, compared with the model after each of them."""
 
+from hugepage_qa.cases.test_settings import PoolSettings
 from hugepage_qa.errors import InputError
-from hugepage_qa.plugins.live_test import LiveTest
-from hugepage_qa.report.settings import PoolSettings
+from hugepage_qa.plugins.avocado_test import LiveTest
 
 
 class RandomOperations(LiveTest):

@@ -2,12 +2,11 @@
 
 import signal
 
-from hugepage_qa.live.case import Area
-from hugepage_qa.live.huge_file import new_memfd
-from hugepage_qa.live.hugetlb_counts import forked
-from hugepage_qa.live.live import Live
-from hugepage_qa.model.known import Quirk
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.hugetlb_files import forked, new_memfd
+from hugepage_qa.cases.live import Live
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.plugins.avocado_test import LiveTest
 
 COPY_ON_WRITE = Area("copy-on-write")
 OWNER = "mm/hugetlb.c hugetlb_wp(), unmap_ref_private()"

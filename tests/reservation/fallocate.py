@@ -3,16 +3,16 @@
 import errno
 import signal
 
-from hugepage_qa.live.case import Area
-from hugepage_qa.live.huge_file import HugeFile, new_memfd, open_file
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.mman import (
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_file
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import (
     FALLOC_FL_COLLAPSE_RANGE,
     FALLOC_FL_KEEP_SIZE,
     FALLOC_FL_PUNCH_HOLE,
     FALLOC_FL_ZERO_RANGE,
 )
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.plugins.avocado_test import LiveTest
 
 FALLOCATE = Area("fallocate")
 ALLOCATE = "fallocate(2); fs/hugetlbfs/inode.c hugetlbfs_fallocate()"

@@ -7,14 +7,13 @@ import signal
 import sys
 from functools import partial
 
-from hugepage_qa.actor.process import Actor
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.credentials import NOBODY, become_nobody
-from hugepage_qa.live.huge_file import HugeFile, open_file
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.pool_view import read_pool_view
-from hugepage_qa.model.rules import HUGETLB_DOC
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.pool_view import read_pool_view
+from hugepage_qa.oracle.rules import HUGETLB_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import NOBODY, Actor, become_nobody
 from hugepage_qa.sizes import format_size
 
 HUGETLBFS = Area("hugetlbfs")

@@ -4,11 +4,11 @@ import errno
 import mmap
 import signal
 
-from hugepage_qa.live.case import Area
-from hugepage_qa.live.huge_file import new_memfd
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.mman import MAP_FIXED
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import MAP_FIXED
+from hugepage_qa.plugins.avocado_test import LiveTest
 
 RESERVATION = Area("reservation")
 RESERVE = "Documentation/mm/hugetlbfs_reserv.rst; mm/hugetlb.c hugetlb_reserve_pages()"

@@ -5,10 +5,10 @@ import mmap
 import os
 import signal
 
-from hugepage_qa.live.case import Area
-from hugepage_qa.live.huge_file import HugeFile, new_memfd, open_file
-from hugepage_qa.live.live import Live
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_file
+from hugepage_qa.cases.live import Live
+from hugepage_qa.plugins.avocado_test import LiveTest
 
 TRUNCATE = Area("truncate")
 SHRINK = "ftruncate(2); mmap(2) SIGBUS; fs/hugetlbfs/inode.c hugetlb_vmtruncate(), remove_inode_hugepages()"

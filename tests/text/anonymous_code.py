@@ -2,10 +2,15 @@
 
 import mmap
 
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.hugetext import expect_code, map_code, see_khugepaged_at_work, switch
-from hugepage_qa.live.live import Live
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetext import (
+    expect_code,
+    map_code,
+    see_khugepaged_at_work,
+    switch,
+)
+from hugepage_qa.cases.live import Live
+from hugepage_qa.plugins.avocado_test import LiveTest
 
 CODE = Area("text/anonymous-code", sizes=Sizes.ONCE)
 

@@ -4,15 +4,19 @@ import os
 import re
 from collections.abc import Callable
 
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.debugfs import split_all
-from hugepage_qa.live.hugetext import ENABLED, expect_merged, huge_page_of_text, switch
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.text_program.program import TextProgram, start_again, start_text
-from hugepage_qa.live.text_program.recipe import Recipe
-from hugepage_qa.model.text.clearing import Clearing, stays_huge
-from hugepage_qa.model.text.program import Kind
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.debugfs import split_all
+from hugepage_qa.cases.hugetext import (
+    ENABLED,
+    expect_merged,
+    huge_page_of_text,
+    switch,
+)
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.text_program import TextProgram, start_again, start_text
+from hugepage_qa.oracle.program_text import Clearing, Kind, stays_huge
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.text_program_build import Recipe
 
 CLEARING = Area("text/clearing", sizes=Sizes.ONCE)
 

@@ -6,18 +6,16 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from hugepage_qa.kernel.values import read_integer
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.debugfs import split_all
-from hugepage_qa.live.file_text import (
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.debugfs import split_all
+from hugepage_qa.cases.file_text import (
     absent_pages,
     allow_always,
     is_eligible,
     needs_advice,
     whole_pages,
 )
-from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.hugetext import (
+from hugepage_qa.cases.hugetext import (
     ENABLED,
     THRESHOLD,
     expect_huge,
@@ -25,16 +23,26 @@ from hugepage_qa.live.hugetext import (
     huge_page_of_text,
     see_khugepaged_at_work,
 )
-from hugepage_qa.live.khugepaged import KHUGEPAGED, PATIENT_SCANS, allow_absent, await_khugepaged
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.live.text_program.program import TextProgram, start_again, start_text
-from hugepage_qa.live.text_program.recipe import Recipe
-from hugepage_qa.live.text_program.source import STEP
-from hugepage_qa.live.transparent import MADV_COLLAPSE, MADV_HUGEPAGE, collapse, pmd_size
-from hugepage_qa.model.rules import THP_DOC
-from hugepage_qa.model.text.program import Kind
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.cases.khugepaged_clock import (
+    KHUGEPAGED,
+    PATIENT_SCANS,
+    allow_absent,
+    await_khugepaged,
+)
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.text_program import TextProgram, start_again, start_text
+from hugepage_qa.cases.thp_memory import (
+    MADV_COLLAPSE,
+    MADV_HUGEPAGE,
+    collapse,
+    pmd_size,
+)
+from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.program_text import Kind
+from hugepage_qa.oracle.rules import THP_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.text_program_build import STEP, Recipe
 
 EVERY_KERNEL = Area("text/every-kernel", sizes=Sizes.ONCE)
 

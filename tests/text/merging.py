@@ -1,9 +1,7 @@
 """Which text becomes huge in which mode of hugetext."""
 
-from hugepage_qa.kernel.smaps import read_smaps_rollup
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.hugetext import (
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetext import (
     expect_code,
     expect_merged,
     expect_not_merged,
@@ -11,16 +9,20 @@ from hugepage_qa.live.hugetext import (
     see_khugepaged_at_work,
     switch,
 )
-from hugepage_qa.live.khugepaged import pages_collapsed
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.live.text_program.program import TextProgram, start_again, start_text, start_used
-from hugepage_qa.live.text_program.recipe import Recipe
-from hugepage_qa.live.text_program.source import STEP
-from hugepage_qa.live.transparent import expect_change
-from hugepage_qa.model.text.mapping import is_placed_for_huge_pages
-from hugepage_qa.model.text.program import Kind
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.cases.khugepaged_clock import pages_collapsed
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.text_program import (
+    TextProgram,
+    start_again,
+    start_text,
+    start_used,
+)
+from hugepage_qa.cases.thp_memory import expect_change
+from hugepage_qa.kernel.smaps import read_smaps_rollup
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.program_text import Kind, is_placed_for_huge_pages
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.text_program_build import STEP, Recipe
 from hugepage_qa.version import KernelVersion
 
 MERGING = Area("text/merging", sizes=Sizes.ONCE)

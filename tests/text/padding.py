@@ -1,8 +1,7 @@
 """Which text is padded to whole huge pages when a program starts."""
 
-from hugepage_qa.errors import InputError
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.hugetext import (
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetext import (
     THRESHOLD,
     expect_merged,
     expect_not_merged,
@@ -10,15 +9,13 @@ from hugepage_qa.live.hugetext import (
     require_padding,
     switch,
 )
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.live.text_program.program import TextProgram, start_again, start_text
-from hugepage_qa.live.text_program.recipe import Recipe
-from hugepage_qa.live.text_program.source import STEP
-from hugepage_qa.model.text.mapping import map_text
-from hugepage_qa.model.text.padding import Unpadded, why_unpadded
-from hugepage_qa.model.text.program import Kind, round_up
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.text_program import TextProgram, start_again, start_text
+from hugepage_qa.errors import InputError
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.program_text import Kind, Unpadded, map_text, round_up, why_unpadded
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.text_program_build import STEP, Recipe
 
 PADDING = Area("text/padding", sizes=Sizes.ONCE)
 

@@ -2,8 +2,8 @@
 
 import os
 
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.hugetext import (
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetext import (
     ENABLED,
     expect_merged,
     expect_not_merged,
@@ -12,13 +12,13 @@ from hugepage_qa.live.hugetext import (
     see_khugepaged_at_work,
     switch,
 )
-from hugepage_qa.live.khugepaged import full_scans
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.text_program.program import TextProgram, start_again, start_used
-from hugepage_qa.live.text_program.recipe import Recipe
-from hugepage_qa.live.transparent import MADV_HUGEPAGE, MADV_NOHUGEPAGE
-from hugepage_qa.model.text.program import Kind
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.cases.khugepaged_clock import full_scans
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.text_program import TextProgram, start_again, start_used
+from hugepage_qa.cases.thp_memory import MADV_HUGEPAGE, MADV_NOHUGEPAGE
+from hugepage_qa.oracle.program_text import Kind
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.text_program_build import Recipe
 
 PROCESSES = Area("text/processes", sizes=Sizes.ONCE)
 

@@ -3,16 +3,22 @@
 import errno
 import os
 
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetext import (
+    ENABLED,
+    THRESHOLD,
+    generation,
+    require_hugetext,
+    require_padding,
+)
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.thp_memory import MIN_FREE, keep_min_free, pmd_size
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.values import read_integer
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.credentials import become_nobody
-from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.hugetext import ENABLED, THRESHOLD, generation, require_hugetext, require_padding
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.transparent import MIN_FREE, keep_min_free, pmd_size
-from hugepage_qa.model.text.writes import Generation, accept_enabled, accept_threshold
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.oracle.program_text import Generation, accept_enabled, accept_threshold
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import become_nobody
 from hugepage_qa.version import KernelVersion
 
 VALUES = Area("text/values", sizes=Sizes.ONCE)

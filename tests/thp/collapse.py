@@ -4,14 +4,20 @@ import errno
 import mmap
 from functools import partial
 
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.thp_memory import (
+    MADV_COLLAPSE,
+    MADV_NOHUGEPAGE,
+    collapse,
+    map_aligned,
+    pmd_size,
+)
+from hugepage_qa.cases.thp_policy import advised, leave_dirt, set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.khugepaged import KHUGEPAGED
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.memory import Memory
-from hugepage_qa.live.thp_policy import advised, leave_dirt, set_policy
-from hugepage_qa.live.transparent import MADV_COLLAPSE, MADV_NOHUGEPAGE, collapse, map_aligned, pmd_size
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.version import KernelVersion
 
 COLLAPSE = Area("thp/collapse", sizes=Sizes.ONCE)

@@ -3,25 +3,22 @@
 import mmap
 from functools import partial
 
+from hugepage_qa.cases import memory_policy
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.debugfs import expect_split
+from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage, with_blocks
+from hugepage_qa.cases.fragments import fragment
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import MREMAP_FIXED, MREMAP_MAYMOVE, WORD, Memory
+from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
+from hugepage_qa.cases.thp_memory import expect_change, map_start_of_file, mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_policy import advised, huge_pages
+from hugepage_qa.kernel.counters import read_vmstat, vmstat_delta
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.values import read_integer, size_name
-from hugepage_qa.kernel.vmstat import read_vmstat, vmstat_delta
-from hugepage_qa.live import memory_policy
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.debugfs import expect_split
-from hugepage_qa.live.fragmentation import SAMPLES, expect_no_shortage, with_blocks
-from hugepage_qa.live.fragments import fragment
-from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.live import READ_WRITE, Live
-from hugepage_qa.live.memory import WORD, Memory
-from hugepage_qa.live.mman import MREMAP_FIXED, MREMAP_MAYMOVE
-from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.live.swap import need_swap, swap_out, swapped
-from hugepage_qa.live.thp_policy import advised, huge_pages
-from hugepage_qa.live.tmpfs import map_start_of_file, mount_tmpfs
-from hugepage_qa.live.transparent import expect_change, pmd_size
-from hugepage_qa.model.rules import THP_DOC
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.kernel.tree import read_integer, size_name
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.rules import THP_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
 
 CONTENTS = Area("thp/contents", sizes=Sizes.ONCE)
 

@@ -2,18 +2,18 @@
 
 from functools import partial
 
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import with_blocks
+from hugepage_qa.cases.khugepaged_clock import allow_absent
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.thp_memory import expect_change, pmd_size
+from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy
+from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.vmstat import read_vmstat
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.fragmentation import with_blocks
-from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.khugepaged import allow_absent
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.memory import WORD, Memory
-from hugepage_qa.live.thp_policy import advised, huge_pages, set_policy
-from hugepage_qa.live.transparent import expect_change, pmd_size
-from hugepage_qa.model.rules import THP_DOC
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.oracle.rules import THP_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
 
 DEFERRED = Area("thp/deferred-split", sizes=Sizes.ONCE)
 

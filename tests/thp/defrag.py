@@ -3,20 +3,18 @@
 from dataclasses import dataclass
 from functools import partial
 
-from hugepage_qa.actor.process import Actor
-from hugepage_qa.kernel.vmstat import read_vmstat
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.fragmentation import expect_at_fault
-from hugepage_qa.live.fragments import take_free_blocks, without_free_blocks
-from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.memory import Memory
-from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.live.thp_policy import advised, set_policy
-from hugepage_qa.live.transparent import MADV_HUGEPAGE, expect_change, pmd_size
-from hugepage_qa.live.waiting import wait_until
-from hugepage_qa.model.rules import THP_DOC
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import expect_at_fault
+from hugepage_qa.cases.fragments import take_free_blocks, without_free_blocks
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.thp_memory import MADV_HUGEPAGE, expect_change, pmd_size
+from hugepage_qa.cases.thp_policy import advised, set_policy
+from hugepage_qa.kernel.counters import read_vmstat
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.rules import THP_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
 
 DEFRAG = Area("thp/defrag", sizes=Sizes.ONCE)
 
@@ -126,7 +124,7 @@ def _events_at_rest(live: Live) -> dict[str, int]:
         last.update(_events(live))
         return before == last
 
-    wait_until(live, is_at_rest)
+    live.host.wait_until(is_at_rest)
     return last
 
 

@@ -3,16 +3,21 @@
 from functools import partial
 from statistics import median
 
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.fragmentation import SAMPLES, expect_no_shortage
-from hugepage_qa.live.fragments import fragment
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.memory import Memory
-from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.live.thp_policy import advised
-from hugepage_qa.live.transparent import MADV_COLLAPSE, collapse, expect_change, read_counters
-from hugepage_qa.model.rules import THP_DOC
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage
+from hugepage_qa.cases.fragments import fragment
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.thp_memory import (
+    MADV_COLLAPSE,
+    collapse,
+    expect_change,
+    read_counters,
+)
+from hugepage_qa.cases.thp_policy import advised
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.rules import THP_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
 
 FRAGMENTED = Area("thp/fragmented", sizes=Sizes.ONCE)
 

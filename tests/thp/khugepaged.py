@@ -2,10 +2,9 @@
 
 import errno
 
-from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.fragmentation import expect_no_shortage, tell, with_blocks
-from hugepage_qa.live.khugepaged import (
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import expect_no_shortage, tell, with_blocks
+from hugepage_qa.cases.khugepaged_clock import (
     KHUGEPAGED,
     PATIENT_SCANS,
     allow_absent,
@@ -15,14 +14,20 @@ from hugepage_qa.live.khugepaged import (
     pages_collapsed,
     quicken,
 )
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.memory import WORD, Memory
-from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.live.swap import need_swap, swap_out, swapped
-from hugepage_qa.live.thp_policy import base_pages, leave_dirt, set_policy
-from hugepage_qa.live.transparent import MADV_HUGEPAGE, MADV_NOHUGEPAGE, map_aligned, pmd_size
-from hugepage_qa.model.rules import THP_DOC
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
+from hugepage_qa.cases.thp_memory import (
+    MADV_HUGEPAGE,
+    MADV_NOHUGEPAGE,
+    map_aligned,
+    pmd_size,
+)
+from hugepage_qa.cases.thp_policy import base_pages, leave_dirt, set_policy
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.rules import THP_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
 
 KHUGEPAGED_AREA = Area("thp/khugepaged", sizes=Sizes.ONCE)
 

@@ -3,17 +3,27 @@
 import errno
 from functools import partial
 
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import expect_at_fault
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.thp_memory import (
+    MADV_HUGEPAGE,
+    keep_min_free,
+    map_aligned,
+    pmd_size,
+)
+from hugepage_qa.cases.thp_policy import (
+    ADVICES,
+    advised,
+    allows,
+    has_size_policy,
+    set_policy,
+)
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.values import read_integer, size_directories
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.fragmentation import expect_at_fault
-from hugepage_qa.live.host import ObservedTree
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.live.thp_policy import ADVICES, advised, allows, has_size_policy, set_policy
-from hugepage_qa.live.transparent import MADV_HUGEPAGE, keep_min_free, map_aligned, pmd_size
-from hugepage_qa.model.rules import THP_DOC
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.kernel.tree import read_integer, size_directories
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.rules import THP_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
 
 POLICY = Area("thp/policy", sizes=Sizes.ONCE)
 

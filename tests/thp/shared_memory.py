@@ -2,17 +2,24 @@
 
 from itertools import product
 
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import expect_no_shortage, tell, with_blocks
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.thp_memory import (
+    MADV_HUGEPAGE,
+    MADV_NOHUGEPAGE,
+    keep_min_free,
+    map_aligned,
+    map_start_of_file,
+    mount_tmpfs,
+    pmd_size,
+)
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.values import size_directories, size_name
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.fragmentation import expect_no_shortage, tell, with_blocks
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.memory import Memory
-from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.live.tmpfs import map_start_of_file, mount_tmpfs
-from hugepage_qa.live.transparent import MADV_HUGEPAGE, MADV_NOHUGEPAGE, keep_min_free, map_aligned, pmd_size
-from hugepage_qa.model.rules import THP_DOC
-from hugepage_qa.plugins.live_test import LiveTest
+from hugepage_qa.kernel.tree import size_directories, size_name
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.rules import THP_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
 
 SHARED = Area("thp/shared-memory", sizes=Sizes.ONCE)
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import shutil
+import signal
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -11,11 +12,15 @@ import pytest
 from hypothesis import settings
 
 from hugepage_qa.kernel.tree import CapturedTree
-from hugepage_qa.lab.boards import find_board
+from hugepage_qa.qemu.boards import find_board
 
 # a busy machine is slow, and that is no failure
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
+
+# a shell starts jobs in the background with SIGINT ignored, nohup with SIGHUP: programs under test would inherit that
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 CAPTURES = Path(__file__).parent / "captures"
 _SUFFIX = ".json.gz"

@@ -59,7 +59,9 @@ def test_wrong_input_is_one_line_and_exit_code_3(
 ) -> None:
     monkeypatch.setenv("HUGEPAGE_QA_CACHE", str(tmp_path))
     # before anything is downloaded
-    monkeypatch.setattr("hugepage_qa.matrix.run.distribution_kernel", lambda *_, **__: pytest.fail("it went on"))
+    monkeypatch.setattr(
+        "hugepage_qa.cases.boot.boot_matrix.distribution_kernel", lambda *_, **__: pytest.fail("it went on")
+    )
     code, _, error = run(capsys, monkeypatch, *arguments)
     assert code == 3
     assert named in error

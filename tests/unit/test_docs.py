@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tests.unit.live.areas import read_areas
 
-from hugepage_qa.model.hugetlb_pool.known import POOL_ISSUES
-from hugepage_qa.model.known import KNOWN_ISSUES, KnownIssue
+from hugepage_qa.oracle.known_issues import KNOWN_ISSUES, KnownIssue
+from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

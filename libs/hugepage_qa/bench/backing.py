@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.counters import parse_meminfo
 from hugepage_qa.kernel.cpu import read_cpu
-from hugepage_qa.kernel.meminfo import parse_meminfo
 from hugepage_qa.kernel.pools import read_pools
 from hugepage_qa.kernel.thp import read_thp
 from hugepage_qa.kernel.tree import Tree

@@ -1,25 +1,124 @@
 """Workload ``guest-database``: PostgreSQL in a guest, host backing x guest pages: the 2x2 of the study on IBM z.
 
-The study: guest of 64 GiB and 8 CPUs, buffers of 20 GiB, 100, 250 and 500 users, pages of 1 MiB; throughput alike, up
-to 15 % less load of the host's CPUs, page tables of the host 7 MiB instead of 260 MiB.
+The PostgreSQL of this machine is packed with an empty cluster. The study: guest of 64 GiB and 8 CPUs, buffers of 20
+GiB, 100, 250 and 500 users, pages of 1 MiB; throughput alike, up to 15 % less load of the host's CPUs, page tables of
+the host 7 MiB instead of 260 MiB.
 """
 
+import io
+import re
+import tarfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing, Kind
-from hugepage_qa.bench.guest_machine import GuestHost, GuestProfile, cpu_seconds, emulator
-from hugepage_qa.bench.guest_postgresql import GuestServer, expect_buffers, pack
+from hugepage_qa.bench.benchmark_program import NOBODY, page_tables_of, sha256
+from hugepage_qa.bench.databases import PROGRAMS, Cluster, PostgresqlInstallation
+from hugepage_qa.bench.measured_guest import (
+    GuestHost,
+    GuestProfile,
+    RunningGuest,
+    cpu_seconds,
+    emulator,
+    program_archive,
+)
 from hugepage_qa.bench.pgbench import parse_pgbench, parse_version
-from hugepage_qa.bench.postgresql import PROGRAMS, Installation
-from hugepage_qa.bench.process_pages import page_tables_of
-from hugepage_qa.bench.program import sha256
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared
 from hugepage_qa.errors import InputError
-from hugepage_qa.sizes import KIB, MIB, parse_size
+from hugepage_qa.sizes import KIB, MIB, format_size, parse_size
+
+_DATA = "cluster.tar"
+_COMMAND_SECONDS = 300.0
+_START_SECONDS = 300
+_SET_UP = (
+    "mkdir -p /cluster",
+    f"tar x -p -f /{_DATA} -C /cluster",
+    f"rm /{_DATA}",
+    f"chown -R {NOBODY}:{NOBODY} /cluster",
+)
+#: PostgreSQL refuses to run as root
+_USERS = {
+    "etc/passwd": f"root:x:0:0::/:/bin/sh\nnobody:x:{NOBODY}:{NOBODY}::/:/bin/false\n".encode(),
+    "etc/group": f"root:x:0:\nnogroup:x:{NOBODY}:\n".encode(),
+}
+_SETTINGS = {
+    "unix_socket_directories": "/cluster",
+    "listen_addresses": "",
+    # there is no /dev/shm
+    "dynamic_shared_memory_type": "mmap",
+    "fsync": "off",
+    "autovacuum": "off",
+    # its library is larger than all the rest
+    "jit": "off",
+}
+_COUNTER = re.compile(r"^(?P<name>\w+):? +(?P<value>[0-9]{1,18})(?: kB)?$", re.MULTILINE)
+_NEEDED = frozenset({"PageTables", "pgfault", "HugePages_Total", "HugePages_Free", "HugePages_Rsvd", "Hugepagesize"})
+
+
+def pack(installation: PostgresqlInstallation, directory: Path) -> bytes:
+    """Return an archive with PostgreSQL and an empty cluster, made in ``directory``. Raises InputError, Unavailable."""
+    with Cluster(directory, installation).made() as cluster:
+        # initdb has written the time zone of the host there, which the guest does not know
+        (cluster.data / "postgresql.conf").write_text("", encoding="utf-8")
+        data = io.BytesIO()
+        with tarfile.open(fileobj=data, mode="w") as archive:
+            archive.add(cluster.data, "data")
+    programs = [installation.postgres, installation.pgbench]
+    shared, modules = installation.directories()
+    # the server wants to see the directory, and loads nothing from it
+    files = {_DATA: data.getvalue(), str(modules / "empty").lstrip("/"): b"", **_USERS}
+    return program_archive(programs, [shared], files)
+
+
+@dataclass(frozen=True)
+class GuestServer:
+    """A server in ``guest``, which was booted with an archive of ``pack``."""
+
+    guest: RunningGuest
+    installation: PostgresqlInstallation
+
+    def start(self, settings: Mapping[str, str]) -> None:
+        """Start it and wait until it takes connections. Raises InputError."""
+        for command in _SET_UP:
+            self.guest.run(f"/bin/busybox {command}", _COMMAND_SECONDS)
+        words = " ".join(f"-c {name}={value or chr(39) * 2}" for name, value in {**_SETTINGS, **settings}.items())
+        server = f"{self.installation.postgres} -- -D /cluster/data {words}"
+        daemon = f"/bin/busybox start-stop-daemon -S -c nobody:nogroup -x {server}"
+        self.guest.run(f"{{ {daemon} >/log 2>&1 & }}", _COMMAND_SECONDS)
+        # the last line of the file tells whether it is ready
+        is_ready = "/bin/busybox grep -q ^ready /cluster/data/postmaster.pid 2>/dev/null"
+        wait = f"until {is_ready}; do /bin/busybox sleep 1; done"
+        limited = f"/bin/busybox timeout {_START_SECONDS} /bin/busybox sh -c '{wait}'"
+        self.guest.run(f"{limited} || ! /bin/busybox cat /log", _START_SECONDS + _COMMAND_SECONDS)
+
+    def pgbench(self, words: str, seconds: float) -> str:
+        """Return what pgbench prints within ``seconds``. Raises InputError."""
+        return self.guest.run(f"{self.installation.pgbench} -h /cluster -U postgres {words} postgres", seconds)
+
+    def counters(self) -> dict[str, int]:
+        """Return the counters of the guest's kernel. Raises InputError where one is missing."""
+        found = parse_counters(self.guest.run("/bin/busybox cat /proc/meminfo /proc/vmstat", _COMMAND_SECONDS))
+        if missing := _NEEDED - found.keys():
+            raise InputError(f"guest: expected {', '.join(sorted(missing))} in /proc/meminfo and /proc/vmstat")
+        return found
+
+
+def parse_counters(output: str) -> dict[str, int]:
+    """Return the counters in files like /proc/meminfo and /proc/vmstat: kB, or numbers."""
+    return {line["name"]: int(line["value"]) for line in _COUNTER.finditer(output)}
+
+
+def expect_buffers(counters: Mapping[str, int], buffers: int, *, is_huge: bool) -> None:
+    """Expect ``buffers`` bytes in the guest's huge pages if ``is_huge``, and else nothing. Raises InputError."""
+    pages = counters["HugePages_Total"] - counters["HugePages_Free"] + counters["HugePages_Rsvd"]
+    used = pages * counters["Hugepagesize"] * KIB
+    if (used < buffers) if is_huge else used:
+        wanted = format_size(buffers) if is_huge else "none"
+        raise InputError(f"guest: {format_size(used)} of its huge pages are in use, expected {wanted}")
+
 
 #: of each profile: those of the study, and a fiftieth of them
 USERS: Mapping[str, tuple[int, ...]] = {"quick": (2, 5, 10), "reference": (100, 250, 500)}
@@ -80,7 +179,7 @@ class GuestDatabase:
     @contextmanager
     def prepare(self, profile: str, scratch: Path, disk: Path) -> Iterator[Prepared]:  # noqa: ARG002 - needs the disk
         """Pack a database with its programs for the guest, which fills it."""
-        installation = Installation.find()
+        installation = PostgresqlInstallation.find()
         parameters = self.profiles[profile]
         archive = pack(installation, disk / "guest-database-cluster")
         memory = parse_size(str(parameters["guest"]))

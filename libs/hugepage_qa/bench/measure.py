@@ -1,4 +1,7 @@
-"""Measure what a plan says, block by block, on a protected machine."""
+"""Measure what a plan says, block by block, on a protected machine.
+
+Before and after each block the sentinel is timed: a fixed program without huge pages.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -8,14 +11,38 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing
-from hugepage_qa.bench.environment import boot_id
+from hugepage_qa.bench.benchmark_program import find_program, run_program
+from hugepage_qa.bench.disturbances import Surroundings
+from hugepage_qa.bench.measured_environment import boot_id
 from hugepage_qa.bench.measurement import FinishedBlock, Measurement, Plan, skip_name
-from hugepage_qa.bench.order import Cell, draw_session
-from hugepage_qa.bench.sentinel import build_sentinel, run_sentinel
-from hugepage_qa.bench.surroundings import Surroundings
-from hugepage_qa.bench.unavailable import Unavailable
-from hugepage_qa.bench.workload import Prepared, Workload
+from hugepage_qa.bench.workload import Cell, Prepared, Unavailable, Workload, draw_session
+from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.tree import DirectoryTree
+from hugepage_qa.process.c_compiler import build_program
+
+SOURCE = Path(__file__).with_name("sentinel.c")
+
+_NS_PER_S = 1e9
+_DEADLINE_SECONDS = 120.0
+
+
+def build_sentinel(scratch: Path) -> Path:
+    """Return the program. Raises Unavailable without a compiler."""
+    find_program("cc", "build-essential")
+    return build_program(SOURCE, scratch)
+
+
+def run_sentinel(program: Path) -> float:
+    """Return the seconds that it took. Raises InputError."""
+    return parse_sentinel(run_program([program], deadline=_DEADLINE_SECONDS))
+
+
+def parse_sentinel(output: str) -> float:
+    """Return the seconds in what it prints. Raises InputError."""
+    text = output.strip()
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise InputError(f"sentinel: expected nanoseconds, got {text[:100]!r}")
+    return int(text) / _NS_PER_S
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from hugepage_qa.actor.build import build_program
 from hugepage_qa.bench.backing import Backing, Kind
-from hugepage_qa.bench.program import find_program, run_program, sha256
+from hugepage_qa.bench.benchmark_program import find_program, run_program, sha256
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.c_compiler import build_program
 from hugepage_qa.sizes import GIB, KIB, MIB
 
 SOURCE = Path(__file__).with_name("page_access.c")

@@ -11,11 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing, Kind
-from hugepage_qa.bench.postgresql import PROGRAMS, Cluster, Installation
-from hugepage_qa.bench.process_pages import page_tables_of
-from hugepage_qa.bench.program import sha256
-from hugepage_qa.bench.unavailable import Unavailable
-from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared
+from hugepage_qa.bench.benchmark_program import page_tables_of, sha256
+from hugepage_qa.bench.databases import PROGRAMS, Cluster, PostgresqlInstallation
+from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Unavailable
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import KIB, parse_size
 
@@ -76,7 +74,7 @@ class Pgbench:
     @contextmanager
     def prepare(self, profile: str, scratch: Path, disk: Path) -> Iterator[Prepared]:  # noqa: ARG002 - needs the disk
         """Fill a database; each block starts from a copy of it."""
-        installation = Installation.find()
+        installation = PostgresqlInstallation.find()
         version = parse_version(installation.version())
         parameters = self.profiles[profile]
         with Cluster(disk / "pgbench", installation).made() as full:

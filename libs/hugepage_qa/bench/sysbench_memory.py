@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing, Kind
-from hugepage_qa.bench.process_pages import expect_static
-from hugepage_qa.bench.program import find_program, run_program, sha256
+from hugepage_qa.bench.benchmark_program import expect_static, find_program, run_program, sha256
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import parse_size

@@ -1,5 +1,9 @@
-"""What a workload is: something that runs on pages of any kind, and the metrics that it gives."""
+"""What a workload is: something that runs on pages of any kind, and the metrics that it gives.
 
+The order of its blocks is drawn for each session, and mirrored, so that a drift hits all configurations alike.
+"""
+
+import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -86,3 +90,36 @@ class Workload(Protocol):
 
         ``scratch`` is a directory in memory for programs, ``disk`` one for large files. Raises Unavailable.
         """
+
+
+class Unavailable(Exception):
+    """This machine cannot run a workload, or not on these pages; the text is the fact that proves it."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One block to measure: ``order`` is its place among the blocks of ``workload`` in ``session``, from 0."""
+
+    session: int
+    workload: str
+    order: int
+    configuration: str
+
+    @property
+    def name(self) -> str:
+        """The name of the file that holds it; sorts by time."""
+        return f"{self.session:04}-{self.workload}-{self.order:02}-{self.configuration}"
+
+
+def draw_session(seed: int, session: int, configurations: Mapping[str, Sequence[str]]) -> list[Cell]:
+    """Return the cells of one session: workloads in turn, each as ABC...CBA with its ``configurations`` A, B, C drawn.
+
+    The same seed and session give the same order, however many sessions there are.
+    """
+    generator = random.Random(f"{seed}/{session}")  # noqa: S311 - an order, no secret
+    cells = []
+    for workload in generator.sample(list(configurations), len(configurations)):
+        drawn = generator.sample(list(configurations[workload]), len(configurations[workload]))
+        mirrored = [*drawn, *reversed(drawn)]
+        cells += [Cell(session, workload, order, name) for order, name in enumerate(mirrored)]
+    return cells

@@ -4,9 +4,9 @@ import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
+from hugepage_qa.cases.case import Area, Case, Sizes
 from hugepage_qa.catalogue.entry import Entry
 from hugepage_qa.errors import InputError
-from hugepage_qa.live.case import Area, Case, Sizes
 
 
 def live_cases(file: Path) -> Iterator[Entry]:

@@ -6,19 +6,19 @@ from typing import Any
 
 import yaml
 
+from hugepage_qa.cases.boot.boot_case import groups
 from hugepage_qa.catalogue.entry import Entry
-from hugepage_qa.matrix.case import groups
 
 
 def named_boot_cases() -> Iterator[Entry]:
     """Yield the cases of all groups of boot parameters."""
     for group in groups():
-        yield from _entries("hugepage_qa.matrix", f"cases/{group}.yaml", f"{group}/")
+        yield from _entries("hugepage_qa.cases.boot", f"cases/{group}.yaml", f"{group}/")
 
 
 def reboot_cases() -> Iterator[Entry]:
     """Yield the cases for which the machine under test is rebooted."""
-    yield from _entries("hugepage_qa.reboot", "cases.yaml", "")
+    yield from _entries("hugepage_qa.cases.reboot", "cases.yaml", "")
 
 
 def _entries(package: str, file: str, prefix: str) -> Iterator[Entry]:

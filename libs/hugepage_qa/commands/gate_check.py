@@ -2,34 +2,77 @@
 
 import getpass
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
+from hugepage_gate.accept import Request, accept, write
+from hugepage_gate.baseline_store import BaselineStore
+from hugepage_gate.compare_suites import FEWEST_BLOCKS, OLDEST_BASELINE, compare
+from hugepage_gate.comparison import TAILS, Comparison, MetricResult
+from hugepage_gate.environment import env_id
+from hugepage_gate.sample_files import read_one_machine
+from hugepage_gate.samples import SampleSet, Verdict, exit_code, verdict_on_all
+from hugepage_qa.bench.gate_settings import BLOCKS, MEANING, GateSettings
+from hugepage_qa.cases.result import CaseResult, Outcome, one_line
 from hugepage_qa.commands.gate_measure import Measured, Wish, take_samples
 from hugepage_qa.commands.gate_options import make_policy, make_terms
+from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
-from hugepage_qa.gate.accept import Request, accept, write
-from hugepage_qa.gate.baseline_store import BaselineStore
-from hugepage_qa.gate.compare import FEWEST_BLOCKS, OLDEST_BASELINE, compare
-from hugepage_qa.gate.comparison import Comparison
-from hugepage_qa.gate.environment import env_id
-from hugepage_qa.gate.sample_files import read_one_machine
-from hugepage_qa.gate.samples import SampleSet
-from hugepage_qa.gate.verdict import Verdict, exit_code, verdict_on_all
-from hugepage_qa.machine.durable import write_durably
-from hugepage_qa.report.boot_table import open_console
-from hugepage_qa.report.case_result import CaseResult, Outcome
-from hugepage_qa.report.gate_html import render_html
-from hugepage_qa.report.gate_markdown import render_markdown
+from hugepage_qa.report.boot_report import open_console
 from hugepage_qa.report.gate_page import make_page
-from hugepage_qa.report.gate_results import comparison_results, skipped_results
-from hugepage_qa.report.gate_settings import BLOCKS, MEANING, GateSettings
-from hugepage_qa.report.gate_table import print_comparison
+from hugepage_qa.report.gate_report import render_html, render_markdown
+from hugepage_qa.report.gate_tables import percent, print_comparison, why
 from hugepage_qa.report.tmt_results import write_results
+
+_GOOD = frozenset({Verdict.PASS, Verdict.IMPROVED})
+
+
+def outcome_of(verdict: Verdict) -> Outcome:
+    """Return the outcome that a verdict is to tmt; what decides nothing is a skip."""
+    if verdict in _GOOD:
+        return Outcome.PASS
+    return Outcome.FAIL if verdict is Verdict.REGRESSED else Outcome.SKIP
+
+
+def comparison_results(comparison: Comparison, logs: tuple[Path, ...]) -> Iterator[CaseResult]:
+    """Yield the result of the suite, which carries ``logs``, and those of its metrics.
+
+    Metrics that are only reported, and tails that could not be decided, are in the reports alone: they have no say.
+    """
+    reasons = (f"{comparison.verdict}: {comparison.reason}", *map(str, comparison.differences), *comparison.notes)
+    yield CaseResult(f"/{comparison.suite}", outcome_of(comparison.verdict), tuple(map(one_line, reasons)), 0.0, logs)
+    for one in comparison.results:
+        if one.gates and (one.estimand not in TAILS or one.verdict is Verdict.REGRESSED):
+            yield CaseResult(_name(comparison.suite, one), outcome_of(one.verdict), (_note(one),))
+
+
+def skipped_results(skipped: dict[str, str]) -> Iterator[CaseResult]:
+    """Yield a result for each workload or configuration that could not be measured."""
+    for name, reason in skipped.items():
+        yield CaseResult(f"/{_word(name)}/measured", Outcome.SKIP, (one_line(f"not measured: {reason}"),))
+
+
+def _name(suite: str, one: MetricResult) -> str:
+    words = (suite, one.metric, _word(one.configuration), _word(one.estimand))
+    return "".join(f"/{word}" for word in words if word)
+
+
+def _word(text: str) -> str:
+    return re.sub(r"[^\w.=,+-]+", "-", text).strip("-")
+
+
+def _note(one: MetricResult) -> str:
+    if one.change is None:
+        return one_line(f"{one.verdict}: {one.name}: {why(one)}")
+    change = (one.change.estimate, one.change.lower, one.change.upper)
+    estimate, lower, upper = map(percent, change)
+    return one_line(f"{one.verdict}: {one.name}: {estimate} ({lower} to {upper}), margin {one.margin:.1%}; {why(one)}")
+
 
 #: what is judged, whatever else is recorded of the programs
 _SUBJECT = "kernel"

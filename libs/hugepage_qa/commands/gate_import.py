@@ -8,17 +8,13 @@ from typing import Any
 
 import click
 
+from hugepage_gate.importers import CsvDefaults, Origin, read_csv, read_go_benchmark, read_hyperfine, read_pyperf
+from hugepage_gate.input_file import read_json
+from hugepage_gate.sample_files import join
+from hugepage_gate.sample_format import flatten, format_samples, parse_samples
+from hugepage_gate.samples import SampleSet, Scalar
+from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
-from hugepage_qa.gate.importers.csv_table import CsvDefaults, read_csv
-from hugepage_qa.gate.importers.go_benchmark import read_go_benchmark
-from hugepage_qa.gate.importers.hyperfine import read_hyperfine
-from hugepage_qa.gate.importers.origin import Origin
-from hugepage_qa.gate.importers.pyperf import read_pyperf
-from hugepage_qa.gate.input_file import read_json
-from hugepage_qa.gate.sample_files import join
-from hugepage_qa.gate.sample_format import flatten, format_samples, parse_samples
-from hugepage_qa.gate.samples import SampleSet, Scalar
-from hugepage_qa.machine.durable import write_durably
 
 _READABLE = 0o644
 

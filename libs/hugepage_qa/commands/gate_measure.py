@@ -13,19 +13,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from hugepage_qa.bench.backing import Backing, choose_backings, find_backings, halved_backings
-from hugepage_qa.bench.environment import read_environment, read_subject
 from hugepage_qa.bench.measure import Measurer, Place, Progress
-from hugepage_qa.bench.measurement import Measurement, Plan
-from hugepage_qa.bench.order import Cell
-from hugepage_qa.bench.registry import PROFILES, USUAL, WORKLOADS, choose_workloads
-from hugepage_qa.bench.sample_document import sample_document
-from hugepage_qa.bench.workload import Workload
+from hugepage_qa.bench.measured_environment import read_environment, read_subject
+from hugepage_qa.bench.measurement import Measurement, Plan, sample_document
+from hugepage_qa.bench.workload import Cell, Workload
+from hugepage_qa.bench.workloads import (
+    PROFILES,
+    USUAL,
+    WORKLOADS,
+    choose_workloads,
+)
+from hugepage_qa.cases.result import one_line
+from hugepage_qa.cases.test_settings import draw_seed
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.tree import DirectoryTree
+from hugepage_qa.machine.kept_file import Repair
 from hugepage_qa.machine.protection import protected_machine, require_root
-from hugepage_qa.machine.repair import Repair
-from hugepage_qa.report.case_result import one_line
-from hugepage_qa.report.settings import draw_seed
 
 _NOTHING_MEASURED, _WRONG = 2, 3
 

@@ -7,10 +7,16 @@ from typing import Any, TypeVar
 
 import click
 
+from hugepage_gate.compare_suites import FEWEST_BLOCKS, FEWEST_BOOTS, Terms
+from hugepage_gate.gate_policy import (
+    FILE_NAME,
+    MetricPolicy,
+    Policy,
+    parse_share,
+    read_policy,
+)
+from hugepage_gate.looks import LOOKS
 from hugepage_qa.errors import InputError
-from hugepage_qa.gate.compare import FEWEST_BLOCKS, FEWEST_BOOTS, Terms
-from hugepage_qa.gate.looks import LOOKS
-from hugepage_qa.gate.policy import FILE_NAME, MetricPolicy, Policy, parse_share, read_policy
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

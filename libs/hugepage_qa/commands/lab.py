@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
+from hugepage_qa.cache import cache_directory
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.cache import cache_directory
-from hugepage_qa.lab.system.launch import Wish, bring_up, parse_nodes
-from hugepage_qa.lab.system.machine import DEADLINE, SystemMachine
-from hugepage_qa.lab.system.platforms import PLATFORMS
-from hugepage_qa.lab.system.registry import Registry
+from hugepage_qa.qemu.system.machine_registry import Registry
+from hugepage_qa.qemu.system.platforms import PLATFORMS
+from hugepage_qa.qemu.system.system_launch import Wish, bring_up, parse_nodes
+from hugepage_qa.qemu.system.system_machine import DEADLINE, SystemMachine
 from hugepage_qa.sizes import format_size
 
 _DEADLINE = click.option(

@@ -9,19 +9,19 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from hugepage_qa.cases.random.random_run import RandomJudgement, run_random_programs, run_saved_program
+from hugepage_qa.cases.random.saved_program import page_size_of, read_program
+from hugepage_qa.cases.result import one_line
+from hugepage_qa.cases.test_settings import draw_seed
+from hugepage_qa.cases.verdict import Verdict, exit_code
+from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.pools import read_pools
 from hugepage_qa.kernel.tree import DirectoryTree
-from hugepage_qa.live.host import Host
-from hugepage_qa.live.random_pool.run import RandomJudgement, run_random_programs, run_saved_program
-from hugepage_qa.live.random_pool.saved import page_size_of, read_program
-from hugepage_qa.live.real_machine import real_machine
-from hugepage_qa.machine.durable import write_durably
+from hugepage_qa.machine.host import Host
 from hugepage_qa.machine.protection import protected_machine, require_root
-from hugepage_qa.report.case_result import one_line
-from hugepage_qa.report.settings import draw_seed
+from hugepage_qa.machine.real_machine import real_machine
 from hugepage_qa.sizes import format_size, parse_size
-from hugepage_qa.verdict import Verdict, exit_code
 
 Judge = Callable[[Host, int], RandomJudgement]
 

@@ -8,13 +8,18 @@ from pathlib import Path
 
 import click
 
+from hugepage_qa.cases.reboot.reboot_chain import Chain
+from hugepage_qa.cases.reboot.reboot_machine import ThisMachine
+from hugepage_qa.cases.reboot.reboot_state import Result
+from hugepage_qa.cases.result import (
+    CaseResult,
+    Outcome,
+    exit_code,
+    one_line,
+)
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.protection import require_root
-from hugepage_qa.reboot.chain import Chain
-from hugepage_qa.reboot.state import Result
-from hugepage_qa.reboot.this_machine import ThisMachine
 from hugepage_qa.report.avocado_results import JOB
-from hugepage_qa.report.case_result import CaseResult, Outcome, exit_code, one_line
 from hugepage_qa.report.tmt_results import write_results
 
 _REBOOT = "tmt-reboot"

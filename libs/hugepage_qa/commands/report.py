@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hugepage_qa.cases.result import one_line
+from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine.durable import write_durably
-from hugepage_qa.report.case_result import one_line
-from hugepage_qa.report.merge.merged import MergedReport, merge, read_runs
-from hugepage_qa.report.merge.pages import as_json, render_html, render_markdown
-from hugepage_qa.report.merge.run_directory import find_runs
-from hugepage_qa.report.merge.tables import headline
+from hugepage_qa.report.merged_pages import as_json, render_html, render_markdown
+from hugepage_qa.report.merged_runs import MergedReport, headline, merge, read_runs
+from hugepage_qa.report.run_directory import find_runs
 
 if TYPE_CHECKING:
-    from hugepage_qa.report.merge.sample_blocks import JoinedSamples
+    from hugepage_qa.report.sample_blocks import JoinedSamples
 
 _READABLE, _SEARCHABLE = 0o644, 0o755
 
@@ -65,7 +64,7 @@ def _joined(files: Sequence[Path]) -> "list[JoinedSamples]":
     if not files:
         return []
     try:
-        joined: list[JoinedSamples] = import_module("hugepage_qa.report.merge.sample_blocks").join_sample_files(files)
+        joined: list[JoinedSamples] = import_module("hugepage_qa.report.sample_blocks").join_sample_files(files)
     except ModuleNotFoundError as error:
         raise InputError(f"{files[0]}: samples need {error.name}: install hugepage-qa[gate]") from error
     return joined

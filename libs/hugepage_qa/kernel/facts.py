@@ -1,16 +1,14 @@
 """Everything that a machine shows about its huge pages, read at one moment."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.cmdline import read_cmdline
+from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.cpu import Cpu, read_cpu
-from hugepage_qa.kernel.filesystems import read_filesystems
 from hugepage_qa.kernel.log import LogLine, read_log, unknown_parameters
-from hugepage_qa.kernel.meminfo import read_meminfo
-from hugepage_qa.kernel.memory import (
+from hugepage_qa.kernel.memory_layout import (
     FreeBlocks,
     MemoryMap,
     Range,
@@ -21,16 +19,41 @@ from hugepage_qa.kernel.memory import (
     read_memory_map,
     read_zones,
 )
-from hugepage_qa.kernel.mounts import read_tmpfs_huge
 from hugepage_qa.kernel.nodes import Nodes, read_nodes
 from hugepage_qa.kernel.pools import Pool, read_node_pools, read_pools
-from hugepage_qa.kernel.processes import read_process_names
-from hugepage_qa.kernel.sysctl import read_vm
+from hugepage_qa.kernel.proc_tables import read_filesystems, read_tmpfs_huge
 from hugepage_qa.kernel.thp import Thp, read_thp
-from hugepage_qa.kernel.tree import Tree
-from hugepage_qa.kernel.values import read_integer
+from hugepage_qa.kernel.tree import Tree, read_integer
 from hugepage_qa.parameters import Parameter, parse_parameters
 from hugepage_qa.version import KernelVersion
+
+__all__ = ["Parameter", "parse_parameters", "read_cmdline"]
+
+
+def read_cmdline(tree: Tree) -> str:
+    """Return ``/proc/cmdline`` without its final newline; empty where it was not captured."""
+    return (tree.read("proc/cmdline") or "").removesuffix("\n")
+
+
+#: What the huge page parameters of the command line can change.
+HUGE_PAGE_SYSCTLS = ("nr_hugepages", "nr_hugepages_mempolicy", "nr_overcommit_hugepages", "hugetlb_optimize_vmemmap")
+
+
+def read_vm(tree: Tree, names: Iterable[str] = HUGE_PAGE_SYSCTLS) -> dict[str, int]:
+    """Return the value of each of ``names`` that the kernel has; raises InputError for what is no number."""
+    values = ((name, read_integer(tree, f"proc/sys/vm/{name}")) for name in names)
+    return {name: value for name, value in values if value is not None}
+
+
+def read_process_names(tree: Tree) -> frozenset[str]:
+    """Return the names of all processes; empty where none was captured.
+
+    Kernel threads are among them: ``khugepaged``, one ``kcompactd<node>`` for each node.
+    """
+    texts = (tree.read(f"proc/{name}/comm") for name in tree.names("proc") if name.isascii() and name.isdigit())
+    # a process can end between the listing and the read
+    return frozenset(text.removesuffix("\n") for text in texts if text)
+
 
 # "Linux version 6.1.0-44-amd64 (...) ..."
 _BANNER = re.compile(r"Linux version (?P<release>\S+)")

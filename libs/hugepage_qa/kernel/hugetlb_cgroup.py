@@ -6,8 +6,7 @@ Documentation/admin-guide/cgroup-v1/hugetlb.rst and cgroup-v2.rst, HugeTLB; mm/h
 import re
 from dataclasses import dataclass
 
-from hugepage_qa.kernel.tree import Tree
-from hugepage_qa.kernel.values import malformed, parse_integer
+from hugepage_qa.kernel.tree import Tree, malformed, parse_integer
 from hugepage_qa.sizes import GIB, KIB, MIB
 
 _EVENT = re.compile(r"max (?P<number>[0-9]{1,20})")

@@ -4,9 +4,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hugepage_qa.kernel.meminfo import parse_meminfo
-from hugepage_qa.kernel.tree import Tree
-from hugepage_qa.kernel.values import malformed
+from hugepage_qa.kernel.counters import parse_meminfo
+from hugepage_qa.kernel.tree import Tree, malformed
 
 DIRECTORY = "sys/devices/system/node"
 

@@ -4,8 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hugepage_qa.kernel.tree import Tree
-from hugepage_qa.kernel.values import malformed
+from hugepage_qa.kernel.tree import Tree, malformed
 from hugepage_qa.sizes import KIB
 
 # policy_modes[] in mm/mempolicy.c has two names of two words

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.nodes import node_directories
-from hugepage_qa.kernel.tree import Tree
-from hugepage_qa.kernel.values import parse_number_or_size, size_directories, size_name
+from hugepage_qa.kernel.tree import Tree, parse_number_or_size, size_directories, size_name
 
 DIRECTORY = "sys/kernel/mm/hugepages"
 

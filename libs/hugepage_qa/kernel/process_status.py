@@ -4,8 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hugepage_qa.kernel.tree import Tree
-from hugepage_qa.kernel.values import malformed
+from hugepage_qa.kernel.tree import Tree, malformed
 from hugepage_qa.sizes import KIB
 
 # a name may hold every character but a newline

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from hugepage_qa.kernel.tree import Tree
-from hugepage_qa.kernel.values import malformed
+from hugepage_qa.kernel.tree import Tree, malformed
 from hugepage_qa.sizes import KIB
 
 # show_map_vma(), fs/proc/task_mmu.c: "7f1cf8600000-7f1cf8a00000 rw-s 00000000 00:10 3072   /anon_hugepage (deleted)".

@@ -4,8 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.tree import Tree
-from hugepage_qa.kernel.values import malformed, parse_integer, size_directories, size_name
+from hugepage_qa.kernel.tree import (
+    Tree,
+    malformed,
+    parse_integer,
+    size_directories,
+    size_name,
+)
 
 DIRECTORY = "sys/kernel/mm/transparent_hugepage"
 

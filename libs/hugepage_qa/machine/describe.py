@@ -5,9 +5,8 @@ from collections.abc import Mapping
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.facts import Facts
-from hugepage_qa.model.architecture import find_mmu
-from hugepage_qa.model.machine import Machine, Node, Span
-from hugepage_qa.model.unknown import PARAMETERS
+from hugepage_qa.oracle.architecture import Machine, Node, Span, find_mmu
+from hugepage_qa.oracle.boot.unknown_parameters import PARAMETERS
 
 #: the log also repeats words where it shows the command line and the environment of init
 _REFUSAL = re.compile(

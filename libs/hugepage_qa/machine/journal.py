@@ -9,11 +9,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from hugepage_qa.durable import remove_durably, write_durably
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine.durable import remove_durably, write_durably
 from hugepage_qa.machine.kept_file import read_kept_file
-from hugepage_qa.machine.marks import PREFIX
-from hugepage_qa.machine.record import ExpectedReboot, KeptArguments, Record, format_record, parse_record
+from hugepage_qa.machine.saved_state import (
+    ExpectedReboot,
+    KeptArguments,
+    Record,
+    format_record,
+    parse_record,
+)
+from hugepage_qa.process.marks import PREFIX
 
 #: the environment variable that names another directory for the journal
 STATE = "HUGEPAGE_QA_STATE"

@@ -1,16 +1,47 @@
-"""Files that a reboot does not reset, such as /etc/sysctl.d/99-hugepage-qa.conf: kept, and put back."""
+"""Files that a reboot does not reset, such as /etc/sysctl.d/99-hugepage-qa.conf: kept, put back, and how that went."""
 
 import base64
 import hashlib
 import os
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from hugepage_qa.durable import remove_durably, write_durably
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine.durable import remove_durably, write_durably
-from hugepage_qa.machine.repair import NOTHING, Repair
 from hugepage_qa.sizes import MIB
+
+#: stands for a file, a mount or a value that is not there
+NOTHING = "nothing"
+
+
+@dataclass(frozen=True)
+class Repair:
+    """One subject that was not as ``wanted``: its value ``before`` it was put back, and ``after``."""
+
+    subject: str
+    wanted: str
+    before: str
+    after: str
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it is as wanted now."""
+        return self.after == self.wanted
+
+    def __str__(self) -> str:
+        if self.succeeded and self.wanted == NOTHING:
+            return f"{self.subject}: removed, was {self.before}"
+        if self.succeeded:
+            return f"{self.subject}: put back to {self.wanted}, was {self.before}"
+        return f"{self.subject}: NOT put back: wanted {self.wanted}, found {self.after}"
+
+
+def unrestored(repairs: Iterable[Repair]) -> tuple[Repair, ...]:
+    """Return those of ``repairs`` that did not succeed."""
+    return tuple(repair for repair in repairs if not repair.succeeded)
+
 
 _LARGEST = 1 * MIB
 _SHOWN = 60

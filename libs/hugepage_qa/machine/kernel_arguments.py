@@ -7,9 +7,9 @@ from typing import Protocol
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.tree import DirectoryTree
-from hugepage_qa.machine.record import KeptArguments
-from hugepage_qa.machine.repair import Repair
-from hugepage_qa.model.unknown import PARAMETERS
+from hugepage_qa.machine.kept_file import Repair
+from hugepage_qa.machine.saved_state import KeptArguments
+from hugepage_qa.oracle.boot.unknown_parameters import PARAMETERS
 
 
 class BootLoader(Protocol):

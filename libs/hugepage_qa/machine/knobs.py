@@ -9,8 +9,7 @@ from pathlib import Path
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel import nodes, pools, thp
-from hugepage_qa.kernel.tree import DirectoryTree, Tree
-from hugepage_qa.kernel.values import parse_integer, size_directories
+from hugepage_qa.kernel.tree import DirectoryTree, Tree, parse_integer, size_directories
 
 #: below /proc/sys; vm.nr_hugepages and vm.nr_overcommit_hugepages are second names of the default pool's files
 SYSCTLS = (

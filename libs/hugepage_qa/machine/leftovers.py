@@ -8,16 +8,15 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from hugepage_qa.kernel.mounts import Mount, read_mounts
-from hugepage_qa.kernel.sysvipc import Segment
+from hugepage_qa.kernel.proc_tables import Mount, Segment, read_mounts
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine import libc
 from hugepage_qa.machine.cgroups import find_cgroups, remove_cgroup
-from hugepage_qa.machine.insist import insist
-from hugepage_qa.machine.marks import PREFIX, RUN_DIRECTORY
-from hugepage_qa.machine.processes import belongs_to, find_processes, kill_and_wait
-from hugepage_qa.machine.repair import NOTHING, Repair
-from hugepage_qa.machine.state import find_segments
+from hugepage_qa.machine.kept_file import NOTHING, Repair
+from hugepage_qa.machine.libc import insist
+from hugepage_qa.machine.saved_state import find_segments
+from hugepage_qa.process.marks import PREFIX, RUN_DIRECTORY
+from hugepage_qa.process.process_table import belongs_to, find_processes, kill_and_wait
 
 # each round finds what the killed ones had forked meanwhile
 _ROUNDS = 100

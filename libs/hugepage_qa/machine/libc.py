@@ -1,7 +1,10 @@
-"""System calls that Python has no function for."""
+"""System calls that Python has no function for, tried again while a mount or a cgroup stays busy for a moment."""
 
 import ctypes
+import errno
 import os
+import time
+from collections.abc import Callable
 
 # linux/fs.h, linux/ipc.h
 _UMOUNT_NOFOLLOW = 8
@@ -40,3 +43,22 @@ def _check(result: int, subject: str) -> None:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), subject)
+
+
+# seconds and not tries: on a loaded machine the moment is long
+BUSY_SECONDS = 30.0
+_PAUSE_SECONDS = 0.02
+
+
+def insist(removal: Callable[[], None], seconds: float = BUSY_SECONDS) -> None:
+    """Call ``removal`` until the kernel no longer answers EBUSY, for ``seconds``. Raises OSError."""
+    deadline = time.monotonic() + seconds
+    while True:
+        # before the call: one that was kept from running for so long tries once more
+        is_last = time.monotonic() > deadline
+        try:
+            return removal()
+        except OSError as error:
+            if error.errno != errno.EBUSY or is_last:
+                raise
+        time.sleep(_PAUSE_SECONDS)

@@ -1,26 +1,89 @@
-"""A machine under test is always put back: after success, failure, exceptions, signals, and at the next start."""
+"""A machine under test is always put back: after success, failure, exceptions, signals, and at the next start.
+
+SIGINT, SIGTERM and SIGHUP end what a run does, but never the saving and putting back around it.
+"""
 
 import os
 import secrets
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine import libc
 from hugepage_qa.machine.boot_loader import find_boot_loader as this_boot_loader
 from hugepage_qa.machine.journal import Journal, find_journal, read_boot_id
+from hugepage_qa.machine.kept_file import Repair, unrestored
 from hugepage_qa.machine.kernel_arguments import FindBootLoader
-from hugepage_qa.machine.marks import PREFIX, RUN, RUN_DIRECTORY
-from hugepage_qa.machine.record import Record
-from hugepage_qa.machine.repair import Repair, unrestored
 from hugepage_qa.machine.restore import Restoration, put_back, restore
 from hugepage_qa.machine.resume import goes_on
 from hugepage_qa.machine.run_lock import Holder, hold_run_lock
-from hugepage_qa.machine.state import MachineState
-from hugepage_qa.machine.stop_signals import StopSignals
+from hugepage_qa.machine.saved_state import MachineState, Record
+from hugepage_qa.process.marks import PREFIX, RUN, RUN_DIRECTORY
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+# added to the number of the signal, as shells do
+_SIGNALLED = 128
+
+
+class StopSignals:
+    """While it is entered, stop signals wait; inside ``let_through`` the first of them raises.
+
+    SIGINT raises KeyboardInterrupt, the others SystemExit with 128 + number. Signals that are ignored stay ignored.
+    What waits until the end is delivered then. Enter it in the main thread; raises InputError in another one.
+    """
+
+    def __init__(self) -> None:
+        self._passing = False
+        self._waiting: list[int] = []
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopSignals":
+        try:
+            for number in _SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._receive)
+        except ValueError as error:
+            raise InputError(f"a machine can be protected in the main thread only: {error}") from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self._waiting and error is None:
+            signal.raise_signal(self._waiting[0])
+
+    @contextmanager
+    def let_through(self) -> Iterator[None]:
+        """Let a stop signal raise in the body, also one that has come before."""
+        self._passing = True
+        try:
+            if self._waiting:
+                self._raise(self._waiting.pop())
+            yield
+        finally:
+            self._passing = False
+
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
+        if self._passing:
+            self._raise(number)
+        self._waiting.append(number)
+
+    def _raise(self, number: int) -> None:
+        # one is enough: what follows is putting back
+        self._passing = False
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(_SIGNALLED + number)
+
 
 Say = Callable[[str], None]
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine.processes import has_ended
+from hugepage_qa.process.process_table import has_ended
 
 #: below the root directory; only root may write there, and it is empty after a boot
 LOCK = "run/hugepage-qa.lock"

@@ -23,12 +23,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hugepage_qa.kernel.mounts import read_mounts
 from hugepage_qa.kernel.pools import Pool, read_node_pools, read_pools
+from hugepage_qa.kernel.proc_tables import read_mounts
 from hugepage_qa.kernel.tree import DirectoryTree, Tree
-from hugepage_qa.machine.marks import GROUP, PREFIX
 from hugepage_qa.machine.run_lock import LOCK
-from hugepage_qa.machine.state import MachineState
+from hugepage_qa.machine.saved_state import MachineState
+from hugepage_qa.process.marks import GROUP, PREFIX
 
 _MEMORY_FILESYSTEMS = frozenset({"hugetlbfs", "tmpfs"})
 # systemd mounts there for everybody who logs in, and for services

@@ -19,12 +19,12 @@ from tmt.guest import RebootMode
 from tmt.utils import Command, ShellScript
 from tmt.utils.wait import Waiting
 
+from hugepage_qa.cache import cache_directory
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.cache import cache_directory
-from hugepage_qa.lab.system.launch import Wish, bring_up, parse_nodes
-from hugepage_qa.lab.system.machine import SystemMachine
-from hugepage_qa.lab.system.registry import Registry
-from hugepage_qa.lab.system.secure_shell import ADDRESS
+from hugepage_qa.qemu.system.machine_registry import Registry
+from hugepage_qa.qemu.system.secure_shell import ADDRESS
+from hugepage_qa.qemu.system.system_launch import Wish, bring_up, parse_nodes
+from hugepage_qa.qemu.system.system_machine import SystemMachine
 
 
 def _normalize_nodes(_key: str, value: Any, _logger: tmt.log.Logger) -> str | None:

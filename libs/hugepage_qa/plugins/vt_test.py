@@ -1,28 +1,35 @@
-"""What a test of the avocado-vt provider does: one variant of its configuration, judged as all cases on guests are."""
+"""What a test of the avocado-vt provider does: one variant of its configuration, judged as all cases on guests are.
+
+It speaks to the serial console of a guest by a shell session of aexpect.
+"""
 
 import os
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import aexpect
+
+from hugepage_qa.cases.case import Area, Case, Sizes
+from hugepage_qa.cases.guest.guest_machine import LIBVIRT, QEMU
+from hugepage_qa.cases.guest.guests import GuestAct, with_guests
+from hugepage_qa.cases.judge import LiveJudgement, judge
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.pool_view import read_pool_view
+from hugepage_qa.cases.verdict import Verdict
 from hugepage_qa.errors import InputError
-from hugepage_qa.guest.case import GuestAct, with_guests
-from hugepage_qa.guest.description import Access, Source
-from hugepage_qa.guest.machine import LIBVIRT, QEMU
-from hugepage_qa.live.case import Area, Case, Sizes
-from hugepage_qa.live.host import Host
-from hugepage_qa.live.judge import LiveJudgement, judge
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.pool_view import read_pool_view
-from hugepage_qa.machine.marks import RUN
+from hugepage_qa.machine.host import Host
 from hugepage_qa.machine.protection import protected_machine
-from hugepage_qa.model.rules import Rule
-from hugepage_qa.plugins.case_test import conclude
+from hugepage_qa.oracle.rules import Rule
+from hugepage_qa.plugins.avocado_test import conclude
 from hugepage_qa.plugins.guest_test import machine_with_guests
-from hugepage_qa.report.whiteboard import CaseRecorder
+from hugepage_qa.process.marks import RUN
+from hugepage_qa.qemu.guest.driver import GuestError
+from hugepage_qa.qemu.guest.guest_description import Access, Source
+from hugepage_qa.report.avocado_results import CaseRecorder
 from hugepage_qa.sizes import format_size, parse_size
-from hugepage_qa.verdict import Verdict
 
 _Choice = TypeVar("_Choice")
 
@@ -109,3 +116,34 @@ def _refuse_pool_setup(params: Mapping[str, str]) -> None:
 
 def _protection() -> AbstractContextManager[object]:
     return nullcontext() if RUN in os.environ else protected_machine("a test of the avocado-vt provider")
+
+
+# the guest's shell has no prompt: one that prints it edits the lines that it reads, too. Quotes keep the prompt out of
+# the echo of this line
+_PROMPT = "@prompt "
+_SHELL = "while echo -n '@pro''mpt '; read -r line; do eval \"$line\"; status=$?; done"
+_SECONDS = 60.0
+
+
+@contextmanager
+def console_shell(path: str) -> Iterator[Callable[[str], str]]:
+    """Yield what runs a command in the guest whose console is the socket ``path``, and returns what it printed.
+
+    Both raise GuestError: when the guest does not answer, and when a command fails.
+    """
+    with aexpect.ShellSession(
+        f"nc -U {shlex.quote(path)}", prompt=f"{_PROMPT}$", status_test_command="echo $status"
+    ) as session:
+        session.sendline(_SHELL)
+
+        def run(command: str) -> str:
+            try:
+                return str(session.cmd(command, timeout=_SECONDS)).replace("\r\n", "\n")
+            except aexpect.ShellError as error:
+                raise GuestError(str(error)) from error
+
+        try:
+            session.read_up_to_prompt(timeout=_SECONDS)
+        except aexpect.ExpectError as error:
+            raise GuestError(f"console of the guest: {error}") from error
+        yield run

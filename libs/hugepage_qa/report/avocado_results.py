@@ -2,16 +2,17 @@
 
 Nothing here trusts what it reads. A job that ran nothing, a garbled file or a whiteboard that breaks its schema
 becomes a result with outcome ERROR, never an empty pass.
-"""
+What an Avocado test that judges many cases leaves for the reports: outcomes in its whiteboard, logs in its data."""
 
+import enum
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Protocol
 
-from hugepage_qa.report.case_result import CaseResult, Outcome, one_line, worst
-from hugepage_qa.report.schema import find_violation
-from hugepage_qa.schema import parse_json
+from hugepage_qa.cases.result import CaseResult, Outcome, one_line, worst
+from hugepage_qa.schema import find_violation, parse_json
 
 _OUTCOMES = {
     "PASS": Outcome.PASS,
@@ -51,7 +52,7 @@ def _read_tests(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         raise ValueError("the job ran no test (there is no results.json)")
     document = parse_json(path.read_text(encoding="utf-8"))
-    violation = find_violation(document, "avocado-job")
+    violation = find_violation(document, __package__, "avocado-job")
     if violation:
         raise ValueError(f"results.json: {violation}")
     tests: list[dict[str, Any]] = document["tests"]
@@ -83,7 +84,7 @@ def _read_cases(whiteboard: str) -> list[dict[str, Any]]:
         raise ValueError("expected a JSON object")
     if "cases" not in document:
         return []
-    violation = find_violation(document, "whiteboard")
+    violation = find_violation(document, __package__, "whiteboard")
     if violation:
         raise ValueError(violation)
     cases: list[dict[str, Any]] = document["cases"]
@@ -163,3 +164,72 @@ def _test_name(name: str) -> str:
     parts = [PurePosixPath(file).stem, test]
     cleaned = [re.sub(r"[^\w.=+-]+", "-", part).strip(".-") for part in parts]
     return "/" + "/".join(part for part in cleaned if part)
+
+
+class JudgedCase(Protocol):
+    """What is read of a judgement (``hugepage_qa.matrix``)."""
+
+    @property
+    def name(self) -> str:
+        """The name of the case, starting with ``/``."""
+
+    @property
+    def verdict(self) -> enum.Enum:
+        """Its value is pass, known, fail, error or skip."""
+
+    @property
+    def reason(self) -> str:
+        """Why, in one line; may be empty."""
+
+    @property
+    def seconds(self) -> float:
+        """How long the case took."""
+
+    @property
+    def serial(self) -> str:
+        """The text of the serial log; may be empty."""
+
+
+class CaseRecorder:
+    """Collects judgements; ``text`` is the whiteboard at any time, so a test that is interrupted keeps its cases."""
+
+    def __init__(self, data: Path) -> None:
+        """Serial logs are written into the directory ``data``, the test's ``outputdir``."""
+        self._data = data
+        self._cases: list[dict[str, object]] = []
+
+    def add(self, case: JudgedCase) -> None:
+        """Record one case and write its serial log."""
+        self._cases.append(
+            {
+                "name": case.name,
+                "verdict": Outcome(case.verdict.value).value,
+                "reason": one_line(case.reason),
+                "log": self._write_serial(case),
+                "seconds": round(case.seconds, 3),
+            }
+        )
+
+    def _write_serial(self, case: JudgedCase) -> str | None:
+        if not case.serial:
+            return None
+        label = re.sub(r"[^\w.=+-]+", "-", case.name).strip(".-")
+        name = f"{len(self._cases) + 1:04}-{label[:100]}.log"
+        (self._data / name).write_text(case.serial, encoding="utf-8", errors="backslashreplace")
+        return name
+
+    @property
+    def text(self) -> str:
+        """The whiteboard: the contract is ``schemas/whiteboard.json``; empty as long as there is no case."""
+        return json.dumps({"cases": self._cases}) if self._cases else ""
+
+    def summary(self, *outcomes: Outcome) -> str:
+        """Return ``3 of 40 cases: /a: reason; ...`` for the cases with one of ``outcomes``, empty without any."""
+        chosen = [case for case in self._cases if case["verdict"] in outcomes]
+        named = "; ".join(f"{case['name']}: {case['reason']}" for case in chosen)
+        return f"{len(chosen)} of {len(self._cases)} cases: {named}" if chosen else ""
+
+    @property
+    def all_skipped(self) -> bool:
+        """Whether there are cases and none of them ran."""
+        return bool(self._cases) and all(case["verdict"] == Outcome.SKIP for case in self._cases)

@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hugepage_qa.gate.comparison import MetricResult
-from hugepage_qa.gate.verdict import Verdict
+from hugepage_gate.comparison import MetricResult
+from hugepage_gate.samples import Verdict
 from hugepage_qa.report.gate_page import Configuration, MetricPage
 
 #: colours that the colour-blind can tell apart

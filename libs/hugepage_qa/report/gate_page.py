@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hugepage_qa.gate.block_summary import SummarySeries, summarise_set
-from hugepage_qa.gate.classic_table import ClassicTable, classic_table
-from hugepage_qa.gate.compare import BaselineSet, margins
-from hugepage_qa.gate.comparison import Comparison, MetricResult
-from hugepage_qa.gate.policy import Policy
-from hugepage_qa.gate.samples import SampleSet
+from hugepage_gate.block_summary import SummarySeries, summarise_set
+from hugepage_gate.classic_table import ClassicTable, classic_table
+from hugepage_gate.compare_suites import BaselineSet, margins
+from hugepage_gate.comparison import Comparison, MetricResult
+from hugepage_gate.gate_policy import Policy
+from hugepage_gate.samples import SampleSet
 
 
 @dataclass(frozen=True)

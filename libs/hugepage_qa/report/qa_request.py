@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hugepage_qa.bench import gate_settings
+from hugepage_qa.cases import test_settings
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.boards import BOARDS, find_board
-from hugepage_qa.lab.image import identify
-from hugepage_qa.report import gate_settings, settings
+from hugepage_qa.qemu.boards import BOARDS, find_board
+from hugepage_qa.qemu.kernel_image import identify
 from hugepage_qa.sizes import parse_size
 
 #: plan -> the architectures that its throwaway machines cover
@@ -23,7 +24,9 @@ MACHINE_PLANS = (*_GUEST_PLANS, "thp", "text", GATE)
 LOCAL, LAB = "local", "lab"
 #: what the tests of these plans read
 _READ_ON_MACHINES = {
-    **dict.fromkeys(_GUEST_PLANS, (settings.SEED, settings.OPERATIONS, settings.CYCLES, settings.VT)),
+    **dict.fromkeys(
+        _GUEST_PLANS, (test_settings.SEED, test_settings.OPERATIONS, test_settings.CYCLES, test_settings.VT)
+    ),
     GATE: tuple(gate_settings.MEANING),
 }
 
@@ -136,7 +139,7 @@ def _lab_options(environment: Mapping[str, str]) -> tuple[str, ...]:
     # two nodes, each with room for gigantic pages at run time
     options = ["--how", LAB, "--memory", _memory(environment), "--nodes", "2"]
     if environment.get("KERNEL"):
-        options += ["--kernel", str(settings.readable_file(environment["KERNEL"], "KERNEL"))]
+        options += ["--kernel", str(test_settings.readable_file(environment["KERNEL"], "KERNEL"))]
     if environment.get("APPEND"):
         options += ["--append", environment["APPEND"]]
     return tuple(options)
@@ -159,7 +162,7 @@ def _kernel(path: str, asked: tuple[str, ...]) -> dict[str, Path]:
     """Return the kernel's architecture and absolute path; empty when none is asked for."""
     if not path:
         return {}
-    image = identify(settings.readable_file(path, "KERNEL"))
+    image = identify(test_settings.readable_file(path, "KERNEL"))
     if asked not in ((), (image.architecture,)):
         raise InputError(f"KERNEL={path}: is for {image.architecture}, but ARCH is {' '.join(asked)}")
     return {image.architecture: image.path}
@@ -173,7 +176,7 @@ def _split(name: str, environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _test_environment(environment: Mapping[str, str], kernel: Path | None) -> dict[str, str]:
-    told = {settings.APPEND: environment.get("APPEND", ""), settings.KERNEL: str(kernel or "")}
-    names = (settings.CACHE, settings.GROUPS, settings.RANDOM, settings.SEED)
+    told = {test_settings.APPEND: environment.get("APPEND", ""), test_settings.KERNEL: str(kernel or "")}
+    names = (test_settings.CACHE, test_settings.GROUPS, test_settings.RANDOM, test_settings.SEED)
     passed = {name: environment.get(name, "") for name in names}
     return {name: value for name, value in (told | passed).items() if value}

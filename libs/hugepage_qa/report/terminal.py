@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from hugepage_qa.report.case_result import CaseResult, Outcome
+from hugepage_qa.cases.result import CaseResult, Outcome
 
 _STYLES = {
     Outcome.PASS: "green",

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.actor import link
-from hugepage_qa.actor.build import build_actor
-from hugepage_qa.actor.link import ActorGone, ActorStarved
-from hugepage_qa.actor.process import Actor, Fault, start_actor
 from hugepage_qa.errors import InputError
+from hugepage_qa.process import actor_link
+from hugepage_qa.process.actor import Actor, Fault, start_actor
+from hugepage_qa.process.actor_link import ActorGone, ActorStarved
+from hugepage_qa.process.c_compiler import build_actor
 
 PAGE = mmap.PAGESIZE
 WRITABLE = mmap.PROT_READ | mmap.PROT_WRITE
@@ -145,8 +145,8 @@ def test_a_forked_actor_goes_on_when_its_parent_exits(actor: Actor) -> None:
 
 
 def test_an_actor_that_gets_no_cpu_says_nothing_of_the_kernel(actor: Actor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "_LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(link, "_STARVED_SECONDS", 0.5)
+    monkeypatch.setattr(actor_link, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(actor_link, "_STARVED_SECONDS", 0.5)
     os.kill(actor.pid, signal.SIGSTOP)
     with pytest.raises(ActorStarved, match="0 s of a CPU"):
         actor.call("getpid")
@@ -168,7 +168,7 @@ def test_a_killed_actor_is_gone_and_not_a_fault(actor: Actor) -> None:
 
 def test_it_ends_when_its_parent_is_killed(program: Path) -> None:
     text = (
-        "import sys, time; from pathlib import Path; from hugepage_qa.actor.process import start_actor\n"
+        "import sys, time; from pathlib import Path; from hugepage_qa.process.actor import start_actor\n"
         "with start_actor(Path(sys.argv[1])) as actor: print(actor.pid, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", text, str(program)], stdout=subprocess.PIPE, text=True) as parent:

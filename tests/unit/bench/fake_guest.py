@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hugepage_qa.bench.backing import Backing
-from hugepage_qa.bench.guest_machine import GuestProfile
+from hugepage_qa.bench.measured_guest import GuestProfile
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from hugepage_qa.bench import measure
 from hugepage_qa.bench.backing import Backing, Kind
 from hugepage_qa.bench.measure import Measurer, Place
 from hugepage_qa.bench.measurement import Measurement, Plan
-from hugepage_qa.bench.order import Cell
-from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program
+from hugepage_qa.bench.workload import Cell, Fact, Figures, Metric, Prepared, Program
 from hugepage_qa.sizes import MIB
 
 BASE = Backing(Kind.BASE, 4096)

@@ -3,9 +3,8 @@
 import pytest
 
 from hugepage_qa.bench.backing import Backing, Kind
-from hugepage_qa.bench.cpu_counters import parse_misses
-from hugepage_qa.bench.guest_postgresql import parse_counters
-from hugepage_qa.bench.mariadb_oltp import MariadbOltp, parse_oltp, parse_version, settings
+from hugepage_qa.bench.guest_database import parse_counters
+from hugepage_qa.bench.mariadb_oltp import MariadbOltp, parse_misses, parse_oltp, parse_version, settings
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import GIB, MIB
 

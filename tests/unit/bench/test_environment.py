@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tests.unit.conftest import CAPTURES, load_capture
 
-from hugepage_qa.bench.environment import NOT_KNOWN, read_environment, read_subject
+from hugepage_gate.environment import SOFT_KEYS, env_id, hard_keys
+from hugepage_qa.bench.measured_environment import NOT_KNOWN, read_environment, read_subject
 from hugepage_qa.bench.measurement import SOFT
-from hugepage_qa.gate.environment import SOFT_KEYS, env_id, hard_keys
 from hugepage_qa.kernel.tree import CapturedTree, DirectoryTree
 
 GROUPS = {"cpu", "memory", "pages", "virtualization", "thp", "nr_hugepages", "mitigations", "frequency"}

@@ -8,13 +8,13 @@ import pytest
 from tests.unit.bench.fake_guest import FakeHost
 from tests.unit.bench.test_program_output import PGBENCH
 
+from hugepage_gate.contrasts import find_contrasts
 from hugepage_qa.bench import guest_database
 from hugepage_qa.bench.backing import Backing, Kind
+from hugepage_qa.bench.databases import PostgresqlInstallation
 from hugepage_qa.bench.guest_database import USERS, GuestDatabase
-from hugepage_qa.bench.postgresql import Installation
 from hugepage_qa.bench.workload import Prepared
 from hugepage_qa.errors import InputError
-from hugepage_qa.gate.contrasts import find_contrasts
 from hugepage_qa.sizes import GIB, MIB
 
 THP, LARGE = Backing(Kind.TRANSPARENT, 2 * MIB), Backing(Kind.STATIC, GIB)
@@ -40,8 +40,8 @@ def prepared(
     program = tmp_path / "pgbench"
     program.touch()
     used = iter(number * cpu for number in range(99))
-    monkeypatch.setattr(Installation, "find", lambda: Installation(program, program, program))
-    monkeypatch.setattr(Installation, "version", lambda _self: "postgres (PostgreSQL) 15.18")
+    monkeypatch.setattr(PostgresqlInstallation, "find", lambda: PostgresqlInstallation(program, program, program))
+    monkeypatch.setattr(PostgresqlInstallation, "version", lambda _self: "postgres (PostgreSQL) 15.18")
     monkeypatch.setattr(guest_database, "pack", lambda _installation, _directory: b"")
     monkeypatch.setattr(guest_database, "GuestHost", lambda *_: FakeHost({"/proc/vmstat": counters, "--time": pgbench}))
     monkeypatch.setattr(guest_database, "cpu_seconds", lambda _pid: next(used))

@@ -10,10 +10,8 @@ from tests.unit.bench.fake_guest import FakeHost
 
 from hugepage_qa.bench import guest_network
 from hugepage_qa.bench.backing import Backing, Kind
-from hugepage_qa.bench.guest_network import GuestNetwork
-from hugepage_qa.bench.iperf3 import parse_iperf3
-from hugepage_qa.bench.unavailable import Unavailable
-from hugepage_qa.bench.workload import Prepared
+from hugepage_qa.bench.guest_network import GuestNetwork, parse_iperf3
+from hugepage_qa.bench.workload import Prepared, Unavailable
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import MIB
 

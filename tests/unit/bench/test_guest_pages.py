@@ -3,9 +3,9 @@
 import pytest
 
 from hugepage_qa.bench.backing import Backing, Kind
-from hugepage_qa.bench.guest_pages import expect_pages
-from hugepage_qa.bench.guest_postgresql import expect_buffers, parse_counters
-from hugepage_qa.bench.unavailable import Unavailable
+from hugepage_qa.bench.guest_database import expect_buffers, parse_counters
+from hugepage_qa.bench.measured_guest import expect_pages
+from hugepage_qa.bench.workload import Unavailable
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.tree import CapturedTree
 from hugepage_qa.sizes import GIB, KIB, MIB

@@ -9,17 +9,14 @@ from tests.unit.bench.fake_guest import FakeHost
 from tests.unit.bench.made_up import make_plan
 from tests.unit.bench.test_program_output import SYSBENCH
 
-from hugepage_qa.bench import guest_memory, guest_memory_pair
+from hugepage_gate.contrasts import find_contrasts
+from hugepage_gate.environment import env_id
+from hugepage_qa.bench import guest_memory
 from hugepage_qa.bench.backing import Backing, Kind
-from hugepage_qa.bench.guest_memory import GuestMemory
-from hugepage_qa.bench.guest_memory_pair import GuestMemoryPair, expect_as_busy
-from hugepage_qa.bench.measurement import FinishedBlock
-from hugepage_qa.bench.order import Cell, draw_session
-from hugepage_qa.bench.sample_document import sample_document
-from hugepage_qa.bench.workload import Fact, Prepared
+from hugepage_qa.bench.guest_memory import GuestMemory, GuestMemoryPair, expect_as_busy
+from hugepage_qa.bench.measurement import FinishedBlock, sample_document
+from hugepage_qa.bench.workload import Cell, Fact, Prepared, draw_session
 from hugepage_qa.errors import InputError
-from hugepage_qa.gate.contrasts import find_contrasts
-from hugepage_qa.gate.environment import env_id
 from hugepage_qa.sizes import GIB, MIB
 
 BASE, THP = Backing(Kind.BASE, 4096), Backing(Kind.TRANSPARENT, 2 * MIB)
@@ -33,10 +30,10 @@ def prepared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, seconds_beside:
     sysbench.touch()
     written = SYSBENCH.replace("4096.00 MiB transferred", "8192.00 MiB transferred")
     busy = {FakeHost.pids["bench"]: iter([10.0, 14.0]), FakeHost.pids["beside"]: iter([30.0, 30.0 + seconds_beside])}
-    monkeypatch.setattr(guest_memory_pair, "cpu_seconds", lambda pid: next(busy[pid]))
-    monkeypatch.setattr(guest_memory_pair, "find_program", lambda *_names: sysbench)
-    monkeypatch.setattr(guest_memory_pair, "program_archive", lambda _programs: b"")
-    monkeypatch.setattr(guest_memory_pair, "GuestHost", lambda *_: FakeHost({"sysbench": written}))
+    monkeypatch.setattr(guest_memory, "cpu_seconds", lambda pid: next(busy[pid]))
+    monkeypatch.setattr(guest_memory, "find_program", lambda *_names: sysbench)
+    monkeypatch.setattr(guest_memory, "program_archive", lambda _programs: b"")
+    monkeypatch.setattr(guest_memory, "GuestHost", lambda *_: FakeHost({"sysbench": written}))
     monkeypatch.setattr(guest_memory, "page_tables_of", lambda _pid: 4 * MIB)
     with GuestMemoryPair().prepare("quick", tmp_path, tmp_path) as ready:
         yield ready

@@ -8,16 +8,13 @@ from pathlib import Path
 import pytest
 from tests.unit.bench.made_up import BACKINGS, ENVIRONMENT, MadeUp, make_plan, run
 
+from hugepage_gate.block_summary import summarise_set
+from hugepage_gate.contrasts import find_contrasts, is_balanced
+from hugepage_gate.sample_format import parse_samples
 from hugepage_qa.bench.backing import Backing
-from hugepage_qa.bench.measurement import Measurement
-from hugepage_qa.bench.order import Cell
-from hugepage_qa.bench.sample_document import sample_document
-from hugepage_qa.bench.unavailable import Unavailable
-from hugepage_qa.bench.workload import Metric
+from hugepage_qa.bench.measurement import Measurement, sample_document
+from hugepage_qa.bench.workload import Cell, Metric, Unavailable
 from hugepage_qa.errors import InputError
-from hugepage_qa.gate.block_summary import summarise_set
-from hugepage_qa.gate.contrasts import find_contrasts, is_balanced
-from hugepage_qa.gate.sample_format import parse_samples
 
 
 def kill_after(blocks: int) -> MadeUp:

@@ -3,7 +3,7 @@
 from collections import Counter
 from itertools import pairwise
 
-from hugepage_qa.bench.order import draw_session
+from hugepage_qa.bench.workload import draw_session
 
 WORKLOADS = ("page-access", "pgbench")
 CONFIGURATIONS = ("4k", "thp", "shp-2M", "shp-1G")

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.actor.build import build_program
+from hugepage_qa.bench.benchmark_program import run_program
+from hugepage_qa.bench.measure import parse_sentinel
 from hugepage_qa.bench.page_access import SOURCE, PageAccess, parse_page_access
 from hugepage_qa.bench.pgbench import parse_pgbench, parse_version
-from hugepage_qa.bench.program import run_program
-from hugepage_qa.bench.sentinel import parse_sentinel
 from hugepage_qa.bench.sysbench_memory import parse_sysbench
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.c_compiler import build_program
 from hugepage_qa.sizes import GIB, KIB, MIB
 
 # sysbench 1.0.20 of Debian 12

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.bench.backing import Backing, Kind
-from hugepage_qa.bench.guest_archive import parse_ldd, program_archive
-from hugepage_qa.bench.source_build import SourceBuild, environment_on
-from hugepage_qa.bench.source_tree import write_tree
+from hugepage_qa.bench.measured_guest import parse_ldd, program_archive
+from hugepage_qa.bench.source_build import SourceBuild, environment_on, write_tree
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import GIB, MIB
 

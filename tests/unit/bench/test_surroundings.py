@@ -7,8 +7,8 @@ import pytest
 from tests.unit.conftest import load_capture
 
 from hugepage_qa.bench.backing import Backing, Kind, choose_backings, find_backings, halved_backings
-from hugepage_qa.bench.surroundings import Surroundings
-from hugepage_qa.bench.unavailable import Unavailable
+from hugepage_qa.bench.disturbances import Surroundings
+from hugepage_qa.bench.workload import Unavailable
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.tree import CapturedTree
 from hugepage_qa.sizes import GIB, MIB

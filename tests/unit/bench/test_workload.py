@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hugepage_qa.bench.postgresql import PROGRAMS
+from hugepage_qa.bench.databases import PROGRAMS
 from hugepage_qa.bench.workload import Program
 
 

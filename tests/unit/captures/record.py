@@ -9,8 +9,8 @@ import json
 import sys
 from pathlib import Path
 
-from hugepage_qa.lab.packages import cache_directory, distribution_kernel
-from hugepage_qa.lab.probe import Ending, Lab, ProbeMachine
+from hugepage_qa.qemu.packages import cache_directory, distribution_kernel
+from hugepage_qa.qemu.probe_machine import Ending, Lab, ProbeMachine
 from hugepage_qa.sizes import parse_memory
 from hugepage_qa.version import KernelVersion
 

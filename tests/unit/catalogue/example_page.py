@@ -14,13 +14,13 @@ from typing import Any
 
 from tests.unit.live.transcript import Event, Recorder
 
-from hugepage_qa.live.case import Area
-from hugepage_qa.live.host import Backend, Host
-from hugepage_qa.live.judge import LiveJudgement, judge
-from hugepage_qa.live.real_machine import real_machine
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.judge import LiveJudgement, judge
+from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.machine.host import Backend, Host
 from hugepage_qa.machine.protection import protected_machine
+from hugepage_qa.machine.real_machine import real_machine
 from hugepage_qa.sizes import MIB
-from hugepage_qa.verdict import Verdict
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "add-a-case.md"
 RECORD = Path(__file__).resolve().parents[1] / "captures" / "documentation" / "add-a-case.json.gz"

@@ -8,10 +8,10 @@ import yaml
 from tests.unit.catalogue.example_page import blocks, read_record, run
 from tests.unit.live.recorded import WithoutEvidence
 
+from hugepage_qa.cases.verdict import Verdict
 from hugepage_qa.catalogue.pages import problems
 from hugepage_qa.catalogue.references import References
 from hugepage_qa.catalogue.tests_of_fmf import catalogued_tests
-from hugepage_qa.verdict import Verdict
 
 LONGEST_CASE = 10
 

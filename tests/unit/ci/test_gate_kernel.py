@@ -10,8 +10,8 @@ from ci.gate_kernel import WORDS, Step, choose, main
 from tests.bench.made_up_runs import MadeUpRun
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.image import KernelImage
-from hugepage_qa.report.surroundings import write_surroundings
+from hugepage_qa.qemu.kernel_image import KernelImage
+from hugepage_qa.report.run_directory import write_surroundings
 
 NAME = "/tests/pool/resize/case-0/2M"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hugepage_qa.lab.boards import BOARDS
+from hugepage_qa.qemu.boards import BOARDS
 from hugepage_qa.report.qa_request import MACHINE_PLANS, PLANS
 
 ROOT = Path(__file__).resolve().parents[3]

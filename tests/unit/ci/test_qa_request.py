@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.boards import BOARDS
+from hugepage_qa.qemu.boards import BOARDS
 from hugepage_qa.report.qa_request import MACHINE_PLANS, QaRequest
 
 

@@ -6,8 +6,8 @@ import pytest
 from ci import worker_test
 from ci.worker_test import Seen, judge_clean, judge_injected
 
+from hugepage_qa.cases.result import CaseResult, Outcome
 from hugepage_qa.errors import InputError
-from hugepage_qa.report.case_result import CaseResult, Outcome
 
 GOOD = '<testcase name="/tests/pool/resize/pool/other-sizes-stay/2M"/>'
 FAILED = '<testcase name="/tests/pool/resize/pool/grow-and-shrink/2M"><failure message="fail">{}</failure></testcase>'

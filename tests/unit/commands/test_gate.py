@@ -46,7 +46,7 @@ def test_exit_codes(tmp_path: Path, old: Path, change: float, code: int, verdict
 def test_json_follows_its_schema(tmp_path: Path, old: Path) -> None:
     result = run("compare", new(tmp_path, 0.03), "--against", old, "--json")
     found = json.loads(result.stdout)
-    assert find_violation(found, "hugepage_qa.gate", "comparison") is None
+    assert find_violation(found, "hugepage_gate", "comparison") is None
     assert (found["verdict"], found["exit_code"], result.exit_code) == ("regressed", 1, 1)
     verdicts = {one["metric"]: one["verdict"] for one in found["results"]}
     assert verdicts == {"walk": "regressed", "build": "pass"}

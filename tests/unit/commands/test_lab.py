@@ -13,9 +13,9 @@ from tests.unit.lab.system.test_machine import RECORD
 from hugepage_qa.commands import lab as module
 from hugepage_qa.commands.lab import lab
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.system.launch import Wish
-from hugepage_qa.lab.system.machine import SystemMachine
-from hugepage_qa.lab.system.registry import Registry
+from hugepage_qa.qemu.system.machine_registry import Registry
+from hugepage_qa.qemu.system.system_launch import Wish
+from hugepage_qa.qemu.system.system_machine import SystemMachine
 
 Run = Callable[..., Result]
 GIB = 1 << 30

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner, Result
 
+from hugepage_qa.cases.random.random_run import RandomJudgement, RandomOutcome
+from hugepage_qa.cases.random.random_search import Program
+from hugepage_qa.cases.verdict import Verdict
 from hugepage_qa.commands import pool_random as module
 from hugepage_qa.commands.pool_random import pool_random
 from hugepage_qa.errors import InputError
-from hugepage_qa.live.random_pool.run import RandomJudgement, RandomOutcome
-from hugepage_qa.live.random_pool.search import Program
-from hugepage_qa.model.hugetlb_pool.setup import SetCount
+from hugepage_qa.oracle.pool.pool_setup import SetCount
 from hugepage_qa.sizes import GIB, MIB, format_size
-from hugepage_qa.verdict import Verdict
 
 SMALL = 2 * MIB
 FAILED = Program((SetCount(SMALL, 3),))

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from hugepage_qa.commands import state as module
-from hugepage_qa.commands.state import state
+from hugepage_qa.commands import state_commands as module
+from hugepage_qa.commands.state_commands import state
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine import restore_knobs
+from hugepage_qa.machine import restore
 from hugepage_qa.machine.journal import Journal, find_journal
 from hugepage_qa.machine.knobs import Knob
 from hugepage_qa.machine.protection import require_root
@@ -36,7 +36,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("HUGEPAGE_QA_STATE", raising=False)
     monkeypatch.setattr(module, "_ROOT", tmp_path)
     monkeypatch.setattr(module, "require_root", lambda _: None)
-    monkeypatch.setattr(restore_knobs, "_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(restore, "_PAUSE_SECONDS", 0)
     return tmp_path
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from hugepage_qa.gate.sample_format import parse_samples
-from hugepage_qa.gate.samples import SampleSet
+from hugepage_gate.sample_format import parse_samples
+from hugepage_gate.samples import SampleSet
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MACHINE: dict[str, Any] = {"arch": "x86_64", "cpu_model": "Xeon 8275CL", "cores": 8}

@@ -7,12 +7,17 @@ from pathlib import Path
 import pytest
 from tests.unit.gate.documents import measured, sample_set
 
+from hugepage_gate.accept import (
+    Accepted,
+    Request,
+    accept,
+    read_acknowledgements,
+    write,
+)
+from hugepage_gate.baseline_store import BaselineStore
+from hugepage_gate.gate_policy import Policy
+from hugepage_gate.samples import SampleSet
 from hugepage_qa.errors import InputError
-from hugepage_qa.gate.accept import Accepted, Request, accept, write
-from hugepage_qa.gate.acknowledgement import read_acknowledgements
-from hugepage_qa.gate.baseline_store import BaselineStore
-from hugepage_qa.gate.policy import Policy
-from hugepage_qa.gate.samples import SampleSet
 
 REQUEST = Request("somebody", "because", "10", date(2026, 2, 1))
 

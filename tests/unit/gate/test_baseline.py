@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 from tests.unit.gate.documents import MACHINE, measured, sample_set
 
+from hugepage_gate.accept import Request, accept, write
+from hugepage_gate.baseline_file import format_baseline, parse_baseline
+from hugepage_gate.baseline_store import BaselineStore, file_name, load_samples, read_baseline, store_samples
+from hugepage_gate.gate_policy import Policy
+from hugepage_gate.samples import SampleSet
 from hugepage_qa.errors import InputError
-from hugepage_qa.gate.accept import Request, accept, write
-from hugepage_qa.gate.baseline_file import format_baseline, parse_baseline
-from hugepage_qa.gate.baseline_store import BaselineStore, file_name, read_baseline
-from hugepage_qa.gate.policy import Policy
-from hugepage_qa.gate.raw_samples import load_samples, store_samples
-from hugepage_qa.gate.samples import SampleSet
 
 ROOT = Path(__file__).resolve().parents[3]
 REQUEST = Request("somebody", "first baseline", "10", date(2026, 2, 1))

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from tests.unit.gate.documents import MACHINE, levels_of, measured, rows_of, sample_set, series_of
 
-from hugepage_qa.gate.compare import Terms, baseline_from_samples, compare
-from hugepage_qa.gate.comparison import Comparison, MetricResult, as_json
-from hugepage_qa.gate.policy import MetricPolicy, Policy
-from hugepage_qa.gate.samples import SampleSet
-from hugepage_qa.gate.verdict import Verdict
+from hugepage_gate.compare_suites import Terms, baseline_from_samples, compare
+from hugepage_gate.comparison import Comparison, MetricResult, as_json
+from hugepage_gate.gate_policy import MetricPolicy, Policy
+from hugepage_gate.samples import SampleSet, Verdict
 from hugepage_qa.schema import find_violation
 
 BASELINE = sample_set(measured(10))
@@ -24,7 +23,7 @@ TERMS = Terms()
 def judge(new: SampleSet, baseline: SampleSet = BASELINE, terms: Terms = TERMS) -> Comparison:
     comparison = compare(baseline_from_samples(baseline, terms.policy), new, terms)
     document = json.loads(json.dumps(as_json(comparison), allow_nan=False))
-    assert find_violation(document, "hugepage_qa.gate", "comparison") is None
+    assert find_violation(document, "hugepage_gate", "comparison") is None
     return comparison
 
 

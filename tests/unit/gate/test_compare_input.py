@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from tests.unit.gate.documents import measured, sample_set, series_of
 
+from hugepage_gate.compare_suites import Terms, baseline_from_samples, compare
+from hugepage_gate.comparison import Comparison
+from hugepage_gate.gate_policy import Policy
+from hugepage_gate.samples import SampleSet
 from hugepage_qa.errors import InputError
-from hugepage_qa.gate.compare import Terms, baseline_from_samples, compare
-from hugepage_qa.gate.comparison import Comparison
-from hugepage_qa.gate.policy import Policy
-from hugepage_qa.gate.samples import SampleSet
 
 BASELINE = sample_set(measured(10))
 ONE_SAMPLE = [[level] for level in (2.5, 2.4, 2.6, 2.5, 2.7)]

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from tests.unit.gate.documents import START, sample_set
 
-from hugepage_qa.gate.compare import Terms, baseline_from_samples, compare
-from hugepage_qa.gate.comparison import Comparison
-from hugepage_qa.gate.contrasts import find_contrasts
-from hugepage_qa.gate.policy import Policy
-from hugepage_qa.gate.samples import SampleSet
-from hugepage_qa.gate.verdict import Verdict
+from hugepage_gate.compare_suites import Terms, baseline_from_samples, compare
+from hugepage_gate.comparison import Comparison
+from hugepage_gate.contrasts import find_contrasts
+from hugepage_gate.gate_policy import Policy
+from hugepage_gate.samples import SampleSet, Verdict
 
 ABBA = (0, 1, 1, 0)
 CELLS = ("host=4k,guest=4k", "host=4k,guest=huge", "host=huge,guest=4k", "host=huge,guest=huge")

@@ -2,9 +2,8 @@
 
 import pytest
 
-from hugepage_qa.gate.counts import CountRule, decide_count
-from hugepage_qa.gate.samples import Direction
-from hugepage_qa.gate.verdict import Verdict
+from hugepage_gate.gate_policy import CountRule, decide_count
+from hugepage_gate.samples import Direction, Verdict
 
 EXACT = CountRule()
 

@@ -6,12 +6,19 @@ import numpy as np
 import pytest
 from ci.gate_worlds import WORLDS, World, cloud, jvm_forks, very_quiet_machine
 
+from hugepage_gate import error_rates
+from hugepage_gate.error_rates import (
+    UNCHANGED,
+    Plan,
+    Rates,
+    fixed_threshold,
+    mann_whitney,
+    measure_rates,
+    welch,
+)
+from hugepage_gate.looks import Decision
+from hugepage_gate.samples import Verdict
 from hugepage_qa.errors import InputError
-from hugepage_qa.gate import error_rates
-from hugepage_qa.gate.error_rates import UNCHANGED, Plan, Rates, measure_rates
-from hugepage_qa.gate.looks import Decision
-from hugepage_qa.gate.usual_rules import fixed_threshold, mann_whitney, welch
-from hugepage_qa.gate.verdict import Verdict
 
 PLAN = Plan(splits=6)
 

@@ -6,10 +6,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from hugepage_gate.gate_policy import CountRule, MetricPolicy, parse_share, read_policy
+from hugepage_gate.history import find_change_points
 from hugepage_qa.errors import InputError
-from hugepage_qa.gate.counts import CountRule
-from hugepage_qa.gate.history import find_change_points
-from hugepage_qa.gate.policy import MetricPolicy, parse_share, read_policy
 
 
 def test_change_points_are_those_of_otava_that_are_large_enough(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,9 @@ from typing import Any
 import pytest
 from tests.unit.gate.documents import MACHINE
 
+from hugepage_gate.importers import CsvDefaults, Origin, read_csv, read_go_benchmark, read_hyperfine, read_pyperf
+from hugepage_gate.samples import Direction, Kind, SampleSet
 from hugepage_qa.errors import InputError
-from hugepage_qa.gate.importers.csv_table import CsvDefaults, read_csv
-from hugepage_qa.gate.importers.go_benchmark import read_go_benchmark
-from hugepage_qa.gate.importers.hyperfine import read_hyperfine
-from hugepage_qa.gate.importers.origin import Origin
-from hugepage_qa.gate.importers.pyperf import read_pyperf
-from hugepage_qa.gate.samples import Direction, Kind, SampleSet
 
 ORIGIN = Origin("suite", MACHINE, {"kernel": "6.12"}, "thp")
 

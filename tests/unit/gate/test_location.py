@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from hugepage_qa.gate.location import effective_size, location, middle_and_spread, outlier_rate
+from hugepage_gate.block_summary import (
+    effective_size,
+    location,
+    middle_and_spread,
+    outlier_rate,
+)
 
 
 def test_many_samples_have_a_median_and_few_a_hodges_lehmann_estimate() -> None:

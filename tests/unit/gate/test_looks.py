@@ -6,9 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hugepage_qa.gate.looks import ALARM_ERROR, LOOKS, PASS_ERROR, Decision, Evidence, decide
-from hugepage_qa.gate.prior import Prior
-from hugepage_qa.gate.verdict import Verdict
+from hugepage_gate.looks import (
+    ALARM_ERROR,
+    LOOKS,
+    PASS_ERROR,
+    Decision,
+    Evidence,
+    decide,
+)
+from hugepage_gate.moderated_t import Prior
+from hugepage_gate.samples import Verdict
 
 MARGIN = math.log1p(0.01)
 

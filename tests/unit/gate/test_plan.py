@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tests.unit.gate.documents import levels_of, rows_of, sample_set, series_of
 
-from hugepage_qa.gate.block_summary import summarise
-from hugepage_qa.gate.classic_table import classic_table
-from hugepage_qa.gate.plan import (
+from hugepage_gate.block_summary import summarise
+from hugepage_gate.classic_table import classic_table
+from hugepage_gate.study_plan import (
     Pilot,
     independent_samples,
     pilot_from,

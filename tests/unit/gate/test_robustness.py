@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.gate.documents import measured, sample_set, series_of
 
+from hugepage_gate.compare_suites import Terms, baseline_from_samples, compare
+from hugepage_gate.comparison import as_json
+from hugepage_gate.gate_policy import Policy
+from hugepage_gate.samples import Verdict
 from hugepage_qa.errors import InputError
-from hugepage_qa.gate.compare import Terms, baseline_from_samples, compare
-from hugepage_qa.gate.comparison import as_json
-from hugepage_qa.gate.policy import Policy
-from hugepage_qa.gate.verdict import Verdict
 from hugepage_qa.schema import find_violation
 
 SAMPLE = (
@@ -48,7 +48,7 @@ def test_any_samples(old: list[list[float]], new: list[list[float]], facts: dict
             assert len(str(error).splitlines()) == 1
             return
     document = json.loads(json.dumps(as_json(comparison), allow_nan=False))
-    assert find_violation(document, "hugepage_qa.gate", "comparison") is None
+    assert find_violation(document, "hugepage_gate", "comparison") is None
     if len(new) == 1:
         assert comparison.verdict is not Verdict.REGRESSED
 

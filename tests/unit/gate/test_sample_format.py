@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.gate.documents import MACHINE, document, measured, series_of
 
+from hugepage_gate.input_file import LARGEST_FILE
+from hugepage_gate.sample_files import read_one_machine, read_samples
+from hugepage_gate.sample_format import format_samples, parse_samples
 from hugepage_qa.errors import InputError
-from hugepage_qa.gate.input_file import LARGEST_FILE
-from hugepage_qa.gate.sample_files import read_one_machine, read_samples
-from hugepage_qa.gate.sample_format import format_samples, parse_samples
 
 Change = Callable[[dict[str, Any]], object]
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tests.unit.gate.documents import measured, sample_set
 
-from hugepage_qa.gate.block_summary import BlockSummary, summarise
-from hugepage_qa.gate.samples import Samples
-from hugepage_qa.gate.sentinel import disturbed_blocks, subtract_drift
+from hugepage_gate.block_summary import BlockSummary, summarise
+from hugepage_gate.evidence import disturbed_blocks, subtract_drift
+from hugepage_gate.samples import Samples
 
 BLOCK = summarise(sample_set(measured(1)).series[0], 0.01, {}, None).blocks[0]
 

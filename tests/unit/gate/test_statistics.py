@@ -5,9 +5,15 @@ import pytest
 from scipy import stats
 from scipy.special import polygamma
 
-from hugepage_qa.gate.moderated_t import estimate, estimate_mean
-from hugepage_qa.gate.multiplicity import false_discovery_rates
-from hugepage_qa.gate.prior import NO_PRIOR, Prior, fit_prior, inverse_trigamma
+from hugepage_gate.moderated_t import (
+    NO_PRIOR,
+    Prior,
+    estimate,
+    estimate_mean,
+    false_discovery_rates,
+    fit_prior,
+    inverse_trigamma,
+)
 
 BASELINE = np.array([1.0, 1.2, 0.9, 1.1])
 NEW = np.array([1.4, 1.5])

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from hugepage_qa.gate.location import clip_outliers
-from hugepage_qa.gate.samples import Samples
-from hugepage_qa.gate.steady_state import SteadyState, find_changes, find_steady_state
+from hugepage_gate.block_summary import SteadyState, clip_outliers, find_changes, find_steady_state
+from hugepage_gate.samples import Samples
 
 MARGIN = 0.01
 

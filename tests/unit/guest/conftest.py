@@ -2,7 +2,7 @@
 
 import pytest
 
-from hugepage_qa.guest.site import Site
+from hugepage_qa.qemu.guest.guest_site import Site
 from hugepage_qa.sizes import GIB, MIB
 
 

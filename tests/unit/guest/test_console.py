@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.guest.console import await_output, converse, read_console
-from hugepage_qa.guest.driver import GuestError
+from hugepage_qa.qemu.guest.console import await_output, converse, read_console
+from hugepage_qa.qemu.guest.driver import GuestError
 
 
 @contextmanager

@@ -4,7 +4,8 @@ import json
 from typing import Any
 from xml.etree import ElementTree
 
-from hugepage_qa.guest.description import (
+from hugepage_qa.qemu.guest.domain_xml import domain_xml, memory_device_xml
+from hugepage_qa.qemu.guest.guest_description import (
     Access,
     Allocation,
     Cell,
@@ -13,9 +14,8 @@ from hugepage_qa.guest.description import (
     MemoryDevice,
     Source,
 )
-from hugepage_qa.guest.domain_xml import domain_xml, memory_device_xml
-from hugepage_qa.guest.qemu_command import memory_device, qemu_arguments
-from hugepage_qa.guest.site import Site
+from hugepage_qa.qemu.guest.guest_site import Site
+from hugepage_qa.qemu.guest.qemu_command import memory_device, qemu_arguments
 from hugepage_qa.sizes import GIB, MIB
 
 CELL = Cell(GIB, 2 * MIB)

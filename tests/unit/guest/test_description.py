@@ -5,7 +5,13 @@ from collections.abc import Callable
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.guest.description import Allocation, Cell, DeviceKind, GuestDescription, MemoryDevice
+from hugepage_qa.qemu.guest.guest_description import (
+    Allocation,
+    Cell,
+    DeviceKind,
+    GuestDescription,
+    MemoryDevice,
+)
 from hugepage_qa.sizes import GIB, MIB
 
 CELL = Cell(GIB, 2 * MIB)

@@ -12,11 +12,11 @@ from tests.unit.live.lies import Lie, by_its_own_rule, fails_by, instead, lied_t
 from tests.unit.live.recorded import Recorded, recorded_cases
 from tests.unit.live.transcript import Event
 
-from hugepage_qa.guest.case import GuestArea
-from hugepage_qa.guest.machine import DONE, GUEST, REFUSED
-from hugepage_qa.live.case import Area
-from hugepage_qa.live.live import Live
-from hugepage_qa.verdict import Verdict
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.guest.guest_machine import DONE, GUEST, REFUSED
+from hugepage_qa.cases.guest.guests import GuestArea
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.verdict import Verdict
 
 _POOL_FILE = re.compile(r"(?P<pool>.*/hugepages-\d+kB)/(?P<counter>\w+)_hugepages$")
 _HUGETLB_PAGES = re.compile(r"^(Shared_Hugetlb|Private_Hugetlb):.*$", re.MULTILINE)

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from tests.unit.live.areas import read_areas
 
-from hugepage_qa.guest.machine import DONE, GUEST, REFUSED
-from hugepage_qa.guest.site import Site
-from hugepage_qa.live.host import Host
-from hugepage_qa.live.judge import LiveJudgement, judge
+from hugepage_qa.cases.guest.guest_machine import DONE, GUEST, REFUSED
+from hugepage_qa.cases.judge import LiveJudgement, judge
+from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.machine.host import Host
+from hugepage_qa.qemu.guest.guest_site import Site
 from hugepage_qa.sizes import MIB
-from hugepage_qa.verdict import Verdict
 
 POOL = "sys/kernel/mm/hugepages/hugepages-1024kB"
 #: hw/s390x/s390-virtio-ccw.c and target/s390x/kvm/kvm.c

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.guest.driver import GuestError, NotHere, State
-from hugepage_qa.guest.libvirt_driver import LibvirtDriver
+from hugepage_qa.qemu.guest.driver import GuestError, NotHere, State
+from hugepage_qa.qemu.guest.libvirt_driver import LibvirtDriver
 
 #: the domain of errors on the way to the daemon
 RPC = 7

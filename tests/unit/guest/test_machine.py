@@ -8,18 +8,17 @@ from typing import Any
 
 import pytest
 
+from hugepage_qa.cases.guest import guest_machine
+from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case
+from hugepage_qa.cases.judge import judge
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.verdict import Verdict
 from hugepage_qa.errors import InputError
-from hugepage_qa.guest import daemon_files
-from hugepage_qa.guest import machine as guest_machine
-from hugepage_qa.guest.case import GuestArea, guest_case
-from hugepage_qa.guest.driver import GuestError, NotHere
-from hugepage_qa.guest.guests import Guests
-from hugepage_qa.guest.site import Site
-from hugepage_qa.live.host import Host
-from hugepage_qa.live.judge import judge
-from hugepage_qa.live.live import Live
+from hugepage_qa.machine.host import Host
+from hugepage_qa.qemu.guest import libvirt_daemon
+from hugepage_qa.qemu.guest.driver import GuestError, NotHere
+from hugepage_qa.qemu.guest.guest_site import Site
 from hugepage_qa.sizes import MIB
-from hugepage_qa.verdict import Verdict
 
 POOL = "sys/kernel/mm/hugepages/hugepages-2048kB"
 FILES = {
@@ -134,8 +133,8 @@ def test_what_breaks_around_a_guest_is_an_error_and_what_is_refused_a_failure(
 
 def test_libvirt_without_its_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As Debian's packages of the daemon alone leave a machine."""
-    monkeypatch.setattr(daemon_files, "_PLACES", (str(tmp_path),))
+    monkeypatch.setattr(libvirt_daemon, "_PLACES", (str(tmp_path),))
     (tmp_path / "libvirtd").touch(mode=0o755)
-    monkeypatch.setattr(daemon_files, "CONFIGURATION", tmp_path / "etc" / "libvirt")
+    monkeypatch.setattr(libvirt_daemon, "CONFIGURATION", tmp_path / "etc" / "libvirt")
     with pytest.raises(NotHere, match="libvirt-clients"):
-        daemon_files.find_daemon()
+        libvirt_daemon.find_daemon()

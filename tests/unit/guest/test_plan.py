@@ -5,12 +5,23 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from hugepage_qa.commands.guest import guest as command
+from hugepage_qa.commands.guest_plan import guest as command
+from hugepage_qa.commands.guest_plan import (
+    kvm_refuses,
+    ordinary_memory,
+    plan_for_machine,
+    plan_for_pool,
+)
 from hugepage_qa.errors import InputError
-from hugepage_qa.guest.description import Cell, DeviceKind, GuestDescription, MemoryDevice
-from hugepage_qa.guest.need import Pool, pages_needed
-from hugepage_qa.guest.plan import kvm_refuses, ordinary_memory, plan_for_machine, plan_for_pool
 from hugepage_qa.kernel.tree import CapturedTree
+from hugepage_qa.qemu.guest.guest_description import (
+    Cell,
+    DeviceKind,
+    GuestDescription,
+    MemoryDevice,
+    Pool,
+    pages_needed,
+)
 from hugepage_qa.sizes import GIB, MIB
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.guest import private_namespace
+from hugepage_qa.process import private_namespace
 
 CHILD = str(private_namespace.__file__)
 

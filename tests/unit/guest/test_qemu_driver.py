@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.guest import qemu_process
-from hugepage_qa.guest.driver import GuestError, State
-from hugepage_qa.guest.qemu_driver import QemuDriver
+from hugepage_qa.qemu.guest import qemu_process
+from hugepage_qa.qemu.guest.driver import GuestError, State
+from hugepage_qa.qemu.guest.qemu_driver import QemuDriver
 
 pytest.importorskip("qemu.qmp")
 

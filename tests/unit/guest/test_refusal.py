@@ -2,9 +2,14 @@
 
 import pytest
 
+from hugepage_qa.cases.guest.refusal import (
+    Meaning,
+    find_meaning,
+    refusal,
+    without_process_ids,
+)
 from hugepage_qa.errors import InputError
-from hugepage_qa.guest.driver import GuestError
-from hugepage_qa.guest.refusal import Meaning, find_meaning, refusal, without_process_ids
+from hugepage_qa.qemu.guest.driver import GuestError
 
 SHORT = [
     # libvirt 9.0 with QEMU 7.2

@@ -6,7 +6,7 @@ import pytest
 
 from hugepage_qa.kernel.facts import Facts, read_facts
 from hugepage_qa.kernel.log import huge_page_lines
-from hugepage_qa.kernel.memory import Range
+from hugepage_qa.kernel.memory_layout import Range
 from hugepage_qa.kernel.tree import CapturedTree
 
 KIB = 1 << 10

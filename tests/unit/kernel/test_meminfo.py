@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.meminfo import parse_meminfo, read_meminfo
+from hugepage_qa.kernel.counters import parse_meminfo, read_meminfo
 from hugepage_qa.kernel.tree import CapturedTree
 
 

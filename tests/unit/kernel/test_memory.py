@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.log import parse_log
-from hugepage_qa.kernel.memory import (
+from hugepage_qa.kernel.memory_layout import (
     FreeBlocks,
     MemoryMap,
     Range,

@@ -3,7 +3,12 @@
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.mounts import Mount, huge_policy, read_mounts, read_tmpfs_huge
+from hugepage_qa.kernel.proc_tables import (
+    Mount,
+    huge_policy,
+    read_mounts,
+    read_tmpfs_huge,
+)
 from hugepage_qa.kernel.tree import CapturedTree
 
 

@@ -3,10 +3,8 @@
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.cmdline import read_cmdline
-from hugepage_qa.kernel.filesystems import read_filesystems
-from hugepage_qa.kernel.processes import read_process_names
-from hugepage_qa.kernel.sysctl import read_vm
+from hugepage_qa.kernel.facts import read_cmdline, read_process_names, read_vm
+from hugepage_qa.kernel.proc_tables import read_filesystems
 from hugepage_qa.kernel.tree import CapturedTree
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.swaps import PATH, read_swaps
+from hugepage_qa.kernel.proc_tables import SWAPS, read_swaps
 
 TITLE = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"
 
@@ -13,7 +13,7 @@ class Machine:
         self.text = text
 
     def read(self, path: str) -> str | None:
-        assert path == PATH
+        assert path == SWAPS
         return self.text
 
     def names(self, _path: str) -> list[str]:

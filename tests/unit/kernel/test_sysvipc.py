@@ -3,7 +3,7 @@
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.sysvipc import Segment, read_segments
+from hugepage_qa.kernel.proc_tables import Segment, read_segments
 from hugepage_qa.kernel.tree import CapturedTree
 
 # as Linux 6.18 prints it

@@ -5,8 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.tree import CapturedTree
-from hugepage_qa.kernel.values import parse_integer, parse_number_or_size, read_integer, size_directories, size_name
+from hugepage_qa.kernel.tree import (
+    CapturedTree,
+    parse_integer,
+    parse_number_or_size,
+    read_integer,
+    size_directories,
+    size_name,
+)
 
 
 def test_missing_file_is_none() -> None:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.counters import parse_vmstat, read_vmstat, vmstat_delta
 from hugepage_qa.kernel.tree import CapturedTree, DirectoryTree
-from hugepage_qa.kernel.vmstat import parse_vmstat, read_vmstat, vmstat_delta
 
 
 def test_every_line_of_a_real_file(any_capture: CapturedTree) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.lab import accelerator
-from hugepage_qa.lab.boards import find_board
+from hugepage_qa.qemu import accelerator
+from hugepage_qa.qemu.boards import find_board
 
 BOARD = find_board("x86_64")
 

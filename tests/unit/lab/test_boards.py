@@ -3,7 +3,12 @@
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.boards import BOARDS, Board, find_board, find_cpu
+from hugepage_qa.qemu.boards import (
+    BOARDS,
+    Board,
+    find_board,
+    find_cpu,
+)
 
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.lab.boards import BOARDS, find_board
-from hugepage_qa.lab.packages import cache_directory, distribution_kernel
-from hugepage_qa.lab.probe import Ending, Lab, ProbeMachine
+from hugepage_qa.qemu.boards import BOARDS, find_board
+from hugepage_qa.qemu.packages import cache_directory, distribution_kernel
+from hugepage_qa.qemu.probe_machine import Ending, Lab, ProbeMachine
 
 pytestmark = pytest.mark.boots
 

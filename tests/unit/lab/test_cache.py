@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hugepage_qa.cache import cache_directory, locked, write_atomically
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.cache import cache_directory, locked, write_atomically
 
 
 def test_default_follows_xdg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

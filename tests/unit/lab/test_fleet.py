@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.fleet import Fleet, free_memory
+from hugepage_qa.qemu.fleet import Fleet, free_memory
 
 
 class Load:

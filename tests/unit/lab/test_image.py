@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.image import identify
+from hugepage_qa.qemu.kernel_image import identify
 
 BANNER = b"\0Linux version 6.12.5-qa+ (builder@host) (gcc) #1 SMP\n\0"
 RELEASE = "6.12.5-qa+"

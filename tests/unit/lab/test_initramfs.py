@@ -6,7 +6,7 @@ import stat
 import subprocess
 from pathlib import Path
 
-from hugepage_qa.lab.initramfs import probe_archive, probe_initramfs
+from hugepage_qa.qemu.initramfs import probe_archive, probe_initramfs
 
 
 def entries(archive: bytes) -> dict[str, tuple[int, bytes, tuple[int, int]]]:

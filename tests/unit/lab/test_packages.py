@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab import apt, packages
-from hugepage_qa.lab.archive import kept_name, rpm_commands
-from hugepage_qa.lab.packages import distribution_kernel, static_busybox
+from hugepage_qa.qemu import apt, packages
+from hugepage_qa.qemu.package_archive import kept_name, rpm_commands
+from hugepage_qa.qemu.packages import distribution_kernel, static_busybox
 
 Install = Callable[[Path, str, str], None]
 Kernel = Callable[[str], bytes]

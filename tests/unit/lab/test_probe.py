@@ -14,10 +14,18 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab import emulator, probe
-from hugepage_qa.lab.boards import find_board, find_cpu
-from hugepage_qa.lab.emulator import OUTPUT_LIMIT
-from hugepage_qa.lab.probe import Boot, Ending, Lab, ProbeMachine, Stopped, full_command_line, qemu_arguments
+from hugepage_qa.qemu import emulator, probe_machine
+from hugepage_qa.qemu.boards import find_board, find_cpu
+from hugepage_qa.qemu.emulator import OUTPUT_LIMIT
+from hugepage_qa.qemu.probe_machine import (
+    Boot,
+    Ending,
+    Lab,
+    ProbeMachine,
+    Stopped,
+    full_command_line,
+    qemu_arguments,
+)
 
 Install = Callable[[Path, str, str], None]
 
@@ -57,7 +65,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, install: Install, bzima
     monkeypatch.setenv("PID_FILE", str(tmp_path / "pid"))
     busybox = tmp_path / "busybox"
     busybox.write_bytes(b"BUSYBOX")
-    monkeypatch.setattr(probe, "static_busybox", lambda *_, **__: busybox)
+    monkeypatch.setattr(probe_machine, "static_busybox", lambda *_, **__: busybox)
     (tmp_path / "kernel").write_bytes(bzimage("6.12.5-qa"))
     return Lab(tmp_path / "cache", deadline=10, accelerator="tcg")
 
@@ -139,7 +147,7 @@ def test_a_machine_that_goes_on_printing_hangs_all_the_same(
 def test_panic_that_does_not_end_the_machine_does_not_take_the_whole_deadline(
     lab: Lab, tmp_path: Path, does: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "PANIC_SECONDS", 0.2)
+    monkeypatch.setattr(probe_machine, "PANIC_SECONDS", 0.2)
     boot = lab.boot(machine(tmp_path, f"do:{does}"))
     assert boot.ending is Ending.PANICKED
     assert boot.seconds < 5
@@ -148,7 +156,7 @@ def test_panic_that_does_not_end_the_machine_does_not_take_the_whole_deadline(
 def test_words_under_test_are_passed_on_as_they_are(lab: Lab, tmp_path: Path) -> None:
     words = 'hugepages=4 foo="a  b" $(touch x) \\ é do:good'
     boot = lab.boot(machine(tmp_path, words))
-    assert boot.qemu_command[-1] == f"{probe.our_words(find_board('x86_64'))} {words}"
+    assert boot.qemu_command[-1] == f"{probe_machine.our_words(find_board('x86_64'))} {words}"
     assert boot.ending is Ending.POWERED_OFF
 
 
@@ -176,7 +184,7 @@ def test_stop_ends_a_boot_in_another_thread(lab: Lab, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("lab")
 def test_no_emulator_survives_us(tmp_path: Path, number: signal.Signals) -> None:
     script = (
-        "import sys; from hugepage_qa.lab.emulator import Emulators;"
+        "import sys; from hugepage_qa.qemu.emulator import Emulators;"
         "Emulators().run([sys.argv[1], 'do:hang'], 60, lambda _: None)"
     )
     emulator = tmp_path / "bin" / "qemu-system-x86_64"
@@ -192,7 +200,7 @@ def test_no_emulator_survives_us(tmp_path: Path, number: signal.Signals) -> None
 
 def test_too_long_command_line_is_refused() -> None:
     board = find_board("x86_64")
-    room = 2048 - 1 - len(probe.our_words(board)) - 1
+    room = 2048 - 1 - len(probe_machine.our_words(board)) - 1
     assert len(full_command_line(board, "x" * room)) == 2047
     with pytest.raises(InputError, match=f"command line of {room + 1} bytes.*2048"):
         full_command_line(board, "x" * (room + 1))
@@ -256,7 +264,7 @@ def test_accelerator_is_named_alone() -> None:
 
 
 def test_host_memory_counts_pages_that_the_kernel_zeroes(tmp_path: Path) -> None:
-    plain, pages = (probe.host_memory(machine(tmp_path, words)) for words in ("quiet", "hugepages=1"))
+    plain, pages = (probe_machine.host_memory(machine(tmp_path, words)) for words in ("quiet", "hugepages=1"))
     assert plain < GIB < pages
 
 

@@ -7,8 +7,7 @@ import pytest
 from tests.unit.lab.system.test_machine import RECORD
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.system.registry import Registry
-from hugepage_qa.lab.system.tmt_guests import drop_machines
+from hugepage_qa.qemu.system.machine_registry import Registry, drop_machines
 
 
 def guests_file(run: Path, text: str) -> None:

@@ -4,7 +4,7 @@ import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
-from hugepage_qa.live.case import Area
+from hugepage_qa.cases.case import Area
 
 TESTS = Path(__file__).resolve().parents[2]
 

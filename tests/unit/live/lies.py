@@ -15,9 +15,9 @@ from typing import Any
 from tests.unit.live.recorded import Recorded, WithoutEvidence
 from tests.unit.live.transcript import Diverged, Event
 
-from hugepage_qa.live.judge import LiveJudgement
-from hugepage_qa.live.live import Live
-from hugepage_qa.verdict import Verdict
+from hugepage_qa.cases.judge import LiveJudgement
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.verdict import Verdict
 
 Lie = Callable[[Event], Event]
 

@@ -16,16 +16,16 @@ from pathlib import Path
 from tests.unit.live.areas import read_areas
 from tests.unit.live.transcript import Event, Recorder
 
-from hugepage_qa.guest.case import GuestArea
-from hugepage_qa.guest.machine import guest_machine
+from hugepage_qa.cases.case import Area, Case, Sizes
+from hugepage_qa.cases.guest.guest_machine import guest_machine
+from hugepage_qa.cases.guest.guests import GuestArea
+from hugepage_qa.cases.judge import LiveJudgement, judge
+from hugepage_qa.cases.pool_view import read_pool_view
+from hugepage_qa.cases.verdict import Verdict
 from hugepage_qa.kernel.tree import DirectoryTree
-from hugepage_qa.live.case import Area, Case, Sizes
-from hugepage_qa.live.host import Backend, Host
-from hugepage_qa.live.judge import LiveJudgement, judge
-from hugepage_qa.live.pool_view import read_pool_view
-from hugepage_qa.live.real_machine import real_machine
+from hugepage_qa.machine.host import Backend, Host
 from hugepage_qa.machine.protection import protected_machine
-from hugepage_qa.verdict import Verdict
+from hugepage_qa.machine.real_machine import real_machine
 
 RECORDS = Path(__file__).resolve().parents[1] / "captures" / "live"
 

@@ -8,11 +8,11 @@ from tests.unit.live.areas import read_areas
 from tests.unit.live.record import read_records
 from tests.unit.live.transcript import Diverged, Event, Replay
 
-from hugepage_qa.live.case import Area, Case, Sizes
-from hugepage_qa.live.host import Host
-from hugepage_qa.live.judge import LiveJudgement, judge, result_name
+from hugepage_qa.cases.case import Area, Case, Sizes
+from hugepage_qa.cases.judge import LiveJudgement, judge, result_name
+from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.machine.host import Host
 from hugepage_qa.sizes import parse_size
-from hugepage_qa.verdict import Verdict
 
 
 class Recorded:

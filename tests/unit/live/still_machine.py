@@ -5,9 +5,9 @@ from typing import Any
 
 from tests.unit.live.recorded import Recorded, recorded_cases
 
-from hugepage_qa.live.case import Act, Area
-from hugepage_qa.live.host import Host
-from hugepage_qa.live.judge import LiveJudgement, judge
+from hugepage_qa.cases.case import Act, Area
+from hugepage_qa.cases.judge import LiveJudgement, judge
+from hugepage_qa.machine.host import Host
 from hugepage_qa.sizes import MIB
 
 SIZE = 2 * MIB

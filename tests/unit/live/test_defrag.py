@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from tests.unit.live.areas import read_areas
 
+from hugepage_qa.cases.case import Area, Case
+from hugepage_qa.cases.judge import LiveJudgement, judge
+from hugepage_qa.cases.verdict import Verdict
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.live.case import Area, Case
-from hugepage_qa.live.host import Host
-from hugepage_qa.live.judge import LiveJudgement, judge
-from hugepage_qa.verdict import Verdict
+from hugepage_qa.machine.host import Host
 
 PMD = 2 << 20
 _MADV_HUGEPAGE = 14

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from hugepage_qa.live.host import Host
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.transparent import expect_change
-from hugepage_qa.model.rules import Rule
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.thp_memory import expect_change
+from hugepage_qa.machine.host import Host
+from hugepage_qa.oracle.rules import Rule
 
 _FILES = {
     "proc/sys/kernel/osrelease": "6.12.0",

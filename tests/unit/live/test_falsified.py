@@ -20,9 +20,9 @@ from tests.unit.live.recorded import Recorded, recorded_cases
 from tests.unit.live.text.test_double import NAMES as HUGETEXT
 from tests.unit.live.transcript import Event
 
-from hugepage_qa.guest.case import GuestArea
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.verdict import Verdict
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.guest.guests import GuestArea
+from hugepage_qa.cases.verdict import Verdict
 
 #: a read that is there for its fault: what it finds is judged by other cases
 _READ_FOR_THE_FAULT = {"a-page-shared-by-fork", "the-zero-page-is-nobodys"}

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.live.text.double.machine import TextDouble
 from tests.unit.live.text.linked import link
 
-from hugepage_qa.live.fragmentation import (
+from hugepage_qa.cases.fragmentation import (
     compact_if_short,
     expect_at_fault,
     expect_no_shortage,
@@ -16,11 +16,10 @@ from hugepage_qa.live.fragmentation import (
     tell,
     with_blocks,
 )
-from hugepage_qa.live.host import Host
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.live.transparent import map_aligned
-from hugepage_qa.model.rules import Rule
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.thp_memory import map_aligned
+from hugepage_qa.machine.host import CannotRun, Host
+from hugepage_qa.oracle.rules import Rule
 
 PMD = 2 << 20
 

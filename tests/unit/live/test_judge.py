@@ -8,14 +8,14 @@ from typing import NoReturn
 import pytest
 from tests.unit.live.still_machine import SIZE, StillMachine, judge_on
 
-from hugepage_qa.actor.link import ActorGone, ActorStarved
-from hugepage_qa.actor.process import Fault, Refused
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.judge import LiveJudgement, run_area
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.verdict import Verdict
 from hugepage_qa.errors import InputError
-from hugepage_qa.live.case import Area, Sizes
-from hugepage_qa.live.host import Host
-from hugepage_qa.live.judge import LiveJudgement, run_area
-from hugepage_qa.live.live import Live
-from hugepage_qa.verdict import Verdict
+from hugepage_qa.machine.host import Host
+from hugepage_qa.process.actor import Fault, Refused
+from hugepage_qa.process.actor_link import ActorGone, ActorStarved
 
 _SURPLUS = f"sys/kernel/mm/hugepages/hugepages-{SIZE // 1024}kB"
 

@@ -9,11 +9,11 @@ from tests.unit.live.text.double.files import FULL_SCANS, PMD
 from tests.unit.live.text.double.machine import TextDouble
 from tests.unit.live.text.linked import link
 
-from hugepage_qa.live.host import Host
-from hugepage_qa.live.khugepaged import await_khugepaged, quicken
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.outcomes import CannotRun, Failed
-from hugepage_qa.model.rules import Rule
+from hugepage_qa.cases.expectations import Failed
+from hugepage_qa.cases.khugepaged_clock import await_khugepaged, quicken
+from hugepage_qa.cases.live import Live
+from hugepage_qa.machine.host import CannotRun, Host
+from hugepage_qa.oracle.rules import Rule
 
 #: for three scans by the knobs of ``quicken`` on a machine of 4 GiB: 3 * 17 rounds of 0.52 s
 SECONDS = 26.5

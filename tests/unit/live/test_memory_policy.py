@@ -4,9 +4,9 @@ import struct
 
 import pytest
 
-from hugepage_qa.actor.process import Actor
-from hugepage_qa.live import memory_policy
-from hugepage_qa.live.memory_policy import Mode
+from hugepage_qa.cases import memory_policy
+from hugepage_qa.cases.memory_policy import Mode
+from hugepage_qa.process.actor import Actor
 
 
 class FakeLink:

@@ -8,8 +8,8 @@ from typing import NoReturn
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.live import real_machine as module
-from hugepage_qa.live.real_machine import RealMachine, real_machine
+from hugepage_qa.machine import real_machine as module
+from hugepage_qa.machine.real_machine import RealMachine, real_machine
 
 
 @pytest.fixture

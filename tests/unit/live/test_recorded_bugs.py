@@ -6,10 +6,10 @@ import pytest
 from tests.unit.live.recorded import Recorded, WithoutEvidence, recorded_cases
 from tests.unit.live.transcript import Event
 
-from hugepage_qa.live import expectations
-from hugepage_qa.live.outcomes import KnownBug
-from hugepage_qa.model.known import KnownIssue
-from hugepage_qa.verdict import Verdict
+from hugepage_qa.cases import expectations
+from hugepage_qa.cases.expectations import KnownBug
+from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.oracle.known_issues import KnownIssue
 
 #: a case looks at some ten files before it compares; what deviates is among them
 _LAST_LOOKS = 40

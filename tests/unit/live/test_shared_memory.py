@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from hugepage_qa.live.host import Host
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.shared_memory import get_segment
-from hugepage_qa.model.rules import Rule
+from hugepage_qa.cases.hugetlb_files import get_segment
+from hugepage_qa.cases.live import Live
+from hugepage_qa.machine.host import Host
+from hugepage_qa.oracle.rules import Rule
 
 MIB = 1 << 20
 FILES = {

@@ -6,9 +6,9 @@ import pytest
 from tests.unit.live.recorded import Recorded, recorded_cases
 from tests.unit.live.test_falsified import can_fail, sees_its_stimulus
 
-from hugepage_qa.live.case import Act, Area
-from hugepage_qa.live.live import Live
-from hugepage_qa.verdict import Verdict
+from hugepage_qa.cases.case import Act, Area
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.verdict import Verdict
 
 AREA = Area("vacuous")
 

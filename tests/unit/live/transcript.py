@@ -5,8 +5,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hugepage_qa.guest.machine import GUEST
-from hugepage_qa.live.host import Backend
+from hugepage_qa.cases.guest.guest_machine import GUEST
+from hugepage_qa.machine.host import Backend
 
 Event = dict[str, Any]
 Key = tuple[str, ...]

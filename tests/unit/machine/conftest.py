@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.machine import libc, protection, restore_knobs
+from hugepage_qa.machine import libc, protection, restore
 from hugepage_qa.machine.knobs import Knob
 
 BOOT_ID = "11111111-2222-3333-4444-555555555555"
@@ -78,7 +78,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (root / name).chmod(0o200)
     monkeypatch.delenv("HUGEPAGE_QA_STATE", raising=False)
     monkeypatch.setattr(protection, "require_root", lambda _: None)
-    monkeypatch.setattr(restore_knobs, "_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(restore, "_PAUSE_SECONDS", 0)
     for name in ("mount", "unmount", "remove_segment", "swap_on", "swap_off"):
         monkeypatch.setattr(libc, name, lambda *what: pytest.fail(f"{what} is of the real machine"))
     return root

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.machine.durable import remove_durably, write_durably
+from hugepage_qa.durable import remove_durably, write_durably
 
 
 def test_content_mode_and_replacement(tmp_path: Path) -> None:

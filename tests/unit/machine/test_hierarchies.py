@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.machine import libc
-from hugepage_qa.machine.hierarchies import read_hierarchies, remove_hierarchies
-from hugepage_qa.machine.repair import NOTHING
+from hugepage_qa.machine.cgroups import read_hierarchies, remove_hierarchies
+from hugepage_qa.machine.kept_file import NOTHING
 
 from .conftest import CGROUPS, write
 

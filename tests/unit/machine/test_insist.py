@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hugepage_qa.machine.insist import insist
+from hugepage_qa.machine.libc import insist
 
 
 def busy() -> None:

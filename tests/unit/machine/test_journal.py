@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.mounts import Mount
-from hugepage_qa.kernel.sysvipc import Segment
+from hugepage_qa.kernel.proc_tables import Mount, Segment
 from hugepage_qa.machine.journal import Journal, find_journal, read_boot_id
 from hugepage_qa.machine.kept_file import KeptFile
-from hugepage_qa.machine.record import ExpectedReboot, KeptArguments, Record
 from hugepage_qa.machine.run_lock import Holder
-from hugepage_qa.machine.state import MachineState
+from hugepage_qa.machine.saved_state import ExpectedReboot, KeptArguments, MachineState, Record
 
 from .conftest import BOOT_ID, NEXT_BOOT_ID
 

@@ -8,8 +8,7 @@ import pytest
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine import kept_file
-from hugepage_qa.machine.kept_file import read_kept_file, restore_file
-from hugepage_qa.machine.repair import NOTHING
+from hugepage_qa.machine.kept_file import NOTHING, read_kept_file, restore_file
 
 
 @pytest.fixture

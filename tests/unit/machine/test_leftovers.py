@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.kernel.mounts import read_mounts
-from hugepage_qa.kernel.sysvipc import Segment
+from hugepage_qa.kernel.proc_tables import Segment, read_mounts
 from hugepage_qa.kernel.tree import DirectoryTree
-from hugepage_qa.machine import cgroups, leftovers, libc, processes
+from hugepage_qa.machine import cgroups, leftovers, libc
 from hugepage_qa.machine.cgroups import find_cgroups, read_hugetlb_control, remove_cgroup, write_hugetlb_control
-from hugepage_qa.machine.insist import insist
+from hugepage_qa.machine.kept_file import NOTHING, Repair
 from hugepage_qa.machine.leftovers import remove_cgroups, remove_directories, remove_mounts, remove_segments
-from hugepage_qa.machine.repair import NOTHING, Repair
+from hugepage_qa.machine.libc import insist
+from hugepage_qa.process import process_table
 
 from .conftest import SHM_TITLE, value, write
 
@@ -143,7 +143,7 @@ def test_cgroups_of_every_hierarchy(machine: Path) -> None:
 
 def test_the_processes_in_a_cgroup_end_before_it_is_removed(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # in a file the number stays
-    monkeypatch.setattr(processes, "_DEADLINE_SECONDS", 0)
+    monkeypatch.setattr(process_table, "_DEADLINE_SECONDS", 0)
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
     cgroup = machine / "hugepage-qa-1"
     write(cgroup / "deep" / "cgroup.procs", f"{child.pid}\n")

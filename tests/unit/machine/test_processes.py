@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.machine import processes
+from hugepage_qa.machine.kept_file import NOTHING
 from hugepage_qa.machine.leftovers import end_processes
-from hugepage_qa.machine.marks import RUN
-from hugepage_qa.machine.processes import belongs_to, find_processes, kill_and_wait
-from hugepage_qa.machine.repair import NOTHING
+from hugepage_qa.process import process_table
+from hugepage_qa.process.marks import RUN
+from hugepage_qa.process.process_table import belongs_to, find_processes, kill_and_wait
 
 # a child that ignores polite signals, with one of its own in another session, which nobody waits for
 FAMILY = """
@@ -88,7 +88,7 @@ def test_a_longer_run_id_is_another_one(run_id: str, family: subprocess.Popen[st
 
 def test_not_ourselves_and_not_our_ancestors(run_id: str) -> None:
     # a process with the run id that looks for others with it
-    script = f"from hugepage_qa.machine.processes import find_processes; print(find_processes({run_id!r}))"
+    script = f"from hugepage_qa.process.process_table import find_processes; print(find_processes({run_id!r}))"
     shell = f"'{sys.executable}' -c \"{script}\"; true"
     result = subprocess.run(
         ["/bin/sh", "-c", shell], env=os.environ | {RUN: run_id}, capture_output=True, text=True, check=True
@@ -100,12 +100,12 @@ def test_a_process_that_is_about_to_execute_a_program(
     run_id: str, family: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    read = processes._read
+    read = process_table._read
 
     def read_early(pid: int, name: str) -> bytes:
         return b"" if name in ("environ", "cmdline") and len(pauses) < 3 else read(pid, name)
 
-    monkeypatch.setattr(processes, "_read", read_early)
+    monkeypatch.setattr(process_table, "_read", read_early)
     monkeypatch.setattr(time, "sleep", pauses.append)
     assert belongs_to(run_id, family.pid)
     assert len(pauses) == 3
@@ -154,9 +154,9 @@ def test_a_process_whose_first_thread_is_dead_runs_on() -> None:
     try:
         while "Z" not in Path(f"/proc/{child.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2]:
             assert child.poll() is None
-        assert not processes.has_ended(child.pid)
+        assert not process_table.has_ended(child.pid)
         assert kill_and_wait([child.pid], lambda _: True) == set()
-        assert processes.has_ended(child.pid)
+        assert process_table.has_ended(child.pid)
     finally:
         child.kill()
         child.wait()
@@ -166,14 +166,14 @@ def test_a_number_that_was_given_to_another_process(
     family: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = iter(["1", "2"])
-    monkeypatch.setattr(processes, "_start_time", lambda _: next(times))
+    monkeypatch.setattr(process_table, "_start_time", lambda _: next(times))
     monkeypatch.setattr(os, "kill", lambda *_: None)
     assert kill_and_wait([family.pid], lambda _: True) == set()
 
 
 @pytest.mark.usefixtures("family")
 def test_a_process_that_does_not_end(run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hugepage_qa.machine.processes._DEADLINE_SECONDS", 0)
+    monkeypatch.setattr("hugepage_qa.process.process_table._DEADLINE_SECONDS", 0)
     monkeypatch.setattr(os, "kill", lambda *_: None)
     repairs = end_processes(run_id)
     assert {repair.after for repair in repairs} == {"running"}

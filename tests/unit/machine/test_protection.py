@@ -11,12 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from hugepage_qa import durable
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine import durable, protection
+from hugepage_qa.machine import protection
 from hugepage_qa.machine.journal import find_journal
-from hugepage_qa.machine.marks import RUN
 from hugepage_qa.machine.protection import Protection, protected_machine, require_root
 from hugepage_qa.machine.run_lock import LOCK
+from hugepage_qa.process.marks import RUN
 
 from .conftest import NEXT_BOOT_ID, THP, VM, Kernel, value, write
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine import processes
 from hugepage_qa.machine.boot_loader import ArgumentsLost, BootLoader
 from hugepage_qa.machine.journal import Journal, find_journal
+from hugepage_qa.machine.kept_file import NOTHING, Repair
 from hugepage_qa.machine.protection import new_record
-from hugepage_qa.machine.record import Record
-from hugepage_qa.machine.repair import NOTHING, Repair
 from hugepage_qa.machine.restore import Restoration, restore
 from hugepage_qa.machine.run_lock import this_process
+from hugepage_qa.machine.saved_state import Record
+from hugepage_qa.process import process_table
 
 from .conftest import NEXT_BOOT_ID, THP, VM, Kernel, value, write
 from .test_kernel_arguments import Loader
@@ -99,7 +99,7 @@ def test_a_step_that_breaks_keeps_no_other_from_being_done(
         def remove(self, _: object) -> None:
             raise ArgumentsLost("grubby", "lost", ["quiet"], ["ro"])
 
-    monkeypatch.setattr(processes, "_ancestors", lambda _: 1 / 0)
+    monkeypatch.setattr(process_table, "_ancestors", lambda _: 1 / 0)
     kernel.set("proc/sysvipc/shm", "title\nnonsense\n")
     kernel.set(f"{VM}/min_free_kbytes", "2000")
     journal.keep_arguments("grubby", ["quiet"])

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.machine import restore_knobs as module
+from hugepage_qa.machine import restore as module
+from hugepage_qa.machine.kept_file import NOTHING, Repair, unrestored
 from hugepage_qa.machine.knobs import read_knobs
-from hugepage_qa.machine.repair import NOTHING, Repair, unrestored
-from hugepage_qa.machine.restore_knobs import restore_knobs
+from hugepage_qa.machine.restore import restore_knobs
 
 from .conftest import NODES, POOLS, THP, VM, Kernel, value
 

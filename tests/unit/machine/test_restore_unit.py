@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine.restore_unit import install_unit, remove_unit
+from hugepage_qa.machine.resume import install_unit, remove_unit
 
 UNIT = "etc/systemd/system/hugepage-qa-restore.service"
 LINK = "etc/systemd/system/sysinit.target.wants/hugepage-qa-restore.service"

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine import processes, run_lock
+from hugepage_qa.machine import run_lock
 from hugepage_qa.machine.run_lock import LOCK, hold_run_lock, read_holder, this_process
+from hugepage_qa.process import process_table
 
 HOLD = """
 import sys, time
@@ -96,7 +97,7 @@ def test_a_holder_that_was_killed_while_it_started_a_program(root: Path, monkeyp
     assert holder.stdout.readline() == "forked\n"
     # not waited for: as the child of a program that does not care
     holder.kill()
-    while not processes.has_ended(holder.pid):
+    while not process_table.has_ended(holder.pid):
         pass
     with monkeypatch.context() as impatient:
         impatient.setattr(run_lock, "_DEADLINE_SECONDS", 0)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine.marks import GROUP
 from hugepage_qa.machine.snapshot import Snapshot, changes_of_others, differences, take_snapshot
+from hugepage_qa.process.marks import GROUP
 
 FILES = {
     "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "0\n",

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from hugepage_qa.kernel.mounts import Mount
-from hugepage_qa.kernel.sysvipc import Segment
+from hugepage_qa.kernel.proc_tables import Mount, Segment
+from hugepage_qa.machine.saved_state import MachineState, find_segments
 from hugepage_qa.machine.snapshot import Snapshot, differences
-from hugepage_qa.machine.state import MachineState, find_segments
 
 from .conftest import CGROUPS, NODES, SHM_TITLE, THP, VM, write
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine.stop_signals import StopSignals
+from hugepage_qa.machine.protection import StopSignals
 
 STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

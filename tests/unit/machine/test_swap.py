@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.machine import libc, swap
-from hugepage_qa.machine.repair import NOTHING
-from hugepage_qa.machine.swap import add_swap, remove_swap, remove_swap_files
+from hugepage_qa.machine import libc, swap_file
+from hugepage_qa.machine.kept_file import NOTHING
+from hugepage_qa.machine.swap_file import add_swap, remove_swap, remove_swap_files
 from hugepage_qa.sizes import MIB
 
 from .conftest import write
@@ -20,7 +20,7 @@ TITLE = "Filename Type Size Used Priority\n"
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(swap, "_DIRECTORY", str(tmp_path).lstrip("/"))
+    monkeypatch.setattr(swap_file, "_DIRECTORY", str(tmp_path).lstrip("/"))
     return tmp_path
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.machine.thp_settings import find_settings
+from hugepage_qa.cases.reboot.reboot_machine import find_settings
 
 from .conftest import write
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from hugepage_qa.cases.boot.boot_case import Amounts, NotApplicable
 from hugepage_qa.errors import InputError
-from hugepage_qa.matrix.amounts import Amounts, NotApplicable
 from hugepage_qa.sizes import GIB, MIB
 
 AMOUNTS = Amounts({"default": 2 * MIB, "large": GIB}, 4 * GIB)

@@ -2,10 +2,16 @@
 
 import pytest
 
+from hugepage_qa.cases.boot.boot_case import (
+    BootCase,
+    Target,
+    groups,
+    load_group,
+    parse_cases,
+)
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.boards import BOARDS
-from hugepage_qa.lab.nominal import nominal_machine
-from hugepage_qa.matrix.case import BootCase, Target, groups, load_group, parse_cases
+from hugepage_qa.qemu.boards import BOARDS
+from hugepage_qa.qemu.nominal import nominal_machine
 from hugepage_qa.version import KernelVersion
 
 

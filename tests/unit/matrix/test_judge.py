@@ -7,12 +7,17 @@ from typing import cast
 
 import pytest
 
+from hugepage_qa.cases.boot.boot_case import BootCase
+from hugepage_qa.cases.boot.boot_judge import Judge, Judgement, Kernel
+from hugepage_qa.cases.verdict import Verdict
 from hugepage_qa.kernel.tree import CapturedTree
-from hugepage_qa.lab.probe import Boot, Ending, Lab, ProbeMachine
-from hugepage_qa.matrix.case import BootCase
-from hugepage_qa.matrix.judge import Judge, Judgement, Kernel
+from hugepage_qa.qemu.probe_machine import (
+    Boot,
+    Ending,
+    Lab,
+    ProbeMachine,
+)
 from hugepage_qa.sizes import GIB
-from hugepage_qa.verdict import Verdict
 
 NODES = "x86_64-max-6.1-nodes"
 WORDS = "hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=64"

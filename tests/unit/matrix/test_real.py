@@ -2,11 +2,11 @@
 
 import pytest
 
-from hugepage_qa.lab.boards import BOARDS
-from hugepage_qa.matrix.case import BootCase
-from hugepage_qa.matrix.run import Matrix, Settings
+from hugepage_qa.cases.boot.boot_case import BootCase
+from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings
+from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.qemu.boards import BOARDS
 from hugepage_qa.sizes import GIB
-from hugepage_qa.verdict import Verdict
 
 pytestmark = pytest.mark.boots
 

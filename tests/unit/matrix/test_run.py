@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.lab.boards import BOARDS
-from hugepage_qa.matrix import run
-from hugepage_qa.matrix.case import BootCase, groups
-from hugepage_qa.matrix.judge import Judgement, Kernel
-from hugepage_qa.matrix.run import Matrix, Settings, skipped_for_memory
+from hugepage_qa.cases.boot import boot_matrix
+from hugepage_qa.cases.boot.boot_case import BootCase, groups
+from hugepage_qa.cases.boot.boot_judge import Judgement, Kernel
+from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings, skipped_for_memory
+from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.qemu.boards import BOARDS
 from hugepage_qa.sizes import GIB
-from hugepage_qa.verdict import Verdict
 
 SMALL = BootCase(name="/small", architecture="x86_64", cpu="max", words="hugepages=1", memory=(GIB,))
 LARGE = replace(SMALL, name="/large", memory=(4 * GIB, 12 * GIB))
@@ -35,7 +35,7 @@ def pass_all(_matrix: Matrix, cases: Sequence[BootCase]) -> Iterator[Judgement]:
 @pytest.mark.parametrize("architecture", BOARDS)
 def test_no_two_cases_have_one_name(architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The results of a test are told apart by the names of its cases, on whichever CPU they were tried."""
-    monkeypatch.setattr(run, "_find_kernel", lambda *_: Kernel(tmp_path, "6.12.0", None))
+    monkeypatch.setattr(boot_matrix, "_find_kernel", lambda *_: Kernel(tmp_path, "6.12.0", None))
     monkeypatch.setattr(Matrix, "run", pass_all)
     matrix = Matrix(architecture, Settings(cache=tmp_path))
     drawn = [judgement.name for judgement in matrix.run_random(5, 1)]

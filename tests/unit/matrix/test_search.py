@@ -5,12 +5,12 @@ from dataclasses import replace
 
 from tests.unit.matrix.test_case import target
 
-from hugepage_qa.matrix.case import BootCase
-from hugepage_qa.matrix.judge import Judgement
-from hugepage_qa.matrix.search import broken_rule, draw, shrink
-from hugepage_qa.model.compare import Difference
-from hugepage_qa.model.rules import POOL_SIZE, THP_ENABLED
-from hugepage_qa.verdict import Verdict
+from hugepage_qa.cases.boot.boot_case import BootCase
+from hugepage_qa.cases.boot.boot_judge import Judgement
+from hugepage_qa.cases.boot.random_boots import broken_rule, draw, shrink
+from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.oracle.compare import Difference
+from hugepage_qa.oracle.rules import POOL_SIZE, THP_ENABLED
 
 
 def wrong_kernel(case: BootCase) -> Judgement:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from hugepage_qa.lab.nominal import nominal_machine
-from hugepage_qa.model.machine import Machine
+from hugepage_qa.oracle.architecture import Machine
+from hugepage_qa.qemu.nominal import nominal_machine
 from hugepage_qa.sizes import parse_memory
 from hugepage_qa.version import KernelVersion
 

@@ -1,6 +1,13 @@
 """A machine that does all that a prediction says: the start for machines that do one thing wrong."""
 
-from hugepage_qa.model.prediction import Between, Exactly, OneOf, Prediction, SumOf, Value
+from hugepage_qa.oracle.prediction import (
+    Between,
+    Exactly,
+    OneOf,
+    Prediction,
+    SumOf,
+    Value,
+)
 
 
 def right_observations(prediction: Prediction) -> dict[str, Value]:

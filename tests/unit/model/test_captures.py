@@ -3,8 +3,8 @@
 from hugepage_qa.kernel.facts import read_facts
 from hugepage_qa.kernel.tree import CapturedTree
 from hugepage_qa.machine.describe import boot_observations, describe
-from hugepage_qa.model.boot import predict
-from hugepage_qa.model.compare import compare
+from hugepage_qa.oracle.boot.predict import predict
+from hugepage_qa.oracle.compare import compare
 
 
 def test_real_machine_is_as_predicted(any_capture: CapturedTree) -> None:

@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hugepage_qa.model.cstring import kstrtobool, kstrtoul, memparse, scan_decimal, string_get_size
+from hugepage_qa.oracle.boot.cstring import (
+    kstrtobool,
+    kstrtoul,
+    memparse,
+    scan_decimal,
+    string_get_size,
+)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,15 @@
 import pytest
 from tests.unit.model.conftest import MakeMachine
 
-from hugepage_qa.model.boot import possible_deviations, predict
-from hugepage_qa.model.known import Quirk
-from hugepage_qa.model.prediction import Absent, Between, Exactly, Expected, Prediction
+from hugepage_qa.oracle.boot.predict import possible_deviations, predict
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.prediction import (
+    Absent,
+    Between,
+    Exactly,
+    Expected,
+    Prediction,
+)
 from hugepage_qa.sizes import GIB, MIB
 
 TOTAL_2M = "hugepages-2048kB/nr_hugepages"

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from tests.unit.model.conftest import MakeMachine
 
-from hugepage_qa.matrix.case import Target, load_group
-from hugepage_qa.model.architecture import find_mmu
-from hugepage_qa.model.boot import predict
-from hugepage_qa.model.compare import compare
-from hugepage_qa.model.prediction import Exactly, Prediction
+from hugepage_qa.cases.boot.boot_case import Target, load_group
+from hugepage_qa.oracle.architecture import find_mmu
+from hugepage_qa.oracle.boot.predict import predict
+from hugepage_qa.oracle.compare import compare
+from hugepage_qa.oracle.prediction import Exactly, Prediction
 from hugepage_qa.sizes import KIB
 
 PredictWith = Callable[..., Prediction]

@@ -6,12 +6,29 @@ import pytest
 from tests.unit.model.conftest import MakeMachine
 from tests.unit.model.right_machine import right_log, right_observations
 
-from hugepage_qa.model.boot import predict
-from hugepage_qa.model.compare import Difference, compare
-from hugepage_qa.model.known import Quirk
-from hugepage_qa.model.machine import Machine
-from hugepage_qa.model.prediction import Absent, Between, Exactly, Expectation, OneOf, Prediction, Present, SumOf, Value
-from hugepage_qa.model.rules import LOG_POOL, LOG_QUIET, LOG_SHORTAGE, NODE_FORM, RULES, SURVIVES
+from hugepage_qa.oracle.architecture import Machine
+from hugepage_qa.oracle.boot.predict import predict
+from hugepage_qa.oracle.compare import Difference, compare
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.prediction import (
+    Absent,
+    Between,
+    Exactly,
+    Expectation,
+    OneOf,
+    Prediction,
+    Present,
+    SumOf,
+    Value,
+)
+from hugepage_qa.oracle.rules import (
+    LOG_POOL,
+    LOG_QUIET,
+    LOG_SHORTAGE,
+    NODE_FORM,
+    RULES,
+    SURVIVES,
+)
 
 # judged before there are any facts: tests/unit/matrix/test_judge.py
 ELSEWHERE = {SURVIVES.name}

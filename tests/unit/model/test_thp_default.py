@@ -1,6 +1,6 @@
 """The switches of transparent huge pages that no parameter sets."""
 
-from hugepage_qa.model.thp_default import default_switches
+from hugepage_qa.oracle.boot.thp_parameters import default_switches
 
 
 def test_a_small_machine_has_all_off() -> None:

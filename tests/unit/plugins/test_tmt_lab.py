@@ -22,11 +22,11 @@ from tmt.guest import RebootMode
 from tmt.utils.wait import Deadline, Waiting
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.system.launch import Wish
-from hugepage_qa.lab.system.machine import SystemMachine
-from hugepage_qa.lab.system.registry import Registry
 from hugepage_qa.plugins import tmt_lab
 from hugepage_qa.plugins.tmt_lab import GuestLab, LabGuestData
+from hugepage_qa.qemu.system.machine_registry import Registry
+from hugepage_qa.qemu.system.system_launch import Wish
+from hugepage_qa.qemu.system.system_machine import SystemMachine
 
 OWN_KEYS = {"memory", "nodes", "cpus", "kernel", "append", "arch"}
 
@@ -217,5 +217,5 @@ def test_nodes_of_a_plan(value: object, expected: str | None) -> None:
 
 
 def test_library_needs_no_tmt() -> None:
-    script = "import sys; sys.modules['tmt'] = None; import hugepage_qa.cli, hugepage_qa.lab.system.launch"
+    script = "import sys; sys.modules['tmt'] = None; import hugepage_qa.cli, hugepage_qa.qemu.system.system_launch"
     subprocess.run([sys.executable, "-c", script], check=True)

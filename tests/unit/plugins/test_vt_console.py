@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.guest.driver import GuestError
-from hugepage_qa.plugins import vt_console
-from hugepage_qa.plugins.vt_console import console_shell
+from hugepage_qa.plugins import vt_test
+from hugepage_qa.plugins.vt_test import console_shell
+from hugepage_qa.qemu.guest.driver import GuestError
 
 pytestmark = pytest.mark.skipif(shutil.which("nc") is None, reason="nc is not installed")
 
@@ -64,7 +64,7 @@ def test_a_guest_that_ends(tmp_path: Path) -> None:
 
 
 def test_a_guest_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vt_console, "_SECONDS", 0.2)
+    monkeypatch.setattr(vt_test, "_SECONDS", 0.2)
     with (
         guest(tmp_path / "console", "cat >/dev/null"),
         pytest.raises(GuestError, match="console of the guest: "),

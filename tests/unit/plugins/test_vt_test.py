@@ -13,12 +13,12 @@ from tests.unit.live.record import read_records
 from tests.unit.live.recorded import WithoutEvidence
 from tests.unit.live.transcript import Event
 
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.guest.guest_machine import DONE, GUEST, REFUSED
 from hugepage_qa.errors import InputError
-from hugepage_qa.guest.machine import DONE, GUEST, REFUSED
-from hugepage_qa.live.case import Area
-from hugepage_qa.live.host import Backend
-from hugepage_qa.machine.marks import RUN
+from hugepage_qa.machine.host import Backend
 from hugepage_qa.plugins import vt_test
+from hugepage_qa.process.marks import RUN
 from hugepage_qa.sizes import MIB
 
 SOURCES = Path(__file__).resolve().parents[2] / "vt" / "generic" / "tests" / "src"

@@ -6,10 +6,10 @@ import re
 from functools import cache
 from pathlib import Path
 
+from hugepage_qa.cases.reboot.reboot_case import RebootCase, load_cases
 from hugepage_qa.kernel.facts import Facts, read_facts
 from hugepage_qa.kernel.tree import CapturedTree
 from hugepage_qa.machine.describe import describe
-from hugepage_qa.reboot.case import RebootCase, load_cases
 
 CAPTURES = Path(__file__).parent / "captures"
 POOL = "sys/kernel/mm/hugepages/hugepages-2048kB"

@@ -8,17 +8,16 @@ from typing import cast
 
 from tests.unit.reboot.conftest import all_cases, facts_of, load, nothing_set, with_pool
 
+from hugepage_qa.cases.reboot.reboot_chain import Chain
+from hugepage_qa.cases.reboot.reboot_judge import booted_words
+from hugepage_qa.cases.reboot.reboot_state import Result
+from hugepage_qa.cases.reboot.run_time_settings import OWN_FILE, Persisted, RunTimeReservation
 from hugepage_qa.kernel.facts import Facts, read_facts
 from hugepage_qa.kernel.tree import CapturedTree
 from hugepage_qa.machine.boot_loader import ArgumentsLost, BootLoader
-from hugepage_qa.machine.boot_loader.words import without_last
+from hugepage_qa.machine.boot_loader.loader import without_last
+from hugepage_qa.machine.kept_file import Repair
 from hugepage_qa.machine.protection import Protection
-from hugepage_qa.machine.repair import Repair
-from hugepage_qa.reboot.chain import Chain
-from hugepage_qa.reboot.judge import booted_words
-from hugepage_qa.reboot.persisted import OWN_FILE, Persisted
-from hugepage_qa.reboot.run_time import RunTimeReservation
-from hugepage_qa.reboot.state import Result
 
 BASE = booted_words(facts_of("plain"))
 

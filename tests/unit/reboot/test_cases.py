@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from tests.unit.reboot.conftest import all_cases
 
+from hugepage_qa.cases.reboot.reboot_case import Ask, load_cases, parse_reboot_cases
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.nominal import nominal_machine
-from hugepage_qa.reboot.case import Ask, load_cases, parse_reboot_cases
+from hugepage_qa.qemu.nominal import nominal_machine
 from hugepage_qa.sizes import GIB
 from hugepage_qa.version import KernelVersion
 

@@ -10,12 +10,12 @@ import pytest
 from tests.unit.reboot.conftest import POOL, all_cases
 from tests.unit.reboot.fake_machine import BASE, FakeLoader, FakeMachine, run_chain
 
+from hugepage_qa.cases.reboot.reboot_chain import Chain
+from hugepage_qa.cases.reboot.reboot_state import Result, StateFile
+from hugepage_qa.cases.reboot.run_time_settings import OWN_FILE, Persisted
+from hugepage_qa.cases.verdict import Verdict
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine.repair import Repair
-from hugepage_qa.reboot.chain import Chain
-from hugepage_qa.reboot.persisted import OWN_FILE, Persisted
-from hugepage_qa.reboot.state import Result, StateFile
-from hugepage_qa.verdict import Verdict
+from hugepage_qa.machine.kept_file import Repair
 
 THP = "sys/kernel/mm/transparent_hugepage/enabled"
 STATE = "reboot-cases.json"

@@ -3,10 +3,10 @@
 import pytest
 from tests.unit.reboot.conftest import all_cases, cases_of, load, nothing_set, with_files
 
+from hugepage_qa.cases.reboot.reboot_judge import judge_case
+from hugepage_qa.cases.verdict import Verdict
 from hugepage_qa.kernel.facts import read_facts
 from hugepage_qa.kernel.tree import CapturedTree
-from hugepage_qa.reboot.judge import judge_case
-from hugepage_qa.verdict import Verdict
 
 THP = "sys/kernel/mm/transparent_hugepage"
 MODES = {"hugetext-off": 0, "hugetext-files": 1, "hugetext-both": 3}

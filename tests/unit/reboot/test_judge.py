@@ -15,14 +15,20 @@ from tests.unit.reboot.conftest import (
     with_pool,
 )
 
+from hugepage_qa.cases.reboot.reboot_judge import (
+    FindSettings,
+    Judged,
+    compare_machines,
+    judge_baseline,
+    judge_case,
+    stable_observations,
+)
+from hugepage_qa.cases.reboot.run_time_settings import OWN_FILE, Persisted, after_sysctl
+from hugepage_qa.cases.verdict import Verdict
 from hugepage_qa.kernel.facts import read_facts
 from hugepage_qa.kernel.tree import CapturedTree
-from hugepage_qa.model.prediction import Prediction
-from hugepage_qa.reboot.judge import Judged, compare_machines, judge_baseline, judge_case, stable_observations
-from hugepage_qa.reboot.persisted import OWN_FILE, Persisted, after_sysctl
-from hugepage_qa.reboot.set_by_file import FindSettings
+from hugepage_qa.oracle.prediction import Prediction
 from hugepage_qa.sizes import GIB
-from hugepage_qa.verdict import Verdict
 
 THP = "sys/kernel/mm/transparent_hugepage/enabled"
 LARGE = "sys/kernel/mm/hugepages/hugepages-1048576kB"

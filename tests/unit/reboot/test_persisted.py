@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.reboot.persisted import own_text, read_persisted
+from hugepage_qa.cases.reboot.run_time_settings import own_text, read_persisted
 
 
 def write(root: Path, path: str, text: str) -> Path:

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from hugepage_qa.cases.reboot.run_time_settings import RunTimeReservation, fragmented_memory, reserve_at_run_time
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.tree import CapturedTree
-from hugepage_qa.reboot.fragment import fragmented_memory
-from hugepage_qa.reboot.run_time import RunTimeReservation, reserve_at_run_time
 from hugepage_qa.sizes import MIB
 
 SIZE = 2 * MIB

@@ -6,10 +6,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from hugepage_qa.cases.reboot import reboot_machine
+from hugepage_qa.cases.reboot.reboot_machine import ThisMachine
 from hugepage_qa.commands import reboot_cases as command
 from hugepage_qa.errors import InputError
-from hugepage_qa.reboot import this_machine
-from hugepage_qa.reboot.this_machine import ThisMachine
 
 
 def program(path: Path, text: str) -> str:
@@ -30,8 +30,8 @@ def test_log_with_its_beginning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, journal: str, ring: str, found: str
 ) -> None:
     commands = ((program(tmp_path / "journalctl", journal),), (program(tmp_path / "dmesg", ring),))
-    monkeypatch.setattr(this_machine, "_LOGS", commands)
-    monkeypatch.setattr(this_machine, "_STARTED", ("true",))
+    monkeypatch.setattr(reboot_machine, "_LOGS", commands)
+    monkeypatch.setattr(reboot_machine, "_STARTED", ("true",))
     facts, log = ThisMachine("true").read()
     assert log.splitlines()[1] == found
     assert [line.text for line in facts.log][1] == found
@@ -39,14 +39,14 @@ def test_log_with_its_beginning(
 
 
 def test_log_that_was_emptied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(this_machine, "_LOGS", (("/no/such/journalctl",), (program(tmp_path / "dmesg", "echo end"),)))
-    monkeypatch.setattr(this_machine, "_STARTED", ("true",))
+    monkeypatch.setattr(reboot_machine, "_LOGS", (("/no/such/journalctl",), (program(tmp_path / "dmesg", "echo end"),)))
+    monkeypatch.setattr(reboot_machine, "_STARTED", ("true",))
     with pytest.raises(InputError, match=r"^kernel log: its beginning is neither in journalctl -k -b nor in dmesg"):
         ThisMachine("true").read()
 
 
 def test_sysctl_file_comes_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(this_machine, "OWN_FILE", tmp_path / "99-hugepage-qa.conf")
+    monkeypatch.setattr(reboot_machine, "OWN_FILE", tmp_path / "99-hugepage-qa.conf")
     ThisMachine("true").persist(12)
     assert (tmp_path / "99-hugepage-qa.conf").read_text().endswith("vm.nr_hugepages = 12\n")
     ThisMachine("true").persist(None)
@@ -55,7 +55,7 @@ def test_sysctl_file_comes_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_sysctl_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(this_machine, "OWN_FILE", tmp_path / "no" / "99-hugepage-qa.conf")
+    monkeypatch.setattr(reboot_machine, "OWN_FILE", tmp_path / "no" / "99-hugepage-qa.conf")
     with pytest.raises(InputError, match=r"99-hugepage-qa\.conf: cannot be written"):
         ThisMachine("true").persist(12)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from hugepage_qa.cases.result import CaseResult, Outcome
 from hugepage_qa.report.avocado_results import read_job
-from hugepage_qa.report.case_result import CaseResult, Outcome
 
 
 class Job:

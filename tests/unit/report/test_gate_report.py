@@ -10,14 +10,13 @@ from rich.console import Console
 from tests.unit.gate.documents import MACHINE, measured, sample_set, series_of
 from tests.unit.gate.test_contrasts import ABBA, interleaved
 
-from hugepage_qa.gate.compare import Terms, baseline_from_samples, compare
-from hugepage_qa.gate.comparison import Interval
-from hugepage_qa.gate.policy import Policy
-from hugepage_qa.gate.samples import SampleSet
-from hugepage_qa.report.gate_html import render_html
-from hugepage_qa.report.gate_markdown import render_markdown
+from hugepage_gate.compare_suites import Terms, baseline_from_samples, compare
+from hugepage_gate.comparison import Interval
+from hugepage_gate.gate_policy import Policy
+from hugepage_gate.samples import SampleSet
 from hugepage_qa.report.gate_page import GatePage, make_page
-from hugepage_qa.report.gate_table import picture, print_comparison
+from hugepage_qa.report.gate_report import render_html, render_markdown
+from hugepage_qa.report.gate_tables import picture, print_comparison
 
 EVIL = "<script>alert(1)</script>|*x*"
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from hugepage_gate.comparison import Comparison, Interval, MetricResult
+from hugepage_gate.samples import Verdict
+from hugepage_qa.bench.gate_settings import GateSettings
+from hugepage_qa.cases.result import Outcome
+from hugepage_qa.commands.gate_check import comparison_results, outcome_of, skipped_results
 from hugepage_qa.errors import InputError
-from hugepage_qa.gate.comparison import Comparison, Interval, MetricResult
-from hugepage_qa.gate.verdict import Verdict
-from hugepage_qa.report.case_result import Outcome
-from hugepage_qa.report.gate_results import comparison_results, outcome_of, skipped_results
-from hugepage_qa.report.gate_settings import GateSettings
 
 
 def result(

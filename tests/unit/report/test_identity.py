@@ -9,8 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.machine.marks import GROUP
-from hugepage_qa.report.identity import Identity, cache_of, choose_identity, give, make_home
+from hugepage_qa.process.identity import (
+    Identity,
+    cache_of,
+    choose_identity,
+    give,
+    make_home,
+)
+from hugepage_qa.process.marks import GROUP
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 NOBODY = pwd.getpwnam("nobody").pw_uid

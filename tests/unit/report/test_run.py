@@ -15,10 +15,9 @@ import yaml
 from click.testing import CliRunner
 from rich.console import Console
 
+from hugepage_qa.commands.avocado_run import run_command, run_references
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine.repair import Repair
-from hugepage_qa.report.run import run_references
-from hugepage_qa.report.run_command import run_command
+from hugepage_qa.machine.kept_file import Repair
 
 _TEST = """\
 import json
@@ -119,10 +118,10 @@ def test_help_names_the_variables() -> None:
     assert "Example:" in result.output
 
 
-# stands in for hugepage_qa.matrix.run: no machine is booted
+# stands in for hugepage_qa.cases.boot.boot_matrix: no machine is booted
 _STUBS = """\
 import os, sys, types
-from hugepage_qa.verdict import Verdict
+from hugepage_qa.cases.verdict import Verdict
 
 class Judgement(types.SimpleNamespace):
     pass
@@ -137,7 +136,7 @@ def judge(group, architecture, settings, report):
         report(judged[-1])
     return judged
 
-run = types.ModuleType("hugepage_qa.matrix.run")
+run = types.ModuleType("hugepage_qa.cases.boot.boot_matrix")
 run.Settings = types.SimpleNamespace
 run.run_named = lambda architecture, groups, *rest: judge("named", architecture, *rest)
 run.run_random = lambda architecture, count, seed, *rest: judge("random", architecture, *rest)
@@ -172,7 +171,7 @@ def test_boot_parameters_with_a_pretended_matrix(verdicts: str, results: list[st
         "VERDICTS": verdicts,
     }
     kind = "random" if verdicts == "pass pass" else "named"
-    code = "import sys; from hugepage_qa.report.run import run_references; sys.exit(run_references(sys.argv[1:]))"
+    code = "import sys; from hugepage_qa.commands import avocado_run as run; sys.exit(run.run_references(sys.argv[1:]))"
     command = [sys.executable, "-c", code, f"{test}:BootParameters.test_{kind}"]
     subprocess.run(command, env=environment, check=False, capture_output=True)
     entries = yaml.safe_load((tmp_path / "results.yaml").read_text(encoding="utf-8"))
@@ -206,7 +205,7 @@ def test_a_run_that_changes_the_machine(
         yield SimpleNamespace(journal=journal, scratch=scratch, put_back=lambda: repairs)
         shutil.rmtree(made[0])
 
-    monkeypatch.setattr("hugepage_qa.report.run.protected_machine", protected)
+    monkeypatch.setattr("hugepage_qa.commands.avocado_run.protected_machine", protected)
     console = Console(record=True, width=200)
     assert run_references(["cases.py"], change_machine=True, console=console) == (3 if repairs else 0)
     assert not any(directory.exists() for directory in made)

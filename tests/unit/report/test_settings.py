@@ -4,9 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from hugepage_qa.cases.boot.boot_case import groups
+from hugepage_qa.cases.test_settings import (
+    MEANING,
+    BootSettings,
+    PoolSettings,
+    describe_settings,
+)
 from hugepage_qa.errors import InputError
-from hugepage_qa.matrix.case import groups
-from hugepage_qa.report.settings import MEANING, BootSettings, PoolSettings, describe_settings
 
 
 @pytest.fixture(autouse=True)

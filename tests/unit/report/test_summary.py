@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.report.case_result import Outcome
-from hugepage_qa.report.summary import read_run
+from hugepage_qa.cases.result import Outcome
+from hugepage_qa.report.tmt_results import read_run
 
 # as tmt 1.78 writes it
 _OF_TMT = """\

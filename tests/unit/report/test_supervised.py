@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.report.supervised import run_supervised
+from hugepage_qa.process.supervised import run_supervised
 
 # starts a grandchild in a session of its own, writes its number to the file, and waits
 _CHILD = """\
@@ -22,7 +22,7 @@ time.sleep(float(sys.argv[2]))
 
 _PARENT = """\
 import os, sys
-from hugepage_qa.report.supervised import run_supervised
+from hugepage_qa.process.supervised import run_supervised
 sys.exit(run_supervised(sys.argv[1:], environment=os.environ, grace=2))
 """
 
@@ -57,7 +57,7 @@ def test_what_it_prints_goes_where_it_is_told(tmp_path: Path) -> None:
 def test_what_is_temporary_is_removed_when_a_job_is_cancelled(tmp_path: Path) -> None:
     code = """
 import sys, tempfile, time
-from hugepage_qa.report.supervised import exit_on_sigterm
+from hugepage_qa.process.supervised import exit_on_sigterm
 exit_on_sigterm()
 with tempfile.TemporaryDirectory(dir=sys.argv[1]):
     time.sleep(600)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.report.case_result import Outcome
-from hugepage_qa.report.surroundings import read_surroundings, write_surroundings
+from hugepage_qa.cases.result import Outcome
+from hugepage_qa.report.run_directory import read_surroundings, write_surroundings
 
 
 def test_nothing_is_kept_where_nothing_is_wrong(tmp_path: Path) -> None:

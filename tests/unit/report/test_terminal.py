@@ -5,7 +5,12 @@ import io
 import pytest
 from rich.console import Console
 
-from hugepage_qa.report.case_result import CaseResult, Outcome, exit_code, worst
+from hugepage_qa.cases.result import (
+    CaseResult,
+    Outcome,
+    exit_code,
+    worst,
+)
 from hugepage_qa.report.terminal import closing_lines, line_on_others, print_reasons, print_table
 
 RESULTS = [

@@ -8,10 +8,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hugepage_qa.report.case_result import CaseResult, Outcome, one_line
-from hugepage_qa.report.schema import find_violation
-from hugepage_qa.report.summary import read_run
-from hugepage_qa.report.tmt_results import format_duration, parse_duration, write_results
+from hugepage_qa.cases.result import CaseResult, Outcome, one_line
+from hugepage_qa.report.tmt_results import format_duration, parse_duration, read_run, write_results
+from hugepage_qa.schema import find_violation
 
 # the keys that tmt's Result has and that a test may set; another one stops tmt's whole plan
 _KEYS_OF_TMT = {"name", "result", "note", "log", "duration"}
@@ -67,7 +66,7 @@ def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, 
     data.mkdir(parents=True)
     entries = written(results, data)
     assert all(entry.keys() <= _KEYS_OF_TMT for entry in entries)
-    assert find_violation(entries, "tmt-results") is None
+    assert find_violation(entries, "hugepage_qa.report", "tmt-results") is None
     again = read_run(data.parent)
     assert [(one.name, one.outcome) for one in again] == [(one.name, one.outcome) for one in results]
     assert [one.reasons for one in again] == [one.reasons for one in results]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.report.vt_provider import VT_TYPES, prepare_vt
+from hugepage_qa.plugins.vt_provider import VT_TYPES, prepare_vt
 
 ROOT = Path(__file__).resolve().parents[3]
 PROVIDER = ROOT / "tests" / "vt"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hugepage_qa.machine.boot_loader.files import read_optional_text
+from hugepage_qa.machine.boot_loader.boot_files import read_optional_text
 
 #: GRUB calls its directory grub or, where GRUB 1 had that name, grub2
 GRUB_DIRECTORIES = ("boot/grub2", "boot/grub")

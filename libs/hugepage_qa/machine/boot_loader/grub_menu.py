@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.boot_loader.bls import ENTRIES, BlsEntry, read_entries, sort_for_grub
-from hugepage_qa.machine.boot_loader.files import read_text
+from hugepage_qa.machine.boot_loader.boot_files import read_text
 from hugepage_qa.machine.boot_loader.grub_environment import find_in_grub_directory, read_grub_environment
 from hugepage_qa.machine.boot_loader.grub_language import Command, Condition, Node, expand, parse_script
 

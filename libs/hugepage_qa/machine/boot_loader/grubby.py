@@ -4,12 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 from hugepage_qa.machine.boot_loader.bls import ENTRIES
-from hugepage_qa.machine.boot_loader.files import keep_files
+from hugepage_qa.machine.boot_loader.boot_files import keep_files
 from hugepage_qa.machine.boot_loader.grub_environment import find_in_grub_directory
 from hugepage_qa.machine.boot_loader.grub_menu import next_grub_entry
-from hugepage_qa.machine.boot_loader.loader import BootLoader
-from hugepage_qa.machine.boot_loader.tool import run_tool
-from hugepage_qa.machine.boot_loader.words import join_words
+from hugepage_qa.machine.boot_loader.loader import BootLoader, join_words, run_tool
 
 
 class Grubby(BootLoader):

@@ -1,13 +1,83 @@
-"""What every boot loader can do, and the check that its tool did what it was asked for."""
+"""Kernel arguments as words, and as text in the files of boot loaders.
 
+A word is an argument without its quotes: what ``dyndbg="file x +p"`` means is ``dyndbg=file x +p``.
+What every boot loader can do, and the check that its tool did what it was asked for.
+Programs that change boot loaders: how they are found and run."""
+
+import os
+import re
+import shutil
+import subprocess
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine.boot_loader.words import join_words, refuse_unquotable, without_last
+from hugepage_qa.parameters import parse_parameters
+
+# what neither GRUB nor a shell nor the kernel takes for anything but itself
+_PLAIN = re.compile(r"[\w@%+=:,./^-]+", re.ASCII)
+# each of these means something inside double quotes to one of the programs that a word passes through
+_UNQUOTABLE = re.compile(r"[\"'\\$`]|[^\x20-\x7e]")
+_RAW = re.compile(r'(?:[^\s"]|"[^"]*(?:"|$))+')
+
+
+def parse_words(text: str) -> tuple[str, ...]:
+    """Return the kernel arguments in ``text``, up to a word ``--``: what follows belongs to init."""
+    return tuple(str(parameter) for parameter in parse_parameters(text))
+
+
+def quote(word: str) -> str:
+    """Return ``word`` as it stands in a file: as it is, or in double quotes, which GRUB and the kernel take off."""
+    return word if _PLAIN.fullmatch(word) else f'"{word}"'
+
+
+def join_words(words: Iterable[str]) -> str:
+    """Return ``words`` as the text of a command line."""
+    return " ".join(map(quote, words))
+
+
+def refuse_unquotable(words: Iterable[str]) -> None:
+    """Raise InputError for a word that would not come through every boot loader as it is."""
+    for word in words:
+        if not word or word == "--" or _UNQUOTABLE.search(word):
+            raise InputError(f"kernel argument {word!r}: expected printable ASCII without quotes, backslash, $ and `")
+
+
+def append_words(text: str, words: Sequence[str]) -> str:
+    """Return the command line ``text`` with ``words`` at its end."""
+    return " ".join([*([text.rstrip()] if text.strip() else []), *map(quote, words)])
+
+
+def drop_words(text: str, words: Sequence[str]) -> str:
+    """Return the command line ``text`` without the last occurrence of each of ``words``; the others stay untouched."""
+    raw = _RAW.findall(text)
+    meanings = [_meaning(word) for word in raw]
+    for position in sorted(last_positions(meanings, words), reverse=True):
+        del raw[position]
+    return " ".join(raw)
+
+
+def without_last(words: Sequence[str], dropped: Sequence[str]) -> tuple[str, ...]:
+    """Return ``words`` without the last occurrence of each of ``dropped``; what is not there is none."""
+    positions = last_positions(words, dropped)
+    return tuple(word for position, word in enumerate(words) if position not in positions)
+
+
+def last_positions(words: Sequence[str], wanted: Sequence[str]) -> set[int]:
+    """Return where in ``words`` the last occurrences of ``wanted`` are; a word that is wanted twice has two."""
+    positions: set[int] = set()
+    for word in wanted:
+        free = (index for index in reversed(range(len(words))) if words[index] == word and index not in positions)
+        if (found := next(free, None)) is not None:
+            positions.add(found)
+    return positions
+
+
+def _meaning(raw: str) -> str:
+    return next(iter(parse_words(raw)), raw)
 
 
 class ArgumentsLost(Exception):
@@ -130,3 +200,44 @@ def _last_run(words: Sequence[str], run: Sequence[str]) -> int | None:
 
 def _name(word: str) -> str:
     return word.partition("=")[0].replace("-", "_")
+
+
+# they build images (kernel-install) or check out a deployment (rpm-ostree) at times
+_DEADLINE = 600.0
+# where the tools are, though not in the PATH of every login
+_SYSTEM_DIRECTORIES = "/usr/local/sbin:/usr/sbin:/sbin"
+# their output is read: without translation, colours and pager
+_ENVIRONMENT = {"LC_ALL": "C", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": "cat"}
+
+
+def find_tool(*names: str) -> str | None:
+    """Return the first of the programs ``names`` that is installed, as an absolute path."""
+    return next((path for name in names if (path := shutil.which(name, path=_search_path()))), None)
+
+
+def run_tool(command: Sequence[str]) -> str:
+    """Run ``command`` and return what it printed; raises InputError, with its output in one line, when it fails."""
+    environment = os.environ | _ENVIRONMENT | {"PATH": _search_path()}
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_DEADLINE,
+            check=False,
+        )
+    except OSError as error:
+        raise InputError(f"{command[0]}: cannot be run ({error.strerror})") from error
+    except subprocess.TimeoutExpired as error:
+        raise InputError(f"{' '.join(command)}: has not ended after {_DEADLINE:g} s") from error
+    if done.returncode != 0:
+        printed = " | ".join(line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip())
+        raise InputError(f"{' '.join(command)}: ended with exit code {done.returncode}: {printed or 'no output'}")
+    return done.stdout
+
+
+def _search_path() -> str:
+    return f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM_DIRECTORIES}"

@@ -5,9 +5,7 @@ from pathlib import Path
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.boot_loader.bls import ENTRIES, read_entries
-from hugepage_qa.machine.boot_loader.loader import BootLoader
-from hugepage_qa.machine.boot_loader.tool import run_tool
-from hugepage_qa.machine.boot_loader.words import parse_words, quote, without_last
+from hugepage_qa.machine.boot_loader.loader import BootLoader, parse_words, quote, run_tool, without_last
 
 #: there is such a file when the machine has booted a deployment
 BOOTED = "run/ostree-booted"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.lab.system.platforms import Platform, find_platform
+from hugepage_qa.qemu.system.platforms import Platform, find_platform
 
 # the second last argument is the root; MMDEBSTRAP_LOG remembers all of them
 MMDEBSTRAP = """

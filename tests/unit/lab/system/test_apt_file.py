@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.lab.system import overlay
+from hugepage_qa.qemu.system import root_layout
 
 Install = Callable[[Path, str, str], None]
 
@@ -21,7 +21,7 @@ def apt_file(tmp_path: Path, install: Install) -> Callable[..., str]:
         '[ "$2" = /usr/lib/x ] && echo "libx:amd64, libx:i386: /usr/lib/x" && exit; exit 1',
     )
     install(tmp_path / "bin", "real", 'echo "real $*"')
-    script = Path(overlay.__file__).with_name("apt-file.sh").read_text()
+    script = Path(root_layout.__file__).with_name("apt-file.sh").read_text()
     install(tmp_path / "bin", "apt-file", script.replace("/usr/bin/apt-file", str(tmp_path / "bin" / "real")))
 
     def run(*words: str) -> str:

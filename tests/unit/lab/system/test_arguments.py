@@ -4,10 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.lab.system import arguments
-from hugepage_qa.lab.system.arguments import DirectBoot, Hardware, finishing_arguments, machine_arguments
-from hugepage_qa.lab.system.layout import ROOT_PARTUUID
-from hugepage_qa.lab.system.platforms import find_platform
+from hugepage_qa.qemu.system import system_arguments
+from hugepage_qa.qemu.system.platforms import find_platform
+from hugepage_qa.qemu.system.root_layout import ROOT_PARTUUID
+from hugepage_qa.qemu.system.system_arguments import (
+    DirectBoot,
+    Hardware,
+    finishing_arguments,
+    machine_arguments,
+)
 
 PLATFORM = find_platform("x86_64")
 GIB = 1 << 30
@@ -73,5 +78,11 @@ def test_first_boot_runs_the_finishing_script() -> None:
 
 
 def test_every_name_in_the_machines_directory_is_relative() -> None:
-    names = (arguments.DISK, arguments.FIRMWARE_VARIABLES, arguments.QMP_SOCKET, arguments.PID_FILE, arguments.KERNEL)
+    names = (
+        system_arguments.DISK,
+        system_arguments.FIRMWARE_VARIABLES,
+        system_arguments.QMP_SOCKET,
+        system_arguments.PID_FILE,
+        system_arguments.KERNEL,
+    )
     assert not [name for name in names if "/" in name]

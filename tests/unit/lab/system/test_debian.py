@@ -8,11 +8,10 @@ import pytest
 from tests.unit.lab.system.conftest import FakeMmdebstrap
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.image import KernelImage
-from hugepage_qa.lab.system import debian
-from hugepage_qa.lab.system.debian import DebianRoot, debian_root
-from hugepage_qa.lab.system.kernels import ChosenKernel
-from hugepage_qa.lab.system.platforms import Platform
+from hugepage_qa.qemu.kernel_image import KernelImage
+from hugepage_qa.qemu.system import debian_root as module
+from hugepage_qa.qemu.system.debian_root import ChosenKernel, DebianRoot, debian_root
+from hugepage_qa.qemu.system.platforms import Platform
 
 SOURCES = "types: deb\nuris: http://deb.example/debian\nsuites: bookworm\ncomponents: main\n"
 
@@ -118,7 +117,7 @@ def test_host_that_is_no_debian_release(
     platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, complaint: str
 ) -> None:
     (tmp_path / "os-release").write_text(text)
-    monkeypatch.setattr(debian, "_OS_RELEASE", tmp_path / "os-release")
+    monkeypatch.setattr(module, "_OS_RELEASE", tmp_path / "os-release")
     with pytest.raises(InputError, match=complaint):
         debian_root(platform, ChosenKernel())
 
@@ -128,8 +127,8 @@ def test_machine_gets_all_indices_of_the_hosts_own_sources(
 ) -> None:
     (tmp_path / "os-release").write_text('ID=debian\nVERSION_CODENAME="bookworm"\n')
     (tmp_path / "sources.list").write_text("deb http://deb.example/debian bookworm main\n")
-    monkeypatch.setattr(debian, "_OS_RELEASE", tmp_path / "os-release")
-    monkeypatch.setattr(debian, "APT_DIRECTORY", tmp_path)
+    monkeypatch.setattr(module, "_OS_RELEASE", tmp_path / "os-release")
+    monkeypatch.setattr(module, "APT_DIRECTORY", tmp_path)
     root = debian_root(platform, ChosenKernel())
     assert (root.suite, root.kernel) == ("bookworm", ChosenKernel())
     assert "uris: http://deb.example/debian" in root.sources

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.boards import find_board
-from hugepage_qa.lab.system.grub import check_words, default_grub
+from hugepage_qa.qemu.boards import find_board
+from hugepage_qa.qemu.system.system_images import check_words, default_grub
 
 BOARD = find_board("x86_64")
 HARD = "thp_anon=16K-64K:always;128K:inherit hugepages=0:3,1:5 a=$HOME b=`id` c=$(id) d=<{#|&*?~>} e=!x"

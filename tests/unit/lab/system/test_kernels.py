@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.system.kernels import ChosenKernel, choose_kernel, digest_tree
+from hugepage_qa.qemu.system.debian_root import ChosenKernel, choose_kernel, digest_tree
 
 RELEASE = "6.18.0-test"
 

@@ -8,13 +8,13 @@ import pytest
 from tests.unit.lab.system.test_machine import RECORD
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.system import launch
-from hugepage_qa.lab.system.arguments import Hardware
-from hugepage_qa.lab.system.images import SystemImage
-from hugepage_qa.lab.system.launch import Wish, bring_up, parse_nodes
-from hugepage_qa.lab.system.platforms import Firmware, Platform
-from hugepage_qa.lab.system.registry import Registry
-from hugepage_qa.lab.system.roots import SystemRoot
+from hugepage_qa.qemu.system import system_launch
+from hugepage_qa.qemu.system.machine_registry import Registry
+from hugepage_qa.qemu.system.platforms import Firmware, Platform
+from hugepage_qa.qemu.system.system_arguments import Hardware
+from hugepage_qa.qemu.system.system_images import SystemImage
+from hugepage_qa.qemu.system.system_launch import Wish, bring_up, parse_nodes
+from hugepage_qa.qemu.system.system_roots import SystemRoot
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -71,7 +71,7 @@ def test_what_cannot_be_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wish: Wish, complaint: str
 ) -> None:
     monkeypatch.setattr(host, "machine", lambda: "x86_64")
-    monkeypatch.setattr(launch, "require", lambda _platform, _tools: None)
+    monkeypatch.setattr(system_launch, "require", lambda _platform, _tools: None)
     with pytest.raises(InputError, match=complaint):
         bring_up(tmp_path, wish, report=lambda _: None)
     assert list(tmp_path.iterdir()) == []
@@ -96,10 +96,10 @@ def start(
 
     def run(script: str) -> Registry:
         install(tmp_path / "bin", "qemu", script)
-        monkeypatch.setattr(launch, "find_emulator", lambda _board: str(tmp_path / "bin" / "qemu"))
-        monkeypatch.setattr(launch, "find_firmware", lambda _platform: firmware)
+        monkeypatch.setattr(system_launch, "find_emulator", lambda _board: str(tmp_path / "bin" / "qemu"))
+        monkeypatch.setattr(system_launch, "find_firmware", lambda _platform: firmware)
         with registry.new_directory("m"):
-            launch._start(registry, RECORD, Hardware(platform, (GIB,), 1, "tcg"), image, None)
+            system_launch._start(registry, RECORD, Hardware(platform, (GIB,), 1, "tcg"), image, None)
         return registry
 
     return run

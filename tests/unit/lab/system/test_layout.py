@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.system import layout
-from hugepage_qa.lab.system.platforms import find_platform
+from hugepage_qa.qemu.system import root_layout
+from hugepage_qa.qemu.system.platforms import find_platform
 
 PLATFORM = find_platform("x86_64")
 SECTOR = 512
@@ -59,37 +59,37 @@ def read_gpt(disk: Path) -> list[Found]:
 @needs_sfdisk
 def test_firmware_and_kernel_find_their_partitions(tmp_path: Path) -> None:
     disk = tmp_path / "disk.raw"
-    layout.write_partition_table(disk, PLATFORM)
+    root_layout.write_partition_table(disk, PLATFORM)
     esp, root = read_gpt(disk)
     assert (esp.name, esp.type) == ("esp", "C12A7328-F81F-11D2-BA4B-00A0C93EC93B")
-    assert (root.name, root.type, root.uuid) == ("root", PLATFORM.root_type, layout.ROOT_PARTUUID.upper())
+    assert (root.name, root.type, root.uuid) == ("root", PLATFORM.root_type, root_layout.ROOT_PARTUUID.upper())
     assert esp.start % (1 << 20) == root.start % (1 << 20) == 0
     assert esp.start + esp.size <= root.start
     # FAT32 with clusters of 512 bytes needs 33 MiB
     assert esp.size >= 33 << 20
-    assert root.start + root.size <= layout.DISK_SIZE
+    assert root.start + root.size <= root_layout.DISK_SIZE
 
 
 @needs_sfdisk
 def test_disk_is_sparse(tmp_path: Path) -> None:
     disk = tmp_path / "disk.raw"
-    layout.write_partition_table(disk, PLATFORM)
+    root_layout.write_partition_table(disk, PLATFORM)
     status = disk.stat()
-    assert status.st_size == layout.DISK_SIZE
+    assert status.st_size == root_layout.DISK_SIZE
     assert status.st_blocks * 512 < 1 << 20
 
 
 def test_file_system_lands_in_the_root_partition_with_its_holes(tmp_path: Path) -> None:
     disk, filesystem = tmp_path / "disk.raw", tmp_path / "root.ext4"
     with disk.open("wb") as image:
-        image.truncate(layout.DISK_SIZE)
+        image.truncate(root_layout.DISK_SIZE)
     pieces = {0: b"head", 40 << 20: b"x" * 5000, (300 << 20) - 4: b"tail"}
     with filesystem.open("wb") as image:
         for place, content in pieces.items():
             image.seek(place)
             image.write(content)
-    layout.write_root_partition(disk, PLATFORM, filesystem)
-    _, root = layout.partitions(PLATFORM)
+    root_layout.write_root_partition(disk, PLATFORM, filesystem)
+    _, root = root_layout.partitions(PLATFORM)
     with disk.open("rb") as image:
         for place, content in pieces.items():
             image.seek(root.start + place)
@@ -103,7 +103,7 @@ def test_extents_of_files_without_holes(tmp_path: Path, content: bytes) -> None:
     file.write_bytes(content)
     descriptor = os.open(file, os.O_RDONLY)
     try:
-        assert [list(one) for one in layout._extents(descriptor)] == ([[0, len(content)]] if content else [])
+        assert [list(one) for one in root_layout._extents(descriptor)] == ([[0, len(content)]] if content else [])
     finally:
         os.close(descriptor)
 
@@ -114,4 +114,4 @@ def test_sfdisk_that_refuses_is_named(
     install(tmp_path / "bin", "sfdisk", "echo 'no such label' >&2; exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     with pytest.raises(InputError, match=r"sfdisk cannot write.*no such label"):
-        layout.write_partition_table(tmp_path / "disk", PLATFORM)
+        root_layout.write_partition_table(tmp_path / "disk", PLATFORM)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.system import process
-from hugepage_qa.lab.system.arguments import PID_FILE
-from hugepage_qa.lab.system.machine import Record, SystemMachine
-from hugepage_qa.lab.system.secure_shell import SecureShell
+from hugepage_qa.qemu.system import host_process
+from hugepage_qa.qemu.system.secure_shell import SecureShell
+from hugepage_qa.qemu.system.system_arguments import PID_FILE
+from hugepage_qa.qemu.system.system_machine import Record, SystemMachine
 from hugepage_qa.schema import find_violation
 
 # goes to the background as QEMU does, with its pid file locked
@@ -57,7 +57,7 @@ def machine(tmp_path: Path) -> Iterator[Callable[..., SystemMachine]]:
         return SystemMachine(replace(RECORD, command=command), directory)
 
     yield make
-    process.kill(directory / PID_FILE)
+    host_process.kill(directory / PID_FILE)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def wait_until_running(machine: SystemMachine) -> None:
 
 def test_record_survives_its_file() -> None:
     fields = json.loads(json.dumps(RECORD.to_json()))
-    assert find_violation(fields, "hugepage_qa.lab.system", "machine") is None
+    assert find_violation(fields, "hugepage_qa.qemu.system", "machine") is None
     assert Record.from_json(fields) == RECORD
 
 
@@ -87,7 +87,7 @@ def test_record_survives_its_file() -> None:
 )
 def test_damaged_records_are_seen(change: dict[str, object]) -> None:
     fields = {**json.loads(json.dumps(RECORD.to_json())), **change}
-    assert find_violation(fields, "hugepage_qa.lab.system", "machine")
+    assert find_violation(fields, "hugepage_qa.qemu.system", "machine")
 
 
 def test_machine_comes_up(machine: Callable[..., SystemMachine], answers: list[str | None]) -> None:

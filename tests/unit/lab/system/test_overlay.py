@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.lab.system import overlay as module
-from hugepage_qa.lab.system.layout import ROOT_PARTUUID
-from hugepage_qa.lab.system.overlay import FINISH, overlay
-from hugepage_qa.lab.system.platforms import find_platform
+from hugepage_qa.qemu.system import root_layout as module
+from hugepage_qa.qemu.system.platforms import find_platform
+from hugepage_qa.qemu.system.root_layout import FINISH, ROOT_PARTUUID, overlay
 
 PLATFORM = find_platform("x86_64")
 KEY = "ssh-ed25519 AAAA lab\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.lab.system.process import kill, running_pid
+from hugepage_qa.qemu.system.host_process import kill, running_pid
 
 # as qemu_create_pidfile() does
 HOLDER = """

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.lab.system.images import create_overlay
-from hugepage_qa.lab.system.prune import prune
+from hugepage_qa.qemu.system.system_images import create_overlay, prune
 
 pytestmark = pytest.mark.skipif(shutil.which("qemu-img") is None, reason="qemu-img is not installed")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.system import qmp
+from hugepage_qa.qemu.system import monitor
 
 GREETING: dict[str, object] = {"QMP": {"version": {}, "capabilities": []}}
 EVENT = {"event": "RESET", "data": {}}
@@ -56,28 +56,28 @@ def serve(path: Path) -> Serve:
 
 def test_answer_comes_after_events(path: Path, serve: Serve) -> None:
     asked = serve([{"return": {}}], [EVENT, EVENT, {"return": {"running": True}}])
-    assert qmp.execute(path, "query-status") == {"running": True}
+    assert monitor.execute(path, "query-status") == {"running": True}
     assert asked == [{"execute": "qmp_capabilities"}, {"execute": "query-status"}]
 
 
 def test_refusal_is_an_error(path: Path, serve: Serve) -> None:
     serve([{"return": {}}], [{"error": {"class": "CommandNotFound", "desc": "no such command"}}])
     with pytest.raises(InputError, match="QEMU refuses jump: no such command"):
-        qmp.execute(path, "jump")
+        monitor.execute(path, "jump")
 
 
 def test_connection_that_closes(path: Path, serve: Serve) -> None:
     serve([{"return": {}}], [])
     with pytest.raises(InputError, match="QEMU closed its control connection"):
-        qmp.execute(path, "system_reset")
+        monitor.execute(path, "system_reset")
 
 
 def test_answer_that_is_no_object(path: Path, serve: Serve) -> None:
     serve([[1, 2]])
     with pytest.raises(InputError, match="QEMU closed its control connection"):
-        qmp.execute(path, "system_reset")
+        monitor.execute(path, "system_reset")
 
 
 def test_nobody_there(path: Path) -> None:
     with pytest.raises(InputError, match="QEMU does not answer"):
-        qmp.execute(path, "system_reset")
+        monitor.execute(path, "system_reset")

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.lab.system.test_machine import RECORD
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.system.registry import Registry, check_name
+from hugepage_qa.qemu.system.machine_registry import Registry, check_name
 
 
 @pytest.fixture

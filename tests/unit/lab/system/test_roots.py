@@ -9,11 +9,10 @@ import pytest
 from tests.unit.lab.system.conftest import FakeMmdebstrap
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.system.debian import DebianRoot
-from hugepage_qa.lab.system.kernels import ChosenKernel
-from hugepage_qa.lab.system.layout import DISK_SIZE
-from hugepage_qa.lab.system.platforms import Platform
-from hugepage_qa.lab.system.roots import SystemRoot, obtain_root
+from hugepage_qa.qemu.system.debian_root import ChosenKernel, DebianRoot
+from hugepage_qa.qemu.system.platforms import Platform
+from hugepage_qa.qemu.system.root_layout import DISK_SIZE
+from hugepage_qa.qemu.system.system_roots import SystemRoot, obtain_root
 
 _PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
 pytestmark = pytest.mark.skipif(

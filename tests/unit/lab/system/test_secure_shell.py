@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.system.secure_shell import SecureShell
+from hugepage_qa.qemu.system.secure_shell import SecureShell
 
 Install = Callable[[Path, str, str], None]
 Greet = Callable[[bytes], int]

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from hugepage_qa.cache import cache_directory
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.cache import cache_directory
-from hugepage_qa.lab.system.launch import Wish, bring_up
-from hugepage_qa.lab.system.machine import SystemMachine
-from hugepage_qa.lab.system.registry import Registry
+from hugepage_qa.qemu.system.machine_registry import Registry
+from hugepage_qa.qemu.system.system_launch import Wish, bring_up
+from hugepage_qa.qemu.system.system_machine import SystemMachine
 
 pytestmark = pytest.mark.boots
 

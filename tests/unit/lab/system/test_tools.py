@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.lab.system import tools
-from hugepage_qa.lab.system.platforms import Firmware, find_platform
+from hugepage_qa.qemu.system import build_tools
+from hugepage_qa.qemu.system.platforms import Firmware, find_platform
 
 PLATFORM = find_platform("x86_64")
 
@@ -22,7 +22,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_that_is_missing_is_one_line(tmp_path: Path) -> None:
     bare = replace(PLATFORM, firmware=(Firmware(tmp_path / "code", tmp_path / "variables"),))
     with pytest.raises(InputError) as caught:
-        tools.require(bare, tools.TO_BUILD)
+        build_tools.require(bare, build_tools.TO_BUILD)
     message = str(caught.value)
     assert "\n" not in message
     for program in ("qemu-system-x86_64", "mmdebstrap", "sfdisk", "mke2fs", "qemu-img", "ssh-keygen", "UEFI firmware"):
@@ -35,9 +35,9 @@ def test_firmware_needs_both_files(tmp_path: Path) -> None:
     firmware = Firmware(tmp_path / "code", tmp_path / "variables")
     platform = replace(PLATFORM, firmware=(firmware,))
     firmware.code.touch()
-    assert tools.find_firmware(platform) is None
+    assert build_tools.find_firmware(platform) is None
     firmware.variables.touch()
-    assert tools.find_firmware(platform) == firmware
+    assert build_tools.find_firmware(platform) == firmware
 
 
 def test_other_architectures_are_refused() -> None:

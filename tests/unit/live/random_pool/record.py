@@ -10,12 +10,12 @@ import json
 from tests.unit.live.record import RECORDS
 from tests.unit.live.transcript import Recorder
 
-from hugepage_qa.live.host import Host
-from hugepage_qa.live.random_pool.run import RandomJudgement, run_saved_program
-from hugepage_qa.live.real_machine import real_machine
+from hugepage_qa.cases.random.random_run import RandomJudgement, run_saved_program
+from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.machine.host import Host
 from hugepage_qa.machine.protection import protected_machine
-from hugepage_qa.model.hugetlb_pool.operation import Operation
-from hugepage_qa.model.hugetlb_pool.setup import (
+from hugepage_qa.machine.real_machine import real_machine
+from hugepage_qa.oracle.pool.pool_setup import (
     Allocate,
     Close,
     CreateFile,
@@ -25,6 +25,7 @@ from hugepage_qa.model.hugetlb_pool.setup import (
     MakeMemfd,
     MakeSegment,
     MountPool,
+    Operation,
     PunchHole,
     SetCount,
     SetOvercommit,
@@ -32,7 +33,7 @@ from hugepage_qa.model.hugetlb_pool.setup import (
     Unlink,
     Unmount,
 )
-from hugepage_qa.model.hugetlb_pool.use import (
+from hugepage_qa.oracle.pool.pool_use import (
     Attach,
     Discard,
     Exit,
@@ -46,7 +47,6 @@ from hugepage_qa.model.hugetlb_pool.use import (
     Write,
 )
 from hugepage_qa.sizes import MIB
-from hugepage_qa.verdict import Verdict
 
 SIZE = 2 * MIB
 RECORD = RECORDS / "pool-program.json.gz"

@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterable, Iterator
 
 from tests.unit.model.right_machine import right_observations
 
-from hugepage_qa.live.random_pool.scale import FIRST_PROCESS, Scale
-from hugepage_qa.live.random_pool.search import Program, draw_and_run
-from hugepage_qa.live.random_pool.step import PoolRun
-from hugepage_qa.model.compare import Observations
-from hugepage_qa.model.hugetlb_pool.expectations import expectations
-from hugepage_qa.model.hugetlb_pool.kernel import PoolKernel
-from hugepage_qa.model.hugetlb_pool.machine import PoolMachine
-from hugepage_qa.model.hugetlb_pool.operation import Operation, Outcome, carry_out
-from hugepage_qa.model.hugetlb_pool.pool import PageSize
-from hugepage_qa.model.known import Quirk
-from hugepage_qa.model.prediction import Prediction
+from hugepage_qa.cases.random.random_scale import FIRST_PROCESS, Scale
+from hugepage_qa.cases.random.random_search import Program, draw_and_run
+from hugepage_qa.cases.random.random_step import PoolRun
+from hugepage_qa.oracle.compare import Observations
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.pool.hugetlb_pool import PageSize
+from hugepage_qa.oracle.pool.pool_expectations import expectations
+from hugepage_qa.oracle.pool.pool_kernel import PoolKernel
+from hugepage_qa.oracle.pool.pool_machine import PoolMachine
+from hugepage_qa.oracle.pool.pool_setup import Operation, Outcome, carry_out
+from hugepage_qa.oracle.prediction import Prediction
 from hugepage_qa.sizes import GIB, MIB
 from hugepage_qa.version import KernelVersion
 

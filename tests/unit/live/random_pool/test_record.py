@@ -11,9 +11,9 @@ import pytest
 from tests.unit.live.random_pool.record import PROGRAM, RECORD, run_on
 from tests.unit.live.transcript import Diverged, Event, Replay
 
-from hugepage_qa.live.host import Host
-from hugepage_qa.live.random_pool.run import RandomJudgement
-from hugepage_qa.verdict import Verdict
+from hugepage_qa.cases.random.random_run import RandomJudgement
+from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.machine.host import Host
 
 
 @cache

@@ -9,21 +9,20 @@ from tests.unit.live.random_pool.targets import SMALL, SMALL_SCALE, Starts, mach
 from tests.unit.live.random_pool.wrong_kernels import LosesFreePage, wrong
 from tests.unit.live.transcript import Replay
 
-from hugepage_qa.actor.link import ActorGone, ActorStarved
+from hugepage_qa.cases.judge import NOTHING_LEFT
+from hugepage_qa.cases.random import random_run as module
+from hugepage_qa.cases.random.random_run import RandomJudgement, run_random_programs, run_saved_program
+from hugepage_qa.cases.random.random_step import PoolRun
+from hugepage_qa.cases.random.random_surroundings import PoolsChanged
+from hugepage_qa.cases.random.saved_program import parse_program
+from hugepage_qa.cases.verdict import Verdict
 from hugepage_qa.errors import InputError
-from hugepage_qa.live.host import Host
-from hugepage_qa.live.judge import NOTHING_LEFT
-from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.live.random_pool import run as module
-from hugepage_qa.live.random_pool.run import RandomJudgement, run_random_programs, run_saved_program
-from hugepage_qa.live.random_pool.saved import parse_program
-from hugepage_qa.live.random_pool.step import PoolRun
-from hugepage_qa.live.random_pool.surroundings import PoolsChanged
-from hugepage_qa.model.compare import Difference
-from hugepage_qa.model.hugetlb_pool.setup import SetCount
-from hugepage_qa.model.hugetlb_pool.use import Exit
-from hugepage_qa.model.known import Quirk
-from hugepage_qa.verdict import Verdict
+from hugepage_qa.machine.host import CannotRun, Host
+from hugepage_qa.oracle.compare import Difference
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.pool.pool_setup import SetCount
+from hugepage_qa.oracle.pool.pool_use import Exit
+from hugepage_qa.process.actor_link import ActorGone, ActorStarved
 
 NOBODY = Host(Replay([]))
 

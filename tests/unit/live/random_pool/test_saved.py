@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from hugepage_qa.cases.random.random_search import Program
+from hugepage_qa.cases.random.saved_program import page_size_of, parse_program, read_program
 from hugepage_qa.errors import InputError
-from hugepage_qa.live.random_pool.saved import page_size_of, parse_program, read_program
-from hugepage_qa.live.random_pool.search import Program
-from hugepage_qa.model.compare import Difference
-from hugepage_qa.model.hugetlb_pool.rules import POOL_FREE
-from hugepage_qa.model.hugetlb_pool.setup import SetCount
-from hugepage_qa.model.hugetlb_pool.use import Exit, Fork, MapAnonymous
+from hugepage_qa.oracle.compare import Difference
+from hugepage_qa.oracle.pool.pool_expectations import POOL_FREE
+from hugepage_qa.oracle.pool.pool_setup import SetCount
+from hugepage_qa.oracle.pool.pool_use import Exit, Fork, MapAnonymous
 from hugepage_qa.sizes import MIB
 
 SIZE = 2 * MIB

@@ -6,21 +6,20 @@ from functools import partial
 import pytest
 from tests.unit.live.random_pool.targets import LARGE_SCALE, SMALL, SMALL_SCALE, ModelTarget, Starts, machine, programs
 
-from hugepage_qa.live.random_pool.scale import Scale
-from hugepage_qa.live.random_pool.search import draw_and_run, run_again
-from hugepage_qa.model.hugetlb_pool import setup, use
-from hugepage_qa.model.hugetlb_pool.operation import Operation, Outcome
-from hugepage_qa.model.hugetlb_pool.setup import SetCount
-from hugepage_qa.model.hugetlb_pool.use import Exit, MapAnonymous, Write
+from hugepage_qa.cases.random.random_scale import Scale
+from hugepage_qa.cases.random.random_search import draw_and_run, run_again
+from hugepage_qa.oracle.pool import pool_setup, pool_use
+from hugepage_qa.oracle.pool.pool_setup import Operation, Outcome, SetCount
+from hugepage_qa.oracle.pool.pool_use import Exit, MapAnonymous, Write
 
 every_scale = pytest.mark.parametrize("scale", [SMALL_SCALE, LARGE_SCALE], ids=["2M", "1G"])
 
 KINDS = {
     name
-    for module in (setup, use)
+    for module in (pool_setup, pool_use)
     for name, value in vars(module).items()
     if isinstance(value, type) and issubclass(value, Operation) and value.__module__ == module.__name__
-} - {"InArea", "Range"}
+} - {"InArea", "Operation", "Range"}
 
 
 # --- a right kernel ---

@@ -6,11 +6,11 @@ from contextlib import ExitStack
 import pytest
 from tests.unit.live.random_pool.two_nodes import PROGRAM, SIZE, TwoNodes
 
-from hugepage_qa.live.host import Host
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.random_pool.run import RandomJudgement, run_saved_program
-from hugepage_qa.live.random_pool.surroundings import AS_MODELLED
-from hugepage_qa.verdict import Verdict
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.random.random_run import RandomJudgement, run_saved_program
+from hugepage_qa.cases.random.random_surroundings import AS_MODELLED
+from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.machine.host import Host
 
 
 def run_on(machine: TwoNodes) -> RandomJudgement:

@@ -16,11 +16,17 @@ from tests.unit.live.random_pool.wrong_kernels import (
     wrong,
 )
 
-from hugepage_qa.live.random_pool.search import draw_and_run, shrink
-from hugepage_qa.model.hugetlb_pool.machine import PoolMachine
-from hugepage_qa.model.hugetlb_pool.operation import Operation
-from hugepage_qa.model.hugetlb_pool.setup import MountPool, SetCount
-from hugepage_qa.model.hugetlb_pool.use import Exit, Fork, MapAnonymous, Read, Unmap, Write
+from hugepage_qa.cases.random.random_search import draw_and_run, shrink
+from hugepage_qa.oracle.pool.pool_machine import PoolMachine
+from hugepage_qa.oracle.pool.pool_setup import MountPool, Operation, SetCount
+from hugepage_qa.oracle.pool.pool_use import (
+    Exit,
+    Fork,
+    MapAnonymous,
+    Read,
+    Unmap,
+    Write,
+)
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,15 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hugepage_qa.live.random_pool.scale import FIRST_PROCESS
-from hugepage_qa.model.hugetlb_pool.operation import Operation
-from hugepage_qa.model.hugetlb_pool.setup import MountPool, SetCount, SetOvercommit, Unmount
-from hugepage_qa.model.hugetlb_pool.use import MapAnonymous
+from hugepage_qa.cases.random.random_scale import FIRST_PROCESS
+from hugepage_qa.oracle.pool.pool_setup import (
+    MountPool,
+    Operation,
+    SetCount,
+    SetOvercommit,
+    Unmount,
+)
+from hugepage_qa.oracle.pool.pool_use import MapAnonymous
 from hugepage_qa.sizes import MIB
 
 SIZE = 2 * MIB

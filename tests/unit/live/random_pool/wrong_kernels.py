@@ -2,8 +2,8 @@
 
 from tests.unit.live.random_pool.targets import SMALL, machine
 
-from hugepage_qa.model.hugetlb_pool.machine import PoolMachine
-from hugepage_qa.model.hugetlb_pool.process import AccessFault
+from hugepage_qa.oracle.pool.pool_files import AccessFault
+from hugepage_qa.oracle.pool.pool_machine import PoolMachine
 
 
 class LosesFreePage(PoolMachine):

@@ -7,13 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.actor.process import start_actor
 from hugepage_qa.errors import InputError
-from hugepage_qa.live.text_program.build import build_text
-from hugepage_qa.live.text_program.recipe import Recipe
-from hugepage_qa.live.text_program.source import STEP
-from hugepage_qa.model.text.padding import Unpadded, tail, why_unpadded
-from hugepage_qa.model.text.program import Kind
+from hugepage_qa.oracle.program_text import Kind, Unpadded, tail, why_unpadded
+from hugepage_qa.process.actor import start_actor
+from hugepage_qa.process.text_program_build import STEP, Recipe, build_text
 
 #: a small stand-in for a huge page, which builds in less time
 PMD = 1 << 16

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.live.text_program.compiler import compile_to
+from hugepage_qa.process.c_compiler import compile_to
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.kernel.tree import CapturedTree
-from hugepage_qa.live.outcomes import CannotRun
-from hugepage_qa.live.text_program.disk import find_disk
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.machine.real_machine import find_disk
 
 FILE_SYSTEMS = "nodev\ttmpfs\nnodev\toverlay\n\text4\n\txfs\n"
 

@@ -8,10 +8,10 @@ from tests.unit.live.text.double.behaviour import Wrong
 from tests.unit.live.text.double.machine import TextDouble
 from tests.unit.live.text.linked import link
 
-from hugepage_qa.live.case import Area
-from hugepage_qa.live.host import Host
-from hugepage_qa.live.judge import LiveJudgement, run_area
-from hugepage_qa.verdict import Verdict
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.judge import LiveJudgement, run_area
+from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.machine.host import Host
 
 NAMES = {f"text/{name}" for name in ("values", "merging", "processes", "anonymous-code", "clearing", "padding")}
 EVERY_KERNEL = "text/every-kernel"

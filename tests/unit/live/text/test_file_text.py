@@ -10,11 +10,11 @@ from tests.unit.live.text.double.files import ENABLED, PMD
 from tests.unit.live.text.double.machine import TextDouble
 from tests.unit.live.text.linked import link
 
-from hugepage_qa.live.file_text import is_eligible
-from hugepage_qa.live.host import Host
-from hugepage_qa.live.live import Live
-from hugepage_qa.live.text_program.program import TextProgram
-from hugepage_qa.model.rules import Rule
+from hugepage_qa.cases.file_text import is_eligible
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.text_program import TextProgram
+from hugepage_qa.machine.host import Host
+from hugepage_qa.oracle.rules import Rule
 
 
 class Mainline:

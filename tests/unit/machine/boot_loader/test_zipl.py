@@ -7,7 +7,7 @@ from tests.unit.machine.boot_loader.conftest import GetMachine
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.boot_loader import ArgumentsLost
-from hugepage_qa.machine.boot_loader.zipl_configuration import default_zipl_entry, with_parameters
+from hugepage_qa.machine.boot_loader.zipl import default_zipl_entry, with_parameters
 
 
 @pytest.mark.parametrize("name", ["ubuntu-s390x", "debian-s390x", "rhel-s390x"])

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from hugepage_qa.model.hugetlb_pool.kernel import PoolKernel
-from hugepage_qa.model.hugetlb_pool.machine import PoolMachine
-from hugepage_qa.model.hugetlb_pool.operation import Operation, Outcome, carry_out
-from hugepage_qa.model.hugetlb_pool.pool import PageSize
-from hugepage_qa.model.known import Quirk
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.pool.hugetlb_pool import PageSize
+from hugepage_qa.oracle.pool.pool_kernel import PoolKernel
+from hugepage_qa.oracle.pool.pool_machine import PoolMachine
+from hugepage_qa.oracle.pool.pool_setup import Operation, Outcome, carry_out
 from hugepage_qa.sizes import GIB, MIB
 from hugepage_qa.version import KernelVersion
 

@@ -3,8 +3,8 @@
 import pytest
 from tests.unit.model.hugetlb_pool.machines import LARGE, SMALL, counters, pool_machine, run
 
-from hugepage_qa.model.hugetlb_pool.setup import Demote, SetCount, SetOvercommit
-from hugepage_qa.model.hugetlb_pool.use import MapAnonymous, Unmap, Write
+from hugepage_qa.oracle.pool.pool_setup import Demote, SetCount, SetOvercommit
+from hugepage_qa.oracle.pool.pool_use import MapAnonymous, Unmap, Write
 
 
 def mapped(pages: int, area: int = 1, size: int = SMALL, noreserve: bool = False) -> MapAnonymous:

@@ -3,9 +3,23 @@
 import pytest
 from tests.unit.model.hugetlb_pool.machines import SMALL, counters, pool_machine, run
 
-from hugepage_qa.model.hugetlb_pool.machine import PoolMachine
-from hugepage_qa.model.hugetlb_pool.setup import Allocate, MakeMemfd, SetCount, Truncate
-from hugepage_qa.model.hugetlb_pool.use import Discard, Exit, Fork, MapAnonymous, MapFile, Read, Unmap, Write
+from hugepage_qa.oracle.pool.pool_machine import PoolMachine
+from hugepage_qa.oracle.pool.pool_setup import (
+    Allocate,
+    MakeMemfd,
+    SetCount,
+    Truncate,
+)
+from hugepage_qa.oracle.pool.pool_use import (
+    Discard,
+    Exit,
+    Fork,
+    MapAnonymous,
+    MapFile,
+    Read,
+    Unmap,
+    Write,
+)
 
 
 def private(pages: int, version: str = "7.2", noreserve: bool = False) -> PoolMachine:

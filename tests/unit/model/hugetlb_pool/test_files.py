@@ -3,8 +3,8 @@
 import pytest
 from tests.unit.model.hugetlb_pool.machines import SMALL, counters, pool_machine, run
 
-from hugepage_qa.model.hugetlb_pool.machine import PoolMachine
-from hugepage_qa.model.hugetlb_pool.setup import (
+from hugepage_qa.oracle.pool.pool_machine import PoolMachine
+from hugepage_qa.oracle.pool.pool_setup import (
     Allocate,
     Close,
     CreateFile,
@@ -16,7 +16,15 @@ from hugepage_qa.model.hugetlb_pool.setup import (
     Unlink,
     Unmount,
 )
-from hugepage_qa.model.hugetlb_pool.use import Exit, Fork, MapAnonymous, MapFile, Read, Unmap, Write
+from hugepage_qa.oracle.pool.pool_use import (
+    Exit,
+    Fork,
+    MapAnonymous,
+    MapFile,
+    Read,
+    Unmap,
+    Write,
+)
 
 
 def mounted(pages: int, least: int | None = None, most: int | None = None, inodes: int | None = None) -> PoolMachine:

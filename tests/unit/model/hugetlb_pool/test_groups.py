@@ -2,9 +2,24 @@
 
 from tests.unit.model.hugetlb_pool.machines import SMALL, counters, pool_machine, run
 
-from hugepage_qa.model.hugetlb_pool.machine import PoolMachine
-from hugepage_qa.model.hugetlb_pool.setup import Allocate, JoinGroup, LimitGroup, MakeGroup, MakeMemfd, PunchHole
-from hugepage_qa.model.hugetlb_pool.use import Exit, Fork, MapAnonymous, MapFile, Read, Unmap, Write
+from hugepage_qa.oracle.pool.pool_machine import PoolMachine
+from hugepage_qa.oracle.pool.pool_setup import (
+    Allocate,
+    JoinGroup,
+    LimitGroup,
+    MakeGroup,
+    MakeMemfd,
+    PunchHole,
+)
+from hugepage_qa.oracle.pool.pool_use import (
+    Exit,
+    Fork,
+    MapAnonymous,
+    MapFile,
+    Read,
+    Unmap,
+    Write,
+)
 
 
 def grouped(pages: int, used: int | None = None, reserved: int | None = None) -> PoolMachine:

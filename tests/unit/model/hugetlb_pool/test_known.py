@@ -6,23 +6,33 @@ from pathlib import Path
 import pytest
 from tests.unit.model.hugetlb_pool.machines import LARGE, SMALL, counters, pool_machine, run
 
-from hugepage_qa.model import hugetlb_pool
-from hugepage_qa.model.hugetlb_pool.known import POOL_ISSUES, pool_issues_of
-from hugepage_qa.model.hugetlb_pool.machine import PoolMachine
-from hugepage_qa.model.hugetlb_pool.operation import Operation, Outcome
-from hugepage_qa.model.hugetlb_pool.setup import (
+from hugepage_qa.oracle import pool as hugetlb_pool
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES, pool_issues_of
+from hugepage_qa.oracle.pool.pool_machine import PoolMachine
+from hugepage_qa.oracle.pool.pool_setup import (
     Allocate,
     Close,
     CreateFile,
     Demote,
     MountPool,
+    Operation,
+    Outcome,
     SetCount,
     SetOvercommit,
     Truncate,
     Unmount,
 )
-from hugepage_qa.model.hugetlb_pool.use import Exit, Fork, MapAnonymous, MapFile, Move, Read, Unmap, Write
-from hugepage_qa.model.known import Quirk
+from hugepage_qa.oracle.pool.pool_use import (
+    Exit,
+    Fork,
+    MapAnonymous,
+    MapFile,
+    Move,
+    Read,
+    Unmap,
+    Write,
+)
 from hugepage_qa.version import KernelVersion
 
 Program = tuple[Operation, ...]
@@ -152,7 +162,8 @@ def test_the_version_of_the_program_has_the_bug(quirk: Quirk) -> None:
 
 
 def test_every_bug_that_the_model_follows_has_a_program() -> None:
-    sources = [source for source in Path(hugetlb_pool.__file__).parent.glob("*.py") if source.name != "known.py"]
+    rules = "known_pool_issues.py"
+    sources = [source for source in Path(hugetlb_pool.__file__).parent.glob("*.py") if source.name != rules]
     followed = {name for source in sources for name in re.findall(r"Quirk\.([A-Z_]+)", source.read_text())}
     assert {quirk.name for quirk in PROGRAMS} == followed
     assert set(PROGRAMS) == set(RESULTS)

@@ -3,18 +3,31 @@
 import pytest
 from tests.unit.model.hugetlb_pool.machines import LARGE, SMALL, counters, pool_machine, run
 
-from hugepage_qa.model.hugetlb_pool.end import closing_operations, traces_left
-from hugepage_qa.model.hugetlb_pool.operation import AREA_PAGES, area_address, area_of
-from hugepage_qa.model.hugetlb_pool.setup import (
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.pool.pool_setup import (
+    AREA_PAGES,
     CreateFile,
     MakeSegment,
     MountPool,
     SetCount,
     SetOvercommit,
     Truncate,
+    area_address,
+    area_of,
 )
-from hugepage_qa.model.hugetlb_pool.use import Attach, Exit, Fork, MapAnonymous, MapFile, Move, Read, Unmap, Write
-from hugepage_qa.model.known import Quirk
+from hugepage_qa.oracle.pool.pool_use import (
+    Attach,
+    Exit,
+    Fork,
+    MapAnonymous,
+    MapFile,
+    Move,
+    Read,
+    Unmap,
+    Write,
+    closing_operations,
+    traces_left,
+)
 
 
 def test_an_operation_reads_like_a_call() -> None:

@@ -2,9 +2,14 @@
 
 from tests.unit.model.hugetlb_pool.machines import SMALL, counters, pool_machine, run
 
-from hugepage_qa.model.hugetlb_pool.machine import PoolMachine
-from hugepage_qa.model.hugetlb_pool.setup import Close, MakeMemfd, MakeSegment, Unlink
-from hugepage_qa.model.hugetlb_pool.use import (
+from hugepage_qa.oracle.pool.pool_machine import PoolMachine
+from hugepage_qa.oracle.pool.pool_setup import (
+    Close,
+    MakeMemfd,
+    MakeSegment,
+    Unlink,
+)
+from hugepage_qa.oracle.pool.pool_use import (
     Attach,
     Exit,
     Fork,

@@ -6,13 +6,31 @@ import pytest
 from tests.unit.model.hugetlb_pool.machines import LARGE, SMALL, pool_machine, run
 from tests.unit.model.right_machine import right_observations
 
-from hugepage_qa.model.compare import compare
-from hugepage_qa.model.hugetlb_pool.expectations import expectations
-from hugepage_qa.model.hugetlb_pool.machine import PoolMachine
-from hugepage_qa.model.hugetlb_pool.rules import NODE_POOL, NODES_TOGETHER, OUTCOME, POOL_RULES
-from hugepage_qa.model.hugetlb_pool.setup import CreateFile, JoinGroup, MakeGroup, MountPool, SetCount, SetOvercommit
-from hugepage_qa.model.hugetlb_pool.use import MapAnonymous, MapFile, Write
-from hugepage_qa.model.prediction import Exactly, Expectation, Prediction, SumOf, Value
+from hugepage_qa.oracle.compare import compare
+from hugepage_qa.oracle.pool.pool_expectations import (
+    NODE_POOL,
+    NODES_TOGETHER,
+    OUTCOME,
+    POOL_RULES,
+    expectations,
+)
+from hugepage_qa.oracle.pool.pool_machine import PoolMachine
+from hugepage_qa.oracle.pool.pool_setup import (
+    CreateFile,
+    JoinGroup,
+    MakeGroup,
+    MountPool,
+    SetCount,
+    SetOvercommit,
+)
+from hugepage_qa.oracle.pool.pool_use import MapAnonymous, MapFile, Write
+from hugepage_qa.oracle.prediction import (
+    Exactly,
+    Expectation,
+    Prediction,
+    SumOf,
+    Value,
+)
 
 NODES = (0, 1)
 

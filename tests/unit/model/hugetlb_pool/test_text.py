@@ -3,10 +3,9 @@
 import pytest
 from tests.unit.live.random_pool.record import PROGRAM
 
+from hugepage_qa.cases.random.saved_program import parse_operation
 from hugepage_qa.errors import InputError
-from hugepage_qa.model.hugetlb_pool.operation import Operation
-from hugepage_qa.model.hugetlb_pool.setup import Demote, LimitGroup
-from hugepage_qa.model.hugetlb_pool.text import parse_operation
+from hugepage_qa.oracle.pool.pool_setup import Demote, LimitGroup, Operation
 from hugepage_qa.sizes import GIB
 
 

@@ -4,10 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from hugepage_qa.model.text.clearing import Clearing, stays_huge
-from hugepage_qa.model.text.mapping import TextMapping, becomes_huge, is_placed_for_huge_pages, map_text
-from hugepage_qa.model.text.padding import Unpadded, tail, why_unpadded
-from hugepage_qa.model.text.program import ElfFile, Kind, Segment
+from hugepage_qa.oracle.program_text import (
+    Clearing,
+    ElfFile,
+    Kind,
+    Segment,
+    TextMapping,
+    Unpadded,
+    becomes_huge,
+    is_placed_for_huge_pages,
+    map_text,
+    stays_huge,
+    tail,
+    why_unpadded,
+)
 
 KIB = 1024
 PMD = 2 << 20

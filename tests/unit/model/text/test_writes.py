@@ -2,7 +2,12 @@
 
 import pytest
 
-from hugepage_qa.model.text.writes import Generation, accept_enabled, accept_threshold, possible_generations
+from hugepage_qa.oracle.program_text import (
+    Generation,
+    accept_enabled,
+    accept_threshold,
+    possible_generations,
+)
 
 PMD = 2 << 20
 

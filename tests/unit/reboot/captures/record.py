@@ -9,12 +9,12 @@ import json
 import sys
 from pathlib import Path
 
+from hugepage_qa.cases.reboot.reboot_case import load_cases
 from hugepage_qa.kernel.facts import read_facts
 from hugepage_qa.kernel.tree import CapturedTree
-from hugepage_qa.lab.packages import cache_directory, distribution_kernel
-from hugepage_qa.lab.probe import Ending, Lab, ProbeMachine
 from hugepage_qa.machine.describe import describe
-from hugepage_qa.reboot.case import load_cases
+from hugepage_qa.qemu.packages import cache_directory, distribution_kernel
+from hugepage_qa.qemu.probe_machine import Ending, Lab, ProbeMachine
 from hugepage_qa.sizes import GIB
 
 

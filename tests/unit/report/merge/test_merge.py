@@ -7,15 +7,15 @@ import pytest
 from click.testing import CliRunner
 from tests.bench.made_up_runs import KERNELS, MadeUpRun
 
+from hugepage_gate.sample_files import read_samples
+from hugepage_qa.cases.result import Outcome
 from hugepage_qa.cli import COMMANDS
 from hugepage_qa.commands.report import report
 from hugepage_qa.errors import InputError
-from hugepage_qa.gate.sample_files import read_samples
-from hugepage_qa.report.case_result import Outcome
-from hugepage_qa.report.merge.merged import Subject, merge, read_runs
-from hugepage_qa.report.merge.pages import as_json, render_html, render_markdown
-from hugepage_qa.report.merge.run_directory import find_runs, read_run_directory
-from hugepage_qa.report.schema import find_violation
+from hugepage_qa.report.merged_pages import as_json, render_html, render_markdown
+from hugepage_qa.report.merged_runs import Subject, merge, read_runs
+from hugepage_qa.report.run_directory import find_runs, read_run_directory
+from hugepage_qa.schema import find_violation
 
 NAME = "/tests/pool/resize/case-0/2M"
 KERNEL = KERNELS["x86_64"]
@@ -72,7 +72,7 @@ def test_documents(tmp_path: Path) -> None:
     bad = MadeUpRun(2, cases=4, bad={NAME: ("fail", reason)})
     merged = merge(read_runs(write(tmp_path, MadeUpRun(1, cases=4), bad)))
     document = json.loads(json.dumps(as_json(merged, [])))
-    assert find_violation(document, "merged-report") is None
+    assert find_violation(document, "hugepage_qa.report", "merged-report") is None
     assert document["failures"][0]["reason"] == reason
     assert reason not in render_html(merged, []) + render_markdown(merged, [])
     assert "&lt;b&gt; | [x](y)" in render_html(merged, [])
@@ -155,7 +155,7 @@ def test_samples_are_joined_by_machine(tmp_path: Path) -> None:
     done = CliRunner().invoke(report, ["merge", *map(str, paths), "--output", str(tmp_path / "report")])
     assert done.exit_code == 0, done.output
     document = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))
-    assert find_violation(document, "merged-report") is None
+    assert find_violation(document, "hugepage_qa.report", "merged-report") is None
     assert sorted((one["blocks"], one["hosts"]) for one in document["samples"]) == [(1, ["lab2"]), (2, ["lab1"])]
     joined = read_samples([tmp_path / "report" / one["file"] for one in document["samples"] if one["blocks"] == 2])
     assert [block.session for block in joined.series[0].blocks] == ["s1", "s5"]

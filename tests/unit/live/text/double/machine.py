@@ -11,7 +11,7 @@ from tests.unit.live.text.double.processes import Process, TextFile
 from tests.unit.live.text.double.requests import CHECKSUM, answer
 from tests.unit.live.text.double.start import map_file
 
-from hugepage_qa.model.text.program import ElfFile, Kind, Segment
+from hugepage_qa.oracle.program_text import ElfFile, Kind, Segment
 
 _DEBUGFS = "/double/debugfs"
 _SPLIT = f"{_DEBUGFS.lstrip('/')}/split_huge_pages"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from tests.unit.live.text.double.behaviour import Wrong
 from tests.unit.live.text.double.files import PMD
 
-from hugepage_qa.model.text.program import ElfFile
+from hugepage_qa.oracle.program_text import ElfFile
 
 _PAGE = 4096
 

@@ -10,8 +10,8 @@ from tests.unit.live.text.double.files import PMD, VMSTAT
 from tests.unit.live.text.double.khugepaged import MADV_HUGEPAGE, is_huge_at_fault
 from tests.unit.live.text.double.processes import Area, Process
 
-from hugepage_qa.live.page_flags import FLAGS, PAGEMAP
-from hugepage_qa.model.text.program import Kind
+from hugepage_qa.cases.hugetext import FLAGS, PAGEMAP
+from hugepage_qa.oracle.program_text import Kind
 
 if TYPE_CHECKING:
     from tests.unit.live.text.double.machine import TextDouble

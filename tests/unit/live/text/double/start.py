@@ -4,7 +4,7 @@ from tests.unit.live.text.double.behaviour import Wrong
 from tests.unit.live.text.double.files import PMD
 from tests.unit.live.text.double.processes import Text, TextFile
 
-from hugepage_qa.model.text.program import Kind
+from hugepage_qa.oracle.program_text import Kind
 
 _PAGE = 4096
 _BASE = {Kind.FIXED: 0, Kind.PIE: 0x555555400000, Kind.STATIC_PIE: 0x7F0000400000, Kind.LIBRARY: 0x7F5555400000}

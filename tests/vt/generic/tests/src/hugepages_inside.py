@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 
-from hugepage_qa.guest.guests import Guests
-from hugepage_qa.guest.nested_pool import expect_pool_of_its_own, room_for_a_pool
-from hugepage_qa.live.live import Live
-from hugepage_qa.model.rules import HUGETLB_DOC, Rule
-from hugepage_qa.plugins.vt_console import console_shell
-from hugepage_qa.plugins.vt_test import VtTest, read_backing, run_variant
+from hugepage_qa.cases.guest.guest import expect_pool_of_its_own, room_for_a_pool
+from hugepage_qa.cases.guest.guests import Guests
+from hugepage_qa.cases.live import Live
+from hugepage_qa.oracle.rules import HUGETLB_DOC, Rule
+from hugepage_qa.plugins.vt_test import VtTest, console_shell, read_backing, run_variant
 
 RULE = Rule(
     "pool-of-its-own",

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
-from hugepage_qa.guest.guests import Guests
-from hugepage_qa.live.live import Live
-from hugepage_qa.model.rules import Rule
+from hugepage_qa.cases.guest.guests import Guests
+from hugepage_qa.cases.live import Live
+from hugepage_qa.oracle.rules import Rule
 from hugepage_qa.plugins.vt_test import VtTest, choose, read_backing, run_variant
 
 RULE = Rule(

@@ -1,0 +1,146 @@
+"""Baselines in a directory: ``<arch>/<env_id>/<suite>/<metric>[@configuration].json``.
+
+Raw samples are kept outside of git: ``<directory>/<sha256>.f64.xz``, named by the digest that the block in the baseline
+has; little-endian 64-bit floating point numbers, compressed by xz.
+"""
+
+import hashlib
+import json
+import lzma
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from hugepage_gate.baseline_file import Baseline, format_baseline, parse_baseline
+from hugepage_gate.compare_suites import BaselineSet
+from hugepage_gate.environment import FOLLOWS_SUBJECT, env_id, hard_keys
+from hugepage_gate.evidence import learn_family
+from hugepage_gate.input_file import read_text
+from hugepage_gate.sample_format import digest
+from hugepage_gate.samples import Samples, SampleSet, Scalar, Series
+from hugepage_qa.durable import write_durably
+from hugepage_qa.errors import InputError
+from hugepage_qa.sizes import MIB
+
+#: bytes; 20,000 blocks
+LARGEST_BASELINE = 16 * MIB
+
+_READABLE = 0o644
+_UNSAFE = re.compile(r"[^A-Za-z0-9._=+@-]")
+_LONGEST_NAME = 120
+
+
+class BaselineStore:
+    """The baselines below ``root``."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def path(self, environment: Mapping[str, Scalar], suite: str, metric: str, configuration: str) -> Path:
+        """Return where the baseline of a metric is kept, or would be."""
+        name = f"{metric}@{configuration}" if configuration else metric
+        return self._directory(environment, suite) / f"{file_name(name)}.json"
+
+    def read(self, environment: Mapping[str, Scalar], suite: str, series: Series) -> Baseline | None:
+        """Return the baseline of ``series``, None where there is none. Raises InputError for a damaged one."""
+        path = self.path(environment, suite, series.metric, series.configuration)
+        return read_baseline(path) if path.exists() else None
+
+    def write(self, baseline: Baseline) -> Path:
+        """Write ``baseline``, whole or not at all, and return where. Raises OSError."""
+        series = baseline.series
+        path = self.path(baseline.environment, baseline.suite, series.metric, series.configuration)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(path, format_baseline(baseline).encode(), mode=_READABLE)
+        return path
+
+    def baseline_for(self, samples: SampleSet, subject: str | None = None) -> BaselineSet:
+        """Return the baseline of the machine of ``samples``.
+
+        Without one, that of the machine that is most alike: the comparison names what differs. Raises InputError where
+        the suite has no baseline at all, or one is damaged.
+        """
+        directory = self._directory(samples.environment, samples.suite)
+        if not directory.is_dir():
+            directory = self._most_alike(samples, subject)
+        baselines = [read_baseline(path) for path in sorted(directory.glob("*.json")) if not is_acknowledgement(path)]
+        current = {one.series.key: one.current for one in baselines}
+        blocks = [block for one in current.values() for block in one.blocks]
+        newest = max(blocks, key=lambda one: (one.started is not None, one.started), default=None)
+        return BaselineSet(
+            source=str(directory),
+            environment=baselines[0].environment if baselines else samples.environment,
+            subject={} if newest is None else newest.subject,
+            series=current,
+            family=learn_family(list(current.values())),
+        )
+
+    def files(self) -> Iterator[Path]:
+        """Yield all baseline files."""
+        return (path for path in sorted(self._root.glob("*/*/*/*.json")) if not is_acknowledgement(path))
+
+    def search(self, metric: str) -> Iterator[tuple[Path, Baseline]]:
+        """Yield path and content of all baselines whose metric contains ``metric``. Raises InputError."""
+        for path in self.files():
+            text = read_text(path, LARGEST_BASELINE)
+            # cheaper than to read it all; a metric stands in its file as it is written in JSON
+            if json.dumps(metric, ensure_ascii=False)[1:-1] in text:
+                baseline = parse_baseline(text, path)
+                if metric in baseline.series.metric:
+                    yield path, baseline
+
+    def _directory(self, environment: Mapping[str, Scalar], suite: str) -> Path:
+        return self._root / file_name(str(environment["arch"])) / env_id(environment) / file_name(suite)
+
+    def _most_alike(self, samples: SampleSet, subject: str | None) -> Path:
+        follows = FOLLOWS_SUBJECT.get(subject or "", frozenset())
+        wanted = hard_keys(samples.environment)
+        candidates = []
+        for directory in sorted(self._root.glob(f"*/*/{file_name(samples.suite)}")):
+            first = next((path for path in sorted(directory.glob("*.json")) if not is_acknowledgement(path)), None)
+            if first is not None:
+                found = hard_keys(read_baseline(first).environment)
+                keys = (wanted.keys() | found.keys()) - follows
+                candidates.append((sum(wanted.get(key) != found.get(key) for key in keys), directory))
+        if not candidates:
+            raise InputError(f"{self._root}: no baseline of suite {samples.suite}; accept a first one with gate accept")
+        return min(candidates)[1]
+
+
+def read_baseline(path: Path) -> Baseline:
+    """Return the baseline in the file ``path``. Raises InputError for what is missing, damaged or edited by hand."""
+    return parse_baseline(read_text(path, LARGEST_BASELINE), path)
+
+
+def is_acknowledgement(path: Path) -> bool:
+    """Return whether ``path`` is a change that somebody answers for, not a baseline."""
+    return path.name.endswith(".ack.json")
+
+
+def file_name(text: str) -> str:
+    """Return ``text`` as the name of a file; what had to be changed is told apart by a hash."""
+    safe = _UNSAFE.sub("_", text).lstrip(".")[:_LONGEST_NAME]
+    return safe if safe == text and safe else f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def store_samples(directory: Path, samples: Samples) -> Path:
+    """Keep ``samples`` in ``directory`` and return their file. Raises OSError."""
+    path = directory / f"{digest(samples)}.f64.xz"
+    if not path.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        write_durably(path, lzma.compress(samples.astype("<f8").tobytes()), mode=_READABLE)
+    return path
+
+
+def load_samples(directory: Path, sha256: str) -> Samples:
+    """Return the samples with the digest ``sha256``. Raises InputError for a file that is missing or damaged."""
+    path = directory / f"{sha256}.f64.xz"
+    try:
+        content = lzma.decompress(path.read_bytes())
+    except (OSError, lzma.LZMAError) as error:
+        raise InputError(f"{path}: expected raw samples ({error})") from error
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise InputError(f"{path}: its content is not what its name says; restore it")
+    return np.frombuffer(content, dtype="<f8").astype(np.float64)

@@ -1,0 +1,194 @@
+"""Compare new samples with baselines: is it the same machine, is the baseline good enough, and what became worse?"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from hugepage_gate.block_summary import BlockSummary, SummarySeries, summarise_set
+from hugepage_gate.comparison import Comparison, MetricResult, overall_verdict
+from hugepage_gate.contrasts import FEWEST_HOSTS, Unit
+from hugepage_gate.environment import Difference, environment_differences, subject_differences
+from hugepage_gate.evidence import Family, learn_family
+from hugepage_gate.gate_policy import Policy
+from hugepage_gate.judge_metrics import MetricsJudge
+from hugepage_gate.looks import LOOKS
+from hugepage_gate.sample_format import Place, check_disjoint
+from hugepage_gate.samples import SampleSet, Scalar, Series, Verdict
+from hugepage_qa.errors import InputError
+
+FEWEST_BLOCKS = 5
+FEWEST_BOOTS = 2
+OLDEST_BASELINE = timedelta(days=90)
+
+
+@dataclass(frozen=True)
+class BaselineSet:
+    """What new samples are compared with: the blocks of each metric, and of what machine and programs they are."""
+
+    source: str
+    environment: Mapping[str, Scalar]
+    subject: Mapping[str, Scalar]
+    series: Mapping[tuple[str, str], SummarySeries]
+    family: Family
+    mixed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Terms:
+    """On what terms to compare.
+
+    ``subject`` is the key of what is under test, ``allowed`` are others that may differ, too. ``oldest`` None: a
+    baseline does not age.
+    """
+
+    policy: Policy = field(default_factory=Policy)
+    subject: str | None = None
+    allowed: frozenset[str] = frozenset()
+    looks: tuple[tuple[int, float], ...] = LOOKS
+    oldest: timedelta | None = OLDEST_BASELINE
+    fewest_blocks: int = FEWEST_BLOCKS
+    fewest_boots: int = FEWEST_BOOTS
+
+
+def baseline_from_samples(samples: SampleSet, policy: Policy) -> BaselineSet:
+    """Return ``samples`` as a baseline."""
+    series = summarise_set(samples, margins(samples, policy))
+    family = learn_family(list(series.values()))
+    return BaselineSet(samples.source, samples.environment, samples.subject, series, family, samples.mixed)
+
+
+def margins(samples: SampleSet, policy: Policy) -> dict[str, float]:
+    """Return the margin of each metric in ``samples``."""
+    return {one.metric: policy.of(one.metric).margin for one in samples}
+
+
+def compare(baseline: BaselineSet, new: SampleSet, terms: Terms) -> Comparison:
+    """Return the verdict on ``new``. Raises InputError for samples that contradict the baseline or are part of it."""
+    machine = _machine_differences(baseline, new, terms.subject)
+    expected, confounds = subject_differences(baseline.subject, new.subject, terms.subject, terms.allowed)
+    differences = (*machine, *expected, *confounds)
+    for series in new:
+        if series.key in baseline.series:
+            check_against_baseline(baseline.series[series.key], series, new.source)
+    obstacle = _obstacle([one for one in machine if one.kind == "hard"], confounds)
+    unit: Unit | None = None
+    if obstacle is None:
+        baseline, unit = _choose_hosts(baseline, new)
+        if unit is None:
+            obstacle = _other_host(baseline, new)
+    if obstacle is not None or unit is None:
+        return Comparison(
+            new.suite, baseline.source, new.source, Verdict.NOT_COMPARABLE, obstacle or "", differences=differences
+        )
+    results = _judge(baseline, new, unit, terms)
+    verdict, reason = overall_verdict(results)
+    return Comparison(
+        new.suite, baseline.source, new.source, verdict, reason, results, differences, _notes(baseline, terms)
+    )
+
+
+def _machine_differences(baseline: BaselineSet, new: SampleSet, subject: str | None) -> list[Difference]:
+    """Return what differs between the machines, and what is not the same in all files of a side."""
+    found = environment_differences(baseline.environment, new.environment, subject)
+    mixed = sorted((baseline.mixed | new.mixed) - {one.key for one in found if one.kind == "hard"})
+    values = [
+        ["several" if key in side.mixed else side.environment.get(key) for side in (baseline, new)] for key in mixed
+    ]
+    return found + [Difference(key, "hard", *pair) for key, pair in zip(mixed, values, strict=True)]
+
+
+def _judge(baseline: BaselineSet, new: SampleSet, unit: Unit, terms: Terms) -> tuple[MetricResult, ...]:
+    series = summarise_set(new, margins(new, terms.policy))
+    judge = MetricsJudge(
+        baseline.series,
+        series,
+        new.reference,
+        baseline.family,
+        unit,
+        terms.policy,
+        terms.looks,
+        doubt=lambda one: doubt(one, series.values(), terms),
+    )
+    return judge.judge()
+
+
+def _notes(baseline: BaselineSet, terms: Terms) -> tuple[str, ...]:
+    boots = {block.boot for one in baseline.series.values() for block in one.blocks}
+    if None in boots:
+        return (f"the baseline does not say of which boots it is; it should be of at least {FEWEST_BOOTS}",)
+    if terms.fewest_boots <= len(boots) < FEWEST_BOOTS:
+        return ("the baseline is of one boot: what differs from boot to boot would count as a change",)
+    return ()
+
+
+def doubt(baseline: SummarySeries, new: Collection[SummarySeries], terms: Terms) -> tuple[Verdict, str] | None:
+    """Return why ``baseline`` is not good enough for a verdict, or None."""
+    boots = {block.boot for block in baseline.blocks}
+    if len(baseline.blocks) < terms.fewest_blocks:
+        return (
+            Verdict.BASELINE_THIN,
+            f"the baseline has {len(baseline.blocks)} blocks, expected at least {terms.fewest_blocks}",
+        )
+    if None not in boots and len(boots) < terms.fewest_boots:
+        return Verdict.BASELINE_THIN, f"the baseline is of {len(boots)} boots, expected at least {terms.fewest_boots}"
+    newest = max((block.started for block in baseline.blocks if block.started), default=None)
+    now = max((block.started for one in new for block in one.blocks if block.started), default=None)
+    if terms.oldest is not None and newest and now and now - newest > terms.oldest:
+        return (
+            Verdict.BASELINE_STALE,
+            f"the newest block of the baseline is {(now - newest).days} days old, expected at most {terms.oldest.days}",
+        )
+    return None
+
+
+def check_against_baseline(baseline: SummarySeries, series: Series, source: str) -> None:
+    """Raise InputError where ``series`` is in another unit than ``baseline``, or has blocks that are part of it."""
+    for what in ("unit", "direction", "kind"):
+        if (one := getattr(baseline, what)) != (two := getattr(series, what)):
+            raise InputError(f"{source}: {series.name}: {what} is {two}, but {one} in the baseline; convert or fix it")
+    places: dict[str, list[Place]] = {}
+    for block in baseline.blocks:
+        places.setdefault(block.sha256, []).append((block.session, block.order))
+    check_disjoint(places, series, source)
+
+
+def _obstacle(hard: list[Difference], confounds: list[Difference]) -> str | None:
+    if hard:
+        return f"another machine or set-up: {'; '.join(map(str, hard))}"
+    if confounds:
+        return (
+            f"more has changed than what is under test: {'; '.join(map(str, confounds))} "
+            "(name it with --subject, allow others with --allow)"
+        )
+    return None
+
+
+def _choose_hosts(baseline: BaselineSet, new: SampleSet) -> tuple[BaselineSet, Unit | None]:
+    """Return the part of the baseline to compare with and what a replicate is; None where the hosts forbid it.
+
+    On the hosts of the baseline, those alone are compared. Machines of one type differ, too, so for another host the
+    baseline has to show how much: with at least three hosts, each of which is one replicate.
+    """
+    known = {block.host for one in baseline.series.values() for block in one.blocks}
+    if None in known or not new.hosts or known == new.hosts:
+        return baseline, Unit.SESSION if len(known) < FEWEST_HOSTS or known != new.hosts else Unit.HOST
+    if new.hosts <= known:
+        own = {key: _only(one, new.hosts) for key, one in baseline.series.items()}
+        if all(len(one.blocks) >= FEWEST_BLOCKS for one in own.values()):
+            return BaselineSet(
+                baseline.source, baseline.environment, baseline.subject, own, baseline.family
+            ), Unit.SESSION
+    return baseline, Unit.HOST if len(known) >= FEWEST_HOSTS else None
+
+
+def _only(series: SummarySeries, hosts: Collection[str]) -> SummarySeries:
+    blocks: tuple[BlockSummary, ...] = tuple(block for block in series.blocks if block.host in hosts)
+    return SummarySeries(series.metric, series.unit, series.direction, series.kind, series.configuration, blocks)
+
+
+def _other_host(baseline: BaselineSet, new: SampleSet) -> str:
+    known = sorted({str(block.host) for one in baseline.series.values() for block in one.blocks})
+    return (
+        f"another host: {', '.join(sorted(new.hosts))}, the baseline is from {', '.join(known)}; "
+        f"a comparison between hosts needs a baseline of at least {FEWEST_HOSTS}"
+    )

@@ -1,0 +1,138 @@
+"""Counts: page faults, page table kB, pages used. They are the same number each time, or within a floor; no t-test.
+
+A count is worse when it leaves the range that the baseline has shown by more than the rule allows.
+How much of a change matters, per metric: ``policy.yaml`` beside the baselines, in git with them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hugepage_gate.input_file import read_text
+from hugepage_gate.looks import Decision
+from hugepage_gate.samples import Direction, Verdict
+from hugepage_qa.errors import InputError
+from hugepage_qa.schema import find_violation
+
+_TO_CONFIRM = 2
+
+
+@dataclass(frozen=True)
+class CountRule:
+    """By how much a count may leave the range of the baseline: a number, or a share of it if that is more."""
+
+    absolute: float = 0.0
+    relative: float = 0.0
+
+
+@dataclass(frozen=True)
+class CountRange:
+    """What a count may be: between ``lowest`` and ``highest``, both included."""
+
+    lowest: float
+    highest: float
+
+
+def allowed_range(baseline: Sequence[float], rule: CountRule) -> CountRange:
+    """Return the range of ``baseline``, widened by ``rule``."""
+    allowed = max(rule.absolute, rule.relative * max(map(abs, baseline)))
+    return CountRange(min(baseline) - allowed, max(baseline) + allowed)
+
+
+def decide_count(baseline: Sequence[float], new: Sequence[float], direction: Direction, rule: CountRule) -> Decision:
+    """Return the decision on a count, with one number per block. Most blocks, and at least two, have to agree."""
+    allowed = allowed_range(baseline, rule)
+    above = sum(value > allowed.highest for value in new)
+    below = sum(value < allowed.lowest for value in new)
+    worse, better = {
+        Direction.LOWER: (above, below),
+        Direction.HIGHER: (below, above),
+        Direction.EQUAL: (above + below, 0),
+    }[direction]
+    span = f"{max(0.0, allowed.lowest):g} to {allowed.highest:g}"
+    if worse >= _TO_CONFIRM and worse > len(new) / 2:
+        return Decision(Verdict.REGRESSED, f"{worse} of {len(new)} blocks are outside {span}")
+    if worse:
+        return Decision(
+            Verdict.UNDECIDED, f"{worse} of {len(new)} blocks outside {span}: others have to confirm it", (), 1
+        )
+    if better >= _TO_CONFIRM and better > len(new) / 2:
+        return Decision(Verdict.IMPROVED, f"{better} of {len(new)} blocks are better than {span}")
+    return Decision(Verdict.PASS, f"no block is worse than {span}")
+
+
+FILE_NAME = "policy.yaml"
+
+#: a worsening below this does not matter, where no policy says otherwise
+DEFAULT_MARGIN = 0.01
+#: the same for the 99th percentile
+DEFAULT_TAIL_MARGIN = 0.05
+
+_LARGEST_MARGIN = 1.0
+_PERCENT = 100
+
+
+@dataclass(frozen=True)
+class MetricPolicy:
+    """The rules for one metric; margins are shares: 0.01 is 1 %. One that does not gate is only reported."""
+
+    margin: float = DEFAULT_MARGIN
+    tail_margin: float = DEFAULT_TAIL_MARGIN
+    count: CountRule = field(default_factory=CountRule)
+    gates: bool = True
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The rules for all metrics; the first pattern that fits a metric counts."""
+
+    rules: Sequence[tuple[str, MetricPolicy]] = ()
+    default: MetricPolicy = field(default_factory=MetricPolicy)
+
+    def of(self, metric: str) -> MetricPolicy:
+        """Return the rules for ``metric``."""
+        return next((rule for pattern, rule in self.rules if fnmatchcase(metric, pattern)), self.default)
+
+
+def read_policy(path: Path) -> Policy:
+    """Return the policy in the file ``path``; without the file, the default one. Raises InputError."""
+    if not path.exists():
+        return Policy()
+    try:
+        document = yaml.safe_load(read_text(path))
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: expected YAML: {error}") from error
+    violation = find_violation(document, __package__, "policy")
+    if violation is not None:
+        raise InputError(f"{path}: {violation}")
+    return Policy([(rule["match"], _metric_policy(rule, path)) for rule in document["metrics"]])
+
+
+def parse_share(text: str) -> float:
+    """Return the share that ``text`` (``1%``, ``0.5%``) stands for, above 0 and at most 100 %. Raises InputError."""
+    number = text.strip().removesuffix("%")
+    try:
+        share = float(number) / _PERCENT
+    except ValueError:
+        share = -1.0
+    if not text.strip().endswith("%") or not 0 < share <= _LARGEST_MARGIN:
+        raise InputError(f"{text!r}: expected a percentage above 0%, such as 1%")
+    return share
+
+
+def _metric_policy(rule: dict[str, Any], path: Path) -> MetricPolicy:
+    def share(key: str, default: float) -> float:
+        try:
+            return parse_share(rule[key]) if key in rule else default
+        except InputError as error:
+            raise InputError(f"{path}: {rule['match']}: {key}: {error}") from error
+
+    return MetricPolicy(
+        margin=share("margin", DEFAULT_MARGIN),
+        tail_margin=share("tail_margin", DEFAULT_TAIL_MARGIN),
+        count=CountRule(rule.get("absolute", 0.0), share("relative", 0.0)),
+        gates=rule.get("gates", True),
+    )

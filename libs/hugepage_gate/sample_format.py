@@ -1,0 +1,272 @@
+"""The neutral sample format (``schemas/samples.json``): written, and checked for what no schema can say."""
+
+import hashlib
+import json
+import math
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from hugepage_gate.input_file import check_document
+from hugepage_gate.samples import Block, Direction, Kind, Samples, SampleSet, Scalar, Series, in_time
+from hugepage_qa.errors import InputError
+
+#: session and order of a block
+Place = tuple[str | None, int]
+
+_TIMES = frozenset({"s", "sec", "secs", "seconds", "ms", "us", "µs", "ns", "min", "ns/op", "ms/op", "s/op", "us/op"})
+_RATES = frozenset(
+    {"tps", "qps", "iops", "ops/s", "req/s", "MB/s", "MiB/s", "GB/s", "GiB/s", "bit/s", "Gbits/sec", "Mbits/sec"}
+)
+
+#: so many bits of two blocks never agree by chance; a few samples of a coarse clock may
+_TELLING_BITS = 60
+_SAMPLES_WEIGHED = 64
+
+
+def digest(samples: Samples) -> str:
+    """Return the sha256 of ``samples`` as little-endian 64-bit floating point numbers: the name of a raw file."""
+    return hashlib.sha256(samples.astype("<f8").tobytes()).hexdigest()
+
+
+def check_series(series: Sequence[Series], source: str) -> None:
+    """Raise InputError for series that contradict themselves or each other."""
+    seen: dict[tuple[str, str], Series] = {}
+    by_metric: dict[str, Series] = {}
+    for one in series:
+        if one.key in seen:
+            raise InputError(f"{source}: {one.name} is there twice; put its blocks into one series")
+        seen[one.key] = one
+        other = by_metric.setdefault(one.metric, one)
+        if one.unit != other.unit:
+            raise InputError(f"{source}: {one.metric} is in {other.unit} and in {one.unit}; expected one unit")
+        if (one.direction, one.kind) != (other.direction, other.kind):
+            raise InputError(f"{source}: {one.metric}: expected one direction and kind in all configurations")
+        _check_direction(one, source)
+        _check_blocks(one, source)
+
+
+def is_telling(samples: Samples) -> bool:
+    """Return whether no other block has just these samples by chance.
+
+    Every distinct sample but one tells as many bits as there are steps of its last decimal between lowest and highest.
+    """
+    weighed = sorted(set(samples[:_SAMPLES_WEIGHED].tolist()))
+    step = 10.0 ** min(_last_decimal(sample) for sample in weighed)
+    return (len(weighed) - 1) * math.log2(1 + (weighed[-1] - weighed[0]) / step) > _TELLING_BITS
+
+
+def check_disjoint(baseline: Mapping[str, Collection[Place]], series: Series, source: str) -> None:
+    """Raise InputError when a block of ``series`` is among those of its baseline, given by digest and places."""
+    for block in series.blocks:
+        places = baseline.get(digest(block.samples), ())
+        # few samples may agree by chance, but not in the same session
+        is_same = block.session is not None and (block.session, block.order) in places
+        if is_same or (places and is_telling(block.samples)):
+            raise InputError(
+                f"{source}: {series.name}, block {block.order} is in the baseline, too; expected new samples"
+            )
+
+
+def _check_direction(series: Series, source: str) -> None:
+    wrong = (series.unit in _TIMES and series.direction is Direction.HIGHER) or (
+        series.unit in _RATES and series.direction is Direction.LOWER
+    )
+    if wrong:
+        raise InputError(f"{source}: {series.name}: direction {series.direction} is wrong for the unit {series.unit}")
+    if series.direction is Direction.EQUAL and series.kind is not Kind.COUNT:
+        raise InputError(f"{source}: {series.name}: direction equal is for counts, expected lower or higher")
+
+
+def _check_blocks(series: Series, source: str) -> None:
+    seen: dict[str, list[object]] = defaultdict(list)
+    for block in series.blocks:
+        places = seen[digest(block.samples)]
+        # samples of a coarse clock may agree by chance, but not at the same place
+        if _place(block) in places or (places and is_telling(block.samples)):
+            raise InputError(f"{source}: {series.name}: block {block.order} is there twice; expected every block once")
+        places.append(_place(block))
+
+
+def _place(block: Block) -> object:
+    return block.started, block.session, block.order, block.host, block.boot
+
+
+def _last_decimal(sample: float) -> int:
+    """Return the power of ten of the last decimal of ``sample``: 12.34 -> -2, 1200.0 -> 0."""
+    exponent = Decimal(repr(sample)).normalize().as_tuple().exponent
+    return min(0, exponent) if isinstance(exponent, int) else 0
+
+
+FORMAT = "hugepage-qa samples"
+VERSION = 1
+
+#: beyond this, and below its inverse, squares have no place in a floating point number
+_LARGEST = 1e100
+
+_PER_SERIES = ("metric", "unit", "direction", "kind", "configuration", "blocks")
+
+
+def parse_samples(document: Any, source: str) -> SampleSet:
+    """Return what ``document`` holds; ``source`` names it in errors. Raises InputError."""
+    document = _with_series(document)
+    numbers = _take_samples(document, source)
+    check_document(document, source, FORMAT, VERSION, "samples")
+    taken = iter(numbers)
+    series = tuple(_series(one, taken, source) for one in document["series"])
+    check_series(series, source)
+    return SampleSet(
+        source=source,
+        suite=document.get("suite", "default"),
+        environment=flatten(document["environment"]),
+        subject=flatten(document.get("subject", {})),
+        series=series,
+        reference=_reference(document.get("reference"), series, source),
+    )
+
+
+def format_samples(samples: SampleSet) -> str:
+    """Return ``samples`` in the neutral format."""
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "suite": samples.suite,
+        "environment": dict(samples.environment),
+        "subject": dict(samples.subject),
+        **({"reference": samples.reference} if samples.reference is not None else {}),
+        "series": [_series_document(series) for series in samples],
+    }
+    return json.dumps(document, indent=None, allow_nan=False) + "\n"
+
+
+def flatten(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
+    """Return nested facts with their keys joined by dots: ``{"cpu": {"cores": 8}}`` -> ``{"cpu.cores": 8}``."""
+    flat: dict[str, Scalar] = {}
+    for key, value in facts.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def parse_time(text: str, source: str) -> datetime:
+    """Return the time that ``text`` stands for, taken as UTC without a zone. Raises InputError."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InputError(f"{source}: time {text!r}: expected ISO 8601, such as 2026-01-31T12:00:00Z") from error
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time
+
+
+def _with_series(document: Any) -> Any:
+    """Return a document about a single series, which may stand without ``series``, in the full form."""
+    if not isinstance(document, dict) or "series" in document or "metric" not in document:
+        return document
+    rest = {key: value for key, value in document.items() if key not in _PER_SERIES}
+    return {**rest, "series": [{key: document[key] for key in _PER_SERIES if key in document}]}
+
+
+def _take_samples(document: Any, source: str) -> list[Samples]:
+    """Take the samples of all blocks out of ``document`` as arrays: a schema would look at millions one by one."""
+    taken = []
+    for series in _members(document, "series"):
+        for block in _members(series, "blocks"):
+            if isinstance(block, dict) and isinstance(block.get("samples"), list) and block["samples"]:
+                where = f"{source}: {series.get('metric', 'series')}, block {block.get('order', '')}".rstrip(", ")
+                taken.append(_numbers(block["samples"], where))
+                block["samples"] = [0]
+    return taken
+
+
+def _members(owner: Any, key: str) -> list[Any]:
+    members = owner.get(key) if isinstance(owner, dict) else None
+    return members if isinstance(members, list) else []
+
+
+def _numbers(values: list[Any], where: str) -> Samples:
+    kinds = set(map(type, values)) - {int, float}
+    if kinds:
+        raise InputError(f"{where}: expected numbers as samples, got {min(kind.__name__ for kind in kinds)}")
+    try:
+        numbers = np.array(values, dtype=np.float64)
+    except OverflowError as error:
+        raise InputError(f"{where}: a sample is too large for a floating point number") from error
+    if not np.isfinite(numbers).all():
+        raise InputError(f"{where}: sample {int(np.argmin(np.isfinite(numbers))) + 1} is NaN or infinite")
+    if (numbers > _LARGEST).any() or ((numbers > 0) & (numbers < 1 / _LARGEST)).any():
+        raise InputError(
+            f"{where}: expected samples between {1 / _LARGEST:g} and {_LARGEST:g}, or 0; is the unit right?"
+        )
+    if (numbers < 0).any():
+        raise InputError(
+            f"{where}: sample {int(np.argmax(numbers < 0)) + 1} is negative; expected times, rates or counts"
+        )
+    return numbers
+
+
+def _series(series: Mapping[str, Any], samples: Any, source: str) -> Series:
+    name = series["metric"]
+    return Series(
+        metric=name,
+        unit=series["unit"],
+        direction=Direction(series["direction"]),
+        kind=Kind(series.get("kind", Kind.MEASURED)),
+        configuration=series.get("configuration", ""),
+        blocks=in_time(_block(block, next(samples), f"{source}: {name}") for block in series["blocks"]),
+    )
+
+
+def _block(block: Mapping[str, Any], samples: Samples, where: str) -> Block:
+    started = block.get("started")
+    return Block(
+        samples=samples,
+        order=block["order"],
+        started=None if started is None else parse_time(started, where),
+        session=block.get("session"),
+        boot=block.get("boot"),
+        host=block.get("host"),
+        sentinel=block.get("sentinel"),
+        sentinel_after=block.get("sentinel_after"),
+        warmup=block.get("warmup", False),
+    )
+
+
+def _reference(reference: str | None, series: Sequence[Series], source: str) -> str | None:
+    configurations = sorted({one.configuration for one in series})
+    if reference is None and len(configurations) > 1:
+        raise InputError(
+            f'{source}: configurations {", ".join(configurations)}: say in "reference" which one is the usual'
+        )
+    if reference is not None and reference not in configurations:
+        raise InputError(f"{source}: reference {reference!r} is none of the configurations {', '.join(configurations)}")
+    return reference
+
+
+def _series_document(series: Series) -> dict[str, Any]:
+    return {
+        "metric": series.metric,
+        "unit": series.unit,
+        "direction": series.direction.value,
+        "kind": series.kind.value,
+        **({"configuration": series.configuration} if series.configuration else {}),
+        "blocks": [_block_document(block) for block in series.blocks],
+    }
+
+
+def _block_document(block: Block) -> dict[str, Any]:
+    facts = {
+        "started": block.started and block.started.isoformat(),
+        "session": block.session,
+        "boot": block.boot,
+        "host": block.host,
+        "sentinel": block.sentinel,
+        "sentinel_after": block.sentinel_after,
+        "warmup": block.warmup or None,
+    }
+    known = {key: value for key, value in facts.items() if value is not None}
+    return {"order": block.order, **known, "samples": block.samples.tolist()}

@@ -1,0 +1,258 @@
+"""A guest that runs workloads: memory on pages of one kind of the host, programs of the host, a shell.
+
+What is measured has to be what it is called: the pages that the guest's memory is on are read. It boots with programs
+of this machine in its archive, each with its libraries, at the same paths.
+"""
+
+import json
+import os
+import platform
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+from hugepage_qa.bench.backing import Backing, Kind
+from hugepage_qa.bench.benchmark_program import run_program
+from hugepage_qa.bench.workload import Fact, Program, Unavailable
+from hugepage_qa.cache import cache_directory
+from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.smaps import MemoryMapping, read_smaps
+from hugepage_qa.kernel.tree import DirectoryTree, Tree
+from hugepage_qa.qemu.boards import BOARDS
+from hugepage_qa.qemu.guest.console import await_output, converse
+from hugepage_qa.qemu.guest.driver import GuestError, NotHere
+from hugepage_qa.qemu.guest.guest_description import Cell, GuestDescription, Source
+from hugepage_qa.qemu.guest.guest_site import READY, Image, Site, default_image
+from hugepage_qa.qemu.guest.qemu_command import qemu_arguments
+from hugepage_qa.qemu.guest.qemu_driver import QemuDriver
+from hugepage_qa.qemu.initramfs import Entry, pack
+from hugepage_qa.sizes import format_size
+
+#: part of a guest that has to be on transparent pages: what is at the ends of its memory may not be
+_MOSTLY = 0.9
+
+
+def expect_pages(tree: Tree, pid: int, backing: Backing, memory: int) -> None:
+    """Expect all ``memory`` bytes of a guest, whose QEMU is ``pid`` and has touched them all, on ``backing``.
+
+    Raises Unavailable where the kernel had too few pages for THP, InputError where QEMU is on other pages than it was
+    told.
+    """
+    guest = f"guest of {format_size(memory)} on {backing.name}"
+    found = _memory_of(tree, pid, memory)
+    if found is None:
+        raise InputError(f"{guest}: its QEMU has no memory of this size, expected it to run")
+    static = found.private_hugetlb + found.shared_hugetlb
+    transparent = found.anon_huge_pages + found.shmem_pmd_mapped
+    seen = (
+        f"{format_size(static)} of it are on static pages of {format_size(found.kernel_page_size)}"
+        if found.is_hugetlb
+        else f"{format_size(transparent)} of it are on transparent pages"
+    )
+    if found.is_hugetlb != (backing.kind is Kind.STATIC):
+        raise InputError(f"{guest}: {seen}")
+    if backing.kind is Kind.STATIC and (found.kernel_page_size != backing.page_size or static < memory):
+        raise InputError(f"{guest}: {seen}, expected all of it on its own")
+    if backing.kind is Kind.BASE and transparent:
+        raise InputError(f"{guest}: {seen}, expected none")
+    if backing.kind is Kind.TRANSPARENT and transparent < _MOSTLY * memory:
+        raise Unavailable(f"{guest}: {seen}, the kernel gave no more")
+
+
+def _memory_of(tree: Tree, pid: int, memory: int) -> MemoryMapping | None:
+    """Return the mapping that is the memory of the guest: an emulator's translated code is large, too."""
+    large = (one for one in read_smaps(tree, pid) or () if one.size >= memory and "x" not in one.permissions)
+    return next(large, None)
+
+
+_NAME = "bench"
+_BOOT_SECONDS = 300.0
+_VERSION_SECONDS = 60.0
+
+
+def emulator() -> tuple[Program, ...]:
+    """Return the emulator of this machine's architecture, nothing where none is known."""
+    board = BOARDS.get(platform.machine())
+    return () if board is None else (Program(board.qemu, board.debian_qemu, board.rpm_qemu),)
+
+
+@dataclass(frozen=True)
+class GuestProfile:
+    """``memory`` of a guest in bytes, its CPUs, ``words`` for its kernel and ``devices`` as options of QEMU."""
+
+    memory: int
+    cpus: int
+    words: str = ""
+    devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunningGuest:
+    """A guest whose shell waits for commands. ``pid`` is its QEMU."""
+
+    pid: int
+    console: Path
+
+    def run(self, command: str, seconds: float) -> str:
+        """Run a command in its shell and return what it prints. Raises InputError when it fails or takes longer."""
+        # what is typed is printed, too: the words that end the output must not be in it as they are
+        try:
+            said = converse(self.console, f"{command}; echo @end''ed $?", r"@ended (\d+)\n", seconds)
+        except OSError as error:
+            raise InputError(f"guest: {error}") from error
+        output, _, code = said.rstrip("\n").rpartition("@ended ")
+        if code != "0":
+            raise InputError(f"guest: {command!r} ended with {code or 'the guest'}: {output[-300:]}")
+        return output.partition("\n")[2]
+
+
+class GuestHost:
+    """Starts guests of one image with an archive of programs, in a directory of its own."""
+
+    def __init__(self, directory: Path, archive: bytes) -> None:
+        """Raises Unavailable without QEMU, a kernel or what speaks to QEMU."""
+        directory.mkdir()
+        try:
+            self._image = _with_archive(default_image(cache_directory(), None, lambda _line: None), directory, archive)
+            self._driver = QemuDriver(self._image.emulator, directory)
+        except (NotHere, InputError) as error:
+            raise Unavailable(f"guests: {error}") from error
+        self._directory = directory
+
+    @property
+    def version(self) -> str:
+        """What QEMU calls itself."""
+        return run_program([self._image.emulator, "--version"], deadline=_VERSION_SECONDS).splitlines()[0]
+
+    @property
+    def facts(self) -> dict[str, Fact]:
+        """What of the guests has to agree between two measurements."""
+        return {
+            "guest.accelerator": self._image.accelerator,
+            "guest.machine": self._image.machine,
+            "guest.cpu": self._image.cpu,
+        }
+
+    @contextmanager
+    def running(self, backing: Backing, profile: GuestProfile, name: str = _NAME) -> Iterator[RunningGuest]:
+        """Boot a guest, called ``name``, whose memory is on ``backing``. It has ended after the block.
+
+        Raises Unavailable when QEMU refuses or the kernel has no such pages for it, InputError when it does not come up
+        or is on other pages.
+        """
+        site = self._site()
+        self._driver.define(name, _definition(name, backing, profile, site))
+        try:
+            self._driver.start(name, False)
+        except GuestError as error:
+            raise Unavailable(f"QEMU: {error}") from error
+        try:
+            running = RunningGuest(self._driver.pid(name), Path(site.console(name)))
+            _await_shell(Path(site.log(name)), partial(self._driver.pid, name))
+            # a shell starts nothing in the background without /dev/null
+            running.run("/bin/busybox mount -a; /bin/busybox mount -t devtmpfs devtmpfs /dev", _BOOT_SECONDS)
+            expect_pages(DirectoryTree(Path("/")), running.pid, backing, profile.memory)
+            yield running
+        finally:
+            self._driver.destroy(name)
+
+    def close(self) -> None:
+        """End whatever runs."""
+        self._driver.close()
+
+    def _site(self) -> Site:
+        image = self._image
+        return Site(
+            architecture=image.board.architecture,
+            machine=image.machine,
+            cpu=image.cpu,
+            accelerator=image.accelerator,
+            emulator=image.emulator,
+            kernel=str(image.kernel),
+            initramfs=str(image.initramfs),
+            words=image.words,
+            directory=str(self._directory),
+            mounts={},
+            environment={},
+        )
+
+
+def _with_archive(image: Image, directory: Path, archive: bytes) -> Image:
+    """Return ``image`` with the archive behind its own: the kernel unpacks both."""
+    both = directory / "initramfs"
+    both.write_bytes(image.initramfs.read_bytes() + archive)
+    return replace(image, initramfs=both)
+
+
+def _definition(name: str, backing: Backing, profile: GuestProfile, site: Site) -> str:
+    is_static = backing.kind is Kind.STATIC
+    guest = GuestDescription(
+        name,
+        (Cell(profile.memory, backing.page_size if is_static else None),),
+        source=Source.MEMFD if is_static else Source.ANONYMOUS,
+        words=profile.words,
+    )
+    # the last -smp counts
+    return json.dumps([*qemu_arguments(guest, site), "-smp", str(profile.cpus), *profile.devices])
+
+
+def _await_shell(log: Path, expect_alive: Callable[[], object]) -> None:
+    try:
+        await_output(log, READY, _BOOT_SECONDS, expect_alive)
+    except GuestError as error:
+        raise InputError(f"guest: {error}") from error
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the seconds of CPU time that a process and its threads have had (proc_pid_stat(5), utime and stime)."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+_LIBRARY = re.compile(r"(?:=> )?(?P<path>/[^ ]+) \(0x[0-9a-f]+\)")
+_DEADLINE_SECONDS = 60.0
+_DIRECTORY = stat.S_IFDIR | 0o755
+
+
+def program_archive(
+    programs: Iterable[Path], trees: Iterable[Path] = (), files: dict[str, bytes] | None = None
+) -> bytes:
+    """Return a newc archive of ``programs``, of what lies below the directories ``trees``, and of ``files``.
+
+    The kernel unpacks it after another one that it stands behind. Raises InputError when a library is not found.
+    """
+    wanted = {path: path for path in programs}
+    wanted |= {path: path for tree in trees for path in sorted(tree.rglob("*")) if path.is_file()}
+    # modules bring libraries of their own
+    binaries = [path for path in wanted if path.suffix == ".so" or os.access(path, os.X_OK)]
+    wanted |= {path: path for binary in binaries for path in libraries_of(binary)}
+    contents = {str(path).lstrip("/"): path.read_bytes() for path in wanted} | (files or {})
+    modes = {str(path).lstrip("/"): stat.S_IFREG | (path.stat().st_mode & 0o777) for path in wanted}
+    entries = [Entry(name, _DIRECTORY) for name in sorted(_parents(contents))]
+    entries += [Entry(name, modes.get(name, stat.S_IFREG | 0o755), content) for name, content in contents.items()]
+    return pack(entries)
+
+
+def libraries_of(program: Path) -> list[Path]:
+    """Return the libraries and the loader that ``program`` needs; none for one that is static, or is a script."""
+    try:
+        output = run_program(["ldd", program], deadline=_DEADLINE_SECONDS)
+    except InputError:
+        return []
+    return parse_ldd(output, program)
+
+
+def parse_ldd(output: str, program: Path) -> list[Path]:
+    """Return the paths in what ldd prints. Raises InputError for a library that it does not find."""
+    if "not found" in output:
+        missing = next(line for line in output.splitlines() if "not found" in line)
+        raise InputError(f"{program}: a library is missing ({missing.strip()})")
+    return [Path(found["path"]) for found in _LIBRARY.finditer(output)]
+
+
+def _parents(names: Iterable[str]) -> Iterator[str]:
+    yield from {str(parent) for name in names for parent in PurePosixPath(name).parents if str(parent) != "."}

@@ -1,0 +1,162 @@
+"""Many cases: named groups and random ones, as many boots at once as the host has room for."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hugepage_qa.cases.boot import boot_case as named
+from hugepage_qa.cases.boot.boot_case import BootCase, Target
+from hugepage_qa.cases.boot.boot_judge import Judge, Judgement, Kernel
+from hugepage_qa.cases.boot.random_boots import (
+    CPU_MARK,
+    broken_rule,
+    draw,
+    shrink,
+)
+from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.errors import InputError
+from hugepage_qa.oracle.boot.unknown_parameters import PARAMETERS, is_known
+from hugepage_qa.qemu.boards import find_board
+from hugepage_qa.qemu.fleet import Fleet, free_memory
+from hugepage_qa.qemu.kernel_image import identify
+from hugepage_qa.qemu.nominal import nominal_machine
+from hugepage_qa.qemu.packages import cache_directory, distribution_kernel
+from hugepage_qa.qemu.probe_machine import Lab, ProbeMachine, host_memory
+from hugepage_qa.sizes import MIB
+from hugepage_qa.version import KernelVersion
+
+Report = Callable[[Judgement], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a matrix runs with. ``kernel`` is an image of the user's; None takes the distribution's."""
+
+    kernel: Path | None = None
+    package: str | None = None
+    suite: str | None = None
+    append: str = ""
+    cache: Path = field(default_factory=cache_directory)
+    deadline: float = 120.0
+    #: machines at once; None for as many as the host has room for
+    machines: int | None = None
+    #: takes lines about what takes long
+    say: Callable[[str], None] = lambda _: None
+
+
+class Matrix:
+    """All cases of one architecture on one kernel."""
+
+    def __init__(self, architecture: str, settings: Settings) -> None:
+        """Obtain the kernel; raises InputError where there is none for ``architecture``."""
+        self.board = find_board(architecture)
+        self.kernel = _find_kernel(architecture, settings)
+        self._lab = Lab(settings.cache, deadline=settings.deadline, report=settings.say)
+        self._judge = Judge(self._lab, self.kernel, settings.append)
+        self._fleet = Fleet(settings.machines, stop=self._lab.stop)
+
+    def targets(self, cpu: str | None = None) -> tuple[Target, ...]:
+        """Return the machines of this architecture: one for each CPU, or for ``cpu`` alone."""
+        names = (cpu,) if cpu else tuple(self.board.cpus)
+        return tuple(self._target(name) for name in names)
+
+    def named_cases(self, groups: Iterable[str], cpu: str | None = None) -> list[BootCase]:
+        """Return the named cases of ``groups``; on CPUs other than the default one only what differs there."""
+        cases = []
+        for target in self.targets(cpu):
+            for group in groups:
+                cases += [
+                    self._with_cpu(one)
+                    for one in named.load_group(group, target)
+                    if cpu or self._says_something(one, target)
+                ]
+        return cases
+
+    def run(self, cases: Sequence[BootCase]) -> Iterator[Judgement]:
+        """Boot and judge ``cases``; yields as they end. A machine that this host has no memory for is a skip."""
+        free = free_memory()
+        fitting = [case for case in cases if _memory_need(case) <= free]
+        yield from skipped_for_memory(cases, free)
+        for _, judgement in self._fleet.run(fitting, self._judge.judge, _memory_need):
+            yield judgement
+
+    def run_random(self, count: int, seed: int, cpu: str | None = None) -> Iterator[Judgement]:
+        """Boot and judge ``count`` random command lines on each CPU; failing ones come again in their smallest form."""
+        for target in self.targets(cpu) if count else ():
+            failed: dict[str, Judgement] = {}
+            for judgement in self.run([self._with_cpu(one) for one in draw(target, count, seed)]):
+                yield judgement
+                if judgement.verdict is Verdict.FAIL:
+                    failed.setdefault(broken_rule(judgement), judgement)
+            for judgement in failed.values():
+                yield shrink(target, judgement, self._judge.judge)
+
+    def stop(self) -> None:
+        """End every machine that runs."""
+        self._lab.stop()
+
+    def _says_something(self, case: BootCase, target: Target) -> bool:
+        """Tell whether ``case`` is worth a boot on this CPU besides the default one: where page sizes matter to it."""
+        default = self._target(self.board.default_cpu)
+        return target.cpu == default.cpu or target.mmu != default.mmu or "hugepagesz=" in case.words
+
+    def _with_cpu(self, case: BootCase) -> BootCase:
+        """Return ``case`` with its CPU in the name, so that no two have one, unless it is the default CPU."""
+        return case if case.cpu == self.board.default_cpu else replace(case, name=f"{case.name}{CPU_MARK}{case.cpu}")
+
+    def _target(self, cpu: str) -> Target:
+        version = KernelVersion.parse(self.kernel.release)
+        board = self.board
+        machine = nominal_machine(board.architecture, cpu, (1 << 30,), version, self.kernel.config)
+        parameters = frozenset(name for name in PARAMETERS if is_known(name, machine))
+        return Target(board.architecture, cpu, machine.mmu, machine.features, parameters)
+
+
+def run_named(architecture: str, groups: Sequence[str], settings: Settings, report: Report) -> list[Judgement]:
+    """Run the named cases of ``groups`` on every CPU of ``architecture``; ``report`` gets each judgement at once."""
+    matrix = Matrix(architecture, settings)
+    return _collect(matrix, matrix.run(matrix.named_cases(groups)), report)
+
+
+def run_random(architecture: str, count: int, seed: int, settings: Settings, report: Report) -> list[Judgement]:
+    """Run ``count`` random cases on every CPU of ``architecture``; ``report`` gets each judgement at once."""
+    matrix = Matrix(architecture, settings)
+    return _collect(matrix, matrix.run_random(count, seed), report)
+
+
+def _collect(matrix: Matrix, judgements: Iterator[Judgement], report: Report) -> list[Judgement]:
+    done = []
+    try:
+        for judgement in judgements:
+            report(judgement)
+            done.append(judgement)
+    finally:
+        matrix.stop()
+    return done
+
+
+def _find_kernel(architecture: str, settings: Settings) -> Kernel:
+    if settings.kernel is None:
+        package = distribution_kernel(
+            architecture, settings.cache, package=settings.package, suite=settings.suite, report=settings.say
+        )
+        image = identify(package.image)
+    else:
+        image = identify(settings.kernel)
+        if image.architecture != architecture:
+            raise InputError(f"{image.path} is a kernel for {image.architecture}: expected one for {architecture}")
+    return Kernel(image.path, image.release, image.config)
+
+
+def skipped_for_memory(cases: Iterable[BootCase], free: int) -> Iterator[Judgement]:
+    """Yield a skip for each of ``cases`` whose machine needs more than ``free`` bytes of the host's memory."""
+    for case in cases:
+        need = _memory_need(case)
+        if need > free:
+            reason = f"its machine needs {-(-need // MIB)} MiB of host memory, and less is free"
+            yield Judgement(case, Verdict.SKIP, reason, case.words)
+
+
+def _memory_need(case: BootCase) -> int:
+    machine = ProbeMachine(case.architecture, case.cpu, Path(), case.memory, case.words, case.cpus)
+    return host_memory(machine)

@@ -1,0 +1,265 @@
+"""Control groups for a case, put back when its actors have ended; those with the hugetlb controller count in pages."""
+
+import enum
+import errno
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import wraps
+
+from hugepage_qa.cases.live import Live
+from hugepage_qa.kernel.hugetlb_cgroup import (
+    RESERVATIONS,
+    VERSION_1,
+    VERSION_2,
+    file_prefix,
+    read_numa_stat,
+    read_refusals,
+)
+from hugepage_qa.kernel.proc_tables import read_mounts
+from hugepage_qa.kernel.tree import parse_integer
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.marks import PREFIX
+
+_SUBTREE_CONTROL = "cgroup.subtree_control"
+# a group is busy until its last process is buried, and a hierarchy until its last group is
+_ATTEMPTS = 50
+_PAUSE_SECONDS = 0.02
+#: a grace period and a worker take milliseconds on an idle machine
+_OFFLINE_SECONDS = 2
+
+
+class Version(enum.IntEnum):
+    """Of the control group hierarchies."""
+
+    ONE = 1
+    TWO = 2
+
+
+class ControlGroup:
+    """A directory ``path`` (absolute) in the hierarchy of a controller."""
+
+    def __init__(self, live: Live, controller: str, version: Version, path: str, cleanup: ExitStack) -> None:
+        self._live = live
+        self._cleanup = cleanup
+        self._removed = False
+        self.controller = controller
+        self.version = version
+        self.path = path
+        live.host.make_directory(path)
+        cleanup.callback(self._remove_if_there)
+
+    def child(self, name: str) -> "ControlGroup":
+        """Make a group below this one, which must have no processes in version 2. Raises OSError."""
+        if self.version is Version.TWO:
+            self.write(_SUBTREE_CONTROL, f"+{self.controller}")
+        return ControlGroup(self._live, self.controller, self.version, f"{self.path}/{name}", self._cleanup)
+
+    def add(self, actor: Actor) -> None:
+        """Move a process here. Raises OSError."""
+        self.write("cgroup.procs", str(actor.pid))
+
+    def read(self, name: str) -> str | None:
+        """Return the text of a file that will be judged, None without it."""
+        return ObservedTree(self._live.host).read(f"{self.path}/{name}")
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file. Raises OSError."""
+        self._live.host.write(f"{self.path}/{name}", text)
+
+    def remove(self) -> None:
+        """Remove the group; its last process may have left it just now. Raises OSError when it stays busy."""
+        _insist(self._live, lambda: self._live.host.remove_directory(self.path))
+        self._removed = True
+
+    def wait_until_offline(self) -> None:
+        """Wait until a worker of the kernel has taken a removed group offline; no file tells when it has."""
+        self._live.host.pause(_OFFLINE_SECONDS)
+
+    def wait_until_forgotten(self) -> None:
+        """Wait until the kernel has forgotten the groups that were removed below this one, where it tells."""
+        for _attempt in range(_ATTEMPTS):
+            counts = dict(
+                line.split() for line in (self._live.host.read(f"{self.path}/cgroup.stat") or "").splitlines()
+            )
+            if counts.get("nr_dying_descendants", "0") == "0":
+                return
+            self._live.host.pause(_PAUSE_SECONDS)
+
+    def _remove_if_there(self) -> None:
+        if not self._removed:
+            self.remove()
+
+
+def new_group(live: Live, controller: str, version: Version) -> ControlGroup:
+    """Make a group in the hierarchy that has ``controller``; all is put back when the actors of the case have ended.
+
+    The hierarchy of version 1 is mounted if it is not. Raises CannotRun where the machine cannot have it.
+    """
+    if controller not in _controllers(live):
+        raise CannotRun(f"this kernel has no control group controller {controller}")
+    cleanup = ExitStack()
+    live.when_actors_have_ended(cleanup.close)
+    root = _root_v1(live, controller, cleanup) if version is Version.ONE else _root_v2(live, controller, cleanup)
+    return ControlGroup(live, controller, version, f"{root}/{PREFIX}case", cleanup)
+
+
+def _controllers(live: Live) -> dict[str, str]:
+    """Return the enabled controllers and the number of their version 1 hierarchy, 0 for none."""
+    lines = [line.split() for line in (live.host.read("proc/cgroups") or "").splitlines() if not line.startswith("#")]
+    return {words[0]: words[1] for words in lines if words[3] == "1"}
+
+
+def _root_v1(live: Live, controller: str, cleanup: ExitStack) -> str:
+    for mount in read_mounts(live.host):
+        if mount.type == "cgroup" and controller in mount.options.split(","):
+            return mount.point
+    try:
+        point = live.host.mount(controller, "cgroup")
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            raise CannotRun(f"groups of version 2 use the controller {controller}") from error
+        raise CannotRun(f"no hierarchy of version 1 for {controller} can be mounted: {error.strerror}") from error
+    cleanup.callback(_unmount_v1, live, controller, point)
+    return point
+
+
+def _unmount_v1(live: Live, controller: str, point: str) -> None:
+    """Unmount until the hierarchy is gone: one with a removed group that is still remembered outlives its mount."""
+    live.host.unmount(point)
+    for _attempt in range(_ATTEMPTS):
+        if _is_free(live, controller):
+            return
+        live.host.unmount(live.host.mount(controller, "cgroup"))
+    live.expect(f"hierarchy of {controller} in /proc/cgroups", "0", _controllers(live)[controller])
+
+
+def _is_free(live: Live, controller: str) -> bool:
+    """Wait for a moment, as long as it takes an unmounted hierarchy to go, and tell whether it has gone."""
+    for _attempt in range(_ATTEMPTS):
+        if _controllers(live)[controller] == "0":
+            return True
+        live.host.pause(_PAUSE_SECONDS)
+    return False
+
+
+def _root_v2(live: Live, controller: str, cleanup: ExitStack) -> str:
+    for mount in read_mounts(live.host):
+        if mount.type == "cgroup2":
+            _hand_down(live, controller, mount.point, cleanup)
+            return mount.point
+    raise CannotRun("no hierarchy of version 2 is mounted")
+
+
+def _hand_down(live: Live, controller: str, root: str, cleanup: ExitStack) -> None:
+    if controller not in (live.host.read(f"{root}/cgroup.controllers") or "").split():
+        raise CannotRun(
+            f"{root}/cgroup.controllers has no {controller}: a hierarchy of version 1 or a container has it"
+        )
+    control = f"{root}/{_SUBTREE_CONTROL}"
+    if controller not in (live.host.read(control) or "").split():
+        live.host.write(control, f"+{controller}")
+        cleanup.callback(live.host.write, control, f"-{controller}")
+
+
+def _insist(live: Live, removal: Callable[[], None]) -> None:
+    for _attempt in range(_ATTEMPTS - 1):
+        try:
+            return removal()
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+        live.host.pause(_PAUSE_SECONDS)
+    return removal()
+
+
+#: counters of 64-bit kernels that fall below 0 go on from here
+_UNSIGNED_LONG = 1 << 64
+
+
+class HugetlbGroup:
+    """What a group uses and may use of the pages of ``live``."""
+
+    def __init__(self, live: Live, group: ControlGroup) -> None:
+        self._live = live
+        self._files = VERSION_1 if group.version is Version.ONE else VERSION_2
+        self._prefix = file_prefix(live.size)
+        self.group = group
+        self.add = group.add
+        self.remove = group.remove
+
+    def child(self, name: str) -> "HugetlbGroup":
+        """Make a group below this one. Raises OSError."""
+        return HugetlbGroup(self._live, self.group.child(name))
+
+    def limit(self, pages: int | None) -> None:
+        """Let the group use at most ``pages`` pages, with None as many as there are. Raises OSError."""
+        self.write_limit(None if pages is None else pages * self._live.size)
+
+    def limit_reservations(self, pages: int | None) -> None:
+        """Let the group reserve at most ``pages`` pages, with None as many as there are. Raises OSError."""
+        self.write_limit(None if pages is None else pages * self._live.size, RESERVATIONS)
+
+    def write_limit(self, amount: int | None, kind: str = "") -> None:
+        """Write a limit in bytes, of pages in use or (``RESERVATIONS``) of reserved ones. Raises OSError."""
+        text = self._files.unlimited if amount is None else str(amount)
+        self.group.write(f"{self._prefix}{kind}{self._files.limit}", text)
+
+    def read_limit(self, kind: str = "") -> str:
+        """Return what the limit reads as."""
+        return self._text(f"{kind}{self._files.limit}")
+
+    def expect(self, *, usage: int, reserved: int, refusals: int = 0, refused_reservations: int = 0) -> None:
+        """Expect what the group and those below it use and reserve in pages, and how many charges were refused."""
+        expect = self._live.expect
+        expect(f"usage of {self.group.path}", usage * self._live.size, self._number(self._files.usage))
+        found = self._number(f"{RESERVATIONS}{self._files.usage}")
+        expect(f"reservations of {self.group.path}", reserved * self._live.size, found)
+        self._expect_refusals(refusals, refused_reservations)
+
+    def expect_on_nodes(self, pages: int, known: Mapping[Quirk, int] | None = None) -> None:
+        """Expect ``pages`` of the group itself in numa_stat, where the kernel has it, and that its nodes add up.
+
+        ``known`` tells how many the nodes have with a known bug; what is below 0 wraps. Raises KnownBug.
+        """
+        found = read_numa_stat(ObservedTree(self._live.host), self._path("numa_stat"))
+        if found is None:
+            return
+        total = found.pop("total")
+        nodes = [count - _UNSIGNED_LONG if count >= _UNSIGNED_LONG // 2 else count for count in found.values()]
+        deviations = {quirk: count * self._live.size for quirk, count in (known or {}).items()}
+        self._live.expect("nodes in numa_stat", pages * self._live.size, sum(nodes), deviations)
+        self._live.expect("nodes below 0 in numa_stat", [], [count for count in nodes if count < 0])
+        self._live.expect("total in numa_stat", pages * self._live.size, total)
+
+    def _expect_refusals(self, pages: int, reservations: int) -> None:
+        apart = self._files.refused_reservations
+        expected = {self._files.refusals: pages if apart else pages + reservations}
+        if apart:
+            expected[apart] = reservations
+        for name, count in expected.items():
+            found = read_refusals(ObservedTree(self._live.host), self._path(name))
+            self._live.expect(f"{name} of {self.group.path}", count, found)
+
+    def _path(self, name: str) -> str:
+        return f"{self.group.path}/{self._prefix}{name}"
+
+    def _text(self, name: str) -> str:
+        return (self.group.read(f"{self._prefix}{name}") or "").strip()
+
+    def _number(self, name: str) -> int:
+        return parse_integer(self._text(name), self._path(name))
+
+
+GroupAct = Callable[[Live, HugetlbGroup], None]
+
+
+def in_new_hugetlb_group(act: GroupAct, version: Version) -> Callable[[Live], None]:
+    """Return ``act`` as what a case does: with a group of its own, made as ``control_group.new_group`` does."""
+
+    @wraps(act)
+    def in_group(live: Live) -> None:
+        act(live, HugetlbGroup(live, new_group(live, "hugetlb", version)))
+
+    return in_group

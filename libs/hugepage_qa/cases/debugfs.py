@@ -1,0 +1,52 @@
+"""debugfs for a case: files of the memory management that no other file system has."""
+
+import errno
+
+from hugepage_qa.cases.live import Live
+from hugepage_qa.kernel.counters import read_vmstat, vmstat_delta
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+
+
+def mount_debugfs(live: Live) -> str:
+    """Mount debugfs until the case ends and return its path without the leading slash.
+
+    Raises CannotRun on a kernel without it.
+    """
+    if "debugfs" not in (live.host.read("proc/filesystems") or "").split():
+        raise CannotRun("this kernel has no debugfs")
+    try:
+        point = live.host.mount("", "debugfs")
+    except OSError as error:
+        raise CannotRun(f"debugfs cannot be mounted: {error.strerror}") from error
+    live.when_actors_have_ended(live.host.unmount, point)
+    return point.lstrip("/")
+
+
+def write_debugfs(live: Live, name: str, text: str) -> None:
+    """Write to a file of debugfs. Raises CannotRun where there is none, and where a locked down kernel refuses it."""
+    point = mount_debugfs(live)
+    if name not in live.host.names(point):
+        raise CannotRun(f"this kernel has no {name} in debugfs")
+    try:
+        live.host.write(f"{point}/{name}", text)
+    except OSError as error:
+        if error.errno != errno.EPERM:
+            raise
+        raise CannotRun("this kernel is locked down: debugfs cannot be written (kernel_lockdown(7))") from error
+
+
+def split_all(live: Live) -> None:
+    """Have every huge page split that can be. Raises CannotRun as ``write_debugfs`` does."""
+    write_debugfs(live, "split_huge_pages", "1")
+
+
+def expect_split(live: Live, which: str, pages: int) -> None:
+    """Have the huge pages split that ``which`` names to split_huge_pages, and expect at least ``pages`` to be counted.
+
+    It is "1" for all, "PID,START,END" for a range of addresses, "PATH,START,END" for a range of pages of a file.
+    Raises CannotRun as ``write_debugfs`` does.
+    """
+    before = read_vmstat(ObservedTree(live.host))
+    write_debugfs(live, "split_huge_pages", which)
+    rose = vmstat_delta(before, read_vmstat(ObservedTree(live.host)))["thp_split_page"]
+    live.expect(f"thp_split_page rose by {pages} at least, split_huge_pages of {which}", pages, min(rose, pages))

@@ -1,0 +1,115 @@
+"""What a case expects, the differences that it found, and how it ends before its last line."""
+
+import os
+import signal
+import traceback
+from collections.abc import Callable, Mapping
+from itertools import dropwhile, takewhile
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hugepage_qa.oracle.compare import Difference
+from hugepage_qa.oracle.known_issues import KnownIssue, Quirk
+from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
+from hugepage_qa.oracle.rules import Rule
+from hugepage_qa.process.actor import Fault, Refused
+from hugepage_qa.version import KernelVersion
+
+
+class KnownBug(Exception):
+    """The kernel did wrong exactly as the known ``issue`` says; what it does after that says nothing."""
+
+    def __init__(self, issue: KnownIssue) -> None:
+        self.issue = issue
+        super().__init__(f"{issue.quirk.value}: {issue.summary}")
+
+
+class Failed(Exception):
+    """The case cannot go on after this difference."""
+
+    def __init__(self, difference: Difference) -> None:
+        self.difference = difference
+        super().__init__(str(difference))
+
+
+_OURS = Path(__file__).parents[1]
+
+
+class Expectations:
+    """Compares what a case found with what its rule demands; differences are kept, and the case goes on."""
+
+    def __init__(self, rule: Rule, kernel_version: KernelVersion) -> None:
+        self.rule = rule
+        #: the version of the running kernel
+        self.kernel_version = kernel_version
+        self.differences: list[Difference] = []
+        #: what the suite could not do or see, which leaves nothing to judge by
+        self.problems: list[str] = []
+        self.traceback = ""
+        #: facts on which the verdict depends, told with a pass
+        self.notes: list[str] = []
+
+    def expect(
+        self, subject: str, expected: object, found: object, known: Mapping[Quirk, object] | None = None
+    ) -> None:
+        """Expect ``found`` to be ``expected``; ``known`` tells what it is with a known bug. Raises KnownBug."""
+        for quirk, value in (known or {}).items():
+            self._end_if_known(quirk, found == value)
+        self._compare(subject, expected, found)
+
+    def _end_if_known(self, quirk: Quirk, deviates: bool) -> None:
+        """End the case where what it saw ``deviates`` as ``quirk`` does on this kernel. Raises KnownBug."""
+        issue = POOL_ISSUES[quirk]
+        if deviates and issue.applies_to(self.kernel_version):
+            raise KnownBug(issue)
+
+    def expect_errno(
+        self,
+        number: int,
+        call: Callable[..., Any],
+        *arguments: Any,
+        known: Mapping[Quirk, int] | None = None,
+        **named: Any,
+    ) -> None:
+        """Expect ``call`` to fail with errno ``number``; ``known`` tells which other it is with a known bug.
+
+        Raises KnownBug.
+        """
+        try:
+            call(*arguments, **named)
+        except Refused as error:
+            for quirk, other in (known or {}).items():
+                self._end_if_known(quirk, error.errno == other)
+            self._compare("errno", os.strerror(number), os.strerror(error.errno or 0))
+        else:
+            self._compare("errno", os.strerror(number), "success")
+
+    def expect_signal(self, number: signal.Signals, access: Callable[..., Any], *arguments: Any) -> None:
+        """Expect ``access`` to memory to end in signal ``number``."""
+        try:
+            access(*arguments)
+        except Fault as fault:
+            self._compare("signal", number.name, fault.signal.name)
+        else:
+            self._compare("signal", number.name, "none")
+
+    def fail(self, subject: str, expected: object, found: object) -> NoReturn:
+        """End the case, which makes no sense after this difference: raises Failed."""
+        raise Failed(Difference(subject, self.rule, str(expected), str(found)))
+
+    def _compare(self, subject: str, expected: object, found: object) -> None:
+        """Record a difference where ``found`` is not ``expected``, with the line of the case."""
+        if expected != found:
+            line = _line_of_the_case()
+            where = f"{subject} at {Path(line.filename).name}:{line.lineno}"
+            self.differences.append(Difference(where, self.rule, str(expected), str(found)))
+
+
+def _line_of_the_case() -> traceback.FrameSummary:
+    """Return the line of the case itself: it may call functions of its own, and is called by ``judge``."""
+    stack = dropwhile(_is_ours, reversed(traceback.extract_stack()))
+    return list(takewhile(lambda frame: not _is_ours(frame), stack))[-1]
+
+
+def _is_ours(frame: traceback.FrameSummary) -> bool:
+    return Path(frame.filename).is_relative_to(_OURS)

@@ -1,0 +1,83 @@
+"""Text of programs on any kernel: whether it can be huge, how much of it, and what of it is in memory."""
+
+from hugepage_qa.cases.hugetext import ENABLED
+from hugepage_qa.cases.khugepaged_clock import allow_absent, quicken
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.text_program import TextProgram
+from hugepage_qa.cases.thp_memory import keep_min_free, pmd_size
+from hugepage_qa.kernel.proc_tables import find_mount
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.version import KernelVersion
+
+#: the last kernel that was seen with READ_ONLY_THP_FOR_FS; 7.2 has none, there file systems decide
+_OPTION_UNTIL = KernelVersion(6, 19)
+#: before commit e6be37b2e7bd of Linux 5.14 THPeligible left such text out
+_SHOWN_SINCE = KernelVersion(5, 14)
+_TRUSTED_SINCE = KernelVersion(6, 6)
+_IN_MEMORY = 1
+
+
+def allow_always(live: Live) -> None:
+    """Let khugepaged merge all it may, until the case ends: always, whatever is absent, and nothing by hugetext."""
+    keep_min_free(live)
+    if live.host.read(ENABLED) is not None:
+        live.set_knob(ENABLED, "0")
+    live.set_knob(f"{DIRECTORY}/enabled", "always")
+    quicken(live)
+    allow_absent(live, pmd_size(live) // live.base_page - 1)
+
+
+def needs_advice(live: Live) -> bool:
+    """Tell whether without a mode of hugetext only text with MADV_HUGEPAGE becomes huge, even with enabled=always.
+
+    hugepage_vma_check() of ANCK 4.19 and 5.10, where it is so.
+    """
+    return live.host.read(ENABLED) is not None
+
+
+def is_eligible(live: Live, program: TextProgram) -> bool:
+    """Return what smaps says, which has to be what the kernel was built for, where that decides.
+
+    The text has been advised where it needs advice. Raises CannotRun where neither tells.
+    """
+    if needs_advice(live):
+        # CONFIG_HUGETEXT depends on READ_ONLY_THP_FOR_FS; THPeligible of these kernels knows of neither
+        return True
+    built_in = live.host.kernel_option("READ_ONLY_THP_FOR_FS")
+    if built_in is not None and live.kernel_version < _SHOWN_SINCE:
+        return built_in
+    eligible = program.mappings()[0].thp_eligible
+    if eligible is None:
+        raise CannotRun("smaps of this kernel has no THPeligible")
+    if built_in is None or live.kernel_version >= _OPTION_UNTIL:
+        return eligible
+    if eligible and not built_in and _is_trusted(live, program):
+        return False
+    live.expect("THPeligible of text", built_in, eligible)
+    return eligible
+
+
+def _is_trusted(live: Live, program: TextProgram) -> bool:
+    """Tell whether smaps takes the text for eligible without the option.
+
+    It does since commit 7a81751fcdeb of Linux 6.6 where a file system has a handler of huge faults, which is for DAX:
+    XFS has it for all files.
+    """
+    mount = find_mount(live.host, program.built.file)
+    return live.kernel_version >= _TRUSTED_SINCE and mount is not None and mount.type == "xfs"
+
+
+def whole_pages(live: Live, program: TextProgram) -> int:
+    """Return the bytes of its text that lie in whole, aligned huge pages."""
+    return sum(one.huge_bytes(program.built.elf.size, pmd_size(live)) for one in program.mapped())
+
+
+def absent_pages(live: Live, program: TextProgram) -> tuple[int, ...]:
+    """Return how many base pages of each of these are not in the page cache (mincore(2))."""
+    count = pmd_size(live) // live.base_page
+    asked = (
+        program.actor.call_with_buffers("mincore", start, pmd_size(live), bytes(count))[1][0]
+        for start in program.whole_blocks(pmd_size(live))
+    )
+    return tuple(sum(not state & _IN_MEMORY for state in states) for states in asked)

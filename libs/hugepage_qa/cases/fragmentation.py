@@ -1,0 +1,102 @@
+"""How fragmented memory is, and judgements that depend on it: repeated, and told together with it."""
+
+import mmap
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.machine.host import CannotRun
+
+#: how often an outcome that depends on fragmentation is tried
+SAMPLES = 3
+#: free blocks beyond those wanted: others allocate at the same time
+_MARGIN = 8
+_FIRST_ORDER = 4
+_FREE = "free blocks, "
+_COMPACTED = "memory was compacted"
+
+
+@dataclass(frozen=True)
+class Fragmentation:
+    """Free memory by /proc/buddyinfo: ``blocks`` of at least the size, and the share that is in smaller ones."""
+
+    blocks: int
+    unusable: float
+
+    def __str__(self) -> str:
+        return f"{self.blocks} {_FREE}{self.unusable:.2f} of the free memory unusable"
+
+
+def fragmentation(live: Live, size: int, node: int | None = None) -> Fragmentation:
+    """Return how fragmented memory of a node, or all, is for blocks of ``size`` bytes: as unusable_index has it."""
+    order = (size // mmap.PAGESIZE).bit_length() - 1
+    free = usable = 0
+    for line in (live.host.read("proc/buddyinfo") or "").splitlines():
+        if node is not None and not line.startswith(f"Node {node},"):
+            continue
+        for column, count in enumerate(line.split()[_FIRST_ORDER:]):
+            free += int(count) << column
+            usable += int(count) << column if column >= order else 0
+    return Fragmentation(usable >> order, 1 - usable / free if free else 0.0)
+
+
+def with_blocks(live: Live, size: int, pages: int) -> Fragmentation:
+    """Return how fragmented memory is for ``pages`` pages of ``size`` bytes.
+
+    Where free blocks are too few for them, memory is compacted before, as ``compact_if_short`` does.
+    """
+    now = fragmentation(live, size)
+    return fragmentation(live, size) if _compacted(live, now, size, pages) else now
+
+
+def compact_if_short(live: Live, size: int, pages: int) -> bool:
+    """Drop caches and compact memory where free blocks are too few; return whether it was done, which is told, too."""
+    return _compacted(live, fragmentation(live, size), size, pages)
+
+
+def _compacted(live: Live, now: Fragmentation, size: int, pages: int) -> bool:
+    if now.blocks >= pages + _MARGIN:
+        return False
+    live.make_room()
+    live.notes.append(f"{_COMPACTED}: {now} before, {fragmentation(live, size)} after")
+    return True
+
+
+def tell(live: Live, *found: object) -> None:
+    """Tell with the verdict how fragmented memory was last, and whether it had to be compacted before."""
+    compacted = [note for note in live.notes if note.startswith(_COMPACTED)]
+    others = [note for note in live.notes if _FREE not in note]
+    live.notes = [*others, *compacted[-1:], *map(str, found)]
+
+
+def expect_no_shortage(live: Live, size: int, pages: int) -> None:
+    """Raise CannotRun where memory is too fragmented for ``pages`` pages of ``size`` bytes: none is owed then.
+
+    What ``with_blocks`` could do was done before.
+    """
+    now = fragmentation(live, size)
+    if now.unusable > 0 and now.blocks < pages + _MARGIN:
+        raise CannotRun(f"memory is too fragmented: {now}")
+
+
+def expect_at_fault(live: Live, subject: str, huge: bool, prepare: Callable[[], Memory]) -> None:
+    """Expect the memory that ``prepare`` maps to get PMD-sized pages when it is written, or none of them.
+
+    Tried several times. A huge page is owed where there are free blocks: an attempt without them says nothing.
+    Raises CannotRun where no attempt says anything.
+    """
+    counted = 0
+    for _sample in range(SAMPLES):
+        memory = prepare()
+        now = with_blocks(live, memory.size, memory.pages if huge else 0)
+        memory.fill()
+        if not huge or now.blocks >= memory.pages + _MARGIN:
+            counted += 1
+            expected = memory.length if huge else 0
+            live.expect(f"AnonHugePages, {subject} ({now})", expected, memory.smaps().anon_huge_pages)
+        memory.expect_filled()
+        memory.unmap()
+        tell(live, now)
+    if not counted:
+        raise CannotRun(f"memory is too fragmented: {live.notes[-1]}")

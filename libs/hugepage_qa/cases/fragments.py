@@ -1,0 +1,178 @@
+"""Memory that is fragmented on purpose, and memory without free blocks, where a huge page needs compaction."""
+
+from dataclasses import dataclass
+
+from hugepage_qa.cases.fragmentation import Fragmentation, fragmentation, tell
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_policy import Mode
+from hugepage_qa.cases.memory_policy import set_policy as set_memory_policy
+from hugepage_qa.cases.thp_memory import MADV_HUGEPAGE, map_aligned, pmd_size
+from hugepage_qa.cases.thp_policy import advised, set_policy
+from hugepage_qa.kernel.counters import read_meminfo, read_vmstat, vmstat_delta
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.process.actor import Actor
+from hugepage_qa.sizes import GIB
+
+#: how much is fragmented: one part of so many of what is available, but not more than the second
+_PARTS, _MOST = 8, GIB
+#: where no free blocks are left, all others live of what is fragmented
+_MOST_OF_ALL = 2 * GIB
+_FEWEST_BLOCKS = 16
+#: blocks that come and go by themselves
+_NOISE = 16
+#: free blocks that are left to others while pages of a pool take the rest
+_MARGIN = 32
+#: blocks that the lists of the CPUs may hold, which /proc/buddyinfo does not show
+_SPARE = 8
+#: how often free blocks are taken until none comes back
+_ATTEMPTS = 20
+_MLOCK_ONFAULT = 1
+
+
+@dataclass(frozen=True)
+class Fragments:
+    """Memory of which one base page of ``kept`` is left, and how fragmented the machine is without it and with it."""
+
+    memory: Memory
+    kept: int
+    before: Fragmentation
+    after: Fragmentation
+
+    @property
+    def owed(self) -> int:
+        """The free blocks that compaction can make: those that were lost, but for what the pages left would fill."""
+        return self.before.blocks - self.after.blocks - self.memory.pages // self.kept
+
+    def compact(self, live: Live) -> int:
+        """Compact memory and return how many free blocks that has made."""
+        live.host.write("proc/sys/vm/compact_memory", "1")
+        now = fragmentation(live, self.memory.size)
+        live.notes.append(f"compacted {now}")
+        return now.blocks - self.after.blocks
+
+    @property
+    def owes_blocks(self) -> bool:
+        """Whether compaction has blocks to make: not so where memory was fragmented as much before."""
+        return self.owed > _NOISE
+
+    def need_blocks(self, live: Live) -> None:
+        """Raise CannotRun where compaction has no blocks to make."""
+        if not self.owes_blocks:
+            raise CannotRun(f"memory cannot be fragmented further: {live.notes[-1]}")
+
+    def expect_intact(self, live: Live) -> None:
+        """Expect the pages that are left to hold what they held."""
+        memory = self.memory
+        wrong = memory.actor.check(memory.address, memory.length, self.kept * live.base_page, 1)
+        live.expect("words of the pages that are left that changed", 0, wrong)
+
+
+def fragment(live: Live, kept: int = 8) -> Fragments:
+    """Fill a part of the memory with base pages, and give all but one of ``kept`` back.
+
+    Raises CannotRun where the machine is too small.
+    """
+    _join_free_pages(live)
+    return _fragment(live, live.actor(), kept, min(_available(live) // _PARTS, _MOST))
+
+
+def without_free_blocks(live: Live) -> tuple[Fragments, Actor]:
+    """Fragment memory of one node where no free block is left beside it; the actor that has them is returned, too.
+
+    Its memory goes to that node alone. Two base pages are left in each block that was fragmented, so that compaction
+    has little to move, and nothing but a PMD-sized page has to wait for it. Raises CannotRun where the machine is too
+    small.
+    """
+    actor = live.actor()
+    node, available = None, _available(live)
+    if live.has_several_nodes:
+        node = min(live.nodes, key=lambda each: live.node_meminfo(each)["MemFree"])
+        available = live.node_meminfo(node)["MemFree"]
+        set_memory_policy(actor, Mode.BIND, [node])
+    _keep_daemons_from_compacting(live)
+    _join_free_pages(live)
+    length = min(available // _PARTS, _MOST_OF_ALL)
+    _take_into_pool(live, node, length)
+    fragments = _fragment(live, actor, pmd_size(live) // live.base_page // 2, length)
+    take_free_blocks(live, actor)
+    return fragments, actor
+
+
+def _take_into_pool(live: Live, node: int | None, left: int) -> None:
+    """Have a hugetlb pool take all free blocks but those of ``left`` bytes: it need not clear them.
+
+    Without such a pool faults have to take them, which clear each of them.
+    """
+    size = pmd_size(live)
+    path = live.pool_file("nr_hugepages", size=size, node=node)
+    pages = read_integer(live.host, path)
+    more = fragmentation(live, size, node).blocks - left // size - _MARGIN
+    if pages is not None and more > 0:
+        live.set_knob(path, str(pages + more))
+
+
+def take_free_blocks(live: Live, actor: Actor) -> None:
+    """Have ``actor`` take every free block that a fault gets without compaction, and keep it.
+
+    Raises Failed where these faults compact, CannotRun where others give blocks back as fast as they are taken.
+    """
+    set_policy(live, "madvise", defrag="never")
+    before = read_vmstat(ObservedTree(live.host))
+    for _attempt in range(_ATTEMPTS):
+        memory = advised(live, fragmentation(live, pmd_size(live)).blocks + _SPARE, actor=actor)
+        # what is reclaimed would be free blocks again
+        actor.call("mlock2", memory.address, memory.length, _MLOCK_ONFAULT)
+        actor.fill(memory.address, memory.length, memory.size, 1)
+        if memory.smaps().anon_huge_pages == 0:
+            return
+    compacted = vmstat_delta(before, read_vmstat(ObservedTree(live.host)))["compact_stall"]
+    if compacted >= _ATTEMPTS:
+        live.fail(f"compact_stall of faults with defrag=never, advice {MADV_HUGEPAGE}", 0, compacted)
+    raise CannotRun(f"free blocks come back while they are taken: {fragmentation(live, pmd_size(live))}")
+
+
+def _fragment(live: Live, actor: Actor, kept: int, length: int) -> Fragments:
+    set_policy(live, "madvise")
+    size = pmd_size(live)
+    pages = length // size
+    if pages <= _FEWEST_BLOCKS:
+        raise CannotRun(f"the part of the memory that is fragmented has {pages} blocks of {size >> 20} MiB")
+    before = fragmentation(live, size)
+    memory = map_aligned(live, pages, size, actor=actor)
+    actor.fill(memory.address, memory.length, live.base_page, 1)
+    step = kept * live.base_page
+    actor.discard(memory.address + live.base_page, memory.length, step, step - live.base_page)
+    fragments = Fragments(memory, kept, before, fragmentation(live, size))
+    tell(live, f"before {fragments.before}", f"fragmented {fragments.after}")
+    return fragments
+
+
+def _available(live: Live) -> int:
+    return read_meminfo(live.host).get("MemAvailable", 0)
+
+
+def _join_free_pages(live: Live) -> None:
+    """Have free base pages join blocks: those that there are, for they would be filled first, and new ones at once.
+
+    Since Linux 6.7 the lists of a CPU grow to an eighth of its memory, and what is in them is in no block.
+    """
+    _set_if_there(live, "proc/sys/vm/percpu_pagelist_high_fraction", GIB)  # since Linux 5.14
+    live.make_room()
+
+
+def _keep_daemons_from_compacting(live: Live) -> None:
+    """Have nobody compact memory but those who want a block of it: neither khugepaged, nor kcompactd beforehand.
+
+    Nor is kswapd woken for blocks in which pages of another mobility are allocated.
+    """
+    live.set_knob(f"{DIRECTORY}/khugepaged/defrag", "0")
+    _set_if_there(live, "proc/sys/vm/compaction_proactiveness", 0)  # since Linux 5.9
+    _set_if_there(live, "proc/sys/vm/watermark_boost_factor", 0)  # since Linux 5.0
+
+
+def _set_if_there(live: Live, path: str, value: int) -> None:
+    if live.host.read(path) is not None:
+        live.set_knob(path, str(value))

@@ -1,0 +1,276 @@
+"""One guest: what it is asked to do, what is expected of it, and the pool of its own that it may have inside."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hugepage_qa.cases.guest.guest_machine import CANNOT, DONE, GUEST, QEMU, REFUSED
+from hugepage_qa.cases.guest.guest_readings import mapped_pages, pages_on_nodes, transparent_bytes
+from hugepage_qa.cases.guest.refusal import refusal
+from hugepage_qa.cases.live import Live
+from hugepage_qa.kernel.counters import parse_meminfo
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.qemu.guest.console import load_drivers
+from hugepage_qa.qemu.guest.domain_xml import domain_xml, memory_device_xml
+from hugepage_qa.qemu.guest.driver import GuestError, State
+from hugepage_qa.qemu.guest.guest_description import Cell, GuestDescription, MemoryDevice, pages_needed, whole_pages
+from hugepage_qa.qemu.guest.guest_site import READY, Site
+from hugepage_qa.qemu.guest.qemu_command import memory_device, qemu_arguments
+from hugepage_qa.sizes import MIB, format_size
+
+
+class Hypervisor:
+    """The driver ``driver`` on the machine of ``live``; ``site`` is what it starts guests with."""
+
+    def __init__(self, live: Live, driver: str) -> None:
+        """Raises CannotRun where the machine has no such driver, InputError when it does not come up."""
+        self.live = live
+        self._driver = driver
+        self.site = Site.from_document(self.ask("site"))
+
+    @property
+    def is_qemu(self) -> bool:
+        """Whether QEMU is asked itself."""
+        return self._driver == QEMU
+
+    def ask(self, action: str, *arguments: object) -> Any:
+        """Have the driver do something. Raises GuestError when it refuses, CannotRun where there is none.
+
+        Raises InputError where the machine around it is at fault.
+        """
+        answer: Mapping[str, Any] = self.live.host.ask(GUEST, [self._driver, action, *arguments])
+        if CANNOT in answer:
+            raise CannotRun(answer[CANNOT])
+        if REFUSED in answer:
+            raise refusal(answer[REFUSED])
+        return answer[DONE]
+
+    def definition(self, guest: GuestDescription) -> str:
+        """Return what the driver takes for a guest."""
+        return json.dumps(qemu_arguments(guest, self.site)) if self.is_qemu else domain_xml(guest, self.site)
+
+    def device(self, guest: GuestDescription, device: MemoryDevice) -> str:
+        """Return what the driver takes for a memory device."""
+        return memory_device(guest, device, self.site) if self.is_qemu else memory_device_xml(device)
+
+
+#: seconds for a boot, a command or an end: in an emulated machine a guest is emulated twice
+_PATIENCE = 300.0
+
+
+class Guest:
+    """One guest, by its name; everything raises GuestError when the driver refuses."""
+
+    def __init__(self, hypervisor: Hypervisor, description: GuestDescription) -> None:
+        self._hypervisor = hypervisor
+        self._live = hypervisor.live
+        self.description = description
+        self.name = description.name
+
+    @property
+    def pages(self) -> int:
+        """Pages of the size under test, of any node, that it takes at its start."""
+        need = pages_needed(self.description)
+        return sum(pages for pool, pages in need.items() if pool.size == self._live.size)
+
+    @property
+    def pid(self) -> int:
+        """The process id of its QEMU."""
+        return int(self._ask("pid"))
+
+    @property
+    def definition(self) -> str:
+        """What its driver takes for it."""
+        return self._hypervisor.definition(self.description)
+
+    def define(self) -> None:
+        """Have it be what its description says from its next start on."""
+        self._ask("define", self.definition)
+
+    def start(self) -> None:
+        """Start it with its CPUs stopped: it takes its memory, and touches none by itself."""
+        self._ask("start", True)
+
+    def boot(self) -> None:
+        """Start it, and wait until its shell asks for a command."""
+        self._ask("start", False)
+        self.await_shell()
+
+    def await_shell(self) -> None:
+        """Wait until the shell asks for its first command, and give it the kernel's files."""
+        self._ask("await_output", READY, _PATIENCE)
+        self.run("/bin/busybox mount -a")
+
+    def run(self, command: str, seconds: float = _PATIENCE) -> str:
+        """Run a command in the guest's shell and return what it printed. Raises GuestError when it fails."""
+        # what is typed is printed, too: the words that end the output must not be in it as they are
+        said = str(self._ask("type", f"{command}; echo @end''ed $?", r"@ended (\d+)\n", seconds))
+        output, _, code = said.rstrip("\n").rpartition("@ended ")
+        if code != "0":
+            raise GuestError(f"{command} ends with {code} in the guest: {output[-200:]}")
+        return output.partition("\n")[2]
+
+    def has_virtio_driver(self, name: str) -> bool:
+        """Load the driver ``name`` where the image has it as a module, and tell whether the guest's kernel has it."""
+        # /sys/bus/virtio is not there without the bus
+        return name in self.run(f"{load_drivers(name)}; ls /sys/bus/virtio/drivers || true").split()
+
+    def type(self, line: str, pattern: str) -> str:
+        """Type a line in the guest's shell and return what it prints up to ``pattern``."""
+        return str(self._ask("type", line, pattern, _PATIENCE))
+
+    def start_killed(self, seconds: float) -> None:
+        """Start it, and kill its QEMU ``seconds`` later, wherever it is then."""
+        self._ask("start_killed", seconds)
+
+    def start_interrupted(self, seconds: float) -> None:
+        """Start it, kill the daemon ``seconds`` later, wherever it is then, and start the daemon again."""
+        self._ask("start_interrupted", seconds)
+
+    def resume(self) -> None:
+        """Let its CPUs run."""
+        self._ask("resume")
+
+    def destroy(self) -> None:
+        """End it at once."""
+        self._ask("destroy")
+
+    def kill(self) -> None:
+        """Kill its QEMU, of which its driver is not told, and wait until both know."""
+        pid = self.pid
+        self._ask("kill")
+        self.await_end(pid)
+
+    def await_end(self, pid: int) -> None:
+        """Wait until it is off and its QEMU ``pid`` has given back its memory."""
+        self._ask("await_end", pid, _PATIENCE)
+
+    def save(self) -> str:
+        """Write its memory to a file, end it, and return the file."""
+        path = f"{self._hypervisor.site.directory}/{self.name}.saved"
+        self._ask("save", path)
+        return path
+
+    def restore(self, path: str) -> None:
+        """Start it with the memory in the file ``path``."""
+        self._ask("restore", path)
+
+    def attach(self, device: MemoryDevice) -> None:
+        """Plug a memory device in."""
+        self._ask("attach", self._hypervisor.device(self.description, device))
+
+    def detach(self, device: MemoryDevice) -> None:
+        """Plug a memory device out, and wait until the guest has given it back."""
+        self._ask("detach", self._hypervisor.device(self.description, device))
+
+    def request(self, device: MemoryDevice, memory: int) -> None:
+        """Have a virtio-mem device give the guest ``memory`` bytes."""
+        self._ask("request", self._hypervisor.device(self.description, device), memory)
+
+    def set_balloon(self, memory: int) -> int:
+        """Ask the guest to make do with ``memory`` bytes, wait for a while, and return with how many it does."""
+        self._ask("set_balloon", memory)
+        self._live.host.wait_until(lambda: self._ask("balloon") == memory)
+        return int(self._ask("balloon"))
+
+    @property
+    def mapped(self) -> int:
+        """The pages of the size under test that its QEMU maps."""
+        return mapped_pages(ObservedTree(self._live.host), self.pid).get(self._live.size, 0)
+
+    def await_mapped(self, pages: int) -> None:
+        """Wait for a while until its QEMU maps ``pages`` pages of the size under test.
+
+        A page is out of the pool before it is cleared, which takes a while, and mapped after that.
+        """
+        self._live.host.wait_until(lambda: self.mapped == pages)
+
+    def migrate(self, target: "Guest") -> None:
+        """Have it go on as ``target`` on this machine (QEMU alone)."""
+        self._ask("migrate", target.name, target.definition)
+
+    def expect_state(self, state: State) -> None:
+        """Expect its driver to say so."""
+        self._live.expect(f"state of {self.name}", state.value, self._ask("state"))
+
+    def expect_mapped(self, **more: int) -> None:
+        """Expect its QEMU to map the pages that it needs, all of them huge, and no ordinary memory in their place.
+
+        ``more`` are further pages of a size, by the name of the size: ``**{"2M": 3}``.
+        """
+        expected = {format_size(size): 0 for size in self._live.sizes}
+        for pool, pages in pages_needed(self.description).items():
+            expected[format_size(pool.size)] += pages
+        for size, pages in more.items():
+            expected[size] += pages
+        found = mapped_pages(ObservedTree(self._live.host), self.pid)
+        for bytes_of_page in self._live.sizes:
+            size = format_size(bytes_of_page)
+            subject = f"huge pages of {size} in the QEMU of {self.name}"
+            self._live.expect(subject, expected[size], found.get(bytes_of_page, 0))
+
+    def expect_all_taken(self) -> None:
+        """Expect it to run, and to have every page of the pool, which has as many as it needs."""
+        self._live.expect_pool(nr=self.pages, free=0)
+        self.expect_mapped()
+
+    def expect_no_transparent_pages(self) -> None:
+        """Expect no transparent huge page in its QEMU, in which guest memory could be instead."""
+        found = transparent_bytes(ObservedTree(self._live.host), self.pid)
+        # its heap may have some, its memory would be all of them
+        self._live.expect("guest memory in transparent huge pages", False, found >= self.description.memory // 2)
+
+    def expect_transparent_pages(self) -> None:
+        """Expect its memory to be in transparent huge pages, but for what memory is too fragmented for."""
+        found = transparent_bytes(ObservedTree(self._live.host), self.pid)
+        self._live.notes.append(f"{format_size(found)} of {format_size(self.description.memory)} transparent")
+        self._live.expect("at least half of the guest in THP", True, found >= self.description.memory // 2)
+
+    def expect_on_nodes(self, nodes: Mapping[int, int]) -> None:
+        """Expect its pages of the size under test on these nodes: node -> pages."""
+        found = pages_on_nodes(ObservedTree(self._live.host), self.pid, self._live.size)
+        self._live.expect(f"nodes of the pages of {self.name}", dict(nodes), dict(found or {}))
+
+    def _ask(self, action: str, *arguments: object) -> Any:
+        return self._hypervisor.ask(action, self.name, *arguments)
+
+
+#: in the guest
+POOL_FILE = "/proc/sys/vm/nr_hugepages"
+
+#: runs a command in the guest's shell and returns what it printed
+Run = Callable[[str], str]
+
+# of the guest's memory: its own pool, and what lies in it
+_POOL = 4
+_FILE = 3
+_MEMORY = 256 * MIB
+_LEAST_PAGES = 2
+
+
+def room_for_a_pool(page: int) -> Cell:
+    """Return memory in pages of ``page`` bytes in which a guest has room for a pool of its own."""
+    return Cell(max(_LEAST_PAGES, whole_pages(_MEMORY, page)) * page, page)
+
+
+def expect_pool_of_its_own(live: Live, guest: Guest, run: Run) -> None:
+    """Expect a booted guest, which has all pages of the machine's pool, to reserve, use and give back its own."""
+
+    def expect_inside(total: int, free: int) -> None:
+        meminfo = parse_meminfo(run("cat /proc/meminfo"), "/proc/meminfo of the guest")
+        live.expect("HugePages_Total in the guest", total, meminfo.get("HugePages_Total"))
+        live.expect("HugePages_Free in the guest", free, meminfo.get("HugePages_Free"))
+        live.expect_pool(nr=guest.pages, free=0)
+
+    size = parse_meminfo(run("cat /proc/meminfo"), "/proc/meminfo of the guest")["Hugepagesize"]
+    expect_inside(0, 0)
+    run(f"echo {_POOL} >{POOL_FILE}")
+    expect_inside(_POOL, _POOL)
+    run("mkdir /huge; mount -t hugetlbfs none /huge")
+    run(f"fallocate -l {_FILE * size} /huge/file")
+    expect_inside(_POOL, _POOL - _FILE)
+    run("rm /huge/file")
+    expect_inside(_POOL, _POOL)
+    run(f"echo 0 >{POOL_FILE}")
+    expect_inside(0, 0)
+    guest.expect_mapped()

@@ -1,0 +1,63 @@
+"""What a running guest shows: the huge pages in its QEMU, where they lie, and the files in hugetlbfs."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from hugepage_qa.kernel.numa_maps import read_numa_maps
+from hugepage_qa.kernel.proc_tables import read_mounts
+from hugepage_qa.kernel.smaps import MemoryMapping, read_smaps
+from hugepage_qa.kernel.tree import Tree
+from hugepage_qa.qemu.guest.driver import GuestError
+
+
+def mapped_pages(tree: Tree, pid: int) -> Mapping[int, int]:
+    """Return page size -> huge pages that the process maps and has touched.
+
+    Raises GuestError for a process that has ended, InputError for a malformed file.
+    """
+    pages: Counter[int] = Counter()
+    for mapping in _mappings(tree, pid):
+        if mapping.is_hugetlb:
+            size = mapping.kernel_page_size
+            pages[size] += (mapping.shared_hugetlb + mapping.private_hugetlb) // size
+    return +pages
+
+
+def transparent_bytes(tree: Tree, pid: int) -> int:
+    """Return the bytes of the process in transparent huge pages. Raises as ``mapped_pages`` does."""
+    return sum(mapping.anon_huge_pages + mapping.shmem_pmd_mapped for mapping in _mappings(tree, pid))
+
+
+def pages_on_nodes(tree: Tree, pid: int, size: int) -> Mapping[int, int] | None:
+    """Return node -> huge pages of ``size`` bytes; None for a kernel without numa_maps. Raises InputError."""
+    mappings = read_numa_maps(tree, pid)
+    if mappings is None:
+        return None
+    pages: Counter[int] = Counter()
+    for mapping in mappings:
+        if mapping.huge and mapping.page_size == size:
+            pages.update(mapping.nodes)
+    return pages
+
+
+def hugetlbfs_files(tree: Tree) -> frozenset[str]:
+    """Return the files, and the directories without any, in all hugetlbfs mounts of the machine."""
+    # in one order, so that a record can be replayed
+    points = sorted({mount.point for mount in read_mounts(tree) if mount.type == "hugetlbfs"})
+    return frozenset(path for point in points for path in _leaves(tree, point.lstrip("/")))
+
+
+def _mappings(tree: Tree, pid: int) -> tuple[MemoryMapping, ...]:
+    """Return what the process maps: a QEMU that has died must not pass for one that has given all pages back."""
+    mappings = read_smaps(tree, pid)
+    if not mappings:
+        raise GuestError(f"QEMU, process {pid}, has ended by itself: it maps nothing")
+    return mappings
+
+
+def _leaves(tree: Tree, directory: str) -> Iterator[str]:
+    names = tree.names(directory)
+    if not names:
+        yield directory
+    for name in names:
+        yield from _leaves(tree, f"{directory}/{name}")

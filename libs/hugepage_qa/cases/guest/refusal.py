@@ -1,0 +1,83 @@
+"""What the messages with which QEMU and libvirt refuse a guest mean, whatever version words them."""
+
+import enum
+import re
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.qemu.guest.driver import GuestError
+
+
+class Meaning(enum.Enum):
+    """Why a guest was refused."""
+
+    SHORT_OF_PAGES = "not enough free huge pages"
+    NO_MOUNT = "no hugetlbfs is mounted"
+    NO_SUCH_SIZE = "no huge pages of this size"
+    MISALIGNED = "memory is no multiple of the page size"
+    NO_SUCH_NODE = "no such NUMA node"
+    KVM_WITHOUT_HUGE_PAGES = "KVM backs no guest with huge pages here"
+    MORE_THAN_ADDRESSABLE = "more memory than the machine can have"
+    MAY_NOT_LOCK = "nobody may lock so much memory here"
+    NOT_PERMITTED = "its user may not have pages of this hugetlbfs"
+    NOT_A_DEFINITION = "not a valid definition of a guest"
+    MACHINE_EXHAUSTED = "the machine is out of processes, open files or ordinary memory"
+
+
+#: meaning -> the wordings that have it; none may match a message with another meaning
+_WORDINGS: tuple[tuple[Meaning, str], ...] = (
+    # mmap(2), when it reserves: QEMU 1.x to 10, with or without the words around it that libvirt adds
+    (Meaning.SHORT_OF_PAGES, r"unable to map backing store for guest RAM: Cannot allocate memory"),
+    (Meaning.SHORT_OF_PAGES, r"unable to map backing store for hugepages: Cannot allocate memory"),
+    # touching the pages: os_mem_prealloc() before QEMU 7.0, qemu_prealloc_mem() since; a SIGBUS is EFAULT since 7.0
+    (Meaning.SHORT_OF_PAGES, r"Insufficient free host memory pages available to allocate guest RAM"),
+    (Meaning.SHORT_OF_PAGES, r"preallocating memory failed: (?:Bad address|Cannot allocate memory)"),
+    # memfd of huge pages, and a file in hugetlbfs that fallocate(2) fills
+    (Meaning.SHORT_OF_PAGES, r"cannot set up guest memory '[^']*': Cannot allocate memory"),
+    (Meaning.SHORT_OF_PAGES, r"failed to (?:resize memfd|allocate memory).*: (?:Cannot allocate memory|No space left)"),
+    # hugetlb_file_setup() reserves nothing for a memfd, ftruncate(2) does not fail: the map does, as above
+    (Meaning.NO_SUCH_SIZE, r"Unable to find any usable hugetlbfs mount for \d+ KiB"),
+    (Meaning.NO_SUCH_SIZE, r"failed to create memfd.*: (?:Invalid argument|No such file or directory|No such device)"),
+    (Meaning.NO_SUCH_SIZE, r"[Hh]ugepage(?:s)?:? .*size can't be zero|hugepage size can't be zero"),
+    (Meaning.NO_MOUNT, r"hugetlbfs filesystem is not mounted(?: or disabled by administrator config)?"),
+    (Meaning.NO_MOUNT, r"hugetlbfs filesystem disabled by administrator config"),
+    # since QEMU 8.2
+    (Meaning.MISALIGNED, r"memory size must be multiple of \d"),
+    (Meaning.NO_SUCH_NODE, r"NUMA node \d+ is unavailable|hugepages: node \d+ not found"),
+    (Meaning.NO_SUCH_NODE, r"cannot bind memory to host NUMA nodes: Invalid argument"),
+    (Meaning.NO_SUCH_NODE, r"Invalid value for property 'host-nodes'|host-nodes.*out of range"),
+    # target/s390x/kvm: kvm.hpage is 0
+    (Meaning.KVM_WITHOUT_HUGE_PAGES, r"Memory backing with [12][MG] pages was specified, but KVM does not support"),
+    (Meaning.KVM_WITHOUT_HUGE_PAGES, r"This QEMU machine does not support huge page mappings"),
+    (Meaning.MORE_THAN_ADDRESSABLE, r"Address space limit .* phys-bits too low|exceeds? .*maximum supported"),
+    # without CAP_SYS_RESOURCE, in containers
+    (Meaning.MAY_NOT_LOCK, r"cannot limit locked memory .*Operation not permitted|locking memory failed"),
+    # open(2) in the mount
+    (Meaning.NOT_PERMITTED, r"can't open backing store \S+ for guest RAM: Permission denied"),
+    (Meaning.NOT_A_DEFINITION, r"XML error:|\(domain_definition\)|unsupported configuration:"),
+    # EMFILE, ENFILE, EAGAIN of fork(2) and pthread_create(3); no mapping of guest memory fails with them
+    (Meaning.MACHINE_EXHAUSTED, r"Too many open files|Resource temporarily unavailable"),
+    (Meaning.MACHINE_EXHAUSTED, r"cannot fork|fork: Cannot allocate memory|qemu_thread_create: |pthread_create failed"),
+    # what TCG translates, GLib's heap, libvirt's heap
+    (Meaning.MACHINE_EXHAUSTED, r"jit buffer|dynamic translator buffer|failed to allocate \d+ bytes|^out of memory"),
+)
+
+
+_PROCESS = re.compile(r"\bprocess \d+")
+
+
+def without_process_ids(message: str) -> str:
+    """Return ``message`` as it is each time: a report shows one line for all that it kept out."""
+    return _PROCESS.sub("process", message)
+
+
+def find_meaning(message: str) -> Meaning | None:
+    """Return what ``message`` means, None for one that nobody knows. The first wording that is in it counts."""
+    return next((meaning for meaning, wording in _WORDINGS if re.search(wording, message)), None)
+
+
+def refusal(message: str) -> Exception:
+    """Return what to raise for ``message``: a GuestError, by which a case is judged, or an InputError.
+
+    An exhausted machine starts no QEMU, and that says nothing of huge pages.
+    """
+    return InputError(message) if find_meaning(message) is Meaning.MACHINE_EXHAUSTED else GuestError(message)

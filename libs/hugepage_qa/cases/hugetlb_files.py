@@ -1,0 +1,155 @@
+"""What actors share huge pages by: files of a hugetlbfs or without a name (memfd_create(2)), segments (shmget(2))."""
+
+import errno
+import os
+from typing import Any, Final
+
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, Memory
+from hugepage_qa.kernel.process_status import ProcessStatus, read_process_status
+from hugepage_qa.machine.host import Host, ObservedTree
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.process.actor import Actor
+
+
+class HugeFile:
+    """An open file; pages of it count from 0."""
+
+    def __init__(self, live: Live, actor: Actor, descriptor: int) -> None:
+        self._live = live
+        self.actor = actor
+        self.descriptor = descriptor
+
+    @property
+    def size(self) -> int:
+        """The size in bytes."""
+        return self.actor.call("lseek", self.descriptor, 0, os.SEEK_END)
+
+    def map(self, pages: int, *, shared: bool = True, **named: Any) -> Memory:
+        """Map pages of it, as ``Live.map`` does. Raises OSError."""
+        return self._live.map(pages, self.actor, fd=self.descriptor, shared=shared, **named)
+
+    def truncate(self, pages: int) -> None:
+        """Make it ``pages`` pages long. Raises OSError."""
+        self.actor.call("ftruncate", self.descriptor, pages * self._live.size)
+
+    def allocate(self, pages: int, first: int = 0, mode: int = 0) -> None:
+        """Allocate ``pages`` pages from ``first`` on (fallocate(2)). Raises OSError."""
+        self.actor.call("fallocate", self.descriptor, mode, first * self._live.size, pages * self._live.size)
+
+    def punch(self, pages: int, first: int = 0) -> None:
+        """Give ``pages`` pages from ``first`` on back, and leave a hole. Raises OSError."""
+        self.allocate(pages, first, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)
+
+    def close(self) -> None:
+        """Close it. Raises OSError."""
+        self.actor.call("close", self.descriptor)
+
+
+def open_file(live: Live, path: str, actor: Actor | None = None, flags: int = os.O_RDWR | os.O_CREAT) -> HugeFile:
+    """Open a file of a hugetlbfs, in a new actor without one. Raises OSError."""
+    actor = actor or live.actor()
+    return HugeFile(live, actor, live.open(actor, path, flags))
+
+
+def new_memfd(live: Live, actor: Actor | None = None, flags: int = 0) -> HugeFile:
+    """Create an empty file without a name; ``flags`` are further MFD_* flags. Raises OSError."""
+    actor = actor or live.actor()
+    flags |= os.MFD_HUGETLB | live.size_flag
+    return HugeFile(live, actor, actor.call("memfd_create", "hugepage-qa", flags))
+
+
+# include/uapi/linux/shm.h, ipc.h: the same on all architectures
+IPC_PRIVATE: Final = 0
+IPC_CREAT: Final = 0o1000
+IPC_EXCL: Final = 0o2000
+IPC_RMID: Final = 0
+SHM_HUGETLB: Final = 0o4000
+SHM_NORESERVE: Final = 0o10000
+SHM_RDONLY: Final = 0o10000
+SHM_RND: Final = 0o20000
+
+
+class Segment:
+    """A segment; ``identifier`` is what shmat(2) takes."""
+
+    def __init__(self, live: Live, actor: Actor, identifier: int) -> None:
+        self._live = live
+        self.actor = actor
+        self.identifier = identifier
+
+    def attach(self, actor: Actor | None = None, flags: int = 0, address: int = 0) -> Memory:
+        """Attach it in ``actor`` (by default the one that created it). Raises OSError."""
+        actor = actor or self.actor
+        where = actor.call("shmat", self.identifier, address, flags) % (1 << 64)
+        return Memory(self._live, actor, where, 1, self._live.size)
+
+    def detach(self, memory: Memory) -> None:
+        """Detach it where ``attach`` put it. Raises OSError."""
+        memory.actor.call("shmdt", memory.address)
+
+    def remove(self, actor: Actor | None = None) -> None:
+        """Remove it: it goes when nobody has it attached any more. Raises OSError."""
+        (actor or self.actor).call("shmctl", self.identifier, IPC_RMID, 0)
+
+
+def get_segment(
+    live: Live, length: int, actor: Actor | None = None, key: int = IPC_PRIVATE, flags: int = 0o600 | IPC_CREAT
+) -> Segment:
+    """Create or find a segment of ``length`` bytes; it is removed after the case at the latest. Raises OSError.
+
+    ``flags`` are its mode and further IPC_* and SHM_* flags.
+    """
+    actor = actor or live.actor()
+    identifier = actor.call("shmget", key, length, SHM_HUGETLB | live.size_flag | flags)
+    live.when_actors_have_ended(_remove_if_there, live.host, identifier)
+    return Segment(live, actor, identifier)
+
+
+def _remove_if_there(host: Host, identifier: int) -> None:
+    actor = host.start_actor()
+    try:
+        actor.call("shmctl", identifier, IPC_RMID, 0)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EIDRM):
+            raise
+    finally:
+        actor.end()
+
+
+#: what a hugetlb mapping is never part of (Documentation/filesystems/proc.rst smaps)
+_OTHERS = ("Rss", "Pss", "Anonymous", "AnonHugePages", "ShmemPmdMapped", "Shared_Dirty", "Private_Dirty")
+
+
+def expect_hugetlb(live: Live, memory: Memory, *, private: int = 0, shared: int = 0) -> None:
+    """Expect what the only hugetlb mapping of a process shows, in pages, and that the process shows the same."""
+    mapping = memory.smaps()
+    expect_private_and_shared(live, private, shared, (mapping.private_hugetlb, mapping.shared_hugetlb))
+    for name in _OTHERS:
+        live.expect(f"{name} of a hugetlb mapping", 0, mapping.fields.get(name, 0))
+    live.expect("HugetlbPages", (private + shared) * live.size, process_status(live, memory.actor).hugetlb_pages)
+
+
+def expect_private_and_shared(live: Live, private: int, shared: int, found: tuple[int | None, int | None]) -> None:
+    """Expect Private_Hugetlb and Shared_Hugetlb, ``found`` in bytes, to be this many pages. Raises KnownBug."""
+    swapped = {Quirk.SMAPS_SHOWS_SHARED: (0, (private + shared) * live.size)}
+    known = swapped if private and not live.mmu.has_pmd_entries(live.size) else None
+    live.expect("Private_Hugetlb, Shared_Hugetlb", (private * live.size, shared * live.size), found, known)
+
+
+def forked(live: Live, memory: Memory, pages: int = 1) -> Memory:
+    """Fork the actor of private ``memory``, and return what its child has of it: the ``pages`` that were touched.
+
+    Raises KnownBug where it has none of them.
+    """
+    child = memory.seen_by(memory.actor.fork())
+    known = None if live.mmu.has_pmd_entries(live.size) else {Quirk.FORK_LOSES_PAGES: 0}
+    found = process_status(live, child.actor).hugetlb_pages
+    live.expect("HugetlbPages of the child", pages * live.size, found, known)
+    return child
+
+
+def process_status(live: Live, actor: Actor) -> ProcessStatus:
+    """Return /proc/PID/status of ``actor``. Raises Failed where there is none."""
+    status = read_process_status(ObservedTree(live.host), actor.pid)
+    return status or live.fail(f"/proc/{actor.pid}/status", "a process", "none")

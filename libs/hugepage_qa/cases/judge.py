@@ -1,0 +1,220 @@
+"""Run one case on one page size, put the pools back, and judge."""
+
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from hugepage_qa.cases.case import Area, Case, Sizes
+from hugepage_qa.cases.expectations import Failed, KnownBug
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.pool_view import (
+    NO_HUGETLB,
+    Counters,
+    PoolView,
+    read_pool_view,
+)
+from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.log import tells_of_trouble
+from hugepage_qa.kernel.tree import size_name
+from hugepage_qa.machine.host import CannotRun, Host, ObservedTree
+from hugepage_qa.oracle.compare import Difference
+from hugepage_qa.oracle.rules import HUGETLB_DOC, Rule
+from hugepage_qa.process.actor import Fault, Refused
+from hugepage_qa.process.actor_link import ActorGone
+from hugepage_qa.sizes import format_size
+
+NOTHING_LEFT = Rule(
+    "nothing-left",
+    "when the processes have ended and the settings are back, every pool of every size and node is as before",
+    f"{HUGETLB_DOC}; mm/hugetlb.c free_huge_folio(), hugetlb_unreserve_pages()",
+)
+KERNEL_CONTENT = Rule(
+    "kernel-content",
+    "the kernel reports no bug, warning or bad page, and is not more tainted than before",
+    "Documentation/admin-guide/tainted-kernels.rst",
+)
+
+_EVIDENCE = ("proc/buddyinfo", "proc/meminfo", "proc/vmstat", "proc/pagetypeinfo")
+_TAINT = "proc/sys/kernel/tainted"
+
+
+@dataclass(frozen=True)
+class LiveJudgement:
+    """How a case went on one page size; ``serial`` is the evidence, empty when it passed."""
+
+    name: str
+    verdict: Verdict
+    reason: str
+    seconds: float
+    serial: str = ""
+
+
+def run_area(area: Area, host: Host, record: Callable[[LiveJudgement], None]) -> None:
+    """Run every case of ``area`` for every page size of the machine that it is meant for."""
+    sizes = list(read_pool_view(host).pools)
+    for case in area.cases:
+        if case.sizes is Sizes.ONCE:
+            of_the_case: list[int | None] = [None]
+        elif sizes:
+            of_the_case = [*sizes]
+        else:
+            record(LiveJudgement(result_name(area, case, None), Verdict.SKIP, NO_HUGETLB, seconds=0))
+            continue
+        for size in of_the_case:
+            if judgement := judge(area, case, host, size):
+                record(judgement)
+
+
+def result_name(area: Area, case: Case, size: int | None) -> str:
+    """Return the name of the result of ``case`` on pages of ``size`` bytes, None for a case that runs once."""
+    return f"/{area.name}/{case.name}" if size is None else f"/{area.name}/{case.name}/{format_size(size)}"
+
+
+def judge(area: Area, case: Case, host: Host, size: int | None) -> LiveJudgement | None:
+    """Run ``case`` with pages of ``size`` bytes, None for a case that runs once; None when it is not meant for them."""
+    began = time.monotonic()
+    with ExitStack() as stack:
+        live = Live(host, size, case.rule, stack)
+        if not case.sizes.include(live):
+            return None
+        end = _run(case, live, host, stack)
+    verdict, reason = _verdict(live, end)
+    found = f"{live.traceback}{evidence(host)}" if verdict in (Verdict.FAIL, Verdict.ERROR) else ""
+    return LiveJudgement(result_name(area, case, size), verdict, reason, time.monotonic() - began, found)
+
+
+def _run(case: Case, live: Live, host: Host, stack: ExitStack) -> CannotRun | KnownBug | None:
+    """Run ``case``; return what ended it before its last line, if it was no difference and no problem of the suite."""
+    try:
+        _require(case, live)
+        with checked_end(live, host, stack):
+            if live.has_pool:
+                live.put_aside()
+                live.reserve(case.pages)
+            case.act(live)
+    except (CannotRun, KnownBug) as end:
+        return end
+    except Failed as failure:
+        live.differences.append(failure.difference)
+    except (ActorGone, Fault, Refused) as error:
+        # a call that the case relies on was refused, or memory that it may use was not there
+        live.differences.append(_broken_off(case, error))
+    except Exception as error:
+        # whatever else goes wrong in a case is the suite's: it must not be called the kernel's, nor end the run
+        live.problems.append(f"{type(error).__name__}: {error}")
+        live.traceback = traceback.format_exc()
+    return None
+
+
+def _verdict(live: Live, end: CannotRun | KnownBug | None) -> tuple[Verdict, str]:
+    found = "; ".join(str(difference) for difference in live.differences)
+    problems = "; ".join(live.problems)
+    # what stays behind a case that the suite broke off is no finding; a kernel in trouble is one whatever broke
+    if problems and not any(difference.rule in (live.rule, KERNEL_CONTENT) for difference in live.differences):
+        return Verdict.ERROR, f"{problems} ({found})" if found else problems
+    if found:
+        return Verdict.FAIL, f"{found} ({problems})" if problems else found
+    match end:
+        case CannotRun():
+            return Verdict.SKIP, str(end)
+        case KnownBug():
+            return Verdict.KNOWN, str(end)
+        case None:
+            return Verdict.PASS, "; ".join(live.notes)
+
+
+def _broken_off(case: Case, error: Exception) -> Difference:
+    return Difference("the case", case.rule, "an end without an error", f"{type(error).__name__}: {error}")
+
+
+def _require(case: Case, live: Live) -> None:
+    version = live.kernel_version
+    if not case.rule.holds_for(version):
+        since, until = case.rule.since, case.rule.until
+        span = " ".join(word for word in (f"since {since}" if since else "", f"until {until}" if until else "") if word)
+        raise CannotRun(f"Linux {version}: the rule holds {span}")
+    if len(live.nodes) < case.nodes and case.nodes > 1:
+        raise CannotRun(f"{len(live.nodes)} NUMA node with memory, {case.nodes} are needed")
+
+
+@contextmanager
+def checked_end(live: Live, host: Host, stack: ExitStack) -> Iterator[None]:
+    """End what the case started, put the pools back, and compare the machine with what it was."""
+    before = read_pool_view(host)
+    taint = host.read(_TAINT)
+    host.skip_kernel_log()
+    try:
+        yield
+    finally:
+        stack.close()
+        _put_back(live, host, before)
+        after = read_pool_view(ObservedTree(host))
+        live.differences += _left(before, after)
+        live.differences += _trouble(live, host, taint)
+
+
+def _put_back(live: Live, host: Host, before: PoolView) -> None:
+    """Write the settings of every pool as they were; shrinking comes before growing, it makes room."""
+    now = read_pool_view(host)
+    for size, overcommit in before.overcommit.items():
+        if now.overcommit[size] != overcommit:
+            host.write(live.pool_file("nr_overcommit_hugepages", size=size), str(overcommit))
+    changed = [size for size in before.pools if _persistent(before, size) != _persistent(now, size)]
+    for size in sorted(changed, key=lambda size: now.pools[size].nr < before.pools[size].nr):
+        for node, count in _persistent(before, size).items():
+            host.write(live.pool_file("nr_hugepages", size=size, node=node), str(count))
+
+
+def _persistent(view: PoolView, size: int) -> dict[int | None, int]:
+    """Return node -> persistent pages, with None for the machine where the kernel has no nodes."""
+    if not view.nodes:
+        return {None: view.pools[size].nr - view.pools[size].surplus}
+    return {node: pools[size].nr - pools[size].surplus for node, pools in view.nodes.items() if size in pools}
+
+
+def _left(before: PoolView, after: PoolView) -> list[Difference]:
+    pairs = [(size_name(size), pool, after.pools.get(size)) for size, pool in before.pools.items()]
+    for node, pools in before.nodes.items():
+        pairs += [(f"node{node}/{size_name(size)}", pool, after.nodes[node].get(size)) for size, pool in pools.items()]
+    limits = [
+        (f"{size_name(size)}/nr_overcommit_hugepages", was, after.overcommit[size])
+        for size, was in before.overcommit.items()
+    ]
+    return after.disagreements() + [
+        Difference(f"{subject}{_lost(was, now)}", NOTHING_LEFT, str(was), str(now))
+        for subject, was, now in (*pairs, *limits)
+        if was != now
+    ]
+
+
+def _lost(was: object, now: object) -> str:
+    """Say how many pages of a pool nobody has: in use before or not, no process of the case is left to use them."""
+    if not (isinstance(was, Counters) and isinstance(now, Counters)):
+        return ""
+    lost = (now.nr - now.free) - (was.nr - was.free)
+    return f", {lost} pages that are not free, and no process of the case is left that has them" if lost > 0 else ""
+
+
+def _trouble(live: Live, host: Host, taint: str | None) -> list[Difference]:
+    try:
+        lines = host.new_kernel_log()
+    except InputError as error:
+        lines = []
+        live.problems.append(str(error))
+    differences = [
+        Difference("kernel log", KERNEL_CONTENT, "no such line", line)
+        for line in lines
+        if tells_of_trouble(line) or "Out of memory" in line
+    ]
+    now = host.observe(_TAINT)
+    if now != taint:
+        differences.append(Difference(_TAINT, KERNEL_CONTENT, (taint or "nothing").strip(), (now or "nothing").strip()))
+    return differences
+
+
+def evidence(host: Host) -> str:
+    """Return what explains a failure."""
+    return "\n".join(f"--- /{path}\n{host.read(path) or 'cannot be read'}" for path in _EVIDENCE)

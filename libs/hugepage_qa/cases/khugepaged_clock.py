@@ -1,0 +1,85 @@
+"""Wait for khugepaged by its own clock: full_scans rises when it has looked at every process on its list."""
+
+import mmap
+from collections.abc import Callable
+
+from hugepage_qa.cases.live import Live
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+
+KHUGEPAGED = f"{DIRECTORY}/khugepaged"
+
+#: a scan may be under way when the wait begins, the next one sees all, and one more finds pages that were busy
+SCANS = 3
+#: for what has to come: page cache may be busy for longer, and a wait ends when it is there
+PATIENT_SCANS = 10
+_PAGES_TO_SCAN = 65536
+_SLEEP_MILLISECONDS = 10
+_PAUSE = 0.05
+#: how long a round of _PAGES_TO_SCAN may take beside its sleep: khugepaged has the lowest priority
+_ROUND_SECONDS = 0.5
+
+
+def quicken(live: Live) -> None:
+    """Have khugepaged rest for 10 ms instead of 10 s between two rounds, until the case ends."""
+    for name in ("scan_sleep_millisecs", "alloc_sleep_millisecs"):
+        live.set_knob(f"{KHUGEPAGED}/{name}", str(_SLEEP_MILLISECONDS))
+    live.set_knob(f"{KHUGEPAGED}/pages_to_scan", str(_PAGES_TO_SCAN))
+
+
+def allow_absent(live: Live, pages: int) -> None:
+    """Have khugepaged merge where up to ``pages`` base pages of a huge page are absent, until the case ends."""
+    live.set_knob(f"{KHUGEPAGED}/max_ptes_none", str(pages))
+
+
+def pages_collapsed(live: Live) -> int:
+    """Return how many huge pages khugepaged has made. Raises CannotRun where it does not tell."""
+    return _number(live, "pages_collapsed")
+
+
+def await_khugepaged(live: Live, is_done: Callable[[], bool], scans: int = SCANS) -> bool:
+    """Wait until ``is_done``, or until ``scans`` full scans are over; return whether it is done.
+
+    Raises Failed when khugepaged ends no scan in the time that its own knobs give it for all, and CannotRun when it
+    ends too few: it has the lowest priority, and others may keep the processors busy.
+    """
+    first = full_scans(live)
+    seconds = _seconds(live, scans)
+    end = live.host.clock() + seconds
+    while live.host.clock() < end:
+        if is_done():
+            return True
+        if full_scans(live) - first >= scans:
+            return is_done()
+        live.host.pause(_PAUSE)
+    if ended := full_scans(live) - first:
+        raise CannotRun(
+            f"khugepaged ended {ended} of {scans} scans in {seconds:.0f} s: this machine is too busy for it"
+        )
+    return live.fail(f"{KHUGEPAGED}/full_scans", f"{scans} scans more", f"none in {seconds:.0f} s")
+
+
+def await_scans(live: Live, scans: int = SCANS) -> None:
+    """Wait until khugepaged has had its chance: until ``scans`` full scans are over. Raises as above."""
+    await_khugepaged(live, lambda: False, scans)
+
+
+def full_scans(live: Live) -> int:
+    """Return how often khugepaged has been through its list. Raises CannotRun where it does not tell."""
+    return _number(live, "full_scans")
+
+
+def _seconds(live: Live, scans: int) -> float:
+    """Return the seconds in which ``scans`` full scans are over, even if all memory was to be looked at."""
+    pages = live.memory_total // mmap.PAGESIZE
+    rounds = pages // _number(live, "pages_to_scan") + 1
+    sleep = (_number(live, "scan_sleep_millisecs") + _number(live, "alloc_sleep_millisecs")) / 1000
+    return scans * rounds * (sleep + _ROUND_SECONDS)
+
+
+def _number(live: Live, name: str) -> int:
+    number = read_integer(ObservedTree(live.host), f"{KHUGEPAGED}/{name}")
+    if number is None:
+        raise CannotRun(f"this kernel has no /{KHUGEPAGED}/{name}")
+    return number

@@ -1,0 +1,325 @@
+"""What a case acts on: the pool of one page size on the running machine, and actors that use it."""
+
+import mmap
+import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hugepage_qa.cases.expectations import Expectations, Failed
+from hugepage_qa.cases.mapped_memory import HUGE_SHIFT, MAP_HUGETLB, Memory, map_noreserve
+from hugepage_qa.cases.pool_view import (
+    NO_POOL,
+    Counters,
+    PoolView,
+    read_pool_view,
+)
+from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.counters import parse_meminfo
+from hugepage_qa.kernel.cpu import read_cpu
+from hugepage_qa.kernel.nodes import node_directories
+from hugepage_qa.kernel.pools import DIRECTORY
+from hugepage_qa.kernel.tree import size_name
+from hugepage_qa.machine.host import CannotRun, Host, ObservedTree
+from hugepage_qa.machine.knobs import Kind, Knob
+from hugepage_qa.oracle.architecture import Mmu, find_mmu
+from hugepage_qa.oracle.compare import Difference
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.rules import HUGETLB_DOC, Rule
+from hugepage_qa.process.actor import Actor
+from hugepage_qa.sizes import MIB, format_size
+from hugepage_qa.version import KernelVersion
+
+READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
+
+RESERVES = Rule(
+    "reserves-what-memory-allows",
+    "a write to nr_hugepages reserves that many pages where twice their memory is available",
+    f"{HUGETLB_DOC} nr_hugepages; mm/hugetlb.c set_max_huge_pages()",
+)
+#: memory that must stay for the machine itself
+_MARGIN = 256 * MIB
+_ATTEMPTS = 3
+
+_COUNTERS = ("nr", "free", "resv", "surplus")
+
+
+class Live(Expectations):
+    """The pool of pages of ``size`` bytes, seen from one case. Counts are pages above what was there before it.
+
+    What is available in the pool when the case starts is put aside (an actor reserves it), so that a case knows to the
+    page what it can have, and a reservation made at boot is never given back. Without a size it is the default pool,
+    which is empty on a kernel without hugetlb.
+    """
+
+    def __init__(self, host: Host, size: int | None, rule: Rule, stack: ExitStack) -> None:
+        super().__init__(rule, KernelVersion.parse(host.read("proc/sys/kernel/osrelease") or ""))
+        self.host = host
+        self._stack = stack
+        self._largest_block = _largest_block(host)
+        self._before = read_pool_view(host)
+        self.size = self._before.meminfo.get("Hugepagesize", 0) if size is None else size
+        self._base = self._before.pools.get(self.size, NO_POOL)
+
+    # --- the machine ---
+
+    @property
+    def has_pool(self) -> bool:
+        """Whether the machine has a pool of these pages."""
+        return self.size in self._before.pools
+
+    @property
+    def is_default(self) -> bool:
+        """Whether this is the size that /proc/meminfo counts."""
+        return self._before.meminfo.get("Hugepagesize") == self.size
+
+    @property
+    def is_gigantic(self) -> bool:
+        """Whether the buddy allocator has no block of this size."""
+        return self.size > self._largest_block
+
+    @property
+    def mmu(self) -> Mmu:
+        """What the processor can map, in the mode that the kernel runs it in."""
+        kind = read_cpu(self.host).mmu
+        return find_mmu(os.uname().machine, mmap.PAGESIZE, kind.lower() if kind else None)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """All page sizes of the machine in bytes, ascending."""
+        return tuple(self._before.pools)
+
+    @property
+    def memory_total(self) -> int:
+        """The memory of the machine in bytes."""
+        return self._before.meminfo.get("MemTotal", 0)
+
+    @property
+    def base_page(self) -> int:
+        """The size of a base page in bytes."""
+        return mmap.PAGESIZE
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The NUMA nodes that have memory; empty for a kernel without CONFIG_NUMA."""
+        return tuple(node for node in self._before.nodes if self.node_meminfo(node).get("MemTotal", 0))
+
+    @property
+    def has_several_nodes(self) -> bool:
+        """Whether pages may lie on different NUMA nodes."""
+        return len(self._before.nodes) > 1
+
+    def node_meminfo(self, node: int) -> dict[str, int]:
+        """Return the meminfo of a node: bytes, or pages for HugePages_*."""
+        path = f"{node_directories(self.host)[node]}/meminfo"
+        return parse_meminfo(self.host.read(path) or "", path)
+
+    # --- acting on the pool ---
+
+    def pool_file(self, name: str, *, size: int | None = None, node: int | None = None) -> str:
+        """Return the path of a file of the pool, of the machine's or of a node's."""
+        directory = DIRECTORY if node is None else f"{node_directories(self.host)[node]}/hugepages"
+        return f"{directory}/{size_name(size or self.size)}/{name}"
+
+    def absorb_surplus(self) -> None:
+        """Let the pool no longer grow beyond nr_hugepages, and have nr_hugepages count what it grew so far.
+
+        nr_hugepages takes surplus pages, which others use, before it allocates any (set_max_huge_pages()): with some
+        there a case would get fewer pages than it asks for.
+        """
+        if self._before.overcommit.get(self.size):
+            self.host.write(self.pool_file("nr_overcommit_hugepages"), "0")
+        if self._base.surplus:
+            self.host.write(self.pool_file("nr_hugepages"), f"{self._base.nr}")
+            self._before = read_pool_view(self.host)
+            self._base = self._before.pools[self.size]
+
+    def put_aside(self) -> None:
+        """Reserve what is available now: from here on the case counts from zero."""
+        self.absorb_surplus()
+        available = self._base.available
+        if available > 0:
+            self.map(available, shared=True)
+        self._base = read_pool_view(self.host).pools.get(self.size, NO_POOL)
+
+    def set_nr(self, pages: int, node: int | None = None) -> None:
+        """Write nr_hugepages so that the pool has ``pages`` persistent pages above what was there. Raises OSError.
+
+        Without a node the base is that of the machine, with one that of the node.
+        """
+        base = self._base if node is None else self._before.nodes[node][self.size]
+        self.host.write(self.pool_file("nr_hugepages", node=node), f"{base.nr - base.surplus + pages}")
+
+    def reserve(self, pages: int, node: int | None = None) -> None:
+        """Set nr_hugepages as ``set_nr`` does and make sure that the pages are there.
+
+        Raises CannotRun where memory is short, or too fragmented for a gigantic page, and Failed where it is not.
+        """
+        if not pages and self.size not in self._before.pools:
+            return  # a kernel without hugetlb
+        memory = self._memory_available(node)
+        for _attempt in range(_ATTEMPTS):
+            self.set_nr(pages, node)
+            missing = pages - self._reserved(node)
+            if missing <= 0:
+                return
+            self.make_room()
+        raise self._shortage(pages, missing, memory)
+
+    def overcommit(self, pages: int) -> None:
+        """Let the pool grow by ``pages`` surplus pages. Raises Refused (EINVAL for gigantic pages before 6.19)."""
+        self.host.write(self.pool_file("nr_overcommit_hugepages"), f"{self._base.surplus + pages}")
+
+    def set_knob(self, path: str, value: str) -> None:
+        """Write ``value`` to a file such as ``proc/sys/vm/hugetlb_shm_group`` until the case ends.
+
+        Raises CannotRun where the kernel has no such file, OSError when it refuses the value.
+        """
+        before = Knob(Kind.SYSCTL, path).read(self.host)
+        if before is None:
+            raise CannotRun(f"this kernel has no /{path}")
+        self._stack.callback(self.host.write, path, before)
+        self.host.write(path, value)
+
+    def of_size(self, size: int) -> "Live":
+        """Return the pool of another page size for this case; what was available in it is put aside, too."""
+        other = Live(self.host, size, self.rule, self._stack)
+        other.differences = self.differences
+        other.put_aside()
+        return other
+
+    def _reserved(self, node: int | None) -> int:
+        pool = self._above_base(read_pool_view(self.host), node)
+        return pool.nr - pool.surplus
+
+    def make_room(self) -> None:
+        """Drop clean caches and compact, as an administrator would (Documentation/admin-guide/sysctl/vm.rst)."""
+        self.host.write("proc/sys/vm/drop_caches", "3")
+        self.host.write("proc/sys/vm/compact_memory", "1")
+
+    def _memory_available(self, node: int | None) -> int:
+        if node is not None:
+            return self.node_meminfo(node).get("MemFree", 0)
+        return read_pool_view(self.host).meminfo.get("MemAvailable", 0)
+
+    def _shortage(self, pages: int, missing: int, memory: int) -> Exception:
+        needed = pages * self.size
+        size = format_size(self.size)
+        if memory < 2 * needed + _MARGIN:
+            return CannotRun(f"{pages} pages of {size} and as much again for the machine itself is more than is free")
+        if self.is_gigantic:
+            # no numbers that differ from case to case: a report shows one line for all that it kept out
+            return CannotRun(f"memory is fragmented: no range is contiguous and free for one page of {size} more")
+        found = f"{pages - missing} with {memory >> 20} MiB available, after compaction"
+        return Failed(Difference(self.pool_file("nr_hugepages"), RESERVES, f"{pages} pages", found))
+
+    # --- processes and memory ---
+
+    def actor(self) -> Actor:
+        """Start an actor; it ends with the case at the latest."""
+        actor = self.host.start_actor()
+        self._stack.callback(actor.end)
+        return actor
+
+    def start_program(self, path: str) -> Actor:
+        """Start a program that ``host.build_text`` built; it ends with the case at the latest."""
+        actor = self.host.start_program(path)
+        self._stack.callback(actor.end)
+        return actor
+
+    def map(
+        self,
+        pages: int,
+        actor: Actor | None = None,
+        *,
+        shared: bool = False,
+        noreserve: bool = False,
+        fd: int | None = None,
+        first: int = 0,
+        prot: int = READ_WRITE,
+        flags: int = 0,
+        at: int = 0,
+    ) -> Memory:
+        """Map ``pages`` huge pages: anonymous ones, or those of file ``fd`` from page ``first`` on. Raises OSError.
+
+        Without an actor a new one is started for it. ``flags`` are further MAP_* flags, ``at`` an address for them.
+        """
+        actor = actor or self.actor()
+        flags |= mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE
+        flags |= map_noreserve(self.host) if noreserve else 0
+        if fd is None:
+            flags |= mmap.MAP_ANONYMOUS | self.size_flag | MAP_HUGETLB
+        address = actor.mmap(pages * self.size, prot, flags, -1 if fd is None else fd, first * self.size, at)
+        return Memory(self, actor, address, pages, self.size)
+
+    @property
+    def size_flag(self) -> int:
+        """The page size as MAP_HUGE_*, MFD_HUGE_* and SHM_HUGE_* encode it."""
+        return (self.size.bit_length() - 1) << HUGE_SHIFT
+
+    def mount(self, **options: str | int) -> str:
+        """Mount a hugetlbfs of this page size and return where; it is unmounted after the case. Raises OSError."""
+        words = {"pagesize": self.size, **options}
+        point = self.host.mount(",".join(f"{name}={value}" for name, value in words.items()))
+        # before the actors end, which have files open there, it would be busy
+        self.when_actors_have_ended(self.host.unmount, point)
+        return point
+
+    def when_actors_have_ended(self, act: Callable[..., None], *arguments: Any) -> None:
+        """Call ``act`` when the case has ended and so have all its actors."""
+        # callbacks run last in, first out
+        later = self._stack.pop_all()
+        self._stack.callback(act, *arguments)
+        self._stack.push(later.__exit__)
+
+    def open(self, actor: Actor, path: str | Path, flags: int = os.O_RDWR | os.O_CREAT) -> int:
+        """Have ``actor`` open a file and return its descriptor. Raises OSError."""
+        at_fdcwd = -100
+        return actor.call("openat", at_fdcwd, str(path), flags, 0o600)
+
+    # --- judging ---
+
+    def pool(self, node: int | None = None) -> Counters:
+        """Return the counters now, above the base: for what a case decides by, not for what it judges."""
+        return self._above_base(read_pool_view(self.host), node)
+
+    def expect_pool(
+        self,
+        *,
+        nr: int,
+        free: int,
+        resv: int = 0,
+        surplus: int = 0,
+        node: int | None = None,
+        known: Mapping[Quirk, Mapping[str, int]] | None = None,
+    ) -> None:
+        """Expect these counters, above the base, and that every place that shows a pool shows the same.
+
+        With a node they are those of the node, which knows nothing of reservations. ``known`` tells which counters
+        are what else on kernels with a known bug: there the case ends, and is known. Raises KnownBug.
+        """
+        view = read_pool_view(ObservedTree(self.host))
+        found, expected = self._above_base(view, node), Counters(nr, free, resv, surplus)
+        for quirk, counters in (known or {}).items():
+            self._end_if_known(quirk, found.is_as(replace(expected, **counters)))
+        self.differences += view.disagreements()
+        where = size_name(self.size) if node is None else f"node{node}/{size_name(self.size)}"
+        for name in _COUNTERS:
+            self._compare(f"{where} {name}", getattr(expected, name), getattr(found, name))
+
+    def _above_base(self, view: PoolView, node: int | None) -> Counters:
+        now, base = view.pools[self.size], self._base
+        if node is not None:
+            now, base = view.nodes[node][self.size], self._before.nodes[node][self.size]
+        return Counters(*(getattr(now, name) - getattr(base, name) for name in _COUNTERS))
+
+
+def _largest_block(host: Host) -> int:
+    """Return the bytes of the largest block of the buddy allocator: /proc/buddyinfo has a column for each order."""
+    columns = (host.read("proc/buddyinfo") or "").partition("\n")[0].split()
+    orders = len(columns) - len(["Node", "0,", "zone", "DMA"])
+    if orders < 1:
+        raise InputError("/proc/buddyinfo: expected a line for each zone, found none")
+    return mmap.PAGESIZE << (orders - 1)

@@ -1,0 +1,163 @@
+"""Memory that an actor has mapped: pages that are written, read, checked and given back."""
+
+import os
+import struct
+from typing import Any, NoReturn, Protocol
+
+from hugepage_qa.kernel.cpu import read_cpu
+from hugepage_qa.kernel.numa_maps import NumaMapping, read_numa_maps
+from hugepage_qa.kernel.smaps import MemoryMapping, read_smaps
+from hugepage_qa.kernel.tree import Tree
+from hugepage_qa.machine.host import Host, ObservedTree
+from hugepage_qa.process.actor import Actor
+
+#: what is stored and looked at: every word, for a page may be wrong in any of them
+WORD = 8
+#: bits 0 to 54 of an entry of /proc/PID/pagemap
+_FRAME = (1 << 55) - 1
+
+
+class Owner(Protocol):
+    """What memory asks of the case that mapped it."""
+
+    host: Host
+
+    @property
+    def base_page(self) -> int:
+        """Bytes of a base page."""
+
+    def open(self, actor: Actor, path: str, flags: int) -> int:
+        """Return a descriptor of ``path`` that ``actor`` has opened."""
+
+    def expect(self, subject: str, expected: Any, found: Any) -> None:
+        """Keep a difference where ``found`` is not what is expected."""
+
+    def fail(self, subject: str, expected: Any, found: Any) -> NoReturn:
+        """End the case with a difference."""
+
+
+class Memory:
+    """``pages`` pages of ``size`` bytes at ``address`` in ``actor``; page numbers count from 0."""
+
+    def __init__(self, live: Owner, actor: Actor, address: int, pages: int, size: int) -> None:
+        self._live = live
+        self.actor = actor
+        self.address = address
+        self.pages = pages
+        self.size = size
+
+    @property
+    def length(self) -> int:
+        """Its length in bytes."""
+        return self.pages * self.size
+
+    def at(self, page: int) -> int:
+        """Return the address of a page."""
+        return self.address + page * self.size
+
+    def seen_by(self, actor: Actor) -> "Memory":
+        """Return the same memory as a forked actor sees it."""
+        return Memory(self._live, actor, self.address, self.pages, self.size)
+
+    def touch(self, page: int = 0, value: int = 1) -> None:
+        """Store ``value`` in one page. Raises Fault."""
+        self.actor.write(self.at(page), value)
+
+    def read(self, page: int = 0) -> int:
+        """Return what is stored at the start of a page. Raises Fault."""
+        return self.actor.read(self.at(page))
+
+    def fill(self, value: int = 1) -> None:
+        """Write every word of all pages: ``value`` plus how many bytes it is from the start. Raises Fault."""
+        self.actor.fill(self.address, self.length, WORD, value)
+
+    def expect_filled(self, value: int = 1, first: int = 0, pages: int | None = None) -> None:
+        """Expect every word of ``pages`` pages from ``first`` on (default: all) as ``fill`` left it. Raises Fault."""
+        length = (self.pages - first if pages is None else pages) * self.size
+        wrong = self.actor.check(self.at(first), length, WORD, value + first * self.size)
+        self._live.expect("words of memory that changed", 0, wrong)
+
+    def expect_zero(self, first: int = 0, pages: int = 1) -> None:
+        """Expect every word of ``pages`` pages from ``first`` on, never written, to be zero. Raises Fault."""
+        dirty = self.actor.nonzero(self.at(first), pages * self.size)
+        self._live.expect("words of fresh pages that are not zero", 0, dirty)
+
+    def frames(self) -> set[int]:
+        """Return the frame at the start of each page (Documentation/admin-guide/mm/pagemap.rst). Raises Refused."""
+        pagemap = self._live.open(self.actor, "/proc/self/pagemap", os.O_RDONLY)
+        places = (self.at(page) // self._live.base_page * WORD for page in range(self.pages))
+        reads = [self.actor.call_with_buffers("pread64", pagemap, bytes(WORD), WORD, place) for place in places]
+        self.actor.call("close", pagemap)
+        return {struct.unpack("Q", buffer)[0] & _FRAME for _count, (buffer,) in reads}
+
+    def unmap(self, first: int = 0, pages: int | None = None) -> None:
+        """Unmap ``pages`` pages from ``first`` on, by default all. Raises OSError."""
+        count = self.pages - first if pages is None else pages
+        self.actor.call("munmap", self.at(first), count * self.size)
+
+    def advise(self, advice: int, first: int = 0, pages: int | None = None) -> None:
+        """Give ``advice`` (MADV_*) on ``pages`` pages from ``first`` on, by default all. Raises OSError."""
+        count = self.pages - first if pages is None else pages
+        self.actor.call("madvise", self.at(first), count * self.size, advice)
+
+    def protect(self, prot: int, first: int = 0, pages: int | None = None) -> None:
+        """Change the protection of ``pages`` pages from ``first`` on, by default all. Raises OSError."""
+        count = self.pages - first if pages is None else pages
+        self.actor.call("mprotect", self.at(first), count * self.size, prot)
+
+    def smaps(self, page: int = 0) -> MemoryMapping:
+        """Return what /proc/PID/smaps shows of the mapping with a page. Raises Failed where it shows none."""
+        mappings = read_smaps(ObservedTree(self._live.host), self.actor.pid) or ()
+        found = [mapping for mapping in mappings if mapping.start <= self.at(page) < mapping.end]
+        if not found:
+            self._live.fail(f"/proc/{self.actor.pid}/smaps", f"a mapping at {self.at(page):#x}", "none")
+        return found[0]
+
+    def numa_maps(self, page: int = 0) -> NumaMapping:
+        """Return what /proc/PID/numa_maps shows of the mapping with a page. Raises Failed where it shows none."""
+        mappings = read_numa_maps(ObservedTree(self._live.host), self.actor.pid) or ()
+        below = [mapping for mapping in mappings if mapping.start <= self.at(page)]
+        if not below:
+            self._live.fail(f"/proc/{self.actor.pid}/numa_maps", f"a mapping at {self.at(page):#x}", "none")
+        return below[-1]
+
+
+# include/uapi/asm-generic/hugetlb_encode.h, mman-common.h, include/uapi/linux/mman.h: the same on x86, arm64, powerpc
+# and s390
+MAP_FIXED = 0x10
+MAP_HUGETLB = 0x40000
+MAP_POPULATE = 0x8000
+MAP_FIXED_NOREPLACE = 0x100000
+HUGE_SHIFT = 26
+HUGE_MASK = 0x3F
+
+MREMAP_MAYMOVE = 1
+MREMAP_FIXED = 2
+MREMAP_DONTUNMAP = 4
+
+MADV_POPULATE_READ = 22
+MADV_POPULATE_WRITE = 23
+MADV_WIPEONFORK = 18
+MADV_COLD = 20
+MADV_HWPOISON = 100
+MADV_SOFT_OFFLINE = 101
+MADV_GUARD_INSTALL = 102
+
+FALLOC_FL_KEEP_SIZE = 0x01
+FALLOC_FL_PUNCH_HOLE = 0x02
+FALLOC_FL_COLLAPSE_RANGE = 0x08
+FALLOC_FL_ZERO_RANGE = 0x10
+
+
+def map_noreserve(tree: Tree) -> int:
+    """Return MAP_NORESERVE of the architecture (arch/*/include/uapi/asm/mman.h)."""
+    return 0x40 if _is_powerpc(tree) else 0x4000
+
+
+def map_locked(tree: Tree) -> int:
+    """Return MAP_LOCKED of the architecture (arch/*/include/uapi/asm/mman.h)."""
+    return 0x80 if _is_powerpc(tree) else 0x2000
+
+
+def _is_powerpc(tree: Tree) -> bool:
+    return read_cpu(tree).mmu is not None

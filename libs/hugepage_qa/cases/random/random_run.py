@@ -1,0 +1,178 @@
+"""Random programs with pages of one size, up to the first that fails, and what came of them."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from hugepage_qa.cases.expectations import Failed
+from hugepage_qa.cases.judge import (
+    KERNEL_CONTENT,
+    NOTHING_LEFT,
+    LiveJudgement,
+    checked_end,
+    evidence,
+)
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.random.random_search import (
+    Program,
+    draw_and_run,
+    run_again,
+    shrink,
+)
+from hugepage_qa.cases.random.random_surroundings import (
+    AS_MODELLED,
+    CannotReplay,
+    PoolsChanged,
+    PoolSurroundings,
+)
+from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.machine.host import CannotRun, Host
+from hugepage_qa.oracle.compare import Difference
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.pool.pool_setup import Operation
+from hugepage_qa.process.actor_link import ActorGone
+from hugepage_qa.sizes import format_size
+
+#: is told how many operations were done so far
+Tell = Callable[[int], None]
+
+_AT_THE_END = (NOTHING_LEFT, KERNEL_CONTENT)
+
+
+@dataclass
+class RandomOutcome:
+    """What came of programs; ``operations`` were drawn and done, ``failed`` is the smallest program that fails."""
+
+    operations: int = 0
+    programs: int = 0
+    avoided: int = 0
+    shortages: int = 0
+    most_pages: int = 0
+    known: set[Quirk] = field(default_factory=set)
+    drawn: Program | None = None
+    failed: Program | None = None
+    differences: list[Difference] = field(default_factory=list)
+
+    def add(self, program: Program) -> None:
+        """Count a program in; one with differences is the one that failed."""
+        self.programs += 1
+        self.operations += program.drawn
+        self.avoided += program.avoided
+        self.shortages += program.shortages
+        self.known |= program.known
+        if program.differences:
+            self.drawn = self.failed = program
+            self.differences += program.differences
+
+    def __str__(self) -> str:
+        parts = [f"{self.operations} operations in {self.programs} programs, pools of up to {self.most_pages} pages"]
+        if self.shortages:
+            parts.append(f"memory gave fewer gigantic pages than asked for {self.shortages} times")
+        if self.avoided:
+            parts.append(f"{self.avoided} operations not done: bugs of this kernel would leave traces until a reboot")
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True)
+class RandomJudgement(LiveJudgement):
+    """The verdict on one page size, and what it is based on."""
+
+    outcome: RandomOutcome = field(default_factory=RandomOutcome)
+
+
+def run_random_programs(host: Host, size: int, seed: int, operations: int, tell: Tell) -> RandomJudgement:
+    """Draw and run programs until ``operations`` are done or one fails, which is then made small.
+
+    The same seed draws the same programs on a machine that answers the same.
+    """
+
+    def run(surroundings: PoolSurroundings, outcome: RandomOutcome) -> None:
+        while outcome.operations < operations:
+            name = f"{seed}/{outcome.programs + 1}"
+            program = draw_and_run(surroundings.scale, surroundings.start, name)
+            outcome.add(program)
+            tell(outcome.operations)
+            if program.differences:
+                outcome.failed = _smallest(surroundings, name, program)
+                return
+
+    return _judge(host, size, f"seed {seed}", run)
+
+
+def run_saved_program(host: Host, size: int, operations: Sequence[Operation]) -> RandomJudgement:
+    """Run a program again. Raises CannotReplay when this machine cannot run it, or it uses what it has not made."""
+
+    def run(surroundings: PoolSurroundings, outcome: RandomOutcome) -> None:
+        surroundings.require_room_for(operations)
+        try:
+            outcome.add(run_again(surroundings.start, operations))
+        except (KeyError, ValueError) as error:
+            raise CannotReplay(f"the program uses {error}, which there is not at that point") from error
+
+    return _judge(host, size, "replay", run)
+
+
+def _judge(host: Host, size: int, what: str, run: Callable[[PoolSurroundings, RandomOutcome], None]) -> RandomJudgement:
+    began = time.monotonic()
+    outcome = RandomOutcome()
+    problems: list[str] = []
+    try:
+        with ExitStack() as stack:
+            live = Live(host, size, AS_MODELLED, stack)
+            live.differences, live.problems = outcome.differences, problems
+            with checked_end(live, host, stack):
+                surroundings = PoolSurroundings(live, stack)
+                outcome.most_pages = surroundings.scale.pool
+                run(surroundings, outcome)
+        verdict, reason = _verdict(outcome, what, problems)
+    except CannotReplay:
+        raise
+    except CannotRun as why:
+        verdict, reason = Verdict.SKIP, str(why)
+    except Failed as failure:
+        verdict, reason = Verdict.FAIL, str(failure.difference)
+    except ActorGone as gone:
+        # killed, or blocked in the kernel
+        verdict, reason = Verdict.FAIL, f"{what}, program {outcome.programs + 1}: {gone}"
+    except Exception as error:
+        # whatever else goes wrong is the suite's: it must not be called the kernel's, nor end the run
+        verdict, reason = Verdict.ERROR, f"{what}, program {outcome.programs + 1}: {type(error).__name__}: {error}"
+    # what stays behind a program that the suite broke off is no finding
+    broken_off = verdict is Verdict.ERROR and all(one.rule in _AT_THE_END for one in outcome.differences)
+    if outcome.differences and verdict is not Verdict.FAIL and not broken_off:
+        verdict, reason = Verdict.FAIL, f"{_text(outcome.differences)} ({reason})"
+    serial = f"{_programs(outcome)}\n{evidence(host)}" if verdict in (Verdict.FAIL, Verdict.ERROR) else ""
+    seconds = time.monotonic() - began
+    return RandomJudgement(f"/random/{format_size(size)}", verdict, reason, seconds, serial, outcome)
+
+
+def _verdict(outcome: RandomOutcome, what: str, problems: Sequence[str]) -> tuple[Verdict, str]:
+    done = "; ".join([f"{what}: {outcome}", *problems])
+    if outcome.differences:
+        return Verdict.FAIL, f"{_text(outcome.differences)} ({done})"
+    if problems:
+        return Verdict.ERROR, done
+    if outcome.known:
+        return Verdict.KNOWN, f"{', '.join(sorted(quirk.value for quirk in outcome.known))} ({done})"
+    return Verdict.PASS, done
+
+
+def _text(differences: Sequence[Difference]) -> str:
+    return "; ".join(str(one) for one in differences)
+
+
+def _smallest(surroundings: PoolSurroundings, name: str, program: Program) -> Program:
+    """Return the smallest program that breaks the same rule; ``program`` itself when it does not fail again."""
+    try:
+        smallest = shrink(surroundings.scale, surroundings.start, name, program.differences[0].rule.name)
+    except PoolsChanged:
+        # what failed has left something behind: on such pools nothing can be compared
+        return program
+    return smallest if smallest.differences else program
+
+
+def _programs(outcome: RandomOutcome) -> str:
+    if outcome.drawn is None or outcome.failed is None:
+        return ""
+    return f"# as it was drawn\n{outcome.drawn}\n\n# the smallest that fails\n{outcome.failed}\n"

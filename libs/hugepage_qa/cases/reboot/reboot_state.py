@@ -1,0 +1,112 @@
+"""Where a chain of reboot cases is, kept between the boots: a file in the test's data directory."""
+
+import json
+import secrets
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.durable import write_durably
+from hugepage_qa.errors import InputError
+from hugepage_qa.schema import find_violation, parse_json
+
+_FORMAT = "hugepage-qa reboot cases"
+_VERSION = 1
+_TOKEN_BYTES = 16
+_MODE = 0o644
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The machine before any change: what boots it, and what it showed."""
+
+    loader: str
+    arguments: tuple[str, ...]
+    command_line: str
+    observations: dict[str, int | str]
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one case ended; ``log`` is the name of a file beside that of the chain."""
+
+    name: str
+    verdict: Verdict
+    reason: str
+    seconds: float = 0.0
+    log: str | None = None
+
+
+@dataclass
+class ChainState:
+    """A chain of reboot cases; ``token`` is the journal's word for it.
+
+    ``boots`` is the number of reboots asked for, ``boot_id`` names the boot that asked last, ``memory`` is what
+    fractions are of (bytes). ``running`` is the case that the last reboot is for, ``started`` when it was set up
+    (seconds since the epoch), ``evidence`` what was found out before that reboot.
+    """
+
+    token: str
+    boot_id: str
+    memory: int
+    baseline: Baseline
+    waiting: list[str] = field(default_factory=list)
+    boots: int = 0
+    running: str | None = None
+    started: float = 0.0
+    evidence: dict[str, str] = field(default_factory=lambda: {"summary": "", "log": ""})
+    done: list[Result] = field(default_factory=list)
+
+
+def new_token() -> str:
+    """Return a token for a new chain."""
+    return secrets.token_hex(_TOKEN_BYTES)
+
+
+class StateFile:
+    """The file; it is written whole, and on the disk when ``save`` returns: a reboot follows."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "reboot-cases.json"
+
+    def load(self) -> ChainState | None:
+        """Return the chain, None when there is no file. Raises InputError for a file that we did not write so."""
+        try:
+            document = parse_json(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be read ({error.strerror})") from error
+        except ValueError as error:
+            raise InputError(f"{self.path}: no JSON ({error}): expected what the boot before this one wrote") from error
+        violation = find_violation(document, __package__, "chain")
+        if violation is not None:
+            raise InputError(f"{self.path}: {violation}: expected what the boot before this one wrote")
+        return _parse(document)
+
+    def save(self, chain: ChainState) -> None:
+        """Write ``chain``. Raises InputError when it cannot be on the disk."""
+        document = {"format": _FORMAT, "version": _VERSION, **asdict(chain)}
+        for result in document["done"]:
+            result["verdict"] = result["verdict"].value
+        try:
+            write_durably(self.path, (json.dumps(document, indent=1) + "\n").encode(), mode=_MODE)
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be written ({error.strerror}): free its disk") from error
+
+
+def _parse(document: dict[str, Any]) -> ChainState:
+    baseline = document["baseline"]
+    return ChainState(
+        token=document["token"],
+        boot_id=document["boot_id"],
+        memory=document["memory"],
+        baseline=Baseline(**{**baseline, "arguments": tuple(baseline["arguments"])}),
+        waiting=document["waiting"],
+        boots=document["boots"],
+        running=document["running"],
+        started=document["started"],
+        evidence=document["evidence"],
+        done=[Result(**{**result, "verdict": Verdict(result["verdict"])}) for result in document["done"]],
+    )

@@ -1,0 +1,44 @@
+"""Swap for a case, and memory that is swapped out."""
+
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.kernel.proc_tables import read_swaps
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.sizes import MIB
+
+_MADV_PAGEOUT = 21
+#: what others may swap out meanwhile
+_MARGIN = 32 * MIB
+
+
+def need_swap(live: Live, size: int) -> None:
+    """Have the machine swap, until the case ends to a file where it has no swap, with room for ``size`` bytes.
+
+    Raises CannotRun where neither is possible.
+    """
+    if read_swaps(live.host):
+        return
+    try:
+        name = live.host.add_swap(size + _MARGIN)
+    except OSError as error:
+        raise CannotRun(f"this machine has no swap, and a swap file cannot be used: {error.strerror}") from error
+    live.when_actors_have_ended(live.host.remove_swap, name)
+
+
+def swap_out(live: Live, memory: Memory, length: int) -> None:
+    """Swap the first ``length`` bytes of ``memory`` out, and expect smaps to say so.
+
+    MADV_PAGEOUT passes over pages that somebody else has a hold of in that moment: it is given again.
+    """
+
+    def is_out() -> bool:
+        memory.actor.call("madvise", memory.address, length, _MADV_PAGEOUT)
+        return swapped(memory) == length
+
+    live.host.wait_until(is_out)
+    live.expect("memory in swap", length, swapped(memory))
+
+
+def swapped(memory: Memory) -> int:
+    """Return the bytes of the mapping that are in swap."""
+    return memory.smaps().fields.get("Swap", 0)

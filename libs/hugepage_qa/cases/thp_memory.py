@@ -1,0 +1,174 @@
+"""Memory that may get transparent huge pages: anonymous, or files of a tmpfs with its mount option huge=.
+
+Changes of counters are measured in a quiet moment.
+"""
+
+import errno
+import mmap
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import MAP_FIXED, Memory
+from hugepage_qa.kernel.counters import read_meminfo, read_vmstat
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.tree import read_integer, size_name
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.process.actor import Actor, Refused
+
+MADV_HUGEPAGE = 14
+MADV_NOHUGEPAGE = 15
+MADV_COLLAPSE = 25
+_PROT_NONE = 0
+
+MIN_FREE = "proc/sys/vm/min_free_kbytes"
+
+#: how often a change is measured until nobody else has changed the same counters
+_ATTEMPTS = 10
+#: how often the counters are looked at for changes by others, with a pause before each
+_LOOKS = 20
+
+#: for how long and after how many seconds a collapse is tried again
+_COLLAPSE_SECONDS, _PAUSE_SECONDS = 60.0, 0.1
+
+Prepared = TypeVar("Prepared")
+
+
+def pmd_size(live: Live) -> int:
+    """Return the bytes of a PMD-sized page. Raises CannotRun without transparent huge pages."""
+    size = read_integer(live.host, f"{DIRECTORY}/hpage_pmd_size")
+    if size is None:
+        raise CannotRun("this kernel has no transparent huge pages")
+    return size
+
+
+def allow_on_advice(live: Live) -> None:
+    """Have memory get PMD-sized pages where it was advised so, anonymous and shared, until the case ends."""
+    directory = f"{DIRECTORY}/{size_name(pmd_size(live))}"
+    live.set_knob(f"{DIRECTORY}/enabled", "madvise")
+    live.set_knob(f"{DIRECTORY}/defrag", "madvise")
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
+    for name in ("enabled", "shmem_enabled"):  # since Linux 6.8 and 6.11
+        if live.host.read(f"{directory}/{name}") is not None:
+            live.set_knob(f"{directory}/{name}", "inherit")
+
+
+def keep_min_free(live: Live) -> None:
+    """Have vm.min_free_kbytes put back after the case: each switch of huge pages may raise it, none lowers it.
+
+    set_recommended_min_free_kbytes() in mm/khugepaged.c. Called before the switches, it is put back after them.
+    """
+    live.set_knob(MIN_FREE, (live.host.read(MIN_FREE) or "").strip())
+
+
+def collapse(live: Live, advise: Callable[[], object]) -> None:
+    """Call ``advise``, which gives MADV_COLLAPSE, again while a base page is busy (madvise(2): EAGAIN, EBUSY).
+
+    Compaction in the background takes pages from the LRU for moments, which are long on a busy machine. Raises Refused.
+    """
+    end = live.host.clock() + _COLLAPSE_SECONDS
+    while True:
+        try:
+            advise()
+        except Refused as refusal:
+            if refusal.errno not in (errno.EAGAIN, errno.EBUSY) or live.host.clock() > end:
+                raise
+        else:
+            return
+        live.host.pause(_PAUSE_SECONDS)
+
+
+def map_aligned(
+    live: Live, pages: int, size: int, *, shared: bool = False, actor: Actor | None = None, advice: int | None = None
+) -> Memory:
+    """Map ``pages`` anonymous pages at a multiple of ``size`` bytes, and give ``advice`` for them. Raises OSError."""
+    actor = actor or live.actor()
+    anonymous = mmap.MAP_ANONYMOUS | mmap.MAP_PRIVATE
+    start = actor.mmap((pages + 1) * size, _PROT_NONE, anonymous)
+    address = -(-start // size) * size
+    kind = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS if shared else anonymous
+    # the start of shared memory has to be aligned as its address is
+    actor.mmap(pages * size, READ_WRITE, kind | MAP_FIXED, address=address)
+    memory = Memory(live, actor, address, pages, size)
+    if advice is not None:
+        memory.advise(advice)
+    return memory
+
+
+def read_counters(live: Live) -> dict[str, int]:
+    """Return the lines of /proc/meminfo (bytes) and the counters of /proc/vmstat."""
+    # the counters of each CPU are added up now, not within the next second
+    live.host.write("proc/sys/vm/stat_refresh", "1")
+    return {**read_vmstat(ObservedTree(live.host)), **read_meminfo(ObservedTree(live.host))}
+
+
+def expect_change(
+    live: Live,
+    expected: Mapping[str, int],
+    prepare: Callable[[], Prepared],
+    act: Callable[[Prepared], None],
+    read: Callable[[Live], Mapping[str, int]] = read_counters,
+) -> Prepared:
+    """Expect ``act`` on what ``prepare`` returns to change counters of the whole machine as ``expected``.
+
+    Other processes change them, too: what disagrees once is done again, and told. What disagrees twice is a difference
+    unless the counters are seen to change with nothing done, by others: then it is done until it agrees. Counters that
+    the kernel does not have are left out. Returns what ``prepare`` returned last.
+    """
+    wrong: list[dict[str, int]] = []
+    for _attempt in range(_ATTEMPTS):
+        prepared = prepare()
+        before = read(live)
+        act(prepared)
+        after = read(live)
+        wanted = {name: change for name, change in expected.items() if name in before}
+        found = {name: after[name] - before[name] for name in wanted}
+        if found == wanted:
+            break
+        wrong.append({name: change for name, change in found.items() if change != wanted[name]})
+        if len(wrong) > 1 and not _changes_by_itself(live, read, wrong):
+            break
+    often = f", {len(wrong)} of {len(wrong) + (found == wanted)} attempts disagree" if wrong else ""
+    if wrong:
+        live.notes.append(f"counters{often}: {', '.join(map(str, wrong))}")
+    for name, change in wanted.items():
+        live.expect(f"change of {name}{often}", change, found[name])
+    return prepared
+
+
+def _changes_by_itself(
+    live: Live, read: Callable[[Live], Mapping[str, int]], wrong: Sequence[Mapping[str, int]]
+) -> bool:
+    """Tell whether any of the counters that were ``wrong`` changes while nothing is done."""
+    names = {name for each in wrong for name in each}
+    before = read(live)
+    for _look in range(_LOOKS):
+        live.host.pause(_PAUSE_SECONDS)
+        now = read(live)
+        if any(now[name] != before[name] for name in names):
+            return True
+    return False
+
+
+def mount_tmpfs(live: Live, huge: str) -> str:
+    """Mount a tmpfs with option huge= until the case ends, and return where. Raises Refused."""
+    point = live.host.mount(f"huge={huge},mode=0700", "tmpfs")
+    live.when_actors_have_ended(live.host.unmount, point)
+    return point
+
+
+def map_start_of_file(live: Live, path: str, pages: int = 1, length: int | None = None) -> Memory:
+    """Map the first PMD-sized pages of a new file where huge pages fit; it has ``length`` bytes, or what is mapped."""
+    size = pmd_size(live)
+    actor = live.actor()
+    descriptor = live.open(actor, path, os.O_RDWR | os.O_CREAT)
+    actor.call("ftruncate", descriptor, length or pages * size)
+    address = _room(actor, pages, size)
+    actor.mmap(pages * size, READ_WRITE, mmap.MAP_SHARED | MAP_FIXED, descriptor, address=address)
+    return Memory(live, actor, address, pages, size)
+
+
+def _room(actor: Actor, pages: int, size: int) -> int:
+    start = actor.mmap((pages + 1) * size, 0, mmap.MAP_ANONYMOUS | mmap.MAP_PRIVATE)
+    return -(-start // size) * size

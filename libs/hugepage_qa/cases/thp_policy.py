@@ -1,0 +1,83 @@
+"""The policies of transparent huge pages for a case, and memory to try them on."""
+
+from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.thp_memory import (
+    MADV_HUGEPAGE,
+    MADV_NOHUGEPAGE,
+    keep_min_free,
+    map_aligned,
+    pmd_size,
+)
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.tree import size_directories, size_name
+from hugepage_qa.process.actor import Actor
+
+#: what memory can be advised: nothing, for, against
+ADVICES = (None, MADV_HUGEPAGE, MADV_NOHUGEPAGE)
+_DIRTY_PAGES = 4
+
+
+def set_policy(live: Live, enabled: str, *, pmd: str = "inherit", defrag: str = "always") -> None:
+    """Set the policies for anonymous memory until the case ends: only PMD-sized pages, no smaller ones."""
+    keep_min_free(live)
+    live.set_knob(f"{DIRECTORY}/enabled", enabled)
+    live.set_knob(f"{DIRECTORY}/defrag", defrag)
+    for size, path in size_directories(live.host, DIRECTORY).items():
+        if live.host.read(f"{path}/enabled") is not None:  # since Linux 6.8
+            live.set_knob(f"{path}/enabled", pmd if size == pmd_size(live) else "never")
+
+
+def has_size_policy(live: Live) -> bool:
+    """Tell whether each size has a policy of its own."""
+    return live.host.read(f"{DIRECTORY}/{size_name(pmd_size(live))}/enabled") is not None
+
+
+def allows(enabled: str, pmd: str, advice: int | None) -> bool:
+    """Tell whether a fault gets a PMD-sized page: the size's policy decides, which can inherit that of all."""
+    if advice == MADV_NOHUGEPAGE:
+        return False
+    policy = enabled if pmd == "inherit" else pmd
+    return policy == "always" or (policy == "madvise" and advice == MADV_HUGEPAGE)
+
+
+def advised(live: Live, pages: int = 1, advice: int | None = MADV_HUGEPAGE, *, actor: Actor | None = None) -> Memory:
+    """Map aligned anonymous memory of PMD-sized pages with ``advice``, by default in an actor of its own."""
+    return map_aligned(live, pages, pmd_size(live), actor=actor, advice=advice)
+
+
+def base_pages(live: Live, pages: int = 1) -> Memory:
+    """Return advised memory that was filled with base pages before it was advised."""
+    memory = advised(live, pages, MADV_NOHUGEPAGE)
+    memory.fill()
+    memory.advise(MADV_HUGEPAGE)
+    return memory
+
+
+def huge_pages(live: Live, pages: int = 1) -> Memory:
+    """Return advised memory that was filled, and is in huge pages.
+
+    Raises Failed where it is not, CannotRun where memory is too fragmented for that.
+    """
+    set_policy(live, "madvise")
+    memory, found = _filled(live, pages)
+    if found != memory.length and compact_if_short(live, memory.size, pages):
+        memory, found = _filled(live, pages)
+    if found != memory.length:
+        expect_no_shortage(live, memory.size, pages)
+        live.fail("AnonHugePages of advised memory", memory.length, found)
+    return memory
+
+
+def leave_dirt(live: Live) -> None:
+    """Write every word of a few huge pages and give them back: free memory that the next users must not see."""
+    memory = advised(live, _DIRTY_PAGES)
+    memory.fill()
+    memory.actor.end()
+
+
+def _filled(live: Live, pages: int) -> tuple[Memory, int]:
+    memory = advised(live, pages)
+    memory.fill()
+    return memory, memory.smaps().anon_huge_pages

@@ -1,0 +1,105 @@
+"""Memory whose faults a program handles itself: userfaultfd(2), as ioctl_userfaultfd(2) describes it."""
+
+import errno
+import struct
+from enum import IntFlag
+
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.process.actor import Actor
+
+_API = 0xAA
+_USER_MODE_ONLY = 1
+
+# include/uapi/linux/userfaultfd.h: _IOWR('\xAA', number, bytes of the argument), the same on all architectures
+_CALLS = {
+    "api": (0x3F, "3Q"),
+    "register": (0x00, "4Q"),
+    "copy": (0x03, "5q"),
+    "zeropage": (0x04, "4q"),
+    "writeprotect": (0x06, "3Q"),
+    "continue": (0x07, "4q"),
+    "poison": (0x08, "4q"),
+}
+_COPY_DONE = 4
+
+
+class Feature(IntFlag):
+    """What is asked of the kernel: UFFD_FEATURE_*."""
+
+    SIGBUS = 1 << 7
+    MISSING_HUGETLBFS = 1 << 4
+    MINOR_HUGETLBFS = 1 << 9
+    WP_HUGETLBFS_SHMEM = 1 << 12
+    POISON = 1 << 14
+
+
+class Mode(IntFlag):
+    """Which faults are the program's: UFFDIO_REGISTER_MODE_*."""
+
+    MISSING = 1
+    WRITE_PROTECTED = 2
+    MINOR = 4
+
+
+class Userfault:
+    """Memory that is registered with a userfaultfd; nobody handles its faults, which end in SIGBUS."""
+
+    def __init__(self, memory: Memory, mode: Mode, feature: Feature) -> None:
+        """Register ``memory``. Raises CannotRun where the kernel has no userfaultfd or not ``feature``, OSError."""
+        self._memory = memory
+        self._actor = memory.actor
+        self._descriptor = _open(self._actor, Feature.SIGBUS | feature)
+        self._ioctl("register", memory.address, memory.length, mode, 0)
+
+    def copy(self, source: Memory, page: int = 0, *, offset: int = 0, length: int | None = None) -> int:
+        """Fill a missing page from the first page of ``source``; return the bytes copied. Raises OSError.
+
+        ``offset`` is added to both addresses, ``length`` is that of the page by default.
+        """
+        size = self._memory.size if length is None else length
+        words = self._ioctl("copy", self._memory.at(page) + offset, source.address + offset, size, 0, 0)
+        return words[_COPY_DONE]
+
+    def zero(self, page: int = 0) -> None:
+        """Fill a missing page with zeroes. Raises OSError."""
+        self._ioctl("zeropage", self._memory.at(page), self._memory.size, 0, 0)
+
+    def write_protect(self, page: int = 0, *, on: bool = True) -> None:
+        """Have writes to a page fault, or no longer. Raises OSError."""
+        self._ioctl("writeprotect", self._memory.at(page), self._memory.size, int(on))
+
+    def go_on(self, page: int = 0) -> None:
+        """Map a page that the file has already (UFFDIO_CONTINUE). Raises OSError."""
+        self._ioctl("continue", self._memory.at(page), self._memory.size, 0, 0)
+
+    def poison(self, page: int = 0) -> None:
+        """Have every access to a missing page end in SIGBUS. Raises OSError."""
+        self._ioctl("poison", self._memory.at(page), self._memory.size, 0, 0)
+
+    def _ioctl(self, name: str, *words: int) -> tuple[int, ...]:
+        return _ioctl(self._actor, self._descriptor, name, *words)
+
+
+def _open(actor: Actor, features: Feature) -> int:
+    try:
+        descriptor = actor.call("userfaultfd", _USER_MODE_ONLY)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        raise CannotRun("this kernel has no userfaultfd") from error
+    try:
+        _ioctl(actor, descriptor, "api", _API, features, 0)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise CannotRun(f"userfaultfd of this kernel has not {features!r}") from error
+    return descriptor
+
+
+def _ioctl(actor: Actor, descriptor: int, name: str, *words: int) -> tuple[int, ...]:
+    number, layout = _CALLS[name]
+    argument = struct.pack(layout, *words)
+    request = 0xC000_0000 | len(argument) << 16 | _API << 8 | number
+    _, buffers = actor.call_with_buffers("ioctl", descriptor, request, argument)
+    return struct.unpack(layout, buffers[0])

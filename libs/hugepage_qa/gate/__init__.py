@@ -1,1 +1,0 @@
-"""The performance gate: samples, baselines, decision. Needs numpy and scipy (extra ``gate``)."""

@@ -1,1 +1,0 @@
-"""What benchmark programs print, as samples."""

@@ -1,1 +1,0 @@
-"""Guests whose memory is huge pages of the machine, under QEMU alone and under libvirt."""

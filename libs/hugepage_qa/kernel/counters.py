@@ -1,0 +1,68 @@
+"""/proc/meminfo and its like of a node, and /proc/vmstat."""
+
+import re
+from collections.abc import Mapping
+
+from hugepage_qa.kernel.tree import Tree, malformed
+from hugepage_qa.sizes import KIB
+
+MEMINFO = "proc/meminfo"
+
+# "MemTotal:  24684084 kB", "HugePages_Total:  0", and in a node's file "Node 0 MemTotal:  5466316 kB"
+_MEMINFO_LINE = re.compile(r"(?:Node [0-9]+ )?(?P<name>[^\s:]+):\s*(?P<number>[0-9]{1,20})(?P<unit> kB)?\s*")
+
+
+def read_meminfo(tree: Tree) -> dict[str, int]:
+    """Return every line of /proc/meminfo: bytes, or a number of pages where the line has no unit (HugePages_*).
+
+    Empty without the file. Raises InputError for a line of another form.
+    """
+    return parse_meminfo(tree.read(MEMINFO) or "", MEMINFO)
+
+
+def parse_meminfo(text: str, path: str) -> dict[str, int]:
+    """Return name -> bytes or count from ``text``, which was read from ``path``; raises InputError."""
+    values: dict[str, int] = {}
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        match = _MEMINFO_LINE.fullmatch(line)
+        if match is None:
+            malformed(path, number, line, "a line such as 'MemTotal: 2048 kB'")
+        if match["name"] in values:
+            malformed(path, number, line, "every name once")
+        values[match["name"]] = int(match["number"]) * (KIB if match["unit"] else 1)
+    return values
+
+
+VMSTAT = "proc/vmstat"
+
+_VMSTAT_LINE = re.compile(r"(?P<name>[^\s:]+) (?P<number>[0-9]{1,20})")
+
+
+def read_vmstat(tree: Tree) -> dict[str, int]:
+    """Return every counter by name, in its own unit: events, or base pages for names such as ``nr_free_pages``.
+
+    Empty without the file. Raises InputError for a line of another form.
+    """
+    return parse_vmstat(tree.read(VMSTAT) or "", VMSTAT)
+
+
+def parse_vmstat(text: str, path: str) -> dict[str, int]:
+    """Return name -> count from ``text``, read from ``path``: a node has a vmstat of its own. Raises InputError."""
+    counters: dict[str, int] = {}
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line:
+            continue
+        match = _VMSTAT_LINE.fullmatch(line)
+        if match is None:
+            malformed(path, number, line, "a line such as 'thp_fault_alloc 7'")
+        if match["name"] in counters:
+            malformed(path, number, line, "every name once")
+        counters[match["name"]] = int(match["number"])
+    return counters
+
+
+def vmstat_delta(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """Return how much each counter rose between two readings of one machine; what fell (``nr_*``) is negative."""
+    return {name: count - before[name] for name, count in after.items() if name in before}

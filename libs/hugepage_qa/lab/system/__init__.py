@@ -1,1 +1,0 @@
-"""System machines: whole distributions under test, with a real boot loader."""

@@ -1,1 +1,0 @@
-"""Random programs on the pools of the running machine, compared with the model after every operation."""

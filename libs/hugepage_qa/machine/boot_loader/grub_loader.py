@@ -1,0 +1,88 @@
+"""GRUB with a generated grub.cfg: /etc/default/grub, and update-grub or grub2-mkconfig.
+
+The words stand in an assignment of our own that comes last, so that they can be removed to the letter and no line of
+the administrator is touched: in a drop-in where grub-mkconfig reads drop-ins (Debian, Ubuntu), else at the end of
+/etc/default/grub, which it reads as a shell script.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.machine.boot_loader.boot_files import (
+    keep_files,
+    read_optional_text,
+    remove_file,
+    replace_text,
+)
+from hugepage_qa.machine.boot_loader.grub_menu import next_grub_entry
+from hugepage_qa.machine.boot_loader.loader import (
+    BootLoader,
+    append_words,
+    drop_words,
+    parse_words,
+    run_tool,
+    without_last,
+)
+
+_DEFAULTS = "etc/default/grub"
+# the drop-ins are read in the order of their names; kdump-tools and cloud images have some, too
+_DROP_IN = "etc/default/grub.d/zz-hugepage-qa.cfg"
+# of the entries that are no recovery ones, this variable's words come last
+_VARIABLE = "GRUB_CMDLINE_LINUX_DEFAULT"
+_ASSIGNMENT = re.compile(rf'{_VARIABLE}="\$\{{{_VARIABLE}\}} (?P<words>.*)" # hugepage-qa')
+_SHELL_SPECIAL = re.compile(r'([\\"$`])')
+
+
+class Grub(BootLoader):
+    """GRUB whose grub.cfg holds the kernel arguments of each entry."""
+
+    def __init__(self, root: Path, menu: Path, mkconfig: Path, update: str | None) -> None:
+        """Use the menu ``menu`` (grub.cfg), written by the script ``mkconfig``, or by ``update`` (update-grub)."""
+        self._root = root
+        self._menu = menu
+        self._command = [update] if update else [str(mkconfig), "-o", str(menu)]
+        self.name = Path(self._command[0]).name
+        drop_in = root / _DROP_IN
+        reads_drop_ins = drop_in.parent.is_dir() and "default/grub.d" in (read_optional_text(mkconfig) or "")
+        self._fragment = drop_in if reads_drop_ins else root / _DEFAULTS
+
+    @property
+    def configuration(self) -> tuple[Path, ...]:
+        return (self._fragment,)
+
+    def arguments(self) -> tuple[str, ...]:
+        return next_grub_entry(self._root).words
+
+    def _append(self, arguments: Sequence[str]) -> None:
+        self._write(append_words(self._read(), arguments))
+        run_tool(self._command)
+
+    def _drop(self, arguments: Sequence[str]) -> None:
+        text = self._read()
+        foreign = [word for word in without_last(arguments, parse_words(text)) if word in self.arguments()]
+        if foreign:
+            raise InputError(f"{' '.join(foreign)}: not added by us, remove it in {self._root / _DEFAULTS} or below it")
+        self._write(drop_words(text, arguments))
+        run_tool(self._command)
+
+    def _save(self) -> Callable[[], None]:
+        return keep_files((self._fragment, self._menu))
+
+    def _read(self) -> str:
+        """Return the words that we have added before, as GRUB reads them."""
+        text = read_optional_text(self._fragment) or ""
+        matches = (_ASSIGNMENT.fullmatch(line) for line in text.splitlines())
+        return next((re.sub(r"\\(.)", r"\1", match["words"]) for match in matches if match), "")
+
+    def _write(self, words: str) -> None:
+        lines = (read_optional_text(self._fragment) or "").splitlines()
+        kept = [line for line in lines if not _ASSIGNMENT.fullmatch(line)]
+        if words:
+            escaped = _SHELL_SPECIAL.sub(r"\\\1", words)
+            kept.append(f'{_VARIABLE}="${{{_VARIABLE}}} {escaped}" # hugepage-qa')
+        if kept:
+            replace_text(self._fragment, "\n".join(kept) + "\n")
+        else:
+            remove_file(self._fragment)

@@ -1,0 +1,211 @@
+"""All that a case does to the machine goes through one narrow place: it can be recorded, replayed and falsified."""
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from hugepage_qa.oracle.program_text import ElfFile, Segment
+from hugepage_qa.process.actor import Actor, Link, Refused
+from hugepage_qa.process.text_program_build import BuiltText, Recipe
+
+#: how long is waited for what a guest or the kernel does in its own time
+_SECONDS = 120.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+
+
+class CannotRun(Exception):
+    """This machine cannot run the case; the message is the fact that proves it."""
+
+
+class Backend(Protocol):
+    """Carries out operations: the machine itself, a recorder of it, or a record of it."""
+
+    def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
+        """Carry out one operation; arguments and result are what JSON can hold. Raises OSError as the kernel says."""
+
+
+@dataclass(frozen=True)
+class FileSystemUse:
+    """What statvfs(2) tells of a file system: ``block_size`` in bytes, the others in blocks and inodes."""
+
+    block_size: int
+    blocks: int
+    free_blocks: int
+    files: int
+    free_files: int
+
+
+class Host:
+    """The machine under test, as a case sees it; also a Tree for the readers in ``kernel``."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def read(self, path: str) -> str | None:
+        """Return the text of ``path`` (without leading slash), None where it cannot be read."""
+        text: str | None = self._backend.perform("read", [path])
+        return text
+
+    def observe(self, path: str) -> str | None:
+        """Read as ``read`` does what will be judged: a record of a run can be falsified there."""
+        text: str | None = self._backend.perform("observe", [path])
+        return text
+
+    def names(self, path: str) -> list[str]:
+        """Return the sorted names in a directory, none where there is no such directory."""
+        names: list[str] = self._backend.perform("names", [path])
+        return names
+
+    def write(self, path: str, text: str) -> None:
+        """Write ``text`` to a kernel file in one write. Raises Refused with what the kernel answers."""
+        self._ask_kernel("write", path, text)
+
+    def mount(self, options: str, file_system: str = "hugetlbfs") -> str:
+        """Mount a new ``file_system`` in a new directory and return the absolute path of it. Raises Refused."""
+        point: str = self._ask_kernel("mount", options, file_system)
+        return point
+
+    def mount_point(self, file_system: str = "hugetlbfs") -> str:
+        """Make a directory that an actor is to mount ``file_system`` on; return its absolute path."""
+        point: str = self._backend.perform("mount_point", [file_system])
+        return point
+
+    def unmount(self, point: str, seconds: float | None = None) -> None:
+        """Take away what is mounted on ``point``, and its directory. Raises OSError where it stays busy.
+
+        It is tried for ``seconds``; without, nobody should have it in use, as long as a loaded machine may take.
+        """
+        self._backend.perform("unmount", [point] if seconds is None else [point, seconds])
+
+    def file_system(self, point: str) -> FileSystemUse:
+        """Return how full the file system at ``point`` is."""
+        return FileSystemUse(*self._backend.perform("file_system", [point]))
+
+    def add_swap(self, size: int) -> str:
+        """Have the kernel swap to a new file of ``size`` bytes and return its path. Raises OSError."""
+        name: str = self._backend.perform("add_swap", [size])
+        return name
+
+    def remove_swap(self, name: str) -> None:
+        """Bring back what was swapped to a file of ``add_swap``, and remove it. Raises OSError."""
+        self._backend.perform("remove_swap", [name])
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory (a control group, say). Raises Refused."""
+        self._ask_kernel("make_directory", path)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory. Raises Refused."""
+        self._ask_kernel("remove_directory", path)
+
+    def start_actor(self) -> Actor:
+        """Start an actor, which runs until its ``end``."""
+        number, pid = self._backend.perform("start_actor", [])
+        return Actor(_HostLink(self._backend, number, pid))
+
+    def kernel_option(self, name: str) -> bool | None:
+        """Tell whether the running kernel was built with CONFIG_``name``; None where no file tells."""
+        is_set: bool | None = self._backend.perform("kernel_option", [name])
+        return is_set
+
+    def build_text(self, recipe: Recipe, directory: str | None = None) -> BuiltText:
+        """Build a program below ``directory``, by default below one of the run on a disk. Raises InputError.
+
+        None of its pages are in the page cache, but on a file system that is nothing else. Raises CannotRun on a
+        machine without such a disk.
+        """
+        built = self._backend.perform("build_text", [asdict(recipe) | {"kind": recipe.kind.value}, directory])
+        segments = tuple(Segment(**segment) for segment in built["segments"])
+        elf = ElfFile(recipe.kind, segments, built["size"], built["runnable"])
+        return BuiltText(built["program"], built["file"], elf, built["pages"], built["checksum"])
+
+    def start_program(self, path: str) -> Actor:
+        """Start a program that was built, which is an actor, too."""
+        number, pid = self._backend.perform("start_program", [path])
+        return Actor(_HostLink(self._backend, number, pid))
+
+    def skip_kernel_log(self) -> None:
+        """Have ``new_kernel_log`` begin here. Raises InputError where the log cannot be read."""
+        self._backend.perform("skip_kernel_log", [])
+
+    def new_kernel_log(self) -> list[str]:
+        """Return the lines that the kernel logged since the last call.
+
+        Raises InputError where the log cannot be read, or lines were overwritten before they were.
+        """
+        lines: list[str] = self._backend.perform("new_kernel_log", [])
+        return lines
+
+    def ask(self, operation: str, arguments: Sequence[Any]) -> Any:
+        """Carry out an operation that only some backends have: of guests, for example."""
+        return self._backend.perform(operation, arguments)
+
+    def pause(self, seconds: float) -> None:
+        """Wait."""
+        self._backend.perform("pause", [seconds])
+
+    def clock(self) -> float:
+        """Return seconds of a clock that only goes on (CLOCK_MONOTONIC)."""
+        now: float = self._backend.perform("clock", [])
+        return now
+
+    def wait_until(self, is_so: Callable[[], bool], seconds: float = _SECONDS) -> None:
+        """Wait until ``is_so``, at most ``seconds``; what is expected then has to be compared all the same."""
+        end = self.clock() + seconds
+        pause = _FIRST_PAUSE
+        while not is_so() and self.clock() < end:
+            self.pause(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _ask_kernel(self, operation: str, *arguments: Any) -> Any:
+        """Carry out what the kernel may refuse. Raises Refused, and OSError where the suite has no descriptor left."""
+        try:
+            return self._backend.perform(operation, arguments)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
+            asked = " ".join(repr(argument) for argument in arguments)
+            raise Refused(error.errno, f"{operation} {asked}: {os.strerror(error.errno or 0)}") from error
+
+
+class _HostLink:
+    """An actor behind a backend, which knows it by a number."""
+
+    def __init__(self, backend: Backend, number: int, pid: int) -> None:
+        self._backend = backend
+        self._number = number
+        self._pid = pid
+
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+    def request(self, text: str) -> tuple[str, Link | None]:
+        answer, child = self._backend.perform("request", [self._number, text])
+        return answer, _HostLink(self._backend, *child) if child else None
+
+    def exit(self) -> None:
+        self._backend.perform("exit", [self._number])
+
+    def end(self) -> None:
+        self._backend.perform("end", [self._number])
+
+
+class ObservedTree:
+    """The tree for readers of what is judged."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def read(self, path: str) -> str | None:
+        """Return the text of ``path``, None where it cannot be read."""
+        return self._host.observe(path)
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a directory."""
+        return self._host.names(path)
+
+
+# a page of 1 GiB is cleared in a second; a machine with ten busy processes for each CPU takes a minute

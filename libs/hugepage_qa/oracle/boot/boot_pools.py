@@ -1,0 +1,248 @@
+"""What the pools, /proc/meminfo and the kernel log must show of the hugetlb parameters."""
+
+from hugepage_qa.oracle.boot.boot_reservation import (
+    Bounds,
+    Pool,
+    Reservation,
+    gigantic_room,
+    reserve,
+)
+from hugepage_qa.oracle.boot.cma import read_cma_only
+from hugepage_qa.oracle.boot.cstring import kstrtoul, string_get_size
+from hugepage_qa.oracle.boot.hugetlb_parameters import EARLY_PARAMETERS, HugetlbPlan, plan_hugetlb
+from hugepage_qa.oracle.prediction import (
+    Absent,
+    Between,
+    Draft,
+    Exactly,
+    Expected,
+    PreAllocated,
+    Present,
+    Shortage,
+    SumOf,
+    pool_subject,
+)
+from hugepage_qa.oracle.rules import (
+    ALL_FREE,
+    ALLOC_THREADS,
+    CMA_AREA,
+    CMA_ONLY,
+    CMA_SKIPS_GIGANTIC,
+    DEFAULT_FILES,
+    DEFAULT_SIZE,
+    HUGETLB_TOTAL,
+    LOG_POOL,
+    LOG_SHORTAGE,
+    LOG_WARNING,
+    MEMPOLICY_VIEW,
+    NO_SUPPORT,
+    NODE_FORM,
+    NODE_SPREAD,
+    NODE_SUM,
+    POOL_BOUNDED,
+    POOL_EXISTS,
+    POOL_SIZE,
+    POOL_UNASKED,
+    Rule,
+)
+from hugepage_qa.sizes import MIB
+
+#: a system with less left than this may panic for want of memory before it reaches its init
+_ROOM_TO_BOOT = 192 * MIB
+_CMA_SKIPS = "HugeTLB: hugetlb_cma is enabled, skip boot time allocation"
+
+
+def expect_pools(draft: Draft) -> None:
+    """Add all that follows from hugepages=, hugepagesz=, default_hugepagesz=, hugetlb_cma= and their kin."""
+    if draft.machine.is_configured("HUGETLB_PAGE") is False:
+        draft.expect("meminfo/HugePages_Total", Absent(), NO_SUPPORT)
+        return
+    plan = plan_hugetlb(draft.words, draft.machine, draft.follow)
+    draft.note_quirks(plan.quirks)
+    cma_only, messages = read_cma_only(draft.words)
+    draft.expect_messages((*plan.messages, *messages), LOG_WARNING)
+    if plan.default is None:
+        draft.expect("meminfo/HugePages_Total", Absent(), NO_SUPPORT)
+        draft.expect("meminfo/Hugepagesize", Absent(), NO_SUPPORT)
+        draft.expect_messages(draft.cma.messages, CMA_AREA)
+        return
+    reservation = reserve(
+        plan.allocations,
+        draft.machine,
+        cma=draft.cma.nodes,
+        cma_only=cma_only,
+        threads=_threads(draft),
+        quirks=draft.follow,
+    )
+    draft.note_quirks(reservation.quirks)
+    room = sum(node.managed for node in draft.machine.nodes) - _ROOM_TO_BOOT
+    if 0 < reservation.bytes_at_most > room:
+        draft.note_memory_may_run_out()
+    _expect_sizes(draft)
+    if draft.cma.open_because:
+        _leave_cma_open(draft, draft.cma.open_because)
+    else:
+        _expect_cma(draft, plan, cma_only=cma_only)
+    _expect_counts(draft, plan, reservation, CMA_ONLY if cma_only else CMA_SKIPS_GIGANTIC)
+    for size in draft.machine.sizes:
+        _expect_consistency(draft, size)
+    _expect_default(draft, plan.default)
+    _expect_vm_nr_hugepages(draft, plan.default, plan, reservation)
+    _expect_threads(draft, plan)
+
+
+def _expect_sizes(draft: Draft) -> None:
+    present = draft.machine.sizes
+    for size in draft.machine.mmu.hugetlb:
+        draft.expect(pool_subject(size, "nr_hugepages"), Present() if size in present else Absent(), POOL_EXISTS)
+
+
+def _expect_vm_nr_hugepages(draft: Draft, default: int, plan: HugetlbPlan, reservation: Reservation) -> None:
+    """Expect the pool in vm.nr_hugepages; or, following that issue, what was counted less what memory lacked."""
+    subject = "vm/nr_hugepages"
+    if plan.shown is None:
+        draft.expect(subject, _same(default, "nr_hugepages"), DEFAULT_FILES)
+        return
+    counts = [allocation.pages for allocation in plan.allocations if allocation.size == default]
+    total = reservation.pools[default].total
+    if len(counts) > 1 and not total.is_exact:
+        # two shortages may be taken off one count, and what is shown falls below 0 and wraps
+        draft.leave_open(subject, "shortages of two reservations of one size are taken off one count")
+        return
+    shown = Bounds(plan.shown - (sum(counts) - total.low), plan.shown - (sum(counts) - total.high))
+    draft.expect(subject, _expected(shown), DEFAULT_FILES)
+
+
+def _expect_default(draft: Draft, default: int) -> None:
+    draft.expect("meminfo/Hugepagesize", Exactly(default), DEFAULT_SIZE)
+    names = {"Total": "nr_hugepages", "Free": "free_hugepages", "Rsvd": "resv_hugepages", "Surp": "surplus_hugepages"}
+    for meminfo_name, name in names.items():
+        draft.expect(f"meminfo/HugePages_{meminfo_name}", _same(default, name), DEFAULT_FILES)
+    draft.expect("vm/nr_overcommit_hugepages", _same(default, "nr_overcommit_hugepages"), DEFAULT_FILES)
+    total = SumOf(tuple((pool_subject(size, "nr_hugepages"), size) for size in draft.machine.sizes))
+    draft.expect("meminfo/Hugetlb", total, HUGETLB_TOTAL)
+
+
+def _expect_consistency(draft: Draft, size: int) -> None:
+    """Expect what holds for a pool however many pages it got."""
+    subject = pool_subject(size, "nr_hugepages")
+    draft.expect(pool_subject(size, "free_hugepages"), _same(size, "nr_hugepages"), ALL_FREE)
+    for name in ("resv_hugepages", "surplus_hugepages", "nr_overcommit_hugepages"):
+        draft.expect(pool_subject(size, name), Exactly(0), ALL_FREE)
+    draft.expect_pre_allocated(PreAllocated(subject, string_get_size(size), LOG_POOL))
+    numbers = [node.number for node in draft.machine.nodes]
+    if draft.has_nodes:
+        draft.expect(pool_subject(size, "nr_hugepages_mempolicy"), _same(size, "nr_hugepages"), MEMPOLICY_VIEW)
+        nodes = SumOf(tuple((pool_subject(size, "nr_hugepages", number), 1) for number in numbers))
+        draft.expect(subject, nodes, NODE_SUM)
+        for number in numbers:
+            free = SumOf(((pool_subject(size, "nr_hugepages", number), 1),))
+            draft.expect(pool_subject(size, "free_hugepages", number), free, ALL_FREE)
+            draft.expect(pool_subject(size, "surplus_hugepages", number), Exactly(0), ALL_FREE)
+
+
+def _expect_counts(draft: Draft, plan: HugetlbPlan, reservation: Reservation, rule_of_cma: Rule) -> None:
+    on_nodes = {allocation.size for allocation in plan.allocations if allocation.nodes}
+    for size, pool in reservation.pools.items():
+        by_cma = bool(draft.cma.total or draft.cma.open_because) and draft.machine.mmu.is_gigantic(size)
+        if by_cma and (draft.cma.open_because or not _cma_is_certain(draft)):
+            draft.leave_open(pool_subject(size, "nr_hugepages"), "memory decides whether the CMA area comes about")
+            continue
+        rule = rule_of_cma if by_cma else _count_rule(pool, size in on_nodes)
+        draft.expect(pool_subject(size, "nr_hugepages"), _expected(pool.total), rule)
+        _expect_nodes(draft, pool, NODE_FORM if size in on_nodes else NODE_SPREAD)
+        _expect_shortages(draft, pool)
+
+
+def _count_rule(pool: Pool, on_nodes: bool) -> Rule:
+    if not pool.total.is_exact or any(asked.pages > pool.total.high for asked in pool.asked):
+        return POOL_BOUNDED
+    if pool.total.high == 0:
+        return POOL_UNASKED
+    return NODE_FORM if on_nodes else POOL_SIZE
+
+
+def _expect_nodes(draft: Draft, pool: Pool, rule: Rule) -> None:
+    if draft.has_nodes:
+        for number, pages in pool.nodes.items():
+            draft.expect(pool_subject(pool.size, "nr_hugepages", number), _expected(pages), rule)
+
+
+def _expect_shortages(draft: Draft, pool: Pool) -> None:
+    if pool.asked_elsewhere:
+        draft.tolerate_shortage(string_get_size(pool.size))
+    if pool.reservations > 1:
+        # which of them fell short cannot be told from the pool
+        draft.leave_open("kernel log", f"{pool.reservations} reservations of pages of {pool.size} bytes")
+        draft.tolerate_shortage(string_get_size(pool.size))
+        return
+    for asked in pool.asked:
+        if asked.node is not None and not (draft.has_nodes and NODE_FORM.holds_for(draft.machine.version)):
+            continue
+        subject = pool_subject(pool.size, "nr_hugepages", asked.node)
+        shown = string_get_size(pool.size)
+        draft.expect_shortage(Shortage(subject, asked.pages, shown, asked.node, LOG_SHORTAGE))
+
+
+# --- hugetlb_cma= and hugepage_alloc_threads= ---
+
+
+def _cma_is_certain(draft: Draft) -> bool:
+    """Tell whether every node has room for its CMA area for sure."""
+    page = draft.machine.mmu.cma_page or 0
+    nodes = [node for node in draft.machine.nodes if node.number in draft.cma.nodes]
+    return all(gigantic_room(node, page, draft.machine).low * page >= draft.cma.nodes[node.number] for node in nodes)
+
+
+def _leave_cma_open(draft: Draft, reason: str) -> None:
+    """Take what the log says of CMA areas, and of gigantic pages that depend on them, as it comes."""
+    draft.leave_open("hugetlb_cma", reason)
+    draft.tolerate("hugetlb_cma: ")
+    draft.tolerate(_CMA_SKIPS)
+    for size in draft.machine.sizes:
+        if draft.machine.mmu.is_gigantic(size):
+            draft.tolerate_shortage(string_get_size(size))
+
+
+def _expect_cma(draft: Draft, plan: HugetlbPlan, *, cma_only: bool) -> None:
+    if draft.cma.total and not _cma_is_certain(draft):
+        _leave_cma_open(draft, "memory decides whether the area can be reserved")
+        return
+    draft.expect_messages(draft.cma.messages, CMA_AREA)
+    if draft.cma.total:
+        draft.expect("meminfo/CmaTotal", Between(draft.cma.total, draft.cma.total + 512 * MIB), CMA_AREA)
+        if cma_only:
+            return
+        if any(draft.machine.mmu.is_gigantic(allocation.size) for allocation in plan.allocations):
+            draft.expect_messages([_CMA_SKIPS], CMA_SKIPS_GIGANTIC)
+        else:
+            # said also of a gigantic size that was only named, or asked for with 0 pages
+            draft.tolerate(_CMA_SKIPS)
+
+
+def _threads(draft: Draft) -> int | None:
+    threads = None
+    for value in draft.values("hugepage_alloc_threads"):
+        number = kstrtoul(value) if value is not None else None
+        threads = number or threads
+    return threads
+
+
+def _expect_threads(draft: Draft, plan: HugetlbPlan) -> None:
+    if draft.machine.version < EARLY_PARAMETERS:
+        return
+    spread = [
+        allocation
+        for allocation in plan.allocations
+        if not allocation.nodes and not draft.machine.mmu.is_gigantic(allocation.size)
+    ]
+    threads = _threads(draft) or max(1, draft.machine.cpus // 4)
+    draft.expect_messages([f"with hugepage_allocation_threads={threads}"] * len(spread), ALLOC_THREADS)
+
+
+def _same(size: int, name: str) -> SumOf:
+    return SumOf(((pool_subject(size, name), 1),))
+
+
+def _expected(bounds: Bounds) -> Expected:
+    return Exactly(bounds.low) if bounds.is_exact else Between(bounds.low, bounds.high)

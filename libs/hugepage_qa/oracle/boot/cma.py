@@ -1,0 +1,142 @@
+"""hugetlb_cma=: areas that gigantic pages are allocated from later, or with hugetlb_cma_only= as soon as at boot.
+
+Sources: Documentation/admin-guide/kernel-parameters.txt hugetlb_cma, hugetlb_cma_only; hugetlb_cma_reserve(),
+hugetlb_early_cma().
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hugepage_qa.oracle.architecture import Machine
+from hugepage_qa.oracle.boot.cstring import kstrtobool, memparse, scan_decimal
+from hugepage_qa.parameters import Parameter
+from hugepage_qa.sizes import MIB
+from hugepage_qa.version import KernelVersion
+
+#: from here on sizes that are no multiple of the gigantic page are dropped; 6.12 and earlier round them up
+DROPS_UNALIGNED = KernelVersion(7, 2)
+ROUNDS_UP = KernelVersion(6, 13)
+#: sizes may be a percentage of the memory that firmware reports, which is more than what the kernel shows later
+_PERCENT = KernelVersion(7, 3)
+
+
+@dataclass(frozen=True)
+class CmaPlan:
+    """What hugetlb_cma= reserves: bytes on each node, and what the log says."""
+
+    nodes: dict[int, int] = field(default_factory=dict)
+    messages: tuple[str, ...] = ()
+    #: why the outcome is left open, or empty
+    open_because: str = ""
+
+    @property
+    def total(self) -> int:
+        """Bytes over all nodes."""
+        return sum(self.nodes.values())
+
+
+def plan_cma(words: Sequence[Parameter], machine: Machine) -> CmaPlan:
+    """Return what the hugetlb_cma= among ``words`` reserves on ``machine``, if memory allows it."""
+    values = [word.value for word in words if word.canonical == "hugetlb_cma" and word.value is not None]
+    if not values:
+        return CmaPlan()
+    if len(values) > 1 and any(":" in value for value in values):
+        return CmaPlan(open_because="counts for nodes in more than one hugetlb_cma=: no document says what that means")
+    # each one sets the size anew: the last one wins
+    asked, per_node = _parse(values[-1])
+    if not asked and not per_node:
+        return CmaPlan()
+    if "%" in values[-1] and machine.version >= _PERCENT:
+        return CmaPlan(open_because="a percentage of a memory size that is not shown")
+    page = machine.mmu.cma_page
+    if page is None or page not in machine.sizes:
+        return CmaPlan(messages=_not_supported(machine))
+    if ROUNDS_UP <= machine.version < DROPS_UNALIGNED and any(size % page for size in (asked, *per_node.values())):
+        return CmaPlan(open_because="no multiple of the gigantic page: rounded up by 6.12, dropped by 7.2")
+    if per_node:
+        return _on_nodes(per_node, page, machine)
+    return _over_all_nodes(asked, page, machine)
+
+
+def read_cma_only(words: Sequence[Parameter]) -> tuple[bool, tuple[str, ...]]:
+    """Return whether gigantic pages come from CMA areas alone, and what the log says of bad hugetlb_cma_only=."""
+    only, messages = False, []
+    for word in words:
+        if word.canonical == "hugetlb_cma_only":
+            value = kstrtobool(word.value)
+            if value is None:
+                messages.append(f"Malformed early option '{word.name}'")
+            else:
+                only = value
+    return only, tuple(messages)
+
+
+def _parse(text: str) -> tuple[int, dict[int, int]]:
+    """Return (bytes over all nodes, bytes by node); one of both is empty."""
+    per_node: dict[int, int] = {}
+    rest = text
+    while rest:
+        scanned = scan_decimal(rest)
+        if scanned is None:
+            break
+        node, after = scanned
+        if not after.startswith(":"):
+            return memparse(text)[0], {}
+        per_node[node], rest = memparse(after[1:])
+        if not rest.startswith(","):
+            break
+        rest = rest[1:]
+    return 0, {node: size for node, size in per_node.items() if size}
+
+
+def _not_supported(machine: Machine) -> tuple[str, ...]:
+    # architectures that never call hugetlb_cma_reserve() are warned about in hugetlb_init(), which needs huge pages
+    if machine.version < DROPS_UNALIGNED and not machine.supports_huge_pages:
+        return ()
+    return ("hugetlb_cma: the option isn't supported by current arch",)
+
+
+def _on_nodes(per_node: dict[int, int], page: int, machine: Machine) -> CmaPlan:
+    if machine.version >= DROPS_UNALIGNED:
+        numbers = {node.number for node in machine.memory_nodes}
+    else:
+        numbers = {node.number for node in machine.nodes}
+    messages, nodes = [], {}
+    for number, size in sorted(per_node.items()):
+        if number not in numbers:
+            messages.append(f"hugetlb_cma: invalid node {number} specified")
+        elif machine.version >= DROPS_UNALIGNED and size % page:
+            messages.append(f"hugetlb_cma: cma area of node {number} must be a multiple of {page // MIB} MiB")
+        elif size < page:
+            messages.append(f"hugetlb_cma: cma area of node {number} should be at least {page // MIB} MiB")
+        else:
+            nodes[number] = _round_up(size, page)
+    return CmaPlan(nodes, (*messages, *_reserved(nodes)))
+
+
+def _over_all_nodes(asked: int, page: int, machine: Machine) -> CmaPlan:
+    if machine.version >= DROPS_UNALIGNED:
+        if asked % page:
+            return CmaPlan(messages=(f"hugetlb_cma: cma area must be a multiple of {page // MIB} MiB",))
+        numbers = [node.number for node in machine.memory_nodes]
+    else:
+        if asked < page:
+            return CmaPlan(messages=(f"hugetlb_cma: cma area should be at least {page // MIB} MiB",))
+        numbers = [node.number for node in machine.nodes]
+    share = _round_up(-(-asked // len(numbers)), page)
+    nodes: dict[int, int] = {}
+    for number in numbers:
+        left = asked - sum(nodes.values())
+        if left <= 0:
+            break
+        nodes[number] = _round_up(min(share, left), page)
+    head = f"hugetlb_cma: reserve {asked // MIB} MiB, up to {share // MIB} MiB per node"
+    return CmaPlan(nodes, (head, *_reserved(nodes)))
+
+
+def _reserved(nodes: dict[int, int]) -> list[str]:
+    return [f"hugetlb_cma: reserved {size // MIB} MiB on node {number}" for number, size in nodes.items()]
+
+
+def _round_up(size: int, page: int) -> int:
+    return -(-size // page) * page

@@ -1,0 +1,252 @@
+"""Known kernel bugs in the pools of a running machine; ``model.known`` holds those of the boot parameters."""
+
+from collections.abc import Mapping
+
+from hugepage_qa.oracle.known_issues import KnownIssue, Quirk
+from hugepage_qa.version import KernelVersion
+
+_RESERVATION_SERIES = KernelVersion(6, 14)
+#: a833a693a490, which has bugs of its own
+_SUBPOOL_FALLBACK = KernelVersion(6, 15)
+_SUBPOOL_FALLBACK_BACKPORT = KernelVersion(6, 14, 8)
+
+POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
+    issue.quirk: issue
+    for issue in (
+        KnownIssue(
+            quirk=Quirk.DEMOTE_TAKES_RESERVED,
+            summary="demote splits pages that are reserved once there is one free page that is not",
+            example="2 free pages of 1G, 1 reserved: writing 2 to demote leaves nr 0, free 0, resv 1, and the owner of "
+            "the reservation gets SIGBUS",
+            cause="demote_store() checks that a page is available, demote_pool_huge_page() takes as many free ones as "
+            "were asked for (c0f398c3b2cf)",
+            since=KernelVersion(6, 12),
+            seen="6.12.117, 6.18.44, 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.DEMOTE_ON_NODE_TAKES_RESERVED,
+            summary="demote of a node splits pages that are reserved when more pages are reserved on all nodes "
+            "together than are free on that one",
+            example="1 page of 1G on each of two nodes, both reserved: demote of the machine splits none, writing 1 to "
+            "demote of node 0 leaves nr 1, free 1, resv 2",
+            cause="demote_store() takes what is reserved on all nodes off what is free on the one, and the difference "
+            "is unsigned",
+            since=KernelVersion(5, 16),
+            seen="7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.SUBPOOL_RESERVE_MADE_UP,
+            summary="a failed fault, mmap() or fallocate() on a mount with min_size= makes reserved pages up that the "
+            "pool does not have",
+            example="4 pages, a mount with min_size= of 2, 2 more reserved: mmap() of 3 pages of a file fails, and the "
+            "mount gives out 2 reserved pages more than it has",
+            cause="hugepage_subpool_put_pages() is given back what came from the pool, not from the reserve of the "
+            "mount",
+            since=KernelVersion(4, 1),
+            until=_SUBPOOL_FALLBACK,
+            fix="a833a693a490 (6.15-rc6)",
+            backports=(_SUBPOOL_FALLBACK_BACKPORT,),
+        ),
+        KnownIssue(
+            quirk=Quirk.SUBPOOL_USE_LOST_AT_FAULT,
+            summary="a fault or fallocate() that finds no page uses up size= of the mount for good",
+            example="a mount with size= of 4 pages in an empty pool: 4 calls of fallocate() fail, and with 4 free "
+            "pages the fifth fails with ENOSPC, too",
+            cause="alloc_hugetlb_folio() hands nothing back to the subpool when the page was not to come from its "
+            "reserve: side effect of a833a693a490",
+            since=_SUBPOOL_FALLBACK,
+            brought_to=(_SUBPOOL_FALLBACK_BACKPORT,),
+            seen="6.18.44, 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.SUBPOOL_USE_LOST_AT_MMAP,
+            summary="an mmap() that the pool has no pages for uses up size= of the mount for good",
+            example="a mount with size= of 2 pages in an empty pool: mmap() of 1 fails, statfs() shows 1 free block",
+            cause="hugetlb_reserve_pages() takes back what came from the reserve of the mount only: side effect of "
+            "a833a693a490 (CVE-2026-43286)",
+            since=_SUBPOOL_FALLBACK,
+            until=KernelVersion(7, 0),
+            fix="1d3f9bb4c8af; 6.19.y and 6.18.y have it since March 2026",
+            # the branch has it for longer, this is where the suite looked
+            backports=(KernelVersion(6, 18, 44),),
+            brought_to=(_SUBPOOL_FALLBACK_BACKPORT,),
+            seen="right on 6.18.44",
+        ),
+        KnownIssue(
+            quirk=Quirk.SUBPOOL_RESERVE_DROPPED,
+            summary="an mmap() that the pool has no pages for drops the reserve of a mount with size= and min_size=, "
+            "and resv_hugepages falls below 0 when it is unmounted",
+            example="2 pages, a mount with size= of 8 and min_size= of 2: mmap() of 5 fails, resv_hugepages falls from "
+            "2 to 0, and to 2^64 - 2 after umount",
+            cause="hugetlb_reserve_pages() calls hugepage_subpool_put_pages() while used_hpages still counts what "
+            "failed: side effect of a833a693a490",
+            since=_SUBPOOL_FALLBACK,
+            until=KernelVersion(7, 4),
+            fix="mm/hugetlb: fix subpool minimum reservation rollback",
+            backports=(KernelVersion(7, 3, 4),),
+            brought_to=(_SUBPOOL_FALLBACK_BACKPORT,),
+            seen="6.18.44; right on 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.SUBPOOL_RESERVE_NOT_USED,
+            summary="a fault of a process that holds no reservation takes a page out of min_size= of a mount, and the "
+            "pool goes on counting it as reserved",
+            example="1 page, a mount with min_size= of 1: a page touched through a private MAP_NORESERVE mapping of a "
+            "file gets SIGBUS, resv_hugepages stays 1",
+            cause="vma_has_reserves() says no for the private mapping of a forked process and for MAP_NORESERVE "
+            "although the subpool has counted its reserve down",
+            since=KernelVersion(4, 1),
+            until=_RESERVATION_SERIES,
+            fix="the series that took vma_has_reserves() away",
+        ),
+        KnownIssue(
+            quirk=Quirk.SUBPOOL_RESERVE_AVOIDED,
+            summary="the copy that the owner of a private mapping makes takes a page out of min_size= of a mount, and "
+            "the pool goes on counting it as reserved",
+            example="3 pages, a mount with min_size= of 2: after a private page of a file was written, the process "
+            "forked and wrote it again, free is 1 and resv 1",
+            cause="alloc_hugetlb_folio() passes by the reserve that the subpool has counted down",
+            since=KernelVersion(4, 1),
+            until=_RESERVATION_SERIES,
+            fix="mm/hugetlb: fix avoid_reserve to allow taking folio from subpool",
+            backports=(KernelVersion(6, 1, 191), KernelVersion(6, 12, 14)),
+        ),
+        KnownIssue(
+            quirk=Quirk.RESERVED_SURPLUS_FREED,
+            summary="a surplus page of a mount with min_size= is given back to the system while it counts as reserved",
+            example="empty pool, nr_overcommit_hugepages 2, min_size= of 2 pages: a page touched and truncated leaves "
+            "nr 1, free 1, resv 2",
+            cause="free_huge_folio() restores the reservation and frees the page all the same",
+            since=KernelVersion(4, 1),
+            seen="6.18.44, 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.UNMAP_RESERVES_PAGE_IN_USE,
+            summary="a page that the owner of a private mapping unmaps while a forked process has it is reserved for "
+            "nobody",
+            example="2 pages, 1 written, fork(), the parent exits: free is 1 and resv 2^64 - 1",
+            cause="__unmap_hugepage_range() restores the reservation of a page that stays mapped (df7a6d1f6405; "
+            "CVE-2026-89593)",
+            since=KernelVersion(6, 9),
+            until=KernelVersion(7, 3),
+            fix="hugetlb: only adjust reservation during unmapping if mapcount is 0",
+            # into 7.2.y it went on 2026-09-09, with about this release
+            backports=(KernelVersion(7, 2, 4), KernelVersion(6, 12, 110)),
+            seen="6.18.44; right on 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.MOVE_FORGETS_RESERVATION,
+            summary="mremap() of a part of a private mapping leaves pages reserved that the rest had reserved, for "
+            "good",
+            example="2 private pages, the first moved away, both unmapped: nr 2, free 2, resv 1; it takes no privilege",
+            cause="clear_vma_resv_huge_pages() takes the reservation from the whole mapping before its part is split "
+            "off",
+            since=KernelVersion(5, 16),
+            seen="6.18.44, 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.MOVE_LENGTH_TRUNCATED,
+            summary="mremap() of 4 GiB and more fails with ENOMEM where the low 32 bits of the length are below 2^31, "
+            "and the pages beyond these low 32 bits are gone with what was in them",
+            example="4 GiB: ENOMEM, and the old mapping reads 0 where it was written; 5 GiB: ENOMEM, the last 4 GiB "
+            "are lost; 3, 6 and 7 GiB are moved. Pages of 1G that were never touched count as far as their page table "
+            "would reach: one at 64 GiB is not moved (ENOMEM), one at 65 GiB is",
+            cause="move_hugetlb_page_tables() returns as an int how much it moved, with what it skipped for want of "
+            "page tables (550a7d60bd5e); copy_vma_and_data(), before 6.16 move_vma(), moves only that much back and "
+            "unmaps the rest",
+            since=KernelVersion(5, 16),
+            seen="6.18.44, 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.FAILED_MOVE_ENDS_RESERVATION,
+            summary="a private mapping that mremap() fails to move has no reservation any more",
+            example="4 pages of 1G reserved, mremap() fails with ENOMEM (move-length-truncated): resv_hugepages falls "
+            "to 0 although the mapping stays",
+            cause="copy_vma_and_data() takes the reservation from the old mapping, and what is unmapped is the new one",
+            since=KernelVersion(6, 15),
+            until=KernelVersion(7, 4),
+            fix="mm/mremap: fix calling fixup_hugetlb_reservations() on the wrong VMA",
+            backports=(KernelVersion(7, 3, 4),),
+            seen="6.18.44; right on 6.12.117, 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.FORK_LOSES_PAGES,
+            summary="a forked process may lack all 1G pages of private mappings: it reads zeros, or gets SIGBUS",
+            example="1 page of 1G written, fork(): HugetlbPages of the child is 0; of 1000 children 459 died, with a "
+            "pool of 2 pages 18 of 30 read zeros. Pages of any size that has no entries in a PMD table are hit",
+            cause="copy_hugetlb_page_range() asks ptdesc_pmd_is_shared() about a table that holds no PMD entries, "
+            "where pt_share_count is what the page held before (14967a9c7d24, sent for 6.6.y and 5.10.y, too)",
+            since=KernelVersion(6, 18),
+            brought_to=(KernelVersion(6, 1, 167), KernelVersion(6, 12, 74)),
+            seen="6.18.44, 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.SMAPS_SHOWS_SHARED,
+            summary="smaps may show all 1G pages that one process alone maps as Shared_Hugetlb",
+            example="2 private pages of 1G touched: Private_Hugetlb 0 kB, Shared_Hugetlb 2097152 kB; mbind() with "
+            "MPOL_MF_MOVE leaves such pages where they are",
+            cause="hugetlb_pmd_shared() asks ptdesc_pmd_is_shared() about a table that holds no PMD entries, as "
+            "fork-loses-pages does (the fix of CVE-2026-23100)",
+            since=KernelVersion(6, 19),
+            # into 6.18.y it went at the end of January 2026, with about this release
+            brought_to=(KernelVersion(6, 1, 167), KernelVersion(6, 12, 74), KernelVersion(6, 18, 8)),
+            seen="6.18.44, 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.PINNED_PAGE_UNRESERVED,
+            summary="resv_hugepages falls below 0 while a page that its owner has unmapped is held by a pipe",
+            example="vmsplice() of a private page, then munmap(): resv_hugepages reads 2^64 - 1 until the pipe is read",
+            cause="__unmap_hugepage_range() adds a reservation for a page that is not freed (df7a6d1f6405)",
+            since=KernelVersion(6, 9),
+            seen="6.18.44, 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.UFFD_COPY_EXISTS,
+            summary="UFFDIO_COPY that the pool has no page for fails with EEXIST, as if the page were there",
+            example="every page of 2M in use or reserved: UFFDIO_COPY to a MAP_NORESERVE mapping gives EEXIST instead "
+            "of ENOMEM, and mincore() shows no page there",
+            cause="hugetlb_mfill_atomic_pte() takes the page table entry that it has just made for one that holds a "
+            "page: hugetlb_walk() returns where it is, not what is in it",
+            since=KernelVersion(6, 18),
+            seen="6.18.44, 7.3.4; right on 6.12.117",
+        ),
+        KnownIssue(
+            quirk=Quirk.SEAL_GROW_PASSED_OVER,
+            summary="a writable mapping beyond the end of a file, shared or private, grows it, F_SEAL_GROW or not",
+            example="a memfd of 1 page with F_SEAL_GROW has 2 after mmap() of 2; with F_SEAL_WRITE, too, a private "
+            "mapping grows it",
+            cause="hugetlbfs_file_mmap() sets i_size and asks for no seal",
+            since=KernelVersion(4, 16),
+            seen="6.18.44, 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.NR_HUGETLB_LOST,
+            summary="an mmap() that fails for want of surplus pages takes pages out of nr_hugetlb for good; below 0 it "
+            "reads 0",
+            example="3 pages of 2M in use, nr_overcommit_hugepages 2: after an mmap() of 3 more that fails, nr_hugetlb "
+            "counts 512 base pages instead of 1536",
+            cause="gather_surplus_pages() frees through free_huge_folio() what was never added (05d4532b60e3)",
+            since=KernelVersion(6, 13),
+            seen="6.18.44, 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.REMOVED_GROUP_OFF_NODES,
+            summary="numa_stat of a control group has no node for the pages of a removed group below it, and falls "
+            "below 0 when they are freed",
+            example="2 pages of 2M of a removed group: its parent shows total=0 in version 1; when they are freed and "
+            "the group is forgotten, total=0 N0=2^64 - 4194304 in version 2",
+            cause="hugetlb_cgroup_move_parent() leaves the counts of nodes with the removed group, freed pages are "
+            "taken off those of its parent (f47761999052)",
+            since=KernelVersion(5, 17),
+            until=KernelVersion(7, 4),
+            fix="mm/hugetlb_cgroup: move per-node usage on cgroup reparenting",
+            backports=(KernelVersion(7, 3, 4), KernelVersion(6, 12, 117)),
+            seen="6.18.44; right on 6.12.117, 7.3.4",
+        ),
+    )
+}
+
+
+def pool_issues_of(version: KernelVersion) -> tuple[KnownIssue, ...]:
+    """Return the known issues that the pools of kernels of ``version`` have."""
+    return tuple(issue for issue in POOL_ISSUES.values() if issue.applies_to(version))

@@ -1,0 +1,268 @@
+"""One thing that happens to the pools: a line that a person can read, and a step of the model.
+
+Pages are counted in pages of the mapping or file, sizes and limits are bytes. Things are named by whoever makes them.
+An area is a place in the address space that nothing else uses; what fork() copies lies in an area of the same number.
+Operations of the administrator and on files."""
+
+import errno
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+
+from hugepage_qa.oracle.pool.pool_files import AccessFault
+from hugepage_qa.oracle.pool.pool_machine import PoolMachine
+from hugepage_qa.sizes import format_size
+
+#: what came of an operation: "ok", the name of an errno or of a signal, or the number that was read
+Outcome = int | str
+
+#: pages that an area has room for
+AREA_PAGES = 8
+
+_BYTES = frozenset({"page_size", "least", "most", "limit"})
+#: below what 39 bits of address leave to a process, above where programs lie that are not position independent
+_AREAS_FROM = 64 << 30
+#: a page table of 2M pages covers 1 GiB: areas share none
+_AREA_AT_LEAST = 1 << 30
+
+
+def area_address(area: int, page_size: int, page: int) -> int:
+    """Return the address of a page of an area. The areas of one program all have pages of one size."""
+    return _AREAS_FROM + area * _room(page_size) + page * page_size
+
+
+def area_of(address: int, page_size: int) -> tuple[int, int]:
+    """Return the area of an address, and the page in it."""
+    area, offset = divmod(address - _AREAS_FROM, _room(page_size))
+    return area, offset // page_size
+
+
+def _room(page_size: int) -> int:
+    return max(_AREA_AT_LEAST, AREA_PAGES * page_size)
+
+
+@dataclass(frozen=True)
+class Operation(ABC):
+    """One operation; as text its name and what it acts on."""
+
+    @abstractmethod
+    def apply(self, machine: PoolMachine) -> int | None:
+        """Do it to the model; return what was read. Raises OSError and AccessFault."""
+
+    def __str__(self) -> str:
+        words = (f"{field.name}={_text(field.name, getattr(self, field.name))}" for field in fields(self))
+        return f"{type(self).__name__}({', '.join(words)})"
+
+
+def carry_out(operation: Operation, machine: PoolMachine) -> Outcome:
+    """Apply ``operation`` to the model and return what must come of it."""
+    try:
+        read = operation.apply(machine)
+    except OSError as error:
+        return errno_name(error)
+    except AccessFault as fault:
+        return fault.signal.name
+    return "ok" if read is None else read
+
+
+def errno_name(error: OSError) -> str:
+    """Return the name of an error number: ENOMEM."""
+    return errno.errorcode.get(error.errno or 0, str(error.errno))
+
+
+def _text(name: str, value: object) -> str:
+    return format_size(value) if name in _BYTES and isinstance(value, int) else repr(value)
+
+
+@dataclass(frozen=True)
+class SetCount(Operation):
+    """Write nr_hugepages, of the machine or of ``node``."""
+
+    page_size: int
+    count: int
+    node: int | None = None
+
+    def apply(self, machine: PoolMachine) -> None:
+        machine.set_count(self.page_size, self.count, self.node)
+
+
+@dataclass(frozen=True)
+class SetOvercommit(Operation):
+    """Write nr_overcommit_hugepages."""
+
+    page_size: int
+    count: int
+
+    def apply(self, machine: PoolMachine) -> None:
+        machine.pools[self.page_size].set_overcommit(self.count)
+
+
+@dataclass(frozen=True)
+class Demote(Operation):
+    """Write demote: split pages into pages of the next smaller size."""
+
+    page_size: int
+    count: int
+
+    def apply(self, machine: PoolMachine) -> None:
+        machine.demote(self.page_size, self.count)
+
+
+@dataclass(frozen=True)
+class MountPool(Operation):
+    """Mount hugetlbfs with pagesize=, min_size=, size= and nr_inodes=."""
+
+    mount: str
+    page_size: int
+    least: int | None = None
+    most: int | None = None
+    inodes: int | None = None
+
+    def apply(self, machine: PoolMachine) -> None:
+        machine.mount(self.mount, self.page_size, self.least, self.most, self.inodes)
+
+
+@dataclass(frozen=True)
+class Unmount(Operation):
+    """Unmount a hugetlbfs: its files are gone."""
+
+    mount: str
+
+    def apply(self, machine: PoolMachine) -> None:
+        machine.unmount(self.mount)
+
+
+@dataclass(frozen=True)
+class MakeGroup(Operation):
+    """Make a control group of the hugetlb controller."""
+
+    group: str
+
+    def apply(self, machine: PoolMachine) -> None:
+        machine.make_group(self.group)
+
+
+@dataclass(frozen=True)
+class LimitGroup(Operation):
+    """Limit what a group uses or, with ``reserved``, reserves; None is no limit."""
+
+    group: str
+    page_size: int
+    limit: int | None
+    reserved: bool
+
+    def apply(self, machine: PoolMachine) -> None:
+        group = machine.groups[self.group]
+        counter = group.reserved if self.reserved else group.used
+        counter.set_limit(self.page_size, self.limit)
+
+
+@dataclass(frozen=True)
+class JoinGroup(Operation):
+    """Move a process into a control group; what it is charged for stays where it is."""
+
+    process: str
+    group: str
+
+    def apply(self, machine: PoolMachine) -> None:
+        machine.processes[self.process].group = machine.groups[self.group]
+
+
+@dataclass(frozen=True)
+class CreateFile(Operation):
+    """Create a file on a mount and keep it open."""
+
+    process: str
+    file: str
+    mount: str
+
+    def apply(self, machine: PoolMachine) -> None:
+        machine.create_file(self.process, self.file, self.mount)
+
+
+@dataclass(frozen=True)
+class MakeMemfd(Operation):
+    """memfd_create(MFD_HUGETLB)."""
+
+    process: str
+    file: str
+    page_size: int
+
+    def apply(self, machine: PoolMachine) -> None:
+        machine.make_memfd(self.process, self.file, self.page_size)
+
+
+@dataclass(frozen=True)
+class MakeSegment(Operation):
+    """shmget(SHM_HUGETLB), which reserves the whole segment."""
+
+    process: str
+    file: str
+    page_size: int
+    pages: int
+
+    def apply(self, machine: PoolMachine) -> None:
+        machine.make_segment(self.process, self.file, self.page_size, self.pages)
+
+
+@dataclass(frozen=True)
+class Unlink(Operation):
+    """Remove the name of a file, or mark a segment for removal."""
+
+    process: str
+    file: str
+
+    def apply(self, machine: PoolMachine) -> None:
+        machine.unlink(self.file)
+
+
+@dataclass(frozen=True)
+class Close(Operation):
+    """Close a file."""
+
+    process: str
+    file: str
+
+    def apply(self, machine: PoolMachine) -> None:
+        machine.close(self.process, self.file)
+
+
+@dataclass(frozen=True)
+class Truncate(Operation):
+    """ftruncate()."""
+
+    process: str
+    file: str
+    page_size: int
+    pages: int
+
+    def apply(self, machine: PoolMachine) -> None:
+        machine.truncate(self.file, self.pages)
+
+
+@dataclass(frozen=True)
+class Allocate(Operation):
+    """fallocate(), with ``keep_size`` FALLOC_FL_KEEP_SIZE."""
+
+    process: str
+    file: str
+    page_size: int
+    first: int
+    pages: int
+    keep_size: bool
+
+    def apply(self, machine: PoolMachine) -> None:
+        machine.allocate(self.process, self.file, self.first, self.pages, self.keep_size)
+
+
+@dataclass(frozen=True)
+class PunchHole(Operation):
+    """fallocate(FALLOC_FL_PUNCH_HOLE)."""
+
+    process: str
+    file: str
+    page_size: int
+    first: int
+    pages: int
+
+    def apply(self, machine: PoolMachine) -> None:
+        machine.punch_hole(self.file, self.first, self.pages)

@@ -1,0 +1,181 @@
+"""What an actor can be asked to do, and who it acts as."""
+
+import errno
+import os
+import signal
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from hugepage_qa.process.actor_link import start_link
+
+Argument = int | str | bytes
+
+_WORD = 1 << 64
+
+
+class Refused(OSError):
+    """The kernel refused what a case asked of it; any other OSError is the suite's own."""
+
+
+class Fault(Exception):
+    """An access to memory ended in a signal.
+
+    ``signal`` is SIGBUS or SIGSEGV, ``code`` its si_code (sigaction(2)), ``address`` where it happened.
+    """
+
+    def __init__(self, number: int, code: int, address: int) -> None:
+        self.signal = signal.Signals(number)
+        self.code = code
+        self.address = address
+        super().__init__(f"{self.signal.name} (code {code}) at {address:#x}")
+
+
+class Link(Protocol):
+    """What an actor is reached through: a process, or the record of one."""
+
+    @property
+    def pid(self) -> int:
+        """The process id of the actor."""
+
+    def request(self, text: str) -> tuple[str, "Link | None"]:
+        """Return the answer to a request, and the link to the child after a fork."""
+
+    def exit(self) -> None:
+        """Kill the actor alone, and wait until it is gone."""
+
+    def end(self) -> None:
+        """Kill the actor and those it forked, and wait until they are gone."""
+
+
+class Actor:
+    """A process that acts on request."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    @property
+    def pid(self) -> int:
+        """The process id, under which /proc shows what the actor has mapped."""
+        return self._link.pid
+
+    def call(self, name: str, *arguments: Argument) -> int:
+        """Make the system call ``name``; a str argument is passed as a path, bytes as a buffer.
+
+        Raises Refused with the errno that the kernel gave, ENOSYS too for a call that actor.c does not list.
+        """
+        value, _buffers = self.call_with_buffers(name, *arguments)
+        return value
+
+    def call_with_buffers(self, name: str, *arguments: Argument) -> tuple[int, tuple[bytes, ...]]:
+        """Make a system call as ``call`` does and return its value and the buffers as it left them."""
+        words = self._ask("call", name, *(_encode(argument) for argument in arguments))
+        return int(words[0]), tuple(bytes.fromhex(word) for word in words[1:])
+
+    def mmap(self, length: int, prot: int, flags: int, fd: int = -1, offset: int = 0, address: int = 0) -> int:
+        """Map ``length`` bytes and return the address (mmap(2)). Raises Refused."""
+        return self.call("mmap", address, length, prot, flags, fd, offset) % _WORD
+
+    def read(self, address: int) -> int:
+        """Return the 8 bytes at ``address`` as a number. Raises Fault."""
+        return int(self._ask("load", address)[0]) % _WORD
+
+    def write(self, address: int, value: int) -> None:
+        """Store ``value`` as 8 bytes at ``address``. Raises Fault."""
+        self._ask("store", address, value % _WORD)
+
+    def fill(self, address: int, length: int, step: int, value: int) -> None:
+        """Store ``value`` + offset in the 8 bytes at every multiple of ``step`` bytes. Raises Fault."""
+        self._ask("fill", address, length, step, value)
+
+    def check(self, address: int, length: int, step: int, value: int) -> int:
+        """Return how many places do not hold what ``fill`` with the same arguments stored. Raises Fault."""
+        return int(self._ask("check", address, length, step, value)[0])
+
+    def nonzero(self, address: int, length: int) -> int:
+        """Return how many words of 8 bytes in ``length`` bytes are not zero. Raises Fault."""
+        return int(self._ask("nonzero", address, length)[0])
+
+    def discard(self, address: int, length: int, step: int, part: int) -> None:
+        """Give ``part`` bytes back at every multiple of ``step`` bytes (MADV_DONTNEED). Raises Refused."""
+        self._ask("discard", address, length, step, part)
+
+    def text(self) -> int:
+        """Return the address of the code that was linked to the actor for tests, 0 without."""
+        return int(self._ask("text")[0]) % _WORD
+
+    def run(self, address: int, count: int, step: int) -> int:
+        """Call ``count`` functions, ``step`` bytes apart; return how many do not return their number. Raises Fault."""
+        return int(self._ask("run", address, count, step)[0])
+
+    def sum(self, address: int, length: int) -> int:
+        """Return the Adler-32 checksum of ``length`` bytes. Raises Fault."""
+        return int(self._ask("sum", address, length)[0])
+
+    def exec(self) -> None:
+        """Execute its program anew: all that it had mapped is gone, what execve(2) keeps is there. Raises Refused."""
+        self._ask("exec")
+
+    def fork(self) -> "Actor":
+        """Fork; the child is an actor of its own and ends with ``end``."""
+        answer, child = self._link.request("fork")
+        _words(answer)
+        if child is None:
+            raise ValueError(f"{answer!r}: a fork without a child")
+        return Actor(child)
+
+    def exit(self) -> None:
+        """Kill the actor and leave those it forked; when this returns, what it alone held is given back."""
+        self._link.exit()
+
+    def end(self) -> None:
+        """Kill the actor and those it forked; when this returns, all that it held is given back."""
+        self._link.end()
+
+    def _ask(self, *words: int | str) -> list[str]:
+        answer, _child = self._link.request(" ".join(str(word) for word in words))
+        return _words(answer)
+
+
+@contextmanager
+def start_actor(program: Path) -> Iterator[Actor]:
+    """Start the actor ``program`` (``build.build_actor``); it ends when the block does, and so do those it forked."""
+    with start_link(program) as link:
+        yield Actor(link)
+
+
+def _encode(argument: Argument) -> str:
+    if isinstance(argument, int):
+        return str(argument)
+    data = os.fsencode(argument) + b"\0" if isinstance(argument, str) else argument
+    return f"x{data.hex()}"
+
+
+def _words(answer: str) -> list[str]:
+    kind, *words = answer.split()
+    match kind:
+        case "ok":
+            return words
+        case "errno":
+            number = int(words[0])
+            raise Refused(number, f"{errno.errorcode.get(number, number)}: {os.strerror(number)}")
+        case "signal":
+            raise Fault(*(int(word) for word in words))
+        case _:
+            raise ValueError(f"the actor answers {answer!r}")
+
+
+#: the user and group that own nothing (overflowuid in Documentation/admin-guide/sysctl/kernel.rst)
+NOBODY = 65534
+
+
+def become_nobody(actor: Actor, *groups: int) -> None:
+    """Make ``actor`` an unprivileged user with the supplementary ``groups``; it does not get its rights back."""
+    if groups:
+        actor.call("setgroups", len(groups), struct.pack(f"{len(groups)}I", *groups))
+    else:
+        actor.call("setgroups", 0, 0)
+    actor.call("setresgid", NOBODY, NOBODY, NOBODY)
+    actor.call("setresuid", NOBODY, NOBODY, NOBODY)

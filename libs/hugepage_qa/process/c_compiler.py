@@ -1,0 +1,115 @@
+"""The machine's C compiler, which is not asked again for what it has made before, in this run or an earlier one."""
+
+import gzip
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import zlib
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from hugepage_qa.cache import cache_directory, write_atomically
+from hugepage_qa.errors import InputError
+
+SOURCE = Path(__file__).with_name("actor.c")
+
+_FLAGS = ("-O1", "-Wall", "-Wextra", "-Werror")
+_SHOWN_LINES = 3
+
+
+def build_actor(directory: Path) -> Path:
+    """Return the actor's program in ``directory``, built there unless its source has been built before.
+
+    The directory has to be the caller's own: whoever can write to it decides what runs.
+    Raises InputError without a C compiler, or when it refuses the source.
+    """
+    return build_program(SOURCE, directory)
+
+
+def build_program(source: Path, directory: Path) -> Path:
+    """Return the program that the C file ``source`` makes, under the same rules and with the same errors."""
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    program = directory / f"{source.stem}-{digest}"
+    if not program.exists():
+        _compile(source, program)
+    return program
+
+
+def _compile(source: Path, program: Path) -> None:
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        raise InputError(
+            f"no C compiler (cc) is installed, it builds {source.name}: install gcc and the headers of the C library"
+        )
+    # built under another name: two runs may build at the same time, and one that is killed leaves half a file
+    with tempfile.TemporaryDirectory(dir=program.parent, prefix=".build-") as scratch:
+        unfinished = Path(scratch, "program")
+        command = [compiler, *_FLAGS, "-o", str(unfinished), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        if done.returncode != 0:
+            shown = " ".join(done.stderr.splitlines()[:_SHOWN_LINES])
+            raise InputError(f"{compiler} does not build {source.name}: {shown}")
+        unfinished.rename(program)
+
+
+_RUNNABLE = 0o755
+
+
+def compile_to(output: Path, inputs: Sequence[Path], options: Sequence[str]) -> None:
+    """Make ``output`` of ``inputs``, which no option may name, with ``options`` of the compiler.
+
+    For megabytes of code an emulated machine takes a minute: what was made is kept in the cache. Raises InputError
+    without a C compiler, or when it refuses.
+    """
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        raise InputError("no C compiler (cc) is installed, it builds the programs of tests/text: install gcc")
+    kept = _kept(compiler, inputs, options)
+    made = _unpacked(kept) if kept else b""
+    if made:
+        output.write_bytes(made)
+        output.chmod(_RUNNABLE)
+        return
+    _compile_text(compiler, output, inputs, options)
+    if kept:
+        write_atomically(kept, gzip.compress(output.read_bytes(), compresslevel=1))
+
+
+def _unpacked(kept: Path) -> bytes:
+    """Return what is kept, nothing where it is not there or was cut off when the machine went down."""
+    try:
+        return gzip.decompress(kept.read_bytes())
+    except (OSError, EOFError, zlib.error):
+        return b""
+
+
+def _kept(compiler: str, inputs: Sequence[Path], options: Sequence[str]) -> Path | None:
+    """Return where the cache has, or will have, what comes of this; None where no directory can be trusted with it."""
+    try:
+        directory = cache_directory()
+    except InputError:
+        return None
+    digest = hashlib.sha256(repr((_version(compiler), [path.name for path in inputs], list(options))).encode())
+    for path in inputs:
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return directory / "programs" / f"{digest.hexdigest()}.gz"
+
+
+@cache
+def _version(compiler: str) -> tuple[str, ...]:
+    """Return which compiler and which linker it is."""
+    asked = (["--version"], ["-dumpmachine"], ["-Wl,--version"])
+    return compiler, *(_run([compiler, *options], os.curdir).stdout for options in asked)
+
+
+def _compile_text(compiler: str, output: Path, inputs: Sequence[Path], options: Sequence[str]) -> None:
+    done = _run([compiler, "-O1", "-o", output.name, *options, *map(str, inputs)], output.parent)
+    if done.returncode != 0:
+        raise InputError(f"{compiler} makes no {output.name}: {' '.join(done.stderr.splitlines()[:_SHOWN_LINES])}")
+
+
+def _run(command: Sequence[str], directory: str | Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, errors="replace", check=False)

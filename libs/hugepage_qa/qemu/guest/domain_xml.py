@@ -1,0 +1,130 @@
+"""A description as the XML of a libvirt domain (libvirt.org/formatdomain.html)."""
+
+from uuid import NAMESPACE_URL, uuid5
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+from hugepage_qa.qemu.accelerator import TCG
+from hugepage_qa.qemu.guest.guest_description import (
+    Access,
+    Allocation,
+    DeviceKind,
+    GuestDescription,
+    MemoryDevice,
+    Source,
+)
+from hugepage_qa.qemu.guest.guest_site import Site
+
+_QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
+_SLOTS = 4
+
+
+def domain_xml(guest: GuestDescription, site: Site) -> str:
+    """Return the domain: direct kernel boot, a serial console, nothing else that takes memory."""
+    domain = Element("domain", {"type": "qemu" if site.accelerator == TCG else site.accelerator, "xmlns:qemu": _QEMU})
+    _text(domain, "name", guest.name)
+    # of the name: a definition with another one would not replace it
+    _text(domain, "uuid", str(uuid5(NAMESPACE_URL, guest.name)))
+    if guest.max_memory is not None:
+        _text(domain, "maxMemory", str(guest.max_memory), unit="b", slots=str(_SLOTS))
+    _text(domain, "memory", str(guest.memory), unit="b")
+    _add_backing(domain, guest)
+    _add_node_tuning(domain, guest)
+    _text(domain, "vcpu", str(len(guest.cells)))
+    _add_boot(domain, guest, site)
+    _add_cpu(domain, guest, site)
+    for event in ("on_poweroff", "on_reboot", "on_crash"):
+        _text(domain, event, "destroy")
+    _add_devices(domain, guest, site)
+    command_line = SubElement(domain, "qemu:commandline")
+    for name, value in site.environment.items():
+        SubElement(command_line, "qemu:env", name=name, value=value)
+    return tostring(domain, encoding="unicode")
+
+
+def memory_device_xml(device: MemoryDevice) -> str:
+    """Return a memory device, to be plugged in or out."""
+    return tostring(_memory_device(device), encoding="unicode")
+
+
+def _memory_device(device: MemoryDevice) -> Element:
+    memory = Element("memory", model=device.kind.value)
+    if device.page is not None:
+        _text(SubElement(memory, "source"), "pagesize", str(device.page // 1024), unit="KiB")
+    target = SubElement(memory, "target")
+    _text(target, "size", str(device.memory), unit="b")
+    _text(target, "node", str(device.cell))
+    if device.kind is DeviceKind.VIRTIO_MEM:
+        # a block is at least a page of the host
+        _text(target, "block", str((device.page or 0) // 1024), unit="KiB")
+        _text(target, "requested", str(device.requested), unit="b")
+    return memory
+
+
+def _add_backing(domain: Element, guest: GuestDescription) -> None:
+    backing = SubElement(domain, "memoryBacking")
+    is_huge = any(cell.page for cell in guest.cells)
+    if is_huge:
+        pages = SubElement(backing, "hugepages")
+        for number, cell in enumerate(guest.cells):
+            if cell.page is not None:
+                page = SubElement(pages, "page", size=str(cell.page // 1024), unit="KiB")
+                if guest.has_topology:
+                    page.set("nodeset", str(number))
+    if guest.locked:
+        SubElement(backing, "locked")
+    if guest.source is not Source.ANONYMOUS or not is_huge:
+        SubElement(backing, "source", type=guest.source.value)
+    # with it ordinary memory would come from a file on a disk
+    if is_huge or guest.access is Access.SHARED:
+        SubElement(backing, "access", mode=guest.access.value)
+    # libvirt takes neither source nor allocation for huge pages where they are what it does anyway
+    if guest.allocation is Allocation.ON_DEMAND:
+        SubElement(backing, "allocation", mode=guest.allocation.value)
+    elif guest.threads is not None:
+        SubElement(backing, "allocation", mode=guest.allocation.value, threads=str(guest.threads))
+    elif not is_huge:
+        SubElement(backing, "allocation", mode=guest.allocation.value)
+    if guest.discard:
+        SubElement(backing, "discard")
+
+
+def _add_node_tuning(domain: Element, guest: GuestDescription) -> None:
+    bound = {number: cell.node for number, cell in enumerate(guest.cells) if cell.node is not None}
+    if bound:
+        tuning = SubElement(domain, "numatune")
+        for number, node in bound.items():
+            SubElement(tuning, "memnode", cellid=str(number), mode="strict", nodeset=str(node))
+
+
+def _add_boot(domain: Element, guest: GuestDescription, site: Site) -> None:
+    system = SubElement(domain, "os")
+    _text(system, "type", "hvm", arch=site.architecture, machine=site.machine.partition(",")[0])
+    _text(system, "kernel", site.kernel)
+    _text(system, "initrd", site.initramfs)
+    _text(system, "cmdline", f"{guest.words} {site.words}".strip())
+    if site.architecture in ("x86_64", "aarch64"):
+        SubElement(SubElement(domain, "features"), "acpi")
+
+
+def _add_cpu(domain: Element, guest: GuestDescription, site: Site) -> None:
+    cpu = SubElement(domain, "cpu", mode="maximum" if site.accelerator == TCG else "host-passthrough")
+    if guest.has_topology:
+        numa = SubElement(cpu, "numa")
+        for number, cell in enumerate(guest.cells):
+            SubElement(numa, "cell", id=str(number), cpus=str(number), memory=str(cell.memory), unit="b")
+
+
+def _add_devices(domain: Element, guest: GuestDescription, site: Site) -> None:
+    devices = SubElement(domain, "devices")
+    _text(devices, "emulator", site.emulator)
+    serial = SubElement(devices, "serial", type="unix")
+    SubElement(serial, "source", mode="bind", path=site.console(guest.name))
+    SubElement(serial, "log", file=site.log(guest.name), append="off")
+    balloon = SubElement(devices, "memballoon", model="virtio" if guest.balloon else "none")
+    if guest.reports_free_pages:
+        balloon.set("freePageReporting", "on")
+    devices.extend(_memory_device(device) for device in guest.devices)
+
+
+def _text(parent: Element, tag: str, text: str, **attributes: str) -> None:
+    SubElement(parent, tag, attributes).text = text

@@ -1,0 +1,183 @@
+"""What a guest is, as far as huge pages are concerned, and what it must take of each pool; sizes in bytes.
+
+What it must take is computed from its description: never read from a running one.
+"""
+
+import enum
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.sizes import format_size
+
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,40}")
+
+
+class Source(enum.Enum):
+    """Where the memory comes from (libvirt: memoryBacking/source)."""
+
+    ANONYMOUS = "anonymous"
+    FILE = "file"
+    MEMFD = "memfd"
+
+
+class Access(enum.Enum):
+    """How QEMU maps it (memoryBacking/access)."""
+
+    PRIVATE = "private"
+    SHARED = "shared"
+
+
+class Allocation(enum.Enum):
+    """When the pages are taken: all at the start, or each when the guest touches it (memoryBacking/allocation)."""
+
+    IMMEDIATE = "immediate"
+    ON_DEMAND = "ondemand"
+
+
+class DeviceKind(enum.Enum):
+    """Memory that is plugged into a running guest."""
+
+    DIMM = "dimm"
+    VIRTIO_MEM = "virtio-mem"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A NUMA cell of the guest: ``memory`` bytes in pages of ``page`` bytes of the host, None for ordinary pages.
+
+    ``node`` is the host's node that they must come from (libvirt: numatune/memnode, strict), None for any.
+    """
+
+    memory: int
+    page: int | None
+    node: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raises InputError for what can be no cell."""
+        _check_memory(self.memory, self.page)
+        if self.node is not None and self.node < 0:
+            raise InputError(f"node {self.node}: expected the number of a NUMA node, 0 or more")
+
+
+@dataclass(frozen=True)
+class MemoryDevice:
+    """Memory that is plugged into the cell ``cell`` of a running guest; a virtio-mem device has ``requested`` of it."""
+
+    name: str
+    kind: DeviceKind
+    memory: int
+    page: int | None
+    cell: int = 0
+    requested: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises InputError for what can be no device."""
+        _check_name("memory device", self.name)
+        _check_memory(self.memory, self.page)
+        if not 0 <= self.requested <= self.memory:
+            raise InputError(f"requested {self.requested} bytes: expected at most the {self.memory} of the device")
+
+
+@dataclass(frozen=True)
+class GuestDescription:
+    """A guest. ``max_memory`` bytes, with devices that are plugged in later, need a cell each to be plugged into."""
+
+    name: str
+    cells: tuple[Cell, ...]
+    source: Source = Source.ANONYMOUS
+    access: Access = Access.PRIVATE
+    allocation: Allocation = Allocation.IMMEDIATE
+    #: that touch the pages at the start; None leaves it to QEMU
+    threads: int | None = None
+    #: whether it is all locked in memory (mlockall(2))
+    locked: bool = False
+    #: whether what is in the pages need not be kept at the end
+    discard: bool = False
+    max_memory: int | None = None
+    balloon: bool = False
+    #: whether its balloon tells the host which of its pages are free
+    reports_free_pages: bool = False
+    #: further words for the guest's kernel
+    words: str = ""
+    devices: tuple[MemoryDevice, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        """Raises InputError for what can be no guest."""
+        _check_name("guest", self.name)
+        if not self.cells:
+            raise InputError(f"guest {self.name}: expected memory, found no NUMA cell")
+        if self.threads is not None and (self.threads < 1 or self.allocation is Allocation.ON_DEMAND):
+            raise InputError(f"guest {self.name}: threads allocate immediately, expected 1 or more of them")
+        whole = self.memory + sum(device.memory for device in self.devices)
+        if self.max_memory is not None and self.max_memory < whole:
+            raise InputError(f"guest {self.name}: max_memory {self.max_memory}: expected at least its memory, {whole}")
+        if self.reports_free_pages and not self.balloon:
+            raise InputError(f"guest {self.name}: free pages are reported through a balloon, found none")
+        if self.devices and self.max_memory is None:
+            raise InputError(f"guest {self.name}: memory devices need a max_memory")
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it starts with, without its memory devices."""
+        return sum(cell.memory for cell in self.cells)
+
+    @property
+    def has_topology(self) -> bool:
+        """Whether the cells have to be spelled out to it: one cell on any node is no topology."""
+        return len(self.cells) > 1 or self.max_memory is not None or self.cells[0].node is not None
+
+
+def _check_memory(memory: int, page: int | None) -> None:
+    if memory <= 0:
+        raise InputError(f"memory of {memory} bytes: expected more than 0, for example 1G")
+    if page is None:
+        return
+    if page <= 0 or page & (page - 1):
+        raise InputError(f"page size {page}: expected a power of two, for example 2M, or none for ordinary pages")
+    if page % 1024:
+        raise InputError(f"page size {format_size(page)}: expected whole KiB")
+
+
+def _check_name(what: str, name: str) -> None:
+    # it becomes part of paths and of QEMU's options
+    if not _NAME.fullmatch(name):
+        raise InputError(f"{what} {name!r}: expected a name of small letters, digits and -, for example guest-1")
+
+
+@dataclass(frozen=True, order=True)
+class Pool:
+    """Huge pages of ``size`` bytes on ``node``; None for those of any node."""
+
+    size: int
+    node: int | None = None
+
+
+def pages_needed(guest: GuestDescription) -> Mapping[Pool, int]:
+    """Return the pages that ``guest`` takes at its start, all its cells together, of each pool.
+
+    QEMU takes whole pages for each cell (file_ram_alloc() in system/physmem.c rounds up), and none for itself: its
+    firmware, video memory and heap are ordinary pages.
+    """
+    need: Counter[Pool] = Counter()
+    for cell in guest.cells:
+        if cell.page is not None:
+            need[Pool(cell.page, cell.node)] += whole_pages(cell.memory, cell.page)
+    for device in guest.devices:
+        if device.page is not None:
+            need[Pool(device.page, guest.cells[device.cell].node)] += device_pages(device)
+    return need
+
+
+def device_pages(device: MemoryDevice) -> int:
+    """Return the pages that a memory device takes when it is plugged in, not counting what the guest adds later."""
+    if device.page is None or device.requested:
+        return 0
+    return whole_pages(device.memory, device.page)
+
+
+def whole_pages(memory: int, page: int) -> int:
+    """Return how many pages of ``page`` bytes hold ``memory`` bytes."""
+    return -(-memory // page)

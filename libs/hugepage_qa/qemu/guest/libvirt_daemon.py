@@ -1,0 +1,261 @@
+"""A libvirt daemon of our own, of which nothing stays; one that the machine runs is left alone, and does not see it."""
+
+import json
+import os
+import pwd
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from hugepage_qa.durable import write_durably
+from hugepage_qa.errors import InputError
+from hugepage_qa.process import private_namespace
+from hugepage_qa.process.process_table import kill_and_wait
+from hugepage_qa.qemu.guest.driver import NotHere
+
+#: the one with the drivers of QEMU alone where there is one (since libvirt 5.6)
+_PROGRAMS = ("virtqemud", "libvirtd")
+_PLACES = ("/usr/sbin", "/usr/bin", "/usr/local/sbin")
+_DRIVER = "libvirt/connection-driver/libvirt_driver_qemu.so"
+
+# of Debian: made by a package that starts the daemon of the machine; without it QEMU's driver does not come up
+_USER = "libvirt-qemu"
+
+#: over it lies what our own daemon reads; on Debian the packages of the daemon alone do not make it
+CONFIGURATION = Path("/etc/libvirt")
+
+_EXECUTABLE = 0o755
+
+
+def find_daemon() -> tuple[Path, Path]:
+    """Return the daemon that is installed, and QEMU's driver for it. Raises NotHere."""
+    for name in _PROGRAMS:
+        for place in _PLACES:
+            program = Path(place, name)
+            if os.access(program, os.X_OK):
+                if not CONFIGURATION.is_dir():
+                    raise NotHere(f"libvirt is installed without {CONFIGURATION} (Debian: package libvirt-clients)")
+                return program, _find_driver()
+    raise NotHere("no libvirt daemon is installed: neither virtqemud nor libvirtd is in /usr/sbin")
+
+
+def _find_driver() -> Path:
+    for place in ("/usr/lib64", "/usr/lib", *map(str, Path("/usr/lib").glob("*-linux-gnu*"))):
+        if (driver := Path(place, _DRIVER)).exists():
+            return driver
+    raise NotHere(f"libvirt is installed without its driver for QEMU: no {Path(_DRIVER).name}")
+
+
+def driver_directory(directory: Path, driver: Path) -> Path:
+    """Return a directory below ``directory`` that has ``driver`` and no other."""
+    drivers = directory / "drivers"
+    drivers.mkdir()
+    (drivers / driver.name).symlink_to(driver)
+    return drivers
+
+
+def write_emulator(directory: Path, emulator: str, environment: Mapping[str, str]) -> Path:
+    """Return a program that is ``emulator`` with ``environment``, which libvirt takes from all that it starts."""
+    program = directory / "bin" / Path(emulator).name
+    program.parent.mkdir()
+    words = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
+    write_durably(program, f'#!/bin/sh\n{words}exec {shlex.quote(emulator)} "$@"\n'.encode(), mode=_EXECUTABLE)
+    return program
+
+
+def write_configuration(directory: Path, mounts: Iterable[str]) -> dict[str, str]:
+    """Write the daemon's files and return target -> source of those that replace files of the machine."""
+    points = ", ".join(f'"{point}"' for point in mounts)
+    write_durably(
+        directory / "qemu.conf",
+        f"""hugetlbfs_mount = [{points}]
+security_driver = "none"
+user = "root"
+group = "root"
+dynamic_ownership = 0
+namespaces = []
+stdio_handler = "file"
+""".encode(),
+    )
+    write_durably(
+        directory / "daemon.conf",
+        f"""unix_sock_dir = "{directory}"
+auth_unix_ro = "none"
+auth_unix_rw = "none"
+log_outputs = "3:stderr"
+""".encode(),
+    )
+    return {"/etc/libvirt/qemu.conf": str(directory / "qemu.conf"), **_accounts(directory)}
+
+
+def _accounts(directory: Path) -> dict[str, str]:
+    with suppress(KeyError):
+        pwd.getpwnam(_USER)
+        return {}
+    for name, line in (("passwd", f"{_USER}:x:64055:64055::/:/usr/sbin/nologin"), ("group", f"{_USER}:x:64055:")):
+        shutil.copyfile(Path("/etc", name), directory / name)
+        with (directory / name).open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+    return {f"/etc/{name}": str(directory / name) for name in ("passwd", "group")}
+
+
+_CHILD = Path(private_namespace.__file__)
+# what the daemon writes, and where it would find D-Bus and thereby machined
+_HIDDEN = ("/run", "/etc/libvirt", "/var/lib", "/var/cache", "/var/log")
+_START_SECONDS = 180.0
+_STOP_SECONDS = 60.0
+_PAUSE_SECONDS = 0.02
+
+
+class PrivateDaemon:
+    """A daemon in a mount namespace of its own, with QEMU's driver alone and one emulator to look at.
+
+    All that it keeps is in memory, gone with its last guest. Of what lies where it writes it sees only ``visible``,
+    with ``directory`` in one of them. ``mounts`` are the hugetlbfs that it may use, ``environment`` marks what it
+    starts.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        visible: Sequence[Path],
+        emulator: str,
+        mounts: Iterable[str],
+        environment: Mapping[str, str],
+    ) -> None:
+        """Nothing is started yet. Raises NotHere without a daemon to start."""
+        self._program, drivers = find_daemon()
+        self._directory = directory
+        self._visible = visible
+        self._process: subprocess.Popen[bytes] | None = None
+        self._namespace: int | None = None
+        self._group: str | None = None
+        self.emulator = write_emulator(directory, emulator, environment)
+        self._bound = write_configuration(directory, mounts)
+        # it asks every emulator in PATH what it can do, each for seconds; QEMU's driver alone needs no firewall
+        self._environment = {
+            **{name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ},
+            **environment,
+            "PATH": str(self.emulator.parent),
+            "LIBVIRT_DRIVER_DIR": str(driver_directory(directory, drivers)),
+        }
+
+    @property
+    def uri(self) -> str:
+        """Where a client reaches it."""
+        return f"qemu:///system?socket={self._socket}"
+
+    @property
+    def pid(self) -> int:
+        """Its process id. Raises InputError when it does not run."""
+        if self._process is None:
+            raise InputError("the daemon of libvirt does not run")
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it, and wait until it answers; started again, it is where it was, with the guests that it had.
+
+        Raises InputError, with what it said, when it does not come up.
+        """
+        self._socket.unlink(missing_ok=True)
+        descriptors = () if self._namespace is None else (self._namespace,)
+        with (self._directory / "daemon.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_CHILD), json.dumps(self._wishes()), *self._command()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=descriptors,
+            )
+        self._await_answer()
+        if self._namespace is None:
+            # keeps the namespace while no daemon runs in it
+            self._namespace = os.open(f"/proc/{self.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """End it with the signal ``number``, and wait until it is gone; its guests go on."""
+        if self._process is None:
+            return
+        self._process.send_signal(number)
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def enter_group(self, path: str | None) -> None:
+        """Move it, and thereby the guests that it starts, into the control group ``path``; with None out of it again.
+
+        Raises OSError.
+        """
+        left = self._group
+        self._group = path
+        # out of it is into that above, the root of the hierarchy, where every process may be
+        target = Path(path) if path else Path(left).parent if left else None
+        if target is not None:
+            (target / "cgroup.procs").write_text(f"{self.pid}\n", encoding="ascii")
+
+    def pid_file(self, guest: str) -> Path:
+        """Return the file with the process id of a guest's QEMU, seen from outside. Raises InputError."""
+        return Path(f"/proc/{self.pid}/root/run/libvirt/qemu/{guest}.pid")
+
+    def close(self) -> None:
+        """End it and all that it started, and let go of its namespace."""
+        self.stop()
+        if self._namespace is not None:
+            # also a QEMU of which it has lost sight, because it was killed itself
+            kill_and_wait([int(path.name) for path in Path("/proc").glob("[0-9]*")], self._is_inside)
+            os.close(self._namespace)
+            self._namespace = None
+
+    def _is_inside(self, pid: int) -> bool:
+        with suppress(OSError):
+            namespace = Path(f"/proc/{pid}/ns/mnt").stat()
+            return self._namespace is not None and os.path.samestat(namespace, os.fstat(self._namespace))
+        return False
+
+    @property
+    def _socket(self) -> Path:
+        return self._directory / f"{'virtqemud' if self._program.name == 'virtqemud' else 'libvirt'}-sock"
+
+    def _command(self) -> list[str]:
+        pid_file = str(self._directory / "daemon.pid")
+        return [str(self._program), "--config", str(self._directory / "daemon.conf"), "--pid-file", pid_file]
+
+    def _wishes(self) -> dict[str, object]:
+        return {
+            "parent": os.getpid(),
+            "hidden": _HIDDEN,
+            "kept": [str(path) for path in self._visible],
+            "bound": self._bound,
+            "namespace": self._namespace,
+            "environment": self._environment,
+        }
+
+    def _await_answer(self) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while not _answers(self._socket):
+            ended = self._process is None or self._process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                self.stop(signal.SIGKILL)
+                said = (self._directory / "daemon.log").read_text(encoding="utf-8", errors="replace")
+                raise InputError(f"{self._program} does not answer: {said[-2000:] or 'it says nothing'}")
+            time.sleep(_PAUSE_SECONDS)
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            connection.connect(str(path))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,113 @@
+"""A description as arguments of QEMU, and memory devices as what its monitor takes."""
+
+import json
+from typing import Any
+
+from hugepage_qa.qemu.guest.guest_description import (
+    Access,
+    Allocation,
+    Cell,
+    DeviceKind,
+    GuestDescription,
+    MemoryDevice,
+    Source,
+)
+from hugepage_qa.qemu.guest.guest_site import Site
+
+_SLOTS = 4
+# machines on whose root bus nothing can be plugged in
+_PCI_EXPRESS = ("q35", "virt")
+_PORT = "port0"
+
+
+def qemu_arguments(guest: GuestDescription, site: Site) -> list[str]:
+    """Return the arguments: direct kernel boot, a serial console, nothing else that takes memory.
+
+    Raises KeyError where ``site`` has no hugetlbfs for a page size.
+    """
+    return [
+        *("-name", f"guest={guest.name}", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+        *("-accel", site.accelerator, "-cpu", site.cpu, "-smp", str(len(guest.cells))),
+        *_memory(guest, site),
+        *("-overcommit", f"mem-lock={'on' if guest.locked else 'off'}"),
+        *("-chardev", _console(guest, site)),
+        *("-serial", "chardev:console"),
+        *(("-device", _balloon(guest)) if guest.balloon else ()),
+        *("-kernel", site.kernel, "-initrd", site.initramfs),
+        *("-append", f"{guest.words} {site.words}".strip()),
+        *(("-device", f"pcie-root-port,id={_PORT}") if _has_port(guest, site) else ()),
+        *(word for device in guest.devices for word in _plugged(guest, device, site)),
+    ]
+
+
+def memory_device(guest: GuestDescription, device: MemoryDevice, site: Site) -> str:
+    """Return a memory device of ``guest`` for the monitor: its backend and itself, in JSON."""
+    cell = Cell(device.memory, device.page, guest.cells[device.cell].node)
+    backend = _backend(f"memory-{device.name}", cell, guest, site)
+    kind = "pc-dimm" if device.kind is DeviceKind.DIMM else "virtio-mem-pci"
+    itself: dict[str, Any] = {"driver": kind, "id": device.name, "memdev": backend["id"], "node": device.cell}
+    if device.kind is DeviceKind.VIRTIO_MEM:
+        if site.machine.startswith(_PCI_EXPRESS):
+            itself["bus"] = _PORT
+        # its pages come as the guest asks for them
+        backend |= {"prealloc": False, "reserve": False}
+        itself |= {"requested-size": device.requested, "prealloc": True}
+    return json.dumps({"backend": backend, "device": itself})
+
+
+def _has_port(guest: GuestDescription, site: Site) -> bool:
+    return guest.max_memory is not None and site.machine.startswith(_PCI_EXPRESS)
+
+
+def _balloon(guest: GuestDescription) -> str:
+    return "virtio-balloon-pci,id=balloon" + (",free-page-reporting=on" if guest.reports_free_pages else "")
+
+
+def _console(guest: GuestDescription, site: Site) -> str:
+    # nobody has to be there to read what the log keeps
+    return f"socket,id=console,path={site.console(guest.name)},server=on,wait=off,logfile={site.log(guest.name)}"
+
+
+def _memory(guest: GuestDescription, site: Site) -> list[str]:
+    backends = [_backend(f"memory{number}", cell, guest, site) for number, cell in enumerate(guest.cells)]
+    words = [word for backend in backends for word in ("-object", json.dumps(backend))]
+    if not guest.has_topology:
+        machine = f"{site.machine},memory-backend={backends[0]['id']}"
+        return [*words, "-machine", machine, "-m", f"size={guest.memory}B"]
+    size = f"size={guest.memory}B"
+    if guest.max_memory is not None:
+        size += f",slots={_SLOTS},maxmem={guest.max_memory}B"
+    cells = [f"node,nodeid={number},cpus={number},memdev={one['id']}" for number, one in enumerate(backends)]
+    return ["-machine", site.machine, "-m", size, *words, *(word for cell in cells for word in ("-numa", cell))]
+
+
+def _plugged(guest: GuestDescription, device: MemoryDevice, site: Site) -> list[str]:
+    document = json.loads(memory_device(guest, device, site))
+    return ["-object", json.dumps(document["backend"]), "-device", json.dumps(document["device"])]
+
+
+def _backend(name: str, cell: Cell, guest: GuestDescription, site: Site) -> dict[str, Any]:
+    """Return the memory backend of ``cell``: a file in hugetlbfs, or a memfd of huge pages."""
+    backend: dict[str, Any] = {
+        "qom-type": f"memory-backend-{_kind(cell, guest)}",
+        "id": name,
+        "size": cell.memory,
+        "share": guest.access is Access.SHARED,
+        "prealloc": guest.allocation is Allocation.IMMEDIATE,
+    }
+    if guest.threads is not None:
+        backend["prealloc-threads"] = guest.threads
+    if cell.node is not None:
+        backend |= {"host-nodes": [cell.node], "policy": "bind"}
+    if backend["qom-type"] == "memory-backend-file":
+        backend |= {"mem-path": site.mounts[cell.page or 0], "discard-data": guest.discard}
+    elif guest.source is Source.MEMFD and cell.page is not None:
+        backend |= {"hugetlb": True, "hugetlbsize": cell.page}
+    return backend
+
+
+def _kind(cell: Cell, guest: GuestDescription) -> str:
+    if guest.source is Source.MEMFD:
+        return "memfd"
+    # QEMU has huge pages only in files: libvirt's anonymous source is one, too
+    return "ram" if cell.page is None else "file"

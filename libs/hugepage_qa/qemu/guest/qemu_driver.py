@@ -1,0 +1,232 @@
+"""Guests under QEMU alone, through its monitor: for machines without libvirt, and to tell whose fault it is."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.qemu.guest.driver import GuestError, NotHere, State
+from hugepage_qa.qemu.guest.qemu_process import QemuProcess, find_monitor_class
+
+# a group is entered before the memory is there: what was charged elsewhere stays charged there
+_ENTER_GROUP = ("/bin/sh", "-c", 'echo $$ >"$1" && shift && exec "$@"', "sh")
+
+_KVM = Path("/dev/kvm")
+
+
+class QemuDriver:
+    """Starts ``emulator``, with its sockets in ``directory``; a definition is a JSON list of arguments."""
+
+    def __init__(self, emulator: str, directory: Path) -> None:
+        """Raises NotHere without the Python package qemu.qmp."""
+        self._monitor = find_monitor_class()
+        self._emulator = emulator
+        self._directory = directory
+        self._definitions: dict[str, list[str]] = {}
+        self._running: dict[str, QemuProcess] = {}
+        self._group: str | None = None
+        self._become: Sequence[str] = ()
+
+    def define(self, name: str, definition: str) -> None:
+        """Keep the arguments for its next start."""
+        self._definitions[name] = json.loads(definition)
+
+    def start(self, name: str, paused: bool) -> None:
+        """Start QEMU, and wait until its monitor answers: all memory that is to be preallocated is there then."""
+        self._start(name, ["-S"] if paused else [])
+
+    def race(self, names: Sequence[str]) -> list[str]:
+        """Start all at once, paused, and return for each why it was refused, empty for success."""
+        for name in names:
+            self._spawn(name, ["-S"])
+        return [_refusal_of(partial(self._connect, name)) for name in names]
+
+    def start_killed(self, name: str, seconds: float) -> None:
+        """Start it, have its QEMU killed ``seconds`` later, and wait until it is gone."""
+        self._spawn(name, [])
+        time.sleep(seconds)
+        self._running[name].kill()
+        self.destroy(name)
+
+    def enter_group(self, path: str | None) -> None:
+        """Start QEMU in the control group ``path`` from now on; None leaves it where we are."""
+        self._group = path
+
+    def run_as(self, user: int | None) -> None:
+        """Start QEMU as ``user`` from now on; None: as who we are.
+
+        The user may read every file, as the guest's kernel may lie in somebody's home, and write in ``directory``.
+        Raises NotHere where nobody can be made such a user.
+        """
+        self._become = () if user is None else _become(user)
+        os.chown(self._directory, os.geteuid() if user is None else user, -1)
+
+    def state(self, name: str) -> State:
+        """Ask its monitor; a QEMU that has ended is off."""
+        running = self._running.get(name)
+        if running is None or running.has_ended:
+            return State.OFF
+        try:
+            return State.RUNNING if running.ask("query-status")["running"] else State.PAUSED
+        except (GuestError, InputError):
+            if running.has_ended:
+                return State.OFF
+            raise
+
+    def pid(self, name: str) -> int:
+        """Return the process id."""
+        return self._find(name).pid
+
+    def resume(self, name: str) -> None:
+        """Let the CPUs run."""
+        self._find(name).ask("cont")
+
+    def destroy(self, name: str) -> None:
+        """Kill QEMU and wait for its end."""
+        running = self._running.pop(name, None)
+        if running is not None:
+            running.end()
+
+    def save(self, name: str, path: str) -> None:
+        """Migrate it into the file ``path`` and end it."""
+        self._find(name).ask("stop")
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            self._find(name).give(descriptor, "saved")
+        finally:
+            os.close(descriptor)
+        self._migrate(name, "fd:saved")
+        self.destroy(name)
+
+    def restore(self, name: str, path: str) -> None:
+        """Start it with the memory in ``path``."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._start(name, ["-S", "-incoming", f"fd:{descriptor}"], (descriptor,))
+        finally:
+            os.close(descriptor)
+        guest = self._find(name)
+        guest.await_condition(lambda: guest.ask("query-status")["status"] != "inmigrate", "does not come in")
+
+    def migrate(self, name: str, target: str, definition: str) -> None:
+        """Have the guest go on as ``target``, started from ``definition``; when this raises, it stays as it is."""
+        self.define(target, definition)
+        path = str(self._directory / f"{target}.migration")
+        self._start(target, ["-S", "-incoming", f"unix:{path}"])
+        self._migrate(name, f"unix:{path}")
+        self.destroy(name)
+
+    def attach(self, name: str, device: str) -> None:
+        """Add the backend and the device; when the device is refused, the backend goes again."""
+        document = json.loads(device)
+        guest = self._find(name)
+        guest.ask("object-add", **document["backend"])
+        try:
+            guest.ask("device_add", **document["device"])
+        except GuestError:
+            guest.ask("object-del", id=document["backend"]["id"])
+            raise
+
+    def detach(self, name: str, device: str) -> None:
+        """Ask for the device, wait until the guest has let go of it, and remove its backend."""
+        document = json.loads(device)
+        identifier = document["device"]["id"]
+        guest = self._find(name)
+        guest.ask("device_del", id=identifier)
+        guest.await_condition(lambda: identifier not in _devices(guest), f"the guest keeps {identifier}")
+        guest.ask("object-del", id=document["backend"]["id"])
+
+    def set_balloon(self, name: str, memory: int) -> None:
+        """Set the balloon's target."""
+        self._find(name).ask("balloon", value=memory)
+
+    def balloon(self, name: str) -> int:
+        """Ask the balloon."""
+        return int(self._find(name).ask("query-balloon")["actual"])
+
+    def request(self, name: str, device: str, memory: int) -> None:
+        """Set how many bytes of the virtio-mem device the guest is to have."""
+        identifier = json.loads(device)["device"]["id"]
+        self._find(name).ask(
+            "qom-set", path=f"/machine/peripheral/{identifier}", property="requested-size", value=memory
+        )
+
+    def close(self) -> None:
+        """Kill every QEMU."""
+        for name in list(self._running):
+            self.destroy(name)
+
+    def _start(self, name: str, more: Sequence[str], descriptors: tuple[int, ...] = ()) -> None:
+        self._spawn(name, more, descriptors)
+        self._connect(name)
+
+    def _spawn(self, name: str, more: Sequence[str], descriptors: tuple[int, ...] = ()) -> None:
+        if self.state(name) is not State.OFF:
+            raise GuestError(f"{name} runs already")
+        self.destroy(name)
+        monitor = QemuProcess.monitor_arguments(name, self._directory)
+        command = [*self._become, self._emulator, *self._definitions[name], *monitor, *more]
+        if self._group is not None:
+            command = [*_ENTER_GROUP, f"{self._group}/cgroup.procs", *command]
+        self._running[name] = QemuProcess(name, self._directory, command, descriptors)
+
+    def _connect(self, name: str) -> None:
+        try:
+            self._running[name].connect(self._monitor)
+        except (GuestError, InputError):
+            self.destroy(name)
+            raise
+
+    def _migrate(self, name: str, uri: str) -> None:
+        guest = self._find(name)
+        guest.ask("migrate", uri=uri)
+
+        def is_over() -> bool:
+            status = guest.ask("query-migrate").get("status")
+            if status in ("failed", "cancelled"):
+                raise GuestError(f"migration {status}: {guest.said}")
+            return bool(status == "completed")
+
+        guest.await_condition(is_over, "the migration does not end")
+
+    def _find(self, name: str) -> QemuProcess:
+        running = self._running.get(name)
+        if running is None:
+            raise GuestError(f"{name} does not run")
+        if running.has_ended:
+            raise running.why_it_ended()
+        return running
+
+
+def _become(user: int) -> Sequence[str]:
+    """Return what starts a program as ``user`` without privileges but CAP_DAC_READ_SEARCH. Raises NotHere."""
+    program = shutil.which("setpriv")
+    if program is None:
+        raise NotHere("the program setpriv is not installed: install util-linux")
+    right = "-all,+dac_read_search"
+    words = [program, f"--reuid={user}", f"--regid={user}", f"--inh-caps={right}", f"--ambient-caps={right}"]
+    # who may use KVM at all
+    words.append(f"--groups={_KVM.stat().st_gid}" if _KVM.exists() else "--clear-groups")
+    # a change of the user forgets what the tether asked for
+    command = [*words, "--no-new-privs", "--pdeathsig=KILL", "--"]
+    tried = subprocess.run([*command, program, "--version"], capture_output=True, check=False, text=True)
+    if tried.returncode != 0:
+        raise NotHere(" ".join(f"nobody can be made a user without privileges here: {tried.stderr}".split()))
+    return command
+
+
+def _devices(guest: QemuProcess) -> list[str]:
+    return [device["data"].get("id", "") for device in guest.ask("query-memory-devices")]
+
+
+def _refusal_of(start: Callable[[], None]) -> str:
+    try:
+        start()
+    except GuestError as error:
+        return str(error)
+    return ""

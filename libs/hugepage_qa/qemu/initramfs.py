@@ -1,0 +1,101 @@
+"""The archive that a probe machine boots into: a static busybox and init.sh, in the kernel's newc cpio format."""
+
+import hashlib
+import lzma
+import stat
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import NamedTuple
+
+from hugepage_qa.cache import write_atomically
+
+_BLOCK = 512
+
+# the tmpfs shows which huge= option mounts get by default (transparent_hugepage_tmpfs=)
+_FSTAB = b"proc /proc proc\nsysfs /sys sysfs\ntmpfs /tmp tmpfs\n"
+
+
+class Entry(NamedTuple):
+    """One file of the archive; device numbers count only for device nodes."""
+
+    name: str
+    mode: int
+    content: bytes = b""
+    device: tuple[int, int] = (0, 0)
+
+
+def _padded(data: bytes, size: int) -> bytes:
+    return data + b"\0" * (-len(data) % size)
+
+
+def _pack(number: int, entry: Entry) -> bytes:
+    """Return ``entry`` in newc format (Documentation/driver-api/early-userspace/buffer-format.rst)."""
+    name = entry.name.encode() + b"\0"
+    fields = (
+        number,
+        entry.mode,
+        0,  # uid
+        0,  # gid
+        1,  # links
+        0,  # modification time: the same input gives the same archive
+        len(entry.content),
+        0,  # major and minor number of the device that holds the file
+        0,
+        *entry.device,
+        len(name),
+        0,  # check sum, unused by newc
+    )
+    header = b"070701" + b"".join(b"%08X" % field for field in fields)
+    return _padded(header + name, 4) + _padded(entry.content, 4)
+
+
+def pack(entries: list[Entry]) -> bytes:
+    """Return a newc archive that holds ``entries``; needs no root, device nodes included."""
+    packed = [_pack(number, entry) for number, entry in enumerate(entries, start=1)]
+    return _padded(b"".join([*packed, _pack(0, Entry("TRAILER!!!", 0))]), _BLOCK)
+
+
+def probe_archive(busybox: bytes, modules: Mapping[str, bytes] | None = None) -> bytes:
+    """Return the initramfs that prints the facts: ``busybox`` must be a static binary of the guest.
+
+    ``modules`` are files in /modules, which nobody loads.
+    """
+    directory = stat.S_IFDIR | 0o755
+    program = stat.S_IFREG | 0o755
+    init = resources.files("hugepage_qa.qemu").joinpath("init.sh").read_bytes()
+    return pack(
+        [
+            Entry("bin", directory),
+            Entry("bin/busybox", program, busybox),
+            Entry("dev", directory),
+            # the kernel opens it for init before anything could be mounted
+            Entry("dev/console", stat.S_IFCHR | 0o600, device=(5, 1)),
+            Entry("etc", directory),
+            Entry("etc/fstab", stat.S_IFREG | 0o644, _FSTAB),
+            Entry("init", program, init),
+            *([Entry("modules", directory)] if modules else []),
+            *(Entry(f"modules/{name}", stat.S_IFREG | 0o644, content) for name, content in (modules or {}).items()),
+            Entry("proc", directory),
+            Entry("sys", directory),
+            Entry("tmp", directory),
+        ]
+    )
+
+
+def probe_initramfs(busybox: Path, cache: Path, modules: Sequence[Path] = ()) -> Path:
+    """Return the initramfs around ``busybox`` and ``modules`` below ``cache``; built once per content.
+
+    It is not compressed: unpacking costs an emulated CPU more than copying a few megabytes.
+    """
+    archive = probe_archive(busybox.read_bytes(), {file.name.removesuffix(".xz"): _module(file) for file in modules})
+    path = cache / "initramfs" / f"{hashlib.sha256(archive).hexdigest()}.cpio"
+    if not path.exists():
+        write_atomically(path, archive)
+    return path
+
+
+def _module(file: Path) -> bytes:
+    """Return a module as busybox loads it."""
+    content = file.read_bytes()
+    return lzma.decompress(content) if file.suffix == ".xz" else content

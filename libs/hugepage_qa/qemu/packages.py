@@ -1,0 +1,161 @@
+"""Kernels and a static busybox from the distribution's packages: nothing is installed, no root is needed.
+
+With apt, a private apt root per architecture serves: ``dpkg --add-architecture`` would change the machine. Where
+there is dnf and no apt, ``dnf download --forcearch`` does the same.
+"""
+
+import hashlib
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from hugepage_qa.cache import cache_directory, locked, write_atomically
+from hugepage_qa.errors import InputError
+from hugepage_qa.qemu.apt import AptRoot
+from hugepage_qa.qemu.boards import Board, find_board
+from hugepage_qa.qemu.kernel_image import identify
+from hugepage_qa.qemu.package_archive import CHOICE, DnfRoot, Package, unpack
+
+__all__ = ["KernelPackage", "cache_directory", "distribution_kernel", "static_busybox"]
+
+_REMEMBERED_SECONDS = 24 * 3600
+"""How long an answer of the package index is used without asking again."""
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class KernelPackage:
+    """A kernel of the distribution, unpacked in the cache."""
+
+    architecture: str
+    image: Path
+    release: str
+    config: Path | None
+    package: str
+    """The package that holds the image, not the metapackage."""
+    version: str
+    modules: tuple[Path, ...] = ()
+    """Those of virtio and its network that are not built in, perhaps compressed."""
+
+
+class _Source(Protocol):
+    """Where packages come from."""
+
+    def fetch_kernel(self, package: str) -> Package:
+        """Download kernel ``package`` (a metapackage is resolved) and what its image lives in."""
+
+    def fetch(self, package: str) -> Package:
+        """Download ``package`` itself."""
+
+
+def distribution_kernel(
+    architecture: str, cache: Path, *, package: str | None = None, suite: str | None = None, report: Report
+) -> KernelPackage:
+    """Return the newest kernel of ``package`` (default: the board's) that the distribution offers.
+
+    ``suite`` (``sid``, ``trixie``; a release version with dnf) replaces the suites that the machine uses. ``report``
+    takes lines about downloads and missing indices. Without network the answer of last time serves; InputError when
+    there is none.
+    """
+    board = find_board(architecture)
+    wanted = package or (_apt_here() and board.debian_kernel) or "kernel-core"
+    directory, name, version = _obtain(board, cache, wanted, suite, report, kernel=True)
+    images = sorted(directory.glob("vmlinu*"))
+    if not images:
+        raise InputError(f"package {wanted} for {architecture}: it holds no kernel image")
+    image = identify(images[-1])
+    if image.architecture != architecture:
+        raise InputError(f"package {wanted} for {architecture}: it holds a kernel for {image.architecture}")
+    config = directory / f"config-{image.release}"
+    modules = tuple(sorted(directory.glob("*.ko*")))
+    return KernelPackage(
+        architecture, image.path, image.release, config if config.exists() else None, name, version, modules
+    )
+
+
+def static_busybox(architecture: str, cache: Path, *, report: Report) -> Path:
+    """Return a statically linked busybox for ``architecture``; errors as in distribution_kernel."""
+    wanted = "busybox-static" if _apt_here() else "busybox"
+    directory, _, _ = _obtain(find_board(architecture), cache, wanted, None, report, kernel=False)
+    busybox = directory / "busybox"
+    if not busybox.exists():
+        raise InputError(f"package {wanted} for {architecture}: it holds no busybox")
+    return busybox
+
+
+def _apt_here() -> bool:
+    return shutil.which("apt-get") is not None
+
+
+def _obtain(
+    board: Board, cache: Path, package: str, suite: str | None, report: Report, *, kernel: bool
+) -> tuple[Path, str, str]:
+    """Return the directory in the cache that holds the files of ``package``, its name and its version."""
+    architecture = board.debian_architecture if _apt_here() else board.rpm_architecture
+    place = f"{architecture}-{suite or 'default'}"
+    contents = cache / "packages" / "content"
+    # what an older version of this suite kept of the package is not what this one needs
+    note = cache / "packages" / "names" / CHOICE.hex()[:16] / place / f"{package}.json"
+    # also keeps two processes from using one apt root at once
+    with locked(cache / "packages" / f"{place}.lock"):
+        remembered = _recall(note, contents)
+        if remembered and time.time() - note.stat().st_mtime < _REMEMBERED_SECONDS:
+            return remembered
+        source = _source(board, cache / "packages" / "roots" / place, suite, report)
+        try:
+            fetched = source.fetch_kernel(package) if kernel else source.fetch(package)
+        except InputError as error:
+            if remembered is None:
+                raise
+            report(f"{error}; using {remembered[1]} {remembered[2]} from the cache")
+            return remembered
+        content = _store(contents, fetched.files)
+        write_atomically(note, json.dumps([content.name, fetched.name, fetched.version]).encode())
+        return content, fetched.name, fetched.version
+
+
+def _recall(note: Path, contents: Path) -> tuple[Path, str, str] | None:
+    """Return what ``note`` remembers, or None when there is nothing, or the files are gone."""
+    try:
+        digest, name, version = json.loads(note.read_text())
+    except (OSError, ValueError):
+        return None
+    return (contents / digest, name, version) if (contents / digest).is_dir() else None
+
+
+def _store(contents: Path, files: Sequence[Path]) -> Path:
+    """Return the directory below ``contents`` that holds the kernel, configuration or busybox of package ``files``.
+
+    It is named after the content of the packages and what is kept of it, and appears whole or not at all. The packages
+    are removed.
+    """
+    digests = [CHOICE, *(hashlib.sha256(file.read_bytes()).digest() for file in files)]
+    digest = hashlib.sha256(b"".join(digests)).hexdigest()
+    final = contents / digest
+    if not final.exists():
+        contents.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=contents, prefix=".new-") as name:
+            unpacked = Path(name) / "unpacked"
+            unpacked.mkdir()
+            for file in files:
+                unpack(file, unpacked)
+            # a second process may have been faster, under another suite and so another lock
+            if not final.exists():
+                unpacked.rename(final)
+    for file in files:
+        file.unlink()
+    return final
+
+
+def _source(board: Board, root: Path, suite: str | None, report: Report) -> _Source:
+    if _apt_here():
+        return AptRoot(root, board.debian_architecture, suite, report)
+    if shutil.which("dnf"):
+        return DnfRoot(root, board.rpm_architecture, suite, report)
+    raise InputError("neither apt-get nor dnf is installed: pass a kernel image of your own")

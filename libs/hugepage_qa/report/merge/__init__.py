@@ -1,1 +1,0 @@
-"""Many runs of tmt, on many machines, as one report."""

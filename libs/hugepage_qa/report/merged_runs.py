@@ -1,0 +1,239 @@
+"""Runs put side by side: counts by kernel, architecture, page size and area, and what machines do not agree on.
+
+The merged report is titles and tables before it is Markdown or HTML.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from hugepage_qa.cases.result import CaseResult, Outcome, exit_code
+from hugepage_qa.errors import InputError
+from hugepage_qa.report.run_directory import MergedCase, Run, read_run_directory
+
+_BAD = (Outcome.WARN, Outcome.FAIL, Outcome.ERROR)
+_CHUNK = 8
+
+
+@dataclass(frozen=True)
+class SampleSummary:
+    """Samples of one machine, suite and subject. ``blocks`` is the smallest number that a series has."""
+
+    file: str
+    identity: str
+    architecture: str
+    cpu_model: str
+    suite: str
+    subject: Mapping[str, str]
+    metrics: int
+    blocks: int
+    sessions: int
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, order=True)
+class Subject:
+    """What a count is about."""
+
+    kernel: str
+    architecture: str
+    page_size: str
+    area: str
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """A case that ended in several ways on the same kernel and architecture: outcome -> the runs that had it."""
+
+    name: str
+    kernel: str
+    architecture: str
+    runs: Mapping[Outcome, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A case that was bad in the same way: why, and in which runs."""
+
+    name: str
+    kernel: str
+    architecture: str
+    outcome: Outcome
+    reason: str
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MergedReport:
+    """What all runs say together. ``runs`` are paths with the machine of each; ``about`` tells what it is for."""
+
+    runs: Mapping[str, str]
+    counts: Mapping[Subject, Mapping[Outcome, int]]
+    failures: tuple[Failure, ...]
+    disagreements: tuple[Disagreement, ...]
+    skips: Mapping[str, int]
+    about: str = ""
+
+    @property
+    def totals(self) -> Mapping[Outcome, int]:
+        """How many cases ended how."""
+        total: Counter[Outcome] = Counter()
+        for count in self.counts.values():
+            total.update(count)
+        return total
+
+    @property
+    def exit_code(self) -> int:
+        """0 good, 1 a case failed, 2 all were skipped, 3 the suite or its surroundings broke."""
+        return exit_code(CaseResult("/", outcome) for outcome in self.totals)
+
+
+def read_runs(paths: Sequence[Path], processes: int | None = None) -> list[Run]:
+    """Return the runs in ``paths``, read by several processes. Raises InputError; for the same run twice, too."""
+    _refuse_same_paths(paths)
+    if processes == 1 or len(paths) <= _CHUNK:
+        runs = [read_run_directory(path) for path in paths]
+    else:
+        with ProcessPoolExecutor(processes) as pool:
+            runs = list(pool.map(read_run_directory, paths, chunksize=_CHUNK))
+    seen: dict[str, Path] = {}
+    for run in runs:
+        if run.digest in seen:
+            raise InputError(f"{run.path}: the same run as {seen[run.digest]}; expected every run once")
+        seen[run.digest] = run.path
+    return runs
+
+
+def _refuse_same_paths(paths: Sequence[Path]) -> None:
+    seen: dict[Path, Path] = {}
+    for path in paths:
+        place = path.resolve()
+        if place in seen:
+            raise InputError(f"{path}: the same directory as {seen[place]}; expected every run once")
+        seen[place] = path
+
+
+def merge(runs: Sequence[Run], about: str = "") -> MergedReport:
+    """Return what ``runs`` say together; ``about`` is one line on what the report is for."""
+    counts: dict[Subject, Counter[Outcome]] = defaultdict(Counter)
+    outcomes: dict[tuple[str, str, str], dict[Outcome, list[str]]] = defaultdict(lambda: defaultdict(list))
+    failures: dict[tuple[str, str, str, Outcome, str], list[str]] = defaultdict(list)
+    skips: Counter[str] = Counter()
+    for run in runs:
+        path = str(run.path)
+        for case in run.cases:
+            counts[Subject(case.kernel, case.architecture, case.page_size, case.area)][case.outcome] += 1
+            if case.outcome is Outcome.SKIP:
+                skips[_reason(case)] += 1
+                continue
+            outcomes[case.name, case.kernel, case.architecture][case.outcome].append(path)
+            if case.outcome in _BAD:
+                failures[case.name, case.kernel, case.architecture, case.outcome, _reason(case)].append(path)
+    return MergedReport(
+        {str(run.path): run.machine for run in runs},
+        {subject: dict(counts[subject]) for subject in sorted(counts)},
+        tuple(Failure(*key, tuple(where)) for key, where in sorted(failures.items())),
+        tuple(_disagreements(outcomes)),
+        dict(skips.most_common()),
+        about,
+    )
+
+
+def _disagreements(
+    outcomes: Mapping[tuple[str, str, str], Mapping[Outcome, Sequence[str]]],
+) -> Iterable[Disagreement]:
+    """Return the cases that did not end alike everywhere; a machine that skips one disagrees with nobody."""
+    for key, found in sorted(outcomes.items()):
+        if len(found) > 1:
+            yield Disagreement(*key, {outcome: tuple(runs) for outcome, runs in sorted(found.items())})
+
+
+def _reason(case: MergedCase) -> str:
+    return "; ".join(case.reasons) or "no reason given"
+
+
+#: so many of what is alike are named; the JSON has all
+_SHOWN_RUNS = 3
+_SHOWN_SKIPS = 30
+
+_WORDS = {0: "good", 1: "bad", 2: "undecided", 3: "broken"}
+_COLUMNS = (Outcome.PASS, Outcome.KNOWN, Outcome.WARN, Outcome.FAIL, Outcome.ERROR, Outcome.SKIP)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with what it is about; ``note`` stands instead of rows where there are none."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str
+
+
+def headline(report: MergedReport) -> str:
+    """Return the verdict and the counts in one line."""
+    counts = ", ".join(f"{report.totals[outcome]} {outcome}" for outcome in _COLUMNS if report.totals.get(outcome))
+    return f"{_WORDS[report.exit_code]}: {len(report.runs)} runs, {counts}"
+
+
+def tables(report: MergedReport, samples: Sequence[SampleSummary]) -> list[Table]:
+    """Return all tables of the report, the gravest first."""
+    return [
+        Table(
+            "What failed",
+            ("case", "kernel", "architecture", "outcome", "why", "runs"),
+            tuple(
+                (one.name, one.kernel, one.architecture, one.outcome.value, one.reason, _named(one.runs))
+                for one in report.failures
+            ),
+            "Nothing failed.",
+        ),
+        Table(
+            "Where machines do not agree",
+            ("case", "kernel", "architecture", "outcomes"),
+            tuple((one.name, one.kernel, one.architecture, _outcomes(one.runs)) for one in report.disagreements),
+            "Every case ended alike on all machines with the same kernel and architecture that ran it.",
+        ),
+        Table(
+            "Kernels, architectures, page sizes, areas",
+            ("kernel", "architecture", "page size", "area", *(outcome.value for outcome in _COLUMNS)),
+            tuple(
+                (one.kernel, one.architecture, one.page_size, one.area, *(str(count.get(word, 0)) for word in _COLUMNS))
+                for one, count in report.counts.items()
+            ),
+            "No case was run.",
+        ),
+        Table(
+            "Samples, by the identity of their machine",
+            ("machine", "architecture", "CPU", "suite", "under test", "metrics", "blocks", "sessions", "hosts", "file"),
+            tuple(_sample_row(one) for one in samples),
+            "No run has measured performance.",
+        ),
+        _skips(report),
+    ]
+
+
+def _skips(report: MergedReport) -> Table:
+    shown = list(report.skips.items())[:_SHOWN_SKIPS]
+    left = len(report.skips) - len(shown)
+    more = (("", f"and {left} other reasons, which report.json has"),) if left else ()
+    rows = (*((str(count), reason) for reason, count in shown), *more)
+    return Table("Why cases were skipped", ("cases", "reason"), rows, "None was.")
+
+
+def _outcomes(runs: Mapping[Outcome, Sequence[str]]) -> str:
+    return "; ".join(f"{outcome} in {_named(where)}" for outcome, where in runs.items())
+
+
+def _named(runs: Sequence[str]) -> str:
+    more = len(runs) - _SHOWN_RUNS
+    return ", ".join(runs[:_SHOWN_RUNS]) + (f" and {more} more" if more > 0 else "")
+
+
+def _sample_row(one: SampleSummary) -> tuple[str, ...]:
+    subject = ", ".join(f"{key} {value}" for key, value in sorted(one.subject.items()))
+    counts = (str(one.metrics), str(one.blocks), str(one.sessions))
+    names = (one.identity, one.architecture, one.cpu_model, one.suite, subject)
+    return (*names, *counts, ", ".join(one.hosts), one.file)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tests.unit.live.areas import read_areas
+from tests.unit.cases.areas import read_areas
 
 from hugepage_qa.oracle.known_issues import KNOWN_ISSUES, KnownIssue
 from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES

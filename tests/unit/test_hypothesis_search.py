@@ -9,8 +9,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SEARCHES = {
-    "boot": "from tests.unit.matrix.test_search import draw, target; draw(target(), 300, 1)",
-    "pool": "from tests.unit.live.random_pool.targets import Starts, programs; list(programs(Starts(), 'traces', 3))",
+    "boot": "from tests.unit.cases.boot.test_random_boots import draw, target; draw(target(), 300, 1)",
+    "pool": "from tests.unit.cases.random.targets import Starts, programs; list(programs(Starts(), 'traces', 3))",
 }
 
 

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.unit.live.transcript import Event, Recorder
+from tests.unit.cases.transcript import Event, Recorder
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.judge import LiveJudgement, judge

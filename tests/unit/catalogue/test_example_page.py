@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.unit.cases.recorded import WithoutEvidence
 from tests.unit.catalogue.example_page import blocks, read_record, run
-from tests.unit.live.recorded import WithoutEvidence
 
 from hugepage_qa.cases.verdict import Verdict
 from hugepage_qa.catalogue.pages import problems

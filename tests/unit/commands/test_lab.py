@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.unit.lab.system.test_machine import RECORD
+from tests.unit.qemu.system.test_system_machine import RECORD
 
 from hugepage_qa.commands import lab as module
 from hugepage_qa.commands.lab import lab

@@ -17,7 +17,7 @@ import tmt.guest
 import tmt.log
 import tmt.steps.provision
 import tmt.utils
-from tests.unit.lab.system.test_machine import RECORD
+from tests.unit.qemu.system.test_system_machine import RECORD
 from tmt.guest import RebootMode
 from tmt.utils.wait import Deadline, Waiting
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from tests.unit.live.record import read_records
-from tests.unit.live.recorded import WithoutEvidence
-from tests.unit.live.transcript import Event
+from tests.unit.cases.record_areas import read_records
+from tests.unit.cases.recorded import WithoutEvidence
+from tests.unit.cases.transcript import Event
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.guest.guest_machine import DONE, GUEST, REFUSED

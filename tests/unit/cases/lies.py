@@ -1,0 +1,230 @@
+"""Machines that lie to a case, and to it alone: what the harness reads before and after it is true.
+
+A case is worth something where lies make it fail by its own rule. A machine that tells everything twice, that refuses
+nothing, or on which nothing ever happens, shows what a case would pass over.
+"""
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from tests.unit.cases.recorded import Recorded, WithoutEvidence
+from tests.unit.cases.transcript import Diverged, Event
+
+from hugepage_qa.cases.judge import LiveJudgement
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.verdict import Verdict
+
+Lie = Callable[[Event], Event]
+
+COUNTERS = {
+    "nr_hugepages": "HugePages_Total",
+    "free_hugepages": "HugePages_Free",
+    "resv_hugepages": "HugePages_Rsvd",
+    "surplus_hugepages": "HugePages_Surp",
+}
+#: what ends a case
+_ENDS = ("end", "exit", "unmount", "remove_directory", "remove_swap", "write")
+#: the number of a line such as "Rss: 8 kB" or "thp_split_pmd 3", that of a whole file, and each like N0=5
+_NUMBER = re.compile(r"^((?:[\w()]+:? +)?)(\d+)\b|(=)(\d+)\b", re.MULTILINE)
+
+
+class LyingMachine(WithoutEvidence):
+    """A recorded machine that changes what it answers by ``lie`` while ``lies``; ``told`` counts the lies.
+
+    A case that does something again, because it does not believe what it is told, is told the same again.
+    """
+
+    def __init__(self, events: list[Event], lie: Lie) -> None:
+        self._lie = lie
+        self.lies = False
+        self.told = 0
+        super().__init__(events, self._answer)
+
+    def perform(self, operation: str, arguments: Any) -> Any:
+        """Return what was recorded, or the lie. Raises Diverged for what was not recorded up to here."""
+        try:
+            return super().perform(operation, arguments)
+        except Diverged:
+            if self.lies and self.go_back(operation, arguments):
+                return super().perform(operation, arguments)
+            if self.lies or not self.told:
+                raise
+            # a case that was left early puts back something else
+            return None if operation in _ENDS else self._at_last(operation, arguments)
+
+    def _at_last(self, operation: str, arguments: Any) -> Any:
+        asked = (operation, list(arguments))
+        answers = [one["result"] for one in self._events if (one["operation"], one["arguments"]) == asked]
+        if not answers:
+            raise Diverged(f"{asked} was never recorded")
+        return answers[-1]
+
+    def _answer(self, event: Event) -> Event:
+        answer = self._lie(event) if self.lies else event
+        self.told += answer != event
+        return answer
+
+
+def lied_to(recorded: Recorded, lie: Lie) -> tuple[LiveJudgement, int]:
+    """Return the verdict on a case that was told lies, and how many they were."""
+    machine = LyingMachine(recorded.events, lie)
+
+    def act(live: Live) -> None:
+        machine.lies = True
+        try:
+            recorded.case.act(live)
+        finally:
+            machine.lies = False
+
+    return recorded.judge(machine, replace(recorded.case, act=act)), machine.told
+
+
+def by_its_own_rule(recorded: Recorded, judgement: LiveJudgement) -> bool:
+    """Tell whether a case failed, and by its own rule: not by what every case demands, nor as an error."""
+    return judgement.verdict is Verdict.FAIL and f"rule {recorded.case.rule.name}: " in judgement.reason
+
+
+def fails_by(recorded: Recorded, lie: Lie) -> bool:
+    """Tell whether a case that was told lies fails by its own rule; one that asked for none of them does not."""
+    judgement, told = lied_to(recorded, lie)
+    return bool(told) and by_its_own_rule(recorded, judgement)
+
+
+def one_page_more(counter: str, size: int, operations: tuple[str, ...] = ("observe",)) -> Lie:
+    """Return the lie of one page more in ``counter`` of a pool, in all places that show it, to ``operations``."""
+
+    def lie(event: Event) -> Event:
+        if event["operation"] not in operations or not event.get("result"):
+            return event
+        return event | {"result": _shift(event["arguments"][0], event["result"], counter, size)}
+
+    return lie
+
+
+def instead(event: Event, answer: Event) -> Lie:
+    """Return the lie of ``answer`` instead of what one recorded ``event`` answers."""
+    return lambda asked: answer if asked is event else asked
+
+
+def _last_looks(recorded: Recorded) -> list[Event]:
+    looks = (event for event in recorded.events if event["operation"] == "observe")
+    return list({event["arguments"][0]: event for event in looks}.values())
+
+
+def other_looks(recorded: Recorded, *, at_what_it_made: bool = False) -> Iterator[Lie]:
+    """Yield lies on what the record of a case has looked at: other numbers, a file that is not there, or too many.
+
+    There are lies of one more at each look, of more at each than at the one before, and at the last look alone. With
+    ``at_what_it_made`` they are on what was looked at only when the case had made it, such as a process or a mount.
+    """
+    made = False
+    there: set[str] = set()
+    seen: dict[str, Event] = {}
+    for event in recorded.events:
+        made = made or event["operation"] in ("start_actor", "mount", "make_directory")
+        if event["operation"] in ("observe", "names", "file_system"):
+            look = json.dumps([event["operation"], event["arguments"]])
+            seen.setdefault(look, event)
+            if not made:
+                there.add(look)
+    for look, event in seen.items():
+        if not (at_what_it_made and look in there):
+            yield _at_each_look(event, growing=False)
+            yield _at_each_look(event, growing=True)
+    for event in [] if at_what_it_made else _last_looks(recorded):
+        yield instead(event, event | {"result": _other_look("observe", event["result"], 1)})
+
+
+def _at_each_look(first: Event, *, growing: bool) -> Lie:
+    operation, arguments = first["operation"], first["arguments"]
+    looks = itertools.count()
+
+    def lie(event: Event) -> Event:
+        if (event["operation"], event["arguments"]) != (operation, arguments):
+            return event
+        more = next(looks) if growing else 1
+        return event | {"result": _other_look(operation, event["result"], more)} if more else event
+
+    return lie
+
+
+def _other_look(operation: str, seen: Any, more: int) -> Any:
+    match operation:
+        case "names":
+            return seen[1::2]
+        case "file_system":
+            return [number + more for number in seen]
+    return "1\n" if seen is None else _NUMBER.sub(partial(_raised, more), seen)
+
+
+def _raised(more: int, found: re.Match[str]) -> str:
+    return f"{found[1] or found[3] or ''}{int(found[2] or found[4]) + more}"
+
+
+def as_at_first(recorded: Recorded) -> Lie:
+    """Return the lie of a machine on which nothing happens: what is judged is as it was when it was looked at first."""
+    first: dict[str, Event] = {}
+
+    def lie(event: Event) -> Event:
+        if event["operation"] == "observe":
+            return event | {"result": first[event["arguments"][0]]}
+        return event
+
+    for event in recorded.events:
+        if event["operation"] in ("read", "observe"):
+            first.setdefault(event["arguments"][0], event["result"])
+    return lie
+
+
+def other_answers(recorded: Recorded) -> Iterator[tuple[Event, Lie]]:
+    """Yield each answer that the kernel gave to what a case did, with the lie of another one."""
+    for event in recorded.events:
+        answer = _other_answer(event)
+        if answer is not None:
+            yield event, instead(event, answer)
+
+
+def _other_answer(event: Event) -> Event | None:
+    if event["operation"] in ("write", "mount", "make_directory") and "errno" in event:
+        return {key: value for key, value in event.items() if key != "errno"} | {"result": None}
+    if event["operation"] != "request" or "result" not in event:
+        return None
+    answer, child = event["result"]
+    kind, *values = answer.split()
+    verb, *words = event["arguments"][1].split()
+    if words[:1] == ["shmctl"]:
+        # removed after the case; whether it was gone before is judged by the pages that are left
+        return None
+    if kind in ("errno", "signal"):
+        # buffers come back as they were
+        buffers = [word.removeprefix("x") for word in words if word.startswith("x")]
+        return event | {"result": [" ".join(["ok", "0", *buffers]), child]}
+    if verb in ("load", "check", "run"):
+        return event | {"result": [f"ok {int(values[0]) + 1}", child]}
+    return None
+
+
+def _shift(path: str, text: str, counter: str, size: int) -> str:
+    """Return ``text`` with one page more in ``counter``."""
+    if path.endswith(f"hugepages-{size // 1024}kB/{counter}"):
+        return f"{int(text) + 1}\n"
+    if path == "proc/meminfo":
+        if _is_default(text, size):
+            text = _add(text, COUNTERS[counter], 1)
+        if counter == "nr_hugepages":
+            text = _add(text, "Hugetlb", size // 1024)
+    return text
+
+
+def _is_default(text: str, size: int) -> bool:
+    found = re.search(r"Hugepagesize: +(\d+) kB", text)
+    return found is not None and int(found[1]) * 1024 == size
+
+
+def _add(text: str, line: str, amount: int) -> str:
+    return re.sub(rf"^({line}: +)(\d+)", lambda found: f"{found[1]}{int(found[2]) + amount}", text, flags=re.MULTILINE)

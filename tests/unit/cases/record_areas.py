@@ -1,0 +1,100 @@
+"""Record the live cases on this machine, for the tests that replay and falsify them.
+
+``python -m tests.unit.cases.record_areas AREA...``. Root is needed, and a machine that nobody else uses. A record holds what one case did and saw on one page size. A case
+that this machine cannot run keeps the record that it has from another one. What a kernel did wrong as a known bug says
+is recorded, too, apart from the right ones.
+"""
+
+import gzip
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from tests.unit.cases.areas import read_areas
+from tests.unit.cases.transcript import Event, Recorder
+
+from hugepage_qa.cases.case import Area, Case, Sizes
+from hugepage_qa.cases.guest.guest_machine import guest_machine
+from hugepage_qa.cases.guest.guests import GuestArea
+from hugepage_qa.cases.judge import LiveJudgement, judge
+from hugepage_qa.cases.pool_view import read_pool_view
+from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.kernel.tree import DirectoryTree
+from hugepage_qa.machine.host import Backend, Host
+from hugepage_qa.machine.protection import protected_machine
+from hugepage_qa.machine.real_machine import real_machine
+
+RECORDS = Path(__file__).resolve().parents[1] / "captures" / "live"
+
+
+def main() -> None:
+    """Record the areas that the command line names, all without names."""
+    # killed, it leaves a journal, and the next run puts the machine back
+    with protected_machine("a recording of live cases"):
+        for area in read_areas():
+            if len(sys.argv) > 1 and area.name not in sys.argv[1:]:
+                continue
+            found = list(_record(area))
+            for verdict in (Verdict.PASS, Verdict.KNOWN):
+                records = {name: events for kind, name, events in found if kind is verdict}
+                write_records(area, read_records(area, verdict) | records, verdict)
+
+
+def write_records(area: Area, records: dict[str, list[Event]], verdict: Verdict) -> None:
+    """Keep ``records`` of cases that ended in ``verdict``."""
+    if records:
+        text = json.dumps(records, sort_keys=True)
+        # no time in it: the same records are the same file
+        record_file(area, verdict).write_bytes(gzip.compress(text.encode(), mtime=0))
+        print(f"{area.name}: {len(records)} records of {verdict.value}")  # noqa: T201
+
+
+def record_file(area: Area, verdict: Verdict = Verdict.PASS) -> Path:
+    """Return where the records of ``area`` are."""
+    kind = "" if verdict is Verdict.PASS else f"{verdict.value}-"
+    return RECORDS / f"{kind}{area.name.replace('/', '-')}.json.gz"
+
+
+def read_records(area: Area, verdict: Verdict = Verdict.PASS) -> dict[str, list[Event]]:
+    """Return ``case/size``, or ``case`` for one that runs once, -> events; empty without records."""
+    file = record_file(area, verdict)
+    records: dict[str, list[Event]] = json.loads(gzip.decompress(file.read_bytes())) if file.exists() else {}
+    return records
+
+
+def _record(area: Area) -> Iterator[tuple[Verdict, str, list[Event]]]:
+    with tempfile.TemporaryDirectory(prefix="guest-") as scratch, _machine(area, Path(scratch)) as machine:
+        yield from _record_on(area, machine)
+
+
+def _machine(area: Area, scratch: Path) -> AbstractContextManager[Backend]:
+    return guest_machine(scratch) if isinstance(area, GuestArea) else real_machine(scratch)
+
+
+def _record_on(area: Area, machine: Backend) -> Iterator[tuple[Verdict, str, list[Event]]]:
+    for case in area.cases:
+        for size in [None] if case.sizes is Sizes.ONCE else _sizes():
+            judgement, events = _run(area, case, size, machine)
+            if judgement and judgement.verdict in (Verdict.PASS, Verdict.KNOWN):
+                yield judgement.verdict, judgement.name.removeprefix(f"/{area.name}/"), events
+            if judgement and judgement.verdict is Verdict.PASS:
+                break
+            if judgement:
+                print(f"{judgement.name}: {judgement.verdict.value}: {judgement.reason}")  # noqa: T201
+
+
+def _sizes() -> list[int]:
+    """Return the page sizes of this machine; the smallest on which a case passes makes the shortest record."""
+    return sorted(read_pool_view(DirectoryTree(Path("/"))).pools)
+
+
+def _run(area: Area, case: Case, size: int | None, machine: Backend) -> tuple[LiveJudgement | None, list[Event]]:
+    recorder = Recorder(machine)
+    return judge(area, case, Host(recorder), size), recorder.events
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""A machine on which nothing happens: it shows what a recorded one showed, and takes every write."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tests.unit.cases.recorded import Recorded, recorded_cases
+
+from hugepage_qa.cases.case import Act, Area
+from hugepage_qa.cases.judge import LiveJudgement, judge
+from hugepage_qa.machine.host import Host
+from hugepage_qa.sizes import MIB
+
+SIZE = 2 * MIB
+
+
+class StillMachine:
+    """Answers as the first recorded case of the pools saw the machine at first; ``others`` are other operations."""
+
+    def __init__(self, others: Mapping[str, Callable[..., Any]] | None = None) -> None:
+        self._others = dict(others or {})
+        events = _a_pool_case().events
+        self._seen = {
+            (event["operation"], event["arguments"][0]): event["result"]
+            for event in reversed(events)
+            if event["operation"] in ("read", "names")
+        }
+
+    def perform(self, operation: str, arguments: Any) -> Any:
+        """Answer."""
+        if operation in self._others:
+            return self._others[operation](*arguments)
+        if operation in ("read", "observe"):
+            return self._seen.get(("read", arguments[0]))
+        if operation == "names":
+            return self._seen.get(("names", arguments[0]), [])
+        return [] if operation == "new_kernel_log" else None
+
+
+def judge_on(machine: StillMachine, act: Act) -> LiveJudgement:
+    """Return the verdict on a case that does ``act``."""
+    area = Area("still")
+    area.case("what is judged here", "nowhere")(act)
+    judgement = judge(area, area.cases[0], Host(machine), SIZE)
+    assert judgement is not None
+    return judgement
+
+
+def _a_pool_case() -> Recorded:
+    return next(one for one in recorded_cases(lambda area: area.name == "pool") if one.size == SIZE)

@@ -1,0 +1,183 @@
+"""The case on defrag without free blocks tells each mode from each other one, and finds a kernel that takes another."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pytest
+from tests.unit.cases.areas import read_areas
+
+from hugepage_qa.cases.case import Area, Case
+from hugepage_qa.cases.judge import LiveJudgement, judge
+from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.machine.host import Host
+
+PMD = 2 << 20
+_MADV_HUGEPAGE = 14
+_BLOCKS = 300
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What mm/huge_memory.c vma_thp_gfp_mask() allows a fault."""
+
+    direct_reclaim: bool = False
+    kswapd_reclaim: bool = False
+
+
+_DIRECT, _WAKE, _LIGHT = Flags(direct_reclaim=True), Flags(kswapd_reclaim=True), Flags()
+#: mode -> without advice, with it
+RIGHT = {
+    "always": (_DIRECT, _DIRECT),
+    "defer": (_WAKE, _WAKE),
+    "defer+madvise": (_WAKE, _DIRECT),
+    "madvise": (_LIGHT, _DIRECT),
+    "never": (_LIGHT, _LIGHT),
+}
+Choice = Callable[[str, bool], Flags]
+
+
+@dataclass
+class Mapping:
+    """Anonymous memory of the actor."""
+
+    start: int
+    length: int
+    is_advised: bool = False
+    huge: int = 0
+
+
+class Kernel:
+    """A machine of one process, in which ``choose`` says what a fault may do to get a huge page."""
+
+    def __init__(self, choose: Choice) -> None:
+        self._choose = choose
+        self._blocks, self._fragmented, self._clock = _BLOCKS, 0, 0.0
+        self._mappings: list[Mapping] = []
+        self._events = dict.fromkeys(
+            ("compact_stall", "thp_fault_alloc", "thp_fault_fallback", "pageoutrun", "compact_daemon_wake"), 0
+        )
+        self._files = {
+            "proc/sys/kernel/osrelease": "6.12.0",
+            "proc/sys/kernel/tainted": "0",
+            "proc/sys/vm/min_free_kbytes": "67584",
+            "proc/sys/vm/drop_caches": "0",
+            "proc/sys/vm/compact_memory": "0",
+            "proc/meminfo": f"MemTotal: 4194304 kB\nMemAvailable: {_BLOCKS * 2048} kB\nHugetlb: 0 kB\n",
+            f"{DIRECTORY}/hpage_pmd_size": str(PMD),
+            f"{DIRECTORY}/enabled": "madvise",
+            f"{DIRECTORY}/defrag": "madvise",
+            f"{DIRECTORY}/khugepaged/defrag": "1",
+        }
+
+    def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
+        match operation:
+            case "read" | "observe":
+                return self._read(arguments[0])
+            case "write":
+                self._files[arguments[0]] = arguments[1]
+            case "pause" | "clock":
+                self._clock += arguments[0] if arguments else 0
+                return self._clock
+            case "names" | "new_kernel_log":
+                return []
+            case "start_actor":
+                return 0, 1
+            case "request":
+                verb, *words = arguments[1].split()
+                numbers = [int(word) for word in words if word.lstrip("-").isdigit()]
+                return f"ok {self._answer(words[0] if verb == 'call' else verb, numbers)}", None
+        return None
+
+    def _read(self, path: str) -> str | None:
+        if path == "proc/vmstat":
+            return "".join(f"{name} {count}\n" for name, count in self._events.items())
+        if path == "proc/buddyinfo":
+            return f"Node 0, zone Normal 512 0 0 0 0 0 0 0 0 {self._blocks} 0\n"
+        if path == "proc/1/smaps":
+            return "".join(
+                f"{each.start:x}-{each.start + each.length:x} rw-p 00000000 00:00 0\n"
+                f"Size: {each.length >> 10} kB\nKernelPageSize: 4 kB\nMMUPageSize: 4 kB\nRss: {each.huge >> 10} kB\n"
+                f"AnonHugePages: {each.huge >> 10} kB\nVmFlags: rd wr\n"
+                for each in self._mappings
+            )
+        return self._files.get(path)
+
+    def _answer(self, call: str, numbers: list[int]) -> int:
+        match call:
+            case "mmap":
+                is_fixed = numbers[0] != 0
+                start = numbers[0] if is_fixed else sum(each.length for each in self._mappings) + (1 << 40)
+                if is_fixed:
+                    self._mappings.append(Mapping(start, numbers[1]))
+                return start
+            case "madvise":
+                self._at(numbers[0]).is_advised = numbers[2] == _MADV_HUGEPAGE
+            case "fill" if numbers[2] == PMD:
+                for _fault in range(numbers[1] // PMD):
+                    self._fault(self._at(numbers[0]))
+            case "fill":
+                self._blocks -= numbers[1] // PMD
+            case "discard":
+                self._fragmented += numbers[1] // PMD
+        return 0
+
+    def _at(self, address: int) -> Mapping:
+        return next(each for each in self._mappings if each.start == address)
+
+    def _fault(self, mapping: Mapping) -> None:
+        if self._files[f"{DIRECTORY}/enabled"] != "always" and not mapping.is_advised:
+            return
+        flags = self._choose(self._files[f"{DIRECTORY}/defrag"], mapping.is_advised)
+        if not self._blocks:
+            self._events["pageoutrun"] += flags.kswapd_reclaim
+            self._events["compact_stall"] += flags.direct_reclaim
+            if flags.direct_reclaim and self._fragmented:
+                self._fragmented -= 1
+                self._blocks += 1
+        if self._blocks:
+            self._blocks -= 1
+            mapping.huge += PMD
+        self._events["thp_fault_alloc" if self._blocks else "thp_fault_fallback"] += 1
+
+
+@cache
+def _case() -> tuple[Area, Case]:
+    area = next(area for area in read_areas() if area.name == "thp/defrag")
+    return area, next(case for case in area.cases if case.name == "without-free-blocks-in-each-mode")
+
+
+def _judged(choose: Choice) -> LiveJudgement:
+    area, case = _case()
+    judgement = judge(area, case, Host(Kernel(choose)), None)
+    assert judgement is not None
+    return judgement
+
+
+def test_a_kernel_that_keeps_to_each_mode_passes() -> None:
+    judgement = _judged(lambda mode, is_advised: RIGHT[mode][is_advised])
+    assert judgement.verdict is Verdict.PASS, judgement.reason
+
+
+@pytest.mark.parametrize("only", RIGHT)
+def test_a_kernel_that_ignores_defrag_fails(only: str) -> None:
+    """Whichever of its modes it has all the time."""
+    judgement = _judged(lambda _mode, is_advised: RIGHT[only][is_advised])
+    assert judgement.verdict is Verdict.FAIL, judgement.reason
+
+
+@pytest.mark.parametrize(("mode", "is_advised"), list(itertools.product(RIGHT, (False, True))))
+@pytest.mark.parametrize("wrong", [_DIRECT, _WAKE, _LIGHT])
+def test_each_wrong_effort_is_found(mode: str, is_advised: bool, wrong: Flags) -> None:
+    def choose(asked: str, advised: bool) -> Flags:
+        return wrong if (asked, advised) == (mode, is_advised) else RIGHT[asked][advised]
+
+    judgement = _judged(choose)
+    if wrong == RIGHT[mode][is_advised]:
+        assert judgement.verdict is Verdict.PASS, judgement.reason
+    else:
+        assert judgement.verdict is Verdict.FAIL, judgement.reason
+        assert f"defrag={mode}, advice {_MADV_HUGEPAGE if is_advised else None}" in judgement.reason

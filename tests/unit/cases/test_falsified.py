@@ -1,0 +1,161 @@
+"""Every recorded case passes when it is replayed, and fails by its own rule when it is lied to."""
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+from tests.unit.cases.areas import read_areas
+from tests.unit.cases.lies import (
+    COUNTERS,
+    as_at_first,
+    by_its_own_rule,
+    fails_by,
+    lied_to,
+    one_page_more,
+    other_answers,
+    other_looks,
+)
+from tests.unit.cases.record_areas import read_records
+from tests.unit.cases.recorded import Recorded, recorded_cases
+from tests.unit.cases.text.test_double import NAMES as HUGETEXT
+from tests.unit.cases.transcript import Event
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.guest.guests import GuestArea
+from hugepage_qa.cases.verdict import Verdict
+
+#: a read that is there for its fault: what it finds is judged by other cases
+_READ_FOR_THE_FAULT = {"a-page-shared-by-fork", "the-zero-page-is-nobodys"}
+#: cases that judge other facts of the machine than a counter that they look at
+_JUDGES_OTHER_FACTS = {
+    "demoted-page-is-clean": set(COUNTERS),
+    "the-direct-map-keeps-its-size": set(COUNTERS),
+    "pools-do-not-count-for-the-commit-limit": {"free_hugepages", "resv_hugepages", "surplus_hugepages"},
+}
+#: nodes have no resv_hugepages, and these judge nothing but nodes
+_OF_NODES = {
+    "a-page-comes-from-the-home-node",
+    "a-short-node-is-made-up-for-unless-the-policy-forbids",
+    "an-interleaving-writer-spreads-pages",
+    "bound-memory-takes-pages-of-its-node",
+    "demote-on-a-node",
+}
+#: that nothing happens is their rule, or that something is there: they have no stimulus that could be seen
+_NOTHING_HAPPENS = {
+    "demote-is-write-only",
+    "files-of-a-node",
+    "files-of-hugetext",
+    "pools-do-not-count-for-the-commit-limit",
+    "the-direct-map-keeps-its-size",
+    # the pages that it takes until the counter is exact depend on what it is told
+    "vmstat-counts-pages-in-use",
+}
+
+
+def _has_no_guests(area: Area) -> bool:
+    return not isinstance(area, GuestArea)
+
+
+every_record = pytest.mark.parametrize("recorded", recorded_cases(), ids=str)
+#: the falsified guests are in tests/unit/guest
+without_guests = pytest.mark.parametrize("recorded", recorded_cases(_has_no_guests), ids=str)
+on_each_size = pytest.mark.parametrize(
+    "recorded",
+    [one for one in recorded_cases(_has_no_guests) if one.case.sizes is not Sizes.ONCE],
+    ids=str,
+)
+
+
+def test_every_area_is_recorded() -> None:
+    assert [area.name for area in read_areas() if not read_records(area) and area.name not in HUGETEXT] == []
+
+
+@every_record
+def test_a_true_record_passes(recorded: Recorded) -> None:
+    judgement = recorded.replay()
+    assert judgement.verdict is Verdict.PASS, judgement.reason
+
+
+@on_each_size
+@pytest.mark.parametrize("counter", COUNTERS)
+def test_a_counter_that_is_wrong_while_the_case_runs_breaks_its_own_rule(recorded: Recorded, counter: str) -> None:
+    """All places agree, and all are wrong by one page: only the expectations of the case can tell."""
+    others = {"resv_hugepages"} if recorded.case.name in _OF_NODES else set()
+    if counter in _JUDGES_OTHER_FACTS.get(recorded.case.name, others):
+        pytest.skip("judges other facts")
+    judgement, told = lied_to(recorded, one_page_more(counter, recorded.size or 0))
+    # cases that judge errors or contents alone have lies of their own below
+    assert not told or by_its_own_rule(recorded, judgement), judgement.reason
+
+
+@on_each_size
+def test_each_place_that_shows_a_pool_is_looked_at(recorded: Recorded) -> None:
+    for index in _last_observations(recorded.events):
+        events = copy.copy(recorded.events)
+        events[index] = events[index] | {"result": f"{int(events[index]['result']) + 1}\n"}
+        judgement = recorded.replay(events)
+        assert judgement.verdict is Verdict.FAIL, events[index]["arguments"]
+
+
+@without_guests
+def test_a_case_can_fail_by_its_own_rule(recorded: Recorded) -> None:
+    assert can_fail(recorded)
+
+
+@without_guests
+def test_a_case_sees_what_it_does(recorded: Recorded) -> None:
+    if recorded.case.name not in _NOTHING_HAPPENS:
+        assert sees_its_stimulus(recorded)
+
+
+@without_guests
+def test_no_answer_to_the_actor_is_taken_on_trust(recorded: Recorded) -> None:
+    """A refusal or a signal that does not come, and memory that holds something else, are not passed over."""
+    for event, lie in other_answers(recorded):
+        is_load = event["operation"] == "request" and event["arguments"][1].startswith("load ")
+        if not (is_load and recorded.case.name in _READ_FOR_THE_FAULT):
+            judgement, told = lied_to(recorded, lie)
+            assert not told or judgement.verdict is Verdict.FAIL, (event, judgement.reason)
+
+
+def can_fail(recorded: Recorded) -> bool:
+    """Tell whether there is a lie that makes a case fail by its own rule."""
+    answers = (lie for _event, lie in other_answers(recorded))
+    counters = (one_page_more(counter, recorded.size or 0) for counter in COUNTERS)
+    lies = (as_at_first(recorded), *other_looks(recorded), *answers, *counters)
+    return any(fails_by(recorded, lie) for lie in lies)
+
+
+def sees_its_stimulus(recorded: Recorded) -> bool:
+    """Tell whether a case fails by its own rule where nothing happens, or where its calls are answered wrongly."""
+    answers = (lie for _event, lie in other_answers(recorded))
+    lies = (as_at_first(recorded), *answers, *other_looks(recorded, at_what_it_made=True))
+    return any(fails_by(recorded, lie) for lie in lies)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "BUG: Bad page state in process actor",
+        "WARNING: CPU: 0 PID: 1279 at mm/hugetlb.c:5421 hugetlb_fault+0x1/0x2",
+        "WARNING: mm/hugetlb.c:5421 at hugetlb_fault+0x1/0x2, CPU#0: actor/1279",
+    ],
+)
+def test_a_kernel_in_trouble_fails_a_case_that_is_right_else(line: str) -> None:
+    recorded = recorded_cases()[0]
+    last = max(index for index, event in enumerate(recorded.events) if event["operation"] == "new_kernel_log")
+    events = copy.copy(recorded.events)
+    events[last] = events[last] | {"result": [line]}
+    judgement = recorded.replay(events)
+    assert judgement.verdict is Verdict.FAIL
+    assert line in judgement.reason
+
+
+def _last_observations(events: list[Event]) -> Iterator[int]:
+    """Yield the last observation of each file of a pool."""
+    last: dict[str, int] = {}
+    for index, event in enumerate(events):
+        path = event["arguments"][0] if event["arguments"] else ""
+        if event["operation"] == "observe" and event["result"] and str(path).rpartition("/")[2] in COUNTERS:
+            last[path] = index
+    return iter(last.values())

@@ -1,0 +1,165 @@
+"""Cases on transparent huge pages fail where smaps shows other huge pages, and where a refusal does not come."""
+
+import copy
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.unit.cases.recorded import Recorded, recorded_cases
+from tests.unit.cases.transcript import Event
+
+from hugepage_qa.cases.verdict import Verdict
+
+_HUGE = re.compile(r"^((?:AnonHugePages|ShmemPmdMapped|FilePmdMapped): +)(\d+)( kB)$", re.MULTILINE)
+#: what they judge is Rss, counters, refusals or contents, and no huge page of a mapping
+_WITHOUT_HUGE_PAGES = {
+    "as-it-was-booted",
+    "blocks-made-again",
+    "files-of-hugetext",
+    "dropped-caches",
+    "open-for-write",
+    "policies-of-smaller-sizes",
+    "values-that-are-refused",
+    "numbers-that-are-refused",
+    "no-zero-page",
+    "no-direct-compaction",
+}
+
+RECORDED = [one for one in recorded_cases() if one.area.name.startswith(("thp/", "text/"))]
+_SWAP = re.compile(r"^(Swap: +)(\d+)( kB)$", re.MULTILINE)
+_FILE = re.compile(r"^(FilePmdMapped: +)(\d+)( kB)$", re.MULTILINE)
+_RSS = re.compile(r"^(Rss: +)(\d+)( kB)$", re.MULTILINE)
+
+
+def _named(*names: str) -> list[Recorded]:
+    return [one for one in RECORDED if one.case.name in names]
+
+
+of_huge_pages = pytest.mark.parametrize(
+    "recorded", [one for one in RECORDED if one.case.name not in _WITHOUT_HUGE_PAGES], ids=str
+)
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    # text that is huge before as after is that of a file system with large folios
+    [one for one in RECORDED if one.case.name not in _WITHOUT_HUGE_PAGES | {"collapsed-text"}],
+    ids=str,
+)
+def test_huge_pages_everywhere_are_not_what_was_judged(recorded: Recorded) -> None:
+    assert recorded.replay(list(_with_sizes(recorded.events, 2048, 2))).verdict is not Verdict.PASS
+
+
+@of_huge_pages
+def test_the_huge_pages_of_every_process_are_looked_at(recorded: Recorded) -> None:
+    """One look at a process shows one huge page more in each mapping: for some look, the case tells."""
+    looks: dict[str, list[int]] = {}
+    for index, event in enumerate(recorded.events):
+        if _is_smaps(event):
+            looks.setdefault(event["arguments"][0], []).append(index)
+    assert looks
+    for path, indices in looks.items():
+        assert any(_fails(recorded, index) for index in reversed(indices)), path
+
+
+@pytest.mark.parametrize("recorded", RECORDED, ids=str)
+def test_a_write_that_should_be_refused_is_not_taken(recorded: Recorded) -> None:
+    for index, event in enumerate(recorded.events):
+        if event["operation"] == "write" and "errno" in event:
+            events = copy.copy(recorded.events)
+            events[index] = {key: value for key, value in event.items() if key != "errno"} | {"result": None}
+            assert recorded.replay(events).verdict is Verdict.FAIL, event
+
+
+@pytest.mark.parametrize("recorded", _named("swapped-out", "pages-in-swap"), ids=str)
+def test_memory_in_swap_is_looked_at(recorded: Recorded) -> None:
+    """A page more or none at all: a kernel that swaps nothing out, or leaves it there, does not pass."""
+    for replacement in (
+        lambda found: f"{found[1]}{int(found[2]) + 4}{found[3]}",
+        lambda found: f"{found[1]}0{found[3]}",
+    ):
+        events = list(_with_smaps(recorded.events, _SWAP, replacement))
+        assert recorded.replay(events).verdict is not Verdict.PASS
+
+
+@pytest.mark.parametrize("recorded", _named("absent-text", "collapsed-text", "text-and-khugepaged"), ids=str)
+def test_text_that_never_becomes_huge_is_missed(recorded: Recorded) -> None:
+    """Recorded on a kernel with READ_ONLY_THP_FOR_FS."""
+    events = list(_with_smaps(recorded.events, _FILE, lambda found: f"{found[1]}0{found[3]}"))
+    assert events != recorded.events
+    assert recorded.replay(events).verdict is not Verdict.PASS
+
+
+@pytest.mark.parametrize("recorded", _named("unmapped-in-part", "underused"), ids=str)
+@pytest.mark.parametrize("counter", ["thp_split_page", "thp_underused_split_page"])
+def test_a_split_that_is_not_counted_is_missed(recorded: Recorded, counter: str) -> None:
+    line = re.compile(rf"^{counter} \d+$", re.MULTILINE)
+    events = [
+        event | {"result": line.sub(f"{counter} 0", event["result"])}
+        if event["operation"] == "observe" and event["arguments"] == ["proc/vmstat"]
+        else event
+        for event in recorded.events
+    ]
+    judges = counter == "thp_split_page" or recorded.case.name == "underused"
+    assert (recorded.replay(events).verdict is not Verdict.PASS) == judges
+
+
+@pytest.mark.parametrize("recorded", _named("unmapped-in-part", "underused", "used-enough"), ids=str)
+def test_memory_that_is_given_back_or_not_is_looked_at(recorded: Recorded) -> None:
+    events = list(_with_smaps(recorded.events, _RSS, _one_page_more))
+    assert recorded.replay(events).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("recorded", _named("migrated"), ids=str)
+def test_huge_pages_that_stay_on_their_node_are_missed(recorded: Recorded) -> None:
+    events = [
+        event | {"result": re.sub(r"\bN(\d)=", lambda found: f"N{1 - int(found[1])}=", event["result"])}
+        if event["operation"] == "observe" and event["arguments"][0].endswith("/numa_maps")
+        else event
+        for event in recorded.events
+    ]
+    assert recorded.replay(events).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("recorded", _named("blocks-made-again"), ids=str)
+def test_a_compaction_that_makes_no_blocks_is_missed(recorded: Recorded) -> None:
+    events = copy.copy(recorded.events)
+    free = [index for index, event in enumerate(events) if event["arguments"] == ["proc/buddyinfo"]]
+    for index, event in enumerate(events):
+        # not that before memory is fragmented, which drops caches, too
+        if _writes(event, "compact_memory") and not _writes(events[index - 1], "drop_caches"):
+            last, following = max(one for one in free if one < index), min(one for one in free if one > index)
+            events[following] = events[last]
+    assert events != recorded.events
+    assert recorded.replay(events).verdict is Verdict.FAIL
+
+
+def _writes(event: Event, name: str) -> bool:
+    return event["operation"] == "write" and str(event["arguments"][0]) == f"proc/sys/vm/{name}"
+
+
+def _fails(recorded: Recorded, index: int) -> bool:
+    events = copy.copy(recorded.events)
+    events[index] = next(_with_sizes([events[index]], 2048, 1))
+    return recorded.replay(events).verdict is not Verdict.PASS
+
+
+def _is_smaps(event: Event) -> bool:
+    return event["operation"] == "observe" and event["arguments"][0].endswith("/smaps") and bool(event["result"])
+
+
+def _with_sizes(events: list[Event], more: int, factor: int) -> Iterator[Event]:
+    """Yield the events with ``more`` kB, and ``factor`` times what there is, in each line on huge pages."""
+    return _with_smaps(events, _HUGE, lambda found: f"{found[1]}{int(found[2]) * factor + more}{found[3]}")
+
+
+def _one_page_more(found: re.Match[str]) -> str:
+    return f"{found[1]}{int(found[2]) + 4}{found[3]}"
+
+
+def _with_smaps(
+    events: list[Event], line: re.Pattern[str], replacement: Callable[[re.Match[str]], str]
+) -> Iterator[Event]:
+    """Yield the events with each ``line`` of smaps replaced."""
+    for event in events:
+        yield event | {"result": line.sub(replacement, event["result"])} if _is_smaps(event) else event

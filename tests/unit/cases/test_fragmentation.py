@@ -1,0 +1,79 @@
+"""An outcome that depends on free blocks is judged where there are some, and only there."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
+from typing import Any
+
+import pytest
+from tests.unit.cases.text.double.machine import TextDouble
+from tests.unit.cases.text.linked import link
+
+from hugepage_qa.cases.fragmentation import (
+    compact_if_short,
+    expect_at_fault,
+    expect_no_shortage,
+    fragmentation,
+    tell,
+    with_blocks,
+)
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.thp_memory import map_aligned
+from hugepage_qa.machine.host import CannotRun, Host
+from hugepage_qa.oracle.rules import Rule
+
+PMD = 2 << 20
+
+
+class Fragmented:
+    """A double without huge pages at a fault, with ``blocks`` free blocks of order 9 and 512 free base pages."""
+
+    def __init__(self, blocks: int) -> None:
+        self._double = TextDouble(link)
+        self._double.files.texts["proc/buddyinfo"] = f"Node 0, zone Normal 512 0 0 0 0 0 0 0 0 {blocks} 0\n"
+
+    def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
+        if operation == "request" and "munmap" in arguments[1]:
+            return "ok 0", None
+        return self._double.perform(operation, arguments)
+
+
+def live(blocks: int, stack: ExitStack) -> Live:
+    return Live(Host(Fragmented(blocks)), PMD, Rule("rule", "statement", "source"), stack)
+
+
+@pytest.mark.parametrize(("blocks", "unusable"), [(0, 1.0), (1, 0.5), (3, 0.25)])
+def test_the_share_of_free_memory_in_smaller_blocks(blocks: int, unusable: float) -> None:
+    with ExitStack() as stack:
+        found = fragmentation(live(blocks, stack), PMD)
+    assert (found.blocks, found.unusable) == (blocks, unusable)
+
+
+def test_a_huge_page_that_does_not_come_is_a_difference_where_there_are_blocks() -> None:
+    with ExitStack() as stack:
+        case = live(100, stack)
+        expect_at_fault(case, "always", True, lambda: map_aligned(case, 1, PMD))
+    assert len(case.differences) == 3
+    assert "100 free blocks" in str(case.differences[0])
+
+
+@pytest.mark.parametrize(("blocks", "short"), [(0, True), (9, True), (10, False)])
+def test_a_shortage_of_blocks_is_no_failure(blocks: int, short: bool) -> None:
+    with ExitStack() as stack, pytest.raises(CannotRun) if short else nullcontext():
+        expect_no_shortage(live(blocks, stack), PMD, 2)
+
+
+@pytest.mark.parametrize(("blocks", "compacted"), [(9, True), (10, False)])
+def test_memory_is_compacted_before_it_is_called_too_fragmented(blocks: int, compacted: bool) -> None:
+    with ExitStack() as stack:
+        case = live(blocks, stack)
+        assert compact_if_short(case, PMD, 2) is compacted
+        assert with_blocks(case, PMD, 2).blocks == blocks
+        tell(case, fragmentation(case, PMD))
+        assert case.host.read("proc/sys/vm/compact_memory") == ("1\n" if compacted else "0\n")
+    assert [note.startswith("memory was compacted") for note in case.notes] == ([True, False] if compacted else [False])
+
+
+def test_without_blocks_nothing_is_said() -> None:
+    with ExitStack() as stack, pytest.raises(CannotRun, match="too fragmented: 2 free blocks"):
+        case = live(2, stack)
+        expect_at_fault(case, "always", True, lambda: map_aligned(case, 1, PMD))

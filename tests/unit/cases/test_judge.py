@@ -1,0 +1,154 @@
+"""Red means the kernel: what is a failure of a case, what an error of the suite, and what neither."""
+
+import errno
+import os
+from collections.abc import Callable
+from typing import NoReturn
+
+import pytest
+from tests.unit.cases.still_machine import SIZE, StillMachine, judge_on
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.judge import LiveJudgement, run_area
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.errors import InputError
+from hugepage_qa.machine.host import Host
+from hugepage_qa.process.actor import Fault, Refused
+from hugepage_qa.process.actor_link import ActorGone, ActorStarved
+
+_SURPLUS = f"sys/kernel/mm/hugepages/hugepages-{SIZE // 1024}kB"
+
+
+def _raising(error: Exception) -> Callable[..., NoReturn]:
+    def act(*_arguments: object) -> NoReturn:
+        raise error
+
+    return act
+
+
+def test_a_case_that_finds_nothing_passes() -> None:
+    assert judge_on(StillMachine(), lambda live: live.expect_pool(nr=0, free=0)).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Refused(errno.ENOMEM, "mmap"),
+        Fault(7, 2, 0x1000),
+        ActorGone("the actor ended"),
+    ],
+    ids=str,
+)
+def test_what_the_kernel_refuses_a_case_is_a_failure(error: Exception) -> None:
+    judgement = judge_on(StillMachine(), _raising(error))
+    assert judgement.verdict is Verdict.FAIL
+    assert "what is judged here" in judgement.reason
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError(errno.EMFILE, "Too many open files"),
+        ActorStarved("it had 1 s of a CPU"),
+        InputError("the compiler failed"),
+        KeyError("a mistake of a case"),
+    ],
+    ids=str,
+)
+def test_what_the_suite_cannot_do_is_an_error_with_its_traceback(error: Exception) -> None:
+    judgement = judge_on(StillMachine(), _raising(error))
+    assert judgement.verdict is Verdict.ERROR
+    assert type(error).__name__ in judgement.reason
+    assert "Traceback" in judgement.serial
+
+
+def test_a_write_that_the_kernel_refuses_is_told_with_file_and_value() -> None:
+    machine = StillMachine({"write": _raising(OSError(errno.EINVAL, os.strerror(errno.EINVAL)))})
+    judgement = judge_on(machine, lambda live: live.host.write("proc/sys/vm/nr_hugepages", "7"))
+    assert judgement.verdict is Verdict.FAIL
+    assert "Invalid argument" in judgement.reason
+
+
+def test_a_suite_without_descriptors_is_no_refusal_of_the_kernel() -> None:
+    machine = StillMachine({"write": _raising(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))})
+    judgement = judge_on(machine, lambda live: live.expect_errno(errno.EMFILE, live.host.write, "a", "b"))
+    assert judgement.verdict is Verdict.ERROR
+
+
+def test_a_difference_stays_one_when_the_suite_breaks_later() -> None:
+    def act(live: Live) -> None:
+        live.expect("a fact", 1, 2)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    judgement = judge_on(StillMachine(), act)
+    assert judgement.verdict is Verdict.FAIL
+    assert "No space left" in judgement.reason
+
+
+def test_what_a_broken_suite_leaves_behind_is_no_finding() -> None:
+    """A starved actor still has its pages."""
+    pages = iter([0, 0, 0, 0, 0, 0])
+
+    def observe(path: str) -> str | None:
+        text = StillMachine().perform("read", [path])
+        return f"{1 + next(pages, 0)}\n" if path.endswith("kB/resv_hugepages") else text
+
+    judgement = judge_on(StillMachine({"observe": observe}), _raising(ActorStarved("it had 1 s of a CPU")))
+    assert judgement.verdict is Verdict.ERROR
+    assert "nothing-left" in judgement.reason
+
+
+def test_a_kernel_in_trouble_is_one_although_the_suite_broke() -> None:
+    machine = StillMachine({"new_kernel_log": lambda: ["BUG: Bad page state in process actor"]})
+    assert judge_on(machine, _raising(ActorStarved("it had 1 s of a CPU"))).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("operation", ["skip_kernel_log", "new_kernel_log"])
+def test_a_log_that_cannot_be_read_is_an_error(operation: str) -> None:
+    machine = StillMachine({operation: _raising(InputError("/dev/kmsg: Operation not permitted"))})
+    judgement = judge_on(machine, lambda live: live.expect_pool(nr=0, free=0))
+    assert judgement.verdict is Verdict.ERROR
+    assert "/dev/kmsg: Operation not permitted" in judgement.reason
+
+
+def test_a_failure_is_one_although_the_log_cannot_be_read() -> None:
+    machine = StillMachine({"new_kernel_log": _raising(InputError("/dev/kmsg: lines were overwritten"))})
+    assert judge_on(machine, lambda live: live.expect_pool(nr=1, free=1)).verdict is Verdict.FAIL
+
+
+def test_overcommit_is_counted_above_the_surplus_that_is_there() -> None:
+    written = []
+    shown = {f"{_SURPLUS}/surplus_hugepages": "3\n", f"{_SURPLUS}/nr_hugepages": "5\n"}
+
+    def read(path: str) -> str | None:
+        text: str | None = shown.get(path) or StillMachine().perform("read", [path])
+        return text
+
+    machine = StillMachine({"read": read, "write": lambda path, text: written.append((path, text))})
+    judge_on(machine, lambda live: live.overcommit(2))
+    assert (f"{_SURPLUS}/nr_overcommit_hugepages", "5") in written
+
+
+def test_without_a_pool_only_what_needs_one_is_skipped() -> None:
+    once, each = Area("once", sizes=Sizes.ONCE), Area("each")
+    for area in (once, each):
+        area.case("what is judged here", "nowhere")(_looks_at_thp)
+    judgements: list[LiveJudgement] = []
+    machine = StillMachine({"names": lambda _path: [], "read": _read_without_hugetlb, "observe": _read_without_hugetlb})
+    for area in (once, each):
+        run_area(area, Host(machine), judgements.append)
+    found = {judgement.name: judgement.verdict for judgement in judgements}
+    assert found == {"/once/-looks-at-thp": Verdict.PASS, "/each/-looks-at-thp": Verdict.SKIP}
+
+
+def _read_without_hugetlb(path: str) -> str | None:
+    text: str | None = StillMachine().perform("read", [path])
+    if path == "proc/meminfo" and text is not None:
+        return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("Huge"))
+    return text
+
+
+def _looks_at_thp(live: Live) -> None:
+    live.expect("a fact", 1, 1)

@@ -1,0 +1,66 @@
+"""How long khugepaged is waited for is told by a clock, and what its scans say of it."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from tests.unit.cases.text.double.files import FULL_SCANS, PMD
+from tests.unit.cases.text.double.machine import TextDouble
+from tests.unit.cases.text.linked import link
+
+from hugepage_qa.cases.expectations import Failed
+from hugepage_qa.cases.khugepaged_clock import await_khugepaged, quicken
+from hugepage_qa.cases.live import Live
+from hugepage_qa.machine.host import CannotRun, Host
+from hugepage_qa.oracle.rules import Rule
+
+#: for three scans by the knobs of ``quicken`` on a machine of 4 GiB: 3 * 17 rounds of 0.52 s
+SECONDS = 26.5
+
+
+class Slow:
+    """A machine on which a look at full_scans takes a second, and khugepaged ends ``scans`` scans and no more."""
+
+    def __init__(self, scans: int) -> None:
+        self._double = TextDouble(link)
+        self._left = scans
+        self.now = 0.0
+
+    def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
+        if operation == "clock":
+            return self.now
+        if operation == "pause":
+            self.now += arguments[0]
+            if self._left:
+                self._left -= 1
+                self._double.files.count(FULL_SCANS)
+            return None
+        if arguments and arguments[0] == FULL_SCANS:
+            self.now += 1
+        return self._double.perform(operation, arguments)
+
+
+def wait(machine: Slow) -> bool:
+    with ExitStack() as stack:
+        live = Live(Host(machine), PMD, Rule("rule", "statement", "source"), stack)
+        quicken(live)
+        return await_khugepaged(live, lambda: False)
+
+
+def test_scans_that_are_over_end_the_wait() -> None:
+    machine = Slow(3)
+    assert not wait(machine)
+    assert machine.now < SECONDS / 2
+
+
+def test_a_khugepaged_that_does_not_run_is_at_fault_after_the_time_that_its_knobs_give_it() -> None:
+    machine = Slow(0)
+    with pytest.raises(Failed, match=r"expected 3 scans more, found none in 27 s"):
+        wait(machine)
+    assert machine.now < SECONDS + 3
+
+
+def test_one_that_is_slow_says_nothing_of_the_kernel() -> None:
+    with pytest.raises(CannotRun, match=r"ended 2 of 3 scans in 27 s: this machine is too busy"):
+        wait(Slow(2))

@@ -1,0 +1,76 @@
+"""Every bug that was recorded is known by its exact value, and else a failure."""
+
+import re
+
+import pytest
+from tests.unit.cases.recorded import Recorded, WithoutEvidence, recorded_cases
+from tests.unit.cases.transcript import Event
+
+from hugepage_qa.cases import expectations
+from hugepage_qa.cases.expectations import KnownBug
+from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.oracle.known_issues import KnownIssue
+
+#: a case looks at some ten files before it compares; what deviates is among them
+_LAST_LOOKS = 40
+_NUMBER = re.compile(r"\d+")
+
+every_bug = pytest.mark.parametrize("recorded", recorded_cases(verdict=Verdict.KNOWN), ids=str)
+
+
+@every_bug
+def test_a_recorded_bug_is_known(recorded: Recorded) -> None:
+    judgement = recorded.replay()
+    assert judgement.verdict is Verdict.KNOWN, judgement.reason
+
+
+@every_bug
+def test_it_is_a_failure_where_nothing_is_excused(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expectations.Expectations, "_end_if_known", lambda _self, _quirk, _deviates: None)
+    judgement = recorded.replay()
+    assert judgement.verdict is Verdict.FAIL
+    assert recorded.case.rule.statement in judgement.reason
+
+
+@every_bug
+def test_another_value_is_a_failure(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = 0
+    until_known: list[int] = []
+
+    def count(event: Event) -> Event:
+        nonlocal answers
+        answers += 1
+        return event
+
+    class Noted(KnownBug):
+        def __init__(self, issue: KnownIssue) -> None:
+            until_known.append(answers)
+            super().__init__(issue)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(expectations, "KnownBug", Noted)
+        recorded.judge(WithoutEvidence(recorded.events, count))
+    (end,) = until_known
+    falsified = (_with_other_numbers(recorded, number) for number in range(end, max(0, end - _LAST_LOOKS), -1))
+    assert any(reason and recorded.case.rule.statement in reason for reason in falsified)
+
+
+def _with_other_numbers(recorded: Recorded, number: int) -> str | None:
+    """Return why the case fails when all numbers in answer ``number`` are one too high; None where it does not."""
+    answers = 0
+
+    def falsify(event: Event) -> Event:
+        nonlocal answers
+        answers += 1
+        if answers != number or not event.get("result"):
+            return event
+        return event | {"result": _raised(event["result"])}
+
+    judgement = recorded.judge(WithoutEvidence(recorded.events, falsify))
+    return judgement.reason if judgement.verdict is Verdict.FAIL else None
+
+
+def _raised(result: object) -> object:
+    if isinstance(result, list):
+        return [_raised(result[0]), *result[1:]]
+    return _NUMBER.sub(lambda found: str(int(found[0]) + 1), result) if isinstance(result, str) else result

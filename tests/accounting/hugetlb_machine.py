@@ -220,8 +220,6 @@ class MachineAccounting(LiveTest):
     :avocado: tags=hugetlb,accounting
     """
 
-    timeout = 600
-
     def test_machine(self) -> None:
         """Every case for every page size."""
         self.run_area(ACCOUNTING)

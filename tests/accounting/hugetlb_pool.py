@@ -118,8 +118,6 @@ class PoolAccounting(LiveTest):
     :avocado: tags=hugetlb,accounting
     """
 
-    timeout = 600
-
     def test_pool(self) -> None:
         """Every case for every page size."""
         self.run_area(ACCOUNTING)

@@ -235,8 +235,6 @@ class ProcessAccounting(LiveTest):
     :avocado: tags=hugetlb,accounting
     """
 
-    timeout = 600
-
     def test_process(self) -> None:
         """Every case for every page size."""
         self.run_area(ACCOUNTING)

@@ -166,8 +166,6 @@ class TransparentAccounting(LiveTest):
     :avocado: tags=thp,accounting
     """
 
-    timeout = 600
-
     def test_transparent(self) -> None:
         """Every case, once for the machine."""
         self.run_area(TRANSPARENT)

@@ -113,8 +113,6 @@ class SizesAccounting(LiveTest):
     :avocado: tags=thp,accounting
     """
 
-    timeout = 600
-
     def test_sizes(self) -> None:
         """Every case, once for the machine."""
         self.run_area(SMALLER)

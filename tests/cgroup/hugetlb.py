@@ -342,8 +342,6 @@ class HugetlbGroups(LiveTest):
     :avocado: tags=hugetlb,cgroup
     """
 
-    timeout = 600
-
     def test_version_1(self) -> None:
         """Every case in a hierarchy of version 1."""
         self.run_area(VERSION_1)

@@ -110,8 +110,6 @@ class HwpoisonTest(LiveTest):
     :avocado: tags=hugetlb,hwpoison
     """
 
-    timeout = 600
-
     def test_hwpoison(self) -> None:
         """Every case for every page size."""
         self.run_area(HWPOISON)

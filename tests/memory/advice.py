@@ -195,8 +195,6 @@ class Advice(LiveTest):
     :avocado: tags=hugetlb,memory,madvise
     """
 
-    timeout = 600
-
     def test_advice(self) -> None:
         """Every case for every page size."""
         self.run_area(ADVICE)

@@ -92,8 +92,6 @@ class Fork(LiveTest):
     :avocado: tags=hugetlb,memory,fork
     """
 
-    timeout = 600
-
     def test_fork(self) -> None:
         """Every case for every page size."""
         self.run_area(FORK)

@@ -303,8 +303,6 @@ class Mapping(LiveTest):
     :avocado: tags=hugetlb,memory
     """
 
-    timeout = 600
-
     def test_mapping(self) -> None:
         """Every case for every page size."""
         self.run_area(MAPPING)

@@ -156,8 +156,6 @@ class Memfd(LiveTest):
     :avocado: tags=hugetlb,memory,memfd
     """
 
-    timeout = 600
-
     def test_memfd(self) -> None:
         """Every case for every page size."""
         self.run_area(MEMFD)

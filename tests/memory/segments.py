@@ -153,8 +153,6 @@ class Segments(LiveTest):
     :avocado: tags=hugetlb,memory,shm
     """
 
-    timeout = 600
-
     def test_segments(self) -> None:
         """Every case for every page size."""
         self.run_area(SEGMENTS)

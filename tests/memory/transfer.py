@@ -88,8 +88,6 @@ class Transfer(LiveTest):
     :avocado: tags=hugetlb,memory,io
     """
 
-    timeout = 600
-
     def test_transfer(self) -> None:
         """Every case for every page size."""
         self.run_area(TRANSFER)

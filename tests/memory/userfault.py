@@ -163,8 +163,6 @@ class UserfaultTest(LiveTest):
     :avocado: tags=hugetlb,userfaultfd
     """
 
-    timeout = 600
-
     def test_userfault(self) -> None:
         """Every case for every page size."""
         self.run_area(USERFAULT)

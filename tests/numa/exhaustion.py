@@ -90,8 +90,6 @@ class ExhaustionTest(LiveTest):
     :avocado: tags=hugetlb,numa
     """
 
-    timeout = 1200
-
     def test_exhaustion(self) -> None:
         """Every case for every page size."""
         self.run_area(EXHAUSTION)

@@ -383,8 +383,6 @@ class Nodes(LiveTest):
     :avocado: tags=hugetlb,numa
     """
 
-    timeout = 900
-
     def test_nodes(self) -> None:
         """Every case for every page size."""
         self.run_area(NUMA)

@@ -168,8 +168,6 @@ class Demote(LiveTest):
     :avocado: tags=hugetlb,pool,demote
     """
 
-    timeout = 600
-
     def test_demote(self) -> None:
         """Every case for every page size."""
         self.run_area(DEMOTE)

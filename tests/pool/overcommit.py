@@ -190,8 +190,6 @@ class Overcommit(LiveTest):
     :avocado: tags=hugetlb,pool,overcommit
     """
 
-    timeout = 600
-
     def test_overcommit(self) -> None:
         """Every case for every page size."""
         self.run_area(OVERCOMMIT)

@@ -302,8 +302,6 @@ class Pool(LiveTest):
     :avocado: tags=hugetlb,pool
     """
 
-    timeout = 600
-
     def test_pool(self) -> None:
         """Every case for every page size."""
         self.run_area(POOL)

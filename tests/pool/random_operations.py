@@ -12,8 +12,6 @@ class RandomOperations(LiveTest):
     :avocado: tags=hugetlb,pool,random
     """
 
-    timeout = 600
-
     def test_random(self) -> None:
         """All page sizes of the machine."""
         try:

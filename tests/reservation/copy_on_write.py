@@ -157,8 +157,6 @@ class CopyOnWrite(LiveTest):
     :avocado: tags=hugetlb,reservation,fork
     """
 
-    timeout = 600
-
     def test_copy_on_write(self) -> None:
         """Every case for every page size."""
         self.run_area(COPY_ON_WRITE)

@@ -191,8 +191,6 @@ class Fallocate(LiveTest):
     :avocado: tags=hugetlb,reservation,fallocate
     """
 
-    timeout = 600
-
     def test_fallocate(self) -> None:
         """Every case for every page size."""
         self.run_area(FALLOCATE)

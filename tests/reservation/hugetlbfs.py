@@ -301,8 +301,6 @@ class Hugetlbfs(LiveTest):
     :avocado: tags=hugetlb,reservation,hugetlbfs
     """
 
-    timeout = 600
-
     def test_hugetlbfs(self) -> None:
         """Every case for every page size."""
         self.run_area(HUGETLBFS)

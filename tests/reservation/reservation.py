@@ -271,8 +271,6 @@ class Reservation(LiveTest):
     :avocado: tags=hugetlb,reservation
     """
 
-    timeout = 600
-
     def test_reservation(self) -> None:
         """Every case for every page size."""
         self.run_area(RESERVATION)

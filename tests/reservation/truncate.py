@@ -191,8 +191,6 @@ class Truncate(LiveTest):
     :avocado: tags=hugetlb,reservation,truncate
     """
 
-    timeout = 600
-
     def test_truncate(self) -> None:
         """Every case for every page size."""
         self.run_area(TRUNCATE)

@@ -56,8 +56,6 @@ class HugetextAnonymousCode(LiveTest):
     :avocado: tags=text,hugetext
     """
 
-    timeout = 900
-
     def test_anonymous_code(self) -> None:
         """Every case, once for the machine."""
         self.run_area(CODE)

@@ -146,8 +146,6 @@ class HugetextClearing(LiveTest):
     :avocado: tags=text,hugetext
     """
 
-    timeout = 900
-
     def test_clearing(self) -> None:
         """Every case, once for the machine."""
         self.run_area(CLEARING)

@@ -253,8 +253,6 @@ class TextOfPrograms(LiveTest):
     :avocado: tags=text,thp
     """
 
-    timeout = 900
-
     def test_every_kernel(self) -> None:
         """Every case, once for the machine."""
         self.run_area(EVERY_KERNEL)

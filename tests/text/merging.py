@@ -197,8 +197,6 @@ class HugetextMerging(LiveTest):
     :avocado: tags=text,hugetext
     """
 
-    timeout = 900
-
     def test_merging(self) -> None:
         """Every case, once for the machine."""
         self.run_area(MERGING)

@@ -166,8 +166,6 @@ class HugetextPadding(LiveTest):
     :avocado: tags=text,hugetext
     """
 
-    timeout = 900
-
     def test_padding(self) -> None:
         """Every case, once for the machine."""
         self.run_area(PADDING)

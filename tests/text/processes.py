@@ -144,8 +144,6 @@ class HugetextProcesses(LiveTest):
     :avocado: tags=text,hugetext
     """
 
-    timeout = 900
-
     def test_processes(self) -> None:
         """Every case, once for the machine."""
         self.run_area(PROCESSES)

@@ -147,8 +147,6 @@ class HugetextValues(LiveTest):
     :avocado: tags=text,hugetext
     """
 
-    timeout = 600
-
     def test_values(self) -> None:
         """Every case, once for the machine."""
         self.run_area(VALUES)

@@ -140,8 +140,6 @@ class ThpCollapse(LiveTest):
     :avocado: tags=thp
     """
 
-    timeout = 600
-
     def test_collapse(self) -> None:
         """Every case, once for the machine."""
         self.run_area(COLLAPSE)

@@ -255,8 +255,6 @@ class ThpContents(LiveTest):
     :avocado: tags=thp
     """
 
-    timeout = 600
-
     def test_contents(self) -> None:
         """Every case, once for the machine."""
         self.run_area(CONTENTS)

@@ -115,8 +115,6 @@ class ThpDeferredSplit(LiveTest):
     :avocado: tags=thp
     """
 
-    timeout = 600
-
     def test_deferred_split(self) -> None:
         """Every case, once for the machine."""
         self.run_area(DEFERRED)

@@ -140,8 +140,6 @@ class ThpDefrag(LiveTest):
     :avocado: tags=thp
     """
 
-    timeout = 600
-
     def test_defrag(self) -> None:
         """Every case, once for the machine."""
         self.run_area(DEFRAG)

@@ -215,8 +215,6 @@ class Khugepaged(LiveTest):
     :avocado: tags=thp,khugepaged
     """
 
-    timeout = 600
-
     def test_khugepaged(self) -> None:
         """Every case, once for the machine."""
         self.run_area(KHUGEPAGED_AREA)

@@ -165,8 +165,6 @@ class ThpPolicy(LiveTest):
     :avocado: tags=thp
     """
 
-    timeout = 600
-
     def test_policy(self) -> None:
         """Every case, once for the machine."""
         self.run_area(POLICY)

@@ -124,8 +124,6 @@ class ThpSharedMemory(LiveTest):
     :avocado: tags=thp,shm
     """
 
-    timeout = 600
-
     def test_shared_memory(self) -> None:
         """Every case, once for the machine."""
         self.run_area(SHARED)

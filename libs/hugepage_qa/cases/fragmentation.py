@@ -19,17 +19,28 @@ _COMPACTED = "memory was compacted"
 
 @dataclass(frozen=True)
 class Fragmentation:
-    """Free memory by /proc/buddyinfo: ``blocks`` of at least the size, and the share that is in smaller ones."""
+    """Free memory by /proc/buddyinfo, in bytes: all of it, and what of it is in blocks smaller than ``size``."""
 
-    blocks: int
-    unusable: float
+    size: int
+    free: int
+    scattered: int
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks of ``size`` bytes are free."""
+        return (self.free - self.scattered) // self.size
+
+    @property
+    def unusable(self) -> float:
+        """The share of the free memory that is in smaller blocks, as unusable_index in debugfs has it."""
+        return self.scattered / self.free if self.free else 0.0
 
     def __str__(self) -> str:
         return f"{self.blocks} {_FREE}{self.unusable:.2f} of the free memory unusable"
 
 
 def fragmentation(live: Live, size: int, node: int | None = None) -> Fragmentation:
-    """Return how fragmented memory of a node, or all, is for blocks of ``size`` bytes: as unusable_index has it."""
+    """Return how fragmented memory of a node, or all, is for blocks of ``size`` bytes."""
     order = (size // mmap.PAGESIZE).bit_length() - 1
     free = usable = 0
     for line in (live.host.read("proc/buddyinfo") or "").splitlines():
@@ -38,7 +49,7 @@ def fragmentation(live: Live, size: int, node: int | None = None) -> Fragmentati
         for column, count in enumerate(line.split()[_FIRST_ORDER:]):
             free += int(count) << column
             usable += int(count) << column if column >= order else 0
-    return Fragmentation(usable >> order, 1 - usable / free if free else 0.0)
+    return Fragmentation(size, free * mmap.PAGESIZE, (free - usable) * mmap.PAGESIZE)
 
 
 def with_blocks(live: Live, size: int, pages: int) -> Fragmentation:

@@ -16,7 +16,8 @@ from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.process.actor import Actor
 from hugepage_qa.sizes import GIB
 
-#: how much is fragmented: one part of so many of what is available, but not more than the second
+#: how much is fragmented: one part of so many of what is available, but not more than the second beyond what lies
+#: scattered anyway, for that is filled first
 _PARTS, _MOST = 8, GIB
 #: where no free blocks are left, all others live of what is fragmented
 _MOST_OF_ALL = 2 * GIB
@@ -46,17 +47,20 @@ class Fragments:
         """The free blocks that compaction can make: those that were lost, but for what the pages left would fill."""
         return self.before.blocks - self.after.blocks - self.memory.pages // self.kept
 
-    def compact(self, live: Live) -> int:
-        """Compact memory and return how many free blocks that has made."""
+    def compact(self, live: Live) -> int | None:
+        """Compact memory and return how many free blocks that has made, None where others took or freed too much."""
+        was = fragmentation(live, self.memory.size)
         live.host.write("proc/sys/vm/compact_memory", "1")
         now = fragmentation(live, self.memory.size)
         live.notes.append(f"compacted {now}")
-        return now.blocks - self.after.blocks
+        # compaction itself takes no memory; a change by half of what it shall show hides it
+        disturbed = abs(now.free - was.free) > self.owed * now.size // 2
+        return None if disturbed else now.blocks - self.after.blocks
 
     @property
     def owes_blocks(self) -> bool:
         """Whether compaction has blocks to make: not so where memory was fragmented as much before."""
-        return self.owed > _NOISE
+        return self.owed > max(_NOISE, self.memory.pages // _PARTS)
 
     def need_blocks(self, live: Live) -> None:
         """Raise CannotRun where compaction has no blocks to make."""
@@ -76,7 +80,8 @@ def fragment(live: Live, kept: int = 8) -> Fragments:
     Raises CannotRun where the machine is too small.
     """
     _join_free_pages(live)
-    return _fragment(live, live.actor(), kept, min(_available(live) // _PARTS, _MOST))
+    scattered = fragmentation(live, pmd_size(live)).scattered
+    return _fragment(live, live.actor(), kept, min(_available(live) // _PARTS, _MOST + scattered))
 
 
 def without_free_blocks(live: Live) -> tuple[Fragments, Actor]:

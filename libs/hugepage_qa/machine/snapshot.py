@@ -159,10 +159,15 @@ def _entries(root: Path, ignore: Sequence[Path]) -> dict[str, tuple[str, bool]]:
 def _looks_like_ours(directory: str, name: str, status: os.stat_result) -> bool:
     if f"{directory}/{name}" == LOCK:  # that of whoever changes the machine now; one that is held by nobody is free
         return False
-    if status.st_gid == GROUP:
+    if _is_of_a_run(status):
         return True
     is_of_tools = os.getuid() != 0 and directory in _SHARED_DIRECTORIES and name.startswith(_TOOLS)
     return status.st_uid == os.getuid() and (is_of_tools or name.startswith(PREFIX))
+
+
+def _is_of_a_run(status: os.stat_result) -> bool:
+    """Whether a process of a run made the file: its group alone is also that of Debian's user _apt."""
+    return status.st_gid == GROUP and status.st_uid in (os.getuid(), GROUP)
 
 
 def _used_paths(root: Path) -> str:
@@ -201,7 +206,7 @@ def _packages(root: Path) -> dict[str, tuple[str, bool]]:
             status = (root / name).lstat()
         except OSError:
             continue
-        values[f"/{name}"] = (f"{status.st_size} bytes of {status.st_mtime_ns} ns", status.st_gid == GROUP)
+        values[f"/{name}"] = (f"{status.st_size} bytes of {status.st_mtime_ns} ns", _is_of_a_run(status))
     return values
 
 

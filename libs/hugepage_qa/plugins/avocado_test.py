@@ -52,6 +52,9 @@ def conclude(test: Any, cases: CaseRecorder) -> None:
 class LiveTest(CaseTest):
     """Base of the tests below tests/ that change the running machine; one result for each case and page size."""
 
+    #: seconds: the last resort. What hangs in a case is ended long before, and a busy or emulated machine is slow
+    timeout = 55 * 60
+
     def run_area(self, area: Area) -> None:
         """Run the cases of ``area`` and end as the gravest of them did."""
         self._run(lambda host: run_area(area, host, self.record))

@@ -61,18 +61,24 @@ def changes(root: Path, change: Callable[[Path], object], *ignore: Path) -> list
     return ours
 
 
+_APT = 42
+
+
 @pytest.fixture
-def in_our_group(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
-    """Return what gives a file our group, which only root could."""
-    ours: set[int] = set()
+def in_our_group(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return what gives a file our group, which only root could, and another owner where one is named."""
+    ours: dict[int, int | None] = {}
     lstat = Path.lstat
 
-    def give(path: Path) -> None:
-        ours.add(lstat(path).st_ino)
+    def give(path: Path, owner: int | None = None) -> None:
+        ours[lstat(path).st_ino] = owner
 
     def pretend(path: Path) -> os.stat_result:
         status = lstat(path)
-        return os.stat_result([*status[:5], GROUP, *status[6:]]) if status.st_ino in ours else status
+        if status.st_ino not in ours:
+            return status
+        owner = ours[status.st_ino]
+        return os.stat_result([*status[:4], status.st_uid if owner is None else owner, GROUP, *status[6:]])
 
     monkeypatch.setattr(Path, "lstat", pretend)
     return give
@@ -241,6 +247,15 @@ def test_a_file_of_any_name_is_known_by_its_group(
 
     (root / directory).mkdir(parents=True, exist_ok=True)
     assert changes(root, make) == [f"{Path('/', directory, 'new')}: absent before, file after"]
+
+
+def test_a_file_of_another_user_of_our_group_is_his(root: Path, in_our_group: Callable[..., None]) -> None:
+    def fetch_packages(root: Path) -> None:
+        (root / "tmp/apt-key-gpghome.x").mkdir()
+        in_our_group(root / "tmp/apt-key-gpghome.x", _APT)
+
+    ours, of_others = seen(root, fetch_packages)
+    assert (ours, len(of_others)) == ([], 1)
 
 
 def test_a_file_that_we_put_in_the_place_of_another(root: Path, in_our_group: Callable[[Path], None]) -> None:

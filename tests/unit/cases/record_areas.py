@@ -1,8 +1,8 @@
 """Record the live cases on this machine, for the tests that replay and falsify them.
 
 ``python -m tests.unit.cases.record_areas AREA...``. Root is needed, and a machine that nobody else uses. A record holds
-what one case did and saw on one page size. A case that this machine cannot run keeps the record that it has from another
-one. What a kernel did wrong as a known bug says is recorded, too, apart from the right ones.
+what one case did and saw on one page size. A case that this machine cannot run keeps the record that it has from
+another one. What a kernel did wrong as a known bug says is recorded, too, apart from the right ones.
 """
 
 import gzip

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from hugepage_qa.bench import gate_settings
 from hugepage_qa.cases import test_settings
-from hugepage_qa.cases.result import CaseResult, Outcome, exit_code
+from hugepage_qa.cases.result import Result, Verdict, exit_code
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.snapshot import changes_of_others, differences, take_snapshot
 from hugepage_qa.process.identity import (
@@ -69,7 +69,7 @@ class Finding:
     as long as one result is a skip.
     """
 
-    results: Sequence[CaseResult]
+    results: Sequence[Result]
     host_is_as_before: bool
     of_others: Sequence[str] = ()
     needs_all: bool = False
@@ -77,8 +77,8 @@ class Finding:
     @property
     def exit_code(self) -> int:
         """The exit code of make qa."""
-        code = exit_code(self.results)
-        is_open = self.needs_all and any(result.outcome is Outcome.SKIP for result in self.results)
+        code = exit_code(result.verdict for result in self.results)
+        is_open = self.needs_all and any(result.verdict is Verdict.SKIP for result in self.results)
         return _UNDECIDED if code == 0 and is_open else code
 
 
@@ -219,7 +219,7 @@ def _report(console: Console, request: QaRequest, finding: Finding, absent: Sequ
     def say(line: str) -> None:
         console.print(line, soft_wrap=True, markup=False)
 
-    print_reasons(console, finding.results, [Outcome.KNOWN, Outcome.WARN, Outcome.FAIL, Outcome.ERROR])
+    print_reasons(console, finding.results, [Verdict.KNOWN, Verdict.FAIL, Verdict.ERROR])
     for line in (*closing_lines(finding.results), *(f"  left out {line}" for line in absent)):
         say(line)
     if finding.host_is_as_before:

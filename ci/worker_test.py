@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from hugepage_qa.cache import cache_directory
-from hugepage_qa.cases.result import CaseResult, Outcome
+from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.supervised import SIGNALLED, exit_on_sigterm, run_supervised
 from hugepage_qa.qemu.system.machine_registry import Registry
@@ -58,7 +58,7 @@ class Seen:
     """What the worker has of a run: the exit code of tmt, the results, and the JUnit file."""
 
     exit_code: int
-    results: Sequence[CaseResult]
+    results: Sequence[Result]
     junit: Path
     seconds: float
 
@@ -171,7 +171,7 @@ def judge_clean(seen: Seen) -> list[str]:
     """Return what is wrong with a run in which nothing was made to fail."""
     problems = [] if seen.exit_code == 0 else [f"tmt ended with exit code {seen.exit_code}, expected 0"]
     cases = _test_cases(seen.junit)
-    if not any(one.outcome is Outcome.PASS for one in seen.results):
+    if not any(one.verdict is Verdict.PASS for one in seen.results):
         problems.append("no case passed")
     red = [name for name, failure in cases.items() if failure is not None]
     problems += [f"red in JUnit: {name}" for name in red]
@@ -208,7 +208,7 @@ def _test_cases(junit: Path) -> dict[str, str | None]:
 
 
 def _print(name: str, seen: Seen, problems: list[str]) -> list[str]:
-    count = Counter(str(one.outcome) for one in seen.results)
+    count = Counter(str(one.verdict) for one in seen.results)
     counts = ", ".join(f"{number} {outcome}" for outcome, number in sorted(count.items()))
     print(f"{name}: {len(seen.results)} cases ({counts}), {seen.seconds:.0f} s, tmt exit code {seen.exit_code}")
     for problem in problems:

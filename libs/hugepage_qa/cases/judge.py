@@ -4,7 +4,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 
 from hugepage_qa.cases.case import Area, Case, Sizes
 from hugepage_qa.cases.expectations import Failed, KnownBug
@@ -15,7 +14,7 @@ from hugepage_qa.cases.pool_view import (
     PoolView,
     read_pool_view,
 )
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Result, Verdict, because
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.log import tells_of_trouble
 from hugepage_qa.kernel.tree import size_name
@@ -41,18 +40,7 @@ _EVIDENCE = ("proc/buddyinfo", "proc/meminfo", "proc/vmstat", "proc/pagetypeinfo
 _TAINT = "proc/sys/kernel/tainted"
 
 
-@dataclass(frozen=True)
-class LiveJudgement:
-    """How a case went on one page size; ``serial`` is the evidence, empty when it passed."""
-
-    name: str
-    verdict: Verdict
-    reason: str
-    seconds: float
-    serial: str = ""
-
-
-def run_area(area: Area, host: Host, record: Callable[[LiveJudgement], None]) -> None:
+def run_area(area: Area, host: Host, record: Callable[[Result], None]) -> None:
     """Run every case of ``area`` for every page size of the machine that it is meant for."""
     sizes = list(read_pool_view(host).pools)
     for case in area.cases:
@@ -61,7 +49,7 @@ def run_area(area: Area, host: Host, record: Callable[[LiveJudgement], None]) ->
         elif sizes:
             of_the_case = [*sizes]
         else:
-            record(LiveJudgement(result_name(area, case, None), Verdict.SKIP, NO_HUGETLB, seconds=0))
+            record(Result(result_name(area, case, None), Verdict.SKIP, (NO_HUGETLB,)))
             continue
         for size in of_the_case:
             if judgement := judge(area, case, host, size):
@@ -73,7 +61,7 @@ def result_name(area: Area, case: Case, size: int | None) -> str:
     return f"/{area.name}/{case.name}" if size is None else f"/{area.name}/{case.name}/{format_size(size)}"
 
 
-def judge(area: Area, case: Case, host: Host, size: int | None) -> LiveJudgement | None:
+def judge(area: Area, case: Case, host: Host, size: int | None) -> Result | None:
     """Run ``case`` with pages of ``size`` bytes, None for a case that runs once; None when it is not meant for them."""
     began = time.monotonic()
     with ExitStack() as stack:
@@ -83,7 +71,7 @@ def judge(area: Area, case: Case, host: Host, size: int | None) -> LiveJudgement
         end = _run(case, live, host, stack)
     verdict, reason = _verdict(live, end)
     found = f"{live.traceback}{evidence(host)}" if verdict in (Verdict.FAIL, Verdict.ERROR) else ""
-    return LiveJudgement(result_name(area, case, size), verdict, reason, time.monotonic() - began, found)
+    return Result(result_name(area, case, size), verdict, because(reason), time.monotonic() - began, found)
 
 
 def _run(case: Case, live: Live, host: Host, stack: ExitStack) -> CannotRun | KnownBug | None:

@@ -1,57 +1,73 @@
-"""The result of one case, whoever ran it: the common coin of the reports."""
+"""What came of a case, whoever ran it: the one result, its verdict, and the exit code of many.
+
+FAIL   the kernel, QEMU or libvirt did wrong
+KNOWN  it did wrong exactly as a recorded kernel bug says, in a version that has this bug
+ERROR  the suite or its surroundings broke; nothing is known about the product
+SKIP   this machine or kernel cannot, with the fact that proves it
+PASS   a comparison was made and there was no difference
+"""
 
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hugepage_qa.cases import verdict
 
+class Verdict(enum.StrEnum):
+    """How a case ended; from harmless to grave. That something broke beside a failure makes it none the less one."""
 
-class Outcome(enum.StrEnum):
-    """How a case ended: a verdict of the suite (``verdict.Verdict``), or WARN, which only Avocado knows."""
-
-    PASS = "pass"  # noqa: S105 - a verdict
-    KNOWN = "known"
+    PASS = "pass"  # noqa: S105 - no password
     SKIP = "skip"
-    WARN = "warn"
-    FAIL = "fail"
+    KNOWN = "known"
     ERROR = "error"
+    FAIL = "fail"
 
 
-_VERDICTS = {
-    outcome: verdict.Verdict.FAIL if outcome is Outcome.WARN else verdict.Verdict(outcome.value) for outcome in Outcome
-}
-
-# from harmless to grave; the order of verdict.exit_code(): that something broke beside it makes no failure undone
-_SEVERITY = (Outcome.PASS, Outcome.SKIP, Outcome.KNOWN, Outcome.ERROR, Outcome.WARN, Outcome.FAIL)
+_FROM_HARMLESS_TO_GRAVE = tuple(Verdict)
 
 
 @dataclass(frozen=True)
-class CaseResult:
-    """One case: its name (starting with ``/``), how it ended, why, how long it took, and the evidence."""
+class Result:
+    """One case: its name (starting with ``/``), how it ended, why, how long it took, and the evidence.
+
+    ``evidence`` is a text, such as what a serial console showed; ``logs`` are files. What judges boots and random
+    programs adds what it found.
+    """
 
     name: str
-    outcome: Outcome
+    verdict: Verdict
     reasons: tuple[str, ...] = ()
     seconds: float = 0.0
+    evidence: str = ""
     logs: tuple[Path, ...] = ()
 
+    @property
+    def reason(self) -> str:
+        """Why, in one line; empty where there is nothing to say."""
+        return "; ".join(self.reasons)
 
-def worst(outcomes: Iterable[Outcome]) -> Outcome:
-    """Return the gravest of ``outcomes``, PASS when there are none."""
-    return max(outcomes, key=_SEVERITY.index, default=Outcome.PASS)
+
+def because(reason: str) -> tuple[str, ...]:
+    """Return ``reason`` as the reasons of a Result, none where it is empty."""
+    return (reason,) if reason else ()
 
 
-def exit_code(results: Iterable[CaseResult]) -> int:
-    """Return the exit code that ``results`` stand for, by the rule of ``verdict``.
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the gravest of ``verdicts``, PASS when there are none."""
+    return max(verdicts, key=_FROM_HARMLESS_TO_GRAVE.index, default=Verdict.PASS)
 
-    Nothing at all is an error of the tool: it may not look like a pass. A warning is bad to tmt, so it is here.
+
+def exit_code(verdicts: Iterable[Verdict]) -> int:
+    """Return the exit code of a run: 0 good, 1 the product is bad, 2 nothing was decided, 3 the tool broke.
+
+    A failure is one whatever broke beside it. Nothing at all is an error of the tool: it may not look like a pass.
     """
-    outcomes = {result.outcome for result in results}
-    if not outcomes:
-        return verdict.exit_code([verdict.Verdict.ERROR])
-    return verdict.exit_code(_VERDICTS[outcome] for outcome in outcomes)
+    seen = set(verdicts)
+    if Verdict.FAIL in seen:
+        return 1
+    if Verdict.ERROR in seen or not seen:
+        return 3
+    return 0 if seen & {Verdict.PASS, Verdict.KNOWN} else 2
 
 
 def one_line(text: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from hugepage_qa.cases.result import CaseResult, Outcome, exit_code, one_line, worst
+from hugepage_qa.cases.result import Result, Verdict, exit_code, one_line, worst
 from hugepage_qa.cases.test_settings import describe_settings
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.kept_file import Repair
@@ -31,7 +31,7 @@ _LONGEST_PARENT = 107 - len("/hugepage-qa-12345678/avocado_12345678/.status_serv
 # the option of Avocado's configuration, and our directory for it
 _DATA = "data_dir"
 
-_KEEP_LOGS = (Outcome.WARN, Outcome.FAIL, Outcome.ERROR)
+_KEEP_LOGS = (Verdict.FAIL, Verdict.ERROR)
 
 
 def run_references(
@@ -81,22 +81,22 @@ def _run(
     code = run_supervised(_avocado(references, vt_type, scratch, config), environment=environment)
     results = [*read_job(scratch / "jobs"), *_failure_of_avocado(code), *_unrestored(put_back())]
     _report(results, scratch, console)
-    return exit_code(results)
+    return exit_code(result.verdict for result in results)
 
 
-def _unrestored(repairs: Sequence[Repair]) -> list[CaseResult]:
+def _unrestored(repairs: Sequence[Repair]) -> list[Result]:
     """Return an error when the machine could not be put back."""
     reasons = tuple(one_line(str(repair)) for repair in repairs)
-    return [CaseResult(JOB, Outcome.ERROR, reasons)] if reasons else []
+    return [Result(JOB, Verdict.ERROR, reasons)] if reasons else []
 
 
-def _report(results: Sequence[CaseResult], scratch: Path, console: Console) -> None:
+def _report(results: Sequence[Result], scratch: Path, console: Console) -> None:
     data = os.environ.get("TMT_TEST_DATA")
     if data:
         write_results(results, _existing_directory(data))
     else:
         print_table(console, results)
-        if worst(result.outcome for result in results) in _KEEP_LOGS:
+        if worst(result.verdict for result in results) in _KEEP_LOGS:
             _keep(scratch / "jobs", console)
     for line in closing_lines(results):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
@@ -118,12 +118,12 @@ def _existing_directory(path: str) -> Path:
     return directory
 
 
-def _failure_of_avocado(code: int) -> list[CaseResult]:
+def _failure_of_avocado(code: int) -> list[Result]:
     """Return an error when Avocado's exit code tells of something that its results do not."""
     if code >= 0 and not code & ~_IN_RESULTS:
         return []
     reason = f"stopped by signal {code - 128}" if code > SIGNALLED else f"avocado run ended with exit code {code}"
-    return [CaseResult(JOB, Outcome.ERROR, (reason,))]
+    return [Result(JOB, Verdict.ERROR, (reason,))]
 
 
 def _avocado(references: Sequence[str], vt_type: str | None, scratch: Path, config: Path) -> list[str]:

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from hugepage_qa.cases.boot.boot_case import BootCase, choose_groups, groups
 from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings
+from hugepage_qa.cases.result import exit_code
 from hugepage_qa.cases.test_settings import draw_seed
-from hugepage_qa.cases.verdict import exit_code
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.facts import read_facts
 from hugepage_qa.kernel.tree import DirectoryTree
@@ -130,7 +130,7 @@ def boot(
         matrix.stop()
     print_judgement(open_console(), judgement, matrix.kernel.release)
     if serial:
-        click.echo(judgement.serial)
+        click.echo(judgement.evidence)
     sys.exit(exit_code([judgement.verdict]))
 
 

@@ -16,9 +16,10 @@ from hugepage_gate.compare_suites import FEWEST_BLOCKS, OLDEST_BASELINE, compare
 from hugepage_gate.comparison import TAILS, Comparison, MetricResult
 from hugepage_gate.environment import env_id
 from hugepage_gate.sample_files import read_one_machine
-from hugepage_gate.samples import SampleSet, Verdict, exit_code, verdict_on_all
+from hugepage_gate.samples import SampleSet, exit_code, verdict_on_all
+from hugepage_gate.samples import Verdict as GateVerdict
 from hugepage_qa.bench.gate_settings import BLOCKS, MEANING, GateSettings
-from hugepage_qa.cases.result import CaseResult, Outcome, one_line
+from hugepage_qa.cases.result import Result, Verdict, one_line
 from hugepage_qa.commands.gate_measure import Measured, Wish, take_samples
 from hugepage_qa.commands.gate_options import make_policy, make_terms
 from hugepage_qa.durable import write_durably
@@ -29,32 +30,32 @@ from hugepage_qa.report.gate_report import render_html, render_markdown
 from hugepage_qa.report.gate_tables import percent, print_comparison, why
 from hugepage_qa.report.tmt_results import write_results
 
-_GOOD = frozenset({Verdict.PASS, Verdict.IMPROVED})
+_GOOD = frozenset({GateVerdict.PASS, GateVerdict.IMPROVED})
 
 
-def outcome_of(verdict: Verdict) -> Outcome:
+def outcome_of(verdict: GateVerdict) -> Verdict:
     """Return the outcome that a verdict is to tmt; what decides nothing is a skip."""
     if verdict in _GOOD:
-        return Outcome.PASS
-    return Outcome.FAIL if verdict is Verdict.REGRESSED else Outcome.SKIP
+        return Verdict.PASS
+    return Verdict.FAIL if verdict is GateVerdict.REGRESSED else Verdict.SKIP
 
 
-def comparison_results(comparison: Comparison, logs: tuple[Path, ...]) -> Iterator[CaseResult]:
+def comparison_results(comparison: Comparison, logs: tuple[Path, ...]) -> Iterator[Result]:
     """Yield the result of the suite, which carries ``logs``, and those of its metrics.
 
     Metrics that are only reported, and tails that could not be decided, are in the reports alone: they have no say.
     """
     reasons = (f"{comparison.verdict}: {comparison.reason}", *map(str, comparison.differences), *comparison.notes)
-    yield CaseResult(f"/{comparison.suite}", outcome_of(comparison.verdict), tuple(map(one_line, reasons)), 0.0, logs)
+    yield Result(f"/{comparison.suite}", outcome_of(comparison.verdict), tuple(map(one_line, reasons)), logs=logs)
     for one in comparison.results:
-        if one.gates and (one.estimand not in TAILS or one.verdict is Verdict.REGRESSED):
-            yield CaseResult(_name(comparison.suite, one), outcome_of(one.verdict), (_note(one),))
+        if one.gates and (one.estimand not in TAILS or one.verdict is GateVerdict.REGRESSED):
+            yield Result(_name(comparison.suite, one), outcome_of(one.verdict), (_note(one),))
 
 
-def skipped_results(skipped: dict[str, str]) -> Iterator[CaseResult]:
+def skipped_results(skipped: dict[str, str]) -> Iterator[Result]:
     """Yield a result for each workload or configuration that could not be measured."""
     for name, reason in skipped.items():
-        yield CaseResult(f"/{_word(name)}/measured", Outcome.SKIP, (one_line(f"not measured: {reason}"),))
+        yield Result(f"/{_word(name)}/measured", Verdict.SKIP, (one_line(f"not measured: {reason}"),))
 
 
 def _name(suite: str, one: MetricResult) -> str:
@@ -77,7 +78,7 @@ def _note(one: MetricResult) -> str:
 #: what is judged, whatever else is recorded of the programs
 _SUBJECT = "kernel"
 #: more sessions can change these no more
-_DECIDED = frozenset({Verdict.PASS, Verdict.IMPROVED, Verdict.REGRESSED, Verdict.NOT_COMPARABLE})
+_DECIDED = frozenset({GateVerdict.PASS, GateVerdict.IMPROVED, GateVerdict.REGRESSED, GateVerdict.NOT_COMPARABLE})
 _WRONG = 3
 _READABLE = 0o644
 
@@ -115,7 +116,7 @@ def command(output: Path | None) -> None:
         code = check.run()
     except InputError as error:
         # without results tmt would tell of a missing file and not of what is wrong
-        check.results.append(CaseResult("/", Outcome.ERROR, (str(error),)))
+        check.results.append(Result("/", Verdict.ERROR, (str(error),)))
         raise
     finally:
         if data and check.results:
@@ -131,7 +132,7 @@ class _Check:
         self._directory = directory
         self._store = BaselineStore(settings.baselines)
         self._policy = make_policy(None, settings.baselines, None)
-        self.results: list[CaseResult] = []
+        self.results: list[Result] = []
 
     def run(self) -> int:
         """Measure and compare, and return the exit code."""
@@ -197,7 +198,9 @@ class _Check:
             if any(settings.baselines.glob(f"*/*/{samples.suite}/*.json")):
                 raise
             reason = f"no baseline ({error}); HUGEPAGE_QA_ACCEPT=REASON accepts a first one"
-            return Comparison(samples.suite, str(settings.baselines), samples.source, Verdict.NOT_COMPARABLE, reason)
+            return Comparison(
+                samples.suite, str(settings.baselines), samples.source, GateVerdict.NOT_COMPARABLE, reason
+            )
         terms = make_terms(
             self._policy, _SUBJECT, _others(samples), OLDEST_BASELINE.days, FEWEST_BLOCKS, settings.min_boots
         )
@@ -215,12 +218,12 @@ class _Check:
             html = self._directory / f"{one.suite}.html"
             logs = (markdown, html) if html.exists() else (markdown,)
             self.results += comparison_results(one, logs)
-        undecided = [one.suite for one in comparisons if one.verdict is Verdict.UNDECIDED]
+        undecided = [one.suite for one in comparisons if one.verdict is GateVerdict.UNDECIDED]
         if undecided and self._settings.next_look is not None:
             click.echo(f"{', '.join(undecided)}: {BLOCKS}={self._settings.next_look} looks once more, at more sessions")
         self.results += skipped_results(dict(measured.skipped))
         if measured.unrestored:
-            self.results.append(CaseResult("/", Outcome.ERROR, tuple(map(str, measured.unrestored))))
+            self.results.append(Result("/", Verdict.ERROR, tuple(map(str, measured.unrestored))))
 
 
 def _write(path: Path, text: str) -> None:

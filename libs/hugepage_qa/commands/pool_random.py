@@ -9,11 +9,10 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from hugepage_qa.cases.random.random_run import RandomJudgement, run_random_programs, run_saved_program
+from hugepage_qa.cases.random.random_run import RandomResult, run_random_programs, run_saved_program
 from hugepage_qa.cases.random.saved_program import page_size_of, read_program
-from hugepage_qa.cases.result import one_line
+from hugepage_qa.cases.result import Verdict, exit_code, one_line
 from hugepage_qa.cases.test_settings import draw_seed
-from hugepage_qa.cases.verdict import Verdict, exit_code
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.pools import read_pools
@@ -23,7 +22,7 @@ from hugepage_qa.machine.protection import protected_machine, require_root
 from hugepage_qa.machine.real_machine import real_machine
 from hugepage_qa.sizes import format_size, parse_size
 
-Judge = Callable[[Host, int], RandomJudgement]
+Judge = Callable[[Host, int], RandomResult]
 
 
 @click.command(name="pool-random", epilog="Example: hugepage-qa pool-random --operations 10000 --seed 7 --size 2M")
@@ -66,7 +65,7 @@ class _Draw:
         self._operations = operations
         self._console = console
 
-    def __call__(self, host: Host, size: int) -> RandomJudgement:
+    def __call__(self, host: Host, size: int) -> RandomResult:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self._console, transient=True) as progress:
             task = progress.add_task(format_size(size), total=self._operations)
@@ -85,7 +84,7 @@ def _wanted(sizes: Sequence[int]) -> list[int]:
     return list(dict.fromkeys(sizes)) or there
 
 
-def _judge_all(sizes: Sequence[int], judge: Judge, console: Console) -> list[RandomJudgement]:
+def _judge_all(sizes: Sequence[int], judge: Judge, console: Console) -> list[RandomResult]:
     """Return the verdict on each page size; what of the machine cannot be put back at the end is an error."""
     judgements = []
     with protected_machine("hugepage-qa pool-random") as protection, real_machine(protection.scratch) as machine:
@@ -94,18 +93,18 @@ def _judge_all(sizes: Sequence[int], judge: Judge, console: Console) -> list[Ran
             _print(judgements[-1], console)
     if protection.unrestored:
         reason = "; ".join(str(repair) for repair in protection.unrestored)
-        judgements.append(RandomJudgement("/machine", Verdict.ERROR, reason, 0.0))
+        judgements.append(RandomResult("/machine", Verdict.ERROR, (reason,)))
         _print(judgements[-1], console)
     return judgements
 
 
-def _print(judgement: RandomJudgement, console: Console) -> None:
+def _print(judgement: RandomResult, console: Console) -> None:
     rate = judgement.outcome.operations / judgement.seconds if judgement.seconds else 0.0
     line = f"{judgement.verdict.value} {judgement.name}: {judgement.reason} ({rate:.0f} operations per second)"
     console.print(one_line(line), soft_wrap=True, markup=False, highlight=False)
 
 
-def _tell_how_to_repeat(judgement: RandomJudgement, seed: int, operations: int, console: Console) -> None:
+def _tell_how_to_repeat(judgement: RandomResult, seed: int, operations: int, console: Console) -> None:
     size, failed = judgement.name.rpartition("/")[2], judgement.outcome.failed
     command = f"hugepage-qa pool-random --operations {operations} --seed {seed} --size {size}"
     if failed is not None:

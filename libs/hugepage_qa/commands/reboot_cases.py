@@ -4,16 +4,16 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from hugepage_qa.cases.reboot.reboot_chain import Chain
 from hugepage_qa.cases.reboot.reboot_machine import ThisMachine
-from hugepage_qa.cases.reboot.reboot_state import Result
 from hugepage_qa.cases.result import (
-    CaseResult,
-    Outcome,
+    Result,
+    Verdict,
     exit_code,
     one_line,
 )
@@ -39,19 +39,19 @@ def reboot_cases(names: tuple[str, ...]) -> None:
     """
     data, tmt_reboot = _tmt()
     require_root("reboot-cases")
-    results: list[CaseResult] = []
+    results: list[Result] = []
 
     def report(found: Sequence[Result]) -> None:
-        results[:] = [_case_result(result, data) for result in found]
+        results[:] = [_with_logs_in(data, result) for result in found]
         write_results(results, data)
 
     try:
         rebooting = Chain(ThisMachine(tmt_reboot), data, report, click.echo).start(_boot_number(), names)
     except InputError as error:
         # the other results stay as the last boot has left them; tmt shows them beside this one
-        write_results([*results, CaseResult(JOB, Outcome.ERROR, (one_line(str(error)),))], data)
+        write_results([*results, Result(JOB, Verdict.ERROR, (one_line(str(error)),))], data)
         raise
-    sys.exit(0 if rebooting else exit_code(results))
+    sys.exit(0 if rebooting else exit_code(result.verdict for result in results))
 
 
 def _tmt() -> tuple[Path, str]:
@@ -74,11 +74,5 @@ def _boot_number() -> int:
     return int(text)
 
 
-def _case_result(result: Result, data: Path) -> CaseResult:
-    return CaseResult(
-        name=result.name,
-        outcome=Outcome(result.verdict.value),
-        reasons=(one_line(result.reason),) if result.reason else (),
-        seconds=result.seconds,
-        logs=(data / result.log,) if result.log else (),
-    )
+def _with_logs_in(data: Path, result: Result) -> Result:
+    return replace(result, reasons=tuple(map(one_line, result.reasons)), logs=tuple(data / log for log in result.logs))

@@ -8,15 +8,14 @@ from typing import Any
 from avocado import Test
 
 from hugepage_qa.cases.case import Area
-from hugepage_qa.cases.judge import LiveJudgement, run_area
+from hugepage_qa.cases.judge import run_area
 from hugepage_qa.cases.pool_view import NO_HUGETLB, read_pool_view
 from hugepage_qa.cases.random.random_run import run_random_programs
-from hugepage_qa.cases.result import Outcome
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.host import Backend, Host
 from hugepage_qa.machine.real_machine import real_machine
-from hugepage_qa.report.avocado_results import CaseRecorder, JudgedCase
+from hugepage_qa.report.avocado_results import CaseRecorder
 
 
 class CaseTest(Test):  # type: ignore[misc] # Avocado has no types
@@ -26,7 +25,7 @@ class CaseTest(Test):  # type: ignore[misc] # Avocado has no types
         """Begin without a case."""
         self.cases = CaseRecorder(Path(self.outputdir))
 
-    def record(self, judgement: JudgedCase) -> None:
+    def record(self, judgement: Result) -> None:
         """Keep one case; the whiteboard is complete at any time."""
         self.cases.add(judgement)
         self.whiteboard = self.cases.text
@@ -39,14 +38,14 @@ class CaseTest(Test):  # type: ignore[misc] # Avocado has no types
 
 def conclude(test: Any, cases: CaseRecorder) -> None:
     """End the Avocado test ``test`` as the gravest of its ``cases`` did (``case_result.worst``)."""
-    if failures := cases.summary(Outcome.FAIL):
+    if failures := cases.summary(Verdict.FAIL):
         test.fail(failures)
-    if errors := cases.summary(Outcome.ERROR):
+    if errors := cases.summary(Verdict.ERROR):
         test.error(errors)
     if not cases.text:
         test.error("no case was run")
     if cases.all_skipped:
-        test.cancel(cases.summary(Outcome.SKIP))
+        test.cancel(cases.summary(Verdict.SKIP))
 
 
 class LiveTest(CaseTest):
@@ -66,7 +65,7 @@ class LiveTest(CaseTest):
         def run(host: Host) -> None:
             sizes = read_pool_view(host).pools
             if not sizes:
-                self.record(LiveJudgement("/random", Verdict.SKIP, NO_HUGETLB, seconds=0))
+                self.record(Result("/random", Verdict.SKIP, (NO_HUGETLB,)))
             for size in sizes:
                 self.record(run_random_programs(host, size, seed, operations, lambda _done: None))
 

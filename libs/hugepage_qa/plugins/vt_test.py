@@ -15,10 +15,10 @@ import aexpect
 from hugepage_qa.cases.case import Area, Case, Sizes
 from hugepage_qa.cases.guest.guest_machine import LIBVIRT, QEMU
 from hugepage_qa.cases.guest.guests import GuestAct, with_guests
-from hugepage_qa.cases.judge import LiveJudgement, judge
+from hugepage_qa.cases.judge import judge
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.pool_view import read_pool_view
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.host import Host
 from hugepage_qa.machine.protection import protected_machine
@@ -91,13 +91,13 @@ def run_variant(test: VtTest, params: Mapping[str, str], rule: Rule, act: GuestA
     conclude(test, cases)
 
 
-def _judge(area: Area, case: Case, size: int) -> LiveJudgement:
+def _judge(area: Area, case: Case, size: int) -> Result:
     with machine_with_guests() as machine:
         host = Host(machine)
         judgement = judge(area, case, host, size) if size in read_pool_view(host).pools else None
     if judgement is None:
         name, page = f"/{area.name}/{case.name}", format_size(size)
-        return LiveJudgement(f"{name}/{page}", Verdict.SKIP, f"this machine has no huge pages of {page}", seconds=0)
+        return Result(f"{name}/{page}", Verdict.SKIP, (f"this machine has no huge pages of {page}",))
     return judgement
 
 

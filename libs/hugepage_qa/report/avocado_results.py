@@ -4,24 +4,23 @@ Nothing here trusts what it reads. A job that ran nothing, a garbled file or a w
 becomes a result with outcome ERROR, never an empty pass.
 What an Avocado test that judges many cases leaves for the reports: outcomes in its whiteboard, logs in its data."""
 
-import enum
 import json
 import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Any
 
-from hugepage_qa.cases.result import CaseResult, Outcome, one_line, worst
+from hugepage_qa.cases.result import Result, Verdict, one_line, worst
 from hugepage_qa.schema import find_violation, parse_json
 
 _OUTCOMES = {
-    "PASS": Outcome.PASS,
-    "FAIL": Outcome.FAIL,
-    "ERROR": Outcome.ERROR,
-    "SKIP": Outcome.SKIP,
-    "CANCEL": Outcome.SKIP,
-    "WARN": Outcome.WARN,
-    "INTERRUPTED": Outcome.ERROR,
+    "PASS": Verdict.PASS,
+    "FAIL": Verdict.FAIL,
+    "ERROR": Verdict.ERROR,
+    "SKIP": Verdict.SKIP,
+    "CANCEL": Verdict.SKIP,
+    "WARN": Verdict.FAIL,
+    "INTERRUPTED": Verdict.ERROR,
 }
 
 # the name of a result that stands for the whole job; "/" is the test itself to tmt
@@ -31,13 +30,13 @@ JOB = "/"
 _NO_WHITEBOARD = "<unknown>"
 
 
-def read_job(directory: Path) -> list[CaseResult]:
+def read_job(directory: Path) -> list[Result]:
     """Return the results of the one Avocado job below ``directory`` (what ``--job-results-dir`` named)."""
     try:
         job = _job_directory(directory)
         tests = _read_tests(job / "results.json")
     except (OSError, ValueError) as error:
-        return [CaseResult(JOB, Outcome.ERROR, (one_line(f"no results from Avocado: {error}"),))]
+        return [Result(JOB, Verdict.ERROR, (one_line(f"no results from Avocado: {error}"),))]
     return [result for test in tests for result in _results_of_test(test, job)]
 
 
@@ -59,7 +58,7 @@ def _read_tests(path: Path) -> list[dict[str, Any]]:
     return tests
 
 
-def _results_of_test(test: Mapping[str, Any], job: Path) -> list[CaseResult]:
+def _results_of_test(test: Mapping[str, Any], job: Path) -> list[Result]:
     whiteboard = (test.get("whiteboard") or "").strip()
     own = _own_result(test, job)
     if whiteboard in ("", _NO_WHITEBOARD):
@@ -95,44 +94,44 @@ def _read_cases(whiteboard: str) -> list[dict[str, Any]]:
     return cases
 
 
-def _failure_outside_cases(own: CaseResult, cases: list[CaseResult]) -> list[CaseResult]:
+def _failure_outside_cases(own: Result, cases: list[Result]) -> list[Result]:
     """Return the test's own result as an error when it ended worse than its gravest case explains."""
-    gravest = worst(case.outcome for case in cases)
-    if own.outcome in (gravest, Outcome.SKIP):
+    gravest = worst(case.verdict for case in cases)
+    if own.verdict in (gravest, Verdict.SKIP):
         return []
     # a test with a case that failed ends so: it is an error only where something broke after that
-    if own.outcome is not Outcome.ERROR and worst([own.outcome, gravest]) == gravest:
+    if own.verdict is not Verdict.ERROR and worst([own.verdict, gravest]) == gravest:
         return []
-    return [_as_error(own, f"the test ended as {own.outcome} outside its cases")]
+    return [_as_error(own, f"the test ended as {own.verdict} outside its cases")]
 
 
-def _as_error(own: CaseResult, reason: str) -> CaseResult:
-    return CaseResult(own.name, Outcome.ERROR, (one_line(reason), *own.reasons), own.seconds, own.logs)
+def _as_error(own: Result, reason: str) -> Result:
+    return Result(own.name, Verdict.ERROR, (one_line(reason), *own.reasons), own.seconds, logs=own.logs)
 
 
-def _own_result(test: Mapping[str, Any], job: Path) -> CaseResult:
+def _own_result(test: Mapping[str, Any], job: Path) -> Result:
     status = test["status"]
-    outcome = _OUTCOMES.get(status, Outcome.ERROR)
+    outcome = _OUTCOMES.get(status, Verdict.ERROR)
     reasons = [] if status in _OUTCOMES else [f"unknown Avocado status {status!r}"]
     if test.get("fail_reason"):
         reasons.append(test["fail_reason"])
     logs, problems = _evidence(_log_directory(test, job), "debug.log")
-    return CaseResult(
+    return Result(
         _test_name(test["name"]),
         outcome,
         tuple(one_line(reason) for reason in [*reasons, *problems]),
         max(test["time_elapsed"], 0),
-        logs,
+        logs=logs,
     )
 
 
-def _case_result(case: Mapping[str, Any], directory: Path | None) -> CaseResult:
+def _case_result(case: Mapping[str, Any], directory: Path | None) -> Result:
     logs: tuple[Path, ...] = ()
     problems: tuple[str, ...] = ()
     if case["log"] is not None:
         logs, problems = _evidence(directory / "data" if directory else None, case["log"])
     reasons = tuple(one_line(reason) for reason in (case["reason"], *problems) if reason)
-    return CaseResult(case["name"], Outcome(case["verdict"]), reasons, case["seconds"], logs)
+    return Result(case["name"], Verdict(case["verdict"]), reasons, case["seconds"], logs=logs)
 
 
 def _log_directory(test: Mapping[str, Any], job: Path) -> Path | None:
@@ -166,56 +165,32 @@ def _test_name(name: str) -> str:
     return "/" + "/".join(part for part in cleaned if part)
 
 
-class JudgedCase(Protocol):
-    """What is read of a judgement (``hugepage_qa.matrix``)."""
-
-    @property
-    def name(self) -> str:
-        """The name of the case, starting with ``/``."""
-
-    @property
-    def verdict(self) -> enum.Enum:
-        """Its value is pass, known, fail, error or skip."""
-
-    @property
-    def reason(self) -> str:
-        """Why, in one line; may be empty."""
-
-    @property
-    def seconds(self) -> float:
-        """How long the case took."""
-
-    @property
-    def serial(self) -> str:
-        """The text of the serial log; may be empty."""
-
-
 class CaseRecorder:
     """Collects judgements; ``text`` is the whiteboard at any time, so a test that is interrupted keeps its cases."""
 
     def __init__(self, data: Path) -> None:
-        """Serial logs are written into the directory ``data``, the test's ``outputdir``."""
+        """Evidence is written into the directory ``data``, the test's ``outputdir``."""
         self._data = data
         self._cases: list[dict[str, object]] = []
 
-    def add(self, case: JudgedCase) -> None:
-        """Record one case and write its serial log."""
+    def add(self, case: Result) -> None:
+        """Record one case and write its evidence."""
         self._cases.append(
             {
                 "name": case.name,
-                "verdict": Outcome(case.verdict.value).value,
+                "verdict": case.verdict.value,
                 "reason": one_line(case.reason),
-                "log": self._write_serial(case),
+                "log": self._write_evidence(case),
                 "seconds": round(case.seconds, 3),
             }
         )
 
-    def _write_serial(self, case: JudgedCase) -> str | None:
-        if not case.serial:
+    def _write_evidence(self, case: Result) -> str | None:
+        if not case.evidence:
             return None
         label = re.sub(r"[^\w.=+-]+", "-", case.name).strip(".-")
         name = f"{len(self._cases) + 1:04}-{label[:100]}.log"
-        (self._data / name).write_text(case.serial, encoding="utf-8", errors="backslashreplace")
+        (self._data / name).write_text(case.evidence, encoding="utf-8", errors="backslashreplace")
         return name
 
     @property
@@ -223,7 +198,7 @@ class CaseRecorder:
         """The whiteboard: the contract is ``schemas/whiteboard.json``; empty as long as there is no case."""
         return json.dumps({"cases": self._cases}) if self._cases else ""
 
-    def summary(self, *outcomes: Outcome) -> str:
+    def summary(self, *outcomes: Verdict) -> str:
         """Return ``3 of 40 cases: /a: reason; ...`` for the cases with one of ``outcomes``, empty without any."""
         chosen = [case for case in self._cases if case["verdict"] in outcomes]
         named = "; ".join(f"{case['name']}: {case['reason']}" for case in chosen)
@@ -232,4 +207,4 @@ class CaseRecorder:
     @property
     def all_skipped(self) -> bool:
         """Whether there are cases and none of them ran."""
-        return bool(self._cases) and all(case["verdict"] == Outcome.SKIP for case in self._cases)
+        return bool(self._cases) and all(case["verdict"] == Verdict.SKIP for case in self._cases)

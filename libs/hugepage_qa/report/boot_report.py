@@ -11,8 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column, Table
 from rich.text import Text
 
-from hugepage_qa.cases.boot.boot_judge import Judgement, Kernel
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.boot.boot_judge import BootResult, Kernel
+from hugepage_qa.cases.result import Verdict
 from hugepage_qa.kernel.facts import Facts
 from hugepage_qa.kernel.log import huge_page_lines
 from hugepage_qa.machine.describe import boot_observations
@@ -61,7 +61,7 @@ def print_prediction(console: Console, prediction: Prediction) -> None:
     _print_open(console, prediction)
 
 
-def print_judgement(console: Console, judgement: Judgement, release: str) -> None:
+def print_judgement(console: Console, judgement: BootResult, release: str) -> None:
     """Print one boot: every fact with its prediction, then the log, the differences and the verdict."""
     case = judgement.case
     console.print(f"{case.architecture} {case.cpu}, kernel {release}, {judgement.seconds:.1f} s", markup=False)
@@ -120,7 +120,7 @@ class MatrixReport:
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._started = time.monotonic()
-        self.judgements: list[Judgement] = []
+        self.judgements: list[BootResult] = []
 
     def start(self, architecture: str, kernel: Kernel, total: int, seed: int | None, append: str) -> None:
         """Begin with ``total`` cases on one kernel."""
@@ -133,7 +133,7 @@ class MatrixReport:
             self._task = self._progress.add_task(architecture, total=total)
             self._progress.start()
 
-    def add(self, judgement: Judgement) -> None:
+    def add(self, judgement: BootResult) -> None:
         """Tell of one case."""
         self.judgements.append(judgement)
         if self._progress is not None and self._task is not None:
@@ -169,7 +169,7 @@ class MatrixReport:
         self._console.print(text, soft_wrap=True, highlight=False)
 
 
-def replay(judgement: Judgement) -> str:
+def replay(judgement: BootResult) -> str:
     """Return the command that boots the same machine with the same words."""
     case = judgement.case
     memory = ",".join(format_size(size) for size in case.memory)

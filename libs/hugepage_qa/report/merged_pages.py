@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from hugepage_qa.cases.result import Outcome
+from hugepage_qa.cases.result import Verdict
 from hugepage_qa.report.merged_runs import MergedReport, SampleSummary, Table, headline, tables
 
 FORMAT = "hugepage-qa merged report"
@@ -72,7 +72,7 @@ def as_json(report: MergedReport, samples: Sequence[SampleSummary]) -> dict[str,
         "totals": _counts(report.totals),
         "runs": [{"path": path, "machine": machine} for path, machine in report.runs.items()],
         "counts": [{**vars(subject), "outcomes": _counts(count)} for subject, count in report.counts.items()],
-        "failures": [{**vars(one), "outcome": one.outcome.value, "runs": list(one.runs)} for one in report.failures],
+        "failures": [{**vars(one), "outcome": one.verdict.value, "runs": list(one.runs)} for one in report.failures],
         "disagreements": [
             {**vars(one), "runs": {outcome.value: list(where) for outcome, where in one.runs.items()}}
             for one in report.disagreements
@@ -83,4 +83,4 @@ def as_json(report: MergedReport, samples: Sequence[SampleSummary]) -> dict[str,
 
 
 def _counts(count: Any) -> dict[str, int]:
-    return {outcome.value: count[outcome] for outcome in Outcome if count.get(outcome)}
+    return {outcome.value: count[outcome] for outcome in Verdict if count.get(outcome)}

@@ -9,11 +9,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from hugepage_qa.cases.result import CaseResult, Outcome, exit_code
+from hugepage_qa.cases.result import Verdict, exit_code
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.run_directory import MergedCase, Run, read_run_directory
 
-_BAD = (Outcome.WARN, Outcome.FAIL, Outcome.ERROR)
+_BAD = (Verdict.FAIL, Verdict.ERROR)
 _CHUNK = 8
 
 
@@ -50,7 +50,7 @@ class Disagreement:
     name: str
     kernel: str
     architecture: str
-    runs: Mapping[Outcome, tuple[str, ...]]
+    runs: Mapping[Verdict, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Failure:
     name: str
     kernel: str
     architecture: str
-    outcome: Outcome
+    verdict: Verdict
     reason: str
     runs: tuple[str, ...]
 
@@ -70,16 +70,16 @@ class MergedReport:
     """What all runs say together. ``runs`` are paths with the machine of each; ``about`` tells what it is for."""
 
     runs: Mapping[str, str]
-    counts: Mapping[Subject, Mapping[Outcome, int]]
+    counts: Mapping[Subject, Mapping[Verdict, int]]
     failures: tuple[Failure, ...]
     disagreements: tuple[Disagreement, ...]
     skips: Mapping[str, int]
     about: str = ""
 
     @property
-    def totals(self) -> Mapping[Outcome, int]:
+    def totals(self) -> Mapping[Verdict, int]:
         """How many cases ended how."""
-        total: Counter[Outcome] = Counter()
+        total: Counter[Verdict] = Counter()
         for count in self.counts.values():
             total.update(count)
         return total
@@ -87,7 +87,7 @@ class MergedReport:
     @property
     def exit_code(self) -> int:
         """0 good, 1 a case failed, 2 all were skipped, 3 the suite or its surroundings broke."""
-        return exit_code(CaseResult("/", outcome) for outcome in self.totals)
+        return exit_code(self.totals)
 
 
 def read_runs(paths: Sequence[Path], processes: int | None = None) -> list[Run]:
@@ -117,20 +117,20 @@ def _refuse_same_paths(paths: Sequence[Path]) -> None:
 
 def merge(runs: Sequence[Run], about: str = "") -> MergedReport:
     """Return what ``runs`` say together; ``about`` is one line on what the report is for."""
-    counts: dict[Subject, Counter[Outcome]] = defaultdict(Counter)
-    outcomes: dict[tuple[str, str, str], dict[Outcome, list[str]]] = defaultdict(lambda: defaultdict(list))
-    failures: dict[tuple[str, str, str, Outcome, str], list[str]] = defaultdict(list)
+    counts: dict[Subject, Counter[Verdict]] = defaultdict(Counter)
+    outcomes: dict[tuple[str, str, str], dict[Verdict, list[str]]] = defaultdict(lambda: defaultdict(list))
+    failures: dict[tuple[str, str, str, Verdict, str], list[str]] = defaultdict(list)
     skips: Counter[str] = Counter()
     for run in runs:
         path = str(run.path)
         for case in run.cases:
-            counts[Subject(case.kernel, case.architecture, case.page_size, case.area)][case.outcome] += 1
-            if case.outcome is Outcome.SKIP:
+            counts[Subject(case.kernel, case.architecture, case.page_size, case.area)][case.verdict] += 1
+            if case.verdict is Verdict.SKIP:
                 skips[_reason(case)] += 1
                 continue
-            outcomes[case.name, case.kernel, case.architecture][case.outcome].append(path)
-            if case.outcome in _BAD:
-                failures[case.name, case.kernel, case.architecture, case.outcome, _reason(case)].append(path)
+            outcomes[case.name, case.kernel, case.architecture][case.verdict].append(path)
+            if case.verdict in _BAD:
+                failures[case.name, case.kernel, case.architecture, case.verdict, _reason(case)].append(path)
     return MergedReport(
         {str(run.path): run.machine for run in runs},
         {subject: dict(counts[subject]) for subject in sorted(counts)},
@@ -142,7 +142,7 @@ def merge(runs: Sequence[Run], about: str = "") -> MergedReport:
 
 
 def _disagreements(
-    outcomes: Mapping[tuple[str, str, str], Mapping[Outcome, Sequence[str]]],
+    outcomes: Mapping[tuple[str, str, str], Mapping[Verdict, Sequence[str]]],
 ) -> Iterable[Disagreement]:
     """Return the cases that did not end alike everywhere; a machine that skips one disagrees with nobody."""
     for key, found in sorted(outcomes.items()):
@@ -159,7 +159,7 @@ _SHOWN_RUNS = 3
 _SHOWN_SKIPS = 30
 
 _WORDS = {0: "good", 1: "bad", 2: "undecided", 3: "broken"}
-_COLUMNS = (Outcome.PASS, Outcome.KNOWN, Outcome.WARN, Outcome.FAIL, Outcome.ERROR, Outcome.SKIP)
+_COLUMNS = (Verdict.PASS, Verdict.KNOWN, Verdict.FAIL, Verdict.ERROR, Verdict.SKIP)
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def tables(report: MergedReport, samples: Sequence[SampleSummary]) -> list[Table
             "What failed",
             ("case", "kernel", "architecture", "outcome", "why", "runs"),
             tuple(
-                (one.name, one.kernel, one.architecture, one.outcome.value, one.reason, _named(one.runs))
+                (one.name, one.kernel, one.architecture, one.verdict.value, one.reason, _named(one.runs))
                 for one in report.failures
             ),
             "Nothing failed.",
@@ -223,7 +223,7 @@ def _skips(report: MergedReport) -> Table:
     return Table("Why cases were skipped", ("cases", "reason"), rows, "None was.")
 
 
-def _outcomes(runs: Mapping[Outcome, Sequence[str]]) -> str:
+def _outcomes(runs: Mapping[Verdict, Sequence[str]]) -> str:
     return "; ".join(f"{outcome} in {_named(where)}" for outcome, where in runs.items())
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from hugepage_qa.cases.result import CaseResult, Outcome, one_line
+from hugepage_qa.cases.result import Result, Verdict, one_line
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.boards import BOARDS
@@ -33,7 +33,7 @@ def write_surroundings(run: Path, tmt_exit_code: int, changes: Sequence[str]) ->
     """
     wrong = dict(_wrong(tmt_exit_code, changes))
     if wrong:
-        entries = [{"name": name, "result": Outcome.ERROR.value, "note": reasons} for name, reasons in wrong.items()]
+        entries = [{"name": name, "result": Verdict.ERROR.value, "note": reasons} for name, reasons in wrong.items()]
         text = yaml.safe_dump(entries, allow_unicode=True, sort_keys=False)
         write_durably(run / _FILE, text.encode(), mode=_READABLE)
 
@@ -45,7 +45,7 @@ def _wrong(tmt_exit_code: int, changes: Sequence[str]) -> Iterator[tuple[str, li
         yield "/surroundings/host", [f"the host has changed: {change}" for change in changes]
 
 
-def read_surroundings(run: Path) -> list[CaseResult]:
+def read_surroundings(run: Path) -> list[Result]:
     """Return what was wrong around ``run``. Raises OSError, and ValueError for a file that is not ours."""
     file = run / _FILE
     return read_results(file) if file.is_file() else []
@@ -76,7 +76,7 @@ class MergedCase:
     kernel: str
     architecture: str
     page_size: str
-    outcome: Outcome
+    verdict: Verdict
     reasons: tuple[str, ...]
 
 
@@ -156,7 +156,7 @@ def _unfinished(path: Path, why: str) -> InputError:
     return InputError(f"{path}: expected a finished run of tmt: {why}; run it again, or leave it out")
 
 
-def _merged_cases(results: Sequence[CaseResult], facts: Mapping[str, Any]) -> Iterator[MergedCase]:
+def _merged_cases(results: Sequence[Result], facts: Mapping[str, Any]) -> Iterator[MergedCase]:
     booted: dict[str, str] = {}
     for result in results:
         words = result.name.split("/")[1:]
@@ -167,10 +167,10 @@ def _merged_cases(results: Sequence[CaseResult], facts: Mapping[str, Any]) -> It
             architecture = next((word for word in words if word in BOARDS), architecture)
             kernel = _booted_kernel(architecture, result, booted)
         size = words[-1] if _PAGE_SIZE.fullmatch(words[-1]) else ANY_SIZE
-        yield MergedCase(result.name, area, kernel, architecture, size, result.outcome, result.reasons)
+        yield MergedCase(result.name, area, kernel, architecture, size, result.verdict, result.reasons)
 
 
-def _booted_kernel(architecture: str, result: CaseResult, booted: dict[str, str]) -> str:
+def _booted_kernel(architecture: str, result: Result, booted: dict[str, str]) -> str:
     """Return the kernel of the throwaway machines of ``architecture``: the first serial log that names it tells."""
     for log in result.logs if architecture not in booted else ():
         try:

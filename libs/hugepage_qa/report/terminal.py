@@ -7,15 +7,14 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from hugepage_qa.cases.result import CaseResult, Outcome
+from hugepage_qa.cases.result import Result, Verdict
 
 _STYLES = {
-    Outcome.PASS: "green",
-    Outcome.KNOWN: "cyan",
-    Outcome.SKIP: "yellow",
-    Outcome.WARN: "magenta",
-    Outcome.FAIL: "bold red",
-    Outcome.ERROR: "bold red",
+    Verdict.PASS: "green",
+    Verdict.KNOWN: "cyan",
+    Verdict.SKIP: "yellow",
+    Verdict.FAIL: "bold red",
+    Verdict.ERROR: "bold red",
 }
 
 
@@ -24,14 +23,14 @@ _WIDTH_OF_A_FILE = 160
 _NAMED = 8
 
 
-def print_table(console: Console, results: Sequence[CaseResult]) -> None:
+def print_table(console: Console, results: Sequence[Result]) -> None:
     """Print every case with its outcome, seconds and reasons."""
     table = Table("case", "outcome", Column("seconds", justify="right"), "why")
     for result in results:
         # Text, so that square brackets of a kernel message are not taken for markup
         table.add_row(
             Text(result.name, overflow="fold"),
-            Text(result.outcome, style=_STYLES[result.outcome]),
+            Text(result.verdict, style=_STYLES[result.verdict]),
             f"{result.seconds:.1f}",
             Text("\n".join(result.reasons), overflow="fold"),
         )
@@ -39,27 +38,25 @@ def print_table(console: Console, results: Sequence[CaseResult]) -> None:
     console.print(table, width=None if console.is_terminal else max(console.width, _WIDTH_OF_A_FILE))
 
 
-def print_reasons(console: Console, results: Sequence[CaseResult], outcomes: Sequence[Outcome]) -> None:
+def print_reasons(console: Console, results: Sequence[Result], outcomes: Sequence[Verdict]) -> None:
     """Print the cases with one of ``outcomes``, gravest first, each with its reasons and logs."""
     for outcome in outcomes:
-        for result in (result for result in results if result.outcome is outcome):
+        for result in (result for result in results if result.verdict is outcome):
             why = "; ".join(result.reasons) or "no reason given"
             console.print(Text.assemble((outcome, _STYLES[outcome]), f" {result.name}: {why}"), soft_wrap=True)
             for log in result.logs:
                 console.print(Text(f"     log {log}"), soft_wrap=True)
 
 
-def closing_lines(results: Sequence[CaseResult]) -> list[str]:
+def closing_lines(results: Sequence[Result]) -> list[str]:
     """Return the line with the counts, then one line for each reason to skip with how many cases it kept out."""
-    count = Counter(result.outcome for result in results)
-    ran = len(results) - count[Outcome.SKIP]
+    count = Counter(result.verdict for result in results)
+    ran = len(results) - count[Verdict.SKIP]
     counts = (
-        f"{ran} {'case' if ran == 1 else 'cases'} ran: {count[Outcome.PASS]} passed, {count[Outcome.KNOWN]} known, "
-        f"{count[Outcome.FAIL]} failed, {count[Outcome.ERROR]} errors"
+        f"{ran} {'case' if ran == 1 else 'cases'} ran: {count[Verdict.PASS]} passed, {count[Verdict.KNOWN]} known, "
+        f"{count[Verdict.FAIL]} failed, {count[Verdict.ERROR]} errors"
     )
-    if count[Outcome.WARN]:
-        counts += f", {count[Outcome.WARN]} warned"
-    return [f"{counts}; {count[Outcome.SKIP]} skipped", *_skip_reasons(results)]
+    return [f"{counts}; {count[Verdict.SKIP]} skipped", *_skip_reasons(results)]
 
 
 def line_on_others(subjects: Sequence[str]) -> str:
@@ -69,8 +66,8 @@ def line_on_others(subjects: Sequence[str]) -> str:
     return f"others changed {len(subjects)} {'thing' if len(subjects) == 1 else 'things'} meanwhile: {named}{more}"
 
 
-def _skip_reasons(results: Sequence[CaseResult]) -> list[str]:
+def _skip_reasons(results: Sequence[Result]) -> list[str]:
     reasons = Counter(
-        "; ".join(result.reasons) or "no reason given" for result in results if result.outcome is Outcome.SKIP
+        "; ".join(result.reasons) or "no reason given" for result in results if result.verdict is Verdict.SKIP
     )
     return [f"  skipped {count}: {reason}" for reason, count in reasons.most_common()]

@@ -15,21 +15,21 @@ from typing import Any
 
 import yaml
 
-from hugepage_qa.cases.result import CaseResult, Outcome, one_line
+from hugepage_qa.cases.result import Result, Verdict, one_line
 from hugepage_qa.report.avocado_results import JOB
 from hugepage_qa.schema import find_violation
 
 # tmt has no word for a known kernel issue; "info" is shown apart from a pass and is good in tmt's exit code
-_RESULTS = {outcome: outcome.value for outcome in Outcome} | {Outcome.KNOWN: "info"}
+_RESULTS = {outcome: outcome.value for outcome in Verdict} | {Verdict.KNOWN: "info"}
 
 _LOGS = "logs"
 
 # tmt shows what is in a log of this name, a list of texts, as the reason in JUnit: notes do not get there
 _FAILURES = "failures.yaml"
-_BAD = (Outcome.WARN, Outcome.FAIL, Outcome.ERROR)
+_BAD = (Verdict.FAIL, Verdict.ERROR)
 
 
-def write_results(results: Iterable[CaseResult], data: Path) -> Path:
+def write_results(results: Iterable[Result], data: Path) -> Path:
     """Write ``results`` into the directory ``data`` with copies of their logs; return the path of results.yaml."""
     entries = [_entry(result, number, data) for number, result in enumerate(results, start=1)]
     path = data / "results.yaml"
@@ -37,12 +37,12 @@ def write_results(results: Iterable[CaseResult], data: Path) -> Path:
     return path
 
 
-def _entry(result: CaseResult, number: int, data: Path) -> dict[str, object]:
-    entry: dict[str, object] = {"name": result.name, "result": _RESULTS[result.outcome]}
+def _entry(result: Result, number: int, data: Path) -> dict[str, object]:
+    entry: dict[str, object] = {"name": result.name, "result": _RESULTS[result.verdict]}
     if result.reasons:
         entry["note"] = list(result.reasons)
     logs = [_copy_log(log, result.name, number, data) for log in result.logs]
-    if result.outcome in _BAD and result.reasons:
+    if result.verdict in _BAD and result.reasons:
         logs.append(_write_failures(result.reasons, number, data))
     if logs:
         entry["log"] = logs
@@ -91,9 +91,10 @@ def _write_atomically(path: Path, text: str) -> None:
 PENDING = "tmt did not execute it"
 
 # a test that tmt never came to is an error: something stopped the plan before it
-_OUTCOMES = {outcome.value: outcome for outcome in Outcome if outcome is not Outcome.KNOWN} | {
-    "info": Outcome.KNOWN,
-    "pending": Outcome.ERROR,
+_OUTCOMES = {outcome.value: outcome for outcome in Verdict if outcome is not Verdict.KNOWN} | {
+    "info": Verdict.KNOWN,
+    "warn": Verdict.FAIL,
+    "pending": Verdict.ERROR,
 }
 
 # libyaml's is ten times as fast, and is not there in every build of PyYAML
@@ -111,22 +112,22 @@ _ENTRY = re.compile(r"^(?=- )", re.MULTILINE)
 _ENTRIES_KEPT = 20_000
 
 
-def read_run(run: Path) -> list[CaseResult]:
+def read_run(run: Path) -> list[Result]:
     """Return the results of every plan in the run directory ``run``; a file that cannot be read is one error."""
     files = sorted(run.glob("**/execute/results.yaml"))
     if not files:
-        return [CaseResult("/", Outcome.ERROR, ("tmt left no results.yaml: no test was executed",))]
+        return [Result("/", Verdict.ERROR, ("tmt left no results.yaml: no test was executed",))]
     return [result for file in files for result in _results_or_error(file)]
 
 
-def _results_or_error(file: Path) -> list[CaseResult]:
+def _results_or_error(file: Path) -> list[Result]:
     try:
         return read_results(file)
     except (OSError, ValueError) as error:
-        return [CaseResult("/", Outcome.ERROR, (one_line(f"{file}: {error}"),))]
+        return [Result("/", Verdict.ERROR, (one_line(f"{file}: {error}"),))]
 
 
-def read_results(file: Path) -> list[CaseResult]:
+def read_results(file: Path) -> list[Result]:
     """Return the results in the results.yaml ``file``. Raises OSError, and ValueError for what tmt does not write."""
     text = file.read_text(encoding="utf-8")
     try:
@@ -161,16 +162,16 @@ def parse_tmt_yaml(text: str, schema: str) -> Any:
     return document
 
 
-def _case_result(entry: Mapping[str, Any], execute: Path) -> CaseResult:
+def _case_result(entry: Mapping[str, Any], execute: Path) -> Result:
     reasons = list(entry.get("note") or [])
     if entry["result"] == "pending":
         reasons.append(PENDING)
-    return CaseResult(
+    return Result(
         entry["name"],
         _OUTCOMES[entry["result"]],
         tuple(one_line(reason) for reason in reasons),
         _seconds(entry.get("duration", "null")),
-        tuple(execute / log for log in entry.get("log") or []),
+        logs=tuple(execute / log for log in entry.get("log") or []),
     )
 
 

@@ -15,9 +15,8 @@ from typing import Any
 from tests.unit.cases.recorded import Recorded, WithoutEvidence
 from tests.unit.cases.transcript import Diverged, Event
 
-from hugepage_qa.cases.judge import LiveJudgement
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Result, Verdict
 
 Lie = Callable[[Event], Event]
 
@@ -70,7 +69,7 @@ class LyingMachine(WithoutEvidence):
         return answer
 
 
-def lied_to(recorded: Recorded, lie: Lie) -> tuple[LiveJudgement, int]:
+def lied_to(recorded: Recorded, lie: Lie) -> tuple[Result, int]:
     """Return the verdict on a case that was told lies, and how many they were."""
     machine = LyingMachine(recorded.events, lie)
 
@@ -84,7 +83,7 @@ def lied_to(recorded: Recorded, lie: Lie) -> tuple[LiveJudgement, int]:
     return recorded.judge(machine, replace(recorded.case, act=act)), machine.told
 
 
-def by_its_own_rule(recorded: Recorded, judgement: LiveJudgement) -> bool:
+def by_its_own_rule(recorded: Recorded, judgement: Result) -> bool:
     """Tell whether a case failed, and by its own rule: not by what every case demands, nor as an error."""
     return judgement.verdict is Verdict.FAIL and f"rule {recorded.case.rule.name}: " in judgement.reason
 

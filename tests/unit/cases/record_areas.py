@@ -19,9 +19,9 @@ from tests.unit.cases.transcript import Event, Recorder
 from hugepage_qa.cases.case import Area, Case, Sizes
 from hugepage_qa.cases.guest.guest_machine import guest_machine
 from hugepage_qa.cases.guest.guests import GuestArea
-from hugepage_qa.cases.judge import LiveJudgement, judge
+from hugepage_qa.cases.judge import judge
 from hugepage_qa.cases.pool_view import read_pool_view
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine.host import Backend, Host
 from hugepage_qa.machine.protection import protected_machine
@@ -91,7 +91,7 @@ def _sizes() -> list[int]:
     return sorted(read_pool_view(DirectoryTree(Path("/"))).pools)
 
 
-def _run(area: Area, case: Case, size: int | None, machine: Backend) -> tuple[LiveJudgement | None, list[Event]]:
+def _run(area: Area, case: Case, size: int | None, machine: Backend) -> tuple[Result | None, list[Event]]:
     recorder = Recorder(machine)
     return judge(area, case, Host(recorder), size), recorder.events
 

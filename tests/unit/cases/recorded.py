@@ -9,8 +9,8 @@ from tests.unit.cases.record_areas import read_records
 from tests.unit.cases.transcript import Diverged, Event, Replay
 
 from hugepage_qa.cases.case import Area, Case, Sizes
-from hugepage_qa.cases.judge import LiveJudgement, judge, result_name
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.judge import judge, result_name
+from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.machine.host import Host
 from hugepage_qa.sizes import parse_size
 
@@ -21,11 +21,11 @@ class Recorded:
     def __init__(self, area: Area, case: Case, size: int | None, events: list[Event]) -> None:
         self.area, self.case, self.size, self.events = area, case, size, events
 
-    def replay(self, events: list[Event] | None = None) -> LiveJudgement:
+    def replay(self, events: list[Event] | None = None) -> Result:
         """Return the verdict on ``events``, without them on those that were recorded."""
         return self.judge(WithoutEvidence(self.events if events is None else events))
 
-    def judge(self, machine: Replay, case: Case | None = None) -> LiveJudgement:
+    def judge(self, machine: Replay, case: Case | None = None) -> Result:
         """Return the verdict of ``case``, by default the recorded one, on ``machine``."""
         judgement = judge(self.area, case or self.case, Host(machine), self.size)
         assert judgement is not None

@@ -6,7 +6,8 @@ from typing import Any
 from tests.unit.cases.recorded import Recorded, recorded_cases
 
 from hugepage_qa.cases.case import Act, Area
-from hugepage_qa.cases.judge import LiveJudgement, judge
+from hugepage_qa.cases.judge import judge
+from hugepage_qa.cases.result import Result
 from hugepage_qa.machine.host import Host
 from hugepage_qa.sizes import MIB
 
@@ -36,7 +37,7 @@ class StillMachine:
         return [] if operation == "new_kernel_log" else None
 
 
-def judge_on(machine: StillMachine, act: Act) -> LiveJudgement:
+def judge_on(machine: StillMachine, act: Act) -> Result:
     """Return the verdict on a case that does ``act``."""
     area = Area("still")
     area.case("what is judged here", "nowhere")(act)

@@ -10,8 +10,8 @@ import pytest
 from tests.unit.cases.areas import read_areas
 
 from hugepage_qa.cases.case import Area, Case
-from hugepage_qa.cases.judge import LiveJudgement, judge
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.judge import judge
+from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.machine.host import Host
 
@@ -150,7 +150,7 @@ def _case() -> tuple[Area, Case]:
     return area, next(case for case in area.cases if case.name == "without-free-blocks-in-each-mode")
 
 
-def _judged(choose: Choice) -> LiveJudgement:
+def _judged(choose: Choice) -> Result:
     area, case = _case()
     judgement = judge(area, case, Host(Kernel(choose)), None)
     assert judgement is not None

@@ -22,7 +22,7 @@ from tests.unit.cases.transcript import Event
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.guest.guests import GuestArea
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Verdict
 
 #: a read that is there for its fault: what it finds is judged by other cases
 _READ_FOR_THE_FAULT = {"a-page-shared-by-fork", "the-zero-page-is-nobodys"}

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.cases.recorded import Recorded, recorded_cases
 from tests.unit.cases.transcript import Event
 
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Verdict
 
 _HUGE = re.compile(r"^((?:AnonHugePages|ShmemPmdMapped|FilePmdMapped): +)(\d+)( kB)$", re.MULTILINE)
 #: what they judge is Rss, counters, refusals or contents, and no huge page of a mapping

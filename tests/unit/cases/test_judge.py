@@ -9,9 +9,9 @@ import pytest
 from tests.unit.cases.still_machine import SIZE, StillMachine, judge_on
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.judge import LiveJudgement, run_area
+from hugepage_qa.cases.judge import run_area
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.host import Host
 from hugepage_qa.process.actor import Fault, Refused
@@ -61,7 +61,7 @@ def test_what_the_suite_cannot_do_is_an_error_with_its_traceback(error: Exceptio
     judgement = judge_on(StillMachine(), _raising(error))
     assert judgement.verdict is Verdict.ERROR
     assert type(error).__name__ in judgement.reason
-    assert "Traceback" in judgement.serial
+    assert "Traceback" in judgement.evidence
 
 
 def test_a_write_that_the_kernel_refuses_is_told_with_file_and_value() -> None:
@@ -135,7 +135,7 @@ def test_without_a_pool_only_what_needs_one_is_skipped() -> None:
     once, each = Area("once", sizes=Sizes.ONCE), Area("each")
     for area in (once, each):
         area.case("what is judged here", "nowhere")(_looks_at_thp)
-    judgements: list[LiveJudgement] = []
+    judgements: list[Result] = []
     machine = StillMachine({"names": lambda _path: [], "read": _read_without_hugetlb, "observe": _read_without_hugetlb})
     for area in (once, each):
         run_area(area, Host(machine), judgements.append)

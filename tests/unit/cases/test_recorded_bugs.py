@@ -8,7 +8,7 @@ from tests.unit.cases.transcript import Event
 
 from hugepage_qa.cases import expectations
 from hugepage_qa.cases.expectations import KnownBug
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Verdict
 from hugepage_qa.oracle.known_issues import KnownIssue
 
 #: a case looks at some ten files before it compares; what deviates is among them

@@ -8,7 +8,7 @@ from tests.unit.cases.test_falsified import can_fail, sees_its_stimulus
 
 from hugepage_qa.cases.case import Act, Area
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Verdict
 
 AREA = Area("vacuous")
 

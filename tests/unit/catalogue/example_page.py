@@ -15,8 +15,8 @@ from typing import Any
 from tests.unit.cases.transcript import Event, Recorder
 
 from hugepage_qa.cases.case import Area
-from hugepage_qa.cases.judge import LiveJudgement, judge
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.judge import judge
+from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.machine.host import Backend, Host
 from hugepage_qa.machine.protection import protected_machine
 from hugepage_qa.machine.real_machine import real_machine
@@ -40,7 +40,7 @@ def area_of(code: str) -> Area:
     return area
 
 
-def run(code: str, machine: Backend) -> LiveJudgement:
+def run(code: str, machine: Backend) -> Result:
     """Run the one case that ``code`` defines."""
     area = area_of(code)
     (case,) = area.cases

@@ -8,7 +8,7 @@ import yaml
 from tests.unit.cases.recorded import WithoutEvidence
 from tests.unit.catalogue.example_page import blocks, read_record, run
 
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Verdict
 from hugepage_qa.catalogue.pages import problems
 from hugepage_qa.catalogue.references import References
 from hugepage_qa.catalogue.tests_of_fmf import catalogued_tests

@@ -6,7 +6,7 @@ import pytest
 from ci import worker_test
 from ci.worker_test import Seen, judge_clean, judge_injected
 
-from hugepage_qa.cases.result import CaseResult, Outcome
+from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.errors import InputError
 
 GOOD = '<testcase name="/tests/pool/resize/pool/other-sizes-stay/2M"/>'
@@ -14,10 +14,10 @@ FAILED = '<testcase name="/tests/pool/resize/pool/grow-and-shrink/2M"><failure m
 REASON = "hugepages-2048kB free at pool.py:28: expected 2, found 1 (rule grow-and-shrink: the pool has as many)"
 
 
-def seen(tmp_path: Path, code: int, *cases: str, outcome: Outcome = Outcome.PASS) -> Seen:
+def seen(tmp_path: Path, code: int, *cases: str, outcome: Verdict = Verdict.PASS) -> Seen:
     junit = tmp_path / "junit.xml"
     junit.write_text(f"<testsuites><testsuite>{''.join(cases)}</testsuite></testsuites>", encoding="utf-8")
-    return Seen(code, [CaseResult("/a", outcome)] * len(cases), junit, 1.0)
+    return Seen(code, [Result("/a", outcome)] * len(cases), junit, 1.0)
 
 
 def test_a_good_run_is_good(tmp_path: Path) -> None:
@@ -27,13 +27,13 @@ def test_a_good_run_is_good(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "cases", "outcome"),
     [
-        (2, [GOOD], Outcome.PASS),
-        (0, [GOOD, FAILED.format(REASON)], Outcome.PASS),
-        (0, [GOOD], Outcome.SKIP),
-        (0, [], Outcome.PASS),
+        (2, [GOOD], Verdict.PASS),
+        (0, [GOOD, FAILED.format(REASON)], Verdict.PASS),
+        (0, [GOOD], Verdict.SKIP),
+        (0, [], Verdict.PASS),
     ],
 )
-def test_a_run_that_is_not_good_is_found(code: int, cases: list[str], outcome: Outcome, tmp_path: Path) -> None:
+def test_a_run_that_is_not_good_is_found(code: int, cases: list[str], outcome: Verdict, tmp_path: Path) -> None:
     assert judge_clean(seen(tmp_path, code, *cases, outcome=outcome))
 
 

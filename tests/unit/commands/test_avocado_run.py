@@ -121,9 +121,9 @@ def test_help_names_the_variables() -> None:
 # stands in for hugepage_qa.cases.boot.boot_matrix: no machine is booted
 _STUBS = """\
 import os, sys, types
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Verdict
 
-class Judgement(types.SimpleNamespace):
+class BootResult(types.SimpleNamespace):
     pass
 
 def judge(group, architecture, settings, report):
@@ -131,7 +131,7 @@ def judge(group, architecture, settings, report):
     for number, verdict in enumerate(os.environ["VERDICTS"].split()):
         if verdict == "raise":
             raise RuntimeError("boom")
-        judged.append(Judgement(name=f"/{group}/{number}", verdict=Verdict(verdict), reason=verdict, seconds=1.0,
+        judged.append(BootResult(name=f"/{group}/{number}", verdict=Verdict(verdict), reason=verdict, seconds=1.0,
                                 serial=f"{architecture} {settings.append}"))
         report(judged[-1])
     return judged

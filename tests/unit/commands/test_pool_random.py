@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner, Result
 
-from hugepage_qa.cases.random.random_run import RandomJudgement, RandomOutcome
+from hugepage_qa.cases.random.random_run import RandomOutcome, RandomResult
 from hugepage_qa.cases.random.random_search import Program
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Verdict
 from hugepage_qa.commands import pool_random as module
 from hugepage_qa.commands.pool_random import pool_random
 from hugepage_qa.errors import InputError
@@ -29,12 +29,11 @@ class Machine:
         self.verdict = Verdict.PASS
         self.unrestored: tuple[str, ...] = ()
 
-    def judge(self, _host: object, size: int, *what: object) -> RandomJudgement:
+    def judge(self, _host: object, size: int, *what: object) -> RandomResult:
         self.asked.append((size, *what[:2]))
         failed = FAILED if self.verdict is Verdict.FAIL else None
-        return RandomJudgement(
-            f"/random/{format_size(size)}", self.verdict, "why", 2.0, "", RandomOutcome(operations=50, failed=failed)
-        )
+        outcome = RandomOutcome(operations=50, failed=failed)
+        return RandomResult(f"/random/{format_size(size)}", self.verdict, ("why",), 2.0, outcome=outcome)
 
     @contextmanager
     def protected(self, _purpose: str) -> Iterator[SimpleNamespace]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hugepage_qa.cases.result import CaseResult, Outcome
+from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.report.avocado_results import read_job
 
 
@@ -29,7 +29,7 @@ class Job:
         self.tests.append(test | {"whiteboard": whiteboard, "fail_reason": None} | changes)
         return logs / "data"
 
-    def read(self) -> list[CaseResult]:
+    def read(self) -> list[Result]:
         """Write results.json and read the job."""
         text = json.dumps({"tests": self.tests, "total": len(self.tests)})
         (self.directory / "results.json").write_text(text, encoding="utf-8")
@@ -45,29 +45,29 @@ def case(name: str = "/a", verdict: str = "pass", **changes: Any) -> dict[str, A
     return {"name": name, "verdict": verdict, "reason": "", "log": None, "seconds": 0.5} | changes
 
 
-def only_error(results: list[CaseResult]) -> str:
+def only_error(results: list[Result]) -> str:
     """Return why the only result is an error."""
-    assert [result.outcome for result in results] == [Outcome.ERROR]
+    assert [result.verdict for result in results] == [Verdict.ERROR]
     return " ".join(results[0].reasons)
 
 
 @pytest.mark.parametrize(
     ("status", "outcome"),
     [
-        ("PASS", Outcome.PASS),
-        ("FAIL", Outcome.FAIL),
-        ("ERROR", Outcome.ERROR),
-        ("SKIP", Outcome.SKIP),
-        ("CANCEL", Outcome.SKIP),
-        ("WARN", Outcome.WARN),
-        ("INTERRUPTED", Outcome.ERROR),
-        ("STARTED", Outcome.ERROR),
+        ("PASS", Verdict.PASS),
+        ("FAIL", Verdict.FAIL),
+        ("ERROR", Verdict.ERROR),
+        ("SKIP", Verdict.SKIP),
+        ("CANCEL", Verdict.SKIP),
+        ("WARN", Verdict.FAIL),
+        ("INTERRUPTED", Verdict.ERROR),
+        ("STARTED", Verdict.ERROR),
     ],
 )
-def test_a_test_without_whiteboard_is_one_result(job: Job, status: str, outcome: Outcome) -> None:
+def test_a_test_without_whiteboard_is_one_result(job: Job, status: str, outcome: Verdict) -> None:
     job.add(status, fail_reason="two\nlines")
     [result] = job.read()
-    assert (result.name, result.outcome, result.seconds) == ("/boot/Boot.test", outcome, 1.25)
+    assert (result.name, result.verdict, result.seconds) == ("/boot/Boot.test", outcome, 1.25)
     assert "two lines" in result.reasons
     assert [log.name for log in result.logs] == ["debug.log"]
 
@@ -81,15 +81,15 @@ def test_each_case_is_a_result_with_its_log(job: Job) -> None:
     data = job.add("FAIL", [case("/a/b", log="b.log"), case("/a/c", "fail", reason="2 pages, not 4")])
     (data / "b.log").write_text("serial\n", encoding="utf-8")
     assert job.read() == [
-        CaseResult("/a/b", Outcome.PASS, (), 0.5, (data / "b.log",)),
-        CaseResult("/a/c", Outcome.FAIL, ("2 pages, not 4",), 0.5),
+        Result("/a/b", Verdict.PASS, (), 0.5, logs=(data / "b.log",)),
+        Result("/a/c", Verdict.FAIL, ("2 pages, not 4",), 0.5),
     ]
 
 
 @pytest.mark.parametrize("verdict", ["pass", "known", "fail", "error", "skip"])
 def test_verdicts(job: Job, verdict: str) -> None:
     job.add("PASS", [case(verdict=verdict)])
-    assert job.read()[0].outcome.value == verdict
+    assert job.read()[0].verdict.value == verdict
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_verdicts(job: Job, verdict: str) -> None:
 def test_a_failure_outside_the_cases_is_an_error(job: Job, status: str, verdict: str, extra: bool) -> None:
     job.add(status, [case(verdict=verdict)], fail_reason="boom")
     results = job.read()
-    assert results[0].outcome.value == verdict
+    assert results[0].verdict.value == verdict
     if extra:
         assert "boom" in only_error(results[1:])
     else:
@@ -148,7 +148,7 @@ def test_a_garbled_whiteboard_is_an_error(job: Job, whiteboard: str) -> None:
 
 def test_a_whiteboard_with_something_else_leaves_the_test_one_result(job: Job) -> None:
     job.add("PASS", whiteboard='{"nanoseconds": 12}')
-    assert [result.outcome for result in job.read()] == [Outcome.PASS]
+    assert [result.verdict for result in job.read()] == [Verdict.PASS]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_log_outside_the_data_is_refused(job: Job, name: str) -> None:
     data = job.add("FAIL", [case(verdict="fail", reason="why", log=name)])
     (data / "link").symlink_to("/etc/passwd")
     [result] = job.read()
-    assert (result.outcome, result.logs, result.reasons[0]) == (Outcome.FAIL, (), "why")
+    assert (result.verdict, result.logs, result.reasons[0]) == (Verdict.FAIL, (), "why")
     assert result.reasons[1].startswith("log ")
 
 
@@ -166,7 +166,7 @@ def test_a_loop_of_links_and_a_missing_log(job: Job) -> None:
     data = job.add("PASS", [case("/loop", log="loop"), case("/none", log="none.log")])
     (data / "loop").symlink_to("loop")
     results = job.read()
-    assert [result.outcome for result in results] == [Outcome.PASS, Outcome.PASS]
+    assert [result.verdict for result in results] == [Verdict.PASS, Verdict.PASS]
     assert all(result.reasons and not result.logs for result in results)
 
 

@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from hugepage_gate.comparison import Comparison, Interval, MetricResult
-from hugepage_gate.samples import Verdict
+from hugepage_gate.samples import Verdict as GateVerdict
 from hugepage_qa.bench.gate_settings import GateSettings
-from hugepage_qa.cases.result import Outcome
+from hugepage_qa.cases.result import Verdict
 from hugepage_qa.commands.gate_check import comparison_results, outcome_of, skipped_results
 from hugepage_qa.errors import InputError
 
 
 def result(
-    verdict: Verdict, *, estimand: str = "level", configuration: str = "thp", gates: bool = True
+    verdict: GateVerdict, *, estimand: str = "level", configuration: str = "thp", gates: bool = True
 ) -> MetricResult:
     return MetricResult(
         metric="pgbench-tps",
@@ -33,46 +33,42 @@ def result(
     )
 
 
-def comparison(*results: MetricResult, verdict: Verdict = Verdict.REGRESSED) -> Comparison:
+def comparison(*results: MetricResult, verdict: GateVerdict = GateVerdict.REGRESSED) -> Comparison:
     return Comparison("pgbench", "baseline", "new", verdict, "1 of 4", tuple(results), (), ("one boot",))
 
 
 def test_every_verdict_has_an_outcome() -> None:
-    outcomes = {verdict: outcome_of(verdict) for verdict in Verdict}
-    assert {verdict for verdict, outcome in outcomes.items() if outcome is Outcome.PASS} == {
-        Verdict.PASS,
-        Verdict.IMPROVED,
+    outcomes = {verdict: outcome_of(verdict) for verdict in GateVerdict}
+    assert {verdict for verdict, outcome in outcomes.items() if outcome is Verdict.PASS} == {
+        GateVerdict.PASS,
+        GateVerdict.IMPROVED,
     }
-    assert {verdict for verdict, outcome in outcomes.items() if outcome is Outcome.FAIL} == {Verdict.REGRESSED}
-    assert {outcomes[verdict] for verdict in outcomes if verdict not in (Verdict.PASS, Verdict.IMPROVED)} == {
-        Outcome.FAIL,
-        Outcome.SKIP,
+    assert {verdict for verdict, outcome in outcomes.items() if outcome is Verdict.FAIL} == {GateVerdict.REGRESSED}
+    assert {outcomes[verdict] for verdict in outcomes if verdict not in (GateVerdict.PASS, GateVerdict.IMPROVED)} == {
+        Verdict.FAIL,
+        Verdict.SKIP,
     }
 
 
 def test_a_result_for_each_metric() -> None:
     logs = (Path("pgbench.html"),)
-    suite, one, other = comparison_results(
-        comparison(
-            result(Verdict.REGRESSED), result(Verdict.PASS, estimand="advantage", configuration="shp-2M over thp")
-        ),
-        logs,
-    )
-    assert (suite.name, suite.outcome, suite.logs) == ("/pgbench", Outcome.FAIL, logs)
+    passed = result(GateVerdict.PASS, estimand="advantage", configuration="shp-2M over thp")
+    suite, one, other = comparison_results(comparison(result(GateVerdict.REGRESSED), passed), logs)
+    assert (suite.name, suite.verdict, suite.logs) == ("/pgbench", Verdict.FAIL, logs)
     assert suite.reasons == ("regressed: 1 of 4", "one boot")
-    assert (one.name, one.outcome) == ("/pgbench/pgbench-tps/thp/level", Outcome.FAIL)
+    assert (one.name, one.verdict) == ("/pgbench/pgbench-tps/thp/level", Verdict.FAIL)
     assert one.reasons[0].startswith("regressed: pgbench-tps [thp]: +3.10% (+2.50% to +3.70%), margin 2.0%")
-    assert (other.name, other.outcome) == ("/pgbench/pgbench-tps/shp-2M-over-thp/advantage", Outcome.PASS)
+    assert (other.name, other.verdict) == ("/pgbench/pgbench-tps/shp-2M-over-thp/advantage", Verdict.PASS)
 
 
 def test_what_has_no_say_is_no_result() -> None:
     found = list(
         comparison_results(
             comparison(
-                result(Verdict.REGRESSED, gates=False),
-                result(Verdict.UNDECIDED, estimand="p99"),
-                result(Verdict.REGRESSED, estimand="p99"),
-                verdict=Verdict.REGRESSED,
+                result(GateVerdict.REGRESSED, gates=False),
+                result(GateVerdict.UNDECIDED, estimand="p99"),
+                result(GateVerdict.REGRESSED, estimand="p99"),
+                verdict=GateVerdict.REGRESSED,
             ),
             (),
         )
@@ -82,9 +78,9 @@ def test_what_has_no_say_is_no_result() -> None:
 
 def test_what_was_not_measured() -> None:
     (one,) = skipped_results({"pgbench [shp-1G]": "no\npages"})
-    assert (one.name, one.outcome, one.reasons) == (
+    assert (one.name, one.verdict, one.reasons) == (
         "/pgbench-shp-1G/measured",
-        Outcome.SKIP,
+        Verdict.SKIP,
         ("not measured: no pages",),
     )
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.cases.result import Outcome
+from hugepage_qa.cases.result import Verdict
 from hugepage_qa.report.run_directory import read_surroundings, write_surroundings
 
 
@@ -19,12 +19,12 @@ def test_what_is_wrong_is_read_again(tmp_path: Path) -> None:
     changes = ["/var/tmp/left: absent before, directory after", "vm/nr_hugepages: 0 before, 7 after"]
     write_surroundings(tmp_path, 143, changes)
     tmt, host = read_surroundings(tmp_path)
-    assert (tmt.name, tmt.outcome, tmt.reasons) == (
+    assert (tmt.name, tmt.verdict, tmt.reasons) == (
         "/surroundings/tmt",
-        Outcome.ERROR,
+        Verdict.ERROR,
         ("tmt ended with exit code 143",),
     )
-    assert (host.name, host.outcome) == ("/surroundings/host", Outcome.ERROR)
+    assert (host.name, host.verdict) == ("/surroundings/host", Verdict.ERROR)
     assert host.reasons == tuple(f"the host has changed: {change}" for change in changes)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.cases.result import Outcome
+from hugepage_qa.cases.result import Verdict
 from hugepage_qa.report.tmt_results import read_run
 
 # as tmt 1.78 writes it
@@ -39,23 +39,23 @@ def run_with(tmp_path: Path, text: str) -> Path:
 
 def test_results_of_tmt(tmp_path: Path) -> None:
     known, never = read_run(run_with(tmp_path, _OF_TMT))
-    assert (known.outcome, known.reasons, known.seconds) == (Outcome.KNOWN, ("yes",), 36003)
+    assert (known.verdict, known.reasons, known.seconds) == (Verdict.KNOWN, ("yes",), 36003)
     assert known.logs[0] == tmp_path / "plans/smoke/execute/data/guest/default-0/tests/env-1/data/logs/a.log"
-    assert (never.outcome, never.reasons) == (Outcome.ERROR, ("tmt did not execute it",))
+    assert (never.verdict, never.reasons) == (Verdict.ERROR, ("tmt did not execute it",))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "- {name: /a}", "- {name: /a, result: good}", "a: [", "\x00"])
 def test_a_garbled_file_is_an_error(tmp_path: Path, text: str) -> None:
     results = read_run(run_with(tmp_path, text))
-    assert [result.outcome for result in results] == [Outcome.ERROR]
+    assert [result.verdict for result in results] == [Verdict.ERROR]
 
 
 def test_a_run_without_results_is_an_error(tmp_path: Path) -> None:
-    assert [result.outcome for result in read_run(tmp_path)] == [Outcome.ERROR]
+    assert [result.verdict for result in read_run(tmp_path)] == [Verdict.ERROR]
 
 
 def test_a_text_that_looks_like_keys_stays_whole(tmp_path: Path) -> None:
     keys = "- name: /a\n  check: []\n  guest:\n    name: x\n    role: null\n"
     text = f"{keys}  note:\n  - |\n    check: []\n    guest:\n  result: fail\n"
     (one,) = read_run(run_with(tmp_path, text))
-    assert (one.name, one.outcome, one.reasons) == ("/a", Outcome.FAIL, ("check: [] guest:",))
+    assert (one.name, one.verdict, one.reasons) == ("/a", Verdict.FAIL, ("check: [] guest:",))

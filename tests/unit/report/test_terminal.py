@@ -6,19 +6,19 @@ import pytest
 from rich.console import Console
 
 from hugepage_qa.cases.result import (
-    CaseResult,
-    Outcome,
+    Result,
+    Verdict,
     exit_code,
     worst,
 )
 from hugepage_qa.report.terminal import closing_lines, line_on_others, print_reasons, print_table
 
 RESULTS = [
-    CaseResult("/a", Outcome.PASS),
-    CaseResult("/b", Outcome.KNOWN, ("bug",)),
-    CaseResult("/c", Outcome.FAIL, ("HugeTLB: [red]x[/red] [/bad]",)),
-    CaseResult("/d", Outcome.SKIP, ("no 1G pages",)),
-    CaseResult("/e", Outcome.SKIP, ("no 1G pages",)),
+    Result("/a", Verdict.PASS),
+    Result("/b", Verdict.KNOWN, ("bug",)),
+    Result("/c", Verdict.FAIL, ("HugeTLB: [red]x[/red] [/bad]",)),
+    Result("/d", Verdict.SKIP, ("no 1G pages",)),
+    Result("/e", Verdict.SKIP, ("no 1G pages",)),
 ]
 
 
@@ -32,7 +32,7 @@ def test_closing_lines_count_each_case_once() -> None:
 def test_text_of_a_kernel_is_no_markup() -> None:
     console = Console(file=io.StringIO(), width=200)
     print_table(console, RESULTS)
-    print_reasons(console, RESULTS, [Outcome.FAIL])
+    print_reasons(console, RESULTS, [Verdict.FAIL])
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert text.count("[red]x[/red] [/bad]") == 2
 
@@ -45,19 +45,18 @@ def test_text_of_a_kernel_is_no_markup() -> None:
         (["known"], 0),
         (["pass", "skip"], 0),
         (["skip"], 2),
-        (["warn", "pass"], 1),
         (["fail", "pass"], 1),
         (["error", "pass"], 3),
         (["error", "fail"], 1),
     ],
 )
 def test_exit_codes(outcomes: list[str], code: int) -> None:
-    assert exit_code([CaseResult("/a", Outcome(outcome)) for outcome in outcomes]) == code
+    assert exit_code(map(Verdict, outcomes)) == code
 
 
 def test_worst() -> None:
-    assert worst([Outcome.SKIP, Outcome.FAIL, Outcome.WARN]) is Outcome.FAIL
-    assert worst([]) is Outcome.PASS
+    assert worst([Verdict.SKIP, Verdict.FAIL, Verdict.ERROR]) is Verdict.FAIL
+    assert worst([]) is Verdict.PASS
 
 
 def test_what_others_changed_is_one_line() -> None:

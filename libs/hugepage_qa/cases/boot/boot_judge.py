@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Lock
 
 from hugepage_qa.cases.boot.boot_case import BootCase
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Result, Verdict, because
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.facts import Facts, read_facts
 from hugepage_qa.machine.describe import boot_observations, describe
@@ -46,26 +46,17 @@ class Kernel:
     config: Mapping[str, str] | None
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """What came of one case; ``reason`` is one line, empty when there is nothing to say."""
+@dataclass(frozen=True, kw_only=True)
+class BootResult(Result):
+    """What came of one boot; the evidence is its serial log."""
 
     case: BootCase
-    verdict: Verdict
-    reason: str
     command_line: str
-    seconds: float = 0.0
-    serial: str = ""
     differences: tuple[Difference, ...] = ()
     known: tuple[Quirk, ...] = ()
     remarks: tuple[str, ...] = ()
     facts: Facts | None = None
     prediction: Prediction | None = None
-
-    @property
-    def name(self) -> str:
-        """The name of the case."""
-        return self.case.name
 
 
 @dataclass
@@ -79,11 +70,11 @@ class Judge:
     _asked: Mapping[str, str] | None = None
     _lock: Lock = field(default_factory=Lock)
 
-    def judge(self, case: BootCase) -> Judgement:
+    def judge(self, case: BootCase) -> BootResult:
         """Boot ``case`` and judge it. Raises InputError where the machine cannot be started at all."""
         words = f"{case.words} {self.append}".strip()
         if lacking := self._lacking(case, words):
-            return Judgement(case, Verdict.SKIP, "; ".join(lacking), words)
+            return BootResult(case.name, Verdict.SKIP, tuple(lacking), case=case, command_line=words)
         tries = 1 if self._may_exhaust(case, words) else _TRIES
         boot, before = self._boot(self._machine(case, words), tries)
         if boot.tree is None or boot.ending is not Ending.POWERED_OFF:
@@ -92,16 +83,16 @@ class Judge:
             facts = read_facts(boot.tree)
             machine = describe(facts, self.kernel.config)
         except InputError as error:
-            return _judgement(case, boot, words, Verdict.ERROR, f"the capture cannot be read: {error}")
+            return _result(case, boot, words, Verdict.ERROR, f"the capture cannot be read: {error}")
         if not facts.command_line.endswith(words):
             reason = f"the kernel was booted with {facts.command_line!r}, which does not end with {words!r}"
-            return _judgement(case, boot, words, Verdict.ERROR, reason)
+            return _result(case, boot, words, Verdict.ERROR, reason)
         judgement = _judge_facts(case, boot, words, facts, machine)
         if before is None:
             return judgement
         tried = f"booted again after: {before.ending.value}: {before.reason}"
-        reason = f"{judgement.reason}; {tried}" if judgement.reason else tried
-        return replace(judgement, reason=reason, serial=f"{before.serial}\n{judgement.serial}")
+        evidence = f"{before.serial}\n{judgement.evidence}"
+        return replace(judgement, reasons=(*judgement.reasons, tried), evidence=evidence)
 
     def _machine(self, case: BootCase, words: str) -> ProbeMachine:
         return ProbeMachine(
@@ -133,23 +124,23 @@ class Judge:
                 return boot, before
             before = boot
 
-    def _judge_broken(self, case: BootCase, boot: Boot, words: str) -> Judgement:
+    def _judge_broken(self, case: BootCase, boot: Boot, words: str) -> BootResult:
         """Judge a boot that never got to its init: the kernel's fault only if it does without the words."""
         if boot.ending in (Ending.QEMU_FAILED, Ending.EMULATION_BROKE):
-            return _judgement(case, boot, words, Verdict.ERROR, boot.reason)
+            return _result(case, boot, words, Verdict.ERROR, boot.reason)
         control = self._control(case)
         if control.ending is not Ending.POWERED_OFF:
             reason = f"{boot.ending.value}: {boot.reason}; so it does without the words under test"
-            return _judgement(case, boot, words, Verdict.ERROR, reason)
+            return _result(case, boot, words, Verdict.ERROR, reason)
         if self._may_exhaust(case, words) and not _CRASH.search(boot.serial):
             if _OUT_OF_MEMORY.search(boot.serial):
-                return _judgement(case, boot, words, Verdict.PASS, f"asked for all memory: {boot.reason}")
+                return _result(case, boot, words, Verdict.PASS, f"asked for all memory: {boot.reason}")
             if boot.ending is not Ending.PANICKED:
                 # arm64 and POWER wait for ever for the memory that they gave away
-                return _judgement(case, boot, words, Verdict.SKIP, f"asked for all memory, not decided: {boot.reason}")
+                return _result(case, boot, words, Verdict.SKIP, f"asked for all memory, not decided: {boot.reason}")
         found = f"{boot.ending.value}: {boot.reason}; without the words under test this kernel boots"
         difference = Difference("boot", SURVIVES, Ending.POWERED_OFF.value, found)
-        return replace(_judgement(case, boot, words, Verdict.FAIL, str(difference)), differences=(difference,))
+        return replace(_result(case, boot, words, Verdict.FAIL, str(difference)), differences=(difference,))
 
     def _may_exhaust(self, case: BootCase, words: str) -> bool:
         return predict(words, self._nominal(case)).may_exhaust_memory
@@ -226,16 +217,17 @@ def judge_facts(
     return documented, modelled + literal, ()
 
 
-def _judge_facts(case: BootCase, boot: Boot, words: str, facts: Facts, machine: Machine) -> Judgement:
+def _judge_facts(case: BootCase, boot: Boot, words: str, facts: Facts, machine: Machine) -> BootResult:
     prediction, differences, known = judge_facts(words, facts, machine, lambda found: check_examples(case, found))
     verdict, reason = decide(differences, known, prediction)
-    return Judgement(
+    return BootResult(
+        case.name,
+        verdict,
+        because(reason),
+        boot.seconds,
+        boot.serial,
         case=case,
-        verdict=verdict,
-        reason=reason,
         command_line=words,
-        seconds=boot.seconds,
-        serial=boot.serial,
         differences=tuple(differences),
         known=known,
         remarks=prediction.remarks,
@@ -274,8 +266,8 @@ def check_examples(case: BootCase, facts: Facts) -> list[Difference]:
     ]
 
 
-def _judgement(case: BootCase, boot: Boot, words: str, verdict: Verdict, reason: str) -> Judgement:
-    return Judgement(case, verdict, reason, words, boot.seconds, boot.serial)
+def _result(case: BootCase, boot: Boot, words: str, verdict: Verdict, reason: str) -> BootResult:
+    return BootResult(case.name, verdict, because(reason), boot.seconds, boot.serial, case=case, command_line=words)
 
 
 def _subsets(quirks: frozenset[Quirk]) -> list[frozenset[Quirk]]:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from hugepage_qa.cases.boot import boot_case as named
 from hugepage_qa.cases.boot.boot_case import BootCase, Target
-from hugepage_qa.cases.boot.boot_judge import Judge, Judgement, Kernel
+from hugepage_qa.cases.boot.boot_judge import BootResult, Judge, Kernel
 from hugepage_qa.cases.boot.random_boots import (
     CPU_MARK,
     broken_rule,
     draw,
     shrink,
 )
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Verdict
 from hugepage_qa.errors import InputError
 from hugepage_qa.oracle.boot.unknown_parameters import PARAMETERS, is_known
 from hugepage_qa.qemu.boards import find_board
@@ -25,7 +25,7 @@ from hugepage_qa.qemu.probe_machine import Lab, ProbeMachine, host_memory
 from hugepage_qa.sizes import MIB
 from hugepage_qa.version import KernelVersion
 
-Report = Callable[[Judgement], None]
+Report = Callable[[BootResult], None]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Matrix:
                 ]
         return cases
 
-    def run(self, cases: Sequence[BootCase]) -> Iterator[Judgement]:
+    def run(self, cases: Sequence[BootCase]) -> Iterator[BootResult]:
         """Boot and judge ``cases``; yields as they end. A machine that this host has no memory for is a skip."""
         free = free_memory()
         fitting = [case for case in cases if _memory_need(case) <= free]
@@ -80,10 +80,10 @@ class Matrix:
         for _, judgement in self._fleet.run(fitting, self._judge.judge, _memory_need):
             yield judgement
 
-    def run_random(self, count: int, seed: int, cpu: str | None = None) -> Iterator[Judgement]:
+    def run_random(self, count: int, seed: int, cpu: str | None = None) -> Iterator[BootResult]:
         """Boot and judge ``count`` random command lines on each CPU; failing ones come again in their smallest form."""
         for target in self.targets(cpu) if count else ():
-            failed: dict[str, Judgement] = {}
+            failed: dict[str, BootResult] = {}
             for judgement in self.run([self._with_cpu(one) for one in draw(target, count, seed)]):
                 yield judgement
                 if judgement.verdict is Verdict.FAIL:
@@ -112,19 +112,19 @@ class Matrix:
         return Target(board.architecture, cpu, machine.mmu, machine.features, parameters)
 
 
-def run_named(architecture: str, groups: Sequence[str], settings: Settings, report: Report) -> list[Judgement]:
+def run_named(architecture: str, groups: Sequence[str], settings: Settings, report: Report) -> list[BootResult]:
     """Run the named cases of ``groups`` on every CPU of ``architecture``; ``report`` gets each judgement at once."""
     matrix = Matrix(architecture, settings)
     return _collect(matrix, matrix.run(matrix.named_cases(groups)), report)
 
 
-def run_random(architecture: str, count: int, seed: int, settings: Settings, report: Report) -> list[Judgement]:
+def run_random(architecture: str, count: int, seed: int, settings: Settings, report: Report) -> list[BootResult]:
     """Run ``count`` random cases on every CPU of ``architecture``; ``report`` gets each judgement at once."""
     matrix = Matrix(architecture, settings)
     return _collect(matrix, matrix.run_random(count, seed), report)
 
 
-def _collect(matrix: Matrix, judgements: Iterator[Judgement], report: Report) -> list[Judgement]:
+def _collect(matrix: Matrix, judgements: Iterator[BootResult], report: Report) -> list[BootResult]:
     done = []
     try:
         for judgement in judgements:
@@ -148,13 +148,13 @@ def _find_kernel(architecture: str, settings: Settings) -> Kernel:
     return Kernel(image.path, image.release, image.config)
 
 
-def skipped_for_memory(cases: Iterable[BootCase], free: int) -> Iterator[Judgement]:
+def skipped_for_memory(cases: Iterable[BootCase], free: int) -> Iterator[BootResult]:
     """Yield a skip for each of ``cases`` whose machine needs more than ``free`` bytes of the host's memory."""
     for case in cases:
         need = _memory_need(case)
         if need > free:
             reason = f"its machine needs {-(-need // MIB)} MiB of host memory, and less is free"
-            yield Judgement(case, Verdict.SKIP, reason, case.words)
+            yield BootResult(case.name, Verdict.SKIP, (reason,), case=case, command_line=case.words)
 
 
 def _memory_need(case: BootCase) -> int:

@@ -17,9 +17,9 @@ from hypothesis import Phase, given, seed
 from hypothesis import strategies as st
 
 from hugepage_qa.cases.boot.boot_case import BootCase, Target
-from hugepage_qa.cases.boot.boot_judge import Judgement
+from hugepage_qa.cases.boot.boot_judge import BootResult
 from hugepage_qa.cases.hypothesis_search import nothing_stored, search_settings
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Verdict
 from hugepage_qa.oracle.boot.thp_parameters import ANON_POLICIES, GLOBAL_POLICIES, SHMEM_POLICIES, SHMEM_SIZE_POLICIES
 from hugepage_qa.sizes import GIB, KIB, MIB, format_size
 
@@ -153,7 +153,7 @@ def draw(target: Target, count: int, seed_number: int) -> list[BootCase]:
     return [replace(case, name=name) for case, name in drawn.items()]
 
 
-def shrink(target: Target, failed: Judgement, judge: Callable[[BootCase], Judgement]) -> Judgement:
+def shrink(target: Target, failed: BootResult, judge: Callable[[BootCase], BootResult]) -> BootResult:
     """Return the judgement of the smallest case that breaks the same rule as the random case of ``failed``."""
     rule = broken_rule(failed)
     first = _anonymous(failed.case)
@@ -177,10 +177,11 @@ def shrink(target: Target, failed: Judgement, judge: Callable[[BootCase], Judgem
     # Hypothesis runs the smallest example once more before it raises
     smallest = _without_needless_words(failing[-1] if failing else first, fails)
     case = replace(smallest, name=f"{failed.case.name}/smallest")
-    return replace(known[smallest], case=case, reason=f"smallest for rule {rule}: {known[smallest].reason}")
+    found = known[smallest]
+    return replace(found, name=case.name, case=case, reasons=(f"smallest for rule {rule}: {found.reason}",))
 
 
-def broken_rule(judgement: Judgement) -> str:
+def broken_rule(judgement: BootResult) -> str:
     """Return the name of the first rule that a failed case broke."""
     return judgement.differences[0].rule.name
 

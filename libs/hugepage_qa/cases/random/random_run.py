@@ -9,7 +9,6 @@ from hugepage_qa.cases.expectations import Failed
 from hugepage_qa.cases.judge import (
     KERNEL_CONTENT,
     NOTHING_LEFT,
-    LiveJudgement,
     checked_end,
     evidence,
 )
@@ -26,7 +25,7 @@ from hugepage_qa.cases.random.random_surroundings import (
     PoolsChanged,
     PoolSurroundings,
 )
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Result, Verdict, because
 from hugepage_qa.machine.host import CannotRun, Host
 from hugepage_qa.oracle.compare import Difference
 from hugepage_qa.oracle.known_issues import Quirk
@@ -74,14 +73,14 @@ class RandomOutcome:
         return "; ".join(parts)
 
 
-@dataclass(frozen=True)
-class RandomJudgement(LiveJudgement):
+@dataclass(frozen=True, kw_only=True)
+class RandomResult(Result):
     """The verdict on one page size, and what it is based on."""
 
     outcome: RandomOutcome = field(default_factory=RandomOutcome)
 
 
-def run_random_programs(host: Host, size: int, seed: int, operations: int, tell: Tell) -> RandomJudgement:
+def run_random_programs(host: Host, size: int, seed: int, operations: int, tell: Tell) -> RandomResult:
     """Draw and run programs until ``operations`` are done or one fails, which is then made small.
 
     The same seed draws the same programs on a machine that answers the same.
@@ -100,7 +99,7 @@ def run_random_programs(host: Host, size: int, seed: int, operations: int, tell:
     return _judge(host, size, f"seed {seed}", run)
 
 
-def run_saved_program(host: Host, size: int, operations: Sequence[Operation]) -> RandomJudgement:
+def run_saved_program(host: Host, size: int, operations: Sequence[Operation]) -> RandomResult:
     """Run a program again. Raises CannotReplay when this machine cannot run it, or it uses what it has not made."""
 
     def run(surroundings: PoolSurroundings, outcome: RandomOutcome) -> None:
@@ -113,7 +112,7 @@ def run_saved_program(host: Host, size: int, operations: Sequence[Operation]) ->
     return _judge(host, size, "replay", run)
 
 
-def _judge(host: Host, size: int, what: str, run: Callable[[PoolSurroundings, RandomOutcome], None]) -> RandomJudgement:
+def _judge(host: Host, size: int, what: str, run: Callable[[PoolSurroundings, RandomOutcome], None]) -> RandomResult:
     began = time.monotonic()
     outcome = RandomOutcome()
     problems: list[str] = []
@@ -142,9 +141,9 @@ def _judge(host: Host, size: int, what: str, run: Callable[[PoolSurroundings, Ra
     broken_off = verdict is Verdict.ERROR and all(one.rule in _AT_THE_END for one in outcome.differences)
     if outcome.differences and verdict is not Verdict.FAIL and not broken_off:
         verdict, reason = Verdict.FAIL, f"{_text(outcome.differences)} ({reason})"
-    serial = f"{_programs(outcome)}\n{evidence(host)}" if verdict in (Verdict.FAIL, Verdict.ERROR) else ""
-    seconds = time.monotonic() - began
-    return RandomJudgement(f"/random/{format_size(size)}", verdict, reason, seconds, serial, outcome)
+    found = f"{_programs(outcome)}\n{evidence(host)}" if verdict in (Verdict.FAIL, Verdict.ERROR) else ""
+    name, seconds = f"/random/{format_size(size)}", time.monotonic() - began
+    return RandomResult(name, verdict, because(reason), seconds, found, outcome=outcome)
 
 
 def _verdict(outcome: RandomOutcome, what: str, problems: Sequence[str]) -> tuple[Verdict, str]:

@@ -11,16 +11,15 @@ from pathlib import Path
 
 from hugepage_qa.cases.reboot.reboot_case import RebootCase, load_cases
 from hugepage_qa.cases.reboot.reboot_judge import (
-    Judged,
     compare_machines,
     judge_baseline,
     judge_case,
     stable_observations,
 )
 from hugepage_qa.cases.reboot.reboot_machine import MachineUnderTest
-from hugepage_qa.cases.reboot.reboot_state import Baseline, ChainState, Result, StateFile, new_token
+from hugepage_qa.cases.reboot.reboot_state import Baseline, ChainState, StateFile, new_token
 from hugepage_qa.cases.reboot.run_time_settings import OWN_FILE
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Result, Verdict, because
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.facts import Facts
 from hugepage_qa.machine.boot_loader import ArgumentsLost
@@ -36,7 +35,7 @@ class Preparation:
     ``summary`` and ``log`` are evidence that was found on the way.
     """
 
-    judged: Judged | None = None
+    judged: tuple[Verdict, str] | None = None
     summary: str = ""
     log: str = ""
 
@@ -61,7 +60,7 @@ def take_back(machine: MachineUnderTest, case: RebootCase) -> None:
     machine.boot_loader().remove(case.words)
 
 
-def _persist(machine: MachineUnderTest, journal: Journal, case: RebootCase) -> Judged | None:
+def _persist(machine: MachineUnderTest, journal: Journal, case: RebootCase) -> tuple[Verdict, str] | None:
     if case.persisted is None:
         return None
     if not machine.applies_sysctl:
@@ -75,7 +74,7 @@ def _persist(machine: MachineUnderTest, journal: Journal, case: RebootCase) -> J
     return None
 
 
-def _add_words(machine: MachineUnderTest, journal: Journal, case: RebootCase) -> Judged | None:
+def _add_words(machine: MachineUnderTest, journal: Journal, case: RebootCase) -> tuple[Verdict, str] | None:
     loader = machine.boot_loader()
     for path in loader.configuration:
         journal.keep_file(path)
@@ -171,7 +170,7 @@ class Chain:
         """Have the machine boot as it did before all cases; it is put back."""
         if protection.unrestored:
             reason = "; ".join(map(str, protection.unrestored))
-            chain.done.append(Result(PUT_BACK, Verdict.ERROR, reason))
+            chain.done.append(Result(PUT_BACK, Verdict.ERROR, (reason,)))
             return False
         self._leave(chain, PUT_BACK)
         self._machine.reboot()
@@ -218,7 +217,7 @@ class Chain:
         self._finish(chain, name, self._judge(chain, case, facts), log)
         return self._take_back(chain, case)
 
-    def _judge(self, chain: ChainState, case: RebootCase, facts: Facts) -> Judged:
+    def _judge(self, chain: ChainState, case: RebootCase, facts: Facts) -> tuple[Verdict, str]:
         config = self._machine.kernel_config(facts.release or "")
         settings = (self._machine.persisted(), self._machine.thp_settings)
         verdict, reason = judge_case(case, facts, config, *settings, chain.baseline.loader)
@@ -229,7 +228,7 @@ class Chain:
         try:
             take_back(self._machine, case)
         except ArgumentsLost as lost:
-            chain.done.append(Result(PUT_BACK, Verdict.FAIL, str(lost)))
+            chain.done.append(Result(PUT_BACK, Verdict.FAIL, (str(lost),)))
             return False
         return True
 
@@ -268,7 +267,7 @@ class Chain:
         self._file.save(chain)
         self._report(_results(chain))
 
-    def _finish(self, chain: ChainState, name: str, judged: Judged, log: str = "") -> None:
+    def _finish(self, chain: ChainState, name: str, judged: tuple[Verdict, str], log: str = "") -> None:
         """Note how ``name`` ended, and keep the evidence of before its boot and the kernel log of it."""
         verdict, reason = judged
         self._say(f"{verdict.value} {name}{f': {reason}' if reason else ''}")
@@ -278,11 +277,11 @@ class Chain:
         if file:
             (self._logs / file).write_text(text, encoding="utf-8", errors="backslashreplace")
         seconds = time.time() - chain.started if chain.started else 0.0
-        chain.done.append(Result(name, verdict, reason, max(0.0, seconds), file))
+        chain.done.append(Result(name, verdict, because(reason), max(0.0, seconds), logs=(Path(file),) if file else ()))
 
 
 def _results(chain: ChainState) -> list[Result]:
     """Return all results as they are if nothing more comes."""
     done = {result.name for result in chain.done}
     missing = [name for name in (BASELINE, chain.running, *chain.waiting, PUT_BACK) if name and name not in done]
-    return [*chain.done, *(Result(name, Verdict.ERROR, _NOT_RUN) for name in dict.fromkeys(missing))]
+    return [*chain.done, *(Result(name, Verdict.ERROR, (_NOT_RUN,)) for name in dict.fromkeys(missing))]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hugepage_qa.cases.boot.boot_judge import check_examples, decide, judge_facts
 from hugepage_qa.cases.reboot.reboot_case import RebootCase
 from hugepage_qa.cases.reboot.run_time_settings import Persisted, after_sysctl
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Verdict
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.facts import Facts
 from hugepage_qa.machine.boot_loader import ArgumentsLost
@@ -64,8 +64,6 @@ _VOLATILE = frozenset(
     }
 )
 
-Judged = tuple[Verdict, str]
-
 
 def judge_baseline(
     facts: Facts,
@@ -73,7 +71,7 @@ def judge_baseline(
     persisted: Persisted | None,
     find_settings: FindSettings,
     arguments: Sequence[str],
-) -> Judged:
+) -> tuple[Verdict, str]:
     """Judge the machine before any change; ``arguments`` are those of the entry that boots next.
 
     One that is not as its arguments and files such as sysctl.d say is an error: something else sets huge pages there,
@@ -98,7 +96,7 @@ def judge_case(
     persisted: Persisted | None,
     find_settings: FindSettings,
     tool: str,
-) -> Judged:
+) -> tuple[Verdict, str]:
     """Judge the machine after the boot for ``case``; ``tool`` is what has put the arguments into the boot loader."""
     if not is_run(case.words, booted_words(facts)):
         lost = ArgumentsLost(tool, "lost", case.words, booted_words(facts))
@@ -143,7 +141,7 @@ def _judge(
     persisted: Persisted | None,
     find_settings: FindSettings,
     case: RebootCase | None,
-) -> Judged:
+) -> tuple[Verdict, str]:
     try:
         machine = describe(facts, config)
     except InputError as error:

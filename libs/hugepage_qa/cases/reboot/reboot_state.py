@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Result, Verdict, because
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.schema import find_violation, parse_json
@@ -27,24 +27,14 @@ class Baseline:
     observations: dict[str, int | str]
 
 
-@dataclass(frozen=True)
-class Result:
-    """How one case ended; ``log`` is the name of a file beside that of the chain."""
-
-    name: str
-    verdict: Verdict
-    reason: str
-    seconds: float = 0.0
-    log: str | None = None
-
-
 @dataclass
 class ChainState:
     """A chain of reboot cases; ``token`` is the journal's word for it.
 
     ``boots`` is the number of reboots asked for, ``boot_id`` names the boot that asked last, ``memory`` is what
     fractions are of (bytes). ``running`` is the case that the last reboot is for, ``started`` when it was set up
-    (seconds since the epoch), ``evidence`` what was found out before that reboot.
+    (seconds since the epoch), ``evidence`` what was found out before that reboot. The logs of what is ``done`` are
+    names of files beside that of the chain.
     """
 
     token: str
@@ -87,9 +77,7 @@ class StateFile:
 
     def save(self, chain: ChainState) -> None:
         """Write ``chain``. Raises InputError when it cannot be on the disk."""
-        document = {"format": _FORMAT, "version": _VERSION, **asdict(chain)}
-        for result in document["done"]:
-            result["verdict"] = result["verdict"].value
+        document = {"format": _FORMAT, "version": _VERSION, **asdict(chain), "done": [*map(_document, chain.done)]}
         try:
             write_durably(self.path, (json.dumps(document, indent=1) + "\n").encode(), mode=_MODE)
         except OSError as error:
@@ -108,5 +96,22 @@ def _parse(document: dict[str, Any]) -> ChainState:
         running=document["running"],
         started=document["started"],
         evidence=document["evidence"],
-        done=[Result(**{**result, "verdict": Verdict(result["verdict"])}) for result in document["done"]],
+        done=[_parse_result(result) for result in document["done"]],
     )
+
+
+def _document(result: Result) -> dict[str, object]:
+    log = result.logs[0].name if result.logs else None
+    return {
+        "name": result.name,
+        "verdict": result.verdict.value,
+        "reason": result.reason,
+        "seconds": result.seconds,
+        "log": log,
+    }
+
+
+def _parse_result(document: dict[str, Any]) -> Result:
+    logs = (Path(document["log"]),) if document["log"] else ()
+    verdict = Verdict(document["verdict"])
+    return Result(document["name"], verdict, because(document["reason"]), document["seconds"], logs=logs)

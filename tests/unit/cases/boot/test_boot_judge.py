@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from hugepage_qa.cases.boot.boot_case import BootCase
-from hugepage_qa.cases.boot.boot_judge import Judge, Judgement, Kernel
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.boot.boot_judge import BootResult, Judge, Kernel
+from hugepage_qa.cases.result import Verdict
 from hugepage_qa.kernel.tree import CapturedTree
 from hugepage_qa.qemu.probe_machine import (
     Boot,
@@ -55,7 +55,7 @@ def judge_of(lab: FakeLab) -> Judge:
     return Judge(cast(Lab, lab), Kernel(Path("vmlinuz"), "6.1.0", None))
 
 
-def judge(lab: FakeLab, **changes: object) -> Judgement:
+def judge(lab: FakeLab, **changes: object) -> BootResult:
     return judge_of(lab).judge(replace(CASE, **changes))  # type: ignore[arg-type]
 
 
@@ -132,7 +132,7 @@ def test_the_same_words_come_again_before_they_are_blamed(capture: GetCapture, e
     lab = FakeLab(ending, Ending.POWERED_OFF, tree=capture(NODES), reason="what went wrong")
     judgement = judge(lab)
     assert lab.booted == [WORDS, WORDS]
-    assert judgement.serial.startswith("what went wrong\n")
+    assert judgement.evidence.startswith("what went wrong\n")
     assert (judgement.verdict, judgement.reason) == (
         Verdict.PASS,
         f"booted again after: {ending.value}: what went wrong",

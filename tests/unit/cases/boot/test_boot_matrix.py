@@ -8,9 +8,9 @@ import pytest
 
 from hugepage_qa.cases.boot import boot_matrix
 from hugepage_qa.cases.boot.boot_case import BootCase, groups
-from hugepage_qa.cases.boot.boot_judge import Judgement, Kernel
+from hugepage_qa.cases.boot.boot_judge import BootResult, Kernel
 from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings, skipped_for_memory
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Verdict
 from hugepage_qa.qemu.boards import BOARDS
 from hugepage_qa.sizes import GIB
 
@@ -28,8 +28,8 @@ def test_nothing_is_skipped_where_there_is_memory() -> None:
     assert list(skipped_for_memory([SMALL, LARGE], 32 * GIB)) == []
 
 
-def pass_all(_matrix: Matrix, cases: Sequence[BootCase]) -> Iterator[Judgement]:
-    return (Judgement(case, Verdict.PASS, "", case.words) for case in cases)
+def pass_all(_matrix: Matrix, cases: Sequence[BootCase]) -> Iterator[BootResult]:
+    return (BootResult(case.name, Verdict.PASS, case=case, command_line=case.words) for case in cases)
 
 
 @pytest.mark.parametrize("architecture", BOARDS)

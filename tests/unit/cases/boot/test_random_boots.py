@@ -6,14 +6,14 @@ from dataclasses import replace
 from tests.unit.cases.boot.test_case import target
 
 from hugepage_qa.cases.boot.boot_case import BootCase
-from hugepage_qa.cases.boot.boot_judge import Judgement
+from hugepage_qa.cases.boot.boot_judge import BootResult
 from hugepage_qa.cases.boot.random_boots import broken_rule, draw, shrink
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Verdict
 from hugepage_qa.oracle.compare import Difference
 from hugepage_qa.oracle.rules import POOL_SIZE, THP_ENABLED
 
 
-def wrong_kernel(case: BootCase) -> Judgement:
+def wrong_kernel(case: BootCase) -> BootResult:
     """Judge as if the kernel broke one rule for every node form and another one for transparent_hugepage=."""
     differences = []
     if re.search(r"\bhugepages=\d+:", case.words):
@@ -21,7 +21,7 @@ def wrong_kernel(case: BootCase) -> Judgement:
     elif "transparent_hugepage=" in case.words:
         differences.append(Difference("thp", THP_ENABLED, "always", "never"))
     verdict = Verdict.FAIL if differences else Verdict.PASS
-    return Judgement(case, verdict, "", case.words, differences=tuple(differences))
+    return BootResult(case.name, verdict, case=case, command_line=case.words, differences=tuple(differences))
 
 
 def test_the_seed_decides() -> None:

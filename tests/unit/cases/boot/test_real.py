@@ -4,7 +4,7 @@ import pytest
 
 from hugepage_qa.cases.boot.boot_case import BootCase
 from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Verdict
 from hugepage_qa.qemu.boards import BOARDS
 from hugepage_qa.sizes import GIB
 

@@ -16,7 +16,7 @@ from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.guest.guest_machine import DONE, GUEST, REFUSED
 from hugepage_qa.cases.guest.guests import GuestArea
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Verdict
 
 _POOL_FILE = re.compile(r"(?P<pool>.*/hugepages-\d+kB)/(?P<counter>\w+)_hugepages$")
 _HUGETLB_PAGES = re.compile(r"^(Shared_Hugetlb|Private_Hugetlb):.*$", re.MULTILINE)

@@ -12,7 +12,7 @@ from hugepage_qa.cases.guest import guest_machine
 from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case
 from hugepage_qa.cases.judge import judge
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Verdict
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.host import Host
 from hugepage_qa.qemu.guest import libvirt_daemon

@@ -8,8 +8,8 @@ import pytest
 from tests.unit.cases.areas import read_areas
 
 from hugepage_qa.cases.guest.guest_machine import DONE, GUEST, REFUSED
-from hugepage_qa.cases.judge import LiveJudgement, judge
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.judge import judge
+from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.machine.host import Host
 from hugepage_qa.qemu.guest.guest_site import Site
 from hugepage_qa.sizes import MIB
@@ -82,7 +82,7 @@ def site(site: Site) -> Site:
     return replace(site, architecture="s390x", machine="s390-ccw-virtio", accelerator="kvm", mounts={MIB: "/huge"})
 
 
-def verdict(machine: Mainframe) -> LiveJudgement:
+def verdict(machine: Mainframe) -> Result:
     area = next(area for area in read_areas() if area.name == "guest/refuse/libvirt")
     case = next(case for case in area.cases if case.name == "kvm-without-huge-pages")
     judgement = judge(area, case, Host(machine), MIB)

@@ -10,8 +10,8 @@ import json
 from tests.unit.cases.record_areas import RECORDS
 from tests.unit.cases.transcript import Recorder
 
-from hugepage_qa.cases.random.random_run import RandomJudgement, run_saved_program
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.random.random_run import RandomResult, run_saved_program
+from hugepage_qa.cases.result import Verdict
 from hugepage_qa.machine.host import Host
 from hugepage_qa.machine.protection import protected_machine
 from hugepage_qa.machine.real_machine import real_machine
@@ -98,7 +98,7 @@ PROGRAM: tuple[Operation, ...] = (
 )
 
 
-def run_on(host: Host) -> RandomJudgement:
+def run_on(host: Host) -> RandomResult:
     """Run the program, and what ends it."""
     return run_saved_program(host, SIZE, PROGRAM)
 
@@ -108,7 +108,7 @@ def main() -> None:
     with protected_machine("a recording of a program") as protection, real_machine(protection.scratch) as machine:
         recorder = Recorder(machine)
         judgement = run_on(Host(recorder))
-    print(judgement.verdict.value, judgement.reason, judgement.serial)  # noqa: T201
+    print(judgement.verdict.value, judgement.reason, judgement.evidence)  # noqa: T201
     if judgement.verdict is Verdict.PASS:
         RECORD.write_bytes(gzip.compress(json.dumps(recorder.events, sort_keys=True).encode(), mtime=0))
 

@@ -11,11 +11,11 @@ from tests.unit.cases.transcript import Replay
 
 from hugepage_qa.cases.judge import NOTHING_LEFT
 from hugepage_qa.cases.random import random_run as module
-from hugepage_qa.cases.random.random_run import RandomJudgement, run_random_programs, run_saved_program
+from hugepage_qa.cases.random.random_run import RandomResult, run_random_programs, run_saved_program
 from hugepage_qa.cases.random.random_step import PoolRun
 from hugepage_qa.cases.random.random_surroundings import PoolsChanged
 from hugepage_qa.cases.random.saved_program import parse_program
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Verdict
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.host import CannotRun, Host
 from hugepage_qa.oracle.compare import Difference
@@ -62,14 +62,14 @@ def no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "evidence", lambda _host: "meminfo")
 
 
-def judged(monkeypatch: pytest.MonkeyPatch, starts: Starts, fails: Exception | None = None) -> RandomJudgement:
+def judged(monkeypatch: pytest.MonkeyPatch, starts: Starts, fails: Exception | None = None) -> RandomResult:
     monkeypatch.setattr(module, "PoolSurroundings", lambda *_: Surroundings(starts, fails))
     return run_random_programs(NOBODY, SMALL, 7, 60, lambda _done: None)
 
 
 def test_a_right_kernel_passes_when_all_operations_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
     judgement = judged(monkeypatch, Starts())
-    assert (judgement.name, judgement.verdict, judgement.serial) == ("/random/2M", Verdict.PASS, "")
+    assert (judgement.name, judgement.verdict, judgement.evidence) == ("/random/2M", Verdict.PASS, "")
     assert judgement.outcome.operations >= 60
     assert judgement.outcome.programs > 2
     assert judgement.reason.startswith(f"seed 7: {judgement.outcome.operations} operations in ")
@@ -91,7 +91,7 @@ def test_the_first_program_that_fails_is_made_small_and_can_be_run_again(monkeyp
     assert judgement.verdict is Verdict.FAIL
     assert "free_hugepages: expected" in judgement.reason
     assert judgement.outcome.failed is not None
-    assert str(judgement.outcome.failed) in judgement.serial
+    assert str(judgement.outcome.failed) in judgement.evidence
     again = run_saved_program(NOBODY, SMALL, parse_program(str(judgement.outcome.failed)))
     assert again.verdict is Verdict.FAIL
     assert again.outcome.failed is not None

@@ -11,8 +11,8 @@ import pytest
 from tests.unit.cases.random.record_random import PROGRAM, RECORD, run_on
 from tests.unit.cases.transcript import Diverged, Event, Replay
 
-from hugepage_qa.cases.random.random_run import RandomJudgement
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.random.random_run import RandomResult
+from hugepage_qa.cases.result import Verdict
 from hugepage_qa.machine.host import Host
 
 
@@ -41,7 +41,7 @@ def _question(operation: str, arguments: Sequence[Any]) -> str:
     return json.dumps([operation, list(arguments)])
 
 
-def replay(events: list[Event]) -> RandomJudgement:
+def replay(events: list[Event]) -> RandomResult:
     return run_on(Host(Following(events)))
 
 
@@ -49,7 +49,7 @@ def test_a_true_record_passes() -> None:
     judgement = run_on(Host(Replay(recorded())))
     assert judgement.verdict is Verdict.PASS, judgement.reason
     assert judgement.outcome.operations == len(PROGRAM)
-    assert judgement.serial == ""
+    assert judgement.evidence == ""
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import pytest
 from tests.unit.cases.random.two_nodes import PROGRAM, SIZE, TwoNodes
 
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.random.random_run import RandomJudgement, run_saved_program
+from hugepage_qa.cases.random.random_run import RandomResult, run_saved_program
 from hugepage_qa.cases.random.random_surroundings import AS_MODELLED
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Verdict
 from hugepage_qa.machine.host import Host
 
 
-def run_on(machine: TwoNodes) -> RandomJudgement:
+def run_on(machine: TwoNodes) -> RandomResult:
     return run_saved_program(Host(machine), SIZE, PROGRAM)
 
 

@@ -10,8 +10,8 @@ from tests.unit.cases.reboot.conftest import all_cases, facts_of, load, nothing_
 
 from hugepage_qa.cases.reboot.reboot_chain import Chain
 from hugepage_qa.cases.reboot.reboot_judge import booted_words
-from hugepage_qa.cases.reboot.reboot_state import Result
 from hugepage_qa.cases.reboot.run_time_settings import OWN_FILE, Persisted, RunTimeReservation
+from hugepage_qa.cases.result import Result
 from hugepage_qa.kernel.facts import Facts, read_facts
 from hugepage_qa.kernel.tree import CapturedTree
 from hugepage_qa.machine.boot_loader import ArgumentsLost, BootLoader

@@ -11,9 +11,9 @@ from tests.unit.cases.reboot.conftest import POOL, all_cases
 from tests.unit.cases.reboot.fake_machine import BASE, FakeLoader, FakeMachine, run_chain
 
 from hugepage_qa.cases.reboot.reboot_chain import Chain
-from hugepage_qa.cases.reboot.reboot_state import Result, StateFile
+from hugepage_qa.cases.reboot.reboot_state import StateFile
 from hugepage_qa.cases.reboot.run_time_settings import OWN_FILE, Persisted
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.kept_file import Repair
 
@@ -63,7 +63,7 @@ def test_what_a_case_may_change_is_in_the_journal_before(tmp_path: Path) -> None
 
 def test_logs_are_kept(tmp_path: Path) -> None:
     results = run_chain(FakeMachine(), tmp_path)
-    logs = {name: (tmp_path / (results[name].log or "")).read_text() for name in of_this_machine(results)}
+    logs = {name: (tmp_path / results[name].logs[0]).read_text() for name in of_this_machine(results)}
     assert logs["baseline"] == "Linux version of boot 0\n"
     assert logs["default-size"] == "Linux version of boot 1\n"
     assert logs["boot-against-run-time"].startswith("--- /proc/buddyinfo, fragmented\n")

@@ -4,7 +4,7 @@ import pytest
 from tests.unit.cases.reboot.conftest import all_cases, cases_of, load, nothing_set, with_files
 
 from hugepage_qa.cases.reboot.reboot_judge import judge_case
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Verdict
 from hugepage_qa.kernel.facts import read_facts
 from hugepage_qa.kernel.tree import CapturedTree
 

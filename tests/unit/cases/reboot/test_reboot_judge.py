@@ -17,14 +17,13 @@ from tests.unit.cases.reboot.conftest import (
 
 from hugepage_qa.cases.reboot.reboot_judge import (
     FindSettings,
-    Judged,
     compare_machines,
     judge_baseline,
     judge_case,
     stable_observations,
 )
 from hugepage_qa.cases.reboot.run_time_settings import OWN_FILE, Persisted, after_sysctl
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.result import Verdict
 from hugepage_qa.kernel.facts import read_facts
 from hugepage_qa.kernel.tree import CapturedTree
 from hugepage_qa.oracle.prediction import Prediction
@@ -45,7 +44,7 @@ def machine_of(name: str) -> CapturedTree:
     return load(name) if pages is None else with_pool(load(name), pages)
 
 
-def judge(name: str, tree: CapturedTree) -> Judged:
+def judge(name: str, tree: CapturedTree) -> tuple[Verdict, str]:
     return judge_case(all_cases()[name], read_facts(tree), None, persisted(name), nothing_set, "grubby")
 
 
@@ -171,7 +170,7 @@ def test_switches_that_nobody_has_set_are_those_of_the_kernel(switch: str, text:
 def test_a_policy_that_a_file_sets_is_no_loss_of_the_boot_loader() -> None:
     tree = with_files(load("thp-never"), **{THP: "[always] madvise never\n"})
 
-    def judge_with(find: FindSettings) -> Judged:
+    def judge_with(find: FindSettings) -> tuple[Verdict, str]:
         return judge_case(all_cases()["thp-never"], read_facts(tree), None, None, find, "grubby")
 
     assert judge_with(nothing_set)[0] is Verdict.FAIL

@@ -9,8 +9,8 @@ from tests.unit.cases.text.double.machine import TextDouble
 from tests.unit.cases.text.linked import link
 
 from hugepage_qa.cases.case import Area
-from hugepage_qa.cases.judge import LiveJudgement, run_area
-from hugepage_qa.cases.verdict import Verdict
+from hugepage_qa.cases.judge import run_area
+from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.machine.host import Host
 
 NAMES = {f"text/{name}" for name in ("values", "merging", "processes", "anonymous-code", "clearing", "padding")}
@@ -24,8 +24,8 @@ def areas() -> tuple[Area, ...]:
     return tuple(area for area in read_areas() if area.name in NAMES | {EVERY_KERNEL})
 
 
-def judge(wrong: frozenset[Wrong] = frozenset(), *, is_switch: bool = False) -> list[LiveJudgement]:
-    judgements: list[LiveJudgement] = []
+def judge(wrong: frozenset[Wrong] = frozenset(), *, is_switch: bool = False) -> list[Result]:
+    judgements: list[Result] = []
     for area in areas():
         run_area(area, Host(TextDouble(link, wrong, is_switch=is_switch)), judgements.append)
     return judgements

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from tests.bench.made_up_runs import KERNELS, MadeUpRun
 
 from hugepage_gate.sample_files import read_samples
-from hugepage_qa.cases.result import Outcome
+from hugepage_qa.cases.result import Verdict
 from hugepage_qa.cli import COMMANDS
 from hugepage_qa.commands.report import report
 from hugepage_qa.errors import InputError
@@ -27,8 +27,8 @@ def write(directory: Path, *runs: MadeUpRun) -> list[Path]:
 
 def test_counts_by_kernel_architecture_page_size_and_area(tmp_path: Path) -> None:
     merged = merge(read_runs(write(tmp_path, MadeUpRun(1, cases=8), MadeUpRun(2, cases=8), MadeUpRun(3, "s390x", 4))))
-    assert merged.counts[Subject(KERNEL, "x86_64", "2M", "pool")] == {Outcome.PASS: 4}
-    assert merged.counts[Subject(KERNELS["s390x"], "s390x", "1M", "cgroup")] == {Outcome.PASS: 1}
+    assert merged.counts[Subject(KERNEL, "x86_64", "2M", "pool")] == {Verdict.PASS: 4}
+    assert merged.counts[Subject(KERNELS["s390x"], "s390x", "1M", "cgroup")] == {Verdict.PASS: 1}
     assert (sum(merged.totals.values()), merged.exit_code) == (20, 0)
     assert not merged.disagreements
 
@@ -38,7 +38,7 @@ def test_a_machine_that_does_not_agree_is_named(tmp_path: Path) -> None:
     merged = merge(read_runs(write(tmp_path, MadeUpRun(1, cases=4), bad)))
     (one,) = merged.disagreements
     assert one.name == NAME
-    assert one.runs == {Outcome.FAIL: (str(tmp_path / "run2"),), Outcome.PASS: (str(tmp_path / "run1"),)}
+    assert one.runs == {Verdict.FAIL: (str(tmp_path / "run2"),), Verdict.PASS: (str(tmp_path / "run1"),)}
     (failure,) = merged.failures
     assert (failure.reason, failure.kernel) == ("nr_hugepages: expected 2, found 1: pool-size", KERNEL)
     assert merged.exit_code == 1

@@ -1,8 +1,11 @@
 """The metadata is read by a real tmt, one that has none of our plugins."""
 
+import functools
 import subprocess
 import sys
+import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -21,6 +24,12 @@ def tmt(*arguments: str) -> str:
     return done.stdout
 
 
+@functools.cache
+def exported() -> tuple[dict[str, Any], ...]:
+    """Return the metadata of every test, with what it inherits."""
+    return tuple(yaml.safe_load(tmt("tests", "export", "--how", "yaml", ".")))
+
+
 def test_lint() -> None:
     output = tmt("lint", "--enforce-check", "C000", "--outcome-only", "fail", "--outcome-only", "warn")
     assert not [line for line in output.splitlines() if line.startswith(("fail", "warn"))]
@@ -29,6 +38,12 @@ def test_lint() -> None:
 def test_each_architecture_has_named_and_random_tests() -> None:
     expected = {f"/tests/boot/{kind}/{name}" for kind in ("named", "random") for name in BOARDS}
     assert set(tmt("tests", "ls", "^/tests/boot/").split()) == expected
+
+
+def test_every_test_has_an_id_of_its_own() -> None:
+    """An id stays when a test is renamed: history and dashboards are kept by it."""
+    ids = [uuid.UUID(test["id"]) for test in exported()]
+    assert len(ids) == len(set(ids))
 
 
 def test_plans() -> None:
@@ -42,7 +57,8 @@ def test_text_is_judged_where_there_is_no_hugetext() -> None:
 
 @pytest.mark.parametrize("name", BOARDS)
 def test_a_test_knows_its_architecture_and_needs_its_emulator(name: str) -> None:
-    for test in yaml.safe_load(tmt("tests", "export", "--how", "yaml", f"^/tests/boot/.*/{name}$")):
+    for kind in ("named", "random"):
+        (test,) = (one for one in exported() if one["name"] == f"/tests/boot/{kind}/{name}")
         assert test["environment"] == {"HUGEPAGE_QA_ARCH": name}
         assert test["require"] == [f"/usr/bin/{BOARDS[name].qemu}"]
         assert test["result"] == "custom"

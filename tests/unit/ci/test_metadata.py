@@ -46,6 +46,35 @@ def test_every_test_has_an_id_of_its_own() -> None:
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.parametrize("key", ["summary", "description", "contact", "component", "tier", "duration"])
+def test_every_test_says_what_it_is(key: str) -> None:
+    assert [test["name"] for test in exported() if not test[key]] == []
+
+
+def test_components_are_what_a_test_can_find_wrong() -> None:
+    """A bug is reported against one of them; guests are their hypervisor's as well."""
+    for test in exported():
+        if test["name"] == "/tests/unit":
+            assert test["component"] == ["hugepage-qa"]
+            continue
+        guests = {"qemu-kvm"} if "guest" in test["tag"] else set()
+        libvirt = {"libvirt"} if "libvirt" in test["tag"] else set()
+        assert set(test["component"]) == {"kernel"} | guests | libvirt, test["name"]
+
+
+def test_a_package_is_required_only_where_every_distribution_has_it() -> None:
+    """tmt gives up a whole plan for a required package that is not there; a path asks for what provides it."""
+    required = {package for test in exported() for package in test["require"]}
+    assert required == {"gcc"} | {f"/usr/bin/{board.qemu}" for board in BOARDS.values()}
+
+
+@pytest.mark.parametrize("component", ["qemu-kvm", "libvirt"])
+def test_what_guests_run_under_is_installed_for_them(component: str) -> None:
+    package = {"qemu-kvm": "qemu-kvm", "libvirt": "libvirt-daemon-driver-qemu"}[component]
+    for test in (one for one in exported() if component in one["component"]):
+        assert package in test["recommend"], test["name"]
+
+
 def test_plans() -> None:
     assert {f"/plans/{name}" for name in (*PLANS, *MACHINE_PLANS)} <= set(tmt("plans", "ls").split())
 

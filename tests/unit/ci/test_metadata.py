@@ -1,6 +1,7 @@
 """The metadata is read by a real tmt, one that has none of our plugins."""
 
 import functools
+import re
 import subprocess
 import sys
 import uuid
@@ -28,6 +29,18 @@ def tmt(*arguments: str) -> str:
 def exported() -> tuple[dict[str, Any], ...]:
     """Return the metadata of every test, with what it inherits."""
     return tuple(yaml.safe_load(tmt("tests", "export", "--how", "yaml", ".")))
+
+
+@functools.cache
+def plans() -> dict[str, frozenset[str]]:
+    """Return the tests that each plan discovers, by its name without /plans/."""
+    names = [test["name"] for test in exported()]
+    return {
+        plan["name"].removeprefix("/plans/"): frozenset(
+            name for name in names if any(re.search(phase["test"], name) for phase in plan["discover"])
+        )
+        for plan in yaml.safe_load(tmt("plans", "export", "--how", "yaml", "."))
+    }
 
 
 def test_lint() -> None:
@@ -62,6 +75,17 @@ def test_components_are_what_a_test_can_find_wrong() -> None:
         assert set(test["component"]) == {"kernel"} | guests | libvirt, test["name"]
 
 
+def test_tiers_are_honest() -> None:
+    """Tier 1 takes minutes and starts no guests, tier 3 is what reboots the machine or measures it, tier 2 the rest."""
+    (smoke,) = plans()["smoke"]
+    for test in exported():
+        assert test["tier"] in ("1", "2", "3"), test["name"]
+        assert (test["tier"] == "3") == (not {"reboot", "performance"}.isdisjoint(test["tag"])), test["name"]
+        if test["tier"] == "1" and test["name"] != smoke:
+            assert test["duration"] == "15m", test["name"]
+            assert "guest" not in test["tag"], test["name"]
+
+
 def test_a_package_is_required_only_where_every_distribution_has_it() -> None:
     """tmt gives up a whole plan for a required package that is not there; a path asks for what provides it."""
     required = {package for test in exported() for package in test["require"]}
@@ -76,7 +100,7 @@ def test_what_guests_run_under_is_installed_for_them(component: str) -> None:
 
 
 def test_plans() -> None:
-    assert {f"/plans/{name}" for name in (*PLANS, *MACHINE_PLANS)} <= set(tmt("plans", "ls").split())
+    assert {*PLANS, *MACHINE_PLANS} <= plans().keys()
 
 
 def test_text_is_judged_where_there_is_no_hugetext() -> None:

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
+from hugepage_qa.catalogue.tests_of_fmf import catalogued_tests
 from hugepage_qa.qemu.boards import BOARDS
 from hugepage_qa.report.qa_request import MACHINE_PLANS, PLANS
 
 ROOT = Path(__file__).resolve().parents[3]
+COMMIT = re.compile(r"\b(?=[0-9]*[a-f])[0-9a-f]{12}\b|\bCVE-[0-9]{4}-[0-9]+")
 
 
 def tmt(*arguments: str) -> str:
@@ -97,6 +99,51 @@ def test_what_guests_run_under_is_installed_for_them(component: str) -> None:
     package = {"qemu-kvm": "qemu-kvm", "libvirt": "libvirt-daemon-driver-qemu"}[component]
     for test in (one for one in exported() if component in one["component"]):
         assert package in test["recommend"], test["name"]
+
+
+def linked(test: dict[str, Any]) -> dict[str, str]:
+    """Return the targets of the links of ``test`` -> their relations."""
+    return {target: relation for link in test["link"] for relation, target in link.items()}
+
+
+def code_of(test: dict[str, Any]) -> str:
+    """Return the file of cases that ``test`` runs, and what the page on known issues says of those that it names."""
+    file = re.search(r"\w+\.py", test["test"])
+    if file is None:
+        return ""
+    code = (ROOT / test["path"].strip("/") / file[0]).read_text(encoding="utf-8")
+    quirks = {name.lower().replace("_", "-") for name in re.findall(r"\bQuirk\.([A-Z_]+)", code)}
+    page = (ROOT / "docs" / "known-issues.md").read_text(encoding="utf-8").splitlines()
+    return "\n".join(
+        [code, *(line for line in page for name in quirks if line.startswith((f"| {name} |", f"* **{name}**")))]
+    )
+
+
+def test_every_commit_and_report_that_cases_name_is_linked() -> None:
+    for test in exported():
+        targets = " ".join(linked(test))
+        assert [one for one in COMMIT.findall(code_of(test)) if one not in targets] == [], test["name"]
+
+
+def test_every_document_of_the_kernel_that_cases_name_is_linked() -> None:
+    links = {test["name"]: linked(test) for test in exported()}
+    for test in catalogued_tests(ROOT):
+        sources = " ".join(entry.source for entry in test.entries)
+        for document in re.findall(r"\bDocumentation/([\w./-]+)\.(?:rst|txt)\b", sources):
+            assert links[test.name].get(f"https://docs.kernel.org/{document}.html") == "documented-by", test.name
+        assert links[test.name] or test.name == "/tests/unit"
+
+
+def test_no_commit_or_report_is_linked_that_the_tree_does_not_explain() -> None:
+    explained = "".join(
+        file.read_text(encoding="utf-8")
+        for suffix in ("libs/**/*.py", "tests/**/*.py", "docs/*.md")
+        for file in ROOT.glob(suffix)
+    )
+    for test in exported():
+        for target, relation in linked(test).items():
+            assert relation in ("verifies", "relates", "documented-by"), test["name"]
+            assert relation == "documented-by" or COMMIT.findall(target)[0] in explained, test["name"]
 
 
 def test_plans() -> None:

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Install the suite on a machine under test; the prepare step of every plan runs this.
+# Install the suite on a machine under test; the prepare step of every plan runs this, and a test that no plan prepared.
 #
 # HUGEPAGE_QA_EXTRAS=guest adds what guests need. Where that cannot be had the suite does without it, and tests skip
 # with the reason. HUGEPAGE_QA_EXTRAS=vt adds avocado-vt to that, HUGEPAGE_QA_EXTRAS=report what the performance gate

@@ -34,14 +34,14 @@ def exported() -> tuple[dict[str, Any], ...]:
 
 
 @functools.cache
-def plans() -> dict[str, frozenset[str]]:
-    """Return the tests that each plan discovers, by its name without /plans/."""
+def plans(*context: str) -> dict[str, frozenset[str]]:
+    """Return the tests that each plan discovers with tmt's options ``context``, by its name without /plans/."""
     names = [test["name"] for test in exported()]
     return {
         plan["name"].removeprefix("/plans/"): frozenset(
             name for name in names if any(re.search(phase["test"], name) for phase in plan["discover"])
         )
-        for plan in yaml.safe_load(tmt("plans", "export", "--how", "yaml", "."))
+        for plan in yaml.safe_load(tmt(*context, "plans", "export", "--how", "yaml", "."))
     }
 
 
@@ -52,7 +52,7 @@ def test_lint() -> None:
 
 def test_each_architecture_has_named_and_random_tests() -> None:
     expected = {f"/tests/boot/{kind}/{name}" for kind in ("named", "random") for name in BOARDS}
-    assert set(tmt("tests", "ls", "^/tests/boot/").split()) == expected
+    assert {test["name"] for test in exported() if test["name"].startswith("/tests/boot/")} == expected
 
 
 def test_every_test_has_an_id_of_its_own() -> None:
@@ -148,6 +148,27 @@ def test_no_commit_or_report_is_linked_that_the_tree_does_not_explain() -> None:
 
 def test_plans() -> None:
     assert {*PLANS, *MACHINE_PLANS} <= plans().keys()
+
+
+def test_plan_full_has_all_that_other_plans_have() -> None:
+    everything = {test["name"] for test in exported()}
+    assert plans()["full"] == everything - {"/tests/unit"}
+    assert plans()["full"] >= set().union(*plans().values())
+
+
+def test_plan_full_starts_no_guests_where_there_are_to_be_none() -> None:
+    context = ("--context", "guests=no")
+    enabled = set(tmt(*context, "tests", "ls", "--enabled").split())
+    assert not [name for name in plans(*context)["full"] & enabled if name.startswith(("/tests/guest/", "/tests/vt/"))]
+
+
+@pytest.mark.parametrize(("area", "extras"), [("guest", "guest"), ("vt", "vt"), ("performance", "report")])
+def test_a_test_names_what_is_installed_for_it_without_a_plan(area: str, extras: str) -> None:
+    """Where ci/install.sh knows no such extras it installs the suite alone, and says nothing."""
+    known = (ROOT / "ci" / "install.sh").read_text(encoding="utf-8")
+    for test in (one for one in exported() if one["name"].startswith(f"/tests/{area}/")):
+        assert test["environment"] == {"HUGEPAGE_QA_EXTRAS": extras}, test["name"]
+    assert f"HUGEPAGE_QA_EXTRAS={extras} " in known
 
 
 def test_text_is_judged_where_there_is_no_hugetext() -> None:

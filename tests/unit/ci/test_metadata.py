@@ -66,6 +66,14 @@ def test_every_test_says_what_it_is(key: str) -> None:
     assert [test["name"] for test in exported() if not test[key]] == []
 
 
+def test_tags_are_written_in_the_metadata_alone() -> None:
+    for test in exported():
+        assert "hugepages" in test["tag"], test["name"]
+        assert len(test["tag"]) == len(set(test["tag"])), test["name"]
+    code = [file for file in ROOT.glob("tests/*/*.py") if ":avocado: tags" in file.read_text(encoding="utf-8")]
+    assert not code, "tmt and CI choose tests by the metadata, where they are inherited"
+
+
 def test_components_are_what_a_test_can_find_wrong() -> None:
     """A bug is reported against one of them; guests are their hypervisor's as well."""
     for test in exported():

@@ -1,9 +1,9 @@
 #!/bin/bash
-# Install the suite on a machine under test; the prepare step of every plan runs this.
+# Install the suite on a machine under test; the prepare step of every plan runs this, and a test that no plan prepared.
 #
 # HUGEPAGE_QA_EXTRAS=guest adds what guests need. Where that cannot be had the suite does without it, and tests skip
 # with the reason. HUGEPAGE_QA_EXTRAS=vt adds avocado-vt to that, HUGEPAGE_QA_EXTRAS=report what the performance gate
-# needs, each in an environment apart.
+# needs, HUGEPAGE_QA_EXTRAS=full all of it, each in an environment apart.
 #
 # The environment is outside tmt's directories: tmt empties those when it copies the tree to a machine again.
 set -euo pipefail
@@ -20,7 +20,7 @@ else
     venv="${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}/.local/share/hugepage-qa"
 fi
 case "$extras" in
-vt | report) venv+="-$extras" ;;
+vt | report | full) venv+="-$extras" ;;
 esac
 
 tree="${TMT_TREE:-$(realpath "$(dirname "$0")/..")}"
@@ -32,10 +32,12 @@ fi
 case "$extras" in
 vt) "$tree/ci/venv.sh" "$venv" "$tree[vt]" ;;
 report) "$tree/ci/venv.sh" "$venv" "$tree[avocado,report,qemu]" ;;
+full) "$tree/ci/venv.sh" "$venv" "$tree[vt,report]" ;;
 *) "$tree/ci/venv.sh" "$venv" "$tree[avocado]" ;;
 esac
 case "$extras" in
 guest | vt) "$tree/ci/guest-packages.sh" "$venv" "$extras" ;;
+full) "$tree/ci/guest-packages.sh" "$venv" vt ;;
 esac
 
 # the tests that tmt starts after this step find it

@@ -217,7 +217,6 @@ class MachineAccounting(LiveTest):
     """What the machine counts of hugetlb pages, for every page size of the machine.
 
     :avocado: enable
-    :avocado: tags=hugetlb,accounting
     """
 
     def test_machine(self) -> None:

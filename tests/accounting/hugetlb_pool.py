@@ -115,7 +115,6 @@ class PoolAccounting(LiveTest):
     """What the pools count of the pages that processes take and give back, for every page size of the machine.
 
     :avocado: enable
-    :avocado: tags=hugetlb,accounting
     """
 
     def test_pool(self) -> None:

@@ -232,7 +232,6 @@ class ProcessAccounting(LiveTest):
     """What a process and its mappings show of hugetlb pages, for every page size of the machine.
 
     :avocado: enable
-    :avocado: tags=hugetlb,accounting
     """
 
     def test_process(self) -> None:

@@ -163,7 +163,6 @@ class TransparentAccounting(LiveTest):
     """What the kernel counts of PMD-sized transparent huge pages.
 
     :avocado: enable
-    :avocado: tags=thp,accounting
     """
 
     def test_transparent(self) -> None:

@@ -110,7 +110,6 @@ class SizesAccounting(LiveTest):
     """What the kernel counts of transparent huge pages of smaller sizes.
 
     :avocado: enable
-    :avocado: tags=thp,accounting
     """
 
     def test_sizes(self) -> None:

@@ -7,10 +7,7 @@ from hugepage_qa.plugins.avocado_test import CaseTest
 
 
 class BootParameters(CaseTest):
-    """Boot machines of one architecture (HUGEPAGE_QA_ARCH) with huge page parameters and compare what they show.
-
-    :avocado: tags=boot,hugetlb,thp
-    """
+    """Boot machines of one architecture (HUGEPAGE_QA_ARCH) with huge page parameters and compare what they show."""
 
     # shorter than the duration in main.fmf: a test that Avocado stops keeps the cases that it has judged
     timeout = 110 * 60
@@ -30,20 +27,14 @@ class BootParameters(CaseTest):
         )
 
     def test_named(self) -> None:
-        """The named cases: what the documentation promises, and what broke before.
-
-        :avocado: tags=boot,hugetlb,thp,named
-        """
+        """The named cases: what the documentation promises, and what broke before."""
         settings = self.settings
         if not run_named(settings.architecture, settings.groups, self.matrix, self.record):
             self.cancel(f"no case of {', '.join(settings.groups)} is for {settings.architecture}")
         self.conclude()
 
     def test_random(self) -> None:
-        """Random command lines; a failing one is reported in its smallest form.
-
-        :avocado: tags=boot,hugetlb,thp,random
-        """
+        """Random command lines; a failing one is reported in its smallest form."""
         settings = self.settings
         run_random(settings.architecture, settings.random, settings.seed, self.matrix, self.record)
         self.conclude()

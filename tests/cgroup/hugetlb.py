@@ -339,7 +339,6 @@ class HugetlbGroups(LiveTest):
     """The hugetlb controller, for every page size of the machine.
 
     :avocado: enable
-    :avocado: tags=hugetlb,cgroup
     """
 
     def test_version_1(self) -> None:

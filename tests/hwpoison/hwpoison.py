@@ -107,7 +107,6 @@ class HwpoisonTest(LiveTest):
     """Huge pages with broken memory.
 
     :avocado: enable
-    :avocado: tags=hugetlb,hwpoison
     """
 
     def test_hwpoison(self) -> None:

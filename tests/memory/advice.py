@@ -192,7 +192,6 @@ class Advice(LiveTest):
     """Cases on madvise(2) with every page size of the machine.
 
     :avocado: enable
-    :avocado: tags=hugetlb,memory,madvise
     """
 
     def test_advice(self) -> None:

@@ -89,7 +89,6 @@ class Fork(LiveTest):
     """Cases on forked processes with every page size of the machine.
 
     :avocado: enable
-    :avocado: tags=hugetlb,memory,fork
     """
 
     def test_fork(self) -> None:

@@ -300,7 +300,6 @@ class Mapping(LiveTest):
     """Cases on mappings of every page size of the machine.
 
     :avocado: enable
-    :avocado: tags=hugetlb,memory
     """
 
     def test_mapping(self) -> None:

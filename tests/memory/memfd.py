@@ -153,7 +153,6 @@ class Memfd(LiveTest):
     """Cases on files without a name of every page size of the machine.
 
     :avocado: enable
-    :avocado: tags=hugetlb,memory,memfd
     """
 
     def test_memfd(self) -> None:

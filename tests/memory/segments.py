@@ -150,7 +150,6 @@ class Segments(LiveTest):
     """Cases on System V shared memory with every page size of the machine.
 
     :avocado: enable
-    :avocado: tags=hugetlb,memory,shm
     """
 
     def test_segments(self) -> None:

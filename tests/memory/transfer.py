@@ -85,7 +85,6 @@ class Transfer(LiveTest):
     """Cases on data that moves between huge pages and elsewhere, for every page size of the machine.
 
     :avocado: enable
-    :avocado: tags=hugetlb,memory,io
     """
 
     def test_transfer(self) -> None:

@@ -160,7 +160,6 @@ class UserfaultTest(LiveTest):
     """Huge pages whose faults a program handles.
 
     :avocado: enable
-    :avocado: tags=hugetlb,userfaultfd
     """
 
     def test_userfault(self) -> None:

@@ -87,7 +87,6 @@ class ExhaustionTest(LiveTest):
     """Nodes that are asked for more than they have free in one piece.
 
     :avocado: enable
-    :avocado: tags=hugetlb,numa
     """
 
     def test_exhaustion(self) -> None:

@@ -380,7 +380,6 @@ class Nodes(LiveTest):
     """The pools of the NUMA nodes, for every page size of the machine.
 
     :avocado: enable
-    :avocado: tags=hugetlb,numa
     """
 
     def test_nodes(self) -> None:

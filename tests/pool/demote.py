@@ -165,7 +165,6 @@ class Demote(LiveTest):
     """Cases on the demotion of every page size of the machine that has a smaller one.
 
     :avocado: enable
-    :avocado: tags=hugetlb,pool,demote
     """
 
     def test_demote(self) -> None:

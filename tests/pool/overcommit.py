@@ -187,7 +187,6 @@ class Overcommit(LiveTest):
     """Cases on the surplus pages of every page size of the machine.
 
     :avocado: enable
-    :avocado: tags=hugetlb,pool,overcommit
     """
 
     def test_overcommit(self) -> None:

@@ -299,7 +299,6 @@ class Pool(LiveTest):
     """Cases on the pool of every page size of the machine.
 
     :avocado: enable
-    :avocado: tags=hugetlb,pool
     """
 
     def test_pool(self) -> None:

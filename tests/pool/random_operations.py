@@ -9,7 +9,6 @@ class RandomOperations(LiveTest):
     """Programs that are drawn at random; one that fails is reported in its smallest form.
 
     :avocado: enable
-    :avocado: tags=hugetlb,pool,random
     """
 
     def test_random(self) -> None:

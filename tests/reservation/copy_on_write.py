@@ -154,7 +154,6 @@ class CopyOnWrite(LiveTest):
     """Cases on copies of huge pages when there are not enough of them, for every page size of the machine.
 
     :avocado: enable
-    :avocado: tags=hugetlb,reservation,fork
     """
 
     def test_copy_on_write(self) -> None:

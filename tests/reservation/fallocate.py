@@ -188,7 +188,6 @@ class Fallocate(LiveTest):
     """Cases on fallocate(2) with every page size of the machine.
 
     :avocado: enable
-    :avocado: tags=hugetlb,reservation,fallocate
     """
 
     def test_fallocate(self) -> None:

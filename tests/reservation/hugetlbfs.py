@@ -298,7 +298,6 @@ class Hugetlbfs(LiveTest):
     """Cases on the hugetlbfs with every page size of the machine.
 
     :avocado: enable
-    :avocado: tags=hugetlb,reservation,hugetlbfs
     """
 
     def test_hugetlbfs(self) -> None:

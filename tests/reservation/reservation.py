@@ -268,7 +268,6 @@ class Reservation(LiveTest):
     """Cases on the reservations of every page size of the machine.
 
     :avocado: enable
-    :avocado: tags=hugetlb,reservation
     """
 
     def test_reservation(self) -> None:

@@ -188,7 +188,6 @@ class Truncate(LiveTest):
     """Cases on files of huge pages that shrink, for every page size of the machine.
 
     :avocado: enable
-    :avocado: tags=hugetlb,reservation,truncate
     """
 
     def test_truncate(self) -> None:

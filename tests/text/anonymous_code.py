@@ -53,7 +53,6 @@ class HugetextAnonymousCode(LiveTest):
     """Anonymous memory for code.
 
     :avocado: enable
-    :avocado: tags=text,hugetext
     """
 
     def test_anonymous_code(self) -> None:

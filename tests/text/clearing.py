@@ -143,7 +143,6 @@ class HugetextClearing(LiveTest):
     """What stays huge after each way to clear.
 
     :avocado: enable
-    :avocado: tags=text,hugetext
     """
 
     def test_clearing(self) -> None:

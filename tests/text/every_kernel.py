@@ -250,7 +250,6 @@ class TextOfPrograms(LiveTest):
     """Program text on any kernel.
 
     :avocado: enable
-    :avocado: tags=text,thp
     """
 
     def test_every_kernel(self) -> None:

@@ -194,7 +194,6 @@ class HugetextMerging(LiveTest):
     """Which text becomes huge.
 
     :avocado: enable
-    :avocado: tags=text,hugetext
     """
 
     def test_merging(self) -> None:

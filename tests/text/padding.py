@@ -163,7 +163,6 @@ class HugetextPadding(LiveTest):
     """Which text is padded.
 
     :avocado: enable
-    :avocado: tags=text,hugetext
     """
 
     def test_padding(self) -> None:

@@ -141,7 +141,6 @@ class HugetextProcesses(LiveTest):
     """Which processes get huge text.
 
     :avocado: enable
-    :avocado: tags=text,hugetext
     """
 
     def test_processes(self) -> None:

@@ -144,7 +144,6 @@ class HugetextValues(LiveTest):
     """What the files of hugetext take.
 
     :avocado: enable
-    :avocado: tags=text,hugetext
     """
 
     def test_values(self) -> None:

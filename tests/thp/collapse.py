@@ -137,7 +137,6 @@ class ThpCollapse(LiveTest):
     """MADV_COLLAPSE.
 
     :avocado: enable
-    :avocado: tags=thp
     """
 
     def test_collapse(self) -> None:

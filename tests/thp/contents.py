@@ -252,7 +252,6 @@ class ThpContents(LiveTest):
     """What huge pages hold through all that happens to them.
 
     :avocado: enable
-    :avocado: tags=thp
     """
 
     def test_contents(self) -> None:

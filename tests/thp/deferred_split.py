@@ -112,7 +112,6 @@ class ThpDeferredSplit(LiveTest):
     """Huge pages that are split under pressure.
 
     :avocado: enable
-    :avocado: tags=thp
     """
 
     def test_deferred_split(self) -> None:

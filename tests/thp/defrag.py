@@ -137,7 +137,6 @@ class ThpDefrag(LiveTest):
     """What a fault does to get a huge page.
 
     :avocado: enable
-    :avocado: tags=thp
     """
 
     def test_defrag(self) -> None:

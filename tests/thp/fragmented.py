@@ -92,7 +92,6 @@ class ThpFragmented(LiveTest):
     """Memory that is fragmented on purpose.
 
     :avocado: enable
-    :avocado: tags=thp
     """
 
     def test_fragmented(self) -> None:

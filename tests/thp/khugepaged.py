@@ -212,7 +212,6 @@ class Khugepaged(LiveTest):
     """What khugepaged makes huge.
 
     :avocado: enable
-    :avocado: tags=thp,khugepaged
     """
 
     def test_khugepaged(self) -> None:

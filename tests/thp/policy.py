@@ -162,7 +162,6 @@ class ThpPolicy(LiveTest):
     """Which anonymous memory gets transparent huge pages.
 
     :avocado: enable
-    :avocado: tags=thp
     """
 
     def test_policy(self) -> None:

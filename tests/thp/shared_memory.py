@@ -121,7 +121,6 @@ class ThpSharedMemory(LiveTest):
     """Transparent huge pages in shared memory.
 
     :avocado: enable
-    :avocado: tags=thp,shm
     """
 
     def test_shared_memory(self) -> None:

@@ -1,16 +1,22 @@
 """The metadata is read by a real tmt, one that has none of our plugins."""
 
+import functools
+import re
 import subprocess
 import sys
+import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from hugepage_qa.catalogue.tests_of_fmf import catalogued_tests
 from hugepage_qa.qemu.boards import BOARDS
 from hugepage_qa.report.qa_request import MACHINE_PLANS, PLANS
 
 ROOT = Path(__file__).resolve().parents[3]
+COMMIT = re.compile(r"\b(?=[0-9]*[a-f])[0-9a-f]{12}\b|\bCVE-[0-9]{4}-[0-9]+")
 
 
 def tmt(*arguments: str) -> str:
@@ -21,6 +27,24 @@ def tmt(*arguments: str) -> str:
     return done.stdout
 
 
+@functools.cache
+def exported() -> tuple[dict[str, Any], ...]:
+    """Return the metadata of every test, with what it inherits."""
+    return tuple(yaml.safe_load(tmt("tests", "export", "--how", "yaml", ".")))
+
+
+@functools.cache
+def plans(*context: str) -> dict[str, frozenset[str]]:
+    """Return the tests that each plan discovers with tmt's options ``context``, by its name without /plans/."""
+    names = [test["name"] for test in exported()]
+    return {
+        plan["name"].removeprefix("/plans/"): frozenset(
+            name for name in names if any(re.search(phase["test"], name) for phase in plan["discover"])
+        )
+        for plan in yaml.safe_load(tmt(*context, "plans", "export", "--how", "yaml", "."))
+    }
+
+
 def test_lint() -> None:
     output = tmt("lint", "--enforce-check", "C000", "--outcome-only", "fail", "--outcome-only", "warn")
     assert not [line for line in output.splitlines() if line.startswith(("fail", "warn"))]
@@ -28,11 +52,131 @@ def test_lint() -> None:
 
 def test_each_architecture_has_named_and_random_tests() -> None:
     expected = {f"/tests/boot/{kind}/{name}" for kind in ("named", "random") for name in BOARDS}
-    assert set(tmt("tests", "ls", "^/tests/boot/").split()) == expected
+    assert {test["name"] for test in exported() if test["name"].startswith("/tests/boot/")} == expected
+
+
+def test_every_test_has_an_id_of_its_own() -> None:
+    """An id stays when a test is renamed: history and dashboards are kept by it."""
+    ids = [uuid.UUID(test["id"]) for test in exported()]
+    assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize("key", ["summary", "description", "contact", "component", "tier", "duration"])
+def test_every_test_says_what_it_is(key: str) -> None:
+    assert [test["name"] for test in exported() if not test[key]] == []
+
+
+def test_tags_are_written_in_the_metadata_alone() -> None:
+    for test in exported():
+        assert "hugepages" in test["tag"], test["name"]
+        assert len(test["tag"]) == len(set(test["tag"])), test["name"]
+    code = [file for file in ROOT.glob("tests/*/*.py") if ":avocado: tags" in file.read_text(encoding="utf-8")]
+    assert not code, "tmt and CI choose tests by the metadata, where they are inherited"
+
+
+def test_components_are_what_a_test_can_find_wrong() -> None:
+    """A bug is reported against one of them; guests are their hypervisor's as well."""
+    for test in exported():
+        if test["name"] == "/tests/unit":
+            assert test["component"] == ["hugepage-qa"]
+            continue
+        guests = {"qemu-kvm"} if "guest" in test["tag"] else set()
+        libvirt = {"libvirt"} if "libvirt" in test["tag"] else set()
+        assert set(test["component"]) == {"kernel"} | guests | libvirt, test["name"]
+
+
+def test_tiers_are_honest() -> None:
+    """Tier 1 takes minutes and starts no guests, tier 3 is what reboots the machine or measures it, tier 2 the rest."""
+    (smoke,) = plans()["smoke"]
+    for test in exported():
+        assert test["tier"] in ("1", "2", "3"), test["name"]
+        assert (test["tier"] == "3") == (not {"reboot", "performance"}.isdisjoint(test["tag"])), test["name"]
+        if test["tier"] == "1" and test["name"] != smoke:
+            assert test["duration"] == "15m", test["name"]
+            assert "guest" not in test["tag"], test["name"]
+
+
+def test_a_package_is_required_only_where_every_distribution_has_it() -> None:
+    """tmt gives up a whole plan for a required package that is not there; a path asks for what provides it."""
+    required = {package for test in exported() for package in test["require"]}
+    assert required == {"gcc"} | {f"/usr/bin/{board.qemu}" for board in BOARDS.values()}
+
+
+@pytest.mark.parametrize("component", ["qemu-kvm", "libvirt"])
+def test_what_guests_run_under_is_installed_for_them(component: str) -> None:
+    package = {"qemu-kvm": "qemu-kvm", "libvirt": "libvirt-daemon-driver-qemu"}[component]
+    for test in (one for one in exported() if component in one["component"]):
+        assert package in test["recommend"], test["name"]
+
+
+def linked(test: dict[str, Any]) -> dict[str, str]:
+    """Return the targets of the links of ``test`` -> their relations."""
+    return {target: relation for link in test["link"] for relation, target in link.items()}
+
+
+def code_of(test: dict[str, Any]) -> str:
+    """Return the file of cases that ``test`` runs, and what the page on known issues says of those that it names."""
+    file = re.search(r"\w+\.py", test["test"])
+    if file is None:
+        return ""
+    code = (ROOT / test["path"].strip("/") / file[0]).read_text(encoding="utf-8")
+    quirks = {name.lower().replace("_", "-") for name in re.findall(r"\bQuirk\.([A-Z_]+)", code)}
+    page = (ROOT / "docs" / "known-issues.md").read_text(encoding="utf-8").splitlines()
+    return "\n".join(
+        [code, *(line for line in page for name in quirks if line.startswith((f"| {name} |", f"* **{name}**")))]
+    )
+
+
+def test_every_commit_and_report_that_cases_name_is_linked() -> None:
+    for test in exported():
+        targets = " ".join(linked(test))
+        assert [one for one in COMMIT.findall(code_of(test)) if one not in targets] == [], test["name"]
+
+
+def test_every_document_of_the_kernel_that_cases_name_is_linked() -> None:
+    links = {test["name"]: linked(test) for test in exported()}
+    for test in catalogued_tests(ROOT):
+        sources = " ".join(entry.source for entry in test.entries)
+        for document in re.findall(r"\bDocumentation/([\w./-]+)\.(?:rst|txt)\b", sources):
+            assert links[test.name].get(f"https://docs.kernel.org/{document}.html") == "documented-by", test.name
+        assert links[test.name] or test.name == "/tests/unit"
+
+
+def test_no_commit_or_report_is_linked_that_the_tree_does_not_explain() -> None:
+    explained = "".join(
+        file.read_text(encoding="utf-8")
+        for suffix in ("libs/**/*.py", "tests/**/*.py", "docs/*.md")
+        for file in ROOT.glob(suffix)
+    )
+    for test in exported():
+        for target, relation in linked(test).items():
+            assert relation in ("verifies", "relates", "documented-by"), test["name"]
+            assert relation == "documented-by" or COMMIT.findall(target)[0] in explained, test["name"]
 
 
 def test_plans() -> None:
-    assert {f"/plans/{name}" for name in (*PLANS, *MACHINE_PLANS)} <= set(tmt("plans", "ls").split())
+    assert {*PLANS, *MACHINE_PLANS} <= plans().keys()
+
+
+def test_plan_full_has_all_that_other_plans_have() -> None:
+    everything = {test["name"] for test in exported()}
+    assert plans()["full"] == everything - {"/tests/unit"}
+    assert plans()["full"] >= set().union(*plans().values())
+
+
+def test_plan_full_starts_no_guests_where_there_are_to_be_none() -> None:
+    context = ("--context", "guests=no")
+    enabled = set(tmt(*context, "tests", "ls", "--enabled").split())
+    assert not [name for name in plans(*context)["full"] & enabled if name.startswith(("/tests/guest/", "/tests/vt/"))]
+
+
+@pytest.mark.parametrize(("area", "extras"), [("guest", "guest"), ("vt", "vt"), ("performance", "report")])
+def test_a_test_names_what_is_installed_for_it_without_a_plan(area: str, extras: str) -> None:
+    """Where ci/install.sh knows no such extras it installs the suite alone, and says nothing."""
+    known = (ROOT / "ci" / "install.sh").read_text(encoding="utf-8")
+    for test in (one for one in exported() if one["name"].startswith(f"/tests/{area}/")):
+        assert test["environment"] == {"HUGEPAGE_QA_EXTRAS": extras}, test["name"]
+    assert f"HUGEPAGE_QA_EXTRAS={extras} " in known
 
 
 def test_text_is_judged_where_there_is_no_hugetext() -> None:
@@ -42,7 +186,8 @@ def test_text_is_judged_where_there_is_no_hugetext() -> None:
 
 @pytest.mark.parametrize("name", BOARDS)
 def test_a_test_knows_its_architecture_and_needs_its_emulator(name: str) -> None:
-    for test in yaml.safe_load(tmt("tests", "export", "--how", "yaml", f"^/tests/boot/.*/{name}$")):
+    for kind in ("named", "random"):
+        (test,) = (one for one in exported() if one["name"] == f"/tests/boot/{kind}/{name}")
         assert test["environment"] == {"HUGEPAGE_QA_ARCH": name}
         assert test["require"] == [f"/usr/bin/{BOARDS[name].qemu}"]
         assert test["result"] == "custom"

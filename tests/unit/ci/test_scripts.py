@@ -49,11 +49,33 @@ def test_no_emulator_at_all() -> None:
     assert "qemu-system-s390x is not installed" in done.stderr
 
 
-def test_a_test_says_what_to_do_without_the_suite(tmp_path: Path) -> None:
+def test_a_test_says_what_to_do_where_the_suite_cannot_be_installed(tmp_path: Path) -> None:
+    (tmp_path / "ci").mkdir()
+    shutil.copy(ROOT / "ci" / "install.sh", tmp_path / "ci")
     done = run(BASH, "tests/run.sh", "hugepage-qa", "run", TMT_TREE=str(tmp_path))
-    assert done.returncode == 3
-    assert "ci/install.sh" in done.stderr
-    assert str(tmp_path) in done.stderr
+    assert (done.returncode, done.stdout) == (3, "")
+    what, why, hint = done.stderr.splitlines()
+    assert what.endswith(f": running {tmp_path}/ci/install.sh")
+    assert "has tests without the library" in why
+    assert hint.startswith("hugepage-qa cannot be installed, for the reason above: ")
+
+
+def test_a_test_without_a_plan_installs_the_suite(tmp_path: Path) -> None:
+    """As for a worker that only discovers: what ci/install.sh names runs, and it is told what the test needs."""
+    program = tmp_path / "installed" / "bin" / "hugepage-qa"
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!{BASH}\necho "$(command -v hugepage-qa) $*"\n', encoding="utf-8")
+    installer = tmp_path / "tree" / "ci" / "install.sh"
+    installer.parent.mkdir(parents=True)
+    installer.write_text(
+        f'#!{BASH}\necho "with $HUGEPAGE_QA_EXTRAS"\necho "hugepage-qa is installed: {program}"\n', encoding="utf-8"
+    )
+    for script in (program, installer):
+        script.chmod(0o755)
+    tree = str(tmp_path / "tree")
+    done = run(BASH, "tests/run.sh", "hugepage-qa", "a b", TMT_TREE=tree, HUGEPAGE_QA_EXTRAS="guest")
+    assert (done.returncode, done.stdout) == (0, f"{program} a b\n")
+    assert done.stderr.splitlines()[1:] == ["with guest", f"hugepage-qa is installed: {program}"]
 
 
 def test_tests_without_the_library_are_not_installed(tmp_path: Path) -> None:

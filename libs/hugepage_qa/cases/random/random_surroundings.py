@@ -14,8 +14,8 @@ from hugepage_qa.cases.random.random_target import RealPools
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.machine.host import CannotRun
-from hugepage_qa.oracle.pool.hugetlb_pool import PageSize
 from hugepage_qa.oracle.pool.known_pool_issues import pool_issues_of
+from hugepage_qa.oracle.pool.pool_counters import PageSize
 from hugepage_qa.oracle.pool.pool_kernel import PoolKernel
 from hugepage_qa.oracle.pool.pool_machine import PoolMachine
 from hugepage_qa.oracle.pool.pool_setup import MakeGroup, Operation, SetCount

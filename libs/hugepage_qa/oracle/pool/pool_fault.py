@@ -3,8 +3,8 @@
 import signal
 
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.pool.hugetlb_pool import Page
 from hugepage_qa.oracle.pool.pool_charges import ControlGroup
+from hugepage_qa.oracle.pool.pool_counters import Page
 from hugepage_qa.oracle.pool.pool_files import AccessFault, HugeFile, Mapping, Process
 from hugepage_qa.oracle.pool.pool_mappings import forget_page, take_from_children
 

@@ -3,8 +3,8 @@
 import signal
 from dataclasses import dataclass, field
 
-from hugepage_qa.oracle.pool.hugetlb_pool import Page, Pool
 from hugepage_qa.oracle.pool.pool_charges import ControlGroup, FileReservation, PrivateReservation, Subpool
+from hugepage_qa.oracle.pool.pool_counters import Page, Pool
 
 
 @dataclass(eq=False)

@@ -6,8 +6,8 @@ Raises what the system calls give: OSError with their errno, AccessFault for a s
 import errno
 from collections.abc import Iterable, Mapping, Sequence
 
-from hugepage_qa.oracle.pool.hugetlb_pool import FreshMemory, PageSize, Pool
 from hugepage_qa.oracle.pool.pool_charges import ControlGroup, PrivateReservation, Subpool
+from hugepage_qa.oracle.pool.pool_counters import FreshMemory, PageSize, Pool
 from hugepage_qa.oracle.pool.pool_fault import allocate_page, touch
 from hugepage_qa.oracle.pool.pool_files import HugeFile, Mount, Process
 from hugepage_qa.oracle.pool.pool_files import Mapping as PageMapping

@@ -7,8 +7,8 @@ import errno
 from collections.abc import Sequence
 
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.pool.hugetlb_pool import Page, Pool
 from hugepage_qa.oracle.pool.pool_charges import ControlGroup
+from hugepage_qa.oracle.pool.pool_counters import Page, Pool
 from hugepage_qa.oracle.pool.pool_files import HugeFile, Mapping, Process
 from hugepage_qa.oracle.pool.pool_kernel import PoolKernel
 

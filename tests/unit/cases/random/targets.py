@@ -9,7 +9,7 @@ from hugepage_qa.cases.random.random_search import Program, draw_and_run
 from hugepage_qa.cases.random.random_step import PoolRun
 from hugepage_qa.oracle.compare import Observations
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.pool.hugetlb_pool import PageSize
+from hugepage_qa.oracle.pool.pool_counters import PageSize
 from hugepage_qa.oracle.pool.pool_expectations import expectations
 from hugepage_qa.oracle.pool.pool_kernel import PoolKernel
 from hugepage_qa.oracle.pool.pool_machine import PoolMachine

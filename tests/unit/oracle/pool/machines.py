@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.pool.hugetlb_pool import PageSize
+from hugepage_qa.oracle.pool.pool_counters import PageSize
 from hugepage_qa.oracle.pool.pool_kernel import PoolKernel
 from hugepage_qa.oracle.pool.pool_machine import PoolMachine
 from hugepage_qa.oracle.pool.pool_setup import Operation, Outcome, carry_out

@@ -43,6 +43,8 @@ TEST = [
     "check-jsonschema>=0.29",
     "build>=1",
     "pytest>=8",
+    # on two cores "make test" takes half the time
+    "pytest-xdist>=3.5",
     "ruff>=0.5",
     "mypy>=1.11",
     "types-PyYAML",

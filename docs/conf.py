@@ -2,7 +2,7 @@
 
 project = "hugepage-qa"
 author = "the hugepage-qa maintainers"
-extensions = ["myst_parser", "sphinx_click"]
+extensions = ["myst_parser", "sphinx_click", "hugepage_qa.catalogue.sphinx_cases"]
 root_doc = "index"
 html_theme = "alabaster"
 html_theme_options = {

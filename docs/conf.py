@@ -8,6 +8,7 @@ html_theme = "furo"
 html_title = "hugepage-qa"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_show_copyright = False
 # headings are targets of links inside a page
 myst_heading_anchors = 3
 man_pages = [("commands", "hugepage-qa", "test the huge page support of Linux kernels", author, 1)]

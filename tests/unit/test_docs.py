@@ -11,6 +11,7 @@ from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+README_LINES = 60
 ISSUES = (*KNOWN_ISSUES.values(), *POOL_ISSUES.values())
 
 
@@ -67,3 +68,13 @@ def test_every_case_on_text_is_in_the_table_of_rules_and_no_other() -> None:
         f"{area.name}/{case.name}" for area in read_areas() for case in area.cases if area.name.startswith("text/")
     ]
     assert sorted(named) == sorted(cases)
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES
+
+
+def test_readme_leads_to_pages_that_exist() -> None:
+    links = re.findall(r"\]\(([^)#]+)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(links) > 1
+    assert [link for link in links if not (ROOT / link).is_file()] == []

@@ -37,7 +37,7 @@ GUEST = [*QEMU, "libvirt-python>=9"]
 AEXPECT = ["aexpect>=1.8"]
 VT = [*AVOCADO, *AEXPECT, "avocado-framework-plugin-vt>=113"]
 # python ci/build_docs.py
-DOCS = ["sphinx>=7.4", "myst-parser>=3", "sphinx-click>=6"]
+DOCS = ["sphinx>=7.4", "myst-parser>=3", "sphinx-click>=6", "furo>=2024.8.6"]
 TEST = [
     # the published schemas of files for CI systems are in it
     "check-jsonschema>=0.29",

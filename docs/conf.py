@@ -2,16 +2,13 @@
 
 project = "hugepage-qa"
 author = "the hugepage-qa maintainers"
-extensions = ["myst_parser", "sphinx_click"]
+extensions = ["myst_parser", "sphinx_click", "hugepage_qa.catalogue.sphinx_cases"]
 root_doc = "index"
-html_theme = "alabaster"
-html_theme_options = {
-    "page_width": "70rem",
-    "sidebar_width": "13rem",
-    "body_max_width": "auto",
-    "font_size": "16px",
-    "description": "Tests of Linux huge pages",
-}
+html_theme = "furo"
+html_title = "hugepage-qa"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_copyright = False
 # headings are targets of links inside a page
 myst_heading_anchors = 3
 man_pages = [("commands", "hugepage-qa", "test the huge page support of Linux kernels", author, 1)]

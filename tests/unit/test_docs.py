@@ -1,9 +1,11 @@
 """Documents that would drift from the code."""
 
 import re
+import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import pytest
 from tests.unit.cases.areas import read_areas
 
 from hugepage_qa.oracle.known_issues import KNOWN_ISSUES, KnownIssue
@@ -11,19 +13,28 @@ from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+#: columns of a line
+WIDTH = 120
+README_LINES = 60
 ISSUES = (*KNOWN_ISSUES.values(), *POOL_ISSUES.values())
 
 
-def issue_lines(issues: Iterable[KnownIssue]) -> Iterator[str]:
-    """Yield what the page on known issues says of ``issues``: a table, and the evidence of each."""
-    issues = list(issues)
-    yield from ("| issue | kernels do | versions | upstream |", "|---|---|---|---|")
+def issue_table(issues: Iterable[KnownIssue]) -> Iterator[str]:
+    """Yield the table of ``issues`` on the page on known issues."""
+    yield from ("| issue | versions | upstream |", "|---|---|---|")
     for issue in issues:
-        yield f"| {issue.quirk.value} | {issue.summary} | {versions(issue)} | {issue.fix or 'open'} |"
-    yield ""
-    for issue in issues:
-        seen = f" Seen: {issue.seen}." if issue.seen else ""
-        yield f"* **{issue.quirk.value}**: {issue.example}. Cause: {issue.cause}.{seen}"
+        name, state = issue.quirk.value, "open" if issue.is_open else "fixed"
+        yield f"| [{name}](#{name}) | {versions(issue)} | {state} |"
+
+
+def issue_lines(issue: KnownIssue) -> Iterator[str]:
+    """Yield what the page on known issues says of ``issue``."""
+    yield from (f"### {issue.quirk.value}", "")
+    told = {"Kernels do": issue.summary, "Versions": versions(issue), "Upstream": issue.fix or "open"}
+    told |= {"Example": issue.example, "Cause": issue.cause} | ({"Seen": issue.seen} if issue.seen else {})
+    for title, text in told.items():
+        line = f"* {title}: {text}"
+        yield from textwrap.wrap(line, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def versions(issue: KnownIssue) -> str:
@@ -41,8 +52,10 @@ def test_the_page_on_known_issues_says_what_the_code_says() -> None:
     """Lines that differ are copied from here: it is the code that the cases are judged by."""
     text = (DOCS / "known-issues.md").read_text(encoding="utf-8")
     for issues in (KNOWN_ISSUES, POOL_ISSUES):
-        assert "\n".join(issue_lines(issues.values())) in text
-    assert len(re.findall(r"^\* \*\*", text, re.MULTILINE)) == len(ISSUES)
+        assert "\n".join(issue_table(issues.values())) in text
+    for issue in ISSUES:
+        assert "\n".join(issue_lines(issue)) in text
+    assert len(re.findall(r"^### ", text, re.MULTILINE)) == len(ISSUES)
 
 
 def test_readme_and_page_count_the_known_issues() -> None:
@@ -60,10 +73,26 @@ def test_what_is_fixed_says_where_and_what_is_open_does_not() -> None:
         assert issue.cause, issue.quirk
 
 
-def test_every_case_on_text_is_in_the_table_of_rules_and_no_other() -> None:
+def test_every_case_on_text_is_in_the_list_of_rules_and_no_other() -> None:
     text = (DOCS / "hugetext.md").read_text(encoding="utf-8")
-    named = re.findall(r"^\| [^|]+ \| (text/\S+) \| [^|]+ \|$", text, re.MULTILINE)
+    named = re.findall(r"^\* \*\*(text/\S+)\*\*: ", text, re.MULTILINE)
     cases = [
         f"{area.name}/{case.name}" for area in read_areas() for case in area.cases if area.name.startswith("text/")
     ]
     assert sorted(named) == sorted(cases)
+
+
+@pytest.mark.parametrize("document", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda path: path.name)
+def test_documents_have_one_width(document: Path) -> None:
+    lines = document.read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if len(line) > WIDTH] == []
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES
+
+
+def test_readme_leads_to_pages_that_exist() -> None:
+    links = re.findall(r"\]\(([^)#]+)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(links) > 1
+    assert [link for link in links if not (ROOT / link).is_file()] == []

@@ -1,5 +1,6 @@
 """The catalogue as Markdown, and what of it is not good enough to be printed."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -70,22 +71,35 @@ def _page(area: str, tests: Sequence[CataloguedTest]) -> str:
     lines = [f"# {area}"]
     shown: dict[tuple[Entry, ...], str] = {}
     for test in tests:
-        lines += ["", f"## {test.name}", "", f"**{_text(test.summary)}** (at most {test.duration})", ""]
-        lines += ["", _text(test.description), ""]
+        lines += ["", f"## {test.name}", "", f"**{_text(test.summary)}** (at most {test.duration})"]
+        lines += ["", _text(test.description)]
         if test.entries in shown:
-            lines += [f"The cases are those of {shown[test.entries]}."]
+            lines += ["", f"The cases are those of {shown[test.entries]}."]
         elif test.entries:
             shown[test.entries] = test.name
-            lines += ["| case | asserts | source | only |", "|---|---|---|---|"]
-            lines += [f"| {_row(entry)} |" for entry in test.entries]
+            lines += [line for entry in test.entries for line in _description(entry)]
     return "\n".join(lines) + "\n"
 
 
-def _row(entry: Entry) -> str:
-    return " | ".join(map(_text, (entry.name, entry.statement, entry.source, entry.where)))
+def _description(entry: Entry) -> Iterator[str]:
+    yield from ("", f"```{{qa:case}} {entry.name}", _text(entry.statement))
+    yield from ("", f"*Source:* {_source(entry.source)}")
+    if entry.where:
+        yield from ("", f"*Only:* {_text(entry.where)}")
+    yield "```"
+
+
+def _source(source: str) -> str:
+    """Return ``source`` with the kernel's documents as links."""
+    return "".join(map(_linked, re.split(r"(Documentation/[\w./-]+\.rst)", source)))
+
+
+def _linked(part: str) -> str:
+    page = part.removeprefix("Documentation/").removesuffix(".rst")
+    return _text(part) if page == part else f"[{_text(part)}](https://docs.kernel.org/{page}.html)"
 
 
 def _text(text: str) -> str:
     """Return ``text`` with what Markdown would take for markup made harmless, but for `code`."""
-    marks = "\\*_[]|<{}~$"
-    return "".join(f"\\{one}" if one in marks else one for one in text).replace("`", "")
+    parts = re.split("(`[^`]*`)", text)
+    return "".join(part if part.startswith("`") else re.sub(r"[\\*_\[\]|<{}~$]", r"\\\g<0>", part) for part in parts)

@@ -18,7 +18,7 @@ def named_boot_cases() -> Iterator[Entry]:
 
 def reboot_cases() -> Iterator[Entry]:
     """Yield the cases for which the machine under test is rebooted."""
-    yield from _entries("hugepage_qa.cases.reboot", "cases.yaml", "")
+    yield from _entries("hugepage_qa.cases.reboot", "cases.yaml", "reboot/")
 
 
 def _entries(package: str, file: str, prefix: str) -> Iterator[Entry]:

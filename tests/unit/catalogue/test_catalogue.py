@@ -49,10 +49,31 @@ def test_a_test_that_says_nothing_is_refused(spoiled: CataloguedTest) -> None:
     assert "expected a summary and a description" in next(problems([spoiled], KNOWN))
 
 
-def test_pages_name_every_case_and_its_rule() -> None:
-    pages = render_pages([TEST])
-    assert "| pool/grow | the pool grows | mm/hugetlb.c set\\_max\\_huge\\_pages(); mmap(2) |" in pages["pool.md"]
+def test_pages_name_every_case_its_rule_and_its_source() -> None:
+    where = replace(ENTRY, where="2 NUMA nodes")
+    pages = render_pages([replace(TEST, entries=(where,))])
+    told = [
+        "```{qa:case} pool/grow",
+        "the pool grows",
+        "",
+        "*Source:* mm/hugetlb.c set\\_max\\_huge\\_pages(); mmap(2)",
+        "",
+        "*Only:* 2 NUMA nodes",
+        "```",
+    ]
+    assert "\n".join(told) in pages["pool.md"]
     assert "| [pool](pool.md) | 1 | 1 |" in pages["index.md"]
+
+
+def test_words_are_no_markup_but_code_stays_code() -> None:
+    boot = replace(ENTRY, statement="`hugepages=*` is *not* taken")
+    assert "\n`hugepages=*` is \\*not\\* taken\n" in render_pages([replace(TEST, entries=(boot,))])["pool.md"]
+
+
+def test_documents_of_the_kernel_are_links() -> None:
+    document = replace(ENTRY, source="Documentation/mm/hugetlbfs_reserv.rst; mm/hugetlb.c")
+    link = "[Documentation/mm/hugetlbfs\\_reserv.rst](https://docs.kernel.org/mm/hugetlbfs_reserv.html); mm/hugetlb.c"
+    assert f"*Source:* {link}\n" in render_pages([replace(TEST, entries=(document,))])["pool.md"]
 
 
 def test_cases_that_several_tests_run_are_shown_once() -> None:

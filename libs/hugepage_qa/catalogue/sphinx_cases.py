@@ -1,0 +1,57 @@
+"""An extension of Sphinx: its search finds cases by the words of their names and rules, and leads to each of them.
+
+``{qa:case} NAME`` describes a case; the first paragraph below it is the rule.
+"""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from sphinx.addnodes import desc_content, desc_name, desc_signature
+from sphinx.application import Sphinx
+from sphinx.directives import ObjectDescription
+from sphinx.domains import Domain, ObjType
+
+from hugepage_qa.catalogue.addresses import anchor
+
+# the index of the search escapes for HTML what the search escapes once more
+_ESCAPED_TWICE = str.maketrans({"'": "\N{RIGHT SINGLE QUOTATION MARK}", '"': "\N{RIGHT DOUBLE QUOTATION MARK}"})
+
+
+class CaseDescription(ObjectDescription[str]):
+    """A case, with its address."""
+
+    def handle_signature(self, sig: str, signode: desc_signature) -> str:
+        """Show the name."""
+        signode += desc_name(sig, sig)
+        return sig
+
+    def add_target_and_index(self, name: str, _sig: str, signode: desc_signature) -> None:
+        """Give the case its anchor."""
+        signode["ids"].append(anchor(name))
+        self.state.document.note_explicit_target(signode)
+
+    def transform_content(self, content_node: desc_content) -> None:
+        """Make the case known with its rule."""
+        cases = self.env.domaindata[CaseDomain.name]["cases"]
+        cases[self.names[0]] = (self.env.docname, content_node[0].astext())
+
+
+class CaseDomain(Domain):
+    """The cases of the catalogue."""
+
+    name = "qa"
+    label = "hugepage-qa"
+    object_types: ClassVar[dict[str, ObjType]] = {"case": ObjType("case")}
+    directives: ClassVar[dict[str, Any]] = {"case": CaseDescription}
+    initial_data: ClassVar[dict[str, Any]] = {"cases": {}}
+
+    def get_objects(self) -> Iterator[tuple[str, str, str, str, str, int]]:
+        """Yield what the search knows: with the name it looks through the rule."""
+        for name, (page, rule) in self.data["cases"].items():
+            yield name, f"{name}: {rule}".translate(_ESCAPED_TWICE), "case", page, anchor(name), 1
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Add the extension to ``app``."""
+    app.add_domain(CaseDomain)
+    return {"parallel_read_safe": False, "parallel_write_safe": True}

@@ -1,0 +1,45 @@
+"""The documentation that Sphinx makes of the catalogue has each case at its address, and its search finds them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from sphinx.application import Sphinx
+
+from hugepage_qa.catalogue.addresses import page_addresses
+from hugepage_qa.catalogue.entry import CataloguedTest, Entry
+from hugepage_qa.catalogue.pages import render_pages
+
+ENTRY = Entry("pool/grow", "the pool of `hugepages=3` is the kernel's", "mm/hugetlb.c set_max_huge_pages()")
+TEST = CataloguedTest("/tests/pool/resize", "Pools", "Resizes them.", "run", "5m", (), (ENTRY,))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source, output = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("html")
+    (source / "cases").mkdir()
+    (source / "index.md").write_text("# Start\n\n```{toctree}\ncases/index\n```\n", encoding="utf-8")
+    for name, text in render_pages([TEST]).items():
+        (source / "cases" / name).write_text(text, encoding="utf-8")
+    settings = {"extensions": ["myst_parser", "hugepage_qa.catalogue.sphinx_cases"], "html_theme": "basic"}
+    with (tmp_path_factory.mktemp("log") / "log").open("w") as log:
+        application = Sphinx(
+            source, None, output, output / ".doctrees", "html", settings, status=None, warning=log, warningiserror=True
+        )
+        application.build()
+    return output
+
+
+def test_a_case_is_at_its_address(built: Path) -> None:
+    page, _, anchor = page_addresses([TEST])["pool/grow"].partition("#")
+    assert f'id="{anchor}"' in (built / page).read_text(encoding="utf-8")
+
+
+def test_the_search_knows_name_and_rule(built: Path) -> None:
+    text = (built / "searchindex.js").read_text(encoding="utf-8")
+    index = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
+    (found,) = (entry for entries in index["objects"].values() for entry in entries)
+    page, _type, _priority, anchor, name = found
+    assert index["docnames"][page] == "cases/pool"
+    assert anchor == "pool-grow"
+    assert name == "pool/grow: the pool of hugepages=3 is the kernel\N{RIGHT SINGLE QUOTATION MARK}s"

@@ -1,8 +1,9 @@
-"""The sentinel: a fixed program without huge pages, run before and after each block.
+"""What is compared of each metric: its level, contrasts of configurations, and its tail, as numbers per block.
 
-If it is slower or faster than it ever was, something else used the machine, and the session decides nothing. If over
-many sessions the metric follows it, this much is drift of the machine and is subtracted.
-What is compared of each metric: its level, contrasts of configurations, and its tail, as numbers per block."""
+The sentinel is a fixed program without huge pages, run before and after each block. If it is slower or faster than it
+ever was, something else used the machine, and the session decides nothing. If over many sessions the metric follows it,
+this much is drift of the machine and is subtracted.
+"""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,8 @@
-"""Counts: page faults, page table kB, pages used. They are the same number each time, or within a floor; no t-test.
+"""How much of a change matters, per metric: ``policy.yaml`` beside the baselines, in git with them.
 
-A count is worse when it leaves the range that the baseline has shown by more than the rule allows.
-How much of a change matters, per metric: ``policy.yaml`` beside the baselines, in git with them."""
+Counts (page faults, page table kB, pages used) are the same number each time, or within a floor; no t-test. A count is
+worse when it leaves the range that the baseline has shown by more than the rule allows.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,9 +1,9 @@
-"""What the baselines of a family of metrics say about how much blocks vary, before a metric's own few blocks do.
+"""How far new blocks lie from those of the baseline, with the uncertainty of that.
 
-Variances of metrics are taken as draws from a scaled inverse chi-squared distribution, d0 s0^2 / chi^2(d0), whose d0
-and s0^2 are fitted by the moments of the log variances (Smyth 2004, function fitFDist of limma).
-How far new blocks lie from those of the baseline, with the uncertainty of that.
-Many metrics: how often a false alarm would be among those raised."""
+The baselines of a family of metrics say how much blocks vary, before a metric's own few blocks do. Variances of metrics
+are taken as draws from a scaled inverse chi-squared distribution, d0 s0^2 / chi^2(d0), whose d0 and s0^2 are fitted by
+the moments of the log variances (Smyth 2004, function fitFDist of limma).
+"""
 
 import math
 from collections.abc import Sequence

@@ -1,11 +1,9 @@
-"""Workload ``guest-memory``: sysbench memory in a guest whose memory is on pages of each kind, one guest at a time.
-
-Guests and command are those of the study that ``guest_memory_pair`` repeats with two guests at the same time.
-Workload ``guest-memory-pair``: sysbench memory in two guests at the same time, on THP and on static pages.
+"""Workloads ``guest-memory`` and ``guest-memory-pair``: sysbench memory in a guest on pages of each kind, or in two.
 
 The study: guests of 12 GiB and 14 CPUs on THP and on pages of 1 GiB, both in a loop of ``sysbench memory
---memory-block-size=64M --memory-total-size=4096G --time=500 --threads=14 run``; 131.55 s and 128.34 s. Each block
-measures one of them, while the other one is as busy."""
+--memory-block-size=64M --memory-total-size=4096G --time=500 --threads=14 run``; 131.55 s and 128.34 s. Each block of a
+pair measures one of them, while the other one is as busy.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager

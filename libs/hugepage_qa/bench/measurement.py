@@ -1,7 +1,8 @@
 """A measurement on the disk: its plan, and each block when it is finished. A killed one goes on where it stopped.
 
 A block is the smallest thing that is kept: one that was killed is taken anew, as the rest of it would be another start.
-Finished blocks as samples in the format that the gate reads (gate/schemas/samples.json)."""
+Finished blocks become samples in the format that the gate reads (hugepage_gate/schemas/samples.json).
+"""
 
 import json
 import secrets

@@ -1,12 +1,13 @@
-"""The grammar of random command lines, as Hypothesis strategies.
+"""Random command lines by Hypothesis: drawn with a seed, and shrunk to the smallest that still fails.
 
-It draws what people write and what they get wrong: every parameter, in any order, repeated, with sizes and counts in
-every notation, and nonsense between them. Counts are kept so small that most machines have the memory for them.
-Gigantic pages are asked for in excess as well: pages of 1 GiB seldom fit often enough to take the kernel's last memory.
-Random cases by Hypothesis: drawn with a seed, and shrunk to the smallest command line that still fails.
+The grammar draws what people write and what they get wrong: every parameter, in any order, repeated, with sizes and
+counts in every notation, and nonsense between them. Counts are kept so small that most machines have the memory for
+them. Gigantic pages are asked for in excess as well: pages of 1 GiB seldom fit often enough to take the kernel's last
+memory.
 
 Every case has a seed of its own, made of the seed of the run and its number. So cases are independent of each other and
-can be judged side by side, and a failing one is found again, to be shrunk, by its number alone."""
+can be judged side by side, and a failing one is found again, to be shrunk, by its number alone.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -1,8 +1,8 @@
-"""Kernel arguments as words, and as text in the files of boot loaders.
+"""What every boot loader can do, and the check that its tool did what it was asked for.
 
-A word is an argument without its quotes: what ``dyndbg="file x +p"`` means is ``dyndbg=file x +p``.
-What every boot loader can do, and the check that its tool did what it was asked for.
-Programs that change boot loaders: how they are found and run."""
+Kernel arguments are words here, and text in the files of boot loaders. A word is an argument without its quotes: what
+``dyndbg="file x +p"`` means is ``dyndbg=file x +p``.
+"""
 
 import os
 import re

@@ -1,8 +1,9 @@
-"""The page sizes of every architecture: one table, holding only what differs.
+"""What a prediction depends on: the page sizes of every architecture, and the machine under test.
 
-Sources: Documentation/arch/arm64/hugetlbpage.rst; arch_hugetlb_valid_size() and hugetlbpage_init() in
-arch/{x86,arm64,powerpc,s390}/mm/hugetlbpage.c; ARCH_FORCE_MAX_ORDER in arch/*/Kconfig.
-What a prediction depends on: the machine as firmware, CPU and kernel build make it, never its huge page files."""
+The table holds only what differs. Sources: Documentation/arch/arm64/hugetlbpage.rst; arch_hugetlb_valid_size() and
+hugetlbpage_init() in arch/{x86,arm64,powerpc,s390}/mm/hugetlbpage.c; ARCH_FORCE_MAX_ORDER in arch/*/Kconfig. What the
+huge page files of the machine show is never part of it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,8 +1,9 @@
-"""Which accelerator boots: one counts only after a probe guest has reached its init under it.
+"""Which accelerator boots, and QEMU's arguments for CPU, memory and NUMA nodes.
 
-That /dev/kvm opens proves nothing. On some hosts (nested virtualization above all) every guest then spins for
-ever, and QEMU's own fallback ``accel=kvm:tcg`` picks KVM there, because it only looks whether the device opens.
-QEMU's arguments for the part of a machine that huge pages see: CPU, memory and NUMA nodes."""
+An accelerator counts only after a probe guest has reached its init under it. That /dev/kvm opens proves nothing. On
+some hosts (nested virtualization above all) every guest then spins for ever, and QEMU's own fallback ``accel=kvm:tcg``
+picks KVM there, because it only looks whether the device opens.
+"""
 
 import hashlib
 import os

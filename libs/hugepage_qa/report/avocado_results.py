@@ -1,8 +1,8 @@
-"""Read what an Avocado job left: results.json, and in it the whiteboards of tests that judged many cases.
+"""What an Avocado job left: results.json, and in it the whiteboards of tests that judged many cases.
 
-Nothing here trusts what it reads. A job that ran nothing, a garbled file or a whiteboard that breaks its schema
-becomes a result with outcome ERROR, never an empty pass.
-What an Avocado test that judges many cases leaves for the reports: outcomes in its whiteboard, logs in its data."""
+Nothing here trusts what it reads. A job that ran nothing, a garbled file or a whiteboard that breaks its schema becomes
+a result with the verdict ERROR, never an empty pass.
+"""
 
 import json
 import re

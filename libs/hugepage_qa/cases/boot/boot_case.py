@@ -1,12 +1,12 @@
-"""How cases name page sizes by what they are on the machine, and amounts in bytes or as a fraction of its memory.
+"""Named cases: a command line, a machine to boot it on, and what the kernel's documents say of it.
+
+Cases are YAML files in ``cases``, one file a group. They name page sizes by what they are on the machine and speak in
+bytes or fractions of its memory, so that one case serves every architecture that has these sizes:
 
 {default}  the architecture's default size       {large}  its largest gigantic size up to 1 GiB
 {other}    a further size that is not gigantic   {64M/default}  the number of such pages in 64 MiB
 {3/5/default}  the number of such pages in three fifths of the memory
-Named cases: a command line, a machine to boot it on, and what the kernel's documents say of it.
-
-Cases are YAML files beside this module, one file a group. They name page sizes by what they are on the machine and
-speak in bytes (``amounts``), so that one case serves every architecture that has these sizes."""
+"""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -1,12 +1,9 @@
-"""The boot parameters of transparent huge pages.
+"""The boot parameters of transparent huge pages, and what the switches are that none of them sets.
 
-Sources: Documentation/admin-guide/mm/transhuge.rst; setup_transparent_hugepage() and setup_thp_anon() in
-mm/huge_memory.c; setup_transparent_hugepage_shmem(), setup_transparent_hugepage_tmpfs() and setup_thp_shmem() in
-mm/shmem.c.
-What the switches of transparent huge pages that no parameter sets are when the kernel has booted.
-
-Sources: transparent_hugepage_flags and hugepage_init() in mm/huge_memory.c; khugepaged_init() in mm/khugepaged.c;
-Documentation/admin-guide/mm/transhuge.rst."""
+Sources: Documentation/admin-guide/mm/transhuge.rst; setup_transparent_hugepage(), setup_thp_anon() and hugepage_init()
+in mm/huge_memory.c; setup_transparent_hugepage_shmem(), setup_transparent_hugepage_tmpfs() and setup_thp_shmem() in
+mm/shmem.c; khugepaged_init() in mm/khugepaged.c.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

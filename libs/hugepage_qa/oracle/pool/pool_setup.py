@@ -1,8 +1,8 @@
-"""One thing that happens to the pools: a line that a person can read, and a step of the model.
+"""Operations on the pools, each a line that a person can read and a step of the model.
 
 Pages are counted in pages of the mapping or file, sizes and limits are bytes. Things are named by whoever makes them.
 An area is a place in the address space that nothing else uses; what fork() copies lies in an area of the same number.
-Operations of the administrator and on files."""
+"""
 
 import errno
 from abc import ABC, abstractmethod

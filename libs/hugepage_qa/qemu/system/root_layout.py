@@ -1,8 +1,9 @@
-"""The disk of a system machine: GPT with an EFI system partition and a root partition, made without mounts.
+"""The disk of a system machine, made without mounts, and the files that turn a bare root into one.
 
-Partition devices of loop devices do not appear in containers and without udev, so the root file system is copied to its
-place in the disk image, and the EFI one is made by the machine itself (finish.sh).
-The files that turn a bare root into a system machine: network, key, quiet services, the finishing script."""
+It is GPT with an EFI system partition and a root partition. Partition devices of loop devices do not appear in
+containers and without udev, so the root file system is copied to its place in the disk image, and the EFI one is made
+by the machine itself (finish.sh).
+"""
 
 import errno
 import io

@@ -187,4 +187,11 @@ def _parent() -> Path:
 @click.argument("references", nargs=-1, required=True)
 def run_command(references: tuple[str, ...], change_machine: bool, vt_type: str | None) -> None:
     """Run Avocado tests and end with the exit code of the suite."""
-    sys.exit(run_references(references, change_machine=change_machine, vt_type=vt_type))
+    try:
+        code = run_references(references, change_machine=change_machine, vt_type=vt_type)
+    except InputError as error:
+        # tmt tells no more than that there are no results, unless there is one
+        if data := os.environ.get("TMT_TEST_DATA"):
+            write_results([Result(JOB, Verdict.ERROR, (one_line(str(error)),))], _existing_directory(data))
+        raise
+    sys.exit(code)

@@ -111,6 +111,19 @@ def test_results_with_no_place_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
         run_references(["cases.py"])
 
 
+def test_what_keeps_a_test_from_running_is_its_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise InputError("process 7 has the machine: wait for its end")
+
+    monkeypatch.setattr("hugepage_qa.commands.avocado_run.protected_machine", refuse)
+    monkeypatch.setenv("TMT_TEST_DATA", str(tmp_path))
+    done = CliRunner().invoke(run_command, ["--change-machine", "cases.py"])
+    assert isinstance(done.exception, InputError)
+    (entry,) = yaml.safe_load((tmp_path / "results.yaml").read_text(encoding="utf-8"))
+    assert (entry["name"], entry["result"]) == ("/", "error")
+    assert entry["note"] == ["process 7 has the machine: wait for its end"]
+
+
 def test_help_names_the_variables() -> None:
     result = CliRunner().invoke(run_command, ["--help"])
     assert result.exit_code == 0

@@ -23,7 +23,7 @@ def shared_files() -> "list[tuple[str, list[str]]]":
 AVOCADO = ["avocado-framework>=113", "setuptools<82"]
 TMT = ["tmt>=1.78", "fmf>=1.7"]
 # the statistics of the performance gate; everything else works without them
-GATE = ["numpy>=1.24", "scipy>=1.10"]
+GATE = ["numpy>=1.24", "scipy>=1.11"]
 # pictures in the report of the gate
 REPORT = [*GATE, "matplotlib>=3.6"]
 # change points in the history of a metric; never needed for a verdict

@@ -59,7 +59,7 @@ setup(
     packages=find_packages("libs"),
     package_dir={"": "libs"},
     package_data={
-        "hugepage_qa": ["**/*.yaml", "**/*.sh", "**/*.json", "**/*.c", "**/*.service", "py.typed"],
+        "hugepage_qa": ["**/*.yaml", "**/*.sh", "**/*.json", "**/*.c", "**/*.j2", "**/*.service", "py.typed"],
         "hugepage_gate": ["schemas/*.json", "py.typed"],
     },
     data_files=shared_files(),
@@ -67,6 +67,7 @@ setup(
     install_requires=[
         "click>=8.1",
         "rich>=13",
+        "Jinja2>=3.1",
         "PyYAML>=6",
         "jsonschema>=4.20",
         "hypothesis>=6.100",

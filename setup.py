@@ -72,6 +72,7 @@ setup(
         "jsonschema>=4.20",
         "hypothesis>=6.100",
         "pyelftools>=0.30",
+        "python-debian>=0.1.49",
     ],
     extras_require={
         "avocado": AVOCADO,

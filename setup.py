@@ -23,7 +23,7 @@ def shared_files() -> "list[tuple[str, list[str]]]":
 AVOCADO = ["avocado-framework>=113", "setuptools<82"]
 TMT = ["tmt>=1.78", "fmf>=1.7"]
 # the statistics of the performance gate; everything else works without them
-GATE = ["numpy>=1.24", "scipy>=1.10"]
+GATE = ["numpy>=1.24", "scipy>=1.11"]
 # pictures in the report of the gate
 REPORT = [*GATE, "matplotlib>=3.6"]
 # change points in the history of a metric; never needed for a verdict
@@ -61,7 +61,7 @@ setup(
     packages=find_packages("libs"),
     package_dir={"": "libs"},
     package_data={
-        "hugepage_qa": ["**/*.yaml", "**/*.sh", "**/*.json", "**/*.c", "**/*.service", "py.typed"],
+        "hugepage_qa": ["**/*.yaml", "**/*.sh", "**/*.json", "**/*.c", "**/*.j2", "**/*.service", "py.typed"],
         "hugepage_gate": ["schemas/*.json", "py.typed"],
     },
     data_files=shared_files(),
@@ -69,10 +69,12 @@ setup(
     install_requires=[
         "click>=8.1",
         "rich>=13",
+        "Jinja2>=3.1",
         "PyYAML>=6",
         "jsonschema>=4.20",
         "hypothesis>=6.100",
         "pyelftools>=0.30",
+        "python-debian>=0.1.49",
     ],
     extras_require={
         "avocado": AVOCADO,

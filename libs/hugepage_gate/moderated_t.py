@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import digamma, polygamma, stdtr, stdtrit
+from scipy.stats import false_discovery_control
 
 from hugepage_gate.samples import Samples
 
@@ -135,9 +136,4 @@ def false_discovery_rates(p_values: Sequence[float]) -> list[float]:
     """Return for each p value the smallest rate of false discoveries at which it is one (Benjamini-Hochberg)."""
     if not p_values:
         return []
-    p = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(p)
-    scaled = p[order] * len(p) / np.arange(1, len(p) + 1)
-    rates = np.empty(len(p))
-    rates[order] = np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1.0)
-    return [float(rate) for rate in rates]
+    return [float(rate) for rate in false_discovery_control(p_values)]

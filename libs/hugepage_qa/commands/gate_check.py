@@ -26,8 +26,8 @@ from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.boot_report import open_console
 from hugepage_qa.report.gate_page import make_page
-from hugepage_qa.report.gate_report import render_html, render_markdown
-from hugepage_qa.report.gate_tables import percent, print_comparison, why
+from hugepage_qa.report.gate_report import render_html
+from hugepage_qa.report.gate_tables import percent, print_comparison, render_markdown, why
 from hugepage_qa.report.tmt_results import write_results
 
 _GOOD = frozenset({GateVerdict.PASS, GateVerdict.IMPROVED})

@@ -40,8 +40,7 @@ from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.boot_report import open_console
 from hugepage_qa.report.gate_page import GatePage, make_page
-from hugepage_qa.report.gate_report import render_markdown
-from hugepage_qa.report.gate_tables import print_classic_table, print_comparison, print_rates
+from hugepage_qa.report.gate_tables import print_classic_table, print_comparison, print_rates, render_markdown
 
 
 @click.command(

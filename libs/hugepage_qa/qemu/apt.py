@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from debian.deb822 import Deb822, Packages, PkgRelation
+
 from hugepage_qa.cache import write_atomically
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.package_archive import Package
@@ -106,7 +108,8 @@ class AptRoot:
     def _records(self, package: str) -> list[_Record]:
         """Return what the indices say about ``package``, newest version first."""
         answer = self._run(["apt-cache", "show", package])
-        return [_parse_record(stanza) for stanza in answer.stdout.split("\n\n") if stanza.strip()]
+        # without python-apt: the answer is text, and the same everywhere
+        return list(map(_record, Packages.iter_paragraphs(answer.stdout, use_apt_pkg=False)))
 
     def _download(self, record: _Record) -> Path | None:
         """Return the package file of ``record``, None when it cannot be fetched."""
@@ -168,10 +171,11 @@ def _image_first(record: _Record) -> int:
     return next((place for place, prefix in enumerate(order) if record.package.startswith(prefix)), len(order))
 
 
-def _parse_record(stanza: str) -> _Record:
-    fields = parse_stanza(stanza)
-    names = [re.split(r"[ (|:]", word.strip(), maxsplit=1)[0] for word in fields.get("depends", "").split(",")]
-    return _Record(fields.get("package", ""), fields.get("version", ""), tuple(filter(None, names)))
+def _record(stanza: Packages) -> _Record:
+    text = stanza.get("Depends")
+    # of alternatives the first one is what apt would install
+    depends = [alternatives[0]["name"] for alternatives in PkgRelation.parse_relations(text)] if text else []
+    return _Record(stanza.get("Package", ""), stanza.get("Version", ""), tuple(filter(None, depends)))
 
 
 def _failures(update: subprocess.CompletedProcess[str]) -> list[str]:
@@ -182,21 +186,10 @@ def _failures(update: subprocess.CompletedProcess[str]) -> list[str]:
     return [re.sub(r"\s+", " ", line)[:300] for line in lines]
 
 
-def parse_stanza(text: str) -> dict[str, str]:
-    """Return the fields of one deb822 stanza, names in lower case; continuation lines stay in the value."""
-    fields: dict[str, str] = {}
-    name = ""
-    for line in text.splitlines():
-        if line.startswith("#") or not line.strip():
-            continue
-        if line[0] in " \t":
-            if name:
-                fields[name] += "\n" + line
-            continue
-        name, _, value = line.partition(":")
-        name = name.strip().lower()
-        fields[name] = value.strip()
-    return fields
+def parse_stanzas(text: str) -> list[dict[str, str]]:
+    """Return the fields of each deb822 stanza, names in lower case; continuation lines stay in the value."""
+    stanzas = Deb822.iter_paragraphs(text, use_apt_pkg=False)
+    return [{name.lower(): value for name, value in stanza.items()} for stanza in stanzas]
 
 
 def parse_one_line(line: str) -> dict[str, str] | None:
@@ -220,8 +213,7 @@ def read_sources(directory: Path) -> list[dict[str, str]]:
         if file.is_file():
             found += filter(None, map(parse_one_line, file.read_text(errors="replace").splitlines()))
     for file in sorted(parts.glob("*.sources")):
-        stanzas = re.split(r"\n[ \t]*\n", file.read_text(errors="replace"))
-        found += [fields for fields in map(parse_stanza, stanzas) if "uris" in fields]
+        found += [fields for fields in parse_stanzas(file.read_text(errors="replace")) if "uris" in fields]
     return [
         fields
         for fields in found
@@ -255,9 +247,6 @@ def format_sources(sources: list[dict[str, str]], *, targets: str | None = "Pack
     ``targets`` are the kinds of indices that apt fetches; None for what each system's own configuration says.
     """
     dropped = {"types", "architectures", "arch", "enabled", "targets", "target"}
-    stanzas = []
-    for fields in sources:
-        lines = [f"{name}: {value}".rstrip() for name, value in fields.items() if name not in dropped and value]
-        kinds = [f"targets: {targets}"] if targets else []
-        stanzas.append("\n".join(["types: deb", *kinds, *lines]))
-    return "\n\n".join(stanzas) + "\n"
+    kinds = {"types": "deb", **({"targets": targets} if targets else {})}
+    kept = ({name: value for name, value in fields.items() if name not in dropped and value} for fields in sources)
+    return "\n".join(Deb822({**kinds, **fields}).dump() for fields in kept)

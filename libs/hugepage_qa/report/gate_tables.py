@@ -11,6 +11,7 @@ from hugepage_gate.classic_table import ClassicTable
 from hugepage_gate.comparison import Comparison, Interval, MetricResult
 from hugepage_gate.error_rates import UNCHANGED, USUAL_RULES, Rates
 from hugepage_gate.samples import Verdict
+from hugepage_qa.report.fill_template import fill_template
 
 STYLES = {
     Verdict.PASS: "green",
@@ -88,6 +89,12 @@ def _table(comparison: Comparison) -> Table:
             Text(why(result)),
         )
     return table
+
+
+def render_markdown(comparison: Comparison) -> str:
+    """Return as Markdown the verdict, what differs and a line per metric."""
+    meaning = MEANINGS[comparison.verdict]
+    return fill_template("comparison.md.j2", comparison=comparison, meaning=meaning, percent=percent, why=why)
 
 
 def why(result: MetricResult) -> str:

@@ -134,18 +134,15 @@ def test_help_names_the_variables() -> None:
 # stands in for hugepage_qa.cases.boot.boot_matrix: no machine is booted
 _STUBS = """\
 import os, sys, types
-from hugepage_qa.cases.result import Verdict
-
-class BootResult(types.SimpleNamespace):
-    pass
+from hugepage_qa.cases.result import Result, Verdict
 
 def judge(group, architecture, settings, report):
     judged = []
     for number, verdict in enumerate(os.environ["VERDICTS"].split()):
         if verdict == "raise":
             raise RuntimeError("boom")
-        judged.append(BootResult(name=f"/{group}/{number}", verdict=Verdict(verdict), reason=verdict, seconds=1.0,
-                                serial=f"{architecture} {settings.append}"))
+        evidence = f"{architecture} {settings.append}"
+        judged.append(Result(f"/{group}/{number}", Verdict(verdict), (verdict,), 1.0, evidence))
         report(judged[-1])
     return judged
 

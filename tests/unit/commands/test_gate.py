@@ -151,9 +151,10 @@ def test_help_shows_an_example(name: str) -> None:
 
 BLOCKED = """
 import sys
+missing = sys.argv[1].split(",")
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("numpy", "scipy"):
+        if name.partition(".")[0] in missing:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Missing())
 from hugepage_qa.cli import main
@@ -162,9 +163,18 @@ main()
 """
 
 
+def run_without(modules: str, words: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", BLOCKED, modules, words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_only_pictures_need_matplotlib() -> None:
+    assert run_without("matplotlib", "gate compare --help").returncode == 0
+
+
 @pytest.mark.parametrize(("words", "code"), [("predict hugepages=1", 0), ("gate --help", 3), ("gate compare x", 3)])
 def test_everything_else_works_without_numpy_and_scipy(words: str, code: int) -> None:
-    done = subprocess.run([sys.executable, "-c", BLOCKED, "-", words], capture_output=True, text=True, check=False)
+    done = run_without("numpy,scipy", words)
     assert done.returncode == code, done.stderr
     if code:
         assert "install hugepage-qa[gate]" in done.stderr

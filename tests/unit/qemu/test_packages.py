@@ -206,7 +206,7 @@ def test_machine_state_of_apt_is_not_used(distribution: Distribution, tmp_path: 
 
 
 def test_own_sources_only() -> None:
-    sources = [fields for fields in map(apt.parse_stanza, SOURCES.split("\n\n")) if fields.get("enabled") != "no"]
+    sources = [fields for fields in apt.parse_stanzas(SOURCES) if fields.get("enabled") != "no"]
     assert [fields["uris"] for fields in apt.select_sources(sources, None)] == [
         "http://archive.example/debian",
         "http://archive.example/debian-security",
@@ -233,6 +233,18 @@ def test_both_source_formats_are_read(tmp_path: Path) -> None:
     ]
     assert found[0]["components"] == "main contrib"
     assert found[0]["signed-by"] == "/k/debian-archive-keyring.gpg"
+
+
+def test_a_source_that_holds_its_key_is_written_as_it_was(tmp_path: Path) -> None:
+    key = "\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n mQ==\n -----END PGP PUBLIC KEY BLOCK-----"
+    (tmp_path / "sources.list.d").mkdir()
+    (tmp_path / "sources.list.d" / "x.sources").write_text(
+        f"Types: deb\nURIs: http://one.example/debian\n# why\nSuites: stable\nSigned-By:{key}\n \t\nTypes: deb\n"
+    )
+    text = apt.format_sources(apt.select_sources(apt.read_sources(tmp_path), None))
+    assert text == (
+        f"types: deb\ntargets: Packages\nuris: http://one.example/debian\nsuites: stable\nsigned-by:{key}\n"
+    )
 
 
 def test_machine_without_debian_sources(tmp_path: Path) -> None:

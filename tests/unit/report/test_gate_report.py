@@ -15,8 +15,8 @@ from hugepage_gate.comparison import Interval
 from hugepage_gate.gate_policy import Policy
 from hugepage_gate.samples import SampleSet
 from hugepage_qa.report.gate_page import GatePage, make_page
-from hugepage_qa.report.gate_report import render_html, render_markdown
-from hugepage_qa.report.gate_tables import picture, print_comparison
+from hugepage_qa.report.gate_report import render_html
+from hugepage_qa.report.gate_tables import picture, print_comparison, render_markdown
 
 EVIL = "<script>alert(1)</script>|*x*"
 

@@ -53,7 +53,7 @@ def test_logs_are_copied_and_named_relative_to_the_data(tmp_path: Path) -> None:
         st.builds(
             Result,
             name=st.just("/") | st.just("/a/b"),
-            outcome=st.sampled_from(Verdict),
+            verdict=st.sampled_from(Verdict),
             reasons=st.lists(st.text().map(one_line), max_size=2).map(tuple),
             seconds=st.floats(min_value=0, max_value=1e6),
         ),

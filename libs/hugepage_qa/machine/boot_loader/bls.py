@@ -1,7 +1,7 @@
 """Entries of the Boot Loader Specification: /boot/loader/entries/*.conf, as GRUB and zipl read them."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cmp_to_key
 from pathlib import Path
@@ -11,7 +11,6 @@ from hugepage_qa.machine.boot_loader.boot_files import read_text
 
 ENTRIES = "boot/loader/entries"
 
-_VARIABLE = re.compile(r"(?<!\\)\$(\w+)")
 _SEGMENT = re.compile(r"[0-9]+|[A-Za-z]+|~|\+")
 _NAME_VERSION_RELEASE = 3
 
@@ -30,10 +29,6 @@ class BlsEntry:
     def identifier(self) -> str:
         """The name that boot loaders know it by."""
         return self.path.stem
-
-    def expanded_options(self, variables: Mapping[str, str]) -> str:
-        """Return the options with the values of ``variables``; one that is not set is empty."""
-        return _VARIABLE.sub(lambda match: variables.get(match[1], "") + " ", self.options)
 
 
 def read_entries(directory: Path) -> list[BlsEntry]:

@@ -3,6 +3,9 @@
 The words stand in an assignment of our own that comes last, so that they can be removed to the letter and no line of
 the administrator is touched: in a drop-in where grub-mkconfig reads drop-ins (Debian, Ubuntu), else at the end of
 /etc/default/grub, which it reads as a shell script.
+
+grub.cfg is a script, and only GRUB knows which entry it boots. All entries that grub-mkconfig makes of the variables
+have the same arguments, but recovery ones, so the first of them is read; /proc/cmdline tells what was booted.
 """
 
 import re
@@ -13,10 +16,11 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.machine.boot_loader.boot_files import (
     keep_files,
     read_optional_text,
+    read_text,
     remove_file,
     replace_text,
 )
-from hugepage_qa.machine.boot_loader.grub_menu import next_grub_entry
+from hugepage_qa.machine.boot_loader.grub_environment import parse_grub_words, read_grub_environment
 from hugepage_qa.machine.boot_loader.loader import (
     BootLoader,
     append_words,
@@ -32,6 +36,9 @@ _DROP_IN = "etc/default/grub.d/zz-hugepage-qa.cfg"
 # of the entries that are no recovery ones, this variable's words come last
 _VARIABLE = "GRUB_CMDLINE_LINUX_DEFAULT"
 _ASSIGNMENT = re.compile(rf'{_VARIABLE}="\$\{{{_VARIABLE}\}} (?P<words>.*)" # hugepage-qa')
+# what other scripts put before it, the administrator's own entries for one, does not get the variables
+_GENERATED = "### BEGIN /etc/grub.d/10_linux ###"
+_LINUX = re.compile(r"^[ \t]*linux(?:16|efi)?[ \t]+\S+(?P<words>.*)", re.MULTILINE)
 _SHELL_SPECIAL = re.compile(r'([\\"$`])')
 
 
@@ -53,7 +60,11 @@ class Grub(BootLoader):
         return (self._fragment,)
 
     def arguments(self) -> tuple[str, ...]:
-        return next_grub_entry(self._root).words
+        text = read_text(self._menu)
+        entry = _LINUX.search(text, max(0, text.find(_GENERATED)))
+        if entry is None:
+            raise InputError(f"{self._menu}: expected an entry that boots Linux")
+        return parse_grub_words(entry["words"], read_grub_environment(self._root))
 
     def _append(self, arguments: Sequence[str]) -> None:
         self._write(append_words(self._read(), arguments))

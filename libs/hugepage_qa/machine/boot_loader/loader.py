@@ -113,7 +113,8 @@ class BootLoader(ABC):
         """Return the arguments of the entry that boots next, in order and without quotes.
 
         They are read from what the boot loader reads at boot, neither from /proc/cmdline nor from the source of a
-        generated configuration. Raises InputError where that cannot be read.
+        generated configuration. Of GRUB's script it is the first entry that is generated. Raises InputError where that
+        cannot be read.
         """
 
     def add(self, arguments: Sequence[str]) -> None:

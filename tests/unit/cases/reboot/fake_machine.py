@@ -83,6 +83,8 @@ class FakeMachine:
     falsified: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     #: this reboot does not come about
     stuck: int | None = None
+    #: the boot loader boots another entry than the one that got the words
+    boots_another: bool = False
     #: in this boot the machine was put back by somebody else before
     taken_over: int | None = None
     other_sysctl: Persisted | None = None
@@ -149,7 +151,7 @@ class FakeMachine:
         self.boots += 1
         if self.boots != self.stuck:
             self._id += 1
-            self._booted = self.loader.words
+            self._booted = BASE if self.boots_another else self.loader.words
 
 
 def run_chain(machine: FakeMachine, data: Path, *names: str) -> dict[str, Result]:

@@ -113,6 +113,15 @@ def test_arguments_that_the_tool_lost_fail_without_a_boot(tmp_path: Path) -> Non
     assert machine.boots == len(all_cases())
 
 
+@pytest.mark.parametrize("tool", ["update-grub", "grubby"])
+def test_arguments_that_did_not_arrive_fail_and_name_the_tool(tmp_path: Path, tool: str) -> None:
+    machine = FakeMachine(FakeLoader(name=tool), boots_another=True)
+    results = run_chain(machine, tmp_path, "/reboot/thp-never", "/reboot/thp-always")
+    assert not_passed(results) == {"thp-never": Verdict.FAIL, "thp-always": Verdict.FAIL}
+    lost = f"{tool} lost transparent_hugepage=never: the machine was booted with '"
+    assert results["thp-never"].reason.startswith(lost)
+
+
 def test_sysctl_is_taken_back_when_the_tool_loses_the_arguments_besides_it(tmp_path: Path) -> None:
     machine = FakeMachine(FakeLoader(loses="hugepages=245"))
     results = run_chain(machine, tmp_path, "/reboot/sysctl-below-parameter")

@@ -104,10 +104,23 @@ def test_words_that_a_killed_run_left_in_the_drop_in_alone(machine: GetMachine) 
     assert made.files() == before
 
 
-def test_entry_that_grub_reboot_chose(machine: GetMachine) -> None:
+def test_entries_of_the_administrator_before_the_generated_ones(machine: GetMachine) -> None:
     made = machine(*DEBIAN)
-    made.write("boot/grub/grubenv", "# GRUB Environment Block\nnext_entry=1>1\n####")
-    assert "single" in made.loader().arguments()
+    generated = made.loader().arguments()
+    menu = made.root / "boot/grub/grub.cfg"
+    begin = "### BEGIN /etc/grub.d/10_linux ###"
+    own = "menuentry mine {\n linux /boot/vmlinuz root=/dev/a debug\n}\n"
+    menu.write_text(menu.read_text().replace(begin, own + begin))
+    assert made.loader().arguments() == generated
+    made.loader().add(["hugepages=8"])
+    assert made.loader().arguments() == (*generated, "hugepages=8")
+
+
+def test_a_menu_without_linux(machine: GetMachine) -> None:
+    made = machine(*DEBIAN)
+    made.write("boot/grub/grub.cfg", "menuentry firmware { fwsetup }\n")
+    with pytest.raises(InputError, match=r"grub\.cfg: expected an entry that boots Linux"):
+        made.loader().arguments()
 
 
 def test_a_menu_that_cannot_be_read(machine: GetMachine) -> None:

@@ -10,7 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.qemu.guest.driver import GuestError, NotHere, State
+from hugepage_qa.qemu.guest.driver import Driver, GuestError, State
+from hugepage_qa.qemu.guest.guest_description import GuestDescription, MemoryDevice
+from hugepage_qa.qemu.guest.guest_site import NotHere, Site
+from hugepage_qa.qemu.guest.qemu_command import memory_device, qemu_arguments
 from hugepage_qa.qemu.guest.qemu_process import QemuProcess, find_monitor_class
 
 # a group is entered before the memory is there: what was charged elsewhere stays charged there
@@ -19,18 +22,28 @@ _ENTER_GROUP = ("/bin/sh", "-c", 'echo $$ >"$1" && shift && exec "$@"', "sh")
 _KVM = Path("/dev/kvm")
 
 
-class QemuDriver:
-    """Starts ``emulator``, with its sockets in ``directory``; a definition is a JSON list of arguments."""
+class QemuDriver(Driver):
+    """Starts the emulator of ``site``, with sockets in its directory; a definition is a JSON list of arguments."""
 
-    def __init__(self, emulator: str, directory: Path) -> None:
+    def __init__(self, site: Site) -> None:
         """Raises NotHere without the Python package qemu.qmp."""
+        super().__init__(site)
         self._monitor = find_monitor_class()
-        self._emulator = emulator
-        self._directory = directory
+        self._directory = Path(site.directory)
         self._definitions: dict[str, list[str]] = {}
         self._running: dict[str, QemuProcess] = {}
         self._group: str | None = None
         self._become: Sequence[str] = ()
+
+    @staticmethod
+    def definition_of(guest: GuestDescription, site: Site) -> str:
+        """Return the arguments of QEMU in JSON."""
+        return json.dumps(qemu_arguments(guest, site))
+
+    @staticmethod
+    def device_of(guest: GuestDescription, device: MemoryDevice, site: Site) -> str:
+        """Return the backend and the device for the monitor in JSON."""
+        return memory_device(guest, device, site)
 
     def define(self, name: str, definition: str) -> None:
         """Keep the arguments for its next start."""
@@ -65,6 +78,11 @@ class QemuDriver:
         """
         self._become = () if user is None else _become(user)
         os.chown(self._directory, os.geteuid() if user is None else user, -1)
+
+    def give_mounts(self, user: int) -> None:
+        """Have ``user`` own the hugetlbfs of each page size."""
+        for point in self._site.mounts.values():
+            os.chown(point, user, -1)
 
     def state(self, name: str) -> State:
         """Ask its monitor; a QEMU that has ended is off."""
@@ -170,7 +188,7 @@ class QemuDriver:
             raise GuestError(f"{name} runs already")
         self.destroy(name)
         monitor = QemuProcess.monitor_arguments(name, self._directory)
-        command = [*self._become, self._emulator, *self._definitions[name], *monitor, *more]
+        command = [*self._become, self._site.emulator, *self._definitions[name], *monitor, *more]
         if self._group is not None:
             command = [*_ENTER_GROUP, f"{self._group}/cgroup.procs", *command]
         self._running[name] = QemuProcess(name, self._directory, command, descriptors)

@@ -12,7 +12,8 @@ from typing import Any
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.process import tether
-from hugepage_qa.qemu.guest.driver import GuestError, NotHere
+from hugepage_qa.qemu.guest.driver import GuestError
+from hugepage_qa.qemu.guest.guest_site import NotHere
 
 _TETHER = Path(tether.__file__)
 

@@ -4,6 +4,7 @@ import errno
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +17,8 @@ from hugepage_qa.cases.verdict import Verdict
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.host import Host
 from hugepage_qa.qemu.guest import libvirt_daemon
-from hugepage_qa.qemu.guest.driver import GuestError, NotHere
-from hugepage_qa.qemu.guest.guest_site import Site
+from hugepage_qa.qemu.guest.driver import GuestError
+from hugepage_qa.qemu.guest.guest_site import NotHere, Site
 from hugepage_qa.sizes import MIB
 
 POOL = "sys/kernel/mm/hugepages/hugepages-2048kB"
@@ -114,8 +115,8 @@ def test_what_breaks_around_a_guest_is_an_error_and_what_is_refused_a_failure(
 
         return act
 
-    actions = {name: perform(name) for name in ("site", "define", "destroy")}
-    monkeypatch.setattr(guest_machine.GuestMachine, "_start_qemu", lambda _machine: actions)
+    driver = SimpleNamespace(**{name: perform(name) for name in ("site", "define", "destroy")})
+    monkeypatch.setattr(guest_machine.GuestMachine, "_start_qemu", lambda _machine: driver)
     answers["define"] = OSError(errno.EMFILE, "Too many open files")
     assert verdict("qemu") == (
         Verdict.ERROR,

@@ -1,22 +1,23 @@
-"""The machine and its guests as one backend: everything that a case does with a guest goes through it."""
+"""The machine and its guests as one backend, and its drivers as a case asks them: all that it does with guests."""
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 from hugepage_qa.cache import cache_directory
+from hugepage_qa.cases.guest.refusal import refusal
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.pools import read_pools
 from hugepage_qa.kernel.tree import DirectoryTree
-from hugepage_qa.machine.host import Backend
+from hugepage_qa.machine.host import Backend, CannotRun, Host
 from hugepage_qa.machine.real_machine import real_machine
 from hugepage_qa.process.marks import RUN
 from hugepage_qa.qemu.guest.driver import Driver, GuestError
-from hugepage_qa.qemu.guest.guest_site import Image, NotHere, default_image
+from hugepage_qa.qemu.guest.guest_site import Image, NotHere, Site, default_image
 from hugepage_qa.qemu.guest.libvirt_daemon import PrivateDaemon
 from hugepage_qa.qemu.guest.libvirt_driver import LibvirtDriver, import_libvirt
 from hugepage_qa.qemu.guest.qemu_driver import QemuDriver
@@ -27,6 +28,44 @@ QEMU, LIBVIRT, LIBVIRT_WITHOUT_MOUNTS = "qemu", "libvirt", "libvirt-without-moun
 #: the operation that a guest machine knows besides those of the machine, and the parts of its answer
 GUEST = "guest"
 DONE, REFUSED, CANNOT = "done", "refused", "cannot"
+
+_KINDS: Mapping[str, type[Driver]] = {
+    QEMU: QemuDriver,
+    LIBVIRT: LibvirtDriver,
+    LIBVIRT_WITHOUT_MOUNTS: LibvirtDriver,
+}
+
+_AnyDriver = TypeVar("_AnyDriver", bound=Driver)
+_Arguments = TypeVarTuple("_Arguments")
+_Result = TypeVar("_Result")
+
+
+class AskedDriver:
+    """The driver ``name`` of the machine behind ``host``; ``kind`` is its class, ``site`` what it starts guests with.
+
+    What it is asked to do are methods of its class: ``ask(Driver.start, "guest", True)``.
+    """
+
+    def __init__(self, host: Host, name: str) -> None:
+        """Raises CannotRun where the machine has no such driver, InputError when it does not come up."""
+        self._backend = host.backend
+        self._name = name
+        self.kind = _KINDS[name]
+        self.site = Site.from_document(self.ask(Driver.site))
+
+    def ask(self, method: Callable[[_AnyDriver, *_Arguments], _Result], *arguments: *_Arguments) -> _Result:
+        """Have the driver call its ``method``, and return what that returns, as JSON holds it.
+
+        Raises GuestError when it is refused, CannotRun where the machine has nothing for it, InputError where the
+        machine around it is at fault.
+        """
+        answer = self._backend.perform(GUEST, [self._name, method.__name__, *arguments])
+        if CANNOT in answer:
+            raise CannotRun(answer[CANNOT])
+        if REFUSED in answer:
+            raise refusal(answer[REFUSED])
+        done: _Result = answer[DONE]
+        return done
 
 
 class GuestMachine:

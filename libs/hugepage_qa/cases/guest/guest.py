@@ -40,6 +40,11 @@ class Guest:
         return self._driver.ask(Driver.pid, self.name)
 
     @property
+    def console(self) -> str:
+        """The socket of its serial console."""
+        return self._driver.site.console(self.name)
+
+    @property
     def definition(self) -> str:
         """What its driver takes for it."""
         return self._driver.kind.definition_of(self.description, self._driver.site)
@@ -105,6 +110,11 @@ class Guest:
     def await_end(self, pid: int) -> None:
         """Wait until it is off and its QEMU ``pid`` has given back its memory."""
         self._driver.ask(Driver.await_end, self.name, pid, _PATIENCE)
+
+    def has_ended(self, seconds: float) -> bool:
+        """Tell whether it is off, or will be within ``seconds``: its console is closed first."""
+        self._live.host.wait_until(self._is_off, seconds)
+        return self._is_off()
 
     def save(self) -> str:
         """Write its memory to a file, end it, and return the file."""
@@ -191,6 +201,9 @@ class Guest:
         """Expect its pages of the size under test on these nodes: node -> pages."""
         found = pages_on_nodes(ObservedTree(self._live.host), self.pid, self._live.size)
         self._live.expect(f"nodes of the pages of {self.name}", dict(nodes), dict(found or {}))
+
+    def _is_off(self) -> bool:
+        return self._driver.ask(Driver.state, self.name) == State.OFF
 
     def _device(self, device: MemoryDevice) -> str:
         return self._driver.kind.device_of(self.description, device, self._driver.site)

@@ -2,9 +2,10 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -29,12 +30,6 @@ QEMU, LIBVIRT, LIBVIRT_WITHOUT_MOUNTS = "qemu", "libvirt", "libvirt-without-moun
 GUEST = "guest"
 DONE, REFUSED, CANNOT = "done", "refused", "cannot"
 
-_KINDS: Mapping[str, type[Driver]] = {
-    QEMU: QemuDriver,
-    LIBVIRT: LibvirtDriver,
-    LIBVIRT_WITHOUT_MOUNTS: LibvirtDriver,
-}
-
 _AnyDriver = TypeVar("_AnyDriver", bound=Driver)
 _Arguments = TypeVarTuple("_Arguments")
 _Result = TypeVar("_Result")
@@ -50,7 +45,7 @@ class AskedDriver:
         """Raises CannotRun where the machine has no such driver, InputError when it does not come up."""
         self._backend = host.backend
         self._name = name
-        self.kind = _KINDS[name]
+        self.kind: type[Driver] = QemuDriver if name == QEMU else LibvirtDriver
         self.site = Site.from_document(self.ask(Driver.site))
 
     def ask(self, method: Callable[[_AnyDriver, *_Arguments], _Result], *arguments: *_Arguments) -> _Result:
@@ -82,8 +77,6 @@ class GuestMachine:
         self._kernel = kernel
         self._scratch = scratch
         self._stack = stack
-        self._image: Image | None = None
-        self._mounts: dict[int, str] | None = None
         self._drivers: dict[str, Driver | NotHere | InputError] = {}
 
     def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
@@ -117,44 +110,39 @@ class GuestMachine:
         return found
 
     def _start_qemu(self) -> Driver:
-        image, directory = self._find_image(), self._make_directory()
-        driver = QemuDriver(image.site(directory, self._find_mounts(), _marks()))
+        driver = QemuDriver(self._make_site())
         self._stack.callback(driver.close)
         return driver
 
     def _start_libvirt(self, name: str) -> Driver:
         import_libvirt()
-        image, directory = self._find_image(), self._make_directory()
-        mounts = self._find_mounts() if name == LIBVIRT else {}
+        site = self._make_site()
+        mounts = site.mounts.values() if name == LIBVIRT else ()
         visible = [self._scratch, cache_directory()]
-        daemon = PrivateDaemon(directory, visible, image.emulator, mounts.values(), _marks())
+        daemon = PrivateDaemon(Path(site.directory), visible, site.emulator, mounts, site.environment)
         self._stack.callback(daemon.close)
         daemon.start()
-        # what a guest is told does not depend on what its daemon is told
-        site = image.site(directory, self._find_mounts(), _marks())
         driver = LibvirtDriver(replace(site, emulator=str(daemon.emulator)), daemon)
         self._stack.callback(driver.close)
         return driver
 
-    def _find_image(self) -> Image:
-        if self._image is None:
-            self._image = default_image(cache_directory(), self._kernel, lambda _line: None)
-        return self._image
+    @cached_property
+    def _image(self) -> Image:
+        return default_image(cache_directory(), self._kernel, lambda _line: None)
 
-    def _find_mounts(self) -> dict[int, str]:
-        """Mount a hugetlbfs of each page size, once."""
-        if self._mounts is None:
-            self._mounts = {}
-            for pool in read_pools(DirectoryTree(Path("/"))):
-                point = self._machine.perform("mount", [f"pagesize={pool.size}", "hugetlbfs"])
-                self._stack.callback(self._machine.perform, "unmount", [point])
-                self._mounts[pool.size] = point
-        return self._mounts
+    @cached_property
+    def _mounts(self) -> dict[int, str]:
+        """A hugetlbfs of each page size, which is mounted before a driver starts: it goes after that has ended."""
+        mounts = {}
+        for pool in read_pools(DirectoryTree(Path("/"))):
+            mounts[pool.size] = self._machine.perform("mount", [f"pagesize={pool.size}", "hugetlbfs"])
+            self._stack.callback(self._machine.perform, "unmount", [mounts[pool.size]])
+        return mounts
 
-    def _make_directory(self) -> Path:
-        # mounts come first: they go last
-        self._find_mounts()
-        return Path(tempfile.mkdtemp(prefix="guests-", dir=self._scratch))
+    def _make_site(self) -> Site:
+        """Return the site of guests that have a directory of their own."""
+        image, mounts = self._image, self._mounts
+        return image.site(Path(tempfile.mkdtemp(prefix="guests-", dir=self._scratch)), mounts, _marks())
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import os
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,12 +38,30 @@ class State(enum.StrEnum):
     OFF = "off"
 
 
+def await_condition(is_so: Callable[[], bool], seconds: float, otherwise: str) -> None:
+    """Wait until ``is_so``. Raises InputError with ``otherwise`` when that takes more than ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise InputError(f"{otherwise} within {seconds:g} s")
+        time.sleep(_PAUSE_SECONDS)
+
+
+def refusal_of(start: Callable[[], object]) -> str:
+    """Return why what ``start`` starts is refused, empty for what runs then."""
+    try:
+        start()
+    except GuestError as error:
+        return str(error)
+    return ""
+
+
 class Driver(ABC):
     """Starts and stops guests by their names, with what ``site`` has.
 
     Its methods are what can be asked of guests: arguments and results are what JSON can hold, memory is in bytes.
     ``definition`` and ``device`` are the driver's own: XML, or arguments in JSON. Every method but ``close`` raises
-    GuestError, and InputError where QEMU or libvirt is out of reach.
+    GuestError, and InputError where QEMU or libvirt is out of reach. What a driver does its own way says how there.
     """
 
     def __init__(self, site: Site) -> None:
@@ -77,7 +95,7 @@ class Driver(ABC):
 
     @abstractmethod
     def start_killed(self, name: str, seconds: float) -> None:
-        """Start it and kill its QEMU ``seconds`` later, wherever it is then; its driver is not told."""
+        """Start it, kill its QEMU ``seconds`` later, wherever it is then, and wait until that is gone."""
 
     @abstractmethod
     def state(self, name: str) -> State:
@@ -146,12 +164,9 @@ class Driver(ABC):
 
     def await_end(self, name: str, pid: int, seconds: float) -> None:
         """Wait until it is off and its QEMU ``pid`` has given back its memory."""
-        deadline = time.monotonic() + seconds
         # in this order: a QEMU 7.2 that is asked for its state just when its guest ends may neither answer nor end
-        while not has_ended(pid) or self.state(name) is not State.OFF:
-            if time.monotonic() > deadline:
-                raise InputError(f"{name} is {self.state(name)} {seconds:g} s after its end, its QEMU is process {pid}")
-            time.sleep(_PAUSE_SECONDS)
+        await_condition(lambda: has_ended(pid), seconds, f"{name}: its QEMU, process {pid}, does not end")
+        await_condition(lambda: self.state(name) is State.OFF, seconds, f"{name} has no QEMU, and does not get off")
 
     @abstractmethod
     def close(self) -> None:

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.process_table import has_ended
 from hugepage_qa.qemu.guest.domain_xml import domain_xml, memory_device_xml
-from hugepage_qa.qemu.guest.driver import Driver, GuestError, State
+from hugepage_qa.qemu.guest.driver import Driver, GuestError, State, await_condition, refusal_of
 from hugepage_qa.qemu.guest.guest_description import GuestDescription, MemoryDevice
 from hugepage_qa.qemu.guest.guest_site import NotHere, Site
 from hugepage_qa.qemu.guest.libvirt_daemon import PrivateDaemon
@@ -67,12 +67,10 @@ class LibvirtDriver(Driver):
         return memory_device_xml(device)
 
     def define(self, name: str, definition: str) -> None:
-        """Define the domain."""
         self._names.add(name)
         self._call(partial(self._connection.defineXML, definition))
 
     def start(self, name: str, paused: bool) -> None:
-        """Create the domain."""
         flags = self._libvirt.VIR_DOMAIN_START_PAUSED if paused else 0
         try:
             self._call(partial(self._find(name).createWithFlags, flags))
@@ -95,24 +93,20 @@ class LibvirtDriver(Driver):
         return lines[-1]
 
     def race(self, names: Sequence[str]) -> list[str]:
-        """Start all at once, paused, and return for each why it was refused, empty for success."""
         with ThreadPoolExecutor(len(names)) as threads:
-            return list(threads.map(self._refusal_of, names))
+            return list(threads.map(lambda name: refusal_of(partial(self.start, name, True)), names))
 
     def start_killed(self, name: str, seconds: float) -> None:
-        """Start it, have its QEMU killed ``seconds`` later, and wait until it is gone."""
         with ThreadPoolExecutor(1) as threads:
-            started = threads.submit(self._refusal_of, name, False)
+            started = threads.submit(refusal_of, partial(self.start, name, False))
             time.sleep(seconds)
             # before there is a process, there is nothing to be killed
             while not (killed := self._kill(name)) and not started.done():
                 time.sleep(_PAUSE_SECONDS)
             started.result()
-        deadline = time.monotonic() + _END_SECONDS
-        while self.state(name) is not State.OFF or not all(map(has_ended, killed)):
-            if time.monotonic() > deadline:
-                raise InputError(f"{name} is {self.state(name)} {_END_SECONDS:g} s after its QEMU was killed")
-            time.sleep(_PAUSE_SECONDS)
+        # without one it was refused, or came up at the last moment
+        for pid in killed or self._kill(name):
+            self.await_end(name, pid, _END_SECONDS)
 
     def _kill(self, name: str) -> list[int]:
         """Kill its QEMU, and return the processes that this was: none where it has none."""
@@ -121,13 +115,6 @@ class LibvirtDriver(Driver):
             os.kill(pid, signal.SIGKILL)
             return [pid]
         return []
-
-    def _refusal_of(self, name: str, paused: bool = True) -> str:
-        try:
-            self.start(name, paused)
-        except GuestError as error:
-            return str(error)
-        return ""
 
     def state(self, name: str) -> State:
         """Ask libvirt; a domain that it does not know is off."""
@@ -149,7 +136,6 @@ class LibvirtDriver(Driver):
             raise GuestError(f"no process is the QEMU of {name}: {error}") from error
 
     def resume(self, name: str) -> None:
-        """Let the CPUs run."""
         self._call(self._find(name).resume)
 
     def destroy(self, name: str) -> None:
@@ -160,7 +146,6 @@ class LibvirtDriver(Driver):
             self._call(self._find(name).undefine)
 
     def save(self, name: str, path: str) -> None:
-        """Save the domain."""
         self._end(name, partial(self._find(name).save, path))
 
     def restore(self, name: str, path: str) -> None:
@@ -170,29 +155,25 @@ class LibvirtDriver(Driver):
         self._call(partial(self._connection.restoreFlags, path, None, paused))
 
     def attach(self, name: str, device: str) -> None:
-        """Plug the device in."""
         self._call(partial(self._find(name).attachDevice, device))
 
     def detach(self, name: str, device: str) -> None:
         """Unplug it and wait until libvirt has forgotten it."""
         domain = self._find(name)
         self._call(partial(domain.detachDevice, device))
-        deadline = time.monotonic() + _END_SECONDS
-        while "<memory model=" in self._call(domain.XMLDesc):
-            if time.monotonic() > deadline:
-                raise InputError(f"{name}: the guest keeps its memory device for {_END_SECONDS:g} s")
-            time.sleep(_PAUSE_SECONDS)
+        await_condition(
+            lambda: "<memory model=" not in self._call(domain.XMLDesc),
+            _END_SECONDS,
+            f"{name}: the guest does not give its memory device back",
+        )
 
     def set_balloon(self, name: str, memory: int) -> None:
-        """Set the balloon's target."""
         self._call(partial(self._find(name).setMemory, memory // 1024))
 
     def balloon(self, name: str) -> int:
-        """Read the statistics of the domain, in KiB."""
         return int(self._call(self._find(name).memoryStats)["actual"]) * 1024
 
     def request(self, name: str, _device: str, memory: int) -> None:
-        """Set how many bytes of its one virtio-mem device the guest is to have."""
         domain = self._find(name)
         # libvirt knows it by the address that it gave it
         itself = ElementTree.fromstring(self._call(domain.XMLDesc)).find("./devices/memory[@model='virtio-mem']")  # noqa: S314
@@ -217,7 +198,7 @@ class LibvirtDriver(Driver):
     def start_interrupted(self, name: str, seconds: float) -> None:
         """Start a guest, kill the daemon ``seconds`` later, wherever it is then, and start the daemon again."""
         with ThreadPoolExecutor(1) as threads:
-            started = threads.submit(self._refusal_of, name)
+            started = threads.submit(refusal_of, partial(self.start, name, True))
             time.sleep(seconds)
             self._daemon.stop(signal.SIGKILL)
             # nobody answers
@@ -270,11 +251,8 @@ class LibvirtDriver(Driver):
         with suppress(GuestError):
             pid = self.pid(name)
         self._call(end)
-        deadline = time.monotonic() + _END_SECONDS
-        while pid is not None and not has_ended(pid):
-            if time.monotonic() > deadline:
-                raise InputError(f"{name}: its QEMU, process {pid}, has not ended {_END_SECONDS:g} s after its domain")
-            time.sleep(_PAUSE_SECONDS)
+        if pid is not None:
+            await_condition(partial(has_ended, pid), _END_SECONDS, f"{name}: its QEMU, process {pid}, does not end")
 
     def _find(self, name: str) -> Any:
         return self._call(partial(self._connection.lookupByName, name))

@@ -1,6 +1,9 @@
 """What libvirt's binding answers, as the driver hands it on; the binding is a fake."""
 
+import signal
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -64,6 +67,7 @@ def binding(connection: Connection | None) -> Any:
     def connect(uri: str) -> Connection:
         if connection is None:
             raise LibvirtError(f"Failed to connect socket to '{uri}'", 38, RPC)
+        connection.dead = False
         return connection
 
     return SimpleNamespace(
@@ -86,18 +90,25 @@ class Daemon:
 
     uri = "qemu:///system"
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path = Path("/nonexistent")) -> None:
         self.root = root
+        self.told: list[object] = []
+
+    def stop(self, number: signal.Signals) -> None:
+        self.told.append(number)
+
+    def start(self) -> None:
+        self.told.append("start")
 
     def pid_file(self, guest: str) -> Path:
         return self.root / "run/libvirt/qemu" / f"{guest}.pid"
 
 
 def driver(
-    monkeypatch: pytest.MonkeyPatch, site: Site, connection: Connection | None, root: Path = Path("/nonexistent")
+    monkeypatch: pytest.MonkeyPatch, site: Site, connection: Connection | None, daemon: Daemon | None = None
 ) -> LibvirtDriver:
     monkeypatch.setitem(sys.modules, "libvirt", binding(connection))
-    return LibvirtDriver(site, cast(PrivateDaemon, Daemon(root)))
+    return LibvirtDriver(site, cast(PrivateDaemon, daemon or Daemon()))
 
 
 def test_without_the_binding(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
@@ -124,7 +135,7 @@ def test_a_qemu_that_ended_before_libvirt_reached_it_is_asked_in_its_log(
 ) -> None:
     said = "qemu-system-x86_64: unable to map backing store for guest RAM: Cannot allocate memory"
     refused = Domain("failed to connect to monitor socket: Connection refused")
-    guests = driver(monkeypatch, site, Connection(refused), tmp_path)
+    guests = driver(monkeypatch, site, Connection(refused), Daemon(tmp_path))
     with pytest.raises(InputError, match="its log cannot be read"):
         guests.start("guest", paused=False)
     log = tmp_path / "var/log/libvirt/qemu/guest.log"
@@ -163,6 +174,60 @@ def test_a_daemon_that_is_busy_refuses_nothing(monkeypatch: pytest.MonkeyPatch, 
 def test_a_guest_without_a_process(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     with pytest.raises(GuestError, match="no process is the QEMU of guest"):
         driver(monkeypatch, site, Connection(Domain())).pid("guest")
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    """Yield what can be killed in place of a QEMU."""
+    with subprocess.Popen(["/bin/sleep", "60"]) as sleeper:
+        yield sleeper
+        sleeper.kill()
+
+
+def test_a_daemon_that_is_started_again_is_connected_again(
+    monkeypatch: pytest.MonkeyPatch, site: Site, process: subprocess.Popen[bytes]
+) -> None:
+    daemon = Daemon()
+    connection = Connection(Domain(state=3))
+    guests = driver(monkeypatch, site, connection, daemon)
+    connection.dead = True
+    guests.restart(signal.SIGTERM, None)
+    assert guests.state("guest") is State.PAUSED
+    guests.restart(signal.SIGKILL, process.pid)
+    assert process.wait() == -signal.SIGKILL
+    assert daemon.told == [signal.SIGTERM, "start", signal.SIGKILL, "start"]
+
+
+def test_a_start_that_loses_its_daemon_refuses_nothing(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
+    daemon = Daemon()
+    domain = Domain("Timed out during operation", code=68)
+    guests = driver(monkeypatch, site, Connection(domain), daemon)
+    guests.start_interrupted("guest", 0)
+    assert daemon.told == [signal.SIGKILL, "start"]
+    assert guests.state("guest") is State.OFF
+
+
+class DomainOfProcess(Domain):
+    """A domain that is off when ``process`` has ended."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        super().__init__()
+        self.process = process
+
+    def state(self) -> tuple[int, int]:
+        return (5 if self.process.poll() is not None else self.now), 0
+
+
+def test_a_guest_that_is_killed_in_its_start_is_off_then(
+    monkeypatch: pytest.MonkeyPatch, site: Site, tmp_path: Path, process: subprocess.Popen[bytes]
+) -> None:
+    guests = driver(monkeypatch, site, Connection(DomainOfProcess(process)), Daemon(tmp_path))
+    pid_file = tmp_path / "run/libvirt/qemu/guest.pid"
+    pid_file.parent.mkdir(parents=True)
+    pid_file.write_text(f"{process.pid}\n")
+    guests.start_killed("guest", 0)
+    assert process.wait() == -signal.SIGKILL
+    assert guests.state("guest") is State.OFF
 
 
 class DomainWithMemory(Domain):

@@ -12,7 +12,7 @@ from hugepage_qa.bench import gate_settings
 from hugepage_qa.bench.workloads import choose_workloads
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.boards import BOARDS, find_board
-from hugepage_qa.qemu.guest.driver import NotHere
+from hugepage_qa.qemu.guest.guest_site import NotHere
 from hugepage_qa.qemu.guest.libvirt_daemon import CONFIGURATION, find_daemon
 from hugepage_qa.qemu.system.build_tools import (
     TO_BUILD,

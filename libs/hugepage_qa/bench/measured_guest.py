@@ -9,10 +9,9 @@ import os
 import platform
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path, PurePosixPath
 
 from hugepage_qa.bench.backing import Backing, Kind
@@ -23,10 +22,10 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.smaps import MemoryMapping, read_smaps
 from hugepage_qa.kernel.tree import DirectoryTree, Tree
 from hugepage_qa.qemu.boards import BOARDS
-from hugepage_qa.qemu.guest.console import await_output, converse
-from hugepage_qa.qemu.guest.driver import GuestError, NotHere
+from hugepage_qa.qemu.guest.console import converse
+from hugepage_qa.qemu.guest.driver import GuestError
 from hugepage_qa.qemu.guest.guest_description import Cell, GuestDescription, Source
-from hugepage_qa.qemu.guest.guest_site import READY, Image, Site, default_image
+from hugepage_qa.qemu.guest.guest_site import READY, Image, NotHere, Site, default_image
 from hugepage_qa.qemu.guest.qemu_command import qemu_arguments
 from hugepage_qa.qemu.guest.qemu_driver import QemuDriver
 from hugepage_qa.qemu.initramfs import Entry, pack
@@ -118,10 +117,10 @@ class GuestHost:
         directory.mkdir()
         try:
             self._image = _with_archive(default_image(cache_directory(), None, lambda _line: None), directory, archive)
-            self._driver = QemuDriver(self._image.emulator, directory)
+            self._site = self._image.site(directory, mounts={}, environment={})
+            self._driver = QemuDriver(self._site)
         except (NotHere, InputError) as error:
             raise Unavailable(f"guests: {error}") from error
-        self._directory = directory
 
     @property
     def version(self) -> str:
@@ -144,15 +143,14 @@ class GuestHost:
         Raises Unavailable when QEMU refuses or the kernel has no such pages for it, InputError when it does not come up
         or is on other pages.
         """
-        site = self._site()
-        self._driver.define(name, _definition(name, backing, profile, site))
+        self._driver.define(name, _definition(name, backing, profile, self._site))
         try:
             self._driver.start(name, False)
         except GuestError as error:
             raise Unavailable(f"QEMU: {error}") from error
         try:
-            running = RunningGuest(self._driver.pid(name), Path(site.console(name)))
-            _await_shell(Path(site.log(name)), partial(self._driver.pid, name))
+            running = RunningGuest(self._driver.pid(name), Path(self._site.console(name)))
+            self._await_shell(name)
             # a shell starts nothing in the background without /dev/null
             running.run("/bin/busybox mount -a; /bin/busybox mount -t devtmpfs devtmpfs /dev", _BOOT_SECONDS)
             expect_pages(DirectoryTree(Path("/")), running.pid, backing, profile.memory)
@@ -164,21 +162,11 @@ class GuestHost:
         """End whatever runs."""
         self._driver.close()
 
-    def _site(self) -> Site:
-        image = self._image
-        return Site(
-            architecture=image.board.architecture,
-            machine=image.machine,
-            cpu=image.cpu,
-            accelerator=image.accelerator,
-            emulator=image.emulator,
-            kernel=str(image.kernel),
-            initramfs=str(image.initramfs),
-            words=image.words,
-            directory=str(self._directory),
-            mounts={},
-            environment={},
-        )
+    def _await_shell(self, name: str) -> None:
+        try:
+            self._driver.await_output(name, READY, _BOOT_SECONDS)
+        except GuestError as error:
+            raise InputError(f"guest: {error}") from error
 
 
 def _with_archive(image: Image, directory: Path, archive: bytes) -> Image:
@@ -198,13 +186,6 @@ def _definition(name: str, backing: Backing, profile: GuestProfile, site: Site) 
     )
     # the last -smp counts
     return json.dumps([*qemu_arguments(guest, site), "-smp", str(profile.cpus), *profile.devices])
-
-
-def _await_shell(log: Path, expect_alive: Callable[[], object]) -> None:
-    try:
-        await_output(log, READY, _BOOT_SECONDS, expect_alive)
-    except GuestError as error:
-        raise InputError(f"guest: {error}") from error
 
 
 def cpu_seconds(pid: int) -> float:

@@ -43,6 +43,11 @@ class Host:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
+    @property
+    def backend(self) -> Backend:
+        """What carries the operations out, of which some have more than are here: those on guests."""
+        return self._backend
+
     def read(self, path: str) -> str | None:
         """Return the text of ``path`` (without leading slash), None where it cannot be read."""
         text: str | None = self._backend.perform("read", [path])
@@ -137,10 +142,6 @@ class Host:
         """
         lines: list[str] = self._backend.perform("new_kernel_log", [])
         return lines
-
-    def ask(self, operation: str, arguments: Sequence[Any]) -> Any:
-        """Carry out an operation that only some backends have: of guests, for example."""
-        return self._backend.perform(operation, arguments)
 
     def pause(self, seconds: float) -> None:
         """Wait."""

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 import aexpect
 
 from hugepage_qa.cases.case import Area, Case, Sizes
+from hugepage_qa.cases.guest.guest import Guest
 from hugepage_qa.cases.guest.guest_machine import LIBVIRT, QEMU
 from hugepage_qa.cases.guest.guests import GuestAct, with_guests
 from hugepage_qa.cases.judge import judge
@@ -123,27 +124,38 @@ def _protection() -> AbstractContextManager[object]:
 _PROMPT = "@prompt "
 _SHELL = "while echo -n '@pro''mpt '; read -r line; do eval \"$line\"; status=$?; done"
 _SECONDS = 60.0
+# between the end of a console and that of its guest
+_END_SECONDS = 10.0
 
 
 @contextmanager
-def console_shell(path: str) -> Iterator[Callable[[str], str]]:
-    """Yield what runs a command in the guest whose console is the socket ``path``, and returns what it printed.
+def console_shell(guest: Guest) -> Iterator[Callable[[str], str]]:
+    """Yield what runs a command in a booted guest, through its console, and returns what it printed.
 
-    Both raise GuestError: when the guest does not answer, and when a command fails.
+    Both raise GuestError when a command fails or the guest has ended, InputError when one that is there does not answer
+    within a minute: a guest that is emulated on a busy machine is slow.
     """
     with aexpect.ShellSession(
-        f"nc -U {shlex.quote(path)}", prompt=f"{_PROMPT}$", status_test_command="echo $status"
+        f"nc -U {shlex.quote(guest.console)}", prompt=f"{_PROMPT}$", status_test_command="echo $status"
     ) as session:
         session.sendline(_SHELL)
 
         def run(command: str) -> str:
             try:
                 return str(session.cmd(command, timeout=_SECONDS)).replace("\r\n", "\n")
-            except aexpect.ShellError as error:
+            except aexpect.ShellCmdError as error:
                 raise GuestError(str(error)) from error
+            except aexpect.ShellError as error:
+                raise _no_answer(guest, error) from error
 
         try:
             session.read_up_to_prompt(timeout=_SECONDS)
         except aexpect.ExpectError as error:
-            raise GuestError(f"console of the guest: {error}") from error
+            raise _no_answer(guest, error) from error
         yield run
+
+
+def _no_answer(guest: Guest, error: Exception) -> Exception:
+    if guest.has_ended(_END_SECONDS):
+        return GuestError(f"{guest.name} has ended by itself: {error}")
+    return InputError(f"console of {guest.name}: {error}")

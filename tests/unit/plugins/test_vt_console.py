@@ -1,4 +1,4 @@
-"""The console of a guest through aexpect: commands that succeed and fail, and a guest that says nothing."""
+"""The console of a guest through aexpect: commands that succeed and fail, and a guest that is slow or gone."""
 
 import os
 import shutil
@@ -9,9 +9,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from hugepage_qa.cases.guest.guest import Guest
+from hugepage_qa.errors import InputError
 from hugepage_qa.plugins import vt_test
 from hugepage_qa.plugins.vt_test import console_shell
 from hugepage_qa.qemu.guest.driver import GuestError
@@ -48,8 +52,13 @@ def guest(path: Path, script: str) -> Iterator[None]:
             thread.join()
 
 
+def known(path: Path, *, ended: bool = False) -> Guest:
+    """Return the guest with that console as its driver knows it."""
+    return cast(Guest, SimpleNamespace(name="guest", console=str(path), has_ended=lambda _seconds: ended))
+
+
 def test_commands(tmp_path: Path) -> None:
-    with guest(tmp_path / "console", SHELL), console_shell(str(tmp_path / "console")) as run:
+    with guest(tmp_path / "console", SHELL), console_shell(known(tmp_path / "console")) as run:
         assert run("echo one; echo two") == "one\ntwo\n"
         assert run("x=kept") == ""
         assert run("echo $x") == "kept\n"
@@ -58,21 +67,46 @@ def test_commands(tmp_path: Path) -> None:
         assert run("echo on") == "on\n"
 
 
-def test_a_guest_that_ends(tmp_path: Path) -> None:
-    with guest(tmp_path / "console", SHELL), console_shell(str(tmp_path / "console")) as run, pytest.raises(GuestError):
+JUDGED = [(True, GuestError, "guest has ended by itself: "), (False, InputError, "console of guest: ")]
+
+
+@pytest.mark.parametrize(("ended", "kind", "said"), JUDGED)
+def test_a_console_that_closes(tmp_path: Path, ended: bool, kind: type[Exception], said: str) -> None:
+    path = tmp_path / "console"
+    with (
+        guest(path, SHELL),
+        console_shell(known(path, ended=ended)) as run,
+        pytest.raises(kind, match=f"{said}Shell process terminated"),
+    ):
         run("exit 1")
 
 
-def test_a_guest_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("ended", "kind", "said"), JUDGED)
+def test_a_command_that_takes_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool, kind: type[Exception], said: str
+) -> None:
+    """A slow machine is not the kernel's fault."""
+    path = tmp_path / "console"
+    with guest(path, SHELL), console_shell(known(path, ended=ended)) as run:
+        monkeypatch.setattr(vt_test, "_SECONDS", 0.2)
+        with pytest.raises(kind, match=f"{said}Timeout expired"):
+            run("sleep 1")
+
+
+@pytest.mark.parametrize(("ended", "kind", "said"), JUDGED)
+def test_a_guest_that_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool, kind: type[Exception], said: str
+) -> None:
     monkeypatch.setattr(vt_test, "_SECONDS", 0.2)
+    path = tmp_path / "console"
     with (
-        guest(tmp_path / "console", "cat >/dev/null"),
-        pytest.raises(GuestError, match="console of the guest: "),
-        console_shell(str(tmp_path / "console")),
+        guest(path, "cat >/dev/null"),
+        pytest.raises(kind, match=f"{said}Timeout expired"),
+        console_shell(known(path, ended=ended)),
     ):
         pass
 
 
 def test_no_console(tmp_path: Path) -> None:
-    with pytest.raises(GuestError, match="console of the guest: "), console_shell(str(tmp_path / "none")):
+    with pytest.raises(InputError, match="console of guest: "), console_shell(known(tmp_path / "none")):
         pass

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import aexpect
 import pytest
 from tests.unit.cases.record_areas import read_records
 from tests.unit.cases.recorded import WithoutEvidence
@@ -120,6 +121,39 @@ def test_a_refusal_that_does_not_come_fails(test: FakeTest, world: list[Event]) 
     _refusal(world)["result"] = {DONE: None}
     with pytest.raises(Ended, match=r"fail: .*a refusal: not enough free huge pages"):
         run(test)
+
+
+class SilentSession:
+    """A shell on a console that never shows its prompt."""
+
+    def __init__(self, *_arguments: object, **_options: object) -> None:
+        pass
+
+    def __enter__(self) -> "SilentSession":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+    def sendline(self, _line: str) -> None:
+        pass
+
+    def read_up_to_prompt(self, timeout: float) -> str:
+        raise aexpect.ExpectTimeoutError([f"prompt within {timeout:g} s"], "")
+
+
+@pytest.mark.parametrize(("state", "said"), [("running", "error: .*console of"), ("off", "fail: .*ended by itself")])
+def test_a_silent_console_is_an_error_unless_its_guest_has_ended(
+    state: str, said: str, test: FakeTest, world: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    booted = copy.deepcopy(read_records(Area("guest/nested/qemu"))["pool-of-its-own/2M"])
+    asked = [event["arguments"][1] if event["operation"] == GUEST else "" for event in booted]
+    # nothing is typed after the first command, which the boot ends with
+    told = {"operation": GUEST, "arguments": ["qemu", "state", "hugepage-qa-guest"], "result": {DONE: state}}
+    world[:] = [*booted[: asked.index("type") + 1], told, *booted[asked.index("destroy") :]]
+    monkeypatch.setattr(aexpect, "ShellSession", SilentSession)
+    with pytest.raises(Ended, match=said):
+        run(test, "hugepages_inside")
 
 
 @pytest.mark.usefixtures("world")

@@ -1,58 +1,19 @@
 """One guest: what it is asked to do, what is expected of it, and the pool of its own that it may have inside."""
 
-import json
 from collections.abc import Callable, Mapping
-from typing import Any
 
-from hugepage_qa.cases.guest.guest_machine import CANNOT, DONE, GUEST, QEMU, REFUSED
+from hugepage_qa.cases.guest.guest_machine import AskedDriver
 from hugepage_qa.cases.guest.guest_readings import mapped_pages, pages_on_nodes, transparent_bytes
-from hugepage_qa.cases.guest.refusal import refusal
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.counters import parse_meminfo
-from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.qemu.guest.console import load_drivers
-from hugepage_qa.qemu.guest.domain_xml import domain_xml, memory_device_xml
-from hugepage_qa.qemu.guest.driver import GuestError, State
+from hugepage_qa.qemu.guest.driver import Driver, GuestError, State
 from hugepage_qa.qemu.guest.guest_description import Cell, GuestDescription, MemoryDevice, pages_needed, whole_pages
-from hugepage_qa.qemu.guest.guest_site import READY, Site
-from hugepage_qa.qemu.guest.qemu_command import memory_device, qemu_arguments
+from hugepage_qa.qemu.guest.guest_site import READY
+from hugepage_qa.qemu.guest.libvirt_driver import LibvirtDriver
+from hugepage_qa.qemu.guest.qemu_driver import QemuDriver
 from hugepage_qa.sizes import MIB, format_size
-
-
-class Hypervisor:
-    """The driver ``driver`` on the machine of ``live``; ``site`` is what it starts guests with."""
-
-    def __init__(self, live: Live, driver: str) -> None:
-        """Raises CannotRun where the machine has no such driver, InputError when it does not come up."""
-        self.live = live
-        self._driver = driver
-        self.site = Site.from_document(self.ask("site"))
-
-    @property
-    def is_qemu(self) -> bool:
-        """Whether QEMU is asked itself."""
-        return self._driver == QEMU
-
-    def ask(self, action: str, *arguments: object) -> Any:
-        """Have the driver do something. Raises GuestError when it refuses, CannotRun where there is none.
-
-        Raises InputError where the machine around it is at fault.
-        """
-        answer: Mapping[str, Any] = self.live.host.ask(GUEST, [self._driver, action, *arguments])
-        if CANNOT in answer:
-            raise CannotRun(answer[CANNOT])
-        if REFUSED in answer:
-            raise refusal(answer[REFUSED])
-        return answer[DONE]
-
-    def definition(self, guest: GuestDescription) -> str:
-        """Return what the driver takes for a guest."""
-        return json.dumps(qemu_arguments(guest, self.site)) if self.is_qemu else domain_xml(guest, self.site)
-
-    def device(self, guest: GuestDescription, device: MemoryDevice) -> str:
-        """Return what the driver takes for a memory device."""
-        return memory_device(guest, device, self.site) if self.is_qemu else memory_device_xml(device)
-
 
 #: seconds for a boot, a command or an end: in an emulated machine a guest is emulated twice
 _PATIENCE = 300.0
@@ -61,9 +22,9 @@ _PATIENCE = 300.0
 class Guest:
     """One guest, by its name; everything raises GuestError when the driver refuses."""
 
-    def __init__(self, hypervisor: Hypervisor, description: GuestDescription) -> None:
-        self._hypervisor = hypervisor
-        self._live = hypervisor.live
+    def __init__(self, live: Live, driver: AskedDriver, description: GuestDescription) -> None:
+        self._live = live
+        self._driver = driver
         self.description = description
         self.name = description.name
 
@@ -76,35 +37,40 @@ class Guest:
     @property
     def pid(self) -> int:
         """The process id of its QEMU."""
-        return int(self._ask("pid"))
+        return self._driver.ask(Driver.pid, self.name)
+
+    @property
+    def console(self) -> str:
+        """The socket of its serial console."""
+        return self._driver.site.console(self.name)
 
     @property
     def definition(self) -> str:
         """What its driver takes for it."""
-        return self._hypervisor.definition(self.description)
+        return self._driver.kind.definition_of(self.description, self._driver.site)
 
     def define(self) -> None:
         """Have it be what its description says from its next start on."""
-        self._ask("define", self.definition)
+        self._driver.ask(Driver.define, self.name, self.definition)
 
     def start(self) -> None:
         """Start it with its CPUs stopped: it takes its memory, and touches none by itself."""
-        self._ask("start", True)
+        self._driver.ask(Driver.start, self.name, True)
 
     def boot(self) -> None:
         """Start it, and wait until its shell asks for a command."""
-        self._ask("start", False)
+        self._driver.ask(Driver.start, self.name, False)
         self.await_shell()
 
     def await_shell(self) -> None:
         """Wait until the shell asks for its first command, and give it the kernel's files."""
-        self._ask("await_output", READY, _PATIENCE)
+        self._driver.ask(Driver.await_output, self.name, READY, _PATIENCE)
         self.run("/bin/busybox mount -a")
 
     def run(self, command: str, seconds: float = _PATIENCE) -> str:
         """Run a command in the guest's shell and return what it printed. Raises GuestError when it fails."""
         # what is typed is printed, too: the words that end the output must not be in it as they are
-        said = str(self._ask("type", f"{command}; echo @end''ed $?", r"@ended (\d+)\n", seconds))
+        said = self._driver.ask(Driver.type, self.name, f"{command}; echo @end''ed $?", r"@ended (\d+)\n", seconds)
         output, _, code = said.rstrip("\n").rpartition("@ended ")
         if code != "0":
             raise GuestError(f"{command} ends with {code} in the guest: {output[-200:]}")
@@ -117,61 +83,66 @@ class Guest:
 
     def type(self, line: str, pattern: str) -> str:
         """Type a line in the guest's shell and return what it prints up to ``pattern``."""
-        return str(self._ask("type", line, pattern, _PATIENCE))
+        return self._driver.ask(Driver.type, self.name, line, pattern, _PATIENCE)
 
     def start_killed(self, seconds: float) -> None:
         """Start it, and kill its QEMU ``seconds`` later, wherever it is then."""
-        self._ask("start_killed", seconds)
+        self._driver.ask(Driver.start_killed, self.name, seconds)
 
     def start_interrupted(self, seconds: float) -> None:
         """Start it, kill the daemon ``seconds`` later, wherever it is then, and start the daemon again."""
-        self._ask("start_interrupted", seconds)
+        self._driver.ask(LibvirtDriver.start_interrupted, self.name, seconds)
 
     def resume(self) -> None:
         """Let its CPUs run."""
-        self._ask("resume")
+        self._driver.ask(Driver.resume, self.name)
 
     def destroy(self) -> None:
         """End it at once."""
-        self._ask("destroy")
+        self._driver.ask(Driver.destroy, self.name)
 
     def kill(self) -> None:
         """Kill its QEMU, of which its driver is not told, and wait until both know."""
         pid = self.pid
-        self._ask("kill")
+        self._driver.ask(Driver.kill, self.name)
         self.await_end(pid)
 
     def await_end(self, pid: int) -> None:
         """Wait until it is off and its QEMU ``pid`` has given back its memory."""
-        self._ask("await_end", pid, _PATIENCE)
+        self._driver.ask(Driver.await_end, self.name, pid, _PATIENCE)
+
+    def has_ended(self, seconds: float) -> bool:
+        """Tell whether it is off, or will be within ``seconds``: its console is closed first."""
+        self._live.host.wait_until(self._is_off, seconds)
+        return self._is_off()
 
     def save(self) -> str:
         """Write its memory to a file, end it, and return the file."""
-        path = f"{self._hypervisor.site.directory}/{self.name}.saved"
-        self._ask("save", path)
+        path = f"{self._driver.site.directory}/{self.name}.saved"
+        self._driver.ask(Driver.save, self.name, path)
         return path
 
     def restore(self, path: str) -> None:
         """Start it with the memory in the file ``path``."""
-        self._ask("restore", path)
+        self._driver.ask(Driver.restore, self.name, path)
 
     def attach(self, device: MemoryDevice) -> None:
         """Plug a memory device in."""
-        self._ask("attach", self._hypervisor.device(self.description, device))
+        self._driver.ask(Driver.attach, self.name, self._device(device))
 
     def detach(self, device: MemoryDevice) -> None:
         """Plug a memory device out, and wait until the guest has given it back."""
-        self._ask("detach", self._hypervisor.device(self.description, device))
+        self._driver.ask(Driver.detach, self.name, self._device(device))
 
     def request(self, device: MemoryDevice, memory: int) -> None:
         """Have a virtio-mem device give the guest ``memory`` bytes."""
-        self._ask("request", self._hypervisor.device(self.description, device), memory)
+        self._driver.ask(Driver.request, self.name, self._device(device), memory)
 
     def set_balloon(self, memory: int) -> int:
         """Ask the guest to make do with ``memory`` bytes, wait for a while, and return with how many it does."""
-        self._ask("set_balloon", memory)
-        self._live.host.wait_until(lambda: self._ask("balloon") == memory)
-        return int(self._ask("balloon"))
+        self._driver.ask(Driver.set_balloon, self.name, memory)
+        self._live.host.wait_until(lambda: self._driver.ask(Driver.balloon, self.name) == memory)
+        return self._driver.ask(Driver.balloon, self.name)
 
     @property
     def mapped(self) -> int:
@@ -187,11 +158,11 @@ class Guest:
 
     def migrate(self, target: "Guest") -> None:
         """Have it go on as ``target`` on this machine (QEMU alone)."""
-        self._ask("migrate", target.name, target.definition)
+        self._driver.ask(QemuDriver.migrate, self.name, target.name, target.definition)
 
     def expect_state(self, state: State) -> None:
         """Expect its driver to say so."""
-        self._live.expect(f"state of {self.name}", state.value, self._ask("state"))
+        self._live.expect(f"state of {self.name}", state.value, self._driver.ask(Driver.state, self.name))
 
     def expect_mapped(self, **more: int) -> None:
         """Expect its QEMU to map the pages that it needs, all of them huge, and no ordinary memory in their place.
@@ -231,8 +202,11 @@ class Guest:
         found = pages_on_nodes(ObservedTree(self._live.host), self.pid, self._live.size)
         self._live.expect(f"nodes of the pages of {self.name}", dict(nodes), dict(found or {}))
 
-    def _ask(self, action: str, *arguments: object) -> Any:
-        return self._hypervisor.ask(action, self.name, *arguments)
+    def _is_off(self) -> bool:
+        return self._driver.ask(Driver.state, self.name) == State.OFF
+
+    def _device(self, device: MemoryDevice) -> str:
+        return self._driver.kind.device_of(self.description, device, self._driver.site)
 
 
 #: in the guest

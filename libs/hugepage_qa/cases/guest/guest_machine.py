@@ -1,34 +1,26 @@
-"""The machine and its guests as one backend: everything that a case does with a guest goes through it."""
+"""The machine and its guests as one backend, and its drivers as a case asks them: all that it does with guests."""
 
 import os
-import signal
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 from hugepage_qa.cache import cache_directory
+from hugepage_qa.cases.guest.refusal import refusal
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.pools import read_pools
 from hugepage_qa.kernel.tree import DirectoryTree
-from hugepage_qa.machine.host import Backend
+from hugepage_qa.machine.host import Backend, CannotRun, Host
 from hugepage_qa.machine.real_machine import real_machine
 from hugepage_qa.process.marks import RUN
-from hugepage_qa.process.process_table import has_ended
-from hugepage_qa.qemu.guest.console import await_output, converse
-from hugepage_qa.qemu.guest.driver import (
-    Driver,
-    GuestError,
-    NotHere,
-    State,
-)
-from hugepage_qa.qemu.guest.guest_site import Image, Site, default_image
+from hugepage_qa.qemu.guest.driver import Driver, GuestError
+from hugepage_qa.qemu.guest.guest_site import Image, NotHere, Site, default_image
 from hugepage_qa.qemu.guest.libvirt_daemon import PrivateDaemon
-from hugepage_qa.qemu.guest.libvirt_driver import LibvirtDriver, LibvirtPools, import_libvirt
+from hugepage_qa.qemu.guest.libvirt_driver import LibvirtDriver, import_libvirt
 from hugepage_qa.qemu.guest.qemu_driver import QemuDriver
 
 #: drivers by name; the last one is libvirt with a daemon that finds no hugetlbfs
@@ -38,13 +30,41 @@ QEMU, LIBVIRT, LIBVIRT_WITHOUT_MOUNTS = "qemu", "libvirt", "libvirt-without-moun
 GUEST = "guest"
 DONE, REFUSED, CANNOT = "done", "refused", "cannot"
 
-_PAUSE_SECONDS = 0.02
+_AnyDriver = TypeVar("_AnyDriver", bound=Driver)
+_Arguments = TypeVarTuple("_Arguments")
+_Result = TypeVar("_Result")
 
-_Actions = Mapping[str, Callable[..., Any]]
+
+class AskedDriver:
+    """The driver ``name`` of the machine behind ``host``; ``kind`` is its class, ``site`` what it starts guests with.
+
+    What it is asked to do are methods of its class: ``ask(Driver.start, "guest", True)``.
+    """
+
+    def __init__(self, host: Host, name: str) -> None:
+        """Raises CannotRun where the machine has no such driver, InputError when it does not come up."""
+        self._backend = host.backend
+        self._name = name
+        self.kind: type[Driver] = QemuDriver if name == QEMU else LibvirtDriver
+        self.site = Site.from_document(self.ask(Driver.site))
+
+    def ask(self, method: Callable[[_AnyDriver, *_Arguments], _Result], *arguments: *_Arguments) -> _Result:
+        """Have the driver call its ``method``, and return what that returns, as JSON holds it.
+
+        Raises GuestError when it is refused, CannotRun where the machine has nothing for it, InputError where the
+        machine around it is at fault.
+        """
+        answer = self._backend.perform(GUEST, [self._name, method.__name__, *arguments])
+        if CANNOT in answer:
+            raise CannotRun(answer[CANNOT])
+        if REFUSED in answer:
+            raise refusal(answer[REFUSED])
+        done: _Result = answer[DONE]
+        return done
 
 
 class GuestMachine:
-    """Carries out the operations of ``machine``, and ``guest``: driver, action, arguments -> a document.
+    """Carries out the operations of ``machine``, and ``guest``: driver, method of it, arguments -> a document.
 
     The document tells what was ``done``, how it was ``refused``, or why the machine ``cannot``; where the suite or its
     surroundings broke there is none, but an InputError. Drivers are started when they are first asked for. ``scratch``
@@ -57,135 +77,72 @@ class GuestMachine:
         self._kernel = kernel
         self._scratch = scratch
         self._stack = stack
-        self._image: Image | None = None
-        self._mounts: dict[int, str] | None = None
-        self._actions: dict[str, _Actions | NotHere | InputError] = {}
+        self._drivers: dict[str, Driver | NotHere | InputError] = {}
 
     def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
         """Carry out ``operation``."""
         if operation != GUEST:
             return self._machine.perform(operation, arguments)
-        driver, action, *others = arguments
+        name, method, *others = arguments
         try:
-            return {DONE: self._find(driver)[action](*others)}
+            return {DONE: getattr(self._find(name), method)(*others)}
         except NotHere as error:
             return {CANNOT: str(error)}
         except GuestError as error:
             return {REFUSED: str(error)}
         except OSError as error:
             # of ours: no process could be started, a socket broke. What the kernel refuses QEMU, QEMU tells
-            raise InputError(f"driver {driver}: {action}: {error}") from error
+            raise InputError(f"driver {name}: {method}: {error}") from error
 
-    def _find(self, name: str) -> _Actions:
-        if name not in self._actions:
+    def _find(self, name: str) -> Driver:
+        if name not in self._drivers:
             try:
-                self._actions[name] = self._start_qemu() if name == QEMU else self._start_libvirt(name)
+                self._drivers[name] = self._start_qemu() if name == QEMU else self._start_libvirt(name)
             # it would take as long each time
             except NotHere as error:
-                self._actions[name] = error
+                self._drivers[name] = error
             except (GuestError, InputError) as error:
                 # no refusal of a guest, by which the kernel is judged
-                self._actions[name] = InputError(f"driver {name}: {error}")
-        found = self._actions[name]
+                self._drivers[name] = InputError(f"driver {name}: {error}")
+        found = self._drivers[name]
         if isinstance(found, Exception):
             raise found
         return found
 
-    def _start_qemu(self) -> _Actions:
-        image, directory = self._find_image(), self._make_directory()
-        driver = QemuDriver(image.emulator, directory)
+    def _start_qemu(self) -> Driver:
+        driver = QemuDriver(self._make_site())
         self._stack.callback(driver.close)
-        site = self._site(directory, image.emulator)
-        return {
-            **_actions_of(driver, site),
-            "enter_group": driver.enter_group,
-            "run_as": driver.run_as,
-            "give_mounts": self._give_mounts,
-            "migrate": driver.migrate,
-            "request": driver.request,
-        }
+        return driver
 
-    def _start_libvirt(self, name: str) -> _Actions:
+    def _start_libvirt(self, name: str) -> Driver:
         import_libvirt()
-        image, directory = self._find_image(), self._make_directory()
-        mounts = self._find_mounts() if name == LIBVIRT else {}
+        site = self._make_site()
+        mounts = site.mounts.values() if name == LIBVIRT else ()
         visible = [self._scratch, cache_directory()]
-        daemon = PrivateDaemon(directory, visible, image.emulator, mounts.values(), _marks())
+        daemon = PrivateDaemon(Path(site.directory), visible, site.emulator, mounts, site.environment)
         self._stack.callback(daemon.close)
         daemon.start()
-        driver = LibvirtDriver(daemon.uri, daemon.pid_file)
+        driver = LibvirtDriver(replace(site, emulator=str(daemon.emulator)), daemon)
         self._stack.callback(driver.close)
-        pools = LibvirtPools(driver)
+        return driver
 
-        def restart(number: int, killed: int | None) -> None:
-            daemon.stop(signal.Signals(number))
-            if killed is not None:
-                os.kill(killed, signal.SIGKILL)
-            daemon.start()
-            driver.reconnect()
+    @cached_property
+    def _image(self) -> Image:
+        return default_image(cache_directory(), self._kernel, lambda _line: None)
 
-        def start_interrupted(name: str, seconds: float) -> None:
-            with ThreadPoolExecutor(1) as threads:
-                started = threads.submit(driver.race, [name])
-                time.sleep(seconds)
-                daemon.stop(signal.SIGKILL)
-                # nobody answers
-                with suppress(InputError):
-                    started.result()
-            daemon.start()
-            driver.reconnect()
+    @cached_property
+    def _mounts(self) -> dict[int, str]:
+        """A hugetlbfs of each page size, which is mounted before a driver starts: it goes after that has ended."""
+        mounts = {}
+        for pool in read_pools(DirectoryTree(Path("/"))):
+            mounts[pool.size] = self._machine.perform("mount", [f"pagesize={pool.size}", "hugetlbfs"])
+            self._stack.callback(self._machine.perform, "unmount", [mounts[pool.size]])
+        return mounts
 
-        return {
-            **_actions_of(driver, self._site(directory, str(daemon.emulator))),
-            "request": driver.request,
-            "restart": restart,
-            "start_interrupted": start_interrupted,
-            "enter_group": daemon.enter_group,
-            "free_pages": pools.free_pages,
-            "allocate_pages": pools.allocate_pages,
-            "page_sizes": pools.page_sizes,
-        }
-
-    def _site(self, directory: Path, emulator: str) -> Site:
-        image = self._find_image()
-        return Site(
-            architecture=image.board.architecture,
-            machine=image.machine,
-            cpu=image.cpu,
-            accelerator=image.accelerator,
-            emulator=emulator,
-            kernel=str(image.kernel),
-            initramfs=str(image.initramfs),
-            words=image.words,
-            directory=str(directory),
-            mounts=self._find_mounts(),
-            environment=_marks(),
-        )
-
-    def _find_image(self) -> Image:
-        if self._image is None:
-            self._image = default_image(cache_directory(), self._kernel, lambda _line: None)
-        return self._image
-
-    def _find_mounts(self) -> dict[int, str]:
-        """Mount a hugetlbfs of each page size, once."""
-        if self._mounts is None:
-            self._mounts = {}
-            for pool in read_pools(DirectoryTree(Path("/"))):
-                point = self._machine.perform("mount", [f"pagesize={pool.size}", "hugetlbfs"])
-                self._stack.callback(self._machine.perform, "unmount", [point])
-                self._mounts[pool.size] = point
-        return self._mounts
-
-    def _give_mounts(self, user: int) -> None:
-        """Have ``user`` own the hugetlbfs of each page size."""
-        for point in self._find_mounts().values():
-            os.chown(point, user, -1)
-
-    def _make_directory(self) -> Path:
-        # mounts come first: they go last
-        self._find_mounts()
-        return Path(tempfile.mkdtemp(prefix="guests-", dir=self._scratch))
+    def _make_site(self) -> Site:
+        """Return the site of guests that have a directory of their own."""
+        image, mounts = self._image, self._mounts
+        return image.site(Path(tempfile.mkdtemp(prefix="guests-", dir=self._scratch)), mounts, _marks())
 
 
 @contextmanager
@@ -193,55 +150,6 @@ def guest_machine(scratch: Path, kernel: Path | None = None) -> Iterator[GuestMa
     """Yield the machine with its guests, which boot ``kernel``; what it started is ended after the block."""
     with real_machine(scratch) as machine, ExitStack() as stack:
         yield GuestMachine(machine, scratch, kernel, stack)
-
-
-def _actions_of(driver: Driver, site: Site) -> dict[str, Callable[..., Any]]:
-    def type_line(name: str, line: str, pattern: str, seconds: float) -> str:
-        try:
-            return converse(Path(site.console(name)), line, pattern, seconds)
-        except OSError as error:
-            if driver.state(name) is State.OFF:
-                raise GuestError(f"{name} has ended by itself: {error} at its console") from error
-            raise
-
-    def await_line(name: str, pattern: str, seconds: float) -> None:
-        await_output(Path(site.log(name)), pattern, seconds, partial(driver.pid, name))
-
-    return {
-        "site": site.document,
-        "define": driver.define,
-        "start": driver.start,
-        "race": driver.race,
-        "start_killed": driver.start_killed,
-        "state": driver.state,
-        "pid": driver.pid,
-        "resume": driver.resume,
-        "destroy": driver.destroy,
-        "save": driver.save,
-        "restore": driver.restore,
-        "attach": driver.attach,
-        "detach": driver.detach,
-        "set_balloon": driver.set_balloon,
-        "balloon": driver.balloon,
-        "await_output": await_line,
-        "type": type_line,
-        "kill": partial(_kill, driver),
-        "await_end": partial(_await_end, driver),
-    }
-
-
-def _kill(driver: Driver, name: str) -> None:
-    """Kill the guest's QEMU behind its driver's back."""
-    os.kill(driver.pid(name), signal.SIGKILL)
-
-
-def _await_end(driver: Driver, name: str, pid: int, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    # in this order: a QEMU 7.2 that is asked for its state just when its guest ends may neither answer nor end
-    while not has_ended(pid) or driver.state(name) is not State.OFF:
-        if time.monotonic() > deadline:
-            raise InputError(f"{name} is {driver.state(name)} {seconds:g} s after its end, its QEMU is process {pid}")
-        time.sleep(_PAUSE_SECONDS)
 
 
 def _marks() -> dict[str, str]:

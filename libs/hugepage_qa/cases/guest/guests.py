@@ -6,7 +6,8 @@ from functools import wraps
 from typing import Any
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.guest.guest import Guest, Hypervisor
+from hugepage_qa.cases.guest.guest import Guest
+from hugepage_qa.cases.guest.guest_machine import AskedDriver
 from hugepage_qa.cases.guest.guest_readings import hugetlbfs_files
 from hugepage_qa.cases.guest.refusal import Meaning, find_meaning, refusal
 from hugepage_qa.cases.judge import NOTHING_LEFT
@@ -14,9 +15,11 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.compare import Difference
-from hugepage_qa.qemu.guest.driver import GuestError, State
+from hugepage_qa.qemu.guest.driver import Driver, GuestError, State
 from hugepage_qa.qemu.guest.guest_description import Cell, GuestDescription, whole_pages
 from hugepage_qa.qemu.guest.guest_site import Site
+from hugepage_qa.qemu.guest.libvirt_driver import LibvirtDriver
+from hugepage_qa.qemu.guest.qemu_driver import QemuDriver
 from hugepage_qa.sizes import MIB
 
 #: what the tiny guest boots in, with room to spare
@@ -31,7 +34,7 @@ class Guests:
     def __init__(self, live: Live, driver: str) -> None:
         """Raises CannotRun where the machine has no such driver."""
         self.live = live
-        self._hypervisor = Hypervisor(live, driver)
+        self._driver = AskedDriver(live.host, driver)
         self._guests: list[Guest] = []
         self._files = hugetlbfs_files(live.host)
         live.when_actors_have_ended(self._end)
@@ -44,25 +47,20 @@ class Guests:
     @property
     def site(self) -> Site:
         """What the guests are started with."""
-        return self._hypervisor.site
-
-    @property
-    def is_qemu(self) -> bool:
-        """Whether QEMU is asked itself."""
-        return self._hypervisor.is_qemu
+        return self._driver.site
 
     def new(self, *cells: Cell, name: str = "guest", **options: Any) -> Guest:
         """Define a guest with ``cells``, by default one of ``pages`` pages. Raises GuestError."""
         cells = cells or (Cell(self.pages * self.live.size, self.live.size),)
         description = GuestDescription(f"hugepage-qa-{name}", cells, **options)
-        guest = Guest(self._hypervisor, description)
+        guest = Guest(self.live, self._driver, description)
         self._guests.append(guest)
         guest.define()
         return guest
 
     def race(self, *guests: Guest) -> list[str]:
         """Start all at once, and return for each why it was refused, empty for one that runs. Raises InputError."""
-        refusals = [str(why) for why in self._hypervisor.ask("race", [guest.name for guest in guests])]
+        refusals = self._driver.ask(Driver.race, [guest.name for guest in guests])
         for why in map(refusal, refusals):
             if isinstance(why, InputError):
                 raise why
@@ -70,32 +68,31 @@ class Guests:
 
     def enter_group(self, path: str | None) -> None:
         """Have guests that are started from now on in the control group ``path``; None has them out of it."""
-        self._hypervisor.ask("enter_group", path)
+        self._driver.ask(Driver.enter_group, path)
 
     def run_as(self, user: int | None) -> None:
         """Have guests that are started from now on be the processes of ``user``, None for ours (QEMU alone)."""
-        self._hypervisor.ask("run_as", user)
+        self._driver.ask(QemuDriver.run_as, user)
 
     def give_mounts_to(self, user: int) -> None:
         """Have ``user`` own the hugetlbfs that guests have their memory in (QEMU alone)."""
-        self._hypervisor.ask("give_mounts", user)
+        self._driver.ask(QemuDriver.give_mounts, user)
 
     def restart(self, number: signal.Signals, *, killed: Guest | None = None) -> None:
         """End the daemon with the signal ``number`` and start it again; ``killed`` loses its QEMU meanwhile."""
-        self._hypervisor.ask("restart", int(number), killed.pid if killed else None)
+        self._driver.ask(LibvirtDriver.restart, int(number), killed.pid if killed else None)
 
     def free_pages(self, size: int, node: int) -> int:
         """Return the free pages of a node as libvirt tells them."""
-        return int(self._hypervisor.ask("free_pages", size, node))
+        return self._driver.ask(LibvirtDriver.free_pages, size, node)
 
     def allocate_pages(self, size: int, pages: int, node: int, *, add: bool) -> None:
         """Have libvirt set the pool of a node to ``pages``, or ``add`` as many."""
-        self._hypervisor.ask("allocate_pages", size, pages, node, add)
+        self._driver.ask(LibvirtDriver.allocate_pages, size, pages, node, add)
 
     def page_sizes(self) -> Mapping[str, Mapping[str, int]]:
         """Return node -> page size in KiB -> pages, as in libvirt's capabilities."""
-        sizes: Mapping[str, Mapping[str, int]] = self._hypervisor.ask("page_sizes")
-        return sizes
+        return self._driver.ask(LibvirtDriver.page_sizes)
 
     def expect_meaning(self, meaning: Meaning, message: str) -> None:
         """Expect ``message`` to mean this; a message with another meaning is shown."""
@@ -166,7 +163,7 @@ class Guests:
 
     def _end(self) -> None:
         for guest in reversed(self._guests):
-            self._hypervisor.ask("destroy", guest.name)
+            self._driver.ask(Driver.destroy, guest.name)
         left = sorted(hugetlbfs_files(self.live.host) - self._files)
         if left:
             self.live.differences.append(Difference("files in hugetlbfs", NOTHING_LEFT, "none", ", ".join(left)))

@@ -1,8 +1,22 @@
-"""What starts and stops guests: QEMU alone or libvirt, behind one protocol."""
+"""What starts and stops guests on this machine: QEMU alone or libvirt, behind one abstract class."""
 
 import enum
-from collections.abc import Sequence
-from typing import Protocol
+import os
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.process.process_table import has_ended
+from hugepage_qa.qemu.guest.console import await_output, converse
+from hugepage_qa.qemu.guest.guest_description import GuestDescription, MemoryDevice
+from hugepage_qa.qemu.guest.guest_site import Site
+
+_PAUSE_SECONDS = 0.02
 
 
 class GuestError(Exception):
@@ -16,10 +30,6 @@ class GuestError(Exception):
         super().__init__(" ".join(message.split()))
 
 
-class NotHere(Exception):
-    """This machine has no such driver; the message is the fact that proves it."""
-
-
 class State(enum.StrEnum):
     """What a driver tells of a guest."""
 
@@ -28,53 +38,136 @@ class State(enum.StrEnum):
     OFF = "off"
 
 
-class Driver(Protocol):
-    """Starts and stops guests by their names. ``definition`` is the driver's own: XML, or arguments in JSON.
+def await_condition(is_so: Callable[[], bool], seconds: float, otherwise: str) -> None:
+    """Wait until ``is_so``. Raises InputError with ``otherwise`` when that takes more than ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise InputError(f"{otherwise} within {seconds:g} s")
+        time.sleep(_PAUSE_SECONDS)
 
-    Every method but ``close`` raises GuestError, and InputError where QEMU or libvirt is out of reach.
+
+def refusal_of(start: Callable[[], object]) -> str:
+    """Return why what ``start`` starts is refused, empty for what runs then."""
+    try:
+        start()
+    except GuestError as error:
+        return str(error)
+    return ""
+
+
+class Driver(ABC):
+    """Starts and stops guests by their names, with what ``site`` has.
+
+    Its methods are what can be asked of guests: arguments and results are what JSON can hold, memory is in bytes.
+    ``definition`` and ``device`` are the driver's own: XML, or arguments in JSON. Every method but ``close`` raises
+    GuestError, and InputError where QEMU or libvirt is out of reach. What a driver does its own way says how there.
     """
 
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    def site(self) -> dict[str, Any]:
+        """Return the document of what guests are started with."""
+        return self._site.document()
+
+    @staticmethod
+    @abstractmethod
+    def definition_of(guest: GuestDescription, site: Site) -> str:
+        """Return what ``define`` takes for a guest. Raises KeyError where ``site`` has no hugetlbfs for its pages."""
+
+    @staticmethod
+    @abstractmethod
+    def device_of(guest: GuestDescription, device: MemoryDevice, site: Site) -> str:
+        """Return what ``attach`` and ``detach`` take for a memory device of a guest."""
+
+    @abstractmethod
     def define(self, name: str, definition: str) -> None:
         """Have the guest ``name`` be what ``definition`` says from its next start on."""
 
+    @abstractmethod
     def start(self, name: str, paused: bool) -> None:
         """Start it; ``paused`` leaves its CPUs stopped. When this raises, nothing of it runs."""
 
+    @abstractmethod
     def race(self, names: Sequence[str]) -> list[str]:
         """Start all of them at once, paused; return for each why it was refused, empty for one that runs."""
 
+    @abstractmethod
     def start_killed(self, name: str, seconds: float) -> None:
-        """Start it and kill its QEMU ``seconds`` later, wherever it is then; its driver is not told."""
+        """Start it, kill its QEMU ``seconds`` later, wherever it is then, and wait until that is gone."""
 
+    @abstractmethod
     def state(self, name: str) -> State:
         """Return what it does; one that is not known is off."""
 
+    @abstractmethod
     def pid(self, name: str) -> int:
         """Return the process id of its QEMU."""
 
+    @abstractmethod
     def resume(self, name: str) -> None:
         """Let the CPUs of a paused guest run."""
 
+    @abstractmethod
     def destroy(self, name: str) -> None:
         """End it at once, and wait until its QEMU has given back its memory."""
 
+    @abstractmethod
     def save(self, name: str, path: str) -> None:
         """Write its memory to the file ``path`` and end it."""
 
+    @abstractmethod
     def restore(self, name: str, path: str) -> None:
         """Start it, paused, with the memory in ``path``."""
 
+    @abstractmethod
     def attach(self, name: str, device: str) -> None:
         """Plug in the memory device that ``device`` describes."""
 
+    @abstractmethod
     def detach(self, name: str, device: str) -> None:
         """Ask the guest to give the memory device back; it may take its time, or refuse."""
 
+    @abstractmethod
+    def request(self, name: str, device: str, memory: int) -> None:
+        """Set how many bytes of its virtio-mem device the guest is to have."""
+
+    @abstractmethod
     def set_balloon(self, name: str, memory: int) -> None:
         """Ask the guest to make do with ``memory`` bytes."""
 
+    @abstractmethod
     def balloon(self, name: str) -> int:
         """Return how many bytes the guest makes do with now."""
 
+    @abstractmethod
+    def enter_group(self, path: str | None) -> None:
+        """Have guests that are started from now on in the control group ``path``; None has them out of it."""
+
+    def await_output(self, name: str, pattern: str, seconds: float) -> None:
+        """Wait until the guest has printed what matches the regular expression, now or before."""
+        await_output(Path(self._site.log(name)), pattern, seconds, partial(self.pid, name))
+
+    def type(self, name: str, line: str, pattern: str, seconds: float) -> str:
+        """Type a line on the guest's console and return what it prints up to the line with ``pattern``."""
+        try:
+            return converse(Path(self._site.console(name)), line, pattern, seconds)
+        except OSError as error:
+            if self.state(name) is State.OFF:
+                raise GuestError(f"{name} has ended by itself: {error} at its console") from error
+            raise
+
+    def kill(self, name: str) -> None:
+        """Kill its QEMU, of which the driver is not told."""
+        os.kill(self.pid(name), signal.SIGKILL)
+
+    def await_end(self, name: str, pid: int, seconds: float) -> None:
+        """Wait until it is off and its QEMU ``pid`` has given back its memory."""
+        # in this order: a QEMU 7.2 that is asked for its state just when its guest ends may neither answer nor end
+        await_condition(lambda: has_ended(pid), seconds, f"{name}: its QEMU, process {pid}, does not end")
+        await_condition(lambda: self.state(name) is State.OFF, seconds, f"{name} has no QEMU, and does not get off")
+
+    @abstractmethod
     def close(self) -> None:
         """End all guests that it started, and what it needs for them."""

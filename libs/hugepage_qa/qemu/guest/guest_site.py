@@ -9,11 +9,14 @@ from typing import Any
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.accelerator import TCG
 from hugepage_qa.qemu.boards import BOARDS, Board, find_cpu
-from hugepage_qa.qemu.guest.driver import NotHere
 from hugepage_qa.qemu.initramfs import probe_initramfs
 from hugepage_qa.qemu.packages import distribution_kernel, static_busybox
 from hugepage_qa.qemu.probe_machine import Lab, ProbeMachine, find_emulator
 from hugepage_qa.sizes import GIB
+
+
+class NotHere(Exception):
+    """This machine has no such driver of guests; the message is the fact that proves it."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,22 @@ class Image:
     kernel: Path
     initramfs: Path
     words: str
+
+    def site(self, directory: Path, mounts: Mapping[int, str], environment: Mapping[str, str]) -> Site:
+        """Return the site of guests with this image; the others are as there."""
+        return Site(
+            architecture=self.board.architecture,
+            machine=self.machine,
+            cpu=self.cpu,
+            accelerator=self.accelerator,
+            emulator=self.emulator,
+            kernel=str(self.kernel),
+            initramfs=str(self.initramfs),
+            words=self.words,
+            directory=str(directory),
+            mounts=mounts,
+            environment=environment,
+        )
 
 
 def default_image(cache: Path, kernel: Path | None, report: Callable[[str], None]) -> Image:

@@ -18,7 +18,7 @@ from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.process import private_namespace
 from hugepage_qa.process.process_table import kill_and_wait
-from hugepage_qa.qemu.guest.driver import NotHere
+from hugepage_qa.qemu.guest.guest_site import NotHere
 
 #: the one with the drivers of QEMU alone where there is one (since libvirt 5.6)
 _PROGRAMS = ("virtqemud", "libvirtd")

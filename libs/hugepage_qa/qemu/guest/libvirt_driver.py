@@ -8,13 +8,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.process_table import has_ended
-from hugepage_qa.qemu.guest.driver import GuestError, NotHere, State
+from hugepage_qa.qemu.guest.domain_xml import domain_xml, memory_device_xml
+from hugepage_qa.qemu.guest.driver import Driver, GuestError, State, await_condition, refusal_of
+from hugepage_qa.qemu.guest.guest_description import GuestDescription, MemoryDevice
+from hugepage_qa.qemu.guest.guest_site import NotHere, Site
+from hugepage_qa.qemu.guest.libvirt_daemon import PrivateDaemon
 from hugepage_qa.sizes import KIB
 
 # what an emulated guest does on a busy machine takes minutes
@@ -33,47 +36,44 @@ def import_libvirt() -> Any:
     return libvirt
 
 
+#: flags of virNodeAllocPages
+_ADD, _SET = 0, 1
+
 #: on a busy machine QEMU may end between its socket and libvirt's connect(2): then only its log tells why
 _ENDED_MEANWHILE = "failed to connect to monitor socket"
 #: with a time before it or without; the command line in the log has no colon there
 _SAID_BY_QEMU = re.compile(r"(?:^|Z )(?:\S*/)?qemu[\w-]*: ")
 
 
-class LibvirtDriver:
-    """Persistent domains of the daemon at ``uri``; a definition is XML.
+class LibvirtDriver(Driver):
+    """Persistent domains of ``daemon``, and the machine's pools as it sees and sets them; a definition is XML."""
 
-    ``pid_file`` returns the file in which the daemon keeps the process id of a domain's QEMU.
-    """
-
-    def __init__(self, uri: str, pid_file: Callable[[str], Path]) -> None:
+    def __init__(self, site: Site, daemon: PrivateDaemon) -> None:
         """Raises NotHere without the binding, InputError when the daemon does not answer."""
+        super().__init__(site)
         self._libvirt = import_libvirt()
-        self._uri = uri
-        self._pid_file = pid_file
+        self._daemon = daemon
         self._names: set[str] = set()
-        self._connection = self.call(partial(self._libvirt.open, uri))
+        self._connection = self._call(partial(self._libvirt.open, daemon.uri))
 
-    @property
-    def connection(self) -> Any:
-        """The connection, for what is about the machine and not about a guest."""
-        return self._connection
+    @staticmethod
+    def definition_of(guest: GuestDescription, site: Site) -> str:
+        """Return the XML of the domain."""
+        return domain_xml(guest, site)
 
-    def reconnect(self) -> None:
-        """Connect again, after the daemon was started again."""
-        with suppress(self._libvirt.libvirtError):
-            self._connection.close()
-        self._connection = self.call(partial(self._libvirt.open, self._uri))
+    @staticmethod
+    def device_of(_guest: GuestDescription, device: MemoryDevice, _site: Site) -> str:
+        """Return the XML of the device."""
+        return memory_device_xml(device)
 
     def define(self, name: str, definition: str) -> None:
-        """Define the domain."""
         self._names.add(name)
-        self.call(partial(self._connection.defineXML, definition))
+        self._call(partial(self._connection.defineXML, definition))
 
     def start(self, name: str, paused: bool) -> None:
-        """Create the domain."""
         flags = self._libvirt.VIR_DOMAIN_START_PAUSED if paused else 0
         try:
-            self.call(partial(self._find(name).createWithFlags, flags))
+            self._call(partial(self._find(name).createWithFlags, flags))
         except GuestError as error:
             if _ENDED_MEANWHILE not in str(error):
                 raise
@@ -82,7 +82,7 @@ class LibvirtDriver:
     def _said(self, name: str) -> str:
         """Return the last line that the QEMU of a domain said. Raises InputError where that is not known."""
         # <root>/run/libvirt/qemu/<name>.pid
-        root = self._pid_file(name).parents[3]
+        root = self._daemon.pid_file(name).parents[3]
         try:
             log = (root / "var/log/libvirt/qemu" / f"{name}.log").read_text(encoding="utf-8", errors="replace")
         except OSError as error:
@@ -93,24 +93,20 @@ class LibvirtDriver:
         return lines[-1]
 
     def race(self, names: Sequence[str]) -> list[str]:
-        """Start all at once, paused, and return for each why it was refused, empty for success."""
         with ThreadPoolExecutor(len(names)) as threads:
-            return list(threads.map(self._refusal_of, names))
+            return list(threads.map(lambda name: refusal_of(partial(self.start, name, True)), names))
 
     def start_killed(self, name: str, seconds: float) -> None:
-        """Start it, have its QEMU killed ``seconds`` later, and wait until it is gone."""
         with ThreadPoolExecutor(1) as threads:
-            started = threads.submit(self._refusal_of, name, False)
+            started = threads.submit(refusal_of, partial(self.start, name, False))
             time.sleep(seconds)
             # before there is a process, there is nothing to be killed
             while not (killed := self._kill(name)) and not started.done():
                 time.sleep(_PAUSE_SECONDS)
             started.result()
-        deadline = time.monotonic() + _END_SECONDS
-        while self.state(name) is not State.OFF or not all(map(has_ended, killed)):
-            if time.monotonic() > deadline:
-                raise InputError(f"{name} is {self.state(name)} {_END_SECONDS:g} s after its QEMU was killed")
-            time.sleep(_PAUSE_SECONDS)
+        # without one it was refused, or came up at the last moment
+        for pid in killed or self._kill(name):
+            self.await_end(name, pid, _END_SECONDS)
 
     def _kill(self, name: str) -> list[int]:
         """Kill its QEMU, and return the processes that this was: none where it has none."""
@@ -119,13 +115,6 @@ class LibvirtDriver:
             os.kill(pid, signal.SIGKILL)
             return [pid]
         return []
-
-    def _refusal_of(self, name: str, paused: bool = True) -> str:
-        try:
-            self.start(name, paused)
-        except GuestError as error:
-            return str(error)
-        return ""
 
     def state(self, name: str) -> State:
         """Ask libvirt; a domain that it does not know is off."""
@@ -142,64 +131,110 @@ class LibvirtDriver:
     def pid(self, name: str) -> int:
         """Read what the daemon keeps: no call of libvirt tells."""
         try:
-            return int(self._pid_file(name).read_text(encoding="ascii"))
+            return int(self._daemon.pid_file(name).read_text(encoding="ascii"))
         except (OSError, ValueError) as error:
             raise GuestError(f"no process is the QEMU of {name}: {error}") from error
 
     def resume(self, name: str) -> None:
-        """Let the CPUs run."""
-        self.call(self._find(name).resume)
+        self._call(self._find(name).resume)
 
     def destroy(self, name: str) -> None:
         """Destroy the domain if it runs, forget it, and wait for the end of its QEMU."""
         with suppress(GuestError):
             self._end(name, self._find(name).destroy)
         with suppress(GuestError):
-            self.call(self._find(name).undefine)
+            self._call(self._find(name).undefine)
 
     def save(self, name: str, path: str) -> None:
-        """Save the domain."""
         self._end(name, partial(self._find(name).save, path))
 
     def restore(self, name: str, path: str) -> None:
         """Restore the domain; the file knows its definition."""
         self._names.add(name)
         paused = self._libvirt.VIR_DOMAIN_SAVE_PAUSED
-        self.call(partial(self._connection.restoreFlags, path, None, paused))
+        self._call(partial(self._connection.restoreFlags, path, None, paused))
 
     def attach(self, name: str, device: str) -> None:
-        """Plug the device in."""
-        self.call(partial(self._find(name).attachDevice, device))
+        self._call(partial(self._find(name).attachDevice, device))
 
     def detach(self, name: str, device: str) -> None:
         """Unplug it and wait until libvirt has forgotten it."""
         domain = self._find(name)
-        self.call(partial(domain.detachDevice, device))
-        deadline = time.monotonic() + _END_SECONDS
-        while "<memory model=" in self.call(domain.XMLDesc):
-            if time.monotonic() > deadline:
-                raise InputError(f"{name}: the guest keeps its memory device for {_END_SECONDS:g} s")
-            time.sleep(_PAUSE_SECONDS)
+        self._call(partial(domain.detachDevice, device))
+        await_condition(
+            lambda: "<memory model=" not in self._call(domain.XMLDesc),
+            _END_SECONDS,
+            f"{name}: the guest does not give its memory device back",
+        )
 
     def set_balloon(self, name: str, memory: int) -> None:
-        """Set the balloon's target."""
-        self.call(partial(self._find(name).setMemory, memory // 1024))
+        self._call(partial(self._find(name).setMemory, memory // 1024))
 
     def balloon(self, name: str) -> int:
-        """Read the statistics of the domain, in KiB."""
-        return int(self.call(self._find(name).memoryStats)["actual"]) * 1024
+        return int(self._call(self._find(name).memoryStats)["actual"]) * 1024
 
     def request(self, name: str, _device: str, memory: int) -> None:
-        """Set how many bytes of its one virtio-mem device the guest is to have."""
         domain = self._find(name)
         # libvirt knows it by the address that it gave it
-        itself = ElementTree.fromstring(self.call(domain.XMLDesc)).find("./devices/memory[@model='virtio-mem']")  # noqa: S314
+        itself = ElementTree.fromstring(self._call(domain.XMLDesc)).find("./devices/memory[@model='virtio-mem']")  # noqa: S314
         requested = None if itself is None else itself.find("./target/requested")
         if itself is None or requested is None:
             raise GuestError(f"{name} has no virtio-mem device")
         requested.set("unit", "b")
         requested.text = str(memory)
-        self.call(partial(domain.updateDeviceFlags, ElementTree.tostring(itself, encoding="unicode")))
+        self._call(partial(domain.updateDeviceFlags, ElementTree.tostring(itself, encoding="unicode")))
+
+    def enter_group(self, path: str | None) -> None:
+        """Move the daemon, and thereby the guests that it starts."""
+        self._daemon.enter_group(path)
+
+    def restart(self, number: int, killed: int | None) -> None:
+        """End the daemon with the signal ``number`` and start it again; the process ``killed`` is killed meanwhile."""
+        self._daemon.stop(signal.Signals(number))
+        if killed is not None:
+            os.kill(killed, signal.SIGKILL)
+        self._start_daemon()
+
+    def start_interrupted(self, name: str, seconds: float) -> None:
+        """Start a guest, kill the daemon ``seconds`` later, wherever it is then, and start the daemon again."""
+        with ThreadPoolExecutor(1) as threads:
+            started = threads.submit(refusal_of, partial(self.start, name, True))
+            time.sleep(seconds)
+            self._daemon.stop(signal.SIGKILL)
+            # nobody answers
+            with suppress(InputError):
+                started.result()
+        self._start_daemon()
+
+    def _start_daemon(self) -> None:
+        self._daemon.start()
+        with suppress(self._libvirt.libvirtError):
+            self._connection.close()
+        self._connection = self._call(partial(self._libvirt.open, self._daemon.uri))
+
+    def free_pages(self, size: int, cell: int) -> int:
+        """Return the free pages of ``size`` bytes of a cell, which is a NUMA node (virNodeGetFreePages)."""
+        answer = self._call(partial(self._connection.getFreePages, [size // KIB], cell, 1))
+        return int(answer[cell][size // KIB])
+
+    def allocate_pages(self, size: int, pages: int, cell: int, add: bool) -> int:
+        """Have the pool of a cell hold ``pages`` pages, or that many more, and return the cells that were changed.
+
+        This is virNodeAllocPages. Raises GuestError.
+        """
+        flags = _ADD if add else _SET
+        return int(self._call(partial(self._connection.allocPages, {size // KIB: pages}, cell, 1, flags)))
+
+    def page_sizes(self) -> dict[str, dict[str, int]]:
+        """Return cell -> page size in KiB -> pages in its pool, as the capabilities have it. Raises GuestError."""
+        try:
+            document = ElementTree.fromstring(self._call(self._connection.getCapabilities))  # noqa: S314
+        except ElementTree.ParseError as error:
+            raise GuestError(f"capabilities of libvirt: {error}") from error
+        return {
+            cell.get("id", ""): {page.get("size", ""): int(page.text or 0) for page in cell.findall("pages")}
+            for cell in document.findall("./host/topology/cells/cell")
+        }
 
     def close(self) -> None:
         """Destroy and forget the domains that were defined here."""
@@ -215,17 +250,14 @@ class LibvirtDriver:
         pid = None
         with suppress(GuestError):
             pid = self.pid(name)
-        self.call(end)
-        deadline = time.monotonic() + _END_SECONDS
-        while pid is not None and not has_ended(pid):
-            if time.monotonic() > deadline:
-                raise InputError(f"{name}: its QEMU, process {pid}, has not ended {_END_SECONDS:g} s after its domain")
-            time.sleep(_PAUSE_SECONDS)
+        self._call(end)
+        if pid is not None:
+            await_condition(partial(has_ended, pid), _END_SECONDS, f"{name}: its QEMU, process {pid}, does not end")
 
     def _find(self, name: str) -> Any:
-        return self.call(partial(self._connection.lookupByName, name))
+        return self._call(partial(self._connection.lookupByName, name))
 
-    def call(self, call: Callable[[], Any]) -> Any:
+    def _call(self, call: Callable[[], Any]) -> Any:
         """Return what ``call`` of the binding returns.
 
         Where it raises, raises GuestError for what libvirt refuses, InputError where its daemon is out of reach.
@@ -241,38 +273,3 @@ class LibvirtDriver:
         if is_lost or error.get_error_code() == self._libvirt.VIR_ERR_OPERATION_TIMEOUT:
             return InputError(f"libvirt: {error}")
         return GuestError(str(error))
-
-
-#: flags of virNodeAllocPages
-_ADD, _SET = 0, 1
-
-
-class LibvirtPools:
-    """The pools as the daemon behind ``driver`` sees them; sizes are bytes, cells are NUMA nodes."""
-
-    def __init__(self, driver: LibvirtDriver) -> None:
-        self._driver = driver
-
-    def free_pages(self, size: int, cell: int) -> int:
-        """Return the free pages of a cell (virNodeGetFreePages). Raises GuestError."""
-        answer = self._driver.call(partial(self._driver.connection.getFreePages, [size // KIB], cell, 1))
-        return int(answer[cell][size // KIB])
-
-    def allocate_pages(self, size: int, pages: int, cell: int, add: bool) -> int:
-        """Have the pool of a cell hold ``pages`` pages, or that many more, and return the cells that were changed.
-
-        This is virNodeAllocPages. Raises GuestError.
-        """
-        flags = _ADD if add else _SET
-        return int(self._driver.call(partial(self._driver.connection.allocPages, {size // KIB: pages}, cell, 1, flags)))
-
-    def page_sizes(self) -> dict[str, dict[str, int]]:
-        """Return cell -> page size in KiB -> pages in its pool, as the capabilities have it. Raises GuestError."""
-        try:
-            document = ElementTree.fromstring(self._driver.call(self._driver.connection.getCapabilities))  # noqa: S314
-        except ElementTree.ParseError as error:
-            raise GuestError(f"capabilities of libvirt: {error}") from error
-        return {
-            cell.get("id", ""): {page.get("size", ""): int(page.text or 0) for page in cell.findall("pages")}
-            for cell in document.findall("./host/topology/cells/cell")
-        }

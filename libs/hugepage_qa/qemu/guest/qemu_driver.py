@@ -5,12 +5,15 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.qemu.guest.driver import GuestError, NotHere, State
+from hugepage_qa.qemu.guest.driver import Driver, GuestError, State, refusal_of
+from hugepage_qa.qemu.guest.guest_description import GuestDescription, MemoryDevice
+from hugepage_qa.qemu.guest.guest_site import NotHere, Site
+from hugepage_qa.qemu.guest.qemu_command import memory_device, qemu_arguments
 from hugepage_qa.qemu.guest.qemu_process import QemuProcess, find_monitor_class
 
 # a group is entered before the memory is there: what was charged elsewhere stays charged there
@@ -19,21 +22,30 @@ _ENTER_GROUP = ("/bin/sh", "-c", 'echo $$ >"$1" && shift && exec "$@"', "sh")
 _KVM = Path("/dev/kvm")
 
 
-class QemuDriver:
-    """Starts ``emulator``, with its sockets in ``directory``; a definition is a JSON list of arguments."""
+class QemuDriver(Driver):
+    """Starts the emulator of ``site``, with sockets in its directory; a definition is a JSON list of arguments."""
 
-    def __init__(self, emulator: str, directory: Path) -> None:
+    def __init__(self, site: Site) -> None:
         """Raises NotHere without the Python package qemu.qmp."""
+        super().__init__(site)
         self._monitor = find_monitor_class()
-        self._emulator = emulator
-        self._directory = directory
+        self._directory = Path(site.directory)
         self._definitions: dict[str, list[str]] = {}
         self._running: dict[str, QemuProcess] = {}
         self._group: str | None = None
         self._become: Sequence[str] = ()
 
+    @staticmethod
+    def definition_of(guest: GuestDescription, site: Site) -> str:
+        """Return the arguments of QEMU in JSON."""
+        return json.dumps(qemu_arguments(guest, site))
+
+    @staticmethod
+    def device_of(guest: GuestDescription, device: MemoryDevice, site: Site) -> str:
+        """Return the backend and the device for the monitor in JSON."""
+        return memory_device(guest, device, site)
+
     def define(self, name: str, definition: str) -> None:
-        """Keep the arguments for its next start."""
         self._definitions[name] = json.loads(definition)
 
     def start(self, name: str, paused: bool) -> None:
@@ -41,20 +53,17 @@ class QemuDriver:
         self._start(name, ["-S"] if paused else [])
 
     def race(self, names: Sequence[str]) -> list[str]:
-        """Start all at once, paused, and return for each why it was refused, empty for success."""
         for name in names:
             self._spawn(name, ["-S"])
-        return [_refusal_of(partial(self._connect, name)) for name in names]
+        return [refusal_of(partial(self._connect, name)) for name in names]
 
     def start_killed(self, name: str, seconds: float) -> None:
-        """Start it, have its QEMU killed ``seconds`` later, and wait until it is gone."""
         self._spawn(name, [])
         time.sleep(seconds)
         self._running[name].kill()
         self.destroy(name)
 
     def enter_group(self, path: str | None) -> None:
-        """Start QEMU in the control group ``path`` from now on; None leaves it where we are."""
         self._group = path
 
     def run_as(self, user: int | None) -> None:
@@ -65,6 +74,11 @@ class QemuDriver:
         """
         self._become = () if user is None else _become(user)
         os.chown(self._directory, os.geteuid() if user is None else user, -1)
+
+    def give_mounts(self, user: int) -> None:
+        """Have ``user`` own the hugetlbfs of each page size."""
+        for point in self._site.mounts.values():
+            os.chown(point, user, -1)
 
     def state(self, name: str) -> State:
         """Ask its monitor; a QEMU that has ended is off."""
@@ -79,15 +93,12 @@ class QemuDriver:
             raise
 
     def pid(self, name: str) -> int:
-        """Return the process id."""
         return self._find(name).pid
 
     def resume(self, name: str) -> None:
-        """Let the CPUs run."""
         self._find(name).ask("cont")
 
     def destroy(self, name: str) -> None:
-        """Kill QEMU and wait for its end."""
         running = self._running.pop(name, None)
         if running is not None:
             running.end()
@@ -104,7 +115,6 @@ class QemuDriver:
         self.destroy(name)
 
     def restore(self, name: str, path: str) -> None:
-        """Start it with the memory in ``path``."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self._start(name, ["-S", "-incoming", f"fd:{descriptor}"], (descriptor,))
@@ -142,22 +152,18 @@ class QemuDriver:
         guest.ask("object-del", id=document["backend"]["id"])
 
     def set_balloon(self, name: str, memory: int) -> None:
-        """Set the balloon's target."""
         self._find(name).ask("balloon", value=memory)
 
     def balloon(self, name: str) -> int:
-        """Ask the balloon."""
         return int(self._find(name).ask("query-balloon")["actual"])
 
     def request(self, name: str, device: str, memory: int) -> None:
-        """Set how many bytes of the virtio-mem device the guest is to have."""
         identifier = json.loads(device)["device"]["id"]
         self._find(name).ask(
             "qom-set", path=f"/machine/peripheral/{identifier}", property="requested-size", value=memory
         )
 
     def close(self) -> None:
-        """Kill every QEMU."""
         for name in list(self._running):
             self.destroy(name)
 
@@ -170,7 +176,7 @@ class QemuDriver:
             raise GuestError(f"{name} runs already")
         self.destroy(name)
         monitor = QemuProcess.monitor_arguments(name, self._directory)
-        command = [*self._become, self._emulator, *self._definitions[name], *monitor, *more]
+        command = [*self._become, self._site.emulator, *self._definitions[name], *monitor, *more]
         if self._group is not None:
             command = [*_ENTER_GROUP, f"{self._group}/cgroup.procs", *command]
         self._running[name] = QemuProcess(name, self._directory, command, descriptors)
@@ -222,11 +228,3 @@ def _become(user: int) -> Sequence[str]:
 
 def _devices(guest: QemuProcess) -> list[str]:
     return [device["data"].get("id", "") for device in guest.ask("query-memory-devices")]
-
-
-def _refusal_of(start: Callable[[], None]) -> str:
-    try:
-        start()
-    except GuestError as error:
-        return str(error)
-    return ""

@@ -12,7 +12,8 @@ from typing import Any
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.process import tether
-from hugepage_qa.qemu.guest.driver import GuestError, NotHere
+from hugepage_qa.qemu.guest.driver import GuestError, await_condition
+from hugepage_qa.qemu.guest.guest_site import NotHere
 
 _TETHER = Path(tether.__file__)
 
@@ -125,11 +126,7 @@ class QemuProcess:
 
     def await_condition(self, is_so: Callable[[], bool], otherwise: str) -> None:
         """Wait until ``is_so``. Raises InputError with ``otherwise`` when that takes too long."""
-        deadline = time.monotonic() + _ANSWER_SECONDS
-        while not is_so():
-            if time.monotonic() > deadline:
-                raise InputError(f"{self._name}: {otherwise} within {_ANSWER_SECONDS:g} s")
-            time.sleep(_PAUSE_SECONDS)
+        await_condition(is_so, _ANSWER_SECONDS, f"{self._name}: {otherwise}")
 
     def kill(self) -> None:
         """Kill it."""

@@ -3,10 +3,13 @@
 import errno
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.cases.recorded import recorded_cases
 
 from hugepage_qa.cases.guest import guest_machine
 from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case
@@ -16,8 +19,10 @@ from hugepage_qa.cases.result import Verdict
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.host import Host
 from hugepage_qa.qemu.guest import libvirt_daemon
-from hugepage_qa.qemu.guest.driver import GuestError, NotHere
-from hugepage_qa.qemu.guest.guest_site import Site
+from hugepage_qa.qemu.guest.driver import GuestError
+from hugepage_qa.qemu.guest.guest_site import NotHere, Site
+from hugepage_qa.qemu.guest.libvirt_driver import LibvirtDriver
+from hugepage_qa.qemu.guest.qemu_driver import QemuDriver
 from hugepage_qa.sizes import MIB
 
 POOL = "sys/kernel/mm/hugepages/hugepages-2048kB"
@@ -114,8 +119,8 @@ def test_what_breaks_around_a_guest_is_an_error_and_what_is_refused_a_failure(
 
         return act
 
-    actions = {name: perform(name) for name in ("site", "define", "destroy")}
-    monkeypatch.setattr(guest_machine.GuestMachine, "_start_qemu", lambda _machine: actions)
+    driver = SimpleNamespace(**{name: perform(name) for name in ("site", "define", "destroy")})
+    monkeypatch.setattr(guest_machine.GuestMachine, "_start_qemu", lambda _machine: driver)
     answers["define"] = OSError(errno.EMFILE, "Too many open files")
     assert verdict("qemu") == (
         Verdict.ERROR,
@@ -129,6 +134,19 @@ def test_what_breaks_around_a_guest_is_an_error_and_what_is_refused_a_failure(
     found, reason = verdict("qemu")
     assert found is Verdict.FAIL
     assert "unable to map backing store" in reason
+
+
+def test_what_was_asked_of_a_driver_in_a_record_is_a_method_of_it() -> None:
+    asked = {
+        (event["arguments"][0], event["arguments"][1], len(event["arguments"]) - 2)
+        for recorded in recorded_cases(lambda area: isinstance(area, GuestArea))
+        for event in recorded.events
+        if event["operation"] == guest_machine.GUEST
+    }
+    assert {"start", "race", "restart", "migrate"} <= {method for _driver, method, _count in asked}
+    for driver, method, count in asked:
+        kind = QemuDriver if driver == guest_machine.QEMU else LibvirtDriver
+        signature(getattr(kind, method)).bind("self", *range(count))
 
 
 def test_libvirt_without_its_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

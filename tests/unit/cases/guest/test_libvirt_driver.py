@@ -1,14 +1,19 @@
 """What libvirt's binding answers, as the driver hands it on; the binding is a fake."""
 
+import signal
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.qemu.guest.driver import GuestError, NotHere, State
+from hugepage_qa.qemu.guest.driver import GuestError, State
+from hugepage_qa.qemu.guest.guest_site import NotHere, Site
+from hugepage_qa.qemu.guest.libvirt_daemon import PrivateDaemon
 from hugepage_qa.qemu.guest.libvirt_driver import LibvirtDriver
 
 #: the domain of errors on the way to the daemon
@@ -62,6 +67,7 @@ def binding(connection: Connection | None) -> Any:
     def connect(uri: str) -> Connection:
         if connection is None:
             raise LibvirtError(f"Failed to connect socket to '{uri}'", 38, RPC)
+        connection.dead = False
         return connection
 
     return SimpleNamespace(
@@ -79,24 +85,45 @@ def binding(connection: Connection | None) -> Any:
     )
 
 
-def driver(monkeypatch: pytest.MonkeyPatch, connection: Connection | None) -> LibvirtDriver:
+class Daemon:
+    """Keeps the process ids of guests below ``root``."""
+
+    uri = "qemu:///system"
+
+    def __init__(self, root: Path = Path("/nonexistent")) -> None:
+        self.root = root
+        self.told: list[object] = []
+
+    def stop(self, number: signal.Signals) -> None:
+        self.told.append(number)
+
+    def start(self) -> None:
+        self.told.append("start")
+
+    def pid_file(self, guest: str) -> Path:
+        return self.root / "run/libvirt/qemu" / f"{guest}.pid"
+
+
+def driver(
+    monkeypatch: pytest.MonkeyPatch, site: Site, connection: Connection | None, daemon: Daemon | None = None
+) -> LibvirtDriver:
     monkeypatch.setitem(sys.modules, "libvirt", binding(connection))
-    return LibvirtDriver("qemu:///system", lambda name: Path("/nonexistent", name))
+    return LibvirtDriver(site, cast(PrivateDaemon, daemon or Daemon()))
 
 
-def test_without_the_binding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_binding(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     monkeypatch.setitem(sys.modules, "libvirt", None)
     with pytest.raises(NotHere, match="libvirt-python is not installed"):
-        LibvirtDriver("qemu:///system", Path)
+        LibvirtDriver(site, cast(PrivateDaemon, None))
 
 
-def test_a_daemon_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     with pytest.raises(InputError, match="Failed to connect"):
-        driver(monkeypatch, None)
+        driver(monkeypatch, site, None)
 
 
-def test_a_refused_start_is_handed_on_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    guests = driver(monkeypatch, Connection(Domain("internal error:\n  unable to map")))
+def test_a_refused_start_is_handed_on_in_one_line(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
+    guests = driver(monkeypatch, site, Connection(Domain("internal error:\n  unable to map")))
     with pytest.raises(GuestError) as caught:
         guests.start("guest", paused=True)
     assert str(caught.value) == "internal error: unable to map"
@@ -104,11 +131,11 @@ def test_a_refused_start_is_handed_on_in_one_line(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_qemu_that_ended_before_libvirt_reached_it_is_asked_in_its_log(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, site: Site, tmp_path: Path
 ) -> None:
     said = "qemu-system-x86_64: unable to map backing store for guest RAM: Cannot allocate memory"
-    guests = driver(monkeypatch, Connection(Domain("failed to connect to monitor socket: Connection refused")))
-    monkeypatch.setattr(guests, "_pid_file", lambda name: tmp_path / "run/libvirt/qemu" / f"{name}.pid")
+    refused = Domain("failed to connect to monitor socket: Connection refused")
+    guests = driver(monkeypatch, site, Connection(refused), Daemon(tmp_path))
     with pytest.raises(InputError, match="its log cannot be read"):
         guests.start("guest", paused=False)
     log = tmp_path / "var/log/libvirt/qemu/guest.log"
@@ -122,31 +149,85 @@ def test_a_qemu_that_ended_before_libvirt_reached_it_is_asked_in_its_log(
 
 
 @pytest.mark.parametrize(("number", "state"), [(1, State.RUNNING), (3, State.PAUSED), (5, State.OFF), (6, State.OFF)])
-def test_states(monkeypatch: pytest.MonkeyPatch, number: int, state: State) -> None:
-    assert driver(monkeypatch, Connection(Domain(state=number))).state("guest") is state
+def test_states(monkeypatch: pytest.MonkeyPatch, site: Site, number: int, state: State) -> None:
+    assert driver(monkeypatch, site, Connection(Domain(state=number))).state("guest") is state
 
 
-def test_a_domain_that_libvirt_does_not_know_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert driver(monkeypatch, Connection(None)).state("guest") is State.OFF
+def test_a_domain_that_libvirt_does_not_know_is_off(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
+    assert driver(monkeypatch, site, Connection(None)).state("guest") is State.OFF
 
 
-def test_a_daemon_that_dies_is_no_guest_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_that_dies_is_no_guest_that_is_off(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     connection = Connection(Domain())
-    guests = driver(monkeypatch, connection)
+    guests = driver(monkeypatch, site, connection)
     connection.dead = True
     with pytest.raises(InputError, match="Connection reset"):
         guests.state("guest")
 
 
-def test_a_daemon_that_is_busy_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_that_is_busy_refuses_nothing(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     domain = Domain("Timed out during operation: cannot acquire state change lock", code=68)
     with pytest.raises(InputError, match="Timed out during operation"):
-        driver(monkeypatch, Connection(domain)).start("guest", paused=True)
+        driver(monkeypatch, site, Connection(domain)).start("guest", paused=True)
 
 
-def test_a_guest_without_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guest_without_a_process(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     with pytest.raises(GuestError, match="no process is the QEMU of guest"):
-        driver(monkeypatch, Connection(Domain())).pid("guest")
+        driver(monkeypatch, site, Connection(Domain())).pid("guest")
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    """Yield what can be killed in place of a QEMU."""
+    with subprocess.Popen(["/bin/sleep", "60"]) as sleeper:
+        yield sleeper
+        sleeper.kill()
+
+
+def test_a_daemon_that_is_started_again_is_connected_again(
+    monkeypatch: pytest.MonkeyPatch, site: Site, process: subprocess.Popen[bytes]
+) -> None:
+    daemon = Daemon()
+    connection = Connection(Domain(state=3))
+    guests = driver(monkeypatch, site, connection, daemon)
+    connection.dead = True
+    guests.restart(signal.SIGTERM, None)
+    assert guests.state("guest") is State.PAUSED
+    guests.restart(signal.SIGKILL, process.pid)
+    assert process.wait() == -signal.SIGKILL
+    assert daemon.told == [signal.SIGTERM, "start", signal.SIGKILL, "start"]
+
+
+def test_a_start_that_loses_its_daemon_refuses_nothing(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
+    daemon = Daemon()
+    domain = Domain("Timed out during operation", code=68)
+    guests = driver(monkeypatch, site, Connection(domain), daemon)
+    guests.start_interrupted("guest", 0)
+    assert daemon.told == [signal.SIGKILL, "start"]
+    assert guests.state("guest") is State.OFF
+
+
+class DomainOfProcess(Domain):
+    """A domain that is off when ``process`` has ended."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        super().__init__()
+        self.process = process
+
+    def state(self) -> tuple[int, int]:
+        return (5 if self.process.poll() is not None else self.now), 0
+
+
+def test_a_guest_that_is_killed_in_its_start_is_off_then(
+    monkeypatch: pytest.MonkeyPatch, site: Site, tmp_path: Path, process: subprocess.Popen[bytes]
+) -> None:
+    guests = driver(monkeypatch, site, Connection(DomainOfProcess(process)), Daemon(tmp_path))
+    pid_file = tmp_path / "run/libvirt/qemu/guest.pid"
+    pid_file.parent.mkdir(parents=True)
+    pid_file.write_text(f"{process.pid}\n")
+    guests.start_killed("guest", 0)
+    assert process.wait() == -signal.SIGKILL
+    assert guests.state("guest") is State.OFF
 
 
 class DomainWithMemory(Domain):
@@ -164,12 +245,14 @@ class DomainWithMemory(Domain):
         self.updated.append(device)
 
 
-def test_a_virtio_mem_device_is_asked_by_the_address_that_libvirt_gave_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_virtio_mem_device_is_asked_by_the_address_that_libvirt_gave_it(
+    monkeypatch: pytest.MonkeyPatch, site: Site
+) -> None:
     domain = DomainWithMemory(
         "<memory model='dimm'/><memory model='virtio-mem'><target><requested unit='KiB'>0</requested></target>"
         "<alias name='virtiomem0'/></memory>"
     )
-    guests = driver(monkeypatch, Connection(domain))
+    guests = driver(monkeypatch, site, Connection(domain))
     guests.request("guest", "<memory model='virtio-mem'/>", 2 << 20)
     [device] = domain.updated
     assert '<requested unit="b">2097152</requested>' in device

@@ -23,7 +23,7 @@ def run(test: VtTest, params: Mapping[str, str], _env: object) -> None:
         guest = guests.new(room_for_a_pool(live.size), **backing)
         live.reserve(guest.pages)
         guest.boot()
-        with console_shell(guests.site.console(guest.name)) as run_inside:
+        with console_shell(guest) as run_inside:
             expect_pool_of_its_own(live, guest, run_inside)
 
     run_variant(test, params, RULE, pool_of_its_own)

@@ -13,9 +13,6 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.guest.driver import GuestError, NotHere, State
 from hugepage_qa.qemu.guest.qemu_process import QemuProcess, find_monitor_class
 
-# a group is entered before the memory is there: what was charged elsewhere stays charged there
-_ENTER_GROUP = ("/bin/sh", "-c", 'echo $$ >"$1" && shift && exec "$@"', "sh")
-
 _KVM = Path("/dev/kvm")
 
 
@@ -171,9 +168,7 @@ class QemuDriver:
         self.destroy(name)
         monitor = QemuProcess.monitor_arguments(name, self._directory)
         command = [*self._become, self._emulator, *self._definitions[name], *monitor, *more]
-        if self._group is not None:
-            command = [*_ENTER_GROUP, f"{self._group}/cgroup.procs", *command]
-        self._running[name] = QemuProcess(name, self._directory, command, descriptors)
+        self._running[name] = QemuProcess(name, self._directory, command, descriptors, self._group)
 
     def _connect(self, name: str) -> None:
         try:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.guest.driver import GuestError, NotHere, State
-from hugepage_qa.qemu.guest.qemu_process import QemuProcess, find_monitor_class
+from hugepage_qa.qemu.guest.qemu_process import QemuProcess
+from hugepage_qa.qemu.qmp_monitor import require_qmp
 
 _KVM = Path("/dev/kvm")
 
@@ -21,7 +22,10 @@ class QemuDriver:
 
     def __init__(self, emulator: str, directory: Path) -> None:
         """Raises NotHere without the Python package qemu.qmp."""
-        self._monitor = find_monitor_class()
+        try:
+            require_qmp()
+        except InputError as error:
+            raise NotHere(str(error)) from error
         self._emulator = emulator
         self._directory = directory
         self._definitions: dict[str, list[str]] = {}
@@ -172,7 +176,7 @@ class QemuDriver:
 
     def _connect(self, name: str) -> None:
         try:
-            self._running[name].connect(self._monitor)
+            self._running[name].connect()
         except (GuestError, InputError):
             self.destroy(name)
             raise

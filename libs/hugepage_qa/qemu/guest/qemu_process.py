@@ -8,31 +8,14 @@ from typing import Any
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.child import Child
-from hugepage_qa.qemu.guest.driver import GuestError, NotHere
+from hugepage_qa.qemu.guest.driver import GuestError
+from hugepage_qa.qemu.qmp_monitor import CommandRefused, Monitor
 
 # preallocating hundreds of GiB takes minutes, and so does what an emulated guest does on a busy machine
 _START_SECONDS = 300.0
 _ANSWER_SECONDS = 300.0
 # between the end of its monitor and its own
 _END_SECONDS = 10.0
-
-
-def find_monitor_class() -> Callable[[str], Any]:
-    """Return the class that speaks QMP. Raises NotHere without the Python package qemu.qmp."""
-    try:
-        from qemu.qmp.legacy import QEMUMonitorProtocol  # noqa: PLC0415 - an optional package
-    except ImportError as error:
-        raise NotHere("the Python package qemu.qmp is not installed: install hugepage-qa[qemu]") from error
-    monitor: Callable[[str], Any] = QEMUMonitorProtocol
-    return monitor
-
-
-def _refusals() -> type[Exception]:
-    """Return what the class that speaks QMP raises for an answer that is an error."""
-    from qemu.qmp import ExecuteError  # noqa: PLC0415 - an optional package
-
-    refusals: type[Exception] = ExecuteError
-    return refusals
 
 
 class QemuProcess:
@@ -53,7 +36,7 @@ class QemuProcess:
         self._name = name
         self._path = directory / f"{name}.qmp"
         self._errors = directory / f"{name}.errors"
-        self._monitor: Any = None
+        self._monitor: Monitor | None = None
         self._path.unlink(missing_ok=True)
         with self._errors.open("wb") as stream:
             self._child = Child(
@@ -86,12 +69,12 @@ class QemuProcess:
             return InputError(f"QEMU of {self._name} was killed: the machine is short of memory, or somebody did it")
         return GuestError(self.said or f"QEMU ended with exit code {self._child.exit_code}")
 
-    def connect(self, monitor: Callable[[str], Any]) -> None:
+    def connect(self) -> None:
         """Wait until its monitor answers: all memory that is to be preallocated is there then.
 
         Raises GuestError with what it said when it ends before, InputError when it was killed, or never answers.
         """
-        if not self._child.wait_until(lambda: self._is_connected(monitor), _START_SECONDS):
+        if not self._child.wait_until(self._is_connected, _START_SECONDS):
             if self.has_ended:
                 raise self.why_it_ended()
             raise InputError(f"QEMU of {self._name} does not answer within {_START_SECONDS:g} s: {self.said}")
@@ -102,17 +85,18 @@ class QemuProcess:
         Raises GuestError when the command is refused, or QEMU has ended by itself, InputError when it does not answer.
         """
         try:
-            return self._monitor.cmd(command, **{key.replace("_", "-"): value for key, value in arguments.items()})
-        except _refusals() as error:
-            raise GuestError(f"{command}: {error}") from error
-        except Exception as error:
+            words = {key.replace("_", "-"): value for key, value in arguments.items()}
+            return self._connection().ask(command, words, seconds=_ANSWER_SECONDS)
+        except CommandRefused as error:
+            raise GuestError(f"{command}: {error.reason}") from error
+        except InputError as error:
             if self._child.wait(_END_SECONDS) is not None:
                 raise self.why_it_ended() from error
-            raise InputError(f"{command}: QEMU of {self._name}: {error or type(error).__name__}") from error
+            raise InputError(f"{command}: QEMU of {self._name}: {error}") from error
 
     def give(self, descriptor: int, name: str) -> None:
         """Let it have the open file ``descriptor`` under ``name``. Raises as ``ask`` does."""
-        self._monitor.send_fd_scm(descriptor)
+        self._connection().give(descriptor)
         self.ask("getfd", fdname=name)
 
     def await_condition(self, is_so: Callable[[], bool], otherwise: str) -> None:
@@ -130,22 +114,18 @@ class QemuProcess:
         """Kill it, and wait until it has given back its memory."""
         self._child.kill()
         if self._monitor is not None:
-            with suppress(Exception):
-                self._monitor.close()
+            self._monitor.close()
+            self._monitor = None
 
-    def _is_connected(self, monitor: Callable[[str], Any]) -> bool:
+    def _connection(self) -> Monitor:
+        if self._monitor is None:
+            raise InputError("its monitor is not connected")
+        return self._monitor
+
+    def _is_connected(self) -> bool:
         """Connect to the monitor; False while QEMU does not listen yet, or does no more."""
-        if not self._path.is_socket():
-            return False
-        connection = monitor(str(self._path))
-        # it listens before the memory is there, and answers after that
-        connection.settimeout(_START_SECONDS)
-        try:
-            connection.connect()
-        except Exception:
-            with suppress(Exception):
-                connection.close()
-            return False
-        connection.settimeout(_ANSWER_SECONDS)
-        self._monitor = connection
-        return True
+        if self._path.is_socket():
+            with suppress(InputError):
+                # it listens before the memory is there, and answers after that
+                self._monitor = Monitor(self._path, _START_SECONDS)
+        return self._monitor is not None

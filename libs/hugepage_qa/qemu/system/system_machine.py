@@ -10,7 +10,8 @@ from typing import Any
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.child import DISCARDED, PIPE, Child
-from hugepage_qa.qemu.system import host_process, monitor
+from hugepage_qa.qemu.qmp_monitor import Monitor
+from hugepage_qa.qemu.system import host_process
 from hugepage_qa.qemu.system.secure_shell import SecureShell
 from hugepage_qa.qemu.system.system_arguments import PID_FILE, QMP_SOCKET, serial_log
 
@@ -20,6 +21,7 @@ DEADLINE = 300.0
 
 _POLL = 0.5
 _QEMU_SECONDS = 60.0
+_MONITOR_SECONDS = 20.0
 _TAIL = 64 << 10
 _PANIC = re.compile(r"Kernel panic - not syncing[^\r\n]*")
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
@@ -142,8 +144,9 @@ class SystemMachine:
         return self.wait(deadline, other_than=before, since=since)
 
     def press_reset(self) -> None:
-        """Press the reset button and do not wait; InputError when QEMU does not answer."""
-        monitor.execute(self.directory / QMP_SOCKET, "system_reset")
+        """Press the reset button and do not wait; InputError when QEMU does not answer, or qemu.qmp is missing."""
+        with Monitor(self.directory / QMP_SOCKET, _MONITOR_SECONDS) as monitor:
+            monitor.ask("system_reset", seconds=_MONITOR_SECONDS)
 
     def power_cut(self) -> None:
         """Take the power away: what the system had not flushed to its disk is lost."""

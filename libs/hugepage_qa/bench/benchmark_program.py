@@ -5,7 +5,6 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.process_status import ProcessStatus, read_process_status
 from hugepage_qa.kernel.smaps import read_smaps_rollup
 from hugepage_qa.kernel.tree import DirectoryTree
+from hugepage_qa.process.child import PIPE, WITH_OUTPUT, Child
 from hugepage_qa.sizes import format_size
 
 _SHOWN_LINES = 3
@@ -50,30 +50,26 @@ def run_program(
     Raises InputError when it fails or takes longer than ``deadline`` seconds.
     """
     words = [str(word) for word in arguments]
-    with subprocess.Popen(
+    # its time is measured: it is started at once, and in our session, as a scheduler that groups by sessions would give
+    # client and server other shares of the CPUs. What SIGKILL leaves of it has the run's id
+    with Child(
         words,
-        env={**os.environ, "LC_ALL": "C", **(environment or {})},
+        death_signal=None,
+        own_session=False,
+        environment={**os.environ, "LC_ALL": "C", **(environment or {})},
         user=user,
-        group=user,
-        extra_groups=None if user is None else [],
-        cwd=directory,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    ) as process:
+        directory=directory,
+        output=PIPE,
+        errors=WITH_OUTPUT,
+    ) as child:
+        if while_running is not None:
+            while_running(child.pid)
         try:
-            if while_running is not None:
-                while_running(process.pid)
-            output, _ = process.communicate(timeout=deadline)
-        except subprocess.TimeoutExpired as error:
+            output, _ = child.read(deadline)
+        except TimeoutError as error:
             raise InputError(f"{shlex.join(words)}: has not ended after {deadline:.0f} s") from error
-        finally:
-            if process.poll() is None:
-                process.kill()
-    if process.returncode != 0:
-        raise InputError(f"{shlex.join(words)}: ended with {process.returncode}: {_last_lines(output)}")
+    if child.exit_code != 0:
+        raise InputError(f"{shlex.join(words)}: ended with {child.exit_code}: {_last_lines(output)}")
     return output
 
 
@@ -85,7 +81,6 @@ def _last_lines(output: str) -> str:
 NOBODY = 65534
 
 _DEADLINE_SECONDS = 120.0
-_PAUSE_SECONDS = 0.05
 _SHOWN_CHARACTERS = 300
 
 
@@ -111,45 +106,18 @@ def running_server(
     words = [str(word) for word in command]
     log = directory / "log"
     with log.open("wb") as stream:
-        server = subprocess.Popen(
-            words,
-            user=NOBODY,
-            group=NOBODY,
-            extra_groups=[],
-            cwd=directory,
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-        )
+        server = Child(words, own_session=False, user=NOBODY, directory=directory, output=stream, errors=WITH_OUTPUT)
     try:
-        _wait(server, Path(words[0]).name, is_ready, log)
+        if not server.wait_until(is_ready, _DEADLINE_SECONDS):
+            name = Path(words[0]).name
+            if server.exit_code is None:
+                raise InputError(f"{name}: was not ready after {_DEADLINE_SECONDS:.0f} s")
+            said = log.read_text(encoding="utf-8", errors="replace").strip()[-_SHOWN_CHARACTERS:]
+            raise InputError(f"{name}: ended with {server.exit_code} at its start: {' '.join(said.split())}")
         yield server.pid
     finally:
-        _stop(server, stop)
-
-
-def _wait(server: "subprocess.Popen[bytes]", name: str, is_ready: Callable[[], bool], log: Path) -> None:
-    deadline = time.monotonic() + _DEADLINE_SECONDS
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            said = log.read_text(encoding="utf-8", errors="replace").strip()[-_SHOWN_CHARACTERS:]
-            raise InputError(f"{name}: ended with {server.returncode} at its start: {' '.join(said.split())}")
-        if is_ready():
-            return
-        time.sleep(_PAUSE_SECONDS)
-    raise InputError(f"{name}: was not ready after {_DEADLINE_SECONDS:.0f} s")
-
-
-def _stop(server: "subprocess.Popen[bytes]", stop: signal.Signals) -> None:
-    if server.poll() is not None:
-        return
-    server.send_signal(stop)
-    try:
-        server.wait(_DEADLINE_SECONDS)
-    except subprocess.TimeoutExpired:
-        # its processes end when they see that it has gone
-        server.kill()
-        server.wait()
+        # should it have to be killed, those of its processes that left its group end when they see that it has gone
+        server.end(stop, _DEADLINE_SECONDS)
 
 
 _TREE = DirectoryTree(Path("/"))

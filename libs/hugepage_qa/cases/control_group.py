@@ -24,8 +24,10 @@ from hugepage_qa.process.marks import PREFIX
 
 _SUBTREE_CONTROL = "cgroup.subtree_control"
 # a group is busy until its last process is buried, and a hierarchy until its last group is
-_ATTEMPTS = 50
-_PAUSE_SECONDS = 0.02
+_BUSY_SECONDS = 60.0
+_BETWEEN_MOUNTS_SECONDS = 1.0
+# what is remembered may be remembered for ever
+_REMEMBERED_SECONDS = 5.0
 #: a grace period and a worker take milliseconds on an idle machine
 _OFFLINE_SECONDS = 2
 
@@ -70,22 +72,34 @@ class ControlGroup:
 
     def remove(self) -> None:
         """Remove the group; its last process may have left it just now. Raises OSError when it stays busy."""
-        _insist(self._live, lambda: self._live.host.remove_directory(self.path))
-        self._removed = True
+        self._live.host.wait_until(self._is_removed, _BUSY_SECONDS)
+        if not self._removed:
+            self._live.host.remove_directory(self.path)
+            self._removed = True
+
+    def _is_removed(self) -> bool:
+        """Remove the group if its processes have left it. Raises OSError for any other reason that keeps it."""
+        try:
+            self._live.host.remove_directory(self.path)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+        else:
+            self._removed = True
+        return self._removed
 
     def wait_until_offline(self) -> None:
-        """Wait until a worker of the kernel has taken a removed group offline; no file tells when it has."""
+        """Give a worker of the kernel the time to take a removed group offline; no file tells when it has."""
         self._live.host.pause(_OFFLINE_SECONDS)
 
     def wait_until_forgotten(self) -> None:
         """Wait until the kernel has forgotten the groups that were removed below this one, where it tells."""
-        for _attempt in range(_ATTEMPTS):
-            counts = dict(
-                line.split() for line in (self._live.host.read(f"{self.path}/cgroup.stat") or "").splitlines()
-            )
-            if counts.get("nr_dying_descendants", "0") == "0":
-                return
-            self._live.host.pause(_PAUSE_SECONDS)
+
+        def is_forgotten() -> bool:
+            lines = (self._live.host.read(f"{self.path}/cgroup.stat") or "").splitlines()
+            return dict(line.split() for line in lines).get("nr_dying_descendants", "0") == "0"
+
+        self._live.host.wait_until(is_forgotten, _REMEMBERED_SECONDS)
 
     def _remove_if_there(self) -> None:
         if not self._removed:
@@ -127,21 +141,19 @@ def _root_v1(live: Live, controller: str, cleanup: ExitStack) -> str:
 
 def _unmount_v1(live: Live, controller: str, point: str) -> None:
     """Unmount until the hierarchy is gone: one with a removed group that is still remembered outlives its mount."""
+
+    def has_gone() -> bool:
+        return _controllers(live)[controller] == "0"
+
     live.host.unmount(point)
-    for _attempt in range(_ATTEMPTS):
-        if _is_free(live, controller):
-            return
+    deadline = live.host.clock() + _BUSY_SECONDS
+    while True:
+        # the moment that an unmounted hierarchy takes to go
+        live.host.wait_until(has_gone, _BETWEEN_MOUNTS_SECONDS)
+        if has_gone() or live.host.clock() > deadline:
+            break
         live.host.unmount(live.host.mount(controller, "cgroup"))
     live.expect(f"hierarchy of {controller} in /proc/cgroups", "0", _controllers(live)[controller])
-
-
-def _is_free(live: Live, controller: str) -> bool:
-    """Wait for a moment, as long as it takes an unmounted hierarchy to go, and tell whether it has gone."""
-    for _attempt in range(_ATTEMPTS):
-        if _controllers(live)[controller] == "0":
-            return True
-        live.host.pause(_PAUSE_SECONDS)
-    return False
 
 
 def _root_v2(live: Live, controller: str, cleanup: ExitStack) -> str:
@@ -161,17 +173,6 @@ def _hand_down(live: Live, controller: str, root: str, cleanup: ExitStack) -> No
     if controller not in (live.host.read(control) or "").split():
         live.host.write(control, f"+{controller}")
         cleanup.callback(live.host.write, control, f"-{controller}")
-
-
-def _insist(live: Live, removal: Callable[[], None]) -> None:
-    for _attempt in range(_ATTEMPTS - 1):
-        try:
-            return removal()
-        except OSError as error:
-            if error.errno != errno.EBUSY:
-                raise
-        live.host.pause(_PAUSE_SECONDS)
-    return removal()
 
 
 #: counters of 64-bit kernels that fall below 0 go on from here

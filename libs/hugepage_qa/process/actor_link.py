@@ -2,15 +2,15 @@
 
 import os
 import select
-import signal
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.child import Child, RunningProcess
+from hugepage_qa.process.process_table import STATE, SYSTEM_TIME, USER_TIME, stat_fields
 
 # actor.c, PACKET
 _PACKET = 65536
@@ -76,13 +76,11 @@ class ActorLink:
             return  # by now its process id may be another's
         self._gone = True
         self._channel.close()
-        with suppress(ProcessLookupError):
-            descriptor = os.pidfd_open(self.pid)
-            try:
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                _wait_for_end(descriptor, self.pid)
-            finally:
-                os.close(descriptor)
+        with suppress(ProcessLookupError), RunningProcess(self.pid) as process:
+            process.kill()
+            _await(process.fileno(), self.pid, "SIGKILL")
+            # those that an actor forked are not ours to wait for
+            process.reap()
 
 
 @contextmanager
@@ -103,21 +101,15 @@ def start_link(program: Path) -> Iterator[ActorLink]:
             child.wait()
 
 
-def _start(program: Path, standard_input: socket.socket) -> subprocess.Popen[bytes]:
+def _start(program: Path, standard_input: socket.socket) -> Child:
     try:
-        return subprocess.Popen([str(program), str(os.getpid())], stdin=standard_input.fileno(), start_new_session=True)
+        # an actor ties itself to its parent: thousands are started, and through Python that would take minutes
+        return Child([str(program), str(os.getpid())], death_signal=None, standard_input=standard_input.fileno())
     except OSError as error:
         # says nothing of the kernel under test
         raise InputError(
             f"{program}: {error.strerror}: expected a file system that is not mounted with noexec"
         ) from error
-
-
-def _wait_for_end(descriptor: int, pid: int) -> None:
-    _await(descriptor, pid, "SIGKILL")
-    # a process that nobody has waited for is still in its control group; those that an actor forked are not ours
-    with suppress(ChildProcessError):
-        os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOHANG)
 
 
 def _await(descriptor: int, pid: int, what: str) -> None:
@@ -129,10 +121,11 @@ def _await(descriptor: int, pid: int, what: str) -> None:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     began = blocked_since = time.monotonic()
-    at_first = used = _cpu_seconds(pid)
+    _, used = _state_and_cpu_seconds(pid)
+    at_first = used
     while not poll.poll(_LOOK_SECONDS * 1000):
         now = time.monotonic()
-        state, is_used = _state(pid), _cpu_seconds(pid)
+        state, is_used = _state_and_cpu_seconds(pid)
         if state != "D" or is_used != used:
             blocked_since, used = now, is_used
         asked = f"the actor (process {pid}) does not answer {what[:60]!r}"
@@ -144,22 +137,12 @@ def _await(descriptor: int, pid: int, what: str) -> None:
             raise ActorStarved(f"{asked}: it had {used - at_first:.0f} s of a CPU in {now - began:.0f} s")
 
 
-def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on (proc_pid_stat(5)); none of a process that is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def _state(pid: int) -> str:
-    return next(iter(_stat(pid)), "")
-
-
-def _cpu_seconds(pid: int) -> float:
-    user, system = 11, 12  # utime and stime, counted from the state
-    fields = _stat(pid)
-    return (int(fields[user]) + int(fields[system])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+def _state_and_cpu_seconds(pid: int) -> tuple[str, float]:
+    """Return what a process does and the CPU time that it has had; one that is gone has no state."""
+    fields = stat_fields(Path(f"/proc/{pid}/stat"))
+    if not fields:
+        return "", 0.0
+    return fields[STATE], (int(fields[USER_TIME]) + int(fields[SYSTEM_TIME])) / os.sysconf("SC_CLK_TCK")
 
 
 def _stack(pid: int) -> str:

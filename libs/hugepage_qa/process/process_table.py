@@ -14,8 +14,9 @@ _DEADLINE_SECONDS = 30.0
 _PAUSE_SECONDS = 0.01
 _EXEC_SECONDS = 2.0
 
-# fields of proc_pid_stat(5), counted from the one after the name
-_STATE, _PARENT, _START_TIME = 0, 1, 19
+#: fields of proc_pid_stat(5), as ``stat_fields`` returns them; times are in ticks of the clock
+STATE, PARENT, USER_TIME, SYSTEM_TIME = 0, 1, 11, 12
+_START_TIME = 19
 _DEAD = ("Z", "X")
 
 
@@ -33,6 +34,12 @@ def find_processes(run_id: str) -> dict[int, str]:
 def belongs_to(run_id: str, pid: int) -> bool:
     """Tell whether the process ``pid`` carries ``run_id``."""
     return f"{RUN}={run_id}".encode() in _environment(pid)
+
+
+def children_of(parent: int) -> set[int]:
+    """Return the direct children of ``parent``; those that have ended and were not waited for are among them."""
+    stats = {int(stat.parent.name): stat_fields(stat) for stat in Path("/proc").glob("[0-9]*/stat")}
+    return {pid for pid, fields in stats.items() if fields and int(fields[PARENT]) == parent}
 
 
 def kill_and_wait(pids: Iterable[int], is_ours: Callable[[int], bool]) -> set[int]:
@@ -57,7 +64,17 @@ def has_ended(pid: int) -> bool:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:
         return True
-    return all(not (fields := _fields(thread / "stat")) or fields[_STATE] in _DEAD for thread in threads)
+    return all(not (fields := stat_fields(thread / "stat")) or fields[STATE] in _DEAD for thread in threads)
+
+
+def stat_fields(stat: Path) -> list[str]:
+    """Return the fields of the file ``stat`` after the name; empty when the process or thread is gone."""
+    try:
+        text = stat.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    # the name in parentheses can hold spaces and parentheses itself
+    return text.rpartition(")")[2].split()
 
 
 def _is_over(pid: int, started: str | None) -> bool:
@@ -66,7 +83,7 @@ def _is_over(pid: int, started: str | None) -> bool:
 
 
 def _start_time(pid: int) -> str | None:
-    fields = _fields(Path(f"/proc/{pid}/stat"))
+    fields = stat_fields(Path(f"/proc/{pid}/stat"))
     return fields[_START_TIME] if fields else None
 
 
@@ -74,18 +91,8 @@ def _ancestors(pid: int) -> Iterator[int]:
     """Yield ``pid``, its parent, and so on."""
     while pid > 0:
         yield pid
-        fields = _fields(Path(f"/proc/{pid}/stat"))
-        pid = int(fields[_PARENT]) if fields else 0
-
-
-def _fields(stat: Path) -> list[str]:
-    """Return the fields of the file ``stat`` after the name; empty when the process or thread is gone."""
-    try:
-        text = stat.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    # the name in parentheses can hold spaces and parentheses itself
-    return text.rpartition(")")[2].split()
+        fields = stat_fields(Path(f"/proc/{pid}/stat"))
+        pid = int(fields[PARENT]) if fields else 0
 
 
 def _environment(pid: int) -> list[bytes]:

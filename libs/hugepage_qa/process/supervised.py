@@ -3,7 +3,6 @@
 import ctypes
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,8 +12,10 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
+from hugepage_qa.process.child import Child
+from hugepage_qa.process.process_table import children_of
+
 # linux/prctl.h
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -48,18 +49,16 @@ def run_supervised(
     results; after ``grace`` seconds it is killed. Whatever it leaves running is ended after it. What it prints goes to
     ``output``, or where ours goes. Call it from the main thread.
     """
-    ours = _children(os.getpid())
+    ours = children_of(os.getpid())
     with _subreaper():
-        child = subprocess.Popen(
+        # SIGTERM, and not SIGKILL: should we be killed, it still puts back what it has changed
+        child = Child(
             arguments,
-            env=dict(environment),
-            cwd=directory,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            # its own session: a Ctrl-C of the terminal comes to us alone, and is passed on once
-            start_new_session=True,
-            preexec_fn=_prepare_child,  # noqa: PLW1509 - two system calls, and we have no threads
+            death_signal=signal.SIGTERM,
+            environment=environment,
+            directory=directory,
+            output=output,
+            errors=output,
         )
         try:
             return _wait(child, grace, ours)
@@ -72,11 +71,12 @@ def exit_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(SIGNALLED + number))
 
 
-def _wait(child: subprocess.Popen[bytes], grace: float, ours: set[int]) -> int:
+def _wait(child: Child, grace: float, ours: set[int]) -> int:
     with _forward_signals(child) as received:
-        while (code := child.poll()) is None:
+        while (code := child.exit_code) is None:
             if received and time.monotonic() > received[0].time + grace:
-                child.kill()
+                # alone: what it leaves running is an orphan, which is asked first
+                child.send(signal.SIGKILL)
             _bury_orphans(spare=ours | {child.pid})
             time.sleep(_POLL_SECONDS)
         return SIGNALLED + received[0].number if received else code
@@ -89,7 +89,7 @@ def _bury_orphans(spare: set[int]) -> None:
     """
     # a look that costs nothing before one at all processes
     if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-        for pid in _children(os.getpid()) - spare:
+        for pid in children_of(os.getpid()) - spare:
             os.waitpid(pid, os.WNOHANG)
 
 
@@ -100,13 +100,13 @@ class _Received:
 
 
 @contextmanager
-def _forward_signals(child: subprocess.Popen[bytes]) -> Iterator[list[_Received]]:
+def _forward_signals(child: Child) -> Iterator[list[_Received]]:
     """Pass the first signal on as SIGINT; yield the list in which received signals are kept."""
     received: list[_Received] = []
 
     def forward(number: int, _frame: FrameType | None) -> None:
         if not received:
-            child.send_signal(signal.SIGINT)
+            child.send(signal.SIGINT)
         received.append(_Received(number, time.monotonic()))
 
     before: dict[signal.Signals, Any] = {number: signal.signal(number, forward) for number in _SIGNALS}
@@ -115,13 +115,6 @@ def _forward_signals(child: subprocess.Popen[bytes]) -> Iterator[list[_Received]
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _prepare_child() -> None:
-    """In the child: get SIGTERM when we are gone, even by SIGKILL, which nobody can pass on."""
-    # a shell that starts us in the background has us ignore it, and children inherit that
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 @contextmanager
@@ -141,7 +134,7 @@ def _end_orphans(spare: set[int]) -> None:
     """
     end = time.monotonic() + _ORPHAN_SECONDS
     told: set[int] = set()
-    while children := _children(os.getpid()) - spare:
+    while children := children_of(os.getpid()) - spare:
         late = time.monotonic() > end
         for pid in children if late else children - told:
             os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
@@ -149,17 +142,3 @@ def _end_orphans(spare: set[int]) -> None:
         for pid in children:
             os.waitpid(pid, 0 if late else os.WNOHANG)
         time.sleep(0 if late else _ORPHAN_POLL_SECONDS)
-
-
-def _children(parent: int) -> set[int]:
-    """Return the direct children of ``parent``; those that have ended and were not waited for are among them."""
-    return {int(stat.parent.name) for stat in Path("/proc").glob("[0-9]*/stat") if _parent_of(stat) == parent}
-
-
-def _parent_of(stat: Path) -> int | None:
-    try:
-        text = stat.read_text(encoding="utf-8", errors="replace")
-    except OSError:  # the process has ended meanwhile
-        return None
-    # the name of the program, in parentheses, can hold anything, spaces and parentheses too
-    return int(text.rpartition(")")[2].split()[1])

@@ -1,36 +1,131 @@
-"""Start a program that cannot outlive us: ``python tether.py PARENT PROGRAM ARGUMENTS...``.
+"""The child's side of child.py: ``python -I -S tether.py WISHES PROGRAM ARGUMENTS...``, with the wishes in JSON.
 
-Prctl(PR_SET_PDEATHSIG) makes the kernel kill the program when its parent ends, even by SIGKILL. QEMU
-7.2 has no such option, and it does not notice that its standard input or output is gone. The call has to be made
-in the child; Popen(preexec_fn=...) would make it in a forked copy of a process with threads, which may deadlock.
-So this file is the child. It imports nothing of the suite.
+This process prepares itself and becomes the program. prctl(PR_SET_PDEATHSIG) makes the kernel send the program a signal
+when its parent ends, even by SIGKILL: QEMU 7.2 has no such option, and it does not notice that its standard input or
+output is gone. The call has to be made in the child; Popen(preexec_fn=...) would make it in a forked copy of a process
+with threads, which may deadlock. So this file is the child. It imports nothing of the suite.
 
 "Parent" is the thread that forked: whoever starts the program must stay in that thread until it ends.
 """
 
 import ctypes
+import errno
+import json
 import os
 import signal
 import sys
+from pathlib import Path
+from typing import Any
 
+# linux/prctl.h, linux/sched.h, linux/mount.h
 _PR_SET_PDEATHSIG = 1
+_CLONE_NEWNS = 0x00020000
+_MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
+_MNT_DETACH = 2
+_CGROUPS = ("cgroup", "cgroup2")
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Tie this process to process PARENT and become PROGRAM; exit code 127 when it cannot be started."""
-    parent, command = int(sys.argv[1]), sys.argv[2:]
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        sys.exit(f"prctl(PR_SET_PDEATHSIG): {os.strerror(ctypes.get_errno())}")
-    if os.getppid() != parent:
+    """Become the program; exit code 126 when this process cannot be prepared, 127 when it cannot be started."""
+    # Python ignores or catches them, a shell that starts us in the background has us ignore SIGINT, and an ignored
+    # signal stays ignored across exec
+    for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    wishes, command = json.loads(sys.argv[1]), sys.argv[2:]
+    try:
+        environment = _given_environment()
+        _prepare(wishes)
+    except OSError as error:
+        print(f"{command[0]}: {error.filename or 'its start'}: {error.strerror}", file=sys.stderr)  # noqa: T201
+        sys.exit(126)
+    if os.getppid() != wishes["parent"]:
         # the parent died before the call: nobody would ever stop us
         sys.exit("the parent is gone")
-    # Python ignores SIGPIPE, and an ignored signal stays ignored across exec
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
-        os.execv(command[0], command)  # noqa: S606 - no shell is wanted
+        os.execvpe(command[0], command, environment)  # noqa: S606 - no shell is wanted
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr)  # noqa: T201
         sys.exit(127)
+
+
+def _given_environment() -> dict[bytes, bytes]:
+    """Return the environment without what Python adds to its own where there is no locale (PEP 538)."""
+    entries = Path("/proc/self/environ").read_bytes().split(b"\0")
+    return dict(entry.split(b"=", 1) for entry in entries if b"=" in entry)
+
+
+def _prepare(wishes: dict[str, Any]) -> None:
+    """Be where, and who, the program is to be. Raises OSError."""
+    if wishes["control_group"] is not None:
+        # before the program has memory: what was charged elsewhere stays charged there
+        Path(wishes["control_group"], "cgroup.procs").write_text(f"{os.getpid()}\n", encoding="ascii")
+    mounts = wishes["mounts"]
+    if mounts is not None:
+        if mounts["namespace"] is None:
+            _make_namespace(mounts["hidden"], mounts["kept"], mounts["bound"])
+        else:
+            _check(_LIBC.setns(mounts["namespace"], _CLONE_NEWNS))
+        os.chdir("/")
+    if wishes["user"] is not None:
+        os.setgroups([])
+        os.setgid(wishes["user"])
+        os.setuid(wishes["user"])
+    # last: a change of user forgets it
+    _check(_LIBC.prctl(_PR_SET_PDEATHSIG, wishes["death_signal"], 0, 0, 0))
+
+
+def _make_namespace(hidden: list[str], kept: list[str], bound: dict[str, str]) -> None:
+    _check(_LIBC.unshare(_CLONE_NEWNS))
+    _mount("none", "/", "", _MS_REC | _MS_PRIVATE)
+    _unmount_hidden_pages(hidden, kept)
+    seen = {directory: os.open(directory, os.O_PATH | os.O_DIRECTORY) for directory in kept}
+    for directory in hidden:
+        if Path(directory).is_dir():
+            _mount("hugepage-qa", directory, "tmpfs", 0, "mode=755")
+    for directory, descriptor in seen.items():
+        if not Path(directory).is_dir():
+            Path(directory).mkdir(parents=True)
+            _mount(f"/proc/self/fd/{descriptor}", directory, "", _MS_BIND | _MS_REC)
+        os.close(descriptor)
+    for target, source in bound.items():
+        Path(target).touch()
+        _mount(source, target, "", _MS_BIND)
+    _hide_cgroups()
+
+
+def _unmount_hidden_pages(hidden: list[str], kept: list[str]) -> None:
+    """A daemon that reads of a hugetlbfs, and does not find it, does not come up (virFileGetHugepageSize())."""
+    for _source, point, kind, *_rest in reversed(_mounts()):
+        below = Path(point).is_relative_to
+        if kind == "hugetlbfs" and any(map(below, hidden)) and not any(map(below, kept)):
+            _check(_LIBC.umount2(point.encode(), _MNT_DETACH))
+
+
+def _mounts() -> list[list[str]]:
+    return [line.split(" ") for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
+
+
+def _hide_cgroups() -> None:
+    """A daemon that finds a hierarchy makes groups for its guests there, which nobody removes after SIGKILL."""
+    for _source, point, kind, *_rest in reversed(_mounts()):
+        # one that lies below another mount cannot be reached, neither by us (EINVAL) nor by the daemon
+        if kind in _CGROUPS and _LIBC.umount2(point.encode(), _MNT_DETACH) != 0 and ctypes.get_errno() != errno.EINVAL:
+            _check(-1)
+
+
+def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
+    arguments = (source.encode(), target.encode(), kind.encode(), flags, options.encode())
+    if _LIBC.mount(*arguments) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), target)
+
+
+def _check(result: int) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 if __name__ == "__main__":

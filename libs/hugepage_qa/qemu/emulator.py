@@ -2,15 +2,12 @@
 
 import os
 import selectors
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from hugepage_qa.process import tether
+from hugepage_qa.process.child import PIPE, Child
 
 OUTPUT_LIMIT = 4 << 20
 """Bytes of console output kept of one run; a machine that prints more is stopped. A capture is about 150 KB."""
@@ -21,8 +18,6 @@ LONGEST = 5
 _ERROR_LIMIT = 64 << 10
 _STOP_POLL = 0.2
 """Seconds after which a running machine notices that it is to stop."""
-
-_TETHER = Path(tether.__file__)
 
 
 class Stopped(Exception):
@@ -61,45 +56,35 @@ class Emulators:
 
         ``patience`` sees each piece of output (with the end of the piece before it) and may answer with seconds that
         are left from now on, fewer or more, but at most ``LONGEST`` deadlines together. The process is gone when
-        this returns or raises, KeyboardInterrupt included; if we are killed, the kernel ends it (tether.py). It has its
-        own session, so a Ctrl-C in the terminal reaches us only, and we end it.
+        this returns or raises, KeyboardInterrupt included; if we are killed, the kernel ends it.
         """
         stop = threading.Event()
         with self._lock:
             self._running.add(stop)
         started = time.monotonic()
         try:
-            with subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_TETHER), str(os.getpid()), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            ) as process:
-                try:
-                    return _watch(process, started, deadline, patience, stop)
-                finally:
-                    process.kill()
+            with Child(command, output=PIPE, errors=PIPE) as child:
+                return _watch(child, started, deadline, patience, stop)
         finally:
             with self._lock:
                 self._running.discard(stop)
 
 
 def _watch(
-    process: subprocess.Popen[bytes],
+    child: Child,
     started: float,
     deadline: float,
     patience: Callable[[bytes], float | None],
     stop: threading.Event,
 ) -> Run:
-    """Read both pipes of ``process`` until it closes them, the deadline passes or ``stop`` is set."""
-    if process.stdout is None or process.stderr is None:
+    """Read both pipes of ``child`` until it closes them, the deadline passes or ``stop`` is set."""
+    if child.output is None or child.errors is None:
         raise ValueError("the process needs pipes")
     output, errors = bytearray(), bytearray()
     end = started + deadline
     with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ, output)
-        selector.register(process.stderr, selectors.EVENT_READ, errors)
+        selector.register(child.output, selectors.EVENT_READ, output)
+        selector.register(child.errors, selectors.EVENT_READ, errors)
         while selector.get_map() and len(output) < OUTPUT_LIMIT:
             if stop.is_set():
                 raise Stopped
@@ -120,15 +105,8 @@ def _watch(
     return Run(
         output=bytes(output[:OUTPUT_LIMIT]),
         errors=errors.decode(errors="replace"),
-        exit_code=_exit_code(process, end) if finished else None,
+        # a process that has closed its pipes may take a moment to end
+        exit_code=child.wait(max(0.0, end - time.monotonic()) + 1) if finished else None,
         seconds=time.monotonic() - started,
         overflowed=len(output) >= OUTPUT_LIMIT,
     )
-
-
-def _exit_code(process: subprocess.Popen[bytes], end: float) -> int | None:
-    """Return the exit code of a process that has closed its pipes, or None if it does not end by ``end``."""
-    try:
-        return process.wait(max(0.0, end - time.monotonic()) + 1)
-    except subprocess.TimeoutExpired:
-        return None

@@ -1,22 +1,18 @@
 """A libvirt daemon of our own, of which nothing stays; one that the machine runs is left alone, and does not see it."""
 
-import json
 import os
 import pwd
 import shlex
 import shutil
 import signal
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
-from hugepage_qa.process import private_namespace
+from hugepage_qa.process.child import Child, PrivateMounts
 from hugepage_qa.process.process_table import kill_and_wait
 from hugepage_qa.qemu.guest.guest_site import NotHere
 
@@ -106,12 +102,10 @@ def _accounts(directory: Path) -> dict[str, str]:
     return {f"/etc/{name}": str(directory / name) for name in ("passwd", "group")}
 
 
-_CHILD = Path(private_namespace.__file__)
 # what the daemon writes, and where it would find D-Bus and thereby machined
 _HIDDEN = ("/run", "/etc/libvirt", "/var/lib", "/var/cache", "/var/log")
 _START_SECONDS = 180.0
 _STOP_SECONDS = 60.0
-_PAUSE_SECONDS = 0.02
 
 
 class PrivateDaemon:
@@ -134,7 +128,7 @@ class PrivateDaemon:
         self._program, drivers = find_daemon()
         self._directory = directory
         self._visible = visible
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
         self._namespace: int | None = None
         self._group: str | None = None
         self.emulator = write_emulator(directory, emulator, environment)
@@ -155,9 +149,9 @@ class PrivateDaemon:
     @property
     def pid(self) -> int:
         """Its process id. Raises InputError when it does not run."""
-        if self._process is None:
+        if self._child is None:
             raise InputError("the daemon of libvirt does not run")
-        return self._process.pid
+        return self._child.pid
 
     def start(self) -> None:
         """Start it, and wait until it answers; started again, it is where it was, with the guests that it had.
@@ -167,30 +161,27 @@ class PrivateDaemon:
         self._socket.unlink(missing_ok=True)
         descriptors = () if self._namespace is None else (self._namespace,)
         with (self._directory / "daemon.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_CHILD), json.dumps(self._wishes()), *self._command()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                pass_fds=descriptors,
+            self._child = Child(
+                self._command(),
+                environment=self._environment,
+                mounts=PrivateMounts(_HIDDEN, [str(path) for path in self._visible], self._bound, self._namespace),
+                output=log,
+                errors=log,
+                descriptors=descriptors,
             )
-        self._await_answer()
+        if not self._child.wait_until(lambda: _answers(self._socket), _START_SECONDS):
+            self.stop(signal.SIGKILL)
+            said = (self._directory / "daemon.log").read_text(encoding="utf-8", errors="replace")
+            raise InputError(f"{self._program} does not answer: {said[-2000:] or 'it says nothing'}")
         if self._namespace is None:
             # keeps the namespace while no daemon runs in it
             self._namespace = os.open(f"/proc/{self.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """End it with the signal ``number``, and wait until it is gone; its guests go on."""
-        if self._process is None:
-            return
-        self._process.send_signal(number)
-        try:
-            self._process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
+        if self._child is not None:
+            self._child.end(number, _STOP_SECONDS)
+            self._child = None
 
     def enter_group(self, path: str | None) -> None:
         """Move it, and thereby the guests that it starts, into the control group ``path``; with None out of it again.
@@ -230,26 +221,6 @@ class PrivateDaemon:
     def _command(self) -> list[str]:
         pid_file = str(self._directory / "daemon.pid")
         return [str(self._program), "--config", str(self._directory / "daemon.conf"), "--pid-file", pid_file]
-
-    def _wishes(self) -> dict[str, object]:
-        return {
-            "parent": os.getpid(),
-            "hidden": _HIDDEN,
-            "kept": [str(path) for path in self._visible],
-            "bound": self._bound,
-            "namespace": self._namespace,
-            "environment": self._environment,
-        }
-
-    def _await_answer(self) -> None:
-        deadline = time.monotonic() + _START_SECONDS
-        while not _answers(self._socket):
-            ended = self._process is None or self._process.poll() is not None
-            if ended or time.monotonic() > deadline:
-                self.stop(signal.SIGKILL)
-                said = (self._directory / "daemon.log").read_text(encoding="utf-8", errors="replace")
-                raise InputError(f"{self._program} does not answer: {said[-2000:] or 'it says nothing'}")
-            time.sleep(_PAUSE_SECONDS)
 
 
 def _answers(path: Path) -> bool:

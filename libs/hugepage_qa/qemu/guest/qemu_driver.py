@@ -14,10 +14,8 @@ from hugepage_qa.qemu.guest.driver import Driver, GuestError, State, refusal_of
 from hugepage_qa.qemu.guest.guest_description import GuestDescription, MemoryDevice
 from hugepage_qa.qemu.guest.guest_site import NotHere, Site
 from hugepage_qa.qemu.guest.qemu_command import memory_device, qemu_arguments
-from hugepage_qa.qemu.guest.qemu_process import QemuProcess, find_monitor_class
-
-# a group is entered before the memory is there: what was charged elsewhere stays charged there
-_ENTER_GROUP = ("/bin/sh", "-c", 'echo $$ >"$1" && shift && exec "$@"', "sh")
+from hugepage_qa.qemu.guest.qemu_process import QemuProcess
+from hugepage_qa.qemu.qmp_monitor import require_qmp
 
 _KVM = Path("/dev/kvm")
 
@@ -28,7 +26,10 @@ class QemuDriver(Driver):
     def __init__(self, site: Site) -> None:
         """Raises NotHere without the Python package qemu.qmp."""
         super().__init__(site)
-        self._monitor = find_monitor_class()
+        try:
+            require_qmp()
+        except InputError as error:
+            raise NotHere(str(error)) from error
         self._directory = Path(site.directory)
         self._definitions: dict[str, list[str]] = {}
         self._running: dict[str, QemuProcess] = {}
@@ -177,13 +178,11 @@ class QemuDriver(Driver):
         self.destroy(name)
         monitor = QemuProcess.monitor_arguments(name, self._directory)
         command = [*self._become, self._site.emulator, *self._definitions[name], *monitor, *more]
-        if self._group is not None:
-            command = [*_ENTER_GROUP, f"{self._group}/cgroup.procs", *command]
-        self._running[name] = QemuProcess(name, self._directory, command, descriptors)
+        self._running[name] = QemuProcess(name, self._directory, command, descriptors, self._group)
 
     def _connect(self, name: str) -> None:
         try:
-            self._running[name].connect(self._monitor)
+            self._running[name].connect()
         except (GuestError, InputError):
             self.destroy(name)
             raise

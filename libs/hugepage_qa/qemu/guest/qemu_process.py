@@ -1,66 +1,46 @@
 """One QEMU and its monitor: started, spoken to, ended."""
 
-import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.process import tether
-from hugepage_qa.qemu.guest.driver import GuestError, await_condition
-from hugepage_qa.qemu.guest.guest_site import NotHere
-
-_TETHER = Path(tether.__file__)
+from hugepage_qa.process.child import Child
+from hugepage_qa.qemu.guest.driver import GuestError
+from hugepage_qa.qemu.qmp_monitor import CommandRefused, Monitor
 
 # preallocating hundreds of GiB takes minutes, and so does what an emulated guest does on a busy machine
 _START_SECONDS = 300.0
 _ANSWER_SECONDS = 300.0
 # between the end of its monitor and its own
 _END_SECONDS = 10.0
-_PAUSE_SECONDS = 0.02
-
-
-def find_monitor_class() -> Callable[[str], Any]:
-    """Return the class that speaks QMP. Raises NotHere without the Python package qemu.qmp."""
-    try:
-        from qemu.qmp.legacy import QEMUMonitorProtocol  # noqa: PLC0415 - an optional package
-    except ImportError as error:
-        raise NotHere("the Python package qemu.qmp is not installed: install hugepage-qa[qemu]") from error
-    monitor: Callable[[str], Any] = QEMUMonitorProtocol
-    return monitor
-
-
-def _refusals() -> type[Exception]:
-    """Return what the class that speaks QMP raises for an answer that is an error."""
-    from qemu.qmp import ExecuteError  # noqa: PLC0415 - an optional package
-
-    refusals: type[Exception] = ExecuteError
-    return refusals
 
 
 class QemuProcess:
     """A QEMU that cannot outlive us. ``name`` is that of its guest, in whose files in ``directory`` it is spoken to."""
 
-    def __init__(self, name: str, directory: Path, command: Sequence[str], descriptors: Sequence[int] = ()) -> None:
-        """Start ``command``, which has the open files ``descriptors``; its monitor is not connected yet."""
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        command: Sequence[str],
+        descriptors: Sequence[int] = (),
+        control_group: str | None = None,
+    ) -> None:
+        """Start ``command``, which has the open files ``descriptors``; its monitor is not connected yet.
+
+        ``control_group`` is entered before it has memory: what was charged elsewhere stays charged there.
+        """
         self._name = name
         self._path = directory / f"{name}.qmp"
         self._errors = directory / f"{name}.errors"
-        self._monitor: Any = None
+        self._monitor: Monitor | None = None
         self._path.unlink(missing_ok=True)
         with self._errors.open("wb") as stream:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_TETHER), str(os.getpid()), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=stream,
-                start_new_session=True,
-                pass_fds=descriptors,
+            self._child = Child(
+                command, output=stream, errors=stream, descriptors=descriptors, control_group=control_group
             )
 
     @staticmethod
@@ -71,12 +51,12 @@ class QemuProcess:
     @property
     def pid(self) -> int:
         """Its process id."""
-        return self._process.pid
+        return self._child.pid
 
     @property
     def has_ended(self) -> bool:
         """Whether it is gone."""
-        return self._process.poll() is not None
+        return self._child.has_ended
 
     @property
     def said(self) -> str:
@@ -85,24 +65,19 @@ class QemuProcess:
 
     def why_it_ended(self) -> Exception:
         """Return what tells why it ended without being asked to."""
-        if self._process.returncode == -signal.SIGKILL:
+        if self._child.exit_code == -signal.SIGKILL:
             return InputError(f"QEMU of {self._name} was killed: the machine is short of memory, or somebody did it")
-        return GuestError(self.said or f"QEMU ended with exit code {self._process.returncode}")
+        return GuestError(self.said or f"QEMU ended with exit code {self._child.exit_code}")
 
-    def connect(self, monitor: Callable[[str], Any]) -> None:
+    def connect(self) -> None:
         """Wait until its monitor answers: all memory that is to be preallocated is there then.
 
         Raises GuestError with what it said when it ends before, InputError when it was killed, or never answers.
         """
-        deadline = time.monotonic() + _START_SECONDS
-        while (connected := self._connected(monitor)) is None:
+        if not self._child.wait_until(self._is_connected, _START_SECONDS):
             if self.has_ended:
                 raise self.why_it_ended()
-            if time.monotonic() > deadline:
-                raise InputError(f"QEMU of {self._name} does not answer within {_START_SECONDS:g} s: {self.said}")
-            time.sleep(_PAUSE_SECONDS)
-        connected.settimeout(_ANSWER_SECONDS)
-        self._monitor = connected
+            raise InputError(f"QEMU of {self._name} does not answer within {_START_SECONDS:g} s: {self.said}")
 
     def ask(self, command: str, **arguments: object) -> Any:
         """Return the answer to a command; ``_`` in names of arguments stands for ``-``.
@@ -110,47 +85,47 @@ class QemuProcess:
         Raises GuestError when the command is refused, or QEMU has ended by itself, InputError when it does not answer.
         """
         try:
-            return self._monitor.cmd(command, **{key.replace("_", "-"): value for key, value in arguments.items()})
-        except _refusals() as error:
-            raise GuestError(f"{command}: {error}") from error
-        except Exception as error:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_END_SECONDS)
+            words = {key.replace("_", "-"): value for key, value in arguments.items()}
+            return self._connection().ask(command, words, seconds=_ANSWER_SECONDS)
+        except CommandRefused as error:
+            raise GuestError(f"{command}: {error.reason}") from error
+        except InputError as error:
+            if self._child.wait(_END_SECONDS) is not None:
                 raise self.why_it_ended() from error
-            raise InputError(f"{command}: QEMU of {self._name}: {error or type(error).__name__}") from error
+            raise InputError(f"{command}: QEMU of {self._name}: {error}") from error
 
     def give(self, descriptor: int, name: str) -> None:
         """Let it have the open file ``descriptor`` under ``name``. Raises as ``ask`` does."""
-        self._monitor.send_fd_scm(descriptor)
+        self._connection().give(descriptor)
         self.ask("getfd", fdname=name)
 
     def await_condition(self, is_so: Callable[[], bool], otherwise: str) -> None:
-        """Wait until ``is_so``. Raises InputError with ``otherwise`` when that takes too long."""
-        await_condition(is_so, _ANSWER_SECONDS, f"{self._name}: {otherwise}")
+        """Wait until ``is_so``. Raises InputError with ``otherwise`` when that takes too long, else as ``ask`` does."""
+        if not self._child.wait_until(is_so, _ANSWER_SECONDS):
+            if self.has_ended:
+                raise self.why_it_ended()
+            raise InputError(f"{self._name}: {otherwise} within {_ANSWER_SECONDS:g} s")
 
     def kill(self) -> None:
-        """Kill it."""
-        self._process.kill()
+        """Kill it, and do not wait."""
+        self._child.send(signal.SIGKILL)
 
     def end(self) -> None:
         """Kill it, and wait until it has given back its memory."""
-        self._process.kill()
-        self._process.wait()
+        self._child.kill()
         if self._monitor is not None:
-            with suppress(Exception):
-                self._monitor.close()
+            self._monitor.close()
+            self._monitor = None
 
-    def _connected(self, monitor: Callable[[str], Any]) -> Any:
-        """Return a connection to the monitor, None while QEMU does not listen yet, or does no more."""
-        if not self._path.is_socket():
-            return None
-        connection = monitor(str(self._path))
-        # it listens before the memory is there, and answers after that
-        connection.settimeout(_START_SECONDS)
-        try:
-            connection.connect()
-        except Exception:
-            with suppress(Exception):
-                connection.close()
-            return None
-        return connection
+    def _connection(self) -> Monitor:
+        if self._monitor is None:
+            raise InputError("its monitor is not connected")
+        return self._monitor
+
+    def _is_connected(self) -> bool:
+        """Connect to the monitor; False while QEMU does not listen yet, or does no more."""
+        if self._path.is_socket():
+            with suppress(InputError):
+                # it listens before the memory is there, and answers after that
+                self._monitor = Monitor(self._path, _START_SECONDS)
+        return self._monitor is not None

@@ -5,10 +5,11 @@ A pid in a file may long belong to somebody else; the kernel names the process t
 
 import fcntl
 import os
-import select
-import signal
 import struct
+from contextlib import suppress
 from pathlib import Path
+
+from hugepage_qa.process.child import RunningProcess
 
 # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
 _FLOCK = "hhqqi4x"
@@ -34,14 +35,8 @@ def kill(pid_file: Path) -> None:
     pid = running_pid(pid_file)
     if pid is None:
         return
-    try:
-        process = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        # the pid may have passed to another process before it was opened
+    with suppress(ProcessLookupError), RunningProcess(pid) as process:
+        # the pid may have passed to another process before it was held
         if running_pid(pid_file) == pid:
-            signal.pidfd_send_signal(process, signal.SIGKILL)
-            select.select([process], [], [], _GONE_SECONDS)
-    finally:
-        os.close(process)
+            process.kill()
+            process.wait(_GONE_SECONDS)

@@ -1,7 +1,6 @@
 """A system machine: its directory, its process, and the ways in which it goes down and comes up again."""
 
 import re
-import subprocess
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -10,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.qemu.system import host_process, monitor
+from hugepage_qa.process.child import DISCARDED, PIPE, Child
+from hugepage_qa.qemu.qmp_monitor import Monitor
+from hugepage_qa.qemu.system import host_process
 from hugepage_qa.qemu.system.secure_shell import SecureShell
 from hugepage_qa.qemu.system.system_arguments import PID_FILE, QMP_SOCKET, serial_log
 
@@ -20,6 +21,7 @@ DEADLINE = 300.0
 
 _POLL = 0.5
 _QEMU_SECONDS = 60.0
+_MONITOR_SECONDS = 20.0
 _TAIL = 64 << 10
 _PANIC = re.compile(r"Kernel panic - not syncing[^\r\n]*")
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
@@ -97,22 +99,14 @@ class SystemMachine:
     def start(self) -> None:
         """Start QEMU; InputError with its complaint when it cannot. The system in it takes its time to come up."""
         try:
-            done = subprocess.run(
-                self.record.command,
-                cwd=self.directory,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_QEMU_SECONDS,
-                start_new_session=True,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
+            # it ends when the machine runs, which goes on in a session of its own
+            with Child(self.record.command, directory=self.directory, output=DISCARDED, errors=PIPE) as starter:
+                _, errors = starter.read(_QEMU_SECONDS)
+        except TimeoutError:
             host_process.kill(self.directory / PID_FILE)
             raise InputError(f"machine {self.record.name}: QEMU did not start within {_QEMU_SECONDS:g} s") from None
-        if done.returncode != 0:
-            raise InputError(f"machine {self.record.name}: {_last_line(done.stderr) or 'QEMU failed, no message'}")
+        if starter.exit_code != 0:
+            raise InputError(f"machine {self.record.name}: {_last_line(errors) or 'QEMU failed, no message'}")
 
     def wait(self, deadline: float = DEADLINE, *, other_than: str | None = None, since: int = 0) -> str:
         """Wait until the machine answers over ssh and return its boot id; with ``other_than``, until it has another.
@@ -150,8 +144,9 @@ class SystemMachine:
         return self.wait(deadline, other_than=before, since=since)
 
     def press_reset(self) -> None:
-        """Press the reset button and do not wait; InputError when QEMU does not answer."""
-        monitor.execute(self.directory / QMP_SOCKET, "system_reset")
+        """Press the reset button and do not wait; InputError when QEMU does not answer, or qemu.qmp is missing."""
+        with Monitor(self.directory / QMP_SOCKET, _MONITOR_SECONDS) as monitor:
+            monitor.ask("system_reset", seconds=_MONITOR_SECONDS)
 
     def power_cut(self) -> None:
         """Take the power away: what the system had not flushed to its disk is lost."""

@@ -81,7 +81,7 @@ def limits_are_whole_pages(live: Live, group: HugetlbGroup) -> None:
 
 
 @case(
-    "a page beyond the limit is SIGBUS, is counted as refused, and takes nothing; with a higher limit it is there",
+    "a touch beyond the limit gets SIGBUS, is counted as refused, and takes nothing; with a higher limit it is there",
     f"{V1_DOC}; {V2_DOC} hugetlb.<hugepagesize>.max; mm/hugetlb.c alloc_hugetlb_folio()",
     pages=2,
 )
@@ -138,7 +138,7 @@ def reservations_beyond_the_limit_are_refused(live: Live, group: HugetlbGroup) -
 
 
 @case(
-    "without a reservation a page is charged as one when it is touched, and beyond that limit it is SIGBUS",
+    "without a reservation a page is charged as one when it is touched, and beyond that limit the touch gets SIGBUS",
     f"{V1_DOC} Reservation accounting; mm/hugetlb.c alloc_hugetlb_folio(), deferred_reserve",
     pages=2,
 )

@@ -68,7 +68,7 @@ def demote_more_than_free(live: Live) -> None:
     smaller.expect_pool(nr=parts, free=parts)
 
 
-@DEMOTE.case("a page that is promised to a mapping or in use is not demoted", RULE, since=SINCE, pages=2)
+@DEMOTE.case("a page that is reserved for a mapping or in use is not demoted", RULE, since=SINCE, pages=2)
 def pages_in_use_stay(live: Live) -> None:
     smaller = smaller_pool(live)
     memory = live.map(2)

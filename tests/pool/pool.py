@@ -173,7 +173,7 @@ def growth_takes_surplus_first(live: Live) -> None:
 
 
 @POOL.case(
-    "pages that are promised to a mapping survive a shrink of the pool as surplus",
+    "pages that are reserved for a mapping survive a shrink of the pool as surplus",
     f"{SURPLUS}; mm/hugetlb.c set_max_huge_pages(), return_unused_surplus_pages()",
     pages=2,
 )

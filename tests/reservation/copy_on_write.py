@@ -46,7 +46,7 @@ def parent_writes_among_children(live: Live) -> None:
 
 
 @COPY_ON_WRITE.case(
-    "the child that writes when no page is free is SIGBUS, and the page stays as it was", OWNER, pages=1
+    "the child that writes when no page is free gets SIGBUS, and the page stays as it was", OWNER, pages=1
 )
 def child_writes_without_a_page(live: Live) -> None:
     memory = live.map(1)

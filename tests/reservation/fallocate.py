@@ -116,7 +116,7 @@ def punch_a_hole(live: Live) -> None:
         file.truncate(0)
 
 
-@FALLOCATE.case("the page of a hole belongs to all: another may take it, then it is SIGBUS", PUNCH, pages=1)
+@FALLOCATE.case("the page of a hole belongs to all: another may take it, then it gets SIGBUS", PUNCH, pages=1)
 def hole_is_not_reserved(live: Live) -> None:
     for file in files(live):
         memory = file.map(1)

@@ -21,7 +21,7 @@ def files(live: Live) -> tuple[HugeFile, HugeFile]:
 
 
 @TRUNCATE.case(
-    "what is beyond the new end gives its pages back and is SIGBUS, even where pages are free", SHRINK, pages=2
+    "what is beyond the new end gives its pages back and gets SIGBUS, even where pages are free", SHRINK, pages=2
 )
 def access_beyond_the_end(live: Live) -> None:
     for file in files(live):

@@ -115,7 +115,7 @@ def absent_text(live: Live) -> None:
         expected = sum(pages <= limit for pages in absent) * size
         if not expected:
             see_khugepaged_at_work(live, program.actor)
-            live.expect("absent pages of each block", absent, absent_pages(live, program))
+            live.expect("unpopulated pages of each block", absent, absent_pages(live, program))
         await_khugepaged(live, partial(_becomes, live, program, run_some, expected), PATIENT_SCANS)
         live.expect(f"FilePmdMapped with {absent} absent, max_ptes_none {limit}", expected, program.huge())
     program.touch()

@@ -78,7 +78,7 @@ def nothing_in_mode_0(live: Live) -> None:
 
 
 @MERGING.case(
-    "hugetext does not depend on transparent_hugepage/enabled: text merges with never, too",
+    "hugetext does not depend on transparent_hugepage/enabled: text collapses with never, too",
     f"{ENABLE_DOC}; include/linux/khugepaged.h khugepaged_enabled() of ANCK 5.10",
 )
 def thp_never(live: Live) -> None:
@@ -88,7 +88,7 @@ def thp_never(live: Live) -> None:
     expect_code(live, huge=True)
 
 
-@MERGING.case("a segment that is only read stays small, beside text that merges", QUALIFIES)
+@MERGING.case("a segment that is only read stays small, beside text that collapses", QUALIFIES)
 def constants(live: Live) -> None:
     size = huge_page_of_text(live)
     switch(live, 1)

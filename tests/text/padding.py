@@ -67,7 +67,7 @@ def alignments(live: Live) -> None:
 
 @PADDING.case(
     "a linker script that aligns text and data is not enough: p_align stays that of a base page, text neither pads nor"
-    " merges",
+    " collapses",
     f"{DOC}; GNU ld: file offsets agree with addresses in max-page-size only",
 )
 def linker_script(live: Live) -> None:

@@ -88,7 +88,7 @@ def advised_against(live: Live) -> None:
 
 
 @PROCESSES.case(
-    "text with MADV_HUGEPAGE merges in mode 0, too, and what nobody advised does not",
+    "text with MADV_HUGEPAGE collapses in mode 0, too, and what nobody advised does not",
     "include/linux/huge_mm.h, mm/khugepaged.c hugepage_vma_check() of ANCK 5.10: explicitly madvise MADV_HUGEPAGE",
 )
 def advised_in_mode_0(live: Live) -> None:
@@ -111,7 +111,7 @@ def disabled_by_prctl(live: Live) -> None:
 
 
 @PROCESSES.case(
-    "a library that somebody has open for write stays small, and merges when it was closed",
+    "a library that somebody has open for write stays small, and collapses when it was closed",
     f"{QUALIFIES}, inode_is_open_for_write()",
 )
 def open_for_write(live: Live) -> None:

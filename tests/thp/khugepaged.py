@@ -192,7 +192,7 @@ def _expect_contents(live: Live, memory: Memory, present: int) -> None:
     length = present * live.base_page
     live.expect("words that changed", 0, memory.actor.check(memory.address, length, WORD, 1))
     absent = memory.actor.nonzero(memory.address + length, memory.length - length)
-    live.expect("words of absent pages that are not zero", 0, absent)
+    live.expect("words of unpopulated pages that are not zero", 0, absent)
 
 
 def _expect_collapse(live: Live, memory: Memory, expected: int) -> None:

@@ -32,7 +32,7 @@ _OF_A_NODE = ("nr", "free", "surplus")
 
 @dataclass(frozen=True)
 class Counters:
-    """Pages of one size: in the pool (surplus included), free, promised to a mapping, above what was asked for."""
+    """Pages of one size: in the pool (surplus included), free, reserved for a mapping, above what was asked for."""
 
     nr: int
     free: int
@@ -41,7 +41,7 @@ class Counters:
 
     @property
     def available(self) -> int:
-        """Pages that are free and promised to nobody."""
+        """Pages that are free and reserved by nobody."""
         return self.free - self.resv
 
     def is_as(self, other: "Counters") -> bool:

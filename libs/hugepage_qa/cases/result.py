@@ -53,7 +53,7 @@ def because(reason: str) -> tuple[str, ...]:
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the gravest of ``verdicts``, PASS when there are none."""
+    """Return the worst of ``verdicts``, PASS when there are none."""
     return max(verdicts, key=_FROM_HARMLESS_TO_GRAVE.index, default=Verdict.PASS)
 
 

@@ -60,7 +60,7 @@ class Pool:
 
     @property
     def resv_hugepages(self) -> int | None:
-        """Free pages that are promised to a mapping; not for a node."""
+        """Free pages that are reserved for a mapping; not for a node."""
         return self.files.get("resv_hugepages")
 
     @property

@@ -14,7 +14,7 @@ from hugepage_qa.kernel.proc_tables import Mount, read_mounts
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine import libc
 from hugepage_qa.machine.kept_file import NOTHING, Repair
-from hugepage_qa.machine.libc import insist
+from hugepage_qa.machine.libc import retry_while_busy
 from hugepage_qa.process.marks import PREFIX, RUN_DIRECTORY
 from hugepage_qa.process.process_table import kill_and_wait
 
@@ -32,7 +32,7 @@ def remove_cgroup(path: Path) -> None:
     for directory, _, _ in os.walk(path, topdown=False):
         kill_and_wait(_processes(Path(directory)), partial(_is_in, Path(directory)))
         with suppress(FileNotFoundError):  # the same hierarchy is mounted elsewhere, too
-            insist(Path(directory).rmdir)
+            retry_while_busy(Path(directory).rmdir)
 
 
 def read_hugetlb_control(root: Path = Path("/")) -> dict[str, bool]:
@@ -123,7 +123,7 @@ def _remove(controller: str, root: Path, seconds: float) -> str:
             for name in find_cgroups(root):
                 if Path(name).is_relative_to(f"/{point.relative_to(root)}"):
                     remove_cgroup(root / name.lstrip("/"))
-            insist(partial(libc.unmount, str(point)))
+            retry_while_busy(partial(libc.unmount, str(point)))
         return NOTHING
     except OSError as error:
         return f"{_FOUND} ({os.strerror(error.errno or 0)})"

@@ -13,7 +13,7 @@ from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine import libc
 from hugepage_qa.machine.cgroups import find_cgroups, remove_cgroup
 from hugepage_qa.machine.kept_file import NOTHING, Repair
-from hugepage_qa.machine.libc import insist
+from hugepage_qa.machine.libc import retry_while_busy
 from hugepage_qa.machine.saved_state import find_segments
 from hugepage_qa.process.marks import PREFIX, RUN_DIRECTORY
 from hugepage_qa.process.process_table import belongs_to, find_processes, kill_and_wait
@@ -99,7 +99,7 @@ def _remove_directory(name: str, path: Path, root: Path) -> Repair:
 
 def _remove_mount(mount: Mount, root: Path) -> Repair:
     unmount = partial(libc.unmount, str(root / mount.point.lstrip("/")))
-    return _remove(f"mount {mount.point}", f"{mount.type} {mount.options}", partial(insist, unmount))
+    return _remove(f"mount {mount.point}", f"{mount.type} {mount.options}", partial(retry_while_busy, unmount))
 
 
 def _remove(subject: str, before: str, removal: Callable[[], None]) -> Repair:

@@ -50,7 +50,7 @@ BUSY_SECONDS = 30.0
 _PAUSE_SECONDS = 0.02
 
 
-def insist(removal: Callable[[], None], seconds: float = BUSY_SECONDS) -> None:
+def retry_while_busy(removal: Callable[[], None], seconds: float = BUSY_SECONDS) -> None:
     """Call ``removal`` until the kernel no longer answers EBUSY, for ``seconds``. Raises OSError."""
     deadline = time.monotonic() + seconds
     while True:

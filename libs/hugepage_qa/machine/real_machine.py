@@ -22,7 +22,7 @@ from hugepage_qa.kernel.proc_tables import find_mount, read_disk_filesystems
 from hugepage_qa.kernel.tree import DirectoryTree, Tree
 from hugepage_qa.machine import libc
 from hugepage_qa.machine.host import CannotRun
-from hugepage_qa.machine.libc import BUSY_SECONDS, insist
+from hugepage_qa.machine.libc import BUSY_SECONDS, retry_while_busy
 from hugepage_qa.machine.swap_file import add_swap, remove_swap
 from hugepage_qa.oracle.program_text import Kind
 from hugepage_qa.process.actor_link import ActorLink, start_link
@@ -186,7 +186,7 @@ def _kernel_option(name: str) -> bool | None:
 
 def _unmount(point: str, seconds: float = BUSY_SECONDS) -> None:
     # what a process had open there may go a moment after the process
-    insist(partial(libc.unmount, point), seconds)
+    retry_while_busy(partial(libc.unmount, point), seconds)
     Path(point).rmdir()
 
 

@@ -32,12 +32,12 @@ class CaseTest(Test):  # type: ignore[misc] # Avocado has no types
         self.log.info("%s %s %s", judgement.verdict.value, judgement.name, judgement.reason)
 
     def conclude(self) -> None:
-        """End as the gravest case did."""
+        """End as the worst case did."""
         conclude(self, self.cases)
 
 
 def conclude(test: Any, cases: CaseRecorder) -> None:
-    """End the Avocado test ``test`` as the gravest of its ``cases`` did (``case_result.worst``)."""
+    """End the Avocado test ``test`` as the worst of its ``cases`` did (``case_result.worst``)."""
     if failures := cases.summary(Verdict.FAIL):
         test.fail(failures)
     if errors := cases.summary(Verdict.ERROR):
@@ -55,11 +55,11 @@ class LiveTest(CaseTest):
     timeout = 55 * 60
 
     def run_area(self, area: Area) -> None:
-        """Run the cases of ``area`` and end as the gravest of them did."""
+        """Run the cases of ``area`` and end as the worst of them did."""
         self._run(lambda host: run_area(area, host, self.record))
 
     def run_random(self, seed: int, operations: int) -> None:
-        """Run random programs of ``operations`` for each page size and end as the gravest verdict says."""
+        """Run random programs of ``operations`` for each page size and end as the worst verdict says."""
         self.log.info("seed %d, %d operations of each page size", seed, operations)
 
         def run(host: Host) -> None:

@@ -77,12 +77,12 @@ def _wait(child: Child, grace: float, ours: set[int]) -> int:
             if received and time.monotonic() > received[0].time + grace:
                 # alone: what it leaves running is an orphan, which is asked first
                 child.send(signal.SIGKILL)
-            _bury_orphans(spare=ours | {child.pid})
+            _reap_orphans(spare=ours | {child.pid})
             time.sleep(_POLL_SECONDS)
         return SIGNALLED + received[0].number if received else code
 
 
-def _bury_orphans(spare: set[int]) -> None:
+def _reap_orphans(spare: set[int]) -> None:
     """Wait for those of our children, but ``spare``, that have ended, as init would.
 
     libvirt looks whether a QEMU that it has killed is gone, and finds one that nobody waits for until it gives up.

@@ -95,12 +95,12 @@ def _read_cases(whiteboard: str) -> list[dict[str, Any]]:
 
 
 def _failure_outside_cases(own: Result, cases: list[Result]) -> list[Result]:
-    """Return the test's own result as an error when it ended worse than its gravest case explains."""
-    gravest = worst(case.verdict for case in cases)
-    if own.verdict in (gravest, Verdict.SKIP):
+    """Return the test's own result as an error when it ended worse than its worst case explains."""
+    worst_case = worst(case.verdict for case in cases)
+    if own.verdict in (worst_case, Verdict.SKIP):
         return []
     # a test with a case that failed ends so: it is an error only where something broke after that
-    if own.verdict is not Verdict.ERROR and worst([own.verdict, gravest]) == gravest:
+    if own.verdict is not Verdict.ERROR and worst([own.verdict, worst_case]) == worst_case:
         return []
     return [_as_error(own, f"the test ended as {own.verdict} outside its cases")]
 

@@ -179,7 +179,7 @@ def headline(report: MergedReport) -> str:
 
 
 def tables(report: MergedReport, samples: Sequence[SampleSummary]) -> list[Table]:
-    """Return all tables of the report, the gravest first."""
+    """Return all tables of the report, the worst first."""
     return [
         Table(
             "What failed",

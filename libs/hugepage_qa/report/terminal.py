@@ -39,7 +39,7 @@ def print_table(console: Console, results: Sequence[Result]) -> None:
 
 
 def print_reasons(console: Console, results: Sequence[Result], outcomes: Sequence[Verdict]) -> None:
-    """Print the cases with one of ``outcomes``, gravest first, each with its reasons and logs."""
+    """Print the cases with one of ``outcomes``, worst first, each with its reasons and logs."""
     for outcome in outcomes:
         for result in (result for result in results if result.verdict is outcome):
             why = "; ".join(result.reasons) or "no reason given"

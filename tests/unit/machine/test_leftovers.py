@@ -15,7 +15,7 @@ from hugepage_qa.machine import cgroups, leftovers, libc
 from hugepage_qa.machine.cgroups import find_cgroups, read_hugetlb_control, remove_cgroup, write_hugetlb_control
 from hugepage_qa.machine.kept_file import NOTHING, Repair
 from hugepage_qa.machine.leftovers import remove_cgroups, remove_directories, remove_mounts, remove_segments
-from hugepage_qa.machine.libc import insist
+from hugepage_qa.machine.libc import retry_while_busy
 from hugepage_qa.process import process_table
 
 from .conftest import SHM_TITLE, value, write
@@ -35,7 +35,7 @@ def busy(*_: object) -> None:
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (leftovers, cgroups):
-        monkeypatch.setattr(module, "insist", partial(insist, seconds=0.1))
+        monkeypatch.setattr(module, "retry_while_busy", partial(retry_while_busy, seconds=0.1))
 
 
 # --- mounts ---

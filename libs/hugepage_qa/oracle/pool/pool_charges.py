@@ -49,7 +49,7 @@ class GroupCounter:
 
 
 class ControlGroup:
-    """A control group. ``used`` counts pages in use, ``reserved`` pages that are promised (rsvd)."""
+    """A control group. ``used`` counts pages in use, ``reserved`` pages that are reserved (rsvd)."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -74,7 +74,7 @@ class FreshMemory:
 
 @dataclass
 class Pool:
-    """Pages of one size: in the pool, surplus included; free; promised; above what was asked for."""
+    """Pages of one size: in the pool, surplus included; free; reserved; above what was asked for."""
 
     page: PageSize
     kernel: PoolKernel
@@ -97,7 +97,7 @@ class Pool:
 
     @property
     def available(self) -> int:
-        """Pages that are free and promised to nobody: available_huge_pages()."""
+        """Pages that are free and reserved by nobody: available_huge_pages()."""
         return self.free - self.resv
 
     def counters(self) -> Mapping[str, int]:
@@ -128,7 +128,7 @@ class Pool:
         self.surplus += min(self.nr - self.surplus, max(0, self.persistent - count))
 
     def _needed(self) -> int:
-        """Return how many persistent pages are in use or promised."""
+        """Return how many persistent pages are in use or reserved."""
         if not self.kernel.shrinks_below_surplus:
             return self.resv + self.nr - self.free
         persistent_free = self.free
@@ -209,7 +209,7 @@ class Pool:
     def take_page(self, is_reserved: bool) -> Page | None:
         """Return a page for a fault, a surplus page where no other may be taken, or None.
 
-        ``is_reserved``: it was promised, and the promise is kept with it.
+        ``is_reserved``: it was reserved, and the reservation goes with it.
         dequeue_hugetlb_folio_vma(), alloc_buddy_hugetlb_folio_with_mpol() in alloc_hugetlb_folio().
         """
         # free less reserved is unsigned: below 0 every page seems to be available

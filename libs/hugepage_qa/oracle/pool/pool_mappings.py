@@ -224,7 +224,7 @@ def _copies_pages(mapping: Mapping, kernel: PoolKernel) -> bool:
 
 
 def reserve_file(file: HugeFile, group: ControlGroup, first: int, pages: int) -> None:
-    """Promise a range of a file's pages, those that are not promised yet. Raises OSError (ENOMEM)."""
+    """Reserve a range of a file's pages, those that are not reserved yet. Raises OSError (ENOMEM)."""
     missing = file.reservation.missing(first, pages)
     reserve(file, group, len(missing))
     file.reservation.add(missing, group)

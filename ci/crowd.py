@@ -13,7 +13,8 @@ import sys
 import time
 from collections.abc import Iterator
 
-_MAP_HUGETLB = 0x40000
+from hugepage_qa.kernel.uapi import MAP_HUGETLB
+
 _MAP_HUGE_SHIFT = 26
 # all end by themselves should we be killed
 _LIFE_SECONDS = 600
@@ -38,7 +39,7 @@ def main() -> None:
 
 def _start_huge(huge: int, page_size: int, thp_size: int) -> Iterator[int]:
     """Start the processes with huge pages; yields their ids."""
-    hugetlb = _MAP_HUGETLB | (page_size.bit_length() - 1) << _MAP_HUGE_SHIFT
+    hugetlb = MAP_HUGETLB | (page_size.bit_length() - 1) << _MAP_HUGE_SHIFT
     with _touched(page_size, mmap.MAP_SHARED | hugetlb):
         for _ in range(huge):
             yield _fork()
@@ -54,7 +55,7 @@ def _start_huge(huge: int, page_size: int, thp_size: int) -> Iterator[int]:
 def _touched(length: int, flags: int) -> mmap.mmap:
     """Return new memory for huge pages, touched in the middle."""
     memory = mmap.mmap(-1, length, flags | mmap.MAP_ANONYMOUS)
-    if not flags & _MAP_HUGETLB:
+    if not flags & MAP_HUGETLB:
         memory.madvise(mmap.MADV_HUGEPAGE)
     memory[length // 2] = 1
     return memory

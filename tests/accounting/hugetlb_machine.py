@@ -5,11 +5,11 @@ import mmap
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import MAP_POPULATE
 from hugepage_qa.kernel.counters import parse_meminfo, read_meminfo, read_vmstat, vmstat_delta
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.pools import read_node_pools
 from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.kernel.uapi import MAP_POPULATE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES

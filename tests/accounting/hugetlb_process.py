@@ -3,8 +3,8 @@
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import expect_hugetlb, expect_private_and_shared, process_status
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.kernel.smaps import read_smaps_rollup
+from hugepage_qa.kernel.uapi import MADV_DONTNEED, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -13,7 +13,6 @@ from hugepage_qa.process.actor import Actor
 ACCOUNTING = Area("accounting/hugetlb-process")
 
 PROC_DOC = "Documentation/filesystems/proc.rst"
-MADV_DONTNEED = 4
 
 
 @ACCOUNTING.case(

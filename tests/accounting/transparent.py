@@ -5,17 +5,10 @@ from functools import partial
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import (
-    MADV_COLLAPSE,
-    MADV_HUGEPAGE,
-    allow_on_advice,
-    collapse,
-    expect_change,
-    map_aligned,
-    pmd_size,
-)
+from hugepage_qa.cases.thp_memory import allow_on_advice, collapse, expect_change, map_aligned, pmd_size
 from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest

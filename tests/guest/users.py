@@ -9,6 +9,7 @@ from hugepage_qa.cases.guest.guest import Guest
 from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case
 from hugepage_qa.cases.guest.refusal import Meaning
 from hugepage_qa.cases.live import Live
+from hugepage_qa.kernel.uapi import NOBODY
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.qemu.guest.driver import State
 from hugepage_qa.qemu.guest.guest_description import Access, Source
@@ -21,7 +22,6 @@ MOUNT = "Documentation/admin-guide/mm/hugetlbpage.rst uid=, gid=, mode="
 MEMFD = "memfd_create(2) MFD_HUGETLB; fs/hugetlbfs/inode.c hugetlb_file_setup(): only shmget(2) needs a privilege"
 
 #: the overflow user, who owns nothing
-NOBODY = 65534
 
 
 @contextmanager

@@ -6,8 +6,9 @@ import signal
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import MADV_HWPOISON, MADV_SOFT_OFFLINE, Memory
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.counters import read_meminfo
+from hugepage_qa.kernel.uapi import MADV_HWPOISON, MADV_SOFT_OFFLINE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Fault

@@ -7,7 +7,7 @@ import signal
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import forked, new_memfd
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import (
+from hugepage_qa.kernel.uapi import (
     MADV_COLD,
     MADV_GUARD_INSTALL,
     MADV_POPULATE_READ,

@@ -7,7 +7,8 @@ import signal
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd, process_status
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import (
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.kernel.uapi import (
     HUGE_SHIFT,
     MAP_FIXED,
     MAP_FIXED_NOREPLACE,
@@ -16,7 +17,6 @@ from hugepage_qa.cases.mapped_memory import (
     MREMAP_DONTUNMAP,
     MREMAP_FIXED,
     MREMAP_MAYMOVE,
-    Memory,
     map_locked,
 )
 from hugepage_qa.oracle.known_issues import Quirk

@@ -8,7 +8,7 @@ import os
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import HUGE_SHIFT
+from hugepage_qa.kernel.uapi import HUGE_SHIFT
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import format_size

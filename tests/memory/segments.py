@@ -14,7 +14,7 @@ from hugepage_qa.cases.hugetlb_files import (
     get_segment,
 )
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import HUGE_MASK, HUGE_SHIFT
+from hugepage_qa.kernel.uapi import HUGE_MASK, HUGE_SHIFT
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import become_nobody

@@ -7,13 +7,13 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode, set_policy
+from hugepage_qa.kernel.uapi import PR_SET_THP_DISABLE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import MIB
 
 # include/uapi/linux/prctl.h
-PR_SET_THP_DISABLE = 41
 
 EXHAUSTION = Area("exhaustion")
 #: of what a node has free, the part that a pool must get at least

@@ -6,7 +6,7 @@ import signal
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_file
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import (
+from hugepage_qa.kernel.uapi import (
     FALLOC_FL_COLLAPSE_RANGE,
     FALLOC_FL_KEEP_SIZE,
     FALLOC_FL_PUNCH_HOLE,

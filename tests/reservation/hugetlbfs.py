@@ -11,9 +11,10 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.pool_view import read_pool_view
+from hugepage_qa.kernel.uapi import NOBODY
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import NOBODY, Actor, become_nobody
+from hugepage_qa.process.actor import Actor, become_nobody
 from hugepage_qa.sizes import format_size
 
 HUGETLBFS = Area("hugetlbfs")

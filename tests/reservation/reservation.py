@@ -7,7 +7,7 @@ import signal
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import MAP_FIXED
+from hugepage_qa.kernel.uapi import MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 RESERVATION = Area("reservation")

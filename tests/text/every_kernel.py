@@ -31,13 +31,9 @@ from hugepage_qa.cases.khugepaged_clock import (
 )
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.text_program import TextProgram, start_again, start_text
-from hugepage_qa.cases.thp_memory import (
-    MADV_COLLAPSE,
-    MADV_HUGEPAGE,
-    collapse,
-    pmd_size,
-)
+from hugepage_qa.cases.thp_memory import collapse, pmd_size
 from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.program_text import Kind
 from hugepage_qa.oracle.rules import THP_DOC

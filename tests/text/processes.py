@@ -15,7 +15,7 @@ from hugepage_qa.cases.hugetext import (
 from hugepage_qa.cases.khugepaged_clock import full_scans
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.text_program import TextProgram, start_again, start_used
-from hugepage_qa.cases.thp_memory import MADV_HUGEPAGE, MADV_NOHUGEPAGE
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE, PR_SET_THP_DISABLE
 from hugepage_qa.oracle.program_text import Kind
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.text_program_build import Recipe
@@ -25,7 +25,6 @@ PROCESSES = Area("text/processes", sizes=Sizes.ONCE)
 QUALIFIES = "include/linux/huge_mm.h, mm/khugepaged.c hugepage_vma_check() of ANCK 5.10"
 LISTED = "mm/memory.c do_read_fault(), include/linux/khugepaged.h khugepaged_enter() of ANCK 5.10"
 
-_PR_SET_THP_DISABLE = 41
 _REST = 0.5
 
 
@@ -104,7 +103,7 @@ def advised_in_mode_0(live: Live) -> None:
 def disabled_by_prctl(live: Live) -> None:
     size = huge_page_of_text(live)
     program = _exempted_later(live, size)
-    program.actor.call("prctl", _PR_SET_THP_DISABLE, 1, 0, 0, 0)
+    program.actor.call("prctl", PR_SET_THP_DISABLE, 1, 0, 0, 0)
     live.host.write(ENABLED, "1")
     see_khugepaged_at_work(live)
     expect_small(live, program)

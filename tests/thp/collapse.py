@@ -8,15 +8,10 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import (
-    MADV_COLLAPSE,
-    MADV_NOHUGEPAGE,
-    collapse,
-    map_aligned,
-    pmd_size,
-)
+from hugepage_qa.cases.thp_memory import collapse, map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import advised, leave_dirt, set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_NOHUGEPAGE, PR_SET_THP_DISABLE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.version import KernelVersion
 
@@ -27,7 +22,6 @@ SINCE = "6.1"
 #: commit 1d65b771bc08 of Linux 6.6; before, others kept their base pages until khugepaged came along
 _RETRACTED_EVERYWHERE = KernelVersion(6, 6)
 _PROT_NONE = 0
-_PR_SET_THP_DISABLE = 41
 
 
 @COLLAPSE.case(
@@ -84,7 +78,7 @@ def exempt_memory(live: Live) -> None:
     memory.advise(MADV_NOHUGEPAGE)
     live.expect_errno(errno.EINVAL, memory.advise, MADV_COLLAPSE)
     other = _base_pages(live)
-    other.actor.call("prctl", _PR_SET_THP_DISABLE, 1, 0, 0, 0)
+    other.actor.call("prctl", PR_SET_THP_DISABLE, 1, 0, 0, 0)
     live.expect_errno(errno.EINVAL, other.advise, MADV_COLLAPSE)
     for each in (memory, other):
         live.expect("AnonHugePages", 0, each.smaps().anon_huge_pages)

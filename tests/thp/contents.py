@@ -9,13 +9,14 @@ from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage, with_blocks
 from hugepage_qa.cases.fragments import fragment
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import MREMAP_FIXED, MREMAP_MAYMOVE, WORD, Memory
+from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
 from hugepage_qa.cases.thp_memory import expect_change, map_start_of_file, mount_tmpfs, pmd_size
 from hugepage_qa.cases.thp_policy import advised, huge_pages
 from hugepage_qa.kernel.counters import read_vmstat, vmstat_delta
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer, size_name
+from hugepage_qa.kernel.uapi import MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest

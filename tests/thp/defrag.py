@@ -8,9 +8,10 @@ from hugepage_qa.cases.fragmentation import expect_at_fault
 from hugepage_qa.cases.fragments import take_free_blocks, without_free_blocks
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import MADV_HUGEPAGE, expect_change, pmd_size
+from hugepage_qa.cases.thp_memory import expect_change, pmd_size
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.counters import read_vmstat
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest

@@ -8,13 +8,9 @@ from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage
 from hugepage_qa.cases.fragments import fragment
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import (
-    MADV_COLLAPSE,
-    collapse,
-    expect_change,
-    read_counters,
-)
+from hugepage_qa.cases.thp_memory import collapse, expect_change, read_counters
 from hugepage_qa.cases.thp_policy import advised
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest

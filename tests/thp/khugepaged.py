@@ -17,14 +17,10 @@ from hugepage_qa.cases.khugepaged_clock import (
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
-from hugepage_qa.cases.thp_memory import (
-    MADV_HUGEPAGE,
-    MADV_NOHUGEPAGE,
-    map_aligned,
-    pmd_size,
-)
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, leave_dirt, set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest

@@ -6,12 +6,7 @@ from functools import partial
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_at_fault
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.thp_memory import (
-    MADV_HUGEPAGE,
-    keep_min_free,
-    map_aligned,
-    pmd_size,
-)
+from hugepage_qa.cases.thp_memory import keep_min_free, map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import (
     ADVICES,
     advised,
@@ -21,6 +16,7 @@ from hugepage_qa.cases.thp_policy import (
 )
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer, size_directories
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, PR_GET_THP_DISABLE, PR_SET_THP_DISABLE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -28,7 +24,6 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 POLICY = Area("thp/policy", sizes=Sizes.ONCE)
 
 PRCTL = "PR_SET_THP_DISABLE(2const); kernel/sys.c prctl_set_thp_disable()"
-_PR_SET_THP_DISABLE, _PR_GET_THP_DISABLE = 41, 42
 _EXCEPT_ADVISED = 2
 _POLICIES = ("always", "madvise", "never")
 
@@ -113,15 +108,15 @@ def values_that_are_refused(live: Live) -> None:
 def disabled_for_a_process(live: Live) -> None:
     set_policy(live, "always")
     parent = live.actor()
-    parent.call("prctl", _PR_SET_THP_DISABLE, 1, 0, 0, 0)
+    parent.call("prctl", PR_SET_THP_DISABLE, 1, 0, 0, 0)
     child = parent.fork()
     child.exec()
     for actor, name in ((parent, "the process"), (parent.fork(), "its child"), (child, "a child after exec")):
-        live.expect(f"PR_GET_THP_DISABLE of {name}", 1, actor.call("prctl", _PR_GET_THP_DISABLE, 0, 0, 0, 0))
+        live.expect(f"PR_GET_THP_DISABLE of {name}", 1, actor.call("prctl", PR_GET_THP_DISABLE, 0, 0, 0, 0))
         for advice in (None, MADV_HUGEPAGE):
             prepare = partial(map_aligned, live, 1, pmd_size(live), actor=actor, advice=advice)
             expect_at_fault(live, name, False, prepare)
-    parent.call("prctl", _PR_SET_THP_DISABLE, 0, 0, 0, 0)
+    parent.call("prctl", PR_SET_THP_DISABLE, 0, 0, 0, 0)
     expect_at_fault(live, "enabled again", True, partial(map_aligned, live, 1, pmd_size(live), actor=parent))
 
 
@@ -133,7 +128,7 @@ def disabled_for_a_process(live: Live) -> None:
 def disabled_except_advised(live: Live) -> None:
     set_policy(live, "always")
     actor = live.actor()
-    actor.call("prctl", _PR_SET_THP_DISABLE, 1, _EXCEPT_ADVISED, 0, 0)
+    actor.call("prctl", PR_SET_THP_DISABLE, 1, _EXCEPT_ADVISED, 0, 0)
     for advice, huge in ((None, False), (MADV_HUGEPAGE, True)):
         prepare = partial(map_aligned, live, 1, pmd_size(live), actor=actor, advice=advice)
         expect_at_fault(live, f"advice {advice}", huge, prepare)

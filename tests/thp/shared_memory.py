@@ -6,17 +6,10 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_shortage, tell, with_blocks
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import (
-    MADV_HUGEPAGE,
-    MADV_NOHUGEPAGE,
-    keep_min_free,
-    map_aligned,
-    map_start_of_file,
-    mount_tmpfs,
-    pmd_size,
-)
+from hugepage_qa.cases.thp_memory import keep_min_free, map_aligned, map_start_of_file, mount_tmpfs, pmd_size
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_directories, size_name
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest

@@ -15,6 +15,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.process_status import ProcessStatus, read_process_status
 from hugepage_qa.kernel.smaps import read_smaps_rollup
 from hugepage_qa.kernel.tree import DirectoryTree
+from hugepage_qa.kernel.uapi import NOBODY
 from hugepage_qa.process.child import PIPE, WITH_OUTPUT, Child
 from hugepage_qa.sizes import format_size
 
@@ -78,7 +79,6 @@ def _last_lines(output: str) -> str:
 
 
 #: databases refuse to run as root; this user owns nothing else (overflowuid)
-NOBODY = 65534
 
 _DEADLINE_SECONDS = 120.0
 _SHOWN_CHARACTERS = 300

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from hugepage_qa.bench.benchmark_program import NOBODY, find_program, private_directory, run_program, running_server
+from hugepage_qa.bench.benchmark_program import find_program, private_directory, run_program, running_server
 from hugepage_qa.bench.workload import Program
+from hugepage_qa.kernel.uapi import NOBODY
 
 _COPY_SECONDS = 600.0
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing, Kind
-from hugepage_qa.bench.benchmark_program import NOBODY, page_tables_of, sha256
+from hugepage_qa.bench.benchmark_program import page_tables_of, sha256
 from hugepage_qa.bench.databases import PROGRAMS, Cluster, PostgresqlInstallation
 from hugepage_qa.bench.measured_guest import (
     GuestHost,
@@ -28,6 +28,7 @@ from hugepage_qa.bench.measured_guest import (
 from hugepage_qa.bench.pgbench import parse_pgbench, parse_version
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared
 from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.uapi import NOBODY
 from hugepage_qa.sizes import KIB, MIB, format_size, parse_size
 
 _DATA = "cluster.tar"

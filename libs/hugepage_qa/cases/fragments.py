@@ -7,11 +7,12 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode
 from hugepage_qa.cases.memory_policy import set_policy as set_memory_policy
-from hugepage_qa.cases.thp_memory import MADV_HUGEPAGE, map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.counters import read_meminfo, read_vmstat, vmstat_delta
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MLOCK_ONFAULT
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.process.actor import Actor
 from hugepage_qa.sizes import GIB
@@ -30,7 +31,6 @@ _MARGIN = 32
 _SPARE = 8
 #: how often free blocks are taken until none comes back
 _ATTEMPTS = 20
-_MLOCK_ONFAULT = 1
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def take_free_blocks(live: Live, actor: Actor) -> None:
     for _attempt in range(_ATTEMPTS):
         memory = advised(live, fragmentation(live, pmd_size(live)).blocks + _SPARE, actor=actor)
         # what is reclaimed would be free blocks again
-        actor.call("mlock2", memory.address, memory.length, _MLOCK_ONFAULT)
+        actor.call("mlock2", memory.address, memory.length, MLOCK_ONFAULT)
         actor.fill(memory.address, memory.length, memory.size, 1)
         if memory.smaps().anon_huge_pages == 0:
             return

@@ -21,15 +21,9 @@ from hugepage_qa.cases.khugepaged_clock import (
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.text_program import TextProgram
-from hugepage_qa.cases.thp_memory import (
-    MADV_HUGEPAGE,
-    MADV_NOHUGEPAGE,
-    expect_change,
-    keep_min_free,
-    map_aligned,
-    pmd_size,
-)
+from hugepage_qa.cases.thp_memory import expect_change, keep_min_free, map_aligned, pmd_size
 from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.program_text import Generation, becomes_huge, possible_generations
 from hugepage_qa.process.actor import Actor, Refused

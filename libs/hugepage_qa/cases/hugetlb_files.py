@@ -5,8 +5,9 @@ import os
 from typing import Any, Final
 
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, Memory
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.process_status import ProcessStatus, read_process_status
+from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
 from hugepage_qa.machine.host import Host, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.process.actor import Actor

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hugepage_qa.cases.expectations import Expectations, Failed
-from hugepage_qa.cases.mapped_memory import HUGE_SHIFT, MAP_HUGETLB, Memory, map_noreserve
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pool_view import (
     NO_POOL,
     Counters,
@@ -22,6 +22,7 @@ from hugepage_qa.kernel.cpu import read_cpu
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.pools import DIRECTORY
 from hugepage_qa.kernel.tree import size_name
+from hugepage_qa.kernel.uapi import HUGE_SHIFT, MAP_HUGETLB, map_noreserve
 from hugepage_qa.machine.host import CannotRun, Host, ObservedTree
 from hugepage_qa.machine.knobs import Kind, Knob
 from hugepage_qa.oracle.architecture import Mmu, find_mmu

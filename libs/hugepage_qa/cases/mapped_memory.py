@@ -4,10 +4,8 @@ import os
 import struct
 from typing import Any, NoReturn, Protocol
 
-from hugepage_qa.kernel.cpu import read_cpu
 from hugepage_qa.kernel.numa_maps import NumaMapping, read_numa_maps
 from hugepage_qa.kernel.smaps import MemoryMapping, read_smaps
-from hugepage_qa.kernel.tree import Tree
 from hugepage_qa.machine.host import Host, ObservedTree
 from hugepage_qa.process.actor import Actor
 
@@ -120,44 +118,3 @@ class Memory:
         if not below:
             self._live.fail(f"/proc/{self.actor.pid}/numa_maps", f"a mapping at {self.at(page):#x}", "none")
         return below[-1]
-
-
-# include/uapi/asm-generic/hugetlb_encode.h, mman-common.h, include/uapi/linux/mman.h: the same on x86, arm64, powerpc
-# and s390
-MAP_FIXED = 0x10
-MAP_HUGETLB = 0x40000
-MAP_POPULATE = 0x8000
-MAP_FIXED_NOREPLACE = 0x100000
-HUGE_SHIFT = 26
-HUGE_MASK = 0x3F
-
-MREMAP_MAYMOVE = 1
-MREMAP_FIXED = 2
-MREMAP_DONTUNMAP = 4
-
-MADV_POPULATE_READ = 22
-MADV_POPULATE_WRITE = 23
-MADV_WIPEONFORK = 18
-MADV_COLD = 20
-MADV_HWPOISON = 100
-MADV_SOFT_OFFLINE = 101
-MADV_GUARD_INSTALL = 102
-
-FALLOC_FL_KEEP_SIZE = 0x01
-FALLOC_FL_PUNCH_HOLE = 0x02
-FALLOC_FL_COLLAPSE_RANGE = 0x08
-FALLOC_FL_ZERO_RANGE = 0x10
-
-
-def map_noreserve(tree: Tree) -> int:
-    """Return MAP_NORESERVE of the architecture (arch/*/include/uapi/asm/mman.h)."""
-    return 0x40 if _is_powerpc(tree) else 0x4000
-
-
-def map_locked(tree: Tree) -> int:
-    """Return MAP_LOCKED of the architecture (arch/*/include/uapi/asm/mman.h)."""
-    return 0x80 if _is_powerpc(tree) else 0x2000
-
-
-def _is_powerpc(tree: Tree) -> bool:
-    return read_cpu(tree).mmu is not None

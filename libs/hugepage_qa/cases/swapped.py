@@ -3,10 +3,10 @@
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.proc_tables import read_swaps
+from hugepage_qa.kernel.uapi import MADV_PAGEOUT
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.sizes import MIB
 
-_MADV_PAGEOUT = 21
 #: what others may swap out meanwhile
 _MARGIN = 32 * MIB
 
@@ -32,7 +32,7 @@ def swap_out(live: Live, memory: Memory, length: int) -> None:
     """
 
     def is_out() -> bool:
-        memory.actor.call("madvise", memory.address, length, _MADV_PAGEOUT)
+        memory.actor.call("madvise", memory.address, length, MADV_PAGEOUT)
         return swapped(memory) == length
 
     live.host.wait_until(is_out)

@@ -10,16 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import MAP_FIXED, Memory
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.counters import read_meminfo, read_vmstat
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer, size_name
+from hugepage_qa.kernel.uapi import MAP_FIXED
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.process.actor import Actor, Refused
 
-MADV_HUGEPAGE = 14
-MADV_NOHUGEPAGE = 15
-MADV_COLLAPSE = 25
 _PROT_NONE = 0
 
 MIN_FREE = "proc/sys/vm/min_free_kbytes"

@@ -3,15 +3,10 @@
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import (
-    MADV_HUGEPAGE,
-    MADV_NOHUGEPAGE,
-    keep_min_free,
-    map_aligned,
-    pmd_size,
-)
+from hugepage_qa.cases.thp_memory import keep_min_free, map_aligned, pmd_size
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_directories, size_name
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.process.actor import Actor
 
 #: what memory can be advised: nothing, for, against

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from hugepage_qa.kernel.uapi import NOBODY
 from hugepage_qa.process.actor_link import start_link
 
 Argument = int | str | bytes
@@ -168,7 +169,6 @@ def _words(answer: str) -> list[str]:
 
 
 #: the user and group that own nothing (overflowuid in Documentation/admin-guide/sysctl/kernel.rst)
-NOBODY = 65534
 
 
 def become_nobody(actor: Actor, *groups: int) -> None:

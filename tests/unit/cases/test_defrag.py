@@ -13,10 +13,10 @@ from hugepage_qa.cases.case import Area, Case
 from hugepage_qa.cases.judge import judge
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.machine.host import Host
 
 PMD = 2 << 20
-_MADV_HUGEPAGE = 14
 _BLOCKS = 300
 
 
@@ -115,7 +115,7 @@ class Kernel:
                     self._mappings.append(Mapping(start, numbers[1]))
                 return start
             case "madvise":
-                self._at(numbers[0]).is_advised = numbers[2] == _MADV_HUGEPAGE
+                self._at(numbers[0]).is_advised = numbers[2] == MADV_HUGEPAGE
             case "fill" if numbers[2] == PMD:
                 for _fault in range(numbers[1] // PMD):
                     self._fault(self._at(numbers[0]))
@@ -180,4 +180,4 @@ def test_each_wrong_effort_is_found(mode: str, is_advised: bool, wrong: Flags) -
         assert judgement.verdict is Verdict.PASS, judgement.reason
     else:
         assert judgement.verdict is Verdict.FAIL, judgement.reason
-        assert f"defrag={mode}, advice {_MADV_HUGEPAGE if is_advised else None}" in judgement.reason
+        assert f"defrag={mode}, advice {MADV_HUGEPAGE if is_advised else None}" in judgement.reason

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hugepage_qa.cases.mapped_memory import map_locked, map_noreserve
 from hugepage_qa.kernel.tree import CapturedTree
+from hugepage_qa.kernel.uapi import map_locked, map_noreserve
 
 X86 = CapturedTree({"proc/cpuinfo": "processor\t: 0\nflags\t\t: fpu pse pdpe1gb\n\n"})
 POWER = CapturedTree({"proc/cpuinfo": "processor\t: 0\ncpu\t\t: POWER9\n\ntimebase\t: 512000000\nMMU\t\t: Radix\n"})

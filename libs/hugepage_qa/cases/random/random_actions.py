@@ -6,7 +6,12 @@ from functools import singledispatchmethod
 
 from hugepage_qa.cases.control_group import ControlGroup, Version
 from hugepage_qa.cases.hugetlb_files import IPC_PRIVATE, IPC_RMID, SHM_HUGETLB
-from hugepage_qa.cases.mapped_memory import (
+from hugepage_qa.kernel.hugetlb_cgroup import RESERVATIONS, VERSION_1, VERSION_2, HugetlbFiles, file_prefix
+from hugepage_qa.kernel.nodes import node_directories
+from hugepage_qa.kernel.pools import DIRECTORY
+from hugepage_qa.kernel.tree import size_name
+from hugepage_qa.kernel.uapi import (
+    AT_FDCWD,
     FALLOC_FL_KEEP_SIZE,
     FALLOC_FL_PUNCH_HOLE,
     HUGE_SHIFT,
@@ -16,16 +21,11 @@ from hugepage_qa.cases.mapped_memory import (
     MREMAP_MAYMOVE,
     map_noreserve,
 )
-from hugepage_qa.kernel.hugetlb_cgroup import RESERVATIONS, VERSION_1, VERSION_2, HugetlbFiles, file_prefix
-from hugepage_qa.kernel.nodes import node_directories
-from hugepage_qa.kernel.pools import DIRECTORY
-from hugepage_qa.kernel.tree import size_name
 from hugepage_qa.machine.host import Host
 from hugepage_qa.oracle.pool import pool_setup, pool_use
 from hugepage_qa.oracle.pool.pool_setup import Operation, Outcome, errno_name
 from hugepage_qa.process.actor import Actor, Fault, Refused
 
-_AT_FDCWD = -100
 _BUSY_SECONDS = 2.0
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 
@@ -130,7 +130,7 @@ class PoolActions:
     def _(self, operation: pool_setup.CreateFile) -> None:
         path = f"{self.points[operation.mount]}/{operation.file}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-        descriptor = self.actors[operation.process].call("openat", _AT_FDCWD, path, flags, 0o600)
+        descriptor = self.actors[operation.process].call("openat", AT_FDCWD, path, flags, 0o600)
         self._descriptors[operation.process, operation.file] = descriptor
         self._mount_of[operation.file] = operation.mount
 
@@ -153,7 +153,7 @@ class PoolActions:
             actor.call("shmctl", self.segments[operation.file], IPC_RMID, 0)
             del self.segments[operation.file]
             return
-        actor.call("unlinkat", _AT_FDCWD, f"{self.points[self._mount_of[operation.file]]}/{operation.file}", 0)
+        actor.call("unlinkat", AT_FDCWD, f"{self.points[self._mount_of[operation.file]]}/{operation.file}", 0)
 
     @_act.register
     def _(self, operation: pool_setup.Close) -> None:

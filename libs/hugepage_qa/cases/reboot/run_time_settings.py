@@ -19,6 +19,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.pools import DIRECTORY
 from hugepage_qa.kernel.tree import DirectoryTree, Tree, read_integer, size_name
+from hugepage_qa.kernel.uapi import PR_GET_THP_DISABLE, PR_SET_THP_DISABLE
 from hugepage_qa.oracle.compare import Difference
 from hugepage_qa.oracle.prediction import (
     Between,
@@ -133,8 +134,6 @@ def _files(root: Path) -> Iterator[Path]:
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 # linux/prctl.h
-_PR_SET_THP_DISABLE = 41
-_PR_GET_THP_DISABLE = 42
 # linux/splice.h
 _SPLICE_F_NONBLOCK = 2
 # fs.pipe-max-size as it is by default; a pipe can hold as many pages as fit into it
@@ -204,12 +203,12 @@ class _Pins:
 @contextmanager
 def _base_pages_only() -> Iterator[None]:
     """Have this process get no transparent huge pages."""
-    before = _LIBC.prctl(_PR_GET_THP_DISABLE, 0, 0, 0, 0)
-    _LIBC.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
+    before = _LIBC.prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0)
+    _LIBC.prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
     try:
         yield
     finally:
-        _LIBC.prctl(_PR_SET_THP_DISABLE, before, 0, 0, 0)
+        _LIBC.prctl(PR_SET_THP_DISABLE, before, 0, 0, 0)
 
 
 NEVER_MORE = Rule(

@@ -24,12 +24,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from hugepage_qa.commands.qa_request import LAB, MACHINE_PLANS, PLANS
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.supervised import SIGNALLED, exit_on_sigterm, run_supervised
 from hugepage_qa.qemu.kernel_image import identify
 from hugepage_qa.qemu.package_archive import unpack
 from hugepage_qa.qemu.system.platforms import PLATFORMS
-from hugepage_qa.report.qa_request import LAB, MACHINE_PLANS, PLANS
 
 ROOT = Path(__file__).resolve().parent.parent
 QA_RUNS = ROOT / "build" / "qa"

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from hugepage_qa.bench import gate_settings
 from hugepage_qa.bench.workloads import choose_workloads
+from hugepage_qa.commands.qa_request import GATE, QaRequest
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.boards import BOARDS, find_board
 from hugepage_qa.qemu.guest.guest_site import NotHere
@@ -22,7 +23,6 @@ from hugepage_qa.qemu.system.build_tools import (
 )
 from hugepage_qa.qemu.system.platforms import PLATFORMS, Platform, find_platform
 from hugepage_qa.qemu.system.system_launch import Wish
-from hugepage_qa.report.qa_request import GATE, QaRequest
 
 #: builds the actor; Debian's gcc alone comes without the headers of the C library
 COMPILER = ("cc", "build-essential", "gcc")

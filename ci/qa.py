@@ -15,6 +15,7 @@ from rich.console import Console
 from hugepage_qa.bench import gate_settings
 from hugepage_qa.cases import test_settings
 from hugepage_qa.cases.result import Result, Verdict, exit_code
+from hugepage_qa.commands.qa_request import QaRequest
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.snapshot import changes_of_others, differences, take_snapshot
 from hugepage_qa.process.identity import (
@@ -28,7 +29,6 @@ from hugepage_qa.process.marks import PREFIX
 from hugepage_qa.process.supervised import run_supervised
 from hugepage_qa.qemu.boards import find_board
 from hugepage_qa.qemu.system.machine_registry import Registry, drop_machines
-from hugepage_qa.report.qa_request import QaRequest
 from hugepage_qa.report.run_directory import read_surroundings, write_surroundings
 from hugepage_qa.report.terminal import closing_lines, line_on_others, print_reasons
 from hugepage_qa.report.tmt_results import read_run

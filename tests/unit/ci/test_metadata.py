@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from hugepage_qa.catalogue.tests_of_fmf import catalogued_tests
+from hugepage_qa.commands.qa_request import MACHINE_PLANS, PLANS
 from hugepage_qa.qemu.boards import BOARDS
-from hugepage_qa.report.qa_request import MACHINE_PLANS, PLANS
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMIT = re.compile(r"\b(?=[0-9]*[a-f])[0-9a-f]{12}\b|\bCVE-[0-9]{4}-[0-9]+")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from hugepage_qa.commands.qa_request import MACHINE_PLANS, QaRequest
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.boards import BOARDS
-from hugepage_qa.report.qa_request import MACHINE_PLANS, QaRequest
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ qa:
 	@ci/setup.sh && $(BIN)/python ci/qa.py
 
 test: setup
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: setup
 	@$(BIN)/ruff check

@@ -92,7 +92,6 @@ def test_tiers_are_honest() -> None:
         assert test["tier"] in ("1", "2", "3"), test["name"]
         assert (test["tier"] == "3") == (not {"reboot", "performance"}.isdisjoint(test["tag"])), test["name"]
         if test["tier"] == "1" and test["name"] != smoke:
-            assert test["duration"] == "15m", test["name"]
             assert "guest" not in test["tag"], test["name"]
 
 

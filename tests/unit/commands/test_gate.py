@@ -15,7 +15,8 @@ from hugepage_qa.schema import find_violation
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(gate, [str(one) for one in arguments], catch_exceptions=False)
+    # tables fold where a terminal is narrow
+    return CliRunner(env={"COLUMNS": "200"}).invoke(gate, [str(one) for one in arguments], catch_exceptions=False)
 
 
 def write(path: Path, content: object) -> Path:

@@ -41,7 +41,7 @@ def room(module: str) -> str:
 
 def rooms_of_the_page() -> list[set[str]]:
     """Return the floors of the list in the page, lowest first; rooms of one floor do not import each other."""
-    (block,) = re.findall(r"```floors\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (block,) = re.findall(r"```text\n(errors:.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     return [set(line.partition(":")[0].split()) for line in block.splitlines()]
 
 

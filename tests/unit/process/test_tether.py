@@ -128,4 +128,6 @@ def test_the_environment_is_the_one_that_was_given() -> None:
 
 def test_signals_that_python_ignores_are_not_ignored() -> None:
     done = run("grep SigIgn /proc/self/status")
-    assert int(done.stdout.split()[1], 16) == 0
+    ignored = int(done.stdout.split()[1], 16)
+    # others may be ignored by what started us
+    assert not any(ignored >> number - 1 & 1 for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ))

@@ -22,17 +22,8 @@ def read_meminfo(tree: Tree) -> dict[str, int]:
 
 def parse_meminfo(text: str, path: str) -> dict[str, int]:
     """Return name -> bytes or count from ``text``, which was read from ``path``; raises InputError."""
-    values: dict[str, int] = {}
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        match = _MEMINFO_LINE.fullmatch(line)
-        if match is None:
-            malformed(path, number, line, "a line such as 'MemTotal: 2048 kB'")
-        if match["name"] in values:
-            malformed(path, number, line, "every name once")
-        values[match["name"]] = int(match["number"]) * (KIB if match["unit"] else 1)
-    return values
+    matches = _parse(text, path, _MEMINFO_LINE, "MemTotal: 2048 kB")
+    return {name: int(match["number"]) * (KIB if match["unit"] else 1) for name, match in matches.items()}
 
 
 VMSTAT = "proc/vmstat"
@@ -50,19 +41,25 @@ def read_vmstat(tree: Tree) -> dict[str, int]:
 
 def parse_vmstat(text: str, path: str) -> dict[str, int]:
     """Return name -> count from ``text``, read from ``path``: a node has a vmstat of its own. Raises InputError."""
-    counters: dict[str, int] = {}
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line:
-            continue
-        match = _VMSTAT_LINE.fullmatch(line)
-        if match is None:
-            malformed(path, number, line, "a line such as 'thp_fault_alloc 7'")
-        if match["name"] in counters:
-            malformed(path, number, line, "every name once")
-        counters[match["name"]] = int(match["number"])
-    return counters
+    matches = _parse(text, path, _VMSTAT_LINE, "thp_fault_alloc 7")
+    return {name: int(match["number"]) for name, match in matches.items()}
 
 
 def vmstat_delta(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     """Return how much each counter rose between two readings of one machine; what fell (``nr_*``) is negative."""
     return {name: count - before[name] for name, count in after.items() if name in before}
+
+
+def _parse(text: str, path: str, form: re.Pattern[str], example: str) -> dict[str, re.Match[str]]:
+    """Return name -> line of a table of names and numbers. Raises InputError."""
+    found: dict[str, re.Match[str]] = {}
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line:
+            continue
+        match = form.fullmatch(line)
+        if match is None:
+            malformed(path, number, line, f"a line such as '{example}'")
+        if match["name"] in found:
+            malformed(path, number, line, "every name once")
+        found[match["name"]] = match
+    return found

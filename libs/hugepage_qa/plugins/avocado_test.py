@@ -37,7 +37,7 @@ class CaseTest(Test):  # type: ignore[misc] # Avocado has no types
 
 
 def conclude(test: Any, cases: CaseRecorder) -> None:
-    """End the Avocado test ``test`` as the worst of its ``cases`` did (``case_result.worst``)."""
+    """End the Avocado test ``test`` as the worst of its ``cases`` did (``result.worst``)."""
     if failures := cases.summary(Verdict.FAIL):
         test.fail(failures)
     if errors := cases.summary(Verdict.ERROR):

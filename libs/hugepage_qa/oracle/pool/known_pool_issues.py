@@ -1,4 +1,4 @@
-"""Known kernel bugs in the pools of a running machine; ``model.known`` holds those of the boot parameters."""
+"""Known kernel bugs in the pools of a running machine; ``known_issues`` holds those of the boot parameters."""
 
 from collections.abc import Mapping
 

@@ -3,12 +3,13 @@
 import mmap
 import os
 import stat
-import struct
+import sys
 import tempfile
 from pathlib import Path
 
 from hugepage_qa.kernel.proc_tables import read_swaps
 from hugepage_qa.kernel.tree import DirectoryTree
+from hugepage_qa.kernel.uapi import ByteOrder
 from hugepage_qa.machine import libc
 from hugepage_qa.machine.kept_file import NOTHING, Repair
 from hugepage_qa.process.marks import PREFIX
@@ -19,10 +20,15 @@ _DIRECTORY = "var/tmp"
 _NAME = f"{PREFIX}swap-"
 
 # union swap_header in include/linux/swap.h: version, last page, number of bad pages; the magic ends the first page
-_HEADER = struct.Struct("=III")
-_HEADER_OFFSET = 1024
-_MAGIC = b"SWAPSPACE2"
+HEADER_OFFSET = 1024
+MAGIC = b"SWAPSPACE2"
 _VERSION = 1
+
+
+def swap_header(size: int, base_page: int, byte_order: ByteOrder) -> bytes:
+    """Return what is at ``HEADER_OFFSET`` of a swap file of ``size`` bytes; ``MAGIC`` ends its first page."""
+    numbers = (_VERSION, size // base_page - 1, 0)
+    return b"".join(number.to_bytes(4, byte_order) for number in numbers)
 
 
 def add_swap(size: int) -> str:
@@ -33,10 +39,10 @@ def add_swap(size: int) -> str:
             # all of it is written: swapon(2) takes no file with holes
             for offset in range(0, size, MIB):
                 file.write(bytes(min(MIB, size - offset)))
-            file.seek(_HEADER_OFFSET)
-            file.write(_HEADER.pack(_VERSION, size // mmap.PAGESIZE - 1, 0))
-            file.seek(mmap.PAGESIZE - len(_MAGIC))
-            file.write(_MAGIC)
+            file.seek(HEADER_OFFSET)
+            file.write(swap_header(size, mmap.PAGESIZE, sys.byteorder))
+            file.seek(mmap.PAGESIZE - len(MAGIC))
+            file.write(MAGIC)
             file.flush()
             os.fsync(file.fileno())
         libc.swap_on(name)

@@ -1,11 +1,11 @@
 """The connection to one actor process: a request goes out as one packet, its answer comes back as one."""
 
-import os
 import select
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
@@ -21,6 +21,7 @@ _CPU_SECONDS = 120.0
 _BLOCKED_SECONDS = 300.0
 _STARVED_SECONDS = 1200.0
 _LOOK_SECONDS = 1.0
+_USER_HZ = 100
 
 
 class ActorGone(Exception):
@@ -112,43 +113,63 @@ def _start(program: Path, standard_input: socket.socket) -> Child:
         ) from error
 
 
-def _await(descriptor: int, pid: int, what: str) -> None:
-    """Wait until ``descriptor`` can be read, which is the answer of process ``pid`` to ``what``.
+class Patience:
+    """How long an answer of process ``pid`` to ``what`` is waited for: by what the process does meanwhile."""
 
-    Raises ActorGone for a process that runs or is blocked in the kernel without an end, ActorStarved for one that is
-    not let run.
-    """
+    def __init__(self, pid: int, what: str) -> None:
+        self._asked = f"the actor (process {pid}) does not answer {what[:60]!r}"
+        self._began = self._blocked_since = time.monotonic()
+        self._at_first: float | None = None
+        self._used = 0.0
+
+    def look(self, state: str, seconds: float, stack: Callable[[], str]) -> None:
+        """Take note that the process is in ``state`` and has had ``seconds`` of a CPU.
+
+        Raises ActorGone for one that runs or is blocked in the kernel without an end, ActorStarved for one that is not
+        let run.
+        """
+        now = time.monotonic()
+        if self._at_first is None:
+            self._at_first = self._used = seconds
+        if state != "D" or seconds != self._used:
+            self._blocked_since, self._used = now, seconds
+        had = seconds - self._at_first
+        if had > _CPU_SECONDS:
+            raise ActorGone(f"{self._asked}: {had:.0f} s of CPU time, and no end")
+        if now - self._blocked_since > _BLOCKED_SECONDS:
+            calls = stack().split()[1::2]
+            where = f" in {' < '.join(calls)}" if calls else ""
+            raise ActorGone(f"{self._asked}: blocked in the kernel for {now - self._blocked_since:.0f} s{where}")
+        if now - self._began > _STARVED_SECONDS:
+            raise ActorStarved(f"{self._asked}: it had {had:.0f} s of a CPU in {now - self._began:.0f} s")
+
+
+def _await(descriptor: int, pid: int, what: str) -> None:
+    """Wait until ``descriptor`` can be read, which is the answer of process ``pid`` to ``what``. Raises as Patience."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    began = blocked_since = time.monotonic()
-    _, used = _state_and_cpu_seconds(pid)
-    at_first = used
+    patience = Patience(pid, what)
+    patience.look(*_state_and_cpu_seconds(pid), str)
     while not poll.poll(_LOOK_SECONDS * 1000):
-        now = time.monotonic()
-        state, is_used = _state_and_cpu_seconds(pid)
-        if state != "D" or is_used != used:
-            blocked_since, used = now, is_used
-        asked = f"the actor (process {pid}) does not answer {what[:60]!r}"
-        if used - at_first > _CPU_SECONDS:
-            raise ActorGone(f"{asked}: {used - at_first:.0f} s of CPU time, and no end")
-        if now - blocked_since > _BLOCKED_SECONDS:
-            raise ActorGone(f"{asked}: blocked in the kernel for {now - blocked_since:.0f} s{_stack(pid)}")
-        if now - began > _STARVED_SECONDS:
-            raise ActorStarved(f"{asked}: it had {used - at_first:.0f} s of a CPU in {now - began:.0f} s")
+        patience.look(*_state_and_cpu_seconds(pid), partial(_stack, pid))
 
 
 def _state_and_cpu_seconds(pid: int) -> tuple[str, float]:
     """Return what a process does and the CPU time that it has had; one that is gone has no state."""
-    fields = stat_fields(Path(f"/proc/{pid}/stat"))
+    return state_and_cpu_seconds(stat_fields(Path(f"/proc/{pid}/stat")))
+
+
+def state_and_cpu_seconds(fields: Sequence[str]) -> tuple[str, float]:
+    """Return the state and the CPU time in seconds of a process from the ``fields`` of its stat, none: it is gone."""
     if not fields:
         return "", 0.0
-    return fields[STATE], (int(fields[USER_TIME]) + int(fields[SYSTEM_TIME])) / os.sysconf("SC_CLK_TCK")
+    # USER_HZ is 100 wherever huge pages are
+    return fields[STATE], (int(fields[USER_TIME]) + int(fields[SYSTEM_TIME])) / _USER_HZ
 
 
 def _stack(pid: int) -> str:
     """Return where in the kernel a process is, as far as we may know it."""
     try:
-        calls = Path(f"/proc/{pid}/stack").read_text(encoding="utf-8").split()[1::2]
+        return Path(f"/proc/{pid}/stack").read_text(encoding="utf-8")
     except OSError:
         return ""
-    return f" in {' < '.join(calls)}" if calls else ""

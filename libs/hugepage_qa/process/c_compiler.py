@@ -16,8 +16,13 @@ from hugepage_qa.errors import InputError
 
 SOURCE = Path(__file__).with_name("actor.c")
 
-_FLAGS = ("-O1", "-Wall", "-Wextra", "-Werror")
+FLAGS = ("-O1", "-Wall", "-Wextra", "-Werror")
 _SHOWN_LINES = 3
+
+
+def first_lines(errors: str) -> str:
+    """Return what a compiler says first, in one line."""
+    return " ".join(errors.splitlines()[:_SHOWN_LINES])
 
 
 def build_actor(directory: Path) -> Path:
@@ -47,24 +52,23 @@ def _compile(source: Path, program: Path) -> None:
     # built under another name: two runs may build at the same time, and one that is killed leaves half a file
     with tempfile.TemporaryDirectory(dir=program.parent, prefix=".build-") as scratch:
         unfinished = Path(scratch, "program")
-        command = [compiler, *_FLAGS, "-o", str(unfinished), str(source)]
+        command = [compiler, *FLAGS, "-o", str(unfinished), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode != 0:
-            shown = " ".join(done.stderr.splitlines()[:_SHOWN_LINES])
-            raise InputError(f"{compiler} does not build {source.name}: {shown}")
+            raise InputError(f"{compiler} does not build {source.name}: {first_lines(done.stderr)}")
         unfinished.rename(program)
 
 
 _RUNNABLE = 0o755
 
 
-def compile_to(output: Path, inputs: Sequence[Path], options: Sequence[str]) -> None:
-    """Make ``output`` of ``inputs``, which no option may name, with ``options`` of the compiler.
+def compile_to(output: Path, inputs: Sequence[Path], options: Sequence[str], compiler: str | None = None) -> None:
+    """Make ``output`` of ``inputs``, which no option may name, with ``options`` of the compiler, or of ``compiler``.
 
     For megabytes of code an emulated machine takes a minute: what was made is kept in the cache. Raises InputError
     without a C compiler, or when it refuses.
     """
-    compiler = shutil.which(os.environ.get("CC", "cc"))
+    compiler = compiler or shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         raise InputError("no C compiler (cc) is installed, it builds the programs of tests/text: install gcc")
     kept = _kept(compiler, inputs, options)
@@ -108,8 +112,14 @@ def _version(compiler: str) -> tuple[str, ...]:
 def _compile_text(compiler: str, output: Path, inputs: Sequence[Path], options: Sequence[str]) -> None:
     done = _run([compiler, "-O1", "-o", output.name, *options, *map(str, inputs)], output.parent)
     if done.returncode != 0:
-        raise InputError(f"{compiler} makes no {output.name}: {' '.join(done.stderr.splitlines()[:_SHOWN_LINES])}")
+        raise InputError(f"{compiler} makes no {output.name}: {first_lines(done.stderr)}")
 
 
 def _run(command: Sequence[str], directory: str | Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, errors="replace", check=False)
+
+
+def which_file(compiler: str, name: str) -> Path | None:
+    """Return the file of the C library that ``compiler`` links with, None without one of this ``name``."""
+    found = Path(_run([compiler, f"-print-file-name={name}"], os.curdir).stdout.strip())
+    return found if found.is_absolute() else None

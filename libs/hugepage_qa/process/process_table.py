@@ -73,6 +73,11 @@ def stat_fields(stat: Path) -> list[str]:
         text = stat.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
+    return split_stat(text)
+
+
+def split_stat(text: str) -> list[str]:
+    """Return the fields after the name in ``text`` of a stat file."""
     # the name in parentheses can hold spaces and parentheses itself
     return text.rpartition(")")[2].split()
 

@@ -13,7 +13,7 @@ from elftools.elf.elffile import ELFFile
 from hugepage_qa.errors import InputError
 from hugepage_qa.oracle.program_text import ElfFile, Kind, Segment, tail
 from hugepage_qa.process.c_compiler import SOURCE as ACTOR
-from hugepage_qa.process.c_compiler import compile_to
+from hugepage_qa.process.c_compiler import compile_to, which_file
 
 
 @dataclass(frozen=True)
@@ -122,10 +122,10 @@ _MODE, _NOT_RUNNABLE = 0o755, 0o644
 _LINKED = "linked"
 
 
-def build_text(recipe: Recipe, directory: Path) -> BuiltText:
+def build_text(recipe: Recipe, directory: Path, compiler: str | None = None) -> BuiltText:
     """Build a program below ``directory``, which has to be the caller's own, unless it has been built there before.
 
-    Its pages are on disk and no longer in the page cache. Raises InputError without a C compiler, or where what it
+    ``compiler`` is that of another architecture. Its pages are on disk and no longer in the page cache. Raises InputError without a C compiler, or where what it
     links is not what the recipe asks for.
     """
     # as the kernel will print it
@@ -135,27 +135,27 @@ def build_text(recipe: Recipe, directory: Path) -> BuiltText:
     program = place / "program" if is_library else file
     if not (place / _LINKED).exists():
         place.mkdir(exist_ok=True)
-        linked = _build(recipe, file)
+        linked = _build(recipe, file, compiler)
         if is_library:
             # the actor refers to it weakly, which is no reason for the linker to keep it
             needed = ("-fPIE", "-pie", "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN")
-            compile_to(program, [ACTOR, file], needed)
+            compile_to(program, [ACTOR, file], needed, compiler)
         (place / _LINKED).write_text(linked, encoding="ascii")
     _write_back_and_evict(file)
     pages, checksum = (int(number) for number in (place / _LINKED).read_text(encoding="ascii").split())
     return BuiltText(str(program), str(file), read_elf(file, recipe.kind), pages, checksum)
 
 
-def _build(recipe: Recipe, file: Path) -> str:
+def _build(recipe: Recipe, file: Path, compiler: str | None) -> str:
     count = recipe.whole * recipe.pmd // STEP
-    objects = [_code(file.parent, 0, count)]
+    objects = [_code(file.parent, 0, count, compiler)]
     if recipe.constants:
-        objects.append(_object(file.parent / "constants.c", constants(recipe.constants)))
-    _link(recipe, objects, file)
+        objects.append(_object(file.parent / "constants.c", constants(recipe.constants), compiler))
+    _link(recipe, objects, file, compiler)
     missing = (recipe.tail - _tail(read_elf(file, recipe.kind), recipe)) % recipe.pmd // STEP
     if missing:
-        objects.append(_code(file.parent, count, missing))
-        _link(recipe, objects, file)
+        objects.append(_code(file.parent, count, missing, compiler))
+        _link(recipe, objects, file, compiler)
     elf = read_elf(file, recipe.kind)
     if _tail(elf, recipe) != recipe.tail:
         raise InputError(f"the linker made a tail of {_tail(elf, recipe)} bytes, {recipe.tail} were wanted")
@@ -174,20 +174,20 @@ def _tail(elf: ElfFile, recipe: Recipe) -> int:
     return tail(elf, elf.text, pmd=recipe.pmd, base_page=STEP)
 
 
-def _code(place: Path, first: int, count: int) -> Path:
-    return _object(place / f"pages-{first}-{count}.c", pages_of_code(first, count))
+def _code(place: Path, first: int, count: int, compiler: str | None) -> Path:
+    return _object(place / f"pages-{first}-{count}.c", pages_of_code(first, count), compiler)
 
 
-def _object(source: Path, text: str) -> Path:
+def _object(source: Path, text: str, compiler: str | None) -> Path:
     source.write_text(text, encoding="ascii")
     target = source.with_suffix(".o")
     # position-independent for every kind, so that one object serves all; in the order of their numbers, and without
     # tables that would move what comes behind the pages
-    compile_to(target, [source], ["-c", "-fPIC", "-fno-toplevel-reorder", "-fno-asynchronous-unwind-tables"])
+    compile_to(target, [source], ["-c", "-fPIC", "-fno-toplevel-reorder", "-fno-asynchronous-unwind-tables"], compiler)
     return target
 
 
-def _link(recipe: Recipe, objects: list[Path], file: Path) -> None:
+def _link(recipe: Recipe, objects: list[Path], file: Path, compiler: str | None) -> None:
     alignment = recipe.alignment or recipe.pmd
     sizes = [f"-Wl,-z,max-page-size={alignment}", f"-Wl,-z,common-page-size={min(alignment, recipe.pmd)}"]
     inputs = objects if recipe.kind is Kind.LIBRARY else [ACTOR, *objects]
@@ -197,7 +197,7 @@ def _link(recipe: Recipe, objects: list[Path], file: Path) -> None:
         script = file.with_name("aligned.ld")
         script.write_text(aligned_by_script(recipe.pmd), encoding="ascii")
         inputs = [*inputs, script]
-    compile_to(file, inputs, [*_KINDS[recipe.kind], *sizes, *layout])
+    compile_to(file, inputs, [*_KINDS[recipe.kind], *sizes, *layout], compiler)
 
 
 def _write_back_and_evict(file: Path) -> None:
@@ -208,3 +208,15 @@ def _write_back_and_evict(file: Path) -> None:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)
+
+
+def loaded_with(program: Path, compiler: str) -> dict[str, Path]:
+    """Return what ``program`` is loaded by and with: where a machine has it -> the file of ``compiler`` that it is."""
+    with program.open("rb") as stream:
+        elf = ELFFile(stream)
+        interpreters = [segment.get_interp_name() for segment in elf.iter_segments("PT_INTERP")]
+        dynamic = elf.get_section_by_name(".dynamic")
+        needed = [tag.needed for tag in dynamic.iter_tags("DT_NEEDED")] if dynamic else []
+    places = [*interpreters, *(f"/lib/{name}" for name in needed)]
+    files = {place: which_file(compiler, Path(place).name) for place in places}
+    return {place: file for place, file in files.items() if file}

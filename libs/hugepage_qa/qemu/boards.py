@@ -60,6 +60,12 @@ class Board:
     """(limit, end, resume): with RAM of ``limit`` bytes or more it stops at ``end`` and goes on at ``resume``."""
     virtual_words: str = ""
     """Kernel words without which a machine that is starved of CPU time dies of its emulated devices."""
+    second_port: tuple[str, ...] = ()
+    """QEMU arguments of a further serial port, which is connected to the character device ``second``; none: none."""
+    second_port_device: str = ""
+    """The kernel's file of it."""
+    virtio_bus: str = "pci"
+    """How QEMU calls the bus of virtio devices: ``virtio-blk-<bus>``."""
     early_console: str = ""
     """Kernel words that make messages appear before the serial driver is up: an early death stays readable."""
     options: tuple[str, ...] = ()
@@ -93,6 +99,8 @@ _X86_64 = Board(
     virtual_words="no_timer_check",
     early_console="earlyprintk=ttyS0,115200",
     serial=("-serial", "chardev:console"),
+    second_port=("-device", "isa-serial,chardev=second"),
+    second_port_device="/dev/ttyS1",
     cpus=_by_name(
         Cpu(
             "max",
@@ -129,6 +137,9 @@ _AARCH64 = Board(
     console="ttyAMA0",
     early_console="earlycon",
     serial=("-serial", "chardev:console"),
+    # before QEMU 9.0 the board itself has one port alone
+    second_port=("-device", "pci-serial,chardev=second"),
+    second_port_device="/dev/ttyS0",
     cpus=_by_name(
         # SVE and the architected pointer authentication cost TCG much time and change no page size
         Cpu("max", "max,sve=off,pauth-impdef=on", frozenset(), "4K", kvm_cpu="host")
@@ -155,6 +166,8 @@ _PPC64LE = Board(
     machine="pseries,x-vof=on",
     console="hvc0",
     serial=("-device", "spapr-vty,chardev=console"),
+    second_port=("-device", "spapr-vty,chardev=second"),
+    second_port_device="/dev/hvc1",
     cpus=_by_name(
         Cpu("power9", "power9", frozenset(), "radix", machine_options=_PSERIES_TCG),
         Cpu(
@@ -183,6 +196,8 @@ _S390X = Board(
     console="ttysclp0",
     early_console="earlyprintk",
     serial=("-device", "sclpconsole,chardev=console"),
+    # a second console of SCLP works by lines: virtio alone
+    virtio_bus="ccw",
     cpus=_by_name(
         # TCG has no EDAT: no huge pages at all. KVM may have it, so it is not the same machine.
         Cpu("max", "max", frozenset(), "s390x")

@@ -1,7 +1,6 @@
 """The archive that a probe machine boots into: a static busybox and init.sh, in the kernel's newc cpio format."""
 
 import hashlib
-import lzma
 import stat
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hugepage_qa.cache import write_atomically
+from hugepage_qa.qemu.kernel_modules import Module
 
 _BLOCK = 512
 
@@ -84,18 +84,42 @@ def probe_archive(busybox: bytes, modules: Mapping[str, bytes] | None = None) ->
 
 
 def probe_initramfs(busybox: Path, cache: Path, modules: Sequence[Path] = ()) -> Path:
-    """Return the initramfs around ``busybox`` and ``modules`` below ``cache``; built once per content.
+    """Return the initramfs around ``busybox`` and ``modules`` below ``cache``; built once per content."""
+    contents = {f"{file.name.partition('.ko')[0]}.ko": Module(file).content for file in modules}
+    return _keep(probe_archive(busybox.read_bytes(), contents), cache)
+
+
+def agent_initramfs(agent: Path, actor: Path, modules: Sequence[Module], serial_port: str, cache: Path) -> Path:
+    """Return the initramfs whose init is the program ``agent``, which starts the program ``actor``.
+
+    It loads ``modules`` in this order. ``serial_port`` is what it talks through where there is no virtio port. Built
+    once per content, with errors of the file system.
+    """
+    directory, program, file = stat.S_IFDIR | 0o755, stat.S_IFREG | 0o755, stat.S_IFREG | 0o644
+    names = [f"modules/{number}-{module.name}.ko" for number, module in enumerate(modules)]
+    return _keep(
+        pack(
+            [
+                *(Entry(name, directory) for name in ("dev", "proc", "sys", "tmp", "var", "var/tmp", "modules")),
+                # the kernel opens it for init before anything could be mounted
+                Entry("dev/console", stat.S_IFCHR | 0o600, device=(5, 1)),
+                Entry("init", program, agent.read_bytes()),
+                Entry("actor", program, actor.read_bytes()),
+                Entry("channel", file, serial_port.encode()),
+                *(Entry(name, file, module.content) for name, module in zip(names, modules, strict=True)),
+                Entry("modules/order", file, "".join(f"/{name}\n" for name in names).encode()),
+            ]
+        ),
+        cache,
+    )
+
+
+def _keep(archive: bytes, cache: Path) -> Path:
+    """Keep ``archive`` below ``cache`` by its content.
 
     It is not compressed: unpacking costs an emulated CPU more than copying a few megabytes.
     """
-    archive = probe_archive(busybox.read_bytes(), {file.name.removesuffix(".xz"): _module(file) for file in modules})
     path = cache / "initramfs" / f"{hashlib.sha256(archive).hexdigest()}.cpio"
     if not path.exists():
         write_atomically(path, archive)
     return path
-
-
-def _module(file: Path) -> bytes:
-    """Return a module as busybox loads it."""
-    content = file.read_bytes()
-    return lzma.decompress(content) if file.suffix == ".xz" else content

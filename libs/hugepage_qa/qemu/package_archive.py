@@ -32,12 +32,12 @@ _WANTED = (
     # Fedora, and Debian from kernel 6.18 or so on; usr/ is missing in packages from before the merge
     re.compile(r"(?:usr/)?lib/modules/(?P<release>[^/]+)/(?P<name>vmlinu[xz]|config)"),
     re.compile(r"(?:usr/)?s?bin/(?P<name>busybox)"),
-    # what a guest needs to have memory plugged in and to give some back
-    re.compile(r"(?:usr/)?lib/modules/[^/]+/kernel/drivers/virtio/(?P<name>virtio\w*\.ko(?:\.xz)?)"),
-    # its network, and what that depends on
+    # what a guest needs to have memory plugged in and to give some back; its network; a serial port and a disk of
+    # virtio, and ext4 with what it depends on: for throwaway machines with an agent
     re.compile(
-        r"(?:usr/)?lib/modules/[^/]+/kernel/(?:drivers/net|net/core)/"
-        r"(?P<name>(?:virtio_net|net_failover|failover)\.ko(?:\.xz)?)"
+        r"(?:usr/)?lib/modules/[^/]+/kernel/(?:[\w-]+/)+"
+        r"(?P<name>(?:virtio\w*|net_failover|failover|ext4|jbd2|mbcache|crc16|crc32c_generic|libcrc32c|hwpoison-inject)"
+        r"\.ko(?:\.xz)?)"
     ),
 )
 #: another one for each other choice of files

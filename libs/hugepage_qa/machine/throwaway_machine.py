@@ -1,0 +1,261 @@
+"""A throwaway machine behind an agent, as the backend of a Host: nothing of it is put back, it is thrown away."""
+
+import errno
+import gzip
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from elftools.elf.elffile import ELFFile
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.uapi import find_uapi
+from hugepage_qa.machine.host import CannotRun, MachineKind
+from hugepage_qa.machine.libc import BUSY_SECONDS, retry_while_busy
+from hugepage_qa.machine.swap_file import HEADER_OFFSET, MAGIC, swap_header
+from hugepage_qa.oracle.program_text import Kind
+from hugepage_qa.process.actor_link import ActorGone, Patience, state_and_cpu_seconds
+from hugepage_qa.process.process_table import split_stat
+from hugepage_qa.process.static_program import compilers
+from hugepage_qa.process.text_program_build import BuiltText, Recipe, build_text, loaded_with
+from hugepage_qa.qemu.agent_channel import ReadAhead
+from hugepage_qa.qemu.agent_machine import RunningMachine
+from hugepage_qa.qemu.kernel_image import parse_config
+
+_ACTOR = "/actor"
+_SCRATCH = "/tmp"  # noqa: S108 - of a machine that nobody else is on
+#: where a disk is mounted, as swap and programs with text need one
+_DISK = "/var/tmp"  # noqa: S108
+_DISK_DEVICE = "/dev/vda"
+_UPLOAD = 1 << 20
+_PROGRAM_MODE = 0o755
+#: operations that change nothing: what they tell may be fetched together
+_READS = frozenset({"read", "observe", "names", "kernel_option", "clock"})
+
+
+class ThrowawayMachine:
+    """Carries out the operations of a case through the agent; ``scratch`` is a directory of ours on this machine."""
+
+    def __init__(self, running: RunningMachine, scratch: Path, config: Mapping[str, str] | None) -> None:
+        self.kind = MachineKind(running.machine.architecture, running.base_page)
+        self._channel = running.channel
+        self._ahead = ReadAhead(running.channel)
+        self._scratch = scratch
+        self._config = config
+        self._mounts = 0
+        self._actors: dict[int, tuple[int, list[int]]] = {}
+        self._stored: set[str] = set()
+        self._disk_refusal = self._mount_disk()
+        self._operations: dict[str, Callable[..., Any]] = {
+            "read": self._read,
+            "observe": self._read,
+            "names": self._names,
+            "write": self._write,
+            "mount": self._mount,
+            "mount_point": self._mount_point,
+            "unmount": self._unmount,
+            "file_system": self._file_system,
+            "add_swap": self._add_swap,
+            "remove_swap": self._remove_swap,
+            "make_directory": partial(self._do, "d"),
+            "remove_directory": partial(self._do, "D"),
+            "start_actor": partial(self._start, _ACTOR),
+            "kernel_option": self._kernel_option,
+            "build_text": self._build_text,
+            "start_program": self._start,
+            "request": self._request,
+            "exit": self._exit,
+            "end": self._end,
+            "skip_kernel_log": partial(self._do, "L"),
+            "new_kernel_log": self._new_kernel_log,
+            "pause": time.sleep,
+            "clock": time.monotonic,
+        }
+
+    def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
+        """Carry out ``operation``. Raises MachineLost besides what a Backend raises."""
+        if operation not in _READS:
+            self._ahead.forget()
+        return self._operations[operation](*arguments)
+
+    def _do(self, letter: str, *fields: str | int) -> None:
+        self._channel.ask(letter, *fields)
+
+    # --- files ---
+
+    def _read(self, path: str) -> str | None:
+        try:
+            return self._ahead.read("r", f"/{path}")[0].decode(errors="replace")
+        except OSError:
+            # sysfs answers EINVAL or EIO for files that exist but have nothing to say
+            return None
+
+    def _names(self, path: str) -> list[str]:
+        try:
+            return sorted(name.decode(errors="surrogateescape") for name in self._ahead.read("n", f"/{path}"))
+        except OSError:
+            return []
+
+    def _write(self, path: str, text: str) -> None:
+        self._channel.ask("w", f"/{path}", text.encode())
+
+    def _mount_point(self, file_system: str) -> str:
+        self._mounts += 1
+        point = f"{_SCRATCH}/{file_system}-{self._mounts}"
+        self._channel.ask("d", point)
+        return point
+
+    def _mount(self, options: str, file_system: str) -> str:
+        point = self._mount_point(file_system)
+        try:
+            self._channel.ask("M", "hugepage-qa", point, file_system, options)
+        except OSError:
+            self._channel.ask("D", point)
+            raise
+        return point
+
+    def _unmount(self, point: str, seconds: float = BUSY_SECONDS) -> None:
+        retry_while_busy(partial(self._do, "U", point), seconds)
+        self._channel.ask("D", point)
+
+    def _file_system(self, point: str) -> tuple[int, ...]:
+        return tuple(int(field) for field in self._channel.ask("s", point))
+
+    def _store(self, path: str, content: bytes, mode: int) -> None:
+        for offset in range(0, max(len(content), 1), _UPLOAD):
+            self._channel.ask("f", path, offset, content[offset : offset + _UPLOAD])
+        self._channel.ask("c", path, f"{mode:o}")
+
+    def _mount_disk(self) -> str:
+        """Mount the machine's disk; return why there is none."""
+        try:
+            self._channel.ask("M", _DISK_DEVICE, _DISK, "ext4", "")
+        except OSError as error:
+            return f"the machine has no disk with ext4: {error.strerror}"
+        return ""
+
+    def _need_disk(self) -> None:
+        if self._disk_refusal:
+            raise CannotRun(self._disk_refusal)
+
+    def _add_swap(self, size: int) -> str:
+        self._need_disk()
+        self._mounts += 1
+        name = f"{_DISK}/swap-{self._mounts}"
+        page = self.kind.base_page
+        header = swap_header(size, page, find_uapi(self.kind.architecture).byte_order)
+        self._channel.ask("z", name, size)
+        self._channel.ask("f", name, HEADER_OFFSET, header)
+        self._channel.ask("f", name, page - len(MAGIC), MAGIC)
+        try:
+            self._channel.ask("+", name)
+        except OSError:
+            self._channel.ask("x", name)
+            raise
+        return name
+
+    def _remove_swap(self, name: str) -> None:
+        self._channel.ask("-", name)
+        self._channel.ask("x", name)
+
+    # --- what the kernel says ---
+
+    def _kernel_option(self, name: str) -> bool | None:
+        if self._config is None:
+            try:
+                packed = self._channel.ask("r", "/proc/config.gz")[0]
+                self._config = parse_config(gzip.decompress(packed).decode(errors="replace"))
+            except OSError:
+                return None
+        return f"CONFIG_{name}" in self._config
+
+    def _new_kernel_log(self) -> list[str]:
+        try:
+            records = self._channel.ask("l")
+        except OSError as error:
+            if error.errno != errno.EPIPE:
+                raise
+            raise InputError("/dev/kmsg: lines were overwritten before they were read: a larger log_buf_len=") from error
+        # "priority,sequence,time,flag;text", and lines of details that begin with a space
+        return [record.decode(errors="replace").partition(";")[2].splitlines()[0] for record in records]
+
+    # --- actors and programs ---
+
+    def _start(self, program: str) -> tuple[int, int]:
+        number, pid = (int(field) for field in self._channel.ask("a", program))
+        self._actors[number] = (pid, [])
+        return number, pid
+
+    def _request(self, number: int, text: str) -> tuple[str, tuple[int, int] | None]:
+        pid, children = self._actors[number]
+        try:
+            answer, *child = self._channel.ask_actor("q", number, text, waiting=self._patience(pid, text))
+        except OSError as error:
+            raise ActorGone(f"the actor (process {pid}) ended at {text[:60]!r}") from error
+        if not child:
+            return answer.decode(), None
+        forked, its_pid = (int(field) for field in child)
+        self._actors[forked] = (its_pid, [])
+        children.append(forked)
+        return answer.decode(), (forked, its_pid)
+
+    def _patience(self, pid: int, what: str) -> Callable[[list[bytes]], None]:
+        patience = Patience(pid, what)
+
+        def look(told: list[bytes]) -> None:
+            fields = split_stat(told[0].decode(errors="replace"))
+            patience.look(*state_and_cpu_seconds(fields), partial(told[1].decode, errors="replace"))
+
+        return look
+
+    def _exit(self, number: int) -> None:
+        pid, _children = self._actors[number]
+        self._channel.ask_actor("k", number, waiting=self._patience(pid, "SIGKILL"))
+
+    def _end(self, number: int) -> None:
+        for child in self._actors[number][1]:
+            self._end(child)
+        self._exit(number)
+
+    def _build_text(self, recipe: dict[str, Any], directory: str | None) -> dict[str, Any]:
+        if directory is None:
+            self._need_disk()
+        wanted = Recipe(**recipe | {"kind": Kind(recipe["kind"])})
+        compiler = self._compiler()
+        built = build_text(wanted, self._scratch, compiler)
+        place = f"{directory or _DISK}/{Path(built.file).parent.name}"
+        program, file = (f"{place}/{Path(path).name}" for path in (built.program, built.file))
+        if place not in self._stored:
+            self._channel.ask("d", place)
+            for path in {built.program, built.file}:
+                source = Path(path)
+                self._store(f"{place}/{source.name}", source.read_bytes(), source.stat().st_mode & 0o777)
+            for path, file_of_library in loaded_with(Path(built.program), compiler).items():
+                self._store_library(path, file_of_library)
+            self._stored.add(place)
+        self._channel.ask("o", file)
+        return _told(built, program, file)
+
+    def _compiler(self) -> str:
+        """Return a compiler that links programs as those that are used. Raises CannotRun without one."""
+        for compiler in compilers(self.kind.architecture):
+            if compiler.makes_libraries:
+                return compiler.command[0]
+        raise CannotRun(f"no compiler with a C library to load for {self.kind.architecture} is installed")
+
+    def _store_library(self, path: str, file: Path) -> None:
+        if path not in self._stored:
+            with suppress(FileExistsError):
+                self._channel.ask("d", str(Path(path).parent))
+            self._store(path, file.read_bytes(), _PROGRAM_MODE)
+            self._stored.add(path)
+
+
+def _told(built: BuiltText, program: str, file: str) -> dict[str, Any]:
+    segments = [asdict(segment) for segment in built.elf.segments]
+    elf = {"segments": segments, "size": built.elf.size, "runnable": built.elf.runnable}
+    return {"program": program, "file": file, "pages": built.pages, "checksum": built.checksum} | elf

@@ -1,0 +1,193 @@
+"""Requests to the agent of a throwaway machine (process/agent.c), and how a machine is lost.
+
+A machine that panics, a line that is cut and an answer that never comes are told apart: the first is the kernel's doing,
+the others may be the host's.
+"""
+
+import enum
+import errno
+import os
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+_LENGTH = struct.Struct(">I")
+_LOOK_SECONDS = 1.0
+#: for one answer; a machine that shares its CPU with ten others clears 32 pages of 1 GiB in that time
+_ANSWER_SECONDS = 900.0
+
+Request = tuple[str, Sequence[str | bytes | int]]
+
+
+class Loss(enum.Enum):
+    """How a machine was lost."""
+
+    PANICKED = "the kernel panicked"
+    LOCKED_UP = "the kernel locked up"
+    AGENT_ENDED = "the agent in the machine ended"
+    EMULATOR_ENDED = "the emulator ended"
+    NO_ANSWER = "no answer came"
+
+
+class MachineLost(Exception):
+    """The machine can be asked nothing more."""
+
+    def __init__(self, loss: Loss, detail: str) -> None:
+        self.loss = loss
+        super().__init__(f"{loss.value}: {detail}")
+
+
+class AgentChannel:
+    """The agent at the other end of ``line``; used by one thread.
+
+    ``find_loss`` looks at the machine and tells how it was lost, None while it lives.
+    """
+
+    def __init__(self, line: socket.socket, find_loss: Callable[[bool], MachineLost | None]) -> None:
+        self._line = line
+        self._find_loss = find_loss
+        self._received = bytearray()
+        self._lost: MachineLost | None = None
+        #: how often the agent was waited for
+        self.round_trips = 0
+
+    def ask(self, letter: str, *fields: str | bytes | int) -> list[bytes]:
+        """Send a request and return the fields of its answer. Raises OSError as the kernel says, or MachineLost."""
+        self._send([(letter, fields)])
+        return _fields(self.receive())
+
+    def ask_many(self, requests: Sequence[Request]) -> list[list[bytes] | OSError]:
+        """Send all ``requests`` at once and return the answers to each. Raises MachineLost."""
+        self._send(requests)
+        answers: list[list[bytes] | OSError] = []
+        for _request in requests:
+            try:
+                answers.append(_fields(self.receive()))
+            except OSError as error:
+                answers.append(error)
+        return answers
+
+    def ask_actor(
+        self, letter: str, *fields: str | bytes | int, waiting: Callable[[list[bytes]], None]
+    ) -> list[bytes]:
+        """Send a request that an actor answers, as ``ask``. ``waiting`` is told each second what the actor does.
+
+        What it raises ends the waiting.
+        """
+        self._send([(letter, fields)])
+        while (frame := self.receive())[:1] == b"p":
+            try:
+                waiting(_fields(b"k" + frame[1:]))
+            except Exception:
+                self._send([("!", ())])
+                while self.receive()[:1] != b"!":
+                    pass
+                raise
+        return _fields(frame)
+
+    def receive(self, seconds: float = _ANSWER_SECONDS) -> bytes:
+        """Return the next frame. Raises MachineLost."""
+        self.round_trips += 1
+        size = _LENGTH.unpack(self._receive_bytes(_LENGTH.size, seconds))[0]
+        return self._receive_bytes(size, seconds)
+
+    def _send(self, requests: Sequence[Request]) -> None:
+        if self._lost:
+            raise self._lost
+        data = b"".join(_frame(*request) for request in requests)
+        try:
+            self._line.settimeout(_ANSWER_SECONDS)
+            self._line.sendall(data)
+        except OSError as error:
+            raise self._lose(f"a request cannot be sent: {error}") from error
+
+    def _receive_bytes(self, count: int, seconds: float) -> bytes:
+        deadline = time.monotonic() + seconds
+        self._line.settimeout(_LOOK_SECONDS)
+        while len(self._received) < count:
+            try:
+                piece = self._line.recv(1 << 20)
+            except TimeoutError:
+                if (lost := self._find_loss(False)) is not None:
+                    self._lost = lost
+                    raise lost from None
+                if time.monotonic() > deadline:
+                    raise self._lose(f"in {seconds:g} s") from None
+            except OSError as error:
+                raise self._lose(str(error)) from error
+            else:
+                if not piece:
+                    raise self._lose("its line was cut")
+                self._received += piece
+        data = bytes(self._received[:count])
+        del self._received[:count]
+        return data
+
+    def _lose(self, detail: str) -> MachineLost:
+        self._lost = self._find_loss(True) or MachineLost(Loss.NO_ANSWER, detail)
+        return self._lost
+
+
+def _frame(letter: str, fields: Sequence[str | bytes | int]) -> bytes:
+    payload = letter.encode()
+    for one in fields:
+        data = one if isinstance(one, bytes) else os.fsencode(str(one))
+        payload += _LENGTH.pack(len(data)) + data
+    return _LENGTH.pack(len(payload)) + payload
+
+
+def _fields(frame: bytes) -> list[bytes]:
+    fields, at = [], 1
+    while at < len(frame):
+        (size,) = _LENGTH.unpack_from(frame, at)
+        at += _LENGTH.size
+        fields.append(frame[at : at + size])
+        at += size
+    match frame[:1]:
+        case b"k":
+            return fields
+        case b"e":
+            number = int(fields[0])
+            raise OSError(number, os.strerror(number))
+        case _:
+            raise OSError(errno.EPROTO, f"the agent answers {frame[:40]!r}")
+
+
+class ReadAhead:
+    """Which files are read one after the other: after each action they are fetched at once, and each is used once.
+
+    A round trip to an emulated machine costs more than reading a file there. What is read has been so since the last
+    action; nothing is kept beyond the next one.
+    """
+
+    _REMEMBERED = 200
+
+    def __init__(self, channel: AgentChannel) -> None:
+        self._channel = channel
+        self._after: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        self._sequence: list[tuple[str, str]] = []
+        self._fetched: dict[tuple[str, str], deque[list[bytes] | OSError]] = {}
+
+    def forget(self) -> None:
+        """Begin anew: something is done to the machine, or time passes."""
+        if self._sequence:
+            self._after[self._sequence[0]] = self._sequence[: self._REMEMBERED]
+        self._sequence = []
+        self._fetched = {}
+
+    def read(self, letter: str, path: str) -> list[bytes]:
+        """Return the answer to a request that changes nothing. Raises OSError as the kernel says."""
+        key = (letter, path)
+        is_first = not self._sequence
+        self._sequence.append(key)
+        if not self._fetched.get(key):
+            wanted = [key, *self._after.get(key, [])[1:]] if is_first else [key]
+            answers = self._channel.ask_many([(one, (place,)) for one, place in wanted])
+            for each, answer in zip(wanted, answers, strict=True):
+                self._fetched.setdefault(each, deque()).append(answer)
+        answer = self._fetched[key].popleft()
+        if isinstance(answer, OSError):
+            raise answer
+        return answer

@@ -1,0 +1,181 @@
+"""A throwaway machine that stays: kernel and agent, memory on nodes, a disk; asked for things until it is closed."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hugepage_qa.errors import InputError
+from hugepage_qa.process.child import PIPE, Child
+from hugepage_qa.process.static_program import AGENT, build_static
+from hugepage_qa.process.c_compiler import SOURCE as ACTOR
+from hugepage_qa.qemu.accelerator import TCG, check_nodes, memory_arguments, processor_arguments
+from hugepage_qa.qemu.agent_channel import AgentChannel, Loss, MachineLost
+from hugepage_qa.qemu.boards import Board, find_board, find_cpu
+from hugepage_qa.qemu.initramfs import agent_initramfs
+from hugepage_qa.qemu.kernel_modules import load_order
+from hugepage_qa.qemu.probe_machine import find_emulator, full_command_line
+from hugepage_qa.sizes import GIB
+
+#: what a machine gets of the modules of its kernel; crc32c is what ext4 asks modprobe for, which is not there
+_MODULES = (
+    *("virtio_pci", "virtio_console", "virtio_blk", "crc32c_generic", "ext4"),
+    # for cases that poison pages by debugfs
+    "hwpoison_inject",
+)
+_DISK = 4 * GIB
+_BOOT_SECONDS = 300.0
+_SERIAL_LIMIT = 4 << 20
+_PANIC = re.compile(rb"Kernel panic - not syncing[^\r\n]*")
+_LOCKUP = re.compile(rb"[^\r\n]*(?:self-detected stall|detected stalls on|(?:soft|hard) lockup - )[^\r\n]*", re.I)
+_AGENT_ENDED = re.compile(rb"@hugepage-qa the agent ([^\r\n]*)")
+#: for the back trace that follows the line of the panic
+_PANIC_SECONDS = 5.0
+_END_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class AgentMachine:
+    """What is booted. ``memory`` are bytes of each NUMA node, ``modules`` files of the kernel's package."""
+
+    architecture: str
+    cpu: str
+    kernel: Path
+    memory: tuple[int, ...]
+    modules: tuple[Path, ...] = ()
+    command_line: str = ""
+    cpus: int = 2
+    accelerator: str = TCG
+
+
+class RunningMachine:
+    """A machine that has come up."""
+
+    def __init__(self, machine: AgentMachine, child: Child, line: socket.socket) -> None:
+        self.machine = machine
+        self._child = child
+        self._serial = bytearray()
+        self._errors = b""
+        self._readers = [
+            threading.Thread(target=self._read_serial, daemon=True),
+            threading.Thread(target=self._read_errors, daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+        self.channel = AgentChannel(line, self.find_loss)
+        self.base_page = 0
+
+    @property
+    def serial(self) -> str:
+        """What it has printed on its console, at most the last 4 MiB."""
+        return self._serial.decode(errors="replace")
+
+    def await_agent(self, seconds: float) -> None:
+        """Wait until the agent has come up. Raises MachineLost."""
+        self.base_page = int(self.channel.receive(seconds)[1 + 4 :])
+
+    def find_loss(self, is_cut: bool) -> MachineLost | None:
+        """Tell how the machine was lost, None while it lives as far as is seen; ``is_cut``: its line was cut."""
+        if panic := _PANIC.search(self._serial):
+            self._child.wait(_PANIC_SECONDS)
+            return MachineLost(Loss.PANICKED, panic[0].decode(errors="replace").strip())
+        if is_cut:
+            self._child.wait(_END_SECONDS)
+        if ended := _AGENT_ENDED.search(self._serial):
+            return MachineLost(Loss.AGENT_ENDED, ended[1].decode(errors="replace").strip())
+        if self._child.has_ended:
+            for reader in self._readers:
+                reader.join(_END_SECONDS)
+            # what was printed last may tell more
+            if _PANIC.search(self._serial) or _AGENT_ENDED.search(self._serial):
+                return self.find_loss(False)
+            said = self._errors.decode(errors="replace").strip().splitlines()
+            return MachineLost(Loss.EMULATOR_ENDED, said[-1] if said else f"exit code {self._child.exit_code}")
+        if is_cut and (lockup := _LOCKUP.search(self._serial)):
+            return MachineLost(Loss.LOCKED_UP, lockup[0].decode(errors="replace").strip())
+        return None
+
+    def _read_serial(self) -> None:
+        if self._child.output is not None:
+            while piece := os.read(self._child.output.fileno(), 1 << 16):
+                self._serial += piece
+                del self._serial[:-_SERIAL_LIMIT]
+
+    def _read_errors(self) -> None:
+        if self._child.errors is not None:
+            self._errors = self._child.errors.read()[-(1 << 16) :]
+
+
+@contextmanager
+def start_agent_machine(machine: AgentMachine, cache: Path) -> Iterator[RunningMachine]:
+    """Boot ``machine`` and yield it when its agent answers; it is gone after the block.
+
+    Raises InputError for what can never boot, MachineLost where it does not come up.
+    """
+    board = find_board(machine.architecture)
+    check_nodes(board, machine.memory)
+    modules = load_order(machine.modules, _MODULES)
+    programs = (build_static(source, machine.architecture) for source in (AGENT, ACTOR))
+    initramfs = agent_initramfs(*programs, modules, board.second_port_device, cache)
+    ours, theirs = socket.socketpair()
+    disk = _make_disk(cache)
+    command = (find_emulator(board), *_arguments(board, machine, initramfs, theirs.fileno(), disk))
+    with ours:
+        try:
+            descriptors = [theirs.fileno(), *([] if disk is None else [disk])]
+            child = Child(command, output=PIPE, errors=PIPE, descriptors=descriptors)
+        finally:
+            theirs.close()
+            if disk is not None:
+                os.close(disk)
+        with child:
+            running = RunningMachine(machine, child, ours)
+            running.await_agent(_BOOT_SECONDS)
+            yield running
+
+
+def _arguments(board: Board, machine: AgentMachine, initramfs: Path, line: int, disk: int | None) -> Iterator[str]:
+    cpu = find_cpu(board, machine.cpu)
+    yield from ("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot")
+    yield from processor_arguments(board, cpu, machine.accelerator)
+    yield from memory_arguments(machine.memory, machine.cpus)
+    yield from ("-chardev", "stdio,id=console,signal=off", *board.serial)
+    yield from ("-device", f"virtio-serial-{board.virtio_bus}", "-chardev", f"socket,id=agent,fd={line}")
+    yield from ("-device", "virtserialport,chardev=agent,name=hugepage-qa")
+    if disk is not None:
+        drive = f"file=/proc/self/fd/{disk},format=raw,if=none,id=disk,cache=unsafe,discard=unmap"
+        yield from ("-drive", drive)
+        yield from ("-device", f"virtio-blk-{board.virtio_bus},drive=disk")
+    yield from board.options
+    yield from ("-kernel", str(machine.kernel), "-initrd", str(initramfs))
+    yield from ("-append", full_command_line(board, machine.command_line))
+
+
+def _make_disk(cache: Path) -> int | None:
+    """Return an open file with an empty ext4, which has no name: it is gone with who has it open.
+
+    None where no mke2fs is installed. Raises InputError where it fails.
+    """
+    program = shutil.which("mke2fs", path=f"{os.environ.get('PATH', '')}:/sbin:/usr/sbin")
+    if program is None:
+        return None
+    descriptor = os.open(cache, os.O_TMPFILE | os.O_RDWR, 0o600)
+    os.truncate(descriptor, _DISK)
+    place = f"/proc/self/fd/{descriptor}"
+    done = subprocess.run(
+        [program, "-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=1,nodiscard", place],
+        pass_fds=[descriptor],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        os.close(descriptor)
+        raise InputError(f"{program} makes no file system below {cache}: {done.stderr.strip()[:200]}")
+    return descriptor

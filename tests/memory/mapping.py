@@ -107,7 +107,7 @@ def lengths_are_rounded_up(live: Live) -> None:
 def misaligned_mappings(live: Live) -> None:
     file = new_memfd(live)
     memory = file.map(2)
-    for offset in (mmap.PAGESIZE, live.size - mmap.PAGESIZE):
+    for offset in (live.base_page, live.size - live.base_page):
         live.expect_errno(
             errno.EINVAL, file.actor.mmap, live.size, READ_WRITE, mmap.MAP_SHARED, file.descriptor, offset
         )
@@ -122,7 +122,7 @@ def parts_of_pages(live: Live) -> None:
     memory = live.map(2)
     memory.touch(0, 1)
     memory.touch(1, 2)
-    part = mmap.PAGESIZE
+    part = live.base_page
     for address, length in ((memory.address, part), (memory.address + part, live.size), (memory.at(1), part)):
         live.expect_errno(errno.EINVAL, memory.actor.call, "munmap", address, length)
         live.expect_errno(errno.EINVAL, memory.actor.call, "mprotect", address, length, mmap.PROT_READ)
@@ -287,7 +287,7 @@ def misaligned_remap(live: Live) -> None:
     target = free_place(live, memory, 2)
     flags = MREMAP_MAYMOVE | MREMAP_FIXED
     call = memory.actor.call
-    for source, place in ((memory.address, target + mmap.PAGESIZE), (memory.address + mmap.PAGESIZE, target)):
+    for source, place in ((memory.address, target + live.base_page), (memory.address + live.base_page, target)):
         live.expect_errno(errno.EINVAL, call, "mremap", source, live.size, live.size, flags, place)
     live.expect_errno(
         errno.EINVAL, call, "mremap", memory.address, live.size, live.size, MREMAP_MAYMOVE | MREMAP_DONTUNMAP

@@ -110,7 +110,7 @@ def private_copies_beyond_the_end(live: Live) -> None:
 def whole_pages(live: Live) -> None:
     for file in files(live):
         file.map(1).touch()
-        for length in (1, mmap.PAGESIZE, live.size - mmap.PAGESIZE, live.size + mmap.PAGESIZE):
+        for length in (1, live.base_page, live.size - live.base_page, live.size + live.base_page):
             live.expect_errno(errno.EINVAL, file.actor.call, "ftruncate", file.descriptor, length)
             live.expect("the size of the file", live.size, file.size)
             live.expect_pool(nr=1, free=0)

@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from hugepage_qa.cases.expectations import Expectations, Failed
@@ -85,7 +84,7 @@ class Live(Expectations):
     def mmu(self) -> Mmu:
         """What the processor can map, in the mode that the kernel runs it in."""
         kind = read_cpu(self.host).mmu
-        return find_mmu(os.uname().machine, mmap.PAGESIZE, kind.lower() if kind else None)
+        return find_mmu(self.host.architecture, self.base_page, kind.lower() if kind else None)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -100,7 +99,7 @@ class Live(Expectations):
     @property
     def base_page(self) -> int:
         """The size of a base page in bytes."""
-        return mmap.PAGESIZE
+        return self.host.base_page
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -275,10 +274,10 @@ class Live(Expectations):
         self._stack.callback(act, *arguments)
         self._stack.push(later.__exit__)
 
-    def open(self, actor: Actor, path: str | Path, flags: int = os.O_RDWR | os.O_CREAT) -> int:
+    def open(self, actor: Actor, path: str, flags: int = os.O_RDWR | os.O_CREAT) -> int:
         """Have ``actor`` open a file and return its descriptor. Raises OSError."""
         at_fdcwd = -100
-        return actor.call("openat", at_fdcwd, str(path), flags, 0o600)
+        return actor.call("openat", at_fdcwd, path, flags, 0o600)
 
     # --- judging ---
 
@@ -323,4 +322,4 @@ def _largest_block(host: Host) -> int:
     orders = len(columns) - len(["Node", "0,", "zone", "DMA"])
     if orders < 1:
         raise InputError("/proc/buddyinfo: expected a line for each zone, found none")
-    return mmap.PAGESIZE << (orders - 1)
+    return host.base_page << (orders - 1)

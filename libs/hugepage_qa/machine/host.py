@@ -19,8 +19,23 @@ class CannotRun(Exception):
     """This machine cannot run the case; the message is the fact that proves it."""
 
 
+@dataclass(frozen=True)
+class MachineKind:
+    """What a machine is as long as it runs: ``uname -m``, and the bytes of a base page.
+
+    It need not be that of the machine on which the suite runs.
+    """
+
+    architecture: str
+    base_page: int
+
+
 class Backend(Protocol):
     """Carries out operations: the machine itself, a recorder of it, or a record of it."""
+
+    @property
+    def kind(self) -> MachineKind:
+        """What the machine is."""
 
     def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
         """Carry out one operation; arguments and result are what JSON can hold. Raises OSError as the kernel says."""
@@ -47,6 +62,16 @@ class Host:
     def backend(self) -> Backend:
         """What carries the operations out, of which some have more than are here: those on guests."""
         return self._backend
+
+    @property
+    def architecture(self) -> str:
+        """What ``uname -m`` prints on the machine."""
+        return self._backend.kind.architecture
+
+    @property
+    def base_page(self) -> int:
+        """The size of a base page in bytes."""
+        return self._backend.kind.base_page
 
     def read(self, path: str) -> str | None:
         """Return the text of ``path`` (without leading slash), None where it cannot be read."""

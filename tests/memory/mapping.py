@@ -17,7 +17,6 @@ from hugepage_qa.kernel.uapi import (
     MREMAP_DONTUNMAP,
     MREMAP_FIXED,
     MREMAP_MAYMOVE,
-    map_locked,
 )
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
@@ -143,7 +142,7 @@ def no_replacement(live: Live) -> None:
 
 @MAPPING.case("MAP_POPULATE, MAP_LOCKED and mlock(2) take the pages at once", "mmap(2) MAP_POPULATE; mlock(2)", pages=2)
 def pages_at_once(live: Live) -> None:
-    for flags in (MAP_POPULATE, map_locked(live.host)):
+    for flags in (MAP_POPULATE, live.host.uapi.map_locked):
         memory = live.map(2, flags=flags)
         live.expect_pool(nr=2, free=0)
         memory.unmap()

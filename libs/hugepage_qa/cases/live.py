@@ -21,7 +21,7 @@ from hugepage_qa.kernel.cpu import read_cpu
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.pools import DIRECTORY
 from hugepage_qa.kernel.tree import size_name
-from hugepage_qa.kernel.uapi import HUGE_SHIFT, MAP_HUGETLB, map_noreserve
+from hugepage_qa.kernel.uapi import HUGE_SHIFT, MAP_HUGETLB
 from hugepage_qa.machine.host import CannotRun, Host, ObservedTree
 from hugepage_qa.machine.knobs import Kind, Knob
 from hugepage_qa.oracle.architecture import Mmu, find_mmu
@@ -248,7 +248,7 @@ class Live(Expectations):
         """
         actor = actor or self.actor()
         flags |= mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE
-        flags |= map_noreserve(self.host) if noreserve else 0
+        flags |= self.host.uapi.map_noreserve if noreserve else 0
         if fd is None:
             flags |= mmap.MAP_ANONYMOUS | self.size_flag | MAP_HUGETLB
         address = actor.mmap(pages * self.size, prot, flags, -1 if fd is None else fd, first * self.size, at)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from hugepage_qa.kernel.uapi import ByteOrder, Uapi, find_uapi
 from hugepage_qa.oracle.program_text import ElfFile, Segment
 from hugepage_qa.process.actor import Actor, Link, Refused
 from hugepage_qa.process.text_program_build import BuiltText, Recipe
@@ -73,6 +74,16 @@ class Host:
         """The size of a base page in bytes."""
         return self._backend.kind.base_page
 
+    @property
+    def uapi(self) -> Uapi:
+        """The numbers and layouts of its system calls. Raises InputError for an architecture that is not known."""
+        return find_uapi(self.architecture)
+
+    @property
+    def byte_order(self) -> ByteOrder:
+        """How it has a number in memory. Raises InputError as ``uapi`` does."""
+        return self.uapi.byte_order
+
     def read(self, path: str) -> str | None:
         """Return the text of ``path`` (without leading slash), None where it cannot be read."""
         text: str | None = self._backend.perform("read", [path])
@@ -133,7 +144,7 @@ class Host:
     def start_actor(self) -> Actor:
         """Start an actor, which runs until its ``end``."""
         number, pid = self._backend.perform("start_actor", [])
-        return Actor(_HostLink(self._backend, number, pid))
+        return Actor(_HostLink(self._backend, number, pid), self.uapi)
 
     def kernel_option(self, name: str) -> bool | None:
         """Tell whether the running kernel was built with CONFIG_``name``; None where no file tells."""
@@ -154,7 +165,7 @@ class Host:
     def start_program(self, path: str) -> Actor:
         """Start a program that was built, which is an actor, too."""
         number, pid = self._backend.perform("start_program", [path])
-        return Actor(_HostLink(self._backend, number, pid))
+        return Actor(_HostLink(self._backend, number, pid), self.uapi)
 
     def skip_kernel_log(self) -> None:
         """Have ``new_kernel_log`` begin here. Raises InputError where the log cannot be read."""

@@ -1,7 +1,6 @@
 """What the machine counts of hugetlb pages: /proc/meminfo, /proc/vmstat, and meminfo of its nodes."""
 
 import errno
-import mmap
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
@@ -154,7 +153,7 @@ def the_direct_map_keeps_its_size(live: Live) -> None:
 
 
 def _expect_commit_limit(live: Live) -> None:
-    page = mmap.PAGESIZE
+    page = live.base_page
     meminfo = _meminfo(live)
     ratio = read_integer(live.host, "proc/sys/vm/overcommit_ratio") or 0
     allowed = (meminfo["MemTotal"] - meminfo["Hugetlb"]) // page * ratio // 100
@@ -210,7 +209,7 @@ def _raise_nr_hugetlb(live: Live) -> int:
 
 def _more_in_use(live: Live, before: dict[str, int]) -> int:
     """Return how many bytes nr_hugetlb counts above ``before``."""
-    return vmstat_delta(before, _vmstat(live))["nr_hugetlb"] * mmap.PAGESIZE
+    return vmstat_delta(before, _vmstat(live))["nr_hugetlb"] * live.base_page
 
 
 class MachineAccounting(LiveTest):

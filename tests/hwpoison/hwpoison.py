@@ -1,7 +1,6 @@
 """Memory that is said to be broken: madvise(2) MADV_SOFT_OFFLINE and MADV_HWPOISON on huge pages."""
 
 import errno
-import mmap
 import signal
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -83,7 +82,7 @@ def broken_private_page(live: Live) -> None:
 def _break(live: Live, memory: Memory, advice: int) -> None:
     """Tell the kernel that the first base page of ``memory`` is broken, or will be. Raises CannotRun, OSError."""
     try:
-        memory.actor.call("madvise", memory.address, mmap.PAGESIZE, advice)
+        memory.actor.call("madvise", memory.address, live.base_page, advice)
     except OSError as error:
         if error.errno != errno.EINVAL or "HardwareCorrupted" in read_meminfo(live.host):
             raise
@@ -101,7 +100,7 @@ def _expect_broken(live: Live, memory: Memory) -> None:
 
 def _corrupted(live: Live) -> int:
     """Return the base pages that are out of use."""
-    return read_meminfo(ObservedTree(live.host)).get("HardwareCorrupted", 0) // mmap.PAGESIZE
+    return read_meminfo(ObservedTree(live.host)).get("HardwareCorrupted", 0) // live.base_page
 
 
 class HwpoisonTest(LiveTest):

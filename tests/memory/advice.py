@@ -77,7 +77,7 @@ def dontneed_of_parts(live: Live) -> None:
     memory = live.map(2)
     memory.touch(0, 1)
     memory.touch(1, 2)
-    part, call = mmap.PAGESIZE, memory.actor.call
+    part, call = live.base_page, memory.actor.call
     live.expect_errno(errno.EINVAL, call, "madvise", memory.address + part, live.size, mmap.MADV_DONTNEED)
     call("madvise", memory.address, live.size - part, mmap.MADV_DONTNEED)
     live.expect_pool(nr=2, free=0)

@@ -17,7 +17,6 @@ from hugepage_qa.kernel.uapi import (
     MREMAP_DONTUNMAP,
     MREMAP_FIXED,
     MREMAP_MAYMOVE,
-    map_locked,
 )
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
@@ -107,7 +106,7 @@ def lengths_are_rounded_up(live: Live) -> None:
 def misaligned_mappings(live: Live) -> None:
     file = new_memfd(live)
     memory = file.map(2)
-    for offset in (mmap.PAGESIZE, live.size - mmap.PAGESIZE):
+    for offset in (live.base_page, live.size - live.base_page):
         live.expect_errno(
             errno.EINVAL, file.actor.mmap, live.size, READ_WRITE, mmap.MAP_SHARED, file.descriptor, offset
         )
@@ -122,7 +121,7 @@ def parts_of_pages(live: Live) -> None:
     memory = live.map(2)
     memory.touch(0, 1)
     memory.touch(1, 2)
-    part = mmap.PAGESIZE
+    part = live.base_page
     for address, length in ((memory.address, part), (memory.address + part, live.size), (memory.at(1), part)):
         live.expect_errno(errno.EINVAL, memory.actor.call, "munmap", address, length)
         live.expect_errno(errno.EINVAL, memory.actor.call, "mprotect", address, length, mmap.PROT_READ)
@@ -143,7 +142,7 @@ def no_replacement(live: Live) -> None:
 
 @MAPPING.case("MAP_POPULATE, MAP_LOCKED and mlock(2) take the pages at once", "mmap(2) MAP_POPULATE; mlock(2)", pages=2)
 def pages_at_once(live: Live) -> None:
-    for flags in (MAP_POPULATE, map_locked(live.host)):
+    for flags in (MAP_POPULATE, live.host.uapi.map_locked):
         memory = live.map(2, flags=flags)
         live.expect_pool(nr=2, free=0)
         memory.unmap()
@@ -287,7 +286,7 @@ def misaligned_remap(live: Live) -> None:
     target = free_place(live, memory, 2)
     flags = MREMAP_MAYMOVE | MREMAP_FIXED
     call = memory.actor.call
-    for source, place in ((memory.address, target + mmap.PAGESIZE), (memory.address + mmap.PAGESIZE, target)):
+    for source, place in ((memory.address, target + live.base_page), (memory.address + live.base_page, target)):
         live.expect_errno(errno.EINVAL, call, "mremap", source, live.size, live.size, flags, place)
     live.expect_errno(
         errno.EINVAL, call, "mremap", memory.address, live.size, live.size, MREMAP_MAYMOVE | MREMAP_DONTUNMAP

@@ -1,7 +1,6 @@
 """System V shared memory of huge pages."""
 
 import errno
-import mmap
 import signal
 
 from hugepage_qa.cases.case import Area
@@ -116,9 +115,9 @@ def attachments(live: Live) -> None:
     live.expect("what the reader sees", 5, reader.read())
     live.expect_signal(signal.SIGSEGV, reader.touch)
     segment.detach(reader)
-    live.expect_errno(errno.EINVAL, segment.attach, None, 0, reader.address + mmap.PAGESIZE)
+    live.expect_errno(errno.EINVAL, segment.attach, None, 0, reader.address + live.base_page)
     live.expect_errno(errno.EINVAL, segment.attach, None, 0, writer.address)
-    live.expect_errno(errno.EINVAL, writer.actor.call, "shmdt", writer.address + mmap.PAGESIZE)
+    live.expect_errno(errno.EINVAL, writer.actor.call, "shmdt", writer.address + live.base_page)
     live.expect_pool(nr=1, free=0)
 
 

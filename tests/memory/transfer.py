@@ -2,7 +2,6 @@
 
 import errno
 import os
-import struct
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.live import Live
@@ -18,8 +17,9 @@ BLOCK = 65536
 
 def open_for_direct_io(live: Live, actor: Actor) -> int:
     """Open a file without a name in /var/tmp that passes by the page cache."""
+    uapi = live.host.uapi
     try:
-        return live.open(actor, "/var/tmp", os.O_TMPFILE | os.O_RDWR | os.O_DIRECT)
+        return live.open(actor, "/var/tmp", uapi.o_tmpfile | os.O_RDWR | uapi.o_direct)
     except OSError as refusal:
         raise CannotRun(f"/var/tmp: no O_DIRECT or O_TMPFILE: {refusal}") from refusal
 
@@ -46,13 +46,13 @@ def page_in_a_pipe(live: Live) -> None:
     memory = live.map(1)
     memory.touch(value=7)
     _value, (ends,) = memory.actor.call_with_buffers("pipe2", bytes(8), 0)
-    reader, writer = struct.unpack("2i", ends)
-    vector = struct.pack("2Q", memory.address, 8)
+    reader, writer = live.host.uapi.unpack("2i", ends)
+    vector = live.host.uapi.pack("2Q", memory.address, 8)
     live.expect("bytes in the pipe", 8, memory.actor.call("vmsplice", writer, vector, 1, 0))
     memory.unmap()
     live.expect_pool(nr=1, free=0, known={Quirk.PINNED_PAGE_UNRESERVED: {"resv": -1}})
     _count, buffers = memory.actor.call_with_buffers("read", reader, bytes(8), 8)
-    live.expect("what came out", 7, struct.unpack("Q", buffers[0])[0])
+    live.expect("what came out", 7, live.host.uapi.unpack("Q", buffers[0])[0])
     live.expect_pool(nr=1, free=1)
 
 
@@ -60,7 +60,7 @@ def page_in_a_pipe(live: Live) -> None:
 def pages_of_another_process(live: Live) -> None:
     ours, theirs = live.map(1), live.map(1)
     theirs.touch(value=7)
-    local, remote = (struct.pack("2Q", memory.address, 8) for memory in (ours, theirs))
+    local, remote = (live.host.uapi.pack("2Q", memory.address, 8) for memory in (ours, theirs))
     call = ours.actor.call
     live.expect("bytes read", 8, call("process_vm_readv", theirs.actor.pid, local, 1, remote, 1, 0))
     live.expect("what was read", 7, ours.read())
@@ -75,7 +75,7 @@ def transfer_without_a_page(live: Live) -> None:
     memory = live.map(2, noreserve=True)
     memory.touch(0)
     _value, (ends,) = memory.actor.call_with_buffers("pipe2", bytes(8), 0)
-    reader, writer = struct.unpack("2i", ends)
+    reader, writer = live.host.uapi.unpack("2i", ends)
     live.expect("bytes written", 8, memory.actor.call("write", writer, bytes(8), 8))
     live.expect_errno(errno.EFAULT, memory.actor.call, "read", reader, memory.at(1), 8)
     live.expect_pool(nr=1, free=0)

@@ -3,11 +3,11 @@
 import errno
 import os
 import signal
-import struct
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_policy import Mode, set_policy
 from hugepage_qa.cases.pool_view import read_pool_view
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.machine.host import CannotRun, ObservedTree
@@ -17,8 +17,6 @@ from hugepage_qa.process.actor import become_nobody
 
 POOL = Area("pool")
 SYSCTL = "proc/sys/vm/nr_hugepages"
-# include/uapi/linux/mempolicy.h
-MPOL_BIND = 2
 SURPLUS = f"{HUGETLB_DOC} Caveat: shrinking"
 
 
@@ -285,8 +283,7 @@ def mempolicy_of_the_writer(live: Live) -> None:
         live.reserve(2, node)  # the memory is there
         live.set_nr(0, node)
         actor = live.actor()
-        words = [0] * (node // 64) + [1 << node % 64]
-        actor.call("set_mempolicy", MPOL_BIND, struct.pack(f"{len(words)}Q", *words), len(words) * 64 + 1)
+        set_policy(actor, Mode.BIND, [node])
         file = live.open(actor, f"/{path}", os.O_WRONLY)
         for pages in (2, 1, 0):
             text = f"{base + pages}".encode()

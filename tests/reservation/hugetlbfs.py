@@ -4,7 +4,6 @@ import errno
 import mmap
 import os
 import signal
-import sys
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -212,7 +211,7 @@ def permissions(live: Live) -> None:
         live.mount(**options) for options in ({"mode": "0700"}, {"mode": "1777"}, {"mode": "0700", "uid": NOBODY})
     ]
     # opened before: the directories above the mounts are not for everyone
-    closed, open_to_all, given = (live.open(actor, point, os.O_RDONLY | os.O_DIRECTORY) for point in mounts)
+    closed, open_to_all, given = (live.open(actor, point, os.O_RDONLY | live.host.uapi.o_directory) for point in mounts)
     become_nobody(actor)
     live.expect_errno(errno.EACCES, create_in, actor, closed)
     create_in(actor, open_to_all)
@@ -261,7 +260,7 @@ def read_a_file(live: Live) -> None:
     file = open_file(live, f"{live.mount()}/file")
     file.truncate(2)
     memory = file.map(1, first=1)
-    memory.touch(value=int.from_bytes(b"hugepage", sys.byteorder))
+    memory.touch(value=int.from_bytes(b"hugepage", live.host.byte_order))
     for offset, expected in ((0, bytes(8)), (live.size, b"hugepage"), (live.size - 4, bytes(4) + b"huge")):
         live.expect(f"8 bytes at {offset}", (8, expected), read_8(file, offset))
     live.expect("bytes behind the end", (0, bytes(8)), read_8(file, 2 * live.size))

@@ -110,7 +110,7 @@ def private_copies_beyond_the_end(live: Live) -> None:
 def whole_pages(live: Live) -> None:
     for file in files(live):
         file.map(1).touch()
-        for length in (1, mmap.PAGESIZE, live.size - mmap.PAGESIZE, live.size + mmap.PAGESIZE):
+        for length in (1, live.base_page, live.size - live.base_page, live.size + live.base_page):
             live.expect_errno(errno.EINVAL, file.actor.call, "ftruncate", file.descriptor, length)
             live.expect("the size of the file", live.size, file.size)
             live.expect_pool(nr=1, free=0)
@@ -150,7 +150,7 @@ def advice_on_a_file(live: Live) -> None:
     for file in files(live):
         memory = file.map(2)
         memory.touch(0, 7)
-        for advice in (os.POSIX_FADV_WILLNEED, os.POSIX_FADV_DONTNEED, os.POSIX_FADV_SEQUENTIAL):
+        for advice in (os.POSIX_FADV_WILLNEED, live.host.uapi.posix_fadv_dontneed, os.POSIX_FADV_SEQUENTIAL):
             file.actor.call("fadvise64", file.descriptor, 0, 2 * live.size, advice)
             live.expect_pool(nr=2, free=1, resv=1)
         file.actor.call("readahead", file.descriptor, 0, 2 * live.size)

@@ -21,7 +21,6 @@ from hugepage_qa.process.text_program_build import Recipe
 CLEARING = Area("text/clearing", sizes=Sizes.ONCE)
 
 DISABLE_DOC = "Alibaba Cloud Linux, Huge Pages: disable"
-_POSIX_FADV_DONTNEED = 4
 _SPLIT = re.compile(r"huge_memory: \d+ of \d+ THP split")
 
 
@@ -128,7 +127,7 @@ def _drop_caches(live: Live, _program: TextProgram) -> None:
 def _evict(live: Live, program: TextProgram) -> None:
     actor = live.actor()
     descriptor = live.open(actor, program.built.file, os.O_RDONLY)
-    actor.call("fadvise64", descriptor, 0, 0, _POSIX_FADV_DONTNEED)
+    actor.call("fadvise64", descriptor, 0, 0, live.host.uapi.posix_fadv_dontneed)
     actor.call("close", descriptor)
 
 

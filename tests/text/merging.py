@@ -22,7 +22,7 @@ from hugepage_qa.kernel.smaps import read_smaps_rollup
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.program_text import Kind, is_placed_for_huge_pages
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.text_program_build import STEP, Recipe
+from hugepage_qa.process.text_program_build import Recipe
 from hugepage_qa.version import KernelVersion
 
 MERGING = Area("text/merging", sizes=Sizes.ONCE)
@@ -150,7 +150,7 @@ def library_without_x_bit(live: Live) -> None:
         raise CannotRun("this kernel places what is mapped of any file where huge pages fit")
     size = huge_page_of_text(live)
     switch(live, 1)
-    recipe = Recipe(size, whole=3, alignment=STEP, kind=Kind.LIBRARY, runnable=False)
+    recipe = Recipe(size, whole=3, alignment=live.base_page, kind=Kind.LIBRARY, runnable=False)
     program = start_text(live, recipe)
     starts = [program, *(start_again(live, program.built) for _start in range(3))]
     live.expect("all starts are congruent", False, all(one.mapped()[0].is_congruent(size) for one in starts))
@@ -164,7 +164,7 @@ def placement(live: Live) -> None:
     size = huge_page_of_text(live)
     switch(live, 1)
     # linked for base pages: nobody but hugetext has a reason to place them so
-    for recipe in (Recipe(size, whole=3, alignment=STEP, kind=kind) for kind in (Kind.PIE, Kind.LIBRARY)):
+    for recipe in (Recipe(size, whole=3, alignment=live.base_page, kind=kind) for kind in (Kind.PIE, Kind.LIBRARY)):
         for _start in range(4):
             program = start_text(live, recipe)
             live.expect("the kernel has to place it", True, is_placed_for_huge_pages(program.built.elf, 1, size))
@@ -181,7 +181,7 @@ def _expect_text(live: Live, kind: Kind, mode: int) -> None:
     switch(live, mode)
     before = pages_collapsed(live)
     # a tail, which has to stay small; linked for base pages, so that nobody but hugetext places it for huge ones
-    alignment = 0 if kind is Kind.FIXED else STEP
+    alignment = 0 if kind is Kind.FIXED else live.base_page
     program = start_used(live, Recipe(size, whole=3, tail=size // 2, kind=kind, alignment=alignment))
     live.expect("text is congruent", True, program.mapped()[0].is_congruent(size))
     expect_merged(live, program, mode)

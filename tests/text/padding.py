@@ -15,7 +15,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.program_text import Kind, Unpadded, map_text, round_up, why_unpadded
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.text_program_build import STEP, Recipe
+from hugepage_qa.process.text_program_build import Recipe
 
 PADDING = Area("text/padding", sizes=Sizes.ONCE)
 
@@ -30,7 +30,7 @@ _ADVISED = 4096
 )
 def thresholds_around_the_tail(live: Live) -> None:
     size = _huge_page(live)
-    tail = size - size // 8 - STEP
+    tail = size - size // 8 - live.base_page
     recipe = Recipe(size, tail=tail)
     for threshold in (1, _ADVISED, tail - 1, tail):
         _expect_padding(live, recipe, threshold, None)
@@ -60,9 +60,9 @@ def mode_2(live: Live) -> None:
 def alignments(live: Live) -> None:
     size = _huge_page(live)
     tail = size // 2
-    _expect_padding(live, Recipe(size, tail=tail, text_alignment=STEP), _ADVISED, Unpadded.ALIGNMENT)
-    _expect_padding(live, Recipe(size, tail=tail, next_alignment=STEP), _ADVISED, Unpadded.NEXT_ALIGNMENT)
-    _expect_padding(live, Recipe(size, tail=tail, alignment=STEP), _ADVISED, Unpadded.ALIGNMENT)
+    _expect_padding(live, Recipe(size, tail=tail, text_alignment=live.base_page), _ADVISED, Unpadded.ALIGNMENT)
+    _expect_padding(live, Recipe(size, tail=tail, next_alignment=live.base_page), _ADVISED, Unpadded.NEXT_ALIGNMENT)
+    _expect_padding(live, Recipe(size, tail=tail, alignment=live.base_page), _ADVISED, Unpadded.ALIGNMENT)
 
 
 @PADDING.case(
@@ -73,7 +73,7 @@ def alignments(live: Live) -> None:
 def linker_script(live: Live) -> None:
     size = _huge_page(live)
     for kind in (Kind.PIE, Kind.FIXED):
-        recipe = Recipe(size, tail=size // 2, kind=kind, alignment=STEP, scripted=True)
+        recipe = Recipe(size, tail=size // 2, kind=kind, alignment=live.base_page, scripted=True)
         program = _expect_padding(live, recipe, _ADVISED, Unpadded.ALIGNMENT)
         expect_not_merged(live, program)
 
@@ -85,11 +85,11 @@ def constants(live: Live) -> None:
     for kind in (Kind.PIE, Kind.FIXED):
         program = start_text(live, Recipe(size, tail=size // 2, kind=kind, constants=2 * size + size // 2))
         elf = program.built.elf
-        rules = {"mode": 1, "threshold": _ADVISED, "pmd": size, "base_page": STEP, "bias": program.bias}
+        rules = {"mode": 1, "threshold": _ADVISED, "pmd": size, "base_page": live.base_page, "bias": program.bias}
         live.expect("reason not to pad", Unpadded.NO_TEXT, why_unpadded(elf, elf.text + 1, **rules))
         mapped = program.constants()
         end = program.bias + elf.segments[elf.text + 1].address + elf.segments[elf.text + 1].size
-        live.expect("end of the constants", round_up(end, STEP), mapped.end)
+        live.expect("end of the constants", round_up(end, live.base_page), mapped.end)
 
 
 @PADDING.case("text is padded only as far as its file goes, and no byte beyond its end", DOC)
@@ -147,7 +147,7 @@ def _expect_padding(
     switch(live, mode, threshold=threshold)
     program = start_text(live, recipe)
     elf, bias = program.built.elf, program.bias
-    rules = {"mode": mode, "threshold": threshold, "pmd": recipe.pmd, "base_page": STEP, "bias": bias}
+    rules = {"mode": mode, "threshold": threshold, "pmd": recipe.pmd, "base_page": live.base_page, "bias": bias}
     live.expect("reason not to pad", reason, why_unpadded(elf, elf.text, **rules))
     live.expect(f"text mappings with threshold {threshold}", map_text(elf, **rules), program.mapped())
     program.touch()

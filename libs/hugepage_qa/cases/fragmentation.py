@@ -1,6 +1,5 @@
 """How fragmented memory is, and judgements that depend on it: repeated, and told together with it."""
 
-import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -41,7 +40,7 @@ class Fragmentation:
 
 def fragmentation(live: Live, size: int, node: int | None = None) -> Fragmentation:
     """Return how fragmented memory of a node, or all, is for blocks of ``size`` bytes."""
-    order = (size // mmap.PAGESIZE).bit_length() - 1
+    order = (size // live.base_page).bit_length() - 1
     free = usable = 0
     for line in (live.host.read("proc/buddyinfo") or "").splitlines():
         if node is not None and not line.startswith(f"Node {node},"):
@@ -49,7 +48,7 @@ def fragmentation(live: Live, size: int, node: int | None = None) -> Fragmentati
         for column, count in enumerate(line.split()[_FIRST_ORDER:]):
             free += int(count) << column
             usable += int(count) << column if column >= order else 0
-    return Fragmentation(size, free * mmap.PAGESIZE, (free - usable) * mmap.PAGESIZE)
+    return Fragmentation(size, free * live.base_page, (free - usable) * live.base_page)
 
 
 def with_blocks(live: Live, size: int, pages: int) -> Fragmentation:

@@ -5,7 +5,6 @@ Which memory of a process is in huge pages is told by its page frames (Documenta
 
 import mmap
 import os
-import struct
 from collections.abc import Iterable
 from functools import partial
 
@@ -62,7 +61,7 @@ def _is_huge(actor: Actor, frames: int, flags: int, page: int, count: int) -> bo
 def _words(actor: Actor, descriptor: int, first: int, count: int) -> tuple[int, ...]:
     size = count * _WORD
     length, (read,) = actor.call_with_buffers("pread64", descriptor, bytes(size), size, first * _WORD)
-    return struct.unpack(f"={length // _WORD}Q", read[:length])
+    return actor.uapi.unpack(f"{length // _WORD}Q", read[:length])
 
 
 ENABLED = f"{DIRECTORY}/hugetext_enabled"

@@ -1,6 +1,5 @@
 """Wait for khugepaged by its own clock: full_scans rises when it has looked at every process on its list."""
 
-import mmap
 from collections.abc import Callable
 
 from hugepage_qa.cases.live import Live
@@ -72,7 +71,7 @@ def full_scans(live: Live) -> int:
 
 def _seconds(live: Live, scans: int) -> float:
     """Return the seconds in which ``scans`` full scans are over, even if all memory was to be looked at."""
-    pages = live.memory_total // mmap.PAGESIZE
+    pages = live.memory_total // live.base_page
     rounds = pages // _number(live, "pages_to_scan") + 1
     sleep = (_number(live, "scan_sleep_millisecs") + _number(live, "alloc_sleep_millisecs")) / 1000
     return scans * rounds * (sleep + _ROUND_SECONDS)

@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from hugepage_qa.cases.expectations import Expectations, Failed
@@ -22,7 +21,7 @@ from hugepage_qa.kernel.cpu import read_cpu
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.pools import DIRECTORY
 from hugepage_qa.kernel.tree import size_name
-from hugepage_qa.kernel.uapi import HUGE_SHIFT, MAP_HUGETLB, map_noreserve
+from hugepage_qa.kernel.uapi import HUGE_SHIFT, MAP_HUGETLB
 from hugepage_qa.machine.host import CannotRun, Host, ObservedTree
 from hugepage_qa.machine.knobs import Kind, Knob
 from hugepage_qa.oracle.architecture import Mmu, find_mmu
@@ -85,7 +84,7 @@ class Live(Expectations):
     def mmu(self) -> Mmu:
         """What the processor can map, in the mode that the kernel runs it in."""
         kind = read_cpu(self.host).mmu
-        return find_mmu(os.uname().machine, mmap.PAGESIZE, kind.lower() if kind else None)
+        return find_mmu(self.host.architecture, self.base_page, kind.lower() if kind else None)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -100,7 +99,7 @@ class Live(Expectations):
     @property
     def base_page(self) -> int:
         """The size of a base page in bytes."""
-        return mmap.PAGESIZE
+        return self.host.base_page
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -249,7 +248,7 @@ class Live(Expectations):
         """
         actor = actor or self.actor()
         flags |= mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE
-        flags |= map_noreserve(self.host) if noreserve else 0
+        flags |= self.host.uapi.map_noreserve if noreserve else 0
         if fd is None:
             flags |= mmap.MAP_ANONYMOUS | self.size_flag | MAP_HUGETLB
         address = actor.mmap(pages * self.size, prot, flags, -1 if fd is None else fd, first * self.size, at)
@@ -275,10 +274,10 @@ class Live(Expectations):
         self._stack.callback(act, *arguments)
         self._stack.push(later.__exit__)
 
-    def open(self, actor: Actor, path: str | Path, flags: int = os.O_RDWR | os.O_CREAT) -> int:
+    def open(self, actor: Actor, path: str, flags: int = os.O_RDWR | os.O_CREAT) -> int:
         """Have ``actor`` open a file and return its descriptor. Raises OSError."""
         at_fdcwd = -100
-        return actor.call("openat", at_fdcwd, str(path), flags, 0o600)
+        return actor.call("openat", at_fdcwd, path, flags, 0o600)
 
     # --- judging ---
 
@@ -323,4 +322,4 @@ def _largest_block(host: Host) -> int:
     orders = len(columns) - len(["Node", "0,", "zone", "DMA"])
     if orders < 1:
         raise InputError("/proc/buddyinfo: expected a line for each zone, found none")
-    return mmap.PAGESIZE << (orders - 1)
+    return host.base_page << (orders - 1)

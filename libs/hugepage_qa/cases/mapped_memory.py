@@ -1,7 +1,6 @@
 """Memory that an actor has mapped: pages that are written, read, checked and given back."""
 
 import os
-import struct
 from typing import Any, NoReturn, Protocol
 
 from hugepage_qa.kernel.numa_maps import NumaMapping, read_numa_maps
@@ -86,7 +85,7 @@ class Memory:
         places = (self.at(page) // self._live.base_page * WORD for page in range(self.pages))
         reads = [self.actor.call_with_buffers("pread64", pagemap, bytes(WORD), WORD, place) for place in places]
         self.actor.call("close", pagemap)
-        return {struct.unpack("Q", buffer)[0] & _FRAME for _count, (buffer,) in reads}
+        return {self.actor.uapi.unpack("Q", buffer)[0] & _FRAME for _count, (buffer,) in reads}
 
     def unmap(self, first: int = 0, pages: int | None = None) -> None:
         """Unmap ``pages`` pages from ``first`` on, by default all. Raises OSError."""

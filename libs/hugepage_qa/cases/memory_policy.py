@@ -1,7 +1,6 @@
 """NUMA memory policies of actors and their memory, and moving pages between nodes (set_mempolicy(2), mbind(2))."""
 
 import enum
-import struct
 from collections.abc import Iterable
 
 from hugepage_qa.cases.mapped_memory import Memory
@@ -25,13 +24,13 @@ _MOVE = 2
 
 def set_policy(actor: Actor, mode: Mode, nodes: Iterable[int]) -> None:
     """Have ``actor`` take memory as the policy says (set_mempolicy(2)). Raises OSError."""
-    actor.call("set_mempolicy", mode, *_mask(nodes))
+    actor.call("set_mempolicy", mode, *_mask(actor, nodes))
 
 
 def bind(memory: Memory, nodes: Iterable[int], flags: int = 0) -> None:
     """Have ``memory`` come from ``nodes`` alone (mbind(2)). Raises OSError."""
     actor = memory.actor
-    actor.call("mbind", memory.address, memory.length, Mode.BIND, *_mask(nodes), flags)
+    actor.call("mbind", memory.address, memory.length, Mode.BIND, *_mask(actor, nodes), flags)
 
 
 def set_home_node(memory: Memory, node: int) -> None:
@@ -41,23 +40,22 @@ def set_home_node(memory: Memory, node: int) -> None:
 
 def move_page(memory: Memory, page: int, node: int) -> int:
     """Move a page to ``node`` and return where it is then, or a negative errno (move_pages(2)). Raises OSError."""
-    pages, nodes, status = struct.pack("@Q", memory.at(page)), struct.pack("@i", node), struct.pack("@i", 0)
+    uapi = memory.actor.uapi
+    pages, nodes, status = uapi.pack("Q", memory.at(page)), uapi.pack("i", node), uapi.pack("i", 0)
     _value, buffers = memory.actor.call_with_buffers("move_pages", 0, 1, pages, nodes, status, _MOVE)
-    return int(struct.unpack("@i", buffers[2])[0])
+    return uapi.unpack("i", buffers[2])[0]
 
 
 def migrate(actor: Actor, source: int, target: int) -> None:
     """Move all pages of ``actor`` on one node to another (migrate_pages(2)). Raises OSError."""
     # one length for both masks
     words = max(source, target) // _BITS + 1
-    old, maximum = _mask([source], words)
-    new, _maximum = _mask([target], words)
+    old, maximum = _mask(actor, [source], words)
+    new, _maximum = _mask(actor, [target], words)
     actor.call("migrate_pages", 0, maximum, old, new)
 
 
-def _mask(nodes: Iterable[int], words: int = 0) -> tuple[bytes, int]:
+def _mask(actor: Actor, nodes: Iterable[int], words: int = 0) -> tuple[bytes, int]:
     """Return the node mask and its length in bits, of which the kernel takes one less (get_nodes())."""
-    bits = sum(1 << node for node in set(nodes))
-    count = max(words, bits.bit_length() // _BITS + 1)
-    parts = (bits >> (_BITS * word) & (1 << _BITS) - 1 for word in range(count))
-    return struct.pack(f"@{count}Q", *parts), count * _BITS + 1
+    mask = actor.uapi.bitmap(nodes, words)
+    return mask, 8 * len(mask) + 1

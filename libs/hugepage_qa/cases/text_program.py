@@ -3,7 +3,7 @@
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.smaps import MemoryMapping, read_smaps
 from hugepage_qa.machine.host import ObservedTree
-from hugepage_qa.oracle.program_text import Kind, TextMapping, round_up
+from hugepage_qa.oracle.program_text import Kind, Segment, TextMapping, round_up
 from hugepage_qa.process.actor import Actor
 from hugepage_qa.process.text_program_build import STEP, BuiltText, Recipe
 
@@ -24,7 +24,11 @@ class TextProgram:
             return 0
         first = self.mappings()[0]
         segment = self.built.elf.segments[self.built.elf.text]
-        return first.start - segment.address // STEP * STEP
+        return first.start - self._page_of(segment)
+
+    def _page_of(self, segment: Segment) -> int:
+        """Return where the page begins that a segment begins in: from there on it is mapped."""
+        return segment.address // self._live.base_page * self._live.base_page
 
     def mappings(self) -> tuple[MemoryMapping, ...]:
         """Return the executable mappings of the file, as smaps shows them. Raises Failed where there is none."""
@@ -39,7 +43,7 @@ class TextProgram:
 
     def constants(self) -> MemoryMapping:
         """Return the mapping of the constants, which lie in the segment behind the text. Raises Failed without one."""
-        start = self.bias + self.built.elf.segments[self.built.elf.text + 1].address // STEP * STEP
+        start = self.bias + self._page_of(self.built.elf.segments[self.built.elf.text + 1])
         found = [one for one in self.all_mappings() if one.start == start and one.path == self.built.file]
         if not found:
             self._live.fail(f"/proc/{self.actor.pid}/smaps", f"a mapping of {self.built.file} at {start:#x}", "none")

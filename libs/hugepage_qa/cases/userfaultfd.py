@@ -1,17 +1,17 @@
 """Memory whose faults a program handles itself: userfaultfd(2), as ioctl_userfaultfd(2) describes it."""
 
 import errno
-import struct
 from enum import IntFlag
 
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.kernel.uapi import iowr
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.process.actor import Actor
 
 _API = 0xAA
 _USER_MODE_ONLY = 1
 
-# include/uapi/linux/userfaultfd.h: _IOWR('\xAA', number, bytes of the argument), the same on all architectures
+# include/uapi/linux/userfaultfd.h: the number and the argument of each UFFDIO_*, all of them _IOWR()
 _CALLS = {
     "api": (0x3F, "3Q"),
     "register": (0x00, "4Q"),
@@ -99,7 +99,6 @@ def _open(actor: Actor, features: Feature) -> int:
 
 def _ioctl(actor: Actor, descriptor: int, name: str, *words: int) -> tuple[int, ...]:
     number, layout = _CALLS[name]
-    argument = struct.pack(layout, *words)
-    request = 0xC000_0000 | len(argument) << 16 | _API << 8 | number
-    _, buffers = actor.call_with_buffers("ioctl", descriptor, request, argument)
-    return struct.unpack(layout, buffers[0])
+    argument = actor.uapi.pack(layout, *words)
+    _, buffers = actor.call_with_buffers("ioctl", descriptor, iowr(_API, number, len(argument)), argument)
+    return actor.uapi.unpack(layout, buffers[0])

@@ -1,7 +1,14 @@
-"""Numbers that system calls take (include/uapi) and Python does not name, or not on every architecture."""
+"""Numbers and layouts that system calls take (include/uapi): what Python does not name, and where machines differ.
 
-from hugepage_qa.kernel.cpu import read_cpu
-from hugepage_qa.kernel.tree import Tree
+What Python does name it has from the machine that it runs on, which need not be the machine under test.
+"""
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from hugepage_qa.errors import InputError
 
 # include/uapi/asm-generic/hugetlb_encode.h, mman-common.h, include/uapi/linux/mman.h: the same on x86, arm64, powerpc
 # and s390
@@ -45,16 +52,67 @@ AT_FDCWD = -100
 #: the user and the group without rights: fs_overflowuid, nobody
 NOBODY = 65534
 
+ByteOrder = Literal["little", "big"]
 
-def map_noreserve(tree: Tree) -> int:
-    """Return MAP_NORESERVE of the architecture (arch/*/include/uapi/asm/mman.h)."""
-    return 0x40 if _is_powerpc(tree) else 0x4000
-
-
-def map_locked(tree: Tree) -> int:
-    """Return MAP_LOCKED of the architecture (arch/*/include/uapi/asm/mman.h)."""
-    return 0x80 if _is_powerpc(tree) else 0x2000
+_ORDERS: Mapping[ByteOrder, str] = {"little": "<", "big": ">"}
+# include/uapi/asm-generic/fcntl.h
+_O_TMPFILE = 0o20000000
+#: BITS_PER_LONG
+_BITS = 64
 
 
-def _is_powerpc(tree: Tree) -> bool:
-    return read_cpu(tree).mmu is not None
+@dataclass(frozen=True)
+class Uapi:
+    """What architectures differ in; what is not said is as in include/uapi/asm-generic."""
+
+    byte_order: ByteOrder = "little"
+    # arch/powerpc/include/uapi/asm/mman.h
+    map_noreserve: int = 0x4000
+    map_locked: int = 0x2000
+    # arch/{arm64,powerpc}/include/uapi/asm/fcntl.h
+    o_direct: int = 0o40000
+    o_directory: int = 0o200000
+    # include/uapi/linux/fadvise.h, where s390 alone is another
+    posix_fadv_dontneed: int = 4
+
+    @property
+    def o_tmpfile(self) -> int:
+        """O_TMPFILE, of which O_DIRECTORY is a part."""
+        return _O_TMPFILE | self.o_directory
+
+    def pack(self, layout: str, *values: int) -> bytes:
+        """Return ``values`` as the machine has them in memory; ``layout`` is that of ``struct``, unpadded."""
+        return struct.pack(_ORDERS[self.byte_order] + layout, *values)
+
+    def unpack(self, layout: str, data: bytes) -> tuple[int, ...]:
+        """Return the values of which ``pack`` makes ``data``."""
+        return struct.unpack(_ORDERS[self.byte_order] + layout, data)
+
+    def bitmap(self, numbers: Iterable[int], words: int = 0) -> bytes:
+        """Return a mask of nodes or CPUs: of unsigned longs, ``words`` at least, and one bit longer than it must be."""
+        bits = sum(1 << number for number in set(numbers))
+        count = max(words, bits.bit_length() // _BITS + 1)
+        return self.pack(f"{count}Q", *(bits >> (_BITS * word) & (1 << _BITS) - 1 for word in range(count)))
+
+
+UAPIS: Mapping[str, Uapi] = {
+    "x86_64": Uapi(),
+    "aarch64": Uapi(o_direct=0o200000, o_directory=0o40000),
+    "ppc64le": Uapi(map_noreserve=0x40, map_locked=0x80, o_direct=0o400000, o_directory=0o40000),
+    "s390x": Uapi(byte_order="big", posix_fadv_dontneed=6),
+}
+
+
+def find_uapi(architecture: str) -> Uapi:
+    """Return what is special to ``architecture`` (``uname -m``). Raises InputError for one that is not known."""
+    if architecture not in UAPIS:
+        raise InputError(f"machine {architecture!r}: expected one of {', '.join(UAPIS)}")
+    return UAPIS[architecture]
+
+
+def iowr(kind: int, number: int, size: int) -> int:
+    """Return _IOWR() of an argument of ``size`` bytes (include/uapi/asm-generic/ioctl.h).
+
+    powerpc has one bit more for the direction and other ones for reading and writing; both together are the same.
+    """
+    return 3 << 30 | size << 16 | kind << 8 | number

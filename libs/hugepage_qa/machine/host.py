@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from hugepage_qa.kernel.uapi import ByteOrder, Uapi, find_uapi
 from hugepage_qa.oracle.program_text import ElfFile, Segment
 from hugepage_qa.process.actor import Actor, Link, Refused
 from hugepage_qa.process.text_program_build import BuiltText, Recipe
@@ -19,8 +20,23 @@ class CannotRun(Exception):
     """This machine cannot run the case; the message is the fact that proves it."""
 
 
+@dataclass(frozen=True)
+class MachineKind:
+    """What a machine is as long as it runs: ``uname -m``, and the bytes of a base page.
+
+    It need not be that of the machine on which the suite runs.
+    """
+
+    architecture: str
+    base_page: int
+
+
 class Backend(Protocol):
     """Carries out operations: the machine itself, a recorder of it, or a record of it."""
+
+    @property
+    def kind(self) -> MachineKind:
+        """What the machine is."""
 
     def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
         """Carry out one operation; arguments and result are what JSON can hold. Raises OSError as the kernel says."""
@@ -47,6 +63,26 @@ class Host:
     def backend(self) -> Backend:
         """What carries the operations out, of which some have more than are here: those on guests."""
         return self._backend
+
+    @property
+    def architecture(self) -> str:
+        """What ``uname -m`` prints on the machine."""
+        return self._backend.kind.architecture
+
+    @property
+    def base_page(self) -> int:
+        """The size of a base page in bytes."""
+        return self._backend.kind.base_page
+
+    @property
+    def uapi(self) -> Uapi:
+        """The numbers and layouts of its system calls. Raises InputError for an architecture that is not known."""
+        return find_uapi(self.architecture)
+
+    @property
+    def byte_order(self) -> ByteOrder:
+        """How it has a number in memory. Raises InputError as ``uapi`` does."""
+        return self.uapi.byte_order
 
     def read(self, path: str) -> str | None:
         """Return the text of ``path`` (without leading slash), None where it cannot be read."""
@@ -108,7 +144,7 @@ class Host:
     def start_actor(self) -> Actor:
         """Start an actor, which runs until its ``end``."""
         number, pid = self._backend.perform("start_actor", [])
-        return Actor(_HostLink(self._backend, number, pid))
+        return Actor(_HostLink(self._backend, number, pid), self.uapi)
 
     def kernel_option(self, name: str) -> bool | None:
         """Tell whether the running kernel was built with CONFIG_``name``; None where no file tells."""
@@ -129,7 +165,7 @@ class Host:
     def start_program(self, path: str) -> Actor:
         """Start a program that was built, which is an actor, too."""
         number, pid = self._backend.perform("start_program", [path])
-        return Actor(_HostLink(self._backend, number, pid))
+        return Actor(_HostLink(self._backend, number, pid), self.uapi)
 
     def skip_kernel_log(self) -> None:
         """Have ``new_kernel_log`` begin here. Raises InputError where the log cannot be read."""

@@ -4,6 +4,7 @@ Programs with text lie on a disk: text of a tmpfs is shared memory, which become
 huge=).
 """
 
+import mmap
 import os
 import platform
 import shutil
@@ -21,7 +22,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.proc_tables import find_mount, read_disk_filesystems
 from hugepage_qa.kernel.tree import DirectoryTree, Tree
 from hugepage_qa.machine import libc
-from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.machine.host import CannotRun, MachineKind
 from hugepage_qa.machine.libc import BUSY_SECONDS, retry_while_busy
 from hugepage_qa.machine.swap_file import add_swap, remove_swap
 from hugepage_qa.oracle.program_text import Kind
@@ -76,6 +77,7 @@ class RealMachine:
     """Carries out the operations of a case on the running machine; ``scratch`` is a directory of its own."""
 
     def __init__(self, scratch: Path, stack: ExitStack) -> None:
+        self.kind = MachineKind(platform.machine(), mmap.PAGESIZE)
         self._tree = DirectoryTree(_ROOT)
         self._scratch = scratch
         self._stack = stack

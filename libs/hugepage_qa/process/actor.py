@@ -2,14 +2,14 @@
 
 import errno
 import os
+import platform
 import signal
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from hugepage_qa.kernel.uapi import NOBODY
+from hugepage_qa.kernel.uapi import NOBODY, Uapi, find_uapi
 from hugepage_qa.process.actor_link import start_link
 
 Argument = int | str | bytes
@@ -52,10 +52,11 @@ class Link(Protocol):
 
 
 class Actor:
-    """A process that acts on request."""
+    """A process that acts on request; ``uapi`` is that of the machine on which it runs."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, uapi: Uapi) -> None:
         self._link = link
+        self.uapi = uapi
 
     @property
     def pid(self) -> int:
@@ -125,7 +126,7 @@ class Actor:
         _words(answer)
         if child is None:
             raise ValueError(f"{answer!r}: a fork without a child")
-        return Actor(child)
+        return Actor(child, self.uapi)
 
     def exit(self) -> None:
         """Kill the actor and leave those it forked; when this returns, what it alone held is given back."""
@@ -144,7 +145,7 @@ class Actor:
 def start_actor(program: Path) -> Iterator[Actor]:
     """Start the actor ``program`` (``build.build_actor``); it ends when the block does, and so do those it forked."""
     with start_link(program) as link:
-        yield Actor(link)
+        yield Actor(link, find_uapi(platform.machine()))
 
 
 def _encode(argument: Argument) -> str:
@@ -174,7 +175,7 @@ def _words(answer: str) -> list[str]:
 def become_nobody(actor: Actor, *groups: int) -> None:
     """Make ``actor`` an unprivileged user with the supplementary ``groups``; it does not get its rights back."""
     if groups:
-        actor.call("setgroups", len(groups), struct.pack(f"{len(groups)}I", *groups))
+        actor.call("setgroups", len(groups), actor.uapi.pack(f"{len(groups)}I", *groups))
     else:
         actor.call("setgroups", 0, 0)
     actor.call("setresgid", NOBODY, NOBODY, NOBODY)

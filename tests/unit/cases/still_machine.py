@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tests.unit.cases.kinds import X86_64
 from tests.unit.cases.recorded import Recorded, recorded_cases
 
 from hugepage_qa.cases.case import Act, Area
@@ -16,6 +17,8 @@ SIZE = 2 * MIB
 
 class StillMachine:
     """Answers as the first recorded case of the pools saw the machine at first; ``others`` are other operations."""
+
+    kind = X86_64
 
     def __init__(self, others: Mapping[str, Callable[..., Any]] | None = None) -> None:
         self._others = dict(others or {})

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.unit.cases.areas import read_areas
+from tests.unit.cases.kinds import X86_64
 
 from hugepage_qa.cases.case import Area, Case
 from hugepage_qa.cases.judge import judge
@@ -52,6 +53,8 @@ class Mapping:
 
 class Kernel:
     """A machine of one process, in which ``choose`` says what a fault may do to get a huge page."""
+
+    kind = X86_64
 
     def __init__(self, choose: Choice) -> None:
         self._choose = choose

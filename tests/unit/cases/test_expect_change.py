@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from tests.unit.cases.kinds import X86_64
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.thp_memory import expect_change
@@ -20,6 +21,8 @@ _FILES = {
 
 class Kernel:
     """A machine whose counter rises by the next of ``changes`` at each act; by one at each pause where others act."""
+
+    kind = X86_64
 
     def __init__(self, changes: Sequence[int], *, is_shared: bool) -> None:
         self._changes: Iterator[int] = iter(changes)

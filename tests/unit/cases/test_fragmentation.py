@@ -5,6 +5,7 @@ from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import pytest
+from tests.unit.cases.kinds import X86_64
 from tests.unit.cases.text.double.machine import TextDouble
 from tests.unit.cases.text.linked import link
 
@@ -26,6 +27,8 @@ PMD = 2 << 20
 
 class Fragmented:
     """A double without huge pages at a fault, with ``blocks`` free blocks of order 9 and 512 free base pages."""
+
+    kind = X86_64
 
     def __init__(self, blocks: int) -> None:
         self._double = TextDouble(link)

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from tests.unit.cases.kinds import X86_64
 from tests.unit.cases.text.double.files import FULL_SCANS, PMD
 from tests.unit.cases.text.double.machine import TextDouble
 from tests.unit.cases.text.linked import link
@@ -21,6 +22,8 @@ SECONDS = 26.5
 
 class Slow:
     """A machine on which a look at full_scans takes a second, and khugepaged ends ``scans`` scans and no more."""
+
+    kind = X86_64
 
     def __init__(self, scans: int) -> None:
         self._double = TextDouble(link)

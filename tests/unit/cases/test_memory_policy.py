@@ -6,6 +6,7 @@ import pytest
 
 from hugepage_qa.cases import memory_policy
 from hugepage_qa.cases.memory_policy import Mode
+from hugepage_qa.kernel.uapi import UAPIS
 from hugepage_qa.process.actor import Actor
 
 
@@ -28,20 +29,23 @@ class FakeLink:
         """Nothing is to be ended."""
 
 
+@pytest.mark.parametrize(("architecture", "order"), [("x86_64", "<"), ("s390x", ">")])
 @pytest.mark.parametrize(
     ("nodes", "words"),
     [([0], [1]), ([0, 1, 3], [0b1011]), ([63], [1 << 63, 0]), ([64], [0, 1]), ([], [0])],
 )
-def test_a_mask_has_a_bit_for_each_node_and_is_one_bit_longer_than_it_is(nodes: list[int], words: list[int]) -> None:
+def test_a_mask_has_a_bit_for_each_node_and_is_one_bit_longer_than_it_is(
+    nodes: list[int], words: list[int], architecture: str, order: str
+) -> None:
     link = FakeLink()
-    memory_policy.set_policy(Actor(link), Mode.BIND, nodes)
-    mask = struct.pack(f"@{len(words)}Q", *words)
+    memory_policy.set_policy(Actor(link, UAPIS[architecture]), Mode.BIND, nodes)
+    mask = struct.pack(f"{order}{len(words)}Q", *words)
     assert link.words == ["call", "set_mempolicy", "2", f"x{mask.hex()}", str(64 * len(words) + 1)]
 
 
 def test_both_masks_of_a_migration_have_the_same_length() -> None:
     link = FakeLink()
-    memory_policy.migrate(Actor(link), 0, 70)
+    memory_policy.migrate(Actor(link, UAPIS["x86_64"]), 0, 70)
     _call, name, pid, maximum, old, new = link.words
     assert (name, pid, maximum) == ("migrate_pages", "0", "129")
-    assert (old, new) == (f"x{struct.pack('@QQ', 1, 0).hex()}", f"x{struct.pack('@QQ', 0, 1 << 6).hex()}")
+    assert (old, new) == (f"x{struct.pack('<QQ', 1, 0).hex()}", f"x{struct.pack('<QQ', 0, 1 << 6).hex()}")

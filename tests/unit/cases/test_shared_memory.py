@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from tests.unit.cases.kinds import X86_64
 
 from hugepage_qa.cases.hugetlb_files import get_segment
 from hugepage_qa.cases.live import Live
@@ -33,6 +34,8 @@ FILES = {
 
 class Kernel:
     """Answers what a case with one segment asks; ``removal`` is the errno of its removal, 0 for success."""
+
+    kind = X86_64
 
     def __init__(self, removal: int) -> None:
         self.removal = removal

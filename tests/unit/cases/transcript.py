@@ -5,8 +5,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tests.unit.cases.kinds import X86_64
+
 from hugepage_qa.cases.guest.guest_machine import GUEST
-from hugepage_qa.machine.host import Backend
+from hugepage_qa.machine.host import Backend, MachineKind
 
 Event = dict[str, Any]
 Key = tuple[str, ...]
@@ -32,6 +34,11 @@ class Recorder:
         self._backend = backend
         self.events: list[Event] = []
 
+    @property
+    def kind(self) -> MachineKind:
+        """What is recorded."""
+        return self._backend.kind
+
     def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
         """Carry out ``operation`` on the backend and record it, with its result or its errno."""
         if operation in _WAITS:
@@ -54,6 +61,8 @@ class Replay:
     Actions have to come in the order in which they were recorded. Looks are answered with what was seen after the last
     action: one after the other, the last one again and again. ``falsify`` gets each event before its answer is given.
     """
+
+    kind = X86_64
 
     def __init__(self, events: Sequence[Event], falsify: Callable[[Event], Event] = lambda event: event) -> None:
         self._events = list(events)

@@ -14,7 +14,7 @@ from hugepage_qa.cases.guest.refusal import refusal
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.pools import read_pools
 from hugepage_qa.kernel.tree import DirectoryTree
-from hugepage_qa.machine.host import Backend, CannotRun, Host
+from hugepage_qa.machine.host import Backend, CannotRun, Host, MachineKind
 from hugepage_qa.machine.real_machine import real_machine
 from hugepage_qa.process.marks import RUN
 from hugepage_qa.qemu.guest.driver import Driver, GuestError
@@ -78,6 +78,11 @@ class GuestMachine:
         self._scratch = scratch
         self._stack = stack
         self._drivers: dict[str, Driver | NotHere | InputError] = {}
+
+    @property
+    def kind(self) -> MachineKind:
+        """What ``machine`` is."""
+        return self._machine.kind
 
     def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
         """Carry out ``operation``."""

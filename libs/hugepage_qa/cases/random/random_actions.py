@@ -19,7 +19,6 @@ from hugepage_qa.kernel.uapi import (
     MAP_HUGETLB,
     MREMAP_FIXED,
     MREMAP_MAYMOVE,
-    map_noreserve,
 )
 from hugepage_qa.machine.host import Host
 from hugepage_qa.oracle.pool import pool_setup, pool_use
@@ -195,7 +194,7 @@ class PoolActions:
         self, operation: pool_use.MapFile | pool_use.MapAnonymous, flags: int, descriptor: int, offset: int
     ) -> None:
         flags |= MAP_FIXED_NOREPLACE | (mmap.MAP_SHARED if operation.shared else mmap.MAP_PRIVATE)
-        flags |= map_noreserve(self._host) if operation.noreserve else 0
+        flags |= self._host.uapi.map_noreserve if operation.noreserve else 0
         length = operation.pages * operation.page_size
         self.actors[operation.process].mmap(length, _READ_WRITE, flags, descriptor, offset, operation.address_of(0))
 

@@ -1,6 +1,5 @@
 """Where random programs run: the machine as the model knows it at their start, and what they may take of it."""
 
-import struct
 from collections.abc import Sequence
 from contextlib import ExitStack
 
@@ -34,7 +33,6 @@ _MEMORY = 4 * GIB
 _MOST_PAGES = 10
 _FEWEST_PAGES = 2
 _GROUPS = 2
-_BITS = 64
 
 
 class PoolsChanged(Exception):
@@ -130,11 +128,8 @@ class PoolSurroundings:
         if self._node is not None:
             set_policy(actor, Mode.BIND, [self._node])
             # before Linux 6.6 surplus pages for a reservation come from the node of the processor, bound or not
-            cpus = read_nodes(self._host).each[self._node].cpus
-            mask = sum(1 << cpu for cpu in cpus)
-            words = mask.bit_length() // _BITS + 1
-            parts = (mask >> (_BITS * word) & (1 << _BITS) - 1 for word in range(words))
-            actor.call("sched_setaffinity", 0, words * _BITS // 8, struct.pack(f"@{words}Q", *parts))
+            mask = actor.uapi.bitmap(read_nodes(self._host).each[self._node].cpus)
+            actor.call("sched_setaffinity", 0, len(mask), mask)
         return actor
 
 

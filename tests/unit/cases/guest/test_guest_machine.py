@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.cases.kinds import X86_64
 from tests.unit.cases.recorded import recorded_cases
 
 from hugepage_qa.cases.guest import guest_machine
@@ -41,6 +42,8 @@ FILES = {
 
 class Kernel:
     """A machine with an empty pool."""
+
+    kind = X86_64
 
     def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
         match operation:

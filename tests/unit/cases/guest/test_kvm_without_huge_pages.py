@@ -10,9 +10,9 @@ from tests.unit.cases.areas import read_areas
 from hugepage_qa.cases.guest.guest_machine import DONE, GUEST, REFUSED
 from hugepage_qa.cases.judge import judge
 from hugepage_qa.cases.result import Result, Verdict
-from hugepage_qa.machine.host import Host
+from hugepage_qa.machine.host import Host, MachineKind
 from hugepage_qa.qemu.guest.guest_site import Site
-from hugepage_qa.sizes import MIB
+from hugepage_qa.sizes import KIB, MIB
 
 POOL = "sys/kernel/mm/hugepages/hugepages-1024kB"
 #: hw/s390x/s390-virtio-ccw.c and target/s390x/kvm/kvm.c
@@ -21,6 +21,8 @@ OFF = "Memory backing with 1M pages was specified, but KVM does not support this
 
 class Mainframe:
     """A machine with pages of 1 MiB and ``hpage``, on which a start ends with ``answer`` and keeps ``kept`` pages."""
+
+    kind = MachineKind("s390x", 4 * KIB)
 
     def __init__(self, site: Site, hpage: str, answer: dict[str, Any], kept: int = 0) -> None:
         self.site, self.hpage, self.answer, self.kept = site, hpage, answer, kept

@@ -5,6 +5,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tests.unit.cases.kinds import X86_64
+
 from hugepage_qa.cases.random.random_scale import FIRST_PROCESS
 from hugepage_qa.oracle.pool.pool_setup import (
     MountPool,
@@ -42,6 +44,8 @@ class TwoNodes:
     ``free``, ``used`` and ``surplus`` are pages of each node that were there before; surplus ones are in use.
     ``surplus_from`` is a node that a wrong kernel takes them from, whoever asks.
     """
+
+    kind = X86_64
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.unit.cases.kinds import X86_64
 from tests.unit.cases.text.double.files import ENABLED, PMD
 from tests.unit.cases.text.double.machine import TextDouble
 from tests.unit.cases.text.linked import link
@@ -19,6 +20,8 @@ from hugepage_qa.oracle.rules import Rule
 
 class Mainline:
     """A kernel without hugetext, built with or without READ_ONLY_THP_FOR_FS; the programs lie on ``file_system``."""
+
+    kind = X86_64
 
     def __init__(self, version: str, file_system: str, *, built_in: bool) -> None:
         self._double = TextDouble(link)

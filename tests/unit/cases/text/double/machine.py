@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.unit.cases.kinds import X86_64
 from tests.unit.cases.text.double.behaviour import Wrong
 from tests.unit.cases.text.double.collapsing import faults_in, scan
 from tests.unit.cases.text.double.files import DROP_CACHES, ENABLED, FULL_SCANS, THRESHOLD, Files
@@ -22,6 +23,8 @@ Build = Callable[[dict[str, Any]], dict[str, Any]]
 
 class TextDouble:
     """A machine with hugetext that breaks the rules ``wrong``. Programs are built by ``build`` and never run."""
+
+    kind = X86_64
 
     def __init__(self, build: Build, wrong: frozenset[Wrong] = frozenset(), *, is_switch: bool = False) -> None:
         self.wrong = wrong

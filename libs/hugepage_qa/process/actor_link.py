@@ -1,5 +1,6 @@
 """The connection to one actor process: a request goes out as one packet, its answer comes back as one."""
 
+import os
 import select
 import socket
 import time

@@ -52,8 +52,8 @@ static int channel = -1, kernel_log = -1;
 
 /* ---- frames ---- */
 
-static char *reply;
-static size_t reply_size, reply_room;
+static char *output; /* answers that are not sent yet, */
+static size_t output_size, output_room, reply_at; /* and where the last of them begins */
 
 static void *grown(void *block, size_t size)
 {
@@ -65,17 +65,18 @@ static void *grown(void *block, size_t size)
 
 static void put(const void *bytes, size_t size)
 {
-	if (reply_size + size > reply_room)
-		reply = grown(reply, reply_room = 2 * (reply_size + size));
-	memcpy(reply + reply_size, bytes, size);
-	reply_size += size;
+	if (output_size + size > output_room)
+		output = grown(output, output_room = 2 * (output_size + size));
+	memcpy(output + output_size, bytes, size);
+	output_size += size;
 }
 
 static void begin(char letter)
 {
-	reply_size = sizeof(uint32_t); /* room for the length */
-	if (!reply)
-		reply = grown(NULL, reply_room = PACKET);
+	static const uint32_t room_for_length;
+
+	reply_at = output_size;
+	put(&room_for_length, sizeof(room_for_length));
 	put(&letter, 1);
 }
 
@@ -94,30 +95,49 @@ static void put_number(long long number)
 	put_field(text, (size_t)snprintf(text, sizeof(text), "%lld", number));
 }
 
-static void send_reply(void)
+static void end(void)
 {
-	uint32_t length = htonl((uint32_t)(reply_size - sizeof(length)));
+	uint32_t length = htonl((uint32_t)(output_size - reply_at - sizeof(length)));
 
-	memcpy(reply, &length, sizeof(length));
-	for (size_t sent = 0; sent < reply_size;) {
-		ssize_t now = write(channel, reply + sent, reply_size - sent);
+	memcpy(output + reply_at, &length, sizeof(length));
+}
+
+static void send_output(void)
+{
+	for (size_t sent = 0; sent < output_size;) {
+		ssize_t now = write(channel, output + sent, output_size - sent);
 
 		if (now < 0 && errno != EINTR && errno != EAGAIN)
 			_exit(3);
 		sent += now > 0 ? (size_t)now : 0;
 	}
+	output_size = 0;
 }
+
+static char input[PACKET];
+static size_t input_at, input_size;
 
 static int receive_bytes(void *start, size_t size)
 {
-	char *to = start;
+	for (char *to = start, *stop = to + size; to < stop;) {
+		size_t part = input_size - input_at;
 
-	for (size_t got = 0; got < size;) {
-		ssize_t now = read(channel, to + got, size - got);
+		if (!part) {
+			ssize_t now;
 
-		if (now == 0 || (now < 0 && errno != EINTR && errno != EAGAIN))
-			return 0;
-		got += now > 0 ? (size_t)now : 0;
+			/* the other side gets all answers at once: each write is an interrupt for an emulator */
+			send_output();
+			now = read(channel, input, sizeof(input));
+			if (now == 0 || (now < 0 && errno != EINTR && errno != EAGAIN))
+				return 0;
+			input_at = 0;
+			input_size = now > 0 ? (size_t)now : 0;
+			continue;
+		}
+		part = part < (size_t)(stop - to) ? part : (size_t)(stop - to);
+		memcpy(to, input + input_at, part);
+		input_at += part;
+		to += part;
 	}
 	return 1;
 }
@@ -160,7 +180,7 @@ static void answer(long result)
 	begin(result < 0 ? 'e' : 'k');
 	if (result < 0)
 		put_number(errno);
-	send_reply();
+	end();
 }
 
 /* ---- files ---- */
@@ -194,7 +214,7 @@ static void answer_read(void)
 		return answer(-1);
 	begin('k');
 	put_field(content, (size_t)size);
-	send_reply();
+	end();
 }
 
 static void answer_names(void)
@@ -209,7 +229,7 @@ static void answer_names(void)
 		if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."))
 			put_field(entry->d_name, strlen(entry->d_name));
 	closedir(directory);
-	send_reply();
+	end();
 }
 
 static long close_with(int descriptor, long result)
@@ -285,7 +305,7 @@ static void answer_file_system(void)
 	put_number((long long)use.f_bfree);
 	put_number((long long)use.f_files);
 	put_number((long long)use.f_ffree);
-	send_reply();
+	end();
 }
 
 /* ---- the kernel log (Documentation/ABI/testing/dev-kmsg) ---- */
@@ -299,9 +319,11 @@ static void answer_log(void)
 	while ((size = read(kernel_log, record, sizeof(record))) > 0)
 		put_field(record, (size_t)size);
 	/* EPIPE is told once: lines were overwritten before they were read */
-	if (size < 0 && errno != EAGAIN)
+	if (size < 0 && errno != EAGAIN) {
+		output_size = reply_at;
 		return answer(-1);
-	send_reply();
+	}
+	end();
 }
 
 static long skip_log(void)
@@ -329,7 +351,7 @@ static void answer_actor(int descriptor, int pid, const char *text, size_t size)
 		put_number(actor_count++);
 		put_number(pid);
 	}
-	send_reply();
+	end();
 }
 
 static void start_actor(void)
@@ -373,6 +395,7 @@ static void put_proc_file(int pid, const char *name)
 /* Wait until the descriptor of an actor can be read; 0 when the other side does not want to wait any longer. */
 static int await(int descriptor, int pid)
 {
+	send_output();
 	for (;;) {
 		struct pollfd both[] = {{.fd = descriptor, .events = POLLIN}, {.fd = channel, .events = POLLIN}};
 
@@ -383,13 +406,14 @@ static int await(int descriptor, int pid)
 		if (both[1].revents) {
 			receive(); /* nothing but "!" is sent before the answer */
 			begin('!');
-			send_reply();
+			end();
 			return 0;
 		}
 		begin('p');
 		put_proc_file(pid, "stat");
 		put_proc_file(pid, "stack");
-		send_reply();
+		end();
+		send_output();
 	}
 }
 
@@ -402,9 +426,9 @@ static struct actor *actor_of(const char *number)
 
 static void answer_actor_request(void)
 {
-	static char packet[PACKET];
+	static char packet[PACKET + 1];
 	char control[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8)));
-	struct iovec data = {packet, sizeof(packet)};
+	struct iovec data = {packet, PACKET};
 	struct msghdr message = {
 		.msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
 	struct actor *actor = actor_of(fields[0]);
@@ -428,6 +452,7 @@ static void answer_actor_request(void)
 	header = CMSG_FIRSTHDR(&message);
 	if (header && header->cmsg_type == SCM_RIGHTS) {
 		memcpy(&descriptor, CMSG_DATA(header), sizeof(descriptor));
+		packet[size] = 0;
 		sscanf(packet, "ok %d", &pid);
 	}
 	answer_actor(descriptor, pid, packet, (size_t)size);
@@ -584,7 +609,8 @@ static int serve_all(void)
 		return 6;
 	begin('k');
 	put_number(sysconf(_SC_PAGESIZE));
-	send_reply();
+	end();
+	send_output();
 	while ((letter = receive()))
 		serve(letter);
 	return 0;

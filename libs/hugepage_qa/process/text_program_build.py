@@ -8,7 +8,9 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
+from elftools.elf.segments import InterpSegment
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.oracle.program_text import ElfFile, Kind, Segment, tail
@@ -212,11 +214,12 @@ def _write_back_and_evict(file: Path) -> None:
 
 def loaded_with(program: Path, compiler: str) -> dict[str, Path]:
     """Return what ``program`` is loaded by and with: where a machine has it -> the file of ``compiler`` that it is."""
+    places = []
     with program.open("rb") as stream:
-        elf = ELFFile(stream)
-        interpreters = [segment.get_interp_name() for segment in elf.iter_segments("PT_INTERP")]
-        dynamic = elf.get_section_by_name(".dynamic")
-        needed = [tag.needed for tag in dynamic.iter_tags("DT_NEEDED")] if dynamic else []
-    places = [*interpreters, *(f"/lib/{name}" for name in needed)]
+        for segment in ELFFile(stream).iter_segments():
+            if isinstance(segment, InterpSegment):
+                places.append(segment.get_interp_name())
+            elif isinstance(segment, DynamicSegment):
+                places += [f"/lib/{tag.needed}" for tag in segment.iter_tags("DT_NEEDED")]
     files = {place: which_file(compiler, Path(place).name) for place in places}
     return {place: file for place, file in files.items() if file}

@@ -2,15 +2,15 @@
 
 import errno
 import gzip
+import json
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-from elftools.elf.elffile import ELFFile
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.uapi import find_uapi
@@ -33,6 +33,8 @@ _DISK = "/var/tmp"  # noqa: S108
 _DISK_DEVICE = "/dev/vda"
 _UPLOAD = 1 << 20
 _PROGRAM_MODE = 0o755
+#: operations that explain how a machine was lost, and characters of each
+_REMEMBERED, _SHOWN = 40, 300
 #: operations that change nothing: what they tell may be fetched together
 _READS = frozenset({"read", "observe", "names", "kernel_option", "clock"})
 
@@ -42,6 +44,8 @@ class ThrowawayMachine:
 
     def __init__(self, running: RunningMachine, scratch: Path, config: Mapping[str, str] | None) -> None:
         self.kind = MachineKind(running.machine.architecture, running.base_page)
+        #: the last operations that may have changed something
+        self.actions: deque[str] = deque(maxlen=_REMEMBERED)
         self._channel = running.channel
         self._ahead = ReadAhead(running.channel)
         self._scratch = scratch
@@ -80,6 +84,7 @@ class ThrowawayMachine:
         """Carry out ``operation``. Raises MachineLost besides what a Backend raises."""
         if operation not in _READS:
             self._ahead.forget()
+            self.actions.append(f"{operation} {json.dumps(arguments)[:_SHOWN]}")
         return self._operations[operation](*arguments)
 
     def _do(self, letter: str, *fields: str | int) -> None:

@@ -117,7 +117,8 @@ _KINDS = {
     Kind.PIE: ("-fPIE", "-pie"),
     Kind.FIXED: ("-fno-pie", "-no-pie"),
     Kind.STATIC_PIE: ("-fPIE", "-static-pie"),
-    Kind.LIBRARY: ("-fPIC", "-shared"),
+    # a name without a path: the program finds it beside itself, wherever both are taken
+    Kind.LIBRARY: ("-fPIC", "-shared", "-Wl,-soname,libtext.so"),
 }
 _MODE, _NOT_RUNNABLE = 0o755, 0o644
 #: pages and checksum of the text when it was linked: later its page cache may be what the kernel damaged
@@ -220,6 +221,6 @@ def loaded_with(program: Path, compiler: str) -> dict[str, Path]:
             if isinstance(segment, InterpSegment):
                 places.append(segment.get_interp_name())
             elif isinstance(segment, DynamicSegment):
-                places += [f"/lib/{tag.needed}" for tag in segment.iter_tags("DT_NEEDED")]
+                places += [f"/lib/{tag.needed}" for tag in segment.iter_tags("DT_NEEDED")]  # type: ignore[attr-defined] # made at run time
     files = {place: which_file(compiler, Path(place).name) for place in places}
     return {place: file for place, file in files.items() if file}

@@ -12,6 +12,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol, overload
 
 _LENGTH = struct.Struct(">I")
 _LOOK_SECONDS = 1.0
@@ -25,6 +26,8 @@ class Loss(enum.Enum):
     """How a machine was lost."""
 
     PANICKED = "the kernel panicked"
+    #: a panic that shows that a device or a register did what no real one does
+    EMULATION_BROKE = "the emulation broke"
     LOCKED_UP = "the kernel locked up"
     AGENT_ENDED = "the agent in the machine ended"
     EMULATOR_ENDED = "the emulator ended"
@@ -32,20 +35,32 @@ class Loss(enum.Enum):
 
 
 class MachineLost(Exception):
-    """The machine can be asked nothing more."""
+    """The machine can be asked nothing more; ``serial`` is what it has printed on its console."""
 
-    def __init__(self, loss: Loss, detail: str) -> None:
+    def __init__(self, loss: Loss, detail: str, serial: str) -> None:
         self.loss = loss
+        self.serial = serial
         super().__init__(f"{loss.value}: {detail}")
+
+
+class FindLoss(Protocol):
+    """Looks at a machine."""
+
+    @overload
+    def __call__(self) -> MachineLost | None: ...
+
+    @overload
+    def __call__(self, cut: str) -> MachineLost: ...
 
 
 class AgentChannel:
     """The agent at the other end of ``line``; used by one thread.
 
-    ``find_loss`` looks at the machine and tells how it was lost, None while it lives.
+    ``find_loss`` looks at the machine and tells how it was lost, None while it lives. Told that it is lost, with what is
+    known of how, it always tells.
     """
 
-    def __init__(self, line: socket.socket, find_loss: Callable[[bool], MachineLost | None]) -> None:
+    def __init__(self, line: socket.socket, find_loss: FindLoss) -> None:
         self._line = line
         self._find_loss = find_loss
         self._received = bytearray()
@@ -110,9 +125,9 @@ class AgentChannel:
             try:
                 piece = self._line.recv(1 << 20)
             except TimeoutError:
-                if (lost := self._find_loss(False)) is not None:
-                    self._lost = lost
-                    raise lost from None
+                self._lost = self._find_loss()
+                if self._lost:
+                    raise self._lost from None
                 if time.monotonic() > deadline:
                     raise self._lose(f"in {seconds:g} s") from None
             except OSError as error:
@@ -126,7 +141,7 @@ class AgentChannel:
         return data
 
     def _lose(self, detail: str) -> MachineLost:
-        self._lost = self._find_loss(True) or MachineLost(Loss.NO_ANSWER, detail)
+        self._lost = self._find_loss(detail)
         return self._lost
 
 

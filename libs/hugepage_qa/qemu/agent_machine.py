@@ -10,17 +10,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import overload
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.c_compiler import SOURCE as ACTOR
 from hugepage_qa.process.child import PIPE, Child
 from hugepage_qa.process.static_program import AGENT, build_static
-from hugepage_qa.process.c_compiler import SOURCE as ACTOR
 from hugepage_qa.qemu.accelerator import TCG, check_nodes, memory_arguments, processor_arguments
 from hugepage_qa.qemu.agent_channel import AgentChannel, Loss, MachineLost
 from hugepage_qa.qemu.boards import Board, find_board, find_cpu
 from hugepage_qa.qemu.initramfs import agent_initramfs
 from hugepage_qa.qemu.kernel_modules import load_order
-from hugepage_qa.qemu.probe_machine import find_emulator, full_command_line
+from hugepage_qa.qemu.probe_machine import broken_emulation, find_emulator, full_command_line
 from hugepage_qa.sizes import GIB
 
 #: what a machine gets of the modules of its kernel; crc32c is what ext4 asks modprobe for, which is not there
@@ -76,30 +77,47 @@ class RunningMachine:
         """What it has printed on its console, at most the last 4 MiB."""
         return self._serial.decode(errors="replace")
 
+    def kill(self) -> None:
+        """End it at once, whoever waits for its agent."""
+        self._child.kill()
+
     def await_agent(self, seconds: float) -> None:
         """Wait until the agent has come up. Raises MachineLost."""
         self.base_page = int(self.channel.receive(seconds)[1 + 4 :])
 
-    def find_loss(self, is_cut: bool) -> MachineLost | None:
-        """Tell how the machine was lost, None while it lives as far as is seen; ``is_cut``: its line was cut."""
-        if panic := _PANIC.search(self._serial):
-            self._child.wait(_PANIC_SECONDS)
-            return MachineLost(Loss.PANICKED, panic[0].decode(errors="replace").strip())
-        if is_cut:
+    @overload
+    def find_loss(self) -> MachineLost | None: ...
+
+    @overload
+    def find_loss(self, cut: str) -> MachineLost: ...
+
+    def find_loss(self, cut: str = "") -> MachineLost | None:
+        """Tell how the machine was lost, None while it lives as far as is seen.
+
+        ``cut`` tells how its line was: then it is lost in any case.
+        """
+        if cut:
             self._child.wait(_END_SECONDS)
-        if ended := _AGENT_ENDED.search(self._serial):
-            return MachineLost(Loss.AGENT_ENDED, ended[1].decode(errors="replace").strip())
         if self._child.has_ended:
+            # what was printed last tells most
             for reader in self._readers:
                 reader.join(_END_SECONDS)
-            # what was printed last may tell more
-            if _PANIC.search(self._serial) or _AGENT_ENDED.search(self._serial):
-                return self.find_loss(False)
-            said = self._errors.decode(errors="replace").strip().splitlines()
-            return MachineLost(Loss.EMULATOR_ENDED, said[-1] if said else f"exit code {self._child.exit_code}")
-        if is_cut and (lockup := _LOCKUP.search(self._serial)):
-            return MachineLost(Loss.LOCKED_UP, lockup[0].decode(errors="replace").strip())
-        return None
+        if panic := _PANIC.search(self._serial):
+            self._child.wait(_PANIC_SECONDS)
+            line = _text(panic[0])
+            broke = broken_emulation(line, self.serial)
+            return self._lost(Loss.EMULATION_BROKE, broke) if broke else self._lost(Loss.PANICKED, line)
+        if ended := _AGENT_ENDED.search(self._serial):
+            return self._lost(Loss.AGENT_ENDED, _text(ended[1]))
+        if self._child.has_ended:
+            said = _text(self._errors).splitlines()
+            return self._lost(Loss.EMULATOR_ENDED, said[-1] if said else f"exit code {self._child.exit_code}")
+        if cut and (lockup := _LOCKUP.search(self._serial)):
+            return self._lost(Loss.LOCKED_UP, _text(lockup[0]))
+        return self._lost(Loss.NO_ANSWER, cut) if cut else None
+
+    def _lost(self, loss: Loss, detail: str) -> MachineLost:
+        return MachineLost(loss, detail, self.serial)
 
     def _read_serial(self) -> None:
         if self._child.output is not None:
@@ -110,6 +128,10 @@ class RunningMachine:
     def _read_errors(self) -> None:
         if self._child.errors is not None:
             self._errors = self._child.errors.read()[-(1 << 16) :]
+
+
+def _text(found: bytes) -> str:
+    return found.decode(errors="replace").strip()
 
 
 @contextmanager

@@ -160,7 +160,7 @@ def _judge(run: Run, serial: str) -> tuple[Ending, CapturedTree | None, str]:
         garbled = str(error)
     panic = _PANIC_LINE.search(serial)
     if panic and (tree is None or run.exit_code != 0):
-        broke = _broken_emulation(panic[0], serial)
+        broke = broken_emulation(panic[0], serial)
         return (Ending.EMULATION_BROKE if broke else Ending.PANICKED), tree, broke or panic[0].strip()
     if run.overflowed:
         return Ending.GARBLED, tree, f"printed more than {len(run.output)} bytes"
@@ -173,7 +173,7 @@ def _judge(run: Run, serial: str) -> tuple[Ending, CapturedTree | None, str]:
     return Ending.POWERED_OFF, tree, ""
 
 
-def _broken_emulation(panic: str, serial: str) -> str:
+def broken_emulation(panic: str, serial: str) -> str:
     """Return what shows that ``panic`` is the emulator's fault, or nothing.
 
     QEMU 7.2 was seen to set bits 22 to 31 of EFLAGS, which read as 0 (Intel SDM volume 1, 3.4.3), now and then at a

@@ -39,11 +39,12 @@ _TRIES_OF_EMULATION = 5
 
 @dataclass(frozen=True)
 class Kernel:
-    """The kernel under test: its image, its version, its configuration where that is known."""
+    """The kernel under test: its image, its version, its configuration where that is known, modules of its package."""
 
     image: Path
     release: str
     config: Mapping[str, str] | None
+    modules: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

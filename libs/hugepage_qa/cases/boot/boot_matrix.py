@@ -50,7 +50,7 @@ class Matrix:
     def __init__(self, architecture: str, settings: Settings) -> None:
         """Obtain the kernel; raises InputError where there is none for ``architecture``."""
         self.board = find_board(architecture)
-        self.kernel = _find_kernel(architecture, settings)
+        self.kernel = find_kernel(architecture, settings)
         self._lab = Lab(settings.cache, deadline=settings.deadline, report=settings.say)
         self._judge = Judge(self._lab, self.kernel, settings.append)
         self._fleet = Fleet(settings.machines, stop=self._lab.stop)
@@ -135,16 +135,17 @@ def _collect(matrix: Matrix, judgements: Iterator[BootResult], report: Report) -
     return done
 
 
-def _find_kernel(architecture: str, settings: Settings) -> Kernel:
+def find_kernel(architecture: str, settings: Settings) -> Kernel:
+    """Return the kernel that ``settings`` name. Raises InputError where there is none for ``architecture``."""
     if settings.kernel is None:
         package = distribution_kernel(
             architecture, settings.cache, package=settings.package, suite=settings.suite, report=settings.say
         )
         image = identify(package.image)
-    else:
-        image = identify(settings.kernel)
-        if image.architecture != architecture:
-            raise InputError(f"{image.path} is a kernel for {image.architecture}: expected one for {architecture}")
+        return Kernel(image.path, image.release, image.config, package.modules)
+    image = identify(settings.kernel)
+    if image.architecture != architecture:
+        raise InputError(f"{image.path} is a kernel for {image.architecture}: expected one for {architecture}")
     return Kernel(image.path, image.release, image.config)
 
 

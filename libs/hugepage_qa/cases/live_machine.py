@@ -1,0 +1,136 @@
+"""A throwaway machine on which cases are judged one after the other: booted when one needs it, replaced when broken.
+
+A case that fails ends its machine, so that nothing of it is left for the next one; a machine that dies takes only its
+case with it.
+"""
+
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from hugepage_qa.cases.boot.boot_judge import Kernel
+from hugepage_qa.cases.case import Area, Case
+from hugepage_qa.cases.judge import judge, result_name
+from hugepage_qa.cases.result import Result, Verdict
+from hugepage_qa.machine.host import Host
+from hugepage_qa.machine.throwaway_machine import ThrowawayMachine
+from hugepage_qa.qemu.agent_channel import Loss, MachineLost
+from hugepage_qa.qemu.agent_machine import AgentMachine, RunningMachine, start_agent_machine
+
+_SERIAL_SHOWN = 20_000
+#: how a machine is lost by what the kernel did
+_BY_THE_KERNEL = (Loss.PANICKED, Loss.LOCKED_UP)
+
+
+@dataclass(frozen=True)
+class MachinePlan:
+    """The machines of a run: one kernel, architecture and CPU; ``append`` are further words of its command line."""
+
+    kernel: Kernel
+    architecture: str
+    cpu: str
+    cache: Path
+    append: str = ""
+
+    def machine(self, memory: tuple[int, ...]) -> AgentMachine:
+        """Return a machine with ``memory`` bytes on each node."""
+        modules = self.kernel.modules
+        return AgentMachine(self.architecture, self.cpu, self.kernel.image, memory, modules, self.append)
+
+
+class Stopped(Exception):
+    """The run was stopped; it says nothing about the machine."""
+
+
+class LiveMachine:
+    """Used by one thread, with which its machines end; ``stop`` may be called by any."""
+
+    def __init__(self, plan: MachinePlan) -> None:
+        self._plan = plan
+        self._stack = ExitStack()
+        self._running: RunningMachine | None = None
+        self._backend: ThrowawayMachine | None = None
+        self._lock = threading.Lock()
+        self._is_stopped = False
+        #: how many machines have been booted
+        self.boots = 0
+
+    @property
+    def memory(self) -> tuple[int, ...]:
+        """The memory of the nodes of the machine that runs, empty without one."""
+        return self._running.machine.memory if self._running else ()
+
+    def host(self, memory: tuple[int, ...]) -> Host:
+        """Return a machine with ``memory`` on its nodes: the one that runs if it is such a one, else a new one.
+
+        Raises MachineLost where it does not come up, Stopped, and InputError for what can never boot.
+        """
+        if self._backend is None or self.memory != memory:
+            self.close()
+            if self._is_stopped:
+                raise Stopped
+            self.boots += 1
+            running = self._stack.enter_context(start_agent_machine(self._plan.machine(memory), self._plan.cache))
+            scratch = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="hugepage-qa-"))
+            with self._lock:
+                self._running = running
+            self._backend = ThrowawayMachine(running, Path(scratch), self._plan.kernel.config)
+        return Host(self._backend)
+
+    def judge(self, area: Area, case: Case, size: int | None, memory: tuple[int, ...]) -> Result | None:
+        """Judge ``case`` on a machine with ``memory``; None when it is not meant for pages of ``size``.
+
+        Where a machine is lost, and the kernel has no part in that, another one is tried once. Raises Stopped, and
+        InputError for what can never boot.
+        """
+        result = self._judge_once(area, case, size, memory)
+        if isinstance(result, _Broke):
+            result = self._judge_once(area, case, size, memory)
+        return result.result if isinstance(result, _Broke) else result
+
+    def close(self) -> None:
+        """End the machine."""
+        with self._lock:
+            self._running = None
+        self._backend = None
+        self._stack.close()
+
+    def stop(self) -> None:
+        """End the machine; no other one is booted."""
+        with self._lock:
+            self._is_stopped = True
+            if self._running is not None:
+                self._running.kill()
+
+    def _judge_once(self, area: Area, case: Case, size: int | None, memory: tuple[int, ...]) -> "Result | _Broke | None":
+        began = time.monotonic()
+        name = result_name(area, case, size)
+        try:
+            host = self.host(memory)
+            if self._backend is not None:
+                self._backend.actions.clear()
+            result = judge(area, case, host, size)
+        except MachineLost as lost:
+            if self._is_stopped:
+                raise Stopped from lost
+            verdict = Verdict.FAIL if lost.loss in _BY_THE_KERNEL else Verdict.ERROR
+            result = Result(name, verdict, (str(lost),), time.monotonic() - began, self._evidence(lost))
+            self.close()
+            return result if verdict is Verdict.FAIL else _Broke(result)
+        if result is not None and result.verdict in (Verdict.FAIL, Verdict.ERROR):
+            self.close()
+        return result
+
+    def _evidence(self, lost: MachineLost) -> str:
+        actions = "" if self._backend is None else "".join(f"{action}\n" for action in self._backend.actions)
+        return f"--- the last operations\n{actions}--- the serial console\n{lost.serial[-_SERIAL_SHOWN:]}"
+
+
+@dataclass(frozen=True)
+class _Broke:
+    """A result that says nothing of the kernel."""
+
+    result: Result

@@ -18,6 +18,7 @@ COMMANDS: Mapping[str, str] = {
     "predict": "hugepage_qa.commands.boot_commands:predict",
     "boot": "hugepage_qa.commands.boot_commands:boot",
     "boot-matrix": "hugepage_qa.commands.boot_commands:boot_matrix",
+    "check-kernel": "hugepage_qa.commands.check_kernel:check_kernel",
     "run": "hugepage_qa.commands.avocado_run:run_command",
     "pool-random": "hugepage_qa.commands.pool_random:pool_random",
     "reboot-cases": "hugepage_qa.commands.reboot_cases:reboot_cases",

@@ -1,19 +1,18 @@
-"""A throwaway machine on which cases are judged one after the other: booted when one needs it, replaced when broken.
+"""A throwaway machine on which one thing is judged after the other: booted when one needs it, replaced when broken.
 
-A case that fails ends its machine, so that nothing of it is left for the next one; a machine that dies takes only its
-case with it.
+What fails ends its machine, so that nothing of it is left for the next one; a machine that dies takes only that with it
+which it was lost in.
 """
 
 import tempfile
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from hugepage_qa.cases.boot.boot_judge import Kernel
-from hugepage_qa.cases.case import Area, Case
-from hugepage_qa.cases.judge import judge, result_name
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.machine.host import Host
 from hugepage_qa.machine.throwaway_machine import ThrowawayMachine
@@ -41,8 +40,36 @@ class MachinePlan:
         return AgentMachine(self.architecture, self.cpu, self.kernel.image, memory, modules, self.append)
 
 
+@dataclass(frozen=True)
+class Task:
+    """What is judged on a machine: ``act`` does, and gives the result, None when it is not meant for the machine."""
+
+    name: str
+    act: Callable[[Host], Result | None]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Tasks for one machine, one after the other: with ``memory`` bytes on each node, and what is set up ``around``.
+
+    No task may need that: where a machine is lost, the others run on a new one.
+    """
+
+    name: str
+    memory: tuple[int, ...]
+    tasks: tuple[Task, ...]
+    around: Callable[[Host], AbstractContextManager[object]] = nullcontext
+
+
 class Stopped(Exception):
     """The run was stopped; it says nothing about the machine."""
+
+
+@dataclass(frozen=True)
+class _Broke:
+    """A result that says nothing of the kernel."""
+
+    result: Result
 
 
 class LiveMachine:
@@ -51,6 +78,8 @@ class LiveMachine:
     def __init__(self, plan: MachinePlan) -> None:
         self._plan = plan
         self._stack = ExitStack()
+        self._around = ExitStack()
+        self._unit: Unit | None = None
         self._running: RunningMachine | None = None
         self._backend: ThrowawayMachine | None = None
         self._lock = threading.Lock()
@@ -80,22 +109,24 @@ class LiveMachine:
             self._backend = ThrowawayMachine(running, Path(scratch), self._plan.kernel.config)
         return Host(self._backend)
 
-    def judge(self, area: Area, case: Case, size: int | None, memory: tuple[int, ...]) -> Result | None:
-        """Judge ``case`` on a machine with ``memory``; None when it is not meant for pages of ``size``.
+    def judge(self, task: Task, unit: Unit) -> Result | None:
+        """Do a task of ``unit`` and return its result, None when it is not meant for the machine.
 
         Where a machine is lost, and the kernel has no part in that, another one is tried once. Raises Stopped, and
         InputError for what can never boot.
         """
-        result = self._judge_once(area, case, size, memory)
+        result = self._judge_once(task, unit)
         if isinstance(result, _Broke):
-            result = self._judge_once(area, case, size, memory)
+            result = self._judge_once(task, unit)
         return result.result if isinstance(result, _Broke) else result
 
     def close(self) -> None:
         """End the machine."""
         with self._lock:
             self._running = None
-        self._backend = None
+        self._backend = self._unit = None
+        # what was set up ends with the machine
+        self._around.pop_all()
         self._stack.close()
 
     def stop(self) -> None:
@@ -105,32 +136,31 @@ class LiveMachine:
             if self._running is not None:
                 self._running.kill()
 
-    def _judge_once(self, area: Area, case: Case, size: int | None, memory: tuple[int, ...]) -> "Result | _Broke | None":
+    def _judge_once(self, task: Task, unit: Unit) -> Result | _Broke | None:
         began = time.monotonic()
-        name = result_name(area, case, size)
         try:
-            host = self.host(memory)
-            if self._backend is not None:
-                self._backend.actions.clear()
-            result = judge(area, case, host, size)
+            result = task.act(self._set_up(unit))
         except MachineLost as lost:
             if self._is_stopped:
                 raise Stopped from lost
             verdict = Verdict.FAIL if lost.loss in _BY_THE_KERNEL else Verdict.ERROR
-            result = Result(name, verdict, (str(lost),), time.monotonic() - began, self._evidence(lost))
+            result = Result(task.name, verdict, (str(lost),), time.monotonic() - began, self._evidence(lost))
             self.close()
             return result if verdict is Verdict.FAIL else _Broke(result)
         if result is not None and result.verdict in (Verdict.FAIL, Verdict.ERROR):
             self.close()
         return result
 
+    def _set_up(self, unit: Unit) -> Host:
+        host = self.host(unit.memory)
+        if self._unit is not unit:
+            self._around.close()
+            self._around.enter_context(unit.around(host))
+            self._unit = unit
+        if self._backend is not None:
+            self._backend.actions.clear()
+        return host
+
     def _evidence(self, lost: MachineLost) -> str:
         actions = "" if self._backend is None else "".join(f"{action}\n" for action in self._backend.actions)
         return f"--- the last operations\n{actions}--- the serial console\n{lost.serial[-_SERIAL_SHOWN:]}"
-
-
-@dataclass(frozen=True)
-class _Broke:
-    """A result that says nothing of the kernel."""
-
-    result: Result

@@ -1,52 +1,55 @@
-"""Live cases spread over throwaway machines: as many at once as there is room for, the longest first."""
+"""Live cases and random programs spread over throwaway machines: several at once, the longest first."""
 
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
-from hugepage_qa.cases.case import Area, Case, Sizes
-from hugepage_qa.cases.judge import result_name
-from hugepage_qa.cases.live_machine import LiveMachine, MachinePlan, Stopped
+from hugepage_qa.cases.case import Area, Sizes, result_name
+from hugepage_qa.cases.judge import judge
+from hugepage_qa.cases.live_machine import LiveMachine, MachinePlan, Stopped, Task, Unit
 from hugepage_qa.cases.pool_view import NO_HUGETLB, read_pool_view
+from hugepage_qa.cases.random.random_run import run_random_programs
 from hugepage_qa.cases.result import Result, Verdict
+from hugepage_qa.cases.selection import EVERYTHING, Selection
 from hugepage_qa.machine.host import Host
-from hugepage_qa.sizes import GIB, MIB
+from hugepage_qa.sizes import GIB, MIB, format_size
 
 #: nodes of a machine for pages that many of fit into it, and of one for gigantic pages
-_NODES = (3 * GIB, 3 * GIB)
+NODES = (3 * GIB, 3 * GIB)
 _NODES_OF_GIGANTIC = (5 * GIB, 5 * GIB)
 _GIGANTIC = 256 * MIB
 #: what a unit takes that has never run
 _UNKNOWN_SECONDS = 10.0
 
-Includes = Callable[[Area, Case, int | None], bool]
+
+#: is told of a unit that is done: its name, its results, seconds
+Finished = Callable[[str, Sequence[Result], float], None]
 
 
 @dataclass(frozen=True)
-class Unit:
-    """Cases of one area on pages of ``size`` bytes (None: they run once), one after the other on one machine."""
+class LiveWanted:
+    """What is run: the cases of ``areas`` that are selected, and random ``operations`` on the pool of each page size."""
 
-    area: Area
-    size: int | None
-    cases: tuple[Case, ...]
+    areas: Sequence[Area] = ()
+    selection: Selection = EVERYTHING
+    operations: int = 0
+    seed: int = 1
 
-    @property
-    def memory(self) -> tuple[int, ...]:
-        """The memory of the nodes of a machine for it."""
-        return _NODES_OF_GIGANTIC if (self.size or 0) >= _GIGANTIC else _NODES
-
-    @property
-    def name(self) -> str:
-        """What its time is remembered by."""
-        return f"{self.area.name}/{self.size or 'once'}"
+    def units(self, sizes: Sequence[int]) -> Iterator[Unit]:
+        """Yield what is to be run on a machine with pools of pages of ``sizes`` bytes."""
+        yield from _live_units(self, sizes)
+        yield from _random_units(self, sizes)
 
 
 class ThrowawayRun:
-    """Runs live cases on ``machines`` machines of ``plan`` at once."""
+    """Runs what is wanted on ``machines`` machines of ``plan`` at once."""
 
-    def __init__(self, plan: MachinePlan, machines: int) -> None:
+    def __init__(self, plan: MachinePlan, machines: int, finished: Finished) -> None:
+        self._finished = finished
         self._workers = [LiveMachine(plan) for _ in range(machines)]
         self._lock = threading.Lock()
         self._told: queue.SimpleQueue[Result | BaseException | None] = queue.SimpleQueue()
@@ -54,21 +57,14 @@ class ThrowawayRun:
         #: name of a unit -> what it took, in seconds
         self.seconds: dict[str, float] = {}
 
-    def run(self, areas: Sequence[Area], includes: Includes, took: Mapping[str, float]) -> Iterator[Result]:
-        """Yield the result of each case that ``includes`` lets in, as they end.
+    def run(self, wanted: LiveWanted, took: Mapping[str, float]) -> Iterator[Result]:
+        """Yield each result as it is there.
 
-        ``took`` tells what units took the last time: the longest begin. Raises InputError for what can never boot,
-        MachineLost where a machine does not come up.
+        ``took`` tells what units took the last time. Raises InputError for what can never boot, and for a selection
+        that selects nothing; MachineLost where a machine does not come up.
         """
-
-        def plan_units(host: Host) -> list[Unit]:
-            units, without = _units(areas, list(read_pool_view(host).pools), includes)
-            for result in without:
-                self._told.put(result)
-            return sorted(units, key=lambda unit: took.get(unit.name, _UNKNOWN_SECONDS))
-
         threads = [
-            threading.Thread(target=self._work, args=(worker, plan_units), daemon=True) for worker in self._workers
+            threading.Thread(target=self._work, args=(machine, wanted, took), daemon=True) for machine in self._workers
         ]
         for thread in threads:
             thread.start()
@@ -82,12 +78,12 @@ class ThrowawayRun:
     @property
     def boots(self) -> int:
         """How many machines were booted."""
-        return sum(worker.boots for worker in self._workers)
+        return sum(machine.boots for machine in self._workers)
 
     def stop(self) -> None:
         """End every machine that runs, and begin no other."""
-        for worker in self._workers:
-            worker.stop()
+        for machine in self._workers:
+            machine.stop()
 
     def _results(self) -> Iterator[Result]:
         working = len(self._workers)
@@ -100,21 +96,38 @@ class ThrowawayRun:
             else:
                 yield told
 
-    def _work(self, machine: LiveMachine, plan_units: Callable[[Host], list[Unit]]) -> None:
+    def _work(self, machine: LiveMachine, wanted: LiveWanted, took: Mapping[str, float]) -> None:
+        """Run units until all are taken; machines end with the thread that started them."""
         try:
-            host = machine.host(_NODES)
-            with self._lock:
-                if self._units is None:
-                    self._units = plan_units(host)
-            while unit := self._next(machine.memory):
-                self._run_unit(unit, machine)
-        except Stopped:
-            pass
+            self._plan(machine.host(NODES), wanted, took)
+            with suppress(Stopped):
+                while unit := self._next(machine.memory):
+                    self._run_unit(unit, machine)
         except BaseException as error:  # it is raised again by who waits
             self._told.put(error)
         finally:
             machine.close()
             self._told.put(None)
+
+    def _run_unit(self, unit: Unit, machine: LiveMachine) -> None:
+        began = time.monotonic()
+        results = []
+        for task in unit.tasks:
+            if result := machine.judge(task, unit):
+                results.append(result)
+                self._told.put(result)
+        self.seconds[unit.name] = time.monotonic() - began
+        self._finished(unit.name, results, self.seconds[unit.name])
+
+    def _plan(self, host: Host, wanted: LiveWanted, took: Mapping[str, float]) -> None:
+        """Plan the units, by the page sizes of the first machine that is there."""
+        with self._lock:
+            if self._units is None:
+                sizes = list(read_pool_view(host).pools)
+                wanted.selection.require(wanted.areas, sizes)
+                self._units = sorted(wanted.units(sizes), key=lambda unit: took.get(unit.name, _UNKNOWN_SECONDS))
+                for result in _without_pools(wanted) if not sizes else ():
+                    self._told.put(result)
 
     def _next(self, memory: tuple[int, ...]) -> Unit | None:
         """Take the longest unit that a machine with ``memory`` is for, else the longest; None when all are taken."""
@@ -126,32 +139,36 @@ class ThrowawayRun:
             self._units.remove(unit)
             return unit
 
-    def _run_unit(self, unit: Unit, machine: LiveMachine) -> None:
-        began = time.monotonic()
-        for case in unit.cases:
-            if result := machine.judge(unit.area, case, unit.size, unit.memory):
-                self._told.put(result)
-        self.seconds[unit.name] = time.monotonic() - began
+
+def _nodes(size: int | None) -> tuple[int, ...]:
+    return _NODES_OF_GIGANTIC if (size or 0) >= _GIGANTIC else NODES
 
 
-def _units(
-    areas: Sequence[Area], sizes: Sequence[int], includes: Includes
-) -> tuple[list[Unit], list[Result]]:
-    """Return what is to be run on a machine with pools of ``sizes``, and the results of what cannot be."""
-    units, without = [], []
-    for area in areas:
+def _live_units(wanted: LiveWanted, sizes: Sequence[int]) -> Iterator[Unit]:
+    """Yield a unit for each area and page size, None for the cases that run once."""
+    for area in wanted.areas:
         for size in (None, *sizes):
-            chosen = tuple(
-                case
+            tasks = tuple(
+                Task(result_name(area, case, size), partial(judge, area, case, size=size))
                 for case in area.cases
-                if (case.sizes is Sizes.ONCE) == (size is None) and includes(area, case, size)
+                if (case.sizes is Sizes.ONCE) == (size is None) and wanted.selection.includes(area, case, size)
             )
-            if chosen:
-                units.append(Unit(area, size, chosen))
-        if not sizes:
-            without += [
-                Result(result_name(area, case, None), Verdict.SKIP, (NO_HUGETLB,))
-                for case in area.cases
-                if case.sizes is not Sizes.ONCE and includes(area, case, None)
-            ]
-    return units, without
+            if tasks:
+                yield Unit(f"{area.name}/{size or 'once'}", _nodes(size), tasks, area.around)
+
+
+def _random_units(wanted: LiveWanted, sizes: Sequence[int]) -> Iterator[Unit]:
+    for size in sizes if wanted.operations else ():
+        name = f"/random/{format_size(size)}"
+
+        def act(host: Host, size: int = size) -> Result:
+            return run_random_programs(host, size, wanted.seed, wanted.operations, lambda _done: None)
+
+        yield Unit(name, _nodes(size), (Task(name, act),))
+
+
+def _without_pools(wanted: LiveWanted) -> Iterator[Result]:
+    for area in wanted.areas:
+        for case in area.cases:
+            if case.sizes is not Sizes.ONCE and wanted.selection.includes(area, case, None):
+                yield Result(result_name(area, case, None), Verdict.SKIP, (NO_HUGETLB,))

@@ -1,26 +1,16 @@
 """The cases that a file of tests on the running machine defines."""
 
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
-from hugepage_qa.cases.case import Area, Case, Sizes
+from hugepage_qa.cases.area_files import read_areas
+from hugepage_qa.cases.case import Case, Sizes
 from hugepage_qa.catalogue.entry import Entry
-from hugepage_qa.errors import InputError
 
 
 def live_cases(file: Path) -> Iterator[Entry]:
     """Yield the cases of all areas in ``file``, which is imported. Raises InputError when it cannot be."""
-    specification = importlib.util.spec_from_file_location(f"catalogue_{file.parent.name}_{file.stem}", file)
-    if specification is None or specification.loader is None:
-        raise InputError(f"{file}: expected a Python file")
-    module = importlib.util.module_from_spec(specification)
-    try:
-        specification.loader.exec_module(module)
-    except Exception as error:  # whatever a file of tests does at its import
-        raise InputError(f"{file}: cannot be imported: {type(error).__name__}: {error}") from error
-    # an area can have several names
-    for area in {id(value): value for value in vars(module).values() if isinstance(value, Area)}.values():
+    for area in read_areas(file):
         for case in area.cases:
             yield Entry(f"{area.name}/{case.name}", case.rule.statement, case.rule.source, _where(case))
 

@@ -110,6 +110,11 @@ def _refuse_giants(waiting: list[tuple[T, int]], free: int) -> None:
         )
 
 
+def machines_at_once(memory: int) -> int:
+    """Return how many machines of ``memory`` bytes each this host has cores and free memory for, at least one."""
+    return max(1, min(len(os.sched_getaffinity(0)), free_memory() // memory))
+
+
 def free_memory() -> int:
     """Return the bytes that new processes can have without swapping (MemAvailable)."""
     for line in _MEMINFO.read_text().splitlines():

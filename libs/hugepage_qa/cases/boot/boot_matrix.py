@@ -30,7 +30,10 @@ Report = Callable[[BootResult], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """What a matrix runs with. ``kernel`` is an image of the user's; None takes the distribution's."""
+    """What a matrix runs with. ``kernel`` is an image of the user's; None takes the distribution's.
+
+    ``modules`` are those of the user's kernel.
+    """
 
     kernel: Path | None = None
     package: str | None = None
@@ -42,6 +45,7 @@ class Settings:
     machines: int | None = None
     #: takes lines about what takes long
     say: Callable[[str], None] = lambda _: None
+    modules: tuple[Path, ...] = ()
 
 
 class Matrix:
@@ -146,7 +150,7 @@ def find_kernel(architecture: str, settings: Settings) -> Kernel:
     image = identify(settings.kernel)
     if image.architecture != architecture:
         raise InputError(f"{image.path} is a kernel for {image.architecture}: expected one for {architecture}")
-    return Kernel(image.path, image.release, image.config)
+    return Kernel(image.path, image.release, image.config, settings.modules)
 
 
 def skipped_for_memory(cases: Iterable[BootCase], free: int) -> Iterator[BootResult]:

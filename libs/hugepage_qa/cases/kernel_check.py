@@ -1,0 +1,97 @@
+"""One kernel, judged as a whole: its boot parameters and all live cases, on throwaway machines of one architecture."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from hugepage_qa.cache import write_atomically
+from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings
+from hugepage_qa.cases.boot.random_boots import CPU_MARK
+from hugepage_qa.cases.live_machine import MachinePlan
+from hugepage_qa.cases.result import Result
+from hugepage_qa.cases.throwaway_run import NODES, Finished, LiveWanted, ThrowawayRun
+from hugepage_qa.qemu.fleet import machines_at_once
+from hugepage_qa.qemu.nominal import nominal_machine
+from hugepage_qa.version import KernelVersion
+
+
+class KernelCheck:
+    """Judges one kernel on one architecture.
+
+    ``groups`` are those of named boot parameters, ``random_boots`` how many random command lines are drawn for each
+    CPU with the seed of ``live``, which are the live cases and random programs. ``finished`` is told of each unit of
+    these that is done, by any thread.
+    """
+
+    def __init__(
+        self,
+        architecture: str,
+        settings: Settings,
+        groups: Sequence[str],
+        random_boots: int,
+        live: LiveWanted,
+        finished: Finished = lambda _name, _results, _seconds: None,
+    ) -> None:
+        """Obtain the kernel; raises InputError where there is none for ``architecture``."""
+        self._settings = settings
+        self._matrix = Matrix(architecture, settings)
+        self._random_boots = random_boots
+        self._wanted = live
+        self._finished = finished
+        self._boots = self._matrix.named_cases(groups)
+        self._live: ThrowawayRun | None = None
+        self.architecture = architecture
+        self.kernel = self._matrix.kernel
+
+    @property
+    def expected_results(self) -> int:
+        """How many results there will be, as far as that can be told before a machine runs."""
+        cpus = tuple(self._matrix.board.cpus)
+        live = sum(len(unit.tasks) for cpu in cpus for unit in self._wanted.units(self._nominal_sizes(cpu)))
+        return len(self._boots) + self._random_boots * len(cpus) + live
+
+    def _nominal_sizes(self, cpu: str) -> tuple[int, ...]:
+        version = KernelVersion.parse(self.kernel.release)
+        machine = nominal_machine(self.architecture, cpu, NODES, version, self.kernel.config)
+        return machine.mmu.sizes(machine.features)
+
+    def run(self) -> Iterator[Result]:
+        """Yield each result as it is there: boots, then live cases on each CPU.
+
+        Raises InputError for what can never boot, MachineLost where a machine for live cases does not come up.
+        """
+        try:
+            yield from self._matrix.run(self._boots)
+            yield from self._matrix.run_random(self._random_boots, self._wanted.seed)
+            for cpu in self._matrix.board.cpus if self._wanted.areas or self._wanted.operations else ():
+                yield from self._run_live(cpu)
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """End every machine that runs."""
+        self._matrix.stop()
+        if self._live is not None:
+            self._live.stop()
+
+    def _run_live(self, cpu: str) -> Iterator[Result]:
+        """Run the live cases on ``cpu``; what they take is remembered for the next time."""
+        settings, board = self._settings, self._matrix.board
+        plan = MachinePlan(self.kernel, board.architecture, cpu, settings.cache, settings.append)
+        self._live = ThrowawayRun(plan, settings.machines or machines_at_once(sum(NODES)), self._finished)
+        memory = settings.cache / "durations" / f"{board.architecture}-{cpu}.json"
+        mark = "" if cpu == board.default_cpu else f"{CPU_MARK}{cpu}"
+        took = _recall(memory)
+        for result in self._live.run(self._wanted, took):
+            yield replace(result, name=f"{result.name}{mark}")
+        write_atomically(memory, json.dumps(took | self._live.seconds, indent=1).encode())
+
+
+def _recall(file: Path) -> dict[str, float]:
+    """Return name of a unit -> seconds, as far as they are known: they only make a run shorter."""
+    with suppress(OSError, ValueError):
+        told = json.loads(file.read_text(encoding="utf-8"))
+        return {name: float(seconds) for name, seconds in told.items() if isinstance(seconds, int | float)}
+    return {}

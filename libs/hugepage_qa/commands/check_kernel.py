@@ -1,0 +1,118 @@
+"""``hugepage-qa check-kernel``: does this kernel break huge pages? Boot parameters and live cases, one verdict."""
+
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from hugepage_qa.cases.area_files import LIVE, live_areas
+from hugepage_qa.cases.boot.boot_case import choose_groups
+from hugepage_qa.cases.boot.boot_matrix import Settings
+from hugepage_qa.cases.kernel_check import KernelCheck
+from hugepage_qa.cases.result import Result, Verdict, exit_code
+from hugepage_qa.cases.selection import Selection
+from hugepage_qa.cases.test_settings import draw_seed
+from hugepage_qa.cases.throwaway_run import LiveWanted
+from hugepage_qa.commands.boot_commands import ARCHITECTURES
+from hugepage_qa.errors import InputError
+from hugepage_qa.qemu.agent_channel import MachineLost
+from hugepage_qa.qemu.kernel_image import identify
+from hugepage_qa.qemu.package_archive import unpack
+from hugepage_qa.report.check_report import CheckReport
+from hugepage_qa.sizes import parse_size
+
+_PACKAGES = (".deb", ".rpm")
+
+
+@click.command(name="check-kernel", epilog="Example: hugepage-qa check-kernel arch/x86/boot/bzImage")
+@click.argument("kernel", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--arch", "architectures", type=click.Choice(ARCHITECTURES), multiple=True, help="Repeatable.  [KERNEL's, or x86_64]"
+)
+@click.option("--package", help="Package of the distribution that holds the kernel, instead of KERNEL.")
+@click.option("--suite", help="Release of the distribution to take the kernel from, such as sid.")
+@click.option("--append", default="", metavar="WORDS", help="Further kernel arguments for every boot.")
+@click.option("--area", "areas", multiple=True, metavar="AREA", help=f"boot, {', '.join(LIVE)}, or a file: pool/demote.")
+@click.option("--case", "cases", multiple=True, metavar="NAME", help="Live case, or a pattern of names; repeatable.")
+@click.option("--size", "sizes", multiple=True, metavar="SIZE", help="Page size of live cases; repeatable.")
+@click.option("--random", "random_boots", type=click.IntRange(0), default=0, help="Random command lines for each CPU.")
+@click.option("--operations", type=click.IntRange(0), default=0, help="Random operations on the pool of each size.")
+@click.option("--seed", type=click.IntRange(0), help="Seed of what is random; it is printed.")
+@click.option("--machines", type=click.IntRange(1), help="Machines at once.  [as many as cores and memory allow]")
+@click.option("-x", "--exitfirst", is_flag=True, help="End at the first failure.")
+@click.option("--output", type=click.Path(path_type=Path), metavar="DIRECTORY", help="New: results and evidence.")
+def check_kernel(
+    kernel: Path | None,
+    architectures: tuple[str, ...],
+    package: str | None,
+    suite: str | None,
+    append: str,
+    areas: tuple[str, ...],
+    cases: tuple[str, ...],
+    sizes: tuple[str, ...],
+    random_boots: int,
+    operations: int,
+    seed: int | None,
+    machines: int | None,
+    exitfirst: bool,
+    output: Path | None,
+) -> None:
+    """Boot KERNEL in throwaway machines and judge its boot parameters and every live case.
+
+    KERNEL is an image (bzImage, Image, vmlinux) or a package of a kernel (.deb, .rpm); without it, the distribution's
+    kernel is taken. Needs neither root nor KVM. Nothing of this machine is changed. With --case or --size alone, boot
+    parameters are left out.
+
+    Exit code: 0 good, 1 a case failed, 2 nothing was decided, 3 the tool or its input is wrong.
+    """
+    if kernel is not None and (package or suite):
+        raise InputError("KERNEL and --package or --suite: expected one kernel, leave out the one or the other")
+    selection = Selection(cases, tuple(parse_size(size) for size in sizes))
+    wants_boots = "boot" in areas if areas else not (cases or sizes)
+    folders = tuple(area for area in areas if area != "boot") if areas else LIVE
+    chosen_seed = draw_seed() if seed is None else seed
+    live = LiveWanted(tuple(live_areas(folders)), selection, operations, chosen_seed)
+    console = Console()
+    report = CheckReport(console, output)
+    with ExitStack() as stack:
+        image, modules = _unpacked(kernel, stack)
+        for architecture in architectures or (identify(image).architecture if image else "x86_64",):
+            settings = Settings(image, package, suite, append, machines=machines, say=console.print, modules=modules)
+            groups = choose_groups(()) if wants_boots else ()
+            check = KernelCheck(architecture, settings, groups, random_boots, live, report.finished)
+            random = f", random with --seed {chosen_seed}" if random_boots or operations else ""
+            report.start(f"{architecture}: kernel {check.kernel.release}{random}", check.expected_results)
+            _run(check, report, exitfirst)
+    report.finish()
+    sys.exit(exit_code(result.verdict for result in report.results))
+
+
+def _run(check: KernelCheck, report: CheckReport, exitfirst: bool) -> None:
+    try:
+        for result in check.run():
+            report.add(result)
+            if exitfirst and result.verdict in (Verdict.FAIL, Verdict.ERROR):
+                break
+    except MachineLost as lost:
+        # not even a first machine for live cases
+        report.add(Result(f"/machine/{check.architecture}", Verdict.ERROR, (str(lost),), evidence=lost.serial))
+    finally:
+        check.stop()
+        report.stop()
+
+
+def _unpacked(kernel: Path | None, stack: ExitStack) -> tuple[Path | None, tuple[Path, ...]]:
+    """Return the image of ``kernel`` and the modules of its package. Raises InputError."""
+    if kernel is None or kernel.suffix not in _PACKAGES:
+        return kernel, ()
+    if not kernel.is_file():
+        raise InputError(f"{kernel}: no such file; expected the image or package of a kernel")
+    directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hugepage-qa-kernel-")))
+    unpack(kernel, directory)
+    images = sorted(directory.glob("vmlinu*"))
+    if len(images) != 1:
+        raise InputError(f"{kernel}: expected a package with a kernel image, found {len(images)} images in it")
+    return images[0], tuple(sorted(directory.glob("*.ko*")))

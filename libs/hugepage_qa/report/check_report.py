@@ -1,0 +1,116 @@
+"""How far the check of a kernel is, and what came of it: a bar on a terminal, elsewhere a line for each finished area."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Lock
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from hugepage_qa.cases.result import Result, Verdict, one_line
+from hugepage_qa.durable import write_durably
+from hugepage_qa.errors import InputError
+from hugepage_qa.report.terminal import closing_lines, print_reasons
+
+_BAD = (Verdict.FAIL, Verdict.ERROR)
+_TOLD = (*_BAD, Verdict.KNOWN)
+#: seconds between two lines where there is no bar
+_BETWEEN_LINES = 15.0
+
+
+class CheckReport:
+    """Tells of results as they come; ``finished`` may be called by any thread."""
+
+    def __init__(self, console: Console, output: Path | None) -> None:
+        """Keep results and evidence in the new directory ``output``. Raises InputError where it is there already."""
+        self._console = console
+        self._output = output
+        self._lock = Lock()
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+        self._said = time.monotonic()
+        self._total = 0
+        self.results: list[Result] = []
+        if output is not None:
+            try:
+                output.mkdir(parents=True)
+            except OSError as error:
+                raise InputError(f"--output {output}: {error.strerror}; expected the name of a new directory") from error
+
+    def start(self, title: str, total: int) -> None:
+        """Begin with some ``total`` further results."""
+        self._total = len(self.results) + total
+        self._print(Text(title))
+        if self._console.is_terminal:
+            columns = (
+                *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
+                *(TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()),
+            )
+            self._progress = Progress(*columns, console=self._console, transient=True)
+            self._task = self._progress.add_task(self._state(), total=self._total, completed=len(self.results))
+            self._progress.start()
+
+    def add(self, result: Result) -> None:
+        """Take one result."""
+        self.results.append(result)
+        self._keep(result)
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, advance=1, description=self._state())
+        if result.verdict in _TOLD:
+            self._print(Text(one_line(f"{result.verdict.value:5} {result.name}: {result.reason}")))
+        elif self._progress is None and time.monotonic() - self._said > _BETWEEN_LINES:
+            self._print(Text(f"{len(self.results)} of some {self._total} cases, {self._state()}, now {result.name}"))
+
+    def finished(self, name: str, results: Sequence[Result], seconds: float) -> None:
+        """Tell that the area ``name`` is done."""
+        if self._progress is None:
+            count = Counter(result.verdict for result in results)
+            parts = ", ".join(f"{count[verdict]} {verdict.value}" for verdict in Verdict if count[verdict])
+            self._print(Text(f"      {name}: {parts or 'no case for this machine'}, {seconds:.1f} s"))
+
+    def stop(self) -> None:
+        """Take the bar away."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    def finish(self) -> None:
+        """Print what went wrong, the sum, and why cases were skipped."""
+        print_reasons(self._console, self.results, (*_BAD, Verdict.KNOWN))
+        for line in closing_lines(self.results):
+            self._print(Text(line))
+        if self._output is not None:
+            told = [
+                {"name": one.name, "verdict": one.verdict, "reasons": one.reasons, "seconds": round(one.seconds, 2)}
+                for one in self.results
+            ]
+            write_durably(self._output / "results.json", json.dumps(told, indent=1).encode(), mode=0o644)
+            self._print(Text(f"results and evidence: {self._output}"))
+
+    def _state(self) -> str:
+        bad = sum(result.verdict in _BAD for result in self.results)
+        return f"{bad} failed"
+
+    def _keep(self, result: Result) -> None:
+        """Write down the evidence of what went wrong."""
+        if self._output is not None and result.verdict in _BAD and result.evidence:
+            file = self._output / f"{result.name.strip('/').replace('/', '-')}.log"
+            text = f"{result.name}: {result.verdict.value}: {result.reason}\n{result.evidence}"
+            write_durably(file, text.encode(errors="replace"), mode=0o644)
+
+    def _print(self, text: Text) -> None:
+        with self._lock:
+            self._said = time.monotonic()
+            self._console.print(text, soft_wrap=True, highlight=False)

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from hugepage_qa.cases.boot.boot_case import BootCase, choose_groups, groups
+from hugepage_qa.cases.boot.boot_case import BootCase
 from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings
+from hugepage_qa.cases.boot.case_groups import choose_groups, groups
 from hugepage_qa.cases.result import exit_code
 from hugepage_qa.cases.test_settings import draw_seed
 from hugepage_qa.errors import InputError

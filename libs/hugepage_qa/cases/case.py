@@ -2,13 +2,22 @@
 
 import enum
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hugepage_qa.cases.live import Live
 from hugepage_qa.oracle.rules import Rule
+from hugepage_qa.sizes import format_size
 from hugepage_qa.version import KernelVersion
 
-Act = Callable[[Live], None]
+if TYPE_CHECKING:
+    # who only chooses cases needs nothing that acts
+    from hugepage_qa.cases.live import Live
+    from hugepage_qa.machine.host import Host
+
+Act = Callable[["Live"], None]
+#: what the machine has for all cases of an area, from before the first to after the last
+Around = Callable[["Host"], AbstractContextManager[object]]
 
 
 class Sizes(enum.Enum):
@@ -24,7 +33,7 @@ class Sizes(enum.Enum):
     #: not about hugetlb: the machine need not have a pool
     ONCE = "once for the machine"
 
-    def include(self, live: Live) -> bool:
+    def include(self, live: "Live") -> bool:
         """Tell whether the page size of ``live`` is among them."""
         match self:
             case Sizes.EACH | Sizes.ONCE:
@@ -55,11 +64,12 @@ class Case:
 class Area:
     """The cases of one file below tests/; ``name`` starts the names of their results.
 
-    ``sizes`` are those of every case that names none itself.
+    ``sizes`` are those of every case that names none itself. No case may need ``around``: a case can run alone.
     """
 
-    def __init__(self, name: str, *, sizes: Sizes = Sizes.EACH) -> None:
+    def __init__(self, name: str, *, sizes: Sizes = Sizes.EACH, around: Around = nullcontext) -> None:
         self.name = name
+        self.around = around
         self._sizes = sizes
         self.cases: list[Case] = []
 
@@ -87,6 +97,11 @@ class Area:
             return act
 
         return register
+
+
+def result_name(area: Area, case: Case, size: int | None) -> str:
+    """Return the name of the result of ``case`` on pages of ``size`` bytes, None for a case that runs once."""
+    return f"/{area.name}/{case.name}" if size is None else f"/{area.name}/{case.name}/{format_size(size)}"
 
 
 def _version(text: str | None) -> KernelVersion | None:

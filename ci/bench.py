@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from hugepage_qa.cases.boot.boot_case import BootCase, groups
+from hugepage_qa.cases.boot.boot_case import BootCase
 from hugepage_qa.cases.boot.boot_judge import Judge
 from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings
+from hugepage_qa.cases.boot.case_groups import groups
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.packages import cache_directory
 from hugepage_qa.qemu.probe_machine import Lab, ProbeMachine

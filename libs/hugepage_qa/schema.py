@@ -3,15 +3,19 @@
 import json
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jsonschema
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
 
 
 @cache
-def _validator(package: str, name: str) -> jsonschema.Draft202012Validator:
+def _validator(package: str, name: str) -> "Draft202012Validator":
+    # most commands check no document, and it takes longer to import than all of ours
+    from jsonschema import Draft202012Validator  # noqa: PLC0415
+
     text = resources.files(package).joinpath("schemas", f"{name}.json").read_text(encoding="utf-8")
-    return jsonschema.Draft202012Validator(json.loads(text))
+    return Draft202012Validator(json.loads(text))
 
 
 def find_violation(document: object, package: str, schema: str) -> str | None:

@@ -11,6 +11,7 @@ from hugepage_qa.cases.control_group import (
     HugetlbGroup,
     Version,
     in_new_hugetlb_group,
+    keeping_hierarchy,
     new_group,
 )
 from hugepage_qa.cases.live import Live
@@ -23,7 +24,7 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
-VERSION_1 = Area("cgroup/v1")
+VERSION_1 = Area("cgroup/v1", around=keeping_hierarchy("hugetlb"))
 VERSION_2 = Area("cgroup/v2")
 
 V1_DOC = "Documentation/admin-guide/cgroup-v1/hugetlb.rst"

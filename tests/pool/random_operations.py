@@ -2,10 +2,10 @@
 
 from hugepage_qa.cases.test_settings import PoolSettings
 from hugepage_qa.errors import InputError
-from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.plugins.random_test import RandomTest
 
 
-class RandomOperations(LiveTest):
+class RandomOperations(RandomTest):
     """Programs that are drawn at random; one that fails is reported in its smallest form.
 
     :avocado: enable

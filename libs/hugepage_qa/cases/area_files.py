@@ -3,6 +3,7 @@
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.errors import InputError
@@ -23,7 +24,12 @@ def tests_directory() -> Path:
 
 def read_areas(file: Path) -> list[Area]:
     """Return the areas that ``file`` defines, which is imported. Raises InputError when it cannot be."""
-    specification = importlib.util.spec_from_file_location(f"cases_{file.parent.name}_{file.stem}", file)
+    return areas_of(load_module(file))
+
+
+def load_module(file: Path) -> ModuleType:
+    """Import ``file``. Raises InputError when it cannot be."""
+    specification = importlib.util.spec_from_file_location(f"live_{file.parent.name}_{file.stem}", file)
     if specification is None or specification.loader is None:
         raise InputError(f"{file}: expected a Python file")
     module = importlib.util.module_from_spec(specification)
@@ -31,7 +37,11 @@ def read_areas(file: Path) -> list[Area]:
         specification.loader.exec_module(module)
     except Exception as error:  # whatever a file of tests does at its import
         raise InputError(f"{file}: cannot be imported: {type(error).__name__}: {error}") from error
-    # an area can have several names
+    return module
+
+
+def areas_of(module: ModuleType) -> list[Area]:
+    """Return the areas that ``module`` defines; an area can have several names."""
     return list({id(value): value for value in vars(module).values() if isinstance(value, Area)}.values())
 
 

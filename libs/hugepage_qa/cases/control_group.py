@@ -2,11 +2,14 @@
 
 import enum
 import errno
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import wraps
 
+from hugepage_qa.cases.case import Around
 from hugepage_qa.cases.live import Live
+from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.hugetlb_cgroup import (
     RESERVATIONS,
     VERSION_1,
@@ -17,7 +20,7 @@ from hugepage_qa.kernel.hugetlb_cgroup import (
 )
 from hugepage_qa.kernel.proc_tables import read_mounts
 from hugepage_qa.kernel.tree import parse_integer
-from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.machine.host import CannotRun, Host, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.process.actor import Actor
 from hugepage_qa.process.marks import PREFIX
@@ -28,6 +31,9 @@ _BUSY_SECONDS = 60.0
 _BETWEEN_MOUNTS_SECONDS = 1.0
 # what is remembered may be remembered for ever
 _REMEMBERED_SECONDS = 5.0
+#: in /proc/cgroups: the number of the version 1 hierarchy of a controller that has none, and the groups of an empty one
+_NONE = "0"
+_ROOT_ALONE = 1
 #: a grace period and a worker take milliseconds on an idle machine
 _OFFLINE_SECONDS = 2
 
@@ -111,7 +117,7 @@ def new_group(live: Live, controller: str, version: Version) -> ControlGroup:
 
     The hierarchy of version 1 is mounted if it is not. Raises CannotRun where the machine cannot have it.
     """
-    if controller not in _controllers(live):
+    if controller not in _controllers(live.host):
         raise CannotRun(f"this kernel has no control group controller {controller}")
     cleanup = ExitStack()
     live.when_actors_have_ended(cleanup.close)
@@ -119,15 +125,52 @@ def new_group(live: Live, controller: str, version: Version) -> ControlGroup:
     return ControlGroup(live, controller, version, f"{root}/{PREFIX}case", cleanup)
 
 
-def _controllers(live: Live) -> dict[str, str]:
-    """Return the enabled controllers and the number of their version 1 hierarchy, 0 for none."""
-    lines = [line.split() for line in (live.host.read("proc/cgroups") or "").splitlines() if not line.startswith("#")]
-    return {words[0]: words[1] for words in lines if words[3] == "1"}
+def keeping_hierarchy(controller: str) -> Around:
+    """Return what mounts the version 1 hierarchy of ``controller`` once for all cases of an area.
+
+    For each case anew it costs seconds. Where it cannot be mounted the cases say why.
+    """
+
+    @contextmanager
+    def kept(host: Host) -> Iterator[None]:
+        enabled = _controllers(host).get(controller)
+        point = _try_to_mount(host, controller) if enabled and enabled.hierarchy == _NONE else None
+        try:
+            yield
+        finally:
+            has_gone = point is None or _unmount_v1(host, controller, point)
+        if not has_gone:
+            raise InputError(f"/proc/cgroups: a hierarchy of {controller} outlives its mount: reboot, a group is held")
+
+    return kept
+
+
+def _try_to_mount(host: Host, controller: str) -> str | None:
+    try:
+        return host.mount(controller, "cgroup")
+    except OSError:
+        return None
+
+
+@dataclass(frozen=True)
+class _Controller:
+    """The number of the version 1 hierarchy of a controller, and how many groups that has, dying ones included."""
+
+    hierarchy: str
+    groups: int
+
+
+def _controllers(host: Host) -> dict[str, _Controller]:
+    """Return the enabled controllers."""
+    lines = [line.split() for line in (host.read("proc/cgroups") or "").splitlines() if not line.startswith("#")]
+    return {words[0]: _Controller(words[1], int(words[2])) for words in lines if words[3] == "1"}
 
 
 def _root_v1(live: Live, controller: str, cleanup: ExitStack) -> str:
     for mount in read_mounts(live.host):
         if mount.type == "cgroup" and controller in mount.options.split(","):
+            if _controllers(live.host)[controller].groups == _ROOT_ALONE:
+                cleanup.callback(_expect_root_alone, live, controller)
             return mount.point
     try:
         point = live.host.mount(controller, "cgroup")
@@ -135,25 +178,42 @@ def _root_v1(live: Live, controller: str, cleanup: ExitStack) -> str:
         if error.errno == errno.EBUSY:
             raise CannotRun(f"groups of version 2 use the controller {controller}") from error
         raise CannotRun(f"no hierarchy of version 1 for {controller} can be mounted: {error.strerror}") from error
-    cleanup.callback(_unmount_v1, live, controller, point)
+    cleanup.callback(_expect_unmounted, live, controller, point)
     return point
 
 
-def _unmount_v1(live: Live, controller: str, point: str) -> None:
-    """Unmount until the hierarchy is gone: one with a removed group that is still remembered outlives its mount."""
+def _expect_root_alone(live: Live, controller: str) -> None:
+    """Expect the kernel to have forgotten every group of a hierarchy that is ours alone."""
+
+    def groups() -> int:
+        return _controllers(live.host)[controller].groups
+
+    live.host.wait_until(lambda: groups() == _ROOT_ALONE, _BUSY_SECONDS)
+    live.expect(f"groups of {controller} in /proc/cgroups", _ROOT_ALONE, groups())
+
+
+def _expect_unmounted(live: Live, controller: str, point: str) -> None:
+    _unmount_v1(live.host, controller, point)
+    live.expect(f"hierarchy of {controller} in /proc/cgroups", _NONE, _controllers(live.host)[controller].hierarchy)
+
+
+def _unmount_v1(host: Host, controller: str, point: str) -> bool:
+    """Unmount until the hierarchy is gone, and tell whether it is.
+
+    One with a removed group that is still remembered outlives its mount.
+    """
 
     def has_gone() -> bool:
-        return _controllers(live)[controller] == "0"
+        return _controllers(host)[controller].hierarchy == _NONE
 
-    live.host.unmount(point)
-    deadline = live.host.clock() + _BUSY_SECONDS
+    host.unmount(point)
+    deadline = host.clock() + _BUSY_SECONDS
     while True:
         # the moment that an unmounted hierarchy takes to go
-        live.host.wait_until(has_gone, _BETWEEN_MOUNTS_SECONDS)
-        if has_gone() or live.host.clock() > deadline:
-            break
-        live.host.unmount(live.host.mount(controller, "cgroup"))
-    live.expect(f"hierarchy of {controller} in /proc/cgroups", "0", _controllers(live)[controller])
+        host.wait_until(has_gone, _BETWEEN_MOUNTS_SECONDS)
+        if has_gone() or host.clock() > deadline:
+            return has_gone()
+        host.unmount(host.mount(controller, "cgroup"))
 
 
 def _root_v2(live: Live, controller: str, cleanup: ExitStack) -> str:

@@ -2,19 +2,20 @@
 
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 
-from hugepage_qa.cases.case import Area, Case, Sizes
+from hugepage_qa.cases.case import Area, Case, Sizes, result_name
 from hugepage_qa.cases.expectations import Failed, KnownBug
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import Live, running_mmu
 from hugepage_qa.cases.pool_view import (
     NO_HUGETLB,
     Counters,
     PoolView,
     read_pool_view,
 )
-from hugepage_qa.cases.result import Result, Verdict, because
+from hugepage_qa.cases.result import NOT_RUN, Result, Verdict, because
+from hugepage_qa.cases.selection import EVERYTHING, Selection
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.log import tells_of_trouble
 from hugepage_qa.kernel.tree import size_name
@@ -40,25 +41,65 @@ _EVIDENCE = ("proc/buddyinfo", "proc/meminfo", "proc/vmstat", "proc/pagetypeinfo
 _TAINT = "proc/sys/kernel/tainted"
 
 
-def run_area(area: Area, host: Host, record: Callable[[Result], None]) -> None:
-    """Run every case of ``area`` for every page size of the machine that it is meant for."""
-    sizes = list(read_pool_view(host).pools)
-    for case in area.cases:
-        if case.sizes is Sizes.ONCE:
-            of_the_case: list[int | None] = [None]
-        elif sizes:
-            of_the_case = [*sizes]
-        else:
-            record(Result(result_name(area, case, None), Verdict.SKIP, (NO_HUGETLB,)))
-            continue
-        for size in of_the_case:
-            if judgement := judge(area, case, host, size):
-                record(judgement)
+def run_area(
+    area: Area,
+    host: Host,
+    record: Callable[[Result], None],
+    selection: Selection = EVERYTHING,
+    is_over: Callable[[], bool] = lambda: False,
+) -> None:
+    """Run the cases of ``area`` that ``selection`` includes for every page size that they are meant for.
+
+    A case that this machine cannot try on any page size is a skip. So is what is left when the run ``is_over``.
+    """
+    sizes = _sizes(host)
+    planned = [(case, chosen) for case in area.cases if (chosen := _chosen(area, case, sizes, selection))]
+    with area.around(host) if planned and not is_over() else nullcontext():
+        for case, chosen in planned:
+            if case.sizes is not Sizes.ONCE and not sizes:
+                record(_skipped(area, case, None, NO_HUGETLB))
+            else:
+                _run_on(chosen, area, case, host, record, is_over)
 
 
-def result_name(area: Area, case: Case, size: int | None) -> str:
-    """Return the name of the result of ``case`` on pages of ``size`` bytes, None for a case that runs once."""
-    return f"/{area.name}/{case.name}" if size is None else f"/{area.name}/{case.name}/{format_size(size)}"
+def _run_on(
+    sizes: Sequence[int | None],
+    area: Area,
+    case: Case,
+    host: Host,
+    record: Callable[[Result], None],
+    is_over: Callable[[], bool],
+) -> None:
+    """Run ``case`` on those of ``sizes`` that it is meant for."""
+    is_meant_for_one = False
+    for size in sizes:
+        judgement = _skipped(area, case, size, NOT_RUN) if is_over() else judge(area, case, host, size)
+        if judgement:
+            is_meant_for_one = True
+            record(judgement)
+    if not is_meant_for_one:
+        record(_skipped(area, case, None, f"for {case.sizes.value} alone, of which the run has none"))
+
+
+def _chosen(area: Area, case: Case, sizes: Sequence[int], selection: Selection) -> list[int | None]:
+    """Return for which of ``sizes`` the run has ``case``; None stands for no size."""
+    of_the_case: Sequence[int | None] = [None] if case.sizes is Sizes.ONCE or not sizes else sizes
+    return [size for size in of_the_case if selection.includes(area, case, size)]
+
+
+def _skipped(area: Area, case: Case, size: int | None, reason: str) -> Result:
+    return Result(result_name(area, case, size), Verdict.SKIP, (reason,))
+
+
+def _sizes(host: Host) -> list[int]:
+    """Return the page sizes of the machine, then those that its architecture has and it has not."""
+    pools = read_pool_view(host).pools
+    if not pools:
+        return []
+    try:
+        return [*pools, *(size for size in running_mmu(host).hugetlb if size not in pools)]
+    except InputError:  # nobody has told us what this architecture has
+        return [*pools]
 
 
 def judge(area: Area, case: Case, host: Host, size: int | None) -> Result | None:
@@ -119,19 +160,21 @@ def _broken_off(case: Case, error: Exception) -> Difference:
 
 
 def _require(case: Case, live: Live) -> None:
+    if case.sizes is not Sizes.ONCE and not live.has_pool:
+        raise CannotRun(f"this machine has no pages of {format_size(live.size)}")
     version = live.kernel_version
     if not case.rule.holds_for(version):
         since, until = case.rule.since, case.rule.until
         span = " ".join(word for word in (f"since {since}" if since else "", f"until {until}" if until else "") if word)
         raise CannotRun(f"Linux {version}: the rule holds {span}")
-    if len(live.nodes) < case.nodes and case.nodes > 1:
+    if case.nodes > 1 and len(live.nodes) < case.nodes:
         raise CannotRun(f"{len(live.nodes)} NUMA node with memory, {case.nodes} are needed")
 
 
 @contextmanager
 def checked_end(live: Live, host: Host, stack: ExitStack) -> Iterator[None]:
     """End what the case started, put the pools back, and compare the machine with what it was."""
-    before = read_pool_view(host)
+    before = live.before
     taint = host.read(_TAINT)
     host.skip_kernel_log()
     try:

@@ -13,10 +13,11 @@ from hugepage_qa.cases.pool_view import (
     NO_POOL,
     Counters,
     PoolView,
+    read_counters,
     read_pool_view,
 )
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.counters import parse_meminfo
+from hugepage_qa.kernel.counters import parse_meminfo, read_meminfo
 from hugepage_qa.kernel.cpu import read_cpu
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.pools import DIRECTORY
@@ -66,6 +67,11 @@ class Live(Expectations):
     # --- the machine ---
 
     @property
+    def before(self) -> PoolView:
+        """The pools as they were when the case began."""
+        return self._before
+
+    @property
     def has_pool(self) -> bool:
         """Whether the machine has a pool of these pages."""
         return self.size in self._before.pools
@@ -83,8 +89,7 @@ class Live(Expectations):
     @property
     def mmu(self) -> Mmu:
         """What the processor can map, in the mode that the kernel runs it in."""
-        kind = read_cpu(self.host).mmu
-        return find_mmu(self.host.architecture, self.base_page, kind.lower() if kind else None)
+        return running_mmu(self.host)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -142,7 +147,7 @@ class Live(Expectations):
         available = self._base.available
         if available > 0:
             self.map(available, shared=True)
-        self._base = read_pool_view(self.host).pools.get(self.size, NO_POOL)
+            self._base = read_counters(self.host, self.size)
 
     def set_nr(self, pages: int, node: int | None = None) -> None:
         """Write nr_hugepages so that the pool has ``pages`` persistent pages above what was there. Raises OSError.
@@ -191,7 +196,7 @@ class Live(Expectations):
         return other
 
     def _reserved(self, node: int | None) -> int:
-        pool = self._above_base(read_pool_view(self.host), node)
+        pool = self.pool(node)
         return pool.nr - pool.surplus
 
     def make_room(self) -> None:
@@ -202,15 +207,15 @@ class Live(Expectations):
     def _memory_available(self, node: int | None) -> int:
         if node is not None:
             return self.node_meminfo(node).get("MemFree", 0)
-        return read_pool_view(self.host).meminfo.get("MemAvailable", 0)
+        return read_meminfo(self.host).get("MemAvailable", 0)
 
     def _shortage(self, pages: int, missing: int, memory: int) -> Exception:
         needed = pages * self.size
         size = format_size(self.size)
+        # no numbers that differ from case to case: a report shows one line for all that it kept out
         if memory < 2 * needed + _MARGIN:
-            return CannotRun(f"{pages} pages of {size} and as much again for the machine itself is more than is free")
+            return CannotRun(f"memory is short: no pages of {size} and as much again for the machine itself are free")
         if self.is_gigantic:
-            # no numbers that differ from case to case: a report shows one line for all that it kept out
             return CannotRun(f"memory is fragmented: no range is contiguous and free for one page of {size} more")
         found = f"{pages - missing} with {memory >> 20} MiB available, after compaction"
         return Failed(Difference(self.pool_file("nr_hugepages"), RESERVES, f"{pages} pages", found))
@@ -283,7 +288,7 @@ class Live(Expectations):
 
     def pool(self, node: int | None = None) -> Counters:
         """Return the counters now, above the base: for what a case decides by, not for what it judges."""
-        return self._above_base(read_pool_view(self.host), node)
+        return self._above_base(read_counters(self.host, self.size, node), node)
 
     def expect_pool(
         self,
@@ -301,7 +306,8 @@ class Live(Expectations):
         are what else on kernels with a known bug: there the case ends, and is known. Raises KnownBug.
         """
         view = read_pool_view(ObservedTree(self.host))
-        found, expected = self._above_base(view, node), Counters(nr, free, resv, surplus)
+        now = view.pools[self.size] if node is None else view.nodes[node][self.size]
+        found, expected = self._above_base(now, node), Counters(nr, free, resv, surplus)
         for quirk, counters in (known or {}).items():
             self._end_if_known(quirk, found.is_as(replace(expected, **counters)))
         self.differences += view.disagreements()
@@ -309,11 +315,18 @@ class Live(Expectations):
         for name in _COUNTERS:
             self._compare(f"{where} {name}", getattr(expected, name), getattr(found, name))
 
-    def _above_base(self, view: PoolView, node: int | None) -> Counters:
-        now, base = view.pools[self.size], self._base
-        if node is not None:
-            now, base = view.nodes[node][self.size], self._before.nodes[node][self.size]
+    def _above_base(self, now: Counters, node: int | None) -> Counters:
+        base = self._base if node is None else self._before.nodes[node][self.size]
         return Counters(*(getattr(now, name) - getattr(base, name) for name in _COUNTERS))
+
+
+def running_mmu(host: Host) -> Mmu:
+    """Return what the processor can map, in the mode that the kernel runs it in.
+
+    Raises InputError for an architecture that nobody has told us of.
+    """
+    kind = read_cpu(host).mmu
+    return find_mmu(host.architecture, host.base_page, kind.lower() if kind else None)
 
 
 def _largest_block(host: Host) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hugepage_qa.kernel.counters import read_meminfo
-from hugepage_qa.kernel.pools import Pool, read_node_pools, read_pools
+from hugepage_qa.kernel.pools import Pool, read_node_pools, read_pool, read_pools
 from hugepage_qa.kernel.tree import Tree
 from hugepage_qa.oracle.compare import Difference
 from hugepage_qa.oracle.rules import HUGETLB_DOC, Rule
@@ -111,6 +111,11 @@ def read_pool_view(tree: Tree) -> PoolView:
         overcommit={pool.size: pool.nr_overcommit_hugepages or 0 for pool in pools},
         meminfo=read_meminfo(tree),
     )
+
+
+def read_counters(tree: Tree, size: int, node: int | None = None) -> Counters:
+    """Return one pool, of the machine or of a node: no place is compared with another. Raises InputError."""
+    return _counters(read_pool(tree, size, node))
 
 
 def _counters(pool: Pool) -> Counters:

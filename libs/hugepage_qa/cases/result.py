@@ -23,6 +23,9 @@ class Verdict(enum.StrEnum):
     FAIL = "fail"
 
 
+#: why a case was skipped that was left when the first failure ended the run
+NOT_RUN = "not run: the first failure ended the run"
+
 _FROM_HARMLESS_TO_GRAVE = tuple(Verdict)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from secrets import randbelow
 
 from hugepage_qa.cache import cache_directory
-from hugepage_qa.cases.boot.boot_case import choose_groups
+from hugepage_qa.cases.boot.case_groups import choose_groups
 from hugepage_qa.errors import InputError
 
 ARCH = "HUGEPAGE_QA_ARCH"

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from hugepage_qa.cases.boot.boot_case import groups
+from hugepage_qa.cases.boot.case_groups import groups
 from hugepage_qa.catalogue.entry import Entry
 
 

@@ -5,22 +5,30 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from hugepage_qa.cases.result import Result, Verdict, exit_code, one_line, worst
+from hugepage_qa.cases.result import NOT_RUN, Result, Verdict, exit_code, one_line, worst
+from hugepage_qa.cases.selection import EVERYTHING, Selection
 from hugepage_qa.cases.test_settings import describe_settings
+from hugepage_qa.commands.chosen_tests import choose_tests
 from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.pools import read_pools
+from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine.kept_file import Repair
 from hugepage_qa.machine.protection import protected_machine
+from hugepage_qa.plugins.asked import Asked
 from hugepage_qa.plugins.vt_provider import VT_TYPES, prepare_vt
 from hugepage_qa.process.marks import PREFIX
 from hugepage_qa.process.supervised import SIGNALLED, run_supervised
 from hugepage_qa.report.avocado_results import JOB, read_job
-from hugepage_qa.report.terminal import closing_lines, print_table
+from hugepage_qa.report.live_results import shown_as_they_come
+from hugepage_qa.report.terminal import closing_lines, print_result
 from hugepage_qa.report.tmt_results import write_results
+from hugepage_qa.sizes import parse_size
 
 # bits of Avocado's exit code: tests that failed or were interrupted are in results.json, the others are not
 _IN_RESULTS = 1 | 8
@@ -34,37 +42,53 @@ _DATA = "data_dir"
 _KEEP_LOGS = (Verdict.FAIL, Verdict.ERROR)
 
 
+@dataclass(frozen=True)
+class _Job:
+    """What Avocado is to run, and what its tests are asked."""
+
+    references: Sequence[str]
+    asked: Asked
+    vt_type: str | None
+
+
 def run_references(
     references: Sequence[str],
     *,
     change_machine: bool = False,
     vt_type: str | None = None,
+    selection: Selection = EVERYTHING,
+    exit_first: bool = False,
     console: Console | None = None,
 ) -> int:
     """Run the Avocado tests that ``references`` name, one after the other, and return the exit code of the suite.
 
-    With ``vt_type`` they are tests of the avocado-vt provider in the current directory.
+    With ``vt_type`` they are tests of the avocado-vt provider in the current directory. Of the cases on the running
+    machine those of ``selection`` are run; with ``exit_first`` none after the first that fails.
 
     With ``change_machine`` the tests may change this machine: it is saved before them and put back after them, and
-    what cannot be put back is an error. Under tmt (``TMT_TEST_DATA`` is set) the results go to ``results.yaml`` there
-    with copies of the logs. Elsewhere they are printed, and Avocado's files are kept only when a case was bad.
-    Raises InputError when there is nothing to run or when the results have no place to go.
+    what cannot be put back is an error. Each case is printed when it has ended. Under tmt (``TMT_TEST_DATA`` is set)
+    the results go to ``results.yaml`` there with copies of the logs. Elsewhere Avocado's files are kept only when a
+    case was bad. Raises InputError when there is nothing to run or when the results have no place to go.
     """
     if not references:
         raise InputError("no test named: expected Avocado references, for example tests/boot/boot_parameters.py")
+    if vt_type is None:
+        chosen = choose_tests(references, selection, [pool.size for pool in read_pools(DirectoryTree(Path("/")))])
+        job = _Job(chosen.references, Asked(selection, exit_first, chosen.files), None)
+    else:
+        job = _Job(references, Asked(selection, exit_first), vt_type)
     console = console or Console()
     if not change_machine:
         with tempfile.TemporaryDirectory(prefix=PREFIX, dir=_parent(), ignore_cleanup_errors=True) as directory:
-            return _run(references, vt_type, Path(directory), Path(directory), console)
+            return _run(job, Path(directory), Path(directory), console)
     with protected_machine(f"hugepage-qa run {' '.join(references)}") as protection:
         # should we be killed, the next start removes it
         scratch = protection.journal.make_scratch(_parent())
-        return _run(references, vt_type, scratch, protection.scratch, console, protection.put_back)
+        return _run(job, scratch, protection.scratch, console, protection.put_back)
 
 
 def _run(
-    references: Sequence[str],
-    vt_type: str | None,
+    job: _Job,
     scratch: Path,
     of_the_tests: Path,
     console: Console,
@@ -75,11 +99,24 @@ def _run(
     What the tests mount and build goes to ``of_the_tests``. ``put_back`` is called after them and returns what could
     not be put back.
     """
+    told_to = scratch / "results"
     config, environment = _write_config(scratch), _environment(of_the_tests)
-    if vt_type is not None:
-        environment = prepare_vt(vt_type, Path.cwd(), scratch, scratch / _DATA, environment)
-    code = run_supervised(_avocado(references, vt_type, scratch, config), environment=environment)
+    environment |= replace(job.asked, told_to=told_to).to_environment()
+    if job.vt_type is not None:
+        environment = prepare_vt(job.vt_type, Path.cwd(), scratch, scratch / _DATA, environment)
+    shown: set[str] = set()
+
+    def show(result: Result) -> None:
+        shown.add(result.name)
+        if NOT_RUN not in result.reasons:
+            print_result(console, result)
+
+    with shown_as_they_come(told_to, show):
+        code = run_supervised(_avocado(job, scratch, config), environment=environment)
     results = [*read_job(scratch / "jobs"), *_failure_of_avocado(code), *_unrestored(put_back())]
+    for result in results:
+        if result.name not in shown:
+            print_result(console, result)
     _report(results, scratch, console)
     return exit_code(result.verdict for result in results)
 
@@ -94,10 +131,8 @@ def _report(results: Sequence[Result], scratch: Path, console: Console) -> None:
     data = os.environ.get("TMT_TEST_DATA")
     if data:
         write_results(results, _existing_directory(data))
-    else:
-        print_table(console, results)
-        if worst(result.verdict for result in results) in _KEEP_LOGS:
-            _keep(scratch / "jobs", console)
+    elif worst(result.verdict for result in results) in _KEEP_LOGS:
+        _keep(scratch / "jobs", console)
     for line in closing_lines(results):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
 
@@ -126,11 +161,13 @@ def _failure_of_avocado(code: int) -> list[Result]:
     return [Result(JOB, Verdict.ERROR, (reason,))]
 
 
-def _avocado(references: Sequence[str], vt_type: str | None, scratch: Path, config: Path) -> list[str]:
+def _avocado(job: _Job, scratch: Path, config: Path) -> list[str]:
     # one test at a time: the pools of huge pages belong to the whole machine
     options = ["--max-parallel-tasks", "1", "--disable-sysinfo", "--job-results-dir", str(scratch / "jobs")]
-    vt = [] if vt_type is None else ["--vt-type", vt_type]
-    return [sys.executable, "-m", "avocado", "--config", str(config), "run", *vt, *options, "--", *references]
+    vt = [] if job.vt_type is None else ["--vt-type", job.vt_type]
+    if job.asked.exit_first:
+        options.append("--failfast")
+    return [sys.executable, "-m", "avocado", "--config", str(config), "run", *vt, *options, "--", *job.references]
 
 
 def _write_config(scratch: Path) -> Path:
@@ -161,11 +198,13 @@ def _parent() -> Path:
 
 @click.command(
     name="run",
-    epilog="Example: HUGEPAGE_QA_ARCH=aarch64 hugepage-qa run tests/boot/boot_parameters.py",
+    epilog="Example: HUGEPAGE_QA_ARCH=aarch64 hugepage-qa run tests/boot/boot_parameters.py;"
+    " hugepage-qa run --change-machine -x --case 'grow*' --size 2M tests/pool/*.py",
     help=f"""Run Avocado tests; the results go to tmt when it started us, else to the terminal.
 
     REFERENCES are what "avocado list" understands: files, or FILE:CLASS.METHOD;
     with --vt-type what avocado-vt does: names of variants, as in hugepages..refuse.
+    Files of cases on the running machine run in one process, those of guests in one each.
 
     \b
     The tests read these environment variables:
@@ -184,11 +223,39 @@ def _parent() -> Path:
     type=click.Choice(VT_TYPES),
     help="The tests are those of the avocado-vt provider in this directory: bootstrap it, without a download.",
 )
+@click.option(
+    "--case",
+    "cases",
+    multiple=True,
+    metavar="NAME",
+    help="Only this case of the running machine, as results name it, with its area and page size or without"
+    " (grow-and-shrink, /pool/grow-and-shrink/2M); may be a pattern (/pool/*). Repeatable.",
+)
+@click.option(
+    "--size",
+    "sizes",
+    multiple=True,
+    metavar="SIZE",
+    help="Only pages of this size, such as 2M; cases that are about no page size run, too. Repeatable.",
+)
+@click.option("-x", "--exitfirst", is_flag=True, help="The first failure or error ends the run; the rest is not run.")
 @click.argument("references", nargs=-1, required=True)
-def run_command(references: tuple[str, ...], change_machine: bool, vt_type: str | None) -> None:
+def run_command(
+    references: tuple[str, ...],
+    change_machine: bool,
+    vt_type: str | None,
+    cases: tuple[str, ...],
+    sizes: tuple[str, ...],
+    exitfirst: bool,
+) -> None:
     """Run Avocado tests and end with the exit code of the suite."""
     try:
-        code = run_references(references, change_machine=change_machine, vt_type=vt_type)
+        selection = Selection(cases, tuple(map(parse_size, sizes)))
+        if vt_type is not None and selection != EVERYTHING:
+            raise InputError("--vt-type with --case or --size: expected names of variants, as in hugepages..refuse")
+        code = run_references(
+            references, change_machine=change_machine, vt_type=vt_type, selection=selection, exit_first=exitfirst
+        )
     except InputError as error:
         # tmt tells no more than that there are no results, unless there is one
         if data := os.environ.get("TMT_TEST_DATA"):

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from hugepage_qa.cases.boot.boot_case import BootCase, choose_groups, groups
+from hugepage_qa.cases.boot.boot_case import BootCase
 from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings
+from hugepage_qa.cases.boot.case_groups import choose_groups, groups
 from hugepage_qa.cases.result import exit_code
 from hugepage_qa.cases.test_settings import draw_seed
 from hugepage_qa.errors import InputError
@@ -144,6 +145,7 @@ def boot(
 @click.option("--seed", type=click.IntRange(0), help="Seed of the random command lines; it is printed.")
 @click.option("--machines", type=click.IntRange(1), help="Machines at once. Default: as many as fit.")
 @click.option("--named/--no-named", default=True, help="Whether to run the named cases.")
+@click.option("-x", "--exitfirst", is_flag=True, help="The first failure or error ends the run; no more is booted.")
 @kernel_options
 def boot_matrix(
     architectures: tuple[str, ...],
@@ -153,6 +155,7 @@ def boot_matrix(
     seed: int | None,
     machines: int | None,
     named: bool,
+    exitfirst: bool,
     kernel: Path | None,
     package: str | None,
     suite: str | None,
@@ -170,7 +173,9 @@ def boot_matrix(
     seed = draw_seed() if seed is None else seed
     wanted = chosen if named else ()
     report = MatrixReport(Console())
-    for architecture in architectures or ("x86_64",):
+    waiting = list(dict.fromkeys(architectures or ("x86_64",)))
+    while waiting and not (exitfirst and report.has_failed):
+        architecture = waiting.pop(0)
         matrix = Matrix(architecture, settings)
         cases = matrix.named_cases(wanted, cpu)
         total = len(cases) + random_count * len(matrix.targets(cpu))
@@ -178,10 +183,12 @@ def boot_matrix(
         try:
             for judgement in chain(matrix.run(cases), matrix.run_random(random_count, seed, cpu)):
                 report.add(judgement)
+                if exitfirst and report.has_failed:
+                    break
         finally:
             matrix.stop()
             report.stop()
-    report.finish()
+    report.finish(not_begun=waiting)
     sys.exit(exit_code(judgement.verdict for judgement in report.judgements))
 
 

@@ -79,6 +79,12 @@ def read_pools(tree: Tree) -> tuple[Pool, ...]:
     return _pools(tree, DIRECTORY)
 
 
+def read_pool(tree: Tree, size: int, node: int | None = None) -> Pool:
+    """Return one pool, of the machine or of a node; without files where there is none. Raises InputError."""
+    directory = DIRECTORY if node is None else f"{node_directories(tree)[node]}/hugepages"
+    return Pool(size, _files(tree, f"{directory}/{size_name(size)}"))
+
+
 def read_node_pools(tree: Tree) -> dict[int, tuple[Pool, ...]]:
     """Return node -> its pools by ascending size; nodes without pools (CPUs only) have an empty entry."""
     return {node: _pools(tree, f"{path}/hugepages") for node, path in node_directories(tree).items()}

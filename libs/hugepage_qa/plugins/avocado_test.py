@@ -1,6 +1,6 @@
 """The Avocado tests of the suite: each judges many cases, and ends as the worst of them did."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -9,13 +9,13 @@ from avocado import Test
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.judge import run_area
-from hugepage_qa.cases.pool_view import NO_HUGETLB, read_pool_view
-from hugepage_qa.cases.random.random_run import run_random_programs
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.host import Backend, Host
 from hugepage_qa.machine.real_machine import real_machine
-from hugepage_qa.report.avocado_results import CaseRecorder
+from hugepage_qa.plugins.asked import Asked
+from hugepage_qa.report.case_recorder import CaseRecorder
+from hugepage_qa.report.live_results import append_result
 
 
 class CaseTest(Test):  # type: ignore[misc] # Avocado has no types
@@ -24,11 +24,14 @@ class CaseTest(Test):  # type: ignore[misc] # Avocado has no types
     def setUp(self) -> None:
         """Begin without a case."""
         self.cases = CaseRecorder(Path(self.outputdir))
+        self.asked = Asked.from_environment()
 
     def record(self, judgement: Result) -> None:
         """Keep one case; the whiteboard is complete at any time."""
         self.cases.add(judgement)
         self.whiteboard = self.cases.text
+        if self.asked.told_to is not None:
+            append_result(self.asked.told_to, judgement)
         self.log.info("%s %s %s", judgement.verdict.value, judgement.name, judgement.reason)
 
     def conclude(self) -> None:
@@ -53,31 +56,39 @@ class LiveTest(CaseTest):
 
     #: seconds: the last resort. What hangs in a case is ended long before, and a busy or emulated machine is slow
     timeout = 55 * 60
+    #: whether it can be one test with those of other files: it only runs areas, and on this machine alone
+    needs_only_areas = True
 
     def run_area(self, area: Area) -> None:
         """Run the cases of ``area`` and end as the worst of them did."""
-        self._run(lambda host: run_area(area, host, self.record))
+        self.run_areas([area])
 
-    def run_random(self, seed: int, operations: int) -> None:
-        """Run random programs of ``operations`` for each page size and end as the worst verdict says."""
-        self.log.info("seed %d, %d operations of each page size", seed, operations)
+    def run_areas(self, areas: Sequence[Area]) -> None:
+        """Run the cases of ``areas`` that were asked for and end as the worst of them did."""
 
         def run(host: Host) -> None:
-            sizes = read_pool_view(host).pools
-            if not sizes:
-                self.record(Result("/random", Verdict.SKIP, (NO_HUGETLB,)))
-            for size in sizes:
-                self.record(run_random_programs(host, size, seed, operations, lambda _done: None))
+            for area in areas:
+                run_area(area, host, self.record, self.asked.selection, self._is_over)
 
-        self._run(run)
+        self.run_on_machine(run)
 
-    def _run(self, run: Callable[[Host], None]) -> None:
+    def _is_over(self) -> bool:
+        return self.asked.exit_first and self.cases.has_failed
+
+    def run_on_machine(self, run: Callable[[Host], None]) -> None:
+        """Call ``run`` with the machine and end as the worst case did."""
         try:
             with self.machine() as machine:
                 run(Host(machine))
         except InputError as error:
             self.error(str(error))
         self.conclude()
+
+    def conclude(self) -> None:
+        """End as the worst case did; a test can have none of the cases that were asked for."""
+        if not self.cases.text and self.asked.selection.cases:
+            self.cancel("none of its cases was asked for")
+        super().conclude()
 
     def machine(self) -> AbstractContextManager[Backend]:
         """Return the machine that the cases act on."""

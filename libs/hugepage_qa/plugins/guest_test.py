@@ -14,6 +14,8 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 class GuestTest(LiveTest):
     """Base of the tests below tests/guest."""
 
+    needs_only_areas = False
+
     def machine(self) -> AbstractContextManager[GuestMachine]:
         """Return the machine and its guests."""
         return machine_with_guests()

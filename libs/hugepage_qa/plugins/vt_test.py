@@ -29,7 +29,7 @@ from hugepage_qa.plugins.guest_test import machine_with_guests
 from hugepage_qa.process.marks import RUN
 from hugepage_qa.qemu.guest.driver import GuestError
 from hugepage_qa.qemu.guest.guest_description import Access, Source
-from hugepage_qa.report.avocado_results import CaseRecorder
+from hugepage_qa.report.case_recorder import CaseRecorder
 from hugepage_qa.sizes import format_size, parse_size
 
 _Choice = TypeVar("_Choice")

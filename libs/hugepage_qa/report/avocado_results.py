@@ -4,7 +4,6 @@ Nothing here trusts what it reads. A job that ran nothing, a garbled file or a w
 a result with the verdict ERROR, never an empty pass.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -34,10 +33,18 @@ def read_job(directory: Path) -> list[Result]:
     """Return the results of the one Avocado job below ``directory`` (what ``--job-results-dir`` named)."""
     try:
         job = _job_directory(directory)
-        tests = _read_tests(job / "results.json")
+        document = _read_document(job / "results.json")
     except (OSError, ValueError) as error:
         return [Result(JOB, Verdict.ERROR, (one_line(f"no results from Avocado: {error}"),))]
-    return [result for test in tests for result in _results_of_test(test, job)]
+    tests: list[dict[str, Any]] = document["tests"]
+    results = [result for test in tests for result in _results_of_test(test, job)]
+    return results + _not_started(document.get("total", 0) - len(tests))
+
+
+def _not_started(count: int) -> list[Result]:
+    """Return that the job was ended before ``count`` tests, which Avocado leaves out."""
+    tests = "test of Avocado was" if count == 1 else "tests of Avocado were"
+    return [Result(JOB, Verdict.SKIP, (f"{count} {tests} not started: the run was ended before",))] if count > 0 else []
 
 
 def _job_directory(directory: Path) -> Path:
@@ -47,15 +54,15 @@ def _job_directory(directory: Path) -> Path:
     return jobs[0].resolve()
 
 
-def _read_tests(path: Path) -> list[dict[str, Any]]:
+def _read_document(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise ValueError("the job ran no test (there is no results.json)")
     document = parse_json(path.read_text(encoding="utf-8"))
     violation = find_violation(document, __package__, "avocado-job")
     if violation:
         raise ValueError(f"results.json: {violation}")
-    tests: list[dict[str, Any]] = document["tests"]
-    return tests
+    read: dict[str, Any] = document
+    return read
 
 
 def _results_of_test(test: Mapping[str, Any], job: Path) -> list[Result]:
@@ -163,48 +170,3 @@ def _test_name(name: str) -> str:
     parts = [PurePosixPath(file).stem, test]
     cleaned = [re.sub(r"[^\w.=+-]+", "-", part).strip(".-") for part in parts]
     return "/" + "/".join(part for part in cleaned if part)
-
-
-class CaseRecorder:
-    """Collects judgements; ``text`` is the whiteboard at any time, so a test that is interrupted keeps its cases."""
-
-    def __init__(self, data: Path) -> None:
-        """Evidence is written into the directory ``data``, the test's ``outputdir``."""
-        self._data = data
-        self._cases: list[dict[str, object]] = []
-
-    def add(self, case: Result) -> None:
-        """Record one case and write its evidence."""
-        self._cases.append(
-            {
-                "name": case.name,
-                "verdict": case.verdict.value,
-                "reason": one_line(case.reason),
-                "log": self._write_evidence(case),
-                "seconds": round(case.seconds, 3),
-            }
-        )
-
-    def _write_evidence(self, case: Result) -> str | None:
-        if not case.evidence:
-            return None
-        label = re.sub(r"[^\w.=+-]+", "-", case.name).strip(".-")
-        name = f"{len(self._cases) + 1:04}-{label[:100]}.log"
-        (self._data / name).write_text(case.evidence, encoding="utf-8", errors="backslashreplace")
-        return name
-
-    @property
-    def text(self) -> str:
-        """The whiteboard: the contract is ``schemas/whiteboard.json``; empty as long as there is no case."""
-        return json.dumps({"cases": self._cases}) if self._cases else ""
-
-    def summary(self, *outcomes: Verdict) -> str:
-        """Return ``3 of 40 cases: /a: reason; ...`` for the cases with one of ``outcomes``, empty without any."""
-        chosen = [case for case in self._cases if case["verdict"] in outcomes]
-        named = "; ".join(f"{case['name']}: {case['reason']}" for case in chosen)
-        return f"{len(chosen)} of {len(self._cases)} cases: {named}" if chosen else ""
-
-    @property
-    def all_skipped(self) -> bool:
-        """Whether there are cases and none of them ran."""
-        return bool(self._cases) and all(case["verdict"] == Verdict.SKIP for case in self._cases)

@@ -5,6 +5,7 @@ import shlex
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -12,7 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from hugepage_qa.cases.boot.boot_judge import BootResult, Kernel
-from hugepage_qa.cases.result import Verdict
+from hugepage_qa.cases.result import NOT_RUN, Verdict
 from hugepage_qa.kernel.facts import Facts
 from hugepage_qa.kernel.log import huge_page_lines
 from hugepage_qa.machine.describe import boot_observations
@@ -120,10 +121,12 @@ class MatrixReport:
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._started = time.monotonic()
+        self._total = 0
         self.judgements: list[BootResult] = []
 
     def start(self, architecture: str, kernel: Kernel, total: int, seed: int | None, append: str) -> None:
         """Begin with ``total`` cases on one kernel."""
+        self._total += total
         random = "" if seed is None else f", random with --seed {seed}"
         appended = f", appended: {append}" if append else ""
         self._print(Text(f"{architecture}: kernel {kernel.release}, {total} cases{random}{appended}"))
@@ -155,8 +158,16 @@ class MatrixReport:
             self._progress.stop()
             self._progress = None
 
-    def finish(self) -> None:
-        """Print the sum: how many cases ended how, and why cases were skipped."""
+    @property
+    def has_failed(self) -> bool:
+        """Whether a case failed or broke."""
+        return any(judgement.verdict in (Verdict.FAIL, Verdict.ERROR) for judgement in self.judgements)
+
+    def finish(self, not_begun: Sequence[str] = ()) -> None:
+        """Print the sum: how many cases ended how, why cases were skipped, and what the first failure left out.
+
+        ``not_begun`` are architectures of which no case was run.
+        """
         count = Counter(judgement.verdict for judgement in self.judgements)
         seconds = time.monotonic() - self._started
         parts = ", ".join(f"{count[verdict]} {verdict.value}" for verdict in Verdict)
@@ -164,6 +175,10 @@ class MatrixReport:
         reasons = Counter(one.reason for one in self.judgements if one.verdict is Verdict.SKIP)
         for reason, number in reasons.most_common():
             self._print(Text(f"  skip {number}: {reason}"))
+        left = self._total - len(self.judgements)
+        left_out = [*([f"{left} cases"] if left > 0 else []), *(f"all of {name}" for name in not_begun)]
+        if left_out:
+            self._print(Text(f"  {NOT_RUN}: {', '.join(left_out)}"))
 
     def _print(self, text: Text) -> None:
         self._console.print(text, soft_wrap=True, highlight=False)

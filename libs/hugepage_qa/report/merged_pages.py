@@ -42,6 +42,7 @@ def as_json(report: MergedReport, samples: Sequence[SampleSummary]) -> dict[str,
         ],
         "samples": [{**vars(one), "subject": dict(one.subject), "hosts": list(one.hosts)} for one in samples],
         "skips": [{"reason": reason, "cases": count} for reason, count in report.skips.items()],
+        "untested": [{"rule": rule, "reason": reason} for rule, reason in report.untested.items()],
     }
 
 

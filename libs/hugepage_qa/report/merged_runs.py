@@ -12,6 +12,7 @@ from pathlib import Path
 from hugepage_qa.cases.result import Verdict, exit_code
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.run_directory import MergedCase, Run, read_run_directory
+from hugepage_qa.report.untested import rule_of, untested_rules
 
 _BAD = (Verdict.FAIL, Verdict.ERROR)
 _CHUNK = 8
@@ -74,6 +75,8 @@ class MergedReport:
     failures: tuple[Failure, ...]
     disagreements: tuple[Disagreement, ...]
     skips: Mapping[str, int]
+    #: rules that no run tested -> why the first one did not
+    untested: Mapping[str, str]
     about: str = ""
 
     @property
@@ -121,22 +124,27 @@ def merge(runs: Sequence[Run], about: str = "") -> MergedReport:
     outcomes: dict[tuple[str, str, str], dict[Verdict, list[str]]] = defaultdict(lambda: defaultdict(list))
     failures: dict[tuple[str, str, str, Verdict, str], list[str]] = defaultdict(list)
     skips: Counter[str] = Counter()
+    # of every rule that was skipped anywhere, the first
+    reasons: dict[str, str] = {}
     for run in runs:
         path = str(run.path)
         for case in run.cases:
             counts[Subject(case.kernel, case.architecture, case.page_size, case.area)][case.verdict] += 1
             if case.verdict is Verdict.SKIP:
                 skips[_reason(case)] += 1
+                reasons.setdefault(rule_of(case.name), _reason(case))
                 continue
             outcomes[case.name, case.kernel, case.architecture][case.verdict].append(path)
             if case.verdict in _BAD:
                 failures[case.name, case.kernel, case.architecture, case.verdict, _reason(case)].append(path)
+    untested = untested_rules(sorted({(case.name, case.verdict) for run in runs for case in run.cases}))
     return MergedReport(
         {str(run.path): run.machine for run in runs},
         {subject: dict(counts[subject]) for subject in sorted(counts)},
         tuple(Failure(*key, tuple(where)) for key, where in sorted(failures.items())),
         tuple(_disagreements(outcomes)),
         dict(skips.most_common()),
+        {rule: reasons[rule] for rule in untested},
         about,
     )
 
@@ -175,7 +183,8 @@ class Table:
 def headline(report: MergedReport) -> str:
     """Return the verdict and the counts in one line."""
     counts = ", ".join(f"{report.totals[outcome]} {outcome}" for outcome in _COLUMNS if report.totals.get(outcome))
-    return f"{_WORDS[report.exit_code]}: {len(report.runs)} runs, {counts}"
+    untested = f"; rules that no run tested: {len(report.untested)}" if report.untested else ""
+    return f"{_WORDS[report.exit_code]}: {len(report.runs)} runs, {counts}{untested}"
 
 
 def tables(report: MergedReport, samples: Sequence[SampleSummary]) -> list[Table]:
@@ -212,6 +221,12 @@ def tables(report: MergedReport, samples: Sequence[SampleSummary]) -> list[Table
             "No run has measured performance.",
         ),
         _skips(report),
+        Table(
+            "Rules that no run tested",
+            ("case", "why"),
+            tuple(report.untested.items()),
+            "Every rule was tested somewhere.",
+        ),
     ]
 
 

@@ -1,13 +1,13 @@
-"""Results for people: a table, one closing line, and why cases were bad or skipped."""
+"""Results for people: a line for each, one closing line, and why cases were bad or skipped."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from rich.console import Console
-from rich.table import Column, Table
 from rich.text import Text
 
 from hugepage_qa.cases.result import Result, Verdict
+from hugepage_qa.report.untested import rule_of, untested_rules
 
 _STYLES = {
     Verdict.PASS: "green",
@@ -17,25 +17,18 @@ _STYLES = {
     Verdict.ERROR: "bold red",
 }
 
-
-_WIDTH_OF_A_FILE = 160
 # of what others changed, so that it stays one line
 _NAMED = 8
+# of the rules that went untested for one reason
+_NAMED_RULES = 3
 
 
-def print_table(console: Console, results: Sequence[Result]) -> None:
-    """Print every case with its outcome, seconds and reasons."""
-    table = Table("case", "outcome", Column("seconds", justify="right"), "why")
-    for result in results:
-        # Text, so that square brackets of a kernel message are not taken for markup
-        table.add_row(
-            Text(result.name, overflow="fold"),
-            Text(result.verdict, style=_STYLES[result.verdict]),
-            f"{result.seconds:.1f}",
-            Text("\n".join(result.reasons), overflow="fold"),
-        )
-    # a file or a pipe has no width: what Rich takes for it would fold every name
-    console.print(table, width=None if console.is_terminal else max(console.width, _WIDTH_OF_A_FILE))
+def print_result(console: Console, result: Result) -> None:
+    """Print one line on ``result``: outcome, name, seconds and reasons."""
+    # Text, so that square brackets of a kernel message are not taken for markup
+    verdict = (f"{result.verdict:5}", _STYLES[result.verdict])
+    why = f": {result.reason}" if result.reason else ""
+    console.print(Text.assemble(verdict, f" {result.name} {result.seconds:.1f} s{why}"), soft_wrap=True)
 
 
 def print_reasons(console: Console, results: Sequence[Result], outcomes: Sequence[Verdict]) -> None:
@@ -49,14 +42,19 @@ def print_reasons(console: Console, results: Sequence[Result], outcomes: Sequenc
 
 
 def closing_lines(results: Sequence[Result]) -> list[str]:
-    """Return the line with the counts, then one line for each reason to skip with how many cases it kept out."""
+    """Return the line with the counts, then one for each reason to skip: how many cases, which rules went untested.
+
+    A rule is untested where its case ran on no page size.
+    """
     count = Counter(result.verdict for result in results)
     ran = len(results) - count[Verdict.SKIP]
     counts = (
         f"{ran} {'case' if ran == 1 else 'cases'} ran: {count[Verdict.PASS]} passed, {count[Verdict.KNOWN]} known, "
         f"{count[Verdict.FAIL]} failed, {count[Verdict.ERROR]} errors"
     )
-    return [f"{counts}; {count[Verdict.SKIP]} skipped", *_skip_reasons(results)]
+    untested = untested_rules((result.name, result.verdict) for result in results)
+    rules = f", {len(untested)} {'rule' if len(untested) == 1 else 'rules'} untested" if untested else ""
+    return [f"{counts}; {count[Verdict.SKIP]} skipped{rules}", *_skip_reasons(results, untested)]
 
 
 def line_on_others(subjects: Sequence[str]) -> str:
@@ -66,8 +64,13 @@ def line_on_others(subjects: Sequence[str]) -> str:
     return f"others changed {len(subjects)} {'thing' if len(subjects) == 1 else 'things'} meanwhile: {named}{more}"
 
 
-def _skip_reasons(results: Sequence[Result]) -> list[str]:
-    reasons = Counter(
-        "; ".join(result.reasons) or "no reason given" for result in results if result.verdict is Verdict.SKIP
-    )
-    return [f"  skipped {count}: {reason}" for reason, count in reasons.most_common()]
+def _skip_reasons(results: Sequence[Result], untested: Collection[str]) -> Iterator[str]:
+    skipped: dict[str, list[str]] = {}
+    for result in results:
+        if result.verdict is Verdict.SKIP:
+            skipped.setdefault(result.reason or "no reason given", []).append(rule_of(result.name))
+    for reason, rules in sorted(skipped.items(), key=lambda item: -len(item[1])):
+        of_them = [rule for rule in dict.fromkeys(rules) if rule in untested]
+        more = f" and {len(of_them) - _NAMED_RULES} more" if len(of_them) > _NAMED_RULES else ""
+        named = f"; untested: {', '.join(of_them[:_NAMED_RULES])}{more}" if of_them else ""
+        yield f"  skipped {len(rules)}: {reason}{named}"

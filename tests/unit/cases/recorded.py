@@ -8,8 +8,8 @@ from tests.unit.cases.areas import read_areas
 from tests.unit.cases.record_areas import read_records
 from tests.unit.cases.transcript import Diverged, Event, Replay
 
-from hugepage_qa.cases.case import Area, Case, Sizes
-from hugepage_qa.cases.judge import judge, result_name
+from hugepage_qa.cases.case import Area, Case, Sizes, result_name
+from hugepage_qa.cases.judge import judge
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.machine.host import Host
 from hugepage_qa.sizes import parse_size

@@ -2,20 +2,25 @@
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
 from tests.unit.cases.still_machine import SIZE, StillMachine, judge_on
 
-from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases import judge as judge_module
+from hugepage_qa.cases.case import Area, Around, Sizes
 from hugepage_qa.cases.judge import run_area
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.result import Result, Verdict
+from hugepage_qa.cases.result import NOT_RUN, Result, Verdict
+from hugepage_qa.cases.selection import EVERYTHING, Selection
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.host import Host
 from hugepage_qa.process.actor import Fault, Refused
 from hugepage_qa.process.actor_link import ActorGone, ActorStarved
+from hugepage_qa.sizes import GIB
 
 _SURPLUS = f"sys/kernel/mm/hugepages/hugepages-{SIZE // 1024}kB"
 
@@ -152,3 +157,71 @@ def _read_without_hugetlb(path: str) -> str | None:
 
 def _looks_at_thp(live: Live) -> None:
     live.expect("a fact", 1, 1)
+
+
+def _area(*sizes: Sizes, around: Around = nullcontext) -> Area:
+    area = Area("mine", around=around)
+    for number, kind in enumerate(sizes):
+
+        def act(_live: Live) -> None: ...
+
+        act.__name__ = f"case_{number}"
+        area.case("what is judged here", "nowhere", sizes=kind)(act)
+    return area
+
+
+def _run(area: Area, selection: Selection = EVERYTHING, stops_after: int | None = None) -> dict[str, str]:
+    results: list[Result] = []
+
+    def is_over() -> bool:
+        return stops_after is not None and len(results) >= stops_after
+
+    run_area(area, Host(StillMachine()), results.append, selection, is_over)
+    return {result.name: result.reason for result in results}
+
+
+@pytest.fixture
+def two_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The architecture has pages of 2M, which the machine has, and of 4G, which it has not."""
+    monkeypatch.setattr(judge_module, "running_mmu", lambda _host: SimpleNamespace(hugetlb={SIZE: None, 4 * GIB: None}))
+
+
+@pytest.mark.usefixtures("two_sizes")
+def test_a_page_size_that_the_machine_has_not_is_a_skip() -> None:
+    found = _run(_area(Sizes.EACH, Sizes.GIGANTIC, Sizes.BUDDY))
+    missing = {name for name, reason in found.items() if reason == "this machine has no pages of 4G"}
+    assert missing == {"/mine/case-0/4G", "/mine/case-1/4G"}
+    assert found["/mine/case-0/2M"] == found["/mine/case-2/2M"] == ""
+
+
+def test_a_case_for_which_there_is_no_page_size_is_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge_module, "running_mmu", _raising(InputError("an architecture of the future")))
+    machine_has = {name.rpartition("/")[2] for name in _run(_area(Sizes.EACH))}
+    found = _run(_area(Sizes.GIGANTIC), Selection(sizes=(SIZE,)))
+    assert "2M" in machine_has
+    assert found == {"/mine/case-0": f"for {Sizes.GIGANTIC.value} alone, of which the run has none"}
+
+
+def test_what_was_not_asked_for_leaves_no_result() -> None:
+    assert list(_run(_area(Sizes.ONCE, Sizes.EACH), Selection(("case-1",), (SIZE,)))) == ["/mine/case-1/2M"]
+    assert _run(_area(Sizes.ONCE), Selection(("another",))) == {}
+
+
+def test_what_is_left_when_the_run_is_over_is_told() -> None:
+    found = _run(_area(Sizes.ONCE, Sizes.ONCE, Sizes.ONCE), stops_after=1)
+    assert found == {"/mine/case-0": "", "/mine/case-1": NOT_RUN, "/mine/case-2": NOT_RUN}
+
+
+def test_what_an_area_keeps_is_there_once_for_all_its_cases() -> None:
+    told = []
+
+    @contextmanager
+    def around(_host: Host) -> Iterator[None]:
+        told.append("begun")
+        yield
+        told.append("ended")
+
+    assert len(_run(_area(Sizes.ONCE, Sizes.ONCE, around=around))) == 2
+    assert told == ["begun", "ended"]
+    assert _run(_area(Sizes.ONCE, around=around), Selection(("another",))) == {}
+    assert len(told) == 2

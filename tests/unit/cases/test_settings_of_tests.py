@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.cases.boot.boot_case import groups
+from hugepage_qa.cases.boot.case_groups import groups
 from hugepage_qa.cases.test_settings import (
     MEANING,
     BootSettings,

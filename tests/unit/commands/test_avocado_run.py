@@ -15,6 +15,7 @@ import yaml
 from click.testing import CliRunner
 from rich.console import Console
 
+from hugepage_qa.cases.selection import Selection
 from hugepage_qa.commands.avocado_run import run_command, run_references
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.kept_file import Repair
@@ -222,3 +223,98 @@ def test_a_run_that_changes_the_machine(
     text = console.export_text()
     assert "/a/pass" in text
     assert ("NOT put back: wanted 60, found 1" in text) == bool(repairs)
+
+
+# stands in for the machine: nothing happens on it
+_STILL = """\
+from contextlib import nullcontext
+from hugepage_qa.plugins import avocado_test
+from tests.unit.cases.still_machine import StillMachine
+avocado_test.real_machine = lambda _scratch: nullcontext(StillMachine())
+"""
+_CASES = """\
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+AREA = Area("{name}", sizes=Sizes.ONCE)
+
+@AREA.case("it is so", "nowhere")
+def good(live): ...
+
+@AREA.case("it is not so", "nowhere")
+def bad(live):
+    live.expect("a fact", 1, 2)
+
+@AREA.case("it is so again", "nowhere")
+def later(live): ...
+
+class {name}(LiveTest):
+    '''
+    :avocado: enable
+    '''
+    def test(self):
+        self.run_area(AREA)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "verdicts"),
+    [
+        ({}, {"good": "pass", "bad": "fail", "later": "pass"}),
+        ({"exit_first": True}, {"good": "pass", "bad": "fail", "later": "skip"}),
+        ({"selection": Selection(("good", "/*/later"))}, {"good": "pass", "later": "pass"}),
+    ],
+    ids=["all", "exitfirst", "chosen"],
+)
+@pytest.mark.parametrize("files", [["One.py"], ["One.py", "Two.py"]], ids=["one file", "two files"])
+def test_what_a_run_has(options: dict[str, object], verdicts: dict[str, str], files: list[str], tmp_path: Path) -> None:
+    for name in ("One", "Two"):
+        (tmp_path / f"{name}.py").write_text(_CASES.format(name=name), encoding="utf-8")
+    (tmp_path / "sitecustomize.py").write_text(_STILL, encoding="utf-8")
+    root = Path(__file__).parents[3]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(root), str(root / "libs")]),
+        "HOME": str(tmp_path / "home"),
+        "TMT_TEST_DATA": str(tmp_path),
+    }
+    code = (
+        "import sys; from hugepage_qa.commands import avocado_run as run; from hugepage_qa.cases.selection import *;"
+        f"sys.exit(run.run_references({files!r}, **{options!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, check=False, capture_output=True, text=True, cwd=tmp_path
+    )
+    entries = yaml.safe_load((tmp_path / "results.yaml").read_text(encoding="utf-8"))
+    found = {entry["name"]: entry["result"] for entry in entries}
+    expected = {f"/{file.removesuffix('.py')}/{case}": verdict for file in files for case, verdict in verdicts.items()}
+    if options.get("exit_first"):
+        expected |= {name: "skip" for name in expected if name.startswith("/Two/")}
+    assert found == expected, done.stdout + done.stderr
+    assert done.returncode == ("fail" in found.values())
+    # one line as each ended, and what was not run is one line at the end
+    lines = done.stdout.splitlines()
+    assert sum(line.startswith("pass  /One/good ") for line in lines) == 1
+    not_run = [line for line in lines if "not run" in line]
+    assert len(not_run) == ("exit_first" in options)
+
+
+def test_a_name_that_is_wrong_ends_a_run_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "One.py").write_text(_CASES.format(name="One"), encoding="utf-8")
+    monkeypatch.setattr("hugepage_qa.commands.avocado_run.protected_machine", lambda *_: pytest.fail("it began"))
+    done = CliRunner().invoke(run_command, ["--change-machine", "--case", "goud", str(tmp_path / "One.py")])
+    assert isinstance(done.exception, InputError)
+    assert str(done.exception) == "--case goud: expected the name of a case, or a pattern of names, such as good"
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("hugepage_qa.commands.avocado_run", {"avocado", "hypothesis", "jsonschema", "libvirt", "elftools"}),
+        ("hugepage_qa.plugins.avocado_test", {"hypothesis", "libvirt", "yaml"}),
+    ],
+)
+def test_what_takes_long_to_import_is_imported_where_it_is_used(module: str, absent: set[str]) -> None:
+    code = f"import sys, {module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert not absent & set(done.stdout.split())

@@ -18,6 +18,7 @@ class Job:
         self.directory = root / "job-2026-01-01T00.00-abcdef0"
         self.directory.mkdir(parents=True)
         self.tests: list[dict[str, Any]] = []
+        self.not_started = 0
 
     def add(self, status: str = "PASS", cases: object = None, **changes: Any) -> Path:
         """Add a test whose whiteboard holds ``cases``; return the directory of its files."""
@@ -31,7 +32,7 @@ class Job:
 
     def read(self) -> list[Result]:
         """Write results.json and read the job."""
-        text = json.dumps({"tests": self.tests, "total": len(self.tests)})
+        text = json.dumps({"tests": self.tests, "total": len(self.tests) + self.not_started})
         (self.directory / "results.json").write_text(text, encoding="utf-8")
         return read_job(self.root)
 
@@ -207,3 +208,11 @@ def test_a_job_that_ran_nothing_is_an_error(job: Job, tmp_path: Path) -> None:
 def test_reasons_are_one_printable_line(job: Job) -> None:
     job.add("FAIL", [case(verdict="fail", reason="a\n b\x1b[31m \ud800 ü")])
     assert job.read()[0].reasons == ("a b\\x1b[31m \\ud800 ü",)
+
+
+def test_tests_that_were_not_started_are_told(job: Job) -> None:
+    job.add("FAIL", [case(verdict="fail")])
+    job.not_started = 3
+    *_, last = job.read()
+    assert (last.name, last.verdict) == ("/", Verdict.SKIP)
+    assert last.reason == "3 tests of Avocado were not started: the run was ended before"

@@ -11,7 +11,7 @@ from hugepage_qa.cases.result import (
     exit_code,
     worst,
 )
-from hugepage_qa.report.terminal import closing_lines, line_on_others, print_reasons, print_table
+from hugepage_qa.report.terminal import closing_lines, line_on_others, print_reasons, print_result
 
 RESULTS = [
     Result("/a", Verdict.PASS),
@@ -24,14 +24,25 @@ RESULTS = [
 
 def test_closing_lines_count_each_case_once() -> None:
     assert closing_lines(RESULTS) == [
-        "3 cases ran: 1 passed, 1 known, 1 failed, 0 errors; 2 skipped",
-        "  skipped 2: no 1G pages",
+        "3 cases ran: 1 passed, 1 known, 1 failed, 0 errors; 2 skipped, 2 rules untested",
+        "  skipped 2: no 1G pages; untested: /d, /e",
     ]
+
+
+def test_a_rule_that_was_tested_on_another_page_size_is_not_untested() -> None:
+    skips = [Result(f"/{name}/1G", Verdict.SKIP, ("no 1G pages",)) for name in "abcdef"]
+    tested = [Result("/a/2M", Verdict.FAIL, ("it",)), Result("/b/2M", Verdict.PASS)]
+    assert closing_lines([*skips, *tested]) == [
+        "2 cases ran: 1 passed, 0 known, 1 failed, 0 errors; 6 skipped, 4 rules untested",
+        "  skipped 6: no 1G pages; untested: /c, /d, /e and 1 more",
+    ]
+    assert closing_lines([*skips[:2], *tested])[1:] == ["  skipped 2: no 1G pages"]
 
 
 def test_text_of_a_kernel_is_no_markup() -> None:
     console = Console(file=io.StringIO(), width=200)
-    print_table(console, RESULTS)
+    for result in RESULTS:
+        print_result(console, result)
     print_reasons(console, RESULTS, [Verdict.FAIL])
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert text.count("[red]x[/red] [/bad]") == 2

@@ -9,15 +9,14 @@ bytes or fractions of its memory, so that one case serves every architecture tha
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from importlib import resources
 from typing import Any
 
 import yaml
-from jsonschema import Draft202012Validator
 
+from hugepage_qa.cases.boot.case_groups import choose_groups
 from hugepage_qa.errors import InputError
 from hugepage_qa.oracle.architecture import Mmu
 from hugepage_qa.oracle.boot.unknown_parameters import PARAMETERS
@@ -25,6 +24,9 @@ from hugepage_qa.oracle.prediction import pool_subject
 from hugepage_qa.sizes import GIB, format_size, parse_memory, parse_size
 
 SIZE_NAMES = ("default", "large", "other")
+
+#: between the name of a case and the CPU that it is tried on
+CPU_MARK = "@"
 
 _PLACEHOLDER = re.compile(
     rf"\{{(?:(?P<amount>[0-9]+[KMG]?|[0-9]{{1,3}}/[1-9][0-9]{{0,2}})/)?(?P<size>{'|'.join(SIZE_NAMES)})\}}"
@@ -145,21 +147,6 @@ class Target:
     parameters: frozenset[str] = frozenset(PARAMETERS)
 
 
-@cache
-def groups() -> tuple[str, ...]:
-    """Return the names of the groups of named cases."""
-    folder = resources.files(__package__) / "cases"
-    return tuple(sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")))
-
-
-def choose_groups(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the groups ``names``, without names all. Raises InputError for a group that is not there."""
-    for name in names:
-        if name not in groups():
-            raise InputError(f"group {name!r}: expected one of {', '.join(groups())}")
-    return tuple(names) or groups()
-
-
 def load_group(group: str, target: Target) -> list[BootCase]:
     """Return the cases of ``group`` that apply to ``target``.
 
@@ -193,6 +180,8 @@ def parse_entries(text: str, group: str, properties: Mapping[str, object]) -> li
 
     Raises InputError for text of another form.
     """
+    from jsonschema import Draft202012Validator  # noqa: PLC0415 - one boot by hand reads no cases
+
     try:
         entries = yaml.safe_load(text)
     except yaml.YAMLError as error:

@@ -5,14 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hugepage_qa.cases.boot import boot_case as named
-from hugepage_qa.cases.boot.boot_case import BootCase, Target
+from hugepage_qa.cases.boot.boot_case import CPU_MARK, BootCase, Target
 from hugepage_qa.cases.boot.boot_judge import BootResult, Judge, Kernel
-from hugepage_qa.cases.boot.random_boots import (
-    CPU_MARK,
-    broken_rule,
-    draw,
-    shrink,
-)
 from hugepage_qa.cases.result import Verdict
 from hugepage_qa.errors import InputError
 from hugepage_qa.oracle.boot.unknown_parameters import PARAMETERS, is_known
@@ -86,7 +80,12 @@ class Matrix:
 
     def run_random(self, count: int, seed: int, cpu: str | None = None) -> Iterator[BootResult]:
         """Boot and judge ``count`` random command lines on each CPU; failing ones come again in their smallest form."""
-        for target in self.targets(cpu) if count else ():
+        if not count:
+            return
+        # with it comes Hypothesis, which takes longer to import than all of ours
+        from hugepage_qa.cases.boot.random_boots import broken_rule, draw, shrink  # noqa: PLC0415
+
+        for target in self.targets(cpu):
             failed: dict[str, BootResult] = {}
             for judgement in self.run([self._with_cpu(one) for one in draw(target, count, seed)]):
                 yield judgement

@@ -17,7 +17,7 @@ from typing import TypeVar
 from hypothesis import Phase, given, seed
 from hypothesis import strategies as st
 
-from hugepage_qa.cases.boot.boot_case import BootCase, Target
+from hugepage_qa.cases.boot.boot_case import CPU_MARK, BootCase, Target
 from hugepage_qa.cases.boot.boot_judge import BootResult
 from hugepage_qa.cases.hypothesis_search import nothing_stored, search_settings
 from hugepage_qa.cases.result import Verdict
@@ -137,8 +137,6 @@ def _weighted(*choices: tuple[int, st.SearchStrategy[T]]) -> st.SearchStrategy[T
     return st.sampled_from(range(len(strategies))).flatmap(lambda index: strategies[index])
 
 
-#: between the name of a case and the CPU that it is tried on
-CPU_MARK = "@"
 _RANDOM = "/random-"
 #: the first example that Hypothesis tries is always the simplest one, the second one is random
 _EXAMPLES = 2

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.cases.boot import boot_matrix
-from hugepage_qa.cases.boot.boot_case import BootCase, groups
+from hugepage_qa.cases.boot.boot_case import BootCase
 from hugepage_qa.cases.boot.boot_judge import BootResult, Kernel
 from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings, skipped_for_memory
+from hugepage_qa.cases.boot.case_groups import groups
 from hugepage_qa.cases.result import Verdict
 from hugepage_qa.qemu.boards import BOARDS
 from hugepage_qa.sizes import GIB

@@ -5,10 +5,10 @@ import pytest
 from hugepage_qa.cases.boot.boot_case import (
     BootCase,
     Target,
-    groups,
     load_group,
     parse_cases,
 )
+from hugepage_qa.cases.boot.case_groups import groups
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.boards import BOARDS
 from hugepage_qa.qemu.nominal import nominal_machine

@@ -13,7 +13,7 @@ from hugepage_qa.cli import COMMANDS
 from hugepage_qa.commands.report import report
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.merged_pages import as_json, render_html, render_markdown
-from hugepage_qa.report.merged_runs import Subject, merge, read_runs
+from hugepage_qa.report.merged_runs import Subject, headline, merge, read_runs
 from hugepage_qa.report.run_directory import find_runs, read_run_directory
 from hugepage_qa.schema import find_violation
 
@@ -49,6 +49,7 @@ def test_a_machine_that_skips_a_case_disagrees_with_nobody(tmp_path: Path) -> No
     merged = merge(read_runs(write(tmp_path, MadeUpRun(1, cases=4), skips)))
     assert not merged.disagreements
     assert merged.skips == {"no memory": 1}
+    assert merged.untested == {}
 
 
 def test_several_processes_see_the_same(tmp_path: Path) -> None:
@@ -181,3 +182,10 @@ def test_a_report_is_never_overwritten(tmp_path: Path) -> None:
 
 def test_the_command_is_known() -> None:
     assert "report" in COMMANDS
+
+
+def test_a_rule_that_every_run_skips_is_untested(tmp_path: Path) -> None:
+    skips = [MadeUpRun(number, cases=4, bad={NAME: ("skip", "no memory")}) for number in (1, 2)]
+    merged = merge(read_runs(write(tmp_path, *skips)))
+    assert merged.untested == {NAME.removesuffix("/2M"): "no memory"}
+    assert headline(merged).endswith("; rules that no run tested: 1")

@@ -55,6 +55,8 @@ def live_areas(folders: tuple[str, ...] = LIVE) -> Iterator[Area]:
         file = directory / f"{folder}.py"
         files = [file] if file.is_file() else sorted((directory / folder).glob("*.py"))
         if folder.partition("/")[0] not in LIVE or not files:
-            raise InputError(f"area {folder}: expected one of {', '.join(LIVE)}, or a file below one, such as pool/demote")
+            raise InputError(
+                f"area {folder}: expected one of {', '.join(LIVE)}, or a file below it, such as pool/demote"
+            )
         for each in files:
             yield from read_areas(each)

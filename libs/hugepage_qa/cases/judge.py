@@ -52,12 +52,12 @@ def run_area(
 
     A case that this machine cannot try on any page size is a skip. So is what is left when the run ``is_over``.
     """
-    sizes = _sizes(host)
+    sizes = page_sizes(host)
     planned = [(case, chosen) for case in area.cases if (chosen := _chosen(area, case, sizes, selection))]
     with area.around(host) if planned and not is_over() else nullcontext():
         for case, chosen in planned:
             if case.sizes is not Sizes.ONCE and not sizes:
-                record(_skipped(area, case, None, NO_HUGETLB))
+                record(skipped(area, case, None, NO_HUGETLB))
             else:
                 _run_on(chosen, area, case, host, record, is_over)
 
@@ -73,12 +73,17 @@ def _run_on(
     """Run ``case`` on those of ``sizes`` that it is meant for."""
     is_meant_for_one = False
     for size in sizes:
-        judgement = _skipped(area, case, size, NOT_RUN) if is_over() else judge(area, case, host, size)
+        judgement = skipped(area, case, size, NOT_RUN) if is_over() else judge(area, case, host, size)
         if judgement:
             is_meant_for_one = True
             record(judgement)
     if not is_meant_for_one:
-        record(_skipped(area, case, None, f"for {case.sizes.value} alone, of which the run has none"))
+        record(skipped(area, case, None, not_meant(case)))
+
+
+def not_meant(case: Case) -> str:
+    """Return why ``case`` was run for no page size of the machine."""
+    return f"for {case.sizes.value} alone, of which the run has none"
 
 
 def _chosen(area: Area, case: Case, sizes: Sequence[int], selection: Selection) -> list[int | None]:
@@ -87,11 +92,12 @@ def _chosen(area: Area, case: Case, sizes: Sequence[int], selection: Selection) 
     return [size for size in of_the_case if selection.includes(area, case, size)]
 
 
-def _skipped(area: Area, case: Case, size: int | None, reason: str) -> Result:
+def skipped(area: Area, case: Case, size: int | None, reason: str) -> Result:
+    """Return that ``case`` was not run, and why."""
     return Result(result_name(area, case, size), Verdict.SKIP, (reason,))
 
 
-def _sizes(host: Host) -> list[int]:
+def page_sizes(host: Host) -> list[int]:
     """Return the page sizes of the machine, then those that its architecture has and it has not."""
     pools = read_pool_view(host).pools
     if not pools:

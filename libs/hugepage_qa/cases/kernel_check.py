@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from hugepage_qa.cache import write_atomically
+from hugepage_qa.cases.boot.boot_case import CPU_MARK
 from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings
-from hugepage_qa.cases.boot.random_boots import CPU_MARK
-from hugepage_qa.cases.live_machine import MachinePlan
+from hugepage_qa.cases.live_machine import MachinePlan, Unit
 from hugepage_qa.cases.result import Result
 from hugepage_qa.cases.throwaway_run import NODES, Finished, LiveWanted, ThrowawayRun
 from hugepage_qa.qemu.fleet import machines_at_once
@@ -49,13 +49,13 @@ class KernelCheck:
     def expected_results(self) -> int:
         """How many results there will be, as far as that can be told before a machine runs."""
         cpus = tuple(self._matrix.board.cpus)
-        live = sum(len(unit.tasks) for cpu in cpus for unit in self._wanted.units(self._nominal_sizes(cpu)))
+        live = sum(len(unit.tasks) for cpu in cpus for unit in self._nominal_units(cpu))
         return len(self._boots) + self._random_boots * len(cpus) + live
 
-    def _nominal_sizes(self, cpu: str) -> tuple[int, ...]:
+    def _nominal_units(self, cpu: str) -> Iterator[Unit]:
         version = KernelVersion.parse(self.kernel.release)
         machine = nominal_machine(self.architecture, cpu, NODES, version, self.kernel.config)
-        return machine.mmu.sizes(machine.features)
+        return self._wanted.units(tuple(machine.mmu.hugetlb), machine.mmu.sizes(machine.features))
 
     def run(self) -> Iterator[Result]:
         """Yield each result as it is there: boots, then live cases on each CPU.

@@ -3,17 +3,17 @@
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes, result_name
-from hugepage_qa.cases.judge import judge
+from hugepage_qa.cases.judge import judge, not_meant, page_sizes, skipped
 from hugepage_qa.cases.live_machine import LiveMachine, MachinePlan, Stopped, Task, Unit
 from hugepage_qa.cases.pool_view import NO_HUGETLB, read_pool_view
 from hugepage_qa.cases.random.random_run import run_random_programs
-from hugepage_qa.cases.result import Result, Verdict
+from hugepage_qa.cases.result import Result
 from hugepage_qa.cases.selection import EVERYTHING, Selection
 from hugepage_qa.machine.host import Host
 from hugepage_qa.sizes import GIB, MIB, format_size
@@ -32,17 +32,39 @@ Finished = Callable[[str, Sequence[Result], float], None]
 
 @dataclass(frozen=True)
 class LiveWanted:
-    """What is run: the cases of ``areas`` that are selected, and random ``operations`` on the pool of each page size."""
+    """What is run: cases of ``areas`` that are selected, and random ``operations`` on the pool of each page size."""
 
     areas: Sequence[Area] = ()
     selection: Selection = EVERYTHING
     operations: int = 0
     seed: int = 1
 
-    def units(self, sizes: Sequence[int]) -> Iterator[Unit]:
-        """Yield what is to be run on a machine with pools of pages of ``sizes`` bytes."""
-        yield from _live_units(self, sizes)
-        yield from _random_units(self, sizes)
+    def units(self, sizes: Sequence[int], pools: Collection[int]) -> Iterator[Unit]:
+        """Yield what is to be run for pages of ``sizes`` bytes on a machine that has ``pools`` of such pages."""
+        for area in self.areas:
+            for size in (None, *sizes):
+                if tasks := self._tasks(area, size):
+                    memory = _nodes(size) if size in pools else NODES
+                    yield Unit(f"{area.name} {_words(size)}", memory, tasks, area.around)
+        for size in pools if self.operations else ():
+            random = partial(_run_random, size=size, seed=self.seed, operations=self.operations)
+            name = f"/random/{format_size(size)}"
+            yield Unit(f"random {_words(size)}", _nodes(size), (Task(name, random),))
+
+    def _tasks(self, area: Area, size: int | None) -> tuple[Task, ...]:
+        return tuple(
+            Task(result_name(area, case, size), partial(judge, area, case, size=size))
+            for case in area.cases
+            if (case.sizes is Sizes.ONCE) == (size is None) and self.selection.includes(area, case, size)
+        )
+
+    def untried(self, results: Collection[str], sizes: Sequence[int]) -> Iterator[Result]:
+        """Yield a skip for each case that none of ``results`` is of: it is for no page size of the machine."""
+        for area in self.areas:
+            for case in area.cases:
+                chosen = [size for size in (None, *sizes) if self.selection.includes(area, case, size)]
+                if chosen and not any(result_name(area, case, size) in results for size in chosen):
+                    yield skipped(area, case, None, not_meant(case) if sizes else NO_HUGETLB)
 
 
 class ThrowawayRun:
@@ -50,6 +72,7 @@ class ThrowawayRun:
 
     def __init__(self, plan: MachinePlan, machines: int, finished: Finished) -> None:
         self._finished = finished
+        self._sizes: list[int] = []
         self._workers = [LiveMachine(plan) for _ in range(machines)]
         self._lock = threading.Lock()
         self._told: queue.SimpleQueue[Result | BaseException | None] = queue.SimpleQueue()
@@ -69,7 +92,11 @@ class ThrowawayRun:
         for thread in threads:
             thread.start()
         try:
-            yield from self._results()
+            names = set()
+            for result in self._results():
+                names.add(result.name)
+                yield result
+            yield from wanted.untried(names, self._sizes)
         finally:
             self.stop()
             for thread in threads:
@@ -123,11 +150,10 @@ class ThrowawayRun:
         """Plan the units, by the page sizes of the first machine that is there."""
         with self._lock:
             if self._units is None:
-                sizes = list(read_pool_view(host).pools)
-                wanted.selection.require(wanted.areas, sizes)
-                self._units = sorted(wanted.units(sizes), key=lambda unit: took.get(unit.name, _UNKNOWN_SECONDS))
-                for result in _without_pools(wanted) if not sizes else ():
-                    self._told.put(result)
+                self._sizes = page_sizes(host)
+                wanted.selection.require(wanted.areas, self._sizes)
+                units = wanted.units(self._sizes, read_pool_view(host).pools)
+                self._units = sorted(units, key=lambda unit: took.get(unit.name, _UNKNOWN_SECONDS))
 
     def _next(self, memory: tuple[int, ...]) -> Unit | None:
         """Take the longest unit that a machine with ``memory`` is for, else the longest; None when all are taken."""
@@ -144,31 +170,9 @@ def _nodes(size: int | None) -> tuple[int, ...]:
     return _NODES_OF_GIGANTIC if (size or 0) >= _GIGANTIC else NODES
 
 
-def _live_units(wanted: LiveWanted, sizes: Sequence[int]) -> Iterator[Unit]:
-    """Yield a unit for each area and page size, None for the cases that run once."""
-    for area in wanted.areas:
-        for size in (None, *sizes):
-            tasks = tuple(
-                Task(result_name(area, case, size), partial(judge, area, case, size=size))
-                for case in area.cases
-                if (case.sizes is Sizes.ONCE) == (size is None) and wanted.selection.includes(area, case, size)
-            )
-            if tasks:
-                yield Unit(f"{area.name}/{size or 'once'}", _nodes(size), tasks, area.around)
+def _words(size: int | None) -> str:
+    return "once" if size is None else format_size(size)
 
 
-def _random_units(wanted: LiveWanted, sizes: Sequence[int]) -> Iterator[Unit]:
-    for size in sizes if wanted.operations else ():
-        name = f"/random/{format_size(size)}"
-
-        def act(host: Host, size: int = size) -> Result:
-            return run_random_programs(host, size, wanted.seed, wanted.operations, lambda _done: None)
-
-        yield Unit(name, _nodes(size), (Task(name, act),))
-
-
-def _without_pools(wanted: LiveWanted) -> Iterator[Result]:
-    for area in wanted.areas:
-        for case in area.cases:
-            if case.sizes is not Sizes.ONCE and wanted.selection.includes(area, case, None):
-                yield Result(result_name(area, case, None), Verdict.SKIP, (NO_HUGETLB,))
+def _run_random(host: Host, size: int, seed: int, operations: int) -> Result:
+    return run_random_programs(host, size, seed, operations, lambda _done: None)

@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 
 from hugepage_qa.cases.area_files import LIVE, live_areas
-from hugepage_qa.cases.boot.boot_case import choose_groups
+from hugepage_qa.cases.boot.case_groups import choose_groups
 from hugepage_qa.cases.boot.boot_matrix import Settings
 from hugepage_qa.cases.kernel_check import KernelCheck
 from hugepage_qa.cases.result import Result, Verdict, exit_code
@@ -29,13 +29,11 @@ _PACKAGES = (".deb", ".rpm")
 
 @click.command(name="check-kernel", epilog="Example: hugepage-qa check-kernel arch/x86/boot/bzImage")
 @click.argument("kernel", type=click.Path(path_type=Path), required=False)
-@click.option(
-    "--arch", "architectures", type=click.Choice(ARCHITECTURES), multiple=True, help="Repeatable.  [KERNEL's, or x86_64]"
-)
+@click.option("--arch", "architectures", type=click.Choice(ARCHITECTURES), multiple=True, help="[that of KERNEL]")
 @click.option("--package", help="Package of the distribution that holds the kernel, instead of KERNEL.")
 @click.option("--suite", help="Release of the distribution to take the kernel from, such as sid.")
 @click.option("--append", default="", metavar="WORDS", help="Further kernel arguments for every boot.")
-@click.option("--area", "areas", multiple=True, metavar="AREA", help=f"boot, {', '.join(LIVE)}, or a file: pool/demote.")
+@click.option("--area", "areas", multiple=True, metavar="AREA", help=f"boot, {', '.join(LIVE)}; a file: pool/demote.")
 @click.option("--case", "cases", multiple=True, metavar="NAME", help="Live case, or a pattern of names; repeatable.")
 @click.option("--size", "sizes", multiple=True, metavar="SIZE", help="Page size of live cases; repeatable.")
 @click.option("--random", "random_boots", type=click.IntRange(0), default=0, help="Random command lines for each CPU.")

@@ -4,9 +4,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hugepage_qa.cases.area_files import areas_of, load_module
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.selection import EVERYTHING, Selection
-from hugepage_qa.cases.area_files import areas_of, load_module
 from hugepage_qa.errors import InputError
 
 

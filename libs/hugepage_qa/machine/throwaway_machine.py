@@ -184,7 +184,7 @@ class ThrowawayMachine:
         except OSError as error:
             if error.errno != errno.EPIPE:
                 raise
-            raise InputError("/dev/kmsg: lines were overwritten before they were read: a larger log_buf_len=") from error
+            raise InputError("/dev/kmsg: lines were overwritten before they were read") from error
         # "priority,sequence,time,flag;text", and lines of details that begin with a space
         return [record.decode(errors="replace").partition(";")[2].splitlines()[0] for record in records]
 

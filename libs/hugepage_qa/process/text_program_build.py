@@ -184,9 +184,10 @@ def _code(place: Path, first: int, count: int, compiler: str | None) -> Path:
 def _object(source: Path, text: str, compiler: str | None) -> Path:
     source.write_text(text, encoding="ascii")
     target = source.with_suffix(".o")
+    options = ["-c", "-fPIC", "-fno-toplevel-reorder", "-fno-asynchronous-unwind-tables"]
     # position-independent for every kind, so that one object serves all; in the order of their numbers, and without
     # tables that would move what comes behind the pages
-    compile_to(target, [source], ["-c", "-fPIC", "-fno-toplevel-reorder", "-fno-asynchronous-unwind-tables"], compiler)
+    compile_to(target, [source], options, compiler)
     return target
 
 
@@ -221,6 +222,8 @@ def loaded_with(program: Path, compiler: str) -> dict[str, Path]:
             if isinstance(segment, InterpSegment):
                 places.append(segment.get_interp_name())
             elif isinstance(segment, DynamicSegment):
-                places += [f"/lib/{tag.needed}" for tag in segment.iter_tags("DT_NEEDED")]  # type: ignore[attr-defined] # made at run time
+                # which attributes a tag has is made at run time
+                names = [tag.needed for tag in segment.iter_tags("DT_NEEDED")]  # type: ignore[attr-defined]
+                places += [f"/lib/{name}" for name in names]
     files = {place: which_file(compiler, Path(place).name) for place in places}
     return {place: file for place, file in files.items() if file}

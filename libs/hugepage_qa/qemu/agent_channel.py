@@ -1,7 +1,7 @@
 """Requests to the agent of a throwaway machine (process/agent.c), and how a machine is lost.
 
-A machine that panics, a line that is cut and an answer that never comes are told apart: the first is the kernel's doing,
-the others may be the host's.
+A machine that panics, a line that is cut and an answer that never comes are told apart: the first is what the kernel
+did, the others may be what the host did.
 """
 
 import enum
@@ -56,8 +56,8 @@ class FindLoss(Protocol):
 class AgentChannel:
     """The agent at the other end of ``line``; used by one thread.
 
-    ``find_loss`` looks at the machine and tells how it was lost, None while it lives. Told that it is lost, with what is
-    known of how, it always tells.
+    ``find_loss`` looks at the machine and tells how it was lost, None while it lives. Told that it is lost, and how its
+    line was cut, it always tells.
     """
 
     def __init__(self, line: socket.socket, find_loss: FindLoss) -> None:
@@ -84,9 +84,7 @@ class AgentChannel:
                 answers.append(error)
         return answers
 
-    def ask_actor(
-        self, letter: str, *fields: str | bytes | int, waiting: Callable[[list[bytes]], None]
-    ) -> list[bytes]:
+    def ask_actor(self, letter: str, *fields: str | bytes | int, waiting: Callable[[list[bytes]], None]) -> list[bytes]:
         """Send a request that an actor answers, as ``ask``. ``waiting`` is told each second what the actor does.
 
         What it raises ends the waiting.

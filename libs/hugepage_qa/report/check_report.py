@@ -1,4 +1,4 @@
-"""How far the check of a kernel is, and what came of it: a bar on a terminal, elsewhere a line for each finished area."""
+"""How far the check of a kernel is, and what came of it: a bar on a terminal, elsewhere a line for each area."""
 
 import json
 import time
@@ -47,7 +47,7 @@ class CheckReport:
             try:
                 output.mkdir(parents=True)
             except OSError as error:
-                raise InputError(f"--output {output}: {error.strerror}; expected the name of a new directory") from error
+                raise InputError(f"--output {output}: {error.strerror}; expected a new directory") from error
 
     def start(self, title: str, total: int) -> None:
         """Begin with some ``total`` further results."""

@@ -1,6 +1,7 @@
 /*
  * The agent: the init of a throwaway machine. It carries out what a case asks of the machine, one request after the
- * other, on the first channel that is there: a virtio serial port, else the serial port that /channel names.
+ * other, on the first channel that is there: a virtio serial port, else the serial port that /channel names. Started by
+ * anybody but the kernel it leaves the machine as it is, and the channel is its standard input.
  *
  * Both directions carry frames: four bytes of length, most significant first, then a letter, then fields, each with
  * four bytes of length before it. Requests may be sent before the answer to the one before has come.
@@ -354,6 +355,16 @@ static void answer_actor(int descriptor, int pid, const char *text, size_t size)
 	end();
 }
 
+/* The OOM killer spares the agent, and no actor. */
+static void set_oom_score(const char *score)
+{
+	int file = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+
+	if (file < 0 || write(file, score, strlen(score)) < 0)
+		fprintf(stderr, "@hugepage-qa oom_score_adj: %s\n", strerror(errno));
+	close(file);
+}
+
 static void start_actor(void)
 {
 	char parent[16];
@@ -364,12 +375,8 @@ static void start_actor(void)
 	snprintf(parent, sizeof(parent), "%d", (int)getpid());
 	pid = fork();
 	if (!pid) {
-		int adjust = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
-
 		setsid();
-		/* the agent is spared by the OOM killer, an actor is not */
-		if (adjust >= 0 && write(adjust, "0", 1) < 0)
-			_exit(126);
+		set_oom_score("0");
 		dup2(ends[1], STDIN_FILENO);
 		execl(fields[0], "actor", parent, NULL);
 		_exit(127);
@@ -596,13 +603,11 @@ static int open_serial_port(void)
 
 static int serve_all(void)
 {
-	int spared = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
 	char letter;
 
-	if (spared >= 0 && write(spared, "-1000", 5) < 0)
-		return 5;
 	signal(SIGPIPE, SIG_IGN);
-	channel = open_virtio_port();
+	if (channel < 0)
+		channel = open_virtio_port();
 	if (channel < 0)
 		channel = open_serial_port();
 	if (channel < 0)
@@ -620,10 +625,16 @@ int main(void)
 {
 	int agent, ended, status;
 
+	if (getpid() != 1) {
+		channel = STDIN_FILENO;
+		return serve_all();
+	}
 	prepare();
 	agent = fork();
-	if (!agent)
+	if (!agent) {
+		set_oom_score("-1000");
 		_exit(serve_all());
+	}
 	/* whoever is left without a parent is ours to wait for */
 	while ((ended = wait(&status)) != agent)
 		if (ended < 0 && errno == ECHILD)

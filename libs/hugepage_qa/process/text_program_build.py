@@ -128,8 +128,8 @@ _LINKED = "linked"
 def build_text(recipe: Recipe, directory: Path, compiler: str | None = None) -> BuiltText:
     """Build a program below ``directory``, which has to be the caller's own, unless it has been built there before.
 
-    ``compiler`` is that of another architecture. Its pages are on disk and no longer in the page cache. Raises InputError without a C compiler, or where what it
-    links is not what the recipe asks for.
+    ``compiler`` is that of another architecture. Its pages are on disk and no longer in the page cache. Raises
+    InputError without a C compiler, or where what it links is not what the recipe asks for.
     """
     # as the kernel will print it
     place = directory.resolve() / f"text-{hashlib.sha256(repr(recipe).encode()).hexdigest()[:16]}"

@@ -1,16 +1,14 @@
 """``hugepage-qa check-kernel``: does this kernel break huge pages? Boot parameters and live cases, one verdict."""
 
 import sys
-import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 
 import click
 from rich.console import Console
 
 from hugepage_qa.cases.area_files import LIVE, live_areas
-from hugepage_qa.cases.boot.case_groups import choose_groups
 from hugepage_qa.cases.boot.boot_matrix import Settings
+from hugepage_qa.cases.boot.case_groups import choose_groups
 from hugepage_qa.cases.kernel_check import KernelCheck
 from hugepage_qa.cases.result import Result, Verdict, exit_code
 from hugepage_qa.cases.selection import Selection
@@ -19,12 +17,9 @@ from hugepage_qa.cases.throwaway_run import LiveWanted
 from hugepage_qa.commands.boot_commands import ARCHITECTURES
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.agent_channel import MachineLost
-from hugepage_qa.qemu.kernel_image import identify
-from hugepage_qa.qemu.package_archive import unpack
+from hugepage_qa.qemu.packages import cache_directory, open_kernel
 from hugepage_qa.report.check_report import CheckReport
 from hugepage_qa.sizes import parse_size
-
-_PACKAGES = (".deb", ".rpm")
 
 
 @click.command(name="check-kernel", epilog="Example: hugepage-qa check-kernel arch/x86/boot/bzImage")
@@ -75,15 +70,14 @@ def check_kernel(
     live = LiveWanted(tuple(live_areas(folders)), selection, operations, chosen_seed)
     console = Console()
     report = CheckReport(console, output)
-    with ExitStack() as stack:
-        image, modules = _unpacked(kernel, stack)
-        for architecture in architectures or (identify(image).architecture if image else "x86_64",):
-            settings = Settings(image, package, suite, append, machines=machines, say=console.print, modules=modules)
-            groups = choose_groups(()) if wants_boots else ()
-            check = KernelCheck(architecture, settings, groups, random_boots, live, report.finished)
-            random = f", random with --seed {chosen_seed}" if random_boots or operations else ""
-            report.start(f"{architecture}: kernel {check.kernel.release}{random}", check.expected_results)
-            _run(check, report, exitfirst)
+    default = open_kernel(kernel, cache_directory()).image.architecture if kernel else "x86_64"
+    for architecture in architectures or (default,):
+        settings = Settings(kernel, package, suite, append, machines=machines, say=console.print)
+        groups = choose_groups(()) if wants_boots else ()
+        check = KernelCheck(architecture, settings, groups, random_boots, live, report.finished)
+        random = f", random with --seed {chosen_seed}" if random_boots or operations else ""
+        report.start(f"{architecture}: kernel {check.kernel.release}{random}", check.expected_results)
+        _run(check, report, exitfirst)
     report.finish()
     sys.exit(exit_code(result.verdict for result in report.results))
 
@@ -100,17 +94,3 @@ def _run(check: KernelCheck, report: CheckReport, exitfirst: bool) -> None:
     finally:
         check.stop()
         report.stop()
-
-
-def _unpacked(kernel: Path | None, stack: ExitStack) -> tuple[Path | None, tuple[Path, ...]]:
-    """Return the image of ``kernel`` and the modules of its package. Raises InputError."""
-    if kernel is None or kernel.suffix not in _PACKAGES:
-        return kernel, ()
-    if not kernel.is_file():
-        raise InputError(f"{kernel}: no such file; expected the image or package of a kernel")
-    directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hugepage-qa-kernel-")))
-    unpack(kernel, directory)
-    images = sorted(directory.glob("vmlinu*"))
-    if len(images) != 1:
-        raise InputError(f"{kernel}: expected a package with a kernel image, found {len(images)} images in it")
-    return images[0], tuple(sorted(directory.glob("*.ko*")))

@@ -18,13 +18,15 @@ from hugepage_qa.cache import cache_directory, locked, write_atomically
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.apt import AptRoot
 from hugepage_qa.qemu.boards import Board, find_board
-from hugepage_qa.qemu.kernel_image import identify
+from hugepage_qa.qemu.kernel_image import KernelImage, identify
 from hugepage_qa.qemu.package_archive import CHOICE, DnfRoot, Package, unpack
 
 __all__ = ["KernelPackage", "cache_directory", "distribution_kernel", "static_busybox"]
 
 _REMEMBERED_SECONDS = 24 * 3600
 """How long an answer of the package index is used without asking again."""
+
+_PACKAGES = (".deb", ".rpm")
 
 Report = Callable[[str], None]
 
@@ -79,6 +81,30 @@ def distribution_kernel(
     )
 
 
+@dataclass(frozen=True)
+class KernelFile:
+    """A kernel that somebody named: its image, and the modules of its package where it came in one."""
+
+    image: KernelImage
+    modules: tuple[Path, ...] = ()
+
+
+def open_kernel(path: Path, cache: Path) -> KernelFile:
+    """Return the kernel in ``path``, an image or a package (.deb, .rpm), which is unpacked below ``cache``.
+
+    Raises InputError where there is none.
+    """
+    if path.suffix not in _PACKAGES:
+        return KernelFile(identify(path))
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; expected the image or the package of a kernel")
+    directory = _unpack_once(cache / "packages" / "content", [path])
+    images = sorted(directory.glob("vmlinu*"))
+    if len(images) != 1:
+        raise InputError(f"{path}: expected a package with a kernel image, found {len(images)} images in it")
+    return KernelFile(identify(images[0]), tuple(sorted(directory.glob("*.ko*"))))
+
+
 def static_busybox(architecture: str, cache: Path, *, report: Report) -> Path:
     """Return a statically linked busybox for ``architecture``; errors as in distribution_kernel."""
     wanted = "busybox-static" if _apt_here() else "busybox"
@@ -130,10 +156,17 @@ def _recall(note: Path, contents: Path) -> tuple[Path, str, str] | None:
 
 
 def _store(contents: Path, files: Sequence[Path]) -> Path:
+    """Return what ``_unpack_once`` does, and remove the packages."""
+    final = _unpack_once(contents, files)
+    for file in files:
+        file.unlink()
+    return final
+
+
+def _unpack_once(contents: Path, files: Sequence[Path]) -> Path:
     """Return the directory below ``contents`` that holds the kernel, configuration or busybox of package ``files``.
 
-    It is named after the content of the packages and what is kept of it, and appears whole or not at all. The packages
-    are removed.
+    It is named after the content of the packages and what is kept of it, and appears whole or not at all.
     """
     digests = [CHOICE, *(hashlib.sha256(file.read_bytes()).digest() for file in files)]
     digest = hashlib.sha256(b"".join(digests)).hexdigest()
@@ -148,8 +181,6 @@ def _store(contents: Path, files: Sequence[Path]) -> Path:
             # a second process may have been faster, under another suite and so another lock
             if not final.exists():
                 unpacked.rename(final)
-    for file in files:
-        file.unlink()
     return final
 
 

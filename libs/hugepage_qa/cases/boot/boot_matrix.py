@@ -14,7 +14,7 @@ from hugepage_qa.qemu.boards import find_board
 from hugepage_qa.qemu.fleet import Fleet, free_memory
 from hugepage_qa.qemu.kernel_image import identify
 from hugepage_qa.qemu.nominal import nominal_machine
-from hugepage_qa.qemu.packages import cache_directory, distribution_kernel
+from hugepage_qa.qemu.packages import cache_directory, distribution_kernel, open_kernel
 from hugepage_qa.qemu.probe_machine import Lab, ProbeMachine, host_memory
 from hugepage_qa.sizes import MIB
 from hugepage_qa.version import KernelVersion
@@ -24,10 +24,7 @@ Report = Callable[[BootResult], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """What a matrix runs with. ``kernel`` is an image of the user's; None takes the distribution's.
-
-    ``modules`` are those of the user's kernel.
-    """
+    """What a matrix runs with. ``kernel`` is an image or package of the user's; None takes the distribution's."""
 
     kernel: Path | None = None
     package: str | None = None
@@ -39,7 +36,6 @@ class Settings:
     machines: int | None = None
     #: takes lines about what takes long
     say: Callable[[str], None] = lambda _: None
-    modules: tuple[Path, ...] = ()
 
 
 class Matrix:
@@ -146,10 +142,11 @@ def find_kernel(architecture: str, settings: Settings) -> Kernel:
         )
         image = identify(package.image)
         return Kernel(image.path, image.release, image.config, package.modules)
-    image = identify(settings.kernel)
+    file = open_kernel(settings.kernel, settings.cache)
+    image = file.image
     if image.architecture != architecture:
-        raise InputError(f"{image.path} is a kernel for {image.architecture}: expected one for {architecture}")
-    return Kernel(image.path, image.release, image.config, settings.modules)
+        raise InputError(f"{settings.kernel} is a kernel for {image.architecture}: expected one for {architecture}")
+    return Kernel(image.path, image.release, image.config, file.modules)
 
 
 def skipped_for_memory(cases: Iterable[BootCase], free: int) -> Iterator[BootResult]:

@@ -12,7 +12,7 @@ import click
 
 from hugepage_gate.accept import Request, accept, write
 from hugepage_gate.baseline_store import BaselineStore
-from hugepage_gate.compare_suites import FEWEST_BLOCKS, OLDEST_BASELINE, compare
+from hugepage_gate.compare_suites import FEWEST_BLOCKS, Terms, compare
 from hugepage_gate.comparison import TAILS, Comparison, MetricResult
 from hugepage_gate.environment import env_id
 from hugepage_gate.sample_files import read_one_machine
@@ -21,7 +21,7 @@ from hugepage_gate.samples import Verdict as GateVerdict
 from hugepage_qa.bench.gate_settings import BLOCKS, MEANING, GateSettings
 from hugepage_qa.cases.result import Result, Verdict, one_line
 from hugepage_qa.commands.gate_measure import Measured, Wish, take_samples
-from hugepage_qa.commands.gate_options import make_policy, make_terms
+from hugepage_qa.commands.gate_options import make_policy
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.boot_report import open_console
@@ -201,9 +201,9 @@ class _Check:
             return Comparison(
                 samples.suite, str(settings.baselines), samples.source, GateVerdict.NOT_COMPARABLE, reason
             )
-        terms = make_terms(
-            self._policy, _SUBJECT, _others(samples), OLDEST_BASELINE.days, FEWEST_BLOCKS, settings.min_boots
-        )
+        # what was done on purpose may differ although the kernel is judged
+        allowed = frozenset({"stand_ins"} & samples.subject.keys())
+        terms = Terms(self._policy, _SUBJECT, allowed, fewest_boots=settings.min_boots)
         comparison = compare(baseline, samples, terms)
         page = make_page(comparison, baseline, samples, self._policy)
         _write(self._directory / f"{samples.suite}.html", render_html(page))
@@ -228,8 +228,3 @@ class _Check:
 
 def _write(path: Path, text: str) -> None:
     write_durably(path, text.encode(), mode=_READABLE)
-
-
-def _others(samples: SampleSet) -> tuple[str, ...]:
-    """Return the keys of the subject that may differ although the kernel is judged: what was done on purpose."""
-    return tuple(key for key in ("stand_ins",) if key in samples.subject)

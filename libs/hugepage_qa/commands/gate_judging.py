@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from hugepage_gate.accept import Request, accept, write
 from hugepage_gate.baseline_store import BaselineStore
 from hugepage_gate.block_summary import SummarySeries, summarise_set
 from hugepage_gate.classic_table import classic_table
-from hugepage_gate.compare_suites import BaselineSet, baseline_from_samples, compare
+from hugepage_gate.compare_suites import BaselineSet, Terms, baseline_from_samples, compare
 from hugepage_gate.comparison import as_json
 from hugepage_gate.error_rates import Plan, Rates, measure_rates
 from hugepage_gate.gate_policy import DEFAULT_MARGIN, Policy
@@ -35,7 +35,7 @@ from hugepage_gate.study_plan import (
     smallest_change,
     useful_runs,
 )
-from hugepage_qa.commands.gate_options import BASELINES, Share, make_policy, make_terms, terms_options
+from hugepage_qa.commands.gate_options import BASELINES, Share, make_policy, terms_options
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.boot_report import open_console
@@ -134,7 +134,8 @@ def compare_command(
     new = read_samples(samples)
     baseline = _baseline(against, baselines, new, policy, subject)
     # whoever names the samples to compare with has chosen their age, too
-    terms = make_terms(policy, subject, allow, None if against else max_age, min_blocks, min_boots)
+    oldest = None if against else timedelta(days=max_age)
+    terms = Terms(policy, subject, frozenset(allow), oldest=oldest, fewest_blocks=min_blocks, fewest_boots=min_boots)
     comparison = compare(baseline, new, terms)
     if markdown is not None:
         write_durably(markdown, render_markdown(comparison).encode(), mode=_READABLE)

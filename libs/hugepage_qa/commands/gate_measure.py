@@ -17,12 +17,7 @@ from hugepage_qa.bench.measure import Measurer, Place, Progress
 from hugepage_qa.bench.measured_environment import read_environment, read_subject
 from hugepage_qa.bench.measurement import Measurement, Plan, sample_document
 from hugepage_qa.bench.workload import Cell, Workload
-from hugepage_qa.bench.workloads import (
-    PROFILES,
-    USUAL,
-    WORKLOADS,
-    choose_workloads,
-)
+from hugepage_qa.bench.workloads import PROFILES, USUAL, WORKLOADS, choose_workloads
 from hugepage_qa.cases.result import one_line
 from hugepage_qa.cases.test_settings import draw_seed
 from hugepage_qa.errors import InputError

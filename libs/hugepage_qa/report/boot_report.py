@@ -18,16 +18,8 @@ from hugepage_qa.kernel.log import huge_page_lines
 from hugepage_qa.machine.describe import boot_observations
 from hugepage_qa.oracle.compare import expected_value, is_met
 from hugepage_qa.oracle.prediction import Expectation, Prediction, SumOf
+from hugepage_qa.report.terminal import STYLES
 from hugepage_qa.sizes import format_size
-
-STYLES = {
-    Verdict.PASS: "green",
-    Verdict.KNOWN: "cyan",
-    Verdict.SKIP: "yellow",
-    Verdict.FAIL: "bold red",
-    Verdict.ERROR: "bold red",
-}
-
 
 #: characters in a line where there is no terminal: enough for the names of all facts
 _WIDTH = 200

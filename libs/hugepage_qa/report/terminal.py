@@ -9,7 +9,8 @@ from rich.text import Text
 
 from hugepage_qa.cases.result import Result, Verdict
 
-_STYLES = {
+#: the styles of verdicts, of cases and of boots
+STYLES = {
     Verdict.PASS: "green",
     Verdict.KNOWN: "cyan",
     Verdict.SKIP: "yellow",
@@ -30,7 +31,7 @@ def print_table(console: Console, results: Sequence[Result]) -> None:
         # Text, so that square brackets of a kernel message are not taken for markup
         table.add_row(
             Text(result.name, overflow="fold"),
-            Text(result.verdict, style=_STYLES[result.verdict]),
+            Text(result.verdict, style=STYLES[result.verdict]),
             f"{result.seconds:.1f}",
             Text("\n".join(result.reasons), overflow="fold"),
         )
@@ -43,7 +44,7 @@ def print_reasons(console: Console, results: Sequence[Result], outcomes: Sequenc
     for outcome in outcomes:
         for result in (result for result in results if result.verdict is outcome):
             why = "; ".join(result.reasons) or "no reason given"
-            console.print(Text.assemble((outcome, _STYLES[outcome]), f" {result.name}: {why}"), soft_wrap=True)
+            console.print(Text.assemble((outcome, STYLES[outcome]), f" {result.name}: {why}"), soft_wrap=True)
             for log in result.logs:
                 console.print(Text(f"     log {log}"), soft_wrap=True)
 
@@ -56,7 +57,11 @@ def closing_lines(results: Sequence[Result]) -> list[str]:
         f"{ran} {'case' if ran == 1 else 'cases'} ran: {count[Verdict.PASS]} passed, {count[Verdict.KNOWN]} known, "
         f"{count[Verdict.FAIL]} failed, {count[Verdict.ERROR]} errors"
     )
-    return [f"{counts}; {count[Verdict.SKIP]} skipped", *_skip_reasons(results)]
+    reasons = Counter(
+        "; ".join(result.reasons) or "no reason given" for result in results if result.verdict is Verdict.SKIP
+    )
+    skips = [f"  skipped {number}: {reason}" for reason, number in reasons.most_common()]
+    return [f"{counts}; {count[Verdict.SKIP]} skipped", *skips]
 
 
 def line_on_others(subjects: Sequence[str]) -> str:
@@ -64,10 +69,3 @@ def line_on_others(subjects: Sequence[str]) -> str:
     named = ", ".join(subjects[:_NAMED])
     more = f" and {len(subjects) - _NAMED} more" if len(subjects) > _NAMED else ""
     return f"others changed {len(subjects)} {'thing' if len(subjects) == 1 else 'things'} meanwhile: {named}{more}"
-
-
-def _skip_reasons(results: Sequence[Result]) -> list[str]:
-    reasons = Counter(
-        "; ".join(result.reasons) or "no reason given" for result in results if result.verdict is Verdict.SKIP
-    )
-    return [f"  skipped {count}: {reason}" for reason, count in reasons.most_common()]

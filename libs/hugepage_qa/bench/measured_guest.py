@@ -25,7 +25,7 @@ from hugepage_qa.qemu.boards import BOARDS
 from hugepage_qa.qemu.guest.console import converse
 from hugepage_qa.qemu.guest.driver import GuestError
 from hugepage_qa.qemu.guest.guest_description import Cell, GuestDescription, Source
-from hugepage_qa.qemu.guest.guest_site import READY, NotHere, Site, default_image
+from hugepage_qa.qemu.guest.guest_site import READY, NotHere, Site, default_site
 from hugepage_qa.qemu.guest.qemu_command import qemu_arguments
 from hugepage_qa.qemu.guest.qemu_driver import QemuDriver
 from hugepage_qa.qemu.initramfs import Entry, pack
@@ -112,12 +112,11 @@ class GuestHost:
         """Raises Unavailable without QEMU, a kernel or what speaks to QEMU."""
         directory.mkdir()
         try:
-            image = default_image(cache_directory(), None, lambda _line: None)
+            site = default_site(cache_directory(), None, lambda _line: None)
             # the kernel unpacks both archives
             both = directory / "initramfs"
-            both.write_bytes(image.initramfs.read_bytes() + archive)
-            self._image = replace(image, initramfs=both)
-            self._site = self._image.site(directory, mounts={}, environment={})
+            both.write_bytes(Path(site.initramfs).read_bytes() + archive)
+            self._site = replace(site, initramfs=str(both), directory=str(directory))
             self._driver = QemuDriver(self._site)
         except (NotHere, InputError) as error:
             raise Unavailable(f"guests: {error}") from error
@@ -125,15 +124,15 @@ class GuestHost:
     @property
     def version(self) -> str:
         """What QEMU calls itself."""
-        return run_program([self._image.emulator, "--version"], deadline=_VERSION_SECONDS).splitlines()[0]
+        return run_program([self._site.emulator, "--version"], deadline=_VERSION_SECONDS).splitlines()[0]
 
     @property
     def facts(self) -> dict[str, Fact]:
         """What of the guests has to agree between two measurements."""
         return {
-            "guest.accelerator": self._image.accelerator,
-            "guest.machine": self._image.machine,
-            "guest.cpu": self._image.cpu,
+            "guest.accelerator": self._site.accelerator,
+            "guest.machine": self._site.machine,
+            "guest.cpu": self._site.cpu,
         }
 
     @contextmanager

@@ -70,8 +70,7 @@ def _word(text: str) -> str:
 def _note(one: MetricResult) -> str:
     if one.change is None:
         return one_line(f"{one.verdict}: {one.name}: {why(one)}")
-    change = (one.change.estimate, one.change.lower, one.change.upper)
-    estimate, lower, upper = map(percent, change)
+    estimate, lower, upper = map(percent, (one.change.estimate, one.change.lower, one.change.upper))
     return one_line(f"{one.verdict}: {one.name}: {estimate} ({lower} to {upper}), margin {one.margin:.1%}; {why(one)}")
 
 
@@ -167,25 +166,24 @@ class _Check:
     def _without_baseline(self, measured: Measured) -> list[SampleSet]:
         """Return the samples that have no baseline of just this machine and set-up."""
         sets = [read_one_machine([file]) for file in measured.files]
-        return [one for one in sets if not self._has_baseline(one)]
-
-    def _has_baseline(self, samples: SampleSet) -> bool:
-        own = self._settings.baselines / str(samples.environment["arch"]) / env_id(samples.environment)
-        return any(own.glob(f"{samples.suite}/*.json"))
+        return [
+            one
+            for one in sets
+            if not any(
+                self._settings.baselines.glob(f"{one.environment['arch']}/{env_id(one.environment)}/{one.suite}/*.json")
+            )
+        ]
 
     def _accept(self, sets: Sequence[SampleSet]) -> None:
         request = Request(getpass.getuser(), self._settings.accept, "current", datetime.now(UTC).date())
         for samples in sets:
             for path in write(self._store, accept(self._store, samples, request, self._policy), samples, request, None):
                 click.echo(path)
-                self._keep(path)
+                # a copy beside the samples: of a machine of CI nothing else comes back to whoever commits it
+                copy = self._directory / "baselines" / path.relative_to(self._settings.baselines)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                _write(copy, path.read_text(encoding="utf-8"))
         self._again.mkdir()
-
-    def _keep(self, path: Path) -> None:
-        """Copy a baseline beside the samples: of a machine of CI nothing else comes back to whoever commits it."""
-        copy = self._directory / "baselines" / path.relative_to(self._settings.baselines)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        _write(copy, path.read_text(encoding="utf-8"))
 
     def _look(self, measured: Measured) -> list[Comparison]:
         return [self._compare(read_one_machine([file])) for file in measured.files]

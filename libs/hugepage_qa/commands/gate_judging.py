@@ -35,7 +35,7 @@ from hugepage_gate.study_plan import (
     smallest_change,
     useful_runs,
 )
-from hugepage_qa.commands.gate_options import BASELINES, Share, make_policy, terms_options
+from hugepage_qa.commands.gate_options import Share, baselines_option, make_policy, terms_options
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.boot_report import open_console
@@ -56,7 +56,7 @@ from hugepage_qa.report.gate_tables import print_classic_table, print_comparison
 @click.option(
     "--raw", type=click.Path(path_type=Path, file_okay=False), help="Also keep the raw samples here, outside of git."
 )
-@click.option("--baselines", type=click.Path(path_type=Path, file_okay=False), default=BASELINES, show_default=True)
+@baselines_option
 @click.option("--policy", "policy_file", type=click.Path(path_type=Path), help="Default: policy.yaml of the baselines.")
 @click.option("--margin", type=Share(), help="Worsening that does not matter, for all metrics.")
 def accept_command(
@@ -97,13 +97,7 @@ _READABLE = 0o644
     name="compare", epilog="Example: hugepage-qa gate compare monday.json tuesday.json --against accepted.json"
 )
 @click.argument("samples", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--baselines",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=BASELINES,
-    show_default=True,
-    help="Directory of accepted baselines.",
-)
+@baselines_option
 @click.option(
     "--against", multiple=True, type=click.Path(path_type=Path), help="Compare with these samples, not with a baseline."
 )
@@ -172,7 +166,7 @@ def _baseline(
 
 @click.command(name="history", epilog="Example: hugepage-qa gate history pgbench --baselines baselines")
 @click.argument("metric", default="")
-@click.option("--baselines", type=click.Path(path_type=Path, file_okay=False), default=BASELINES, show_default=True)
+@baselines_option
 @click.option("--changes/--no-changes", default=True, help="Look for change points (apache-otava, if installed).")
 def history_command(metric: str, baselines: Path, changes: bool) -> None:
     """Print the accepted blocks of every metric whose name contains METRIC, oldest first, and where their level

@@ -12,7 +12,13 @@ from hugepage_qa.errors import InputError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-BASELINES = Path("baselines")
+baselines_option = click.option(
+    "--baselines",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("baselines"),
+    show_default=True,
+    help="Directory of accepted baselines.",
+)
 
 
 class Share(click.ParamType[float]):

@@ -75,7 +75,6 @@ class Comparison:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the verdict."""
         return exit_code(self.verdict)
 
 

@@ -161,7 +161,6 @@ class GuestHost:
             self._driver.destroy(name)
 
     def close(self) -> None:
-        """End whatever runs."""
         self._driver.close()
 
 

@@ -126,7 +126,6 @@ class MatrixReport:
             self._progress.start()
 
     def add(self, judgement: BootResult) -> None:
-        """Tell of one case."""
         self.judgements.append(judgement)
         if self._progress is not None and self._task is not None:
             self._progress.advance(self._task)
@@ -142,7 +141,6 @@ class MatrixReport:
         )
 
     def stop(self) -> None:
-        """Take the progress bar away."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None

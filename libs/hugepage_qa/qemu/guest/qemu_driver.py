@@ -38,12 +38,10 @@ class QemuDriver(Driver):
 
     @staticmethod
     def definition_of(guest: GuestDescription, site: Site) -> str:
-        """Return the arguments of QEMU in JSON."""
         return json.dumps(qemu_arguments(guest, site))
 
     @staticmethod
     def device_of(guest: GuestDescription, device: MemoryDevice, site: Site) -> str:
-        """Return the backend and the device for the monitor in JSON."""
         return memory_device(guest, device, site)
 
     def define(self, name: str, definition: str) -> None:

@@ -49,7 +49,6 @@ class QemuProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._child.pid
 
     @property
@@ -106,7 +105,6 @@ class QemuProcess:
             raise InputError(f"{self._name}: {otherwise} within {_ANSWER_SECONDS:g} s")
 
     def kill(self) -> None:
-        """Kill it, and do not wait."""
         self._child.send(signal.SIGKILL)
 
     def end(self) -> None:

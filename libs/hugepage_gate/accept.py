@@ -8,7 +8,7 @@ steps of 0.4 % each pass one by one, but not all together. Who answers for a cha
 
 import json
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from hugepage_gate.compare_suites import FEWEST_BLOCKS, FEWEST_BOOTS, check_agai
 from hugepage_gate.contrasts import Unit
 from hugepage_gate.evidence import level_evidence
 from hugepage_gate.gate_policy import Policy, decide_count
-from hugepage_gate.input_file import check_document, read_json
 from hugepage_gate.looks import Decision, decide
 from hugepage_gate.moderated_t import NO_PRIOR
 from hugepage_gate.samples import Kind, SampleSet, Series, Verdict
@@ -31,49 +30,6 @@ VERSION = 1
 
 _READABLE = 0o644
 _COMMIT_SHOWN = 12
-
-
-@dataclass(frozen=True)
-class Acknowledgement:
-    """Who accepted which change, why, and where it comes from. ``change`` is a share, + is worse."""
-
-    metric: str
-    configuration: str
-    by: str
-    on: date
-    reason: str
-    commit: str
-    change: float
-    #: seals of the blocks that start the new baseline
-    blocks: tuple[str, ...]
-
-
-def write_acknowledgement(baseline: Path, acknowledgement: Acknowledgement) -> Path:
-    """Write ``acknowledgement`` beside the file ``baseline`` and return where. Raises OSError."""
-    commit = "".join(letter for letter in acknowledgement.commit if letter.isalnum())[:_COMMIT_SHOWN]
-    path = baseline.with_name(f"{baseline.stem}.{acknowledgement.on.isoformat()}-{commit}.ack.json")
-    document = {
-        "format": FORMAT,
-        "version": VERSION,
-        **asdict(acknowledgement),
-        "on": acknowledgement.on.isoformat(),
-        "change": round(acknowledgement.change, 6),
-    }
-    write_durably(path, f"{json.dumps(document, indent=1, sort_keys=True)}\n".encode(), mode=_READABLE)
-    return path
-
-
-def read_acknowledgements(baseline: Path) -> list[Acknowledgement]:
-    """Return what was acknowledged for the file ``baseline``, oldest first. Raises InputError for a damaged file."""
-    found = []
-    for path in sorted(baseline.parent.iterdir()):
-        if path.name.startswith(f"{baseline.stem}.") and path.name.endswith(".ack.json"):
-            document = read_json(path)
-            check_document(document, path, FORMAT, VERSION, "acknowledgement")
-            facts = {key: value for key, value in document.items() if key not in ("format", "version")}
-            on = date.fromisoformat(facts["on"])
-            found.append(Acknowledgement(**{**facts, "on": on, "blocks": tuple(facts["blocks"])}))
-    return found
 
 
 _GOOD = frozenset({Verdict.PASS, Verdict.IMPROVED})
@@ -130,20 +86,29 @@ def write(
     for one in accepted:
         path = store.write(one.baseline)
         if one.change is not None and request.commit is not None:
-            yield write_acknowledgement(
-                path,
-                Acknowledgement(
-                    metric=one.baseline.series.metric,
-                    configuration=one.baseline.series.configuration,
-                    by=request.by,
-                    on=request.on,
-                    reason=request.reason,
-                    commit=request.commit,
-                    change=one.change,
-                    blocks=one.baseline.acceptances[-1].blocks,
-                ),
-            )
+            yield _write_acknowledgement(path, one.baseline, request, request.commit, one.change)
         yield path
+
+
+def _write_acknowledgement(path: Path, baseline: Baseline, request: Request, commit: str, change: float) -> Path:
+    """Write who answers for ``change`` (a share, + is worse) beside the baseline in ``path``, and return where."""
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "metric": baseline.series.metric,
+        "configuration": baseline.series.configuration,
+        "by": request.by,
+        "on": request.on.isoformat(),
+        "reason": request.reason,
+        "commit": commit,
+        "change": round(change, 6),
+        # seals of the blocks that start the new baseline
+        "blocks": baseline.acceptances[-1].blocks,
+    }
+    shown = "".join(letter for letter in commit if letter.isalnum())[:_COMMIT_SHOWN]
+    beside = path.with_name(f"{path.stem}.{request.on.isoformat()}-{shown}.ack.json")
+    write_durably(beside, f"{json.dumps(document, indent=1, sort_keys=True)}\n".encode(), mode=_READABLE)
+    return beside
 
 
 def _accept(
@@ -161,7 +126,8 @@ def _accept(
     if request.commit is None:
         _check_against_oldest(old, accepted.baseline, request.release, policy, samples.source)
         return accepted
-    return replace(accepted, change=_change(today))
+    # a count has no share by which it is worse
+    return replace(accepted, change=today.looks[-1].change if today.looks else 0.0)
 
 
 def _extended(old: Baseline, new: SummarySeries, request: Request, *, starts: bool) -> Accepted:
@@ -206,8 +172,3 @@ def _decide(baseline: SummarySeries, new: SummarySeries, policy: Policy) -> Deci
 
 def _locations(blocks: Collection[BlockSummary]) -> list[float]:
     return [block.location for block in blocks]
-
-
-def _change(decision: Decision) -> float:
-    """Return by how much the accepted blocks are worse, as a share; 0 where that is not a matter of shares."""
-    return decision.looks[-1].change if decision.looks else 0.0

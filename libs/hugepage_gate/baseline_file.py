@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import date, datetime
+from datetime import date
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +20,7 @@ from hugepage_gate.environment import env_id
 from hugepage_gate.input_file import check_document
 from hugepage_gate.samples import Direction, Kind, Scalar
 from hugepage_qa.errors import InputError
-from hugepage_qa.schema import parse_json
+from hugepage_qa.schema import build, parse_json
 
 FORMAT = "hugepage-qa baseline"
 VERSION = 1
@@ -108,7 +108,9 @@ def format_baseline(baseline: Baseline) -> str:
     """Return the text of ``baseline``."""
     home = baseline.home
     blocks = sorted(map(_block_document, baseline.series.blocks), key=lambda one: (one["started"] or "", one["order"]))
-    acceptances = [_acceptance_document(one) for one in baseline.acceptances]
+    acceptances = [
+        {**asdict(one), "on": one.on.isoformat(), "blocks": sorted(one.blocks)} for one in baseline.acceptances
+    ]
     document = {
         "format": _line(FORMAT),
         "version": _line(VERSION),
@@ -135,7 +137,16 @@ def parse_baseline(text: str, source: object) -> Baseline:
     for line in (*lists["blocks"], *lists["accepted"]):
         if not isinstance(line, dict) or line.pop("seal", None) != _seal(home, line):
             raise InputError(f"{source}: a line was edited by hand; restore it from git, or accept a new baseline")
-    return _checked(_baseline(head, lists, source), source)
+    baseline = _baseline(head, lists, source)
+    accepted = [seal for one in baseline.acceptances for seal in one.blocks]
+    if len(set(baseline.seals)) < len(baseline.seals):
+        raise InputError(f"{source}: a block is there twice; restore the file from git")
+    if sorted(accepted) != sorted(baseline.seals):
+        raise InputError(
+            f"{source}: {len(set(accepted) ^ set(baseline.seals))} blocks were removed or added by hand; "
+            "restore it from git, or accept a new baseline"
+        )
+    return baseline
 
 
 _AROUND_HEAD = frozenset({"format", "version", "seal", "accepted", "blocks"})
@@ -154,9 +165,9 @@ def _take_lists(document: Any) -> dict[str, list[Any]]:
 
 def _baseline(head: Mapping[str, Any], lists: Mapping[str, list[dict[str, Any]]], source: object) -> Baseline:
     try:
-        blocks = tuple(_block(one) for one in lists["blocks"])
-        acceptances = tuple(_acceptance(one) for one in lists["accepted"])
-    except (TypeError, KeyError, ValueError) as error:
+        blocks = [build(BlockSummary, one) for one in lists["blocks"]]
+        acceptances = [build(Acceptance, one) for one in lists["accepted"]]
+    except (TypeError, ValueError) as error:
         raise InputError(f"{source}: expected blocks and acceptances as gate accept writes them ({error})") from error
     series = SummarySeries(
         head["metric"],
@@ -169,42 +180,14 @@ def _baseline(head: Mapping[str, Any], lists: Mapping[str, list[dict[str, Any]]]
     return Baseline(head["suite"], head["environment"], series, tuple(sorted(acceptances, key=lambda one: one.on)))
 
 
-def _checked(baseline: Baseline, source: object) -> Baseline:
-    accepted = [seal for one in baseline.acceptances for seal in one.blocks]
-    present = baseline.seals
-    if len(set(present)) < len(present):
-        raise InputError(f"{source}: a block is there twice; restore the file from git")
-    if sorted(accepted) != sorted(present):
-        raise InputError(
-            f"{source}: {len(set(accepted) ^ set(present))} blocks were removed or added by hand; "
-            "restore it from git, or accept a new baseline"
-        )
-    return baseline
-
-
 def _block_document(block: BlockSummary) -> dict[str, Any]:
     document = {**vars(block), "started": block.started and block.started.isoformat()}
     # its lines were written without this one before there was any, and keep their seals
     if block.sentinel_after is None:
         del document["sentinel_after"]
-    return {key: _rounded(value) for key, value in document.items()}
-
-
-def _block(document: dict[str, Any]) -> BlockSummary:
-    started = document["started"]
-    return BlockSummary(**{**document, "started": None if started is None else datetime.fromisoformat(started)})
-
-
-def _acceptance_document(acceptance: Acceptance) -> dict[str, Any]:
-    return {**asdict(acceptance), "on": acceptance.on.isoformat(), "blocks": sorted(acceptance.blocks)}
-
-
-def _acceptance(document: dict[str, Any]) -> Acceptance:
-    return Acceptance(**{**document, "on": date.fromisoformat(document["on"]), "blocks": tuple(document["blocks"])})
-
-
-def _rounded(value: Any) -> Any:
-    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+    return {
+        key: float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value for key, value in document.items()
+    }
 
 
 def _seal(home: str, document: Mapping[str, Any]) -> str:

@@ -11,8 +11,6 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
-
 from hugepage_gate.baseline_file import Baseline, format_baseline, parse_baseline
 from hugepage_gate.compare_suites import BaselineSet
 from hugepage_gate.environment import FOLLOWS_SUBJECT, env_id, hard_keys
@@ -132,15 +130,3 @@ def store_samples(directory: Path, samples: Samples) -> Path:
         directory.mkdir(parents=True, exist_ok=True)
         write_durably(path, lzma.compress(samples.astype("<f8").tobytes()), mode=_READABLE)
     return path
-
-
-def load_samples(directory: Path, sha256: str) -> Samples:
-    """Return the samples with the digest ``sha256``. Raises InputError for a file that is missing or damaged."""
-    path = directory / f"{sha256}.f64.xz"
-    try:
-        content = lzma.decompress(path.read_bytes())
-    except (OSError, lzma.LZMAError) as error:
-        raise InputError(f"{path}: expected raw samples ({error})") from error
-    if hashlib.sha256(content).hexdigest() != sha256:
-        raise InputError(f"{path}: its content is not what its name says; restore it")
-    return np.frombuffer(content, dtype="<f8").astype(np.float64)

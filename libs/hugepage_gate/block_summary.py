@@ -95,26 +95,21 @@ _MOST_SPLITS = 8
 _SAFETY = 2.0
 
 
-@dataclass(frozen=True)
-class SteadyState:
-    """``start`` is the first sample after the warm-up; ``is_steady`` is False for a run that does not settle."""
+def find_steady_state(samples: Samples, margin: float) -> int | None:
+    """Return the first of ``samples``, which are without outliers, after the warm-up; None where they never settle.
 
-    start: int = 0
-    is_steady: bool = True
-
-
-def find_steady_state(samples: Samples, margin: float) -> SteadyState:
-    """Return where ``samples``, without outliers, become steady; less than ``margin`` (a share) is no difference."""
+    Less than ``margin`` (a share) is no difference.
+    """
     count = len(samples)
     if count < FEWEST_SAMPLES:
-        return SteadyState()
+        return 0
     changes = find_changes(samples, margin)
     starts = [0, *(change for change in changes if change <= LONGEST_WARM_UP * count)]
     for start in starts:
         end = next((change for change in changes if change > start), count)
         if end - start >= SHORTEST_STEADY * count:
-            return SteadyState(start)
-    return SteadyState(is_steady=False)
+            return start
+    return None
 
 
 def find_changes(samples: Samples, margin: float) -> list[int]:
@@ -240,8 +235,9 @@ def _summarise_block(
     block: Block, kind: Kind, margin: float, worse: int, subject: Mapping[str, Scalar], host: str | None
 ) -> BlockSummary:
     clipped = clip_outliers(block.samples)
-    steady = find_steady_state(clipped, margin) if kind is Kind.MEASURED else SteadyState()
-    samples = block.samples[steady.start :]
+    steady_from = find_steady_state(clipped, margin) if kind is Kind.MEASURED else 0
+    start = steady_from or 0
+    samples = block.samples[start:]
     middle, sigma = middle_and_spread(samples)
     has_tail = len(samples) >= FEWEST_FOR_TAIL
     return BlockSummary(
@@ -252,13 +248,13 @@ def _summarise_block(
         host=block.host or host,
         sentinel=block.sentinel,
         samples=len(samples),
-        effective=effective_size(clipped[steady.start :]),
+        effective=effective_size(clipped[start:]),
         location=middle if kind is Kind.COUNT else location(samples),
         spread=sigma,
         tail=float(np.percentile(samples, _WORSE_PERCENT[worse])) if has_tail else None,
         outlier_rate=outlier_rate(samples, middle, sigma, worse) if has_tail else None,
-        steady_from=steady.start,
-        is_steady=steady.is_steady,
+        steady_from=start,
+        is_steady=steady_from is not None,
         sha256=digest(block.samples),
         subject=subject,
         sentinel_after=block.sentinel_after,

@@ -1,10 +1,10 @@
 """Compare new samples with baselines: is it the same machine, is the baseline good enough, and what became worse?"""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from hugepage_gate.block_summary import BlockSummary, SummarySeries, summarise_set
+from hugepage_gate.block_summary import SummarySeries, summarise_set
 from hugepage_gate.comparison import Comparison, MetricResult, overall_verdict
 from hugepage_gate.contrasts import FEWEST_HOSTS, Unit
 from hugepage_gate.environment import Difference, environment_differences, subject_differences
@@ -173,17 +173,13 @@ def _choose_hosts(baseline: BaselineSet, new: SampleSet) -> tuple[BaselineSet, U
     if None in known or not new.hosts or known == new.hosts:
         return baseline, Unit.SESSION if len(known) < FEWEST_HOSTS or known != new.hosts else Unit.HOST
     if new.hosts <= known:
-        own = {key: _only(one, new.hosts) for key, one in baseline.series.items()}
+        own = {
+            key: replace(one, blocks=tuple(block for block in one.blocks if block.host in new.hosts))
+            for key, one in baseline.series.items()
+        }
         if all(len(one.blocks) >= FEWEST_BLOCKS for one in own.values()):
-            return BaselineSet(
-                baseline.source, baseline.environment, baseline.subject, own, baseline.family
-            ), Unit.SESSION
+            return replace(baseline, series=own), Unit.SESSION
     return baseline, Unit.HOST if len(known) >= FEWEST_HOSTS else None
-
-
-def _only(series: SummarySeries, hosts: Collection[str]) -> SummarySeries:
-    blocks: tuple[BlockSummary, ...] = tuple(block for block in series.blocks if block.host in hosts)
-    return SummarySeries(series.metric, series.unit, series.direction, series.kind, series.configuration, blocks)
 
 
 def _other_host(baseline: BaselineSet, new: SampleSet) -> str:

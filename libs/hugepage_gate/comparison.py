@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from hugepage_gate.environment import Difference
@@ -71,11 +71,10 @@ class Comparison:
     reason: str
     results: tuple[MetricResult, ...] = ()
     differences: tuple[Difference, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the verdict."""
         return exit_code(self.verdict)
 
 

@@ -45,7 +45,6 @@ class Difference:
     new: Scalar
 
     def __str__(self) -> str:
-        """The difference for people."""
         return f"{self.key}: {_text(self.baseline)} in the baseline, {_text(self.new)} now"
 
 

@@ -29,31 +29,18 @@ class CountRule:
     relative: float = 0.0
 
 
-@dataclass(frozen=True)
-class CountRange:
-    """What a count may be: between ``lowest`` and ``highest``, both included."""
-
-    lowest: float
-    highest: float
-
-
-def allowed_range(baseline: Sequence[float], rule: CountRule) -> CountRange:
-    """Return the range of ``baseline``, widened by ``rule``."""
-    allowed = max(rule.absolute, rule.relative * max(map(abs, baseline)))
-    return CountRange(min(baseline) - allowed, max(baseline) + allowed)
-
-
 def decide_count(baseline: Sequence[float], new: Sequence[float], direction: Direction, rule: CountRule) -> Decision:
     """Return the decision on a count, with one number per block. Most blocks, and at least two, have to agree."""
-    allowed = allowed_range(baseline, rule)
-    above = sum(value > allowed.highest for value in new)
-    below = sum(value < allowed.lowest for value in new)
+    allowed = max(rule.absolute, rule.relative * max(map(abs, baseline)))
+    lowest, highest = min(baseline) - allowed, max(baseline) + allowed
+    above = sum(value > highest for value in new)
+    below = sum(value < lowest for value in new)
     worse, better = {
         Direction.LOWER: (above, below),
         Direction.HIGHER: (below, above),
         Direction.EQUAL: (above + below, 0),
     }[direction]
-    span = f"{max(0.0, allowed.lowest):g} to {allowed.highest:g}"
+    span = f"{max(0.0, lowest):g} to {highest:g}"
     if worse >= _TO_CONFIRM and worse > len(new) / 2:
         return Decision(Verdict.REGRESSED, f"{worse} of {len(new)} blocks are outside {span}")
     if worse:

@@ -47,10 +47,8 @@ def find_change_points(locations: Sequence[float]) -> list[ChangePoint]:
         max_pvalue=MAX_P,
         min_magnitude=0.0,
     )
-    points = [_change_point(point) for point in found]
+    points = [
+        ChangePoint(int(one.index), math.expm1(float(one.stats.mean_2 - one.stats.mean_1)), float(one.stats.pvalue))
+        for one in found
+    ]
     return [point for point in points if abs(point.change) >= SMALLEST_CHANGE]
-
-
-def _change_point(point: Any) -> ChangePoint:
-    stats = point.stats
-    return ChangePoint(int(point.index), math.expm1(float(stats.mean_2) - float(stats.mean_1)), float(stats.pvalue))

@@ -6,21 +6,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hugepage_gate.block_summary import BlockSummary, SummarySeries
-from hugepage_gate.comparison import (
-    TAILS,
-    Interval,
-    MetricResult,
-    interval,
-    interval_of,
-    look_documents,
-)
-from hugepage_gate.contrasts import (
-    Contrast,
-    Unit,
-    contrast_values,
-    find_contrasts,
-    is_balanced,
-)
+from hugepage_gate.comparison import TAILS, Interval, MetricResult, interval, interval_of, look_documents
+from hugepage_gate.contrasts import Contrast, Unit, contrast_values, find_contrasts, is_balanced
 from hugepage_gate.evidence import (
     OUTLIER_MARGIN,
     Family,
@@ -31,12 +18,7 @@ from hugepage_gate.evidence import (
     tail_evidence,
 )
 from hugepage_gate.gate_policy import Policy, decide_count
-from hugepage_gate.looks import (
-    ALARM_ERROR,
-    Decision,
-    Evidence,
-    decide,
-)
+from hugepage_gate.looks import ALARM_ERROR, Decision, Evidence, decide
 from hugepage_gate.moderated_t import NO_PRIOR, estimate_mean
 from hugepage_gate.samples import Kind, Samples, Verdict
 
@@ -84,7 +66,8 @@ class MetricsJudge:
         disturbed = disturbed_blocks(_each_once(self.baseline), _each_once(self.new))
         self._disturbed = {_session(block) for block in disturbed}
         questions = [question for key in self.new for question in self._questions(key)]
-        contrasts = [(metric, one) for metric in self._metrics() for one in self._contrasts(metric)]
+        metrics = dict.fromkeys(metric for metric, _ in self.new)
+        contrasts = [(metric, one) for metric in metrics for one in self._contrasts(metric)]
         questions += [self._contrast(one, metric, ALARM_ERROR / len(contrasts)) for metric, one in contrasts]
         for family in {one.family for one in questions}:
             chosen = [i for i, one in enumerate(questions) if one.evidence is not None and one.family == family]
@@ -92,9 +75,6 @@ class MetricsJudge:
             for i, decision in zip(chosen, decisions, strict=True):
                 questions[i] = replace(questions[i], decision=decision)
         return tuple(self._answer(question) for question in questions)
-
-    def _metrics(self) -> list[str]:
-        return list(dict.fromkeys(metric for metric, _ in self.new))
 
     def _questions(self, key: Key) -> Iterator[_Question]:
         new, baseline = self.new[key], self.baseline.get(key)
@@ -183,7 +163,7 @@ class MetricsJudge:
         if disturbed:
             return Verdict.DISTURBED, f"the sentinel left its range at block {', '.join(disturbed)}: measure again"
         for side, name in ((question.baseline, "baseline"), (question.new, "new")):
-            if any(_mostly_unsteady(series) for series in side):
+            if any(sum(not block.is_steady for block in one.blocks) * 2 > len(one.blocks) for one in side):
                 reason = f"no steady state: most {name} blocks have no level that lasts half of the run"
                 return Verdict.UNDECIDED, reason
         return None
@@ -234,10 +214,6 @@ def _each_once(series: Series) -> list[BlockSummary]:
     """
     blocks = [(one.configuration, block) for one in series.values() for block in one.blocks]
     return list({(configuration, _session(block), block.order): block for configuration, block in blocks}.values())
-
-
-def _mostly_unsteady(series: SummarySeries) -> bool:
-    return sum(not block.is_steady for block in series.blocks) * 2 > len(series.blocks)
 
 
 def _session(block: BlockSummary) -> object:

@@ -18,7 +18,7 @@ Per look, with d the difference to the baseline (+ is worse) and its bounds at t
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -114,7 +114,7 @@ class Decision:
     verdict: Verdict
     reason: str
     looks: tuple[Look, ...] = ()
-    more_blocks: int = field(default=0)
+    more_blocks: int = 0
 
 
 def decide(evidence: Sequence[Evidence], looks: Sequence[tuple[int, float]] = LOOKS) -> list[Decision]:
@@ -150,7 +150,8 @@ def _look(evidence: Evidence, found: Estimate, blocks: int, share: float, q: flo
 
 def _decide(evidence: Evidence, made: tuple[Look, ...], looks: Sequence[tuple[int, float]]) -> Decision:
     if not made:
-        return Decision(Verdict.UNDECIDED, _too_little(evidence), more_blocks=1)
+        missing = "one block on each side: nothing is known of how much blocks vary"
+        return Decision(Verdict.UNDECIDED, missing if len(evidence.new) else "no block to look at", more_blocks=1)
     latest = made[-1]
     if latest.alarm and _is_confirmed(evidence, latest, worse=1):
         return Decision(Verdict.REGRESSED, f"worse, by {_blocks(latest.blocks)}, and confirmed", made)
@@ -182,12 +183,6 @@ def _undecided(evidence: Evidence, made: tuple[Look, ...], looks: Sequence[tuple
     if made[-1].alarm:
         return Decision(Verdict.UNDECIDED, "worse by few blocks only, which most others do not confirm", made)
     return Decision(Verdict.UNDECIDED, "blocks vary too much to decide: a larger baseline or margin is needed", made)
-
-
-def _too_little(evidence: Evidence) -> str:
-    if not len(evidence.new):
-        return "no block to look at"
-    return "one block on each side: nothing is known of how much blocks vary"
 
 
 def _blocks(count: int) -> str:

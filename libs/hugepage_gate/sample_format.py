@@ -211,29 +211,13 @@ def _numbers(values: list[Any], where: str) -> Samples:
 
 def _series(series: Mapping[str, Any], samples: Any, source: str) -> Series:
     name = series["metric"]
-    return Series(
-        metric=name,
-        unit=series["unit"],
-        direction=Direction(series["direction"]),
-        kind=Kind(series.get("kind", Kind.MEASURED)),
-        configuration=series.get("configuration", ""),
-        blocks=in_time(_block(block, next(samples), f"{source}: {name}") for block in series["blocks"]),
-    )
-
-
-def _block(block: Mapping[str, Any], samples: Samples, where: str) -> Block:
-    started = block.get("started")
-    return Block(
-        samples=samples,
-        order=block["order"],
-        started=None if started is None else parse_time(started, where),
-        session=block.get("session"),
-        boot=block.get("boot"),
-        host=block.get("host"),
-        sentinel=block.get("sentinel"),
-        sentinel_after=block.get("sentinel_after"),
-        warmup=block.get("warmup", False),
-    )
+    blocks = []
+    for block in series["blocks"]:
+        started = block.get("started")
+        time = None if started is None else parse_time(started, f"{source}: {name}")
+        blocks.append(Block(**{**block, "samples": next(samples), "started": time}))
+    kind, direction = Kind(series.get("kind", Kind.MEASURED)), Direction(series["direction"])
+    return Series(name, series["unit"], direction, kind, series.get("configuration", ""), in_time(blocks))
 
 
 def _reference(reference: str | None, series: Sequence[Series], source: str) -> str | None:
@@ -260,13 +244,9 @@ def _series_document(series: Series) -> dict[str, Any]:
 
 def _block_document(block: Block) -> dict[str, Any]:
     facts = {
+        **vars(block),
         "started": block.started and block.started.isoformat(),
-        "session": block.session,
-        "boot": block.boot,
-        "host": block.host,
-        "sentinel": block.sentinel,
-        "sentinel_after": block.sentinel_after,
         "warmup": block.warmup or None,
+        "samples": block.samples.tolist(),
     }
-    known = {key: value for key, value in facts.items() if value is not None}
-    return {"order": block.order, **known, "samples": block.samples.tolist()}
+    return {key: value for key, value in facts.items() if value is not None}

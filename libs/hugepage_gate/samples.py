@@ -106,7 +106,6 @@ class SampleSet:
     mixed: frozenset[str] = frozenset()
 
     def __iter__(self) -> Iterator[Series]:
-        """Yield the series."""
         return iter(self.series)
 
     @property

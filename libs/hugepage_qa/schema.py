@@ -1,12 +1,20 @@
 """Documents that other programs wrote are checked against a schema before anything of them is used."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import date
+from enum import Enum
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
+
+_Built = TypeVar("_Built")
 
 
 @cache
@@ -37,3 +45,34 @@ def parse_json(text: str) -> Any:
 
 def _refuse_constant(constant: str) -> float:
     raise ValueError(f"{constant} is not JSON")
+
+
+def build(kind: type[_Built], document: Mapping[str, Any]) -> _Built:
+    """Return the dataclass ``kind`` that ``document`` holds, which has passed its schema.
+
+    Its keys are the names of the fields; others, such as the format and its version, are left out, and a field that
+    has no key keeps its default. Raises TypeError without a key that is needed, ValueError for what is no date.
+    """
+    types = get_type_hints(kind)
+    known = [field.name for field in fields(kind) if field.name in document]  # type: ignore[arg-type]
+    return kind(**{name: _value(types[name], document[name]) for name in known})
+
+
+def _value(kind: Any, value: Any) -> Any:
+    """Return ``value`` as the type ``kind``; of a union other than with None it is left as JSON has it."""
+    arguments = get_args(kind)
+    origin = get_origin(kind)
+    if value is None or kind in (Any, object):
+        return value
+    if origin is UnionType:
+        wanted = [one for one in arguments if one is not NoneType]
+        return _value(wanted[0], value) if len(wanted) == 1 else value
+    if origin in (tuple, list):
+        return origin(_value(arguments[0], one) for one in value)
+    if origin in (dict, Mapping):
+        return {arguments[0](key): _value(arguments[1], one) for key, one in value.items()}
+    if isinstance(kind, type) and is_dataclass(kind):
+        return build(kind, value)
+    if issubclass(kind, date):
+        return kind.fromisoformat(value)
+    return kind(value) if issubclass(kind, Enum | Path) else value

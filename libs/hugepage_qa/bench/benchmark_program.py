@@ -78,8 +78,6 @@ def _last_lines(output: str) -> str:
     return " ".join(output.splitlines()[-_SHOWN_LINES:])
 
 
-#: databases refuse to run as root; this user owns nothing else (overflowuid)
-
 _DEADLINE_SECONDS = 120.0
 _SHOWN_CHARACTERS = 300
 
@@ -123,7 +121,7 @@ def running_server(
 _TREE = DirectoryTree(Path("/"))
 
 _LOOK_SECONDS = 60.0
-_LOOK_SECONDS = 0.02
+_PAUSE_SECONDS = 0.02
 
 
 def page_tables_of(server: int) -> int:
@@ -146,7 +144,7 @@ def expect_static(pid: int, size: int, name: str) -> None:
     while found < size and time.monotonic() < deadline:
         sums = read_smaps_rollup(_TREE, pid) or {}
         found = max(found, sums.get("Shared_Hugetlb", 0) + sums.get("Private_Hugetlb", 0))
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_PAUSE_SECONDS)
     if found < size:
         raise Unavailable(f"{name} has {format_size(found)} of static huge pages, not {format_size(size)}")
 

@@ -26,7 +26,7 @@ from hugepage_qa.bench.measured_guest import (
     program_archive,
 )
 from hugepage_qa.bench.pgbench import parse_pgbench, parse_version
-from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared
+from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Workload
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.uapi import NOBODY
 from hugepage_qa.sizes import KIB, MIB, format_size, parse_size
@@ -143,7 +143,7 @@ def _text(levels: tuple[int, ...]) -> str:
     return ", ".join(map(str, levels))
 
 
-class GuestDatabase:
+class GuestDatabase(Workload):
     """TPC-B-like transactions in a guest, clients included, as in the study."""
 
     name = "guest-database"
@@ -187,7 +187,9 @@ class GuestDatabase:
         with closing(GuestHost(disk / "guest-database", archive)) as host:
 
             def block(backing: Backing) -> Figures:
-                words = f"hugepages={_guest_pages(parameters)}" if backing.guest == "huge" else ""
+                # of the guest's default size, 2 MiB on most: for the buffers and what is beside them
+                pages = _buffers(parameters) * 5 // 4 // (2 * MIB)
+                words = f"hugepages={pages}" if backing.guest == "huge" else ""
                 with host.running(backing, GuestProfile(memory, int(parameters["cpus"] or 1), words)) as guest:
                     server = GuestServer(guest, installation)
                     _fill(server, parameters, max(USERS[profile]), is_huge=backing.guest == "huge")
@@ -202,11 +204,6 @@ class GuestDatabase:
 
 def _buffers(parameters: Mapping[str, Fact]) -> int:
     return parse_size(str(parameters["shared_buffers"]).removesuffix("B"))
-
-
-def _guest_pages(parameters: Mapping[str, Fact]) -> int:
-    """Return how many pages of the guest's default size, 2 MiB on most, the buffers and what is beside them need."""
-    return _buffers(parameters) * 5 // 4 // (2 * MIB)
 
 
 def _fill(server: GuestServer, parameters: Mapping[str, Fact], users: int, *, is_huge: bool) -> None:

@@ -21,7 +21,7 @@ from hugepage_qa.bench.measured_guest import (
     program_archive,
 )
 from hugepage_qa.bench.sysbench_memory import parse_sysbench
-from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program
+from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program, Workload
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import GIB, KIB, parse_size
 
@@ -65,7 +65,7 @@ def metrics_of(name: str) -> tuple[Metric, ...]:
     return (Metric(name, "s", "lower"), Metric(f"{name}-host-page-tables", "kB", "lower"))
 
 
-class GuestMemory:
+class GuestMemory(Workload):
     """Write memory in a guest."""
 
     name = "guest-memory"
@@ -75,10 +75,6 @@ class GuestMemory:
         profile: {**sizes, "guests": "alternating"} for profile, sizes in SIZES.items()
     }
 
-    def backings(self, there: Sequence[Backing]) -> tuple[Backing, ...]:
-        """All."""
-        return tuple(there)
-
     @contextmanager
     def prepare(self, profile: str, scratch: Path, disk: Path) -> Iterator[Prepared]:  # noqa: ARG002 - needs the disk
         """Pack sysbench for the guest."""
@@ -86,11 +82,14 @@ class GuestMemory:
         with closing(GuestHost(disk / self.name, program_archive([writing.sysbench]))) as host:
 
             def block(backing: Backing) -> Figures:
-                with host.running(backing, writing.guest) as guest:
-                    return writing.figures(guest, self.name)
+                return self._figures(host, writing, backing)
 
             identity = {"binary": sha256(writing.sysbench), **host.facts}
             yield Prepared(block, writing.guest.memory, identity, {"qemu": host.version})
+
+    def _figures(self, host: GuestHost, writing: Writing, backing: Backing) -> Figures:
+        with host.running(backing, writing.guest) as guest:
+            return writing.figures(guest, self.name)
 
 
 _COMMAND_SECONDS = 60.0
@@ -98,12 +97,11 @@ _COMMAND_SECONDS = 60.0
 _AS_BUSY = 0.5
 
 
-class GuestMemoryPair:
+class GuestMemoryPair(GuestMemory):
     """Write memory in two guests."""
 
     name = "guest-memory-pair"
     metrics = metrics_of(name)
-    programs = PROGRAMS
     profiles: Mapping[str, Mapping[str, Fact]] = {
         profile: {**sizes, "guests": "at the same time"} for profile, sizes in SIZES.items()
     }
@@ -117,25 +115,16 @@ class GuestMemoryPair:
         shp = max(static, key=lambda one: one.page_size)
         return replace(thp, beside=shp), replace(shp, beside=thp)
 
-    @contextmanager
-    def prepare(self, profile: str, scratch: Path, disk: Path) -> Iterator[Prepared]:  # noqa: ARG002 - needs the disk
-        """Pack sysbench for the guests."""
-        writing = Writing(find_program("sysbench", "sysbench"), self.profiles[profile])
-        with closing(GuestHost(disk / self.name, program_archive([writing.sysbench]))) as host:
-
-            def block(backing: Backing) -> Figures:
-                if backing.beside is None:
-                    raise InputError(f"{self.name}: {backing.name} is one guest, expected two at the same time")
-                with host.running(backing.beside, writing.guest, "beside") as other:
-                    _keep_busy(other, writing)
-                    with host.running(replace(backing, beside=None), writing.guest) as guest:
-                        begin, begin_beside = cpu_seconds(guest.pid), cpu_seconds(other.pid)
-                        figures = writing.figures(guest, self.name)
-                        expect_as_busy(cpu_seconds(other.pid) - begin_beside, cpu_seconds(guest.pid) - begin)
-                return figures
-
-            identity = {"binary": sha256(writing.sysbench), **host.facts}
-            yield Prepared(block, writing.guest.memory, identity, {"qemu": host.version})
+    def _figures(self, host: GuestHost, writing: Writing, backing: Backing) -> Figures:
+        if backing.beside is None:
+            raise InputError(f"{self.name}: {backing.name} is one guest, expected two at the same time")
+        with host.running(backing.beside, writing.guest, "beside") as other:
+            other.run(f"{{ while :; do {writing.command}; done >/dev/null 2>&1 & }}", _COMMAND_SECONDS)
+            with host.running(replace(backing, beside=None), writing.guest) as guest:
+                begin, begin_beside = cpu_seconds(guest.pid), cpu_seconds(other.pid)
+                figures = writing.figures(guest, self.name)
+                expect_as_busy(cpu_seconds(other.pid) - begin_beside, cpu_seconds(guest.pid) - begin)
+        return figures
 
 
 def expect_as_busy(beside: float, measured: float) -> None:
@@ -145,7 +134,3 @@ def expect_as_busy(beside: float, measured: float) -> None:
             f"guests: the one beside had {beside:.1f} s of CPU time and the measured one {measured:.1f} s,"
             " expected both to be busy"
         )
-
-
-def _keep_busy(guest: RunningGuest, writing: Writing) -> None:
-    guest.run(f"{{ while :; do {writing.command}; done >/dev/null 2>&1 & }}", _COMMAND_SECONDS)

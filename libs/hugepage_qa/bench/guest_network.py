@@ -8,7 +8,7 @@ needs no bridge: what is sent to the gateway in there arrives at the loopback ad
 import re
 import signal
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from hugepage_qa.bench.benchmark_program import (
     sha256,
 )
 from hugepage_qa.bench.measured_guest import GuestHost, GuestProfile, RunningGuest, emulator, program_archive
-from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program, Unavailable
+from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program, Unavailable, Workload
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.guest.console import NETWORK, load_drivers
 from hugepage_qa.schema import find_violation, parse_json
@@ -99,7 +99,7 @@ _GUEST, _GATEWAY = "10.0.2.15", "10.0.2.2"
 _DEVICES = ("-netdev", "user,id=network", "-device", "virtio-net,netdev=network")
 
 
-class GuestNetwork:
+class GuestNetwork(Workload):
     """Send from a guest to its host over TCP, one run after the other."""
 
     name = "guest-network"
@@ -119,10 +119,6 @@ class GuestNetwork:
             "runs": 11,
         },
     }
-
-    def backings(self, there: Sequence[Backing]) -> tuple[Backing, ...]:
-        """All."""
-        return tuple(there)
 
     @contextmanager
     def prepare(self, profile: str, scratch: Path, disk: Path) -> Iterator[Prepared]:  # noqa: ARG002 - needs the disk

@@ -22,7 +22,7 @@ from hugepage_qa.bench.benchmark_program import (
     sha256,
 )
 from hugepage_qa.bench.databases import DATABASE, MariaDb, MariadbInstallation
-from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program, Unavailable
+from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program, Unavailable, Workload
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import KIB, MIB, parse_size
 
@@ -32,22 +32,6 @@ _LINE = re.compile(r"^(?P<value>[0-9]+|<not [a-z]+>);[^;]*;(?P<event>[^;]+);[0-9
 _WHOLE = 100.0
 _PER_THOUSAND = 1000
 _PERF_SECONDS = 30.0
-
-
-def find_perf() -> Path:
-    """Return perf. Raises Unavailable without it, and on a machine that does not count these events."""
-    perf = find_program("perf", "linux-perf")
-    try:
-        parse_misses(run_program([*_command(perf), "--", "true"], deadline=_PERF_SECONDS))
-    except InputError as error:
-        raise Unavailable(f"this machine does not count {_MISSES}: {error}") from error
-    return perf
-
-
-def misses_of(perf: Path, process: int, seconds: float) -> float:
-    """Return the iTLB misses of ``process`` per 1000 of its instructions, over so many seconds. Raises InputError."""
-    words = [*_command(perf), "-p", str(process), "--", "sleep", str(seconds)]
-    return parse_misses(run_program(words, deadline=seconds + _PERF_SECONDS))
 
 
 def parse_misses(output: str) -> float:
@@ -89,7 +73,7 @@ _FILL_SECONDS = 3600.0
 _LATE = 0.8
 
 
-class MariadbOltp:
+class MariadbOltp(Workload):
     """Reads and writes of sysbench against a private server on a socket."""
 
     name = "mariadb-oltp"
@@ -177,9 +161,11 @@ def parse_version(text: str) -> str:
 def _counters() -> tuple[Path | None, str]:
     """Return perf where it can count, and what is to be known about that."""
     try:
-        return find_perf(), "counted"
-    except Unavailable:
+        perf = find_program("perf", "linux-perf")
+        parse_misses(run_program([*_command(perf), "--", "true"], deadline=_PERF_SECONDS))
+    except (Unavailable, InputError):
         return None, "n/a"
+    return perf, "counted"
 
 
 def _client(sysbench: Path, server: MariaDb, parameters: Mapping[str, Fact]) -> list[str]:
@@ -216,7 +202,9 @@ def _block(
 def _look(figures: dict[str, list[float]], perf: Path | None, server: int, seconds: int, _client: int) -> None:
     """Look at the server while it is busy."""
     if perf is not None:
-        figures["mariadb-oltp-itlb-mpki"] = [misses_of(perf, server, _LATE * seconds)]
+        words = [*_command(perf), "-p", str(server), "--", "sleep", str(_LATE * seconds)]
+        output = run_program(words, deadline=_LATE * seconds + _PERF_SECONDS)
+        figures["mariadb-oltp-itlb-mpki"] = [parse_misses(output)]
     else:
         time.sleep(_LATE * seconds)
     figures["mariadb-oltp-page-tables"] = [page_tables_of(server) / KIB]

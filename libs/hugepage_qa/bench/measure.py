@@ -26,19 +26,8 @@ _NS_PER_S = 1e9
 _DEADLINE_SECONDS = 120.0
 
 
-def build_sentinel(scratch: Path) -> Path:
-    """Return the program. Raises Unavailable without a compiler."""
-    find_program("cc", "build-essential")
-    return build_program(SOURCE, scratch)
-
-
-def run_sentinel(program: Path) -> float:
-    """Return the seconds that it took. Raises InputError."""
-    return parse_sentinel(run_program([program], deadline=_DEADLINE_SECONDS))
-
-
 def parse_sentinel(output: str) -> float:
-    """Return the seconds in what it prints. Raises InputError."""
+    """Return the seconds in what the sentinel prints. Raises InputError."""
     text = output.strip()
     if not (text.isascii() and text.isdigit() and int(text)):
         raise InputError(f"sentinel: expected nanoseconds, got {text[:100]!r}")
@@ -125,10 +114,11 @@ class Measurer:
 
     def _sentinel(self) -> Callable[[], float | None]:
         try:
-            program = build_sentinel(self._place.scratch)
+            find_program("cc", "build-essential")
         except Unavailable:
             return lambda: None
-        return lambda: run_sentinel(program)
+        program = build_program(SOURCE, self._place.scratch)
+        return lambda: parse_sentinel(run_program([program], deadline=_DEADLINE_SECONDS))
 
     def _take(
         self, plan: Plan, cell: Cell, prepared: Mapping[str, Prepared], sentinel: Callable[[], float | None]

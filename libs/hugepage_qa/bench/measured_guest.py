@@ -19,13 +19,13 @@ from hugepage_qa.bench.benchmark_program import run_program
 from hugepage_qa.bench.workload import Fact, Program, Unavailable
 from hugepage_qa.cache import cache_directory
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.smaps import MemoryMapping, read_smaps
+from hugepage_qa.kernel.smaps import read_smaps
 from hugepage_qa.kernel.tree import DirectoryTree, Tree
 from hugepage_qa.qemu.boards import BOARDS
 from hugepage_qa.qemu.guest.console import converse
 from hugepage_qa.qemu.guest.driver import GuestError
 from hugepage_qa.qemu.guest.guest_description import Cell, GuestDescription, Source
-from hugepage_qa.qemu.guest.guest_site import READY, Image, NotHere, Site, default_image
+from hugepage_qa.qemu.guest.guest_site import READY, NotHere, Site, default_site
 from hugepage_qa.qemu.guest.qemu_command import qemu_arguments
 from hugepage_qa.qemu.guest.qemu_driver import QemuDriver
 from hugepage_qa.qemu.initramfs import Entry, pack
@@ -42,7 +42,9 @@ def expect_pages(tree: Tree, pid: int, backing: Backing, memory: int) -> None:
     told.
     """
     guest = f"guest of {format_size(memory)} on {backing.name}"
-    found = _memory_of(tree, pid, memory)
+    # an emulator's translated code is large, too
+    large = (one for one in read_smaps(tree, pid) or () if one.size >= memory and "x" not in one.permissions)
+    found = next(large, None)
     if found is None:
         raise InputError(f"{guest}: its QEMU has no memory of this size, expected it to run")
     static = found.private_hugetlb + found.shared_hugetlb
@@ -60,12 +62,6 @@ def expect_pages(tree: Tree, pid: int, backing: Backing, memory: int) -> None:
         raise InputError(f"{guest}: {seen}, expected none")
     if backing.kind is Kind.TRANSPARENT and transparent < _MOSTLY * memory:
         raise Unavailable(f"{guest}: {seen}, the kernel gave no more")
-
-
-def _memory_of(tree: Tree, pid: int, memory: int) -> MemoryMapping | None:
-    """Return the mapping that is the memory of the guest: an emulator's translated code is large, too."""
-    large = (one for one in read_smaps(tree, pid) or () if one.size >= memory and "x" not in one.permissions)
-    return next(large, None)
 
 
 _NAME = "bench"
@@ -116,8 +112,11 @@ class GuestHost:
         """Raises Unavailable without QEMU, a kernel or what speaks to QEMU."""
         directory.mkdir()
         try:
-            self._image = _with_archive(default_image(cache_directory(), None, lambda _line: None), directory, archive)
-            self._site = self._image.site(directory, mounts={}, environment={})
+            site = default_site(cache_directory(), None, lambda _line: None)
+            # the kernel unpacks both archives
+            both = directory / "initramfs"
+            both.write_bytes(Path(site.initramfs).read_bytes() + archive)
+            self._site = replace(site, initramfs=str(both), directory=str(directory))
             self._driver = QemuDriver(self._site)
         except (NotHere, InputError) as error:
             raise Unavailable(f"guests: {error}") from error
@@ -125,15 +124,15 @@ class GuestHost:
     @property
     def version(self) -> str:
         """What QEMU calls itself."""
-        return run_program([self._image.emulator, "--version"], deadline=_VERSION_SECONDS).splitlines()[0]
+        return run_program([self._site.emulator, "--version"], deadline=_VERSION_SECONDS).splitlines()[0]
 
     @property
     def facts(self) -> dict[str, Fact]:
         """What of the guests has to agree between two measurements."""
         return {
-            "guest.accelerator": self._image.accelerator,
-            "guest.machine": self._image.machine,
-            "guest.cpu": self._image.cpu,
+            "guest.accelerator": self._site.accelerator,
+            "guest.machine": self._site.machine,
+            "guest.cpu": self._site.cpu,
         }
 
     @contextmanager
@@ -150,7 +149,10 @@ class GuestHost:
             raise Unavailable(f"QEMU: {error}") from error
         try:
             running = RunningGuest(self._driver.pid(name), Path(self._site.console(name)))
-            self._await_shell(name)
+            try:
+                self._driver.await_output(name, READY, _BOOT_SECONDS)
+            except GuestError as error:
+                raise InputError(f"guest: {error}") from error
             # a shell starts nothing in the background without /dev/null
             running.run("/bin/busybox mount -a; /bin/busybox mount -t devtmpfs devtmpfs /dev", _BOOT_SECONDS)
             expect_pages(DirectoryTree(Path("/")), running.pid, backing, profile.memory)
@@ -159,21 +161,7 @@ class GuestHost:
             self._driver.destroy(name)
 
     def close(self) -> None:
-        """End whatever runs."""
         self._driver.close()
-
-    def _await_shell(self, name: str) -> None:
-        try:
-            self._driver.await_output(name, READY, _BOOT_SECONDS)
-        except GuestError as error:
-            raise InputError(f"guest: {error}") from error
-
-
-def _with_archive(image: Image, directory: Path, archive: bytes) -> Image:
-    """Return ``image`` with the archive behind its own: the kernel unpacks both."""
-    both = directory / "initramfs"
-    both.write_bytes(image.initramfs.read_bytes() + archive)
-    return replace(image, initramfs=both)
 
 
 def _definition(name: str, backing: Backing, profile: GuestProfile, site: Site) -> str:
@@ -213,7 +201,8 @@ def program_archive(
     wanted |= {path: path for binary in binaries for path in libraries_of(binary)}
     contents = {str(path).lstrip("/"): path.read_bytes() for path in wanted} | (files or {})
     modes = {str(path).lstrip("/"): stat.S_IFREG | (path.stat().st_mode & 0o777) for path in wanted}
-    entries = [Entry(name, _DIRECTORY) for name in sorted(_parents(contents))]
+    parents = {str(parent) for name in contents for parent in PurePosixPath(name).parents} - {"."}
+    entries = [Entry(name, _DIRECTORY) for name in sorted(parents)]
     entries += [Entry(name, modes.get(name, stat.S_IFREG | 0o755), content) for name, content in contents.items()]
     return pack(entries)
 
@@ -233,7 +222,3 @@ def parse_ldd(output: str, program: Path) -> list[Path]:
         missing = next(line for line in output.splitlines() if "not found" in line)
         raise InputError(f"{program}: a library is missing ({missing.strip()})")
     return [Path(found["path"]) for found in _LIBRARY.finditer(output)]
-
-
-def _parents(names: Iterable[str]) -> Iterator[str]:
-    yield from {str(parent) for name in names for parent in PurePosixPath(name).parents if str(parent) != "."}

@@ -15,7 +15,7 @@ from hugepage_qa.bench.backing import REFERENCE
 from hugepage_qa.bench.workload import Cell, Fact, Figures, Metric, Workload
 from hugepage_qa.durable import remove_durably, write_durably
 from hugepage_qa.errors import InputError
-from hugepage_qa.schema import find_violation, parse_json
+from hugepage_qa.schema import build, find_violation, parse_json
 
 FORMAT = "hugepage-qa measurement"
 VERSION = 1
@@ -109,7 +109,8 @@ class Measurement:
 
     def blocks(self) -> dict[Cell, FinishedBlock]:
         """Return all finished blocks in the order of their sessions. Raises InputError for a damaged file."""
-        found = (self._read_block(path) for path in sorted((self._directory / _BLOCKS).glob("*.json")))
+        paths = sorted((self._directory / _BLOCKS).glob("*.json"))
+        found = (build(FinishedBlock, _read(path, "block")) for path in paths)
         return {block.cell: block for block in found}
 
     def forget(self, cells: Iterable[Cell]) -> None:
@@ -141,20 +142,7 @@ class Measurement:
 
     def _read_plan(self) -> Plan | None:
         path = self._directory / _PLAN
-        if not path.exists():
-            return None
-        document = _read(path, "plan")
-        facts = {key: value for key, value in document.items() if key not in ("format", "version")}
-        return Plan(
-            **{
-                **facts,
-                "configurations": {name: tuple(each) for name, each in document["configurations"].items()},
-            }
-        )
-
-    def _read_block(self, path: Path) -> FinishedBlock:
-        document = _read(path, "block")
-        return FinishedBlock(**{**document, "cell": Cell(**document["cell"])})
+        return build(Plan, _read(path, "plan")) if path.exists() else None
 
     def _write(self, name: str, document: Mapping[str, Any]) -> None:
         text = json.dumps(document, indent=1, allow_nan=False) + "\n"
@@ -206,6 +194,8 @@ def sample_document(plan: Plan, workload: Workload, blocks: Collection[FinishedB
     if any((block.identity, block.subject) != (own[0].identity, own[0].subject) for block in own):
         raise InputError(f"{workload.name}: its program has changed between blocks; name another directory")
     parameters = {f"benchmark.parameters.{key}": value for key, value in workload.profiles[plan.profile].items()}
+    # what is not what it is called is part of what a verdict is about
+    stand_ins = ", ".join(f"{name} on {other}" for name, other in plan.stand_ins.items())
     return {
         "format": _FORMAT,
         "version": _VERSION,
@@ -217,8 +207,8 @@ def sample_document(plan: Plan, workload: Workload, blocks: Collection[FinishedB
             **{f"benchmark.{key}": value for key, value in own[0].identity.items()},
             **parameters,
         },
-        "subject": {**plan.subject, **own[0].subject, **_stand_ins(plan)},
-        **_reference(configurations),
+        "subject": {**plan.subject, **own[0].subject, **({"stand_ins": stand_ins} if stand_ins else {})},
+        "reference": REFERENCE if REFERENCE in configurations else configurations[0],
         "series": [
             _series(plan, metric, name, [block for block in own if block.cell.configuration == name])
             for metric in workload.metrics
@@ -226,19 +216,6 @@ def sample_document(plan: Plan, workload: Workload, blocks: Collection[FinishedB
             for name in configurations
         ],
     }
-
-
-def _stand_ins(plan: Plan) -> dict[str, str]:
-    """Return what is not what it is called: part of the subject, as it is what a verdict is about."""
-    return (
-        {"stand_ins": ", ".join(f"{name} on {other}" for name, other in plan.stand_ins.items())}
-        if plan.stand_ins
-        else {}
-    )
-
-
-def _reference(configurations: Sequence[str]) -> dict[str, str]:
-    return {"reference": REFERENCE if REFERENCE in configurations else configurations[0]}
 
 
 def _series(plan: Plan, metric: Metric, configuration: str, blocks: Sequence[FinishedBlock]) -> Mapping[str, Any]:

@@ -1,13 +1,13 @@
 """Workload ``page-access``: what first touch, random access and unmapping of memory cost on pages of each kind."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing, Kind
 from hugepage_qa.bench.benchmark_program import find_program, run_program, sha256
-from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program
+from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program, Workload
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.c_compiler import build_program
 from hugepage_qa.sizes import GIB, KIB, MIB
@@ -22,7 +22,7 @@ _NS_PER_MS = 1e6
 _DEADLINE_SECONDS = 600.0
 
 
-class PageAccess:
+class PageAccess(Workload):
     """Touch memory page by page, read it at random, and unmap it: nothing but page faults, TLB misses and freeing."""
 
     name = "page-access"
@@ -39,10 +39,6 @@ class PageAccess:
         "quick": {"bytes": 512 * MIB, "accesses": 1_000_000, "samples": 8},
         "reference": {"bytes": 4 * GIB, "accesses": 20_000_000, "samples": 15},
     }
-
-    def backings(self, there: Sequence[Backing]) -> tuple[Backing, ...]:
-        """All."""
-        return tuple(there)
 
     @contextmanager
     def prepare(self, profile: str, scratch: Path, disk: Path) -> Iterator[Prepared]:  # noqa: ARG002 - needs no disk

@@ -6,14 +6,14 @@ page tables on 4 KiB pages, 6318 and 9 MB on huge ones.
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing, Kind
 from hugepage_qa.bench.benchmark_program import page_tables_of, sha256
 from hugepage_qa.bench.databases import PROGRAMS, Cluster, PostgresqlInstallation
-from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Unavailable
+from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Unavailable, Workload
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import KIB, parse_size
 
@@ -36,7 +36,7 @@ _LATE = 0.8
 _FILL_SECONDS = 3600.0
 
 
-class Pgbench:
+class Pgbench(Workload):
     """TPC-B-like transactions against a private server on a socket."""
 
     name = "pgbench"
@@ -66,10 +66,6 @@ class Pgbench:
             "fsync": True,
         },
     }
-
-    def backings(self, there: Sequence[Backing]) -> tuple[Backing, ...]:
-        """All."""
-        return tuple(there)
 
     @contextmanager
     def prepare(self, profile: str, scratch: Path, disk: Path) -> Iterator[Prepared]:  # noqa: ARG002 - needs the disk

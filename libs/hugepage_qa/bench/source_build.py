@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing, Kind
 from hugepage_qa.bench.benchmark_program import find_program, run_program, sha256
-from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program, Unavailable
+from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program, Unavailable, Workload
 from hugepage_qa.kernel.pools import read_pools
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.sizes import MIB, format_size
@@ -84,7 +84,7 @@ _LOOK_SECONDS = 10.0
 _PAUSE_SECONDS = 0.02
 
 
-class SourceBuild:
+class SourceBuild(Workload):
     """Build from scratch; static pages serve what compilers take from malloc, which needs glibc 2.35."""
 
     name = "source-build"

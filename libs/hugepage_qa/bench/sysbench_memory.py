@@ -5,13 +5,13 @@ The study: ``sysbench memory --memory-block-size=64M --memory-total-size=4096G -
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing, Kind
 from hugepage_qa.bench.benchmark_program import expect_static, find_program, run_program, sha256
-from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program
+from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program, Workload
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import parse_size
 
@@ -23,7 +23,7 @@ _MIB = float(1 << 20)
 _MORE_SECONDS = 60.0
 
 
-class SysbenchMemory:
+class SysbenchMemory(Workload):
     """Write memory from several threads."""
 
     name = "sysbench-memory"
@@ -34,10 +34,6 @@ class SysbenchMemory:
         "quick": {"block": "64M", "total": "32G", "time": 60, "threads": min(14, os.cpu_count() or 1), "samples": 1},
         "reference": {"block": "64M", "total": "4096G", "time": 500, "threads": 14, "samples": 1},
     }
-
-    def backings(self, there: Sequence[Backing]) -> tuple[Backing, ...]:
-        """All."""
-        return tuple(there)
 
     @contextmanager
     def prepare(self, profile: str, scratch: Path, disk: Path) -> Iterator[Prepared]:  # noqa: ARG002 - needs no files

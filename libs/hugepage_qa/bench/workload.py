@@ -4,11 +4,12 @@ The order of its blocks is drawn for each session, and mirrored, so that a drift
 """
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from hugepage_qa.bench.backing import Backing
 
@@ -63,28 +64,23 @@ class Prepared:
     subject: Mapping[str, Fact]
 
 
-class Workload(Protocol):
+class Workload(ABC):
     """A workload with its profiles: ``quick`` takes seconds per block, ``reference`` has the numbers of a study."""
 
-    @property
-    def name(self) -> str:
-        """What it is called: also the suite of its baselines."""
-
-    @property
-    def metrics(self) -> tuple[Metric, ...]:
-        """All metrics that a block gives; a block may lack some that this machine cannot tell."""
-
-    @property
-    def programs(self) -> tuple[Program, ...]:
-        """What has to be installed."""
-
-    @property
-    def profiles(self) -> Mapping[str, Mapping[str, Fact]]:
-        """Profile -> parameters, which are part of the identity of a measurement."""
+    #: also that of the suite of its baselines
+    name: str
+    #: all that a block gives; a block may lack some that this machine cannot tell
+    metrics: tuple[Metric, ...]
+    #: what has to be installed
+    programs: tuple[Program, ...]
+    #: profile -> parameters, which are part of the identity of a measurement
+    profiles: Mapping[str, Mapping[str, Fact]]
 
     def backings(self, there: Sequence[Backing]) -> tuple[Backing, ...]:
         """Return what it is measured on, of the pages that are there and asked for; each is a configuration."""
+        return tuple(there)
 
+    @abstractmethod
     def prepare(self, profile: str, scratch: Path, disk: Path) -> AbstractContextManager[Prepared]:
         """Make it ready; all that it started has ended and all files are removed after the block.
 

@@ -13,6 +13,11 @@ class Entry:
     where: str = ""
 
 
+def anchor(case: str) -> str:
+    """Return the anchor of ``case`` in the page of its area."""
+    return case.replace("/", "-")
+
+
 @dataclass(frozen=True)
 class CataloguedTest:
     """A test of fmf. Without ``entries`` it is one case itself, and its description says what it asserts."""
@@ -20,9 +25,7 @@ class CataloguedTest:
     name: str
     summary: str
     description: str
-    command: str
     duration: str
-    tags: tuple[str, ...]
     entries: tuple[Entry, ...]
 
     @property

@@ -56,15 +56,9 @@ def _index(areas: Mapping[str, Sequence[CataloguedTest]]) -> str:
 
 def _count(tests: Iterable[CataloguedTest]) -> int:
     """Return the number of different cases: several tests can run the same ones, on other machines."""
-    return sum(len(entries) or 1 for entries in _different(tests))
-
-
-def _different(tests: Iterable[CataloguedTest]) -> Iterator[tuple[Entry, ...]]:
-    seen: set[tuple[Entry, ...]] = set()
-    for test in tests:
-        if not test.entries or test.entries not in seen:
-            yield test.entries
-        seen.add(test.entries)
+    entries = [test.entries for test in tests]
+    # one without entries is a case itself
+    return sum(len(each) for each in set(entries)) + entries.count(())
 
 
 def _page(area: str, tests: Sequence[CataloguedTest]) -> str:

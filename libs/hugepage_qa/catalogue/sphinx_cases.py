@@ -11,7 +11,7 @@ from sphinx.application import Sphinx
 from sphinx.directives import ObjectDescription
 from sphinx.domains import Domain, ObjType
 
-from hugepage_qa.catalogue.addresses import anchor
+from hugepage_qa.catalogue.entry import anchor
 
 # the index of the search escapes for HTML what the search escapes once more
 _ESCAPED_TWICE = str.maketrans({"'": "\N{RIGHT SINGLE QUOTATION MARK}", '"': "\N{RIGHT DOUBLE QUOTATION MARK}"})
@@ -21,12 +21,10 @@ class CaseDescription(ObjectDescription[str]):
     """A case, with its address."""
 
     def handle_signature(self, sig: str, signode: desc_signature) -> str:
-        """Show the name."""
         signode += desc_name(sig, sig)
         return sig
 
     def add_target_and_index(self, name: str, _sig: str, signode: desc_signature) -> None:
-        """Give the case its anchor."""
         signode["ids"].append(anchor(name))
         self.state.document.note_explicit_target(signode)
 
@@ -52,6 +50,5 @@ class CaseDomain(Domain):
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Add the extension to ``app``."""
     app.add_domain(CaseDomain)
     return {"parallel_read_safe": False, "parallel_write_safe": True}

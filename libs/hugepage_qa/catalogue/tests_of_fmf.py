@@ -30,9 +30,7 @@ def catalogued_tests(root: Path) -> Iterator[CataloguedTest]:
             name=node.name,
             summary=str(data.get("summary", "")).strip(),
             description=str(data.get("description", "")).strip(),
-            command=str(data["test"]),
             duration=str(data.get("duration", "5m")),
-            tags=tuple(map(str, data.get("tag", ()))),
             entries=tuple(_entries(shlex.split(str(data["test"])), folder, node.name)),
         )
 

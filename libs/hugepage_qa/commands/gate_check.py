@@ -12,7 +12,7 @@ import click
 
 from hugepage_gate.accept import Request, accept, write
 from hugepage_gate.baseline_store import BaselineStore
-from hugepage_gate.compare_suites import FEWEST_BLOCKS, OLDEST_BASELINE, compare
+from hugepage_gate.compare_suites import FEWEST_BLOCKS, Terms, compare
 from hugepage_gate.comparison import TAILS, Comparison, MetricResult
 from hugepage_gate.environment import env_id
 from hugepage_gate.sample_files import read_one_machine
@@ -21,7 +21,7 @@ from hugepage_gate.samples import Verdict as GateVerdict
 from hugepage_qa.bench.gate_settings import BLOCKS, MEANING, GateSettings
 from hugepage_qa.cases.result import Result, Verdict, one_line
 from hugepage_qa.commands.gate_measure import Measured, Wish, take_samples
-from hugepage_qa.commands.gate_options import make_policy, make_terms
+from hugepage_qa.commands.gate_options import make_policy
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.boot_report import open_console
@@ -70,8 +70,7 @@ def _word(text: str) -> str:
 def _note(one: MetricResult) -> str:
     if one.change is None:
         return one_line(f"{one.verdict}: {one.name}: {why(one)}")
-    change = (one.change.estimate, one.change.lower, one.change.upper)
-    estimate, lower, upper = map(percent, change)
+    estimate, lower, upper = map(percent, (one.change.estimate, one.change.lower, one.change.upper))
     return one_line(f"{one.verdict}: {one.name}: {estimate} ({lower} to {upper}), margin {one.margin:.1%}; {why(one)}")
 
 
@@ -167,25 +166,24 @@ class _Check:
     def _without_baseline(self, measured: Measured) -> list[SampleSet]:
         """Return the samples that have no baseline of just this machine and set-up."""
         sets = [read_one_machine([file]) for file in measured.files]
-        return [one for one in sets if not self._has_baseline(one)]
-
-    def _has_baseline(self, samples: SampleSet) -> bool:
-        own = self._settings.baselines / str(samples.environment["arch"]) / env_id(samples.environment)
-        return any(own.glob(f"{samples.suite}/*.json"))
+        return [
+            one
+            for one in sets
+            if not any(
+                self._settings.baselines.glob(f"{one.environment['arch']}/{env_id(one.environment)}/{one.suite}/*.json")
+            )
+        ]
 
     def _accept(self, sets: Sequence[SampleSet]) -> None:
         request = Request(getpass.getuser(), self._settings.accept, "current", datetime.now(UTC).date())
         for samples in sets:
             for path in write(self._store, accept(self._store, samples, request, self._policy), samples, request, None):
                 click.echo(path)
-                self._keep(path)
+                # a copy beside the samples: of a machine of CI nothing else comes back to whoever commits it
+                copy = self._directory / "baselines" / path.relative_to(self._settings.baselines)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                _write(copy, path.read_text(encoding="utf-8"))
         self._again.mkdir()
-
-    def _keep(self, path: Path) -> None:
-        """Copy a baseline beside the samples: of a machine of CI nothing else comes back to whoever commits it."""
-        copy = self._directory / "baselines" / path.relative_to(self._settings.baselines)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        _write(copy, path.read_text(encoding="utf-8"))
 
     def _look(self, measured: Measured) -> list[Comparison]:
         return [self._compare(read_one_machine([file])) for file in measured.files]
@@ -201,9 +199,9 @@ class _Check:
             return Comparison(
                 samples.suite, str(settings.baselines), samples.source, GateVerdict.NOT_COMPARABLE, reason
             )
-        terms = make_terms(
-            self._policy, _SUBJECT, _others(samples), OLDEST_BASELINE.days, FEWEST_BLOCKS, settings.min_boots
-        )
+        # what was done on purpose may differ although the kernel is judged
+        allowed = frozenset({"stand_ins"} & samples.subject.keys())
+        terms = Terms(self._policy, _SUBJECT, allowed, fewest_boots=settings.min_boots)
         comparison = compare(baseline, samples, terms)
         page = make_page(comparison, baseline, samples, self._policy)
         _write(self._directory / f"{samples.suite}.html", render_html(page))
@@ -228,8 +226,3 @@ class _Check:
 
 def _write(path: Path, text: str) -> None:
     write_durably(path, text.encode(), mode=_READABLE)
-
-
-def _others(samples: SampleSet) -> tuple[str, ...]:
-    """Return the keys of the subject that may differ although the kernel is judged: what was done on purpose."""
-    return tuple(key for key in ("stand_ins",) if key in samples.subject)

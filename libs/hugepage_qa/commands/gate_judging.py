@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from hugepage_gate.accept import Request, accept, write
 from hugepage_gate.baseline_store import BaselineStore
 from hugepage_gate.block_summary import SummarySeries, summarise_set
 from hugepage_gate.classic_table import classic_table
-from hugepage_gate.compare_suites import BaselineSet, baseline_from_samples, compare
+from hugepage_gate.compare_suites import BaselineSet, Terms, baseline_from_samples, compare
 from hugepage_gate.comparison import as_json
 from hugepage_gate.error_rates import Plan, Rates, measure_rates
 from hugepage_gate.gate_policy import DEFAULT_MARGIN, Policy
@@ -35,7 +35,7 @@ from hugepage_gate.study_plan import (
     smallest_change,
     useful_runs,
 )
-from hugepage_qa.commands.gate_options import BASELINES, Share, make_policy, make_terms, terms_options
+from hugepage_qa.commands.gate_options import Share, baselines_option, make_policy, terms_options
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.boot_report import open_console
@@ -56,7 +56,7 @@ from hugepage_qa.report.gate_tables import print_classic_table, print_comparison
 @click.option(
     "--raw", type=click.Path(path_type=Path, file_okay=False), help="Also keep the raw samples here, outside of git."
 )
-@click.option("--baselines", type=click.Path(path_type=Path, file_okay=False), default=BASELINES, show_default=True)
+@baselines_option
 @click.option("--policy", "policy_file", type=click.Path(path_type=Path), help="Default: policy.yaml of the baselines.")
 @click.option("--margin", type=Share(), help="Worsening that does not matter, for all metrics.")
 def accept_command(
@@ -97,13 +97,7 @@ _READABLE = 0o644
     name="compare", epilog="Example: hugepage-qa gate compare monday.json tuesday.json --against accepted.json"
 )
 @click.argument("samples", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--baselines",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=BASELINES,
-    show_default=True,
-    help="Directory of accepted baselines.",
-)
+@baselines_option
 @click.option(
     "--against", multiple=True, type=click.Path(path_type=Path), help="Compare with these samples, not with a baseline."
 )
@@ -134,7 +128,8 @@ def compare_command(
     new = read_samples(samples)
     baseline = _baseline(against, baselines, new, policy, subject)
     # whoever names the samples to compare with has chosen their age, too
-    terms = make_terms(policy, subject, allow, None if against else max_age, min_blocks, min_boots)
+    oldest = None if against else timedelta(days=max_age)
+    terms = Terms(policy, subject, frozenset(allow), oldest=oldest, fewest_blocks=min_blocks, fewest_boots=min_boots)
     comparison = compare(baseline, new, terms)
     if markdown is not None:
         write_durably(markdown, render_markdown(comparison).encode(), mode=_READABLE)
@@ -171,7 +166,7 @@ def _baseline(
 
 @click.command(name="history", epilog="Example: hugepage-qa gate history pgbench --baselines baselines")
 @click.argument("metric", default="")
-@click.option("--baselines", type=click.Path(path_type=Path, file_okay=False), default=BASELINES, show_default=True)
+@baselines_option
 @click.option("--changes/--no-changes", default=True, help="Look for change points (apache-otava, if installed).")
 def history_command(metric: str, baselines: Path, changes: bool) -> None:
     """Print the accepted blocks of every metric whose name contains METRIC, oldest first, and where their level

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -17,12 +17,7 @@ from hugepage_qa.bench.measure import Measurer, Place, Progress
 from hugepage_qa.bench.measured_environment import read_environment, read_subject
 from hugepage_qa.bench.measurement import Measurement, Plan, sample_document
 from hugepage_qa.bench.workload import Cell, Workload
-from hugepage_qa.bench.workloads import (
-    PROFILES,
-    USUAL,
-    WORKLOADS,
-    choose_workloads,
-)
+from hugepage_qa.bench.workloads import PROFILES, USUAL, WORKLOADS, choose_workloads
 from hugepage_qa.cases.result import one_line
 from hugepage_qa.cases.test_settings import draw_seed
 from hugepage_qa.errors import InputError
@@ -160,8 +155,10 @@ def take_samples(
         plan = measurement.begin(replace(plan, environment=read_environment(tree)))
         disk = protection.journal.make_scratch(_DISK)
         disk.chmod(_MAY_PASS)
-        with _bar(Console(stderr=True)) as tell:
-            place = Place(protection.scratch, disk)
+        console, left = Console(stderr=True), TextColumn("{task.fields[left]}")
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), left)
+        with Bar(*columns, console=console, transient=True) as bar:
+            place, tell = Place(protection.scratch, disk), _Tell(bar, console)
             plan = Measurer(measurement, workloads, known, place, tell, beside).measure(plan)
     for name, reason in plan.skipped.items():
         click.echo(one_line(f"skipped {name}: {reason}"), err=True)
@@ -195,14 +192,6 @@ def _parse_stand_ins(
             )
         pairs[name] = other
     return pairs
-
-
-@contextmanager
-def _bar(console: Console) -> Iterator["_Tell"]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    left = TextColumn("{task.fields[left]}")
-    with Bar(*columns, left, console=console, transient=True) as bar:
-        yield _Tell(bar, console)
 
 
 class _Tell:

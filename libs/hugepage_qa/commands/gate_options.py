@@ -1,26 +1,24 @@
 """Options that subcommands of ``hugepage-qa gate`` share."""
 
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from hugepage_gate.compare_suites import FEWEST_BLOCKS, FEWEST_BOOTS, Terms
-from hugepage_gate.gate_policy import (
-    FILE_NAME,
-    MetricPolicy,
-    Policy,
-    parse_share,
-    read_policy,
-)
-from hugepage_gate.looks import LOOKS
+from hugepage_gate.compare_suites import FEWEST_BLOCKS, FEWEST_BOOTS
+from hugepage_gate.gate_policy import FILE_NAME, MetricPolicy, Policy, parse_share, read_policy
 from hugepage_qa.errors import InputError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-BASELINES = Path("baselines")
+baselines_option = click.option(
+    "--baselines",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("baselines"),
+    show_default=True,
+    help="Directory of accepted baselines.",
+)
 
 
 class Share(click.ParamType[float]):
@@ -77,11 +75,3 @@ def make_policy(policy_file: Path | None, baselines: Path | None, margin: float 
             raise InputError(f"{policy_file}: no such file, expected a policy")
         return read_policy(policy_file)
     return Policy() if baselines is None else read_policy(baselines / FILE_NAME)
-
-
-def make_terms(
-    policy: Policy, subject: str | None, allow: tuple[str, ...], max_age: int | None, min_blocks: int, min_boots: int
-) -> Terms:
-    """Return the terms of a comparison; ``max_age`` is in days, None: a baseline does not age."""
-    oldest = None if max_age is None else timedelta(days=max_age)
-    return Terms(policy, subject, frozenset(allow), LOOKS, oldest, min_blocks, min_boots)

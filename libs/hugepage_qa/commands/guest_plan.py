@@ -1,7 +1,7 @@
 """``hugepage-qa guest plan``: what guests need, held against what a machine has of each pool and node, and besides."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,8 +92,7 @@ def plan_for_machine(guest: GuestDescription, count: int, tree: Tree) -> GuestPl
     """
     view = read_pool_view(tree)
     needs = _needs(guest, count)
-    for problem in _impossible(needs, view):
-        raise InputError(problem)
+    _refuse_impossible(needs, view)
     if kvm_refuses(tree):
         raise InputError(f"/{KVM_HPAGE} is 0: {KVM_NEEDS_HPAGE.statement}; boot with kvm.hpage=1")
     return GuestPlan(
@@ -114,17 +113,19 @@ def _needs(guest: GuestDescription, count: int) -> Mapping[Pool, int]:
     return {pool: count * pages for pool, pages in sorted(pages_needed(guest).items(), key=str)}
 
 
-def _impossible(needs: Mapping[Pool, int], view: PoolView) -> Iterator[str]:
+def _refuse_impossible(needs: Mapping[Pool, int], view: PoolView) -> None:
     for pool, pages in needs.items():
         if pool.size not in view.pools:
             sizes = ", ".join(format_size(size) for size in view.pools)
-            yield f"page size {format_size(pool.size)}: this machine has none of it, expected one of {sizes}"
+            raise InputError(
+                f"page size {format_size(pool.size)}: this machine has none of it, expected one of {sizes}"
+            )
         if pool.node is not None and pool.node not in view.nodes:
             nodes = ", ".join(map(str, view.nodes)) or "none"
-            yield f"node {pool.node}: this machine has no such NUMA node, expected one of {nodes}"
+            raise InputError(f"node {pool.node}: this machine has no such NUMA node, expected one of {nodes}")
         total = view.meminfo.get("MemTotal", 0)
         if pages * pool.size > total:
-            yield (
+            raise InputError(
                 f"{pages} pages of {format_size(pool.size)} are {pages * pool.size // MIB} MiB: this machine has"
                 f" {total // MIB} MiB of memory, make the guests smaller"
             )

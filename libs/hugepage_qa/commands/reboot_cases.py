@@ -11,12 +11,7 @@ import click
 
 from hugepage_qa.cases.reboot.reboot_chain import Chain
 from hugepage_qa.cases.reboot.reboot_machine import ThisMachine
-from hugepage_qa.cases.result import (
-    Result,
-    Verdict,
-    exit_code,
-    one_line,
-)
+from hugepage_qa.cases.result import Result, Verdict, exit_code, one_line
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.protection import require_root
 from hugepage_qa.report.avocado_results import JOB
@@ -42,7 +37,10 @@ def reboot_cases(names: tuple[str, ...]) -> None:
     results: list[Result] = []
 
     def report(found: Sequence[Result]) -> None:
-        results[:] = [_with_logs_in(data, result) for result in found]
+        results[:] = [
+            replace(one, reasons=tuple(map(one_line, one.reasons)), logs=tuple(data / log for log in one.logs))
+            for one in found
+        ]
         write_results(results, data)
 
     try:
@@ -72,7 +70,3 @@ def _boot_number() -> int:
     if not (text.isascii() and text.isdigit()):
         raise InputError(f"TMT_REBOOT_COUNT={text}: expected a whole number")
     return int(text)
-
-
-def _with_logs_in(data: Path, result: Result) -> Result:
-    return replace(result, reasons=tuple(map(one_line, result.reasons)), logs=tuple(data / log for log in result.logs))

@@ -36,7 +36,9 @@ class Cpu:
 def read_cpu(tree: Tree) -> Cpu:
     """Return what the kernel says of the processors; unknown parts are None, empty or 0. Raises InputError."""
     lines = (tree.read("proc/cpuinfo") or "").split("\n")
-    fields = _first_fields(lines)
+    matches = (_FIELD.fullmatch(line.rstrip()) for line in reversed(lines))
+    # of a name that is there for each processor the first one counts
+    fields = {match["name"]: match["value"] for match in matches if match}
     return Cpu(
         base_page_size=read_base_page_size(tree),
         features=_features(fields),
@@ -44,15 +46,6 @@ def read_cpu(tree: Tree) -> Cpu:
         count=sum(1 for line in lines if _PROCESSOR.fullmatch(line)),
         model=_model(lines, fields),
     )
-
-
-def _first_fields(lines: Sequence[str]) -> dict[str, str]:
-    fields: dict[str, str] = {}
-    for line in lines:
-        match = _FIELD.fullmatch(line.rstrip())
-        if match:
-            fields.setdefault(match["name"], match["value"])
-    return fields
 
 
 def _features(fields: Mapping[str, str]) -> frozenset[str]:

@@ -27,8 +27,6 @@ from hugepage_qa.kernel.tree import Tree, read_integer
 from hugepage_qa.parameters import Parameter, parse_parameters
 from hugepage_qa.version import KernelVersion
 
-__all__ = ["Parameter", "parse_parameters", "read_cmdline"]
-
 
 def read_cmdline(tree: Tree) -> str:
     """Return ``/proc/cmdline`` without its final newline; empty where it was not captured."""
@@ -39,9 +37,9 @@ def read_cmdline(tree: Tree) -> str:
 HUGE_PAGE_SYSCTLS = ("nr_hugepages", "nr_hugepages_mempolicy", "nr_overcommit_hugepages", "hugetlb_optimize_vmemmap")
 
 
-def read_vm(tree: Tree, names: Iterable[str] = HUGE_PAGE_SYSCTLS) -> dict[str, int]:
-    """Return the value of each of ``names`` that the kernel has; raises InputError for what is no number."""
-    values = ((name, read_integer(tree, f"proc/sys/vm/{name}")) for name in names)
+def read_numbers(tree: Tree, directory: str, names: Iterable[str]) -> dict[str, int]:
+    """Return the values of the files ``names`` that ``directory`` has; raises InputError for what is no number."""
+    values = ((name, read_integer(tree, f"{directory}/{name}")) for name in names)
     return {name: value for name, value in values if value is not None}
 
 
@@ -155,8 +153,8 @@ def read_facts(tree: Tree, *, machine: str | None = None) -> Facts:
         node_pools=read_node_pools(tree),
         nodes=read_nodes(tree),
         thp=read_thp(tree),
-        vm=read_vm(tree),
-        kvm=_read_kvm(tree),
+        vm=read_numbers(tree, "proc/sys/vm", HUGE_PAGE_SYSCTLS),
+        kvm=read_numbers(tree, "sys/module/kvm/parameters", _KVM_PARAMETERS),
         filesystems=read_filesystems(tree),
         tmpfs_huge=read_tmpfs_huge(tree),
         processes=read_process_names(tree),
@@ -177,11 +175,6 @@ def _word(tree: Tree, path: str) -> str | None:
 def _release(tree: Tree) -> str | None:
     banner = _BANNER.match(tree.read("proc/version") or "")
     return _word(tree, "proc/sys/kernel/osrelease") or (banner["release"] if banner else None)
-
-
-def _read_kvm(tree: Tree) -> dict[str, int]:
-    values = ((name, read_integer(tree, f"sys/module/kvm/parameters/{name}")) for name in _KVM_PARAMETERS)
-    return {name: value for name, value in values if value is not None}
 
 
 def _pool_observations(prefix: str, pools: tuple[Pool, ...]) -> dict[str, int]:

@@ -70,7 +70,9 @@ def parse_log(text: str) -> tuple[LogLine, ...]:
 
 def huge_page_lines(lines: Iterable[LogLine]) -> tuple[LogLine, ...]:
     """Return the lines that matter: of the huge page code, of the command line, and signs of a kernel in trouble."""
-    return tuple(line for line in lines if _about_huge_pages(line.text))
+    return tuple(
+        line for line in lines if _HUGE_PAGE_TEXT.search(line.text) or _HUGE_PAGE_TEXT_ANY_CASE.search(line.text)
+    )
 
 
 def tells_of_trouble(text: str) -> bool:
@@ -111,10 +113,6 @@ def _parse_line(line: str) -> LogLine:
         seconds=float(seconds["seconds"]) if seconds else None,
         text=rest[host.end() :] if host else rest,
     )
-
-
-def _about_huge_pages(text: str) -> bool:
-    return bool(_HUGE_PAGE_TEXT.search(text) or _HUGE_PAGE_TEXT_ANY_CASE.search(text))
 
 
 def _unknown_text(line: str) -> str:

@@ -36,11 +36,6 @@ class NumaMapping:
     nodes: Mapping[int, int]
     counts: Mapping[str, int]
 
-    @property
-    def node_bytes(self) -> dict[int, int]:
-        """Node -> bytes of the mapping on it."""
-        return {node: pages * (self.page_size or 0) for node, pages in self.nodes.items()}
-
 
 def read_numa_maps(tree: Tree, process: int | str = "self") -> tuple[NumaMapping, ...] | None:
     """Return the mappings of ``process`` by address; None without such a process, permission or CONFIG_NUMA.

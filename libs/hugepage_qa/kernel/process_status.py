@@ -12,29 +12,25 @@ _LINE = re.compile(r"^(?P<name>[A-Za-z_]\w*):\t(?P<value>.*)$", re.MULTILINE | r
 _UNIT = " kB"
 _SIZE = re.compile(rf" *(?P<number>[0-9]{{1,20}}){_UNIT}")
 _NUMBER = re.compile(r"[0-9]{1,20}")
-_IDS = re.compile(r"(?P<real>[0-9]{1,10})\t(?P<effective>[0-9]{1,10})\t[0-9]{1,10}\t[0-9]{1,10}")
+_IDS = re.compile(r"[0-9]{1,10}\t(?P<effective>[0-9]{1,10})\t[0-9]{1,10}\t[0-9]{1,10}")
 _SIZES = frozenset({"VmSize", "VmPTE", "RssAnon", "RssFile", "RssShmem", "HugetlbPages"})
 _REQUIRED = ("Name", "State", "Tgid", "Pid", "PPid", "Uid", "Threads")
-_KTHREADD = 2
 
 
 @dataclass(frozen=True)
 class ProcessStatus:
     """One process or thread. ``name`` is chosen by the process: untrusted text.
 
-    ``pid`` is the thread, ``tgid`` the process that it belongs to, ``parent`` that of the process that started it.
+    ``pid`` is the thread, ``parent`` the process that started it, ``effective_uid`` the user that it acts as.
     ``sizes`` are bytes: every line with a unit, none at all for what has no memory of its own.
     """
 
     name: str
     state: str
     pid: int
-    tgid: int
     parent: int
-    real_uid: int
     effective_uid: int
     threads: int
-    is_kernel_thread: bool
     sizes: Mapping[str, int]
 
     @property
@@ -46,21 +42,6 @@ class ProcessStatus:
     def page_tables(self) -> int:
         """Bytes of page tables of all levels (VmPTE), without memory 0."""
         return self.sizes.get("VmPTE", 0)
-
-    @property
-    def rss_anon(self) -> int:
-        """Bytes of anonymous memory in RAM, transparent huge pages included, hugetlb not."""
-        return self.sizes.get("RssAnon", 0)
-
-    @property
-    def rss_file(self) -> int:
-        """Bytes of mapped files in RAM."""
-        return self.sizes.get("RssFile", 0)
-
-    @property
-    def rss_shmem(self) -> int:
-        """Bytes of mapped shared memory in RAM, hugetlb not included."""
-        return self.sizes.get("RssShmem", 0)
 
     @property
     def locked(self) -> int:
@@ -86,7 +67,11 @@ def read_process_status(tree: Tree, process: int | str = "self") -> ProcessStatu
 
 def parse_process_status(text: str, path: str) -> ProcessStatus:
     """Return the status in ``text``, which was read from ``path``; raises InputError, which names the line."""
-    values = _parse_lines(text, path)
+    lines = text.removesuffix("\n").split("\n")
+    # in the order of the lines
+    values = dict(_LINE.findall(text))
+    if len(values) < len(lines):
+        _refuse(lines, path)
     for name in _REQUIRED:
         if name not in values:
             malformed(path, len(values) + 1, "", f"a line {name}: before the end")
@@ -110,23 +95,11 @@ def parse_process_status(text: str, path: str) -> ProcessStatus:
         name=_unescape(values["Name"]),
         state=values["State"],
         pid=number("Pid"),
-        tgid=number("Tgid"),
         parent=number("PPid"),
-        real_uid=int(ids["real"]),
         effective_uid=int(ids["effective"]),
         threads=number("Threads"),
-        is_kernel_thread=_is_kernel_thread(values, number("Pid"), number("PPid")),
         sizes=sizes,
     )
-
-
-def _parse_lines(text: str, path: str) -> dict[str, str]:
-    """Return name -> value, in the order of the lines."""
-    lines = text.removesuffix("\n").split("\n")
-    values = dict(_LINE.findall(text))
-    if len(values) < len(lines):
-        _refuse(lines, path)
-    return values
 
 
 def _refuse(lines: Sequence[str], path: str) -> None:
@@ -139,13 +112,6 @@ def _refuse(lines: Sequence[str], path: str) -> None:
         if match["name"] in names:
             malformed(path, line, content, "every name once")
         names.add(match["name"])
-
-
-def _is_kernel_thread(values: Mapping[str, str], pid: int, parent: int) -> bool:
-    """Linux 6.8 and later say so; before that they are kthreadd and its children without memory."""
-    if "Kthread" in values:
-        return values["Kthread"] == "1"
-    return "VmSize" not in values and _KTHREADD in (pid, parent)
 
 
 def _unescape(name: str) -> str:

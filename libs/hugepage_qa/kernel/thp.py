@@ -4,13 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.tree import (
-    Tree,
-    malformed,
-    parse_integer,
-    size_directories,
-    size_name,
-)
+from hugepage_qa.kernel.tree import Tree, malformed, parse_integer, size_directories, size_name
 
 DIRECTORY = "sys/kernel/mm/transparent_hugepage"
 
@@ -109,8 +103,16 @@ def read_thp(tree: Tree) -> Thp | None:
     numbers: dict[str, int] = {}
     for name in tree.names(DIRECTORY):
         _sort_file(tree, name, selections, numbers)
-    sizes = tuple(_read_size(tree, size, path) for size, path in size_directories(tree, DIRECTORY).items())
-    return Thp(selections, numbers, sizes, _read_numbers(tree, f"{DIRECTORY}/khugepaged"))
+    sizes = [
+        ThpSize(
+            size=size,
+            enabled=_read_selection(tree, f"{path}/enabled"),
+            shmem_enabled=_read_selection(tree, f"{path}/shmem_enabled"),
+            stats=_read_numbers(tree, f"{path}/stats"),
+        )
+        for size, path in size_directories(tree, DIRECTORY).items()
+    ]
+    return Thp(selections, numbers, tuple(sizes), _read_numbers(tree, f"{DIRECTORY}/khugepaged"))
 
 
 def parse_selection(text: str, path: str) -> Selection:
@@ -136,15 +138,6 @@ def _sort_file(tree: Tree, name: str, selections: dict[str, Selection], numbers:
     except InputError:
         if name in _SELECTIONS | _NUMBERS:
             raise
-
-
-def _read_size(tree: Tree, size: int, path: str) -> ThpSize:
-    return ThpSize(
-        size=size,
-        enabled=_read_selection(tree, f"{path}/enabled"),
-        shmem_enabled=_read_selection(tree, f"{path}/shmem_enabled"),
-        stats=_read_numbers(tree, f"{path}/stats"),
-    )
 
 
 def _read_selection(tree: Tree, path: str) -> Selection | None:

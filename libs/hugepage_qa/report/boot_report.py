@@ -19,16 +19,8 @@ from hugepage_qa.kernel.log import huge_page_lines
 from hugepage_qa.machine.describe import boot_observations
 from hugepage_qa.oracle.compare import expected_value, is_met
 from hugepage_qa.oracle.prediction import Expectation, Prediction, SumOf
+from hugepage_qa.report.terminal import STYLES
 from hugepage_qa.sizes import format_size
-
-STYLES = {
-    Verdict.PASS: "green",
-    Verdict.KNOWN: "cyan",
-    Verdict.SKIP: "yellow",
-    Verdict.FAIL: "bold red",
-    Verdict.ERROR: "bold red",
-}
-
 
 #: characters in a line where there is no terminal: enough for the names of all facts
 _WIDTH = 200
@@ -137,7 +129,6 @@ class MatrixReport:
             self._progress.start()
 
     def add(self, judgement: BootResult) -> None:
-        """Tell of one case."""
         self.judgements.append(judgement)
         if self._progress is not None and self._task is not None:
             self._progress.advance(self._task)
@@ -153,7 +144,6 @@ class MatrixReport:
         )
 
     def stop(self) -> None:
-        """Take the progress bar away."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None

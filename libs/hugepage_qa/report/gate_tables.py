@@ -158,13 +158,14 @@ def _rows(tables: Mapping[str, ClassicTable]) -> list[tuple[str, list[str]]]:
         ("the same, independent only", [f"{one.honest_margin:.3g}" for one in columns]),
         ("beyond 3 sigma", [str(one.beyond_3_sigma) for one in columns]),
         ("beyond 6 sigma", [str(one.beyond_6_sigma) for one in columns]),
-        ("histogram", [_bars(one.histogram) for one in columns]),
+        (
+            "histogram",
+            [
+                "".join(_BARS[-(-count * (len(_BARS) - 1) // max(one.histogram))] for count in one.histogram)
+                for one in columns
+            ],
+        ),
     ]
-
-
-def _bars(counts: tuple[int, ...]) -> str:
-    most = max(counts)
-    return "".join(_BARS[-(-count * (len(_BARS) - 1) // most)] for count in counts)
 
 
 _SHIFTS = ("+1%", "+2%", "+5%")

@@ -18,8 +18,9 @@ def table_lines(users: HugePageUsers, processes: Sequence[HugePageUser]) -> Iter
     """
     total = users.total
     sizes = sorted(total.hugetlb)
+    hugetlb = [f"{format_size(size)} {kind}" for size in sizes for kind in ("MAPPED", "PRIVATE", "SHARED")]
     rows = [
-        ["PID", *_headings(sizes), "NAME"],
+        ["PID", *hugetlb, "ANON THP", "SHMEM THP", "FILE THP", "PAGE TABLES", "NAME"],
         *([str(process.pid), *_cells(process.memory, sizes), printable(process.name)] for process in processes),
         ["total", *_cells(total, sizes), _count(len(processes), "process", "processes")],
     ]
@@ -53,11 +54,6 @@ def printable(text: str) -> str:
         character if character.isprintable() and character != "\\" else character.encode("unicode_escape").decode()
         for character in text
     )
-
-
-def _headings(sizes: Iterable[int]) -> list[str]:
-    hugetlb = [f"{format_size(size)} {kind}" for size in sizes for kind in ("MAPPED", "PRIVATE", "SHARED")]
-    return [*hugetlb, "ANON THP", "SHMEM THP", "FILE THP", "PAGE TABLES"]
 
 
 def _cells(memory: MemoryUse, sizes: Iterable[int]) -> list[str]:

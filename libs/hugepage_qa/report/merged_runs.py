@@ -4,7 +4,7 @@ The merged report is titles and tables before it is Markdown or HTML.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,27 +95,20 @@ class MergedReport:
 
 def read_runs(paths: Sequence[Path], processes: int | None = None) -> list[Run]:
     """Return the runs in ``paths``, read by several processes. Raises InputError; for the same run twice, too."""
-    _refuse_same_paths(paths)
+    places: dict[Path, Path] = {}
+    for path in paths:
+        if (other := places.setdefault(path.resolve(), path)) is not path:
+            raise InputError(f"{path}: the same directory as {other}; expected every run once")
     if processes == 1 or len(paths) <= _CHUNK:
         runs = [read_run_directory(path) for path in paths]
     else:
         with ProcessPoolExecutor(processes) as pool:
             runs = list(pool.map(read_run_directory, paths, chunksize=_CHUNK))
-    seen: dict[str, Path] = {}
+    seen: dict[str, Run] = {}
     for run in runs:
-        if run.digest in seen:
-            raise InputError(f"{run.path}: the same run as {seen[run.digest]}; expected every run once")
-        seen[run.digest] = run.path
+        if (same := seen.setdefault(run.digest, run)) is not run:
+            raise InputError(f"{run.path}: the same run as {same.path}; expected every run once")
     return runs
-
-
-def _refuse_same_paths(paths: Sequence[Path]) -> None:
-    seen: dict[Path, Path] = {}
-    for path in paths:
-        place = path.resolve()
-        if place in seen:
-            raise InputError(f"{path}: the same directory as {seen[place]}; expected every run once")
-        seen[place] = path
 
 
 def merge(runs: Sequence[Run], about: str = "") -> MergedReport:
@@ -142,20 +135,16 @@ def merge(runs: Sequence[Run], about: str = "") -> MergedReport:
         {str(run.path): run.machine for run in runs},
         {subject: dict(counts[subject]) for subject in sorted(counts)},
         tuple(Failure(*key, tuple(where)) for key, where in sorted(failures.items())),
-        tuple(_disagreements(outcomes)),
+        # a machine that skips a case disagrees with nobody
+        tuple(
+            Disagreement(*key, {outcome: tuple(where) for outcome, where in sorted(found.items())})
+            for key, found in sorted(outcomes.items())
+            if len(found) > 1
+        ),
         dict(skips.most_common()),
         {rule: reasons[rule] for rule in untested},
         about,
     )
-
-
-def _disagreements(
-    outcomes: Mapping[tuple[str, str, str], Mapping[Verdict, Sequence[str]]],
-) -> Iterable[Disagreement]:
-    """Return the cases that did not end alike everywhere; a machine that skips one disagrees with nobody."""
-    for key, found in sorted(outcomes.items()):
-        if len(found) > 1:
-            yield Disagreement(*key, {outcome: tuple(runs) for outcome, runs in sorted(found.items())})
 
 
 def _reason(case: MergedCase) -> str:
@@ -202,7 +191,13 @@ def tables(report: MergedReport, samples: Sequence[SampleSummary]) -> list[Table
         Table(
             "Where machines do not agree",
             ("case", "kernel", "architecture", "outcomes"),
-            tuple((one.name, one.kernel, one.architecture, _outcomes(one.runs)) for one in report.disagreements),
+            tuple(
+                (
+                    *(one.name, one.kernel, one.architecture),
+                    "; ".join(f"{outcome} in {_named(where)}" for outcome, where in one.runs.items()),
+                )
+                for one in report.disagreements
+            ),
             "Every case ended alike on all machines with the same kernel and architecture that ran it.",
         ),
         Table(
@@ -236,10 +231,6 @@ def _skips(report: MergedReport) -> Table:
     more = (("", f"and {left} other reasons, which report.json has"),) if left else ()
     rows = (*((str(count), reason) for reason, count in shown), *more)
     return Table("Why cases were skipped", ("cases", "reason"), rows, "None was.")
-
-
-def _outcomes(runs: Mapping[Verdict, Sequence[str]]) -> str:
-    return "; ".join(f"{outcome} in {_named(where)}" for outcome, where in runs.items())
 
 
 def _named(runs: Sequence[str]) -> str:

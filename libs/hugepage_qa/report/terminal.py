@@ -9,7 +9,8 @@ from rich.text import Text
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.report.untested import rule_of, untested_rules
 
-_STYLES = {
+#: the styles of verdicts, of cases and of boots
+STYLES = {
     Verdict.PASS: "green",
     Verdict.KNOWN: "cyan",
     Verdict.SKIP: "yellow",
@@ -26,7 +27,7 @@ _NAMED_RULES = 3
 def print_result(console: Console, result: Result) -> None:
     """Print one line on ``result``: outcome, name, seconds and reasons."""
     # Text, so that square brackets of a kernel message are not taken for markup
-    verdict = (f"{result.verdict:5}", _STYLES[result.verdict])
+    verdict = (f"{result.verdict:5}", STYLES[result.verdict])
     why = f": {result.reason}" if result.reason else ""
     console.print(Text.assemble(verdict, f" {result.name} {result.seconds:.1f} s{why}"), soft_wrap=True)
 
@@ -36,7 +37,7 @@ def print_reasons(console: Console, results: Sequence[Result], outcomes: Sequenc
     for outcome in outcomes:
         for result in (result for result in results if result.verdict is outcome):
             why = "; ".join(result.reasons) or "no reason given"
-            console.print(Text.assemble((outcome, _STYLES[outcome]), f" {result.name}: {why}"), soft_wrap=True)
+            console.print(Text.assemble((outcome, STYLES[outcome]), f" {result.name}: {why}"), soft_wrap=True)
             for log in result.logs:
                 console.print(Text(f"     log {log}"), soft_wrap=True)
 

@@ -4,7 +4,6 @@ A test with ``result: custom`` leaves ``$TMT_TEST_DATA/results.yaml``. tmt stops
 know, so an entry has the five keys below and no other. The results.yaml of a run is read back into results of cases.
 """
 
-import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping
@@ -16,6 +15,7 @@ from typing import Any
 import yaml
 
 from hugepage_qa.cases.result import Result, Verdict, one_line
+from hugepage_qa.durable import write_durably
 from hugepage_qa.report.avocado_results import JOB
 from hugepage_qa.schema import find_violation
 
@@ -23,6 +23,7 @@ from hugepage_qa.schema import find_violation
 _RESULTS = {outcome: outcome.value for outcome in Verdict} | {Verdict.KNOWN: "info"}
 
 _LOGS = "logs"
+_READABLE = 0o644
 
 # tmt shows what is in a log of this name, a list of texts, as the reason in JUnit: notes do not get there
 _FAILURES = "failures.yaml"
@@ -33,7 +34,9 @@ def write_results(results: Iterable[Result], data: Path) -> Path:
     """Write ``results`` into the directory ``data`` with copies of their logs; return the path of results.yaml."""
     entries = [_entry(result, number, data) for number, result in enumerate(results, start=1)]
     path = data / "results.yaml"
-    _write_atomically(path, yaml.safe_dump(entries, allow_unicode=True, sort_keys=False))
+    # a reader sees the whole file or none: a test can be killed at any moment
+    text = yaml.safe_dump(entries, allow_unicode=True, sort_keys=False)
+    write_durably(path, text.encode(), mode=_READABLE)
     return path
 
 
@@ -43,7 +46,11 @@ def _entry(result: Result, number: int, data: Path) -> dict[str, object]:
         entry["note"] = list(result.reasons)
     logs = [_copy_log(log, result.name, number, data) for log in result.logs]
     if result.verdict in _BAD and result.reasons:
-        logs.append(_write_failures(result.reasons, number, data))
+        relative = Path(_LOGS) / f"{number:04}" / _FAILURES
+        (data / relative).parent.mkdir(parents=True, exist_ok=True)
+        text = yaml.safe_dump(list(result.reasons), allow_unicode=True)
+        (data / relative).write_text(text, encoding="utf-8")
+        logs.append(str(relative))
     if logs:
         entry["log"] = logs
     if result.name != JOB:  # tmt measures the test itself
@@ -60,13 +67,6 @@ def _copy_log(log: Path, name: str, number: int, data: Path) -> str:
     return str(relative)
 
 
-def _write_failures(reasons: tuple[str, ...], number: int, data: Path) -> str:
-    relative = Path(_LOGS) / f"{number:04}" / _FAILURES
-    (data / relative).parent.mkdir(parents=True, exist_ok=True)
-    (data / relative).write_text(yaml.safe_dump(list(reasons), allow_unicode=True), encoding="utf-8")
-    return str(relative)
-
-
 def format_duration(seconds: float) -> str:
     """Return ``seconds`` as tmt writes a duration: HH:MM:SS, rounded."""
     minutes, second = divmod(round(seconds), 60)
@@ -78,13 +78,6 @@ def parse_duration(text: str) -> float:
     """Return the seconds in tmt's HH:MM:SS."""
     hours, minutes, seconds = (int(part) for part in text.split(":"))
     return 3600.0 * hours + 60 * minutes + seconds
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    """A reader sees the whole file or none: a test can be killed at any moment."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
 
 
 #: of a test that tmt never came to
@@ -117,14 +110,13 @@ def read_run(run: Path) -> list[Result]:
     files = sorted(run.glob("**/execute/results.yaml"))
     if not files:
         return [Result("/", Verdict.ERROR, ("tmt left no results.yaml: no test was executed",))]
-    return [result for file in files for result in _results_or_error(file)]
-
-
-def _results_or_error(file: Path) -> list[Result]:
-    try:
-        return read_results(file)
-    except (OSError, ValueError) as error:
-        return [Result("/", Verdict.ERROR, (one_line(f"{file}: {error}"),))]
+    results: list[Result] = []
+    for file in files:
+        try:
+            results += read_results(file)
+        except (OSError, ValueError) as error:
+            results.append(Result("/", Verdict.ERROR, (one_line(f"{file}: {error}"),)))
+    return results
 
 
 def read_results(file: Path) -> list[Result]:
@@ -164,16 +156,13 @@ def parse_tmt_yaml(text: str, schema: str) -> Any:
 
 def _case_result(entry: Mapping[str, Any], execute: Path) -> Result:
     reasons = list(entry.get("note") or [])
+    duration = entry.get("duration", "null")
     if entry["result"] == "pending":
         reasons.append(PENDING)
     return Result(
         entry["name"],
         _OUTCOMES[entry["result"]],
         tuple(one_line(reason) for reason in reasons),
-        _seconds(entry.get("duration", "null")),
+        0.0 if duration == "null" else parse_duration(duration),
         logs=tuple(execute / log for log in entry.get("log") or []),
     )
-
-
-def _seconds(duration: str) -> float:
-    return 0.0 if duration == "null" else parse_duration(duration)

@@ -1,6 +1,6 @@
 """A workload that starts nothing, and a machine that is not changed."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from hugepage_qa.bench import measure
 from hugepage_qa.bench.backing import Backing, Kind
 from hugepage_qa.bench.measure import Measurer, Place
 from hugepage_qa.bench.measurement import Measurement, Plan
-from hugepage_qa.bench.workload import Cell, Fact, Figures, Metric, Prepared, Program
+from hugepage_qa.bench.workload import Cell, Fact, Figures, Metric, Prepared, Program, Workload
 from hugepage_qa.sizes import MIB
 
 BASE = Backing(Kind.BASE, 4096)
@@ -21,7 +21,7 @@ BACKINGS = (BASE, THP, SHP)
 ENVIRONMENT: dict[str, Fact] = {"arch": "x86_64", "cpu_model": "made up", "hostname": "h", "load": 0.5}
 
 
-class MadeUp:
+class MadeUp(Workload):
     """Calls ``act`` for each block; its samples are numbers that never repeat."""
 
     name = "made-up"
@@ -36,9 +36,6 @@ class MadeUp:
         self.act = act
         self.ran: list[str] = []
         self.version = "1"
-
-    def backings(self, there: Sequence[Backing]) -> tuple[Backing, ...]:
-        return tuple(there)
 
     @contextmanager
     def prepare(self, profile: str, scratch: Path, disk: Path) -> Iterator[Prepared]:  # noqa: ARG002

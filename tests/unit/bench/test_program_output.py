@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.bench.benchmark_program import run_program
+from hugepage_qa.bench import benchmark_program
+from hugepage_qa.bench.benchmark_program import expect_static, run_program
 from hugepage_qa.bench.measure import parse_sentinel
 from hugepage_qa.bench.page_access import SOURCE, PageAccess, parse_page_access
 from hugepage_qa.bench.pgbench import parse_pgbench, parse_version
@@ -191,6 +192,13 @@ def test_page_tables_are_as_large_wherever_memory_is(tmp_path: Path) -> None:
 def test_page_access_that_did_not_do_it(output: str) -> None:
     with pytest.raises(InputError, match="page_access"):
         parse_page_access(output, 512 * MIB, 2_000_000, 3)
+
+
+def test_static_pages_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter([{}, {"Private_Hugetlb": MIB}, {"Shared_Hugetlb": 3 * MIB}, {"Private_Hugetlb": 4 * MIB}])
+    monkeypatch.setattr(benchmark_program, "read_smaps_rollup", lambda _tree, _pid: next(readings))
+    expect_static(7, 4 * MIB, "server")
+    assert list(readings) == []
 
 
 def test_sentinel() -> None:

@@ -14,7 +14,7 @@ from hugepage_qa.errors import InputError
 ROOT = Path(__file__).resolve().parents[3]
 KNOWN = References.known()
 ENTRY = Entry("pool/grow", "the pool grows", "mm/hugetlb.c set_max_huge_pages(); mmap(2)")
-TEST = CataloguedTest("/tests/pool/resize", "Pools", "Resizes them.", "run", "5m", (), (ENTRY,))
+TEST = CataloguedTest("/tests/pool/resize", "Pools", "Resizes them.", "5m", (ENTRY,))
 
 
 def test_every_case_of_the_suite_is_documented() -> None:

@@ -11,7 +11,7 @@ from hugepage_qa.errors import InputError
 
 def catalogued(source: str) -> CataloguedTest:
     entry = Entry("pool/grow", "the pool grows", source)
-    return CataloguedTest("/tests/pool/resize", "Pools", "Resizes them.", "run", "5m", (), (entry,))
+    return CataloguedTest("/tests/pool/resize", "Pools", "Resizes them.", "5m", (entry,))
 
 
 @pytest.mark.parametrize("source", ["", "mm/hugetbl.c"])

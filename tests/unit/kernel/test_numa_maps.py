@@ -24,11 +24,11 @@ def test_huge_pages_of_a_real_process() -> None:
     mappings = read_numa_maps(processes(), HOLDER)
     assert mappings is not None
     huge = [mapping for mapping in mappings if mapping.huge]
-    assert [(mapping.page_size, dict(mapping.nodes), mapping.node_bytes) for mapping in huge] == [
-        (GIB, {0: 1}, {0: GIB}),
-        (2 * MIB, {0: 1}, {0: 2 * MIB}),
-        (2 * MIB, {0: 1}, {0: 2 * MIB}),
-        (2 * MIB, {0: 2}, {0: 4 * MIB}),
+    assert [(mapping.page_size, dict(mapping.nodes)) for mapping in huge] == [
+        (GIB, {0: 1}),
+        (2 * MIB, {0: 1}),
+        (2 * MIB, {0: 1}),
+        (2 * MIB, {0: 2}),
     ]
     assert huge[-1].counts == {"anon": 2, "dirty": 2, "mapmax": 2}
     assert [mapping.path for mapping in huge[:2]] == ["/anon_hugepage (deleted)", "/SYSV00000000 (deleted)"]
@@ -40,14 +40,14 @@ def test_names_with_spaces_and_carriage_returns() -> None:
     (memfd,) = (mapping for mapping in mappings if "memfd" in mapping.path)
     assert memfd.path == "/memfd:a name\rof a memfd (deleted)"
     # transparent huge pages are counted as base pages
-    assert (memfd.huge, memfd.page_size, memfd.node_bytes) == (False, 4 * KIB, {0: 8 * MIB})
+    assert (memfd.huge, memfd.page_size, memfd.nodes) == (False, 4 * KIB, {0: 8 * MIB // (4 * KIB)})
 
 
 def test_untouched_mapping_has_no_pages() -> None:
     mappings = read_numa_maps(processes(), CHILD)
     assert mappings is not None
     (segment,) = (mapping for mapping in mappings if "SYSV" in mapping.path)
-    assert (segment.huge, segment.page_size, segment.nodes, segment.node_bytes) == (True, None, {}, {})
+    assert (segment.huge, segment.page_size, segment.nodes) == (True, None, {})
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_this_process_has_the_mappings_that_smaps_shows() -> None:
     program = mappings[0].path
     assert program
     assert [m.start for m in numa if m.path == program] == [m.start for m in mappings if m.path == program]
-    assert any(mapping.node_bytes for mapping in numa)
+    assert any(mapping.nodes for mapping in numa)
 
 
 def test_no_such_process_and_kernel_threads() -> None:

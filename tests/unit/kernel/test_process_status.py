@@ -23,11 +23,10 @@ def parse(text: str) -> ProcessStatus:
 def test_memory_of_a_real_process() -> None:
     status = read_process_status(processes(), HOLDER)
     assert status is not None
-    assert (status.name, status.pid, status.tgid, status.threads) == ("ps_hold", HOLDER, HOLDER, 1)
+    assert (status.name, status.pid, status.threads) == ("ps_hold", HOLDER, 1)
     assert (status.page_tables, status.hugetlb_pages) == (72 * KIB, GIB + 8 * MIB)
-    assert (status.rss_anon, status.rss_file, status.rss_shmem) == (12388 * KIB, 1412 * KIB, 8 * MIB)
+    assert (status.sizes["RssAnon"], status.sizes["RssShmem"]) == (12388 * KIB, 8 * MIB)
     assert status.has_memory
-    assert not status.is_kernel_thread
 
 
 def test_a_name_with_an_escape_sequence_a_newline_and_a_backslash() -> None:
@@ -41,31 +40,19 @@ def test_a_name_with_an_escape_sequence_a_newline_and_a_backslash() -> None:
 def test_kernel_threads() -> None:
     status = read_process_status(processes(), KTHREADD)
     assert status is not None
-    assert status.is_kernel_thread
     assert not status.has_memory
     assert (status.page_tables, status.hugetlb_pages) == (0, 0)
 
 
-def test_kernel_threads_before_linux_6_8() -> None:
-    """The line Kthread is new: before, they are children of kthreadd, which is 2, and have no memory."""
-    assert parse(THREAD).is_kernel_thread
-    assert not parse(THREAD.replace("PPid:\t2", "PPid:\t1")).is_kernel_thread
-    # a program that the kernel has started (call_usermodehelper) is a child of kthreadd, too
-    assert not parse(f"{THREAD}VmSize:\t  8 kB\n").is_kernel_thread
-    assert parse(THREAD.replace("Pid:\t8\nPPid:\t2", "Pid:\t2\nPPid:\t0")).is_kernel_thread
-
-
 def test_what_has_ended_and_is_not_waited_for() -> None:
     status = parse(f"{THREAD.replace('S (sleeping)', 'Z (zombie)')}Kthread:\t0\n")
-    assert not status.is_kernel_thread
     assert not status.has_memory
     assert status.state == "Z (zombie)"
 
 
 def test_users_and_threads() -> None:
     status = parse(THREAD)
-    assert (status.real_uid, status.effective_uid) == (1, 26)
-    assert (status.tgid, status.pid, status.threads) == (7, 8, 3)
+    assert (status.effective_uid, status.pid, status.threads) == (26, 8, 3)
 
 
 def test_this_process() -> None:

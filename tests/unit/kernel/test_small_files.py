@@ -3,7 +3,7 @@
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.facts import read_cmdline, read_process_names, read_vm
+from hugepage_qa.kernel.facts import read_cmdline, read_numbers, read_process_names
 from hugepage_qa.kernel.proc_tables import read_filesystems
 from hugepage_qa.kernel.tree import CapturedTree
 
@@ -24,6 +24,8 @@ def test_command_line() -> None:
 
 
 def test_sysctls_that_the_kernel_has() -> None:
-    assert read_vm(CapturedTree({"proc/sys/vm/nr_hugepages": "4\n"})) == {"nr_hugepages": 4}
+    assert read_numbers(
+        CapturedTree({"proc/sys/vm/nr_hugepages": "4\n"}), "proc/sys/vm", ("nr_hugepages", "other")
+    ) == {"nr_hugepages": 4}
     with pytest.raises(InputError, match=r"^/proc/sys/vm/nr_hugepages, line 1"):
-        read_vm(CapturedTree({"proc/sys/vm/nr_hugepages": "four\n"}))
+        read_numbers(CapturedTree({"proc/sys/vm/nr_hugepages": "four\n"}), "proc/sys/vm", ("nr_hugepages",))

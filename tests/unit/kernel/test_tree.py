@@ -14,7 +14,7 @@ def test_a_carriage_return_is_no_end_of_a_line(tmp_path: Path) -> None:
     path.write_bytes(text.encode())
     status = read_process_status(DirectoryTree(tmp_path), 7)
     assert status is not None
-    assert (status.name, status.is_kernel_thread) == ("x\rKthread:\t1", False)
+    assert status.name == "x\rKthread:\t1"
 
 
 def test_bytes_that_are_no_text_and_files_that_are_not_there(tmp_path: Path) -> None:

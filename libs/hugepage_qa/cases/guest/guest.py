@@ -113,8 +113,12 @@ class Guest:
 
     def has_ended(self, seconds: float) -> bool:
         """Tell whether it is off, or will be within ``seconds``: its console is closed first."""
-        self._live.host.wait_until(self._is_off, seconds)
-        return self._is_off()
+
+        def is_off() -> bool:
+            return self._driver.ask(Driver.state, self.name) == State.OFF
+
+        self._live.host.wait_until(is_off, seconds)
+        return is_off()
 
     def save(self) -> str:
         """Write its memory to a file, end it, and return the file."""
@@ -201,9 +205,6 @@ class Guest:
         """Expect its pages of the size under test on these nodes: node -> pages."""
         found = pages_on_nodes(ObservedTree(self._live.host), self.pid, self._live.size)
         self._live.expect(f"nodes of the pages of {self.name}", dict(nodes), dict(found or {}))
-
-    def _is_off(self) -> bool:
-        return self._driver.ask(Driver.state, self.name) == State.OFF
 
     def _device(self, device: MemoryDevice) -> str:
         return self._driver.kind.device_of(self.description, device, self._driver.site)

@@ -18,10 +18,11 @@ from hugepage_qa.machine.host import Backend, CannotRun, Host, MachineKind
 from hugepage_qa.machine.real_machine import real_machine
 from hugepage_qa.process.marks import RUN
 from hugepage_qa.qemu.guest.driver import Driver, GuestError
-from hugepage_qa.qemu.guest.guest_site import Image, NotHere, Site, default_image
+from hugepage_qa.qemu.guest.guest_site import NotHere, Site, default_site
 from hugepage_qa.qemu.guest.libvirt_daemon import PrivateDaemon
 from hugepage_qa.qemu.guest.libvirt_driver import LibvirtDriver, import_libvirt
 from hugepage_qa.qemu.guest.qemu_driver import QemuDriver
+from hugepage_qa.schema import build
 
 #: drivers by name; the last one is libvirt with a daemon that finds no hugetlbfs
 QEMU, LIBVIRT, LIBVIRT_WITHOUT_MOUNTS = "qemu", "libvirt", "libvirt-without-mounts"
@@ -46,7 +47,7 @@ class AskedDriver:
         self._backend = host.backend
         self._name = name
         self.kind: type[Driver] = QemuDriver if name == QEMU else LibvirtDriver
-        self.site = Site.from_document(self.ask(Driver.site))
+        self.site = build(Site, self.ask(Driver.site))
 
     def ask(self, method: Callable[[_AnyDriver, *_Arguments], _Result], *arguments: *_Arguments) -> _Result:
         """Have the driver call its ``method``, and return what that returns, as JSON holds it.
@@ -132,8 +133,8 @@ class GuestMachine:
         return driver
 
     @cached_property
-    def _image(self) -> Image:
-        return default_image(cache_directory(), self._kernel, lambda _line: None)
+    def _image(self) -> Site:
+        return default_site(cache_directory(), self._kernel, lambda _line: None)
 
     @cached_property
     def _mounts(self) -> dict[int, str]:
@@ -147,7 +148,10 @@ class GuestMachine:
     def _make_site(self) -> Site:
         """Return the site of guests that have a directory of their own."""
         image, mounts = self._image, self._mounts
-        return image.site(Path(tempfile.mkdtemp(prefix="guests-", dir=self._scratch)), mounts, _marks())
+        directory = tempfile.mkdtemp(prefix="guests-", dir=self._scratch)
+        # what marks a process of this run, so that it is found after SIGKILL
+        marks = {RUN: os.environ[RUN]} if RUN in os.environ else {}
+        return replace(image, directory=directory, mounts=mounts, environment=marks)
 
 
 @contextmanager
@@ -155,8 +159,3 @@ def guest_machine(scratch: Path, kernel: Path | None = None) -> Iterator[GuestMa
     """Yield the machine with its guests, which boot ``kernel``; what it started is ended after the block."""
     with real_machine(scratch) as machine, ExitStack() as stack:
         yield GuestMachine(machine, scratch, kernel, stack)
-
-
-def _marks() -> dict[str, str]:
-    """Return what marks a process of this run, so that it is found after SIGKILL."""
-    return {RUN: os.environ[RUN]} if RUN in os.environ else {}

@@ -77,11 +77,15 @@ def parse_reboot_cases(text: str, machine: Machine, arguments: str, memory: int)
             run_time = entry.get("run-time")
             asked = Ask(amounts.pages(run_time, "default"), amounts.size("default")) if run_time else None
             case = RebootCase(boot, persisted, asked)
-            _require_pages(case, entry)
+            if (entry.get("pools") or entry.get("nodes")) and 0 in (*boot.facts.values(), persisted):
+                raise NotApplicable("the memory is too small for one page of each size")
         except NotApplicable as fact:
             empty = BootCase(f"/{_GROUP}/{entry['name']}", machine.architecture, _CPU, "", (), source=entry["source"])
             case = RebootCase(empty, why_not=str(fact))
-        cases.append(_without_examples(case) if _asks_for_huge_pages(arguments) else case)
+        cases.append(case)
+    if any(word.canonical in PARAMETERS for word in parse_parameters(arguments)):
+        # what the documents say is of the words of a case alone; with others before them only the model knows
+        return [replace(case, boot=replace(case.boot, facts={}, log=())) for case in cases]
     return cases
 
 
@@ -100,18 +104,3 @@ def _require(entry: dict[str, object], machine: Machine, memory: int) -> None:
     # what the firmware keeps is not counted as memory
     if memory < least * 7 // 8:
         raise NotApplicable(f"{format_size(least)} of memory are needed, there are {memory} bytes")
-
-
-def _require_pages(case: RebootCase, entry: dict[str, object]) -> None:
-    asked = [*case.boot.facts.values(), *([] if case.persisted is None else [case.persisted])]
-    if (entry.get("pools") or entry.get("nodes")) and 0 in asked:
-        raise NotApplicable("the memory is too small for one page of each size")
-
-
-def _asks_for_huge_pages(arguments: str) -> bool:
-    return any(word.canonical in PARAMETERS for word in parse_parameters(arguments))
-
-
-def _without_examples(case: RebootCase) -> RebootCase:
-    """What the documents say is of the words of the case alone; with others before them only the model knows."""
-    return replace(case, boot=replace(case.boot, facts={}, log=()))

@@ -10,12 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hugepage_qa.cases.reboot.reboot_case import RebootCase, load_cases
-from hugepage_qa.cases.reboot.reboot_judge import (
-    compare_machines,
-    judge_baseline,
-    judge_case,
-    stable_observations,
-)
+from hugepage_qa.cases.reboot.reboot_judge import compare_machines, judge_baseline, judge_case, stable_observations
 from hugepage_qa.cases.reboot.reboot_machine import MachineUnderTest
 from hugepage_qa.cases.reboot.reboot_state import Baseline, ChainState, StateFile, new_token
 from hugepage_qa.cases.reboot.run_time_settings import OWN_FILE
@@ -52,12 +47,6 @@ def prepare(machine: MachineUnderTest, journal: Journal, case: RebootCase) -> Pr
             return Preparation((Verdict.FAIL, "; ".join(map(str, differences))), summary, log)
     judged = _persist(machine, journal, case) or _add_words(machine, journal, case)
     return Preparation(judged, summary, log)
-
-
-def take_back(machine: MachineUnderTest, case: RebootCase) -> None:
-    """Remove what was set up for ``case``. Raises ArgumentsLost, InputError."""
-    machine.persist(None)
-    machine.boot_loader().remove(case.words)
 
 
 def _persist(machine: MachineUnderTest, journal: Journal, case: RebootCase) -> tuple[Verdict, str] | None:
@@ -215,22 +204,20 @@ class Chain:
             self._finish(chain, name, (Verdict.ERROR, reason), log)
             return False
         self._finish(chain, name, self._judge(chain, case, facts), log)
-        return self._take_back(chain, case)
+        # make room for the next case
+        try:
+            self._machine.persist(None)
+            self._machine.boot_loader().remove(case.words)
+        except ArgumentsLost as lost:
+            chain.done.append(Result(PUT_BACK, Verdict.FAIL, (str(lost),)))
+            return False
+        return True
 
     def _judge(self, chain: ChainState, case: RebootCase, facts: Facts) -> tuple[Verdict, str]:
         config = self._machine.kernel_config(facts.release or "")
         settings = (self._machine.persisted(), self._machine.thp_settings)
         verdict, reason = judge_case(case, facts, config, *settings, chain.baseline.loader)
         return verdict, "; ".join(filter(None, (reason, chain.evidence["summary"])))
-
-    def _take_back(self, chain: ChainState, case: RebootCase) -> bool:
-        """Make room for the next case; tell whether that worked."""
-        try:
-            take_back(self._machine, case)
-        except ArgumentsLost as lost:
-            chain.done.append(Result(PUT_BACK, Verdict.FAIL, (str(lost),)))
-            return False
-        return True
 
     def _set_up_next(self, chain: ChainState, protection: Protection, facts: Facts) -> bool:
         """Set up the next case that the machine can run and ask for its reboot; False when there is none left."""

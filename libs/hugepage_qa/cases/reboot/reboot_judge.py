@@ -98,8 +98,11 @@ def judge_case(
     tool: str,
 ) -> tuple[Verdict, str]:
     """Judge the machine after the boot for ``case``; ``tool`` is what has put the arguments into the boot loader."""
-    if not is_run(case.words, booted_words(facts)):
-        lost = ArgumentsLost(tool, "lost", case.words, booted_words(facts))
+    booted = booted_words(facts)
+    # in order and without a gap
+    starts = range(len(booted) + 1)
+    if not any(booted[start : start + len(case.words)] == case.words for start in starts):
+        lost = ArgumentsLost(tool, "lost", case.words, booted)
         return Verdict.FAIL, str(lost).replace("the entry that boots next has", "the machine was booted with")
     return _judge(facts, config, persisted, find_settings, case)
 
@@ -124,11 +127,6 @@ def stable_observations(facts: Facts) -> dict[str, int | str]:
 def booted_words(facts: Facts) -> tuple[str, ...]:
     """Return the arguments that the kernel was booted with."""
     return tuple(str(parameter) for parameter in facts.parameters)
-
-
-def is_run(words: Sequence[str], whole: Sequence[str]) -> bool:
-    """Tell whether ``words`` stand in ``whole`` in order and without a gap."""
-    return any(tuple(whole[start : start + len(words)]) == tuple(words) for start in range(len(whole) + 1))
 
 
 def _huge_page_words(words: Sequence[str]) -> list[str]:
@@ -159,15 +157,10 @@ def _judge(
         return after_files(prediction, facts, find_settings)
 
     prediction, differences, known = judge_facts(facts.command_line, facts, machine, examples, later)
-    words = case.words if case else ()
-    return decide(differences, known, _about(words, prediction))
-
-
-def _about(words: Sequence[str], prediction: Prediction) -> Prediction:
-    """Return ``prediction`` without what it leaves open of the machine's own parameters."""
-    names = [_name(word) for word in words]
+    # what it leaves open of the machine's own parameters is not of the case
+    names = [_name(word) for word in (case.words if case else ())]
     unjudged = [one for one in prediction.unjudged if one.subject not in PARAMETERS or one.subject in names]
-    return replace(prediction, unjudged=tuple(unjudged))
+    return decide(differences, known, replace(prediction, unjudged=tuple(unjudged)))
 
 
 def _name(word: str) -> str:

@@ -2,14 +2,13 @@
 
 import json
 import secrets
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from hugepage_qa.cases.result import Result, Verdict, because
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
-from hugepage_qa.schema import find_violation, parse_json
+from hugepage_qa.schema import build, find_violation, parse_json
 
 _FORMAT = "hugepage-qa reboot cases"
 _VERSION = 1
@@ -73,45 +72,32 @@ class StateFile:
         violation = find_violation(document, __package__, "chain")
         if violation is not None:
             raise InputError(f"{self.path}: {violation}: expected what the boot before this one wrote")
-        return _parse(document)
+        done = [
+            Result(
+                one["name"],
+                Verdict(one["verdict"]),
+                because(one["reason"]),
+                one["seconds"],
+                logs=(Path(one["log"]),) if one["log"] else (),
+            )
+            for one in document["done"]
+        ]
+        return replace(build(ChainState, {**document, "done": []}), done=done)
 
     def save(self, chain: ChainState) -> None:
         """Write ``chain``. Raises InputError when it cannot be on the disk."""
-        document = {"format": _FORMAT, "version": _VERSION, **asdict(chain), "done": [*map(_document, chain.done)]}
+        done = [
+            {
+                "name": one.name,
+                "verdict": one.verdict.value,
+                "reason": one.reason,
+                "seconds": one.seconds,
+                "log": one.logs[0].name if one.logs else None,
+            }
+            for one in chain.done
+        ]
+        document = {"format": _FORMAT, "version": _VERSION, **asdict(chain), "done": done}
         try:
             write_durably(self.path, (json.dumps(document, indent=1) + "\n").encode(), mode=_MODE)
         except OSError as error:
             raise InputError(f"{self.path}: cannot be written ({error.strerror}): free its disk") from error
-
-
-def _parse(document: dict[str, Any]) -> ChainState:
-    baseline = document["baseline"]
-    return ChainState(
-        token=document["token"],
-        boot_id=document["boot_id"],
-        memory=document["memory"],
-        baseline=Baseline(**{**baseline, "arguments": tuple(baseline["arguments"])}),
-        waiting=document["waiting"],
-        boots=document["boots"],
-        running=document["running"],
-        started=document["started"],
-        evidence=document["evidence"],
-        done=[_parse_result(result) for result in document["done"]],
-    )
-
-
-def _document(result: Result) -> dict[str, object]:
-    log = result.logs[0].name if result.logs else None
-    return {
-        "name": result.name,
-        "verdict": result.verdict.value,
-        "reason": result.reason,
-        "seconds": result.seconds,
-        "log": log,
-    }
-
-
-def _parse_result(document: dict[str, Any]) -> Result:
-    logs = (Path(document["log"]),) if document["log"] else ()
-    verdict = Verdict(document["verdict"])
-    return Result(document["name"], verdict, because(document["reason"]), document["seconds"], logs=logs)

@@ -21,16 +21,7 @@ from hugepage_qa.kernel.pools import DIRECTORY
 from hugepage_qa.kernel.tree import DirectoryTree, Tree, read_integer, size_name
 from hugepage_qa.kernel.uapi import PR_GET_THP_DISABLE, PR_SET_THP_DISABLE
 from hugepage_qa.oracle.compare import Difference
-from hugepage_qa.oracle.prediction import (
-    Between,
-    Exactly,
-    Expectation,
-    Message,
-    PreAllocated,
-    Prediction,
-    SumOf,
-    pool_subject,
-)
+from hugepage_qa.oracle.prediction import Between, Exactly, Expectation, Message, Prediction, SumOf, pool_subject
 from hugepage_qa.oracle.rules import HUGETLB_DOC, Rule
 from hugepage_qa.sizes import MIB
 
@@ -94,10 +85,17 @@ def after_sysctl(prediction: Prediction, pages: int, memory: int) -> Prediction:
     pool = pool_subject(size, "nr_hugepages")
     # the machine's and those of the nodes
     counts = {one.subject for one in prediction.expectations if one.subject.endswith(pool)} | {"vm/nr_hugepages"}
-    at_boot = [one for one in prediction.expectations if one.subject in counts and _is_count(one)]
+    at_boot = [
+        one for one in prediction.expectations if one.subject in counts and isinstance(one.expected, Exactly | Between)
+    ]
     kept = tuple(one for one in prediction.expectations if one not in at_boot)
     reserved = next((one.expected for one in at_boot if one.subject == pool), None)
     lines = [one for one in prediction.pre_allocated if one.subject == pool]
+    told = [
+        Message(f"registered {one.size} page size, pre-allocated {reserved} pages", one.rule)
+        for one in lines
+        if isinstance(reserved, Exactly)
+    ]
     return replace(
         prediction,
         expectations=(
@@ -106,17 +104,9 @@ def after_sysctl(prediction: Prediction, pages: int, memory: int) -> Prediction:
             Expectation("vm/nr_hugepages", SumOf(((pool, 1),)), SYSCTL_WINS),
         ),
         pre_allocated=tuple(one for one in prediction.pre_allocated if one not in lines),
-        messages=(*prediction.messages, *(_log_line(one, reserved) for one in lines if isinstance(reserved, Exactly))),
+        messages=(*prediction.messages, *told),
         shortages=tuple(one for one in prediction.shortages if one.subject not in counts),
     )
-
-
-def _is_count(expectation: Expectation) -> bool:
-    return isinstance(expectation.expected, Exactly | Between)
-
-
-def _log_line(line: PreAllocated, reserved: Exactly) -> Message:
-    return Message(f"registered {line.size} page size, pre-allocated {reserved} pages", line.rule)
 
 
 def _files(root: Path) -> Iterator[Path]:
@@ -133,7 +123,6 @@ def _files(root: Path) -> Iterator[Path]:
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
-# linux/prctl.h
 # linux/splice.h
 _SPLICE_F_NONBLOCK = 2
 # fs.pipe-max-size as it is by default; a pipe can hold as many pages as fit into it

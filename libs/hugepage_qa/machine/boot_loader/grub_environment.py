@@ -30,11 +30,7 @@ def read_grub_environment(root: Path) -> dict[str, str]:
     path = find_in_grub_directory(root, "grubenv")
     text = (read_optional_text(path) if path else None) or ""
     lines = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
-    return {name: _unescape(value) for name, equals, value in lines if equals}
-
-
-def _unescape(value: str) -> str:
-    return value.replace("\\\\", "\\")
+    return {name: value.replace("\\\\", "\\") for name, equals, value in lines if equals}
 
 
 def parse_grub_words(text: str, variables: Mapping[str, str]) -> tuple[str, ...]:

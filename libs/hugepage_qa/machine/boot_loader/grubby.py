@@ -27,7 +27,6 @@ class Grubby(BootLoader):
     name = "grubby"
 
     def __init__(self, root: Path, program: str) -> None:
-        """Use the grubby at ``program``."""
         self._root = root
         self._program = program
 

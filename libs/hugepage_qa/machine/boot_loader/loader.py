@@ -54,7 +54,7 @@ def append_words(text: str, words: Sequence[str]) -> str:
 def drop_words(text: str, words: Sequence[str]) -> str:
     """Return the command line ``text`` without the last occurrence of each of ``words``; the others stay untouched."""
     raw = _RAW.findall(text)
-    meanings = [_meaning(word) for word in raw]
+    meanings = [next(iter(parse_words(word)), word) for word in raw]
     for position in sorted(last_positions(meanings, words), reverse=True):
         del raw[position]
     return " ".join(raw)
@@ -74,10 +74,6 @@ def last_positions(words: Sequence[str], wanted: Sequence[str]) -> set[int]:
         if (found := next(free, None)) is not None:
             positions.add(found)
     return positions
-
-
-def _meaning(raw: str) -> str:
-    return next(iter(parse_words(raw)), raw)
 
 
 class ArgumentsLost(Exception):
@@ -143,7 +139,9 @@ class BootLoader(ABC):
         before = self.arguments()
         with self._undone_on_error():
             self._drop(arguments)
-            self._check_removed(without_last(before, arguments), self.arguments())
+            wanted, found = without_last(before, arguments), self.arguments()
+            self._check_words(wanted, found, "left")
+            self._check_order(wanted, found, found)
 
     @abstractmethod
     def _append(self, arguments: Sequence[str]) -> None:
@@ -177,10 +175,6 @@ class BootLoader(ABC):
         if start is None or any(_name(word) in names for word in found[start + len(added) :]):
             raise ArgumentsLost(self.name, "did not put at the end, in order,", added, found)
         self._check_order(before, [*found[:start], *found[start + len(added) :]], found)
-
-    def _check_removed(self, wanted: Sequence[str], found: Sequence[str]) -> None:
-        self._check_words(wanted, found, "left")
-        self._check_order(wanted, found, found)
 
     def _check_words(self, wanted: Sequence[str], found: Sequence[str], excess: str) -> None:
         if lost := list((Counter(wanted) - Counter(found)).elements()):

@@ -21,7 +21,6 @@ class Ostree(BootLoader):
     name = "ostree"
 
     def __init__(self, root: Path, program: str) -> None:
-        """Use the tool at ``program``."""
         self._root = root
         self._program = program
 

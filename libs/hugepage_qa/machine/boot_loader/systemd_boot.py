@@ -29,7 +29,6 @@ class SystemdBoot(BootLoader):
     name = "kernel-install"
 
     def __init__(self, root: Path, bootctl: str, kernel_install: str) -> None:
-        """Use the programs at ``bootctl`` and ``kernel_install``."""
         self._root = root
         self._bootctl = bootctl
         self._kernel_install = kernel_install

@@ -67,7 +67,8 @@ def default_zipl_entry(root: Path) -> ZiplEntry:
     if boot is None:
         raise InputError(f"{path}: expected a section [{_DEFAULT}]")
     name, target = _default(sections, boot)
-    entries = sort_for_zipl(read_entries(root / ENTRIES)) if _is_automatic(boot) else []
+    is_automatic = "defaultauto" in boot.words or "target" in boot.values
+    entries = sort_for_zipl(read_entries(root / ENTRIES)) if is_automatic else []
     for entry in entries:
         if name in (None, entry.title):
             return ZiplEntry(entry.path, entry.title, target, entry.kernel, entry.options, is_bls=True)
@@ -76,7 +77,16 @@ def default_zipl_entry(root: Path) -> ZiplEntry:
     section = sections.get(name or "")
     if section is None or "image" not in section.values:
         raise InputError(f"{path}: expected a default section with an image, found {name!r}")
-    return _entry(path, root, section, target)
+    parmfile = section.values.get("parmfile")
+    return ZiplEntry(
+        path=path,
+        section=section.name,
+        target=section.values.get("target", target),
+        kernel=section.values["image"],
+        parameters=section.values.get("parameters"),
+        # a load address can follow the name
+        parmfile=root / parmfile.partition(",")[0].lstrip("/") if parmfile else None,
+    )
 
 
 def with_parameters(text: str, section: str, parameters: str) -> str:
@@ -105,7 +115,9 @@ def _parse(text: str) -> dict[str, _Section]:
         elif line.strip().startswith("#"):
             continue
         elif assignment := _ASSIGNMENT.fullmatch(line):
-            section.values[assignment["key"]] = _unquote(assignment["value"])
+            value = assignment["value"]
+            is_quoted = len(value) > 1 and value[0] in "\"'" and value[-1] == value[0]
+            section.values[assignment["key"]] = value[1:-1] if is_quoted else value
         else:
             section.words.add(line.strip())
     return sections
@@ -123,28 +135,6 @@ def _default(sections: Mapping[str, _Section], boot: _Section) -> tuple[str | No
     number = section.values.get("default", "")
     chosen = numbers.get(int(number)) if number.isdigit() else next(iter(numbers.values()))
     return chosen, section.values.get("target", "/boot")
-
-
-def _is_automatic(boot: _Section) -> bool:
-    return "defaultauto" in boot.words or "target" in boot.values
-
-
-def _entry(path: Path, root: Path, section: _Section, target: str) -> ZiplEntry:
-    parmfile = section.values.get("parmfile")
-    return ZiplEntry(
-        path=path,
-        section=section.name,
-        target=section.values.get("target", target),
-        kernel=section.values["image"],
-        parameters=section.values.get("parameters"),
-        # a load address can follow the name
-        parmfile=root / parmfile.partition(",")[0].lstrip("/") if parmfile else None,
-    )
-
-
-def _unquote(value: str) -> str:
-    is_quoted = len(value) > 1 and value[0] in "\"'" and value[-1] == value[0]
-    return value[1:-1] if is_quoted else value
 
 
 # the smallest block of a disk, bytes

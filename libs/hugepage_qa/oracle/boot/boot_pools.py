@@ -1,12 +1,6 @@
 """What the pools, /proc/meminfo and the kernel log must show of the hugetlb parameters."""
 
-from hugepage_qa.oracle.boot.boot_reservation import (
-    Bounds,
-    Pool,
-    Reservation,
-    gigantic_room,
-    reserve,
-)
+from hugepage_qa.oracle.boot.boot_reservation import Bounds, Pool, Reservation, gigantic_room, reserve
 from hugepage_qa.oracle.boot.cma import read_cma_only
 from hugepage_qa.oracle.boot.cstring import kstrtoul, string_get_size
 from hugepage_qa.oracle.boot.hugetlb_parameters import EARLY_PARAMETERS, HugetlbPlan, plan_hugetlb

@@ -50,7 +50,9 @@ def plan_cma(words: Sequence[Parameter], machine: Machine) -> CmaPlan:
         return CmaPlan(open_because="a percentage of a memory size that is not shown")
     page = machine.mmu.cma_page
     if page is None or page not in machine.sizes:
-        return CmaPlan(messages=_not_supported(machine))
+        # architectures that never call hugetlb_cma_reserve() are warned about in hugetlb_init(), which needs huge pages
+        is_told = machine.version >= DROPS_UNALIGNED or machine.supports_huge_pages
+        return CmaPlan(messages=("hugetlb_cma: the option isn't supported by current arch",) if is_told else ())
     if ROUNDS_UP <= machine.version < DROPS_UNALIGNED and any(size % page for size in (asked, *per_node.values())):
         return CmaPlan(open_because="no multiple of the gigantic page: rounded up by 6.12, dropped by 7.2")
     if per_node:
@@ -87,13 +89,6 @@ def _parse(text: str) -> tuple[int, dict[int, int]]:
             break
         rest = rest[1:]
     return 0, {node: size for node, size in per_node.items() if size}
-
-
-def _not_supported(machine: Machine) -> tuple[str, ...]:
-    # architectures that never call hugetlb_cma_reserve() are warned about in hugetlb_init(), which needs huge pages
-    if machine.version < DROPS_UNALIGNED and not machine.supports_huge_pages:
-        return ()
-    return ("hugetlb_cma: the option isn't supported by current arch",)
 
 
 def _on_nodes(per_node: dict[int, int], page: int, machine: Machine) -> CmaPlan:

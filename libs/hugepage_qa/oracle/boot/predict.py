@@ -45,8 +45,10 @@ def expect_vmemmap(draft: Draft) -> None:
     given = [_read(draft, word) for word in draft.words if word.canonical == NAME]
     draft.expect_messages([message for _, message in given if message], LOG_WARNING)
     values = [value for value, _ in given if value is not None]
-    configured = draft.machine.is_configured("HUGETLB_PAGE_OPTIMIZE_VMEMMAP")
-    if not configured or not _is_possible(draft):
+    # the struct pages of a huge page have to fill more than one base page
+    base = draft.machine.mmu.base_page
+    is_possible = any(size // base * _STRUCT_PAGE > base for size in draft.machine.sizes)
+    if not draft.machine.is_configured("HUGETLB_PAGE_OPTIMIZE_VMEMMAP") or not is_possible:
         return
     default = bool(draft.machine.is_configured("HUGETLB_PAGE_OPTIMIZE_VMEMMAP_DEFAULT_ON"))
     draft.expect("vm/hugetlb_optimize_vmemmap", Exactly(int(values[-1] if values else default)), VMEMMAP)
@@ -66,12 +68,6 @@ def _read(draft: Draft, word: Parameter) -> tuple[bool | None, str]:
         f"Malformed early option '{word.name}'" if early else f"`{word.value}' invalid for parameter `{word.name}'"
     )
     return None, complaint
-
-
-def _is_possible(draft: Draft) -> bool:
-    """Tell whether the struct pages of any hugetlb page fill more than one base page."""
-    base = draft.machine.mmu.base_page
-    return any(size // base * _STRUCT_PAGE > base for size in draft.machine.sizes)
 
 
 _SUBJECT = f"{DIRECTORY}/hugetext_enabled"
@@ -126,7 +122,12 @@ def predict(command_line: str, machine: Machine, quirks: frozenset[Quirk] = froz
     Without ``quirks`` the prediction is what the documents say; with them it follows those known issues.
     ``Prediction.quirks`` names the issues that make a difference to this command line on this machine.
     """
-    draft = Draft(machine, _judged_words(command_line, machine), quirks)
+    words = [
+        word
+        for word in parse_parameters(command_line)
+        if word.canonical not in PARAMETERS or is_known(word.canonical, machine)
+    ]
+    draft = Draft(machine, tuple(words), quirks)
     _expect_known_words(draft, command_line)
     for area in _AREAS:
         area(draft)
@@ -145,15 +146,6 @@ def possible_deviations(command_line: str, machine: Machine) -> frozenset[Quirk]
         if more == found:
             return found
         found = more
-
-
-def _judged_words(command_line: str, machine: Machine) -> tuple[Parameter, ...]:
-    """Return the huge page parameters that the kernel knows."""
-    return tuple(
-        word
-        for word in parse_parameters(command_line)
-        if word.canonical not in PARAMETERS or is_known(word.canonical, machine)
-    )
 
 
 def _expect_known_words(draft: Draft, command_line: str) -> None:

@@ -14,13 +14,7 @@ from hugepage_qa.oracle.boot.thp_parameters import (
     set_sizes,
 )
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.prediction import (
-    Absent,
-    Draft,
-    Exactly,
-    Expected,
-    OneOf,
-)
+from hugepage_qa.oracle.prediction import Absent, Draft, Exactly, Expected, OneOf
 from hugepage_qa.oracle.rules import (
     KHUGEPAGED,
     LOG_WARNING,

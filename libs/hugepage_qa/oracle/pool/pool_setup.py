@@ -8,8 +8,11 @@ import errno
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 
-from hugepage_qa.oracle.pool.pool_files import AccessFault
+from hugepage_qa.oracle.pool.pool_charges import ControlGroup, Subpool
+from hugepage_qa.oracle.pool.pool_fault import allocate_page
+from hugepage_qa.oracle.pool.pool_files import AccessFault, HugeFile, Mount
 from hugepage_qa.oracle.pool.pool_machine import PoolMachine
+from hugepage_qa.oracle.pool.pool_mappings import punch_hole, reserve_file, truncate
 from hugepage_qa.sizes import format_size
 
 #: what came of an operation: "ok", the name of an errno or of a signal, or the number that was read
@@ -82,7 +85,9 @@ class SetCount(Operation):
     node: int | None = None
 
     def apply(self, machine: PoolMachine) -> None:
-        machine.set_count(self.page_size, self.count, self.node)
+        if self.node is not None and self.node != machine.home:
+            raise ValueError(f"pages of node {self.node}: only those of node {machine.home} change")
+        machine.pools[self.page_size].set_count(self.count)
 
 
 @dataclass(frozen=True)
@@ -104,12 +109,13 @@ class Demote(Operation):
     count: int
 
     def apply(self, machine: PoolMachine) -> None:
-        machine.demote(self.page_size, self.count)
+        smaller = max(size for size in machine.pools if size < self.page_size)
+        machine.pools[self.page_size].demote(self.count, machine.pools[smaller])
 
 
 @dataclass(frozen=True)
 class MountPool(Operation):
-    """Mount hugetlbfs with pagesize=, min_size=, size= and nr_inodes=."""
+    """Mount hugetlbfs with pagesize=, min_size=, size= and nr_inodes=, at least one: hugetlbfs_fill_super()."""
 
     mount: str
     page_size: int
@@ -118,7 +124,18 @@ class MountPool(Operation):
     inodes: int | None = None
 
     def apply(self, machine: PoolMachine) -> None:
-        machine.mount(self.mount, self.page_size, self.least, self.most, self.inodes)
+        least = None if self.least is None else self.least // self.page_size
+        most = None if self.most is None else self.most // self.page_size
+        if most is not None and (least or 0) > most:
+            raise OSError(errno.EINVAL, "min_size is above size")
+        pool = machine.pools[self.page_size]
+        subpool = None
+        if least is not None or most is not None:
+            if least and not pool.reserve(least):
+                raise OSError(errno.ENOMEM, "not enough pages for min_size")
+            subpool = Subpool(pool, least, most)
+        # the root directory takes one
+        machine.mounts[self.mount] = Mount(pool, subpool, self.inodes, 0 if self.inodes is None else self.inodes - 1)
 
 
 @dataclass(frozen=True)
@@ -128,7 +145,15 @@ class Unmount(Operation):
     mount: str
 
     def apply(self, machine: PoolMachine) -> None:
-        machine.unmount(self.mount)
+        mount = machine.mounts[self.mount]
+        if any(file.descriptors or file.mappings for file in mount.files):
+            raise OSError(errno.EBUSY, "a file is in use")
+        for file in list(mount.files):
+            file.is_linked = False
+            machine.evict_unused([file])
+        if mount.subpool is not None:
+            mount.subpool.unmount()
+        del machine.mounts[self.mount]
 
 
 @dataclass(frozen=True)
@@ -138,7 +163,7 @@ class MakeGroup(Operation):
     group: str
 
     def apply(self, machine: PoolMachine) -> None:
-        machine.make_group(self.group)
+        machine.groups[self.group] = ControlGroup(self.group)
 
 
 @dataclass(frozen=True)
@@ -176,7 +201,12 @@ class CreateFile(Operation):
     mount: str
 
     def apply(self, machine: PoolMachine) -> None:
-        machine.create_file(self.process, self.file, self.mount)
+        mount = machine.mounts[self.mount]
+        if mount.inodes is not None:
+            if mount.free_inodes == 0:
+                raise OSError(errno.ENOSPC, "no inode is left")
+            mount.free_inodes -= 1
+        machine.open_file(self.process, self.file, HugeFile(mount))
 
 
 @dataclass(frozen=True)
@@ -188,12 +218,12 @@ class MakeMemfd(Operation):
     page_size: int
 
     def apply(self, machine: PoolMachine) -> None:
-        machine.make_memfd(self.process, self.file, self.page_size)
+        machine.open_file(self.process, self.file, HugeFile(machine.internal[self.page_size], is_linked=False))
 
 
 @dataclass(frozen=True)
 class MakeSegment(Operation):
-    """shmget(SHM_HUGETLB), which reserves the whole segment."""
+    """shmget(SHM_HUGETLB), which reserves the whole segment: newseg(), hugetlb_file_setup()."""
 
     process: str
     file: str
@@ -201,7 +231,10 @@ class MakeSegment(Operation):
     pages: int
 
     def apply(self, machine: PoolMachine) -> None:
-        machine.make_segment(self.process, self.file, self.page_size, self.pages)
+        file = HugeFile(machine.internal[self.page_size], length=self.pages, is_segment=True)
+        reserve_file(file, machine.processes[self.process].group, 0, self.pages)
+        file.mount.files.append(file)
+        machine.files[self.file] = file
 
 
 @dataclass(frozen=True)
@@ -212,7 +245,9 @@ class Unlink(Operation):
     file: str
 
     def apply(self, machine: PoolMachine) -> None:
-        machine.unlink(self.file)
+        file = machine.files[self.file]
+        file.is_linked = False
+        machine.evict_unused([file])
 
 
 @dataclass(frozen=True)
@@ -223,7 +258,10 @@ class Close(Operation):
     file: str
 
     def apply(self, machine: PoolMachine) -> None:
-        machine.close(self.process, self.file)
+        file = machine.files[self.file]
+        machine.processes[self.process].open_files.remove(file)
+        file.descriptors -= 1
+        machine.evict_unused([file])
 
 
 @dataclass(frozen=True)
@@ -236,12 +274,15 @@ class Truncate(Operation):
     pages: int
 
     def apply(self, machine: PoolMachine) -> None:
-        machine.truncate(self.file, self.pages)
+        truncate(machine.files[self.file], self.pages)
 
 
 @dataclass(frozen=True)
 class Allocate(Operation):
-    """fallocate(), with ``keep_size`` FALLOC_FL_KEEP_SIZE."""
+    """fallocate(), with ``keep_size`` FALLOC_FL_KEEP_SIZE: hugetlbfs_fallocate().
+
+    What was allocated before an error stays.
+    """
 
     process: str
     file: str
@@ -251,7 +292,19 @@ class Allocate(Operation):
     keep_size: bool
 
     def apply(self, machine: PoolMachine) -> None:
-        machine.allocate(self.process, self.file, self.first, self.pages, self.keep_size)
+        file, group = machine.files[self.file], machine.processes[self.process].group
+        end = self.first + self.pages
+        for index in range(self.first, end):
+            if index in file.pages:
+                continue
+            page = allocate_page(file, index, None, group)
+            if page is None:
+                raise OSError(errno.ENOSPC, "no page can be had")
+            page.restores_reservation = False
+            page.is_cached = True
+            file.pages[index] = page
+        if not self.keep_size:
+            file.length = max(file.length, end)
 
 
 @dataclass(frozen=True)
@@ -265,4 +318,4 @@ class PunchHole(Operation):
     pages: int
 
     def apply(self, machine: PoolMachine) -> None:
-        machine.punch_hole(self.file, self.first, self.pages)
+        punch_hole(machine.files[self.file], self.first, self.pages)

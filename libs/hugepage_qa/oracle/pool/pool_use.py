@@ -1,10 +1,15 @@
 """Operations on memory and processes, and how a program ends: what a kernel keeps all the same."""
 
+import errno
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 
+from hugepage_qa.oracle.pool.pool_fault import touch
+from hugepage_qa.oracle.pool.pool_files import HugeFile
+from hugepage_qa.oracle.pool.pool_files import Mapping as PageMapping
 from hugepage_qa.oracle.pool.pool_machine import PoolMachine
+from hugepage_qa.oracle.pool.pool_mappings import discard, fork, move
 from hugepage_qa.oracle.pool.pool_setup import (
     Operation,
     SetCount,
@@ -40,31 +45,35 @@ class MapFile(InArea):
     noreserve: bool
 
     def apply(self, machine: PoolMachine) -> None:
-        machine.map_file(
-            self.process, self.address_of(0), self.file, self.first, self.pages, self.shared, self.noreserve
+        file = machine.files[self.file]
+        machine.map(
+            self.process, PageMapping(file, self.address_of(0), self.first, self.pages, self.shared), self.noreserve
         )
 
 
 @dataclass(frozen=True)
 class MapAnonymous(InArea):
-    """mmap(MAP_ANONYMOUS | MAP_HUGETLB)."""
+    """mmap(MAP_ANONYMOUS | MAP_HUGETLB): a file that nobody else sees."""
 
     pages: int
     shared: bool
     noreserve: bool
 
     def apply(self, machine: PoolMachine) -> None:
-        machine.map_anonymous(self.process, self.address_of(0), self.page_size, self.pages, self.shared, self.noreserve)
+        file = HugeFile(machine.internal[self.page_size], length=self.pages, is_linked=False)
+        machine.map(self.process, PageMapping(file, self.address_of(0), 0, self.pages, self.shared), self.noreserve)
+        file.mount.files.append(file)
 
 
 @dataclass(frozen=True)
 class Attach(InArea):
-    """shmat()."""
+    """shmat(): a segment has its reservation from shmget() on."""
 
     file: str
 
     def apply(self, machine: PoolMachine) -> None:
-        machine.attach(self.process, self.address_of(0), self.file)
+        file = machine.files[self.file]
+        machine.map(self.process, PageMapping(file, self.address_of(0), 0, file.length, True), noreserve=True)
 
 
 @dataclass(frozen=True)
@@ -74,7 +83,7 @@ class Read(InArea):
     page: int
 
     def apply(self, machine: PoolMachine) -> int:
-        return machine.touch(self.process, self.address_of(self.page))
+        return touch(machine.processes[self.process], self.address_of(self.page), None)
 
 
 @dataclass(frozen=True)
@@ -85,7 +94,7 @@ class Write(InArea):
     value: int
 
     def apply(self, machine: PoolMachine) -> None:
-        machine.touch(self.process, self.address_of(self.page), self.value)
+        touch(machine.processes[self.process], self.address_of(self.page), self.value)
 
 
 @dataclass(frozen=True)
@@ -111,7 +120,8 @@ class Unmap(Range):
     """munmap(); what is not mapped there does not matter."""
 
     def apply(self, machine: PoolMachine) -> None:
-        machine.unmap(self.process, self.address, self.address + self.length)
+        owner = machine.processes[self.process]
+        machine.drop(owner, owner.cut(self.address, self.address + self.length))
 
 
 @dataclass(frozen=True)
@@ -119,7 +129,7 @@ class Discard(Range):
     """madvise(MADV_DONTNEED)."""
 
     def apply(self, machine: PoolMachine) -> None:
-        machine.discard(self.process, self.address, self.address + self.length)
+        discard(machine.processes[self.process], self.address, self.address + self.length, machine.kernel)
 
 
 @dataclass(frozen=True)
@@ -134,15 +144,18 @@ class Move(Range):
         return area_address(self.target, self.page_size, self.page)
 
     def apply(self, machine: PoolMachine) -> None:
-        machine.move(self.process, self.address, self.address + self.length, self.target_address)
+        end = self.address + self.length
+        move(machine.processes[self.process], self.address, end, self.target_address, machine.kernel)
 
 
 @dataclass(frozen=True)
 class Grow(Range):
-    """mremap() to one page more, which the kernel refuses."""
+    """mremap() to one page more, which the kernel refuses: align_hugetlb()."""
 
     def apply(self, machine: PoolMachine) -> None:
-        machine.grow(self.process, self.address)
+        if machine.processes[self.process].find(self.address) is None:
+            raise OSError(errno.EFAULT, "not mapped")
+        raise OSError(errno.EINVAL, "mappings of huge pages do not grow")
 
 
 @dataclass(frozen=True)
@@ -153,17 +166,21 @@ class Fork(Operation):
     child: str
 
     def apply(self, machine: PoolMachine) -> None:
-        machine.fork(self.process, self.child)
+        machine.processes[self.child] = fork(machine.processes[self.process], machine.kernel)
 
 
 @dataclass(frozen=True)
 class Exit(Operation):
-    """End a process."""
+    """End a process: exit_mmap(), then its files are closed."""
 
     process: str
 
     def apply(self, machine: PoolMachine) -> None:
-        machine.exit(self.process)
+        owner = machine.processes.pop(self.process)
+        machine.drop(owner, list(owner.mappings))
+        for file in owner.open_files:
+            file.descriptors -= 1
+        machine.evict_unused(owner.open_files)
 
 
 Before = Mapping[int, Mapping[str, int]]

@@ -6,6 +6,7 @@ import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ class Driver(ABC):
 
     def site(self) -> dict[str, Any]:
         """Return the document of what guests are started with."""
-        return self._site.document()
+        return asdict(self._site)
 
     @staticmethod
     @abstractmethod

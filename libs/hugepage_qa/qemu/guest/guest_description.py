@@ -7,7 +7,7 @@ import enum
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import format_size
@@ -102,7 +102,7 @@ class GuestDescription:
     reports_free_pages: bool = False
     #: further words for the guest's kernel
     words: str = ""
-    devices: tuple[MemoryDevice, ...] = field(default=())
+    devices: tuple[MemoryDevice, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises InputError for what can be no guest."""

@@ -2,13 +2,12 @@
 
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.accelerator import TCG
-from hugepage_qa.qemu.boards import BOARDS, Board, find_cpu
+from hugepage_qa.qemu.boards import BOARDS, find_cpu
 from hugepage_qa.qemu.initramfs import probe_initramfs
 from hugepage_qa.qemu.packages import distribution_kernel, static_busybox
 from hugepage_qa.qemu.probe_machine import Lab, ProbeMachine, find_emulator
@@ -35,9 +34,9 @@ class Site:
     kernel: str
     initramfs: str
     words: str
-    directory: str
-    mounts: Mapping[int, str]
-    environment: Mapping[str, str]
+    directory: str = ""
+    mounts: Mapping[int, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def console(self, guest: str) -> str:
         """Return the socket of a guest's serial console."""
@@ -47,16 +46,6 @@ class Site:
         """Return the file that keeps what a guest prints there."""
         return f"{self.directory}/{guest}.log"
 
-    def document(self) -> dict[str, Any]:
-        """Return it as JSON can hold it."""
-        return asdict(self)
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> "Site":
-        """Return the site of a ``document``."""
-        mounts = {int(size): point for size, point in document["mounts"].items()}
-        return cls(**{**document, "mounts": mounts})
-
 
 #: what the guest prints when it waits for commands
 READY = "@ready"
@@ -64,40 +53,11 @@ READY = "@ready"
 _SHELL = f"set -f; echo {READY}; while read -r line; do eval $line; done"
 
 
-@dataclass(frozen=True)
-class Image:
-    """What a guest of the machine's own architecture is started with; ``machine`` and ``cpu`` are QEMU's options."""
+def default_site(cache: Path, kernel: Path | None, report: Callable[[str], None]) -> Site:
+    """Return the site of guests of this machine's architecture with ``kernel``, or the distribution's.
 
-    board: Board
-    emulator: str
-    accelerator: str
-    machine: str
-    cpu: str
-    kernel: Path
-    initramfs: Path
-    words: str
-
-    def site(self, directory: Path, mounts: Mapping[int, str], environment: Mapping[str, str]) -> Site:
-        """Return the site of guests with this image; the others are as there."""
-        return Site(
-            architecture=self.board.architecture,
-            machine=self.machine,
-            cpu=self.cpu,
-            accelerator=self.accelerator,
-            emulator=self.emulator,
-            kernel=str(self.kernel),
-            initramfs=str(self.initramfs),
-            words=self.words,
-            directory=str(directory),
-            mounts=mounts,
-            environment=environment,
-        )
-
-
-def default_image(cache: Path, kernel: Path | None, report: Callable[[str], None]) -> Image:
-    """Return the image with ``kernel``, or the distribution's, built below ``cache``.
-
-    Raises NotHere without an emulator for this machine's architecture, InputError when a package cannot be had.
+    What is built for it is below ``cache``; it has no directory, mounts and environment yet. Raises NotHere without an
+    emulator, InputError when a package cannot be had.
     """
     board = BOARDS.get(platform.machine())
     if board is None:
@@ -116,14 +76,14 @@ def default_image(cache: Path, kernel: Path | None, report: Callable[[str], None
     accelerator = Lab(cache, report=report).accelerator(probe)
     properties = cpu.machine_options if accelerator == TCG else board.kvm_machine_options
     busybox = static_busybox(board.architecture, cache, report=report)
-    return Image(
-        board=board,
+    return Site(
+        architecture=board.architecture,
         emulator=emulator,
         accelerator=accelerator,
         machine=",".join((board.machine, *properties)),
         cpu=cpu.qemu_cpu if accelerator == TCG else cpu.kvm_cpu or cpu.qemu_cpu,
-        kernel=kernel,
-        initramfs=probe_initramfs(busybox, cache, modules),
+        kernel=str(kernel),
+        initramfs=str(probe_initramfs(busybox, cache, modules)),
         # a panic ends the guest; what stands behind -- are arguments of init
         words=f'{board.kernel_words} panic=-1 loglevel=1 rdinit=/bin/busybox -- sh -c "{_SHELL}"',
     )

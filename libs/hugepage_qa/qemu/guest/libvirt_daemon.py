@@ -49,14 +49,6 @@ def _find_driver() -> Path:
     raise NotHere(f"libvirt is installed without its driver for QEMU: no {Path(_DRIVER).name}")
 
 
-def driver_directory(directory: Path, driver: Path) -> Path:
-    """Return a directory below ``directory`` that has ``driver`` and no other."""
-    drivers = directory / "drivers"
-    drivers.mkdir()
-    (drivers / driver.name).symlink_to(driver)
-    return drivers
-
-
 def write_emulator(directory: Path, emulator: str, environment: Mapping[str, str]) -> Path:
     """Return a program that is ``emulator`` with ``environment``, which libvirt takes from all that it starts."""
     program = directory / "bin" / Path(emulator).name
@@ -125,7 +117,7 @@ class PrivateDaemon:
         environment: Mapping[str, str],
     ) -> None:
         """Nothing is started yet. Raises NotHere without a daemon to start."""
-        self._program, drivers = find_daemon()
+        self._program, driver = find_daemon()
         self._directory = directory
         self._visible = visible
         self._child: Child | None = None
@@ -133,12 +125,16 @@ class PrivateDaemon:
         self._group: str | None = None
         self.emulator = write_emulator(directory, emulator, environment)
         self._bound = write_configuration(directory, mounts)
+        # this driver and no other
+        drivers = directory / "drivers"
+        drivers.mkdir()
+        (drivers / driver.name).symlink_to(driver)
         # it asks every emulator in PATH what it can do, each for seconds; QEMU's driver alone needs no firewall
         self._environment = {
             **{name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ},
             **environment,
             "PATH": str(self.emulator.parent),
-            "LIBVIRT_DRIVER_DIR": str(driver_directory(directory, drivers)),
+            "LIBVIRT_DRIVER_DIR": str(drivers),
         }
 
     @property

@@ -58,12 +58,10 @@ class LibvirtDriver(Driver):
 
     @staticmethod
     def definition_of(guest: GuestDescription, site: Site) -> str:
-        """Return the XML of the domain."""
         return domain_xml(guest, site)
 
     @staticmethod
     def device_of(_guest: GuestDescription, device: MemoryDevice, _site: Site) -> str:
-        """Return the XML of the device."""
         return memory_device_xml(device)
 
     def define(self, name: str, definition: str) -> None:

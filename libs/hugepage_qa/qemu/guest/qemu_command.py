@@ -25,18 +25,27 @@ def qemu_arguments(guest: GuestDescription, site: Site) -> list[str]:
 
     Raises KeyError where ``site`` has no hugetlbfs for a page size.
     """
+    # nobody has to be there to read what the log keeps
+    console = f"socket,id=console,path={site.console(guest.name)},server=on,wait=off,logfile={site.log(guest.name)}"
+    balloon = f"virtio-balloon-pci,id=balloon{',free-page-reporting=on' if guest.reports_free_pages else ''}"
+    has_port = guest.max_memory is not None and site.machine.startswith(_PCI_EXPRESS)
+    plugged = [json.loads(memory_device(guest, device, site)) for device in guest.devices]
     return [
         *("-name", f"guest={guest.name}", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
         *("-accel", site.accelerator, "-cpu", site.cpu, "-smp", str(len(guest.cells))),
         *_memory(guest, site),
         *("-overcommit", f"mem-lock={'on' if guest.locked else 'off'}"),
-        *("-chardev", _console(guest, site)),
+        *("-chardev", console),
         *("-serial", "chardev:console"),
-        *(("-device", _balloon(guest)) if guest.balloon else ()),
+        *(("-device", balloon) if guest.balloon else ()),
         *("-kernel", site.kernel, "-initrd", site.initramfs),
         *("-append", f"{guest.words} {site.words}".strip()),
-        *(("-device", f"pcie-root-port,id={_PORT}") if _has_port(guest, site) else ()),
-        *(word for device in guest.devices for word in _plugged(guest, device, site)),
+        *(("-device", f"pcie-root-port,id={_PORT}") if has_port else ()),
+        *(
+            word
+            for one in plugged
+            for word in ("-object", json.dumps(one["backend"]), "-device", json.dumps(one["device"]))
+        ),
     ]
 
 
@@ -55,19 +64,6 @@ def memory_device(guest: GuestDescription, device: MemoryDevice, site: Site) -> 
     return json.dumps({"backend": backend, "device": itself})
 
 
-def _has_port(guest: GuestDescription, site: Site) -> bool:
-    return guest.max_memory is not None and site.machine.startswith(_PCI_EXPRESS)
-
-
-def _balloon(guest: GuestDescription) -> str:
-    return "virtio-balloon-pci,id=balloon" + (",free-page-reporting=on" if guest.reports_free_pages else "")
-
-
-def _console(guest: GuestDescription, site: Site) -> str:
-    # nobody has to be there to read what the log keeps
-    return f"socket,id=console,path={site.console(guest.name)},server=on,wait=off,logfile={site.log(guest.name)}"
-
-
 def _memory(guest: GuestDescription, site: Site) -> list[str]:
     backends = [_backend(f"memory{number}", cell, guest, site) for number, cell in enumerate(guest.cells)]
     words = [word for backend in backends for word in ("-object", json.dumps(backend))]
@@ -79,11 +75,6 @@ def _memory(guest: GuestDescription, site: Site) -> list[str]:
         size += f",slots={_SLOTS},maxmem={guest.max_memory}B"
     cells = [f"node,nodeid={number},cpus={number},memdev={one['id']}" for number, one in enumerate(backends)]
     return ["-machine", site.machine, "-m", size, *words, *(word for cell in cells for word in ("-numa", cell))]
-
-
-def _plugged(guest: GuestDescription, device: MemoryDevice, site: Site) -> list[str]:
-    document = json.loads(memory_device(guest, device, site))
-    return ["-object", json.dumps(document["backend"]), "-device", json.dumps(document["device"])]
 
 
 def _backend(name: str, cell: Cell, guest: GuestDescription, site: Site) -> dict[str, Any]:

@@ -38,12 +38,10 @@ class QemuDriver(Driver):
 
     @staticmethod
     def definition_of(guest: GuestDescription, site: Site) -> str:
-        """Return the arguments of QEMU in JSON."""
         return json.dumps(qemu_arguments(guest, site))
 
     @staticmethod
     def device_of(guest: GuestDescription, device: MemoryDevice, site: Site) -> str:
-        """Return the backend and the device for the monitor in JSON."""
         return memory_device(guest, device, site)
 
     def define(self, name: str, definition: str) -> None:
@@ -149,7 +147,10 @@ class QemuDriver(Driver):
         identifier = document["device"]["id"]
         guest = self._find(name)
         guest.ask("device_del", id=identifier)
-        guest.await_condition(lambda: identifier not in _devices(guest), f"the guest keeps {identifier}")
+        guest.await_condition(
+            lambda: all(one["data"].get("id") != identifier for one in guest.ask("query-memory-devices")),
+            f"the guest keeps {identifier}",
+        )
         guest.ask("object-del", id=document["backend"]["id"])
 
     def set_balloon(self, name: str, memory: int) -> None:
@@ -176,8 +177,7 @@ class QemuDriver(Driver):
         if self.state(name) is not State.OFF:
             raise GuestError(f"{name} runs already")
         self.destroy(name)
-        monitor = QemuProcess.monitor_arguments(name, self._directory)
-        command = [*self._become, self._site.emulator, *self._definitions[name], *monitor, *more]
+        command = [*self._become, self._site.emulator, *self._definitions[name], *more]
         self._running[name] = QemuProcess(name, self._directory, command, descriptors, self._group)
 
     def _connect(self, name: str) -> None:
@@ -223,7 +223,3 @@ def _become(user: int) -> Sequence[str]:
     if tried.returncode != 0:
         raise NotHere(" ".join(f"nobody can be made a user without privileges here: {tried.stderr}".split()))
     return command
-
-
-def _devices(guest: QemuProcess) -> list[str]:
-    return [device["data"].get("id", "") for device in guest.ask("query-memory-devices")]

@@ -29,7 +29,7 @@ class QemuProcess:
         descriptors: Sequence[int] = (),
         control_group: str | None = None,
     ) -> None:
-        """Start ``command``, which has the open files ``descriptors``; its monitor is not connected yet.
+        """Start the emulator ``command``, which has the open files ``descriptors``; its monitor is not connected yet.
 
         ``control_group`` is entered before it has memory: what was charged elsewhere stays charged there.
         """
@@ -40,17 +40,15 @@ class QemuProcess:
         self._path.unlink(missing_ok=True)
         with self._errors.open("wb") as stream:
             self._child = Child(
-                command, output=stream, errors=stream, descriptors=descriptors, control_group=control_group
+                [*command, "-qmp", f"unix:{self._path},server=on,wait=off"],
+                output=stream,
+                errors=stream,
+                descriptors=descriptors,
+                control_group=control_group,
             )
-
-    @staticmethod
-    def monitor_arguments(name: str, directory: Path) -> list[str]:
-        """Return the arguments of QEMU that make its monitor listen."""
-        return ["-qmp", f"unix:{directory / name}.qmp,server=on,wait=off"]
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._child.pid
 
     @property
@@ -107,7 +105,6 @@ class QemuProcess:
             raise InputError(f"{self._name}: {otherwise} within {_ANSWER_SECONDS:g} s")
 
     def kill(self) -> None:
-        """Kill it, and do not wait."""
         self._child.send(signal.SIGKILL)
 
     def end(self) -> None:

@@ -119,13 +119,10 @@ def _is_root() -> bool:
     return os.geteuid() == 0
 
 
-def _as_superuser(command: Sequence[str]) -> list[str]:
-    return [*([] if _is_root() else [program(MMDEBSTRAP), "--unshare-helper"]), *command]
-
-
 def run_as_superuser(command: Sequence[str], content: bytes = b"") -> bytes:
     """Run ``command`` with ``content`` as its input and return its output; InputError with its complaint."""
-    done = subprocess.run(_as_superuser(command), input=content, capture_output=True, check=False)
+    superuser = [] if _is_root() else [program(MMDEBSTRAP), "--unshare-helper"]
+    done = subprocess.run([*superuser, *command], input=content, capture_output=True, check=False)
     if done.returncode != 0:
         complaint = " | ".join(done.stderr.decode(errors="replace").split("\n")).strip(" |")
         raise InputError(f"{Path(command[0]).name} failed: {complaint or f'exit code {done.returncode}'}")

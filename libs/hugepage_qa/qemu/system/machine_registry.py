@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import yaml
@@ -18,7 +18,7 @@ from hugepage_qa.qemu.system import host_process
 from hugepage_qa.qemu.system.build_tools import remove
 from hugepage_qa.qemu.system.system_arguments import PID_FILE, serial_log
 from hugepage_qa.qemu.system.system_machine import Record, SystemMachine
-from hugepage_qa.schema import find_violation, parse_json
+from hugepage_qa.schema import build, find_violation, parse_json
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 _RECORD = "machine.json"
@@ -68,13 +68,9 @@ class Registry:
         """Return machine ``name``; InputError as in ``one_name``, and when its record is damaged."""
         return self._load(self.one_name(name))
 
-    def machines(self) -> list[SystemMachine]:
-        """Return all machines; errors as in ``find``."""
-        return [self._load(name) for name in self.names()]
-
     def images_in_use(self) -> set[str]:
         """Return the names of the images that machines lie over; errors as in ``find``."""
-        return {machine.record.image for machine in self.machines()}
+        return {self._load(name).record.image for name in self.names()}
 
     @contextmanager
     def new_directory(self, name: str | None) -> Iterator[Path]:
@@ -108,7 +104,8 @@ class Registry:
     def keep(self, record: Record) -> SystemMachine:
         """Write ``record`` into the directory of its machine and return the machine."""
         directory = self.directory(record.name)
-        write_atomically(directory / _RECORD, json.dumps(record.to_json(), indent=1).encode())
+        # the path of the key is the only value that JSON does not know
+        write_atomically(directory / _RECORD, json.dumps(asdict(record), indent=1, default=str).encode())
         return SystemMachine(record, directory)
 
     def drop(self, name: str) -> bool:
@@ -131,7 +128,7 @@ class Registry:
             violation = str(error)
         if violation:
             raise InputError(f"{path}: {violation}: hugepage-qa lab down {name} removes the machine")
-        return SystemMachine(Record.from_json(fields), path.parent)
+        return SystemMachine(build(Record, fields), path.parent)
 
 
 def _serial_log(directory: Path) -> Path:

@@ -56,21 +56,17 @@ def partitions(platform: Platform) -> tuple[Partition, Partition]:
     )
 
 
-def sfdisk_script(platform: Platform) -> str:
-    """Return what sfdisk reads to write the partition table."""
-    lines = [
-        f"start={one.start // SECTOR}, size={one.size // SECTOR}, type={one.type}, uuid={one.uuid}, name={one.name}"
-        for one in partitions(platform)
-    ]
-    return "\n".join(["label: gpt", *lines, ""])
-
-
 def write_partition_table(disk: Path, platform: Platform) -> None:
     """Make ``disk`` a sparse image with an empty partition of each kind; InputError when sfdisk refuses."""
     with disk.open("wb") as image:
         image.truncate(DISK_SIZE)
+    lines = [
+        f"start={one.start // SECTOR}, size={one.size // SECTOR}, type={one.type}, uuid={one.uuid}, name={one.name}"
+        for one in partitions(platform)
+    ]
+    script = "\n".join(["label: gpt", *lines, ""])
     command = [program(SFDISK), "--quiet", str(disk)]
-    done = subprocess.run(command, input=sfdisk_script(platform), capture_output=True, text=True, check=False)
+    done = subprocess.run(command, input=script, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise InputError(f"sfdisk cannot write a partition table to {disk}: {done.stderr.strip()}")
 

@@ -185,7 +185,9 @@ def _start(
         raise InputError("the UEFI firmware has just gone")
     emulator = find_emulator(hardware.platform.board)
     for last in (False,) * (_PORT_TRIES - 1) + (True,):
-        port = _free_port()
+        with socket.socket() as probe:
+            probe.bind((ADDRESS, 0))
+            port = int(probe.getsockname()[1])
         arguments = machine_arguments(hardware, record.name, port, firmware.code, direct)
         machine = registry.keep(replace(record, port=port, command=(emulator, *arguments)))
         known = f"[{ADDRESS}]:{port} {image.root.host_key}\n"
@@ -199,9 +201,3 @@ def _start(
         else:
             break
     return machine
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((ADDRESS, 0))
-        return int(probe.getsockname()[1])

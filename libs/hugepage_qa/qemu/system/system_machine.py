@@ -2,11 +2,9 @@
 
 import re
 import time
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.child import DISCARDED, PIPE, Child
@@ -47,22 +45,6 @@ class Record:
     port: int
     command: tuple[str, ...]
     """QEMU's command line, to be run in the directory of the machine."""
-
-    def to_json(self) -> Mapping[str, Any]:
-        """Return the record as JSON can hold it."""
-        return {**asdict(self), "key": str(self.key)}
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> "Record":
-        """Return the record of which ``to_json`` made ``fields``; they were checked against the schema."""
-        return cls(
-            **{
-                **fields,
-                "memory": tuple(fields["memory"]),
-                "command": tuple(fields["command"]),
-                "key": Path(fields["key"]),
-            }
-        )
 
 
 @dataclass(frozen=True)
@@ -106,7 +88,8 @@ class SystemMachine:
             host_process.kill(self.directory / PID_FILE)
             raise InputError(f"machine {self.record.name}: QEMU did not start within {_QEMU_SECONDS:g} s") from None
         if starter.exit_code != 0:
-            raise InputError(f"machine {self.record.name}: {_last_line(errors) or 'QEMU failed, no message'}")
+            said = [line.strip() for line in errors.splitlines() if line.strip()]
+            raise InputError(f"machine {self.record.name}: {said[-1] if said else 'QEMU failed, no message'}")
 
     def wait(self, deadline: float = DEADLINE, *, other_than: str | None = None, since: int = 0) -> str:
         """Wait until the machine answers over ssh and return its boot id; with ``other_than``, until it has another.
@@ -175,7 +158,3 @@ class SystemMachine:
         lines = [line.strip() for line in self._printed(0).splitlines() if line.strip()]
         last = " | ".join(line[:160] for line in lines[-3:]) or "nothing"
         return InputError(f"machine {self.record.name}: {what}; last on the console: {last}; see {self.serial_log}")
-
-
-def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

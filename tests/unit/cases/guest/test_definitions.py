@@ -1,6 +1,7 @@
 """A description says the same to libvirt and to QEMU."""
 
 import json
+from dataclasses import asdict
 from typing import Any
 from xml.etree import ElementTree
 
@@ -16,6 +17,7 @@ from hugepage_qa.qemu.guest.guest_description import (
 )
 from hugepage_qa.qemu.guest.guest_site import Site
 from hugepage_qa.qemu.guest.qemu_command import memory_device, qemu_arguments
+from hugepage_qa.schema import build
 from hugepage_qa.sizes import GIB, MIB
 
 CELL = Cell(GIB, 2 * MIB)
@@ -179,4 +181,4 @@ def test_a_definition_replaces_the_one_before(site: Site) -> None:
 
 
 def test_a_site_survives_its_record(site: Site) -> None:
-    assert Site.from_document(json.loads(json.dumps(site.document()))) == site
+    assert build(Site, json.loads(json.dumps(asdict(site)))) == site

@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,10 +75,10 @@ def verdict(driver: str) -> tuple[Verdict, str]:
 
 
 def test_no_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
-    def default_image(*_arguments: object) -> None:
+    def default_site(*_arguments: object) -> None:
         raise NotHere("qemu-system-x86_64 is not installed")
 
-    monkeypatch.setattr(guest_machine, "default_image", default_image)
+    monkeypatch.setattr(guest_machine, "default_site", default_site)
     assert verdict("qemu") == (Verdict.SKIP, "qemu-system-x86_64 is not installed")
 
 
@@ -112,7 +113,7 @@ def test_a_daemon_that_does_not_come_up_is_an_error_and_tried_once(monkeypatch: 
 def test_what_breaks_around_a_guest_is_an_error_and_what_is_refused_a_failure(
     monkeypatch: pytest.MonkeyPatch, site: Site
 ) -> None:
-    answers: dict[str, Any] = {"site": site.document(), "destroy": None}
+    answers: dict[str, Any] = {"site": asdict(site), "destroy": None}
 
     def perform(name: str) -> Callable[..., Any]:
         def act(*_arguments: object) -> Any:

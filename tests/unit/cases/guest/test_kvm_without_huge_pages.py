@@ -1,7 +1,7 @@
 """The case on kvm.hpage, on an s390x machine that was made up: no machine that records are made on is one."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -50,7 +50,7 @@ class Mainframe:
     def _guest(self, action: str) -> dict[str, Any]:
         match action:
             case "site":
-                return {DONE: self.site.document()}
+                return {DONE: asdict(self.site)}
             case "start":
                 self.taken = self.kept
                 self.state = "off" if REFUSED in self.answer else "paused"

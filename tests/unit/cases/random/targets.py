@@ -21,13 +21,18 @@ from hugepage_qa.version import KernelVersion
 SMALL, LARGE = 2 * MIB, GIB
 Falsify = Callable[["ModelTarget", dict[str, int | str]], None]
 Watch = Callable[[Operation, Outcome], object]
+Act = Callable[[Operation, PoolMachine], Outcome]
 
 
 class ModelTarget:
-    """A kernel that does what its model says; ``falsify`` changes what it shows, ``watch`` is told what it did."""
+    """A kernel that does what its model says; ``falsify`` changes what it shows, ``watch`` is told what it did.
 
-    def __init__(self, machine: PoolMachine, falsify: Falsify | None, watch: Watch | None) -> None:
+    ``act`` is how it carries out an operation.
+    """
+
+    def __init__(self, machine: PoolMachine, falsify: Falsify | None, watch: Watch | None, act: Act) -> None:
         self.machine = machine
+        self._act = act
         self._watch = watch
         self.program: list[Operation] = []
         self.log: list[str] = []
@@ -37,7 +42,7 @@ class ModelTarget:
     def perform(self, operation: Operation) -> Outcome:
         assert not self.is_closed
         self.program.append(operation)
-        outcome = carry_out(operation, self.machine)
+        outcome = self._act(operation, self.machine)
         if self._watch:
             self._watch(operation, outcome)
         return outcome
@@ -75,7 +80,9 @@ class Starts:
         model: Callable[[], PoolMachine] = machine,
         falsify: Falsify | None = None,
         watch: Watch | None = None,
+        act: Act = carry_out,
     ) -> None:
+        self._act = act
         self._kernel = kernel
         self._watch = watch
         self._model = model
@@ -83,7 +90,7 @@ class Starts:
         self.targets: list[ModelTarget] = []
 
     def __call__(self) -> PoolRun:
-        target = ModelTarget(self._kernel(), self._falsify, self._watch)
+        target = ModelTarget(self._kernel(), self._falsify, self._watch, self._act)
         self.targets.append(target)
         model = self._model()
         before = {size: pool.counters() for size, pool in model.pools.items()}

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 from tests.unit.cases.random.targets import SMALL, SMALL_SCALE, Starts, machine
-from tests.unit.cases.random.wrong_kernels import LosesFreePage, wrong
+from tests.unit.cases.random.wrong_kernels import loses_free_page
 from tests.unit.cases.transcript import Replay
 
 from hugepage_qa.cases.judge import NOTHING_LEFT
@@ -85,7 +85,7 @@ def test_a_known_bug_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_first_program_that_fails_is_made_small_and_can_be_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    starts = Starts(partial(wrong, LosesFreePage))
+    starts = Starts(act=loses_free_page)
     monkeypatch.setattr(module, "PoolSurroundings", lambda *_: Surroundings(starts))
     judgement = run_random_programs(NOBODY, SMALL, 7, 800, lambda _done: None)
     assert judgement.verdict is Verdict.FAIL

@@ -1,23 +1,20 @@
 """Random programs find what a kernel does wrong, and make it small."""
 
 import re
-from functools import partial
 
 import pytest
-from tests.unit.cases.random.targets import SMALL, SMALL_SCALE, ModelTarget, Starts, first_failed
+from tests.unit.cases.random.targets import SMALL, SMALL_SCALE, Act, ModelTarget, Starts, first_failed
 from tests.unit.cases.random.wrong_kernels import (
-    CountsTooMuch,
-    ForgetsCharge,
-    ForgetsReservation,
-    KeepsReservation,
-    LosesFreePage,
-    NeverKills,
-    WritesThrough,
-    wrong,
+    counts_too_much,
+    forgets_charge,
+    forgets_reservation,
+    keeps_reservation,
+    loses_free_page,
+    never_kills,
+    writes_through,
 )
 
 from hugepage_qa.cases.random.random_search import draw_and_run, shrink
-from hugepage_qa.oracle.pool.pool_machine import PoolMachine
 from hugepage_qa.oracle.pool.pool_setup import MountPool, Operation, SetCount
 from hugepage_qa.oracle.pool.pool_use import (
     Exit,
@@ -30,21 +27,21 @@ from hugepage_qa.oracle.pool.pool_use import (
 
 
 @pytest.mark.parametrize(
-    ("kind", "rule", "last", "operations"),
+    ("act", "rule", "last", "operations"),
     [
-        (LosesFreePage, "live-pool-free", Unmap, 3),
-        (ForgetsReservation, "live-pool-reserved", Fork, 3),
-        (WritesThrough, "live-page-content", Write, 5),
-        (CountsTooMuch, "live-mount-quota", MountPool, 2),
-        (ForgetsCharge, "live-cgroup-use", Write, 6),
-        (NeverKills, "live-outcome", Write, 3),
+        (loses_free_page, "live-pool-free", Unmap, 3),
+        (forgets_reservation, "live-pool-reserved", Fork, 3),
+        (writes_through, "live-page-content", Write, 5),
+        (counts_too_much, "live-mount-quota", MountPool, 2),
+        (forgets_charge, "live-cgroup-use", Write, 6),
+        (never_kills, "live-outcome", Write, 3),
     ],
 )
 def test_what_a_kernel_does_wrong_is_found_and_made_small(
-    kind: type[PoolMachine], rule: str, last: type[Operation], operations: int
+    act: Act, rule: str, last: type[Operation], operations: int
 ) -> None:
-    starts = Starts(partial(wrong, kind))
-    name, failed = first_failed(starts, kind.__name__)
+    starts = Starts(act=act)
+    name, failed = first_failed(starts, act.__name__)
     assert rule in {one.rule.name for one in failed.differences}
     smallest = shrink(SMALL_SCALE, starts, name, failed.differences[0].rule.name)
     assert smallest.differences[0].rule == failed.differences[0].rule
@@ -88,7 +85,7 @@ def test_wrong_content_is_found() -> None:
 
 
 def test_what_is_left_at_the_end_is_found() -> None:
-    _name, failed = first_failed(Starts(partial(wrong, KeepsReservation)), "end")
+    _name, failed = first_failed(Starts(act=keeps_reservation), "end")
     assert isinstance(failed.operations[-1], Exit)
     assert failed.differences[0].rule.name == "live-pool-reserved"
 

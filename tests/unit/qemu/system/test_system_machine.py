@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from hugepage_qa.qemu.system import host_process
 from hugepage_qa.qemu.system.secure_shell import SecureShell
 from hugepage_qa.qemu.system.system_arguments import PID_FILE
 from hugepage_qa.qemu.system.system_machine import Record, SystemMachine
-from hugepage_qa.schema import find_violation
+from hugepage_qa.schema import build, find_violation
 
 # goes to the background as QEMU does, with its pid file locked
 QEMU = f"""
@@ -76,9 +76,9 @@ def wait_until_running(machine: SystemMachine) -> None:
 
 
 def test_record_survives_its_file() -> None:
-    fields = json.loads(json.dumps(RECORD.to_json()))
+    fields = json.loads(json.dumps(asdict(RECORD), default=str))
     assert find_violation(fields, "hugepage_qa.qemu.system", "machine") is None
-    assert Record.from_json(fields) == RECORD
+    assert build(Record, fields) == RECORD
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_record_survives_its_file() -> None:
     [{"port": 0}, {"port": "1"}, {"image": "../x"}, {"memory": []}, {"extra": 1}, {"command": [1]}, {"command": []}],
 )
 def test_damaged_records_are_seen(change: dict[str, object]) -> None:
-    fields = {**json.loads(json.dumps(RECORD.to_json())), **change}
+    fields = {**json.loads(json.dumps(asdict(RECORD), default=str)), **change}
     assert find_violation(fields, "hugepage_qa.qemu.system", "machine")
 
 

@@ -23,6 +23,8 @@ _PARTS, _MOST = 8, GIB
 #: where no free blocks are left, all others live of what is fragmented
 _MOST_OF_ALL = 2 * GIB
 _FEWEST_BLOCKS = 16
+#: pages of which every base page is looked at: a block holds the base pages of one, or of two
+_SAMPLED_PAGES = 64
 #: blocks that come and go by themselves
 _NOISE = 16
 #: free blocks that are left to others while pages of a pool take the rest
@@ -47,15 +49,19 @@ class Fragments:
         """The free blocks that compaction can make: those that were lost, but for what the pages left would fill."""
         return self.before.blocks - self.after.blocks - self.memory.pages // self.kept
 
-    def compact(self, live: Live) -> int | None:
-        """Compact memory and return how many free blocks that has made, None where others took or freed too much."""
-        was = fragmentation(live, self.memory.size)
+    def compact(self, live: Live) -> None:
+        """Compact memory."""
         live.host.write("proc/sys/vm/compact_memory", "1")
-        now = fragmentation(live, self.memory.size)
-        live.notes.append(f"compacted {now}")
-        # compaction itself takes no memory; a change by half of what it shall show hides it
-        disturbed = abs(now.free - was.free) > self.owed * now.size // 2
-        return None if disturbed else now.blocks - self.after.blocks
+        live.notes.append(f"compacted {fragmentation(live, self.memory.size)}")
+
+    def blocks(self, live: Live) -> set[int]:
+        """Return the numbers of the blocks of memory that some of the pages that are left lie in.
+
+        Whatever others take and free, it tells which blocks the kernel has emptied of our pages.
+        """
+        base_pages = self.memory.size // live.base_page
+        frames = self.memory.present_frames(min(self.memory.pages, _SAMPLED_PAGES))
+        return {frame // base_pages for frame in frames}
 
     @property
     def owes_blocks(self) -> bool:

@@ -12,6 +12,7 @@ from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings
 from hugepage_qa.cases.live_machine import MachinePlan, Unit
 from hugepage_qa.cases.result import Result
 from hugepage_qa.cases.throwaway_run import NODES, Finished, LiveWanted, ThrowawayRun
+from hugepage_qa.oracle.architecture import Machine
 from hugepage_qa.qemu.fleet import machines_at_once
 from hugepage_qa.qemu.nominal import nominal_machine
 from hugepage_qa.version import KernelVersion
@@ -34,7 +35,7 @@ class KernelCheck:
         live: LiveWanted,
         finished: Finished = lambda _name, _results, _seconds: None,
     ) -> None:
-        """Obtain the kernel; raises InputError where there is none for ``architecture``."""
+        """Obtain the kernel; raises InputError where there is none, or the selection selects nothing."""
         self._settings = settings
         self._matrix = Matrix(architecture, settings)
         self._random_boots = random_boots
@@ -44,6 +45,9 @@ class KernelCheck:
         self._live: ThrowawayRun | None = None
         self.architecture = architecture
         self.kernel = self._matrix.kernel
+        machines = [self._nominal(cpu) for cpu in self._matrix.board.cpus]
+        there = {size for machine in machines for size in machine.mmu.sizes(machine.features)}
+        live.selection.require(live.areas, sorted(there))
 
     @property
     def expected_results(self) -> int:
@@ -52,9 +56,12 @@ class KernelCheck:
         live = sum(len(unit.tasks) for cpu in cpus for unit in self._nominal_units(cpu))
         return len(self._boots) + self._random_boots * len(cpus) + live
 
-    def _nominal_units(self, cpu: str) -> Iterator[Unit]:
+    def _nominal(self, cpu: str) -> Machine:
         version = KernelVersion.parse(self.kernel.release)
-        machine = nominal_machine(self.architecture, cpu, NODES, version, self.kernel.config)
+        return nominal_machine(self.architecture, cpu, NODES, version, self.kernel.config)
+
+    def _nominal_units(self, cpu: str) -> Iterator[Unit]:
+        machine = self._nominal(cpu)
         return self._wanted.units(tuple(machine.mmu.hugetlb), machine.mmu.sizes(machine.features))
 
     def run(self) -> Iterator[Result]:

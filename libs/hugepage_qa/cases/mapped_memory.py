@@ -12,6 +12,9 @@ from hugepage_qa.process.actor import Actor
 WORD = 8
 #: bits 0 to 54 of an entry of /proc/PID/pagemap
 _FRAME = (1 << 55) - 1
+_PRESENT = 1 << 63
+#: of pagemap, in one request
+_ENTRIES = 2048
 
 
 class Owner(Protocol):
@@ -86,6 +89,22 @@ class Memory:
         reads = [self.actor.call_with_buffers("pread64", pagemap, bytes(WORD), WORD, place) for place in places]
         self.actor.call("close", pagemap)
         return {self.actor.uapi.unpack("Q", buffer)[0] & _FRAME for _count, (buffer,) in reads}
+
+    def present_frames(self, pages: int) -> list[int]:
+        """Return the frames of the base pages that are there in the first ``pages`` pages. Raises Refused."""
+        pagemap = self._live.open(self.actor, "/proc/self/pagemap", os.O_RDONLY)
+        base_page, frames = self._live.base_page, []
+        # as many as a request of the actor holds
+        step = min(self.size, _ENTRIES * base_page)
+        for address in range(self.address, self.address + pages * self.size, step):
+            size = step // base_page * WORD
+            _count, (entries,) = self.actor.call_with_buffers(
+                "pread64", pagemap, bytes(size), size, address // base_page * WORD
+            )
+            words = self.actor.uapi.unpack(f"{size // WORD}Q", entries)
+            frames += [word & _FRAME for word in words if word & _PRESENT]
+        self.actor.call("close", pagemap)
+        return frames
 
     def unmap(self, first: int = 0, pages: int | None = None) -> None:
         """Unmap ``pages`` pages from ``first`` on, by default all. Raises OSError."""

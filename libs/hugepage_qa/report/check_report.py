@@ -87,8 +87,8 @@ class CheckReport:
             self._progress = None
 
     def finish(self) -> None:
-        """Print what went wrong, the sum, and why cases were skipped."""
-        print_reasons(self._console, self.results, (*_BAD, Verdict.KNOWN))
+        """Print what went wrong, the sum, and why cases were skipped; what is known was told as it came."""
+        print_reasons(self._console, self.results, _BAD)
         for line in closing_lines(self.results):
             self._print(Text(line))
         if self._output is not None:

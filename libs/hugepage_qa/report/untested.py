@@ -6,13 +6,13 @@ from functools import cache
 
 from hugepage_qa.cases.result import Verdict
 
-_PAGE_SIZE = re.compile(r"/[0-9]+[KMG]$")
+_PAGE_SIZE_AND_CPU = re.compile(r"(?:/[0-9]+[KMG])?(?:@\w+)?$")
 
 
 @cache
 def rule_of(name: str) -> str:
-    """Return the name of the case in that of a result, which may end with a page size."""
-    return _PAGE_SIZE.sub("", name)
+    """Return the name of the case in that of a result, which may end with a page size and a CPU."""
+    return _PAGE_SIZE_AND_CPU.sub("", name)
 
 
 def untested_rules(results: Iterable[tuple[str, Verdict]]) -> tuple[str, ...]:

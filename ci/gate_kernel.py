@@ -4,9 +4,9 @@
     ci/gate-kernel linux-image-6.12_amd64.deb --output report   # or kernel-core-6.17.rpm
     ci/gate-kernel --compose fedora-42 --output report   # the kernel of a distribution's image
 
-An image boots in throwaway machines with named boot parameters; with --thorough also in a whole system with the plans
-that change one. Of a package the image boots so; a Debian package is installed into such a system, too. A compose is
-provisioned by tmt's own "virtual" method.
+An image or package boots in throwaway machines with named boot parameters, and all live cases run there; with
+--thorough also in a whole system with the plans that change one, into which a package of Debian is installed. A compose
+is provisioned by tmt's own "virtual" method.
 
 DIRECTORY gets report.md, report.html and report.json, and below runs/ what tmt left. The last line is the verdict; the
 exit code is 0 good, 1 bad, 2 undecided, 3 the suite, its surroundings or the input are wrong.
@@ -24,11 +24,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from hugepage_qa.commands.qa_request import LAB, MACHINE_PLANS, PLANS
+from hugepage_qa.commands.qa_request import KERNEL, LAB, MACHINE_PLANS, PLANS
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.supervised import SIGNALLED, exit_on_sigterm, run_supervised
-from hugepage_qa.qemu.kernel_image import identify
-from hugepage_qa.qemu.package_archive import unpack
+from hugepage_qa.qemu.packages import open_kernel
 from hugepage_qa.qemu.system.platforms import PLATFORMS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,28 +74,22 @@ def main(arguments: Sequence[str] | None = None, run: Runner | None = None) -> i
     parser.add_argument("--compose", default="", help="image of a distribution for tmt's virtual method")
     parser.add_argument("--output", type=Path, required=True, help="new directory for the report")
     parser.add_argument("--plan", action="append", default=[], help="these plans instead of those that fit")
-    parser.add_argument("--thorough", action="store_true", help="an image also in a whole system")
+    parser.add_argument("--thorough", action="store_true", help="also in a whole system")
     options = parser.parse_args(arguments)
     subject = options.compose or str(options.kernel)
     try:
         if options.output.exists() or options.output.is_symlink():
             raise InputError(f"--output {options.output}: is there already; expected the name of a new directory")
-        with tempfile.TemporaryDirectory(prefix="gate-kernel-") as unpacked:
-            steps = choose(options.kernel, options.compose, options.plan, Path(unpacked), thorough=options.thorough)
-            options.output.parent.mkdir(parents=True, exist_ok=True)
-            return gate(subject, steps, options.output.absolute(), run or run_step)
+        steps = choose(options.kernel, options.compose, options.plan, thorough=options.thorough)
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        return gate(subject, steps, options.output.absolute(), run or run_step)
     except InputError as error:
         print(f"gate-kernel: {error}", file=sys.stderr)
         return 3
 
 
-def choose(
-    kernel: Path | None, compose: str, plans: Sequence[str], unpacked: Path, *, thorough: bool = False
-) -> list[Step]:
-    """Return the plans that fit what was given; the image of a package is put into ``unpacked``.
-
-    Raises InputError for what is no kernel, and for unknown plans.
-    """
+def choose(kernel: Path | None, compose: str, plans: Sequence[str], *, thorough: bool = False) -> list[Step]:
+    """Return the plans that fit what was given. Raises InputError for what is no kernel, and for unknown plans."""
     if (kernel is None) == (not compose):
         raise InputError("expected a kernel image or package, or --compose, and not both")
     for plan in plans:
@@ -108,28 +101,16 @@ def choose(
         return [Step(plan, compose=compose) for plan in plans or IN_SYSTEMS]
     if not kernel.is_file():
         raise InputError(f"{kernel}: no such file; expected the image or package of a kernel")
-    is_package = kernel.suffix in (".deb", ".rpm")
-    image = image_of(kernel, unpacked) if is_package else kernel.absolute()
-    architecture = identify(image).architecture
+    with tempfile.TemporaryDirectory(prefix="gate-kernel-") as unpacked:
+        architecture = open_kernel(kernel, Path(unpacked)).image.architecture
     # the systems of the lab are Debian: only its packages can be installed there
     has_system = architecture in PLATFORMS and kernel.suffix != ".rpm"
-    with_system = has_system if is_package else thorough
-    fitting = next(plan for plan, covered in PLANS.items() if architecture in covered)
-    chosen = plans or [fitting, *(IN_SYSTEMS if with_system else ())]
+    chosen = plans or [KERNEL, *(IN_SYSTEMS if thorough else ())]
     if not has_system and (no_system := [plan for plan in chosen if plan in MACHINE_PLANS]):
         what = "an RPM: they are Debian" if kernel.suffix == ".rpm" else architecture
         raise InputError(f"{kernel}: plan {no_system[0]} needs a whole system, and there is none for {what}")
-    in_system = {"KERNEL": str(kernel.absolute()), "PROVISION": LAB}
-    return [Step(plan, in_system if plan in MACHINE_PLANS else {"KERNEL": str(image)}) for plan in chosen]
-
-
-def image_of(package: Path, directory: Path) -> Path:
-    """Unpack ``package`` into ``directory`` and return its kernel image. Raises InputError where it has none."""
-    unpack(package, directory)
-    images = sorted(directory.glob("vmlinu*"))
-    if len(images) != 1:
-        raise InputError(f"{package}: expected a package with a kernel image, found {len(images)} images in it")
-    return images[0]
+    given = {"KERNEL": str(kernel.absolute())}
+    return [Step(plan, given | {"PROVISION": LAB} if plan in MACHINE_PLANS else given) for plan in chosen]
 
 
 def gate(subject: str, steps: Sequence[Step], output: Path, run: Runner) -> int:

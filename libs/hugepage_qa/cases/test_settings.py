@@ -10,6 +10,7 @@ from pathlib import Path
 from secrets import randbelow
 
 from hugepage_qa.cache import cache_directory
+from hugepage_qa.cases.area_files import LIVE
 from hugepage_qa.cases.boot.case_groups import choose_groups
 from hugepage_qa.errors import InputError
 
@@ -23,16 +24,18 @@ SEED = "HUGEPAGE_QA_SEED"
 OPERATIONS = "HUGEPAGE_QA_OPERATIONS"
 CYCLES = "HUGEPAGE_QA_CYCLES"
 VT = "HUGEPAGE_QA_VT"
+AREAS = "HUGEPAGE_QA_AREAS"
 
 MEANING = {
     ARCH: "architecture of the throwaway machines (default x86_64)",
-    KERNEL: "kernel image to boot (default: the kernel of the distribution)",
+    KERNEL: "kernel to boot, an image or a package (default: the kernel of the distribution)",
     APPEND: "words added to every kernel command line",
     CACHE: "where kernels and images are kept (default ~/.cache/hugepage-qa)",
     GROUPS: "groups of named command lines, separated by spaces (default: all)",
     RANDOM: "how many random command lines to try (default 50)",
     SEED: "seed of the random command lines and of the moments when guests are killed (default 1),"
     " and of the random operations (default: drawn)",
+    AREAS: "areas of live cases for throwaway machines, such as pool or pool/demote (default: all)",
     OPERATIONS: "how many random operations on the pool of each page size to try (default 400)",
     CYCLES: "how often a guest is started and ended again in one case (default 10)",
     VT: "which variants avocado-vt runs in plan vt (default hugepages, which is all; hugepages..page_2M is some)",
@@ -93,6 +96,11 @@ def draw_seed() -> int:
     return randbelow(_SEEDS)
 
 
+def wanted_areas(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Return the areas of live cases that throwaway machines are to run; who reads them says which there are."""
+    return tuple(environment.get(AREAS, "").split()) or LIVE
+
+
 def guest_cycles(environment: Mapping[str, str]) -> int:
     """Return how often a guest is started and ended again in one case. Raises InputError for what is no number."""
     return _natural(environment, CYCLES, 10)
@@ -107,7 +115,7 @@ def readable_file(path: str, name: str) -> Path:
     """Return the absolute path of the file ``path``, the value of the setting ``name``. Raises InputError."""
     file = Path(path).absolute()
     if not file.is_file():
-        raise InputError(f"{name}={path}: no such file; expected the image of a kernel, for example bzImage")
+        raise InputError(f"{name}={path}: no such file; expected the image or package of a kernel, such as bzImage")
     if not os.access(file, os.R_OK):
         raise InputError(f"{name}={path}: not readable")
     return file

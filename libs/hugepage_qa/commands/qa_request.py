@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,13 @@ from hugepage_qa.bench import gate_settings
 from hugepage_qa.cases import test_settings
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.boards import BOARDS, find_board
-from hugepage_qa.qemu.kernel_image import identify
+from hugepage_qa.qemu.packages import open_kernel
 from hugepage_qa.sizes import parse_size
 
+#: the plan of all that throwaway machines can do
+KERNEL = "kernel"
 #: plan -> the architectures that its throwaway machines cover
-PLANS = {"smoke": ("x86_64",), "boot": tuple(BOARDS)}
+PLANS = {"smoke": ("x86_64",), "boot": tuple(BOARDS), KERNEL: tuple(BOARDS)}
 GATE = "gate"
 #: plans that start guests on the machine that they run on
 _GUEST_PLANS = ("functional", "guest", "vt")
@@ -73,7 +76,7 @@ class QaRequest:
             architectures=architectures or PLANS[plan],
             provision=("--how", LOCAL),
             tmt_arguments=_split("TMT_ARGS", environment),
-            test_environment=_test_environment(environment, next(iter(kernel.values()), None)),
+            test_environment=_test_environment(plan, environment, next(iter(kernel.values()), None)),
         )
 
     @classmethod
@@ -162,10 +165,12 @@ def _kernel(path: str, asked: tuple[str, ...]) -> dict[str, Path]:
     """Return the kernel's architecture and absolute path; empty when none is asked for."""
     if not path:
         return {}
-    image = identify(test_settings.readable_file(path, "KERNEL"))
-    if asked not in ((), (image.architecture,)):
-        raise InputError(f"KERNEL={path}: is for {image.architecture}, but ARCH is {' '.join(asked)}")
-    return {image.architecture: image.path}
+    file = test_settings.readable_file(path, "KERNEL")
+    with tempfile.TemporaryDirectory(prefix="hugepage-qa-kernel-") as scratch:
+        architecture = open_kernel(file, Path(scratch)).image.architecture
+    if asked not in ((), (architecture,)):
+        raise InputError(f"KERNEL={path}: is for {architecture}, but ARCH is {' '.join(asked)}")
+    return {architecture: file}
 
 
 def _split(name: str, environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -175,8 +180,10 @@ def _split(name: str, environment: Mapping[str, str]) -> tuple[str, ...]:
         raise InputError(f"{name}={environment[name]}: {error}") from error
 
 
-def _test_environment(environment: Mapping[str, str], kernel: Path | None) -> dict[str, str]:
+def _test_environment(plan: str, environment: Mapping[str, str], kernel: Path | None) -> dict[str, str]:
     told = {test_settings.APPEND: environment.get("APPEND", ""), test_settings.KERNEL: str(kernel or "")}
-    names = (test_settings.CACHE, test_settings.GROUPS, test_settings.RANDOM, test_settings.SEED)
+    names = [test_settings.CACHE, test_settings.GROUPS, test_settings.RANDOM, test_settings.SEED]
+    if plan == KERNEL:
+        names += [test_settings.AREAS, test_settings.OPERATIONS]
     passed = {name: environment.get(name, "") for name in names}
     return {name: value for name, value in (told | passed).items() if value}

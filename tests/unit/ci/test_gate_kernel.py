@@ -10,7 +10,9 @@ from ci.gate_kernel import WORDS, Step, choose, main
 from tests.bench.made_up_runs import MadeUpRun
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.qemu import packages
 from hugepage_qa.qemu.kernel_image import KernelImage
+from hugepage_qa.qemu.packages import KernelFile
 from hugepage_qa.report.run_directory import write_surroundings
 
 NAME = "/tests/pool/resize/case-0/2M"
@@ -20,8 +22,14 @@ NAME = "/tests/pool/resize/case-0/2M"
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "bzImage"
     path.write_bytes(b"kernel")
-    monkeypatch.setattr(gate_kernel, "identify", lambda path: KernelImage(path, "x86_64", "6.12.0", None))
+    is_for(monkeypatch, "x86_64")
     return path
+
+
+def is_for(monkeypatch: pytest.MonkeyPatch, architecture: str) -> None:
+    """Have every kernel be one for ``architecture``."""
+    image = KernelImage(Path("vmlinuz"), architecture, "6.12.0", None)
+    monkeypatch.setattr(gate_kernel, "open_kernel", lambda _path, _cache: KernelFile(image))
 
 
 def run_good(step: Step, kept: Path) -> int:
@@ -50,38 +58,36 @@ def run_undecided(step: Step, kept: Path) -> int:
     return run_good(step, kept) or 2
 
 
-def test_plans_by_what_was_given(kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_by_what_was_given(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(kernel)
-    assert choose(kernel, "", [], tmp_path) == [Step("smoke", {"KERNEL": path})]
+    assert choose(kernel, "", []) == [Step("kernel", {"KERNEL": path})]
     in_system = Step("functional", {"KERNEL": path, "PROVISION": "lab"})
-    assert choose(kernel, "", [], tmp_path, thorough=True) == [Step("smoke", {"KERNEL": path}), in_system]
+    assert choose(kernel, "", [], thorough=True) == [Step("kernel", {"KERNEL": path}), in_system]
     assert in_system.name == "functional-lab"
-    monkeypatch.setattr(gate_kernel, "identify", lambda path: KernelImage(path, "s390x", "6.12.0", None))
-    assert choose(kernel, "", [], tmp_path) == [Step("boot", {"KERNEL": path})]
+    is_for(monkeypatch, "s390x")
+    assert choose(kernel, "", []) == [Step("kernel", {"KERNEL": path})]
     with pytest.raises(InputError, match="functional needs a whole system"):
-        choose(kernel, "", [], tmp_path, thorough=True)
+        choose(kernel, "", [], thorough=True)
 
 
-def test_the_image_of_a_package_boots_and_debian_s_is_installed(
-    kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_package_is_tested_with_its_modules_and_debian_s_can_be_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del kernel  # there for what "identify" says
-    monkeypatch.setattr(gate_kernel, "unpack", lambda _package, directory: (directory / "vmlinuz-6.12").touch())
+    is_for(monkeypatch, "x86_64")
     deb, rpm = (tmp_path / f"linux.{suffix}" for suffix in ("deb", "rpm"))
     for package in (deb, rpm):
         package.touch()
-    smoke = Step("smoke", {"KERNEL": str(tmp_path / "vmlinuz-6.12")})
-    assert choose(deb, "", [], tmp_path) == [smoke, Step("functional", {"KERNEL": str(deb), "PROVISION": "lab"})]
-    assert choose(rpm, "", [], tmp_path) == [smoke]
+        assert choose(package, "", []) == [Step("kernel", {"KERNEL": str(package)})]
+    assert choose(deb, "", ["functional"]) == [Step("functional", {"KERNEL": str(deb), "PROVISION": "lab"})]
     with pytest.raises(InputError, match="functional needs a whole system"):
-        choose(rpm, "", ["functional"], tmp_path)
+        choose(rpm, "", ["functional"])
 
 
 def test_a_package_without_a_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate_kernel, "unpack", lambda _package, _directory: None)
+    monkeypatch.setattr(packages, "unpack", lambda _package, _directory: None)
     (tmp_path / "linux-doc.deb").touch()
     with pytest.raises(InputError, match="found 0 images"):
-        choose(tmp_path / "linux-doc.deb", "", [], tmp_path)
+        choose(tmp_path / "linux-doc.deb", "", [])
 
 
 @pytest.mark.parametrize(("run", "word", "code"), [(run_good, "good", 0), (run_bad, "bad", 1)])
@@ -99,9 +105,11 @@ def test_the_last_line_is_the_verdict(
 def test_the_summary_names_kernel_rule_expected_and_found(kernel: Path, tmp_path: Path) -> None:
     main([str(kernel), "--output", str(tmp_path / "report")], run_bad)
     summary = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
-    line = "| 6.12.0-55.el10.x86\\_64 | x86\\_64 | fail | nr\\_hugepages: expected 2, found 1: pool-size | runs/smoke |"
+    line = (
+        "| 6.12.0-55.el10.x86\\_64 | x86\\_64 | fail | nr\\_hugepages: expected 2, found 1: pool-size | runs/kernel |"
+    )
     assert line in summary
-    assert (tmp_path / "report" / "runs" / "smoke" / "run.yaml").is_file()
+    assert (tmp_path / "report" / "runs" / "kernel" / "run.yaml").is_file()
     assert {path.name for path in tmp_path.iterdir()} == {"bzImage", "report"}
 
 
@@ -109,17 +117,17 @@ def test_the_summary_names_kernel_rule_expected_and_found(kernel: Path, tmp_path
     ("run", "code", "line"),
     [
         (run_that_changed_the_host, 3, "the host has changed: /var/tmp/left: absent before, directory after"),
-        (run_undecided, 2, "plan smoke: undecided"),
+        (run_undecided, 2, "plan kernel: undecided"),
     ],
 )
 def test_what_no_case_tells_is_in_verdict_and_summary(
     run: gate_kernel.Runner, code: int, line: str, kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(kernel), "--output", str(tmp_path / "report")], run) == code
-    assert f"(exit code {code}); plan smoke: {WORDS[code]}; report: " in capsys.readouterr().out
+    assert f"(exit code {code}); plan kernel: {WORDS[code]}; report: " in capsys.readouterr().out
     assert line in (tmp_path / "report" / "report.md").read_text(encoding="utf-8").replace("\\", "")
     document = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))
-    assert document["about"] == f"{kernel}: plan smoke: {WORDS[code]}"
+    assert document["about"] == f"{kernel}: plan kernel: {WORDS[code]}"
     assert line in str(document)
 
 

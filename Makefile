@@ -19,7 +19,7 @@ BIN := .venv/bin
 
 help:
 	@echo "make qa     boot huge page parameters on throwaway machines and judge them (PLAN=smoke)"
-	@echo "            PLAN=smoke|boot  ARCH=\"aarch64 ppc64le s390x\"  KERNEL=path  APPEND=\"words\"  TMT_ARGS=\"-vvv\""
+	@echo "            PLAN=smoke|boot|kernel  ARCH=\"aarch64 ppc64le s390x\"  KERNEL=path  APPEND=\"words\"  TMT_ARGS=\"-vvv\""
 	@echo "            PLAN=functional  every rule of the pools on this machine (root), which is put back"
 	@echo "            PLAN=thp|text    transparent huge pages, and those of program text, on this machine"
 	@echo "            PLAN=functional PROVISION=lab  the same and reboots on a system machine in QEMU; MEMORY=16G (8G)"
@@ -61,6 +61,7 @@ packages: setup
 
 bench: setup
 	@$(BIN)/python ci/bench.py
+	@$(BIN)/python ci/bench_live.py
 	@$(BIN)/python ci/bench_ps.py
 	@$(BIN)/python ci/bench_gate.py
 	@$(BIN)/python -m tests.bench.merge_runs

@@ -9,8 +9,8 @@ import click
 from rich.console import Console
 
 from hugepage_qa.cases.area_files import LIVE, live_areas
-from hugepage_qa.cases.boot.case_groups import choose_groups
 from hugepage_qa.cases.boot.boot_matrix import Settings
+from hugepage_qa.cases.boot.case_groups import choose_groups
 from hugepage_qa.cases.kernel_check import KernelCheck
 from hugepage_qa.cases.result import Result, Verdict, exit_code
 from hugepage_qa.cases.selection import Selection

@@ -4,7 +4,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -126,14 +126,13 @@ class ThrowawayRun:
     def _work(self, machine: LiveMachine, wanted: LiveWanted, took: Mapping[str, float]) -> None:
         """Run units until all are taken; machines end with the thread that started them."""
         try:
-            self._plan(machine.host(NODES), wanted, took)
-            with suppress(Stopped):
+            with closing(machine), suppress(Stopped):
+                self._plan(machine.host(NODES), wanted, took)
                 while unit := self._next(machine.memory):
                     self._run_unit(unit, machine)
         except BaseException as error:  # it is raised again by who waits
             self._told.put(error)
         finally:
-            machine.close()
             self._told.put(None)
 
     def _run_unit(self, unit: Unit, machine: LiveMachine) -> None:

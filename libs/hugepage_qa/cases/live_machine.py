@@ -105,22 +105,31 @@ class LiveMachine:
     def host(self, memory: tuple[int, ...]) -> Host:
         """Return a machine with ``memory`` on its nodes: the one that runs if it is such a one, else a new one.
 
-        Raises MachineLost where it does not come up, Stopped, and InputError for what can never boot.
+        One that does not come up, and the kernel has no part in that, is tried once more. Raises MachineLost where it
+        does not come up, Stopped, and InputError for what can never boot.
         """
         if self._is_stopped:
             raise Stopped
         if self._backend is None or self.memory != memory:
-            self.close()
-            self.boots += 1
-            running = self._stack.enter_context(start_agent_machine(self._plan.machine(memory), self._plan.cache))
-            scratch = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="hugepage-qa-"))
-            with self._lock:
-                # from now on ``stop`` ends it
-                self._running = running
-                if self._is_stopped:
-                    raise Stopped
-            self._backend = self._come_up(running, Path(scratch))
+            try:
+                self._backend = self._boot(memory)
+            except MachineLost as lost:
+                if lost.loss in _BY_THE_KERNEL:
+                    raise
+                self._backend = self._boot(memory)
         return Host(self._backend)
+
+    def _boot(self, memory: tuple[int, ...]) -> ThrowawayMachine:
+        self.close()
+        self.boots += 1
+        running = self._stack.enter_context(start_agent_machine(self._plan.machine(memory), self._plan.cache))
+        scratch = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="hugepage-qa-"))
+        with self._lock:
+            # from now on ``stop`` ends it
+            self._running = running
+            if self._is_stopped:
+                raise Stopped
+        return self._come_up(running, Path(scratch))
 
     def _come_up(self, running: RunningMachine, scratch: Path) -> ThrowawayMachine:
         try:

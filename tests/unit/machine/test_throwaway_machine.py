@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
 from tests.unit.process.local_agent import LocalAgent, actor_program, start_agent
 
 from hugepage_qa.errors import InputError
@@ -377,7 +378,9 @@ def test_a_program_is_built_put_into_the_machine_and_started(disk: ThrowawayMach
 def built_offset(file: str, segment: int) -> int:
     """Return how far behind the begin of its segment the first page of code is."""
     with Path(file).open("rb") as stream:
-        (symbol,) = ELFFile(stream).get_section_by_name(".symtab").get_symbol_by_name("text_page_0")
+        table = ELFFile(stream).get_section_by_name(".symtab")
+        assert isinstance(table, SymbolTableSection)
+        (symbol,) = table.get_symbol_by_name("text_page_0") or []
         return int(symbol.entry.st_value) - segment
 
 

@@ -7,8 +7,9 @@ which it was lost in.
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,6 +66,15 @@ class Stopped(Exception):
     """The run was stopped; it says nothing about the machine."""
 
 
+class _CannotSetUp(Exception):
+    """What is to be around the tasks of a unit cannot be set up, or what was around others not be taken away."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.traceback = "".join(traceback.format_exception(error))
+        super().__init__(str(error))
+
+
 @dataclass(frozen=True)
 class _Broke:
     """A result that says nothing of the kernel."""
@@ -95,19 +105,40 @@ class LiveMachine:
     def host(self, memory: tuple[int, ...]) -> Host:
         """Return a machine with ``memory`` on its nodes: the one that runs if it is such a one, else a new one.
 
-        Raises MachineLost where it does not come up, Stopped, and InputError for what can never boot.
+        One that does not come up, and the kernel has no part in that, is tried once more. Raises MachineLost where it
+        does not come up, Stopped, and InputError for what can never boot.
         """
+        if self._is_stopped:
+            raise Stopped
         if self._backend is None or self.memory != memory:
-            self.close()
+            try:
+                self._backend = self._boot(memory)
+            except MachineLost as lost:
+                if lost.loss in _BY_THE_KERNEL:
+                    raise
+                self._backend = self._boot(memory)
+        return Host(self._backend)
+
+    def _boot(self, memory: tuple[int, ...]) -> ThrowawayMachine:
+        self.close()
+        self.boots += 1
+        running = self._stack.enter_context(start_agent_machine(self._plan.machine(memory), self._plan.cache))
+        scratch = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="hugepage-qa-"))
+        with self._lock:
+            # from now on ``stop`` ends it
+            self._running = running
             if self._is_stopped:
                 raise Stopped
-            self.boots += 1
-            running = self._stack.enter_context(start_agent_machine(self._plan.machine(memory), self._plan.cache))
-            scratch = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="hugepage-qa-"))
-            with self._lock:
-                self._running = running
-            self._backend = ThrowawayMachine(running, Path(scratch), self._plan.kernel.config)
-        return Host(self._backend)
+        return self._come_up(running, Path(scratch))
+
+    def _come_up(self, running: RunningMachine, scratch: Path) -> ThrowawayMachine:
+        try:
+            running.await_agent()
+            return ThrowawayMachine(running, scratch, self._plan.kernel.config)
+        except MachineLost as lost:
+            if self._is_stopped:
+                raise Stopped from lost
+            raise
 
     def judge(self, task: Task, unit: Unit) -> Result | None:
         """Do a task of ``unit`` and return its result, None when it is not meant for the machine.
@@ -125,9 +156,11 @@ class LiveMachine:
         with self._lock:
             self._running = None
         self._backend = self._unit = None
-        # what was set up ends with the machine
-        self._around.pop_all()
+        around = self._around.pop_all()
         self._stack.close()
+        # what was set up has ended with the machine, which can be asked nothing more: so it says
+        with suppress(Exception):
+            around.close()
 
     def stop(self) -> None:
         """End the machine; no other one is booted."""
@@ -147,6 +180,10 @@ class LiveMachine:
             result = Result(task.name, verdict, (str(lost),), time.monotonic() - began, self._evidence(lost))
             self.close()
             return result if verdict is Verdict.FAIL else _Broke(result)
+        except _CannotSetUp as why:
+            # says nothing of the other tasks, for which it may have worked before
+            reason = f"{type(why.error).__name__}: {why.error}"
+            result = Result(task.name, Verdict.ERROR, (reason,), time.monotonic() - began, why.traceback)
         if result is not None and result.verdict in (Verdict.FAIL, Verdict.ERROR):
             self.close()
         return result
@@ -154,8 +191,14 @@ class LiveMachine:
     def _set_up(self, unit: Unit) -> Host:
         host = self.host(unit.memory)
         if self._unit is not unit:
-            self._around.close()
-            self._around.enter_context(unit.around(host))
+            self._unit = None
+            try:
+                self._around.close()
+                self._around.enter_context(unit.around(host))
+            except MachineLost:
+                raise
+            except Exception as error:
+                raise _CannotSetUp(error) from error
             self._unit = unit
         if self._backend is not None:
             self._backend.actions.clear()

@@ -4,7 +4,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -77,11 +77,12 @@ class ThrowawayRun:
         self._lock = threading.Lock()
         self._told: queue.SimpleQueue[Result | BaseException | None] = queue.SimpleQueue()
         self._units: list[Unit] | None = None
+        self._is_stopped = False
         #: name of a unit -> what it took, in seconds
         self.seconds: dict[str, float] = {}
 
     def run(self, wanted: LiveWanted, took: Mapping[str, float]) -> Iterator[Result]:
-        """Yield each result as it is there.
+        """Yield each result as it is there; what has none when the run is stopped gets none.
 
         ``took`` tells what units took the last time. Raises InputError for what can never boot, MachineLost
         where a machine does not come up.
@@ -96,7 +97,8 @@ class ThrowawayRun:
             for result in self._results():
                 names.add(result.name)
                 yield result
-            yield from wanted.untried(names, self._sizes)
+            if not self._is_stopped:
+                yield from wanted.untried(names, self._sizes)
         finally:
             self.stop()
             for thread in threads:
@@ -109,6 +111,7 @@ class ThrowawayRun:
 
     def stop(self) -> None:
         """End every machine that runs, and begin no other."""
+        self._is_stopped = True
         for machine in self._workers:
             machine.stop()
 
@@ -126,14 +129,13 @@ class ThrowawayRun:
     def _work(self, machine: LiveMachine, wanted: LiveWanted, took: Mapping[str, float]) -> None:
         """Run units until all are taken; machines end with the thread that started them."""
         try:
-            self._plan(machine.host(NODES), wanted, took)
-            with suppress(Stopped):
+            with closing(machine), suppress(Stopped):
+                self._plan(machine.host(NODES), wanted, took)
                 while unit := self._next(machine.memory):
                     self._run_unit(unit, machine)
         except BaseException as error:  # it is raised again by who waits
             self._told.put(error)
         finally:
-            machine.close()
             self._told.put(None)
 
     def _run_unit(self, unit: Unit, machine: LiveMachine) -> None:

@@ -18,7 +18,7 @@ from hugepage_qa.machine.host import CannotRun, MachineKind
 from hugepage_qa.machine.libc import BUSY_SECONDS, retry_while_busy
 from hugepage_qa.machine.swap_file import HEADER_OFFSET, MAGIC, swap_header
 from hugepage_qa.oracle.program_text import Kind
-from hugepage_qa.process.actor_link import ActorGone, Patience, state_and_cpu_seconds
+from hugepage_qa.process.actor_link import ActorGone, Patience, packet, state_and_cpu_seconds
 from hugepage_qa.process.process_table import split_stat
 from hugepage_qa.process.static_program import compilers
 from hugepage_qa.process.text_program_build import BuiltText, Recipe, build_text, loaded_with
@@ -191,14 +191,19 @@ class ThrowawayMachine:
     # --- actors and programs ---
 
     def _start(self, program: str) -> tuple[int, int]:
-        number, pid = (int(field) for field in self._channel.ask("a", program))
+        try:
+            number, pid = (int(field) for field in self._channel.ask("a", program))
+        except OSError as error:
+            # says nothing of the kernel under test
+            raise InputError(f"{program} cannot be started in the machine: {error.strerror}") from error
         self._actors[number] = (pid, [])
         return number, pid
 
     def _request(self, number: int, text: str) -> tuple[str, tuple[int, int] | None]:
         pid, children = self._actors[number]
+        data = packet(text)
         try:
-            answer, *child = self._channel.ask_actor("q", number, text, waiting=self._patience(pid, text))
+            answer, *child = self._channel.ask_actor("q", number, data, waiting=self._patience(pid, text))
         except OSError as error:
             raise ActorGone(f"the actor (process {pid}) ended at {text[:60]!r}") from error
         if not child:

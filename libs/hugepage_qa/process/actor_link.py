@@ -33,6 +33,14 @@ class ActorStarved(Exception):
     """The actor has not had enough of a CPU to answer: nothing can be said of the kernel."""
 
 
+def packet(text: str) -> bytes:
+    """Return the packet with the request ``text``. Raises ValueError for one that is too long."""
+    data = text.encode()
+    if len(data) > _PACKET:
+        raise ValueError(f"a request of {len(data)} bytes: an actor takes at most {_PACKET}")
+    return data
+
+
 class ActorLink:
     """A running actor, or one that it forked. ``pid`` is its process id in our PID namespace."""
 
@@ -47,10 +55,9 @@ class ActorLink:
 
         Raises ActorGone or ActorStarved when there is no answer, ValueError for a request that is too long.
         """
-        if len(text) > _PACKET:
-            raise ValueError(f"a request of {len(text)} bytes: an actor takes at most {_PACKET}")
+        data = packet(text)
         try:
-            self._channel.send(text.encode())
+            self._channel.send(data)
             _await(self._channel.fileno(), self.pid, text)
             answer, descriptors, _flags, _address = socket.recv_fds(self._channel, _PACKET, 1)
         except OSError as error:

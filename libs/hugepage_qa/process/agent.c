@@ -19,7 +19,8 @@
  *   l                      the records that are new, one field each
  *
  * Answer: "k" and fields, "e" and the errno, or while an actor has not answered or ended every second "p" with its
- * /proc/PID/stat and /proc/PID/stack. Then "!" ends the waiting; its answer is "!".
+ * /proc/PID/stat and /proc/PID/stack. Then "!" ends the waiting; its answer is "!", also where the actor's answer came
+ * first. An actor is started when its program is: "a" is refused with what execve(2) says.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -365,26 +366,43 @@ static void set_oom_score(const char *score)
 	close(file);
 }
 
+/* In a new process; why the program cannot be started is written to the descriptor "refusal". */
+static void become_actor(int parent, int channel_end, int refusal)
+{
+	char number[16];
+
+	snprintf(number, sizeof(number), "%d", parent);
+	setsid();
+	set_oom_score("0");
+	dup2(channel_end, STDIN_FILENO);
+	execl(fields[0], "actor", number, NULL);
+	_exit(write(refusal, &errno, sizeof(errno)) < 0 ? 126 : 127);
+}
+
 static void start_actor(void)
 {
-	char parent[16];
-	int ends[2], pid;
+	int ends[2], refusal[2], error = 0, parent = getpid(), pid;
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends))
 		return answer(-1);
-	snprintf(parent, sizeof(parent), "%d", (int)getpid());
-	pid = fork();
-	if (!pid) {
-		setsid();
-		set_oom_score("0");
-		dup2(ends[1], STDIN_FILENO);
-		execl(fields[0], "actor", parent, NULL);
-		_exit(127);
+	if (pipe2(refusal, O_CLOEXEC)) {
+		close(ends[1]);
+		return answer(close_with(ends[0], -1));
 	}
+	pid = fork();
+	if (!pid)
+		become_actor(parent, ends[1], refusal[1]);
+	if (pid < 0)
+		error = errno;
 	close(ends[1]);
-	if (pid < 0) {
-		close(ends[0]);
-		return answer(-1);
+	close(refusal[1]);
+	/* it ends when the program is started, without a byte */
+	if (pid > 0 && read(refusal[0], &error, sizeof(error)) > 0)
+		waitpid(pid, NULL, 0);
+	close(refusal[0]);
+	if (error) {
+		errno = error;
+		return answer(close_with(ends[0], -1));
 	}
 	answer_actor(ends[0], pid, NULL, 0);
 }
@@ -397,6 +415,12 @@ static void put_proc_file(int pid, const char *name)
 	snprintf(path, sizeof(path), "/proc/%d/%s", pid, name);
 	size = read_file(path);
 	put_field(content, size > 0 ? (size_t)size : 0);
+}
+
+static void end_waiting(void)
+{
+	begin('!');
+	end();
 }
 
 /* Wait until the descriptor of an actor can be read; 0 when the other side does not want to wait any longer. */
@@ -412,8 +436,7 @@ static int await(int descriptor, int pid)
 			return 1;
 		if (both[1].revents) {
 			receive(); /* nothing but "!" is sent before the answer */
-			begin('!');
-			end();
+			end_waiting();
 			return 0;
 		}
 		begin('p');
@@ -530,6 +553,8 @@ static void serve(char letter)
 		return answer(skip_log());
 	case 'l':
 		return answer_log();
+	case '!':
+		return end_waiting();
 	default:
 		errno = ENOSYS;
 		answer(-1);

@@ -10,7 +10,6 @@ import os
 import socket
 import struct
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, overload
 
@@ -172,7 +171,7 @@ class ReadAhead:
     """Which files are read one after the other: after each action they are fetched at once, and each is used once.
 
     A round trip to an emulated machine costs more than reading a file there. What is read has been so since the last
-    action; nothing is kept beyond the next one.
+    action; nothing is kept beyond the next one, and who reads a file again before that gets what it holds by then.
     """
 
     _REMEMBERED = 200
@@ -181,7 +180,7 @@ class ReadAhead:
         self._channel = channel
         self._after: dict[tuple[str, str], list[tuple[str, str]]] = {}
         self._sequence: list[tuple[str, str]] = []
-        self._fetched: dict[tuple[str, str], deque[list[bytes] | OSError]] = {}
+        self._fetched: dict[tuple[str, str], list[bytes] | OSError] = {}
 
     def forget(self) -> None:
         """Begin anew: something is done to the machine, or time passes."""
@@ -195,12 +194,12 @@ class ReadAhead:
         key = (letter, path)
         is_first = not self._sequence
         self._sequence.append(key)
-        if not self._fetched.get(key):
-            wanted = [key, *self._after.get(key, [])[1:]] if is_first else [key]
+        if key not in self._fetched:
+            # a file that was read twice is fetched once: the second time it may hold something else
+            wanted = list(dict.fromkeys([key, *self._after.get(key, ())])) if is_first else [key]
             answers = self._channel.ask_many([(one, (place,)) for one, place in wanted])
-            for each, answer in zip(wanted, answers, strict=True):
-                self._fetched.setdefault(each, deque()).append(answer)
-        answer = self._fetched[key].popleft()
+            self._fetched |= zip(wanted, answers, strict=True)
+        answer = self._fetched.pop(key)
         if isinstance(answer, OSError):
             raise answer
         return answer

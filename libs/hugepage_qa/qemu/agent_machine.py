@@ -7,7 +7,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import overload
@@ -34,7 +34,7 @@ _DISK = 4 * GIB
 _BOOT_SECONDS = 300.0
 _SERIAL_LIMIT = 4 << 20
 _PANIC = re.compile(rb"Kernel panic - not syncing[^\r\n]*")
-_LOCKUP = re.compile(rb"[^\r\n]*(?:self-detected stall|detected stalls on|(?:soft|hard) lockup - )[^\r\n]*", re.I)
+_LOCKUP = re.compile(rb"[^\r\n]*(?:self-detected stall|detected stalls on|soft lockup - |hard LOCKUP on cpu)[^\r\n]*")
 _AGENT_ENDED = re.compile(rb"@hugepage-qa the agent ([^\r\n]*)")
 #: for the back trace that follows the line of the panic
 _PANIC_SECONDS = 5.0
@@ -56,7 +56,7 @@ class AgentMachine:
 
 
 class RunningMachine:
-    """A machine that has come up."""
+    """A machine that was started; ``child`` is its emulator. It can be asked when ``await_agent`` has returned."""
 
     def __init__(self, machine: AgentMachine, child: Child, line: socket.socket) -> None:
         self.machine = machine
@@ -81,7 +81,12 @@ class RunningMachine:
         """End it at once, whoever waits for its agent."""
         self._child.kill()
 
-    def await_agent(self, seconds: float) -> None:
+    def close(self) -> None:
+        """End it at once, and read what it has printed to its end."""
+        self.kill()
+        self._await_readers()
+
+    def await_agent(self, seconds: float = _BOOT_SECONDS) -> None:
         """Wait until the agent has come up. Raises MachineLost."""
         self.base_page = int(self.channel.receive(seconds)[1 + 4 :])
 
@@ -98,26 +103,32 @@ class RunningMachine:
         """
         if cut:
             self._child.wait(_END_SECONDS)
+        if _PANIC.search(self._serial):
+            # the line may not be whole yet, and a back trace follows
+            self._child.wait(_PANIC_SECONDS)
         if self._child.has_ended:
             # what was printed last tells most
-            for reader in self._readers:
-                reader.join(_END_SECONDS)
-        if panic := _PANIC.search(self._serial):
-            self._child.wait(_PANIC_SECONDS)
+            self._await_readers()
+        serial = bytes(self._serial)
+        if panic := _PANIC.search(serial):
             line = _text(panic[0])
-            broke = broken_emulation(line, self.serial)
+            broke = broken_emulation(line, _text(serial))
             return self._lost(Loss.EMULATION_BROKE, broke) if broke else self._lost(Loss.PANICKED, line)
-        if ended := _AGENT_ENDED.search(self._serial):
+        if ended := _AGENT_ENDED.search(serial):
             return self._lost(Loss.AGENT_ENDED, _text(ended[1]))
         if self._child.has_ended:
             said = _text(self._errors).splitlines()
             return self._lost(Loss.EMULATOR_ENDED, said[-1] if said else f"exit code {self._child.exit_code}")
-        if cut and (lockup := _LOCKUP.search(self._serial)):
+        if cut and (lockup := _LOCKUP.search(serial)):
             return self._lost(Loss.LOCKED_UP, _text(lockup[0]))
         return self._lost(Loss.NO_ANSWER, cut) if cut else None
 
     def _lost(self, loss: Loss, detail: str) -> MachineLost:
         return MachineLost(loss, detail, self.serial)
+
+    def _await_readers(self) -> None:
+        for reader in self._readers:
+            reader.join(_END_SECONDS)
 
     def _read_serial(self) -> None:
         if self._child.output is not None:
@@ -136,30 +147,26 @@ def _text(found: bytes) -> str:
 
 @contextmanager
 def start_agent_machine(machine: AgentMachine, cache: Path) -> Iterator[RunningMachine]:
-    """Boot ``machine`` and yield it when its agent answers; it is gone after the block.
+    """Start ``machine`` and yield it, which comes up by then or later; it is gone after the block.
 
-    Raises InputError for what can never boot, MachineLost where it does not come up.
+    Raises InputError for what can never boot.
     """
     board = find_board(machine.architecture)
     check_nodes(board, machine.memory)
+    emulator = find_emulator(board)
     modules = load_order(machine.modules, _MODULES)
     agent, actor = (build_static(source, machine.architecture) for source in (AGENT, ACTOR))
     initramfs = agent_initramfs(agent, actor, modules, board.second_port_device, cache)
-    ours, theirs = socket.socketpair()
-    disk = _make_disk(cache)
-    command = (find_emulator(board), *_arguments(board, machine, initramfs, theirs.fileno(), disk))
-    with ours:
-        try:
+    with ExitStack() as stack:
+        ours, theirs = socket.socketpair()
+        stack.enter_context(ours)
+        with theirs, _disk(cache) as disk:
+            command = (emulator, *_arguments(board, machine, initramfs, theirs.fileno(), disk))
             descriptors = [theirs.fileno(), *([] if disk is None else [disk])]
-            child = Child(command, output=PIPE, errors=PIPE, descriptors=descriptors)
-        finally:
-            theirs.close()
-            if disk is not None:
-                os.close(disk)
-        with child:
-            running = RunningMachine(machine, child, ours)
-            running.await_agent(_BOOT_SECONDS)
-            yield running
+            child = stack.enter_context(Child(command, output=PIPE, errors=PIPE, descriptors=descriptors))
+        running = RunningMachine(machine, child, ours)
+        stack.callback(running.close)
+        yield running
 
 
 def _arguments(board: Board, machine: AgentMachine, initramfs: Path, line: int, disk: int | None) -> Iterator[str]:
@@ -179,25 +186,29 @@ def _arguments(board: Board, machine: AgentMachine, initramfs: Path, line: int, 
     yield from ("-append", full_command_line(board, machine.command_line))
 
 
-def _make_disk(cache: Path) -> int | None:
-    """Return an open file with an empty ext4, which has no name: it is gone with who has it open.
+@contextmanager
+def _disk(cache: Path) -> Iterator[int | None]:
+    """Yield an open file with an empty ext4, which has no name: it is gone with who has it open.
 
     None where no mke2fs is installed. Raises InputError where it fails.
     """
     program = shutil.which("mke2fs", path=f"{os.environ.get('PATH', '')}:/sbin:/usr/sbin")
     if program is None:
-        return None
+        yield None
+        return
     descriptor = os.open(cache, os.O_TMPFILE | os.O_RDWR, 0o600)
-    os.truncate(descriptor, _DISK)
-    place = f"/proc/self/fd/{descriptor}"
-    done = subprocess.run(
-        [program, "-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=1,nodiscard", place],
-        pass_fds=[descriptor],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
+    try:
+        os.truncate(descriptor, _DISK)
+        place = f"/proc/self/fd/{descriptor}"
+        done = subprocess.run(
+            [program, "-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=1,nodiscard", place],
+            pass_fds=[descriptor],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise InputError(f"{program} makes no file system below {cache}: {done.stderr.strip()[:200]}")
+        yield descriptor
+    finally:
         os.close(descriptor)
-        raise InputError(f"{program} makes no file system below {cache}: {done.stderr.strip()[:200]}")
-    return descriptor

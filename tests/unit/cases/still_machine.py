@@ -1,6 +1,7 @@
 """A machine on which nothing happens: it shows what a recorded one showed, and takes every write."""
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from tests.unit.cases.kinds import X86_64
@@ -49,5 +50,6 @@ def judge_on(machine: StillMachine, act: Act) -> Result:
     return judgement
 
 
+@cache
 def _a_pool_case() -> Recorded:
     return next(one for one in recorded_cases(lambda area: area.name == "pool") if one.size == SIZE)

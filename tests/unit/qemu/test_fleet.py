@@ -1,5 +1,6 @@
 """Many jobs at once within cores and memory."""
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -7,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.qemu.fleet import Fleet, free_memory
+from hugepage_qa.qemu import fleet
+from hugepage_qa.qemu.fleet import Fleet, free_memory, machines_at_once
 
 
 class Load:
@@ -109,3 +111,14 @@ def test_error_of_one_job_ends_all_and_is_raised() -> None:
     with pytest.raises(ValueError, match="broken"):
         list(Fleet(3, memory=10, stop=work.stopped.set).run(range(9), one_fails, lambda _: 1))
     assert no_job_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("cores", "free", "machines"), [(8, 100, 3), (2, 100, 2), (8, 29, 1), (8, 0, 1)], ids=["memory", "cores", "-", "0"]
+)
+def test_as_many_machines_at_once_as_cores_and_memory_allow(
+    monkeypatch: pytest.MonkeyPatch, cores: int, free: int, machines: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(cores)))
+    monkeypatch.setattr(fleet, "free_memory", lambda: free)
+    assert machines_at_once(30) == machines

@@ -1,0 +1,48 @@
+"""The agent as a process of this machine, without a boot: its channel is a socket, and it acts where it is told to."""
+
+import platform
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hugepage_qa.process.c_compiler import SOURCE as ACTOR
+from hugepage_qa.process.child import Child
+from hugepage_qa.process.static_program import AGENT, build_static
+from hugepage_qa.qemu.agent_channel import AgentChannel, Loss, MachineLost
+
+_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class LocalAgent:
+    """The agent's process, our end of its line, and the channel over it."""
+
+    child: Child
+    line: socket.socket
+    channel: AgentChannel
+    base_page: int
+
+
+def find_loss(cut: str = "") -> MachineLost | None:
+    """Tell that a machine is lost when its line is cut, and for no other reason."""
+    return MachineLost(Loss.NO_ANSWER, cut, "the serial console") if cut else None
+
+
+@contextmanager
+def start_agent(before: Sequence[str] = ()) -> Iterator[LocalAgent]:
+    """Start the agent, by the command ``before`` if there is one, and yield it when it has answered."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            command = [*before, str(build_static(AGENT, platform.machine()))]
+            child = Child(command, death_signal=None, standard_input=theirs.fileno())
+        with child:
+            channel = AgentChannel(ours, find_loss)  # type: ignore[arg-type]  # told of a cut it always tells
+            yield LocalAgent(child, ours, channel, int(channel.receive(_SECONDS)[5:]))
+
+
+def actor_program() -> Path:
+    """Return the actor as throwaway machines have it."""
+    return build_static(ACTOR, platform.machine())

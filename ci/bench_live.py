@@ -66,7 +66,8 @@ def run_all(host: Host, name: str) -> float:
         for case in area.cases:
             count += judge(area, case, host, SIZE) is not None
     took = time.monotonic() - began
-    print(f"{name}: {count} cases in {took:.1f} s, {60 * count / took:.0f} a minute; an empty one: {1000 * empty:.0f} ms")
+    rate = 60 * count / took
+    print(f"{name}: {count} cases in {took:.1f} s, {rate:.0f} a minute; an empty one {1000 * empty:.0f} ms")
     return took
 
 

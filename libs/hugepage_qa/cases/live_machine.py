@@ -19,6 +19,7 @@ from hugepage_qa.machine.host import Host
 from hugepage_qa.machine.throwaway_machine import ThrowawayMachine
 from hugepage_qa.qemu.agent_channel import Loss, MachineLost
 from hugepage_qa.qemu.agent_machine import AgentMachine, RunningMachine, start_agent_machine
+from hugepage_qa.qemu.boards import find_board
 
 _SERIAL_SHOWN = 20_000
 #: how a machine is lost by what the kernel did
@@ -36,9 +37,9 @@ class MachinePlan:
     append: str = ""
 
     def machine(self, memory: tuple[int, ...]) -> AgentMachine:
-        """Return a machine with ``memory`` bytes on each node."""
-        modules = self.kernel.modules
-        return AgentMachine(self.architecture, self.cpu, self.kernel.image, memory, modules, self.append)
+        """Return a machine with ``memory`` bytes on each node, on one where the architecture has no more."""
+        nodes = memory if len(memory) <= find_board(self.architecture).max_nodes else (sum(memory),)
+        return AgentMachine(self.architecture, self.cpu, self.kernel.image, nodes, self.kernel.modules, self.append)
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class LiveMachine:
         self._around = ExitStack()
         self._unit: Unit | None = None
         self._running: RunningMachine | None = None
+        self._memory: tuple[int, ...] = ()
         self._backend: ThrowawayMachine | None = None
         self._lock = threading.Lock()
         self._is_stopped = False
@@ -99,8 +101,8 @@ class LiveMachine:
 
     @property
     def memory(self) -> tuple[int, ...]:
-        """The memory of the nodes of the machine that runs, empty without one."""
-        return self._running.machine.memory if self._running else ()
+        """The memory that the machine that runs was asked for, empty without one."""
+        return self._memory if self._running else ()
 
     def host(self, memory: tuple[int, ...]) -> Host:
         """Return a machine with ``memory`` on its nodes: the one that runs if it is such a one, else a new one.
@@ -126,7 +128,7 @@ class LiveMachine:
         scratch = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="hugepage-qa-"))
         with self._lock:
             # from now on ``stop`` ends it
-            self._running = running
+            self._running, self._memory = running, memory
             if self._is_stopped:
                 raise Stopped
         return self._come_up(running, Path(scratch))

@@ -17,6 +17,9 @@ from hugepage_qa.qemu.fleet import machines_at_once
 from hugepage_qa.qemu.nominal import nominal_machine
 from hugepage_qa.version import KernelVersion
 
+#: areas that depend on which page sizes a CPU has; of the others one CPU of each kind of page table tells as much
+_BY_PAGE_SIZES = ("accounting/hugetlb-machine", "accounting/hugetlb-pool", "demote", "overcommit", "pool")
+
 
 class KernelCheck:
     """Judges one kernel on one architecture.
@@ -56,13 +59,21 @@ class KernelCheck:
         live = sum(len(unit.tasks) for cpu in cpus for unit in self._nominal_units(cpu))
         return len(self._boots) + self._random_boots * len(cpus) + live
 
+    def _wanted_on(self, cpu: str) -> LiveWanted:
+        """Return what is run on ``cpu``: all where its page tables are not those of the default CPU."""
+        default = self._matrix.board.default_cpu
+        if cpu == default or self._nominal(cpu).mmu != self._nominal(default).mmu:
+            return self._wanted
+        areas = tuple(area for area in self._wanted.areas if area.name in _BY_PAGE_SIZES)
+        return replace(self._wanted, areas=areas)
+
     def _nominal(self, cpu: str) -> Machine:
         version = KernelVersion.parse(self.kernel.release)
         return nominal_machine(self.architecture, cpu, NODES[:1], version, self.kernel.config)
 
     def _nominal_units(self, cpu: str) -> Iterator[Unit]:
         machine = self._nominal(cpu)
-        return self._wanted.units(tuple(machine.mmu.hugetlb), machine.mmu.sizes(machine.features))
+        return self._wanted_on(cpu).units(tuple(machine.mmu.hugetlb), machine.mmu.sizes(machine.features))
 
     def run(self) -> Iterator[Result]:
         """Yield each result as it is there: boots, then live cases on each CPU.
@@ -72,8 +83,9 @@ class KernelCheck:
         try:
             yield from self._matrix.run(self._boots)
             yield from self._matrix.run_random(self._random_boots, self._wanted.seed)
-            for cpu in self._matrix.board.cpus if self._wanted.areas or self._wanted.operations else ():
-                yield from self._run_live(cpu)
+            for cpu in self._matrix.board.cpus:
+                if self._wanted_on(cpu).areas or self._wanted.operations:
+                    yield from self._run_live(cpu)
         finally:
             self.stop()
 
@@ -91,7 +103,7 @@ class KernelCheck:
         memory = settings.cache / "durations" / f"{board.architecture}-{cpu}.json"
         mark = "" if cpu == board.default_cpu else f"{CPU_MARK}{cpu}"
         took = _recall(memory)
-        for result in self._live.run(self._wanted, took):
+        for result in self._live.run(self._wanted_on(cpu), took):
             yield replace(result, name=f"{result.name}{mark}")
         write_atomically(memory, json.dumps(took | self._live.seconds, indent=1).encode())
 

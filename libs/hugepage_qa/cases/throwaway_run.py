@@ -19,7 +19,7 @@ from hugepage_qa.machine.host import Host
 from hugepage_qa.sizes import GIB, MIB, format_size
 
 #: nodes of a machine for pages that many of fit into it, and of one for gigantic pages
-NODES = (3 * GIB, 3 * GIB)
+NODES = (2 * GIB, 2 * GIB)
 _NODES_OF_GIGANTIC = (5 * GIB, 5 * GIB)
 _GIGANTIC = 256 * MIB
 #: what a unit takes that has never run

@@ -84,8 +84,8 @@ class ThrowawayRun:
     def run(self, wanted: LiveWanted, took: Mapping[str, float]) -> Iterator[Result]:
         """Yield each result as it is there; what has none when the run is stopped gets none.
 
-        ``took`` tells what units took the last time. Raises InputError for what can never boot, and for a selection
-        that selects nothing; MachineLost where a machine does not come up.
+        ``took`` tells what units took the last time. Raises InputError for what can never boot, MachineLost where a
+        machine does not come up.
         """
         threads = [
             threading.Thread(target=self._work, args=(machine, wanted, took), daemon=True) for machine in self._workers
@@ -153,7 +153,6 @@ class ThrowawayRun:
         with self._lock:
             if self._units is None:
                 self._sizes = page_sizes(host)
-                wanted.selection.require(wanted.areas, self._sizes)
                 units = wanted.units(self._sizes, read_pool_view(host).pools)
                 self._units = sorted(units, key=lambda unit: took.get(unit.name, _UNKNOWN_SECONDS))
 

@@ -1,7 +1,7 @@
 """One kernel, judged as a whole: its boot parameters and all live cases, on throwaway machines of one architecture."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings
 from hugepage_qa.cases.live_machine import MachinePlan, Unit
 from hugepage_qa.cases.result import Result
 from hugepage_qa.cases.throwaway_run import NODES, Finished, LiveWanted, ThrowawayRun
-from hugepage_qa.oracle.architecture import Machine
+from hugepage_qa.oracle.architecture import MMUS, Machine
 from hugepage_qa.qemu.fleet import machines_at_once
 from hugepage_qa.qemu.nominal import nominal_machine
 from hugepage_qa.version import KernelVersion
@@ -38,7 +38,7 @@ class KernelCheck:
         live: LiveWanted,
         finished: Finished = lambda _name, _results, _seconds: None,
     ) -> None:
-        """Obtain the kernel; raises InputError where there is none, or the selection selects nothing."""
+        """Obtain the kernel; raises InputError where there is none for ``architecture``, or nothing is selected."""
         self._settings = settings
         self._matrix = Matrix(architecture, settings)
         self._random_boots = random_boots
@@ -48,9 +48,7 @@ class KernelCheck:
         self._live: ThrowawayRun | None = None
         self.architecture = architecture
         self.kernel = self._matrix.kernel
-        machines = [self._nominal(cpu) for cpu in self._matrix.board.cpus]
-        there = {size for machine in machines for size in machine.mmu.sizes(machine.features)}
-        live.selection.require(live.areas, sorted(there))
+        live.selection.require(live.areas, self._page_sizes())
 
     @property
     def expected_results(self) -> int:
@@ -67,6 +65,17 @@ class KernelCheck:
         areas = tuple(area for area in self._wanted.areas if area.name in _BY_PAGE_SIZES)
         return replace(self._wanted, areas=areas)
 
+    def _page_sizes(self) -> list[int]:
+        """Return the page sizes of all CPUs: what one of them has not is a skip there.
+
+        A kernel that does not tell its base pages may have those of any.
+        """
+        if self.kernel.config is None:
+            entries = [entry for entry in MMUS.values() if entry.architecture == self.architecture]
+            return sorted({size for entry in entries for size in entry.hugetlb})
+        machines = [self._nominal(cpu) for cpu in self._matrix.board.cpus]
+        return sorted({size for machine in machines for size in machine.mmu.hugetlb})
+
     def _nominal(self, cpu: str) -> Machine:
         version = KernelVersion.parse(self.kernel.release)
         return nominal_machine(self.architecture, cpu, NODES[:1], version, self.kernel.config)
@@ -75,7 +84,7 @@ class KernelCheck:
         machine = self._nominal(cpu)
         return self._wanted_on(cpu).units(tuple(machine.mmu.hugetlb), machine.mmu.sizes(machine.features))
 
-    def run(self) -> Iterator[Result]:
+    def run(self) -> Generator[Result, None, None]:
         """Yield each result as it is there: boots, then live cases on each CPU.
 
         Raises InputError for what can never boot, MachineLost where a machine for live cases does not come up.
@@ -112,5 +121,6 @@ def _recall(file: Path) -> dict[str, float]:
     """Return name of a unit -> seconds, as far as they are known: they only make a run shorter."""
     with suppress(OSError, ValueError):
         told = json.loads(file.read_text(encoding="utf-8"))
-        return {name: float(seconds) for name, seconds in told.items() if isinstance(seconds, int | float)}
+        entries = told.items() if isinstance(told, dict) else ()
+        return {name: float(seconds) for name, seconds in entries if isinstance(seconds, int | float)}
     return {}

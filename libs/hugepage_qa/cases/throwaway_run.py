@@ -84,8 +84,8 @@ class ThrowawayRun:
     def run(self, wanted: LiveWanted, took: Mapping[str, float]) -> Iterator[Result]:
         """Yield each result as it is there; what has none when the run is stopped gets none.
 
-        ``took`` tells what units took the last time. Raises InputError for what can never boot, MachineLost
-        where a machine does not come up.
+        ``took`` tells what units took the last time. Raises InputError for what can never boot, MachineLost where a
+        machine does not come up.
         """
         threads = [
             threading.Thread(target=self._work, args=(machine, wanted, took), daemon=True) for machine in self._workers

@@ -1,6 +1,7 @@
 """``hugepage-qa check-kernel``: does this kernel break huge pages? Boot parameters and live cases, one verdict."""
 
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -71,26 +72,37 @@ def check_kernel(
     console = Console()
     report = CheckReport(console, output)
     default = open_kernel(kernel, cache_directory()).image.architecture if kernel else "x86_64"
-    for architecture in architectures or (default,):
-        settings = Settings(kernel, package, suite, append, machines=machines, say=console.print)
-        groups = choose_groups(()) if wants_boots else ()
-        check = KernelCheck(architecture, settings, groups, random_boots, live, report.finished)
-        random = f", random with --seed {chosen_seed}" if random_boots or operations else ""
-        report.start(f"{architecture}: kernel {check.kernel.release}{random}", check.expected_results)
-        _run(check, report, exitfirst)
+    settings = Settings(kernel, package, suite, append, machines=machines, say=console.print)
+    groups = choose_groups(()) if wants_boots else ()
+    checks = [
+        # what is wrong with one of them is told before another one takes its time
+        KernelCheck(architecture, settings, groups, random_boots, live, report.finished)
+        for architecture in architectures or (default,)
+    ]
+    random = f", random with --seed {chosen_seed}" if random_boots or operations else ""
+    for check in checks:
+        report.start(f"{check.architecture}: kernel {check.kernel.release}{random}", check.expected_results)
+        if _run(check, report, exitfirst):
+            break
     report.finish()
     sys.exit(exit_code(result.verdict for result in report.results))
 
 
-def _run(check: KernelCheck, report: CheckReport, exitfirst: bool) -> None:
+def _run(check: KernelCheck, report: CheckReport, exitfirst: bool) -> bool:
+    """Run ``check``; tell whether a failure is to end all."""
+    is_over = False
     try:
-        for result in check.run():
-            report.add(result)
-            if exitfirst and result.verdict in (Verdict.FAIL, Verdict.ERROR):
-                break
+        with closing(check.run()) as results:
+            for result in results:
+                report.add(result)
+                is_over = exitfirst and result.verdict in (Verdict.FAIL, Verdict.ERROR)
+                if is_over:
+                    break
     except MachineLost as lost:
         # not even a first machine for live cases
         report.add(Result(f"/machine/{check.architecture}", Verdict.ERROR, (str(lost),), evidence=lost.serial))
+        is_over = exitfirst
     finally:
         check.stop()
         report.stop()
+    return is_over

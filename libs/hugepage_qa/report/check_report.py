@@ -34,7 +34,7 @@ class CheckReport:
     """Tells of results as they come; ``finished`` may be called by any thread."""
 
     def __init__(self, console: Console, output: Path | None) -> None:
-        """Keep results and evidence in the new directory ``output``. Raises InputError where it is there already."""
+        """Keep results and evidence in ``output``, a directory to be made. Raises InputError where it is there."""
         self._console = console
         self._output = output
         self._lock = Lock()
@@ -43,14 +43,12 @@ class CheckReport:
         self._said = time.monotonic()
         self._total = 0
         self.results: list[Result] = []
-        if output is not None:
-            try:
-                output.mkdir(parents=True)
-            except OSError as error:
-                raise InputError(f"--output {output}: {error.strerror}; expected a new directory") from error
+        if output is not None and (output.exists() or output.is_symlink()):
+            raise InputError(f"--output {output}: is there already; expected a new directory")
 
     def start(self, title: str, total: int) -> None:
-        """Begin with some ``total`` further results."""
+        """Begin with some ``total`` further results. Raises InputError where no directory for them can be made."""
+        self._make_output()
         self._total = len(self.results) + total
         self._print(Text(title))
         if self._console.is_terminal:
@@ -69,7 +67,8 @@ class CheckReport:
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, advance=1, description=self._state())
         if result.verdict in _TOLD:
-            self._print(Text(one_line(f"{result.verdict.value:5} {result.name}: {result.reason}")))
+            told = one_line(f"{result.name}: {result.reason}")
+            self._print(Text(f"{result.verdict.value:5} {told}"))
         elif self._progress is None and time.monotonic() - self._said > _BETWEEN_LINES:
             self._print(Text(f"{len(self.results)} of some {self._total} cases, {self._state()}, now {result.name}"))
 
@@ -98,6 +97,14 @@ class CheckReport:
             ]
             write_durably(self._output / "results.json", json.dumps(told, indent=1).encode(), mode=0o644)
             self._print(Text(f"results and evidence: {self._output}"))
+
+    def _make_output(self) -> None:
+        """Make the directory when there will be results: wrong input is to leave nothing."""
+        if self._output is not None:
+            try:
+                self._output.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InputError(f"--output {self._output}: {error.strerror}; expected a new directory") from error
 
     def _state(self) -> str:
         bad = sum(result.verdict in _BAD for result in self.results)

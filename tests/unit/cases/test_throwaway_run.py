@@ -16,7 +16,6 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.cases.selection import EVERYTHING, Selection
 from hugepage_qa.cases.throwaway_run import NODES, LiveWanted, ThrowawayRun
-from hugepage_qa.errors import InputError
 from hugepage_qa.machine.host import Host
 from hugepage_qa.qemu.agent_channel import Loss, MachineLost
 from hugepage_qa.sizes import GIB, MIB
@@ -236,10 +235,9 @@ def test_only_what_is_selected_runs(run: Run) -> None:
     assert set(found) == {"/once/case-0", "/each/case-1/2M"}
 
 
-def test_a_selection_that_nothing_has_is_the_users_mistake(run: Run) -> None:
-    with pytest.raises(InputError, match="--case none: expected the name of a case"):
-        run(area("once", passing), selection=Selection(("none",)))
-    assert not run.units
+def test_a_page_size_that_only_another_cpu_has_is_a_skip(run: Run) -> None:
+    found = run(area("once", passing), area("each", passing, sizes=Sizes.EACH), selection=Selection(sizes=(16 * MIB,)))
+    assert verdicts(found) == {"/once/case-0": Verdict.PASS, "/each/case-0": Verdict.SKIP}
 
 
 def test_a_page_size_that_the_machine_has_not_is_a_skip(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

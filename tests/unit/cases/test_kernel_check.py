@@ -1,0 +1,204 @@
+"""A kernel judged as a whole: what is run, in which order, and what is remembered. Boots and machines are doubles."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from hugepage_qa.cases import kernel_check
+from hugepage_qa.cases.boot.boot_judge import Kernel
+from hugepage_qa.cases.boot.boot_matrix import Settings
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.kernel_check import KernelCheck
+from hugepage_qa.cases.live_machine import MachinePlan
+from hugepage_qa.cases.result import Result, Verdict
+from hugepage_qa.cases.selection import Selection
+from hugepage_qa.cases.throwaway_run import LiveWanted
+from hugepage_qa.errors import InputError
+from hugepage_qa.qemu.boards import find_board
+from hugepage_qa.sizes import MIB
+
+TOLD: list[str] = []
+CONFIG = {"CONFIG_ARM64_4K_PAGES": "y"}
+
+
+class FakeMatrix:
+    """Boots that pass; it tells what it was asked for."""
+
+    config: dict[str, str] | None = CONFIG
+
+    def __init__(self, architecture: str, _settings: Settings) -> None:
+        self.board = find_board(architecture)
+        self.kernel = Kernel(Path("vmlinuz"), "6.1.0", self.config)
+
+    def named_cases(self, groups: tuple[str, ...]) -> list[str]:
+        return [f"/boot/{group}" for group in groups]
+
+    def run(self, cases: list[str]) -> Iterator[Result]:
+        for case in cases:
+            yield Result(case, Verdict.PASS)
+
+    def run_random(self, count: int, seed: int) -> Iterator[Result]:
+        for number in range(count * len(self.board.cpus)):
+            yield Result(f"/random/{seed}/{number}", Verdict.PASS)
+
+    def stop(self) -> None:
+        TOLD.append("boots stopped")
+
+
+class FakeRun:
+    """Live cases that pass on each CPU; a unit takes three seconds."""
+
+    def __init__(self, plan: MachinePlan, machines: int, _finished: object) -> None:
+        self._plan = plan
+        self.seconds: dict[str, float] = {}
+        TOLD.append(f"{machines} machines with {plan.cpu}: {plan.append}")
+
+    def run(self, wanted: LiveWanted, took: Mapping[str, float]) -> Iterator[Result]:
+        TOLD.append(f"took {dict(took)}")
+        for area in wanted.areas:
+            self.seconds[f"{area.name} 2M"] = 3.0
+            yield Result(f"/{area.name}", Verdict.PASS)
+
+    def stop(self) -> None:
+        TOLD.append("machines stopped")
+
+
+@pytest.fixture(autouse=True)
+def doubles(monkeypatch: pytest.MonkeyPatch) -> None:
+    TOLD.clear()
+    monkeypatch.setattr(kernel_check, "Matrix", FakeMatrix)
+    monkeypatch.setattr(kernel_check, "ThrowawayRun", FakeRun)
+
+
+def area(name: str, sizes: Sizes = Sizes.EACH) -> Area:
+    made = Area(name, sizes=sizes)
+
+    @made.case("what is judged here", "nowhere")
+    def grow(_live: object) -> None: ...
+
+    @made.case("what is judged here, too", "nowhere", sizes=Sizes.ONCE)
+    def once(_live: object) -> None: ...
+
+    return made
+
+
+def check(
+    directory: Path,
+    wanted: LiveWanted,
+    *,
+    architecture: str = "x86_64",
+    groups: tuple[str, ...] = (),
+    random: int = 0,
+    machines: int | None = 3,
+) -> KernelCheck:
+    settings = Settings(cache=directory, append="quiet", machines=machines)
+    return KernelCheck(architecture, settings, groups, random, wanted)
+
+
+def names(made: KernelCheck) -> list[str]:
+    return [result.name for result in made.run()]
+
+
+def test_boots_come_first_then_live_cases_on_each_cpu(tmp_path: Path) -> None:
+    made = check(tmp_path, LiveWanted([area("pool")], seed=7), groups=("pool", "thp"), random=1)
+    assert names(made) == [
+        *("/boot/pool", "/boot/thp", "/random/7/0", "/random/7/1"),
+        *("/pool", "/pool@qemu64"),
+    ]
+    assert [told for told in TOLD if "with" in told] == ["3 machines with max: quiet", "3 machines with qemu64: quiet"]
+    assert TOLD[-2:] == ["boots stopped", "machines stopped"]
+
+
+def test_without_live_cases_no_machine_is_kept(tmp_path: Path) -> None:
+    assert names(check(tmp_path, LiveWanted(), groups=("pool",))) == ["/boot/pool"]
+    assert TOLD == ["boots stopped"]
+
+
+def test_random_operations_alone_need_machines(tmp_path: Path) -> None:
+    assert names(check(tmp_path, LiveWanted(operations=5))) == []
+    assert [told for told in TOLD if "with" in told] == ["3 machines with max: quiet", "3 machines with qemu64: quiet"]
+
+
+def test_without_a_number_as_many_machines_run_as_the_host_has_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_check, "machines_at_once", lambda memory: memory >> 30)
+    names(check(tmp_path, LiveWanted([area("pool")]), machines=None))
+    assert TOLD[0] == "6 machines with max: quiet"
+
+
+def test_results_are_counted_before_anything_runs(tmp_path: Path) -> None:
+    made = check(tmp_path, LiveWanted([area("pool")], operations=9), groups=("pool", "thp"), random=4)
+    # 2 boots, 4 random ones on 2 CPUs; grow on 2M and 1G and once on 2 CPUs; random on 2M, and 1G which max alone has
+    assert made.expected_results == 2 + 8 + 6 + 3
+    assert TOLD == []
+
+
+def test_what_units_took_is_remembered_for_each_cpu(tmp_path: Path) -> None:
+    names(check(tmp_path, LiveWanted([area("pool")])))
+    assert TOLD[1] == "took {}"
+    assert sorted(file.name for file in (tmp_path / "durations").iterdir()) == ["x86_64-max.json", "x86_64-qemu64.json"]
+    TOLD.clear()
+    names(check(tmp_path, LiveWanted([area("thp")])))
+    assert TOLD[1] == "took {'pool 2M': 3.0}"
+    kept = json.loads((tmp_path / "durations" / "x86_64-max.json").read_text())
+    assert kept == {"pool 2M": 3.0, "thp 2M": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "took"),
+    [
+        ("", {}),
+        ("{", {}),
+        ("[1, 2]", {}),
+        ("7", {}),
+        ('{"a": 1, "b": "long", "c": null, "d": 2.5}', {"a": 1.0, "d": 2.5}),
+        ("\xff", {}),
+    ],
+)
+def test_a_memory_that_nobody_understands_only_costs_time(tmp_path: Path, text: str, took: dict[str, float]) -> None:
+    (tmp_path / "durations").mkdir()
+    (tmp_path / "durations" / "x86_64-max.json").write_bytes(text.encode("latin-1"))
+    assert len(names(check(tmp_path, LiveWanted([area("pool")])))) == 2
+    assert TOLD[1] == f"took {took}"
+
+
+def test_who_stops_listening_ends_all(tmp_path: Path) -> None:
+    results = check(tmp_path, LiveWanted([area("pool")])).run()
+    next(results)
+    results.close()
+    assert TOLD[-2:] == ["boots stopped", "machines stopped"]
+    assert not (tmp_path / "durations").exists(), "what was cut off took longer"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "selection", "named"),
+    [
+        ("x86_64", Selection(("none",)), "--case none"),
+        ("x86_64", Selection(("/pool/grow/16G",)), "--case /pool/grow/16G"),
+        ("x86_64", Selection(sizes=(64 * MIB,)), "--size 64M"),
+        ("aarch64", Selection(sizes=(512 * MIB,)), "--size 512M"),
+    ],
+)
+def test_what_nothing_has_is_refused_before_anything_runs(
+    tmp_path: Path, architecture: str, selection: Selection, named: str
+) -> None:
+    with pytest.raises(InputError, match=named):
+        check(tmp_path, LiveWanted([area("pool")], selection), architecture=architecture)
+    assert TOLD == []
+
+
+def test_what_one_cpu_has_is_not_refused(tmp_path: Path) -> None:
+    for size in (16 * MIB, 2 * MIB):
+        wanted = LiveWanted([area("pool")], Selection(("grow",), (size,)))
+        assert len(names(check(tmp_path, wanted, architecture="ppc64le"))) == 2
+
+
+def test_a_kernel_that_does_not_tell_its_base_pages_may_have_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeMatrix, "config", None)
+    wanted = LiveWanted([area("pool")], Selection(sizes=(512 * MIB,)))
+    assert check(tmp_path, wanted, architecture="aarch64").architecture == "aarch64"

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -56,6 +57,36 @@ def locked(path: Path) -> Iterator[None]:
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def scratch_directory(cache: Path) -> Iterator[Path]:
+    """Yield a new directory below ``cache``; removed after the block, or if we are killed by the next who asks."""
+    place = cache / "scratch"
+    with locked(place / ".lock"):
+        for left in place.glob("[!.]*"):
+            _remove_if_left(left)
+        directory = Path(tempfile.mkdtemp(dir=place))
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _remove_if_left(directory: Path) -> None:
+    """Remove ``directory`` unless somebody holds its lock."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    else:
+        shutil.rmtree(directory)
+    finally:
+        os.close(descriptor)
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -4,7 +4,6 @@ What fails ends its machine, so that nothing of it is left for the next one; a m
 which it was lost in.
 """
 
-import tempfile
 import threading
 import time
 import traceback
@@ -13,6 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from hugepage_qa.cache import scratch_directory
 from hugepage_qa.cases.boot.boot_judge import Kernel
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.machine.host import Host
@@ -125,13 +125,13 @@ class LiveMachine:
         self.close()
         self.boots += 1
         running = self._stack.enter_context(start_agent_machine(self._plan.machine(memory), self._plan.cache))
-        scratch = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="hugepage-qa-"))
+        scratch = self._stack.enter_context(scratch_directory(self._plan.cache))
         with self._lock:
             # from now on ``stop`` ends it
             self._running, self._memory = running, memory
             if self._is_stopped:
                 raise Stopped
-        return self._come_up(running, Path(scratch))
+        return self._come_up(running, scratch)
 
     def _come_up(self, running: RunningMachine, scratch: Path) -> ThrowawayMachine:
         try:

@@ -22,7 +22,7 @@ from hugepage_qa.qemu.boards import Board, find_board, find_cpu
 from hugepage_qa.qemu.initramfs import agent_initramfs
 from hugepage_qa.qemu.kernel_modules import load_order
 from hugepage_qa.qemu.probe_machine import broken_emulation, find_emulator, full_command_line
-from hugepage_qa.sizes import GIB
+from hugepage_qa.sizes import GIB, format_size
 
 #: what a machine gets of the modules of its kernel; crc32c is what ext4 asks modprobe for, which is not there
 _MODULES = (
@@ -30,7 +30,7 @@ _MODULES = (
     # for cases that poison pages by debugfs
     "hwpoison_inject",
 )
-_DISK = 4 * GIB
+_DISK = GIB
 _BOOT_SECONDS = 300.0
 _SERIAL_LIMIT = 4 << 20
 _PANIC = re.compile(rb"Kernel panic - not syncing[^\r\n]*")
@@ -198,7 +198,12 @@ def _disk(cache: Path) -> Iterator[int | None]:
         return
     descriptor = os.open(cache, os.O_TMPFILE | os.O_RDWR, 0o600)
     try:
-        os.truncate(descriptor, _DISK)
+        try:
+            # now, while that can be told: an emulator that finds no room stops its machine without a word
+            os.posix_fallocate(descriptor, 0, _DISK)
+        except OSError as error:
+            need = format_size(_DISK)
+            raise InputError(f"{cache}: no room for {need}, the disk of a machine: {error.strerror}") from error
         place = f"/proc/self/fd/{descriptor}"
         done = subprocess.run(
             [program, "-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=1,nodiscard", place],

@@ -1,12 +1,14 @@
 """The cache directory belongs to one user."""
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from hugepage_qa.cache import cache_directory, locked, write_atomically
+from hugepage_qa.cache import cache_directory, locked, scratch_directory, write_atomically
 from hugepage_qa.errors import InputError
 
 
@@ -77,3 +79,21 @@ def test_half_written_file_never_shows(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(OSError, match="disk full"):
         write_atomically(tmp_path / "x", b"data")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_scratch_directory_goes_with_its_block(tmp_path: Path) -> None:
+    with scratch_directory(tmp_path) as directory:
+        (directory / "file").touch()
+        with scratch_directory(tmp_path) as another:
+            assert directory.is_dir(), "it is in use"
+            assert another != directory
+    assert not directory.exists()
+
+
+def test_a_scratch_directory_of_a_killed_process_is_removed_by_the_next(tmp_path: Path) -> None:
+    code = "import os, pathlib, sys; from hugepage_qa.cache import scratch_directory\n"
+    code += "with scratch_directory(pathlib.Path(sys.argv[1])): os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    (left,) = (tmp_path / "scratch").glob("[!.]*")
+    with scratch_directory(tmp_path):
+        assert not left.exists()

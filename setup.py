@@ -81,6 +81,8 @@ setup(
     extras_require={
         "avocado": AVOCADO,
         "tmt": TMT,
+        # builds agents of throwaway machines where no cross compiler of the distribution does
+        "cross": ["ziglang>=0.13"],
         "docs": [*AVOCADO, *TMT, *DOCS],
         "gate": GATE,
         "guest": GUEST,

@@ -3,7 +3,8 @@
 #
 # HUGEPAGE_QA_EXTRAS=guest adds what guests need. Where that cannot be had the suite does without it, and tests skip
 # with the reason. HUGEPAGE_QA_EXTRAS=vt adds avocado-vt to that, HUGEPAGE_QA_EXTRAS=report what the performance gate
-# needs, HUGEPAGE_QA_EXTRAS=full all of it, each in an environment apart.
+# needs, HUGEPAGE_QA_EXTRAS=full all of it, HUGEPAGE_QA_EXTRAS=cross a compiler for other architectures, each in an
+# environment apart.
 #
 # The environment is outside tmt's directories: tmt empties those when it copies the tree to a machine again.
 set -euo pipefail
@@ -20,7 +21,7 @@ else
     venv="${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}/.local/share/hugepage-qa"
 fi
 case "$extras" in
-vt | report | full) venv+="-$extras" ;;
+vt | report | full | cross) venv+="-$extras" ;;
 esac
 
 tree="${TMT_TREE:-$(realpath "$(dirname "$0")/..")}"
@@ -32,7 +33,8 @@ fi
 case "$extras" in
 vt) "$tree/ci/venv.sh" "$venv" "$tree[vt]" ;;
 report) "$tree/ci/venv.sh" "$venv" "$tree[avocado,report,qemu]" ;;
-full) "$tree/ci/venv.sh" "$venv" "$tree[vt,report]" ;;
+full) "$tree/ci/venv.sh" "$venv" "$tree[vt,report,cross]" ;;
+cross) "$tree/ci/venv.sh" "$venv" "$tree[avocado,cross]" ;;
 *) "$tree/ci/venv.sh" "$venv" "$tree[avocado]" ;;
 esac
 case "$extras" in

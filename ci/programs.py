@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 from hugepage_qa.bench import gate_settings
 from hugepage_qa.bench.workloads import choose_workloads
-from hugepage_qa.commands.qa_request import GATE, QaRequest
+from hugepage_qa.commands.qa_request import GATE, KERNEL, QaRequest
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.static_program import NAMES
 from hugepage_qa.qemu.boards import BOARDS, find_board
 from hugepage_qa.qemu.guest.guest_site import NotHere
 from hugepage_qa.qemu.guest.libvirt_daemon import CONFIGURATION, find_daemon
@@ -71,6 +72,7 @@ def _of_all_plans() -> Iterator[tuple[str, str, str]]:
         yield from _of_system_machines(system)
     yield COMPILER
     yield from PACKAGING
+    yield from _of_agents(tuple(BOARDS))
     yield from _of_guests()
     yield from _of_workloads("")
 
@@ -81,12 +83,27 @@ def _of_request(request: QaRequest) -> Iterator[tuple[str, str, str]]:
         yield from _of_system_machines(find_platform(Wish.architecture))
     elif not request.architectures:
         yield COMPILER
+    elif request.plan == KERNEL:
+        yield from _of_agents(request.architectures)
     if request.has_guests and not request.in_lab:
         yield from _of_guests()
     if request.needs_vt and not request.in_lab:
         yield from AVOCADO_VT
     if request.plan == GATE:
         yield from _of_workloads(request.test_environment.get(gate_settings.WORKLOADS, ""))
+
+
+def _of_agents(architectures: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
+    """Yield what builds the agents of throwaway machines, and their disks; Fedora has no C library to cross to."""
+    yield COMPILER
+    yield "/usr/sbin/mke2fs", "e2fsprogs", "e2fsprogs"
+    for architecture in architectures:
+        if architecture != platform.machine():
+            gnu, _zig = NAMES[architecture]
+            compiler = f"gcc-{gnu}"
+            yield f"{gnu}-gcc", compiler, compiler
+            library = f"libc6-dev-{find_board(architecture).debian_architecture}-cross"
+            yield f"/usr/{gnu}/include/stdio.h", library, compiler
 
 
 def _of_guests() -> Iterator[tuple[str, str, str]]:

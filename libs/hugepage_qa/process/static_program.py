@@ -24,7 +24,7 @@ from hugepage_qa.process.c_compiler import FLAGS, first_lines
 AGENT = Path(__file__).with_name("agent.c")
 
 #: architecture -> what the cross compilers of distributions are named after, and zig's name of it
-_NAMES = {
+NAMES = {
     "x86_64": ("x86_64-linux-gnu", "x86_64-linux-musl"),
     "aarch64": ("aarch64-linux-gnu", "aarch64-linux-musl"),
     "ppc64le": ("powerpc64le-linux-gnu", "powerpc64le-linux-musl"),
@@ -46,7 +46,7 @@ class Compiler:
 
 def compilers(architecture: str) -> Iterator[Compiler]:
     """Yield the compilers for ``architecture`` that are installed, the best first."""
-    gnu, zig = _NAMES[architecture]
+    gnu, zig = NAMES[architecture]
     names = [f"{gnu}-gcc"]
     if architecture == platform.machine():
         names.insert(0, os.environ.get("CC", "cc"))
@@ -62,7 +62,7 @@ def build_static(source: Path, architecture: str) -> Path:
 
     Raises InputError without a compiler for it, or when none links the source.
     """
-    refusals = [f"install {_NAMES[architecture][0]}-gcc with its C library, or ziglang (pip)"]
+    refusals = [f"install {NAMES[architecture][0]}-gcc with its C library, or ziglang (pip)"]
     for compiler in compilers(architecture):
         program = _place(source, compiler)
         with locked(program.with_suffix(".lock")):

@@ -8,7 +8,7 @@ from tests.unit.test_import_order import IMPORTS, MODULES, imported
 
 TESTS = Path(__file__).resolve().parents[2]
 #: what is tested there is a machine that this one starts, or this one
-OF_THIS_MACHINE = {"bench", "boot", "guest", "performance", "reboot", "unit", "vt"}
+OF_THIS_MACHINE = {"bench", "boot", "guest", "kernel", "performance", "reboot", "unit", "vt"}
 #: settings and results of a run, and the sources of the suite itself
 ABOUT_THE_RUN = {
     "hugepage_qa.cases.expectations",

@@ -11,6 +11,7 @@ from hugepage_qa.cases.boot.boot_case import CPU_MARK
 from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings
 from hugepage_qa.cases.live_machine import MachinePlan, Unit
 from hugepage_qa.cases.result import Result
+from hugepage_qa.cases.selection import EVERYTHING
 from hugepage_qa.cases.throwaway_run import NODES, Finished, LiveWanted, ThrowawayRun
 from hugepage_qa.oracle.architecture import MMUS, Machine
 from hugepage_qa.qemu.fleet import machines_at_once
@@ -114,7 +115,9 @@ class KernelCheck:
         took = _recall(memory)
         for result in self._live.run(self._wanted_on(cpu), took):
             yield replace(result, name=f"{result.name}{mark}")
-        write_atomically(memory, json.dumps(took | self._live.seconds, indent=1).encode())
+        if self._wanted.selection == EVERYTHING:
+            # a part of an area tells nothing of what the whole takes
+            write_atomically(memory, json.dumps(took | self._live.seconds, indent=1).encode())
 
 
 def _recall(file: Path) -> dict[str, float]:

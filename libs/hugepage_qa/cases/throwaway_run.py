@@ -16,6 +16,7 @@ from hugepage_qa.cases.random.random_run import run_random_programs
 from hugepage_qa.cases.result import Result
 from hugepage_qa.cases.selection import EVERYTHING, Selection
 from hugepage_qa.machine.host import Host
+from hugepage_qa.qemu.fleet import free_memory
 from hugepage_qa.sizes import GIB, MIB, format_size
 
 #: nodes of a machine for pages that many of fit into it, and of one for gigantic pages
@@ -77,6 +78,9 @@ class ThrowawayRun:
         self._lock = threading.Lock()
         self._told: queue.SimpleQueue[Result | BaseException | None] = queue.SimpleQueue()
         self._units: list[Unit] | None = None
+        self._free = free_memory()
+        #: bytes of each machine
+        self._used = dict.fromkeys(self._workers, sum(NODES))
         self._is_stopped = False
         #: name of a unit -> what it took, in seconds
         self.seconds: dict[str, float] = {}
@@ -131,7 +135,7 @@ class ThrowawayRun:
         try:
             with closing(machine), suppress(Stopped):
                 self._plan(machine.host(NODES), wanted, took)
-                while unit := self._next(machine.memory):
+                while unit := self._next(machine):
                     self._run_unit(unit, machine)
         except BaseException as error:  # it is raised again by who waits
             self._told.put(error)
@@ -156,14 +160,19 @@ class ThrowawayRun:
                 units = wanted.units(self._sizes, read_pool_view(host).pools)
                 self._units = sorted(units, key=lambda unit: took.get(unit.name, _UNKNOWN_SECONDS))
 
-    def _next(self, memory: tuple[int, ...]) -> Unit | None:
-        """Take the longest unit that a machine with ``memory`` is for, else the longest; None when all are taken."""
+    def _next(self, machine: LiveMachine) -> Unit | None:
+        """Take the longest unit that ``machine`` has the memory for, else the longest that this host has.
+
+        None when all are taken, or those that are left need what the others have.
+        """
         with self._lock:
-            if not self._units:
-                return None
-            fitting = [unit for unit in self._units if unit.memory == memory]
-            unit = (fitting or self._units)[-1]
-            self._units.remove(unit)
+            of_others = sum(size for other, size in self._used.items() if other is not machine)
+            room = [unit for unit in self._units or () if not of_others or of_others + sum(unit.memory) <= self._free]
+            fitting = [unit for unit in room if unit.memory == machine.memory]
+            unit = next(reversed(fitting or room), None)
+            self._used[machine] = sum(unit.memory) if unit else 0
+            if unit and self._units:
+                self._units.remove(unit)
             return unit
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -82,19 +83,21 @@ def check_kernel(
     random = f", random with --seed {chosen_seed}" if random_boots or operations else ""
     for check in checks:
         report.start(f"{check.architecture}: kernel {check.kernel.release}{random}", check.expected_results)
-        if _run(check, report, exitfirst):
+        # a name says which of several architectures it is of
+        before = f"/{check.architecture}" if len(checks) > 1 else ""
+        if _run(check, report, exitfirst, before):
             break
     report.finish()
     sys.exit(exit_code(result.verdict for result in report.results))
 
 
-def _run(check: KernelCheck, report: CheckReport, exitfirst: bool) -> bool:
-    """Run ``check``; tell whether a failure is to end all."""
+def _run(check: KernelCheck, report: CheckReport, exitfirst: bool, before: str) -> bool:
+    """Run ``check``, with names of results that begin with ``before``; tell whether a failure is to end all."""
     is_over = False
     try:
         with closing(check.run()) as results:
             for result in results:
-                report.add(result)
+                report.add(replace(result, name=f"{before}{result.name}"))
                 is_over = exitfirst and result.verdict in (Verdict.FAIL, Verdict.ERROR)
                 if is_over:
                     break

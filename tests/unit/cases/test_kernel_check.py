@@ -14,10 +14,10 @@ from hugepage_qa.cases.kernel_check import KernelCheck
 from hugepage_qa.cases.live_machine import MachinePlan
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.cases.selection import Selection
-from hugepage_qa.cases.throwaway_run import LiveWanted
+from hugepage_qa.cases.throwaway_run import NODES, LiveWanted
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.boards import find_board
-from hugepage_qa.sizes import MIB
+from hugepage_qa.sizes import GIB, MIB
 
 TOLD: list[str] = []
 CONFIG = {"CONFIG_ARM64_4K_PAGES": "y"}
@@ -126,7 +126,7 @@ def test_without_a_number_as_many_machines_run_as_the_host_has_room_for(
 ) -> None:
     monkeypatch.setattr(kernel_check, "machines_at_once", lambda memory: memory >> 30)
     names(check(tmp_path, LiveWanted([area("pool")]), machines=None))
-    assert TOLD[0] == "6 machines with max: quiet"
+    assert TOLD[0] == f"{sum(NODES) // GIB} machines with max: quiet"
 
 
 def test_results_are_counted_before_anything_runs(tmp_path: Path) -> None:

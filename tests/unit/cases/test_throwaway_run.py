@@ -207,6 +207,16 @@ def test_a_machine_takes_what_it_has_the_memory_for_before_it_is_replaced(run: R
     assert len(machines.started) == 2
 
 
+def test_a_host_without_room_for_two_large_machines_has_one(
+    machines: FakeMachines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(throwaway_run, "free_memory", lambda: 14 * GIB)
+    two = Run(tmp_path, 2)
+    found = two(*(area(name, passing, sizes=Sizes.EACH) for name in "abcd"))
+    assert len(found) == 8
+    assert [machine.machine.memory for machine in machines.started].count(LARGE_NODES) == 1
+
+
 def test_what_units_took_is_told_for_the_next_time(run: Run) -> None:
     run(area("a", passing), area("b", failing))
     assert set(run.run.seconds) == {"a once", "b once"}

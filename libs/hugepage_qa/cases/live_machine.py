@@ -21,6 +21,9 @@ from hugepage_qa.qemu.agent_channel import Loss, MachineLost
 from hugepage_qa.qemu.agent_machine import AgentMachine, RunningMachine, start_agent_machine
 from hugepage_qa.qemu.boards import find_board
 
+#: distributions have memory cleared when it is allocated, too: that hides a huge page which nobody clears when it is
+#: mapped, and an emulated machine clears a gigantic page in a second (Documentation/admin-guide/kernel-parameters.txt)
+_WORDS = "init_on_alloc=0"
 _SERIAL_SHOWN = 20_000
 #: how a machine is lost by what the kernel did
 _BY_THE_KERNEL = (Loss.PANICKED, Loss.LOCKED_UP)
@@ -39,7 +42,8 @@ class MachinePlan:
     def machine(self, memory: tuple[int, ...]) -> AgentMachine:
         """Return a machine with ``memory`` bytes on each node, on one where the architecture has no more."""
         nodes = memory if len(memory) <= find_board(self.architecture).max_nodes else (sum(memory),)
-        return AgentMachine(self.architecture, self.cpu, self.kernel.image, nodes, self.kernel.modules, self.append)
+        words = f"{_WORDS} {self.append}".strip()
+        return AgentMachine(self.architecture, self.cpu, self.kernel.image, nodes, self.kernel.modules, words)
 
 
 @dataclass(frozen=True)

@@ -141,6 +141,9 @@ static volatile siginfo_t fault;
 static void on_fault(int number, siginfo_t *info, void *context)
 {
 	(void)context;
+	/* told that a page is broken, and not at an access: madvise(MADV_HWPOISON) itself tells its caller */
+	if (number == SIGBUS && !in_access && (info->si_code == BUS_MCEERR_AO || info->si_code == BUS_MCEERR_AR))
+		return;
 	if (!in_access) {
 		signal(number, SIG_DFL);
 		return;

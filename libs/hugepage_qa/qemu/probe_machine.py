@@ -57,6 +57,8 @@ class ProbeMachine:
 _NO_TIMER = re.compile(r"timer doesn't work")
 _EFLAGS = re.compile(r"\bEFLAGS: (?P<flags>[0-9a-f]{8})\b")
 _EFLAGS_BITS = 22
+_BREAKPOINT = re.compile(r"\bOops: int3\b.*?\bCode:(?: [0-9a-f]{2})* (?P<byte>[0-9a-f]{2}) <", re.DOTALL)
+_INT3 = "cc"
 
 
 class Ending(enum.Enum):
@@ -177,13 +179,20 @@ def broken_emulation(panic: str, serial: str) -> str:
     """Return what shows that ``panic`` is the emulator's fault, or nothing.
 
     QEMU 7.2 was seen to set bits 22 to 31 of EFLAGS, which read as 0 (Intel SDM volume 1, 3.4.3), now and then at a
-    CMPXCHG16B in the allocator of Linux 6.12, which then faults.
+    CMPXCHG16B in the allocator of Linux 6.12, which then faults. With several CPUs it was seen to trap at an int3 which
+    the kernel had replaced before (jump labels; arch/x86/kernel/alternative.c smp_text_poke_batch_finish() waits for
+    all CPUs): the byte before the instruction pointer, which the kernel prints, is another one then.
     """
     if _NO_TIMER.search(panic):
         return f"no interrupt of the emulated timer came in time: {panic.strip()}"
     flags = (found["flags"] for found in _EFLAGS.finditer(serial))
     impossible = next((text for text in flags if int(text, 16) >> _EFLAGS_BITS), None)
-    return f"EFLAGS {impossible} in a panic has bits that no processor sets" if impossible else ""
+    if impossible:
+        return f"EFLAGS {impossible} in a panic has bits that no processor sets"
+    breakpoint_ = _BREAKPOINT.search(serial)
+    if breakpoint_ and breakpoint_["byte"] != _INT3:
+        return f"a trap for int3 was taken where {breakpoint_['byte']} stands: {panic.strip()}"
+    return ""
 
 
 class Lab:

@@ -42,6 +42,8 @@ case "$words" in
 *do:panic) panic ;;
 *do:oops) echo '[ 1.0] RSP: 0018:ff4b5cbd00013c20 EFLAGS: 00010246'; panic ;;
 *do:no-timer) echo "[ 1.0] Kernel panic - not syncing: IO-APIC + timer doesn't work!  Boot with apic=debug" ;;
+*do:late-int3) echo '[ 2.2] Oops: int3: 0000 [#1] SMP NOPTI'; echo '[ 2.2] Code: 90 f3 0f 1e fa 66 <90> c3'; panic ;;
+*do:int3) echo '[ 2.2] Oops: int3: 0000 [#1] SMP NOPTI'; echo '[ 2.2] Code: 90 f3 0f 1e fa cc <90> c3'; panic ;;
 *do:impossible) echo '[ 1.0] RSP: 0018:ff4b5cbd00013c20 EFLAGS: 92320362'; panic ;;
 *do:lock-up-panic-and-spin) echo "BUG: soft lockup"; sleep 0.3; panic; exec sleep 60 ;;
 *do:panic-and-spin) panic; exec sleep 60 ;;
@@ -97,6 +99,8 @@ def wait_for(condition: Callable[[], object], seconds: float = 5.0) -> bool:
         ("panic", Ending.PANICKED, "Kernel panic - not syncing: System is deadlocked on memory", False),
         ("oops", Ending.PANICKED, "Kernel panic - not syncing: System is deadlocked on memory", False),
         ("impossible", Ending.EMULATION_BROKE, "EFLAGS 92320362", False),
+        ("late-int3", Ending.EMULATION_BROKE, "a trap for int3 was taken where 66 stands", False),
+        ("int3", Ending.PANICKED, "Kernel panic - not syncing", False),
         ("no-timer", Ending.EMULATION_BROKE, "IO-APIC + timer doesn't work!", False),
         ("refuse", Ending.QEMU_FAILED, "qemu: warning: this", False),
         ("die", Ending.QEMU_FAILED, "exit code -11, no message", False),

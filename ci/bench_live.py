@@ -43,6 +43,7 @@ def main() -> int:
     machine = AgentMachine("x86_64", "max", kernel.image, (2 * GIB, 2 * GIB), kernel.modules)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch, start_agent_machine(machine, cache_directory()) as running:
+        running.await_agent()
         print(f"kernel {kernel.release}: the agent answers after {time.monotonic() - began:.1f} s")
         single = seconds(lambda: [running.channel.ask("r", "/proc/meminfo") for _ in range(REQUESTS)])
         batched = seconds(lambda: running.channel.ask_many([("r", ("/proc/meminfo",))] * REQUESTS))

@@ -1,43 +1,55 @@
-"""Record the live cases on this machine, for the tests that replay and falsify them.
+"""Record the live cases on this machine, or on a throwaway one, for the tests that replay and falsify them.
 
-``python -m tests.unit.cases.record_areas AREA...``. Root is needed, and a machine that nobody else uses. A record holds
-what one case did and saw on one page size. A case that this machine cannot run keeps the record that it has from
-another one. What a kernel did wrong as a known bug says is recorded, too, apart from the right ones.
+``python -m tests.unit.cases.record_areas AREA...``. Root is needed, and a machine that nobody else uses; with
+``--throwaway`` neither. ``--suite`` names the release that such a machine has its kernel from, ``--case`` one case.
+A record holds what one case did and saw on one page size. A case that this machine cannot run keeps the record that it
+has from another one. What a kernel did wrong as a known bug says is recorded, too, apart from the right ones.
 """
 
+import argparse
 import gzip
 import json
-import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from tests.unit.cases.areas import read_areas
 from tests.unit.cases.transcript import Event, Recorder
 
+from hugepage_qa.cache import cache_directory
+from hugepage_qa.cases.boot.boot_matrix import Settings, find_kernel
 from hugepage_qa.cases.case import Area, Case, Sizes
 from hugepage_qa.cases.guest.guest_machine import guest_machine
 from hugepage_qa.cases.guest.guests import GuestArea
 from hugepage_qa.cases.judge import judge
 from hugepage_qa.cases.pool_view import read_pool_view
 from hugepage_qa.cases.result import Result, Verdict
-from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine.host import Backend, Host
 from hugepage_qa.machine.protection import protected_machine
 from hugepage_qa.machine.real_machine import real_machine
+from hugepage_qa.machine.throwaway_machine import ThrowawayMachine
+from hugepage_qa.qemu.agent_machine import AgentMachine, start_agent_machine
+from hugepage_qa.sizes import GIB
 
 RECORDS = Path(__file__).resolve().parents[1] / "captures" / "live"
 
 
 def main() -> None:
     """Record the areas that the command line names, all without names."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("areas", nargs="*")
+    parser.add_argument("--throwaway", action="store_true")
+    parser.add_argument("--suite")
+    parser.add_argument("--case")
+    wanted = parser.parse_args()
     # killed, it leaves a journal, and the next run puts the machine back
-    with protected_machine("a recording of live cases"):
+    with nullcontext() if wanted.throwaway else protected_machine("a recording of live cases"):
         for area in read_areas():
-            if len(sys.argv) > 1 and area.name not in sys.argv[1:]:
+            if wanted.areas and area.name not in wanted.areas:
                 continue
-            found = list(_record(area))
+            with _throwaway(wanted.suite) if wanted.throwaway else _machine(area) as machine:
+                found = list(_record_on(area, machine, wanted.case))
             for verdict in (Verdict.PASS, Verdict.KNOWN):
                 records = {name: events for kind, name, events in found if kind is verdict}
                 write_records(area, read_records(area, verdict) | records, verdict)
@@ -65,18 +77,30 @@ def read_records(area: Area, verdict: Verdict = Verdict.PASS) -> dict[str, list[
     return records
 
 
-def _record(area: Area) -> Iterator[tuple[Verdict, str, list[Event]]]:
-    with tempfile.TemporaryDirectory(prefix="guest-") as scratch, _machine(area, Path(scratch)) as machine:
-        yield from _record_on(area, machine)
+@contextmanager
+def _machine(area: Area) -> Iterator[Backend]:
+    with tempfile.TemporaryDirectory(prefix="guest-") as scratch:
+        start = guest_machine if isinstance(area, GuestArea) else real_machine
+        with start(Path(scratch)) as machine:
+            yield machine
 
 
-def _machine(area: Area, scratch: Path) -> AbstractContextManager[Backend]:
-    return guest_machine(scratch) if isinstance(area, GuestArea) else real_machine(scratch)
+@contextmanager
+def _throwaway(suite: str | None) -> Iterator[Backend]:
+    kernel = find_kernel("x86_64", Settings(suite=suite))
+    machine = AgentMachine("x86_64", "max", kernel.image, (2 * GIB, 2 * GIB), kernel.modules)
+    with tempfile.TemporaryDirectory() as scratch, start_agent_machine(machine, cache_directory()) as running:
+        running.await_agent()
+        yield ThrowawayMachine(running, Path(scratch), kernel.config)
 
 
-def _record_on(area: Area, machine: Backend) -> Iterator[tuple[Verdict, str, list[Event]]]:
+def _record_on(area: Area, machine: Backend, name: str | None) -> Iterator[tuple[Verdict, str, list[Event]]]:
+    sizes = sorted(read_pool_view(Host(machine)).pools)
     for case in area.cases:
-        for size in [None] if case.sizes is Sizes.ONCE else _sizes():
+        if name not in (None, case.name):
+            continue
+        # the smallest on which a case passes makes the shortest record
+        for size in [None] if case.sizes is Sizes.ONCE else sizes:
             judgement, events = _run(area, case, size, machine)
             if judgement and judgement.verdict in (Verdict.PASS, Verdict.KNOWN):
                 yield judgement.verdict, judgement.name.removeprefix(f"/{area.name}/"), events
@@ -84,11 +108,6 @@ def _record_on(area: Area, machine: Backend) -> Iterator[tuple[Verdict, str, lis
                 break
             if judgement:
                 print(f"{judgement.name}: {judgement.verdict.value}: {judgement.reason}")  # noqa: T201
-
-
-def _sizes() -> list[int]:
-    """Return the page sizes of this machine; the smallest on which a case passes makes the shortest record."""
-    return sorted(read_pool_view(DirectoryTree(Path("/"))).pools)
 
 
 def _run(area: Area, case: Case, size: int | None, machine: Backend) -> tuple[Result | None, list[Event]]:

@@ -18,6 +18,7 @@ from hugepage_qa.cases.boot.boot_matrix import Settings, find_kernel
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.judge import judge
 from hugepage_qa.cases.live import Live
+from hugepage_qa.errors import InputError
 from hugepage_qa.machine.host import Host
 from hugepage_qa.machine.protection import protected_machine
 from hugepage_qa.machine.real_machine import real_machine
@@ -52,8 +53,11 @@ def main() -> int:
     if os.geteuid() != 0:
         print("this machine: left out, it needs root")
         return 0
-    with this_machine() as host:
-        print(f"throwaway machine over this machine: {throwaway / run_all(host, 'this machine'):.2f}")
+    try:
+        with this_machine() as host:
+            print(f"throwaway machine over this machine: {throwaway / run_all(host, 'this machine'):.2f}")
+    except InputError as error:
+        print(f"this machine: left out, {error}")
     return 0
 
 

@@ -80,9 +80,11 @@ def a_node_is_changed_alone(live: Live) -> None:
 def a_short_node_is_made_up_for_unless_the_policy_forbids(live: Live) -> None:
     short, *others = live.nodes
     policy = _nr_with_policy(live)
+    actor = live.actor()
+    # what it writes with has to be there before: once it is bound to a node without room it would be killed for a page
+    _write(actor, policy, _persistent(live))
     live.set_nr(live.node_meminfo(short)["MemTotal"] // live.size, short)
     full = live.pool(short).nr
-    actor = live.actor()
     set_policy(actor, Mode.BIND, [short])
     _write(actor, policy, _persistent(live) + 2)
     for node in others:

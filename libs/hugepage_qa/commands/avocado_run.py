@@ -199,7 +199,7 @@ def _parent() -> Path:
 @click.command(
     name="run",
     epilog="Example: HUGEPAGE_QA_ARCH=aarch64 hugepage-qa run tests/boot/boot_parameters.py;"
-    " hugepage-qa run --change-machine -x --case 'grow*' --size 2M tests/pool/*.py",
+    " hugepage-qa run --change-machine -x --case grow-and-shrink --size 2M tests/pool/pool.py",
     help=f"""Run Avocado tests; the results go to tmt when it started us, else to the terminal.
 
     REFERENCES are what "avocado list" understands: files, or FILE:CLASS.METHOD;
@@ -229,7 +229,7 @@ def _parent() -> Path:
     multiple=True,
     metavar="NAME",
     help="Only this case of the running machine, as results name it, with its area and page size or without"
-    " (grow-and-shrink, /pool/grow-and-shrink/2M); may be a pattern (/pool/*). Repeatable.",
+    " (grow-and-shrink, /pool/grow-and-shrink/2M); may be a pattern as of a shell. Repeatable.",
 )
 @click.option(
     "--size",

@@ -90,9 +90,8 @@ def test_the_end_has_the_counts_and_why_cases_were_bad_or_skipped() -> None:
     ]
     made.finish()
     lines = text.getvalue().splitlines()
-    assert [line.split()[0] for line in lines[:-2] if line and not line.startswith("wanted")] == [
-        *("fail", "error", "known")
-    ]
+    # what is known was told as it came
+    assert [line.split()[0] for line in lines[:-2] if line and not line.startswith("wanted")] == ["fail", "error"]
     assert lines[-2] == "4 cases ran: 1 passed, 1 known, 1 failed, 1 errors; 1 skipped, 1 rule untested"
     assert lines[-1] == "  skipped 1: no 1G pages; untested: /d"
     assert "fine" not in text.getvalue()

@@ -187,7 +187,7 @@ static void answer(long result)
 
 /* ---- files ---- */
 
-/* The bytes of a file, in a block that the next call takes; -1 with errno. */
+/* The bytes of a file and a NUL, in a block that the next call takes; -1 with errno. */
 static char *content;
 static ssize_t read_file(const char *path)
 {
@@ -199,12 +199,13 @@ static ssize_t read_file(const char *path)
 	if (descriptor < 0)
 		return -1;
 	do {
-		if (size == room)
+		if (size + 1 >= room)
 			content = grown(content, room = room ? 2 * room : PACKET);
-		now = read(descriptor, content + size, room - size);
+		now = read(descriptor, content + size, room - size - 1);
 		size += now > 0 ? (size_t)now : 0;
 	} while (now > 0 && size < LARGEST);
 	close(descriptor);
+	content[size] = 0;
 	return now < 0 ? -1 : (ssize_t)size;
 }
 
@@ -615,7 +616,6 @@ static int open_serial_port(void)
 
 	if (size <= 0)
 		return -1;
-	content[size < PACKET ? size : PACKET - 1] = 0;
 	port = open(content, O_RDWR | O_NOCTTY | O_CLOEXEC);
 	if (port >= 0 && !tcgetattr(port, &settings)) {
 		cfmakeraw(&settings);

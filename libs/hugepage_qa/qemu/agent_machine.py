@@ -20,6 +20,7 @@ from hugepage_qa.qemu.accelerator import TCG, check_nodes, memory_arguments, pro
 from hugepage_qa.qemu.agent_channel import AgentChannel, Loss, MachineLost
 from hugepage_qa.qemu.boards import Board, find_board, find_cpu
 from hugepage_qa.qemu.initramfs import agent_initramfs
+from hugepage_qa.qemu.kernel_image import identify
 from hugepage_qa.qemu.kernel_modules import load_order
 from hugepage_qa.qemu.probe_machine import broken_emulation, find_emulator, full_command_line
 from hugepage_qa.sizes import GIB, format_size
@@ -175,8 +176,11 @@ def _arguments(board: Board, machine: AgentMachine, initramfs: Path, line: int, 
     yield from processor_arguments(board, cpu, machine.accelerator)
     yield from memory_arguments(machine.memory, machine.cpus)
     yield from ("-chardev", "stdio,id=console,signal=off", *board.serial)
-    yield from ("-device", f"virtio-serial-{board.virtio_bus}", "-chardev", f"socket,id=agent,fd={line}")
-    yield from ("-device", "virtserialport,chardev=agent,name=hugepage-qa")
+    if board.second_port and not _has_virtio_port(machine):
+        yield from ("-chardev", f"socket,id=second,fd={line}", *board.second_port)
+    else:
+        yield from ("-device", f"virtio-serial-{board.virtio_bus}", "-chardev", f"socket,id=agent,fd={line}")
+        yield from ("-device", "virtserialport,chardev=agent,name=hugepage-qa")
     if disk is not None:
         drive = f"file=/proc/self/fd/{disk},format=raw,if=none,id=disk,cache=unsafe,discard=unmap"
         yield from ("-drive", drive)
@@ -184,6 +188,13 @@ def _arguments(board: Board, machine: AgentMachine, initramfs: Path, line: int, 
     yield from board.options
     yield from ("-kernel", str(machine.kernel), "-initrd", str(initramfs))
     yield from ("-append", full_command_line(board, machine.command_line))
+
+
+def _has_virtio_port(machine: AgentMachine) -> bool:
+    """Tell whether the kernel has a driver for it, or may have: built in, or a module that it gets."""
+    config = identify(machine.kernel).config
+    modules = {module.name for module in load_order(machine.modules, ["virtio_console"])}
+    return config is None or config.get("CONFIG_VIRTIO_CONSOLE") == "y" or "virtio_console" in modules
 
 
 @contextmanager

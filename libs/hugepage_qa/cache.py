@@ -6,7 +6,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
@@ -65,7 +65,8 @@ def scratch_directory(cache: Path) -> Iterator[Path]:
     place = cache / "scratch"
     with locked(place / ".lock"):
         for left in place.glob("[!.]*"):
-            _remove_if_left(left)
+            with suppress(FileNotFoundError):  # its owner removes it just now, without our lock
+                _remove_if_left(left)
         directory = Path(tempfile.mkdtemp(dir=place))
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(descriptor, fcntl.LOCK_EX)

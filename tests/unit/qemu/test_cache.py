@@ -97,3 +97,12 @@ def test_a_scratch_directory_of_a_killed_process_is_removed_by_the_next(tmp_path
     (left,) = (tmp_path / "scratch").glob("[!.]*")
     with scratch_directory(tmp_path):
         assert not left.exists()
+
+
+def test_a_directory_that_its_owner_removes_meanwhile_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "scratch" / "gone"
+    monkeypatch.setattr(Path, "glob", lambda _self, _pattern: iter([gone]))
+    with scratch_directory(tmp_path) as directory:
+        assert directory.is_dir()

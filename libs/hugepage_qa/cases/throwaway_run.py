@@ -19,9 +19,10 @@ from hugepage_qa.machine.host import Host
 from hugepage_qa.qemu.fleet import free_memory
 from hugepage_qa.sizes import GIB, MIB, format_size
 
-#: nodes of a machine for pages that many of fit into it, and of one for gigantic pages
+#: nodes of a machine for pages that many of fit into it, and of one for gigantic pages: of node 0 one GiB lies beside
+#: the hole below 4 GiB, and another one has what the kernel allocated as it booted
 NODES = (2 * GIB, 2 * GIB)
-_NODES_OF_GIGANTIC = (5 * GIB, 5 * GIB)
+_NODES_OF_GIGANTIC = (6 * GIB, 5 * GIB)
 _GIGANTIC = 256 * MIB
 #: what a unit takes that has never run
 _UNKNOWN_SECONDS = 10.0
@@ -47,7 +48,9 @@ class LiveWanted:
                 if tasks := self._tasks(area, size):
                     memory = _nodes(size) if size in pools else NODES
                     yield Unit(f"{area.name} {_words(size)}", memory, tasks, area.around)
-        for size in pools if self.operations else ():
+        for size in pools:
+            if not self.operations or (self.selection.sizes and size not in self.selection.sizes):
+                continue
             random = partial(_run_random, size=size, seed=self.seed, operations=self.operations)
             name = f"/random/{format_size(size)}"
             yield Unit(f"random {_words(size)}", _nodes(size), (Task(name, random),))

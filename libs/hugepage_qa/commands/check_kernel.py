@@ -23,6 +23,8 @@ from hugepage_qa.qemu.packages import cache_directory, open_kernel
 from hugepage_qa.report.check_report import CheckReport
 from hugepage_qa.sizes import parse_size
 
+AREAS = ("boot", *LIVE, "random")
+
 
 @click.command(name="check-kernel", epilog="Example: hugepage-qa check-kernel arch/x86/boot/bzImage")
 @click.argument("kernel", type=click.Path(path_type=Path), required=False)
@@ -30,7 +32,7 @@ from hugepage_qa.sizes import parse_size
 @click.option("--package", help="Package of the distribution that holds the kernel, instead of KERNEL.")
 @click.option("--suite", help="Release of the distribution to take the kernel from, such as sid.")
 @click.option("--append", default="", metavar="WORDS", help="Further kernel arguments for every boot.")
-@click.option("--area", "areas", multiple=True, metavar="AREA", help=f"boot, {', '.join(LIVE)}; a file: pool/demote.")
+@click.option("--area", "areas", multiple=True, metavar="AREA", help=f"{', '.join(AREAS)}; a file: pool/demote.")
 @click.option("--case", "cases", multiple=True, metavar="NAME", help="Live case, or a pattern of names; repeatable.")
 @click.option("--size", "sizes", multiple=True, metavar="SIZE", help="Page size of live cases; repeatable.")
 @click.option("--random", "random_boots", type=click.IntRange(0), default=0, help="Random command lines for each CPU.")
@@ -59,7 +61,7 @@ def check_kernel(
 
     KERNEL is an image (bzImage, Image, vmlinux) or a package of a kernel (.deb, .rpm); without it, the distribution's
     kernel is taken. Needs neither root nor KVM. Nothing of this machine is changed. With --case or --size alone, boot
-    parameters are left out.
+    parameters are left out. What is random is run whatever AREA is; --area random leaves all else out.
 
     Exit code: 0 good, 1 a case failed, 2 nothing was decided, 3 the tool or its input is wrong.
     """
@@ -67,7 +69,9 @@ def check_kernel(
         raise InputError("KERNEL and --package or --suite: expected one kernel, leave out the one or the other")
     selection = Selection(cases, tuple(parse_size(size) for size in sizes))
     wants_boots = "boot" in areas if areas else not (cases or sizes)
-    folders = tuple(area for area in areas if area != "boot") if areas else LIVE
+    folders = tuple(area for area in areas if area not in ("boot", "random")) if areas else LIVE
+    if "random" in areas and not (random_boots or operations):
+        raise InputError("--area random: expected how much of it, add --random or --operations")
     chosen_seed = draw_seed() if seed is None else seed
     live = LiveWanted(tuple(live_areas(folders)), selection, operations, chosen_seed)
     console = Console()

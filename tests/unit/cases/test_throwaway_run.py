@@ -18,11 +18,11 @@ from hugepage_qa.cases.selection import EVERYTHING, Selection
 from hugepage_qa.cases.throwaway_run import NODES, LiveWanted, ThrowawayRun
 from hugepage_qa.machine.host import Host
 from hugepage_qa.qemu.agent_channel import Loss, MachineLost
-from hugepage_qa.sizes import GIB, MIB
+from hugepage_qa.sizes import GIB, MIB, format_size
 
 #: what the double has: its architecture has no other
 BOTH = (2 * MIB, GIB)
-LARGE_NODES = (5 * GIB, 5 * GIB)
+LARGE_NODES = (6 * GIB, 5 * GIB)
 
 Act = Callable[[Live], None]
 
@@ -175,7 +175,10 @@ def test_a_case_that_loses_its_emulator_twice_is_an_error(run: Run) -> None:
     assert found["/one/case-0"].reason == "the emulator ended: what was seen of it"
 
 
-def test_random_programs_are_units_of_each_pool(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("sizes", "expected"), [((), (2 * MIB, GIB)), ((GIB,), (GIB,))])
+def test_random_programs_are_units_of_each_pool_that_is_selected(
+    run: Run, sizes: tuple[int, ...], expected: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = []
 
     def programs(host: Host, size: int, seed: int, operations: int, _tell: object) -> Result:
@@ -183,9 +186,9 @@ def test_random_programs_are_units_of_each_pool(run: Run, monkeypatch: pytest.Mo
         return Result(f"/random/{size}", Verdict.PASS)
 
     monkeypatch.setattr(throwaway_run, "run_random_programs", programs)
-    assert len(run(operations=7)) == 2
-    assert sorted(asked) == [(2, 2 * MIB, 1, 7), (2, GIB, 1, 7)]
-    assert sorted(name for name, _results in run.units) == ["random 1G", "random 2M"]
+    assert len(run(operations=7, selection=Selection(sizes=sizes))) == len(expected)
+    assert sorted(asked) == [(2, size, 1, 7) for size in expected]
+    assert sorted(name for name, _results in run.units) == sorted(f"random {format_size(size)}" for size in expected)
 
 
 # --- in which order ---

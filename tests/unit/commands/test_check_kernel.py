@@ -236,6 +236,13 @@ def test_a_choice_of_cases_or_sizes_leaves_boots_out(run: Cli, image: Path, chec
     assert wanted(run, checks, image, "--area", "boot").live.areas == ()
 
 
+def test_what_is_random_can_be_all_there_is(run: Cli, image: Path, checks: list[FakeCheck]) -> None:
+    check = wanted(run, checks, image, "--area", "random", "--operations", "40")
+    assert (check.groups, check.live.areas, check.live.operations) == ((), (), 40)
+    assert run(image, "--area", "random") == 3
+    assert "--area random: expected how much of it" in run.errors
+
+
 def test_the_rest_is_handed_on_as_it_is(run: Cli, image: Path, checks: list[FakeCheck]) -> None:
     options = ["--append", "a=b quiet", "--random", "3", "--operations", "40", "--seed", "7", "--machines", "2"]
     check = wanted(run, checks, image, *options)

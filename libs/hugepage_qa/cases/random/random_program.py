@@ -19,7 +19,7 @@ class RandomPool(Drawing):
     def begin(self, data: st.DataObject) -> None:
         """Most happens when there are pages, and somebody who has them mapped."""
         # a search that turns down a program before anything is drawn turns down all
-        missing = data.draw(st.integers(0, (self._scale.pool - 1) // 2))
+        missing = data.draw(st.integers(0, max(1, (self._scale.pool - 1) // 2)))
         self._started = self.search.start()
         self._set_count(self._scale.pool - missing)
         self.map_memory(data)

@@ -104,6 +104,8 @@ class Starts:
 
 SMALL_SCALE = Scale(SMALL, pool=6, pages=3, steps=25)
 LARGE_SCALE = Scale(LARGE, pool=3, pages=2, steps=25)
+#: what a machine with memory for two gigantic pages has
+SMALLEST_SCALE = Scale(LARGE, pool=2, pages=2, steps=25)
 
 
 def programs(starts: Starts, name: str, count: int, scale: Scale = SMALL_SCALE) -> Iterator[Program]:

@@ -4,7 +4,16 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from tests.unit.cases.random.targets import LARGE_SCALE, SMALL, SMALL_SCALE, ModelTarget, Starts, machine, programs
+from tests.unit.cases.random.targets import (
+    LARGE_SCALE,
+    SMALL,
+    SMALL_SCALE,
+    SMALLEST_SCALE,
+    ModelTarget,
+    Starts,
+    machine,
+    programs,
+)
 
 from hugepage_qa.cases.random.random_scale import Scale
 from hugepage_qa.cases.random.random_search import draw_and_run, run_again
@@ -12,7 +21,9 @@ from hugepage_qa.oracle.pool import pool_setup, pool_use
 from hugepage_qa.oracle.pool.pool_setup import Operation, Outcome, SetCount
 from hugepage_qa.oracle.pool.pool_use import Exit, MapAnonymous, Write
 
-every_scale = pytest.mark.parametrize("scale", [SMALL_SCALE, LARGE_SCALE], ids=["2M", "1G"])
+every_scale = pytest.mark.parametrize(
+    "scale", [SMALL_SCALE, LARGE_SCALE, SMALLEST_SCALE], ids=["2M", "1G", "two pages"]
+)
 
 KINDS = {
     name

@@ -30,7 +30,7 @@ _SHRINKERS = "2"
 def unmapped_in_part(live: Live) -> None:
     half = pmd_size(live) // 2
     split = {"thp_split_page": 1, "thp_split_page_failed": 0}
-    memory = expect_change(live, split, partial(_half_unmapped, live), partial(_shrink, live), _events)
+    memory = expect_change(live, split, partial(_half_unmapped, live), lambda _memory: _shrink(live), _events, _shrink)
     live.expect("Rss", half, memory.smaps().rss)
     _expect_written(live, memory, half)
 
@@ -45,7 +45,7 @@ def underused(live: Live) -> None:
     allow_absent(live, _base_pages(live, pmd_size(live) - kept) - 1)
     live.set_knob(f"{DIRECTORY}/shrink_underused", "1")
     split = {"thp_split_page": 1, "thp_underused_split_page": 1, "thp_split_page_failed": 0}
-    memory = expect_change(live, split, partial(_used, live, kept), partial(_shrink, live), _events)
+    memory = expect_change(live, split, partial(_used, live, kept), lambda _memory: _shrink(live), _events, _shrink)
     live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
     live.expect("Rss", kept, memory.smaps().rss)
     _expect_written(live, memory, kept)
@@ -67,7 +67,7 @@ def used_enough(live: Live) -> None:
         live.set_knob(f"{DIRECTORY}/shrink_underused", allowed)
         allow_absent(live, limit)
         memory = _used(live, kept)
-        _shrink(live, memory)
+        _shrink(live)
         where = f"shrink_underused={allowed}, {zeroed} zeroed, max_ptes_none {limit}"
         live.expect(f"AnonHugePages, {where}", memory.length, memory.smaps().anon_huge_pages)
         live.expect(f"Rss, {where}", memory.length, memory.smaps().rss)
@@ -75,14 +75,16 @@ def used_enough(live: Live) -> None:
 
 
 def _half_unmapped(live: Live) -> Memory:
-    """Return a huge page of which the second half is unmapped."""
+    """Return a huge page of which the second half is unmapped; those of others that wait to be split are split."""
+    _shrink(live)
     memory = huge_pages(live)
     memory.actor.call("munmap", memory.address + memory.size // 2, memory.size // 2)
     return memory
 
 
 def _used(live: Live, kept: int) -> Memory:
-    """Return a huge page of which only the first ``kept`` bytes were written."""
+    """Return a huge page of which only the first ``kept`` bytes were written; those of others are split before."""
+    _shrink(live)
     set_policy(live, "madvise")
     with_blocks(live, pmd_size(live), 1)
     memory = advised(live)
@@ -91,7 +93,7 @@ def _used(live: Live, kept: int) -> Memory:
     return memory
 
 
-def _shrink(live: Live, _memory: Memory) -> None:
+def _shrink(live: Live) -> None:
     """Have all shrinkers run, the one of huge pages that wait to be split among them."""
     live.host.write("proc/sys/vm/drop_caches", _SHRINKERS)
 

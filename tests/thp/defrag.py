@@ -5,7 +5,7 @@ from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_at_fault
-from hugepage_qa.cases.fragments import take_free_blocks, without_free_blocks
+from hugepage_qa.cases.fragments import Fragments, take_free_blocks, without_free_blocks
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import expect_change, pmd_size
@@ -67,7 +67,8 @@ def without_free_blocks_in_each_mode(live: Live) -> None:
     for mode in _MODES:
         for advice, compacting in _DIRECT.items():
             direct = mode in compacting
-            _expect_effort(live, actor, mode, advice, Effort(compacts=direct, wakes=mode in _WAKING[advice]))
+            effort = Effort(compacts=direct, wakes=mode in _WAKING[advice])
+            _expect_effort(live, actor, fragments, mode, advice, effort)
     fragments.expect_intact(live)
 
 
@@ -83,7 +84,9 @@ def counted_in_each_mode(live: Live) -> None:
         live.expect(f"AnonHugePages with defrag={mode}", _PAGES * pmd_size(live), memory.smaps().anon_huge_pages)
 
 
-def _expect_effort(live: Live, actor: Actor, mode: str, advice: int | None, expected: Effort) -> None:
+def _expect_effort(
+    live: Live, actor: Actor, fragments: Fragments, mode: str, advice: int | None, expected: Effort
+) -> None:
     """Expect a fault to make this effort; what others on the machine do meanwhile is counted, too: tried again.
 
     Compaction may fail, so no huge page is owed to a fault that compacts. After it has failed it is deferred: there are
@@ -92,7 +95,7 @@ def _expect_effort(live: Live, actor: Actor, mode: str, advice: int | None, expe
     """
     efforts = []
     for _attempt in range(_ATTEMPTS):
-        take_free_blocks(live, actor)
+        take_free_blocks(live, actor, fragments.memory.length)
         set_policy(live, "always", defrag=mode)
         memory = advised(live, _PAGES if expected.compacts else 1, advice, actor=actor)
         found, is_huge = _effort(live, memory)

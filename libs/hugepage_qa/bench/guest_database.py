@@ -21,7 +21,6 @@ from hugepage_qa.bench.measured_guest import (
     GuestHost,
     GuestProfile,
     RunningGuest,
-    cpu_seconds,
     emulator,
     program_archive,
 )
@@ -29,6 +28,7 @@ from hugepage_qa.bench.pgbench import parse_pgbench, parse_version
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Workload
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.uapi import NOBODY
+from hugepage_qa.process.child import cpu_seconds
 from hugepage_qa.sizes import KIB, MIB, format_size, parse_size
 
 _DATA = "cluster.tar"

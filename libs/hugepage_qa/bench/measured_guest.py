@@ -176,12 +176,6 @@ def _definition(name: str, backing: Backing, profile: GuestProfile, site: Site) 
     return json.dumps([*qemu_arguments(guest, site), "-smp", str(profile.cpus), *profile.devices])
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return the seconds of CPU time that a process and its threads have had (proc_pid_stat(5), utime and stime)."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 _LIBRARY = re.compile(r"(?:=> )?(?P<path>/[^ ]+) \(0x[0-9a-f]+\)")
 _DEADLINE_SECONDS = 60.0
 _DIRECTORY = stat.S_IFDIR | 0o755

@@ -31,8 +31,27 @@ _NOISE = 16
 _MARGIN = 32
 #: blocks that the lists of the CPUs may hold, which /proc/buddyinfo does not show
 _SPARE = 8
+#: one part of so many of the memory that was left for others is enough for them
+_LEAST_LEFT = 4
 #: how often free blocks are taken until none comes back
 _ATTEMPTS = 20
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """What compaction made of fragmented memory.
+
+    ``emptied`` is the share of the blocks our pages lay in that hold none any more: few of those to which it moves the
+    pages of others. ``made`` are the free blocks that there are more, ``others`` those that somebody took or gave back
+    meanwhile, both as a share of what it owed.
+    """
+
+    emptied: float
+    made: float
+    others: float
+
+    def __str__(self) -> str:
+        return f"{self.emptied:.0%} emptied, {self.made:.0%} made, {self.others:.0%} of others"
 
 
 @dataclass(frozen=True)
@@ -54,7 +73,15 @@ class Fragments:
         live.host.write("proc/sys/vm/compact_memory", "1")
         live.notes.append(f"compacted {fragmentation(live, self.memory.size)}")
 
-    def blocks(self, live: Live) -> set[int]:
+    def compact_and_look(self, live: Live) -> Compaction:
+        """Compact memory that owes blocks, and return what came of it."""
+        held, before = self._blocks(live), fragmentation(live, self.memory.size)
+        self.compact(live)
+        left, after = self._blocks(live), fragmentation(live, self.memory.size)
+        others = abs(after.free - before.free) / (self.owed * self.memory.size)
+        return Compaction(len(held - left) / len(held), (after.blocks - before.blocks) / self.owed, others)
+
+    def _blocks(self, live: Live) -> set[int]:
         """Return the numbers of the blocks of memory that some of the pages that are left lie in.
 
         Whatever others take and free, it tells which blocks the kernel has emptied of our pages.
@@ -108,7 +135,7 @@ def without_free_blocks(live: Live) -> tuple[Fragments, Actor]:
     length = min(available // _PARTS, _MOST_OF_ALL)
     _take_into_pool(live, node, length)
     fragments = _fragment(live, actor, pmd_size(live) // live.base_page // 2, length)
-    take_free_blocks(live, actor)
+    take_free_blocks(live, actor, length)
     return fragments, actor
 
 
@@ -125,14 +152,18 @@ def _take_into_pool(live: Live, node: int | None, left: int) -> None:
         live.set_knob(path, str(pages + more))
 
 
-def take_free_blocks(live: Live, actor: Actor) -> None:
+def take_free_blocks(live: Live, actor: Actor, left: int) -> None:
     """Have ``actor`` take every free block that a fault gets without compaction, and keep it.
 
-    Raises Failed where these faults compact, CannotRun where others give blocks back as fast as they are taken.
+    ``left`` are the bytes that others had in base pages when it began. Raises Failed where these faults compact,
+    CannotRun where others give blocks back as fast as they are taken, or have used up most of what they had.
     """
     set_policy(live, "madvise", defrag="never")
     before = read_vmstat(ObservedTree(live.host))
     for _attempt in range(_ATTEMPTS):
+        if _available(live) < left // _LEAST_LEFT:
+            # a busy machine would do nothing any more but read its programs from the disk
+            raise CannotRun("others need the memory that is left")
         memory = advised(live, fragmentation(live, pmd_size(live)).blocks + _SPARE, actor=actor)
         # what is reclaimed would be free blocks again
         actor.call("mlock2", memory.address, memory.length, MLOCK_ONFAULT)

@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hugepage_qa.cache import scratch_directory
@@ -190,8 +190,13 @@ class LiveMachine:
             # says nothing of the other tasks, for which it may have worked before
             reason = f"{type(why.error).__name__}: {why.error}"
             result = Result(task.name, Verdict.ERROR, (reason,), time.monotonic() - began, why.traceback)
+        starved = "" if self._running is None else self._running.starvation.told
         if result is not None and result.verdict in (Verdict.FAIL, Verdict.ERROR):
             self.close()
+            if result.verdict is Verdict.FAIL and starved:
+                # what takes too long there, and the taint of a lockup, say nothing of the kernel
+                reasons = (f"{Loss.STARVED.value}: {starved}", *result.reasons)
+                return _Broke(replace(result, verdict=Verdict.ERROR, reasons=reasons))
         return result
 
     def _set_up(self, unit: Unit) -> Host:

@@ -47,6 +47,7 @@ class ThrowawayMachine:
         #: the last operations that may have changed something
         self.actions: deque[str] = deque(maxlen=_REMEMBERED)
         self._channel = running.channel
+        self._starvation = running.starvation
         self._ahead = ReadAhead(running.channel)
         self._scratch = scratch
         self._config = config
@@ -215,10 +216,13 @@ class ThrowawayMachine:
 
     def _patience(self, pid: int, what: str) -> Callable[[list[bytes]], None]:
         patience = Patience(pid, what)
+        began = self._starvation.seconds
 
         def look(told: list[bytes]) -> None:
-            fields = split_stat(told[0].decode(errors="replace"))
-            patience.look(*state_and_cpu_seconds(fields), partial(told[1].decode, errors="replace"))
+            state, seconds = state_and_cpu_seconds(split_stat(told[0].decode(errors="replace")))
+            # a machine counts for a process that runs what the host gives to others
+            seconds = min(seconds, self._starvation.seconds - began)
+            patience.look(state, seconds, partial(told[1].decode, errors="replace"))
 
         return look
 

@@ -28,6 +28,8 @@ class Loss(enum.Enum):
     #: a panic that shows that a device or a register did what no real one does
     EMULATION_BROKE = "the emulation broke"
     LOCKED_UP = "the kernel locked up"
+    #: the watchdogs of the kernel complained, and the emulator was not let run
+    STARVED = "the machine was starved"
     AGENT_ENDED = "the agent in the machine ended"
     EMULATOR_ENDED = "the emulator ended"
     NO_ANSWER = "no answer came"

@@ -9,12 +9,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import overload
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.c_compiler import SOURCE as ACTOR
-from hugepage_qa.process.child import PIPE, Child
+from hugepage_qa.process.child import PIPE, Child, cpu_seconds
 from hugepage_qa.process.static_program import AGENT, build_static
 from hugepage_qa.qemu.accelerator import TCG, check_nodes, memory_arguments, processor_arguments
 from hugepage_qa.qemu.agent_channel import AgentChannel, Loss, MachineLost
@@ -23,6 +24,7 @@ from hugepage_qa.qemu.initramfs import agent_initramfs
 from hugepage_qa.qemu.kernel_image import identify
 from hugepage_qa.qemu.kernel_modules import load_order
 from hugepage_qa.qemu.probe_machine import broken_emulation, find_emulator, full_command_line
+from hugepage_qa.qemu.starvation import Starvation
 from hugepage_qa.sizes import GIB, format_size
 
 #: what a machine gets of the modules of its kernel; crc32c is what ext4 asks modprobe for, which is not there
@@ -34,8 +36,9 @@ _MODULES = (
 _DISK = GIB
 _BOOT_SECONDS = 300.0
 _SERIAL_LIMIT = 4 << 20
+#: bytes of a line whose end is printed with the next piece
+_LINE = 200
 _PANIC = re.compile(rb"Kernel panic - not syncing[^\r\n]*")
-_LOCKUP = re.compile(rb"[^\r\n]*(?:self-detected stall|detected stalls on|soft lockup - |hard LOCKUP on cpu)[^\r\n]*")
 _AGENT_ENDED = re.compile(rb"@hugepage-qa the agent ([^\r\n]*)")
 #: for the back trace that follows the line of the panic
 _PANIC_SECONDS = 5.0
@@ -64,6 +67,7 @@ class RunningMachine:
         self._child = child
         self._serial = bytearray()
         self._errors = b""
+        self.starvation = Starvation(partial(cpu_seconds, child.pid))
         self._readers = [
             threading.Thread(target=self._read_serial, daemon=True),
             threading.Thread(target=self._read_errors, daemon=True),
@@ -86,6 +90,7 @@ class RunningMachine:
         """End it at once, and read what it has printed to its end."""
         self.kill()
         self._await_readers()
+        self.starvation.close()
 
     def await_agent(self, seconds: float = _BOOT_SECONDS) -> None:
         """Wait until the agent has come up. Raises MachineLost."""
@@ -120,8 +125,10 @@ class RunningMachine:
         if self._child.has_ended:
             said = _text(self._errors).splitlines()
             return self._lost(Loss.EMULATOR_ENDED, said[-1] if said else f"exit code {self._child.exit_code}")
-        if cut and (lockup := _LOCKUP.search(serial)):
-            return self._lost(Loss.LOCKED_UP, _text(lockup[0]))
+        if cut and (lockup := self.starvation.lockup):
+            return self._lost(Loss.LOCKED_UP, lockup)
+        if cut and (told := self.starvation.told):
+            return self._lost(Loss.STARVED, told)
         return self._lost(Loss.NO_ANSWER, cut) if cut else None
 
     def _lost(self, loss: Loss, detail: str) -> MachineLost:
@@ -136,6 +143,7 @@ class RunningMachine:
             while piece := os.read(self._child.output.fileno(), 1 << 16):
                 self._serial += piece
                 del self._serial[:-_SERIAL_LIMIT]
+                self.starvation.take(bytes(self._serial[-len(piece) - _LINE :]))
 
     def _read_errors(self) -> None:
         if self._child.errors is not None:

@@ -25,6 +25,12 @@ def lost(loss: Loss) -> MachineLost:
     return MachineLost(loss, "what was seen of it", SERIAL)
 
 
+class FakeStarvation:
+    """What was seen of a machine that was not let run: nothing, until it is told so."""
+
+    told = ""
+
+
 class FakeRunning:
     """A machine; ``at_boot`` is how it is lost before it comes up.
 
@@ -33,6 +39,7 @@ class FakeRunning:
 
     def __init__(self, machine: AgentMachine, at_boot: MachineLost | None, stop: Callable[[], None] | None) -> None:
         self.machine = machine
+        self.starvation = FakeStarvation()
         self.killed = threading.Event()
         self.is_gone = False
         self._at_boot = at_boot

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from tests.unit.cases.kinds import X86_64
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.thp_memory import expect_change
-from hugepage_qa.machine.host import Host
+from hugepage_qa.machine.host import CannotRun, Host
 from hugepage_qa.oracle.rules import Rule
 
 _FILES = {
@@ -24,7 +25,7 @@ class Kernel:
 
     kind = X86_64
 
-    def __init__(self, changes: Sequence[int], *, is_shared: bool) -> None:
+    def __init__(self, changes: Sequence[int], *, is_shared: bool = False) -> None:
         self._changes: Iterator[int] = iter(changes)
         self._is_shared = is_shared
         self._count = 0
@@ -40,6 +41,19 @@ class Kernel:
     def read(self, _live: Live) -> dict[str, int]:
         return {"counter": self._count}
 
+    def on_others(self, _live: Live) -> None:
+        self._count += 1
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def live_on(kernel: Kernel, stack: ExitStack) -> Live:
+    return Live(Host(kernel), None, Rule("rule", "statement", "source"), stack)
+
 
 @pytest.mark.parametrize(
     ("changes", "is_shared", "told", "fails"),
@@ -51,12 +65,27 @@ class Kernel:
         ((0,) * 10, True, "10 of 10 attempts disagree", True),
     ],
 )
-def test_how_often_a_counter_disagreed(changes: Sequence[int], is_shared: bool, told: str, fails: bool) -> None:
+def test_how_often_a_counter_disagreed(
+    changes: Sequence[int], is_shared: bool, told: str, fails: bool, stack: ExitStack
+) -> None:
     kernel = Kernel(changes, is_shared=is_shared)
-    with ExitStack() as stack:
-        live = Live(Host(kernel), None, Rule("rule", "statement", "source"), stack)
-        expect_change(live, {"counter": 1}, lambda: None, kernel.act, kernel.read)
+    live = live_on(kernel, stack)
+    expect_change(live, {"counter": 1}, lambda: None, kernel.act, kernel.read)
     assert bool(live.differences) == fails
     assert told in "; ".join(live.notes)
     assert bool(live.notes) == bool(told)
     assert all(told in str(difference) for difference in live.differences)
+
+
+def test_what_is_done_to_others_as_well_may_change_counters_too(stack: ExitStack) -> None:
+    for on_others, fails in ((Kernel.on_others, False), (lambda _kernel, _live: None, True)):
+        kernel = Kernel((3, 3, 1))
+        live = live_on(kernel, stack)
+        expect_change(live, {"counter": 1}, lambda: None, kernel.act, kernel.read, partial(on_others, kernel))
+        assert bool(live.differences) == fails
+
+
+def test_nothing_is_said_of_counters_that_others_change_all_the_time(stack: ExitStack) -> None:
+    kernel = Kernel((0, 2) * 5, is_shared=True)
+    with pytest.raises(CannotRun, match="others change the same counters all the time"):
+        expect_change(live_on(kernel, stack), {"counter": 1}, lambda: None, kernel.act, kernel.read)

@@ -131,6 +131,30 @@ def test_what_is_lost_twice_without_the_kernel_is_an_error(
     assert not machines.running
 
 
+def failing_starved(times: int) -> Act:
+    """Return what fails on machines that are starved, so many, and then on one that is not."""
+    left = [True] * times
+
+    def act(host: Host) -> Result:
+        if left:
+            backend_of(host).running.starvation.told = "it had 2 s of a CPU in 20 s"
+            left.pop()
+        return Result("/task", Verdict.FAIL, ("the kernel is more tainted",))
+
+    return act
+
+
+def test_a_failure_on_a_machine_that_was_starved_is_tried_once_more(live: LiveMachine) -> None:
+    result = judge(live, unit(failing_starved(1)))
+    assert (result.verdict, result.reason, live.boots) == (Verdict.FAIL, "the kernel is more tainted", 2)
+
+
+def test_a_failure_on_two_machines_that_were_starved_says_nothing_of_the_kernel(live: LiveMachine) -> None:
+    result = judge(live, unit(failing_starved(2)))
+    assert (result.verdict, live.boots) == (Verdict.ERROR, 2)
+    assert result.reasons == ("the machine was starved: it had 2 s of a CPU in 20 s", "the kernel is more tainted")
+
+
 def test_a_failure_the_second_time_is_one(live: LiveMachine) -> None:
     assert judge(live, unit(losing(Loss.EMULATION_BROKE, Loss.PANICKED))).verdict is Verdict.FAIL
 

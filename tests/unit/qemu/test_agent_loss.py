@@ -28,8 +28,19 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def emulator(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Return has(share): what of a CPU emulators have from now on."""
+
+    def has(share: float) -> None:
+        monkeypatch.setattr(agent_machine, "cpu_seconds", lambda _pid: share * time.monotonic())
+
+    return has
+
+
+@pytest.fixture
+def start(emulator: Callable[[float], None]) -> Iterator[Start]:
     """Return start(script): a machine whose emulator is that shell script."""
+    emulator(1.0)
     with ExitStack() as stack:
 
         def run(script: str) -> RunningMachine:
@@ -124,6 +135,15 @@ def test_a_lockup_is_one_where_no_answer_comes(start: Start) -> None:
     lost = running.find_loss("in 900 s")
     assert lost is not None
     assert (lost.loss, str(lost)) == (Loss.LOCKED_UP, f"the kernel locked up: {LOCKUP}")
+
+
+def test_a_lockup_of_a_machine_that_is_not_let_run_is_none(start: Start, emulator: Callable[[float], None]) -> None:
+    emulator(0.2)
+    running = start(f"sleep 0.3; echo '{LOCKUP}'; {FOREVER}")
+    wait_for(running, "lockup")
+    lost = running.find_loss("in 900 s")
+    assert lost is not None and lost.loss is Loss.STARVED
+    assert str(lost).startswith("the machine was starved: the emulator had 0 s of a CPU in ")
 
 
 @pytest.mark.parametrize(

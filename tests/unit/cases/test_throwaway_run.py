@@ -29,8 +29,9 @@ Act = Callable[[Live], None]
 
 @pytest.fixture(autouse=True)
 def architecture(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its sizes are those of the pools."""
+    """Its sizes are those of the pools, and there is memory for two machines of any size."""
     monkeypatch.setattr(judge_module, "running_mmu", lambda _host: SimpleNamespace(hugetlb=BOTH))
+    monkeypatch.setattr(throwaway_run, "free_memory", lambda: 64 * GIB)
 
 
 @pytest.fixture

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.process.child import PIPE, Child
-from hugepage_qa.qemu import agent_machine
-from hugepage_qa.qemu.agent_channel import Loss, MachineLost
-from hugepage_qa.qemu.agent_machine import AgentMachine, RunningMachine
+from hugepage_qa.qemu import agent_machine, emulator
+from hugepage_qa.qemu.agent_machine import RunningMachine
+from hugepage_qa.qemu.kernel_image import KernelImage
+from hugepage_qa.qemu.lost_machine import Loss, MachineLost
+from hugepage_qa.qemu.virtual_machine import VirtualMachine
 
-MACHINE = AgentMachine("x86_64", "max", Path("vmlinuz"), (1 << 30,))
+MACHINE = VirtualMachine(KernelImage(Path("vmlinuz"), "x86_64", "6.1.0", None), "max", (1 << 30,))
 PANIC = "[    1.5] Kernel panic - not syncing: Fatal exception in interrupt"
 LOCKUP = "[  22.9] watchdog: BUG: soft lockup - CPU#1 stuck for 22s! [actor:77]"
 FOREVER = "exec sleep 600"
@@ -23,7 +25,7 @@ Start = Callable[[str], RunningMachine]
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_machine, "_PANIC_SECONDS", 2.0)
+    monkeypatch.setattr(agent_machine, "PANIC_SECONDS", 2.0)
     monkeypatch.setattr(agent_machine, "_END_SECONDS", 1.0)
 
 
@@ -37,10 +39,7 @@ def start() -> Iterator[Start]:
             stack.enter_context(ours)
             with theirs:
                 child = Child(["/bin/sh", "-c", script], output=PIPE, errors=PIPE, standard_input=theirs.fileno())
-            stack.enter_context(child)
-            running = RunningMachine(MACHINE, child, ours)
-            stack.callback(running.close)
-            return running
+            return stack.enter_context(RunningMachine(MACHINE, child, ours))
 
         yield run
 
@@ -169,7 +168,7 @@ def test_a_machine_that_does_not_come_up_is_lost(start: Start) -> None:
 
 
 def test_the_console_is_kept_to_its_last_part(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_machine, "_SERIAL_LIMIT", 1000)
+    monkeypatch.setattr(emulator, "OUTPUT_LIMIT", 1000)
     running = start(f"seq 100000; echo end; {FOREVER}")
     wait_for(running, "end\n")
     assert len(running.serial) == 1000
@@ -178,6 +177,6 @@ def test_the_console_is_kept_to_its_last_part(start: Start, monkeypatch: pytest.
 def test_a_closed_machine_is_gone_with_all_that_it_printed(start: Start) -> None:
     running = start(f"seq 20000; echo end; {FOREVER}")
     wait_for(running, "end\n")
-    running.close()
+    running.kill()
     assert str(lost_as(running)) == "the emulator ended: exit code -9"
     assert running.serial.startswith("1\n2\n")

@@ -1,4 +1,7 @@
-"""What is made of a machine that was lost, for boots and live cases alike: another try, and then whose fault it was."""
+"""What boots, reboots, live cases and random programs have in common: from what came of one to its verdict.
+
+What was found decides it, and a machine that was lost is tried again before it is blamed on anybody.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -17,6 +20,18 @@ BY_THE_EMULATOR = (Loss.EMULATION_BROKE, Loss.EMULATOR_ENDED)
 _TRIES = 2
 #: QEMU 7.2 broke in 5 of 72 boots of Linux 6.12
 _TRIES_OF_EMULATION = 5
+
+
+def decide(*, found: str = "", known: str = "", lacking: str = "", passed: str = "") -> tuple[Verdict, str]:
+    """Return the gravest verdict that there is something for, and that text as its reason; a pass needs none.
+
+    ``found`` are differences, ``known`` the known issues that explain all of them, ``lacking`` is the fact by which it
+    could not be judged, ``passed`` what is told with a pass.
+    """
+    for verdict, reason in ((Verdict.FAIL, found), (Verdict.KNOWN, known), (Verdict.SKIP, lacking)):
+        if reason:
+            return verdict, reason
+    return Verdict.PASS, passed
 
 
 def try_again(act: Callable[[], T], at_once: Collection[Loss] = BY_THE_KERNEL) -> tuple[T, MachineLost | None]:

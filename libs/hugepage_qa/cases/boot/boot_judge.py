@@ -11,7 +11,7 @@ from threading import Lock
 
 from hugepage_qa.cases.boot.boot_case import BootCase
 from hugepage_qa.cases.result import Result, Verdict, because
-from hugepage_qa.cases.verdicts import BY_THE_EMULATOR, try_again
+from hugepage_qa.cases.verdicts import BY_THE_EMULATOR, decide, try_again
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.facts import Facts, read_facts
 from hugepage_qa.machine.describe import boot_observations, describe
@@ -93,7 +93,7 @@ class Judge:
             reason = f"the kernel was booted with {facts.command_line!r}, which does not end with {words!r}"
             return replace(result, verdict=Verdict.ERROR, reasons=(reason,))
         prediction, differences, known = judge_facts(words, facts, machine, lambda found: check_examples(case, found))
-        verdict, reason = decide(differences, known, prediction)
+        verdict, reason = verdict_on(differences, known, prediction)
         return replace(
             result,
             verdict=verdict,
@@ -193,17 +193,15 @@ def judge_facts(
     return documented, modelled + literal, ()
 
 
-def decide(differences: list[Difference], known: tuple[Quirk, ...], prediction: Prediction) -> tuple[Verdict, str]:
+def verdict_on(differences: list[Difference], known: tuple[Quirk, ...], prediction: Prediction) -> tuple[Verdict, str]:
     """Return the verdict on what ``judge_facts`` has found, and why in one line."""
-    if differences:
-        more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
-        return Verdict.FAIL, f"{differences[0]}{more}"
-    if known:
-        return Verdict.KNOWN, "; ".join(KNOWN_ISSUES[quirk].summary for quirk in known)
-    not_known = [item for item in prediction.unjudged if item.subject in PARAMETERS]
-    if not_known:
-        return Verdict.SKIP, "; ".join(f"{item.subject}: {item.reason}" for item in not_known)
-    return Verdict.PASS, "; ".join(prediction.remarks)
+    more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
+    return decide(
+        found="".join(f"{one}{more}" for one in differences[:1]),
+        known="; ".join(KNOWN_ISSUES[quirk].summary for quirk in known),
+        lacking="; ".join(f"{one.subject}: {one.reason}" for one in prediction.unjudged if one.subject in PARAMETERS),
+        passed="; ".join(prediction.remarks),
+    )
 
 
 def check_examples(case: BootCase, facts: Facts) -> list[Difference]:

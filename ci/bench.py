@@ -18,7 +18,8 @@ from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings
 from hugepage_qa.cases.boot.case_groups import groups
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.packages import cache_directory
-from hugepage_qa.qemu.probe_machine import Lab, ProbeMachine
+from hugepage_qa.qemu.probe_machine import Lab
+from hugepage_qa.qemu.virtual_machine import VirtualMachine
 from hugepage_qa.sizes import GIB, KIB, MIB
 
 PAIRS = 8
@@ -45,9 +46,7 @@ def print_overhead(matrix: Matrix, settings: Settings, case: BootCase) -> None:
     """Compare a judged boot with the same QEMU command, in ABBA order so that drift cancels out."""
     lab = Lab(settings.cache)
     judge = Judge(lab, matrix.kernel)
-    command = lab.boot(
-        ProbeMachine(case.architecture, case.cpu, matrix.kernel.image, case.memory, case.words)
-    ).qemu_command
+    command = lab.boot(VirtualMachine(matrix.kernel, case.cpu, case.memory, case.words)).qemu_command
     bare: list[float] = []
     judged: list[float] = []
     for _ in range(PAIRS // 2):

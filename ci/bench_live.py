@@ -23,7 +23,8 @@ from hugepage_qa.machine.host import Host
 from hugepage_qa.machine.protection import protected_machine
 from hugepage_qa.machine.real_machine import real_machine
 from hugepage_qa.machine.throwaway_machine import ThrowawayMachine
-from hugepage_qa.qemu.agent_machine import AgentMachine, start_agent_machine
+from hugepage_qa.qemu.agent_machine import start_agent_machine
+from hugepage_qa.qemu.virtual_machine import VirtualMachine
 from hugepage_qa.sizes import GIB, MIB
 
 AREAS = ("pool/pool", "memory/memfd", "reservation/truncate", "thp/collapse")
@@ -41,7 +42,7 @@ def nothing(live: Live) -> None:
 def main() -> int:
     """Run all and print the figures."""
     kernel = find_kernel("x86_64", Settings(say=print))
-    machine = AgentMachine("x86_64", "max", kernel.image, (2 * GIB, 2 * GIB), kernel.modules)
+    machine = VirtualMachine(kernel, "max", (2 * GIB, 2 * GIB), cpus=2)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch, start_agent_machine(machine, cache_directory()) as running:
         running.await_agent()
@@ -49,7 +50,7 @@ def main() -> int:
         single = seconds(lambda: [running.channel.ask("r", "/proc/meminfo") for _ in range(REQUESTS)])
         batched = seconds(lambda: running.channel.ask_many([("r", ("/proc/meminfo",))] * REQUESTS))
         print(f"round trips a second: {REQUESTS / single:.0f}; requests sent at once: {REQUESTS / batched:.0f}")
-        throwaway = run_all(Host(ThrowawayMachine(running, Path(scratch), kernel.config)), "throwaway machine")
+        throwaway = run_all(Host(ThrowawayMachine(running, Path(scratch))), "throwaway machine")
     if os.geteuid() != 0:
         print("this machine: left out, it needs root")
         return 0

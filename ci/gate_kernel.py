@@ -102,7 +102,7 @@ def choose(kernel: Path | None, compose: str, plans: Sequence[str], *, thorough:
     if not kernel.is_file():
         raise InputError(f"{kernel}: no such file; expected the image or package of a kernel")
     with tempfile.TemporaryDirectory(prefix="gate-kernel-") as unpacked:
-        architecture = open_kernel(kernel, Path(unpacked)).image.architecture
+        architecture = open_kernel(kernel, Path(unpacked)).architecture
     # the systems of the lab are Debian: only its packages can be installed there
     has_system = architecture in PLATFORMS and kernel.suffix != ".rpm"
     chosen = plans or [KERNEL, *(IN_SYSTEMS if thorough else ())]

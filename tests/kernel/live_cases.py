@@ -7,7 +7,7 @@ from hugepage_qa.cases.test_settings import BootSettings, PoolSettings, wanted_a
 from hugepage_qa.cases.throwaway_run import LiveWanted
 from hugepage_qa.errors import InputError
 from hugepage_qa.plugins.avocado_test import CaseTest
-from hugepage_qa.qemu.agent_channel import MachineLost
+from hugepage_qa.qemu.lost_machine import MachineLost
 
 
 class LiveCases(CaseTest):

@@ -16,6 +16,7 @@ from hugepage_qa.cases.pool_view import (
 )
 from hugepage_qa.cases.result import NOT_RUN, Result, Verdict, because
 from hugepage_qa.cases.selection import EVERYTHING, Selection
+from hugepage_qa.cases.verdicts import decide
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.log import tells_of_trouble
 from hugepage_qa.kernel.tree import size_name
@@ -150,15 +151,12 @@ def _verdict(live: Live, end: CannotRun | KnownBug | None) -> tuple[Verdict, str
     # what stays behind a case that the suite broke off is no finding; a kernel in trouble is one whatever broke
     if problems and not any(difference.rule in (live.rule, KERNEL_CONTENT) for difference in live.differences):
         return Verdict.ERROR, f"{problems} ({found})" if found else problems
-    if found:
-        return Verdict.FAIL, f"{found} ({problems})" if problems else found
-    match end:
-        case CannotRun():
-            return Verdict.SKIP, str(end)
-        case KnownBug():
-            return Verdict.KNOWN, str(end)
-        case None:
-            return Verdict.PASS, "; ".join(live.notes)
+    return decide(
+        found=f"{found} ({problems})" if problems else found,
+        known=str(end) if isinstance(end, KnownBug) else "",
+        lacking=str(end) if isinstance(end, CannotRun) else "",
+        passed="; ".join(live.notes),
+    )
 
 
 def _broken_off(case: Case, error: Exception) -> Difference:

@@ -108,7 +108,7 @@ class KernelCheck:
     def _run_live(self, cpu: str) -> Iterator[Result]:
         """Run the live cases on ``cpu``; what they take is remembered for the next time."""
         settings, board = self._settings, self._matrix.board
-        plan = MachinePlan(self.kernel, board.architecture, cpu, settings.cache, settings.append)
+        plan = MachinePlan(self.kernel, cpu, settings.cache, settings.append)
         self._live = ThrowawayRun(plan, settings.machines or machines_at_once(sum(NODES)), self._finished)
         memory = settings.cache / "durations" / f"{board.architecture}-{cpu}.json"
         mark = "" if cpu == board.default_cpu else f"{CPU_MARK}{cpu}"

@@ -9,41 +9,45 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from hugepage_qa.cache import scratch_directory
-from hugepage_qa.cases.boot.boot_judge import Kernel
 from hugepage_qa.cases.result import Result, Verdict
+from hugepage_qa.cases.verdicts import lost_result, try_again
 from hugepage_qa.machine.host import Host
 from hugepage_qa.machine.throwaway_machine import ThrowawayMachine
-from hugepage_qa.qemu.agent_channel import Loss, MachineLost
-from hugepage_qa.qemu.agent_machine import AgentMachine, RunningMachine, start_agent_machine
+from hugepage_qa.qemu.agent_machine import RunningMachine, start_agent_machine
 from hugepage_qa.qemu.boards import find_board
+from hugepage_qa.qemu.emulator import Stopped
+from hugepage_qa.qemu.kernel_image import KernelImage
+from hugepage_qa.qemu.lost_machine import Loss, MachineLost
+from hugepage_qa.qemu.virtual_machine import VirtualMachine
 
 #: distributions have memory cleared when it is allocated, too: that hides a huge page which nobody clears when it is
 #: mapped, and an emulated machine clears a gigantic page in a second (Documentation/admin-guide/kernel-parameters.txt)
 _WORDS = "init_on_alloc=0"
 _SERIAL_SHOWN = 20_000
-#: how a machine is lost by what the kernel did
-_BY_THE_KERNEL = (Loss.PANICKED, Loss.LOCKED_UP)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class MachinePlan:
-    """The machines of a run: one kernel, architecture and CPU; ``append`` are further words of its command line."""
+    """The machines of a run: one kernel and CPU; ``append`` are further words of its command line."""
 
-    kernel: Kernel
-    architecture: str
+    kernel: KernelImage
     cpu: str
     cache: Path
     append: str = ""
 
-    def machine(self, memory: tuple[int, ...]) -> AgentMachine:
+    def machine(self, memory: tuple[int, ...]) -> VirtualMachine:
         """Return a machine with ``memory`` bytes on each node, on one where the architecture has no more."""
-        nodes = memory if len(memory) <= find_board(self.architecture).max_nodes else (sum(memory),)
+        nodes = memory if len(memory) <= find_board(self.kernel.architecture).max_nodes else (sum(memory),)
         words = f"{_WORDS} {self.append}".strip()
-        return AgentMachine(self.architecture, self.cpu, self.kernel.image, nodes, self.kernel.modules, words)
+        return VirtualMachine(self.kernel, self.cpu, nodes, words, cpus=2)
 
 
 @dataclass(frozen=True)
@@ -67,10 +71,6 @@ class Unit:
     around: Callable[[Host], AbstractContextManager[object]] = nullcontext
 
 
-class Stopped(Exception):
-    """The run was stopped; it says nothing about the machine."""
-
-
 class _CannotSetUp(Exception):
     """What is to be around the tasks of a unit cannot be set up, or what was around others not be taken away."""
 
@@ -78,13 +78,6 @@ class _CannotSetUp(Exception):
         self.error = error
         self.traceback = "".join(traceback.format_exception(error))
         super().__init__(str(error))
-
-
-@dataclass(frozen=True)
-class _Broke:
-    """A result that says nothing of the kernel."""
-
-    result: Result
 
 
 class LiveMachine:
@@ -111,23 +104,45 @@ class LiveMachine:
     def host(self, memory: tuple[int, ...]) -> Host:
         """Return a machine with ``memory`` on its nodes: the one that runs if it is such a one, else a new one.
 
-        One that does not come up, and the kernel has no part in that, is tried once more. Raises MachineLost where it
-        does not come up, Stopped, and InputError for what can never boot.
+        Raises as ``judge`` does, and MachineLost where none comes up.
         """
-        if self._is_stopped:
-            raise Stopped
-        if self._backend is None or self.memory != memory:
+        return self._try_again(partial(self._host, memory))
+
+    def judge(self, task: Task, unit: Unit) -> Result | None:
+        """Do a task of ``unit`` and return its result, None when it is not meant for the machine.
+
+        Where a machine is lost, and the kernel has no part in that, another one is tried. Raises Stopped, and
+        InputError for what can never boot.
+        """
+        began = time.monotonic()
+        try:
+            return self._try_again(partial(self._act, task, unit))
+        except MachineLost as lost:
+            return lost_result(task.name, lost, time.monotonic() - began)
+
+    def _try_again(self, act: Callable[[], T]) -> T:
+        def attempt() -> T:
+            if self._is_stopped:
+                raise Stopped
             try:
-                self._backend = self._boot(memory)
+                return act()
             except MachineLost as lost:
-                if lost.loss in _BY_THE_KERNEL:
-                    raise
-                self._backend = self._boot(memory)
+                if self._is_stopped:
+                    raise Stopped from lost
+                lost.evidence = self._evidence(lost)
+                self.close()
+                raise
+
+        return try_again(attempt)[0]
+
+    def _host(self, memory: tuple[int, ...]) -> Host:
+        if self._backend is None or self.memory != memory:
+            self.close()
+            self.boots += 1
+            self._backend = self._boot(memory)
         return Host(self._backend)
 
     def _boot(self, memory: tuple[int, ...]) -> ThrowawayMachine:
-        self.close()
-        self.boots += 1
         running = self._stack.enter_context(start_agent_machine(self._plan.machine(memory), self._plan.cache))
         scratch = self._stack.enter_context(scratch_directory(self._plan.cache))
         with self._lock:
@@ -135,27 +150,8 @@ class LiveMachine:
             self._running, self._memory = running, memory
             if self._is_stopped:
                 raise Stopped
-        return self._come_up(running, scratch)
-
-    def _come_up(self, running: RunningMachine, scratch: Path) -> ThrowawayMachine:
-        try:
-            running.await_agent()
-            return ThrowawayMachine(running, scratch, self._plan.kernel.config)
-        except MachineLost as lost:
-            if self._is_stopped:
-                raise Stopped from lost
-            raise
-
-    def judge(self, task: Task, unit: Unit) -> Result | None:
-        """Do a task of ``unit`` and return its result, None when it is not meant for the machine.
-
-        Where a machine is lost, and the kernel has no part in that, another one is tried once. Raises Stopped, and
-        InputError for what can never boot.
-        """
-        result = self._judge_once(task, unit)
-        if isinstance(result, _Broke):
-            result = self._judge_once(task, unit)
-        return result.result if isinstance(result, _Broke) else result
+        running.await_agent()
+        return ThrowawayMachine(running, scratch)
 
     def close(self) -> None:
         """End the machine."""
@@ -175,32 +171,24 @@ class LiveMachine:
             if self._running is not None:
                 self._running.kill()
 
-    def _judge_once(self, task: Task, unit: Unit) -> Result | _Broke | None:
+    def _act(self, task: Task, unit: Unit) -> Result | None:
         began = time.monotonic()
         try:
             result = task.act(self._set_up(unit))
-        except MachineLost as lost:
-            if self._is_stopped:
-                raise Stopped from lost
-            verdict = Verdict.FAIL if lost.loss in _BY_THE_KERNEL else Verdict.ERROR
-            result = Result(task.name, verdict, (str(lost),), time.monotonic() - began, self._evidence(lost))
-            self.close()
-            return result if verdict is Verdict.FAIL else _Broke(result)
         except _CannotSetUp as why:
             # says nothing of the other tasks, for which it may have worked before
             reason = f"{type(why.error).__name__}: {why.error}"
             result = Result(task.name, Verdict.ERROR, (reason,), time.monotonic() - began, why.traceback)
-        starved = "" if self._running is None else self._running.starvation.told
+        if result is not None and result.verdict is Verdict.FAIL and self._running and self._running.starvation.told:
+            # what takes too long there, and the taint of a lockup, say nothing of the kernel
+            told = f"{self._running.starvation.told}; {result.reason}"
+            raise MachineLost(Loss.STARVED, told, self._running.serial)
         if result is not None and result.verdict in (Verdict.FAIL, Verdict.ERROR):
             self.close()
-            if result.verdict is Verdict.FAIL and starved:
-                # what takes too long there, and the taint of a lockup, say nothing of the kernel
-                reasons = (f"{Loss.STARVED.value}: {starved}", *result.reasons)
-                return _Broke(replace(result, verdict=Verdict.ERROR, reasons=reasons))
         return result
 
     def _set_up(self, unit: Unit) -> Host:
-        host = self.host(unit.memory)
+        host = self._host(unit.memory)
         if self._unit is not unit:
             self._unit = None
             try:

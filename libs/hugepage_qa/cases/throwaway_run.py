@@ -10,12 +10,13 @@ from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes, result_name
 from hugepage_qa.cases.judge import judge, not_meant, page_sizes, skipped
-from hugepage_qa.cases.live_machine import LiveMachine, MachinePlan, Stopped, Task, Unit
+from hugepage_qa.cases.live_machine import LiveMachine, MachinePlan, Task, Unit
 from hugepage_qa.cases.pool_view import NO_HUGETLB, read_pool_view
 from hugepage_qa.cases.random.random_run import run_random_programs
 from hugepage_qa.cases.result import Result
 from hugepage_qa.cases.selection import EVERYTHING, Selection
 from hugepage_qa.machine.host import Host
+from hugepage_qa.qemu.emulator import Stopped
 from hugepage_qa.qemu.fleet import free_memory
 from hugepage_qa.sizes import GIB, MIB, format_size
 

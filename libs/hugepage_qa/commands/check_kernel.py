@@ -18,7 +18,7 @@ from hugepage_qa.cases.test_settings import draw_seed
 from hugepage_qa.cases.throwaway_run import LiveWanted
 from hugepage_qa.commands.boot_commands import ARCHITECTURES
 from hugepage_qa.errors import InputError
-from hugepage_qa.qemu.agent_channel import MachineLost
+from hugepage_qa.qemu.lost_machine import MachineLost
 from hugepage_qa.qemu.packages import cache_directory, open_kernel
 from hugepage_qa.report.check_report import CheckReport
 from hugepage_qa.sizes import parse_size
@@ -76,7 +76,7 @@ def check_kernel(
     live = LiveWanted(tuple(live_areas(folders)), selection, operations, chosen_seed)
     console = Console()
     report = CheckReport(console, output)
-    default = open_kernel(kernel, cache_directory()).image.architecture if kernel else "x86_64"
+    default = open_kernel(kernel, cache_directory()).architecture if kernel else "x86_64"
     settings = Settings(kernel, package, suite, append, machines=machines, say=console.print)
     groups = choose_groups(()) if wants_boots else ()
     checks = [

@@ -167,7 +167,7 @@ def _kernel(path: str, asked: tuple[str, ...]) -> dict[str, Path]:
         return {}
     file = test_settings.readable_file(path, "KERNEL")
     with tempfile.TemporaryDirectory(prefix="hugepage-qa-kernel-") as scratch:
-        architecture = open_kernel(file, Path(scratch)).image.architecture
+        architecture = open_kernel(file, Path(scratch)).architecture
     if asked not in ((), (architecture,)):
         raise InputError(f"KERNEL={path}: is for {architecture}, but ARCH is {' '.join(asked)}")
     return {architecture: file}

@@ -5,7 +5,7 @@ import gzip
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -42,15 +42,16 @@ _READS = frozenset({"read", "observe", "names", "kernel_option", "clock"})
 class ThrowawayMachine:
     """Carries out the operations of a case through the agent; ``scratch`` is a directory of ours on this machine."""
 
-    def __init__(self, running: RunningMachine, scratch: Path, config: Mapping[str, str] | None) -> None:
-        self.kind = MachineKind(running.machine.architecture, running.base_page)
+    def __init__(self, running: RunningMachine, scratch: Path) -> None:
+        kernel = running.machine.kernel
+        self.kind = MachineKind(kernel.architecture, running.base_page)
         #: the last operations that may have changed something
         self.actions: deque[str] = deque(maxlen=_REMEMBERED)
         self._channel = running.channel
         self._starvation = running.starvation
         self._ahead = ReadAhead(running.channel)
         self._scratch = scratch
-        self._config = config
+        self._config = kernel.config
         self._mounts = 0
         self._actors: dict[int, tuple[int, list[int]]] = {}
         self._stored: set[str] = set()

@@ -1,4 +1,4 @@
-"""Which accelerator boots, and QEMU's arguments for CPU, memory and NUMA nodes.
+"""Which accelerator boots.
 
 An accelerator counts only after a probe guest has reached its init under it. That /dev/kvm opens proves nothing. On
 some hosts (nested virtualization above all) every guest then spins for ever, and QEMU's own fallback ``accel=kvm:tcg``
@@ -9,12 +9,11 @@ import hashlib
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from hugepage_qa.cache import locked, write_atomically
-from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.boards import Board, Cpu
 
 TCG = "tcg"
@@ -105,53 +104,3 @@ def _key(board: Board, cpu: Cpu, emulator: str) -> str:
     model = [host_cpu.get(name, "") for name in ("model name", "stepping", "microcode", "CPU part", "CPU revision")]
     facts = [emulator, version, platform.release(), platform.version(), *model, board.architecture, cpu.name]
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:32]
-
-
-def check_nodes(board: Board, memory: tuple[int, ...]) -> None:
-    """Raise InputError unless ``board`` can have nodes with ``memory`` bytes each."""
-    if not any(memory) or min(memory) < 0:
-        raise InputError(f"memory {memory}: expected at least one node with memory")
-    if len(memory) > board.max_nodes:
-        name = f"{board.machine} machine of {board.architecture}"
-        raise InputError(f"{len(memory)} NUMA nodes: the {name} has at most {board.max_nodes}")
-
-
-def processor_arguments(board: Board, cpu: Cpu, accelerator: str) -> tuple[str, ...]:
-    """Return QEMU's arguments for machine, accelerator and CPU model."""
-    native = accelerator != TCG
-    properties = board.kvm_machine_options if native else cpu.machine_options
-    return (
-        *("-machine", ",".join((board.machine, *properties)), "-accel", accelerator),
-        *("-cpu", (cpu.kvm_cpu or cpu.qemu_cpu) if native else cpu.qemu_cpu),
-    )
-
-
-def memory_arguments(memory: tuple[int, ...], cpus: int) -> Iterator[str]:
-    """Yield QEMU's arguments for memory (bytes of each node), CPUs and NUMA nodes. Nothing is preallocated."""
-    if len(memory) == 1:
-        yield from ("-m", f"{memory[0]}B", "-smp", str(cpus))
-        return
-    nodes = _node_cpus(memory, cpus)
-    yield from ("-m", f"{sum(memory)}B", "-smp", str(sum(map(len, nodes))))
-    for node, size in enumerate(memory):
-        words = [f"node,nodeid={node}", *(f"cpus={cpu}" for cpu in nodes[node])]
-        if size:
-            yield from ("-object", f"memory-backend-ram,id=node{node},size={size}B")
-            words.append(f"memdev=node{node}")
-        yield from ("-numa", ",".join(words))
-
-
-def _node_cpus(memory: tuple[int, ...], cpus: int) -> list[list[int]]:
-    """Return the CPUs of each node: one for each memoryless node, the others shared by those with memory.
-
-    The boot CPU is in the first node with memory. There are more CPUs than asked for where memoryless nodes need them.
-    """
-    with_memory = [node for node, size in enumerate(memory) if size]
-    without = [node for node, size in enumerate(memory) if not size]
-    nodes: list[list[int]] = [[] for _ in memory]
-    shared = max(cpus - len(without), 1)
-    for cpu in range(shared):
-        nodes[with_memory[cpu % len(with_memory)]].append(cpu)
-    for cpu, node in enumerate(without, start=shared):
-        nodes[node].append(cpu)
-    return nodes

@@ -1,10 +1,5 @@
-"""Requests to the agent of a throwaway machine (process/agent.c), and how a machine is lost.
+"""Requests to the agent of a throwaway machine (process/agent.c)."""
 
-A machine that panics, a line that is cut and an answer that never comes are told apart: the first is what the kernel
-did, the others may be what the host did.
-"""
-
-import enum
 import errno
 import os
 import socket
@@ -13,35 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, overload
 
+from hugepage_qa.qemu.lost_machine import MachineLost
+
 _LENGTH = struct.Struct(">I")
 _LOOK_SECONDS = 1.0
 #: for one answer; a machine that shares its CPU with ten others clears 32 pages of 1 GiB in that time
 _ANSWER_SECONDS = 900.0
 
 Request = tuple[str, Sequence[str | bytes | int]]
-
-
-class Loss(enum.Enum):
-    """How a machine was lost."""
-
-    PANICKED = "the kernel panicked"
-    #: a panic that shows that a device or a register did what no real one does
-    EMULATION_BROKE = "the emulation broke"
-    LOCKED_UP = "the kernel locked up"
-    #: the watchdogs of the kernel complained, and the emulator was not let run
-    STARVED = "the machine was starved"
-    AGENT_ENDED = "the agent in the machine ended"
-    EMULATOR_ENDED = "the emulator ended"
-    NO_ANSWER = "no answer came"
-
-
-class MachineLost(Exception):
-    """The machine can be asked nothing more; ``serial`` is what it has printed on its console."""
-
-    def __init__(self, loss: Loss, detail: str, serial: str) -> None:
-        self.loss = loss
-        self.serial = serial
-        super().__init__(f"{loss.value}: {detail}")
 
 
 class FindLoss(Protocol):

@@ -5,26 +5,22 @@ import re
 import shutil
 import socket
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import overload
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.c_compiler import SOURCE as ACTOR
-from hugepage_qa.process.child import PIPE, Child, cpu_seconds
+from hugepage_qa.process.child import PIPE, Child
 from hugepage_qa.process.static_program import AGENT, build_static
-from hugepage_qa.qemu.accelerator import TCG, check_nodes, memory_arguments, processor_arguments
-from hugepage_qa.qemu.agent_channel import AgentChannel, Loss, MachineLost
-from hugepage_qa.qemu.boards import Board, find_board, find_cpu
+from hugepage_qa.qemu.agent_channel import AgentChannel
+from hugepage_qa.qemu.emulator import Emulator
 from hugepage_qa.qemu.initramfs import agent_initramfs
-from hugepage_qa.qemu.kernel_image import identify
+from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.kernel_modules import load_order
-from hugepage_qa.qemu.probe_machine import broken_emulation, find_emulator, full_command_line
-from hugepage_qa.qemu.starvation import Starvation
+from hugepage_qa.qemu.lost_machine import PANIC_SECONDS, Loss, MachineLost, find_panic, has_panicked
+from hugepage_qa.qemu.virtual_machine import VirtualMachine
 from hugepage_qa.sizes import GIB, format_size
 
 #: what a machine gets of the modules of its kernel; crc32c is what ext4 asks modprobe for, which is not there
@@ -35,62 +31,19 @@ _MODULES = (
 )
 _DISK = GIB
 _BOOT_SECONDS = 300.0
-_SERIAL_LIMIT = 4 << 20
-#: bytes of a line whose end is printed with the next piece
-_LINE = 200
-_PANIC = re.compile(rb"Kernel panic - not syncing[^\r\n]*")
-_AGENT_ENDED = re.compile(rb"@hugepage-qa the agent ([^\r\n]*)")
-#: for the back trace that follows the line of the panic
-_PANIC_SECONDS = 5.0
+#: after which a machine is seen to have ended whose line was cut
 _END_SECONDS = 10.0
+_AGENT_ENDED = re.compile(r"@hugepage-qa the agent ([^\r\n]*)")
 
 
-@dataclass(frozen=True)
-class AgentMachine:
-    """What is booted. ``memory`` are bytes of each NUMA node, ``modules`` files of the kernel's package."""
-
-    architecture: str
-    cpu: str
-    kernel: Path
-    memory: tuple[int, ...]
-    modules: tuple[Path, ...] = ()
-    command_line: str = ""
-    cpus: int = 2
-    accelerator: str = TCG
-
-
-class RunningMachine:
+class RunningMachine(Emulator):
     """A machine that was started; ``child`` is its emulator. It can be asked when ``await_agent`` has returned."""
 
-    def __init__(self, machine: AgentMachine, child: Child, line: socket.socket) -> None:
+    def __init__(self, machine: VirtualMachine, child: Child, line: socket.socket) -> None:
+        super().__init__(child)
         self.machine = machine
-        self._child = child
-        self._serial = bytearray()
-        self._errors = b""
-        self.starvation = Starvation(partial(cpu_seconds, child.pid))
-        self._readers = [
-            threading.Thread(target=self._read_serial, daemon=True),
-            threading.Thread(target=self._read_errors, daemon=True),
-        ]
-        for reader in self._readers:
-            reader.start()
         self.channel = AgentChannel(line, self.find_loss)
         self.base_page = 0
-
-    @property
-    def serial(self) -> str:
-        """What it has printed on its console, at most the last 4 MiB."""
-        return self._serial.decode(errors="replace")
-
-    def kill(self) -> None:
-        """End it at once, whoever waits for its agent."""
-        self._child.kill()
-
-    def close(self) -> None:
-        """End it at once, and read what it has printed to its end."""
-        self.kill()
-        self._await_readers()
-        self.starvation.close()
 
     def await_agent(self, seconds: float = _BOOT_SECONDS) -> None:
         """Wait until the agent has come up. Raises MachineLost."""
@@ -107,84 +60,49 @@ class RunningMachine:
 
         ``cut`` tells how its line was: then it is lost in any case.
         """
-        if cut:
-            self._child.wait(_END_SECONDS)
-        if _PANIC.search(self._serial):
-            # the line may not be whole yet, and a back trace follows
-            self._child.wait(_PANIC_SECONDS)
-        if self._child.has_ended:
-            # what was printed last tells most
-            self._await_readers()
-        serial = bytes(self._serial)
-        if panic := _PANIC.search(serial):
-            line = _text(panic[0])
-            broke = broken_emulation(line, _text(serial))
-            return self._lost(Loss.EMULATION_BROKE, broke) if broke else self._lost(Loss.PANICKED, line)
+        has_ended = self.wait(_END_SECONDS if cut else 0)
+        if has_panicked(self.serial):
+            # a back trace follows
+            has_ended = self.wait(PANIC_SECONDS)
+        serial = self.serial
+        if panicked := find_panic(serial):
+            return panicked
         if ended := _AGENT_ENDED.search(serial):
-            return self._lost(Loss.AGENT_ENDED, _text(ended[1]))
-        if self._child.has_ended:
-            said = _text(self._errors).splitlines()
-            return self._lost(Loss.EMULATOR_ENDED, said[-1] if said else f"exit code {self._child.exit_code}")
+            return MachineLost(Loss.AGENT_ENDED, ended[1].strip(), serial)
+        if has_ended:
+            return MachineLost(Loss.EMULATOR_ENDED, self.why_it_ended, serial)
         if cut and (lockup := self.starvation.lockup):
-            return self._lost(Loss.LOCKED_UP, lockup)
+            return MachineLost(Loss.LOCKED_UP, lockup, serial)
         if cut and (told := self.starvation.told):
-            return self._lost(Loss.STARVED, told)
-        return self._lost(Loss.NO_ANSWER, cut) if cut else None
-
-    def _lost(self, loss: Loss, detail: str) -> MachineLost:
-        return MachineLost(loss, detail, self.serial)
-
-    def _await_readers(self) -> None:
-        for reader in self._readers:
-            reader.join(_END_SECONDS)
-
-    def _read_serial(self) -> None:
-        if self._child.output is not None:
-            while piece := os.read(self._child.output.fileno(), 1 << 16):
-                self._serial += piece
-                del self._serial[:-_SERIAL_LIMIT]
-                self.starvation.take(bytes(self._serial[-len(piece) - _LINE :]))
-
-    def _read_errors(self) -> None:
-        if self._child.errors is not None:
-            self._errors = self._child.errors.read()[-(1 << 16) :]
-
-
-def _text(found: bytes) -> str:
-    return found.decode(errors="replace").strip()
+            return MachineLost(Loss.STARVED, told, serial)
+        return MachineLost(Loss.NO_ANSWER, cut, serial) if cut else None
 
 
 @contextmanager
-def start_agent_machine(machine: AgentMachine, cache: Path) -> Iterator[RunningMachine]:
+def start_agent_machine(machine: VirtualMachine, cache: Path) -> Iterator[RunningMachine]:
     """Start ``machine`` and yield it, which comes up by then or later; it is gone after the block.
 
     Raises InputError for what can never boot.
     """
-    board = find_board(machine.architecture)
-    check_nodes(board, machine.memory)
-    emulator = find_emulator(board)
-    modules = load_order(machine.modules, _MODULES)
-    agent, actor = (build_static(source, machine.architecture) for source in (AGENT, ACTOR))
-    initramfs = agent_initramfs(agent, actor, modules, board.second_port_device, cache)
+    machine.check()
+    modules = load_order(machine.kernel.modules, _MODULES)
+    agent, actor = (build_static(source, machine.kernel.architecture) for source in (AGENT, ACTOR))
+    initramfs = agent_initramfs(agent, actor, modules, machine.board.second_port_device, cache)
     with ExitStack() as stack:
         ours, theirs = socket.socketpair()
         stack.enter_context(ours)
         with theirs, _disk(cache) as disk:
-            command = (emulator, *_arguments(board, machine, initramfs, theirs.fileno(), disk))
+            command = machine.qemu_command(initramfs, _devices(machine, theirs.fileno(), disk))
             descriptors = [theirs.fileno(), *([] if disk is None else [disk])]
-            child = stack.enter_context(Child(command, output=PIPE, errors=PIPE, descriptors=descriptors))
-        running = RunningMachine(machine, child, ours)
-        stack.callback(running.close)
+            child = Child(command, output=PIPE, errors=PIPE, descriptors=descriptors)
+            running = stack.enter_context(RunningMachine(machine, child, ours))
         yield running
 
 
-def _arguments(board: Board, machine: AgentMachine, initramfs: Path, line: int, disk: int | None) -> Iterator[str]:
-    cpu = find_cpu(board, machine.cpu)
-    yield from ("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot")
-    yield from processor_arguments(board, cpu, machine.accelerator)
-    yield from memory_arguments(machine.memory, machine.cpus)
-    yield from ("-chardev", "stdio,id=console,signal=off", *board.serial)
-    if board.second_port and not _has_virtio_port(machine):
+def _devices(machine: VirtualMachine, line: int, disk: int | None) -> Iterator[str]:
+    """Yield QEMU's arguments for the line to the agent and the disk, which are open files."""
+    board = machine.board
+    if board.second_port and not _has_virtio_port(machine.kernel):
         yield from ("-chardev", f"socket,id=second,fd={line}", *board.second_port)
     else:
         yield from ("-device", f"virtio-serial-{board.virtio_bus}", "-chardev", f"socket,id=agent,fd={line}")
@@ -193,16 +111,13 @@ def _arguments(board: Board, machine: AgentMachine, initramfs: Path, line: int, 
         drive = f"file=/proc/self/fd/{disk},format=raw,if=none,id=disk,cache=unsafe,discard=unmap"
         yield from ("-drive", drive)
         yield from ("-device", f"virtio-blk-{board.virtio_bus},drive=disk")
-    yield from board.options
-    yield from ("-kernel", str(machine.kernel), "-initrd", str(initramfs))
-    yield from ("-append", full_command_line(board, machine.command_line))
 
 
-def _has_virtio_port(machine: AgentMachine) -> bool:
-    """Tell whether the kernel has a driver for it, or may have: built in, or a module that it gets."""
-    config = identify(machine.kernel).config
-    modules = {module.name for module in load_order(machine.modules, ["virtio_console"])}
-    return config is None or config.get("CONFIG_VIRTIO_CONSOLE") == "y" or "virtio_console" in modules
+def _has_virtio_port(kernel: KernelImage) -> bool:
+    """Tell whether ``kernel`` has a driver for it, or may have: built in, or a module that it gets."""
+    modules = {module.name for module in load_order(kernel.modules, ["virtio_console"])}
+    built_in = kernel.config is None or kernel.config.get("CONFIG_VIRTIO_CONSOLE") == "y"
+    return built_in or "virtio_console" in modules
 
 
 @contextmanager

@@ -68,8 +68,6 @@ class Board:
     """How QEMU calls the bus of virtio devices: ``virtio-blk-<bus>``."""
     early_console: str = ""
     """Kernel words that make messages appear before the serial driver is up: an early death stays readable."""
-    options: tuple[str, ...] = ()
-    """Further QEMU arguments."""
     kvm_machine_options: tuple[str, ...] = field(default=())
     """Further properties of ``-machine`` under KVM."""
 

@@ -1,112 +1,98 @@
-"""Run one emulator process: read its console until it ends, and end it on every path."""
+"""An emulator that runs: what it prints is read as it comes, and it is gone on every path."""
 
 import os
-import selectors
 import threading
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import IO, Self
 
-from hugepage_qa.process.child import PIPE, Child
+from hugepage_qa.process.child import Child, cpu_seconds
+from hugepage_qa.qemu.starvation import Starvation
 
 OUTPUT_LIMIT = 4 << 20
-"""Bytes of console output kept of one run; a machine that prints more is stopped. A capture is about 150 KB."""
-
-LONGEST = 5
-"""Deadlines that a machine may take which goes on printing: what an emulated machine emulates is that slow."""
-
-_ERROR_LIMIT = 64 << 10
-_STOP_POLL = 0.2
-"""Seconds after which a running machine notices that it is to stop."""
+"""Bytes kept of what it printed last; a capture is about 150 KB."""
+_LINE = 200
+"""Bytes of a line whose end is printed with the next piece."""
+_END_SECONDS = 10.0
+"""For the last that it has printed, or for its own end when it prints no more."""
 
 
 class Stopped(Exception):
-    """The run was ended by ``Emulators.stop``; it says nothing about the machine."""
+    """A machine was ended because the run is over; that says nothing about the machine."""
 
 
-@dataclass(frozen=True)
-class Run:
-    """How one emulator process went."""
+class Emulator:
+    """An emulator with its console on standard output; as a context manager it is ended with the block.
 
-    output: bytes
-    """What it wrote on its console, at most OUTPUT_LIMIT bytes."""
-    errors: str
-    """What the emulator itself wrote on standard error."""
-    exit_code: int | None
-    """None when it was killed by us: deadline or too much output."""
-    seconds: float
-    overflowed: bool = False
+    Any thread may ``kill`` it.
+    """
 
+    def __init__(self, child: Child) -> None:
+        """Read what ``child`` prints to the PIPEs that both of its streams are."""
+        self._child = child
+        self._serial = bytearray()
+        self._errors = bytearray()
+        self.starvation = Starvation(partial(cpu_seconds, child.pid))
+        #: bytes that came from its console
+        self.printed = 0
+        self._readers = [
+            threading.Thread(target=self._read, args=(stream, into), daemon=True)
+            for stream, into in ((child.output, self._serial), (child.errors, self._errors))
+        ]
+        for reader in self._readers:
+            reader.start()
 
-class Emulators:
-    """Starts emulators and can stop all that run, from any thread."""
+    @property
+    def serial(self) -> str:
+        """What it has printed on its console, at most the last ``OUTPUT_LIMIT`` bytes."""
+        return self._serial.decode(errors="replace")
 
-    def __init__(self) -> None:
-        self._running: set[threading.Event] = set()
-        self._lock = threading.Lock()
+    def printed_last(self, count: int) -> str:
+        """Return the last ``count`` bytes that it has printed on its console."""
+        return self._serial[-count:].decode(errors="replace")
 
-    def stop(self) -> None:
-        """End every emulator that runs now; their ``run`` raises Stopped. New ones can be started after."""
-        with self._lock:
-            for stop in self._running:
-                stop.set()
+    @property
+    def why_it_ended(self) -> str:
+        """What it said last, else its exit code, in one line."""
+        said = self._errors.decode(errors="replace").strip()
+        return said.splitlines()[-1] if said else f"exit code {self.exit_code}"
 
-    def run(self, command: Sequence[str], deadline: float, patience: Callable[[bytes], float | None]) -> Run:
-        """Run ``command`` for ``deadline`` seconds and return what it printed.
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended, None while it runs."""
+        return self._child.exit_code
 
-        ``patience`` sees each piece of output (with the end of the piece before it) and may answer with seconds that
-        are left from now on, fewer or more, but at most ``LONGEST`` deadlines together. The process is gone when
-        this returns or raises, KeyboardInterrupt included; if we are killed, the kernel ends it.
-        """
-        stop = threading.Event()
-        with self._lock:
-            self._running.add(stop)
-        started = time.monotonic()
-        try:
-            with Child(command, output=PIPE, errors=PIPE) as child:
-                return _watch(child, started, deadline, patience, stop)
-        finally:
-            with self._lock:
-                self._running.discard(stop)
+    def wait(self, seconds: float) -> bool:
+        """Wait until it has ended and all that it has printed is read; False when it runs on after ``seconds``."""
+        self._readers[0].join(seconds)
+        if self._readers[0].is_alive() or self._child.wait(_END_SECONDS) is None:
+            return False
+        self._readers[1].join(_END_SECONDS)
+        return True
 
+    def kill(self) -> None:
+        """End it at once, whoever waits for it."""
+        self._child.kill()
 
-def _watch(
-    child: Child,
-    started: float,
-    deadline: float,
-    patience: Callable[[bytes], float | None],
-    stop: threading.Event,
-) -> Run:
-    """Read both pipes of ``child`` until it closes them, the deadline passes or ``stop`` is set."""
-    if child.output is None or child.errors is None:
-        raise ValueError("the process needs pipes")
-    output, errors = bytearray(), bytearray()
-    end = started + deadline
-    with selectors.DefaultSelector() as selector:
-        selector.register(child.output, selectors.EVENT_READ, output)
-        selector.register(child.errors, selectors.EVENT_READ, errors)
-        while selector.get_map() and len(output) < OUTPUT_LIMIT:
-            if stop.is_set():
-                raise Stopped
-            left = end - time.monotonic()
-            if left <= 0:
-                break
-            for key, _ in selector.select(min(left, _STOP_POLL)):
-                piece = os.read(key.fd, 1 << 16)
-                if not piece:
-                    selector.unregister(key.fileobj)
-                    continue
-                key.data.extend(piece)
-                del errors[_ERROR_LIMIT:]
-                if key.data is output:
-                    seconds = patience(bytes(output[-len(piece) - 100 :]))
-                    end = end if seconds is None else min(started + LONGEST * deadline, time.monotonic() + seconds)
-        finished = not selector.get_map()
-    return Run(
-        output=bytes(output[:OUTPUT_LIMIT]),
-        errors=errors.decode(errors="replace"),
-        # a process that has closed its pipes may take a moment to end
-        exit_code=child.wait(max(0.0, end - time.monotonic()) + 1) if finished else None,
-        seconds=time.monotonic() - started,
-        overflowed=len(output) >= OUTPUT_LIMIT,
-    )
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        # who reads a stream must have ended before it is closed
+        for reader in self._readers:
+            reader.join(_END_SECONDS)
+        self.starvation.close()
+        self._child.__exit__(kind, error, trace)
+
+    def _read(self, stream: IO[bytes] | None, into: bytearray) -> None:
+        if stream is None:
+            raise ValueError("the process needs pipes")
+        while piece := os.read(stream.fileno(), 1 << 16):
+            into += piece
+            del into[:-OUTPUT_LIMIT]
+            if into is self._serial:
+                self.printed += len(piece)
+                self.starvation.take(self.printed_last(len(piece) + _LINE))

@@ -31,12 +31,15 @@ class KernelImage:
     """What ``uname -r`` prints under this kernel."""
     config: Mapping[str, str] | None
     """``CONFIG_X`` to ``y``, ``m`` or a value, for the options that are set; None when there is no configuration."""
+    modules: tuple[Path, ...] = ()
+    """Those in its package that a machine may need, perhaps compressed; none for an image that came alone."""
 
 
-def identify(path: Path) -> KernelImage:
+def identify(path: Path, expected: str | None = None) -> KernelImage:
     """Return what kernel image ``path`` is.
 
-    Raises InputError, naming the file and what was expected, when it is missing, empty, or no such kernel.
+    Raises InputError, naming the file and what was expected, when it is missing, empty, no such kernel, or for another
+    architecture than the one that is ``expected``.
     """
     data = _read(path)
     for architecture, find_release in _READERS.items():
@@ -44,6 +47,8 @@ def identify(path: Path) -> KernelImage:
         if release is not None:
             if not release:
                 raise InputError(f"{path}: a kernel image for {architecture} that names no version")
+            if expected not in (None, architecture):
+                raise InputError(f"{path} is a kernel for {architecture}: expected one for {expected}")
             return KernelImage(path, architecture, release, _find_config(path, release, data))
     if data.startswith(b"\x7fELF"):
         raise InputError(

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -21,7 +21,7 @@ from hugepage_qa.qemu.boards import Board, find_board
 from hugepage_qa.qemu.kernel_image import KernelImage, identify
 from hugepage_qa.qemu.package_archive import CHOICE, DnfRoot, Package, unpack
 
-__all__ = ["KernelPackage", "cache_directory", "distribution_kernel", "static_busybox"]
+__all__ = ["cache_directory", "distribution_kernel", "open_kernel", "static_busybox"]
 
 _REMEMBERED_SECONDS = 24 * 3600
 """How long an answer of the package index is used without asking again."""
@@ -29,21 +29,6 @@ _REMEMBERED_SECONDS = 24 * 3600
 _PACKAGES = (".deb", ".rpm")
 
 Report = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class KernelPackage:
-    """A kernel of the distribution, unpacked in the cache."""
-
-    architecture: str
-    image: Path
-    release: str
-    config: Path | None
-    package: str
-    """The package that holds the image, not the metapackage."""
-    version: str
-    modules: tuple[Path, ...] = ()
-    """Those of virtio and its network that are not built in, perhaps compressed."""
 
 
 class _Source(Protocol):
@@ -58,7 +43,7 @@ class _Source(Protocol):
 
 def distribution_kernel(
     architecture: str, cache: Path, *, package: str | None = None, suite: str | None = None, report: Report
-) -> KernelPackage:
+) -> KernelImage:
     """Return the newest kernel of ``package`` (default: the board's) that the distribution offers.
 
     ``suite`` (``sid``, ``trixie``; a release version with dnf) replaces the suites that the machine uses. ``report``
@@ -67,49 +52,34 @@ def distribution_kernel(
     """
     board = find_board(architecture)
     wanted = package or (_apt_here() and board.debian_kernel) or "kernel-core"
-    directory, name, version = _obtain(board, cache, wanted, suite, report, kernel=True)
-    images = sorted(directory.glob("vmlinu*"))
-    if not images:
-        raise InputError(f"package {wanted} for {architecture}: it holds no kernel image")
-    image = identify(images[-1])
-    if image.architecture != architecture:
-        raise InputError(f"package {wanted} for {architecture}: it holds a kernel for {image.architecture}")
-    config = directory / f"config-{image.release}"
-    modules = tuple(sorted(directory.glob("*.ko*")))
-    return KernelPackage(
-        architecture, image.path, image.release, config if config.exists() else None, name, version, modules
-    )
+    directory = _obtain(board, cache, wanted, suite, report, kernel=True)
+    return _kernel_in(directory, f"package {wanted} for {architecture}", architecture)
 
 
-@dataclass(frozen=True)
-class KernelFile:
-    """A kernel that somebody named: its image, and the modules of its package where it came in one."""
-
-    image: KernelImage
-    modules: tuple[Path, ...] = ()
-
-
-def open_kernel(path: Path, cache: Path) -> KernelFile:
+def open_kernel(path: Path, cache: Path, architecture: str | None = None) -> KernelImage:
     """Return the kernel in ``path``, an image or a package (.deb, .rpm), which is unpacked below ``cache``.
 
-    Raises InputError where there is none.
+    Raises InputError where there is none, or none for ``architecture``.
     """
     if path.suffix not in _PACKAGES:
-        return KernelFile(identify(path))
+        return identify(path, architecture)
     if not path.is_file():
         raise InputError(f"{path}: no such file; expected the image or the package of a kernel")
-    directory = _unpack_once(cache / "packages" / "content", [path])
-    images = sorted(directory.glob("vmlinu*"))
+    return _kernel_in(_unpack_once(cache / "packages" / "content", [path]), str(path), architecture)
+
+
+def _kernel_in(directory: Path, package: str, architecture: str | None) -> KernelImage:
+    """Return the kernel of ``package``, which was unpacked into ``directory``."""
+    images = list(directory.glob("vmlinu*"))
     if len(images) != 1:
-        raise InputError(f"{path}: expected a package with a kernel image, found {len(images)} images in it")
-    return KernelFile(identify(images[0]), tuple(sorted(directory.glob("*.ko*"))))
+        raise InputError(f"{package}: expected a package with a kernel image, found {len(images)} images in it")
+    return replace(identify(images[0], architecture), modules=tuple(sorted(directory.glob("*.ko*"))))
 
 
 def static_busybox(architecture: str, cache: Path, *, report: Report) -> Path:
     """Return a statically linked busybox for ``architecture``; errors as in distribution_kernel."""
     wanted = "busybox-static" if _apt_here() else "busybox"
-    directory, _, _ = _obtain(find_board(architecture), cache, wanted, None, report, kernel=False)
-    busybox = directory / "busybox"
+    busybox = _obtain(find_board(architecture), cache, wanted, None, report, kernel=False) / "busybox"
     if not busybox.exists():
         raise InputError(f"package {wanted} for {architecture}: it holds no busybox")
     return busybox
@@ -119,10 +89,8 @@ def _apt_here() -> bool:
     return shutil.which("apt-get") is not None
 
 
-def _obtain(
-    board: Board, cache: Path, package: str, suite: str | None, report: Report, *, kernel: bool
-) -> tuple[Path, str, str]:
-    """Return the directory in the cache that holds the files of ``package``, its name and its version."""
+def _obtain(board: Board, cache: Path, package: str, suite: str | None, report: Report, *, kernel: bool) -> Path:
+    """Return the directory in the cache that holds the files of ``package``."""
     architecture = board.debian_architecture if _apt_here() else board.rpm_architecture
     place = f"{architecture}-{suite or 'default'}"
     contents = cache / "packages" / "content"
@@ -132,7 +100,7 @@ def _obtain(
     with locked(cache / "packages" / f"{place}.lock"):
         remembered = _recall(note, contents)
         if remembered and time.time() - note.stat().st_mtime < _REMEMBERED_SECONDS:
-            return remembered
+            return remembered[0]
         source = _source(board, cache / "packages" / "roots" / place, suite, report)
         try:
             fetched = source.fetch_kernel(package) if kernel else source.fetch(package)
@@ -140,14 +108,14 @@ def _obtain(
             if remembered is None:
                 raise
             report(f"{error}; using {remembered[1]} {remembered[2]} from the cache")
-            return remembered
+            return remembered[0]
         content = _store(contents, fetched.files)
         write_atomically(note, json.dumps([content.name, fetched.name, fetched.version]).encode())
-        return content, fetched.name, fetched.version
+        return content
 
 
 def _recall(note: Path, contents: Path) -> tuple[Path, str, str] | None:
-    """Return what ``note`` remembers, or None when there is nothing, or the files are gone."""
+    """Return files, name and version that ``note`` remembers; None when there is nothing, or the files are gone."""
     try:
         digest, name, version = json.loads(note.read_text())
     except (OSError, ValueError):

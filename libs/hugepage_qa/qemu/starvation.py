@@ -4,15 +4,14 @@ The watchdogs of a kernel go by the clock, which goes on while the host lets the
 from a disk. A CPU that is really locked up spins: the emulator is busy all the while.
 """
 
-import re
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 
-#: of the watchdogs of CPUs and of RCU (kernel/watchdog.c, kernel/rcu/tree_stall.h)
-LOCKUP = re.compile(rb"[^\r\n]*(?:self-detected stall|detected stalls on|soft lockup - |hard LOCKUP on cpu)[^\r\n]*")
-#: the shortest after which one of them complains is 20 s: twice kernel.watchdog_thresh; RCU waits for 21 s
+from hugepage_qa.qemu.lost_machine import find_lockup
+
+#: the shortest after which a watchdog complains is 20 s: twice kernel.watchdog_thresh; RCU waits for 21 s
 _WATCHED_SECONDS = 20.0
 #: what a CPU that spins has of that at least
 _SHARE = 0.5
@@ -41,11 +40,10 @@ class Starvation:
         """The CPU time in seconds that the emulator had when it was last looked at."""
         return self._looks[-1][1]
 
-    def take(self, output: bytes) -> None:
+    def take(self, printed: str) -> None:
         """Look for lockups in what the machine has printed just now."""
-        if found := LOCKUP.search(output):
+        if line := find_lockup(printed):
             (began, had_before), (now, had) = self._looks[0], self._now()
-            line = found[0].decode(errors="replace").strip()
             if had - had_before >= _SHARE * (now - began):
                 self.lockup = self.lockup or line
             else:

@@ -12,13 +12,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column, Table
 from rich.text import Text
 
-from hugepage_qa.cases.boot.boot_judge import BootResult, Kernel
+from hugepage_qa.cases.boot.boot_judge import BootResult
 from hugepage_qa.cases.result import NOT_RUN, Verdict
 from hugepage_qa.kernel.facts import Facts
 from hugepage_qa.kernel.log import huge_page_lines
 from hugepage_qa.machine.describe import boot_observations
 from hugepage_qa.oracle.compare import expected_value, is_met
 from hugepage_qa.oracle.prediction import Expectation, Prediction, SumOf
+from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.report.terminal import STYLES
 from hugepage_qa.sizes import format_size
 
@@ -116,7 +117,7 @@ class MatrixReport:
         self._total = 0
         self.judgements: list[BootResult] = []
 
-    def start(self, architecture: str, kernel: Kernel, total: int, seed: int | None, append: str) -> None:
+    def start(self, architecture: str, kernel: KernelImage, total: int, seed: int | None, append: str) -> None:
         """Begin with ``total`` cases on one kernel."""
         self._total += total
         random = "" if seed is None else f", random with --seed {seed}"

@@ -11,11 +11,11 @@ import pytest
 from tests.unit.cases.still_machine import StillMachine
 
 from hugepage_qa.cases import live_machine
-from hugepage_qa.cases.boot.boot_judge import Kernel
 from hugepage_qa.cases.live_machine import MachinePlan
 from hugepage_qa.machine.host import Host
-from hugepage_qa.qemu.agent_channel import Loss, MachineLost
-from hugepage_qa.qemu.agent_machine import AgentMachine
+from hugepage_qa.qemu.kernel_image import KernelImage
+from hugepage_qa.qemu.lost_machine import Loss, MachineLost
+from hugepage_qa.qemu.virtual_machine import VirtualMachine
 
 SERIAL = "the serial console\n"
 
@@ -37,8 +37,9 @@ class FakeRunning:
     With ``stop`` it never does: another thread calls that meanwhile, which has to kill it.
     """
 
-    def __init__(self, machine: AgentMachine, at_boot: MachineLost | None, stop: Callable[[], None] | None) -> None:
+    def __init__(self, machine: VirtualMachine, at_boot: MachineLost | None, stop: Callable[[], None] | None) -> None:
         self.machine = machine
+        self.serial = SERIAL
         self.starvation = FakeStarvation()
         self.killed = threading.Event()
         self.is_gone = False
@@ -86,7 +87,7 @@ class FakeMachines:
         self.stop_at_boot: Callable[[], None] | None = None
         self.on_end: Callable[[], None] = lambda: None
         monkeypatch.setattr(live_machine, "start_agent_machine", self._start)
-        monkeypatch.setattr(live_machine, "ThrowawayMachine", lambda running, _scratch, _config: FakeBackend(running))
+        monkeypatch.setattr(live_machine, "ThrowawayMachine", lambda running, _scratch: FakeBackend(running))
 
     @property
     def running(self) -> list[FakeRunning]:
@@ -94,7 +95,7 @@ class FakeMachines:
         return [machine for machine in self.started if not machine.is_gone]
 
     @contextmanager
-    def _start(self, machine: AgentMachine, _cache: Path) -> Iterator[FakeRunning]:
+    def _start(self, machine: VirtualMachine, _cache: Path) -> Iterator[FakeRunning]:
         started = FakeRunning(machine, self.at_boot.pop(0) if self.at_boot else None, self.stop_at_boot)
         self.started.append(started)
         try:
@@ -106,7 +107,7 @@ class FakeMachines:
 
 def plan(directory: Path) -> MachinePlan:
     """Return a plan of machines that nobody boots."""
-    return MachinePlan(Kernel(Path("vmlinuz"), "6.1.0", None), "x86_64", "max", directory)
+    return MachinePlan(KernelImage(Path("vmlinuz"), "x86_64", "6.1.0", None), "max", directory)
 
 
 def backend_of(host: Host) -> FakeBackend:

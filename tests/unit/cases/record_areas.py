@@ -29,7 +29,8 @@ from hugepage_qa.machine.host import Backend, Host
 from hugepage_qa.machine.protection import protected_machine
 from hugepage_qa.machine.real_machine import real_machine
 from hugepage_qa.machine.throwaway_machine import ThrowawayMachine
-from hugepage_qa.qemu.agent_machine import AgentMachine, start_agent_machine
+from hugepage_qa.qemu.agent_machine import start_agent_machine
+from hugepage_qa.qemu.virtual_machine import VirtualMachine
 from hugepage_qa.sizes import GIB
 
 RECORDS = Path(__file__).resolve().parents[1] / "captures" / "live"
@@ -88,10 +89,10 @@ def _machine(area: Area) -> Iterator[Backend]:
 @contextmanager
 def _throwaway(suite: str | None) -> Iterator[Backend]:
     kernel = find_kernel("x86_64", Settings(suite=suite))
-    machine = AgentMachine("x86_64", "max", kernel.image, (2 * GIB, 2 * GIB), kernel.modules)
+    machine = VirtualMachine(kernel, "max", (2 * GIB, 2 * GIB), cpus=2)
     with tempfile.TemporaryDirectory() as scratch, start_agent_machine(machine, cache_directory()) as running:
         running.await_agent()
-        yield ThrowawayMachine(running, Path(scratch), kernel.config)
+        yield ThrowawayMachine(running, Path(scratch))
 
 
 def _record_on(area: Area, machine: Backend, name: str | None) -> Iterator[tuple[Verdict, str, list[Event]]]:

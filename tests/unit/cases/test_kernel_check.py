@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.cases import kernel_check
-from hugepage_qa.cases.boot.boot_judge import Kernel
 from hugepage_qa.cases.boot.boot_matrix import Settings
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.kernel_check import KernelCheck
@@ -17,6 +16,7 @@ from hugepage_qa.cases.selection import Selection
 from hugepage_qa.cases.throwaway_run import NODES, LiveWanted
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.boards import find_board
+from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.sizes import GIB, MIB
 
 TOLD: list[str] = []
@@ -30,7 +30,7 @@ class FakeMatrix:
 
     def __init__(self, architecture: str, _settings: Settings) -> None:
         self.board = find_board(architecture)
-        self.kernel = Kernel(Path("vmlinuz"), "6.1.0", self.config)
+        self.kernel = KernelImage(Path("vmlinuz"), "x86_64", "6.1.0", self.config)
 
     def named_cases(self, groups: tuple[str, ...]) -> list[str]:
         return [f"/boot/{group}" for group in groups]

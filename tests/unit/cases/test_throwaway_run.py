@@ -17,7 +17,7 @@ from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.cases.selection import EVERYTHING, Selection
 from hugepage_qa.cases.throwaway_run import NODES, LiveWanted, ThrowawayRun
 from hugepage_qa.machine.host import Host
-from hugepage_qa.qemu.agent_channel import Loss, MachineLost
+from hugepage_qa.qemu.lost_machine import Loss, MachineLost
 from hugepage_qa.sizes import GIB, MIB, format_size
 
 #: what the double has: its architecture has no other
@@ -171,7 +171,7 @@ def test_a_case_that_loses_its_emulator_once_is_judged(run: Run) -> None:
 
 
 def test_a_case_that_loses_its_emulator_twice_is_an_error(run: Run) -> None:
-    found = run(area("one", losing(Loss.NO_ANSWER, Loss.EMULATOR_ENDED), passing))
+    found = run(area("one", losing(Loss.EMULATOR_ENDED, Loss.EMULATOR_ENDED), passing))
     assert list(verdicts(found).values()) == [Verdict.ERROR, Verdict.PASS]
     assert found["/one/case-0"].reason == "the emulator ended: what was seen of it"
 

@@ -12,7 +12,6 @@ from tests.bench.made_up_runs import MadeUpRun
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu import packages
 from hugepage_qa.qemu.kernel_image import KernelImage
-from hugepage_qa.qemu.packages import KernelFile
 from hugepage_qa.report.run_directory import write_surroundings
 
 NAME = "/tests/pool/resize/case-0/2M"
@@ -29,7 +28,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def is_for(monkeypatch: pytest.MonkeyPatch, architecture: str) -> None:
     """Have every kernel be one for ``architecture``."""
     image = KernelImage(Path("vmlinuz"), architecture, "6.12.0", None)
-    monkeypatch.setattr(gate_kernel, "open_kernel", lambda _path, _cache: KernelFile(image))
+    monkeypatch.setattr(gate_kernel, "open_kernel", lambda _path, _cache: image)
 
 
 def run_good(step: Step, kept: Path) -> int:

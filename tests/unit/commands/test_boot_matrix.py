@@ -8,9 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from hugepage_qa.cases.boot.boot_case import BootCase
-from hugepage_qa.cases.boot.boot_judge import BootResult, Kernel
+from hugepage_qa.cases.boot.boot_judge import BootResult
 from hugepage_qa.cases.result import Verdict
 from hugepage_qa.commands import boot_commands
+from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.sizes import GIB
 
 CASES = [BootCase(f"/{number}", "x86_64", "max", "hugepages=1", (GIB,)) for number in range(5)]
@@ -24,7 +25,7 @@ class FakeMatrix:
 
     def __init__(self, architecture: str, _settings: object) -> None:
         self.architecture = architecture
-        self.kernel = Kernel(Path("vmlinuz"), "6.1.0", None)
+        self.kernel = KernelImage(Path("vmlinuz"), "x86_64", "6.1.0", None)
 
     def targets(self, _cpu: str | None) -> list[object]:
         return [SimpleNamespace()]

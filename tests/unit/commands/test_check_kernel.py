@@ -14,13 +14,13 @@ import pytest
 
 from hugepage_qa import cli
 from hugepage_qa.cases.area_files import live_areas
-from hugepage_qa.cases.boot.boot_judge import Kernel
 from hugepage_qa.cases.boot.boot_matrix import Settings, find_kernel
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.cases.throwaway_run import LiveWanted
 from hugepage_qa.commands import check_kernel
 from hugepage_qa.errors import InputError
-from hugepage_qa.qemu.agent_channel import Loss, MachineLost
+from hugepage_qa.qemu.kernel_image import KernelImage
+from hugepage_qa.qemu.lost_machine import Loss, MachineLost
 from hugepage_qa.sizes import GIB, MIB
 
 RELEASE = "6.1.0-9-amd64"
@@ -157,7 +157,7 @@ class FakeCheck:
     ) -> None:
         self.architecture, self.settings, self.groups = architecture, settings, groups
         self.random_boots, self.live = random_boots, live
-        self.kernel = Kernel(Path("vmlinuz"), RELEASE, None)
+        self.kernel = KernelImage(Path("vmlinuz"), "x86_64", RELEASE, None)
         self.expected_results = 9
         self.told: list[str] = []
         FakeCheck.made.append(self)
@@ -192,7 +192,7 @@ def test_a_package_is_taken_apart_into_image_and_modules(run: Cli, tmp_path: Pat
     (check,) = checks
     assert check.architecture == "x86_64"
     kernel = find_kernel("x86_64", check.settings)
-    assert kernel.image.read_bytes() == x86_image()
+    assert kernel.path.read_bytes() == x86_image()
     assert [module.name for module in kernel.modules] == ["ext4.ko"]
 
 

@@ -29,7 +29,8 @@ from hugepage_qa.process import actor_link
 from hugepage_qa.process.actor_link import ActorGone, ActorStarved
 from hugepage_qa.process.static_program import Compiler
 from hugepage_qa.process.text_program_build import Recipe, loaded_with
-from hugepage_qa.qemu.agent_channel import MachineLost
+from hugepage_qa.qemu.kernel_image import KernelImage
+from hugepage_qa.qemu.lost_machine import MachineLost
 from hugepage_qa.sizes import MIB
 
 Backend = RealMachine | ThrowawayMachine
@@ -62,11 +63,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def boot(agent: LocalAgent, scratch: Path, config: dict[str, str] | None = None) -> ThrowawayMachine:
     """Return the machine behind ``agent``."""
+    kernel = KernelImage(Path("vmlinuz"), os.uname().machine, os.uname().release, config)
     running: Any = SimpleNamespace(
-        machine=SimpleNamespace(architecture=os.uname().machine), base_page=agent.base_page, channel=agent.channel
+        machine=SimpleNamespace(kernel=kernel), base_page=agent.base_page, channel=agent.channel
     )
     scratch.mkdir(exist_ok=True)
-    return ThrowawayMachine(running, scratch, config)
+    return ThrowawayMachine(running, scratch)
 
 
 @pytest.fixture

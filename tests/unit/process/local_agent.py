@@ -10,7 +10,8 @@ from pathlib import Path
 from hugepage_qa.process.c_compiler import SOURCE as ACTOR
 from hugepage_qa.process.child import Child
 from hugepage_qa.process.static_program import AGENT, build_static
-from hugepage_qa.qemu.agent_channel import AgentChannel, Loss, MachineLost
+from hugepage_qa.qemu.agent_channel import AgentChannel
+from hugepage_qa.qemu.lost_machine import Loss, MachineLost
 
 _SECONDS = 60.0
 

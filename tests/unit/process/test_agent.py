@@ -18,7 +18,8 @@ from tests.unit.process.local_agent import LocalAgent, actor_program, start_agen
 from hugepage_qa.kernel.proc_tables import find_mount
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.process.process_table import split_stat
-from hugepage_qa.qemu.agent_channel import AgentChannel, MachineLost
+from hugepage_qa.qemu.agent_channel import AgentChannel
+from hugepage_qa.qemu.lost_machine import MachineLost
 
 MIB = 1 << 20
 

@@ -11,8 +11,8 @@ from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.cases.selection import Selection
 from hugepage_qa.cases.throwaway_run import LiveWanted, ThrowawayRun
 from hugepage_qa.machine.host import Host
-from hugepage_qa.qemu.agent_channel import Loss, MachineLost
 from hugepage_qa.qemu.agent_machine import start_agent_machine
+from hugepage_qa.qemu.lost_machine import Loss, MachineLost
 from hugepage_qa.qemu.packages import cache_directory
 from hugepage_qa.sizes import GIB, MIB
 
@@ -23,7 +23,7 @@ SYSRQ = "proc/sysrq-trigger"
 
 @pytest.fixture(scope="module")
 def plan() -> MachinePlan:
-    return MachinePlan(find_kernel("x86_64", Settings()), "x86_64", "max", cache_directory())
+    return MachinePlan(find_kernel("x86_64", Settings()), "max", cache_directory())
 
 
 def test_cases_are_judged_although_their_emulator_was_killed_once(

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from hugepage_qa.qemu import agent_channel
-from hugepage_qa.qemu.agent_channel import AgentChannel, Loss, MachineLost, ReadAhead
+from hugepage_qa.qemu.agent_channel import AgentChannel, ReadAhead
+from hugepage_qa.qemu.lost_machine import Loss, MachineLost
 
 PANIC = MachineLost(Loss.PANICKED, "Kernel panic - not syncing: Fatal exception", "what it printed")
 

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.process.child import PIPE, Child
-from hugepage_qa.qemu import agent_machine
-from hugepage_qa.qemu.agent_channel import Loss, MachineLost
-from hugepage_qa.qemu.agent_machine import AgentMachine, RunningMachine
+from hugepage_qa.qemu import agent_machine, emulator
+from hugepage_qa.qemu.agent_machine import RunningMachine
+from hugepage_qa.qemu.kernel_image import KernelImage
+from hugepage_qa.qemu.lost_machine import Loss, MachineLost
+from hugepage_qa.qemu.virtual_machine import VirtualMachine
 
-MACHINE = AgentMachine("x86_64", "max", Path("vmlinuz"), (1 << 30,))
+MACHINE = VirtualMachine(KernelImage(Path("vmlinuz"), "x86_64", "6.1.0", None), "max", (1 << 30,))
 PANIC = "[    1.5] Kernel panic - not syncing: Fatal exception in interrupt"
 LOCKUP = "[  22.9] watchdog: BUG: soft lockup - CPU#1 stuck for 22s! [actor:77]"
 FOREVER = "exec sleep 600"
@@ -23,24 +25,24 @@ Start = Callable[[str], RunningMachine]
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_machine, "_PANIC_SECONDS", 2.0)
+    monkeypatch.setattr(agent_machine, "PANIC_SECONDS", 2.0)
     monkeypatch.setattr(agent_machine, "_END_SECONDS", 1.0)
 
 
 @pytest.fixture
-def emulator(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+def cpu_share(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Return has(share): what of a CPU emulators have from now on."""
 
     def has(share: float) -> None:
-        monkeypatch.setattr(agent_machine, "cpu_seconds", lambda _pid: share * time.monotonic())
+        monkeypatch.setattr(emulator, "cpu_seconds", lambda _pid: share * time.monotonic())
 
     return has
 
 
 @pytest.fixture
-def start(emulator: Callable[[float], None]) -> Iterator[Start]:
+def start(cpu_share: Callable[[float], None]) -> Iterator[Start]:
     """Return start(script): a machine whose emulator is that shell script."""
-    emulator(1.0)
+    cpu_share(1.0)
     with ExitStack() as stack:
 
         def run(script: str) -> RunningMachine:
@@ -48,10 +50,7 @@ def start(emulator: Callable[[float], None]) -> Iterator[Start]:
             stack.enter_context(ours)
             with theirs:
                 child = Child(["/bin/sh", "-c", script], output=PIPE, errors=PIPE, standard_input=theirs.fileno())
-            stack.enter_context(child)
-            running = RunningMachine(MACHINE, child, ours)
-            stack.callback(running.close)
-            return running
+            return stack.enter_context(RunningMachine(MACHINE, child, ours))
 
         yield run
 
@@ -137,8 +136,8 @@ def test_a_lockup_is_one_where_no_answer_comes(start: Start) -> None:
     assert (lost.loss, str(lost)) == (Loss.LOCKED_UP, f"the kernel locked up: {LOCKUP}")
 
 
-def test_a_lockup_of_a_machine_that_is_not_let_run_is_none(start: Start, emulator: Callable[[float], None]) -> None:
-    emulator(0.2)
+def test_a_lockup_of_a_machine_that_is_not_let_run_is_none(start: Start, cpu_share: Callable[[float], None]) -> None:
+    cpu_share(0.2)
     running = start(f"sleep 0.3; echo '{LOCKUP}'; {FOREVER}")
     wait_for(running, "lockup")
     lost = running.find_loss("in 900 s")
@@ -189,7 +188,7 @@ def test_a_machine_that_does_not_come_up_is_lost(start: Start) -> None:
 
 
 def test_the_console_is_kept_to_its_last_part(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_machine, "_SERIAL_LIMIT", 1000)
+    monkeypatch.setattr(emulator, "OUTPUT_LIMIT", 1000)
     running = start(f"seq 100000; echo end; {FOREVER}")
     wait_for(running, "end\n")
     assert len(running.serial) == 1000
@@ -198,6 +197,6 @@ def test_the_console_is_kept_to_its_last_part(start: Start, monkeypatch: pytest.
 def test_a_closed_machine_is_gone_with_all_that_it_printed(start: Start) -> None:
     running = start(f"seq 20000; echo end; {FOREVER}")
     wait_for(running, "end\n")
-    running.close()
+    running.kill()
     assert str(lost_as(running)) == "the emulator ended: exit code -9"
     assert running.serial.startswith("1\n2\n")

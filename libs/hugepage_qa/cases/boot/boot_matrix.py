@@ -6,16 +6,16 @@ from pathlib import Path
 
 from hugepage_qa.cases.boot import boot_case as named
 from hugepage_qa.cases.boot.boot_case import CPU_MARK, BootCase, Target
-from hugepage_qa.cases.boot.boot_judge import BootResult, Judge, Kernel
+from hugepage_qa.cases.boot.boot_judge import BootResult, Judge
 from hugepage_qa.cases.result import Verdict
-from hugepage_qa.errors import InputError
 from hugepage_qa.oracle.boot.unknown_parameters import PARAMETERS, is_known
 from hugepage_qa.qemu.boards import find_board
 from hugepage_qa.qemu.fleet import Fleet, free_memory
-from hugepage_qa.qemu.kernel_image import identify
+from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.nominal import nominal_machine
 from hugepage_qa.qemu.packages import cache_directory, distribution_kernel, open_kernel
-from hugepage_qa.qemu.probe_machine import Lab, ProbeMachine, host_memory
+from hugepage_qa.qemu.probe_machine import Lab
+from hugepage_qa.qemu.virtual_machine import host_memory
 from hugepage_qa.sizes import MIB
 from hugepage_qa.version import KernelVersion
 
@@ -134,19 +134,13 @@ def _collect(matrix: Matrix, judgements: Iterator[BootResult], report: Report) -
     return done
 
 
-def find_kernel(architecture: str, settings: Settings) -> Kernel:
+def find_kernel(architecture: str, settings: Settings) -> KernelImage:
     """Return the kernel that ``settings`` name. Raises InputError where there is none for ``architecture``."""
-    if settings.kernel is None:
-        package = distribution_kernel(
-            architecture, settings.cache, package=settings.package, suite=settings.suite, report=settings.say
-        )
-        image = identify(package.image)
-        return Kernel(image.path, image.release, image.config, package.modules)
-    file = open_kernel(settings.kernel, settings.cache)
-    image = file.image
-    if image.architecture != architecture:
-        raise InputError(f"{settings.kernel} is a kernel for {image.architecture}: expected one for {architecture}")
-    return Kernel(image.path, image.release, image.config, file.modules)
+    if settings.kernel is not None:
+        return open_kernel(settings.kernel, settings.cache, architecture)
+    return distribution_kernel(
+        architecture, settings.cache, package=settings.package, suite=settings.suite, report=settings.say
+    )
 
 
 def skipped_for_memory(cases: Iterable[BootCase], free: int) -> Iterator[BootResult]:
@@ -159,5 +153,4 @@ def skipped_for_memory(cases: Iterable[BootCase], free: int) -> Iterator[BootRes
 
 
 def _memory_need(case: BootCase) -> int:
-    machine = ProbeMachine(case.architecture, case.cpu, Path(), case.memory, case.words, case.cpus)
-    return host_memory(machine)
+    return host_memory(case.memory, case.words)

@@ -26,6 +26,7 @@ from hugepage_qa.cases.random.random_surroundings import (
     PoolSurroundings,
 )
 from hugepage_qa.cases.result import Result, Verdict, because
+from hugepage_qa.cases.verdicts import decide
 from hugepage_qa.machine.host import CannotRun, Host
 from hugepage_qa.oracle.compare import Difference
 from hugepage_qa.oracle.known_issues import Quirk
@@ -148,13 +149,14 @@ def _judge(host: Host, size: int, what: str, run: Callable[[PoolSurroundings, Ra
 
 def _verdict(outcome: RandomOutcome, what: str, problems: Sequence[str]) -> tuple[Verdict, str]:
     done = "; ".join([f"{what}: {outcome}", *problems])
-    if outcome.differences:
-        return Verdict.FAIL, f"{_text(outcome.differences)} ({done})"
-    if problems:
+    if problems and not outcome.differences:
         return Verdict.ERROR, done
-    if outcome.known:
-        return Verdict.KNOWN, f"{', '.join(sorted(quirk.value for quirk in outcome.known))} ({done})"
-    return Verdict.PASS, done
+    known = ", ".join(sorted(quirk.value for quirk in outcome.known))
+    return decide(
+        found=f"{_text(outcome.differences)} ({done})" if outcome.differences else "",
+        known=f"{known} ({done})" if known else "",
+        passed=done,
+    )
 
 
 def _text(differences: Sequence[Difference]) -> str:

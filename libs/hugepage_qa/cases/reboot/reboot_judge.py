@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from hugepage_qa.cases.boot.boot_judge import check_examples, decide, judge_facts
+from hugepage_qa.cases.boot.boot_judge import check_examples, judge_facts, verdict_on
 from hugepage_qa.cases.reboot.reboot_case import RebootCase
 from hugepage_qa.cases.reboot.run_time_settings import Persisted, after_sysctl
 from hugepage_qa.cases.result import Verdict
@@ -160,7 +160,7 @@ def _judge(
     # what it leaves open of the machine's own parameters is not of the case
     names = [_name(word) for word in (case.words if case else ())]
     unjudged = [one for one in prediction.unjudged if one.subject not in PARAMETERS or one.subject in names]
-    return decide(differences, known, replace(prediction, unjudged=tuple(unjudged)))
+    return verdict_on(differences, known, replace(prediction, unjudged=tuple(unjudged)))
 
 
 def _name(word: str) -> str:

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.qemu.accelerator import TCG
 from hugepage_qa.qemu.boards import BOARDS, find_cpu
 from hugepage_qa.qemu.initramfs import probe_initramfs
+from hugepage_qa.qemu.kernel_image import identify
 from hugepage_qa.qemu.packages import distribution_kernel, static_busybox
-from hugepage_qa.qemu.probe_machine import Lab, ProbeMachine, find_emulator
+from hugepage_qa.qemu.probe_machine import Lab
+from hugepage_qa.qemu.virtual_machine import VirtualMachine, find_emulator, machine_and_cpu
 from hugepage_qa.sizes import GIB
 
 
@@ -68,22 +69,20 @@ def default_site(cache: Path, kernel: Path | None, report: Callable[[str], None]
         raise NotHere(str(error)) from error
     cpu = find_cpu(board, None)
     if kernel is None:
-        package = distribution_kernel(board.architecture, cache, report=report)
-        kernel, modules = package.image, package.modules
+        image = distribution_kernel(board.architecture, cache, report=report)
     else:
-        modules = ()
-    probe = ProbeMachine(board.architecture, cpu.name, kernel, (GIB,), "")
-    accelerator = Lab(cache, report=report).accelerator(probe)
-    properties = cpu.machine_options if accelerator == TCG else board.kvm_machine_options
+        image = identify(kernel, board.architecture)
+    accelerator = Lab(cache, report=report).accelerator(VirtualMachine(image, cpu.name, (GIB,)))
+    machine, model = machine_and_cpu(board, cpu, accelerator)
     busybox = static_busybox(board.architecture, cache, report=report)
     return Site(
         architecture=board.architecture,
         emulator=emulator,
         accelerator=accelerator,
-        machine=",".join((board.machine, *properties)),
-        cpu=cpu.qemu_cpu if accelerator == TCG else cpu.kvm_cpu or cpu.qemu_cpu,
-        kernel=str(kernel),
-        initramfs=str(probe_initramfs(busybox, cache, modules)),
+        machine=machine,
+        cpu=model,
+        kernel=str(image.path),
+        initramfs=str(probe_initramfs(busybox, cache, image.modules)),
         # a panic ends the guest; what stands behind -- are arguments of init
         words=f'{board.kernel_words} panic=-1 loglevel=1 rdinit=/bin/busybox -- sh -c "{_SHELL}"',
     )

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hugepage_qa.qemu.accelerator import memory_arguments, processor_arguments
 from hugepage_qa.qemu.boards import find_cpu
 from hugepage_qa.qemu.system.platforms import Platform
-from hugepage_qa.qemu.system.root_layout import FINISH, ROOT_PARTUUID
-from hugepage_qa.sizes import GIB
+from hugepage_qa.qemu.system.root_layout import ROOT_PARTUUID
+from hugepage_qa.qemu.virtual_machine import BARE, memory_arguments, processor_arguments
 
 # names within the directory of a machine, which is QEMU's working directory: they may not depend on where it lies,
 # for a socket's path has 107 bytes at most
@@ -23,9 +22,6 @@ INITRAMFS = "initramfs"
 def serial_log(name: str) -> str:
     """Return the serial log of machine ``name``: beside its directory, because a machine that fails leaves it."""
     return f"../{name}.serial.log"
-
-
-_PLAIN = ("-nodefaults", "-no-user-config", "-display", "none")
 
 
 @dataclass(frozen=True)
@@ -47,12 +43,12 @@ class DirectBoot:
     initramfs: bool
 
 
-def root_words(platform: Platform, words: str) -> str:
-    """Return the command line that mounts the root partition, with ``words`` after our own.
+def root_words(words: str) -> str:
+    """Return the kernel parameters that mount the root partition, and ``words``.
 
     The partition's UUID needs no initramfs, unlike that of the file system.
     """
-    return f"{platform.board.kernel_words} root=PARTUUID={ROOT_PARTUUID} ro {words}".strip()
+    return f"root=PARTUUID={ROOT_PARTUUID} ro {words}".strip()
 
 
 def machine_arguments(
@@ -64,12 +60,11 @@ def machine_arguments(
     """
     board = hardware.platform.board
     return (
-        *_PLAIN,
+        *BARE,
         *("-name", f"hugepage-qa-{name}"),
         *processor_arguments(board, find_cpu(board, None), hardware.accelerator),
         *memory_arguments(hardware.memory, hardware.cpus),
         *("-chardev", f"file,id=console,path={serial_log(name)},append=on", *board.serial),
-        *board.options,
         *(_direct_arguments(hardware.platform, direct) if direct else _firmware_arguments(firmware)),
         *("-drive", f"file={DISK},format=qcow2,if=none,id=root"),
         *("-device", "virtio-blk-pci,drive=root"),
@@ -87,30 +82,18 @@ def _firmware_arguments(firmware: Path) -> Iterator[str]:
 
 
 def _direct_arguments(platform: Platform, direct: DirectBoot) -> Iterator[str]:
-    yield from ("-kernel", KERNEL, "-append", root_words(platform, direct.words))
+    yield from ("-kernel", KERNEL, "-append", f"{platform.board.kernel_words} {root_words(direct.words)}")
     if direct.initramfs:
         yield from ("-initrd", INITRAMFS)
 
 
-def finishing_arguments(
-    platform: Platform, accelerator: str, kernel: Path, initramfs: Path, disk: Path, settings: Path
-) -> tuple[str, ...]:
-    """Return the arguments of the first boot: finish.sh is its init, the file ``settings`` its second disk."""
-    board = platform.board
-    return (
-        *(*_PLAIN, "-no-reboot"),
-        *processor_arguments(board, find_cpu(board, None), accelerator),
-        *memory_arguments((GIB,), 2),
-        *("-chardev", "stdio,id=console,signal=off", *board.serial),
-        *board.options,
-        *("-kernel", str(kernel), "-initrd", str(initramfs)),
-        *("-append", root_words(platform, f"panic=-1 init={FINISH}")),
-        # a build that is cut off is thrown away: nothing needs to reach the host's disk
-        *("-drive", f"file={quoted(disk)},format=qcow2,if=none,id=root,cache=unsafe"),
-        *("-device", "virtio-blk-pci,drive=root"),
-        *("-drive", f"file={quoted(settings)},format=raw,if=none,id=settings,readonly=on"),
-        *("-device", "virtio-blk-pci,drive=settings,serial=settings"),
-    )
+def finishing_devices(disk: Path, settings: Path) -> Iterator[str]:
+    """Yield the arguments for the disks of the first boot: the root, and the file ``settings`` for finish.sh."""
+    # a build that is cut off is thrown away: nothing needs to reach the host's disk
+    yield from ("-drive", f"file={quoted(disk)},format=qcow2,if=none,id=root,cache=unsafe")
+    yield from ("-device", "virtio-blk-pci,drive=root")
+    yield from ("-drive", f"file={quoted(settings)},format=raw,if=none,id=settings,readonly=on")
+    yield from ("-device", "virtio-blk-pci,drive=settings,serial=settings")
 
 
 def quoted(path: Path) -> str:

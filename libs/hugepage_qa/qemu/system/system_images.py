@@ -17,12 +17,17 @@ from pathlib import Path
 
 from hugepage_qa.cache import locked
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.child import PIPE, Child
 from hugepage_qa.qemu.boards import Board
-from hugepage_qa.qemu.emulator import Emulators
-from hugepage_qa.qemu.system.build_tools import QEMU_IMG, Tool, digest_of, new_layer, program, remove
+from hugepage_qa.qemu.emulator import Emulator
+from hugepage_qa.qemu.kernel_image import KernelImage
+from hugepage_qa.qemu.system.build_tools import QEMU_IMG, digest_of, new_layer, program, remove
 from hugepage_qa.qemu.system.platforms import Platform
-from hugepage_qa.qemu.system.system_arguments import DISK, finishing_arguments
+from hugepage_qa.qemu.system.root_layout import FINISH
+from hugepage_qa.qemu.system.system_arguments import DISK, finishing_devices, root_words
 from hugepage_qa.qemu.system.system_roots import SystemRoot
+from hugepage_qa.qemu.virtual_machine import VirtualMachine
+from hugepage_qa.sizes import GIB
 
 _PRINTABLE = re.compile(r"[ -~]*")
 # what GRUB's own script language would take for itself (GRUB manual, Quoting); ';' ends a command, and
@@ -133,14 +138,16 @@ def _finish(
     initramfs = root.initramfs(root.release)
     if initramfs is None:
         raise InputError(f"the kernel package made no initramfs for {root.release} in the new root")
-    arguments = finishing_arguments(platform, accelerator, root.kernel, initramfs, work / DISK, work / "settings")
-    emulator = program(Tool(board.qemu, board.debian_qemu, board.rpm_qemu))
+    kernel = KernelImage(root.kernel, board.architecture, root.release, None)
+    words = root_words(f"init={FINISH}")
+    machine = VirtualMachine(kernel, board.default_cpu, (GIB,), words, cpus=2, accelerator=accelerator)
+    command = machine.qemu_command(initramfs, finishing_devices(work / DISK, work / "settings"))
     started = time.monotonic()
-    run = Emulators().run([emulator, *arguments], _DEADLINE, lambda _: None)
-    console = run.output.decode(errors="replace")
-    if _SUCCESS not in console or run.exit_code != 0:
-        lines = [line.strip() for line in (console + run.errors).splitlines() if line.strip()]
-        raise InputError(f"first boot of the new system failed: {' | '.join(lines[-5:]) or 'nothing was printed'}")
+    with Emulator(Child(command, output=PIPE, errors=PIPE)) as emulator:
+        has_ended = emulator.wait(_DEADLINE)
+        if not has_ended or emulator.exit_code != 0 or _SUCCESS not in emulator.serial:
+            lines = [line.strip() for line in (emulator.serial + emulator.why_it_ended).splitlines() if line.strip()]
+            raise InputError(f"first boot of the new system failed: {' | '.join(lines[-5:])}")
     (work / "settings").unlink()
     report(f"boot loader installed in {time.monotonic() - started:.0f} s")
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from hugepage_qa.cache import locked, write_atomically
 from hugepage_qa.errors import InputError
-from hugepage_qa.qemu.accelerator import check_nodes
-from hugepage_qa.qemu.boards import find_cpu
-from hugepage_qa.qemu.probe_machine import Lab, ProbeMachine, find_emulator
+from hugepage_qa.qemu.kernel_image import KernelImage
+from hugepage_qa.qemu.probe_machine import Lab
 from hugepage_qa.qemu.system.build_tools import SSH_KEYGEN, TO_BUILD, TO_START, find_firmware, program, require
 from hugepage_qa.qemu.system.debian_root import ChosenKernel, choose_kernel, debian_root
 from hugepage_qa.qemu.system.machine_registry import Registry, check_name
@@ -31,6 +30,7 @@ from hugepage_qa.qemu.system.system_arguments import (
 from hugepage_qa.qemu.system.system_images import SystemImage, check_words, create_overlay, obtain_image, prune
 from hugepage_qa.qemu.system.system_machine import DEADLINE, KNOWN_HOSTS, Record, SystemMachine
 from hugepage_qa.qemu.system.system_roots import obtain_root
+from hugepage_qa.qemu.virtual_machine import VirtualMachine, check_nodes, find_emulator
 from hugepage_qa.sizes import GIB, MIB, parse_memory, parse_size
 
 
@@ -150,8 +150,8 @@ def _obtain(
     """Return the image and the accelerator that boots here; both come from the cache or take their time."""
     public_key = key.with_suffix(".pub").read_text(encoding="utf-8")
     root = obtain_root(cache, debian_root(platform, kernel), public_key, report=report)
-    cpu = find_cpu(platform.board, None).name
-    probe = ProbeMachine(platform.board.architecture, cpu, root.kernel, (GIB,), "")
+    kernel_of_root = KernelImage(root.kernel, platform.board.architecture, root.release, None)
+    probe = VirtualMachine(kernel_of_root, platform.board.default_cpu, (GIB,))
     accelerator = Lab(cache, report=report).accelerator(probe)
     # QEMU itself hands a kernel image its arguments
     boot_loader_words = "" if kernel.image else words

@@ -8,15 +8,13 @@ from typing import cast
 import pytest
 
 from hugepage_qa.cases.boot.boot_case import BootCase
-from hugepage_qa.cases.boot.boot_judge import BootResult, Judge, Kernel
+from hugepage_qa.cases.boot.boot_judge import BootResult, Judge
 from hugepage_qa.cases.result import Verdict
 from hugepage_qa.kernel.tree import CapturedTree
-from hugepage_qa.qemu.probe_machine import (
-    Boot,
-    Ending,
-    Lab,
-    ProbeMachine,
-)
+from hugepage_qa.qemu.kernel_image import KernelImage
+from hugepage_qa.qemu.lost_machine import Loss, MachineLost
+from hugepage_qa.qemu.probe_machine import Boot, Lab
+from hugepage_qa.qemu.virtual_machine import VirtualMachine
 from hugepage_qa.sizes import GIB
 
 NODES = "x86_64-max-6.1-nodes"
@@ -25,34 +23,33 @@ GetCapture = Callable[[str], CapturedTree]
 
 
 class FakeLab:
-    """Returns prepared boots for the words under test, the last one again and again, and one for the control."""
+    """Loses the machine with the words under test in prepared ways, None for a boot, the last one again and again.
+
+    ``control`` tells whether one without them boots.
+    """
 
     def __init__(
-        self,
-        *endings: Ending,
-        tree: CapturedTree | None = None,
-        reason: str = "",
-        control: bool = True,
+        self, *losses: Loss | None, tree: CapturedTree | None = None, detail: str = "", control: bool = True
     ) -> None:
-        self.endings, self.tree, self.reason = list(endings), tree, reason
-        self.control = Ending.POWERED_OFF if control else Ending.HUNG
+        self.losses, self.tree, self.detail, self.control = list(losses), tree, detail, control
         self.booted: list[str] = []
 
-    def boot(self, machine: ProbeMachine) -> Boot:
+    def boot(self, machine: VirtualMachine) -> Boot:
         self.booted.append(machine.command_line)
         if not machine.command_line:
-            return Boot(machine, self.control, None, "", 1.0, "", ())
-        ending = self.endings.pop(0) if len(self.endings) > 1 else self.endings[0]
-        good = ending is Ending.POWERED_OFF
-        tree, reason = (self.tree, "") if good else (None, self.reason)
-        return Boot(machine, ending, tree, reason, 1.0, reason, ())
+            loss = None if self.control else Loss.HUNG
+        else:
+            loss = self.losses.pop(0) if len(self.losses) > 1 else self.losses[0]
+        if loss:
+            raise MachineLost(loss, self.detail, self.detail)
+        return Boot(self.tree or CapturedTree({}), "", 1.0, ())
 
 
 CASE = BootCase("/test", "x86_64", "max", WORDS, (2 * GIB, 2 * GIB))
 
 
 def judge_of(lab: FakeLab) -> Judge:
-    return Judge(cast(Lab, lab), Kernel(Path("vmlinuz"), "6.1.0", None))
+    return Judge(cast(Lab, lab), KernelImage(Path("vmlinuz"), "x86_64", "6.1.0", None))
 
 
 def judge(lab: FakeLab, **changes: object) -> BootResult:
@@ -64,7 +61,7 @@ def changed(tree: CapturedTree, path: str, text: str) -> CapturedTree:
 
 
 def test_a_right_machine_passes(capture: GetCapture) -> None:
-    judgement = judge(FakeLab(Ending.POWERED_OFF, tree=capture(NODES)))
+    judgement = judge(FakeLab(None, tree=capture(NODES)))
     assert (judgement.verdict, judgement.reason) == (Verdict.PASS, "")
 
 
@@ -79,74 +76,74 @@ def test_a_right_machine_passes(capture: GetCapture) -> None:
     ],
 )
 def test_a_wrong_machine_fails_with_rule_and_values(capture: GetCapture, path: str, text: str, rule: str) -> None:
-    judgement = judge(FakeLab(Ending.POWERED_OFF, tree=changed(capture(NODES), path, text)))
+    judgement = judge(FakeLab(None, tree=changed(capture(NODES), path, text)))
     assert judgement.verdict is Verdict.FAIL
     assert rule in {difference.rule.name for difference in judgement.differences}
     assert "expected" in judgement.reason and "found" in judgement.reason
 
 
 def test_what_the_source_says_is_judged_too(capture: GetCapture) -> None:
-    judgement = judge(FakeLab(Ending.POWERED_OFF, tree=capture(NODES)), facts={"hugepages-2048kB/nr_hugepages": 65})
+    judgement = judge(FakeLab(None, tree=capture(NODES)), facts={"hugepages-2048kB/nr_hugepages": 65})
     assert judgement.verdict is Verdict.FAIL
     assert "documented-example" in judgement.reason
 
 
 def test_a_line_that_the_source_says_is_judged_too(capture: GetCapture) -> None:
-    judgement = judge(FakeLab(Ending.POWERED_OFF, tree=capture(NODES)), log=("no such line",))
+    judgement = judge(FakeLab(None, tree=capture(NODES)), log=("no such line",))
     assert judgement.verdict is Verdict.FAIL
 
 
 def test_another_command_line_is_an_error(capture: GetCapture) -> None:
-    judgement = judge(FakeLab(Ending.POWERED_OFF, tree=capture(NODES)), words="hugepages=1")
+    judgement = judge(FakeLab(None, tree=capture(NODES)), words="hugepages=1")
     assert judgement.verdict is Verdict.ERROR
 
 
 def test_a_capture_that_cannot_be_read_is_an_error(capture: GetCapture) -> None:
     tree = changed(capture(NODES), "proc/meminfo", "MemTotal: many kB\n")
-    assert judge(FakeLab(Ending.POWERED_OFF, tree=tree)).verdict is Verdict.ERROR
+    assert judge(FakeLab(None, tree=tree)).verdict is Verdict.ERROR
 
 
 def test_an_empty_capture_is_an_error() -> None:
-    assert judge(FakeLab(Ending.POWERED_OFF, tree=CapturedTree({}))).verdict is Verdict.ERROR
+    assert judge(FakeLab(None, tree=CapturedTree({}))).verdict is Verdict.ERROR
 
 
 def test_a_panic_is_the_kernels_fault_if_it_boots_without_the_words() -> None:
-    judgement = judge(FakeLab(Ending.PANICKED, reason="Kernel panic - not syncing: hugetlb"))
+    judgement = judge(FakeLab(Loss.PANICKED, detail="Kernel panic - not syncing: hugetlb"))
     assert judgement.verdict is Verdict.FAIL
     assert "boot-survives" in judgement.reason and "hugetlb" in judgement.reason
 
 
 def test_a_machine_that_never_boots_is_an_error() -> None:
-    judgement = judge(FakeLab(Ending.PANICKED, reason="Kernel panic - not syncing: no init", control=False))
+    judgement = judge(FakeLab(Loss.PANICKED, detail="Kernel panic - not syncing: no init", control=False))
     assert judgement.verdict is Verdict.ERROR
 
 
 def test_a_hang_is_tried_again() -> None:
-    lab = FakeLab(Ending.HUNG, reason="no power-off within 1 s: ...")
+    lab = FakeLab(Loss.HUNG, detail="no power-off within 1 s: ...")
     assert judge(lab).verdict is Verdict.FAIL
     assert lab.booted == [WORDS, WORDS, ""]
 
 
-@pytest.mark.parametrize("ending", [Ending.PANICKED, Ending.HUNG, Ending.GARBLED, Ending.EMULATION_BROKE])
-def test_the_same_words_come_again_before_they_are_blamed(capture: GetCapture, ending: Ending) -> None:
-    lab = FakeLab(ending, Ending.POWERED_OFF, tree=capture(NODES), reason="what went wrong")
+@pytest.mark.parametrize("loss", [Loss.PANICKED, Loss.HUNG, Loss.GARBLED, Loss.EMULATION_BROKE])
+def test_the_same_words_come_again_before_they_are_blamed(capture: GetCapture, loss: Loss) -> None:
+    lab = FakeLab(loss, None, tree=capture(NODES), detail="what went wrong")
     judgement = judge(lab)
     assert lab.booted == [WORDS, WORDS]
     assert judgement.evidence.startswith("what went wrong\n")
     assert (judgement.verdict, judgement.reason) == (
         Verdict.PASS,
-        f"booted again after: {ending.value}: what went wrong",
+        f"booted again after: {loss.value}: what went wrong",
     )
 
 
 def test_a_panic_is_blamed_on_the_words_only_when_it_comes_again() -> None:
-    lab = FakeLab(Ending.PANICKED, Ending.EMULATION_BROKE, Ending.PANICKED, reason="Kernel panic - not syncing: x")
+    lab = FakeLab(Loss.PANICKED, Loss.EMULATION_BROKE, Loss.PANICKED, detail="Kernel panic - not syncing: x")
     assert judge(lab).verdict is Verdict.FAIL
     assert lab.booted == [WORDS] * 3 + [""]
 
 
 def test_an_emulation_that_breaks_says_nothing_of_the_kernel() -> None:
-    lab = FakeLab(Ending.EMULATION_BROKE, reason="EFLAGS 92320362 in a panic has bits that no processor sets")
+    lab = FakeLab(Loss.EMULATION_BROKE, detail="EFLAGS 92320362 in a panic has bits that no processor sets")
     judgement = judge(lab)
     assert judgement.verdict is Verdict.ERROR
     assert "EFLAGS 92320362" in judgement.reason
@@ -155,16 +152,16 @@ def test_an_emulation_that_breaks_says_nothing_of_the_kernel() -> None:
 
 def test_out_of_memory_passes_only_when_all_memory_was_asked_for() -> None:
     reason = "Kernel panic - not syncing: System is deadlocked on memory"
-    assert judge(FakeLab(Ending.PANICKED, reason=reason), words="hugepages=100000").verdict is Verdict.PASS
-    assert judge(FakeLab(Ending.HUNG, reason="no power-off"), words="hugepages=100000").verdict is Verdict.SKIP
+    assert judge(FakeLab(Loss.PANICKED, detail=reason), words="hugepages=100000").verdict is Verdict.PASS
+    assert judge(FakeLab(Loss.HUNG, detail="no power-off"), words="hugepages=100000").verdict is Verdict.SKIP
     crash = "BUG: kernel NULL pointer dereference; Kernel panic - not syncing: Out of memory"
-    assert judge(FakeLab(Ending.PANICKED, reason=crash), words="hugepages=100000").verdict is Verdict.FAIL
-    assert judge(FakeLab(Ending.QEMU_FAILED, reason="x"), words="hugepages=100000").verdict is Verdict.ERROR
-    assert judge(FakeLab(Ending.PANICKED, reason=reason), words="hugepages=100").verdict is Verdict.FAIL
+    assert judge(FakeLab(Loss.PANICKED, detail=crash), words="hugepages=100000").verdict is Verdict.FAIL
+    assert judge(FakeLab(Loss.EMULATOR_ENDED, detail="x"), words="hugepages=100000").verdict is Verdict.ERROR
+    assert judge(FakeLab(Loss.PANICKED, detail=reason), words="hugepages=100").verdict is Verdict.FAIL
 
 
 def test_qemu_that_does_not_start_is_an_error() -> None:
-    assert judge(FakeLab(Ending.QEMU_FAILED, reason="no such machine")).verdict is Verdict.ERROR
+    assert judge(FakeLab(Loss.EMULATOR_ENDED, detail="no such machine")).verdict is Verdict.ERROR
 
 
 def asked_of(tree: CapturedTree, words: str, unknown: str) -> CapturedTree:
@@ -175,7 +172,7 @@ def asked_of(tree: CapturedTree, words: str, unknown: str) -> CapturedTree:
 
 
 def test_no_machine_boots_for_a_parameter_that_the_kernel_does_not_know(capture: GetCapture) -> None:
-    lab = FakeLab(Ending.POWERED_OFF, tree=asked_of(capture(NODES), "", "thp_anon=0 thp_shmem=0"))
+    lab = FakeLab(None, tree=asked_of(capture(NODES), "", "thp_anon=0 thp_shmem=0"))
     judged = judge_of(lab)
     for words, name in (("thp_anon=64K:always", "thp_anon"), ("thp_shmem=64K:always", "thp_shmem")):
         judgement = judged.judge(replace(CASE, words=f"{WORDS} {words}"))
@@ -188,7 +185,7 @@ def test_no_machine_boots_for_a_parameter_that_the_kernel_does_not_know(capture:
 
 def test_a_parameter_that_the_kernel_took_over_from_a_later_one_is_tried(capture: GetCapture) -> None:
     words = f"{WORDS} thp_anon=64K:sometimes"
-    lab = FakeLab(Ending.POWERED_OFF, tree=asked_of(capture(NODES), words, ""))
+    lab = FakeLab(None, tree=asked_of(capture(NODES), words, ""))
     judgement = judge(lab, words=words)
     assert (judgement.verdict, judgement.differences[0].rule.name) == (Verdict.FAIL, "warning-given")
     assert lab.booted[1:] == [words]
@@ -197,7 +194,7 @@ def test_a_parameter_that_the_kernel_took_over_from_a_later_one_is_tried(capture
 def test_a_parameter_that_the_kernel_does_not_know_is_a_skip_where_it_could_not_be_asked(capture: GetCapture) -> None:
     words = f"{WORDS} thp_anon=64K:always"
     tree = asked_of(capture(NODES), words, "thp_anon=64K:always")
-    lab = FakeLab(Ending.QEMU_FAILED, Ending.POWERED_OFF, tree=tree, reason="no memory")
+    lab = FakeLab(*[Loss.EMULATOR_ENDED] * 2, None, tree=tree, detail="no memory")
     judgement = judge(lab, words=words)
-    assert (judgement.verdict, len(lab.booted)) == (Verdict.SKIP, 2)
+    assert (judgement.verdict, len(lab.booted)) == (Verdict.SKIP, 3)
     assert "thp_anon" in judgement.reason

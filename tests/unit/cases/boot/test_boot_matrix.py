@@ -8,11 +8,12 @@ import pytest
 
 from hugepage_qa.cases.boot import boot_matrix
 from hugepage_qa.cases.boot.boot_case import BootCase
-from hugepage_qa.cases.boot.boot_judge import BootResult, Kernel
+from hugepage_qa.cases.boot.boot_judge import BootResult
 from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings, skipped_for_memory
 from hugepage_qa.cases.boot.case_groups import groups
 from hugepage_qa.cases.result import Verdict
 from hugepage_qa.qemu.boards import BOARDS
+from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.sizes import GIB
 
 SMALL = BootCase(name="/small", architecture="x86_64", cpu="max", words="hugepages=1", memory=(GIB,))
@@ -36,7 +37,7 @@ def pass_all(_matrix: Matrix, cases: Sequence[BootCase]) -> Iterator[BootResult]
 @pytest.mark.parametrize("architecture", BOARDS)
 def test_no_two_cases_have_one_name(architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The results of a test are told apart by the names of its cases, on whichever CPU they were tried."""
-    monkeypatch.setattr(boot_matrix, "find_kernel", lambda *_: Kernel(tmp_path, "6.12.0", None))
+    monkeypatch.setattr(boot_matrix, "find_kernel", lambda *_: KernelImage(tmp_path, "x86_64", "6.12.0", None))
     monkeypatch.setattr(Matrix, "run", pass_all)
     matrix = Matrix(architecture, Settings(cache=tmp_path))
     drawn = [judgement.name for judgement in matrix.run_random(5, 1)]

@@ -10,7 +10,7 @@ from hugepage_qa.qemu.system.root_layout import ROOT_PARTUUID
 from hugepage_qa.qemu.system.system_arguments import (
     DirectBoot,
     Hardware,
-    finishing_arguments,
+    finishing_devices,
     machine_arguments,
 )
 
@@ -67,14 +67,10 @@ def test_socket_address_does_not_depend_on_the_cache() -> None:
     assert "path=../lab1.serial.log,append=on" in command()
 
 
-def test_first_boot_runs_the_finishing_script() -> None:
-    words = finishing_arguments(PLATFORM, "tcg", Path("/k"), Path("/i"), Path("/a,b/disk"), Path("/s"))
-    line = " ".join(words)
-    assert "init=/usr/local/sbin/lab-finish" in line
+def test_first_boot_has_the_root_and_the_settings() -> None:
+    line = " ".join(finishing_devices(Path("/a,b/disk"), Path("/s")))
     assert "file=/a,,b/disk,format=qcow2" in line
     assert "serial=settings" in line
-    assert "-no-reboot" in line
-    assert "-daemonize" not in line
 
 
 def test_every_name_in_the_machines_directory_is_relative() -> None:

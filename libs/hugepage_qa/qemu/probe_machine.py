@@ -94,14 +94,14 @@ class Lab:
             with suppress(KeyError):  # it has ended meanwhile
                 self._running.pop().kill()
 
-    def boot(self, machine: VirtualMachine) -> Boot:
+    def boot(self, machine: VirtualMachine, patience: float = 1.0) -> Boot:
         """Boot ``machine``, under the accelerator that is proven, and wait for its end.
 
-        Raises InputError for what can never boot, MachineLost where it does not show itself and power off, and Stopped
-        after ``stop``.
+        ``patience`` is the part of the deadline that it is given. Raises InputError for what can never boot,
+        MachineLost where it does not show itself and power off, and Stopped after ``stop``.
         """
         machine.check()
-        return self._boot(replace(machine, accelerator=self.accelerator(machine)), self._deadline)
+        return self._boot(replace(machine, accelerator=self.accelerator(machine)), patience * self._deadline)
 
     def accelerator(self, machine: VirtualMachine) -> str:
         """Return the accelerator that ``boot`` would take for ``machine``; errors as in ``boot``."""

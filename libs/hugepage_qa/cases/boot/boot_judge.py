@@ -31,6 +31,8 @@ from hugepage_qa.version import KernelVersion
 
 _OUT_OF_MEMORY = re.compile(r"deadlocked on memory|[Oo]ut of memory|page allocation failure|no killable processes")
 _CRASH = re.compile(r"BUG: |\bOops\b|Unable to handle kernel")
+#: the part of its deadline that a machine gets which is asked for all of its memory
+_PATIENCE_WITHOUT_MEMORY = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +68,9 @@ class Judge:
         began = time.monotonic()
         may_exhaust = predict(words, self._nominal(case)).may_exhaust_memory
         try:
-            # arm64 and POWER wait for ever for the memory that they gave away
-            boot, before = self._boot(case, words, (Loss.HUNG, Loss.GARBLED) if may_exhaust else ())
+            # some wait for ever for the memory that they gave away: that is seen soon, and says nothing
+            patience = _PATIENCE_WITHOUT_MEMORY if may_exhaust else 1.0
+            boot, before = self._boot(case, words, (Loss.HUNG, Loss.GARBLED) if may_exhaust else (), patience)
         except MachineLost as lost:
             result = self._judge_lost(replace(unjudged, evidence=lost.serial), lost, may_exhaust)
         else:
@@ -77,10 +80,12 @@ class Judge:
                 result = replace(result, reasons=reasons, evidence=f"{before.serial}\n{result.evidence}")
         return replace(result, seconds=time.monotonic() - began)
 
-    def _boot(self, case: BootCase, words: str, at_once: Collection[Loss] = ()) -> tuple[Boot, MachineLost | None]:
+    def _boot(
+        self, case: BootCase, words: str, at_once: Collection[Loss] = (), patience: float = 1.0
+    ) -> tuple[Boot, MachineLost | None]:
         """Boot the machine of ``case`` with ``words``; even a panic is theirs only when it comes again."""
         machine = VirtualMachine(self.kernel, case.cpu, case.memory, words, case.cpus)
-        return try_again(partial(self.lab.boot, machine), at_once)
+        return try_again(partial(self.lab.boot, machine, patience), at_once)
 
     def _judge_boot(self, result: BootResult, boot: Boot) -> BootResult:
         try:

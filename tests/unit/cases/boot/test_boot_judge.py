@@ -33,9 +33,11 @@ class FakeLab:
     ) -> None:
         self.losses, self.tree, self.detail, self.control = list(losses), tree, detail, control
         self.booted: list[str] = []
+        self.patience: list[float] = []
 
-    def boot(self, machine: VirtualMachine) -> Boot:
+    def boot(self, machine: VirtualMachine, patience: float) -> Boot:
         self.booted.append(machine.command_line)
+        self.patience.append(patience)
         if not machine.command_line:
             loss = None if self.control else Loss.HUNG
         else:
@@ -158,6 +160,12 @@ def test_out_of_memory_passes_only_when_all_memory_was_asked_for() -> None:
     assert judge(FakeLab(Loss.PANICKED, detail=crash), words="hugepages=100000").verdict is Verdict.FAIL
     assert judge(FakeLab(Loss.EMULATOR_ENDED, detail="x"), words="hugepages=100000").verdict is Verdict.ERROR
     assert judge(FakeLab(Loss.PANICKED, detail=reason), words="hugepages=100").verdict is Verdict.FAIL
+
+
+def test_a_machine_without_memory_is_waited_for_less_than_others() -> None:
+    lab = FakeLab(Loss.HUNG)
+    judge(lab, words="hugepages=100000")
+    assert lab.patience == [0.25, 1.0]
 
 
 def test_qemu_that_does_not_start_is_an_error() -> None:

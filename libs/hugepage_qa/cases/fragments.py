@@ -20,8 +20,8 @@ from hugepage_qa.sizes import GIB
 #: how much is fragmented: one part of so many of what is available, but not more than the second beyond what lies
 #: scattered anyway, for that is filled first
 _PARTS, _MOST = 8, GIB
-#: where no free blocks are left, all others live of what is fragmented
-_MOST_OF_ALL = 2 * GIB
+#: where no free blocks are left, all others live of what is fragmented; on a small machine nobody else works
+_PARTS_OF_LARGE, _LARGE = 4, 8 * GIB
 _FEWEST_BLOCKS = 16
 #: pages of which every base page is looked at: a block holds the base pages of one, or of two
 _SAMPLED_PAGES = 64
@@ -32,7 +32,7 @@ _MARGIN = 32
 #: blocks that the lists of the CPUs may hold, which /proc/buddyinfo does not show
 _SPARE = 8
 #: one part of so many of the memory that was left for others is enough for them
-_LEAST_LEFT = 4
+_LEAST_LEFT = 2
 #: how often free blocks are taken until none comes back
 _ATTEMPTS = 20
 
@@ -132,7 +132,7 @@ def without_free_blocks(live: Live) -> tuple[Fragments, Actor]:
         set_memory_policy(actor, Mode.BIND, [node])
     _keep_daemons_from_compacting(live)
     _join_free_pages(live)
-    length = min(available // _PARTS, _MOST_OF_ALL)
+    length = available // (_PARTS if available < _LARGE else _PARTS_OF_LARGE)
     _take_into_pool(live, node, length)
     fragments = _fragment(live, actor, pmd_size(live) // live.base_page // 2, length)
     take_free_blocks(live, actor, length)

@@ -16,7 +16,6 @@ from hugepage_qa.cases.throwaway_run import NODES, Finished, LiveWanted, Throwaw
 from hugepage_qa.oracle.architecture import MMUS, Machine
 from hugepage_qa.qemu.fleet import machines_at_once
 from hugepage_qa.qemu.nominal import nominal_machine
-from hugepage_qa.version import KernelVersion
 
 #: areas that depend on which page sizes a CPU has; of the others one CPU of each kind of page table tells as much
 _BY_PAGE_SIZES = ("accounting/hugetlb-machine", "accounting/hugetlb-pool", "demote", "overcommit", "pool")
@@ -78,8 +77,7 @@ class KernelCheck:
         return sorted({size for machine in machines for size in machine.mmu.hugetlb})
 
     def _nominal(self, cpu: str) -> Machine:
-        version = KernelVersion.parse(self.kernel.release)
-        return nominal_machine(self.architecture, cpu, NODES[:1], version, self.kernel.config)
+        return nominal_machine(self.kernel, cpu, NODES[:1])
 
     def _nominal_units(self, cpu: str) -> Iterator[Unit]:
         machine = self._nominal(cpu)

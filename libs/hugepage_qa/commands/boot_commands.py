@@ -21,13 +21,12 @@ from hugepage_qa.kernel.facts import read_facts
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.oracle.boot.predict import predict as predict_boot
 from hugepage_qa.qemu.boards import BOARDS, find_board, find_cpu
-from hugepage_qa.qemu.kernel_image import identify
+from hugepage_qa.qemu.kernel_image import KernelImage, identify
 from hugepage_qa.qemu.nominal import nominal_machine
 from hugepage_qa.qemu.packages import cache_directory
 from hugepage_qa.qemu.virtual_machine import full_command_line
 from hugepage_qa.report.boot_report import MatrixReport, open_console, print_facts, print_judgement, print_prediction
 from hugepage_qa.sizes import parse_memory
-from hugepage_qa.version import KernelVersion
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -209,10 +208,8 @@ def predict(
     """Print what COMMAND_LINE must do to a probe machine, each line with its rule."""
     # what "boot" refuses, too
     full_command_line(find_board(architecture), command_line)
-    image = identify(kernel, architecture) if kernel else None
-    version = KernelVersion.parse(image.release if image else release)
-    machine = nominal_machine(architecture, cpu, memory, version, image.config if image else None, cpus)
-    print_prediction(open_console(), predict_boot(command_line, machine))
+    image = identify(kernel, architecture) if kernel else KernelImage(Path(), architecture, release, None)
+    print_prediction(open_console(), predict_boot(command_line, nominal_machine(image, cpu, memory, cpus)))
 
 
 @click.command(epilog="Example: hugepage-qa facts --json")

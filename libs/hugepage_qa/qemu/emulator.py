@@ -3,7 +3,6 @@
 import os
 import threading
 from functools import partial
-from types import TracebackType
 from typing import IO, Self
 
 from hugepage_qa.process.child import Child, cpu_seconds
@@ -77,15 +76,13 @@ class Emulator:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
         # who reads a stream must have ended before it is closed
         for reader in self._readers:
             reader.join(_END_SECONDS)
         self.starvation.close()
-        self._child.__exit__(kind, error, trace)
+        self._child.__exit__(None, None, None)
 
     def _read(self, stream: IO[bytes] | None, into: bytearray) -> None:
         if stream is None:

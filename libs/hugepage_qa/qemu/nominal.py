@@ -5,6 +5,7 @@ from itertools import accumulate
 
 from hugepage_qa.oracle.architecture import Machine, Node, Span, find_mmu
 from hugepage_qa.qemu.boards import Board, find_board, find_cpu
+from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.sizes import KIB, MIB
 from hugepage_qa.version import KernelVersion
 
@@ -23,32 +24,25 @@ _BASE_PAGES = {
 }
 
 
-def nominal_machine(
-    architecture: str,
-    cpu: str | None,
-    memory: tuple[int, ...],
-    version: KernelVersion,
-    config: Mapping[str, str] | None = None,
-    cpus: int = 1,
-) -> Machine:
+def nominal_machine(kernel: KernelImage, cpu: str | None, memory: tuple[int, ...], cpus: int = 1) -> Machine:
     """Return the probe machine that these would make; ``memory`` is in bytes for each NUMA node.
 
     Raises InputError for an architecture or CPU that there is no board for.
     """
-    board = find_board(architecture)
+    board = find_board(kernel.architecture)
     model = find_cpu(board, cpu)
     kind = model.mmu if model.mmu in ("radix", "hash") else None
     nodes = tuple(_node(number, spans) for number, spans in enumerate(ram_spans(board, memory)))
     return Machine(
-        architecture=architecture,
-        mmu=find_mmu(architecture, _base_page(board, config or {}), kind),
+        architecture=kernel.architecture,
+        mmu=find_mmu(kernel.architecture, _base_page(board, kernel.config or {}), kind),
         features=model.features,
-        version=version,
+        version=KernelVersion.parse(kernel.release),
         nodes=nodes,
         occupied=(Span(board.ram_start, board.ram_start + _IMAGE_REACH),),
         cpus=cpus,
         total_ram=sum(node.managed for node in nodes),
-        config=config,
+        config=kernel.config,
     )
 
 

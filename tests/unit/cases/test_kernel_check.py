@@ -30,7 +30,7 @@ class FakeMatrix:
 
     def __init__(self, architecture: str, _settings: Settings) -> None:
         self.board = find_board(architecture)
-        self.kernel = KernelImage(Path("vmlinuz"), "x86_64", "6.1.0", self.config)
+        self.kernel = KernelImage(Path("vmlinuz"), architecture, "6.1.0", self.config)
 
     def named_cases(self, groups: tuple[str, ...]) -> list[str]:
         return [f"/boot/{group}" for group in groups]

@@ -27,7 +27,6 @@ from hugepage_qa.qemu.lost_machine import Loss, MachineLost
 from hugepage_qa.qemu.nominal import nominal_machine
 from hugepage_qa.qemu.probe_machine import Boot, Lab
 from hugepage_qa.qemu.virtual_machine import VirtualMachine
-from hugepage_qa.version import KernelVersion
 
 _OUT_OF_MEMORY = re.compile(r"deadlocked on memory|[Oo]ut of memory|page allocation failure|no killable processes")
 _CRASH = re.compile(r"BUG: |\bOops\b|Unable to handle kernel")
@@ -163,8 +162,7 @@ class Judge:
             return self._asked
 
     def _nominal(self, case: BootCase) -> Machine:
-        version = KernelVersion.parse(self.kernel.release)
-        return nominal_machine(case.architecture, case.cpu, case.memory, version, self.kernel.config)
+        return nominal_machine(self.kernel, case.cpu, case.memory)
 
 
 def _unknown_parameters(words: str, machine: Machine) -> list[Unjudged]:

@@ -16,8 +16,7 @@ from hugepage_qa.qemu.nominal import nominal_machine
 from hugepage_qa.qemu.packages import cache_directory, distribution_kernel, open_kernel
 from hugepage_qa.qemu.probe_machine import Lab
 from hugepage_qa.qemu.virtual_machine import host_memory
-from hugepage_qa.sizes import MIB
-from hugepage_qa.version import KernelVersion
+from hugepage_qa.sizes import GIB, MIB
 
 Report = Callable[[BootResult], None]
 
@@ -104,11 +103,9 @@ class Matrix:
         return case if case.cpu == self.board.default_cpu else replace(case, name=f"{case.name}{CPU_MARK}{case.cpu}")
 
     def _target(self, cpu: str) -> Target:
-        version = KernelVersion.parse(self.kernel.release)
-        board = self.board
-        machine = nominal_machine(board.architecture, cpu, (1 << 30,), version, self.kernel.config)
+        machine = nominal_machine(self.kernel, cpu, (GIB,))
         parameters = frozenset(name for name in PARAMETERS if is_known(name, machine))
-        return Target(board.architecture, cpu, machine.mmu, machine.features, parameters)
+        return Target(self.board.architecture, cpu, machine.mmu, machine.features, parameters)
 
 
 def run_named(architecture: str, groups: Sequence[str], settings: Settings, report: Report) -> list[BootResult]:

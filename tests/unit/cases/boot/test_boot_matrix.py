@@ -37,7 +37,9 @@ def pass_all(_matrix: Matrix, cases: Sequence[BootCase]) -> Iterator[BootResult]
 @pytest.mark.parametrize("architecture", BOARDS)
 def test_no_two_cases_have_one_name(architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The results of a test are told apart by the names of its cases, on whichever CPU they were tried."""
-    monkeypatch.setattr(boot_matrix, "find_kernel", lambda *_: KernelImage(tmp_path, "x86_64", "6.12.0", None))
+    monkeypatch.setattr(
+        boot_matrix, "find_kernel", lambda architecture, _: KernelImage(tmp_path, architecture, "6.12.0", None)
+    )
     monkeypatch.setattr(Matrix, "run", pass_all)
     matrix = Matrix(architecture, Settings(cache=tmp_path))
     drawn = [judgement.name for judgement in matrix.run_random(5, 1)]

@@ -1,5 +1,7 @@
 """Named cases: the files that ship, and files that are wrong."""
 
+from pathlib import Path
+
 import pytest
 
 from hugepage_qa.cases.boot.boot_case import (
@@ -11,12 +13,12 @@ from hugepage_qa.cases.boot.boot_case import (
 from hugepage_qa.cases.boot.case_groups import groups
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.boards import BOARDS
+from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.nominal import nominal_machine
-from hugepage_qa.version import KernelVersion
 
 
 def target(architecture: str = "x86_64", cpu: str = "max") -> Target:
-    machine = nominal_machine(architecture, cpu, (1 << 30,), KernelVersion(6, 1))
+    machine = nominal_machine(KernelImage(Path("vmlinuz"), architecture, "6.1", None), cpu, (1 << 30,))
     return Target(architecture, cpu, machine.mmu, machine.features)
 
 

@@ -1,17 +1,22 @@
 """The cases as they are on different machines: words, amounts, and why a machine cannot run one."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.unit.cases.reboot.conftest import all_cases
 
 from hugepage_qa.cases.reboot.reboot_case import Ask, load_cases, parse_reboot_cases
 from hugepage_qa.errors import InputError
+from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.nominal import nominal_machine
 from hugepage_qa.sizes import GIB
-from hugepage_qa.version import KernelVersion
 
-KERNEL = KernelVersion(6, 12)
+
+def kernel(architecture: str) -> KernelImage:
+    return KernelImage(Path("vmlinuz"), architecture, "6.12", None)
+
+
 TWO_NODES = (2 * GIB, 2 * GIB)
 #: of a kernel without hugetext
 HUGETEXT = {
@@ -22,7 +27,7 @@ HUGETEXT = {
 
 
 def reasons(architecture: str, cpu: str, memory: tuple[int, ...]) -> dict[str, str]:
-    machine = nominal_machine(architecture, cpu, memory, KERNEL)
+    machine = nominal_machine(kernel(architecture), cpu, memory)
     cases = load_cases(machine, "", sum(memory))
     return {case.name.rpartition("/")[2]: case.why_not for case in cases if case.why_not}
 
@@ -79,13 +84,13 @@ def test_what_keeps_a_machine_from_a_case(
 
 
 def test_memory_for_less_than_a_page() -> None:
-    machine = nominal_machine("ppc64le", "power8", (128 << 20,), KERNEL)
+    machine = nominal_machine(kernel("ppc64le"), "power8", (128 << 20,))
     cases = {case.name: case.why_not for case in load_cases(machine, "", 128 << 20)}
     assert cases["/reboot/default-size"] == "the memory is too small for one page of each size"
 
 
 def test_other_words_leave_the_judging_to_the_model() -> None:
-    machine = nominal_machine("x86_64", "max", TWO_NODES, KERNEL)
+    machine = nominal_machine(kernel("x86_64"), "max", TWO_NODES)
     alone = load_cases(machine, "root=/dev/sda1 quiet", 4 * GIB)
     after_others = load_cases(machine, "root=/dev/sda1 hugepagesz=1G hugepages=1", 4 * GIB)
     assert any(case.boot.facts for case in alone)
@@ -104,6 +109,6 @@ def test_other_words_leave_the_judging_to_the_model() -> None:
     ],
 )
 def test_a_wrong_file(text: str) -> None:
-    machine = nominal_machine("x86_64", "max", TWO_NODES, KERNEL)
+    machine = nominal_machine(kernel("x86_64"), "max", TWO_NODES)
     with pytest.raises(InputError):
         parse_reboot_cases(text, machine, "", 4 * GIB)

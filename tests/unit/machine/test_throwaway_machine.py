@@ -7,6 +7,7 @@ import gzip
 import os
 import signal
 import stat
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -61,11 +62,23 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
+class NeverStarved:
+    """An emulator that has a CPU to itself."""
+
+    @property
+    def seconds(self) -> float:
+        """The CPU time that it has had."""
+        return time.monotonic()
+
+
 def boot(agent: LocalAgent, scratch: Path, config: dict[str, str] | None = None) -> ThrowawayMachine:
     """Return the machine behind ``agent``."""
     kernel = KernelImage(Path("vmlinuz"), os.uname().machine, os.uname().release, config)
     running: Any = SimpleNamespace(
-        machine=SimpleNamespace(kernel=kernel), base_page=agent.base_page, channel=agent.channel
+        machine=SimpleNamespace(kernel=kernel),
+        base_page=agent.base_page,
+        channel=agent.channel,
+        starvation=NeverStarved(),
     )
     scratch.mkdir(exist_ok=True)
     return ThrowawayMachine(running, scratch)

@@ -10,6 +10,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import collapse, expect_change, read_counters
 from hugepage_qa.cases.thp_policy import advised
+from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import THP_DOC
@@ -23,6 +24,8 @@ _KEPT = 8
 #: of the blocks that held our pages, or of those that are owed; as much by others hides what compaction does
 _ENOUGH = 0.25
 _HUGE_PAGES = 16
+#: processes for each CPU, of which the case itself is one
+_BUSY = 1.0
 
 
 @FRAGMENTED.case(
@@ -31,8 +34,10 @@ _HUGE_PAGES = 16
 )
 def blocks_made_again(live: Live) -> None:
     found = []
+    load = 0.0
     for _sample in range(SAMPLES):
         fragments = fragment(live, _KEPT)
+        load = max(load, _load_of_a_cpu(live))
         if fragments.owes_blocks:
             migrated = read_counters(live)["pgmigrate_success"]
             found.append(fragments.compact_and_look(live))
@@ -45,7 +50,16 @@ def blocks_made_again(live: Live) -> None:
     told = "; ".join(map(str, found))
     if not shares:
         raise CannotRun("others take and free as much as compaction can make")
+    if median(shares) < _ENOUGH and load > _BUSY:
+        raise CannotRun("others are busy: what is given back is theirs before compaction gets it")
     live.expect(f"blocks made again: most of {told} are enough", True, median(shares) >= _ENOUGH)
+
+
+def _load_of_a_cpu(live: Live) -> float:
+    """Return how many processes have run or waited for each CPU in the last minute (proc_loadavg(5))."""
+    load = float((live.host.observe("proc/loadavg") or "0").split()[0])
+    cpus = sum(len(node.cpus) for node in read_nodes(live.host).each.values())
+    return load / max(1, cpus)
 
 
 @FRAGMENTED.case(

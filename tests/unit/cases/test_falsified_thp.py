@@ -158,6 +158,17 @@ def test_compaction_may_move_the_pages_of_others_to_the_blocks_that_ours_are_in(
 
 
 @pytest.mark.parametrize("recorded", _named("blocks-made-again"), ids=str)
+def test_compaction_owes_a_busy_machine_nothing(recorded: Recorded) -> None:
+    events = [
+        event | {"result": "9.81 3.50 1.20 4/120 77\n"} if event["arguments"] == ["proc/loadavg"] else event
+        for event in _without_compaction(recorded.events, blocks_are_made=False)
+    ]
+    result = recorded.replay(events)
+    assert result.verdict is Verdict.SKIP
+    assert result.reason.startswith("others are busy: ")
+
+
+@pytest.mark.parametrize("recorded", _named("blocks-made-again"), ids=str)
 def test_what_others_take_meanwhile_hides_what_compaction_makes(recorded: Recorded) -> None:
     events = [
         event | {"result": _LAST_COLUMN.sub("0", event["result"])}

@@ -22,7 +22,7 @@ class Quirk(Enum):
     SHMEM_DENY_LOST = "shmem-deny-lost"
     SHMEM_FORCE_REFUSED = "shmem-force-refused"
 
-    # of the pools of a running machine, recorded in hugetlb_pool/known.py
+    # of the pools of a running machine, recorded in pool/known_pool_issues.py
     DEMOTE_TAKES_RESERVED = "demote-takes-reserved"
     DEMOTE_ON_NODE_TAKES_RESERVED = "demote-on-node-takes-reserved"
     SUBPOOL_RESERVE_MADE_UP = "subpool-reserve-made-up"
@@ -51,8 +51,9 @@ class KnownIssue:
 
     ``summary`` is what kernels with it do, ``example`` what shows it, with the values, ``cause`` where the sources go
     wrong. ``fix`` is the commit, or its title, that upstream is mended by in version ``until``; without both the issue
-    is open. ``backports`` are the first versions without it of older, still maintained branches; ``brought_to`` are
-    the first versions with it of branches older than ``since``. ``seen`` are kernels that were run.
+    is open, and ``reported`` tells what upstream knows of it. ``backports`` are the first versions without it of older,
+    still maintained branches; ``brought_to`` are the first versions with it of branches older than ``since``. ``seen``
+    are kernels that were run.
     """
 
     quirk: Quirk
@@ -62,6 +63,7 @@ class KnownIssue:
     since: KernelVersion
     until: KernelVersion | None = None
     fix: str | None = None
+    reported: str = ""
     backports: tuple[KernelVersion, ...] = ()
     brought_to: tuple[KernelVersion, ...] = ()
     seen: str = ""

@@ -9,7 +9,7 @@ reproducer.yaml   the machine that shows it: memory of its nodes, words of its c
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
@@ -52,7 +52,7 @@ class BootedMachine:
     memory: str
     words: str = ""
     since: str = "0.0"
-    reads: Mapping[str, Reading] | None = None
+    reads: Mapping[str, Reading] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             cause="alloc_hugetlb_folio() hands nothing back to the subpool when the page was not to come from its "
             "reserve: side effect of a833a693a490",
             since=_SUBPOOL_FALLBACK,
+            reported="since April 2026 four patches were sent to linux-mm, none was taken by 7.3.4",
             brought_to=(_SUBPOOL_FALLBACK_BACKPORT,),
             seen="6.18.44, 7.3.4",
         ),
@@ -175,10 +176,11 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             example="1 page of 1G written, fork(): HugetlbPages of the child is 0; of 1000 children 459 died, with a "
             "pool of 2 pages 18 of 30 read zeros. Pages of any size that has no entries in a PMD table are hit",
             cause="copy_hugetlb_page_range() asks ptdesc_pmd_is_shared() about a table that holds no PMD entries, "
-            "where pt_share_count is what the page held before (14967a9c7d24, sent for 6.6.y and 5.10.y, too)",
+            "where pt_share_count is what the page held before (14967a9c7d24). Older branches that have it, such as "
+            "6.1.167, do not show it: before 6.10 the allocator kept the migrate type there, 0 for page tables",
             since=KernelVersion(6, 18),
-            brought_to=(KernelVersion(6, 1, 167), KernelVersion(6, 12, 74)),
-            seen="6.18.44, 7.3.4",
+            brought_to=(KernelVersion(6, 12, 74),),
+            seen="6.12.107, 6.18.44, 7.3.4; right on 6.1.192",
         ),
         KnownIssue(
             quirk=Quirk.SMAPS_SHOWS_SHARED,
@@ -189,8 +191,8 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             "fork-loses-pages does (the fix of CVE-2026-23100)",
             since=KernelVersion(6, 19),
             # into 6.18.y it went at the end of January 2026, with about this release
-            brought_to=(KernelVersion(6, 1, 167), KernelVersion(6, 12, 74), KernelVersion(6, 18, 8)),
-            seen="6.18.44, 7.3.4",
+            brought_to=(KernelVersion(6, 12, 74), KernelVersion(6, 18, 8)),
+            seen="6.12.107, 6.18.44, 7.3.4; right on 6.1.192",
         ),
         KnownIssue(
             quirk=Quirk.PINNED_PAGE_UNRESERVED,

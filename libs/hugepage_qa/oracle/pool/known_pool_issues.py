@@ -38,8 +38,8 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             quirk=Quirk.SUBPOOL_RESERVE_MADE_UP,
             summary="a failed fault, mmap() or fallocate() on a mount with min_size= makes reserved pages up that the "
             "pool does not have",
-            example="4 pages, a mount with min_size= of 2, 2 more reserved: mmap() of 3 pages of a file fails, and the "
-            "mount gives out 2 reserved pages more than it has",
+            example="4 pages, a mount with min_size= of 2, which a file has reserved, 2 more reserved: mmap() of 3 pages of "
+            "another file fails, and then mmap() of 2 succeeds, for which there are none",
             cause="hugepage_subpool_put_pages() is given back what came from the pool, not from the reserve of the "
             "mount",
             since=KernelVersion(4, 1),

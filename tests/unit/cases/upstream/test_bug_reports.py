@@ -20,6 +20,7 @@ ISSUES = {issue.quirk.value: issue for issue in (*KNOWN_ISSUES.values(), *POOL_I
 LONGEST = 60
 #: who mails with a subject that is longer gets no answer
 SUBJECT = 100
+LISTS = {"linux-mm@kvack.org", "linux-kernel@vger.kernel.org", "cgroups@vger.kernel.org"}
 SECTIONS = ["What happens", "Reproducer", "Cause", "Effect", "Suggested fix"]
 
 
@@ -46,7 +47,7 @@ def test_a_report_is_whole_and_names_lists_and_no_people(report: BugReport) -> N
     assert [line for line in lines if len(line) > 120] == []
     assert [line[3:] for line in lines if line.startswith("## ")][: len(SECTIONS)] == SECTIONS
     assert lines[4].startswith("* Fixes: ")
-    assert set(re.findall(r"\S+@\S+?(?=,|\s|$)", report.text)) <= {"linux-mm@kvack.org", "linux-kernel@vger.kernel.org"}
+    assert set(re.findall(r"\S+@\S+?(?=,|\s|$)", report.text)) <= LISTS
 
 
 @pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)

@@ -2,7 +2,7 @@
 /*
  * fork() loses private 1G pages: the child reads zeros, or is killed by SIGBUS.
  *
- * cc -static -o reproducer reproducer.c; root, with a free 1G page: boot with "hugepagesz=1G hugepages=1".
+ * cc -static -o reproducer reproducer.c; root, with a free 1G page, or 2: boot with "hugepagesz=1G hugepages=2".
  * Exit code: 0 the kernel is right, 1 it has the bug, 2 that cannot be tried here.
  */
 #define _GNU_SOURCE

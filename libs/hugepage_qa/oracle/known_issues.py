@@ -94,7 +94,7 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
             cause="hugetlb_add_hstate() returns early for a size that exists and leaves parsed_hstate at the one that "
             "was added last",
             since=KernelVersion(5, 8),
-            seen="6.1.192, 6.12.117, 7.2.13, 7.3.4",
+            seen="6.1.192, 6.12.107, 6.12.117, 7.2.13, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.GIGANTIC_COUNTED_TWICE,
@@ -109,7 +109,7 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
             since=KernelVersion(5, 8),
             until=_EARLY_PARAMETERS,
             fix="the parameters are collected first and acted on once",
-            seen="6.1.192, 6.12.117; right on 7.2.13",
+            seen="6.1.192, 6.12.107, 6.12.117; right on 7.2.13, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.GIGANTIC_NODE_FALLBACK,
@@ -119,7 +119,7 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
             since=KernelVersion(5, 16),
             until=KernelVersion(6, 14),
             fix="mm: hugetlb: avoid fallback for specific node allocation of 1G pages",
-            seen="6.1.192, 6.12.117; right on 7.2.13",
+            seen="6.1.192, 6.12.107, 6.12.117; right on 7.2.13, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.COUNT_NOT_RESERVED,
@@ -130,7 +130,7 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
             "and keeps only the last for the reservation; gigantic pages have it since 5.8, counts of nodes came with "
             "5.16",
             since=KernelVersion(5, 8),
-            seen="6.1.192, 6.12.117, 7.2.13, 7.3.4",
+            seen="6.1.192, 6.12.107, 6.12.117, 7.2.13, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.IMPLICIT_KEEPS_NODES,
@@ -139,7 +139,7 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
             "that cannot be overwritten",
             cause="default_hugepagesz_setup() copies only the node counts that are not 0, so those of the pair stay",
             since=_EARLY_PARAMETERS,
-            seen="7.2.13, 7.3.4; right on 6.12.117",
+            seen="7.2.13, 7.3.4; right on 6.1.192, 6.12.107, 6.12.117",
         ),
         KnownIssue(
             quirk=Quirk.SHMEM_DENY_LOST,

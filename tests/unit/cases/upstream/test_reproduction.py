@@ -100,7 +100,7 @@ def report(directory: Path, text: str = "memory: 1G,2G\nwords: hugepages=2\n", *
 def test_the_end_of_the_program_is_the_answer(
     machines: Machines, tmp_path: Path, status: int, answer: Answer, reason: str
 ) -> None:
-    machines.append(FakeMachine(status, "did it\nno pages\n"))
+    machines.append(FakeMachine(status, "did it\n[  221.473142] watchdog: BUG: soft lockup\nno pages\n"))
     found = reproduce(report(tmp_path), KERNEL, "x86_64", tmp_path)
     assert (found.answer, found.reason) == (answer, reason)
     assert found.lines == ("did it", "no pages")
@@ -127,7 +127,7 @@ def test_a_program_that_does_not_end_decides_nothing(
 def test_where_a_machine_is_lost_another_one_is_tried(machines: Machines, tmp_path: Path) -> None:
     machines += [lost(Loss.EMULATION_BROKE), lost(Loss.EMULATION_BROKE), FakeMachine(1 << 8)]
     assert reproduce(report(tmp_path), KERNEL, "x86_64", tmp_path).answer is Answer.BUG
-    machines += [lost(Loss.EMULATION_BROKE), lost(Loss.EMULATION_BROKE), lost(Loss.PANICKED)]
+    machines += [*[lost(Loss.EMULATION_BROKE)] * 4, lost(Loss.PANICKED)]
     found = reproduce(report(tmp_path), KERNEL, "x86_64", tmp_path)
     assert (found.answer, found.reason) == (Answer.UNDECIDED, str(lost(Loss.PANICKED)))
 

@@ -38,8 +38,8 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             quirk=Quirk.SUBPOOL_RESERVE_MADE_UP,
             summary="a failed fault, mmap() or fallocate() on a mount with min_size= makes reserved pages up that the "
             "pool does not have",
-            example="4 pages, a mount with min_size= of 2, which a file has reserved, 2 more reserved: mmap() of 3 pages "
-            "of another file fails, and then mmap() of 2 succeeds, for which there are none",
+            example="4 pages, a mount with min_size= of 2, which a file has reserved, 2 more reserved: mmap() of 3 "
+            "pages of another file fails, and then mmap() of 2 succeeds, for which there are none",
             cause="hugepage_subpool_put_pages() is given back what came from the pool, not from the reserve of the "
             "mount",
             since=KernelVersion(4, 1),
@@ -178,8 +178,8 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             example="1 page of 1G written, fork(): HugetlbPages of the child is 0; of 1000 children 459 died, with a "
             "pool of 2 pages 18 of 30 read zeros. Pages of any size that has no entries in a PMD table are hit",
             cause="copy_hugetlb_page_range() asks ptdesc_pmd_is_shared() about a table that holds no PMD entries, "
-            "where pt_share_count is what the page held before (14967a9c7d24). Only architectures that share page tables ask: "
-            "x86_64, aarch64. Older branches that have it, such as 6.1.167, do not show it: before 6.10 the allocator "
+            "where pt_share_count is what the page held before (14967a9c7d24). Only architectures that share page tables "
+            "ask: x86_64, aarch64. Older branches that have it, such as 6.1.167, do not show it: before 6.10 the allocator "
             "kept the migrate type there, 0 for page tables",
             since=KernelVersion(6, 18),
             brought_to=(KernelVersion(6, 12, 74),),

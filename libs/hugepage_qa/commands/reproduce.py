@@ -43,9 +43,9 @@ def reproduce_command(
     if kernel is not None and (package or suite):
         raise InputError("--kernel and --package or --suite: expected one kernel, leave out the one or the other")
     settings = Settings(kernel, package, suite, say=lambda line: click.echo(line, err=True))
-    wanted = architecture or (open_kernel(kernel, cache_directory()).image.architecture if kernel else ARCHITECTURES[0])
+    wanted = architecture or (open_kernel(kernel, cache_directory()).architecture if kernel else ARCHITECTURES[0])
     tried = find_kernel(wanted, settings)
-    found = reproduce(bug_reports()[name], tried, wanted, settings.cache)
+    found = reproduce(bug_reports()[name], tried, settings.cache)
     _print(found, f"{name}: {tried.release} ({wanted})")
     sys.exit(found.answer)
 

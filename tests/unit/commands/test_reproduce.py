@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa import cli
-from hugepage_qa.cases.boot.boot_judge import Kernel
 from hugepage_qa.cases.boot.boot_matrix import Settings
 from hugepage_qa.cases.upstream.bug_report import DIRECTORY, Answer, BugReport, bug_reports
 from hugepage_qa.cases.upstream.reproduction import Reproduction
 from hugepage_qa.commands import reproduce
+from hugepage_qa.qemu.kernel_image import KernelImage
 
 NAME = "fork-loses-pages"
 
@@ -37,13 +37,12 @@ class Cli:
         self.output, self.errors = self._capsys.readouterr()
         return code
 
-    def _find(self, _architecture: str, settings: Settings) -> Kernel:
+    def _find(self, architecture: str, settings: Settings) -> KernelImage:
         self._suite = settings.suite
-        return Kernel(Path("vmlinuz"), "7.3.4-amd64", None)
+        return KernelImage(Path("vmlinuz"), architecture, "7.3.4-amd64", None)
 
-    def _reproduce(self, report: BugReport, kernel: Kernel, architecture: str, _cache: Path) -> Reproduction:
-        assert kernel.release == "7.3.4-amd64"
-        self.asked.append((report.name, architecture, self._suite))
+    def _reproduce(self, report: BugReport, kernel: KernelImage, _cache: Path) -> Reproduction:
+        self.asked.append((report.name, kernel.architecture, self._suite))
         return self.answer
 
 

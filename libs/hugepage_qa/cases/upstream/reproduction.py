@@ -5,17 +5,21 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from hugepage_qa.cases.boot.boot_judge import Kernel
 from hugepage_qa.cases.live_machine import MachinePlan
 from hugepage_qa.cases.result import one_line
 from hugepage_qa.cases.upstream.bug_report import Answer, BugReport, Reading
+from hugepage_qa.cases.verdicts import try_again
 from hugepage_qa.process.process_table import STATE, split_stat
 from hugepage_qa.process.static_program import build_static
-from hugepage_qa.qemu.agent_channel import AgentChannel, MachineLost
-from hugepage_qa.qemu.agent_machine import AgentMachine, RunningMachine, start_agent_machine
+from hugepage_qa.qemu.agent_channel import AgentChannel
+from hugepage_qa.qemu.agent_machine import RunningMachine, start_agent_machine
 from hugepage_qa.qemu.boards import find_board
+from hugepage_qa.qemu.kernel_image import KernelImage
+from hugepage_qa.qemu.lost_machine import MachineLost
+from hugepage_qa.qemu.virtual_machine import VirtualMachine
 from hugepage_qa.version import KernelVersion
 
 _PROGRAM = "/tmp/reproducer"  # noqa: S108 - of a machine that nobody else is on
@@ -29,9 +33,6 @@ _QUIET = b"1"
 _OF_THE_KERNEL = re.compile(r"\[ *[0-9]+\.[0-9]+\]")
 #: no reproducer needs more, and each is more to emulate
 _CPUS = 1
-#: how many are lost before nothing can be decided: QEMU 7.2 breaks 6.12.107 where it patches its code, in the iretq of
-#: do_sync_core(), in about one boot of two on a busy machine
-_MACHINES = 5
 _POLL_SECONDS = 0.2
 _RUN_SECONDS = 900.0
 _PRINT_SECONDS = 20.0
@@ -48,7 +49,7 @@ class Reproduction:
     reason: str = ""
 
 
-def reproduce(report: BugReport, kernel: Kernel, architecture: str, cache: Path) -> Reproduction:
+def reproduce(report: BugReport, kernel: KernelImage, cache: Path) -> Reproduction:
     """Boot ``kernel`` on the machine of ``report``, run the reproducer there and return what it says.
 
     A machine that is lost decides nothing, and another one is tried. Raises InputError for what can never boot, or
@@ -57,19 +58,17 @@ def reproduce(report: BugReport, kernel: Kernel, architecture: str, cache: Path)
     wanted = report.machine
     if not report.is_for(KernelVersion.parse(kernel.release)):
         return Reproduction(Answer.UNDECIDED, reason=f"{wanted.words} is of kernels since {wanted.since}")
-    plan = MachinePlan(kernel, architecture, find_board(architecture).default_cpu, cache, wanted.words)
+    plan = MachinePlan(kernel, find_board(kernel.architecture).default_cpu, cache, wanted.words)
     machine = replace(plan.machine(report.memory), cpus=_CPUS)
-    program = None if report.program is None else build_static(report.program, architecture)
-    reason = ""
-    for _ in range(_MACHINES):
-        try:
-            return _boot(machine, program, wanted.reads, cache)
-        except MachineLost as lost:
-            reason = one_line(str(lost))
-    return Reproduction(Answer.UNDECIDED, reason=reason)
+    program = None if report.program is None else build_static(report.program, kernel.architecture)
+    try:
+        found, _lost_before = try_again(partial(_boot, machine, program, wanted.reads, cache))
+    except MachineLost as lost:
+        return Reproduction(Answer.UNDECIDED, reason=one_line(str(lost)))
+    return found
 
 
-def _boot(machine: AgentMachine, program: Path | None, reads: Mapping[str, Reading], cache: Path) -> Reproduction:
+def _boot(machine: VirtualMachine, program: Path | None, reads: Mapping[str, Reading], cache: Path) -> Reproduction:
     with start_agent_machine(machine, cache) as running:
         running.await_agent()
         return compare(_read(running.channel, reads), reads) if program is None else _run(running, program)

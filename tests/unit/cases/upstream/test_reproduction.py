@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from tests.unit.cases.fake_machines import lost
 
-from hugepage_qa.cases.boot.boot_judge import Kernel
 from hugepage_qa.cases.upstream import reproduction
 from hugepage_qa.cases.upstream.bug_report import Answer, BugReport, Reading
 from hugepage_qa.cases.upstream.reproduction import compare, reproduce
-from hugepage_qa.qemu.agent_channel import Loss, MachineLost
-from hugepage_qa.qemu.agent_machine import AgentMachine
+from hugepage_qa.qemu.kernel_image import KernelImage
+from hugepage_qa.qemu.lost_machine import Loss, MachineLost
+from hugepage_qa.qemu.virtual_machine import VirtualMachine
 
-KERNEL = Kernel(Path("vmlinuz"), "6.12.5-amd64", None)
+KERNEL = KernelImage(Path("vmlinuz"), "x86_64", "6.12.5-amd64", None)
 PROGRAM = b"the program"
 
 
@@ -28,7 +28,7 @@ class FakeMachine:
         self.channel = self
         self.serial = "[    0.000000] the kernel boots\r\n"
         self.stored: dict[str, bytes] = {}
-        self.started: AgentMachine | None = None
+        self.started: VirtualMachine | None = None
         self._status, self._prints, self._files = status, prints, files or {}
 
     def await_agent(self) -> None:
@@ -68,7 +68,7 @@ def machines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machines:
     waiting: Machines = []
 
     @contextmanager
-    def start(machine: AgentMachine, _cache: Path) -> Iterator[FakeMachine]:
+    def start(machine: VirtualMachine, _cache: Path) -> Iterator[FakeMachine]:
         one = waiting.pop(0)
         if isinstance(one, MachineLost):
             raise one
@@ -101,7 +101,7 @@ def test_the_end_of_the_program_is_the_answer(
     machines: Machines, tmp_path: Path, status: int, answer: Answer, reason: str
 ) -> None:
     machines.append(FakeMachine(status, "did it\n[  221.473142] watchdog: BUG: soft lockup\nno pages\n"))
-    found = reproduce(report(tmp_path), KERNEL, "x86_64", tmp_path)
+    found = reproduce(report(tmp_path), KERNEL, tmp_path)
     assert (found.answer, found.reason) == (answer, reason)
     assert found.lines == ("did it", "no pages")
 
@@ -109,7 +109,7 @@ def test_the_end_of_the_program_is_the_answer(
 def test_the_machine_is_that_of_the_report(machines: Machines, tmp_path: Path) -> None:
     one = FakeMachine()
     machines.append(one)
-    reproduce(report(tmp_path), KERNEL, "x86_64", tmp_path)
+    reproduce(report(tmp_path), KERNEL, tmp_path)
     assert one.started is not None
     assert one.started.memory == (1 << 30, 2 << 30)
     assert one.started.command_line.split()[-1] == "hugepages=2"
@@ -120,15 +120,15 @@ def test_a_program_that_does_not_end_decides_nothing(
 ) -> None:
     monkeypatch.setattr(reproduction, "_RUN_SECONDS", 0.0)
     machines.append(FakeMachine(None))
-    found = reproduce(report(tmp_path), KERNEL, "x86_64", tmp_path)
+    found = reproduce(report(tmp_path), KERNEL, tmp_path)
     assert (found.answer, found.reason) == (Answer.UNDECIDED, "it has not ended after 0 s")
 
 
 def test_where_a_machine_is_lost_another_one_is_tried(machines: Machines, tmp_path: Path) -> None:
     machines += [lost(Loss.EMULATION_BROKE), lost(Loss.EMULATION_BROKE), FakeMachine(1 << 8)]
-    assert reproduce(report(tmp_path), KERNEL, "x86_64", tmp_path).answer is Answer.BUG
-    machines += [*[lost(Loss.EMULATION_BROKE)] * 4, lost(Loss.PANICKED)]
-    found = reproduce(report(tmp_path), KERNEL, "x86_64", tmp_path)
+    assert reproduce(report(tmp_path), KERNEL, tmp_path).answer is Answer.BUG
+    machines += [lost(Loss.EMULATION_BROKE), lost(Loss.PANICKED)]
+    found = reproduce(report(tmp_path), KERNEL, tmp_path)
     assert (found.answer, found.reason) == (Answer.UNDECIDED, str(lost(Loss.PANICKED)))
 
 
@@ -136,7 +136,7 @@ READS = "memory: 1G\nwords: hugepages=2\nsince: '6.13'\nreads: {proc/sys/vm/nr_h
 
 
 def test_a_kernel_without_the_parameter_is_not_booted(machines: Machines, tmp_path: Path) -> None:
-    found = reproduce(report(tmp_path, READS, program=False), KERNEL, "x86_64", tmp_path)
+    found = reproduce(report(tmp_path, READS, program=False), KERNEL, tmp_path)
     assert (found.answer, found.reason) == (Answer.UNDECIDED, "hugepages=2 is of kernels since 6.13")
     assert machines == []
 
@@ -146,8 +146,8 @@ def test_a_kernel_without_the_parameter_is_not_booted(machines: Machines, tmp_pa
 )
 def test_files_are_read_after_the_boot(machines: Machines, tmp_path: Path, content: str, answer: Answer) -> None:
     machines.append(FakeMachine(files={"/proc/sys/vm/nr_hugepages": content}))
-    kernel = Kernel(Path("vmlinuz"), "6.13.0", None)
-    found = reproduce(report(tmp_path, READS, program=False), kernel, "x86_64", tmp_path)
+    kernel = KernelImage(Path("vmlinuz"), "x86_64", "6.13.0", None)
+    found = reproduce(report(tmp_path, READS, program=False), kernel, tmp_path)
     assert found.answer is answer
     assert found.lines == (f"proc/sys/vm/nr_hugepages: expected 2, found {content.strip()}",)
 

@@ -179,8 +179,8 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             "pool of 2 pages 18 of 30 read zeros. Pages of any size that has no entries in a PMD table are hit",
             cause="copy_hugetlb_page_range() asks ptdesc_pmd_is_shared() about a table that holds no PMD entries, "
             "where pt_share_count is what the page held before (14967a9c7d24). Only architectures that share page "
-            "tables ask: x86_64, aarch64. Older branches that have it, such as 6.1.167, do not show it: before 6.10 the "
-            "allocator kept the migrate type there, 0 for page tables",
+            "tables ask: x86_64, aarch64. Older branches that have it, such as 6.1.167, do not show it: before 6.10 "
+            "the allocator kept the migrate type there, 0 for page tables",
             since=KernelVersion(6, 18),
             brought_to=(KernelVersion(6, 12, 74),),
             seen="6.12.107, 6.18.44, 7.3.4; right on 6.1.192, 6.12.107",
@@ -246,7 +246,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             until=KernelVersion(7, 4),
             fix="mm/hugetlb_cgroup: move per-node usage on cgroup reparenting",
             backports=(KernelVersion(7, 3, 4), KernelVersion(6, 12, 117)),
-            seen="6.1.192, 6.18.44; right on 6.12.117, 7.3.4",
+            seen="6.1.192, 6.12.107, 6.18.44; right on 6.12.117, 7.3.4",
         ),
     )
 }

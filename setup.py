@@ -62,7 +62,16 @@ setup(
     packages=find_packages("libs"),
     package_dir={"": "libs"},
     package_data={
-        "hugepage_qa": ["**/*.yaml", "**/*.sh", "**/*.json", "**/*.c", "**/*.j2", "**/*.service", "py.typed"],
+        "hugepage_qa": [
+            "**/*.yaml",
+            "**/*.sh",
+            "**/*.json",
+            "**/*.c",
+            "**/*.j2",
+            "**/*.md",
+            "**/*.service",
+            "py.typed",
+        ],
         "hugepage_gate": ["schemas/*.json", "py.typed"],
     },
     data_files=shared_files(),

@@ -30,11 +30,16 @@ def issue_table(issues: Iterable[KnownIssue]) -> Iterator[str]:
 def issue_lines(issue: KnownIssue) -> Iterator[str]:
     """Yield what the page on known issues says of ``issue``."""
     yield from (f"### {issue.quirk.value}", "")
-    told = {"Kernels do": issue.summary, "Versions": versions(issue), "Upstream": issue.fix or "open"}
+    told = {"Kernels do": issue.summary, "Versions": versions(issue), "Upstream": upstream(issue)}
     told |= {"Example": issue.example, "Cause": issue.cause} | ({"Seen": issue.seen} if issue.seen else {})
     for title, text in told.items():
         line = f"* {title}: {text}"
         yield from textwrap.wrap(line, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def upstream(issue: KnownIssue) -> str:
+    state = issue.fix or "open"
+    return f"{state}; {issue.reported}" if issue.reported else state
 
 
 def versions(issue: KnownIssue) -> str:

@@ -134,7 +134,7 @@ def expect_hugetlb(live: Live, memory: Memory, *, private: int = 0, shared: int 
 def expect_private_and_shared(live: Live, private: int, shared: int, found: tuple[int | None, int | None]) -> None:
     """Expect Private_Hugetlb and Shared_Hugetlb, ``found`` in bytes, to be this many pages. Raises KnownBug."""
     swapped = {Quirk.SMAPS_SHOWS_SHARED: (0, (private + shared) * live.size)}
-    known = swapped if private and not live.mmu.has_pmd_entries(live.size) else None
+    known = swapped if private and live.mmu.may_seem_shared(live.size) else None
     live.expect("Private_Hugetlb, Shared_Hugetlb", (private * live.size, shared * live.size), found, known)
 
 
@@ -144,7 +144,7 @@ def forked(live: Live, memory: Memory, pages: int = 1) -> Memory:
     Raises KnownBug where it has none of them.
     """
     child = memory.seen_by(memory.actor.fork())
-    known = None if live.mmu.has_pmd_entries(live.size) else {Quirk.FORK_LOSES_PAGES: 0}
+    known = {Quirk.FORK_LOSES_PAGES: 0} if live.mmu.may_seem_shared(live.size) else None
     found = process_status(live, child.actor).hugetlb_pages
     live.expect("HugetlbPages of the child", pages * live.size, found, known)
     return child

@@ -14,6 +14,8 @@ from hugepage_qa.version import KernelVersion
 
 #: bytes of a page table entry
 _ENTRY = 8
+#: where processes share page tables of the PMD level: ARCH_WANT_HUGE_PMD_SHARE in arch/*/Kconfig
+_SHARES_TABLES = ("x86_64", "aarch64")
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,13 @@ class Mmu:
         """Tell whether page tables of the PMD level hold the entries of huge pages of ``size``."""
         entries_of_a_table = self.base_page // _ENTRY
         return self.pmd <= size < self.pmd * entries_of_a_table
+
+    def may_seem_shared(self, size: int) -> bool:
+        """Tell whether the page table of huge pages of ``size`` may be taken for one that processes share.
+
+        Where tables of the PMD level can be shared (ARCH_WANT_HUGE_PMD_SHARE), kernels ask that of every level.
+        """
+        return self.architecture in _SHARES_TABLES and not self.has_pmd_entries(size)
 
     def table(self, size: int) -> int:
         """Return the bytes that one page table with entries of huge pages of ``size`` covers."""

@@ -22,7 +22,7 @@ class Quirk(Enum):
     SHMEM_DENY_LOST = "shmem-deny-lost"
     SHMEM_FORCE_REFUSED = "shmem-force-refused"
 
-    # of the pools of a running machine, recorded in hugetlb_pool/known.py
+    # of the pools of a running machine, recorded in pool/known_pool_issues.py
     DEMOTE_TAKES_RESERVED = "demote-takes-reserved"
     DEMOTE_ON_NODE_TAKES_RESERVED = "demote-on-node-takes-reserved"
     SUBPOOL_RESERVE_MADE_UP = "subpool-reserve-made-up"
@@ -51,8 +51,9 @@ class KnownIssue:
 
     ``summary`` is what kernels with it do, ``example`` what shows it, with the values, ``cause`` where the sources go
     wrong. ``fix`` is the commit, or its title, that upstream is mended by in version ``until``; without both the issue
-    is open. ``backports`` are the first versions without it of older, still maintained branches; ``brought_to`` are
-    the first versions with it of branches older than ``since``. ``seen`` are kernels that were run.
+    is open, and ``reported`` tells what upstream knows of it. ``backports`` are the first versions without it of older,
+    still maintained branches; ``brought_to`` are the first versions with it of branches older than ``since``. ``seen``
+    are kernels that were run.
     """
 
     quirk: Quirk
@@ -62,6 +63,7 @@ class KnownIssue:
     since: KernelVersion
     until: KernelVersion | None = None
     fix: str | None = None
+    reported: str = ""
     backports: tuple[KernelVersion, ...] = ()
     brought_to: tuple[KernelVersion, ...] = ()
     seen: str = ""
@@ -92,7 +94,7 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
             cause="hugetlb_add_hstate() returns early for a size that exists and leaves parsed_hstate at the one that "
             "was added last",
             since=KernelVersion(5, 8),
-            seen="6.1.192, 6.12.117, 7.2.13, 7.3.4",
+            seen="6.1.192, 6.12.107, 6.12.117, 7.2.13, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.GIGANTIC_COUNTED_TWICE,
@@ -107,7 +109,7 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
             since=KernelVersion(5, 8),
             until=_EARLY_PARAMETERS,
             fix="the parameters are collected first and acted on once",
-            seen="6.1.192, 6.12.117; right on 7.2.13",
+            seen="6.1.192, 6.12.107, 6.12.117; right on 7.2.13, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.GIGANTIC_NODE_FALLBACK,
@@ -117,7 +119,7 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
             since=KernelVersion(5, 16),
             until=KernelVersion(6, 14),
             fix="mm: hugetlb: avoid fallback for specific node allocation of 1G pages",
-            seen="6.1.192, 6.12.117; right on 7.2.13",
+            seen="6.1.192, 6.12.107, 6.12.117; right on 7.2.13, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.COUNT_NOT_RESERVED,
@@ -128,7 +130,7 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
             "and keeps only the last for the reservation; gigantic pages have it since 5.8, counts of nodes came with "
             "5.16",
             since=KernelVersion(5, 8),
-            seen="6.1.192, 6.12.117, 7.2.13, 7.3.4",
+            seen="6.1.192, 6.12.107, 6.12.117, 7.2.13, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.IMPLICIT_KEEPS_NODES,
@@ -137,7 +139,7 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
             "that cannot be overwritten",
             cause="default_hugepagesz_setup() copies only the node counts that are not 0, so those of the pair stay",
             since=_EARLY_PARAMETERS,
-            seen="7.2.13, 7.3.4; right on 6.12.117",
+            seen="7.2.13, 7.3.4; right on 6.1.192, 6.12.107, 6.12.117",
         ),
         KnownIssue(
             quirk=Quirk.SHMEM_DENY_LOST,

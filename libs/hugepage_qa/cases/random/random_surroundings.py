@@ -121,7 +121,7 @@ class PoolSurroundings:
 
     def _page(self, size: int) -> PageSize:
         mmu = self._mmu
-        return PageSize(size, mmu.is_gigantic(size), mmu.has_pmd_entries(size), mmu.table(size))
+        return PageSize(size, mmu.is_gigantic(size), mmu.may_seem_shared(size), mmu.table(size))
 
     def _anchor(self) -> Actor:
         actor = self._host.start_actor()

@@ -21,7 +21,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             cause="demote_store() checks that a page is available, demote_pool_huge_page() takes as many free ones as "
             "were asked for (c0f398c3b2cf)",
             since=KernelVersion(6, 12),
-            seen="6.12.117, 6.18.44, 7.3.4",
+            seen="6.12.107, 6.12.117, 6.18.44, 7.3.4; right on 6.1.192",
         ),
         KnownIssue(
             quirk=Quirk.DEMOTE_ON_NODE_TAKES_RESERVED,
@@ -32,20 +32,21 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             cause="demote_store() takes what is reserved on all nodes off what is free on the one, and the difference "
             "is unsigned",
             since=KernelVersion(5, 16),
-            seen="7.3.4",
+            seen="6.1.192, 6.12.107, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.SUBPOOL_RESERVE_MADE_UP,
             summary="a failed fault, mmap() or fallocate() on a mount with min_size= makes reserved pages up that the "
             "pool does not have",
-            example="4 pages, a mount with min_size= of 2, 2 more reserved: mmap() of 3 pages of a file fails, and the "
-            "mount gives out 2 reserved pages more than it has",
+            example="4 pages, a mount with min_size= of 2, which a file has reserved, 2 more reserved: mmap() of 3 "
+            "pages of another file fails, and then mmap() of 2 succeeds, for which there are none",
             cause="hugepage_subpool_put_pages() is given back what came from the pool, not from the reserve of the "
             "mount",
             since=KernelVersion(4, 1),
             until=_SUBPOOL_FALLBACK,
             fix="a833a693a490 (6.15-rc6)",
             backports=(_SUBPOOL_FALLBACK_BACKPORT,),
+            seen="6.1.192, 6.12.107; right on 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.SUBPOOL_USE_LOST_AT_FAULT,
@@ -55,8 +56,9 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             cause="alloc_hugetlb_folio() hands nothing back to the subpool when the page was not to come from its "
             "reserve: side effect of a833a693a490",
             since=_SUBPOOL_FALLBACK,
+            reported="since April 2026 four patches were sent to linux-mm, none was taken by 7.3.4",
             brought_to=(_SUBPOOL_FALLBACK_BACKPORT,),
-            seen="6.18.44, 7.3.4",
+            seen="6.18.44, 7.3.4; right on 6.1.192, 6.12.107",
         ),
         KnownIssue(
             quirk=Quirk.SUBPOOL_USE_LOST_AT_MMAP,
@@ -98,6 +100,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             since=KernelVersion(4, 1),
             until=_RESERVATION_SERIES,
             fix="the series that took vma_has_reserves() away",
+            seen="6.1.192, 6.12.107; right on 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.SUBPOOL_RESERVE_AVOIDED,
@@ -118,7 +121,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             "nr 1, free 1, resv 2",
             cause="free_huge_folio() restores the reservation and frees the page all the same",
             since=KernelVersion(4, 1),
-            seen="6.18.44, 7.3.4",
+            seen="6.1.192, 6.12.107, 6.18.44, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.UNMAP_RESERVES_PAGE_IN_USE,
@@ -132,7 +135,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             fix="hugetlb: only adjust reservation during unmapping if mapcount is 0",
             # into 7.2.y it went on 2026-09-09, with about this release
             backports=(KernelVersion(7, 2, 4), KernelVersion(6, 12, 110)),
-            seen="6.18.44; right on 7.3.4",
+            seen="6.12.107, 6.18.44; right on 6.1.192, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.MOVE_FORGETS_RESERVATION,
@@ -142,7 +145,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             cause="clear_vma_resv_huge_pages() takes the reservation from the whole mapping before its part is split "
             "off",
             since=KernelVersion(5, 16),
-            seen="6.18.44, 7.3.4",
+            seen="6.1.192, 6.12.107, 6.18.44, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.MOVE_LENGTH_TRUNCATED,
@@ -155,7 +158,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             "page tables (550a7d60bd5e); copy_vma_and_data(), before 6.16 move_vma(), moves only that much back and "
             "unmaps the rest",
             since=KernelVersion(5, 16),
-            seen="6.18.44, 7.3.4",
+            seen="6.1.176, 6.1.192, 6.12.107, 6.18.44, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.FAILED_MOVE_ENDS_RESERVATION,
@@ -175,10 +178,12 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             example="1 page of 1G written, fork(): HugetlbPages of the child is 0; of 1000 children 459 died, with a "
             "pool of 2 pages 18 of 30 read zeros. Pages of any size that has no entries in a PMD table are hit",
             cause="copy_hugetlb_page_range() asks ptdesc_pmd_is_shared() about a table that holds no PMD entries, "
-            "where pt_share_count is what the page held before (14967a9c7d24, sent for 6.6.y and 5.10.y, too)",
+            "where pt_share_count is what the page held before (14967a9c7d24). Only architectures that share page "
+            "tables ask: x86_64, aarch64. Older branches that have it, such as 6.1.167, do not show it: before 6.10 "
+            "the allocator kept the migrate type there, 0 for page tables",
             since=KernelVersion(6, 18),
-            brought_to=(KernelVersion(6, 1, 167), KernelVersion(6, 12, 74)),
-            seen="6.18.44, 7.3.4",
+            brought_to=(KernelVersion(6, 12, 74),),
+            seen="6.12.107, 6.18.44, 7.3.4; right on 6.1.192, 6.12.107",
         ),
         KnownIssue(
             quirk=Quirk.SMAPS_SHOWS_SHARED,
@@ -189,8 +194,8 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             "fork-loses-pages does (the fix of CVE-2026-23100)",
             since=KernelVersion(6, 19),
             # into 6.18.y it went at the end of January 2026, with about this release
-            brought_to=(KernelVersion(6, 1, 167), KernelVersion(6, 12, 74), KernelVersion(6, 18, 8)),
-            seen="6.18.44, 7.3.4",
+            brought_to=(KernelVersion(6, 12, 74), KernelVersion(6, 18, 8)),
+            seen="6.12.107, 6.18.44, 7.3.4; right on 6.1.192, 6.12.107",
         ),
         KnownIssue(
             quirk=Quirk.PINNED_PAGE_UNRESERVED,
@@ -198,7 +203,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             example="vmsplice() of a private page, then munmap(): resv_hugepages reads 2^64 - 1 until the pipe is read",
             cause="__unmap_hugepage_range() adds a reservation for a page that is not freed (df7a6d1f6405)",
             since=KernelVersion(6, 9),
-            seen="6.18.44, 7.3.4",
+            seen="6.12.107, 6.18.44, 7.3.4; right on 6.1.192",
         ),
         KnownIssue(
             quirk=Quirk.UFFD_COPY_EXISTS,
@@ -208,7 +213,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             cause="hugetlb_mfill_atomic_pte() takes the page table entry that it has just made for one that holds a "
             "page: hugetlb_walk() returns where it is, not what is in it",
             since=KernelVersion(6, 18),
-            seen="6.18.44, 7.3.4; right on 6.12.117",
+            seen="6.18.44, 7.3.4; right on 6.1.192, 6.12.107, 6.12.117",
         ),
         KnownIssue(
             quirk=Quirk.SEAL_GROW_PASSED_OVER,
@@ -217,7 +222,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             "mapping grows it",
             cause="hugetlbfs_file_mmap() sets i_size and asks for no seal",
             since=KernelVersion(4, 16),
-            seen="6.18.44, 7.3.4",
+            seen="6.1.176, 6.1.192, 6.12.107, 6.18.44, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.NR_HUGETLB_LOST,
@@ -241,7 +246,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             until=KernelVersion(7, 4),
             fix="mm/hugetlb_cgroup: move per-node usage on cgroup reparenting",
             backports=(KernelVersion(7, 3, 4), KernelVersion(6, 12, 117)),
-            seen="6.18.44; right on 6.12.117, 7.3.4",
+            seen="6.1.192, 6.12.107, 6.18.44; right on 6.12.117, 7.3.4",
         ),
     )
 }

@@ -34,13 +34,13 @@ class PageSize:
     """A size of huge pages, in bytes.
 
     ``is_gigantic``: larger than the largest block of the page allocator (hstate_is_gigantic()).
-    ``has_pmd_entries``: page tables of the PMD level hold its entries, not those of another level. ``table``: bytes
-    that one page table covers.
+    ``may_seem_shared``: its page table may be taken for one that processes share. ``table``: bytes that one page table
+    covers.
     """
 
     size: int
     is_gigantic: bool
-    has_pmd_entries: bool
+    may_seem_shared: bool
     table: int
 
 

@@ -218,7 +218,7 @@ def _copies_pages(mapping: Mapping, kernel: PoolKernel) -> bool:
     """Tell whether fork() copies page table entries: vma_needs_copy()."""
     if not mapping.is_anonymous and kernel.copies_tables_lazily:
         return False
-    if mapping.file.pool.page.has_pmd_entries or not mapping.present:
+    if not mapping.file.pool.page.may_seem_shared or not mapping.present:
         return True
     return not kernel.may_follow(Quirk.FORK_LOSES_PAGES)
 

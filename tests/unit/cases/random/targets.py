@@ -66,7 +66,7 @@ def machine(version: str = "7.2", follow: Iterable[Quirk] = (), supposed: Iterab
     """Return an idle machine whose kernel follows the quirks named; those ``supposed`` show wherever they may."""
     kernel = PoolKernel(KernelVersion.parse(version), follow)
     kernel.suppose(supposed)
-    found = PoolMachine(kernel, (PageSize(SMALL, False, True, 1 << 30), PageSize(LARGE, True, False, 1 << 39)))
+    found = PoolMachine(kernel, (PageSize(SMALL, False, False, 1 << 30), PageSize(LARGE, True, True, 1 << 39)))
     found.start_process(FIRST_PROCESS)
     return found
 

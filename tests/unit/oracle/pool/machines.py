@@ -18,7 +18,7 @@ def pool_machine(
 ) -> PoolMachine:
     """Return an x86 machine with one process ``a`` and ``pages`` of 2M; its kernel follows the quirks named."""
     kernel = PoolKernel(KernelVersion.parse(version), follow)
-    machine = PoolMachine(kernel, (PageSize(SMALL, False, True, 1 << 30), PageSize(LARGE, True, False, 1 << 39)))
+    machine = PoolMachine(kernel, (PageSize(SMALL, False, False, 1 << 30), PageSize(LARGE, True, True, 1 << 39)))
     machine.pools[SMALL].set_count(pages)
     machine.pools[SMALL].overcommit = overcommit
     machine.start_process("a")

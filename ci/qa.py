@@ -6,6 +6,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from hugepage_qa.process.marks import PREFIX
 from hugepage_qa.process.supervised import run_supervised
 from hugepage_qa.qemu.boards import find_board
 from hugepage_qa.qemu.system.machine_registry import Registry, drop_machines
+from hugepage_qa.report.plan_progress import PlanProgress
 from hugepage_qa.report.run_directory import read_surroundings, write_surroundings
 from hugepage_qa.report.terminal import closing_lines, line_on_others, print_reasons
 from hugepage_qa.report.tmt_results import read_run
@@ -144,7 +146,12 @@ def _run_tmt(request: QaRequest, architectures: Sequence[str], scratch: Path) ->
     command = _tmt(request, architectures, scratch / "run", _write_environment(told, tree / ENVIRONMENT_FILE))
     if identity.user is not None:
         give(scratch, identity.user)
-    return run_supervised([*identity.words, *command], environment=seen | _for_tmt(scratch), directory=tree)
+    with nullcontext() if sys.stdout.isatty() else PlanProgress(scratch / "run", _say):
+        return run_supervised([*identity.words, *command], environment=seen | _for_tmt(scratch), directory=tree)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
 def _kept(request: QaRequest) -> Path:

@@ -1,21 +1,33 @@
 """What the kernel counts of PMD-sized transparent huge pages: for the machine, and for a process."""
 
+import errno
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_policy import Mode, node_of, run_on, set_policy
 from hugepage_qa.cases.thp_memory import allow_on_advice, collapse, expect_change, map_aligned, pmd_size
+from hugepage_qa.kernel.counters import read_vmstat
+from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE
-from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 TRANSPARENT = Area("accounting/transparent", sizes=Sizes.ONCE)
 
 PROC_DOC = "Documentation/filesystems/proc.rst"
+
+_BALANCING = "proc/sys/kernel/numa_balancing"
+#: in /proc/vmstat: how many huge pages were marked for a fault
+_MARKED = "numa_huge_pte_updates"
+#: the address space of a process is looked through by what it has computed: from its second second on
+#: (scan_delay_ms and scan_period_min_ms of /sys/kernel/debug/sched/numa_balancing are 1000)
+_ROUNDS, _SECONDS = 20, 0.5
 
 
 @TRANSPARENT.case(
@@ -125,6 +137,64 @@ def shared_huge_pages(live: Live) -> None:
     live.expect("ShmemPmdMapped of the first half", 0, memory.smaps().shmem_pmd_mapped)
     gone = {"ShmemHugePages": -size, "ShmemPmdMapped": -size, "Shmem": -size}
     expect_change(live, gone, lambda: _filled(live, 1, shared=True), Memory.unmap)
+
+
+@TRANSPARENT.case(
+    "a huge page that NUMA balancing waits for a fault on is in memory: smaps, pagemap and numa_maps show all of it",
+    f"{PROC_DOC} Rss, AnonHugePages; fs/proc/task_mmu.c smaps_pmd_entry(), since 8b9c1cc0418a, pagemap_pmd_range()",
+    nodes=2,
+)
+def a_page_that_balancing_waits_for(live: Live) -> None:
+    memory, node = _waited_for(live, 2)
+    mapping = memory.smaps()
+    found = (mapping.rss, mapping.anon_huge_pages)
+    known = {Quirk.BALANCED_PAGES_MISSED: (0, 0)}
+    live.expect("Rss, AnonHugePages", (memory.length, memory.length), found, known)
+    base_pages = memory.length // live.base_page
+    live.expect("base pages in pagemap", base_pages, len(memory.present_frames(memory.pages)))
+    live.expect("base pages of each node in numa_maps", {node: base_pages}, memory.numa_maps().nodes)
+    memory.expect_filled()
+
+
+@TRANSPARENT.case(
+    "move_pages() tells the node of a huge page that NUMA balancing waits for a fault on",
+    "move_pages(2) status; mm/migrate.c do_pages_stat_array(), since d74943a2f3cd",
+    nodes=2,
+)
+def node_of_a_page_that_balancing_waits_for(live: Live) -> None:
+    memory, node = _waited_for(live, 1)
+    known = {Quirk.BALANCED_PAGES_MISSED: -errno.EFAULT}
+    live.expect("status of the page", node, node_of(memory), known)
+
+
+def _waited_for(live: Live, pages: int) -> tuple[Memory, int]:
+    """Return filled huge pages that NUMA balancing has marked for a fault, and the node that they are on.
+
+    Their process runs on another one: what is near is passed over by later kernels. Raises CannotRun where the kernel
+    does not mark them.
+    """
+    nodes = read_nodes(live.host)
+    far = [(near, node) for near in nodes.each for node in live.nodes if node != near and nodes.each[near].cpus]
+    if not far:
+        raise CannotRun("no node has memory that is far from a processor")
+    near, node = far[0]
+    allow_on_advice(live)
+    live.set_knob(_BALANCING, "0")
+    actor = live.actor()
+    run_on(actor, nodes.each[near].cpus)
+    set_policy(actor, Mode.BIND, [node])
+    memory = map_aligned(live, pages, pmd_size(live), actor=actor, advice=MADV_HUGEPAGE)
+    memory.fill()
+    live.expect("AnonHugePages before", memory.length, memory.smaps().anon_huge_pages)
+    # what a policy binds is not balanced (vma_policy_mof() in mm/mempolicy.c)
+    set_policy(actor, Mode.DEFAULT, [])
+    marked = read_vmstat(live.host)[_MARKED]
+    live.host.write(_BALANCING, "1")
+    for _round in range(_ROUNDS):
+        actor.compute(_SECONDS)
+        if read_vmstat(live.host)[_MARKED] - marked >= pages:
+            return memory, node
+    raise CannotRun(f"NUMA balancing passes over huge pages of a process that ran for {_ROUNDS * _SECONDS:g} s")
 
 
 def _advised(live: Live, pages: int, *, shared: bool = False) -> Memory:

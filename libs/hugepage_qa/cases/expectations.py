@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from hugepage_qa.oracle.compare import Difference
 from hugepage_qa.oracle.known_issues import KnownIssue, Quirk
+from hugepage_qa.oracle.known_thp_issues import THP_ISSUES
 from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.oracle.rules import Rule
 from hugepage_qa.process.actor import Fault, Refused
@@ -32,6 +33,7 @@ class Failed(Exception):
         super().__init__(str(difference))
 
 
+_ISSUES: Mapping[Quirk, KnownIssue] = {**POOL_ISSUES, **THP_ISSUES}
 _OURS = Path(__file__).parents[1]
 
 
@@ -59,7 +61,7 @@ class Expectations:
 
     def _end_if_known(self, quirk: Quirk, deviates: bool) -> None:
         """End the case where what it saw ``deviates`` as ``quirk`` does on this kernel. Raises KnownBug."""
-        issue = POOL_ISSUES[quirk]
+        issue = _ISSUES[quirk]
         if deviates and issue.applies_to(self.kernel_version):
             raise KnownBug(issue)
 

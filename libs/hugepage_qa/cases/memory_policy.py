@@ -12,6 +12,7 @@ _BITS = 64
 class Mode(enum.IntEnum):
     """include/uapi/linux/mempolicy.h."""
 
+    DEFAULT = 0
     PREFERRED = 1
     BIND = 2
     INTERLEAVE = 3
@@ -44,6 +45,20 @@ def move_page(memory: Memory, page: int, node: int) -> int:
     pages, nodes, status = uapi.pack("Q", memory.at(page)), uapi.pack("i", node), uapi.pack("i", 0)
     _value, buffers = memory.actor.call_with_buffers("move_pages", 0, 1, pages, nodes, status, _MOVE)
     return uapi.unpack("i", buffers[2])[0]
+
+
+def node_of(memory: Memory, page: int = 0) -> int:
+    """Return the node that a page is on, or a negative errno (move_pages(2), nodes NULL). Raises OSError."""
+    uapi = memory.actor.uapi
+    pages, status = uapi.pack("Q", memory.at(page)), uapi.pack("i", 0)
+    _value, buffers = memory.actor.call_with_buffers("move_pages", 0, 1, pages, 0, status, 0)
+    return uapi.unpack("i", buffers[1])[0]
+
+
+def run_on(actor: Actor, cpus: Iterable[int]) -> None:
+    """Have ``actor`` run on ``cpus`` alone (sched_setaffinity(2)). Raises OSError."""
+    mask = actor.uapi.bitmap(cpus)
+    actor.call("sched_setaffinity", 0, len(mask), mask)
 
 
 def migrate(actor: Actor, source: int, target: int) -> None:

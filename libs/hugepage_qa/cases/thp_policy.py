@@ -18,9 +18,8 @@ _NUMA_BALANCING = "proc/sys/kernel/numa_balancing"
 def set_policy(live: Live, enabled: str, *, pmd: str = "inherit", defrag: str = "always") -> None:
     """Set the policies for anonymous memory until the case ends: only PMD-sized pages, no smaller ones.
 
-    Linux 6.1 leaves huge pages out of smaps (AnonHugePages, Rss) as long as NUMA balancing waits for a fault on them:
-    smaps_pmd_entry() asks follow_trans_huge_pmd(), which finds none where pmd_protnone(). That is not what a policy is
-    judged by, so nothing is balanced meanwhile.
+    Nothing is balanced between nodes meanwhile: Linux 6.1 leaves huge pages out of smaps as long as balancing waits for
+    a fault on them (balanced-pages-missed), and that is not what a policy is judged by.
     """
     keep_min_free(live)
     if live.has_several_nodes and live.host.read(_NUMA_BALANCING) is not None:

@@ -22,6 +22,9 @@ class Quirk(Enum):
     SHMEM_DENY_LOST = "shmem-deny-lost"
     SHMEM_FORCE_REFUSED = "shmem-force-refused"
 
+    # of transparent huge pages of a running machine, recorded in known_thp_issues.py
+    BALANCED_PAGES_MISSED = "balanced-pages-missed"
+
     # of the pools of a running machine, recorded in pool/known_pool_issues.py
     DEMOTE_TAKES_RESERVED = "demote-takes-reserved"
     DEMOTE_ON_NODE_TAKES_RESERVED = "demote-on-node-takes-reserved"

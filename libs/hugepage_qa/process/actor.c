@@ -13,6 +13,7 @@
  *   run ADDRESS COUNT STEP           call COUNT functions, STEP bytes apart, and count those that do not return their number
  *   sum ADDRESS LENGTH               the Adler-32 checksum (RFC 1950) of these bytes
  *   discard ADDRESS LENGTH STEP BYTES  give BYTES back at each multiple of STEP
+ *   compute MILLISECONDS             use that much time of a CPU, and touch no memory but the stack
  *   exec                             the program begins anew, in the same process
  *   fork                             the answer carries the socket of the child
  * Answer: "ok VALUE BUFFER..." with the buffers as the system call left them, "errno NUMBER",
@@ -30,6 +31,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #define PACKET 65536
@@ -306,6 +308,17 @@ static int answer_discard(void)
 	return 1;
 }
 
+static void answer_compute(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+	for (long end = now.tv_sec * 1000 + now.tv_nsec / 1000000 + arguments[0];
+	     now.tv_sec * 1000 + now.tv_nsec / 1000000 < end;)
+		clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+	answer_value(0);
+}
+
 static void answer_call(const char *name)
 {
 	long value = make_call(name);
@@ -372,6 +385,8 @@ static void serve(ssize_t length)
 		answer_fork();
 	} else if (!strcmp(verb, "exec")) {
 		answer_exec();
+	} else if (!strcmp(verb, "compute")) {
+		answer_compute();
 	} else if (!(strcmp(verb, "discard") ? access_memory(verb) : answer_discard())) {
 		strcpy(answer, "malformed");
 		send_answer(-1);

@@ -104,6 +104,10 @@ class Actor:
         """Give ``part`` bytes back at every multiple of ``step`` bytes (MADV_DONTNEED). Raises Refused."""
         self._ask("discard", address, length, step, part)
 
+    def compute(self, seconds: float) -> None:
+        """Use ``seconds`` of a CPU, and touch no memory but the stack."""
+        self._ask("compute", round(1000 * seconds))
+
     def text(self) -> int:
         """Return the address of the code that was linked to the actor for tests, 0 without."""
         return int(self._ask("text")[0]) % _WORD

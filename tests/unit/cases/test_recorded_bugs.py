@@ -14,6 +14,8 @@ from hugepage_qa.oracle.known_issues import KnownIssue
 #: a case looks at some ten files before it compares; what deviates is among them
 _LAST_LOOKS = 40
 _NUMBER = re.compile(r"\d+")
+#: in a file of the kernel; addresses and devices of smaps would be malformed
+_DECIMAL = re.compile(r"(?<![0-9a-f:])\d+(?![0-9a-f:-])")
 
 every_bug = pytest.mark.parametrize("recorded", recorded_cases(verdict=Verdict.KNOWN), ids=str)
 
@@ -72,5 +74,9 @@ def _with_other_numbers(recorded: Recorded, number: int) -> str | None:
 
 def _raised(result: object) -> object:
     if isinstance(result, list):
-        return [_raised(result[0]), *result[1:]]
-    return _NUMBER.sub(lambda found: str(int(found[0]) + 1), result) if isinstance(result, str) else result
+        return [_add_one(_NUMBER, result[0]), *result[1:]]
+    return _add_one(_DECIMAL, result) if isinstance(result, str) else result
+
+
+def _add_one(number: re.Pattern[str], text: str) -> str:
+    return number.sub(lambda found: str(int(found[0]) + 1), text)

@@ -64,6 +64,17 @@ def test_every_word_that_is_not_zero_is_counted(actor: Actor) -> None:
     assert actor.nonzero(address, PAGE) == 2
 
 
+def test_it_computes_for_as_long_as_it_is_told(actor: Actor) -> None:
+    def cpu_seconds() -> float:
+        fields = Path(f"/proc/{actor.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        # utime and stime are the 14th and 15th field, and this is from the third on (proc_pid_stat(5))
+        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+    before = cpu_seconds()
+    actor.compute(0.2)
+    assert 0.15 < cpu_seconds() - before < 0.4
+
+
 def test_discard_gives_parts_of_memory_back(actor: Actor) -> None:
     address = actor.mmap(8 * PAGE, WRITABLE, PRIVATE)
     actor.fill(address, 8 * PAGE, PAGE, 1)

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.memory_policy import Mode, set_policy
+from hugepage_qa.cases.memory_policy import Mode, run_on, set_policy
 from hugepage_qa.cases.pool_view import PoolView, read_pool_view
 from hugepage_qa.cases.random.random_scale import FIRST_PROCESS, Scale
 from hugepage_qa.cases.random.random_step import PoolRun
@@ -128,8 +128,7 @@ class PoolSurroundings:
         if self._node is not None:
             set_policy(actor, Mode.BIND, [self._node])
             # before Linux 6.6 surplus pages for a reservation come from the node of the processor, bound or not
-            mask = actor.uapi.bitmap(read_nodes(self._host).each[self._node].cpus)
-            actor.call("sched_setaffinity", 0, len(mask), mask)
+            run_on(actor, read_nodes(self._host).each[self._node].cpus)
         return actor
 
 

@@ -85,6 +85,8 @@ setup(
         "hypothesis>=6.100",
         "pyelftools>=0.30",
         "python-debian>=0.1.49",
+        # modules of Fedora's kernels
+        "zstandard>=0.22",
         *QEMU,
     ],
     extras_require={

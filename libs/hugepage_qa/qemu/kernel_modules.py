@@ -1,13 +1,39 @@
 """Modules of a kernel package, in the order in which they can be loaded."""
 
+import gzip
 import lzma
 import re
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from hugepage_qa.errors import InputError
+
 _DEPENDS = re.compile(rb"\0depends=([\w,-]*)\0")
+
+
+def _unpack_zstd(content: bytes) -> bytes:
+    import zstandard  # noqa: PLC0415 - few kernels have such modules
+
+    # a frame that was written as a stream does not tell its size, which ZstdDecompressor.decompress() asks for
+    unpacker = zstandard.ZstdDecompressor().decompressobj()
+    try:
+        unpacked = unpacker.decompress(content)
+    except zstandard.ZstdError as error:
+        raise ValueError(error) from error
+    if not unpacker.eof:
+        raise ValueError("its end is missing")
+    return unpacked
+
+
+#: how modules are packed (MODULE_COMPRESS_* in kernel/module/Kconfig): end of the file name -> what unpacks them
+_UNPACK: Mapping[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.decompress,
+    ".xz": lzma.decompress,
+    ".zst": _unpack_zstd,
+}
 
 
 @dataclass(frozen=True)
@@ -23,9 +49,13 @@ class Module:
 
     @cached_property
     def content(self) -> bytes:
-        """The module as the kernel loads it."""
+        """The module as the kernel loads it. Raises InputError for one that cannot be unpacked."""
         content = self.file.read_bytes()
-        return lzma.decompress(content) if self.file.suffix == ".xz" else content
+        unpack = _UNPACK.get(self.file.suffix)
+        try:
+            return unpack(content) if unpack else content
+        except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error) as error:
+            raise InputError(f"{self.file}: a module that cannot be unpacked: {error}") from error
 
     @property
     def depends(self) -> list[str]:

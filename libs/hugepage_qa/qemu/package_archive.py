@@ -37,7 +37,7 @@ _WANTED = (
     re.compile(
         r"(?:usr/)?lib/modules/[^/]+/kernel/(?:[\w-]+/)+"
         r"(?P<name>(?:virtio\w*|net_failover|failover|ext4|jbd2|mbcache|crc16|crc32c_generic|libcrc32c|hwpoison-inject)"
-        r"\.ko(?:\.xz)?)"
+        r"\.ko(?:\.(?:gz|xz|zst))?)"
     ),
 )
 #: another one for each other choice of files

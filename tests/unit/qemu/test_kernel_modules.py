@@ -1,11 +1,29 @@
 """The order in which modules are loaded: each behind what it needs."""
 
+import gzip
 import lzma
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+import zstandard
 
+from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.kernel_modules import Module, load_order
+
+
+def _zstd_stream(content: bytes) -> bytes:
+    """Return what ``zstd < module`` prints: a frame without its size."""
+    packer = zstandard.ZstdCompressor().compressobj()
+    return packer.compress(content) + packer.flush()
+
+
+PACK: Mapping[str, Callable[[bytes], bytes]] = {
+    "ko": bytes,
+    "ko.gz": gzip.compress,
+    "ko.xz": lzma.compress,
+    "ko.zst": zstandard.compress,
+}
 
 
 def module(directory: Path, name: str, *depends: str, suffix: str = "ko") -> Path:
@@ -13,7 +31,7 @@ def module(directory: Path, name: str, *depends: str, suffix: str = "ko") -> Pat
     text = f"license=GPL\0depends={','.join(depends)}\0name={name}\0".encode()
     content = b"\x7fELF\xff\xfe" + text + b"\0depends on nothing\0"
     file = directory / f"{name}.{suffix}"
-    file.write_bytes(lzma.compress(content) if suffix.endswith("xz") else content)
+    file.write_bytes(PACK[suffix](content))
     return file
 
 
@@ -47,7 +65,7 @@ def test_what_is_not_there_may_be_built_in(tmp_path: Path) -> None:
     assert load_order([], ["ext4"]) == []
 
 
-@pytest.mark.parametrize("suffix", ["ko", "ko.xz"])
+@pytest.mark.parametrize("suffix", PACK)
 def test_a_name_may_have_either_kind_of_line(tmp_path: Path, suffix: str) -> None:
     files = [
         module(tmp_path, "hwpoison-inject", "crc32c-generic", suffix=suffix),
@@ -56,10 +74,27 @@ def test_a_name_may_have_either_kind_of_line(tmp_path: Path, suffix: str) -> Non
     assert names(load_order(files, ["hwpoison_inject"])) == ["crc32c_generic", "hwpoison_inject"]
 
 
-def test_a_packed_module_is_loaded_unpacked(tmp_path: Path) -> None:
-    (one,) = load_order([module(tmp_path, "ext4", suffix="ko.xz")], ["ext4"])
-    assert one.content == Module(module(tmp_path, "ext4")).content
-    assert one.content.startswith(b"\x7fELF")
+@pytest.mark.parametrize("suffix", PACK)
+def test_a_packed_module_is_loaded_unpacked(tmp_path: Path, suffix: str) -> None:
+    one, other = load_order([module(tmp_path, "ext4", "jbd2", suffix=suffix), module(tmp_path, "jbd2")], ["ext4"])
+    assert (one.name, other.name) == ("jbd2", "ext4")
+    assert other.content == Module(module(tmp_path, "ext4", "jbd2")).content
+    assert other.content.startswith(b"\x7fELF")
+
+
+def test_a_frame_that_does_not_tell_its_size_is_unpacked(tmp_path: Path) -> None:
+    content = module(tmp_path, "ext4", "jbd2").read_bytes()
+    (tmp_path / "ext4.ko.zst").write_bytes(_zstd_stream(content))
+    assert Module(tmp_path / "ext4.ko.zst").content == content
+
+
+@pytest.mark.parametrize("suffix", ["ko.gz", "ko.xz", "ko.zst"])
+def test_a_module_that_cannot_be_unpacked_is_named(tmp_path: Path, suffix: str) -> None:
+    file = module(tmp_path, "ext4", suffix=suffix)
+    for broken in (b"no such thing", file.read_bytes()[:-5]):
+        file.write_bytes(broken)
+        with pytest.raises(InputError, match=r"ext4\.ko\.\w+: a module that cannot be unpacked"):
+            load_order([file], ["ext4"])
 
 
 def test_a_file_without_such_a_section_needs_nothing(tmp_path: Path) -> None:

@@ -264,6 +264,8 @@ def test_machine_without_debian_sources(tmp_path: Path) -> None:
         ("./lib/modules/6.1/kernel/drivers/virtio/virtio.ko.xz", "virtio.ko.xz"),
         ("./lib/modules/6.1/kernel/drivers/net/virtio_net.ko", "virtio_net.ko"),
         ("./lib/modules/6.1/kernel/net/core/failover.ko.xz", "failover.ko.xz"),
+        ("./lib/modules/6.20/kernel/fs/ext4/ext4.ko.zst", "ext4.ko.zst"),
+        ("./lib/modules/6.20/kernel/fs/ext4/ext4.ko.gz", "ext4.ko.gz"),
         ("./lib/modules/6.1/kernel/drivers/net/veth.ko", None),
         ("./lib/modules/6.1/kernel/vmlinuz", None),
         ("./boot/System.map-6.1", None),

@@ -97,7 +97,10 @@ class ThrowawayMachine:
     def _read(self, path: str) -> str | None:
         try:
             return self._ahead.read("r", f"/{path}")[0].decode(errors="replace")
-        except OSError:
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                # the agent says so, and no kernel: a part of a file would be judged as all of it
+                raise InputError(f"/{path}: larger than the 64 MiB that the agent reads") from error
             # sysfs answers EINVAL or EIO for files that exist but have nothing to say
             return None
 

@@ -6,7 +6,8 @@
  * Both directions carry frames: four bytes of length, most significant first, then a letter, then fields, each with
  * four bytes of length before it. Requests may be sent before the answer to the one before has come.
  *
- *   r PATH                 the bytes of a file           n PATH     the names in a directory, one field each
+ *   r PATH                 the bytes of a file, EFBIG for more than 64 MiB
+ *   n PATH                 the names in a directory, one field each
  *   w PATH TEXT            open, one write, close        f PATH OFFSET BYTES   store, in a file that is made
  *   M SOURCE POINT TYPE OPTIONS   mount                  U POINT    unmount
  *   d PATH | D PATH        make | remove a directory     x PATH     unlink a file
@@ -45,7 +46,7 @@
 #include <unistd.h>
 
 #define FIELDS 8
-#define LARGEST (64 << 20) /* no kernel file is larger, smaps of a million mappings apart */
+#define LARGEST (64 << 20) /* of a request and of a file; smaps of 100,000 mappings are as large */
 #define PACKET 65536       /* actor.c */
 #define KMSG_RECORD 8192   /* CONSOLE_EXT_LOG_MAX */
 #define SECOND 1000        /* in milliseconds */
@@ -187,7 +188,7 @@ static void answer(long result)
 
 /* ---- files ---- */
 
-/* The bytes of a file and a NUL, in a block that the next call takes; -1 with errno. */
+/* The bytes of a file and a NUL, in a block that the next call takes; -1 with errno, EFBIG and no part of it. */
 static char *content;
 static ssize_t read_file(const char *path)
 {
@@ -199,14 +200,17 @@ static ssize_t read_file(const char *path)
 	if (descriptor < 0)
 		return -1;
 	do {
-		if (size + 1 >= room)
-			content = grown(content, room = room ? 2 * room : PACKET);
-		now = read(descriptor, content + size, room - size - 1);
+		if (size + PACKET >= room)
+			content = grown(content, room = 2 * (size + PACKET));
+		/* no more at once: a sysctl allocates as much, and is refused beyond KMALLOC_MAX_SIZE */
+		now = read(descriptor, content + size, PACKET);
 		size += now > 0 ? (size_t)now : 0;
-	} while (now > 0 && size < LARGEST);
+	} while (now > 0 && size <= LARGEST);
+	if (now > 0)
+		errno = EFBIG;
 	close(descriptor);
 	content[size] = 0;
-	return now < 0 ? -1 : (ssize_t)size;
+	return now ? -1 : (ssize_t)size;
 }
 
 static void answer_read(void)

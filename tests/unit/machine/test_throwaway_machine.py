@@ -149,6 +149,14 @@ def test_files_are_read_as_on_the_real_machine(
     assert isinstance(found, str) == (name in ("text", "binary", "link"))
 
 
+def test_a_file_that_is_too_large_says_so(machine: ThrowawayMachine, tmp_path: Path) -> None:
+    file = tmp_path / "large"
+    file.touch()
+    os.truncate(file, 64 * MIB + 1)
+    with pytest.raises(InputError, match=r"/large: larger than the 64 MiB that the agent reads"):
+        Host(machine).read(str(file).lstrip("/"))
+
+
 @pytest.mark.parametrize("name", ["", "empty", "text", "none"])
 def test_names_are_as_on_the_real_machine(machine: ThrowawayMachine, real: RealMachine, files: Path, name: str) -> None:
     found = outcome(machine, "names", below(files / name))

@@ -83,6 +83,16 @@ def test_a_file_of_proc_is_read_to_its_end(channel: AgentChannel) -> None:
     assert channel.ask("r", "/proc/self/maps")[0].endswith(b"[vsyscall]\n") or os.uname().machine != "x86_64"
 
 
+def test_a_file_that_is_too_large_is_refused_and_not_cut(channel: AgentChannel, tmp_path: Path) -> None:
+    file = tmp_path / "large"
+    file.touch()
+    os.truncate(file, 64 * MIB)
+    assert len(channel.ask("r", str(file))[0]) == 64 * MIB
+    os.truncate(file, 64 * MIB + 1)
+    assert refusal(channel, "r", str(file)) == "EFBIG"
+    assert channel.ask("r", "/proc/sys/kernel/ostype") == [b"Linux\n"]
+
+
 def test_what_cannot_be_read_is_refused_as_the_kernel_says(channel: AgentChannel, tmp_path: Path) -> None:
     assert refusal(channel, "r", str(tmp_path / "none")) == "ENOENT"
     assert refusal(channel, "r", str(tmp_path)) == "EISDIR"

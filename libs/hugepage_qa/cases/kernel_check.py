@@ -10,11 +10,12 @@ from hugepage_qa.cache import write_atomically
 from hugepage_qa.cases.boot.boot_case import CPU_MARK
 from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings
 from hugepage_qa.cases.live_machine import MachinePlan, Unit
-from hugepage_qa.cases.result import Result
+from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.cases.selection import EVERYTHING
 from hugepage_qa.cases.throwaway_run import NODES, Finished, LiveWanted, ThrowawayRun
 from hugepage_qa.oracle.architecture import MMUS, Machine
 from hugepage_qa.qemu.fleet import machines_at_once
+from hugepage_qa.qemu.lost_machine import MachineLost
 from hugepage_qa.qemu.nominal import nominal_machine
 
 #: areas that depend on which page sizes a CPU has; of the others one CPU of each kind of page table tells as much
@@ -84,10 +85,7 @@ class KernelCheck:
         return self._wanted_on(cpu).units(tuple(machine.mmu.hugetlb), machine.mmu.sizes(machine.features))
 
     def run(self) -> Generator[Result, None, None]:
-        """Yield each result as it is there: boots, then live cases on each CPU.
-
-        Raises InputError for what can never boot, MachineLost where a machine for live cases does not come up.
-        """
+        """Yield each result: boots, then live cases on each CPU. Raises InputError for what can never boot."""
         try:
             yield from self._matrix.run(self._boots)
             yield from self._matrix.run_random(self._random_boots, self._wanted.seed)
@@ -104,15 +102,22 @@ class KernelCheck:
             self._live.stop()
 
     def _run_live(self, cpu: str) -> Iterator[Result]:
-        """Run the live cases on ``cpu``; what they take is remembered for the next time."""
+        """Run the live cases on ``cpu``; what they take is remembered for the next time.
+
+        Where its machine does not come up, that is one error, and says nothing of the other CPUs.
+        """
         settings, board = self._settings, self._matrix.board
         plan = MachinePlan(self.kernel, cpu, settings.cache, settings.append)
         self._live = ThrowawayRun(plan, settings.machines or machines_at_once(sum(NODES)), self._finished)
         memory = settings.cache / "durations" / f"{board.architecture}-{cpu}.json"
         mark = "" if cpu == board.default_cpu else f"{CPU_MARK}{cpu}"
         took = _recall(memory)
-        for result in self._live.run(self._wanted_on(cpu), took):
-            yield replace(result, name=f"{result.name}{mark}")
+        try:
+            for result in self._live.run(self._wanted_on(cpu), took):
+                yield replace(result, name=f"{result.name}{mark}")
+        except MachineLost as lost:
+            yield Result(f"/machine{mark}", Verdict.ERROR, (str(lost),), evidence=lost.serial)
+            return
         if self._wanted.selection == EVERYTHING:
             # a part of an area tells nothing of what the whole takes
             write_atomically(memory, json.dumps(took | self._live.seconds, indent=1).encode())

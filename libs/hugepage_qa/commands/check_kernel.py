@@ -12,13 +12,12 @@ from hugepage_qa.cases.area_files import LIVE, live_areas
 from hugepage_qa.cases.boot.boot_matrix import Settings
 from hugepage_qa.cases.boot.case_groups import choose_groups
 from hugepage_qa.cases.kernel_check import KernelCheck
-from hugepage_qa.cases.result import Result, Verdict, exit_code
+from hugepage_qa.cases.result import Verdict, exit_code
 from hugepage_qa.cases.selection import Selection
 from hugepage_qa.cases.test_settings import draw_seed
 from hugepage_qa.cases.throwaway_run import LiveWanted
 from hugepage_qa.commands.boot_commands import ARCHITECTURES
 from hugepage_qa.errors import InputError
-from hugepage_qa.qemu.lost_machine import MachineLost
 from hugepage_qa.qemu.packages import cache_directory, open_kernel
 from hugepage_qa.report.check_report import CheckReport
 from hugepage_qa.sizes import parse_size
@@ -105,10 +104,6 @@ def _run(check: KernelCheck, report: CheckReport, exitfirst: bool, before: str) 
                 is_over = exitfirst and result.verdict in (Verdict.FAIL, Verdict.ERROR)
                 if is_over:
                     break
-    except MachineLost as lost:
-        # not even a first machine for live cases
-        report.add(Result(f"/machine/{check.architecture}", Verdict.ERROR, (str(lost),), evidence=lost.serial))
-        is_over = exitfirst
     finally:
         check.stop()
         report.stop()

@@ -17,6 +17,7 @@ from hugepage_qa.cases.throwaway_run import NODES, LiveWanted
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.boards import find_board
 from hugepage_qa.qemu.kernel_image import KernelImage
+from hugepage_qa.qemu.lost_machine import Loss, MachineLost
 from hugepage_qa.sizes import GIB, MIB
 
 TOLD: list[str] = []
@@ -48,7 +49,9 @@ class FakeMatrix:
 
 
 class FakeRun:
-    """Live cases that pass on each CPU; a unit takes three seconds."""
+    """Live cases that pass on each CPU; a unit takes three seconds. With one CPU a machine may not come up."""
+
+    lost_with = ""
 
     def __init__(self, plan: MachinePlan, machines: int, _finished: object) -> None:
         self._plan = plan
@@ -57,6 +60,8 @@ class FakeRun:
 
     def run(self, wanted: LiveWanted, took: Mapping[str, float]) -> Iterator[Result]:
         TOLD.append(f"took {dict(took)}")
+        if self._plan.cpu == self.lost_with:
+            raise MachineLost(Loss.PANICKED, "Kernel panic - not syncing: no init", "the serial console")
         for area in wanted.areas:
             self.seconds[f"{area.name} 2M"] = 3.0
             yield Result(f"/{area.name}", Verdict.PASS)
@@ -109,6 +114,19 @@ def test_boots_come_first_then_live_cases_on_each_cpu(tmp_path: Path) -> None:
     ]
     assert [told for told in TOLD if "with" in told] == ["3 machines with max: quiet", "3 machines with qemu64: quiet"]
     assert TOLD[-2:] == ["boots stopped", "machines stopped"]
+
+
+@pytest.mark.parametrize(("cpu", "error"), [("max", "/machine"), ("qemu64", "/machine@qemu64")])
+def test_a_cpu_that_does_not_come_up_is_one_error_and_the_other_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpu: str, error: str
+) -> None:
+    monkeypatch.setattr(FakeRun, "lost_with", cpu)
+    results = {result.name: result for result in check(tmp_path, LiveWanted([area("pool")])).run()}
+    assert set(results) == ({"/pool", "/pool@qemu64"} - {error.replace("machine", "pool")}) | {error}
+    assert results[error].verdict is Verdict.ERROR
+    assert results[error].reason == "the kernel panicked: Kernel panic - not syncing: no init"
+    assert results[error].evidence == "the serial console"
+    assert not (tmp_path / "durations" / f"x86_64-{cpu}.json").exists()
 
 
 def test_without_live_cases_no_machine_is_kept(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The command "check-kernel" without a machine: what it refuses, what it hands on, and how it ends."""
 
 import io
-import json
 import shutil
 import subprocess
 import sys
@@ -20,7 +19,6 @@ from hugepage_qa.cases.throwaway_run import LiveWanted
 from hugepage_qa.commands import check_kernel
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.kernel_image import KernelImage
-from hugepage_qa.qemu.lost_machine import Loss, MachineLost
 from hugepage_qa.sizes import GIB, MIB
 
 RELEASE = "6.1.0-9-amd64"
@@ -144,7 +142,6 @@ class FakeCheck:
 
     made: list["FakeCheck"]
     results: list[Result]
-    lost: MachineLost | None
 
     def __init__(
         self,
@@ -168,8 +165,6 @@ class FakeCheck:
             for result in self.results:
                 self.told.append(result.name)
                 yield result
-            if self.lost:
-                raise self.lost
         finally:
             self.told.append("closed")
 
@@ -181,7 +176,7 @@ class FakeCheck:
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[FakeCheck]:
     """Return the checks that were made; they pass."""
-    FakeCheck.made, FakeCheck.lost = [], None
+    FakeCheck.made = []
     FakeCheck.results = [Result("/a", Verdict.PASS)]
     monkeypatch.setattr(check_kernel, "KernelCheck", FakeCheck)
     return FakeCheck.made
@@ -291,18 +286,6 @@ def test_the_first_failure_ends_it_if_asked(run: Cli, image: Path, checks: list[
     checks.clear()
     run("-x", *arguments)
     assert [check.told for check in checks] == [["/a", "/b", "closed", "stopped"], []]
-
-
-def test_a_machine_that_does_not_come_up_is_an_error_with_its_console(
-    run: Cli, image: Path, checks: list[FakeCheck], tmp_path: Path
-) -> None:
-    FakeCheck.lost = MachineLost(Loss.PANICKED, "Kernel panic - not syncing: no init", "the serial console")
-    assert run(image, "--output", tmp_path / "output") == 3
-    assert "error /machine/x86_64: the kernel panicked: Kernel panic - not syncing: no init\n" in run.output
-    assert (tmp_path / "output" / "machine-x86_64.log").read_text().endswith("the serial console")
-    told = json.loads((tmp_path / "output" / "results.json").read_text())
-    assert [(one["name"], one["verdict"]) for one in told] == [("/a", "pass"), ("/machine/x86_64", "error")]
-    assert checks[0].told == ["/a", "closed", "stopped"]
 
 
 def test_what_can_never_boot_is_one_line(

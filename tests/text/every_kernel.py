@@ -125,17 +125,25 @@ def absent_text(live: Live) -> None:
 )
 def collapsed_text(live: Live) -> None:
     for kind in (Kind.PIE, Kind.FIXED, Kind.LIBRARY):
-        program = _started(live, kind)
-        before = program.huge()
-        if is_eligible(live, program):
-            _collapse(live, program)
-            program.touch()
-            live.expect("FilePmdMapped", whole_pages(live, program), program.huge())
-        else:
-            live.expect_errno(errno.EINVAL, _collapse, live, program)
-            live.expect("FilePmdMapped", before, program.huge())
-        program.touch()
-        program.expect_intact()
+        _expect_collapse(live, _started(live, kind))
+
+
+@EVERY_KERNEL.case(
+    "MADV_COLLAPSE makes text on XFS huge where THPeligible says so, else it is EINVAL, and the code stays right",
+    f"{COLLAPSE}; {FILE_THP}; mm/readahead.c page_cache_ra_order()",
+    since="6.1",
+)
+def text_on_xfs(live: Live) -> None:
+    _expect_collapse(live, _started(live, Kind.PIE, live.host.disk("xfs")))
+
+
+@EVERY_KERNEL.case(
+    "MADV_COLLAPSE makes text on btrfs huge where THPeligible says so, else it is EINVAL, and the code stays right",
+    f"{COLLAPSE}; {FILE_THP}",
+    since="6.1",
+)
+def text_on_btrfs(live: Live) -> None:
+    _expect_collapse(live, _started(live, Kind.PIE, live.host.disk("btrfs")))
 
 
 @EVERY_KERNEL.case(
@@ -209,12 +217,27 @@ def _shared_huge(program: TextProgram) -> int:
     return sum(mapping.shmem_pmd_mapped for mapping in program.mappings())
 
 
-def _started(live: Live, kind: Kind) -> TextProgram:
+def _started(live: Live, kind: Kind, directory: str | None = None) -> TextProgram:
     size = huge_page_of_text(live)
     allow_always(live)
-    program = start_text(live, Recipe(size, tail=size // 2, kind=kind))
+    program = start_text(live, Recipe(size, tail=size // 2, kind=kind), directory)
     program.touch()
     return program
+
+
+def _expect_collapse(live: Live, program: TextProgram) -> None:
+    """Expect MADV_COLLAPSE to do what THPeligible says. Large folios that the file system has read stay as they are."""
+    before = program.huge()
+    _expect_whole_pages(live, program, before)
+    if is_eligible(live, program):
+        _collapse(live, program)
+        program.touch()
+        live.expect("FilePmdMapped", whole_pages(live, program), program.huge())
+    else:
+        live.expect_errno(errno.EINVAL, _collapse, live, program)
+        live.expect("FilePmdMapped", before, program.huge())
+    program.touch()
+    program.expect_intact()
 
 
 def _collapse(live: Live, program: TextProgram) -> None:

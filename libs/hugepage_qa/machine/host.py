@@ -124,6 +124,11 @@ class Host:
         """Return how full the file system at ``point`` is."""
         return FileSystemUse(*self._backend.perform("file_system", [point]))
 
+    def disk(self, file_system: str) -> str:
+        """Return a directory on a disk with ``file_system``. Raises CannotRun where the machine has none."""
+        directory: str = self._backend.perform("disk", [file_system])
+        return directory
+
     def add_swap(self, size: int) -> str:
         """Have the kernel swap to a new file of ``size`` bytes and return its path. Raises OSError."""
         name: str = self._backend.perform("add_swap", [size])

@@ -94,6 +94,7 @@ class RealMachine:
             "mount_point": self._mount_point,
             "unmount": _unmount,
             "file_system": _file_system,
+            "disk": self._disk_with,
             "add_swap": add_swap,
             "remove_swap": remove_swap,
             "make_directory": os.mkdir,
@@ -146,6 +147,13 @@ class RealMachine:
         if self._found_disk is None:
             self._found_disk = find_disk(self._scratch, self._tree, self._stack)
         return self._found_disk
+
+    def _disk_with(self, file_system: str) -> str:
+        place = self._disk()
+        mount = find_mount(self._tree, str(place))
+        if mount is None or mount.type != file_system:
+            raise CannotRun(f"no disk with {file_system} is free: programs lie on {mount.type if mount else 'another'}")
+        return str(place)
 
     def _start_program(self, path: str) -> tuple[int, int]:
         return self._keep(self._stack.enter_context(start_link(Path(path))))

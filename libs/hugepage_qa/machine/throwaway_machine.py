@@ -24,7 +24,9 @@ from hugepage_qa.process.static_program import compilers
 from hugepage_qa.process.text_program_build import BuiltText, Recipe, build_text, loaded_with
 from hugepage_qa.qemu.agent_channel import ReadAhead
 from hugepage_qa.qemu.agent_machine import RunningMachine
+from hugepage_qa.qemu.empty_disks import MAKERS
 from hugepage_qa.qemu.kernel_image import parse_config
+from hugepage_qa.qemu.kernel_modules import Module, load_order
 
 _ACTOR = "/actor"
 _SCRATCH = "/tmp"  # noqa: S108 - of a machine that nobody else is on
@@ -52,6 +54,9 @@ class ThrowawayMachine:
         self._ahead = ReadAhead(running.channel)
         self._scratch = scratch
         self._config = kernel.config
+        self._modules = kernel.modules
+        #: file system -> where the disk with it is mounted
+        self._disks: dict[str, str] = {}
         self._mounts = 0
         self._actors: dict[int, tuple[int, list[int]]] = {}
         self._stored: set[str] = set()
@@ -65,6 +70,7 @@ class ThrowawayMachine:
             "mount_point": self._mount_point,
             "unmount": self._unmount,
             "file_system": self._file_system,
+            "disk": self._disk_with,
             "add_swap": self._add_swap,
             "remove_swap": self._remove_swap,
             "make_directory": partial(self._do, "d"),
@@ -147,6 +153,38 @@ class ThrowawayMachine:
         except OSError as error:
             return f"the machine has no disk with ext4: {error.strerror}"
         return ""
+
+    def _disk_with(self, file_system: str) -> str:
+        """Mount the disk with an empty ``file_system``, and load its modules, as soon as one wants it."""
+        if file_system not in self._disks:
+            device = self._find_disk(file_system)
+            for module in load_order(self._modules, [file_system]):
+                self._load(module)
+            point = self._mount_point(file_system)
+            try:
+                self._channel.ask("M", device, point, file_system, "")
+            except OSError as error:
+                raise CannotRun(f"this kernel mounts no {file_system}: {error.strerror}") from error
+            self._disks[file_system] = point
+        return self._disks[file_system]
+
+    def _find_disk(self, file_system: str) -> str:
+        maker = MAKERS[file_system]
+        for name in self._names("sys/block"):
+            # that is how it was named to the emulator
+            if (self._read(f"sys/block/{name}/serial") or "").strip() == file_system:
+                return f"/dev/{name}"
+        if maker.find() is None:
+            raise CannotRun(f"a disk with {file_system} needs {maker.program}, which is not installed here")
+        raise CannotRun("this kernel has no virtio disks")
+
+    def _load(self, module: Module) -> None:
+        path = f"{_SCRATCH}/{module.name}.ko"
+        self._store(path, module.content, _PROGRAM_MODE)
+        # one that is there, and one that the processor does not suit: whether it is missed is seen at the mount
+        with suppress(OSError):
+            self._channel.ask("i", path)
+        self._channel.ask("x", path)
 
     def _need_disk(self) -> None:
         if self._disk_refusal:

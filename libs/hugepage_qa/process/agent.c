@@ -14,6 +14,7 @@
  *   s PATH                 statvfs                       o PATH     write back, and evict from the page cache
  *   + PATH | - PATH        swap on | off                 c PATH MODE   chmod
  *   z PATH SIZE            make a file of zeros, all of it written
+ *   i PATH                 load a module, EEXIST where it is
  *   a PROGRAM              start an actor                q NUMBER REQUEST   ask it (actor.c)
  *   k NUMBER               kill it, and wait for its end
  *   L                      go to the end of the kernel log
@@ -515,6 +516,13 @@ static void kill_actor(void)
 
 /* ---- requests ---- */
 
+static long load_module(const char *path)
+{
+	int module = open(path, O_RDONLY | O_CLOEXEC);
+
+	return module < 0 ? -1 : close_with(module, syscall(SYS_finit_module, module, "", 0));
+}
+
 static void serve(char letter)
 {
 	switch (letter) {
@@ -548,6 +556,8 @@ static void serve(char letter)
 		return answer(swapon(fields[0], 0));
 	case '-':
 		return answer(swapoff(fields[0]));
+	case 'i':
+		return answer(load_module(fields[0]));
 	case 'a':
 		return start_actor();
 	case 'q':
@@ -582,11 +592,8 @@ static void prepare(void)
 		return;
 	rest = strdup(content);
 	while ((line = strsep(&rest, "\n")) && *line) {
-		int module = open(line, O_RDONLY | O_CLOEXEC);
-
-		if (syscall(SYS_finit_module, module, "", 0))
+		if (load_module(line))
 			fprintf(stderr, "@hugepage-qa module %s: %s\n", line, strerror(errno));
-		close(module);
 	}
 }
 

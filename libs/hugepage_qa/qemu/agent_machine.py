@@ -5,7 +5,7 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import overload
@@ -16,6 +16,7 @@ from hugepage_qa.process.child import PIPE, Child
 from hugepage_qa.process.static_program import AGENT, build_static
 from hugepage_qa.qemu.agent_channel import AgentChannel
 from hugepage_qa.qemu.emulator import Emulator
+from hugepage_qa.qemu.empty_disks import empty_disks
 from hugepage_qa.qemu.initramfs import agent_initramfs
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.kernel_modules import load_order
@@ -92,15 +93,15 @@ def start_agent_machine(machine: VirtualMachine, cache: Path) -> Iterator[Runnin
         ours, theirs = socket.socketpair()
         stack.enter_context(ours)
         with theirs, _disk(cache) as disk:
-            command = machine.qemu_command(initramfs, _devices(machine, theirs.fileno(), disk))
+            command = machine.qemu_command(initramfs, _devices(machine, theirs.fileno(), disk, empty_disks(cache)))
             descriptors = [theirs.fileno(), *([] if disk is None else [disk])]
             child = Child(command, output=PIPE, errors=PIPE, descriptors=descriptors)
             running = stack.enter_context(RunningMachine(machine, child, ours))
         yield running
 
 
-def _devices(machine: VirtualMachine, line: int, disk: int | None) -> Iterator[str]:
-    """Yield QEMU's arguments for the line to the agent and the disk, which are open files."""
+def _devices(machine: VirtualMachine, line: int, disk: int | None, more_disks: Mapping[str, Path]) -> Iterator[str]:
+    """Yield QEMU's arguments for the line to the agent and a disk, which are open files, and for images of others."""
     board = machine.board
     if board.second_port and not _has_virtio_port(machine.kernel):
         yield from ("-chardev", f"socket,id=second,fd={line}", *board.second_port)
@@ -111,6 +112,10 @@ def _devices(machine: VirtualMachine, line: int, disk: int | None) -> Iterator[s
         drive = f"file=/proc/self/fd/{disk},format=raw,if=none,id=disk,cache=unsafe,discard=unmap"
         yield from ("-drive", drive)
         yield from ("-device", f"virtio-blk-{board.virtio_bus},drive=disk")
+    for name, image in more_disks.items():
+        # what is written goes to a temporary file
+        yield from ("-drive", f"file={image},format=raw,if=none,id={name},snapshot=on,cache=unsafe")
+        yield from ("-device", f"virtio-blk-{board.virtio_bus},drive={name},serial={name}")
 
 
 def _has_virtio_port(kernel: KernelImage) -> bool:

@@ -43,7 +43,7 @@ Dir::Etc::preferences "/dev/null";
 Dir::Etc::preferencesparts "/dev/null";
 """
 
-_KERNEL_PARTS = re.compile(r"linux-(?:image|binary|base)-")
+_KERNEL_PARTS = re.compile(r"linux-(?:image|binary|base|modules)-")
 _ARCHIVE_KEYRING = re.compile(r"(?:debian|ubuntu)-archive")
 
 
@@ -66,9 +66,9 @@ class AptRoot:
         self._report = report
 
     def fetch_kernel(self, package: str) -> Package:
-        """Download kernel ``package``: through its Depends down to the packages that hold image and configuration.
+        """Download kernel ``package``: through its Depends down to those that hold image, configuration and modules.
 
-        Up to 6.x linux-image-VERSION holds them; later it depends on linux-binary-VERSION and linux-base-VERSION.
+        Up to 6.x linux-image-VERSION holds them; later it depends on linux-binary-, -base- and -modules-VERSION.
         Raises InputError when no version of it can be fetched.
         """
         return self._fetch_newest(package, self._kernel_parts)

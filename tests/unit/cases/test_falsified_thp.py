@@ -24,6 +24,8 @@ _WITHOUT_HUGE_PAGES = {
     "no-zero-page",
     "no-direct-compaction",
 }
+#: text that is huge before as after is that of a file system with large folios
+_BEFORE_AS_AFTER = {"collapsed-text", "text-on-btrfs", "text-on-xfs"}
 
 RECORDED = [one for one in recorded_cases() if one.area.name.startswith(("thp/", "text/"))]
 _BUDDYINFO = str(["proc/buddyinfo"])
@@ -44,8 +46,7 @@ of_huge_pages = pytest.mark.parametrize(
 
 @pytest.mark.parametrize(
     "recorded",
-    # text that is huge before as after is that of a file system with large folios
-    [one for one in RECORDED if one.case.name not in _WITHOUT_HUGE_PAGES | {"collapsed-text"}],
+    [one for one in RECORDED if one.case.name not in _WITHOUT_HUGE_PAGES | _BEFORE_AS_AFTER],
     ids=str,
 )
 def test_huge_pages_everywhere_are_not_what_was_judged(recorded: Recorded) -> None:

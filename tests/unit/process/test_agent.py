@@ -213,6 +213,14 @@ def test_a_file_system_is_mounted_with_its_options(namespace_channel: AgentChann
     assert refusal(namespace_channel, "M", "hugepage-qa", str(tmp_path), "no such", "") == "ENODEV"
 
 
+def test_a_module_that_the_kernel_refuses_is_told(namespace_channel: AgentChannel, tmp_path: Path) -> None:
+    file = tmp_path / "xfs.ko"
+    assert refusal(namespace_channel, "i", str(file)) == "ENOENT"
+    file.write_bytes(b"no module")
+    # nobody may in a user namespace, and a kernel may have no modules at all
+    assert refusal(namespace_channel, "i", str(file)) in ("EPERM", "ENOSYS")
+
+
 def test_swap_that_the_kernel_refuses_is_told(namespace_channel: AgentChannel, tmp_path: Path) -> None:
     assert refusal(namespace_channel, "+", str(tmp_path / "swap")) == "EPERM"
     assert refusal(namespace_channel, "-", str(tmp_path / "swap")) == "EPERM"

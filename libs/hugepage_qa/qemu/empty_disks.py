@@ -1,0 +1,62 @@
+"""Disks with an empty file system of each kind that can be made here, for machines that write to copies of them."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hugepage_qa.cache import locked
+from hugepage_qa.errors import InputError
+from hugepage_qa.sizes import GIB
+
+_SIZE = GIB
+#: of programs that only root has in its PATH
+_SYSTEM = "/sbin:/usr/sbin"
+
+
+@dataclass(frozen=True)
+class Maker:
+    """The program that makes a file system, and what it is told before the file."""
+
+    program: str
+    options: tuple[str, ...]
+
+    def find(self) -> str | None:
+        """Return the path of the program, None where it is not installed."""
+        return shutil.which(self.program, path=f"{os.environ.get('PATH', '')}:{_SYSTEM}")
+
+
+#: file system -> what makes it
+MAKERS: Mapping[str, Maker] = {
+    "xfs": Maker("mkfs.xfs", ("-q", "-K")),
+    "btrfs": Maker("mkfs.btrfs", ("-q", "--nodiscard")),
+}
+
+
+def empty_disks(cache: Path) -> dict[str, Path]:
+    """Return file system -> image of a disk with it, for those whose maker is installed; made once below ``cache``.
+
+    Raises InputError where a maker fails.
+    """
+    found = {name: (maker, program) for name, maker in MAKERS.items() if (program := maker.find())}
+    return {name: _made(name, (program, *maker.options), cache / "disks") for name, (maker, program) in found.items()}
+
+
+def _made(name: str, command: tuple[str, ...], directory: Path) -> Path:
+    image = directory / f"{name}.img"
+    directory.mkdir(parents=True, exist_ok=True)
+    with locked(image.with_suffix(".lock")):
+        if not image.exists():
+            with tempfile.TemporaryDirectory(dir=directory, prefix=".made-") as scratch:
+                unfinished = Path(scratch, image.name)
+                unfinished.touch()
+                os.truncate(unfinished, _SIZE)  # a hole: what is empty takes no room
+                done = subprocess.run([*command, str(unfinished)], capture_output=True, text=True, check=False)
+                if done.returncode != 0:
+                    said = done.stderr.strip()[:200]
+                    raise InputError(f"{command[0]} makes no file system below {directory}: {said}")
+                unfinished.rename(image)
+    return image

@@ -9,7 +9,7 @@ from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage, with_blocks
 from hugepage_qa.cases.fragments import fragment
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
 from hugepage_qa.cases.thp_memory import expect_change, map_start_of_file, mount_tmpfs, pmd_size
 from hugepage_qa.cases.thp_policy import advised, huge_pages
@@ -53,7 +53,7 @@ def given_back_in_part(live: Live) -> None:
     memory.advise(mmap.MADV_DONTNEED, 1, 1)
     live.expect("AnonHugePages", memory.size, memory.smaps().anon_huge_pages)
     live.expect("Rss", memory.size + half, memory.smaps().rss)
-    live.expect("words of the first half that changed", 0, memory.actor.check(memory.address, half, WORD, 1))
+    live.expect("words of the first half that changed", 0, memory.actor.check(memory.address, half, memory.step, 1))
     given_back = memory.actor.nonzero(memory.address + half, half)
     live.expect("words that were given back and are not zero", 0, given_back)
     memory.expect_zero(1)

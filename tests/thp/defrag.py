@@ -120,7 +120,7 @@ def _effort(live: Live, memory: Memory) -> tuple[Effort, bool]:
 
 def _events_at_rest(live: Live) -> dict[str, int]:
     """Return the counters when the daemons are at rest after what was before."""
-    last: dict[str, int] = {}
+    last = _events(live)
 
     def is_at_rest() -> bool:
         before = dict(last)

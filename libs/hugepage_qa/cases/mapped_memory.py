@@ -7,9 +7,13 @@ from hugepage_qa.kernel.numa_maps import NumaMapping, read_numa_maps
 from hugepage_qa.kernel.smaps import MemoryMapping, read_smaps
 from hugepage_qa.machine.host import Host, ObservedTree
 from hugepage_qa.process.actor import Actor
+from hugepage_qa.sizes import MIB
 
 #: what is stored and looked at: every word, for a page may be wrong in any of them
 WORD = 8
+#: and in gigantic pages a word of each cache line: an emulated processor takes seconds for each GiB of words, and what
+#: clears and copies them goes by base pages, whose lines it writes as a whole (folio_zero_user() in mm/memory.c)
+_LINE, _GIGANTIC = 64, 256 * MIB
 #: bits 0 to 54 of an entry of /proc/PID/pagemap
 _FRAME = (1 << 55) - 1
 _PRESENT = 1 << 63
@@ -51,6 +55,11 @@ class Memory:
         """Its length in bytes."""
         return self.pages * self.size
 
+    @property
+    def step(self) -> int:
+        """How many bytes the words that are stored and looked at are apart."""
+        return WORD if self.size < _GIGANTIC else _LINE
+
     def at(self, page: int) -> int:
         """Return the address of a page."""
         return self.address + page * self.size
@@ -68,18 +77,18 @@ class Memory:
         return self.actor.read(self.at(page))
 
     def fill(self, value: int = 1) -> None:
-        """Write every word of all pages: ``value`` plus how many bytes it is from the start. Raises Fault."""
-        self.actor.fill(self.address, self.length, WORD, value)
+        """Write the words of all pages: ``value`` plus how many bytes each is from the start. Raises Fault."""
+        self.actor.fill(self.address, self.length, self.step, value)
 
     def expect_filled(self, value: int = 1, first: int = 0, pages: int | None = None) -> None:
-        """Expect every word of ``pages`` pages from ``first`` on (default: all) as ``fill`` left it. Raises Fault."""
+        """Expect the words of ``pages`` pages from ``first`` on (default: all) as ``fill`` left it. Raises Fault."""
         length = (self.pages - first if pages is None else pages) * self.size
-        wrong = self.actor.check(self.at(first), length, WORD, value + first * self.size)
+        wrong = self.actor.check(self.at(first), length, self.step, value + first * self.size)
         self._live.expect("words of memory that changed", 0, wrong)
 
     def expect_zero(self, first: int = 0, pages: int = 1) -> None:
-        """Expect every word of ``pages`` pages from ``first`` on, never written, to be zero. Raises Fault."""
-        dirty = self.actor.nonzero(self.at(first), pages * self.size)
+        """Expect the words of ``pages`` pages from ``first`` on, never written, to be zero. Raises Fault."""
+        dirty = self.actor.nonzero(self.at(first), pages * self.size, self.step)
         self._live.expect("words of fresh pages that are not zero", 0, dirty)
 
     def frames(self) -> set[int]:

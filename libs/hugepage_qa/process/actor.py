@@ -15,6 +15,8 @@ from hugepage_qa.process.actor_link import start_link
 Argument = int | str | bytes
 
 _WORD = 1 << 64
+#: bytes of what is stored and looked at
+_LEAST_STEP = 8
 
 
 class Refused(OSError):
@@ -96,9 +98,10 @@ class Actor:
         """Return how many places do not hold what ``fill`` with the same arguments stored. Raises Fault."""
         return int(self._ask("check", address, length, step, value)[0])
 
-    def nonzero(self, address: int, length: int) -> int:
-        """Return how many words of 8 bytes in ``length`` bytes are not zero. Raises Fault."""
-        return int(self._ask("nonzero", address, length)[0])
+    def nonzero(self, address: int, length: int, step: int = _LEAST_STEP) -> int:
+        """Return how many words of 8 bytes, at every multiple of ``step`` bytes, are not zero. Raises Fault."""
+        steps = [step] if step != _LEAST_STEP else []
+        return int(self._ask("nonzero", address, length, *steps)[0])
 
     def discard(self, address: int, length: int, step: int, part: int) -> None:
         """Give ``part`` bytes back at every multiple of ``step`` bytes (MADV_DONTNEED). Raises Refused."""

@@ -15,8 +15,8 @@ from hugepage_qa.process.c_compiler import SOURCE as ACTOR
 from hugepage_qa.process.child import PIPE, Child
 from hugepage_qa.process.static_program import AGENT, build_static
 from hugepage_qa.qemu.agent_channel import AgentChannel
-from hugepage_qa.qemu.emulator import Emulator
 from hugepage_qa.qemu.empty_disks import empty_disks
+from hugepage_qa.qemu.emulator import Emulator
 from hugepage_qa.qemu.initramfs import agent_initramfs
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.kernel_modules import load_order

@@ -89,7 +89,8 @@ def _machine(area: Area) -> Iterator[Backend]:
 @contextmanager
 def _throwaway(suite: str | None) -> Iterator[Backend]:
     kernel = find_kernel("x86_64", Settings(suite=suite))
-    machine = VirtualMachine(kernel, "max", (2 * GIB, 2 * GIB), cpus=2)
+    # room for gigantic pages (cases/throwaway_run.py)
+    machine = VirtualMachine(kernel, "max", (6 * GIB, 5 * GIB), cpus=2)
     with tempfile.TemporaryDirectory() as scratch, start_agent_machine(machine, cache_directory()) as running:
         running.await_agent()
         yield ThrowawayMachine(running, Path(scratch))

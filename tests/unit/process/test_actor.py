@@ -64,6 +64,15 @@ def test_every_word_that_is_not_zero_is_counted(actor: Actor) -> None:
     assert actor.nonzero(address, PAGE) == 2
 
 
+def test_words_that_are_apart_are_counted(actor: Actor) -> None:
+    address = actor.mmap(PAGE, WRITABLE, PRIVATE)
+    for offset in (0, 8, 64, PAGE - 64):
+        actor.write(address + offset, 1)
+    assert actor.nonzero(address, PAGE, 64) == 3
+    actor.fill(address, PAGE, 64, 1)
+    assert actor.nonzero(address, PAGE, 64) == PAGE // 64
+
+
 def test_it_computes_for_as_long_as_it_is_told(actor: Actor) -> None:
     def cpu_seconds() -> float:
         fields = Path(f"/proc/{actor.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
@@ -124,6 +133,19 @@ def test_buffers_come_back_as_the_kernel_left_them(actor: Actor) -> None:
     assert actor.call("write", fd, b"abc", 3) == 3
     actor.call("lseek", fd, 0, os.SEEK_SET)
     assert actor.call_with_buffers("read", fd, bytes(4), 4) == (3, (b"abc\0",))
+
+
+def test_every_byte_passes_both_ways(actor: Actor) -> None:
+    fd = actor.call("memfd_create", "name", 0)
+    every = bytes(range(256)) * 16
+    assert actor.call("pwrite64", fd, every, len(every), 0) == len(every)
+    assert actor.call_with_buffers("pread64", fd, bytes(len(every)), len(every), 0) == (len(every), (every,))
+
+
+@pytest.mark.parametrize("buffer", ["x0", "x0g", "xAB"])
+def test_what_is_not_hexadecimal_is_malformed(actor: Actor, buffer: str) -> None:
+    with pytest.raises(ValueError, match="malformed"):
+        actor._ask("call", "close", buffer)
 
 
 def test_a_forked_actor_has_memory_of_its_own(actor: Actor) -> None:

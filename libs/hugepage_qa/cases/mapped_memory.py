@@ -11,8 +11,9 @@ from hugepage_qa.sizes import MIB
 
 #: what is stored and looked at: every word, for a page may be wrong in any of them
 WORD = 8
-#: and in gigantic pages a word of each cache line: an emulated processor takes seconds for each GiB of words, and what
-#: clears and copies them goes by base pages, whose lines it writes as a whole (folio_zero_user() in mm/memory.c)
+#: and in gigantic pages a word of each cache line, of the first line the first one, and so on: an emulated processor
+#: takes seconds for each GiB of words, and what clears and copies pages goes by base pages (folio_zero_user() in
+#: mm/memory.c), of which the first and the last word are looked at
 _LINE, _GIGANTIC = 64, 256 * MIB
 #: bits 0 to 54 of an entry of /proc/PID/pagemap
 _FRAME = (1 << 55) - 1

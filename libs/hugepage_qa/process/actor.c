@@ -6,9 +6,10 @@
  * hexadecimal (0 to 9, a to f), which are put into a buffer whose address is passed.
  *   call NAME ARGUMENT...            a system call of the table below
  *   load ADDRESS | store ADDRESS VALUE      8 bytes
- *   fill ADDRESS LENGTH STEP VALUE   store VALUE + offset at each multiple of STEP
+ *   fill ADDRESS LENGTH STEP VALUE   store VALUE + offset at each multiple of STEP; with a STEP of 64, a cache line, at
+ *                                    the word of 8 bytes in each line that has the number of the line, modulo 8
  *   check ADDRESS LENGTH STEP VALUE  how many of these are not as fill left them
- *   nonzero ADDRESS LENGTH [STEP]    how many words of 8 bytes, at each multiple of STEP (8), are not zero
+ *   nonzero ADDRESS LENGTH [STEP]    how many words of 8 bytes are not zero: all, or those that fill with STEP stores
  *   text                             the address of the code that was linked to it for tests, 0 without
  *   run ADDRESS COUNT STEP           call COUNT functions, STEP bytes apart, and count those that do not return their number
  *   sum ADDRESS LENGTH               the Adler-32 checksum (RFC 1950) of these bytes
@@ -181,12 +182,32 @@ static volatile uint64_t *word_at(long address)
 	return (volatile uint64_t *)address;
 }
 
+/* of a base page the first word is looked at, the last, and each other place in one of its lines */
+static unsigned long place_in(unsigned long offset, unsigned long step)
+{
+	enum { LINE = 64, WORDS = LINE / sizeof(uint64_t) };
+
+	return step == LINE ? offset + offset / LINE % WORDS * sizeof(uint64_t) : offset;
+}
+
+static void fill(long address, unsigned long length, unsigned long step, uint64_t value)
+{
+	for (unsigned long offset = 0; offset < length; offset += step) {
+		unsigned long place = place_in(offset, step);
+
+		*word_at(address + (long)place) = value + place;
+	}
+}
+
 static long check(long address, unsigned long length, unsigned long step, uint64_t value)
 {
 	long wrong = 0;
 
-	for (unsigned long offset = 0; offset < length; offset += step)
-		wrong += *word_at(address + (long)offset) != value + offset;
+	for (unsigned long offset = 0; offset < length; offset += step) {
+		unsigned long place = place_in(offset, step);
+
+		wrong += *word_at(address + (long)place) != value + place;
+	}
 	return wrong;
 }
 
@@ -195,7 +216,7 @@ static long nonzero_at(long address, unsigned long length, unsigned long step)
 	long found = 0;
 
 	for (unsigned long offset = 0; offset < length; offset += step)
-		found += *word_at(address + (long)offset) != 0;
+		found += *word_at(address + (long)place_in(offset, step)) != 0;
 	return found;
 }
 
@@ -263,8 +284,7 @@ static int access_memory(const char *verb)
 	else if (!strcmp(verb, "store"))
 		*word_at(arguments[0]) = a[1];
 	else if (!strcmp(verb, "fill"))
-		for (uint64_t offset = 0; offset < a[1]; offset += a[2])
-			*word_at(arguments[0] + (long)offset) = a[3] + offset;
+		fill(arguments[0], a[1], a[2], a[3]);
 	else if (!strcmp(verb, "text"))
 		value = (long)text_page_0;
 	else if (!strcmp(verb, "run"))

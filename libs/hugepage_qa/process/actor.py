@@ -91,7 +91,10 @@ class Actor:
         self._ask("store", address, value % _WORD)
 
     def fill(self, address: int, length: int, step: int, value: int) -> None:
-        """Store ``value`` + offset in the 8 bytes at every multiple of ``step`` bytes. Raises Fault."""
+        """Store ``value`` + offset in the 8 bytes at every multiple of ``step`` bytes. Raises Fault.
+
+        With a step of 64 they are others in each cache line: the first word of the first, the second of the second.
+        """
         self._ask("fill", address, length, step, value)
 
     def check(self, address: int, length: int, step: int, value: int) -> int:
@@ -99,7 +102,7 @@ class Actor:
         return int(self._ask("check", address, length, step, value)[0])
 
     def nonzero(self, address: int, length: int, step: int = _LEAST_STEP) -> int:
-        """Return how many words of 8 bytes, at every multiple of ``step`` bytes, are not zero. Raises Fault."""
+        """Return how many words of 8 bytes, where ``fill`` with ``step`` stores them, are not zero. Raises Fault."""
         steps = [step] if step != _LEAST_STEP else []
         return int(self._ask("nonzero", address, length, *steps)[0])
 

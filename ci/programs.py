@@ -96,7 +96,8 @@ def _of_request(request: QaRequest) -> Iterator[tuple[str, str, str]]:
 def _of_agents(architectures: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
     """Yield what builds the agents of throwaway machines, and their disks; Fedora has no C library to cross to."""
     yield COMPILER
-    yield "/usr/sbin/mke2fs", "e2fsprogs", "e2fsprogs"
+    for program, package in (("mke2fs", "e2fsprogs"), ("mkfs.xfs", "xfsprogs"), ("mkfs.btrfs", "btrfs-progs")):
+        yield f"/usr/sbin/{program}", package, package
     for architecture in architectures:
         if architecture != platform.machine():
             gnu, _zig = NAMES[architecture]

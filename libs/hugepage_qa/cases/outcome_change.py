@@ -107,7 +107,12 @@ class ChangeSearch:
         return self.results[place].verdict in DECIDED
 
     def _differ(self, one: int, other: int) -> bool:
-        return self.results[one].verdict is not self.results[other].verdict
+        return _outcome(self.results[one]) != _outcome(self.results[other])
+
+
+def _outcome(result: Result) -> tuple[Verdict, tuple[str, ...]]:
+    """Return what is compared: the verdict, and which bugs are known; numbers in other reasons are of one run."""
+    return result.verdict, result.reasons[:1] if result.verdict is Verdict.KNOWN else ()
 
 
 # --- kernels ---
@@ -142,9 +147,13 @@ def kernels_in(directory: Path, architecture: str | None, settings: Settings) ->
     if len(architectures := {kernel.architecture for kernel in kernels.values()}) > 1:
         raise InputError(f"--kernels {directory}: for {', '.join(sorted(architectures))}; choose one with --arch")
     return [
-        Candidate(f"{kernel.release} ({file.name})", kernel.architecture, replace(settings, kernel=file))
+        Candidate(_label(file, kernel.release), kernel.architecture, replace(settings, kernel=file))
         for file, kernel in sorted(kernels.items(), key=lambda item: _age(item[1].release))
     ]
+
+
+def _label(file: Path, release: str) -> str:
+    return file.name if release in file.name else f"{release} ({file.name})"
 
 
 def _age(release: str) -> tuple[KernelVersion, bool, list[int]]:

@@ -92,6 +92,17 @@ def test_every_kernel_is_tried_if_asked() -> None:
     assert search("pfspp", every=True) == ([(0, 1), (1, 3)], [0, 1, 2, 3, 4])
 
 
+def test_known_bugs_are_an_outcome_each_and_numbers_of_one_run_are_none() -> None:
+    """One bug is mended of two that were known; what is told besides the bugs is of one boot."""
+    known = [("two bugs",), ("two bugs", "booted again"), ("one bug",), ("one bug",)]
+    made = ChangeSearch(4, lambda place: Result("/case", Verdict.KNOWN, known[place]))
+    made.run()
+    assert made.changes == [(1, 2)]
+    made = ChangeSearch(2, lambda place: Result("/case", Verdict.FAIL, (f"{place} pages",)))
+    made.run()
+    assert made.changes == []
+
+
 # --- kernels ---
 
 
@@ -124,15 +135,16 @@ Kernel = Callable[[str], bytes]
 def test_kernels_of_a_directory_by_what_they_say(tmp_path: Path, bzimage: Kernel) -> None:
     for file, release in (("a", "6.12.5"), ("b", "6.1.9"), ("c", "6.12.5")):
         (tmp_path / file).write_bytes(bzimage(release))
+    (tmp_path / "vmlinuz-6.13.0").write_bytes(bzimage("6.13.0"))
     (tmp_path / "config-6.12.5").write_text("CONFIG_HUGETLBFS=y\n")
     (tmp_path / "folder").mkdir()
     said: list[str] = []
     found = kernels_in(tmp_path, None, Settings(cache=tmp_path, say=said.append))
-    assert [one.label for one in found] == ["6.1.9 (b)", "6.12.5 (a)", "6.12.5 (c)"]
-    assert [one.settings.kernel for one in found] == [tmp_path / name for name in "bac"]
+    assert [one.label for one in found] == ["6.1.9 (b)", "6.12.5 (a)", "6.12.5 (c)", "vmlinuz-6.13.0"]
+    assert [one.settings.kernel for one in found] == [tmp_path / name for name in (*"bac", "vmlinuz-6.13.0")]
     assert said == ["no kernels: config-6.12.5"]
     assert kernels_in(tmp_path, "s390x", Settings(cache=tmp_path, say=said.append)) == []
-    assert said[1] == "no kernels for s390x: a, b, c, config-6.12.5"
+    assert said[1] == "no kernels for s390x: a, b, c, config-6.12.5, vmlinuz-6.13.0"
 
 
 def test_kernels_of_several_architectures_need_a_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

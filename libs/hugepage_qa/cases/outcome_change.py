@@ -32,6 +32,8 @@ DECIDED = (Verdict.PASS, Verdict.KNOWN, Verdict.FAIL)
 
 _VERDICTS = {Answer.RIGHT: Verdict.PASS, Answer.BUG: Verdict.FAIL, Answer.UNDECIDED: Verdict.SKIP}
 _CANDIDATE_OF_A_RELEASE = re.compile(r"[-~]rc[0-9]")
+#: between version and flavour: ``6.12.90+deb12.1``-``cloud-amd64``, ``6.1.0-9``-``amd64``
+_FLAVOUR = re.compile(r"-(?!rc)(?=[a-z])")
 
 #: gives the result of a case on a kernel, with the settings that this one was obtained by
 Trial = Callable[[KernelImage, Settings], Result]
@@ -158,7 +160,7 @@ def _label(file: Path, release: str) -> str:
 
 def _age(release: str) -> tuple[KernelVersion, bool, list[int]]:
     """Return by what kernels are sorted: distributions count builds of one version, and candidates come before it."""
-    numbers = [int(number) for number in re.findall(r"\d+", release)]
+    numbers = [int(number) for number in re.findall(r"\d+", _FLAVOUR.split(release)[0])]
     return KernelVersion.parse(release), not _CANDIDATE_OF_A_RELEASE.search(release), numbers
 
 

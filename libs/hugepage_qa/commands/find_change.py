@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -72,7 +73,9 @@ def _conclusion(search: ChangeSearch, candidates: Sequence[Candidate]) -> str:
     """Return what the search has found, in a line for each change."""
 
     def told(place: int) -> str:
-        return f"{candidates[place].label} ({_outcome(search.results[place])})"
+        result = search.results[place]
+        # what comes after the first reason, such as a boot that was tried again, was told when it was tried
+        return f"{candidates[place].label} ({_outcome(replace(result, reasons=result.reasons[:1]))})"
 
     decided = search.decided
     if len(decided) < _FEWEST:

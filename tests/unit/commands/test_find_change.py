@@ -13,7 +13,7 @@ from hugepage_qa.commands import find_change
 
 NAME = "fork-loses-pages"
 PASS, SKIP, ERROR = (Verdict.PASS, ()), (Verdict.SKIP, ("no pages",)), (Verdict.ERROR, ("lost",))
-FAIL = (Verdict.FAIL, ("it lost\n2 pages",))
+FAIL = (Verdict.FAIL, ("it lost\n2 pages", "booted again"))
 
 
 class Cli:
@@ -62,8 +62,8 @@ def test_a_line_for_each_kernel_and_one_for_the_change(run: Cli) -> None:
     assert run.output.splitlines() == [
         "5 kernels from 6.0 to 6.4",
         "6.0: pass, 0 s",
-        "6.4: fail: it lost 2 pages, 0 s",
-        "6.2: fail: it lost 2 pages, 0 s",
+        "6.4: fail: it lost 2 pages; booted again, 0 s",
+        "6.2: fail: it lost 2 pages; booted again, 0 s",
         "6.1: pass, 0 s",
         "changed between 6.1 (pass) and 6.2 (fail: it lost 2 pages)",
     ]

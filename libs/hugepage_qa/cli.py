@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, str] = {
     "boot-matrix": "hugepage_qa.commands.boot_commands:boot_matrix",
     "check-kernel": "hugepage_qa.commands.check_kernel:check_kernel",
     "reproduce": "hugepage_qa.commands.reproduce:reproduce_command",
+    "find-change": "hugepage_qa.commands.find_change:find_change",
     "run": "hugepage_qa.commands.avocado_run:run_command",
     "pool-random": "hugepage_qa.commands.pool_random:pool_random",
     "reboot-cases": "hugepage_qa.commands.reboot_cases:reboot_cases",

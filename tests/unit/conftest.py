@@ -1,9 +1,10 @@
-"""Real captures of probe machines: ``captures/<name>.json.gz``, a JSON object from path to text."""
+"""Real captures of probe machines: ``captures/<name>.json.gz``, a JSON object from path to text; tiny kernels."""
 
 import gzip
 import json
 import shutil
 import signal
+import struct
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -42,6 +43,20 @@ def capture_names() -> list[str]:
 def capture() -> Callable[[str], CapturedTree]:
     """A function from the name of a capture to its tree."""
     return load_capture
+
+
+@pytest.fixture
+def bzimage() -> Callable[[str], bytes]:
+    """Return bzimage(release): the least that counts as an x86 kernel of that release."""
+
+    def build(release: str) -> bytes:
+        data = bytearray(0x600)
+        data[0x202:0x206] = b"HdrS"
+        struct.pack_into("<H", data, 0x20E, 0x300)
+        data[0x500 : 0x500 + len(release)] = release.encode()
+        return bytes(data)
+
+    return build
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

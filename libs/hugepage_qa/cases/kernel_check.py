@@ -13,7 +13,7 @@ from hugepage_qa.cases.live_machine import MachinePlan, Unit
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.cases.selection import EVERYTHING
 from hugepage_qa.cases.throwaway_run import NODES, Finished, LiveWanted, ThrowawayRun
-from hugepage_qa.oracle.architecture import MMUS, Machine
+from hugepage_qa.oracle.architecture import Machine, hugetlb_sizes
 from hugepage_qa.qemu.fleet import machines_at_once
 from hugepage_qa.qemu.lost_machine import MachineLost
 from hugepage_qa.qemu.nominal import nominal_machine
@@ -72,8 +72,7 @@ class KernelCheck:
         A kernel that does not tell its base pages may have those of any.
         """
         if self.kernel.config is None:
-            entries = [entry for entry in MMUS.values() if entry.architecture == self.architecture]
-            return sorted({size for entry in entries for size in entry.hugetlb})
+            return hugetlb_sizes(self.architecture)
         machines = [self._nominal(cpu) for cpu in self._matrix.board.cpus]
         return sorted({size for machine in machines for size in machine.mmu.hugetlb})
 

@@ -209,6 +209,11 @@ def find_mmu(architecture: str, base_page: int, kind: str | None = None) -> Mmu:
     )
 
 
+def hugetlb_sizes(architecture: str) -> list[int]:
+    """Return the sizes in bytes that huge pages of a machine of ``architecture`` may have, whatever its base pages."""
+    return sorted({size for entry in MMUS.values() if entry.architecture == architecture for size in entry.hugetlb})
+
+
 def _powers(low: int, high: int) -> tuple[int, ...]:
     sizes = []
     while low <= high:

@@ -43,6 +43,9 @@ Dir::Etc::preferences "/dev/null";
 Dir::Etc::preferencesparts "/dev/null";
 """
 
+#: what the names of Debian's kernel packages begin with; the release follows, what ``uname -r`` prints
+KERNEL_PREFIX = "linux-image-"
+
 _KERNEL_PARTS = re.compile(r"linux-(?:image|binary|base|modules)-")
 _ARCHIVE_KEYRING = re.compile(r"(?:debian|ubuntu)-archive")
 
@@ -76,6 +79,17 @@ class AptRoot:
     def fetch(self, package: str) -> Package:
         """Download ``package`` alone; errors as in fetch_kernel."""
         return self._fetch_newest(package, lambda record: [record])
+
+    def kernels(self, metapackage: str) -> list[str]:
+        """Return the kernel packages of all versions that are of the flavour of ``metapackage``, in no order.
+
+        ``linux-image-cloud-amd64`` stands for ``linux-image-6.16.3+deb13-cloud-amd64`` and its like.
+        """
+        self._update()
+        flavour = metapackage.removeprefix(KERNEL_PREFIX)
+        version = re.compile(rf"{KERNEL_PREFIX}\d[^-]*(?:-(?:rc)?\d[^-]*)*-{flavour}")
+        names = self._run(["apt-cache", "pkgnames", KERNEL_PREFIX]).stdout.split()
+        return list(filter(version.fullmatch, names))
 
     def _fetch_newest(self, package: str, parts: Callable[[_Record], list[_Record]]) -> Package:
         self._update()

@@ -21,7 +21,7 @@ from hugepage_qa.qemu.boards import Board, find_board
 from hugepage_qa.qemu.kernel_image import KernelImage, identify
 from hugepage_qa.qemu.package_archive import CHOICE, DnfRoot, Package, unpack
 
-__all__ = ["cache_directory", "distribution_kernel", "open_kernel", "static_busybox"]
+__all__ = ["cache_directory", "distribution_kernel", "kernel_packages", "open_kernel", "static_busybox"]
 
 _REMEMBERED_SECONDS = 24 * 3600
 """How long an answer of the package index is used without asking again."""
@@ -54,6 +54,23 @@ def distribution_kernel(
     wanted = package or (_apt_here() and board.debian_kernel) or "kernel-core"
     directory = _obtain(board, cache, wanted, suite, report, kernel=True)
     return _kernel_in(directory, f"package {wanted} for {architecture}", architecture)
+
+
+def kernel_packages(architecture: str, cache: Path, suite: str, *, report: Report) -> list[str]:
+    """Return the packages of all kernels of the board's flavour that ``suite`` holds, in no order.
+
+    Nothing but indices is downloaded. Raises InputError where there is none, or no apt.
+    """
+    board = find_board(architecture)
+    if not _apt_here():
+        raise InputError("apt-get is not installed, which tells what a suite holds: pass kernels of your own")
+    place = f"{board.debian_architecture}-{suite}"
+    with locked(cache / "packages" / f"{place}.lock"):
+        root = AptRoot(cache / "packages" / "roots" / place, board.debian_architecture, suite, report)
+        found = root.kernels(board.debian_kernel)
+    if not found:
+        raise InputError(f"suite {suite}: no kernel of the flavour of {board.debian_kernel}")
+    return found
 
 
 def open_kernel(path: Path, cache: Path, architecture: str | None = None) -> KernelImage:

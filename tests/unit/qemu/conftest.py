@@ -1,6 +1,5 @@
-"""Fake programs for PATH, and files that stand for kernels."""
+"""Fake programs for PATH."""
 
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,17 +17,3 @@ def install() -> Callable[[Path, str, str], None]:
         path.chmod(0o755)
 
     return put
-
-
-@pytest.fixture
-def bzimage() -> Callable[[str], bytes]:
-    """Return bzimage(release): the least that counts as an x86 kernel of that release."""
-
-    def build(release: str) -> bytes:
-        data = bytearray(0x600)
-        data[0x202:0x206] = b"HdrS"
-        struct.pack_into("<H", data, 0x20E, 0x300)
-        data[0x500 : 0x500 + len(release)] = release.encode()
-        return bytes(data)
-
-    return build

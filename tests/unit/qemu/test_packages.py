@@ -13,7 +13,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.qemu import apt, packages
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.package_archive import kept_name, rpm_commands
-from hugepage_qa.qemu.packages import distribution_kernel, static_busybox
+from hugepage_qa.qemu.packages import distribution_kernel, kernel_packages, static_busybox
 
 Install = Callable[[Path, str, str], None]
 Kernel = Callable[[str], bytes]
@@ -190,6 +190,29 @@ def test_no_network_and_no_cache(distribution: Distribution, tmp_path: Path) -> 
     with pytest.raises(InputError, match="no package linux-image-cloud-amd64 for amd64 in the suites of this machine"):
         get(tmp_path / "cache")
     assert sum("update" in line for line in distribution.log) == 3, "a mirror in the middle of an update gets time"
+
+
+def test_all_kernels_of_one_flavour(distribution: Distribution, tmp_path: Path) -> None:
+    wanted = [
+        f"linux-image-{release}-cloud-amd64" for release in ("6.16.3+deb13", "6.1.0-9", "6.12-rc6", "6.1.0-0.deb11.5")
+    ]
+    others = ["6.1.0-9-amd64", "6.1.0-9-rt-cloud-amd64", "7.2.6-cloud-amd64-dbg", "7.2.6-cloud-amd64-unsigned"]
+    (distribution.root / "index" / "linux-image-").write_text(
+        "\n".join([*wanted, "linux-image-cloud-amd64", *(f"linux-image-{one}" for one in others)])
+    )
+    assert kernel_packages("x86_64", tmp_path / "cache", "sid", report=lambda _: None) == wanted
+    assert not any(" download" in line for line in distribution.log), "only what is tried is downloaded"
+
+
+def test_a_suite_without_kernels_or_apt(
+    distribution: Distribution, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match="suite sid: no kernel of the flavour of linux-image-cloud-amd64"):
+        kernel_packages("x86_64", tmp_path / "cache", "sid", report=lambda _: None)
+    assert distribution.log
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="apt-get is not installed"):
+        kernel_packages("x86_64", tmp_path / "cache", "sid", report=lambda _: None)
 
 
 @pytest.mark.usefixtures("distribution")

@@ -153,8 +153,20 @@ def load_group(group: str, target: Target) -> list[BootCase]:
     Raises InputError for a group that is not there or a file that is not of the form above.
     """
     choose_groups((group,))
-    path = resources.files(__package__) / "cases" / f"{group}.yaml"
-    return parse_cases(path.read_text(encoding="utf-8"), group, target)
+    return parse_cases(_read_group(group), group, target)
+
+
+def case_names() -> list[str]:
+    """Return the names of the cases of all groups, whatever machine they are for: ``/order/size-twice``."""
+    return [
+        f"/{group}/{entry['name']}"
+        for group in choose_groups(())
+        for entry in parse_entries(_read_group(group), group, _PROBE_PROPERTIES)
+    ]
+
+
+def _read_group(group: str) -> str:
+    return (resources.files(__package__) / "cases" / f"{group}.yaml").read_text(encoding="utf-8")
 
 
 def parse_cases(text: str, group: str, target: Target) -> list[BootCase]:

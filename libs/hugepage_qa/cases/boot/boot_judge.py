@@ -190,9 +190,9 @@ def judge_facts(
     explainable = {difference.subject for difference in modelled}
     if modelled and all(difference.subject in explainable for difference in literal):
         for quirks in _subsets(possible_deviations(words, machine)):
-            prediction = later(predict(words, machine, quirks))
+            prediction = later(predict(words, machine, frozenset(quirks)))
             if not compare(prediction, observations, log):
-                return prediction, [], tuple(quirks)
+                return prediction, [], quirks
     return documented, modelled + literal, ()
 
 
@@ -224,8 +224,8 @@ def check_examples(case: BootCase, facts: Facts) -> list[Difference]:
     ]
 
 
-def _subsets(quirks: frozenset[Quirk]) -> list[frozenset[Quirk]]:
-    """Return the non-empty subsets, smallest first: a distribution may have mended one issue and not another."""
+def _subsets(quirks: frozenset[Quirk]) -> list[tuple[Quirk, ...]]:
+    """Return the non-empty subsets, smallest first, each by name: a distribution may have mended one issue alone."""
     ordered = sorted(quirks, key=lambda quirk: quirk.value)
     sizes = range(1, len(ordered) + 1)
-    return [frozenset(subset) for subset in chain.from_iterable(combinations(ordered, size) for size in sizes)]
+    return list(chain.from_iterable(combinations(ordered, size) for size in sizes))

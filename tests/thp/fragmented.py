@@ -24,8 +24,8 @@ _KEPT = 8
 #: of the blocks that held our pages, or of those that are owed; as much by others hides what compaction does
 _ENOUGH = 0.25
 _HUGE_PAGES = 16
-#: processes for each CPU, of which the case itself is one
-_BUSY = 1.0
+#: processes for each CPU: more than the case itself and daemons that go mad by it
+_BUSY = 2.0
 
 
 @FRAGMENTED.case(

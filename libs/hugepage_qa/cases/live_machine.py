@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -28,7 +28,11 @@ from hugepage_qa.qemu.virtual_machine import VirtualMachine
 
 #: distributions have memory cleared when it is allocated, too: that hides a huge page which nobody clears when it is
 #: mapped, and an emulated machine clears a gigantic page in a second (Documentation/admin-guide/kernel-parameters.txt)
-_WORDS = "init_on_alloc=0"
+_CLEARS_NOTHING = "init_on_alloc=0"
+#: whoever asked, the agent or an actor: an oops is the end of the machine, with its trace on the console, and by the
+#: kernel's fault or the emulator's
+_ENDS_AT_AN_OOPS = "oops=panic"
+_WORDS = f"{_CLEARS_NOTHING} {_ENDS_AT_AN_OOPS}"
 _SERIAL_SHOWN = 20_000
 
 T = TypeVar("T")
@@ -106,7 +110,7 @@ class LiveMachine:
 
         Raises as ``judge`` does, and MachineLost where none comes up.
         """
-        return self._try_again(partial(self._host, memory))
+        return self._try_again(partial(self._host, memory))[0]
 
     def judge(self, task: Task, unit: Unit) -> Result | None:
         """Do a task of ``unit`` and return its result, None when it is not meant for the machine.
@@ -116,11 +120,15 @@ class LiveMachine:
         """
         began = time.monotonic()
         try:
-            return self._try_again(partial(self._act, task, unit))
+            result, before = self._try_again(partial(self._act, task, unit))
         except MachineLost as lost:
             return lost_result(task.name, lost, time.monotonic() - began)
+        if result is None or before is None:
+            return result
+        reasons = (*result.reasons, f"tried again after: {before}")
+        return replace(result, reasons=reasons, evidence=f"{before.evidence}\n{result.evidence}")
 
-    def _try_again(self, act: Callable[[], T]) -> T:
+    def _try_again(self, act: Callable[[], T]) -> tuple[T, MachineLost | None]:
         def attempt() -> T:
             if self._is_stopped:
                 raise Stopped
@@ -133,7 +141,7 @@ class LiveMachine:
                 self.close()
                 raise
 
-        return try_again(attempt)[0]
+        return try_again(attempt)
 
     def _host(self, memory: tuple[int, ...]) -> Host:
         if self._backend is None or self.memory != memory:
@@ -201,6 +209,8 @@ class LiveMachine:
             self._unit = unit
         if self._backend is not None:
             self._backend.actions.clear()
+        if self._running is not None:
+            self._running.starvation.forget()
         return host
 
     def _evidence(self, lost: MachineLost) -> str:

@@ -258,13 +258,15 @@ class ThrowawayMachine:
 
     def _patience(self, pid: int, what: str) -> Callable[[list[bytes]], None]:
         patience = Patience(pid, what)
-        began = self._starvation.seconds
+        emulator = self._starvation.seconds
+        before: list[float] = []
 
         def look(told: list[bytes]) -> None:
             state, seconds = state_and_cpu_seconds(split_stat(told[0].decode(errors="replace")))
+            before.append(seconds)
             # a machine counts for a process that runs what the host gives to others
-            seconds = min(seconds, self._starvation.seconds - began)
-            patience.look(state, seconds, partial(told[1].decode, errors="replace"))
+            had = min(seconds - before[0], self._starvation.seconds - emulator)
+            patience.look(state, had, partial(told[1].decode, errors="replace"))
 
         return look
 

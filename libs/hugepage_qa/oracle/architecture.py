@@ -16,6 +16,7 @@ from hugepage_qa.version import KernelVersion
 _ENTRY = 8
 #: where processes share page tables of the PMD level: ARCH_WANT_HUGE_PMD_SHARE in arch/*/Kconfig
 _SHARES_TABLES = ("x86_64", "aarch64")
+_NO_SHARED_TABLES = 64 * KIB
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,11 @@ class Mmu:
     def may_seem_shared(self, size: int) -> bool:
         """Tell whether the page table of huge pages of ``size`` may be taken for one that processes share.
 
-        Where tables of the PMD level can be shared (ARCH_WANT_HUGE_PMD_SHARE), kernels ask that of every level.
+        Where tables of the PMD level can be shared (ARCH_WANT_HUGE_PMD_SHARE), kernels ask that of every level; arm64
+        shares none with base pages of 64K.
         """
-        return self.architecture in _SHARES_TABLES and not self.has_pmd_entries(size)
+        shares = self.architecture in _SHARES_TABLES and self.base_page < _NO_SHARED_TABLES
+        return shares and not self.has_pmd_entries(size)
 
     def table(self, size: int) -> int:
         """Return the bytes that one page table with entries of huge pages of ``size`` covers."""

@@ -66,7 +66,7 @@ class RunningMachine(Emulator):
             # a back trace follows
             has_ended = self.wait(PANIC_SECONDS)
         serial = self.serial
-        if panicked := find_panic(serial):
+        if panicked := find_panic(serial, self.starvation.told):
             return panicked
         if ended := _AGENT_ENDED.search(serial):
             return MachineLost(Loss.AGENT_ENDED, ended[1].strip(), serial)
@@ -114,7 +114,8 @@ def _devices(machine: VirtualMachine, line: int, disk: int | None, more_disks: M
         yield from ("-device", f"virtio-blk-{board.virtio_bus},drive=disk")
     for name, image in more_disks.items():
         # what is written goes to a temporary file
-        yield from ("-drive", f"file={image},format=raw,if=none,id={name},snapshot=on,cache=unsafe")
+        path = str(image).replace(",", ",,")  # as QEMU's options have it
+        yield from ("-drive", f"file={path},format=raw,if=none,id={name},snapshot=on,cache=unsafe")
         yield from ("-device", f"virtio-blk-{board.virtio_bus},drive={name},serial={name}")
 
 

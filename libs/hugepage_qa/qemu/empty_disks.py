@@ -1,5 +1,6 @@
 """Disks with an empty file system of each kind that can be made here, for machines that write to copies of them."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -46,7 +47,9 @@ def empty_disks(cache: Path) -> dict[str, Path]:
 
 
 def _made(name: str, command: tuple[str, ...], directory: Path) -> Path:
-    image = directory / f"{name}.img"
+    # another maker, or other options, make another one
+    digest = hashlib.sha256(f"{command} {Path(command[0]).stat().st_mtime_ns} {_SIZE}".encode()).hexdigest()
+    image = directory / f"{name}-{digest[:16]}.img"
     directory.mkdir(parents=True, exist_ok=True)
     with locked(image.with_suffix(".lock")):
         if not image.exists():

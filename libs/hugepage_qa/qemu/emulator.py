@@ -5,13 +5,11 @@ import threading
 from functools import partial
 from typing import IO, Self
 
-from hugepage_qa.process.child import Child, cpu_seconds
-from hugepage_qa.qemu.starvation import Starvation
+from hugepage_qa.process.child import Child
+from hugepage_qa.qemu.starvation import Starvation, look_at
 
 OUTPUT_LIMIT = 4 << 20
 """Bytes kept of what it printed last; a capture is about 150 KB."""
-_LINE = 200
-"""Bytes of a line whose end is printed with the next piece."""
 _END_SECONDS = 10.0
 """For the last that it has printed, or for its own end when it prints no more."""
 
@@ -31,7 +29,7 @@ class Emulator:
         self._child = child
         self._serial = bytearray()
         self._errors = bytearray()
-        self.starvation = Starvation(partial(cpu_seconds, child.pid))
+        self.starvation = Starvation(partial(look_at, child.pid))
         #: bytes that came from its console
         self.printed = 0
         self._readers = [
@@ -92,4 +90,4 @@ class Emulator:
             del into[:-OUTPUT_LIMIT]
             if into is self._serial:
                 self.printed += len(piece)
-                self.starvation.take(self.printed_last(len(piece) + _LINE))
+                self.starvation.take(piece.decode(errors="replace"))

@@ -9,9 +9,12 @@ import re
 
 _PANIC = re.compile(r"Kernel panic - not syncing[^\r\n]*")
 #: of RCU, and of the watchdogs of CPUs
-_LOCKUP = re.compile(r"self-detected stall|detected stalls on|soft lockup|hard LOCKUP")
+_LOCKUP = re.compile(r"self-detected stall|detected (?:expedited )?stalls on|soft lockup|hard LOCKUP")
 #: of khungtaskd: others may still go on
 _HUNG_TASK = re.compile(r"blocked for more than \d+ seconds")
+
+#: softlockup_panic, hardlockup_panic, panic_on_rcu_stall, hung_task_panic (kernel/watchdog.c, kernel/rcu, hung_task.c)
+_BY_A_WATCHDOG = re.compile(r"softlockup|hard LOCKUP|Hard LOCKUP|RCU Stall|hung_task")
 
 PANIC_SECONDS = 5.0
 """Seconds that a machine has left after its panic message: for the back trace. panic=-1 ends it before that,
@@ -60,11 +63,16 @@ def has_panicked(serial: str) -> bool:
     return _PANIC.search(serial) is not None
 
 
-def find_panic(serial: str) -> MachineLost | None:
-    """Return how the machine was lost that panicked, by its kernel's fault or the emulator's; None without a panic."""
+def find_panic(serial: str, starved: str) -> MachineLost | None:
+    """Return how the machine was lost that panicked, by its kernel's fault or the emulator's; None without a panic.
+
+    ``starved`` tells how it was kept from running, if it was: then a lockup is no reason.
+    """
     panic = _PANIC.search(serial)
     if panic is None:
         return None
+    if starved and _BY_A_WATCHDOG.search(panic[0]):
+        return MachineLost(Loss.STARVED, f"{starved}; {panic[0].strip()}", serial)
     broke = _broken_emulation(panic[0].strip(), serial)
     return MachineLost(Loss.EMULATION_BROKE if broke else Loss.PANICKED, broke or panic[0].strip(), serial)
 

@@ -155,12 +155,12 @@ def _read_capture(emulator: Emulator, has_ended: bool, seconds: float) -> Captur
         tree = parse_capture(serial)
     except GarbledCapture as error:
         garbled = str(error)
-    panicked = find_panic(serial)
+    panicked = find_panic(serial, emulator.starvation.told)
     if panicked and (tree is None or emulator.exit_code != 0):
         raise panicked
     if emulator.printed > OUTPUT_LIMIT:
         raise MachineLost(Loss.GARBLED, f"printed more than {OUTPUT_LIMIT} bytes", serial)
-    if not has_ended and emulator.starvation.told:
+    if not has_ended and emulator.starvation.told and not emulator.starvation.lockup:
         raise MachineLost(Loss.STARVED, emulator.starvation.told, serial)
     if not has_ended:
         raise MachineLost(Loss.HUNG, f"no power-off within {seconds:.1f} s: {_last_lines(serial)}", serial)

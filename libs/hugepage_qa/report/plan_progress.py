@@ -44,6 +44,9 @@ class PlanProgress:
     ) -> None:
         self._is_over.set()
         self._thread.join()
+        # the last test has just ended
+        with suppress(OSError):
+            self.look()
 
     def look(self) -> None:
         """Tell what has ended since the last look, or what runs if there was nothing to tell for a minute."""

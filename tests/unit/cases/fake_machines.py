@@ -30,6 +30,10 @@ class FakeStarvation:
 
     told = ""
 
+    def forget(self) -> None:
+        """Begin anew."""
+        self.told = ""
+
 
 class FakeRunning:
     """A machine; ``at_boot`` is how it is lost before it comes up.

@@ -13,6 +13,7 @@ from hugepage_qa.qemu import agent_machine, emulator
 from hugepage_qa.qemu.agent_machine import RunningMachine
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.lost_machine import Loss, MachineLost
+from hugepage_qa.qemu.starvation import Look
 from hugepage_qa.qemu.virtual_machine import VirtualMachine
 
 MACHINE = VirtualMachine(KernelImage(Path("vmlinuz"), "x86_64", "6.1.0", None), "max", (1 << 30,))
@@ -31,10 +32,16 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def cpu_share(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Return has(share): what of a CPU emulators have from now on."""
+    """Return has(share): what of a CPU emulators have from now on, and wait for the rest of the time."""
 
     def has(share: float) -> None:
-        monkeypatch.setattr(emulator, "cpu_seconds", lambda _pid: share * time.monotonic())
+        began = time.monotonic()
+
+        def look(_pid: int) -> Look:
+            seconds = time.monotonic() - began
+            return Look(share * seconds, (1 - share) * seconds, 0)
+
+        monkeypatch.setattr(emulator, "look_at", look)
 
     return has
 
@@ -134,6 +141,16 @@ def test_a_lockup_is_one_where_no_answer_comes(start: Start) -> None:
     lost = running.find_loss("in 900 s")
     assert lost is not None
     assert (lost.loss, str(lost)) == (Loss.LOCKED_UP, f"the kernel locked up: {LOCKUP}")
+
+
+@pytest.mark.parametrize("why", ["softlockup: hung tasks", "RCU Stall", "Hard LOCKUP"])
+def test_a_panic_for_a_lockup_is_none_where_the_machine_is_not_let_run(
+    why: str, start: Start, cpu_share: Callable[[float], None]
+) -> None:
+    script = f"sleep 0.3; echo '{LOCKUP}'; echo '[ 1.0] Kernel panic - not syncing: {why}'"
+    assert lost_as(start(script)).loss is Loss.PANICKED
+    cpu_share(0.2)
+    assert lost_as(start(script)).loss is Loss.STARVED
 
 
 def test_a_lockup_of_a_machine_that_is_not_let_run_is_none(start: Start, cpu_share: Callable[[float], None]) -> None:

@@ -20,6 +20,7 @@ from hugepage_qa.qemu.emulator import OUTPUT_LIMIT, Stopped
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.lost_machine import Loss, MachineLost
 from hugepage_qa.qemu.probe_machine import Lab
+from hugepage_qa.qemu.starvation import Look
 from hugepage_qa.qemu.virtual_machine import VirtualMachine, full_command_line, host_memory, our_words
 
 Install = Callable[[Path, str, str], None]
@@ -141,7 +142,7 @@ def test_a_machine_that_goes_on_printing_hangs_all_the_same(
 ) -> None:
     monkeypatch.setattr(lab, "_deadline", 0.5)
     monkeypatch.setattr(probe_machine, "LONGEST", longest)
-    monkeypatch.setattr(emulator, "cpu_seconds", lambda _pid: time.monotonic())
+    monkeypatch.setattr(emulator, "look_at", lambda _pid: Look(time.monotonic(), 0, 0))
     began = time.monotonic()
     assert loss_of(lab, machine(tmp_path, f"do:{does}")).loss is Loss.HUNG
     assert least <= time.monotonic() - began < most
@@ -151,7 +152,7 @@ def test_a_machine_that_locks_up_without_cpu_time_is_starved(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lab, "_deadline", 0.5)
-    monkeypatch.setattr(emulator, "cpu_seconds", lambda _pid: 0.1 * time.monotonic())
+    monkeypatch.setattr(emulator, "look_at", lambda _pid: Look(0.1 * time.monotonic(), time.monotonic(), 0))
     assert loss_of(lab, machine(tmp_path, "do:lock-up")).loss is Loss.STARVED
 
 

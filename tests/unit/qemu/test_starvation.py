@@ -1,30 +1,37 @@
 """A lockup of a machine is the kernel's where its emulator was busy, and the host's where it was not let run."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from hugepage_qa.qemu import starvation
-from hugepage_qa.qemu.starvation import Starvation
+from hugepage_qa.qemu.starvation import Look, Starvation, look_at
 
 LOCKUPS = (
     "[   88.078948] watchdog: BUG: soft lockup - CPU#0 stuck for 54s! [swapper/0:1]",
     "rcu: INFO: rcu_preempt self-detected stall on CPU",
     "rcu: INFO: rcu_sched detected stalls on CPUs/tasks: { 1 }",
 )
-Start = Callable[[float], Starvation]
+Start = Callable[..., Starvation]
 
 
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Watch an emulator that has a share of a CPU, for a while."""
+    """Watch for a while an emulator that has a share of a CPU, waits for a share of the time, and reads pages back."""
     monkeypatch.setattr(starvation, "_WATCHED_SECONDS", 0.2)
     monkeypatch.setattr(starvation, "_LOOK_SECONDS", 0.01)
     opened = []
 
-    def start(share: float) -> Starvation:
-        watched = Starvation(lambda: share * time.monotonic())
+    def start(had: float, waited: float = 0.0, faults: int = 0) -> Starvation:
+        began = time.monotonic()
+
+        def look() -> Look:
+            seconds = time.monotonic() - began
+            return Look(had * seconds, waited * seconds, int(100 * faults * seconds))
+
+        watched = Starvation(look)
         opened.append(watched)
         time.sleep(0.05)
         return watched
@@ -35,20 +42,50 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
 
 @pytest.mark.parametrize("lockup", LOCKUPS)
-@pytest.mark.parametrize("share", [2.0, 0.9, 0.6])
-def test_a_cpu_that_spins_is_the_kernels(share: float, lockup: str, start: Start) -> None:
-    watched = start(share)
+@pytest.mark.parametrize("had", [2.0, 0.9, 0.6])
+def test_a_cpu_that_spins_is_the_kernels(had: float, lockup: str, start: Start) -> None:
+    watched = start(had, waited=0.5)
     watched.take(f"before\r\n{lockup}\r\nafter\r\n")
     assert (watched.lockup, watched.told) == (lockup, "")
 
 
 @pytest.mark.parametrize("lockup", LOCKUPS)
-@pytest.mark.parametrize("share", [0.4, 0.1, 0.0])
-def test_an_emulator_that_is_not_let_run_is_told(share: float, lockup: str, start: Start) -> None:
-    watched = start(share)
-    watched.take(lockup)
+def test_a_machine_that_sleeps_is_the_kernels(lockup: str, start: Start) -> None:
+    """A task that sleeps in a read-side critical section of RCU stalls it, and no CPU is busy."""
+    watched = start(0.05, waited=0.05)
+    watched.take(f"{lockup}\r\n")
+    assert (watched.lockup, watched.told) == (lockup, "")
+
+
+@pytest.mark.parametrize("lockup", LOCKUPS)
+@pytest.mark.parametrize(("had", "waited", "faults"), [(0.4, 0.6, 0), (0.1, 1.9, 0), (0.0, 0.0, 500)])
+def test_an_emulator_that_is_not_let_run_is_told(
+    had: float, waited: float, faults: int, lockup: str, start: Start
+) -> None:
+    watched = start(had, waited, faults)
+    watched.take(f"{lockup}\r\n")
     assert watched.lockup == ""
-    assert watched.told.endswith(f" s: {lockup}")
+    assert watched.told.startswith("the emulator had 0 s of a CPU in 0 s, and waited for ")
+    assert watched.told.endswith(f" pages: {lockup}")
+
+
+def test_a_line_is_looked_at_once_and_whole(start: Start) -> None:
+    watched = start(1.0)
+    watched.take(LOCKUPS[0][:50])
+    assert watched.lockup == ""
+    watched.take(f"{LOCKUPS[0][50:]}\r\n")
+    assert watched.lockup == LOCKUPS[0]
+    watched.forget()
+    watched.take("the next line\r\n")
+    assert (watched.lockup, watched.told) == ("", "")
+
+
+def test_what_a_process_has_had_is_read() -> None:
+    ours = look_at(os.getpid())
+    assert ours.had > 0
+    assert ours.waited >= 0
+    assert ours.faults >= 0
+    assert look_at(1 << 30) == Look(0, 0, 0)
 
 
 def test_other_lines_are_none(start: Start) -> None:
@@ -58,4 +95,4 @@ def test_other_lines_are_none(start: Start) -> None:
 
 
 def test_the_cpu_time_is_that_of_the_last_look(start: Start) -> None:
-    assert start(1.0).seconds == pytest.approx(time.monotonic(), abs=60)
+    assert 0 < start(1.0).seconds < 60

@@ -113,7 +113,12 @@ class Judge:
         """Judge a boot that was lost: the kernel's fault only if it does without the words."""
         if lost.loss in BY_THE_EMULATOR:
             return replace(result, verdict=Verdict.ERROR, reasons=(str(lost),))
-        if not self._boots_without_words(result.case):
+        try:
+            boots_without_words = self._boots_without_words(result.case)
+        except MachineLost as control:
+            reason = f"{lost}; without the words under test it was lost, too: {control}"
+            return replace(result, verdict=Verdict.ERROR, reasons=(reason,))
+        if not boots_without_words:
             return replace(result, verdict=Verdict.ERROR, reasons=(f"{lost}; so it does without the words under test",))
         if may_exhaust and not _CRASH.search(lost.serial):
             if _OUT_OF_MEMORY.search(lost.serial):
@@ -125,14 +130,19 @@ class Judge:
         return replace(result, verdict=Verdict.FAIL, reasons=(str(difference),), differences=(difference,))
 
     def _boots_without_words(self, case: BootCase) -> bool:
-        """Tell whether the same machine boots without the words under test; it is tried once."""
+        """Tell whether the same machine boots without the words under test; the kernel is tried once.
+
+        Raises MachineLost where the host or the emulator is in the way.
+        """
         key = (case.cpu, case.memory, case.cpus)
         with self._lock:
             if key not in self._controls:
                 try:
                     self._boot(case, self.append)
                     self._controls[key] = True
-                except MachineLost:
+                except MachineLost as lost:
+                    if lost.loss in BY_THE_EMULATOR:
+                        raise
                     self._controls[key] = False
             return self._controls[key]
 

@@ -52,8 +52,8 @@ class Reproduction:
 def reproduce(report: BugReport, kernel: KernelImage, cache: Path) -> Reproduction:
     """Boot ``kernel`` on the machine of ``report``, run the reproducer there and return what it says.
 
-    A machine that is lost decides nothing, and another one is tried. Raises InputError for what can never boot, or
-    without a compiler.
+    A machine that is lost decides nothing; where the kernel had no part in that, another one is tried. Raises
+    InputError for what can never boot, or without a compiler.
     """
     wanted = report.machine
     if not report.is_for(KernelVersion.parse(kernel.release)):

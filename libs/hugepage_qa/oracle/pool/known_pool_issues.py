@@ -58,7 +58,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             since=_SUBPOOL_FALLBACK,
             reported="since April 2026 four patches were sent to linux-mm, none was taken by 7.3.4",
             brought_to=(_SUBPOOL_FALLBACK_BACKPORT,),
-            seen="6.18.44, 7.3.4; right on 6.1.192, 6.12.107",
+            seen="6.18.44, 7.3.4; right on 6.1.192, on 6.12.107 of ppc64le",
         ),
         KnownIssue(
             quirk=Quirk.SUBPOOL_USE_LOST_AT_MMAP,
@@ -178,12 +178,12 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             example="1 page of 1G written, fork(): HugetlbPages of the child is 0; of 1000 children 459 died, with a "
             "pool of 2 pages 18 of 30 read zeros. Pages of any size that has no entries in a PMD table are hit",
             cause="copy_hugetlb_page_range() asks ptdesc_pmd_is_shared() about a table that holds no PMD entries, "
-            "where pt_share_count is what the page held before (14967a9c7d24). Only architectures that share page "
-            "tables ask: x86_64, aarch64. Older branches that have it, such as 6.1.167, do not show it: before 6.10 "
-            "the allocator kept the migrate type there, 0 for page tables",
+            "where pt_share_count is what the page held before (14967a9c7d24). Of the architectures here those that "
+            "share page tables ask: x86_64, aarch64. Older branches that have it, such as 6.1.167, do not show it: "
+            "before 6.10 the allocator kept the migrate type there, 0 for page tables",
             since=KernelVersion(6, 18),
             brought_to=(KernelVersion(6, 12, 74),),
-            seen="6.12.107, 6.18.44, 7.3.4; right on 6.1.192, 6.12.107",
+            seen="6.12.107, 6.18.44, 7.3.4; right on 6.1.192, on 6.12.107 of ppc64le",
         ),
         KnownIssue(
             quirk=Quirk.SMAPS_SHOWS_SHARED,
@@ -195,7 +195,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             since=KernelVersion(6, 19),
             # into 6.18.y it went at the end of January 2026, with about this release
             brought_to=(KernelVersion(6, 12, 74), KernelVersion(6, 18, 8)),
-            seen="6.12.107, 6.18.44, 7.3.4; right on 6.1.192, 6.12.107",
+            seen="6.12.107, 6.18.44, 7.3.4; right on 6.1.192, on 6.12.107 of ppc64le",
         ),
         KnownIssue(
             quirk=Quirk.PINNED_PAGE_UNRESERVED,

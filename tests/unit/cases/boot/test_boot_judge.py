@@ -162,6 +162,21 @@ def test_out_of_memory_passes_only_when_all_memory_was_asked_for() -> None:
     assert judge(FakeLab(Loss.PANICKED, detail=reason), words="hugepages=100").verdict is Verdict.FAIL
 
 
+class LabWithoutControl(FakeLab):
+    """Loses the machine without the words by the host's fault."""
+
+    def boot(self, machine: VirtualMachine, patience: float) -> Boot:
+        if not machine.command_line:
+            raise MachineLost(Loss.STARVED, "it had 1 s of a CPU in 20 s", "")
+        return super().boot(machine, patience)
+
+
+def test_a_control_boot_that_the_host_lost_decides_nothing() -> None:
+    judgement = judge(LabWithoutControl(Loss.PANICKED, detail="Kernel panic - not syncing: x"))
+    assert judgement.verdict is Verdict.ERROR
+    assert "without the words under test it was lost, too: the machine was starved: it had 1 s" in judgement.reason
+
+
 def test_a_machine_without_memory_is_waited_for_less_than_others() -> None:
     lab = FakeLab(Loss.HUNG)
     judge(lab, words="hugepages=100000")

@@ -6,6 +6,7 @@
  * Exit code: 0 the kernel is right, 1 it has the bug, 2 that cannot be tried here.
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -28,7 +29,9 @@ static long pages_after_mmap(int seals, int flags)
 
 	if (file < 0 || fstat(file, &before) || ftruncate(file, before.st_blksize) || fcntl(file, F_ADD_SEALS, seals))
 		return -1;
-	mmap(NULL, 2 * (size_t)before.st_blksize, PROT_READ | PROT_WRITE, flags, file, 0);
+	if (mmap(NULL, 2 * (size_t)before.st_blksize, PROT_READ | PROT_WRITE, flags, file, 0) == MAP_FAILED &&
+	    errno == ENOMEM)
+		return -1;
 	return fstat(file, &after) ? -1 : after.st_size / before.st_blksize;
 }
 

@@ -51,7 +51,7 @@ def _made(name: str, command: tuple[str, ...], directory: Path) -> Path:
     digest = hashlib.sha256(f"{command} {Path(command[0]).stat().st_mtime_ns} {_SIZE}".encode()).hexdigest()
     image = directory / f"{name}-{digest[:16]}.img"
     directory.mkdir(parents=True, exist_ok=True)
-    with locked(image.with_suffix(".lock")):
+    with locked(directory / f"{name}.lock"):
         if not image.exists():
             with tempfile.TemporaryDirectory(dir=directory, prefix=".made-") as scratch:
                 unfinished = Path(scratch, image.name)

@@ -10,9 +10,10 @@ from hugepage_qa.cache import write_atomically
 from hugepage_qa.cases.boot.boot_case import CPU_MARK
 from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings
 from hugepage_qa.cases.live_machine import MachinePlan, Unit
-from hugepage_qa.cases.result import Result, Verdict
+from hugepage_qa.cases.result import Result
 from hugepage_qa.cases.selection import EVERYTHING
 from hugepage_qa.cases.throwaway_run import NODES, Finished, LiveWanted, ThrowawayRun
+from hugepage_qa.cases.verdicts import lost_result
 from hugepage_qa.oracle.architecture import Machine, hugetlb_sizes
 from hugepage_qa.qemu.fleet import machines_at_once
 from hugepage_qa.qemu.lost_machine import MachineLost
@@ -103,7 +104,8 @@ class KernelCheck:
     def _run_live(self, cpu: str) -> Iterator[Result]:
         """Run the live cases on ``cpu``; what they take is remembered for the next time.
 
-        Where its machine does not come up, that is one error, and says nothing of the other CPUs.
+        Where its machine does not come up, that is one result, a failure where its kernel panicked, and says nothing of
+        the other CPUs.
         """
         settings, board = self._settings, self._matrix.board
         plan = MachinePlan(self.kernel, cpu, settings.cache, settings.append)
@@ -115,7 +117,7 @@ class KernelCheck:
             for result in self._live.run(self._wanted_on(cpu), took):
                 yield replace(result, name=f"{result.name}{mark}")
         except MachineLost as lost:
-            yield Result(f"/machine{mark}", Verdict.ERROR, (str(lost),), evidence=lost.serial)
+            yield lost_result(f"/machine{mark}", lost, 0.0)
             return
         if self._wanted.selection == EVERYTHING:
             # a part of an area tells nothing of what the whole takes

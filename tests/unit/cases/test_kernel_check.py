@@ -52,6 +52,7 @@ class FakeRun:
     """Live cases that pass on each CPU; a unit takes three seconds. With one CPU a machine may not come up."""
 
     lost_with = ""
+    lost_by = Loss.PANICKED
 
     def __init__(self, plan: MachinePlan, machines: int, _finished: object) -> None:
         self._plan = plan
@@ -61,7 +62,7 @@ class FakeRun:
     def run(self, wanted: LiveWanted, took: Mapping[str, float]) -> Iterator[Result]:
         TOLD.append(f"took {dict(took)}")
         if self._plan.cpu == self.lost_with:
-            raise MachineLost(Loss.PANICKED, "Kernel panic - not syncing: no init", "the serial console")
+            raise MachineLost(self.lost_by, "Kernel panic - not syncing: no init", "the serial console")
         for area in wanted.areas:
             self.seconds[f"{area.name} 2M"] = 3.0
             yield Result(f"/{area.name}", Verdict.PASS)
@@ -116,15 +117,17 @@ def test_boots_come_first_then_live_cases_on_each_cpu(tmp_path: Path) -> None:
     assert TOLD[-2:] == ["boots stopped", "machines stopped"]
 
 
+@pytest.mark.parametrize(("loss", "verdict"), [(Loss.PANICKED, Verdict.FAIL), (Loss.EMULATOR_ENDED, Verdict.ERROR)])
 @pytest.mark.parametrize(("cpu", "error"), [("max", "/machine"), ("qemu64", "/machine@qemu64")])
-def test_a_cpu_that_does_not_come_up_is_one_error_and_the_other_is_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpu: str, error: str
+def test_a_cpu_that_does_not_come_up_is_one_result_and_the_other_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpu: str, error: str, loss: Loss, verdict: Verdict
 ) -> None:
     monkeypatch.setattr(FakeRun, "lost_with", cpu)
+    monkeypatch.setattr(FakeRun, "lost_by", loss)
     results = {result.name: result for result in check(tmp_path, LiveWanted([area("pool")])).run()}
     assert set(results) == ({"/pool", "/pool@qemu64"} - {error.replace("machine", "pool")}) | {error}
-    assert results[error].verdict is Verdict.ERROR
-    assert results[error].reason == "the kernel panicked: Kernel panic - not syncing: no init"
+    assert results[error].verdict is verdict
+    assert results[error].reason == f"{loss.value}: Kernel panic - not syncing: no init"
     assert results[error].evidence == "the serial console"
     assert not (tmp_path / "durations" / f"x86_64-{cpu}.json").exists()
 

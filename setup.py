@@ -85,8 +85,10 @@ setup(
         "hypothesis>=6.100",
         "pyelftools>=0.30",
         "python-debian>=0.1.49",
-        # modules of Fedora's kernels
+        # modules of Fedora's kernels, and what is in the images of most
         "zstandard>=0.22",
+        # what is in the images of Debian's 6.1
+        "lz4>=4.0",
         *QEMU,
     ],
     extras_require={

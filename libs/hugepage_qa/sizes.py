@@ -16,7 +16,7 @@ def parse_size(text: str) -> int:
     """Return the bytes that ``text`` (``512M``, ``2GiB``, ``4096``) stands for.
 
     Raises InputError for anything else. This is the notation of our own options; what the
-    kernel accepts on its command line is a different grammar (``model.cstring.memparse``).
+    kernel accepts on its command line is a different grammar (``oracle.boot.cstring.memparse``).
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:

@@ -21,6 +21,7 @@ from hugepage_qa.qemu.initramfs import agent_initramfs
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.kernel_modules import load_order
 from hugepage_qa.qemu.lost_machine import PANIC_SECONDS, Loss, MachineLost, find_panic, has_panicked
+from hugepage_qa.qemu.unpacked_kernel import entered_directly
 from hugepage_qa.qemu.virtual_machine import VirtualMachine
 from hugepage_qa.sizes import GIB, format_size
 
@@ -93,7 +94,8 @@ def start_agent_machine(machine: VirtualMachine, cache: Path) -> Iterator[Runnin
         ours, theirs = socket.socketpair()
         stack.enter_context(ours)
         with theirs, _disk(cache) as disk:
-            command = machine.qemu_command(initramfs, _devices(machine, theirs.fileno(), disk, empty_disks(cache)))
+            entered = entered_directly(machine, cache)
+            command = entered.qemu_command(initramfs, _devices(machine, theirs.fileno(), disk, empty_disks(cache)))
             descriptors = [theirs.fileno(), *([] if disk is None else [disk])]
             child = Child(command, output=PIPE, errors=PIPE, descriptors=descriptors)
             running = stack.enter_context(RunningMachine(machine, child, ours))

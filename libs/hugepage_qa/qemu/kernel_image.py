@@ -12,7 +12,7 @@ from hugepage_qa.errors import InputError
 
 _RELEASE = re.compile(rb"Linux version (\d+\.\d+[^\s\0%]*)")
 _FORMATS = "x86 bzImage, arm64 Image (plain, gzip or EFI zboot), ppc64le ELF vmlinux or s390x bzImage"
-_UNPACKED_LIMIT = 512 << 20
+UNPACKED_LIMIT = 512 << 20
 """Bytes that an unpacked kernel may have; a larger one is a decompression bomb, not a kernel."""
 
 _ELF_X86_64 = 62
@@ -81,9 +81,7 @@ def _x86(data: bytes) -> str | None:
         start = struct.unpack_from("<H", data, 0x20E)[0] + 0x200
         words = data[start : start + 256].split(b"\0", 1)[0].split()
         return words[0].decode(errors="replace") if start > 0x200 and words else ""  # noqa: PLR2004
-    if _elf_machine(data) == _ELF_X86_64 and _has_pvh_note(data):
-        return _release_in(data)
-    return None
+    return _release_in(data) if is_pvh_kernel(data) else None
 
 
 def _arm64(data: bytes) -> str | None:
@@ -123,6 +121,11 @@ def _elf_machine(data: bytes) -> int | None:
     return int(struct.unpack_from("<H", data, 18)[0])
 
 
+def is_pvh_kernel(data: bytes) -> bool:
+    """Tell whether ``data`` is an x86 vmlinux that QEMU can enter itself."""
+    return _elf_machine(data) == _ELF_X86_64 and _has_pvh_note(data)
+
+
 def _has_pvh_note(data: bytes) -> bool:
     """True if the ELF file says where a PVH boot loader enters it; QEMU's -kernel needs that for an x86 vmlinux."""
     offset, size, count = struct.unpack_from("<Q", data, 32)[0], *struct.unpack_from("<HH", data, 54)
@@ -149,7 +152,7 @@ def _note_of(notes: bytes, owner: bytes, wanted: int) -> bool:
 def _gunzip(data: bytes) -> bytes:
     """Return the unpacked start of gzip ``data``; empty when it is none. What follows the stream is ignored."""
     try:
-        return zlib.decompressobj(wbits=31).decompress(data, _UNPACKED_LIMIT)
+        return zlib.decompressobj(wbits=31).decompress(data, UNPACKED_LIMIT)
     except zlib.error:
         return b""
 

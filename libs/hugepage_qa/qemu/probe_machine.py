@@ -16,6 +16,7 @@ from hugepage_qa.qemu.initramfs import probe_initramfs
 from hugepage_qa.qemu.lost_machine import PANIC_SECONDS, Loss, MachineLost, find_panic, has_panicked, is_stuck
 from hugepage_qa.qemu.packages import static_busybox
 from hugepage_qa.qemu.serial_capture import GarbledCapture, parse_capture
+from hugepage_qa.qemu.unpacked_kernel import entered_directly
 from hugepage_qa.qemu.virtual_machine import VirtualMachine, find_emulator
 from hugepage_qa.sizes import GIB
 
@@ -126,7 +127,8 @@ class Lab:
             return self._accelerators[key]
 
     def _boot(self, machine: VirtualMachine, deadline: float) -> Boot:
-        command = machine.qemu_command(self._find_initramfs(machine.board))
+        entered = entered_directly(machine, self._cache)
+        command = entered.qemu_command(self._find_initramfs(machine.board))
         began = time.monotonic()
         with Emulator(Child(command, output=PIPE, errors=PIPE)) as emulator:
             self._running.add(emulator)

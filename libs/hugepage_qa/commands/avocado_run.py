@@ -164,10 +164,13 @@ def _failure_of_avocado(code: int) -> list[Result]:
 def _avocado(job: _Job, scratch: Path, config: Path) -> list[str]:
     # one test at a time: the pools of huge pages belong to the whole machine
     options = ["--max-parallel-tasks", "1", "--disable-sysinfo", "--job-results-dir", str(scratch / "jobs")]
-    vt = [] if job.vt_type is None else ["--vt-type", job.vt_type]
     if job.asked.exit_first:
         options.append("--failfast")
-    return [sys.executable, "-m", "avocado", "--config", str(config), "run", *vt, *options, "--", *job.references]
+    if job.vt_type is None:
+        module, kind = "hugepage_qa.plugins.forked_tests", ["--spawner", "forked"]
+    else:
+        module, kind = "avocado", ["--vt-type", job.vt_type]
+    return [sys.executable, "-m", module, "--config", str(config), "run", *kind, *options, "--", *job.references]
 
 
 def _write_config(scratch: Path) -> Path:

@@ -103,10 +103,12 @@ _X86_64 = Board(
         Cpu(
             "max",
             # erms, fsrm: with these the kernel clears and copies pages by bytes ("rep stosb"), in TCG one step each:
-            # 4 times slower. svm: KVM in the machine finds it and works, until it overruns the machine's stack (QEMU
-            # 7.2, kvm_amd of 6.1) and the machine panics. Without svm the highest extended CPUID leaf falls,
-            # and then Debian 12 cannot read /proc/self/mountinfo: min-xlevel keeps it
-            "max,-erms,-fsrm,-svm,min-xlevel=0x8000000a",
+            # 4 times slower. model, stepping: of the first K8, for of later ones the kernel takes rep_good for granted
+            # (arch/x86/kernel/cpu/amd.c init_amd_k8()) and 6.1 copies by words ("rep movsq"): 5 times slower.
+            # svm: KVM in the machine finds it and works, until it overruns the machine's stack (QEMU 7.2, kvm_amd of
+            # 6.1) and the machine panics. Without svm the highest extended CPUID leaf falls, and then Debian 12
+            # cannot read /proc/self/mountinfo: min-xlevel keeps it
+            "max,-erms,-fsrm,-svm,min-xlevel=0x8000000a,model=4,stepping=1",
             frozenset({"pse", "pdpe1gb"}),
             "x86",
             kvm_cpu="host",

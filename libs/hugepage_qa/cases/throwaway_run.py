@@ -21,9 +21,10 @@ from hugepage_qa.qemu.fleet import free_memory
 from hugepage_qa.sizes import GIB, MIB, format_size
 
 #: nodes of a machine for pages that many of fit into it, and of one for gigantic pages: of node 0 one GiB lies beside
-#: the hole below 4 GiB, and another one has what the kernel allocated as it booted
+#: the hole below 4 GiB, and another one has what the kernel allocated as it booted. Random programs want one page more
 NODES = (2 * GIB, 2 * GIB)
-_NODES_OF_GIGANTIC = (6 * GIB, 5 * GIB)
+_NODES_OF_GIGANTIC = (5 * GIB, 5 * GIB)
+_NODES_OF_RANDOM_GIGANTIC = (6 * GIB, 5 * GIB)
 _GIGANTIC = 256 * MIB
 #: what a unit takes that has never run
 _UNKNOWN_SECONDS = 10.0
@@ -54,7 +55,8 @@ class LiveWanted:
                 continue
             random = partial(_run_random, size=size, seed=self.seed, operations=self.operations)
             name = f"/random/{format_size(size)}"
-            yield Unit(f"random {_words(size)}", _nodes(size), (Task(name, random),))
+            memory = _NODES_OF_RANDOM_GIGANTIC if size >= _GIGANTIC else NODES
+            yield Unit(f"random {_words(size)}", memory, (Task(name, random),))
 
     def _tasks(self, area: Area, size: int | None) -> tuple[Task, ...]:
         return tuple(

@@ -73,11 +73,15 @@ class Machines:
 def main(environment: Mapping[str, str] = os.environ, machines: Machines | None = None) -> int:
     """Survey what ``environment`` chooses and return the exit code."""
     console = Console(highlight=False)
+
+    def say(line: str) -> None:
+        # a kernel's words are no markup
+        console.print(Text(line), soft_wrap=True)
+
     try:
         kernels = choose_kernels(environment.get("KERNELS", "").split())
         with _alone(BUILD):
-            survey = Survey(console, machines or _throwaway_machines(console), case_version())
-            return survey.run(kernels)
+            return Survey(say, machines or _throwaway_machines(console, say), case_version()).run(kernels)
     except InputError as error:
         print(f"make survey: {error}", file=sys.stderr)
         return _WRONG
@@ -89,8 +93,8 @@ def main(environment: Mapping[str, str] = os.environ, machines: Machines | None 
 class Survey:
     """Measures kernels by the cases of version ``cases``."""
 
-    def __init__(self, console: Console, machines: Machines, cases: str) -> None:
-        self._console = console
+    def __init__(self, say: Callable[[str], None], machines: Machines, cases: str) -> None:
+        self._say = say
         self._machines = machines
         self._cases = cases
 
@@ -149,9 +153,6 @@ class Survey:
             kept = read_check(directory)
         return kept
 
-    def _say(self, line: str) -> None:
-        self._console.print(Text(line), soft_wrap=True)
-
 
 def _kept_as(part: str) -> str:
     """Return where a part is kept: what is random depends on how much of it there is."""
@@ -177,9 +178,9 @@ def _alone(directory: Path) -> Iterator[None]:
         yield
 
 
-def _throwaway_machines(console: Console) -> Machines:
+def _throwaway_machines(console: Console, say: Callable[[str], None]) -> Machines:
     def settings(kernel: DebianKernel) -> Settings:
-        return Settings(package=kernel.package, suite=kernel.suite, say=console.print)
+        return Settings(package=kernel.package, suite=kernel.suite, say=say)
 
     def obtain(kernel: DebianKernel) -> KernelImage:
         return find_kernel(kernel.architecture, settings(kernel))

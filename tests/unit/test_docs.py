@@ -88,6 +88,15 @@ def test_every_case_on_text_is_in_the_list_of_rules_and_no_other() -> None:
     assert sorted(named) == sorted(cases)
 
 
+def test_the_case_that_the_page_on_rules_goes_through_is_the_real_one() -> None:
+    shown = re.findall(
+        r"```python\n(@KHUGEPAGED_AREA.*?)```", (DOCS / "add-a-rule.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    # the version comes last on that page
+    real = (ROOT / "tests" / "thp" / "khugepaged.py").read_text(encoding="utf-8").replace('    since="7.2",\n', "")
+    assert [case in real for case in shown] == [True]
+
+
 @pytest.mark.parametrize("document", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda path: path.name)
 def test_documents_have_one_width(document: Path) -> None:
     lines = document.read_text(encoding="utf-8").splitlines()

@@ -1,19 +1,25 @@
 """make survey: what is measured, what is not measured again, and how it goes on after a stop. No machine runs."""
 
+import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from ci import survey
 from ci.survey import Machines, main
+from rich.console import Console
 
+from hugepage_qa.cases.boot.boot_matrix import Settings
 from hugepage_qa.cases.result import Result, Verdict
+from hugepage_qa.cases.throwaway_run import LiveWanted
 from hugepage_qa.commands.check_kernel import AREAS
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.debian_kernels import DebianKernel
 from hugepage_qa.qemu.kernel_image import KernelImage
-from hugepage_qa.report.kept_check import write_evidence, write_results
+from hugepage_qa.report.kept_check import read_check, write_evidence, write_results
 
 CHOICE = "trixie/x86_64 trixie/s390x"
 
@@ -189,6 +195,65 @@ def test_a_choice_that_is_none_is_one_line(double: Double, capsys: pytest.Captur
     assert capsys.readouterr().err == (
         "make survey: trixy/x86_64: expected a kernel, a pattern of kernels or a suite, such as trixie/x86_64\n"
     )
+
+
+# --- what throwaway machines are asked for ---
+
+
+class FakeCheck:
+    """Keeps what it is asked for, and gives one result."""
+
+    made: ClassVar[list["FakeCheck"]] = []
+
+    def __init__(
+        self,
+        architecture: str,
+        settings: Settings,
+        groups: tuple[str, ...],
+        boots: int,
+        live: LiveWanted,
+        _finished: object,
+    ) -> None:
+        self.architecture, self.settings = architecture, settings
+        self.groups, self.boots, self.live = groups, boots, live
+        self.kernel = IMAGE
+        self.expected_results = 1
+        FakeCheck.made.append(self)
+
+    def run(self) -> Generator[Result, None, None]:
+        """Yield the result."""
+        yield Result("/a", Verdict.PASS)
+
+    def stop(self) -> None:
+        """Stop."""
+
+
+IMAGE = KernelImage(Path("vmlinuz"), "aarch64", "6.12.107", None)
+
+
+@pytest.fixture
+def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
+    monkeypatch.setenv("HUGEPAGE_QA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(survey, "KernelCheck", FakeCheck)
+    FakeCheck.made.clear()
+    return survey._throwaway_machines(Console(file=io.StringIO()), lambda _line: None)
+
+
+@pytest.mark.parametrize("part", AREAS)
+def test_each_part_is_asked_for_once_and_nothing_else_with_it(real: Machines, tmp_path: Path, part: str) -> None:
+    real.run(DebianKernel("trixie", "aarch64", "16k"), IMAGE, part, tmp_path / part)
+    (check,) = FakeCheck.made
+    assert (check.settings.package, check.settings.suite) == ("linux-image-arm64-16k", "trixie")
+    assert bool(check.groups) == (part == "boot")
+    assert (check.boots, check.live.operations) == ((20, 400) if part == "random" else (0, 0))
+    assert bool(check.live.areas) == (part not in ("boot", "random"))
+    assert read_check(tmp_path / part) == [Result("/a", Verdict.PASS)]
+
+
+def test_a_kernel_that_changed_meanwhile_is_not_mixed_with_the_one_before(real: Machines, tmp_path: Path) -> None:
+    older = replace(IMAGE, path=Path("older"))
+    with pytest.raises(InputError, match=r"^trixie has 6\.12\.107 now: make survey measures it$"):
+        real.run(DebianKernel("trixie", "aarch64"), older, "boot", tmp_path / "boot")
 
 
 def test_two_surveys_at_once_are_refused(double: Double, capsys: pytest.CaptureFixture[str]) -> None:

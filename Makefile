@@ -9,13 +9,14 @@ override export APPEND := $(value APPEND)
 override export MEMORY := $(value MEMORY)
 override export PROVISION := $(value PROVISION)
 override export TMT_ARGS := $(value TMT_ARGS)
+override export KERNELS := $(value KERNELS)
 ifdef ACCEPT
 override export HUGEPAGE_QA_ACCEPT := $(value ACCEPT)
 endif
 
 BIN := .venv/bin
 
-.PHONY: help qa test lint bench setup lab-kernel worker docs packages clean
+.PHONY: help qa test survey lint bench setup lab-kernel worker docs packages clean
 
 help:
 	@echo "make qa     boot huge page parameters on throwaway machines and judge them (PLAN=smoke)"
@@ -27,6 +28,8 @@ help:
 	@echo "            PLAN=vt     the same guests as tests of avocado-vt, which is installed apart from all else (root)"
 	@echo "            PLAN=gate ACCEPT=\"reason\"  performance against the baseline of this machine (root); ACCEPT takes a first one"
 	@echo "make test   the suite's own tests, throwaway machines included"
+	@echo "make survey measure Debian's kernels for docs/kernels; hours or days, and it goes on where it was stopped"
+	@echo "            KERNELS=\"trixie/x86_64 sid */s390x\""
 	@echo "make lab-kernel  a kernel with READ_ONLY_THP_FOR_FS, for PROVISION=lab KERNEL=build/lab-kernel/bzImage"
 	@echo "make lint   ruff, mypy, tmt lint, and the files for CI systems"
 	@echo "make docs   HTML and a manual page below build/docs"
@@ -45,6 +48,9 @@ qa:
 
 test: setup
 	@$(BIN)/python -m pytest -n auto --dist worksteal
+
+survey: setup
+	@$(BIN)/python ci/survey.py
 
 lint: setup
 	@$(BIN)/ruff check

@@ -18,10 +18,11 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
-from hugepage_qa.cases.thp_policy import base_pages, leave_dirt, set_policy
+from hugepage_qa.cases.thp_policy import base_pages, leave_dirt, set_policy, smaller_sizes
 from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
-from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -69,9 +70,50 @@ def absent_pages(live: Live) -> None:
         for limit, huge in ((absent - 1, False), (absent, True)):
             allow_absent(live, limit)
             leave_dirt(live)
-            memory = _with_absent(live, absent)
+            memory = _with_absent(live, absent, pmd_size(live))
             _expect_limit(live, memory, huge, f"{absent} absent, max_ptes_none {limit}")
-            _expect_contents(live, memory, pages - absent)
+            _expect_contents(live, memory, pages - absent, pmd_size(live))
+
+
+@KHUGEPAGED_AREA.case(
+    "khugepaged makes pages of a smaller size where that one is enabled and the PMD size is not, and counts them",
+    f"{DOC}; {THP_DOC} collapse_alloc; mm/khugepaged.c mthp_collapse()",
+    since="7.2",
+)
+def pages_of_smaller_sizes(live: Live) -> None:
+    _awake(live, pmd="never")
+    for size, path in smaller_sizes(live):
+        live.set_knob(f"{path}/enabled", "madvise")
+        before, memory = _made(live, path), base_pages(live)
+        _expect_made(live, path, before, memory.length // size, size)
+        memory.expect_filled()
+        memory.actor.end()
+        live.set_knob(f"{path}/enabled", "never")
+
+
+@KHUGEPAGED_AREA.case(
+    "of a smaller size no page may be absent, unless max_ptes_none is its highest value, by which one page is enough",
+    f"{DOC} max_ptes_none; mm/khugepaged.c collapse_max_ptes_none()",
+    since="7.2",
+)
+def absent_pages_of_a_smaller_size(live: Live) -> None:
+    _awake(live, pmd="never")
+    size, path = smaller_sizes(live)[-1]
+    live.set_knob(f"{path}/enabled", "madvise")
+    pages, small = pmd_size(live) // live.base_page, size // live.base_page
+    # a value between the lowest and the highest counts as the lowest
+    for limit, absent, huge in ((0, 1, False), (pages // 2, 1, False), (pages - 1, small - 1, True)):
+        allow_absent(live, limit)
+        leave_dirt(live)
+        memory = _with_absent(live, absent, size)
+        if huge:
+            _expect_made_whole(live, memory, size)
+        else:
+            await_scans(live)
+            present = memory.length // small * (small - absent)
+            live.expect(f"Rss, {absent} absent of {small}, max_ptes_none {limit}", present, memory.smaps().rss)
+        _expect_contents(live, memory, small - absent, size)
+        memory.actor.end()
 
 
 @KHUGEPAGED_AREA.case(
@@ -162,18 +204,39 @@ def rest(live: Live) -> None:
     _expect_collapse(live, memory, memory.length)
 
 
-def _awake(live: Live) -> None:
-    set_policy(live, "madvise")
+def _awake(live: Live, *, pmd: str = "inherit") -> None:
+    set_policy(live, "madvise", pmd=pmd)
     quicken(live)
     allow_absent(live, pmd_size(live) // live.base_page - 1)
     live.set_knob(f"{KHUGEPAGED}/defrag", "1")
 
 
-def _with_absent(live: Live, absent: int) -> Memory:
+def _with_absent(live: Live, absent: int, size: int) -> Memory:
+    """Map a PMD-sized page that lacks the last ``absent`` base pages of each ``size`` bytes."""
     memory = map_aligned(live, 1, pmd_size(live), advice=MADV_NOHUGEPAGE)
-    memory.actor.fill(memory.address, memory.length - absent * live.base_page, WORD, 1)
+    for address in range(memory.address, memory.address + memory.length, size):
+        memory.actor.fill(address, size - absent * live.base_page, WORD, 1)
     memory.advise(MADV_HUGEPAGE)
     return memory
+
+
+def _made(live: Live, path: str) -> int:
+    """Return how many pages khugepaged has made of the size whose directory is ``path``."""
+    return read_integer(ObservedTree(live.host), f"{path}/stats/collapse_alloc") or 0
+
+
+def _expect_made(live: Live, path: str, before: int, wanted: int, size: int) -> None:
+    if not await_khugepaged(live, lambda: _made(live, path) - before >= wanted, PATIENT_SCANS):
+        expect_no_shortage(live, size, wanted)
+    # it may make those of others, too: never fewer than ours
+    live.expect(f"pages of {size >> 10} kB", wanted, min(_made(live, path) - before, wanted))
+
+
+def _expect_made_whole(live: Live, memory: Memory, size: int) -> None:
+    """Expect pages of ``size`` bytes, which are there as a whole, in place of base pages of which some are absent."""
+    if not await_khugepaged(live, lambda: memory.smaps().rss == memory.length, PATIENT_SCANS):
+        expect_no_shortage(live, size, memory.length // size)
+    live.expect(f"Rss of pages of {size >> 10} kB", memory.length, memory.smaps().rss)
 
 
 def _expect_limit(live: Live, memory: Memory, huge: bool, where: str) -> None:
@@ -184,11 +247,13 @@ def _expect_limit(live: Live, memory: Memory, huge: bool, where: str) -> None:
     live.expect(f"AnonHugePages, {where}", 0, memory.smaps().anon_huge_pages)
 
 
-def _expect_contents(live: Live, memory: Memory, present: int) -> None:
+def _expect_contents(live: Live, memory: Memory, present: int, size: int) -> None:
+    """Expect the first ``present`` base pages of each ``size`` bytes as they were written, and the others zero."""
     length = present * live.base_page
-    live.expect("words that changed", 0, memory.actor.check(memory.address, length, WORD, 1))
-    absent = memory.actor.nonzero(memory.address + length, memory.length - length)
-    live.expect("words of unpopulated pages that are not zero", 0, absent)
+    for address in range(memory.address, memory.address + memory.length, size):
+        live.expect("words that changed", 0, memory.actor.check(address, length, WORD, 1))
+        absent = memory.actor.nonzero(address + length, size - length)
+        live.expect("words of unpopulated pages that are not zero", 0, absent)
 
 
 def _expect_collapse(live: Live, memory: Memory, expected: int) -> None:

@@ -13,6 +13,7 @@ from hugepage_qa.cases.thp_policy import (
     allows,
     has_size_policy,
     set_policy,
+    smaller_sizes,
 )
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer, size_directories
@@ -64,9 +65,7 @@ def policy_of_a_size(live: Live) -> None:
 )
 def policies_of_smaller_sizes(live: Live) -> None:
     set_policy(live, "madvise", pmd="never")
-    sizes = size_directories(live.host, DIRECTORY).items()
-    small = [(size, path) for size, path in sizes if size < pmd_size(live) and "enabled" in live.host.names(path)]
-    for size, path in small:
+    for size, path in smaller_sizes(live):
         for of_size, advice in (
             ("inherit", MADV_HUGEPAGE),
             ("always", None),

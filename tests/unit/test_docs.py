@@ -11,6 +11,7 @@ from tests.unit.cases.areas import read_areas
 from hugepage_qa.oracle.known_issues import KNOWN_ISSUES, KnownIssue
 from hugepage_qa.oracle.known_thp_issues import THP_ISSUES
 from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
+from hugepage_qa.report.survey_record import read_records
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -86,6 +87,20 @@ def test_every_case_on_text_is_in_the_list_of_rules_and_no_other() -> None:
         f"{area.name}/{case.name}" for area in read_areas() for case in area.cases if area.name.startswith("text/")
     ]
     assert sorted(named) == sorted(cases)
+
+
+def test_what_surveys_kept_is_whole_and_names_issues_that_have_a_page() -> None:
+    named = {issue for record in read_records(DOCS / "kernels") for one in record.differences for issue in one.issues}
+    assert named <= {issue.quirk.value for issue in ISSUES}
+
+
+def test_the_case_that_the_page_on_rules_goes_through_is_the_real_one() -> None:
+    shown = re.findall(
+        r"```python\n(@KHUGEPAGED_AREA.*?)```", (DOCS / "add-a-rule.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    # the version comes last on that page
+    real = (ROOT / "tests" / "thp" / "khugepaged.py").read_text(encoding="utf-8").replace('    since="7.2",\n', "")
+    assert [case in real for case in shown] == [True]
 
 
 @pytest.mark.parametrize("document", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda path: path.name)

@@ -36,6 +36,12 @@ def has_size_policy(live: Live) -> bool:
     return live.host.read(f"{DIRECTORY}/{size_name(pmd_size(live))}/enabled") is not None
 
 
+def smaller_sizes(live: Live) -> list[tuple[int, str]]:
+    """Return each size below that of a PMD that anonymous memory can have, in bytes, and its directory; ascending."""
+    sizes = size_directories(live.host, DIRECTORY).items()
+    return [(size, path) for size, path in sizes if size < pmd_size(live) and "enabled" in live.host.names(path)]
+
+
 def allows(enabled: str, pmd: str, advice: int | None) -> bool:
     """Tell whether a fault gets a PMD-sized page: the size's policy decides, which can inherit that of all."""
     if advice == MADV_NOHUGEPAGE:

@@ -88,13 +88,13 @@ def check_kernel(
         report.start(f"{check.architecture}: kernel {check.kernel.release}{random}", check.expected_results)
         # a name says which of several architectures it is of
         before = f"/{check.architecture}" if len(checks) > 1 else ""
-        if _run(check, report, exitfirst, before):
+        if run_check(check, report, exitfirst=exitfirst, before=before):
             break
     report.finish()
     sys.exit(exit_code(result.verdict for result in report.results))
 
 
-def _run(check: KernelCheck, report: CheckReport, exitfirst: bool, before: str) -> bool:
+def run_check(check: KernelCheck, report: CheckReport, *, exitfirst: bool = False, before: str = "") -> bool:
     """Run ``check``, with names of results that begin with ``before``; tell whether a failure is to end all."""
     is_over = False
     try:

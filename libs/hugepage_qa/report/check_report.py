@@ -1,6 +1,5 @@
 """How far the check of a kernel is, and what came of it: a bar on a terminal, elsewhere a line for each area."""
 
-import json
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -20,8 +19,8 @@ from rich.progress import (
 from rich.text import Text
 
 from hugepage_qa.cases.result import Result, Verdict, one_line
-from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
+from hugepage_qa.report.kept_check import write_evidence, write_results
 from hugepage_qa.report.terminal import closing_lines, print_reasons
 
 _BAD = (Verdict.FAIL, Verdict.ERROR)
@@ -91,11 +90,7 @@ class CheckReport:
         for line in closing_lines(self.results):
             self._print(Text(line))
         if self._output is not None:
-            told = [
-                {"name": one.name, "verdict": one.verdict, "reasons": one.reasons, "seconds": round(one.seconds, 2)}
-                for one in self.results
-            ]
-            write_durably(self._output / "results.json", json.dumps(told, indent=1).encode(), mode=0o644)
+            write_results(self._output, self.results)
             self._print(Text(f"results and evidence: {self._output}"))
 
     def _make_output(self) -> None:
@@ -113,9 +108,7 @@ class CheckReport:
     def _keep(self, result: Result) -> None:
         """Write down the evidence of what went wrong."""
         if self._output is not None and result.verdict in _BAD and result.evidence:
-            file = self._output / f"{result.name.strip('/').replace('/', '-')}.log"
-            text = f"{result.name}: {result.verdict.value}: {result.reason}\n{result.evidence}"
-            write_durably(file, text.encode(errors="replace"), mode=0o644)
+            write_evidence(self._output, result)
 
     def _print(self, text: Text) -> None:
         with self._lock:

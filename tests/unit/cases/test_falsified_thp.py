@@ -1,13 +1,16 @@
 """Cases on transparent huge pages fail where smaps shows other huge pages, and where a refusal does not come."""
 
 import copy
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from tests.unit.cases.lies import Lie, fails_by
 from tests.unit.cases.recorded import Recorded, recorded_cases
 from tests.unit.cases.transcript import Event
 
+from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED
 from hugepage_qa.cases.result import Verdict
 
 _HUGE = re.compile(r"^((?:AnonHugePages|ShmemPmdMapped|FilePmdMapped): +)(\d+)( kB)$", re.MULTILINE)
@@ -19,6 +22,8 @@ _WITHOUT_HUGE_PAGES = {
     "dropped-caches",
     "open-for-write",
     "policies-of-smaller-sizes",
+    "pages-of-smaller-sizes",
+    "absent-pages-of-a-smaller-size",
     "values-that-are-refused",
     "numbers-that-are-refused",
     "no-zero-page",
@@ -32,11 +37,17 @@ _BUDDYINFO = str(["proc/buddyinfo"])
 _LAST_COLUMN = re.compile(r"\d+(?= *$)", re.MULTILINE)
 _SWAP = re.compile(r"^(Swap: +)(\d+)( kB)$", re.MULTILINE)
 _FILE = re.compile(r"^(FilePmdMapped: +)(\d+)( kB)$", re.MULTILINE)
+_FULL_SCANS = f"{KHUGEPAGED}/full_scans"
+_MADE = "/stats/collapse_alloc']"
 _RSS = re.compile(r"^(Rss: +)(\d+)( kB)$", re.MULTILINE)
 
 
 def _named(*names: str) -> list[Recorded]:
     return [one for one in RECORDED if one.case.name in names]
+
+
+def _one_page_more(found: re.Match[str]) -> str:
+    return f"{found[1]}{int(found[2]) + 4}{found[3]}"
 
 
 of_huge_pages = pytest.mark.parametrize(
@@ -111,6 +122,47 @@ def test_a_split_that_is_not_counted_is_missed(recorded: Recorded, counter: str)
 def test_memory_that_is_given_back_or_not_is_looked_at(recorded: Recorded) -> None:
     events = list(_with_smaps(recorded.events, _RSS, _one_page_more))
     assert recorded.replay(events).verdict is Verdict.FAIL
+
+
+def _scanning_on(lie: Lie) -> Lie:
+    """Return ``lie`` of a khugepaged that goes on scanning: that nothing comes of it is told by its own clock."""
+    scans = itertools.count()
+
+    def answer(event: Event) -> Event:
+        is_clock = event["operation"] == "observe" and event["arguments"] == [_FULL_SCANS]
+        return event | {"result": f"{next(scans)}\n"} if is_clock else lie(event)
+
+    return answer
+
+
+def _never_counted(counter: str) -> Lie:
+    return lambda event: event | {"result": "0\n"} if event["arguments"] == [counter] else event
+
+
+@pytest.mark.parametrize("recorded", _named("pages-of-smaller-sizes"), ids=str)
+def test_pages_of_smaller_sizes_that_are_never_made_are_missed(recorded: Recorded) -> None:
+    """Of one size after the other: those that are made do not hide those that are not."""
+    counters = {event["arguments"][0] for event in recorded.events if str(event["arguments"]).endswith(_MADE)}
+    assert len(counters) > 1
+    for counter in counters:
+        assert fails_by(recorded, _scanning_on(_never_counted(counter))), counter
+
+
+def _whole(found: re.Match[str]) -> str:
+    return f"{found[1]}2048{found[3]}"
+
+
+def _never_whole(found: re.Match[str]) -> str:
+    return f"{found[1]}{min(int(found[2]), 2040)}{found[3]}"
+
+
+@pytest.mark.parametrize("recorded", _named("absent-pages-of-a-smaller-size"), ids=str)
+@pytest.mark.parametrize("replacement", [_one_page_more, _whole, _never_whole])
+def test_absent_pages_that_are_filled_or_not_are_looked_at(
+    recorded: Recorded, replacement: Callable[[re.Match[str]], str]
+) -> None:
+    """Also a kernel that takes each value of max_ptes_none for the highest, and one that makes no page at all."""
+    assert fails_by(recorded, _scanning_on(lambda event: next(_with_smaps([event], _RSS, replacement))))
 
 
 @pytest.mark.parametrize("recorded", _named("migrated"), ids=str)
@@ -198,10 +250,6 @@ def _is_smaps(event: Event) -> bool:
 def _with_sizes(events: list[Event], more: int, factor: int) -> Iterator[Event]:
     """Yield the events with ``more`` kB, and ``factor`` times what there is, in each line on huge pages."""
     return _with_smaps(events, _HUGE, lambda found: f"{found[1]}{int(found[2]) * factor + more}{found[3]}")
-
-
-def _one_page_more(found: re.Match[str]) -> str:
-    return f"{found[1]}{int(found[2]) + 4}{found[3]}"
 
 
 def _with_smaps(

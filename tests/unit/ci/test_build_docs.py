@@ -35,3 +35,17 @@ def test_a_tree_that_is_none_is_wrong_input(
     monkeypatch.setattr(build_docs, "catalogued_tests", refuse)
     assert build_docs.main() == 3
     assert capsys.readouterr().err == "docs: no tree\n"
+
+
+def test_a_bad_record_of_a_kernel_is_wrong_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "docs" / "kernels").mkdir(parents=True)
+    (tmp_path / "docs" / "kernels" / "sid-s390x.json").write_text("{}")
+    monkeypatch.setattr(build_docs, "ROOT", tmp_path)
+    monkeypatch.setattr(build_docs, "BUILD", tmp_path / "build")
+    monkeypatch.setattr(build_docs, "catalogued_tests", lambda _root: [catalogued("mm/hugetlb.c")])
+    assert build_docs.main() == 3
+    told = capsys.readouterr().err
+    assert told.startswith(f"docs: {tmp_path}/docs/kernels/sid-s390x.json: ")
+    assert len(told.splitlines()) == 1

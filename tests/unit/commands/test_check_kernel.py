@@ -108,7 +108,7 @@ def test_wrong_input_is_one_line_and_exit_code_3_and_nothing_is_done(
     (tmp_path / "text.deb").write_text("no package")
     (tmp_path / "folder").mkdir()
     before = set(tmp_path.iterdir()) | {tmp_path / "cache"}
-    monkeypatch.setattr(check_kernel, "_run", lambda *_: pytest.fail("it went on"))
+    monkeypatch.setattr(check_kernel, "run_check", lambda *_, **_options: pytest.fail("it went on"))
     output = [] if "--output" in arguments else ["--output", "output"]
     assert image.is_file()
     assert run(*arguments, *output) == 3

@@ -1,0 +1,210 @@
+"""``make survey``: measure Debian's kernels one after the other, and keep what came of each in docs/kernels.
+
+    make survey                                      # all that was not measured by these cases yet
+    make survey KERNELS="trixie/x86_64 sid */s390x"  # kernels, suites, patterns of kernels
+
+A kernel is measured in parts, one for each area of check-kernel. What a part found is kept below build/survey, with its
+evidence. It can be stopped at any time, also by kill -9: the same command goes on with the part that was cut off. A
+part with errors is run again by the next survey, since these tell nothing of the kernel.
+
+A kernel that cannot be had is one line. The exit code is 0 when all that were measured are good, 1 when a case failed,
+2 when none could be had, 3 when the suite or its surroundings broke or the input is wrong.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from hugepage_qa.cases.area_files import live_areas
+from hugepage_qa.cases.boot.boot_matrix import Settings, find_kernel
+from hugepage_qa.cases.boot.case_groups import choose_groups
+from hugepage_qa.cases.case_version import case_version
+from hugepage_qa.cases.kernel_check import KernelCheck
+from hugepage_qa.cases.result import Result, Verdict, exit_code
+from hugepage_qa.cases.throwaway_run import LiveWanted
+from hugepage_qa.commands.check_kernel import AREAS, run_check
+from hugepage_qa.errors import InputError
+from hugepage_qa.process.supervised import SIGNALLED, exit_on_sigterm
+from hugepage_qa.qemu.debian_kernels import DebianKernel, choose_kernels
+from hugepage_qa.qemu.kernel_image import KernelImage
+from hugepage_qa.report.check_report import CheckReport
+from hugepage_qa.report.kept_check import RESULTS, read_check
+from hugepage_qa.report.survey_record import Amounts, Measured, SurveyRecord, make_record, read_record, write_record
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "survey"
+RECORDS = ROOT / "docs" / "kernels"
+
+#: the same for all kernels, so that they are asked the same
+AMOUNTS = Amounts(boots=20, operations=400, seed=1)
+
+_DIGITS = 12
+_NONE_THERE = 2
+_WRONG = 3
+_SIGINT = 2
+
+
+class NotThere(Exception):
+    """A kernel cannot be had, or not be run here."""
+
+
+@dataclass(frozen=True)
+class Machines:
+    """What gets kernels and runs parts of their check: throwaway machines, or a double of them.
+
+    ``obtain`` raises InputError for a kernel that cannot be had. ``run`` leaves the results of a part in a directory,
+    which it makes; it raises InputError where no machine can run.
+    """
+
+    obtain: Callable[[DebianKernel], KernelImage]
+    run: Callable[[DebianKernel, KernelImage, str, Path], None]
+
+
+def main(environment: Mapping[str, str] = os.environ, machines: Machines | None = None) -> int:
+    """Survey what ``environment`` chooses and return the exit code."""
+    console = Console(highlight=False)
+
+    def say(line: str) -> None:
+        # a kernel's words are no markup
+        console.print(Text(line), soft_wrap=True)
+
+    try:
+        kernels = choose_kernels(environment.get("KERNELS", "").split())
+        with _alone(BUILD):
+            return Survey(say, machines or _throwaway_machines(console, say), case_version()).run(kernels)
+    except InputError as error:
+        print(f"make survey: {error}", file=sys.stderr)
+        return _WRONG
+    except KeyboardInterrupt:
+        print("make survey: stopped; the same command goes on where it was", file=sys.stderr)
+        return SIGNALLED + _SIGINT
+
+
+class Survey:
+    """Measures kernels by the cases of version ``cases``."""
+
+    def __init__(self, say: Callable[[str], None], machines: Machines, cases: str) -> None:
+        self._say = say
+        self._machines = machines
+        self._cases = cases
+
+    def run(self, kernels: Sequence[DebianKernel]) -> int:
+        """Measure ``kernels`` and return the exit code; raises InputError for kept results that cannot be read."""
+        # what cannot be read is told now, not after days
+        for kernel in kernels:
+            read_record(RECORDS, kernel.name)
+        verdicts: set[Verdict] = set()
+        missing = []
+        for number, kernel in enumerate(kernels, 1):
+            place = f"[{number}/{len(kernels)}] {kernel.name}"
+            try:
+                record = self._measure(kernel, place)
+            except NotThere as why:
+                missing.append(kernel.name)
+                self._say(f"{place}: not there: {why}")
+                continue
+            verdicts |= {verdict for verdict, count in record.counts.items() if count}
+        there = len(kernels) - len(missing)
+        self._say(f"{there} of {len(kernels)} kernels measured{_named('; not there', missing)}")
+        return exit_code(verdicts) if there else _NONE_THERE
+
+    def _measure(self, kernel: DebianKernel, place: str) -> SurveyRecord:
+        """Return what came of ``kernel``, today or before."""
+        try:
+            image = self._machines.obtain(kernel)
+        except InputError as error:
+            raise NotThere(str(error)) from error
+        digest = hashlib.sha256(image.path.read_bytes()).hexdigest()[:_DIGITS]
+        measured = Measured(image.release, digest, self._cases, AMOUNTS)
+        before = read_record(RECORDS, kernel.name)
+        if before is not None and before.measured == measured and not before.counts[Verdict.ERROR]:
+            self._say(f"{place}: {image.release} was measured on {before.day}")
+            return before
+        self._say(f"{place}: {image.release}")
+        directory = BUILD / f"{image.release}-{digest}" / self._cases
+        results = [result for part in AREAS for result in self._part(kernel, image, part, directory / _kept_as(part))]
+        record = make_record(kernel.name, measured, date.today(), results)
+        write_record(RECORDS, record)
+        counts = ", ".join(f"{count} {verdict.value}" for verdict, count in record.counts.items() if count)
+        self._say(f"{place}: {image.release}: {counts}")
+        return record
+
+    def _part(self, kernel: DebianKernel, image: KernelImage, part: str, directory: Path) -> list[Result]:
+        """Return the results of a part, which is run unless ``directory`` has them, and no error among them."""
+        # what was cut off has no results
+        kept = read_check(directory) if (directory / RESULTS).exists() else None
+        if kept is None or any(result.verdict is Verdict.ERROR for result in kept):
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self._machines.run(kernel, image, part, directory)
+            except InputError as error:
+                raise NotThere(f"{part} cannot be run: {error}") from error
+            kept = read_check(directory)
+        return kept
+
+
+def _kept_as(part: str) -> str:
+    """Return where a part is kept: what is random depends on how much of it there is."""
+    return f"{part}-{AMOUNTS.seed}-{AMOUNTS.boots}-{AMOUNTS.operations}" if part == "random" else part
+
+
+def _named(title: str, names: Sequence[str]) -> str:
+    return f"{title}: {', '.join(names)}" if names else ""
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Hold ``directory``: two surveys would remove what the other one has begun. The kernel frees it if we are killed.
+
+    Raises InputError where another survey has it.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{directory}: another survey is under way: wait for it, or stop it") from None
+        yield
+
+
+def _throwaway_machines(console: Console, say: Callable[[str], None]) -> Machines:
+    def settings(kernel: DebianKernel) -> Settings:
+        return Settings(package=kernel.package, suite=kernel.suite, say=say)
+
+    def obtain(kernel: DebianKernel) -> KernelImage:
+        return find_kernel(kernel.architecture, settings(kernel))
+
+    def run(kernel: DebianKernel, image: KernelImage, part: str, directory: Path) -> None:
+        report = CheckReport(console, directory)
+        is_random = part == "random"
+        live = LiveWanted(
+            () if is_random or part == "boot" else tuple(live_areas((part,))),
+            operations=AMOUNTS.operations if is_random else 0,
+            seed=AMOUNTS.seed,
+        )
+        groups = choose_groups(()) if part == "boot" else ()
+        boots = AMOUNTS.boots if is_random else 0
+        check = KernelCheck(kernel.architecture, settings(kernel), groups, boots, live, report.finished)
+        if check.kernel.path != image.path:
+            raise InputError(f"{kernel.suite} has {check.kernel.release} now: make survey measures it")
+        report.start(f"{kernel.name}: {part}", check.expected_results)
+        run_check(check, report)
+        report.finish()
+
+    return Machines(obtain, run)
+
+
+if __name__ == "__main__":
+    exit_on_sigterm()
+    sys.exit(main())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from hugepage_qa.cases.area_files import LIVE, live_areas
 from hugepage_qa.cases.boot.boot_matrix import Settings
@@ -76,7 +77,12 @@ def check_kernel(
     console = Console()
     report = CheckReport(console, output)
     default = open_kernel(kernel, cache_directory()).architecture if kernel else "x86_64"
-    settings = Settings(kernel, package, suite, append, machines=machines, say=console.print)
+
+    def say(line: str) -> None:
+        # a line of a download is long, and its words are no markup
+        console.print(Text(line), soft_wrap=True)
+
+    settings = Settings(kernel, package, suite, append, machines=machines, say=say)
     groups = choose_groups(()) if wants_boots else ()
     checks = [
         # what is wrong with one of them is told before another one takes its time

@@ -3,6 +3,7 @@
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import expect_hugetlb, expect_private_and_shared, process_status
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, Memory
 from hugepage_qa.kernel.smaps import read_smaps_rollup
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
@@ -211,6 +212,50 @@ def numa_maps_agree_with_the_nodes(live: Live) -> None:
     memory.touch(1)
     taken = {node: free - _free_on_nodes(live)[node] for node, free in before.items()}
     live.expect("pages on nodes", {node: pages for node, pages in taken.items() if pages}, memory.numa_maps().nodes)
+
+
+@ACCOUNTING.case(
+    "pagemap shows each base page of a page: where it lies, of a file or not, and mapped by one process or by several",
+    "Documentation/admin-guide/mm/pagemap.rst; fs/proc/task_mmu.c pagemap_hugetlb_range()",
+    pages=2,
+)
+def pagemap_of_pages(live: Live) -> None:
+    for is_file in (False, True):
+        memory = live.map(1, shared=is_file)
+        live.expect("pagemap of a page that was not touched", [0, 0, 0, 0], _pagemap(live, memory, PRESENT | FRAME))
+        memory.touch()
+        of_a_file = OF_A_FILE if is_file else 0
+        expect_pagemap(live, memory, PRESENT | EXCLUSIVE | of_a_file)
+        child = memory.seen_by(memory.actor.fork())
+        live.expect("what the child reads", 1, child.read())
+        for one in (memory, child):
+            expect_pagemap(live, one, PRESENT | of_a_file)
+        child.actor.end()
+        expect_pagemap(live, memory, PRESENT | EXCLUSIVE | of_a_file)
+
+
+def expect_pagemap(live: Live, memory: Memory, flags: int) -> None:
+    """Expect the base pages of a page at frames that follow each other from a multiple of its size on, with ``flags``.
+
+    Who may not know frames is shown 0 for all, who asks as root is shown them.
+    """
+    found = _pagemap(live, memory, PRESENT | EXCLUSIVE | OF_A_FILE)
+    live.expect("flags in pagemap", [hex(flags)] * len(found), [hex(one) for one in found])
+    frames = _pagemap(live, memory, FRAME)
+    first = frames[0] - frames[0] % (memory.size // live.base_page)
+    live.expect("frames in pagemap", [first + place for place in _places(live, memory)], frames)
+
+
+def _pagemap(live: Live, memory: Memory, mask: int) -> list[int]:
+    """Return what ``mask`` leaves of the pagemap of some base pages of the first page."""
+    addresses = [memory.address + place * live.base_page for place in _places(live, memory)]
+    return [entry & mask for entry in memory.pagemap(addresses)]
+
+
+def _places(live: Live, memory: Memory) -> tuple[int, ...]:
+    """Return which base pages of a page are looked at: the first two, one in the middle, the last."""
+    count = memory.size // live.base_page
+    return 0, 1, count // 2, count - 1
 
 
 def _rollup(live: Live, actor: Actor) -> dict[str, int]:

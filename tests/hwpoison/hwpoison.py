@@ -27,6 +27,7 @@ def soft_offline_takes_a_free_page(live: Live) -> None:
     before = _corrupted(live)
     _break(live, memory, MADV_SOFT_OFFLINE)
     live.expect_pool(nr=2, free=1)
+    live.expect_sysctl(2)
     memory.expect_filled()
     live.expect("base pages out of use", 1, _corrupted(live) - before)
     memory.unmap()
@@ -40,6 +41,7 @@ def soft_offline_without_a_free_page(live: Live) -> None:
     before = _corrupted(live)
     _break(live, memory, MADV_SOFT_OFFLINE)
     live.expect_pool(nr=1, free=0)
+    live.expect_sysctl(1)
     memory.expect_filled()
     live.expect("base pages out of use", 1, _corrupted(live) - before)
     memory.unmap()
@@ -77,6 +79,7 @@ def broken_private_page(live: Live) -> None:
     live.expect("base pages out of use", 1, _corrupted(live) - before)
     memory.unmap()
     live.expect_pool(nr=2, free=1)
+    live.expect_sysctl(2)
 
 
 def _break(live: Live, memory: Memory, advice: int) -> None:

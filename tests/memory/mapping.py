@@ -156,6 +156,44 @@ def pages_at_once(live: Live) -> None:
     live.expect_pool(nr=2, free=2)
 
 
+@MAPPING.case(
+    "mincore(2) tells of the pages that are there, whole ones, and of no other",
+    "mincore(2); mm/mincore.c mincore_hugetlb()",
+    pages=3,
+)
+def pages_that_are_there(live: Live) -> None:
+    file = new_memfd(live)
+    memory = file.map(3)
+    for there in ((), (1,), (0, 1), (0, 1, 2)):
+        for page in there:
+            memory.touch(page)
+        live.expect("pages in memory", there, in_memory(live, memory))
+    file.punch(1, first=1)
+    live.expect("pages in memory, less the one that was punched out", (0, 2), in_memory(live, memory))
+    live.expect_pool(nr=3, free=1)
+
+
+def in_memory(live: Live, memory: Memory) -> tuple[int, ...]:
+    """Return the pages whose first and last base pages are in memory; ends the case where not all or none of a page is.
+
+    Of a gigantic page there are more than an actor can tell at once.
+    """
+    count = memory.size // live.base_page
+    asked = min(count, 2048)
+    there = []
+    for page in range(memory.pages):
+        states = b""
+        for address in (memory.at(page), memory.at(page + 1) - asked * live.base_page):
+            length = asked * live.base_page
+            states += memory.actor.call_with_buffers("mincore", address, length, bytes(asked))[1][0]
+        resident = sum(state & 1 for state in states)
+        if resident not in (0, len(states)):
+            live.fail(f"base pages of page {page} in memory", f"none or {len(states)}", resident)
+        if resident:
+            there.append(page)
+    return tuple(there)
+
+
 @MAPPING.case("MAP_POPULATE without enough pages takes those that there are, and mmap(2) succeeds", MAP, pages=1)
 def populate_without_pages(live: Live) -> None:
     memory = live.map(2, noreserve=True, flags=MAP_POPULATE)

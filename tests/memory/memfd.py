@@ -7,8 +7,8 @@ import os
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd
-from hugepage_qa.cases.live import Live
-from hugepage_qa.kernel.uapi import HUGE_SHIFT
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.kernel.uapi import F_SEAL_FUTURE_WRITE, HUGE_SHIFT
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import format_size
@@ -137,6 +137,26 @@ def sealed_against_writing(live: Live) -> None:
     live.expect_errno(errno.EPERM, file.map, 1)
     live.expect_errno(errno.EPERM, file.punch, 1)
     live.expect("what a reader sees", 5, file.map(1, shared=False, prot=mmap.PROT_READ, noreserve=True).read())
+    live.expect_pool(nr=1, free=0)
+
+
+@MEMFD.case(
+    "F_SEAL_FUTURE_WRITE refuses mappings that write, and holes, and leaves those that write already alone",
+    f"{SEALS}; hugetlbfs_file_mmap(): commit 22247efd822e",
+    since="5.13",
+    pages=1,
+)
+def sealed_against_future_writing(live: Live) -> None:
+    file = sealable(live)
+    memory = file.map(1)
+    memory.touch(value=5)
+    seal(file, F_SEAL_FUTURE_WRITE)
+    live.expect_errno(errno.EPERM, file.map, 1)
+    live.expect_errno(errno.EPERM, file.punch, 1)
+    reader = file.map(1, prot=mmap.PROT_READ)
+    live.expect_errno(errno.EACCES, reader.protect, READ_WRITE)
+    memory.touch(value=6)
+    live.expect("what a reader sees", 6, reader.read())
     live.expect_pool(nr=1, free=0)
 
 

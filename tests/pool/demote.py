@@ -38,6 +38,7 @@ def demoted_page(live: Live) -> None:
         live.expect_pool(nr=left, free=left)
         parts = (2 - left) * live.size // smaller.size
         smaller.expect_pool(nr=parts, free=parts)
+        smaller.expect_sysctl(parts)
 
 
 @DEMOTE.case("what is left of a demoted page is zeroed for its next user", RULE, since=SINCE, pages=1)
@@ -101,10 +102,13 @@ def demote_on_a_node(live: Live) -> None:
         raise CannotRun("this kernel has no NUMA nodes")
     parts = live.size // smaller.size
     for node in live.nodes:
-        live.reserve(1, node)
+        for each in live.nodes:
+            live.reserve(1, each)
         demote(live, 1, node)
-        live.expect_pool(nr=0, free=0, node=node)
-        smaller.expect_pool(nr=parts, free=parts, node=node)
+        for each in live.nodes:
+            left, made = (0, parts) if each == node else (1, 0)
+            live.expect_pool(nr=left, free=left, node=each)
+            smaller.expect_pool(nr=made, free=made, node=each)
         smaller.set_nr(0)
         smaller.expect_pool(nr=0, free=0)
 

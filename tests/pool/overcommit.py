@@ -172,6 +172,15 @@ def no_limits(live: Live) -> None:
 
 
 @OVERCOMMIT.case(
+    "a limit with a zero before it is decimal", "mm/hugetlb.c nr_overcommit_hugepages_store()", sizes=Sizes.BUDDY
+)
+def limit_with_a_zero(live: Live) -> None:
+    path = live.pool_file("nr_overcommit_hugepages")
+    live.host.write(path, "010")
+    live.expect("the limit", 10, read_integer(ObservedTree(live.host), path))
+
+
+@OVERCOMMIT.case(
     "gigantic pages have no surplus: a limit is refused",
     "mm/hugetlb.c nr_overcommit_hugepages_store()",
     sizes=Sizes.GIGANTIC,

@@ -55,6 +55,26 @@ def allocate_reserved_pages(live: Live) -> None:
         live.expect_pool(nr=2, free=2)
 
 
+@FALLOCATE.case(
+    "a file occupies the pages that it has, and nothing for a hole or for pages that are only reserved",
+    "stat(2) st_blocks; mm/hugetlb.c hugetlb_add_to_page_cache(), hugetlb_unreserve_pages()",
+    pages=2,
+)
+def blocks_of_a_file(live: Live) -> None:
+    for file in files(live):
+        memory = file.map(2)
+        live.expect("bytes that the file occupies: none was touched", 0, file.blocks)
+        file.allocate(2)
+        live.expect("bytes that the file occupies: 2 pages", 2 * live.size, file.blocks)
+        file.punch(1)
+        live.expect("bytes that the file occupies: a hole and a page", live.size, file.blocks)
+        memory.touch(0)
+        live.expect("bytes that the file occupies: 2 pages again", 2 * live.size, file.blocks)
+        memory.unmap()
+        file.truncate(0)
+        live.expect("bytes that the file occupies: truncated", 0, file.blocks)
+
+
 @FALLOCATE.case("fallocate beyond the pool is ENOSPC and leaves the file as long as it was", ALLOCATE, pages=2)
 def allocate_beyond_the_pool(live: Live) -> None:
     for file in files(live):

@@ -10,11 +10,13 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.pool_view import read_pool_view
+from hugepage_qa.kernel.proc_tables import find_mount
 from hugepage_qa.kernel.uapi import NOBODY
+from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, become_nobody
-from hugepage_qa.sizes import format_size
+from hugepage_qa.sizes import KIB, MIB, format_size
 
 HUGETLBFS = Area("hugetlbfs")
 SIZE = f"{HUGETLB_DOC} size; mm/hugetlb.c hugepage_subpool_get_pages()"
@@ -105,6 +107,8 @@ def refused_mapping_keeps_no_limit(live: Live) -> None:
 
 @HUGETLBFS.case("size= in percent is that part of the persistent pool", SIZE, sizes=Sizes.BUDDY, pages=4)
 def size_in_percent(live: Live) -> None:
+    live.overcommit(4)
+    live.map(8)
     pool = read_pool_view(live.host).pools[live.size]
     expected = (pool.nr - pool.surplus) * 50 // 100
     expect_blocks(live, live.mount(size="50%"), expected, expected)
@@ -174,17 +178,50 @@ def both_limits(live: Live) -> None:
 
 @HUGETLBFS.case("nr_inodes= is the most files and directories, the root included", f"{HUGETLB_DOC} nr_inodes")
 def number_of_files(live: Live) -> None:
-    point = live.mount(nr_inodes=3)
+    # without size= or min_size= statfs(2) tells nothing (hugetlbfs_statfs())
+    point = live.mount(nr_inodes=3, size=live.size)
     actor = live.actor()
-    for name in ("first", "second"):
+    expect_files(live, point, 2)
+    for left, name in ((1, "first"), (0, "second")):
         live.open(actor, f"{point}/{name}")
+        expect_files(live, point, left)
     live.expect_errno(errno.ENOSPC, live.open, actor, f"{point}/third")
     first = open_file(live, f"{point}/first")
     first.actor.call("unlinkat", -100, f"{point}/first", 0)
     live.expect_errno(errno.ENOSPC, live.open, actor, f"{point}/third")
     first.close()
+    expect_files(live, point, 0)
     actor.end()
+    expect_files(live, point, 1)
     live.open(live.actor(), f"{point}/third")
+    expect_files(live, point, 0)
+
+
+def expect_files(live: Live, point: str, free: int) -> None:
+    """Expect a file system of 3 files of which ``free`` are left."""
+    use = live.host.file_system(point)
+    live.expect("f_files, f_ffree", (3, free), (use.files, use.free_files))
+
+
+@HUGETLBFS.case(
+    "a mount shows its options as it got them, sizes in bytes and the page size with its unit",
+    "Documentation/admin-guide/mm/hugetlbpage.rst Using Huge Pages; fs/hugetlbfs/inode.c hugetlbfs_show_options()",
+    pages=1,
+)
+def shown_options(live: Live) -> None:
+    given: dict[str, str | int] = {
+        "size": 2 * live.size,
+        "min_size": live.size,
+        "nr_inodes": 3,
+        "mode": "700",
+        "uid": 1,
+        "gid": 2,
+    }
+    point = live.mount(**given)
+    mount = find_mount(ObservedTree(live.host), point)
+    page_size = f"{live.size // MIB}M" if live.size >= MIB else f"{live.size // KIB}K"
+    for name, value in {"pagesize": page_size, **given}.items():
+        live.expect(f"{name}= in /proc/mounts", f"{value}", mount.option(name) if mount else None)
 
 
 @HUGETLBFS.case("options that make no sense are refused", OPTIONS, pages=1)
@@ -255,6 +292,10 @@ def deleted_file(live: Live) -> None:
     live.expect_pool(nr=1, free=1)
 
 
+#: what a buffer holds that nothing was read to: no zeroes, for these are what a hole reads as
+_BEFORE = b"\xff" * 8
+
+
 @HUGETLBFS.case("read(2) shows what is in the file, and zeroes where no page is", FILES, pages=1)
 def read_a_file(live: Live) -> None:
     file = open_file(live, f"{live.mount()}/file")
@@ -263,13 +304,13 @@ def read_a_file(live: Live) -> None:
     memory.touch(value=int.from_bytes(b"hugepage", live.host.byte_order))
     for offset, expected in ((0, bytes(8)), (live.size, b"hugepage"), (live.size - 4, bytes(4) + b"huge")):
         live.expect(f"8 bytes at {offset}", (8, expected), read_8(file, offset))
-    live.expect("bytes behind the end", (0, bytes(8)), read_8(file, 2 * live.size))
+    live.expect("bytes behind the end", (0, _BEFORE), read_8(file, 2 * live.size))
     live.expect_pool(nr=1, free=0)
 
 
 def read_8(file: HugeFile, offset: int) -> tuple[int, bytes]:
-    """Return how many of 8 bytes at ``offset`` could be read, and them."""
-    count, buffers = file.actor.call_with_buffers("pread64", file.descriptor, bytes(8), 8, offset)
+    """Return how many of 8 bytes at ``offset`` could be read, and what the buffer holds then."""
+    count, buffers = file.actor.call_with_buffers("pread64", file.descriptor, _BEFORE, 8, offset)
     return count, buffers[0]
 
 

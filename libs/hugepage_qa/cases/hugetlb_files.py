@@ -7,10 +7,13 @@ from typing import Any, Final
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.process_status import ProcessStatus, read_process_status
-from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
+from hugepage_qa.kernel.uapi import AT_EMPTY_PATH, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
 from hugepage_qa.machine.host import Host, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.process.actor import Actor
+
+# struct statx of include/uapi/linux/stat.h, the same on all architectures
+_STATX_BLOCKS, _STATX_SIZE, _BLOCKS_AT, _BLOCK = 0x400, 256, 0x30, 512
 
 
 class HugeFile:
@@ -25,6 +28,13 @@ class HugeFile:
     def size(self) -> int:
         """The size in bytes."""
         return self.actor.call("lseek", self.descriptor, 0, os.SEEK_END)
+
+    @property
+    def blocks(self) -> int:
+        """What it occupies, in bytes: st_blocks of stat(2)."""
+        words = self.descriptor, "", AT_EMPTY_PATH, _STATX_BLOCKS, bytes(_STATX_SIZE)
+        _zero, (*_path, status) = self.actor.call_with_buffers("statx", *words)
+        return self.actor.uapi.unpack("Q", status[_BLOCKS_AT : _BLOCKS_AT + 8])[0] * _BLOCK
 
     def map(self, pages: int, *, shared: bool = True, **named: Any) -> Memory:
         """Map pages of it, as ``Live.map`` does. Raises OSError."""

@@ -21,7 +21,7 @@ from hugepage_qa.kernel.counters import parse_meminfo, read_meminfo
 from hugepage_qa.kernel.cpu import read_cpu
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.pools import DIRECTORY
-from hugepage_qa.kernel.tree import size_name
+from hugepage_qa.kernel.tree import read_integer, size_name
 from hugepage_qa.kernel.uapi import HUGE_SHIFT, MAP_HUGETLB
 from hugepage_qa.machine.host import CannotRun, Host, ObservedTree
 from hugepage_qa.machine.knobs import Kind, Knob
@@ -44,6 +44,7 @@ RESERVES = Rule(
 _MARGIN = 256 * MIB
 _ATTEMPTS = 3
 
+_SYSCTL = "proc/sys/vm/nr_hugepages"
 _COUNTERS = ("nr", "free", "resv", "surplus")
 
 
@@ -314,6 +315,15 @@ class Live(Expectations):
         where = size_name(self.size) if node is None else f"node{node}/{size_name(self.size)}"
         for name in _COUNTERS:
             self._compare(f"{where} {name}", getattr(expected, name), getattr(found, name))
+
+    def expect_sysctl(self, nr: int) -> None:
+        """Expect vm.nr_hugepages to show ``nr`` persistent pages above the base, if this is the default size.
+
+        The kernel counts it apart from the pages that there are (max_huge_pages in mm/hugetlb.c).
+        """
+        if self.is_default:
+            found = read_integer(ObservedTree(self.host), _SYSCTL)
+            self._compare("vm.nr_hugepages", self._base.nr - self._base.surplus + nr, found)
 
     def _above_base(self, now: Counters, node: int | None) -> Counters:
         base = self._base if node is None else self._before.nodes[node][self.size]

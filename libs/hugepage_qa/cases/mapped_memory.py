@@ -1,6 +1,7 @@
 """Memory that an actor has mapped: pages that are written, read, checked and given back."""
 
 import os
+from collections.abc import Iterable
 from typing import Any, NoReturn, Protocol
 
 from hugepage_qa.kernel.numa_maps import NumaMapping, read_numa_maps
@@ -15,9 +16,9 @@ WORD = 8
 #: takes seconds for each GiB of words, and what clears and copies pages goes by base pages (folio_zero_user() in
 #: mm/memory.c), of which the first and the last word are looked at
 _LINE, _GIGANTIC = 64, 256 * MIB
-#: bits 0 to 54 of an entry of /proc/PID/pagemap
-_FRAME = (1 << 55) - 1
-_PRESENT = 1 << 63
+#: bits of an entry of /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst): frame, mapped by one process
+#: alone, of a file or shared, present
+FRAME, EXCLUSIVE, OF_A_FILE, PRESENT = (1 << 55) - 1, 1 << 56, 1 << 61, 1 << 63
 #: of pagemap, in one request
 _ENTRIES = 2048
 
@@ -94,11 +95,15 @@ class Memory:
 
     def frames(self) -> set[int]:
         """Return the frame at the start of each page (Documentation/admin-guide/mm/pagemap.rst). Raises Refused."""
+        return {entry & FRAME for entry in self.pagemap(self.at(page) for page in range(self.pages))}
+
+    def pagemap(self, addresses: Iterable[int]) -> list[int]:
+        """Return the entries of the base pages at ``addresses``. Raises Refused."""
         pagemap = self._live.open(self.actor, "/proc/self/pagemap", os.O_RDONLY)
-        places = (self.at(page) // self._live.base_page * WORD for page in range(self.pages))
+        places = (address // self._live.base_page * WORD for address in addresses)
         reads = [self.actor.call_with_buffers("pread64", pagemap, bytes(WORD), WORD, place) for place in places]
         self.actor.call("close", pagemap)
-        return {self.actor.uapi.unpack("Q", buffer)[0] & _FRAME for _count, (buffer,) in reads}
+        return [self.actor.uapi.unpack("Q", buffer)[0] for _count, (buffer,) in reads]
 
     def present_frames(self, pages: int) -> list[int]:
         """Return the frames of the base pages that are there in the first ``pages`` pages. Raises Refused."""
@@ -112,7 +117,7 @@ class Memory:
                 "pread64", pagemap, bytes(size), size, address // base_page * WORD
             )
             words = self.actor.uapi.unpack(f"{size // WORD}Q", entries)
-            frames += [word & _FRAME for word in words if word & _PRESENT]
+            frames += [word & FRAME for word in words if word & PRESENT]
         self.actor.call("close", pagemap)
         return frames
 

@@ -41,6 +41,9 @@ FALLOC_FL_PUNCH_HOLE = 0x02
 FALLOC_FL_COLLAPSE_RANGE = 0x08
 FALLOC_FL_ZERO_RANGE = 0x10
 
+# include/uapi/linux/fcntl.h, since 5.1
+F_SEAL_FUTURE_WRITE = 0x10
+
 MLOCK_ONFAULT = 1
 
 PR_SET_THP_DISABLE = 41
@@ -48,6 +51,8 @@ PR_GET_THP_DISABLE = 42
 
 #: openat(2): relative to the working directory
 AT_FDCWD = -100
+#: statx(2): the file that the descriptor is of
+AT_EMPTY_PATH = 0x1000
 
 #: the user and the group without rights: fs_overflowuid, nobody
 NOBODY = 65534

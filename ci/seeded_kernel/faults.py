@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-
 from ci.seeded_kernel.source_edits import Edit, Place, compile_anchor
+
 from hugepage_qa.errors import InputError
 from hugepage_qa.schema import build, find_violation
 from hugepage_qa.version import KernelVersion

@@ -5,10 +5,10 @@ nothing, and what one fault inserts is never taken for the source of another one
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
+from functools import cache
 
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 _INCLUDE = re.compile(r"^#include ", re.MULTILINE)
@@ -69,12 +69,16 @@ def compile_anchor(anchor: str) -> re.Pattern[str]:
     return re.compile(anchor.replace(" ", r"\s*"))
 
 
-def edit_tree(tree: Path, edits: Iterable[Edit]) -> tuple[dict[str, str], list[str]]:
-    """Return file -> edited text of the source ``tree``, which is left as it is, and what could not be applied."""
+def edit_files(read: Callable[[str], str | None], edits: Iterable[Edit]) -> tuple[dict[str, str], list[str]]:
+    """Return file -> edited text of the files that ``read`` gives by name, and what could not be applied.
+
+    ``read`` returns None for a file that is not there.
+    """
     by_file: dict[str, list[Edit]] = {}
     failures = []
+    kept = cache(read)
     for edit in edits:
-        name = next((name for name in edit.files if _defines(tree / name, edit.functions)), None)
+        name = next((name for name in edit.files if _defines(kept(name), edit.functions)), None)
         if name is None:
             where = " or ".join(edit.files)
             failures.append(f"{edit.fault}: {where}: no function {' or '.join(edit.functions)}")
@@ -82,7 +86,7 @@ def edit_tree(tree: Path, edits: Iterable[Edit]) -> tuple[dict[str, str], list[s
             by_file.setdefault(name, []).append(edit)
     texts = {}
     for name, of_file in by_file.items():
-        text, wrong = edit_text((tree / name).read_text(encoding="utf-8"), of_file)
+        text, wrong = edit_text(kept(name) or "", of_file)
         texts[name] = text
         failures += [f"{line} (of {name})" for line in wrong]
     return texts, failures
@@ -132,7 +136,8 @@ def _locate(blanked: str, edit: Edit) -> _Insertion:
     """Return where ``edit`` goes. Raises AnchorNotFound."""
     bodies = [body for name in edit.functions for body in find_bodies(blanked, name)]
     pattern = compile_anchor(edit.anchor)
-    found = [match for start, end in bodies for match in pattern.finditer(blanked, start, end)]
+    every = (match for start, end in bodies for match in pattern.finditer(blanked, start, end))
+    found = [match for match in every if not _is_inside_word(blanked, match.start())]
     where = f"{' or '.join(edit.functions)}(): {edit.anchor!r}"
     if not found:
         raise AnchorNotFound(f"{where} is not found")
@@ -148,6 +153,11 @@ def _locate(blanked: str, edit: Edit) -> _Insertion:
     elif edit.place is Place.AFTER:
         start = end
     return _Insertion(start, end, edit, {name: text or "" for name, text in match.groupdict().items()})
+
+
+def _is_inside_word(text: str, position: int) -> bool:
+    """Tell whether a word of ``text`` goes on at ``position``: ``put_page`` is not found in ``output_page``."""
+    return re.match(r"\w\w", text[position - 1 : position + 1]) is not None
 
 
 def find_bodies(blanked: str, function: str) -> Iterator[tuple[int, int]]:
@@ -166,13 +176,14 @@ def find_bodies(blanked: str, function: str) -> Iterator[tuple[int, int]]:
             yield body.end() - 1, end + 2
 
 
-def _defines(path: Path, functions: Sequence[str]) -> bool:
-    if not path.is_file():
+def _defines(text: str | None, functions: Sequence[str]) -> bool:
+    if text is None:
         return False
-    blanked = _blank_comments(path.read_text(encoding="utf-8"))
+    blanked = _blank_comments(text)
     return any(True for name in functions for _body in find_bodies(blanked, name))
 
 
+@cache
 def _blank_comments(text: str) -> str:
     """Return ``text`` with blanks for comments, and as long as it was; strings stay."""
     return _COMMENT.sub(lambda match: match[0] if match[0][0] == '"' else re.sub(r"[^\n]", " ", match[0]), text)

@@ -1,0 +1,260 @@
+"""Show that each fault of a seeded kernel acts: its program prints something else than on the healthy kernel.
+
+    python -m ci.seeded_kernel.proofs build/seeded-kernel/6.1/bzImage
+
+Most programs run twice healthy and once with the fault in one machine; those of boot parameters in a boot of their own.
+What was shown is kept beside the image in proofs.json, and is not shown again for the same image.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from enum import Enum
+from hashlib import sha256
+from pathlib import Path
+from stat import S_IFCHR, S_IFDIR, S_IFREG
+
+from ci.seeded_kernel.faults import Fault, choose, read_faults
+from ci.seeded_kernel.seeded_source import HEALTHY
+from ci.seeded_kernel.source_edits import constant
+
+from hugepage_qa.cache import cache_directory, scratch_directory, write_atomically
+from hugepage_qa.errors import InputError
+from hugepage_qa.process.static_program import build_static
+from hugepage_qa.qemu.boards import find_board
+from hugepage_qa.qemu.initramfs import Entry, pack
+from hugepage_qa.qemu.kernel_image import KernelImage, identify
+from hugepage_qa.qemu.virtual_machine import VirtualMachine
+from hugepage_qa.sizes import GIB, MIB
+from hugepage_qa.version import KernelVersion
+
+_MACHINE = Path(__file__).with_name("proof_machine.c")
+_RUN = re.compile(r"@begin (\S+) (\S+)\r?\n(.*?)@end", re.DOTALL)
+_BEGUN = re.compile(r"@begin (\S+) (\S+)")
+_OF_THE_KERNEL = re.compile(r"\[ *\d+\.\d+\].*")
+#: the program looks at what the machine was booted with, and nothing is put back for it
+_AS_BOOTED = "as-booted"
+_NODES = (3 * GIB, 3 * GIB)
+_DISK = 64 * MIB
+_WORDS = "init_on_alloc=0"
+#: seconds for a machine to come up, and for each run of a program, which ends itself before
+_BOOT_SECONDS = 240.0
+_RUN_SECONDS = 20.0
+_MACHINES = 2
+
+
+class Shown(Enum):
+    """What a proof shows of a fault."""
+
+    LIVE = "live"
+    NOT_LIVE = "not live"
+    UNSTEADY = "unsteady"
+    """The program prints this and that on the healthy kernel."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the program of a fault printed on the ``healthy`` kernel, and with the fault (``seeded``)."""
+
+    shown: Shown
+    healthy: str
+    seeded: str
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Show the faults of an image and return the exit code: 0 when all are live, 1 when one is not."""
+    parser = argparse.ArgumentParser(description="Show that each fault of a seeded kernel acts.")
+    parser.add_argument("kernel", type=Path, help="image that make seeded-kernel built")
+    parser.add_argument("--fault", action="append", default=[], help="this fault alone; repeatable  [all]")
+    parser.add_argument("--again", action="store_true", help="also what was shown before")
+    options = parser.parse_args(arguments)
+    try:
+        kernel = identify(options.kernel)
+        faults = [fault for fault in choose(read_faults(), options.fault) if _is_in(fault, kernel)]
+        kept = Kept(options.kernel)
+        wanted = [fault for fault in faults if options.again or kept.recall(fault) is None]
+        print(f"{kernel.release}: {len(faults)} faults, {len(wanted)} to show", flush=True)
+        for fault, seen in show(wanted, kernel, cache_directory()):
+            kept.keep(fault, seen)
+            print(f"{fault.name}: {seen.shown.value}: {seen.healthy!r} -> {seen.seeded!r}", flush=True)
+    except InputError as error:
+        print(f"proofs: {error}", file=sys.stderr)
+        return 3
+    recalled = [kept.recall(fault) for fault in faults]
+    live = [one for one in recalled if one and one.shown is Shown.LIVE]
+    print(f"{len(live)} of {len(faults)} faults are live")
+    return 0 if len(live) == len(faults) else 1
+
+
+def _is_in(fault: Fault, kernel: KernelImage) -> bool:
+    return bool(fault.edits_for(KernelVersion.parse(kernel.release)))
+
+
+class Kept:
+    """What was shown of the faults of an image, in a file beside it."""
+
+    def __init__(self, image: Path) -> None:
+        self._file = image.with_name("proofs.json")
+        self._image = sha256(image.read_bytes()).hexdigest()[:16]
+        try:
+            self._entries: dict[str, dict[str, str]] = json.loads(self._file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            self._entries = {}
+
+    def recall(self, fault: Fault) -> Seen | None:
+        """Return what was shown of ``fault``, None where it or the image has changed."""
+        entry = self._entries.get(fault.name, {})
+        if entry.get("fault") != fault.digest or entry.get("image") != self._image:
+            return None
+        return Seen(Shown(entry["shown"]), entry["healthy"], entry["seeded"])
+
+    def keep(self, fault: Fault, seen: Seen) -> None:
+        """Keep ``seen``."""
+        told = asdict(seen) | {"shown": seen.shown.value, "fault": fault.digest, "image": self._image}
+        self._entries[fault.name] = told
+        write_atomically(self._file, json.dumps(self._entries, indent=1).encode())
+
+
+def show(faults: Sequence[Fault], kernel: KernelImage, cache: Path) -> Iterator[tuple[Fault, Seen]]:
+    """Yield each of ``faults`` with what its program printed on ``kernel``. Raises InputError for what cannot boot."""
+    if not faults:
+        return
+    with scratch_directory(cache) as scratch:
+        source = scratch / "proofs.c"
+        source.write_text(program_text(faults), encoding="utf-8")
+        program = build_static(source, kernel.architecture)
+        machines = _Machines(kernel, program, scratch)
+        running = [fault for fault in faults if not fault.proof.words]
+        yield from _show_running(running, machines)
+        booted = [fault for fault in faults if fault.proof.words]
+        with ThreadPoolExecutor(_MACHINES) as pool:
+            yield from zip(booted, pool.map(lambda fault: _show_booted(fault, machines), booted), strict=True)
+
+
+def program_text(faults: Iterable[Fault]) -> str:
+    """Return the C source of the init that has the programs of ``faults``."""
+    text = _MACHINE.read_text(encoding="utf-8")
+    table = []
+    for fault in faults:
+        name = f"proof_{constant(fault.name)}"
+        body = "".join(f"\t{line}\n" for line in fault.proof.program.splitlines())
+        text += f"\nstatic void {name}(void)\n{{\n{body}}}\n"
+        table.append(f'\t{{ "{fault.name}", {name} }},\n')
+    return f"{text}\nconst struct proof proofs[] = {{\n{''.join(table)}\t{{ NULL, NULL }},\n}};\n"
+
+
+def _show_running(faults: Sequence[Fault], machines: "_Machines") -> Iterator[tuple[Fault, Seen]]:
+    """Switch each fault on while the machine runs; where one ends the machine, the next ones get a new one."""
+    left = list(faults)
+    while left:
+        lists = [f"{fault.name} {HEALTHY} {HEALTHY} {fault.name}" for fault in left]
+        printed = machines.run(lists, _WORDS, _BOOT_SECONDS + 3 * _RUN_SECONDS * len(left))
+        done = _runs(printed)
+        told = [fault for fault in left if fault.name in done]
+        for fault in told:
+            yield fault, judge(done[fault.name])
+        if not told:
+            raise InputError(f"{machines.kernel.path}: no proof ran: {printed[-300:]!r}")
+        left = [fault for fault in left if fault not in told]
+
+
+def _show_booted(fault: Fault, machines: "_Machines") -> Seen:
+    """Compare a boot of the healthy kernel with one that has the fault, both with the words of its proof."""
+    outcomes = []
+    for choice in (HEALTHY, fault.name):
+        words = f"{fault.proof.words} seeded_fault={choice} {_WORDS}"
+        printed = machines.run([f"{fault.name} {_AS_BOOTED}"], words, _BOOT_SECONDS + _RUN_SECONDS)
+        outcomes += _runs(printed).get(fault.name, [(choice, "the machine did not come up\n")])
+    (_, healthy), (_, seeded) = outcomes
+    return judge([("", healthy), ("", healthy), ("", seeded)])
+
+
+def _runs(printed: str) -> dict[str, list[tuple[str, str]]]:
+    """Return name -> what was on and what was printed, of each run; the last one may have ended the machine."""
+    runs: dict[str, list[tuple[str, str]]] = {}
+    ends = 0
+    for match in _RUN.finditer(printed):
+        runs.setdefault(match[1], []).append((match[2], _clean(match[3])))
+        ends = match.end()
+    if begun := _BEGUN.search(printed, ends):
+        runs.setdefault(begun[1], []).append((begun[2], f"{_clean(printed[begun.end() :])[:200]}the machine ended\n"))
+    return runs
+
+
+def _clean(printed: str) -> str:
+    """Return what the program printed: neither lines of the kernel nor carriage returns."""
+    lines = (line.strip() for line in printed.splitlines())
+    return "".join(f"{line}\n" for line in lines if line and not _OF_THE_KERNEL.fullmatch(line))
+
+
+def judge(runs: Sequence[tuple[str, str]]) -> Seen:
+    """Return what two healthy runs and one with the fault show; fewer ones ended the machine before."""
+    healthy, *more = [text for _on, text in runs]
+    again, seeded = more if len(more) > 1 else (healthy, more[0] if more else healthy)
+    if healthy != again or len(more) < 2:  # noqa: PLR2004 - two healthy runs and one with the fault
+        return Seen(Shown.UNSTEADY, healthy, again)
+    return Seen(Shown.LIVE if seeded != healthy else Shown.NOT_LIVE, healthy, seeded)
+
+
+@dataclass(frozen=True)
+class _Machines:
+    """Throwaway machines of one kernel, with one program as their init."""
+
+    kernel: KernelImage
+    program: Path
+    scratch: Path
+
+    def run(self, lists: Sequence[str], words: str, seconds: float) -> str:
+        """Boot a machine for these runs and return what is on its console when it has ended, or after ``seconds``."""
+        board = find_board(self.kernel.architecture)
+        machine = VirtualMachine(self.kernel, board.default_cpu, _NODES, words, cpus=len(_NODES))
+        with self._files(lists) as (initramfs, disk):
+            drive = f"file={disk},format=raw,if=none,id=disk,cache=unsafe"
+            devices = ("-drive", drive, "-device", f"virtio-blk-{board.virtio_bus},drive=disk")
+            command = machine.qemu_command(initramfs, devices)
+            try:
+                done = subprocess.run(
+                    command, capture_output=True, stdin=subprocess.DEVNULL, timeout=seconds, check=False
+                )
+                return done.stdout.decode(errors="replace")
+            except subprocess.TimeoutExpired as late:
+                return (late.stdout or b"").decode(errors="replace")
+
+    @contextmanager
+    def _files(self, lists: Sequence[str]) -> Iterator[tuple[Path, Path]]:
+        """Yield initramfs and an empty ext4 for one machine."""
+        content = "".join(f"{line}\n" for line in lists).encode()
+        digest = sha256(content).hexdigest()[:16]
+        initramfs = self.scratch / f"{digest}.cpio"
+        disk = self.scratch / f"{digest}-{id(content)}.ext4"
+        initramfs.write_bytes(_archive(self.program.read_bytes(), content))
+        with disk.open("wb") as stream:
+            stream.truncate(_DISK)
+        made = subprocess.run(["/sbin/mke2fs", "-q", "-F", "-t", "ext4", str(disk)], capture_output=True, check=False)
+        if made.returncode != 0:
+            raise InputError(f"mke2fs makes no file system: {made.stderr.decode(errors='replace').strip()[:200]}")
+        try:
+            yield initramfs, disk
+        finally:
+            disk.unlink()
+
+
+def _archive(program: bytes, proofs: bytes) -> bytes:
+    entries: Mapping[str, Entry] = {
+        "dev": Entry("dev", S_IFDIR | 0o755),
+        # the kernel opens it for init before anything could be mounted
+        "console": Entry("dev/console", S_IFCHR | 0o600, device=(5, 1)),
+        "init": Entry("init", S_IFREG | 0o755, program),
+        "proofs": Entry("proofs", S_IFREG | 0o644, proofs),
+    }
+    return pack(list(entries.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

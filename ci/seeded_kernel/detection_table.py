@@ -1,11 +1,13 @@
 """The table of what finds which fault, in Markdown."""
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ci.seeded_kernel.faults import Fault
 
 _SHOWN_CASES = 3
+_WIDTH = 120
 
 
 @dataclass(frozen=True)
@@ -27,22 +29,33 @@ def table(outcomes: Sequence[Outcome], silent: Sequence[str]) -> str:
         here = [outcome for outcome in outcomes if outcome.fault.area == area]
         lines.append(f"| {area} | {len(here)} | {sum(bool(outcome.found_by) for outcome in here)} |")
     for area in areas:
-        lines += ["", f"## {area}", "", "| fault | what it breaks | found by |", "|---|---|---|"]
-        lines += [_row(outcome) for outcome in outcomes if outcome.fault.area == area]
-    alone = _alone(outcomes)
+        lines += ["", f"## {area}", ""]
+        for outcome in outcomes:
+            if outcome.fault.area == area:
+                lines += _wrapped(_told(outcome))
     lines += ["", "## Cases that alone find a fault", ""]
-    lines += [f"* {case}: {', '.join(names)}" for case, names in alone.items()] or ["None."]
-    lines += ["", "## Cases that ran and found nothing", ""]
-    lines += [f"* {case}" for case in silent] or ["None."]
+    for case, names in _alone(outcomes).items():
+        lines += _wrapped(f"`{case}`: {', '.join(names)}")
+    lines += [
+        "",
+        "## Cases that ran and found nothing",
+        "",
+        *_wrapped(", ".join(f"`{case}`" for case in silent) or "none"),
+    ]
     return "\n".join((*lines, ""))
 
 
-def _row(outcome: Outcome) -> str:
+def _told(outcome: Outcome) -> str:
     names = [f"`{case}`" for case in outcome.found_by[:_SHOWN_CASES]]
     more = len(outcome.found_by) - len(names)
-    told = ", ".join(names) + (f" and {more} more" if more > 0 else "")
-    told = told or f"**not found** by {', '.join(outcome.areas)}"
-    return f"| {outcome.fault.name} | {outcome.fault.breaks} | {told} |"
+    found = f"found by {', '.join(names)}{f' and {more} more' if more > 0 else ''}"
+    missed = f"**not found** by {', '.join(outcome.areas)}"
+    return f"{outcome.fault.name}: {outcome.fault.breaks}; {found if names else missed}"
+
+
+def _wrapped(text: str) -> list[str]:
+    """Return ``text`` as an item of a list, in lines of the width that the pages have."""
+    return textwrap.wrap(f"* {text}", _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def _alone(outcomes: Sequence[Outcome]) -> dict[str, list[str]]:

@@ -115,15 +115,18 @@ def edit_text(text: str, edits: Sequence[Edit]) -> tuple[str, list[str]]:
 
 
 def _apply(found: str, insertions: Sequence[_Insertion]) -> str:
-    """Return ``found`` with the code of all ``insertions``; what is put in its place nests."""
+    """Return ``found`` with the code of all ``insertions``; what is put in its place nests.
+
+    Lines of their own, at the margin, keep a compiler from taking code for guarded by the condition before it.
+    """
     before, middle, after = "", found, ""
     for one in insertions:
         if one.edit.place is Place.INSTEAD:
             middle = _code(one, middle)
         elif one.edit.place is Place.BEFORE:
-            before += f"{_code(one, found)} "
+            before += f"{_code(one, found)}\n"
         else:
-            after += f" {_code(one, found)}"
+            after += f"\n{_code(one, found)}"
     return f"{before}{middle}{after}"
 
 

@@ -58,8 +58,8 @@ def failure(wanted: Edit) -> str:
 
 
 def test_code_goes_before_after_and_in_place_of_what_is_found() -> None:
-    assert "\tif (!SEEDED(a_fault)) list_del(pool->pages);" in edited(edit(Place.BEFORE, "list_del", "if (!SEEDED)"))
-    assert "list_del(pool->pages); x = SEEDED(a_fault);" in edited(
+    assert "\tif (!SEEDED(a_fault))\nlist_del(pool->pages);" in edited(edit(Place.BEFORE, "list_del", "if (!SEEDED)"))
+    assert "list_del(pool->pages);\nx = SEEDED(a_fault);" in edited(
         edit(Place.AFTER, r"list_del\([^;]*;", "x = SEEDED;")
     )
     instead = edit(Place.INSTEAD, r"list_(?P<what>\w+)\(pool->pages\)", "if (SEEDED) list_add_@what(); else @")
@@ -90,14 +90,14 @@ def test_one_of_several_finds_by_its_number() -> None:
     assert "is found 2 times" in failure(edit(Place.BEFORE, "pool->free -=", "if (!SEEDED)"))
     assert "number 3 is wanted" in failure(edit(Place.BEFORE, "pool->free -=", "if (!SEEDED)", number=3))
     text = edited(edit(Place.BEFORE, "pool->free -=", "if (!SEEDED)", number=2))
-    assert text.index("if (!SEEDED(a_fault)) pool->free") > text.index("list_del")
+    assert text.index("if (!SEEDED(a_fault))\npool->free") > text.index("list_del")
 
 
 def test_edits_of_one_place_nest_in_any_order() -> None:
     before = edit(Place.BEFORE, "list_del", "if (!SEEDED)", fault="first")
     inner = edit(Place.INSTEAD, r"list_del\(pool->pages\)", "one(SEEDED, @)", fault="second")
     outer = edit(Place.INSTEAD, r"list_del\(pool->pages\)", "two(SEEDED, @)", fault="third")
-    wanted = "if (!SEEDED(first)) two(SEEDED(third), one(SEEDED(second), list_del(pool->pages)));"
+    wanted = "if (!SEEDED(first))\ntwo(SEEDED(third), one(SEEDED(second), list_del(pool->pages)));"
     assert wanted in edited(before, inner, outer)
     assert wanted in edited(inner, outer, before)
 

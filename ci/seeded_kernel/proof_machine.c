@@ -309,9 +309,10 @@ UNUSED static int watch(void *memory, long size, int mode)
 
 UNUSED static void *aligned_of(long pages, int flags)
 {
-	char *memory = mmap(NULL, (pages + 1) * H2, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
+	char *room = mmap(NULL, (pages + 2) * H2, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *place = (void *)(((unsigned long)room + H2 - 1) & -H2);
 
-	return (void *)(((unsigned long)memory + H2 - 1) & -H2);
+	return mmap(place, pages * H2, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 }
 
 /* Memory for huge pages of its own alignment: as it is, advised to have them, or kept small until it is collapsed. */
@@ -401,6 +402,10 @@ UNUSED static void group_v1(const char *name)
 {
 	char path[64];
 
+	mkdir("/cg", 0700);
+	mount("none", "/cg", "cgroup2", 0, "");
+	rmdir("/cg/a");
+	put("/cg/cgroup.subtree_control", "-hugetlb");
 	umount2("/cg", 0);
 	mkdir("/cg1", 0700);
 	for (int wait = 0; mount("none", "/cg1", "cgroup", 0, "hugetlb") && wait < 30; wait++)
@@ -429,7 +434,8 @@ extern const struct proof proofs[];
 static void put_back(void)
 {
 	umount2("/h", MNT_DETACH);
-	umount2("/cg1", MNT_DETACH);
+	rmdir("/cg1/a");
+	umount2("/cg1", 0);
 	rmdir("/cg/a");
 	pool(0);
 	putn(GIGANTIC "nr_hugepages", 0);
@@ -439,15 +445,32 @@ static void put_back(void)
 	put(THP "shmem_enabled", "never");
 }
 
-static void run(const struct proof *proof, const char *fault, int keeps)
+/* What a fault has kept for ever would show in the next proof. */
+static int is_clean(void)
+{
+	static const char *const left[] = {
+		HP "nr_hugepages", HP "resv_hugepages", HP "surplus_hugepages", GIGANTIC "nr_hugepages",
+		GIGANTIC "resv_hugepages", NODE(0) "surplus_hugepages", NODE(1) "surplus_hugepages",
+	};
+
+	for (size_t index = 0; index < sizeof(left) / sizeof(*left); index++)
+		if (number(left[index]))
+			return 0;
+	return 1;
+}
+
+static int run(const struct proof *proof, const char *fault, int keeps)
 {
 	int status;
 	pid_t child;
 
 	if (!keeps && put(CHOICE, "none"))
 		printf("cannot be chosen: none\n");
-	if (!keeps)
+	if (!keeps) {
 		put_back();
+		if (!is_clean())
+			return 0;
+	}
 	dprintf(1, "\n@begin %s %s\n", proof->name, fault);
 	if (!keeps && put(CHOICE, fault))
 		printf("cannot be chosen: %s\n", fault);
@@ -465,6 +488,7 @@ static void run(const struct proof *proof, const char *fault, int keeps)
 		printf("ended by signal %d\n", WTERMSIG(status));
 	fflush(stdout);
 	dprintf(1, "@end\n");
+	return 1;
 }
 
 int main(void)
@@ -491,10 +515,11 @@ int main(void)
 		while (name && *name && (fault = strsep(&line, " "))) {
 			keeps = !strcmp(fault, "as-booted");
 			for (const struct proof *proof = proofs; proof->name; proof++)
-				if (!strcmp(proof->name, name))
-					run(proof, fault, keeps);
+				if (!strcmp(proof->name, name) && !run(proof, fault, keeps))
+					goto over;
 		}
 	}
+over:
 	dprintf(1, "\n@over\n");
 	reboot(RB_POWER_OFF);
 	return 0;

@@ -8,9 +8,11 @@ What was shown is kept beside the image in proofs.json, and is not shown again f
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ from enum import Enum
 from hashlib import sha256
 from pathlib import Path
 from stat import S_IFCHR, S_IFDIR, S_IFREG
+from typing import BinaryIO
 
 from ci.seeded_kernel.faults import Fault, choose, read_faults
 from ci.seeded_kernel.seeded_source import HEALTHY
@@ -40,12 +43,12 @@ _BEGUN = re.compile(r"@begin (\S+) (\S+)")
 _OF_THE_KERNEL = re.compile(r"\[ *\d+\.\d+\].*")
 #: the program looks at what the machine was booted with, and nothing is put back for it
 _AS_BOOTED = "as-booted"
-_NODES = (3 * GIB, 3 * GIB)
+_NODES = (4 * GIB, 4 * GIB)
 _DISK = 64 * MIB
 _WORDS = "init_on_alloc=0"
-#: seconds for a machine to come up, and for each run of a program, which ends itself before
-_BOOT_SECONDS = 240.0
-_RUN_SECONDS = 20.0
+#: a machine that says nothing for so long is lost: it comes up in less, and programs end themselves before
+_SILENT_SECONDS = 120.0
+_POLL_SECONDS = 0.5
 _MACHINES = 2
 
 
@@ -154,7 +157,7 @@ def _show_running(faults: Sequence[Fault], machines: "_Machines") -> Iterator[tu
     left = list(faults)
     while left:
         lists = [f"{fault.name} {HEALTHY} {HEALTHY} {fault.name}" for fault in left]
-        printed = machines.run(lists, _WORDS, _BOOT_SECONDS + 3 * _RUN_SECONDS * len(left))
+        printed = machines.run(lists, _WORDS)
         done = _runs(printed)
         told = [fault for fault in left if fault.name in done]
         for fault in told:
@@ -169,7 +172,7 @@ def _show_booted(fault: Fault, machines: "_Machines") -> Seen:
     outcomes = []
     for choice in (HEALTHY, fault.name):
         words = f"{fault.proof.words} seeded_fault={choice} {_WORDS}"
-        printed = machines.run([f"{fault.name} {_AS_BOOTED}"], words, _BOOT_SECONDS + _RUN_SECONDS)
+        printed = machines.run([f"{fault.name} {_AS_BOOTED}"], words)
         outcomes += _runs(printed).get(fault.name, [(choice, "the machine did not come up\n")])
     (_, healthy), (_, seeded) = outcomes
     return judge([("", healthy), ("", healthy), ("", seeded)])
@@ -210,21 +213,18 @@ class _Machines:
     program: Path
     scratch: Path
 
-    def run(self, lists: Sequence[str], words: str, seconds: float) -> str:
-        """Boot a machine for these runs and return what is on its console when it has ended, or after ``seconds``."""
+    def run(self, lists: Sequence[str], words: str) -> str:
+        """Boot a machine for these runs and return what is on its console when it has ended."""
         board = find_board(self.kernel.architecture)
         machine = VirtualMachine(self.kernel, board.default_cpu, _NODES, words, cpus=len(_NODES))
         with self._files(lists) as (initramfs, disk):
             drive = f"file={disk},format=raw,if=none,id=disk,cache=unsafe"
             devices = ("-drive", drive, "-device", f"virtio-blk-{board.virtio_bus},drive=disk")
             command = machine.qemu_command(initramfs, devices)
-            try:
-                done = subprocess.run(
-                    command, capture_output=True, stdin=subprocess.DEVNULL, timeout=seconds, check=False
-                )
-                return done.stdout.decode(errors="replace")
-            except subprocess.TimeoutExpired as late:
-                return (late.stdout or b"").decode(errors="replace")
+            with (self.scratch / f"{disk.stem}.console").open("w+b") as console:
+                _run_watched(command, console)
+                console.seek(0)
+                return console.read().decode(errors="replace")
 
     @contextmanager
     def _files(self, lists: Sequence[str]) -> Iterator[tuple[Path, Path]]:
@@ -243,6 +243,17 @@ class _Machines:
             yield initramfs, disk
         finally:
             disk.unlink()
+
+
+def _run_watched(command: Sequence[str], console: BinaryIO) -> None:
+    """Run the emulator, with its output to ``console``, until it ends or says nothing for too long."""
+    with subprocess.Popen(command, stdout=console, stdin=subprocess.DEVNULL) as child:
+        size, heard = 0, time.monotonic()
+        while child.poll() is None and time.monotonic() - heard < _SILENT_SECONDS:
+            time.sleep(_POLL_SECONDS)
+            if (now := os.fstat(console.fileno()).st_size) != size:
+                size, heard = now, time.monotonic()
+        child.kill()
 
 
 def _archive(program: bytes, proofs: bytes) -> bytes:

@@ -79,8 +79,8 @@ class Fault:
 
     @property
     def digest(self) -> str:
-        """What changes with everything about it that can change what is measured."""
-        told = [repr(self.edits), repr(self.proof), list(self.found_in)]
+        """What changes with the kernel that has it, and with its proof."""
+        told = [repr(self.edits), repr(self.proof)]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 

@@ -11,6 +11,7 @@ fault or a case has changed, so that a killed run goes on. detection.md is the t
 import argparse
 import json
 import sys
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -90,6 +91,7 @@ class Measured:
 
     def __init__(self, image: Path) -> None:
         self._image = image
+        self._lock = threading.Lock()
         self._file = image.with_name("detection.json")
         digest = sha256(image.read_bytes()).hexdigest()[:16]
         self._document: dict[str, Any] = {"image": digest, "runs": {}}
@@ -125,11 +127,12 @@ class Measured:
     def _keep(self, name: str, areas: Sequence[str], machines: int) -> None:
         began = time.monotonic()
         results = _run(self._image, name, areas, machines)
-        run = self._runs[name]
-        run["results"] |= results
-        run["areas"] |= {area: _cases(area) for area in areas}
-        run["seconds"] += time.monotonic() - began
-        write_atomically(self._file, json.dumps(self._document, indent=1).encode())
+        with self._lock:
+            run = self._runs[name]
+            run["results"] |= results
+            run["areas"] |= {area: _cases(area) for area in areas}
+            run["seconds"] += time.monotonic() - began
+            write_atomically(self._file, json.dumps(self._document, indent=1).encode())
 
     def _told(self, name: str) -> str:
         found = self._found(name)

@@ -392,7 +392,9 @@ UNUSED static void group(const char *name)
 
 	mkdir("/cg", 0700);
 	mount("none", "/cg", "cgroup2", 0, "");
-	put("/cg/cgroup.subtree_control", "+hugetlb +memory");
+	/* version 1 may have had the controller until just now */
+	for (int wait = 0; put("/cg/cgroup.subtree_control", "+hugetlb +memory") && wait < 50; wait++)
+		usleep(100000);
 	snprintf(path, sizeof(path), "/cg/%s", name);
 	rmdir(path);
 	mkdir(path, 0700);
@@ -453,9 +455,13 @@ static int is_clean(void)
 		GIGANTIC "resv_hugepages", NODE(0) "surplus_hugepages", NODE(1) "surplus_hugepages",
 	};
 
-	for (size_t index = 0; index < sizeof(left) / sizeof(*left); index++)
+	for (size_t index = 0; index < sizeof(left) / sizeof(*left); index++) {
+		/* what was killed takes a moment to go */
+		for (int wait = 0; number(left[index]) && wait < 20; wait++)
+			usleep(100000);
 		if (number(left[index]))
 			return 0;
+	}
 	return 1;
 }
 

@@ -16,13 +16,17 @@ from hugepage_qa.cases.boot.case_groups import groups
 from hugepage_qa.errors import InputError
 from hugepage_qa.version import KernelVersion
 
-FAULT = {
+EDIT: dict[str, object] = {
+    "files": ["mm/pool.c"],
+    "functions": ["grow"],
+    "instead": "return count;",
+    "code": "return count - SEEDED;",
+}
+FAULT: dict[str, object] = {
     "name": "one-page-fewer",
     "breaks": "the pool has one page fewer than it was given",
     "found_in": ["pool/pool"],
-    "edits": [
-        {"files": ["mm/pool.c"], "functions": ["grow"], "instead": "return count;", "code": "return count - SEEDED;"}
-    ],
+    "edits": [EDIT],
     "proof": {"program": "pool(4);"},
 }
 SOURCE = """\
@@ -104,8 +108,7 @@ def test_a_file_that_is_no_yaml_and_a_directory_without_any(tmp_path: Path) -> N
 
 
 def test_edits_and_absence_by_version(tmp_path: Path) -> None:
-    edit = FAULT["edits"][0]  # type: ignore[index]
-    edits = [edit | {"below": "6.12"}, edit | {"since": "6.12", "functions": ["enlarge"]}]
+    edits = [EDIT | {"below": "6.12"}, EDIT | {"since": "6.12", "functions": ["enlarge"]}]
     entry = FAULT | {"edits": edits, "absent": {"7.3": "pools have no size there"}}
     (fault,) = read_faults(written(tmp_path, entry))
     functions = {

@@ -7,7 +7,6 @@
 What it has downloaded, unpacked and built is kept below build/seeded-kernel, and only what changed is made again.
 """
 
-import argparse
 import json
 import os
 import platform
@@ -17,8 +16,8 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from ci.seeded_kernel.command_line import BROKEN, Parser
 from ci.seeded_kernel.faults import choose, read_faults
 from ci.seeded_kernel.seeded_source import SeededSource
 
@@ -33,16 +32,9 @@ _CONFIGURATIONS = (ROOT / "ci" / "lab-kernel.config", Path(__file__).with_name("
 _TOLD_EVERY = 60.0
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """End with the exit code that wrong input has everywhere in the suite."""
-        print(f"seeded-kernel: {message}", file=sys.stderr)
-        sys.exit(3)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build, or check, and return the exit code."""
-    parser = _Parser(description="Build a kernel with small faults of our own in its huge page code.")
+    parser = Parser("seeded-kernel", description="Build a kernel with small faults of our own in its huge page code.")
     parser.add_argument("--series", default="6.1", choices=SUITES, help="series of the kernel  [6.1]")
     parser.add_argument("--source", type=Path, help="unpacked source, instead of that of the distribution")
     parser.add_argument("--fault", action="append", default=[], help="this fault alone; repeatable  [all]")
@@ -62,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (place / "faults.json").write_text(json.dumps({fault.name: fault.digest for fault in here}, indent=1))
     except InputError as error:
         print(f"seeded-kernel: {error}", file=sys.stderr)
-        return 3
+        return BROKEN
     print(f"built {place / 'bzImage'} with {len(here)} faults")
     print(f"try it: hugepage-qa check-kernel {place / 'bzImage'} --append seeded_fault={here[0].name}")
     return 0

@@ -8,7 +8,6 @@ nothing. What was measured is kept beside the image in detection.json. It is mea
 fault or a case has changed, so that a killed run goes on. detection.md is the table.
 """
 
-import argparse
 import json
 import sys
 import threading
@@ -19,6 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from ci.seeded_kernel.command_line import BROKEN, Parser
 from ci.seeded_kernel.detection_table import Outcome, table
 from ci.seeded_kernel.faults import Fault, choose, read_faults
 from ci.seeded_kernel.seeded_source import HEALTHY
@@ -47,7 +47,7 @@ Wanted = tuple[str, tuple[str, ...]]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, write the table, and return the exit code."""
-    parser = argparse.ArgumentParser(description="Which cases of the suite find which fault of a seeded kernel?")
+    parser = Parser("detection", description="Which cases of the suite find which fault of a seeded kernel?")
     parser.add_argument("kernel", type=Path, help="image that make seeded-kernel built")
     parser.add_argument("--fault", action="append", default=[], help="this fault alone; repeatable  [all]")
     parser.add_argument("--everything", action="store_true", help="all areas for what its own areas do not find")
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 measured.measure(_wanted(faults, measured, everything=True), options.machines)
     except InputError as error:
         print(f"detection: {error}", file=sys.stderr)
-        return 3
+        return BROKEN
     outcomes = [outcome for fault in faults if (outcome := measured.outcome(fault))]
     text = table(outcomes, measured.silent_cases(faults))
     options.kernel.with_name("detection.md").write_text(text, encoding="utf-8")

@@ -6,7 +6,6 @@ Most programs run twice healthy and once with the fault in one machine; those of
 What is live is kept beside the image in proofs.json, and is not shown again for the same image.
 """
 
-import argparse
 import json
 import os
 import re
@@ -23,6 +22,7 @@ from pathlib import Path
 from stat import S_IFCHR, S_IFDIR, S_IFREG
 from typing import BinaryIO
 
+from ci.seeded_kernel.command_line import BROKEN, Parser
 from ci.seeded_kernel.faults import Fault, choose, read_faults
 from ci.seeded_kernel.seeded_source import HEALTHY
 from ci.seeded_kernel.source_edits import constant
@@ -73,7 +73,7 @@ class Seen:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Show the faults of an image and return the exit code: 0 when all are live, 1 when one is not."""
-    parser = argparse.ArgumentParser(description="Show that each fault of a seeded kernel acts.")
+    parser = Parser("proofs", description="Show that each fault of a seeded kernel acts.")
     parser.add_argument("kernel", type=Path, help="image that make seeded-kernel built")
     parser.add_argument("--fault", action="append", default=[], help="this fault alone; repeatable  [all]")
     parser.add_argument("--again", action="store_true", help="also what is known to be live")
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{fault.name}: {seen.shown.value}: {seen.healthy!r} -> {seen.seeded!r}", flush=True)
     except InputError as error:
         print(f"proofs: {error}", file=sys.stderr)
-        return 3
+        return BROKEN
     live = [fault for fault in faults if kept.is_live(fault)]
     print(f"{len(live)} of {len(faults)} faults are live")
     return 0 if len(live) == len(faults) else 1

@@ -3,8 +3,8 @@
     python -m ci.seeded_kernel.detection build/seeded-kernel/6.1/bzImage
     python -m ci.seeded_kernel.detection build/seeded-kernel/6.1/bzImage --everything   # also what was not found
 
-The areas that a fault names run with it, on pages of 2 MiB, and once on the healthy kernel: what fails there finds
-nothing. What was measured is kept beside the image in detection.json. It is measured again only where the image, the
+The areas that a fault names run with it, on pages of 2 MiB (pool/demote@1G on others), and once on the healthy kernel:
+what fails there finds nothing. What was measured is kept beside the image in detection.json. It is measured again only where the image, the
 fault or a case has changed, so that a killed run goes on. detection.md is the table.
 """
 
@@ -33,12 +33,12 @@ from hugepage_qa.cases.selection import Selection
 from hugepage_qa.cases.throwaway_run import LiveWanted
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.kernel_image import identify
-from hugepage_qa.sizes import MIB
+from hugepage_qa.sizes import parse_size
 from hugepage_qa.version import KernelVersion
 
 _BOOT = "boot/"
-#: pages of 1 GiB take an emulated machine many times as long; faults of their own have no other
-_SIZES = (2 * MIB,)
+#: of the pages that an area runs on, unless it names another one: those of 1 GiB take many times as long
+_SIZE = "2M"
 _GOOD = (Verdict.PASS.value, Verdict.KNOWN.value)
 
 #: digest and areas of what is to be measured
@@ -167,11 +167,21 @@ class Measured:
 def _run(image: Path, name: str, areas: Sequence[str], machines: int) -> dict[str, tuple[str, str]]:
     """Run ``areas`` on ``image`` with the fault ``name``: name of a case -> verdict and reason."""
     boots = [area.removeprefix(_BOOT) for area in areas if area.startswith(_BOOT)]
-    live = tuple(area for area in areas if not area.startswith(_BOOT))
-    wanted = LiveWanted(tuple(live_areas(live)) if live else (), Selection(sizes=_SIZES))
+    by_size: dict[int, list[str]] = {parse_size(_SIZE): []}
+    for area in areas:
+        if not area.startswith(_BOOT):
+            folder, _, size = area.partition("@")
+            by_size.setdefault(parse_size(size or _SIZE), []).append(folder)
     settings = Settings(image, append=f"seeded_fault={name}", machines=machines)
-    check = KernelCheck("x86_64", settings, choose_groups(boots) if boots else (), 0, wanted)
-    return {result.name: (result.verdict.value, result.reason[:300]) for result in check.run()}
+    results = {}
+    for size, folders in by_size.items():
+        live = tuple(live_areas(tuple(folders))) if folders else ()
+        if boots or live:
+            groups_of_boots = choose_groups(boots) if boots else ()
+            check = KernelCheck("x86_64", settings, groups_of_boots, 0, LiveWanted(live, Selection(sizes=(size,))))
+            results |= {result.name: (result.verdict.value, result.reason[:300]) for result in check.run()}
+            boots = []
+    return results
 
 
 def _cases(area: str) -> str:
@@ -182,7 +192,7 @@ def _cases(area: str) -> str:
             raise InputError(f"area {area}: expected boot/ and one of {', '.join(groups())}")
         files = [tests_directory().parent / "libs/hugepage_qa/cases/boot/cases" / f"{group}.yaml"]
     else:
-        place = tests_directory() / area
+        place = tests_directory() / area.partition("@")[0]
         files = [place.with_suffix(".py")] if place.with_suffix(".py").is_file() else sorted(place.glob("*.py"))
     if not files:
         raise InputError(f"area {area}: expected a folder of tests/, or a file of one")

@@ -63,7 +63,7 @@ def test_our_faults_are_many_and_name_areas_that_there_are() -> None:
     assert len(faults) >= 80
     for fault in faults:
         for area in fault.found_in:
-            folder, _, name = area.partition("/")
+            folder, _, name = area.partition("@")[0].partition("/")
             assert name in groups() if folder == "boot" else folder in LIVE
 
 

@@ -4,8 +4,8 @@
     python -m ci.seeded_kernel.detection build/seeded-kernel/6.1/bzImage --everything   # also what was not found
 
 The areas that a fault names run with it, on pages of 2 MiB (pool/demote@1G on others), and once on the healthy kernel:
-what fails there finds nothing. What was measured is kept beside the image in detection.json. It is measured again only where the image, the
-fault or a case has changed, so that a killed run goes on. detection.md is the table.
+what fails there finds nothing. What was measured is kept beside the image in detection.json. It is measured again only
+where the image, the fault or a case has changed, so that a killed run goes on. detection.md is the table.
 """
 
 import json
@@ -170,8 +170,8 @@ def _run(image: Path, name: str, areas: Sequence[str], machines: int) -> dict[st
     by_size: dict[int, list[str]] = {parse_size(_SIZE): []}
     for area in areas:
         if not area.startswith(_BOOT):
-            folder, _, size = area.partition("@")
-            by_size.setdefault(parse_size(size or _SIZE), []).append(folder)
+            folder, _, named = area.partition("@")
+            by_size.setdefault(parse_size(named or _SIZE), []).append(folder)
     settings = Settings(image, append=f"seeded_fault={name}", machines=machines)
     results = {}
     for size, folders in by_size.items():

@@ -173,7 +173,7 @@ def _run(image: Path, name: str, areas: Sequence[str], machines: int) -> dict[st
             folder, _, named = area.partition("@")
             by_size.setdefault(parse_size(named or _SIZE), []).append(folder)
     settings = Settings(image, append=f"seeded_fault={name}", machines=machines)
-    results = {}
+    results: dict[str, tuple[str, str]] = {}
     for size, folders in by_size.items():
         live = tuple(live_areas(tuple(folders))) if folders else ()
         if boots or live:

@@ -7,7 +7,6 @@
 What it has downloaded, unpacked and built is kept below build/seeded-kernel, and only what changed is made again.
 """
 
-import json
 import os
 import platform
 import shutil
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from ci.seeded_kernel.command_line import BROKEN, Parser
 from ci.seeded_kernel.faults import choose, read_faults
+from ci.seeded_kernel.seeded_image import SeededImage
 from ci.seeded_kernel.seeded_source import SeededSource
 
 from hugepage_qa.errors import InputError
@@ -50,13 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _check(source, len(faults), source.edit(faults)[1])
         source.seed(faults)
         _build(source, place)
-        here = [fault for fault in faults if fault.edits_for(source.version)]
-        (place / "faults.json").write_text(json.dumps({fault.name: fault.digest for fault in here}, indent=1))
+        image = SeededImage(place / "bzImage")
+        image.note(faults)
+        here = image.choose(faults)
     except InputError as error:
         print(f"seeded-kernel: {error}", file=sys.stderr)
         return BROKEN
-    print(f"built {place / 'bzImage'} with {len(here)} faults")
-    print(f"try it: hugepage-qa check-kernel {place / 'bzImage'} --append seeded_fault={here[0].name}")
+    print(f"built {image.path} with {len(here)} faults")
+    print(f"try it: hugepage-qa check-kernel {image.path} --append seeded_fault={here[0].name}")
     return 0
 
 

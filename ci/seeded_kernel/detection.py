@@ -5,7 +5,7 @@
 
 The areas that a fault names run with it, on pages of 2 MiB (pool/demote@1G on others), and once on the healthy kernel:
 what fails there finds nothing. What was measured is kept beside the image in detection.json. It is measured again only
-where the image, the fault or a case has changed, so that a killed run goes on. detection.md is the table.
+where the healthy kernel, the fault or a case has changed, so that a killed run goes on. detection.md is the table.
 """
 
 import json
@@ -21,6 +21,7 @@ from typing import Any
 from ci.seeded_kernel.command_line import BROKEN, Parser
 from ci.seeded_kernel.detection_table import Outcome, table
 from ci.seeded_kernel.faults import Fault, choose, read_faults
+from ci.seeded_kernel.seeded_image import SeededImage
 from ci.seeded_kernel.seeded_source import HEALTHY
 
 from hugepage_qa.cache import write_atomically
@@ -32,9 +33,7 @@ from hugepage_qa.cases.result import Verdict
 from hugepage_qa.cases.selection import Selection
 from hugepage_qa.cases.throwaway_run import LiveWanted
 from hugepage_qa.errors import InputError
-from hugepage_qa.qemu.kernel_image import identify
 from hugepage_qa.sizes import parse_size
-from hugepage_qa.version import KernelVersion
 
 _BOOT = "boot/"
 #: of the pages that an area runs on, unless it names another one: those of 1 GiB take many times as long
@@ -55,9 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--table", action="store_true", help="write the table of what there is, and measure nothing")
     options = parser.parse_args(arguments)
     try:
-        version = KernelVersion.parse(identify(options.kernel).release)
-        faults = [fault for fault in choose(read_faults(), options.fault) if fault.edits_for(version)]
-        measured = Measured(options.kernel)
+        image = SeededImage(options.kernel)
+        faults = image.choose(choose(read_faults(), options.fault))
+        measured = Measured(image)
         if not options.table:
             measured.measure(_wanted(faults, measured, everything=False), options.machines)
             if options.everything:
@@ -89,17 +88,17 @@ def _wanted(faults: Iterable[Fault], measured: "Measured", *, everything: bool) 
 class Measured:
     """What was measured on one image, in a file beside it."""
 
-    def __init__(self, image: Path) -> None:
-        self._image = image
+    def __init__(self, image: SeededImage) -> None:
+        self._image = image.path
         self._lock = threading.Lock()
-        self._file = image.with_name("detection.json")
-        digest = sha256(image.read_bytes()).hexdigest()[:16]
-        self._document: dict[str, Any] = {"image": digest, "runs": {}}
+        self._file = image.path.with_name("detection.json")
+        base = image.base
+        self._document: dict[str, Any] = {"kernel": base, "runs": {}}
         try:
             kept = json.loads(self._file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             kept = {}
-        if isinstance(kept, dict) and kept.get("image") == digest:
+        if isinstance(kept, dict) and kept.get("kernel") == base:
             self._document = kept
 
     @property

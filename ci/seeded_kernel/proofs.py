@@ -3,7 +3,7 @@
     python -m ci.seeded_kernel.proofs build/seeded-kernel/6.1/bzImage
 
 Most programs run twice healthy and once with the fault in one machine; those of boot parameters in a boot of their own.
-What is live is kept beside the image in proofs.json, and is not shown again for the same image.
+What is live is kept beside the image in proofs.json, and is not shown again unless it has changed.
 """
 
 import json
@@ -24,6 +24,7 @@ from typing import BinaryIO
 
 from ci.seeded_kernel.command_line import BROKEN, Parser
 from ci.seeded_kernel.faults import Fault, choose, read_faults
+from ci.seeded_kernel.seeded_image import SeededImage
 from ci.seeded_kernel.seeded_source import HEALTHY
 from ci.seeded_kernel.source_edits import constant
 
@@ -32,10 +33,9 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.process.static_program import build_static
 from hugepage_qa.qemu.boards import find_board
 from hugepage_qa.qemu.initramfs import Entry, pack
-from hugepage_qa.qemu.kernel_image import KernelImage, identify
+from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.virtual_machine import VirtualMachine
 from hugepage_qa.sizes import GIB, MIB
-from hugepage_qa.version import KernelVersion
 
 _MACHINE = Path(__file__).with_name("proof_machine.c")
 _RUN = re.compile(r"@begin (\S+) (\S+)\r?\n(.*?)@end", re.DOTALL)
@@ -79,9 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--again", action="store_true", help="also what is known to be live")
     options = parser.parse_args(arguments)
     try:
-        kernel = identify(options.kernel)
-        faults = [fault for fault in choose(read_faults(), options.fault) if _is_in(fault, kernel)]
-        kept = Kept(options.kernel)
+        image = SeededImage(options.kernel)
+        kernel = image.kernel
+        faults = image.choose(choose(read_faults(), options.fault))
+        kept = Kept(image)
         wanted = [fault for fault in faults if options.again or not kept.is_live(fault)]
         print(f"{kernel.release}: {len(faults)} faults, {len(wanted)} to show", flush=True)
         for fault, seen in show(wanted, kernel, cache_directory()):
@@ -95,32 +96,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if len(live) == len(faults) else 1
 
 
-def _is_in(fault: Fault, kernel: KernelImage) -> bool:
-    return bool(fault.edits_for(KernelVersion.parse(kernel.release)))
-
-
 class Kept:
     """What was shown of the faults of an image, in a file beside it."""
 
-    def __init__(self, image: Path) -> None:
-        self._file = image.with_name("proofs.json")
-        self._image = sha256(image.read_bytes()).hexdigest()[:16]
+    def __init__(self, image: SeededImage) -> None:
+        self._file = image.path.with_name("proofs.json")
+        self._base = image.base
         try:
             self._entries: dict[str, dict[str, str]] = json.loads(self._file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             self._entries = {}
 
     def is_live(self, fault: Fault) -> bool:
-        """Tell whether ``fault`` was shown to be live, and neither it nor the image has changed since."""
+        """Tell whether ``fault`` was shown to be live, and neither it nor its proof nor the kernel has changed."""
         entry = self._entries.get(fault.name, {})
-        wanted = {"fault": fault.digest, "image": self._image, "shown": Shown.LIVE.value}
+        wanted = self._about(fault) | {"shown": Shown.LIVE.value}
         return all(entry.get(key) == value for key, value in wanted.items())
 
     def keep(self, fault: Fault, seen: Seen) -> None:
         """Keep ``seen``."""
-        told = asdict(seen) | {"shown": seen.shown.value, "fault": fault.digest, "image": self._image}
-        self._entries[fault.name] = told
+        self._entries[fault.name] = asdict(seen) | {"shown": seen.shown.value} | self._about(fault)
         write_atomically(self._file, json.dumps(self._entries, indent=1).encode())
+
+    def _about(self, fault: Fault) -> dict[str, str]:
+        proof = sha256(repr(fault.proof).encode()).hexdigest()[:16]
+        return {"kernel": self._base, "fault": fault.digest, "proof": proof}
 
 
 def show(faults: Sequence[Fault], kernel: KernelImage, cache: Path) -> Iterator[tuple[Fault, Seen]]:

@@ -10,13 +10,15 @@ override export MEMORY := $(value MEMORY)
 override export PROVISION := $(value PROVISION)
 override export TMT_ARGS := $(value TMT_ARGS)
 override export KERNELS := $(value KERNELS)
+SERIES ?= 6.1
+override export SERIES := $(value SERIES)
 ifdef ACCEPT
 override export HUGEPAGE_QA_ACCEPT := $(value ACCEPT)
 endif
 
 BIN := .venv/bin
 
-.PHONY: help qa test survey lint bench setup lab-kernel worker docs packages clean
+.PHONY: help qa test survey lint bench setup lab-kernel seeded-kernel seeded-table worker docs packages clean
 
 help:
 	@echo "make qa     boot huge page parameters on throwaway machines and judge them (PLAN=smoke)"
@@ -31,6 +33,8 @@ help:
 	@echo "make survey measure Debian's kernels for docs/kernels; hours or days, and it goes on where it was stopped"
 	@echo "            KERNELS=\"trixie/x86_64 sid */s390x\""
 	@echo "make lab-kernel  a kernel with READ_ONLY_THP_FOR_FS, for PROVISION=lab KERNEL=build/lab-kernel/bzImage"
+	@echo "make seeded-kernel  a kernel with small faults of our own, one of them chosen at boot (SERIES=6.1|6.12|7.3)"
+	@echo "make seeded-table   show that these faults act, and which of them the cases find; hours"
 	@echo "make lint   ruff, mypy, tmt lint, and the files for CI systems"
 	@echo "make docs   HTML and a manual page below build/docs"
 	@echo "make packages  sdist, wheel, source RPM and RPMs below build/packages"
@@ -74,6 +78,13 @@ bench: setup
 
 lab-kernel:
 	@ci/lab-kernel.sh
+
+seeded-kernel: setup
+	@$(BIN)/python -m ci.seeded_kernel.build_kernel --series "$$SERIES"
+
+seeded-table: setup
+	@$(BIN)/python -m ci.seeded_kernel.proofs "build/seeded-kernel/$$SERIES/bzImage" || true
+	@$(BIN)/python -m ci.seeded_kernel.detection "build/seeded-kernel/$$SERIES/bzImage"
 
 worker: setup
 	@$(BIN)/python ci/worker_test.py --inject

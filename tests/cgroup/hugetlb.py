@@ -14,12 +14,15 @@ from hugepage_qa.cases.control_group import (
     keeping_hierarchy,
     new_group,
 )
+from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_policy import move_page
 from hugepage_qa.kernel import hugetlb_cgroup
 from hugepage_qa.kernel.hugetlb_cgroup import RESERVATIONS, file_prefix
 from hugepage_qa.kernel.proc_tables import read_mounts
 from hugepage_qa.kernel.tree import parse_integer
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -33,6 +36,7 @@ HUGETLB_CGROUP = "mm/hugetlb_cgroup.c"
 
 #: no machine has that much, and no version 1 limit that stands for none is lower
 ALL_MEMORY = 1 << 56
+_TWO = 2
 
 
 def case(
@@ -72,7 +76,10 @@ def limits_are_whole_pages(live: Live, group: HugetlbGroup) -> None:
     for kind in ("", RESERVATIONS):
         group.write_limit(None, kind)
         unlimited = group.read_limit(kind)
-        live.expect(f"no {kind}limit is beyond all memory", True, unlimited == "max" or int(unlimited) > ALL_MEMORY)
+        if group.group.version is Version.TWO:
+            live.expect(f"no {kind}limit", "max", unlimited)
+        else:
+            live.expect(f"no {kind}limit is beyond all memory", True, int(unlimited) > ALL_MEMORY)
         group.write_limit(2 * live.size + live.size // 2, kind)
         live.expect(f"{kind}limit", str(2 * live.size), group.read_limit(kind))
         group.write_limit(live.size - 1, kind)
@@ -102,6 +109,26 @@ def a_page_beyond_the_limit_is_sigbus(live: Live, group: HugetlbGroup) -> None:
     memory.touch(1)
     group.expect(usage=2, reserved=2, refusals=2)
     live.expect_pool(nr=2, free=0)
+
+
+@VERSION_1.case(
+    "the highest use and the refused charges are kept until they are reset",
+    f"{V1_DOC} max_usage_in_bytes, failcnt; {HUGETLB_CGROUP} hugetlb_cgroup_reset()",
+    pages=3,
+)
+def highest_use_and_refusals_are_reset(live: Live) -> None:
+    group = HugetlbGroup(live, new_group(live, "hugetlb", Version.ONE))
+    group.limit(2)
+    memory = live.map(3, _actor_in(live, group))
+    for page in (0, 1):
+        memory.touch(page)
+    live.expect_signal(signal.SIGBUS, memory.touch, 2)
+    memory.unmap(1, 2)
+    group.expect(usage=1, reserved=1, refusals=1)
+    group.expect_highest(usage=2, reserved=3)
+    group.reset()
+    group.expect(usage=1, reserved=1)
+    group.expect_highest(usage=1, reserved=3)
 
 
 @case(
@@ -202,6 +229,49 @@ def charges_follow_the_pages(live: Live, group: HugetlbGroup) -> None:
     group.expect(usage=0, reserved=0)
     group.expect_on_nodes(0)
     live.expect_pool(nr=2, free=2)
+
+
+@case(
+    "what a file reserved and used behind its new end is not charged any more",
+    f"{V1_DOC} Reservation accounting; {HUGETLB_CGROUP} hugetlb_cgroup_uncharge_file_region()",
+    pages=3,
+)
+def a_shorter_file_is_charged_less(live: Live, group: HugetlbGroup) -> None:
+    file = new_memfd(live, _actor_in(live, group))
+    memory = file.map(3)
+    memory.touch(0)
+    memory.touch(1)
+    group.expect(usage=2, reserved=3)
+    file.truncate(1)
+    group.expect(usage=1, reserved=1)
+    memory.unmap()
+    file.truncate(0)
+    group.expect(usage=0, reserved=0)
+    live.expect_pool(nr=3, free=3)
+
+
+@case(
+    "a page that moves to another node stays charged, and so does its reservation, until it is given back",
+    f"{HUGETLB_CGROUP} hugetlb_cgroup_migrate()",
+)
+def a_page_that_moves_stays_charged(live: Live, group: HugetlbGroup) -> None:
+    memory, _there = _moved_page(live, group)
+    group.expect(usage=1, reserved=1)
+    memory.unmap()
+    group.expect(usage=0, reserved=0)
+
+
+@case(
+    "numa_stat shows a page that moves on the node that it is on",
+    f"{V1_DOC} numa_stat; {HUGETLB_CGROUP} hugetlb_cgroup_migrate(), since f47761999052",
+    since="5.17",
+)
+def a_page_that_moves_is_shown_on_its_node(live: Live, group: HugetlbGroup) -> None:
+    memory, there = _moved_page(live, group)
+    group.expect_on_node(there, 1, {Quirk.MOVED_PAGE_OFF_NODES: 0})
+    group.expect_on_nodes(1)
+    memory.unmap()
+    group.expect_on_nodes(0)
 
 
 @case(
@@ -313,6 +383,20 @@ def memory_counts_hugetlb_pages_if_mounted_so(live: Live) -> None:
     live.expect("pages in memory.current", 2 if accounted else 0, found)
     memory.unmap()
     live.expect("pages in memory.current", 0, round((_memory_current(group) - before) / live.size))
+
+
+def _moved_page(live: Live, group: HugetlbGroup) -> tuple[Memory, int]:
+    """Return a page of a process of ``group`` that moved to another node, and that node. Raises CannotRun."""
+    if len(live.nodes) < _TWO:
+        raise CannotRun("pages move between nodes, of which this machine has one")
+    for node in live.nodes:
+        live.reserve(1, node)
+    memory = live.map(1, _actor_in(live, group), noreserve=True)
+    memory.touch()
+    here = next(iter(memory.numa_maps().nodes))
+    there = next(node for node in live.nodes if node != here)
+    live.expect("status of move_pages", there, move_page(memory, 0, there))
+    return memory, there
 
 
 def _actor_in(live: Live, group: HugetlbGroup) -> Actor:

@@ -6,18 +6,21 @@ import signal
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
+from hugepage_qa.cases.hugetlb_files import open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import (
     MOVE_STRICTLY,
     Mode,
     bind,
+    interleave,
     migrate,
     move_page,
+    run_on,
     set_home_node,
     set_policy,
 )
-from hugepage_qa.kernel.nodes import node_directories
+from hugepage_qa.kernel.nodes import node_directories, read_nodes
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import HUGETLB_DOC
@@ -136,6 +139,26 @@ def an_interleaving_writer_spreads_pages(live: Live) -> None:
 
 
 @NUMA.case(
+    "nr_hugepages_mempolicy adds pages on the node of a writer whose policy is local",
+    f"{POLICY} 1.; mm/mempolicy.c init_nodemask_of_mempolicy()",
+    nodes=2,
+)
+def a_local_writer_changes_its_own_node(live: Live) -> None:
+    policy = _nr_with_policy(live)
+    _require_room(live, 2)
+    base, nodes = _persistent(live), read_nodes(live.host)
+    for node in live.nodes:
+        if not nodes.each[node].cpus:
+            continue
+        actor = live.actor()
+        run_on(actor, nodes.each[node].cpus)
+        set_policy(actor, Mode.LOCAL, [])
+        for pages in (2, 0):
+            _write(actor, policy, base + pages)
+            _expect_pages_on(live, node, pages)
+
+
+@NUMA.case(
     "a node without memory gets no pages, asked for by name or not, and takes none from the others",
     f"{PER_NODE}; mm/hugetlb.c N_MEMORY",
 )
@@ -186,6 +209,45 @@ def bound_memory_takes_no_page_of_another_node(live: Live) -> None:
     live.expect_signal(signal.SIGBUS, memory.touch)
     live.expect_pool(nr=2, free=2, resv=1)
     live.expect_pool(node=there, nr=2, free=2)
+
+
+@NUMA.case(
+    "memory that is bound to a node cannot reserve the pages of others",
+    "mm/hugetlb.c hugetlb_acct_memory(), allowed_mems_nr(), since 8ca39e6874f8",
+    nodes=2,
+    since="5.9",
+)
+def a_bound_process_reserves_pages_of_its_node(live: Live) -> None:
+    here, there = live.nodes[:2]
+    _require_no_free_page(live, here)
+    live.reserve(1, here)
+    live.reserve(2, there)
+    for shared in (False, True):
+        actor = live.actor()
+        set_policy(actor, Mode.BIND, [here])
+        live.expect_errno(errno.ENOMEM, live.map, 2, actor, shared=shared)
+        live.expect_pool(nr=3, free=3)
+    memory = live.map(1, actor)
+    memory.touch()
+    live.expect("node in numa_maps", {here: 1}, memory.numa_maps().nodes)
+
+
+@NUMA.case(
+    "interleaved memory takes its pages from the nodes in turn",
+    "Documentation/admin-guide/mm/numa_memory_policy.rst MPOL_INTERLEAVE; mm/mempolicy.c huge_node()",
+    nodes=2,
+)
+def interleaved_memory_takes_pages_in_turn(live: Live) -> None:
+    _reserve_on_all(live, 2)
+    memory = live.map(2 * len(live.nodes))
+    interleave(memory, live.nodes)
+    for page in range(memory.pages):
+        memory.touch(page)
+        if page + 1 == len(live.nodes):
+            live.expect("pages on nodes in numa_maps", dict.fromkeys(live.nodes, 1), memory.numa_maps().nodes)
+    live.expect("pages on nodes in numa_maps", dict.fromkeys(live.nodes, 2), memory.numa_maps().nodes)
+    for node in live.nodes:
+        live.expect_pool(node=node, nr=2, free=0)
 
 
 @NUMA.case(
@@ -267,6 +329,55 @@ def a_page_moves_with_its_place_in_the_pool(live: Live) -> None:
     memory.unmap()
     live.expect_pool(nr=1, free=1)
     live.expect_pool(node=there, nr=1, free=1)
+
+
+@NUMA.case(
+    "a page of a file moves with its content, and with its place in the limit of the mount",
+    "mm/migrate.c migrate_huge_page_move_mapping(); fs/hugetlbfs/inode.c hugetlbfs_migrate_folio()",
+    nodes=2,
+)
+def a_page_of_a_file_moves(live: Live) -> None:
+    here, there = live.nodes[:2]
+    live.reserve(1, here)
+    live.reserve(1, there)
+    point = live.mount(size=2 * live.size)
+    file = open_file(live, f"{point}/file")
+    memory = file.map(1)
+    bind(memory, [here])
+    memory.fill()
+    live.expect("node in numa_maps", {here: 1}, memory.numa_maps().nodes)
+    live.expect("status of move_pages", there, move_page(memory, 0, there))
+    _expect_moved(live, memory, here, there)
+    live.expect("blocks that are left", 1, live.host.file_system(point).free_blocks)
+    memory.unmap()
+    file.truncate(0)
+    live.expect("blocks that are left", 2, live.host.file_system(point).free_blocks)
+    live.expect_pool(nr=2, free=2)
+
+
+@NUMA.case(
+    "a surplus page that moves to another node is surplus there",
+    f"{PER_NODE} surplus_hugepages; mm/hugetlb.c move_hugetlb_state()",
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def a_surplus_page_moves(live: Live) -> None:
+    here, there = live.nodes[:2]
+    for node in (here, there):
+        _require_no_free_page(live, node)
+    live.overcommit(1)
+    memory = live.map(1, noreserve=True)
+    bind(memory, [here])
+    memory.fill()
+    live.expect_pool(node=here, nr=1, free=0, surplus=1)
+    live.expect("status of move_pages", there, move_page(memory, 0, there))
+    memory.expect_filled()
+    live.expect_pool(nr=1, free=0, surplus=1)
+    live.expect_pool(node=here, nr=0, free=0)
+    live.expect_pool(node=there, nr=1, free=0, surplus=1)
+    memory.unmap()
+    for node in (here, there):
+        live.expect_pool(node=node, nr=0, free=0)
 
 
 # --- cpusets ---------------------------------------------------------------------------------------------------------

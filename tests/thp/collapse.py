@@ -105,6 +105,22 @@ def shared_memory(live: Live) -> None:
 
 
 @COLLAPSE.case(
+    "MADV_COLLAPSE of a range is an error where a part of it cannot be collapsed, and what was before it is huge",
+    DOC,
+    since=SINCE,
+)
+def a_part_alone(live: Live) -> None:
+    set_policy(live, "never")
+    memory = advised(live, 2, None)
+    first = Memory(live, memory.actor, memory.address, 1, memory.size)
+    first.fill()
+    # nothing was ever touched in the second: there is nothing to collapse
+    live.expect_errno(errno.EINVAL, partial(collapse, live, partial(memory.advise, MADV_COLLAPSE)))
+    live.expect("AnonHugePages", first.length, memory.smaps().anon_huge_pages)
+    first.expect_filled()
+
+
+@COLLAPSE.case(
     "a range without a whole huge page is no error, and one that is not mapped is ENOMEM",
     DOC,
     since=SINCE,

@@ -15,9 +15,9 @@ from hugepage_qa.cases.thp_policy import (
     set_policy,
     smaller_sizes,
 )
-from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.thp import DIRECTORY, parse_selection
 from hugepage_qa.kernel.tree import read_integer, size_directories
-from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, PR_GET_THP_DISABLE, PR_SET_THP_DISABLE
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE, PR_GET_THP_DISABLE, PR_SET_THP_DISABLE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -27,6 +27,8 @@ POLICY = Area("thp/policy", sizes=Sizes.ONCE)
 PRCTL = "PR_SET_THP_DISABLE(2const); kernel/sys.c prctl_set_thp_disable()"
 _EXCEPT_ADVISED = 2
 _POLICIES = ("always", "madvise", "never")
+#: each policy after each other one
+_CHANGES = ("always", "never", "madvise", "always", "madvise", "never", "always")
 
 
 @POLICY.case(
@@ -34,8 +36,10 @@ _POLICIES = ("always", "madvise", "never")
     f"{THP_DOC} enabled",
 )
 def enabled(live: Live) -> None:
-    for policy in _POLICIES:
+    for policy in _CHANGES:
         set_policy(live, policy)
+        shown = parse_selection(live.host.observe(f"{DIRECTORY}/enabled") or "", "enabled")
+        live.expect("enabled, as it is shown", policy, shown.selected)
         for advice in ADVICES:
             huge = allows(policy, "inherit", advice)
             expect_at_fault(live, f"{policy}, advice {advice}", huge, partial(advised, live, 1, advice))
@@ -82,6 +86,18 @@ def policies_of_smaller_sizes(live: Live) -> None:
             live.expect(f"{size >> 10} kB, {of_size}, advice {advice}", given, min(found, 1) if given else found)
             memory.expect_filled()
         live.set_knob(f"{path}/enabled", "never")
+
+
+@POLICY.case(
+    "of several pieces of advice the last one counts, and smaps shows no other",
+    "madvise(2); mm/khugepaged.c hugepage_madvise(); Documentation/filesystems/proc.rst VmFlags hg, nh",
+)
+def last_advice(live: Live) -> None:
+    set_policy(live, "madvise")
+    memory = advised(live, 1, None)
+    for advice, flag in ((MADV_HUGEPAGE, "hg"), (MADV_NOHUGEPAGE, "nh"), (MADV_HUGEPAGE, "hg")):
+        memory.advise(advice)
+        live.expect("hg and nh in VmFlags", {flag}, {"hg", "nh"} & set(memory.smaps().flags))
 
 
 @POLICY.case("values that the files do not offer are refused and change nothing", f"{THP_DOC}")

@@ -239,6 +239,10 @@ def _hand_down(live: Live, controller: str, root: str, cleanup: ExitStack) -> No
 _UNSIGNED_LONG = 1 << 64
 
 
+#: file of version 1
+_HIGHEST = "max_usage_in_bytes"
+
+
 class HugetlbGroup:
     """What a group uses and may use of the pages of ``live``."""
 
@@ -279,6 +283,17 @@ class HugetlbGroup:
         expect(f"reservations of {self.group.path}", reserved * self._live.size, found)
         self._expect_refusals(refusals, refused_reservations)
 
+    def expect_highest(self, *, usage: int, reserved: int) -> None:
+        """Expect the most that a group of version 1 used and reserved, in pages, since that was reset."""
+        for kind, pages in (("", usage), (RESERVATIONS, reserved)):
+            name = f"{kind}{_HIGHEST}"
+            self._live.expect(f"{name} of {self.group.path}", pages * self._live.size, self._number(name))
+
+    def reset(self) -> None:
+        """Reset the highest use of a group of version 1, and its refused charges. Raises OSError."""
+        for name in (_HIGHEST, self._files.refusals):
+            self.group.write(f"{self._prefix}{name}", "0")
+
     def expect_on_nodes(self, pages: int, known: Mapping[Quirk, int] | None = None) -> None:
         """Expect ``pages`` of the group itself in numa_stat, where the kernel has it, and that its nodes add up.
 
@@ -293,6 +308,16 @@ class HugetlbGroup:
         self._live.expect("nodes in numa_stat", pages * self._live.size, sum(nodes), deviations)
         self._live.expect("nodes below 0 in numa_stat", [], [count for count in nodes if count < 0])
         self._live.expect("total in numa_stat", pages * self._live.size, total)
+
+    def expect_on_node(self, node: int, pages: int, known: Mapping[Quirk, int] | None = None) -> None:
+        """Expect ``pages`` of the group itself on ``node`` in numa_stat, where the kernel has it.
+
+        ``known`` tells how many there are with a known bug. Raises KnownBug.
+        """
+        found = read_numa_stat(ObservedTree(self._live.host), self._path("numa_stat"))
+        if found is not None:
+            deviations = {quirk: count * self._live.size for quirk, count in (known or {}).items()}
+            self._live.expect(f"N{node} in numa_stat", pages * self._live.size, found.get(f"N{node}"), deviations)
 
     def _expect_refusals(self, pages: int, reservations: int) -> None:
         apart = self._files.refused_reservations

@@ -16,6 +16,7 @@ class Mode(enum.IntEnum):
     PREFERRED = 1
     BIND = 2
     INTERLEAVE = 3
+    LOCAL = 4
 
 
 #: pages that do not follow the policy are moved; those that cannot be are an error
@@ -32,6 +33,12 @@ def bind(memory: Memory, nodes: Iterable[int], flags: int = 0) -> None:
     """Have ``memory`` come from ``nodes`` alone (mbind(2)). Raises OSError."""
     actor = memory.actor
     actor.call("mbind", memory.address, memory.length, Mode.BIND, *_mask(actor, nodes), flags)
+
+
+def interleave(memory: Memory, nodes: Iterable[int]) -> None:
+    """Have the pages of ``memory`` come from ``nodes`` in turn (mbind(2)). Raises OSError."""
+    actor = memory.actor
+    actor.call("mbind", memory.address, memory.length, Mode.INTERLEAVE, *_mask(actor, nodes), 0)
 
 
 def set_home_node(memory: Memory, node: int) -> None:

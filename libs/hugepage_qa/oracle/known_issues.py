@@ -46,6 +46,7 @@ class Quirk(Enum):
     SEAL_GROW_PASSED_OVER = "seal-grow-passed-over"
     NR_HUGETLB_LOST = "nr-hugetlb-lost"
     REMOVED_GROUP_OFF_NODES = "removed-group-off-nodes"
+    MOVED_PAGE_OFF_NODES = "moved-page-off-nodes"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -248,6 +248,20 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             backports=(KernelVersion(7, 3, 4), KernelVersion(6, 12, 117)),
             seen="6.1.192, 6.12.107, 6.18.44; right on 6.12.117, 7.3.4",
         ),
+        KnownIssue(
+            quirk=Quirk.MOVED_PAGE_OFF_NODES,
+            summary="numa_stat of a control group shows a page that moved to another node on the node that it came "
+            "from, and falls below 0 on the other when it is freed",
+            example="a page of 2M moves from node 0 to node 1: N0=2097152 N1=0; when it is freed, N0=2097152 "
+            "N1=2^64 - 2097152",
+            cause="hugetlb_cgroup_migrate() moves the group to the new page, and not the count of its node "
+            "(f47761999052)",
+            since=KernelVersion(5, 17),
+            until=KernelVersion(7, 4),
+            fix="mm/hugetlb_cgroup: hugetlb_cgroup_move_usage() in hugetlb_cgroup_migrate()",
+            backports=(KernelVersion(7, 3, 4),),
+            seen="6.1.192; right on 7.3.4",
+        ),
     )
 }
 

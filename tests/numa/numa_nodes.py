@@ -248,6 +248,7 @@ def interleaved_memory_takes_pages_in_turn(live: Live) -> None:
     live.expect("pages on nodes in numa_maps", dict.fromkeys(live.nodes, 2), memory.numa_maps().nodes)
     for node in live.nodes:
         live.expect_pool(node=node, nr=2, free=0)
+    live.expect_pool(nr=memory.pages, free=0)
 
 
 @NUMA.case(

@@ -12,6 +12,7 @@ from hugepage_qa.cases.thp_policy import (
     advised,
     allows,
     has_size_policy,
+    huge_pages,
     set_policy,
     smaller_sizes,
 )
@@ -89,15 +90,16 @@ def policies_of_smaller_sizes(live: Live) -> None:
 
 
 @POLICY.case(
-    "of several pieces of advice the last one counts, and smaps shows no other",
+    "of several pieces of advice smaps shows the last one alone, and what is huge stays so",
     "madvise(2); mm/khugepaged.c hugepage_madvise(); Documentation/filesystems/proc.rst VmFlags hg, nh",
 )
 def last_advice(live: Live) -> None:
-    set_policy(live, "madvise")
-    memory = advised(live, 1, None)
-    for advice, flag in ((MADV_HUGEPAGE, "hg"), (MADV_NOHUGEPAGE, "nh"), (MADV_HUGEPAGE, "hg")):
+    memory = huge_pages(live)
+    for advice, flag in ((MADV_NOHUGEPAGE, "nh"), (MADV_HUGEPAGE, "hg"), (MADV_NOHUGEPAGE, "nh")):
         memory.advise(advice)
-        live.expect("hg and nh in VmFlags", {flag}, {"hg", "nh"} & set(memory.smaps().flags))
+        mapping = memory.smaps()
+        live.expect("hg and nh in VmFlags", {flag}, {"hg", "nh"} & set(mapping.flags))
+        live.expect("AnonHugePages: what is huge stays so", memory.length, mapping.anon_huge_pages)
 
 
 @POLICY.case("values that the files do not offer are refused and change nothing", f"{THP_DOC}")

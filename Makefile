@@ -83,7 +83,7 @@ seeded-kernel: setup
 	@$(BIN)/python -m ci.seeded_kernel.build_kernel --series "$$SERIES"
 
 seeded-table: setup
-	@$(BIN)/python -m ci.seeded_kernel.proofs "build/seeded-kernel/$$SERIES/bzImage" || true
+	@$(BIN)/python -m ci.seeded_kernel.proofs "build/seeded-kernel/$$SERIES/bzImage" || [ $$? -eq 1 ]
 	@$(BIN)/python -m ci.seeded_kernel.detection "build/seeded-kernel/$$SERIES/bzImage"
 
 worker: setup

@@ -108,8 +108,6 @@ setup(
     entry_points={
         "console_scripts": ["hugepage-qa = hugepage_qa.cli:main"],
         # provision how: lab, report how: hugepage-gate, and their schemas; tmt imports them at every start
-        # tests that are forks of Avocado: it starts Python for each of them otherwise
-        "avocado.plugins.spawner": ["forked = hugepage_qa.plugins.forked_tests:ForkingSpawner"],
         "tmt.plugin": [
             "hugepage-qa = hugepage_qa.plugins.tmt_lab",
             "hugepage-qa-gate = hugepage_qa.plugins.tmt_gate",

@@ -167,10 +167,10 @@ def _avocado(job: _Job, scratch: Path, config: Path) -> list[str]:
     if job.asked.exit_first:
         options.append("--failfast")
     if job.vt_type is None:
-        module, kind = "hugepage_qa.plugins.forked_tests", ["--spawner", "forked"]
+        module, vt = "hugepage_qa.plugins.forked_tests", []
     else:
-        module, kind = "avocado", ["--vt-type", job.vt_type]
-    return [sys.executable, "-m", module, "--config", str(config), "run", *kind, *options, "--", *job.references]
+        module, vt = "avocado", ["--vt-type", job.vt_type]
+    return [sys.executable, "-m", module, "--config", str(config), "run", *vt, *options, "--", *job.references]
 
 
 def _write_config(scratch: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Avocado whose tests are forks of it: ``python -m hugepage_qa.plugins.forked_tests run --spawner forked ...``.
+"""Avocado whose tests are forks of it: ``python -m hugepage_qa.plugins.forked_tests run ...``.
 
 Avocado starts Python for every test, and once more to ask a runner what it can. Each such start imports all of Avocado
 and of this suite, which takes half a minute in an emulated system machine: longer than most tests there. A fork has
@@ -18,7 +18,7 @@ from typing import Any
 from avocado.core.main import main as avocado
 from avocado.core.nrunner.runnable import RUNNERS_REGISTRY_STANDALONE_EXECUTABLE, STANDALONE_EXECUTABLE_CONFIG_USED
 from avocado.plugins.runners import avocado_instrumented
-from avocado.plugins.spawners.process import ProcessSpawner, ProcessSpawnerHandle
+from avocado.plugins.spawners import process as spawners
 
 # what every test of the suite imports
 import hugepage_qa.plugins.avocado_test  # noqa: F401
@@ -28,10 +28,8 @@ _KIND = "avocado-instrumented"
 _RUNNER = [sys.executable, "-m", avocado_instrumented.__name__]
 
 
-class ForkingSpawner(ProcessSpawner):  # type: ignore[misc] # Avocado has no types
+class ForkingSpawner(spawners.ProcessSpawner):  # type: ignore[misc] # Avocado has no types
     """Runs a test of Avocado's own kind in a fork."""
-
-    description = "Forks a test, as a process that has imported everything"
 
     async def spawn_task(self, runtime_task: Any) -> bool:
         """Start the test of ``runtime_task`` and tell whether it runs."""
@@ -39,7 +37,7 @@ class ForkingSpawner(ProcessSpawner):  # type: ignore[misc] # Avocado has no typ
         if task.runnable.kind != _KIND:
             return bool(await super().spawn_task(runtime_task))
         self.create_task_output_dir(runtime_task)
-        runtime_task.spawner_handle = ProcessSpawnerHandle(_Fork(lambda: _run_task(task.get_command_args())))
+        runtime_task.spawner_handle = spawners.ProcessSpawnerHandle(_Fork(lambda: _run_task(task.get_command_args())))
         return True
 
 
@@ -100,6 +98,9 @@ def _run_task(arguments: list[str]) -> None:
 
 def main() -> int:
     """Run Avocado by the arguments of this process and return its exit code."""
+    # where Avocado looks for the spawner that it takes unless asked for another. A plugin of ours, as Avocado has them,
+    # is found only where pkg_resources knows all that we require, and it takes qemu.qmp for qemu-qmp
+    spawners.ProcessSpawner = ForkingSpawner
     # it starts the runner to learn this
     RUNNERS_REGISTRY_STANDALONE_EXECUTABLE[_KIND] = _RUNNER
     used = avocado_instrumented.AvocadoInstrumentedTestRunner.CONFIGURATION_USED

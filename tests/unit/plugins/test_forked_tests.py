@@ -34,7 +34,7 @@ STATUS = {"is_a_fork": "PASS", "begins_anew": "PASS", "fails": "FAIL", "hangs": 
 
 def test_forked_tests_end_as_others_do(tmp_path: Path) -> None:
     (tmp_path / "cases.py").write_text(TESTS, encoding="utf-8")
-    command = [sys.executable, "-m", "hugepage_qa.plugins.forked_tests", "run", "--spawner", "forked"]
+    command = [sys.executable, "-m", "hugepage_qa.plugins.forked_tests", "run"]
     options = ["--max-parallel-tasks", "1", "--disable-sysinfo", "--job-results-dir", str(tmp_path / "jobs")]
     done = subprocess.run([*command, *options, "cases.py"], cwd=tmp_path, check=False, capture_output=True, text=True)
     assert done.returncode == 9, done.stdout + done.stderr  # AVOCADO_TESTS_FAIL, AVOCADO_JOB_INTERRUPTED

@@ -298,7 +298,8 @@ def test_what_a_run_has(options: dict[str, object], verdicts: dict[str, str], fi
     assert done.returncode == ("fail" in found.values())
     # one line as each ended, and what was not run is one line at the end
     lines = done.stdout.splitlines()
-    assert sum(line.startswith("pass  /One/good ") for line in lines) == 1
+    # Avocado writes a line of its own in pieces, between which ours may come
+    assert sum("pass  /One/good " in line for line in lines) == 1
     not_run = [line for line in lines if "not run" in line]
     assert len(not_run) == ("exit_first" in options)
 

@@ -265,7 +265,7 @@ def test_memoryless_node_gets_a_cpu_of_its_own() -> None:
 
 def test_accelerator_is_named_alone() -> None:
     assert "-accel kvm -cpu host " in arguments((GIB,), accelerator="kvm")
-    assert "-accel tcg -cpu max,-erms,-fsrm,-svm,min-xlevel=0x8000000a " in arguments((GIB,))
+    assert "-accel tcg -cpu max,-erms,-fsrm,-svm,min-xlevel=0x8000000a,model=4,stepping=1 " in arguments((GIB,))
     assert "kvm:tcg" not in arguments((GIB,))
 
 

@@ -54,7 +54,7 @@ def test_nodes_share_cpus() -> None:
 
 
 def test_cpu_has_gigantic_pages() -> None:
-    assert "-accel tcg -cpu max,-erms,-fsrm,-svm,min-xlevel=0x8000000a " in command()
+    assert "-accel tcg -cpu max,-erms,-fsrm,-svm,min-xlevel=0x8000000a,model=4,stepping=1 " in command()
     assert "-accel kvm -cpu host " in command(accelerator="kvm")
 
 

@@ -7,7 +7,9 @@ that file itself where it has a PVH entry (linux arch/x86/platform/pvh, CONFIG_P
 import bz2
 import hashlib
 import lzma
+import shutil
 import struct
+import time
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -23,6 +25,7 @@ from hugepage_qa.sizes import GIB
 
 _LZ4_BLOCK = 8 << 20
 """Bytes that one block of the legacy LZ4 format unpacks to, at most (linux lib/decompress_unlz4.c)."""
+_KEPT_SECONDS = 7 * 24 * 3600
 _LAYOUT = ("mem", "memmap", "movable_node", "kaslr", "nokaslr", "efi_fake_mem")
 _PAGE_SIZES = ("hugepagesz", "default_hugepagesz")
 
@@ -47,7 +50,16 @@ def entered_directly(machine: VirtualMachine, cache: Path) -> VirtualMachine:
             # an empty file remembers that there is nothing to enter
             found = _unpack(packed)
             write_atomically(unpacked, found if found and is_pvh_kernel(found) else b"")
+        unpacked.touch()
+        _forget_unused(cache / "kernels")
     return replace(machine, kernel=replace(kernel, path=unpacked)) if unpacked.stat().st_size else machine
+
+
+def _forget_unused(kernels: Path) -> None:
+    """Remove what was not booted for a week: who builds kernels has many of 60 MiB."""
+    for old in kernels.glob("*/vmlinux"):
+        if old.stat().st_mtime < time.time() - _KEPT_SECONDS:
+            shutil.rmtree(old.parent)
 
 
 def is_read_while_unpacking(command_line: str) -> bool:

@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import lzma
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -70,6 +71,14 @@ def test_an_image_that_holds_nothing_to_enter_unpacks_itself(tmp_path: Path, pay
     packed = machine(tmp_path, payload)
     assert entered_directly(packed, tmp_path) == packed
     assert entered_directly(packed, tmp_path) == packed, "it is remembered"
+
+
+def test_what_was_not_booted_for_long_is_removed(tmp_path: Path) -> None:
+    first = entered_directly(machine(tmp_path, gzip.compress(VMLINUX)), tmp_path).kernel.path
+    os.utime(first, (0, 0))
+    second = entered_directly(machine(tmp_path, bz2.compress(VMLINUX)), tmp_path).kernel.path
+    assert second.exists()
+    assert not first.exists()
 
 
 def test_kvm_unpacks_fast_enough(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The Avocado test that stands for many files: Avocado starts a process for each test, which takes longer than most."""
+"""The Avocado test that stands for many files: each test of Avocado has a process and a log, which take time as well."""
 
 from pathlib import Path
 from types import ModuleType

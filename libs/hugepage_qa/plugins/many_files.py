@@ -1,4 +1,4 @@
-"""The Avocado test that stands for many files: each test of Avocado has a process and a log, which take time as well."""
+"""The Avocado test that stands for many files: each test of Avocado has a process and a log, which take time, too."""
 
 from pathlib import Path
 from types import ModuleType

@@ -8,15 +8,17 @@ imported everything before.
 import asyncio
 import logging
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from avocado.core.main import main as avocado
 from avocado.core.nrunner.runnable import RUNNERS_REGISTRY_STANDALONE_EXECUTABLE, STANDALONE_EXECUTABLE_CONFIG_USED
+from avocado.core.utils import messages
 from avocado.plugins.runners import avocado_instrumented
 from avocado.plugins.spawners import process as spawners
 
@@ -26,6 +28,8 @@ import hugepage_qa.plugins.avocado_test  # noqa: F401
 #: the kind of test that is forked; others are started as Avocado does it
 _KIND = "avocado-instrumented"
 _RUNNER = [sys.executable, "-m", avocado_instrumented.__name__]
+#: seconds between two messages that a test still runs
+_TOLD_EVERY = 5.0
 
 
 class ForkingSpawner(spawners.ProcessSpawner):  # type: ignore[misc] # Avocado has no types
@@ -74,6 +78,31 @@ class _Fork:
         os.kill(self._pid, number)
 
 
+def _monitor(queue: Any) -> Iterator[dict[str, Any]]:
+    """Yield what the test that was started last tells through ``queue``, as it tells it.
+
+    Avocado asks, and tells, a hundred times a second, which takes an emulated machine more than the test does; and it
+    asks for ever when the test has ended without a word.
+    """
+    (test,) = multiprocessing.active_children()
+    heard = queue._reader  # nothing else can be waited for
+    while True:
+        ready = multiprocessing.connection.wait([heard, test.sentinel], _TOLD_EVERY)
+        if heard in ready:
+            message = queue.get()
+            if message.get("type") != "early_state":
+                yield message
+            if message.get("status") == "finished":
+                return
+        elif ready:
+            test.join()
+            why = f"the test ended without a result (exit code {test.exitcode})"
+            yield messages.FinishedMessage.get("error", fail_reason=why)
+            return
+        else:
+            yield messages.RunningMessage.get()
+
+
 def _run_task(arguments: list[str]) -> None:
     """Do what Avocado's runner does when it is started with ``arguments``, in the state that it would be in then."""
     signal.set_wakeup_fd(-1)
@@ -90,6 +119,7 @@ def _run_task(arguments: list[str]) -> None:
             logger.handlers.clear()
             logger.propagate = True
             logger.setLevel(logging.NOTSET if logger.parent else logging.WARNING)
+    avocado_instrumented.AvocadoInstrumentedTestRunner._monitor = staticmethod(_monitor)
     sys.argv = [avocado_instrumented.__file__, "task-run", *arguments]
     avocado_instrumented.main()
     for process in multiprocessing.active_children():

@@ -16,7 +16,8 @@ from hugepage_qa.errors import InputError
 
 SOURCE = Path(__file__).with_name("actor.c")
 
-FLAGS = ("-O1", "-Wall", "-Wextra", "-Werror")
+_STRICT = ("-Wall", "-Wextra", "-Werror")
+FLAGS = ("-O1", *_STRICT)
 _SHOWN_LINES = 3
 
 
@@ -26,7 +27,7 @@ def first_lines(errors: str) -> str:
 
 
 def build_actor(directory: Path) -> Path:
-    """Return the actor's program in ``directory``, built there unless its source has been built before.
+    """Return the actor's program in ``directory``; an emulated machine would build it for half a minute, each time.
 
     The directory has to be the caller's own: whoever can write to it decides what runs.
     Raises InputError without a C compiler, or when it refuses the source.
@@ -39,24 +40,12 @@ def build_program(source: Path, directory: Path) -> Path:
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
     program = directory / f"{source.stem}-{digest}"
     if not program.exists():
-        _compile(source, program)
+        # made under another name: two runs may do so at the same time, and one that is killed leaves half a file
+        with tempfile.TemporaryDirectory(dir=directory, prefix=".build-") as scratch:
+            unfinished = Path(scratch, source.stem)
+            compile_to(unfinished, [source], _STRICT)
+            unfinished.rename(program)
     return program
-
-
-def _compile(source: Path, program: Path) -> None:
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None:
-        raise InputError(
-            f"no C compiler (cc) is installed, it builds {source.name}: install gcc and the headers of the C library"
-        )
-    # built under another name: two runs may build at the same time, and one that is killed leaves half a file
-    with tempfile.TemporaryDirectory(dir=program.parent, prefix=".build-") as scratch:
-        unfinished = Path(scratch, "program")
-        command = [compiler, *FLAGS, "-o", str(unfinished), str(source)]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-        if done.returncode != 0:
-            raise InputError(f"{compiler} does not build {source.name}: {first_lines(done.stderr)}")
-        unfinished.rename(program)
 
 
 _RUNNABLE = 0o755
@@ -70,14 +59,16 @@ def compile_to(output: Path, inputs: Sequence[Path], options: Sequence[str], com
     """
     compiler = compiler or shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
-        raise InputError("no C compiler (cc) is installed, it builds the programs of tests/text: install gcc")
+        raise InputError(
+            f"no C compiler (cc) is installed, it builds {output.name}: install gcc and the headers of the C library"
+        )
     kept = _kept(compiler, inputs, options)
     made = _unpacked(kept) if kept else b""
     if made:
         output.write_bytes(made)
         output.chmod(_RUNNABLE)
         return
-    _compile_text(compiler, output, inputs, options)
+    _compile(compiler, output, inputs, options)
     if kept:
         write_atomically(kept, gzip.compress(output.read_bytes(), compresslevel=1))
 
@@ -109,7 +100,7 @@ def _version(compiler: str) -> tuple[str, ...]:
     return compiler, *(_run([compiler, *options], os.curdir).stdout for options in asked)
 
 
-def _compile_text(compiler: str, output: Path, inputs: Sequence[Path], options: Sequence[str]) -> None:
+def _compile(compiler: str, output: Path, inputs: Sequence[Path], options: Sequence[str]) -> None:
     done = _run([compiler, "-O1", "-o", output.name, *options, *map(str, inputs)], output.parent)
     if done.returncode != 0:
         raise InputError(f"{compiler} makes no {output.name}: {first_lines(done.stderr)}")

@@ -26,10 +26,19 @@ class Cases(Test):
     def test_fails(self):
         self.fail("so it is")
 
+    def test_ends_without_a_word(self):
+        os._exit(3)
+
     def test_hangs(self):
         time.sleep(300)
 """
-STATUS = {"is_a_fork": "PASS", "begins_anew": "PASS", "fails": "FAIL", "hangs": "INTERRUPTED"}
+STATUS = {
+    "is_a_fork": "PASS",
+    "begins_anew": "PASS",
+    "fails": "FAIL",
+    "ends_without_a_word": "ERROR",
+    "hangs": "INTERRUPTED",
+}
 
 
 def test_forked_tests_end_as_others_do(tmp_path: Path) -> None:

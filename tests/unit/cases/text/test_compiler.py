@@ -1,11 +1,12 @@
 """What the compiler has made once is not made again, unless anything that went into it is another."""
 
+import gzip
 from pathlib import Path
 
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.process.c_compiler import compile_to
+from hugepage_qa.process.c_compiler import build_actor, compile_to
 
 
 @pytest.fixture
@@ -55,3 +56,13 @@ def test_what_is_refused_is_named_and_not_kept(cache: Path, tmp_path: Path) -> N
     with pytest.raises(InputError, match=r"makes no number\.o: .*number\.c"):
         made(tmp_path / "one", "int number = ;")
     assert not cache.exists()
+
+
+def test_an_actor_is_built_once_for_all_directories(cache: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    program = build_actor(first)
+    assert program.stat().st_mode & 0o111
+    kept(cache)[0].write_bytes(gzip.compress(b"taken from the cache"))
+    assert build_actor(second).read_bytes() == b"taken from the cache"

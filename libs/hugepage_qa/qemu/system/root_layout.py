@@ -171,7 +171,8 @@ def overlay(platform: Platform, public_key: str, sources: str, authorities: str)
     if authorities:
         archive.add("etc/ssl/certs/ca-certificates.crt", authorities)
         archive.add("etc/pip.conf", _PIP_CONF)
-    archive.add("etc/ssh/sshd_config.d/lab.conf", "PasswordAuthentication no\nUseDNS no\n")
+    # a session of PAM starts a systemd of its own for each of the many commands of tmt
+    archive.add("etc/ssh/sshd_config.d/lab.conf", "PasswordAuthentication no\nUsePAM no\nUseDNS no\n")
     archive.directory("root/.ssh", 0o700)
     archive.add("root/.ssh/authorized_keys", public_key, 0o600)
     archive.add("usr/local/bin/apt-file", _script("apt-file.sh"), 0o755)

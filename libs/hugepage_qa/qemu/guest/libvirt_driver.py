@@ -39,8 +39,11 @@ def import_libvirt() -> Any:
 #: flags of virNodeAllocPages
 _ADD, _SET = 0, 1
 
-#: on a busy machine QEMU may end between its socket and libvirt's connect(2): then only its log tells why
-_ENDED_MEANWHILE = "failed to connect to monitor socket"
+#: on a busy machine QEMU may end between its socket and libvirt's connect(2), or before libvirt finds what it said:
+#: then only the log tells why
+_WITHOUT_A_REASON = re.compile(r"failed to connect to monitor socket|process exited while connecting to monitor$")
+#: in the log, before what QEMU says after a start
+_STARTING = ": starting up "
 #: with a time before it or without; the command line in the log has no colon there
 _SAID_BY_QEMU = re.compile(r"(?:^|Z )(?:\S*/)?qemu[\w-]*: ")
 
@@ -73,21 +76,24 @@ class LibvirtDriver(Driver):
         try:
             self._call(partial(self._find(name).createWithFlags, flags))
         except GuestError as error:
-            if _ENDED_MEANWHILE not in str(error):
+            if not _WITHOUT_A_REASON.search(str(error)):
                 raise
-            raise GuestError(f"{error}: {self._said(name)}") from error
+            raise GuestError(f"{error}: {self._said(name, str(error))}") from error
 
-    def _said(self, name: str) -> str:
-        """Return the last line that the QEMU of a domain said. Raises InputError where that is not known."""
+    def _said(self, name: str, message: str) -> str:
+        """Return the last line that the QEMU of a domain said since its start, which libvirt refused with ``message``.
+
+        Raises InputError where that is not known.
+        """
         # <root>/run/libvirt/qemu/<name>.pid
         root = self._daemon.pid_file(name).parents[3]
         try:
             log = (root / "var/log/libvirt/qemu" / f"{name}.log").read_text(encoding="utf-8", errors="replace")
         except OSError as error:
-            raise InputError(f"{name}: {_ENDED_MEANWHILE}, and its log cannot be read: {error}") from error
-        lines = [line for line in log.splitlines() if _SAID_BY_QEMU.search(line)]
+            raise InputError(f"{name}: {message}, and its log cannot be read: {error}") from error
+        lines = [line for line in log.rpartition(_STARTING)[2].splitlines() if _SAID_BY_QEMU.search(line)]
         if not lines:
-            raise InputError(f"{name}: {_ENDED_MEANWHILE}, and its log does not tell why")
+            raise InputError(f"{name}: {message}, and its log does not tell why")
         return lines[-1]
 
     def race(self, names: Sequence[str]) -> list[str]:

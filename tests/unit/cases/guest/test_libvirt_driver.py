@@ -130,11 +130,18 @@ def test_a_refused_start_is_handed_on_in_one_line(monkeypatch: pytest.MonkeyPatc
     assert guests.state("guest") is State.OFF
 
 
-def test_a_qemu_that_ended_before_libvirt_reached_it_is_asked_in_its_log(
-    monkeypatch: pytest.MonkeyPatch, site: Site, tmp_path: Path
+@pytest.mark.parametrize(
+    "message",
+    [
+        "failed to connect to monitor socket: Connection refused",
+        "internal error: process exited while connecting to monitor",
+    ],
+)
+def test_a_qemu_that_ended_before_libvirt_knew_why_is_asked_in_its_log(
+    monkeypatch: pytest.MonkeyPatch, site: Site, tmp_path: Path, message: str
 ) -> None:
     said = "qemu-system-x86_64: unable to map backing store for guest RAM: Cannot allocate memory"
-    refused = Domain("failed to connect to monitor socket: Connection refused")
+    refused = Domain(message)
     guests = driver(monkeypatch, site, Connection(refused), Daemon(tmp_path))
     with pytest.raises(InputError, match="its log cannot be read"):
         guests.start("guest", paused=False)
@@ -145,6 +152,10 @@ def test_a_qemu_that_ended_before_libvirt_reached_it_is_asked_in_its_log(
         guests.start("guest", paused=False)
     log.write_text(f"{log.read_text()}2026-11-22T22:00:00.123456Z {said}\nshutting down, reason=failed\n")
     with pytest.raises(GuestError, match="unable to map backing store"):
+        guests.start("guest", paused=False)
+    # what it said at an earlier start is not why it ended now
+    log.write_text(f"{log.read_text()}2026-11-22 22:01:00.000+0000: starting up libvirt version: 9.0.0\n")
+    with pytest.raises(InputError, match="does not tell why"):
         guests.start("guest", paused=False)
 
 

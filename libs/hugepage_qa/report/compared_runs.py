@@ -1,4 +1,4 @@
-"""The same cases in several runs: which ended differently, and which not all of them ran, and why; others are counted.
+"""The same cases in several runs: which ended differently, which one of them left out, and why; others are counted.
 
 A case is the same by its name and page size, whoever ran it: tmt on a machine, or check-kernel on throwaway ones.
 """
@@ -22,8 +22,10 @@ class Comparison:
     alike: Mapping[Verdict, int]
     #: case -> how it ended
     differences: Mapping[str, tuple[str, ...]]
-    #: how it ended, alike wherever it was run, or why it was not -> the cases of which this is so; the most first
-    left_out: Mapping[tuple[str, ...], tuple[str, ...]]
+    #: how it ended, alike wherever it was run, or why it was skipped -> the cases of which this is so; the most first
+    skipped: Mapping[tuple[str, ...], tuple[str, ...]]
+    #: the same of cases that one of the runs does not even have
+    absent: Mapping[tuple[str, ...], tuple[str, ...]]
     #: how many cases were run twice or more, and by none
     common: int
     untried: int
@@ -39,7 +41,8 @@ def compare(runs: Sequence[Run]) -> Comparison:
     sides = [_Side(run) for run in runs]
     alike: Counter[Verdict] = Counter()
     differences: dict[str, tuple[str, ...]] = {}
-    left_out: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    skipped: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    absent: dict[tuple[str, ...], list[str]] = defaultdict(list)
     common = untried = 0
     for name in _names(sides):
         ran = [outcome for side in sides if (outcome := side.outcome(name))]
@@ -49,11 +52,15 @@ def compare(runs: Sequence[Run]) -> Comparison:
         elif not ran:
             untried += 1
         elif len(ran) < len(sides):
-            left_out[tuple(side.left_out(name) or f"ran: {ran[0][0]}" for side in sides)].append(_text(name))
+            lacking = skipped if all(side.has(name) for side in sides) else absent
+            lacking[tuple(side.left_out(name) or f"ran: {ran[0][0]}" for side in sides)].append(_text(name))
         else:
             alike[ran[0][0]] += 1
-    by_cause = sorted(left_out.items(), key=lambda item: -len(item[1]))
-    return Comparison(tuple(runs), alike, differences, {why: tuple(names) for why, names in by_cause}, common, untried)
+    return Comparison(tuple(runs), alike, differences, _most_first(skipped), _most_first(absent), common, untried)
+
+
+def _most_first(names: Mapping[tuple[str, ...], list[str]]) -> dict[tuple[str, ...], tuple[str, ...]]:
+    return {why: tuple(names[why]) for why in sorted(names, key=lambda why: -len(names[why]))}
 
 
 class _Side:
@@ -79,16 +86,23 @@ class _Side:
         """Return how ``name`` ended, with its reasons, or why it was not run."""
         return self.left_out(name) or _told(self.cases[name])
 
+    def has(self, name: NameParts) -> bool:
+        """Tell whether ``name`` is a case of the run."""
+        return self._find(name) is not None
+
     def left_out(self, name: NameParts) -> str:
         """Return why ``name`` was not run, nothing where it was."""
-        # a case that is left out on every page size is one skip
-        if case := self.cases.get(name) or self.cases.get(name._replace(size="")):
+        if case := self._find(name):
             return _told(case) if case.verdict is Verdict.SKIP else ""
         if name.cpu not in self._cpus:
-            return f"no case there with CPU {name.cpu or 'by default'}"
+            return f"no case with CPU {name.cpu or 'by default'}"
         if _area(name) not in self._areas:
-            return f"no case there of {_area(name)}"
-        return "no such case there" if name.size in self._sizes else f"no case there on pages of {name.size}"
+            return "no case of the area"
+        return "no such case" if name.size in self._sizes else f"no case on pages of {name.size}"
+
+    def _find(self, name: NameParts) -> MergedCase | None:
+        # a case that is left out on every page size is one skip
+        return self.cases.get(name) or self.cases.get(name._replace(size=""))
 
 
 def _names(sides: Sequence[_Side]) -> list[NameParts]:
@@ -114,9 +128,13 @@ def headline(comparison: Comparison) -> str:
     alike = ", ".join(f"{count} {verdict.value}" for verdict, count in comparison.alike.items())
     return (
         f"{len(comparison.differences)} ended differently, {sum(comparison.alike.values())} alike"
-        f"{f' ({alike})' if alike else ''}, {sum(map(len, comparison.left_out.values()))} were not run by all, "
-        f"{comparison.untried} by none"
+        f"{f' ({alike})' if alike else ''}, {_count(comparison.skipped)} skipped by some, {comparison.untried} run by "
+        f"none, {_count(comparison.absent)} not in all runs"
     )
+
+
+def _count(names: Mapping[tuple[str, ...], tuple[str, ...]]) -> int:
+    return sum(map(len, names.values()))
 
 
 def tables(comparison: Comparison) -> list[Table]:
@@ -139,9 +157,20 @@ def tables(comparison: Comparison) -> list[Table]:
             "Every case ended alike in all runs that ran it.",
         ),
         Table(
-            "What not all of them ran",
+            "What some of them skipped",
             ("cases", *numbers, "names"),
-            tuple((str(len(names)), *told, ", ".join(names)) for told, names in comparison.left_out.items()),
-            "All of them ran the same cases.",
+            tuple((str(len(names)), *told, ", ".join(names)) for told, names in comparison.skipped.items()),
+            "Each case that one of them ran was run by all that have it.",
+        ),
+        Table(
+            "What some of them do not have",
+            ("cases", *numbers, "areas"),
+            tuple((str(len(names)), *told, _areas(names)) for told, names in comparison.absent.items()),
+            "All of them have the same cases.",
         ),
     ]
+
+
+def _areas(names: Sequence[str]) -> str:
+    count = Counter(_area(name_parts(name)) for name in names)
+    return ", ".join(f"{area} {number}" for area, number in count.items())

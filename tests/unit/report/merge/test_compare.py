@@ -38,7 +38,7 @@ def test_a_difference_has_the_reason_of_each_run(tmp_path: Path) -> None:
         tmp_path, {"/a/b/2M": (PASS, "9 blocks")}, {"/a/b/2M": (FAIL, "1 page")}, {"/a/b/2M": (SKIP, "no")}
     )
     assert found.differences == {"/a/b/2M": ("pass: 9 blocks", "fail: 1 page", "skip: no")}
-    assert (found.exit_code, found.left_out, found.alike) == (1, {}, {})
+    assert (found.exit_code, found.skipped, found.alike) == (1, {}, {})
 
 
 def test_numbers_in_a_reason_are_no_difference_and_another_bug_is(tmp_path: Path) -> None:
@@ -47,7 +47,9 @@ def test_numbers_in_a_reason_are_no_difference_and_another_bug_is(tmp_path: Path
     found = compared(tmp_path, one, other)
     assert found.differences == {"/a/d": ("known: one-bug: x", "known: other-bug: y")}
     assert found.alike == {PASS: 1, KNOWN: 1}
-    assert headline(found) == "1 ended differently, 2 alike (1 pass, 1 known), 0 were not run by all, 0 by none"
+    assert headline(found) == (
+        "1 ended differently, 2 alike (1 pass, 1 known), 0 skipped by some, 0 run by none, 0 not in all runs"
+    )
 
 
 def test_what_was_left_out_is_told_by_cause(tmp_path: Path) -> None:
@@ -66,13 +68,15 @@ def test_what_was_left_out_is_told_by_cause(tmp_path: Path) -> None:
         "/a/none": (SKIP, "no disk"),
     }
     found = compared(tmp_path, one, other)
-    assert found.left_out == {
-        ("ran: pass", "no case there on pages of 1G"): ("/a/b/1G", "/a/c/1G"),
-        ("ran: pass", "no case there with CPU old"): ("/a/b/2M@old",),
+    assert found.skipped == {
         ("ran: pass", "skip: no memory"): ("/a/c/2M",),
         ("ran: pass", "skip: for gigantic pages alone"): ("/a/d/2M",),
-        ("ran: pass", "no such case there"): ("/a/only/2M",),
-        ("ran: known", "no case there of /g"): ("/g/start/2M",),
+    }
+    assert found.absent == {
+        ("ran: pass", "no case on pages of 1G"): ("/a/b/1G", "/a/c/1G"),
+        ("ran: pass", "no case with CPU old"): ("/a/b/2M@old",),
+        ("ran: pass", "no such case"): ("/a/only/2M",),
+        ("ran: known", "no case of the area"): ("/g/start/2M",),
     }
     assert (found.exit_code, found.alike, found.untried) == (0, {PASS: 1}, 1)
 
@@ -129,7 +133,9 @@ def test_the_command_prints_and_writes_the_comparison(tmp_path: Path) -> None:
     other = check(tmp_path / "other", {"/a/b": (PASS, ""), "/a/c": (PASS, "")}, x86_64="6.12")
     done = command(one, other, "--output", tmp_path / "report", "--about", "two kernels")
     assert done.exit_code == 1, done.output
-    assert done.output.splitlines()[-1] == ("1 ended differently, 1 alike (1 pass), 0 were not run by all, 0 by none")
+    assert done.output.splitlines()[-1] == (
+        "1 ended differently, 1 alike (1 pass), 0 skipped by some, 0 run by none, 0 not in all runs"
+    )
     assert "  case   /a/c\n  run 1  fail: <b> | [x](y)\n  run 2  pass\n" in done.output
     assert "  machines   throwaway machines, x86_64, 6.12\n" in done.output
     markdown, page = ((tmp_path / "report" / f"report.{kind}").read_text(encoding="utf-8") for kind in ("md", "html"))

@@ -26,7 +26,7 @@ _MOST_LOST = 512
     "Hugetlb: is the memory in the pools of all page sizes together, whether their pages are used or not",
     f"{HUGETLB_DOC} Hugetlb; mm/hugetlb.c hugetlb_report_meminfo(), since fcb2b0c577f1",
     since="4.16",
-    sizes=Sizes.DEFAULT,
+    sizes=Sizes.LARGEST,
 )
 def hugetlb_is_the_sum_over_all_sizes(live: Live) -> None:
     if len(live.sizes) == 1:

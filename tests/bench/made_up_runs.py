@@ -39,10 +39,14 @@ class MadeUpRun:
         plan = directory / "plans" / "functional"
         (plan / "execute" / "data" / "guest" / "default-0").mkdir(parents=True)
         (plan / "provision").mkdir()
+        (plan / "discover").mkdir()
         (directory / "state-format").write_text("yaml", encoding="utf-8")
         (directory / "run.yaml").write_text("plans:\n- /plans/functional\n", encoding="utf-8")
         (directory / "log.txt").write_text(f"00:00:00 made-up run {self.number}\n", encoding="utf-8")
         (plan / "provision" / "guests.yaml").write_text(_guests(self.architecture), encoding="utf-8")
+        (plan / "provision" / "step.yaml").write_text("data:\n- how: local\nstatus: done\n", encoding="utf-8")
+        tests = "".join(f"- author: []\n  name: {test}\n" for test in AREAS.values())
+        (plan / "discover" / "tests.yaml").write_text(tests, encoding="utf-8")
         results = "".join(
             _result(name, (self.number * place) % 7, *self.bad.get(name, ("pass", "")))
             for place, name in enumerate(self.names())

@@ -30,6 +30,8 @@ class Sizes(enum.Enum):
     GIGANTIC = "page sizes beyond the largest block of the buddy allocator"
     #: the size that /proc/meminfo counts
     DEFAULT = "the default page size"
+    #: needs pages of all sizes at once, so a machine with room for this one
+    LARGEST = "the largest page size"
     #: not about hugetlb: the machine need not have a pool
     ONCE = "once for the machine"
 
@@ -44,6 +46,8 @@ class Sizes(enum.Enum):
                 return live.is_gigantic
             case Sizes.DEFAULT:
                 return live.is_default
+            case Sizes.LARGEST:
+                return live.is_largest
 
 
 @dataclass(frozen=True)

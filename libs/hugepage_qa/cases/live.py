@@ -83,6 +83,11 @@ class Live(Expectations):
         return self._before.meminfo.get("Hugepagesize") == self.size
 
     @property
+    def is_largest(self) -> bool:
+        """Whether the machine has no larger page size."""
+        return self.size == max(self.sizes)
+
+    @property
     def is_gigantic(self) -> bool:
         """Whether the buddy allocator has no block of this size."""
         return self.size > self._largest_block

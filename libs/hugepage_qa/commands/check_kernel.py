@@ -103,6 +103,7 @@ def check_kernel(
 def run_check(check: KernelCheck, report: CheckReport, *, exitfirst: bool = False, before: str = "") -> bool:
     """Run ``check``, with names of results that begin with ``before``; tell whether a failure is to end all."""
     is_over = False
+    report.kernels[check.architecture] = check.kernel.release
     try:
         with closing(check.run()) as results:
             for result in results:

@@ -33,6 +33,8 @@ _SCRATCH = "/tmp"  # noqa: S108 - of a machine that nobody else is on
 #: where a disk is mounted, as swap and programs with text need one
 _DISK = "/var/tmp"  # noqa: S108
 _DISK_DEVICE = "/dev/vda"
+#: what btrfs asks the crypto API for, at a mount, and does not depend on (softdep); 6.16 has it under another name
+_CHECKSUMS = ("crc32c_generic", "crc32c_cryptoapi")
 _UPLOAD = 1 << 20
 _PROGRAM_MODE = 0o755
 #: operations that explain how a machine was lost, and characters of each
@@ -158,7 +160,7 @@ class ThrowawayMachine:
         """Mount the disk with an empty ``file_system``, and load its modules, as soon as one wants it."""
         if file_system not in self._disks:
             device = self._find_disk(file_system)
-            for module in load_order(self._modules, [file_system]):
+            for module in load_order(self._modules, [*_CHECKSUMS, file_system]):
                 self._load(module)
             point = self._mount_point(file_system)
             try:

@@ -36,8 +36,8 @@ _WANTED = (
     # virtio, and ext4, XFS and btrfs with what they depend on: for throwaway machines with an agent
     re.compile(
         r"(?:usr/)?lib/modules/[^/]+/kernel/(?:[\w-]+/)+"
-        r"(?P<name>(?:virtio\w*|net_failover|failover|ext4|jbd2|mbcache|crc16|crc32c_generic|libcrc32c|hwpoison-inject"
-        r"|xfs|btrfs|raid6_pq|xor|xor-neon|zstd_compress|libblake2b)"
+        r"(?P<name>(?:virtio\w*|net_failover|failover|ext4|jbd2|mbcache|crc16|crc32c_generic|crc32c-cryptoapi|libcrc32c"
+        r"|hwpoison-inject|xfs|btrfs|raid6_pq|xor|xor-neon|zstd_compress|libblake2b)"
         r"\.ko(?:\.(?:gz|xz|zst))?)"
     ),
 )

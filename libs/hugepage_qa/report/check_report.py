@@ -20,7 +20,7 @@ from rich.text import Text
 
 from hugepage_qa.cases.result import Result, Verdict, one_line
 from hugepage_qa.errors import InputError
-from hugepage_qa.report.kept_check import write_evidence, write_results
+from hugepage_qa.report.kept_check import write_evidence, write_kernels, write_results
 from hugepage_qa.report.terminal import closing_lines, print_reasons
 
 _BAD = (Verdict.FAIL, Verdict.ERROR)
@@ -42,6 +42,8 @@ class CheckReport:
         self._said = time.monotonic()
         self._total = 0
         self.results: list[Result] = []
+        #: architecture -> release of the kernel
+        self.kernels: dict[str, str] = {}
         if output is not None and (output.exists() or output.is_symlink()):
             raise InputError(f"--output {output}: is there already; expected a new directory")
 
@@ -90,6 +92,7 @@ class CheckReport:
         for line in closing_lines(self.results):
             self._print(Text(line))
         if self._output is not None:
+            write_kernels(self._output, self.kernels)
             write_results(self._output, self.results)
             self._print(Text(f"results and evidence: {self._output}"))
 

@@ -1,9 +1,10 @@
-"""What ``check-kernel --output`` keeps of a check, written and read again: results, and the evidence of what failed."""
+"""What ``check-kernel --output`` keeps of a check, written and read again: kernels, results, evidence of failures."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hugepage_qa.cases.result import Result
 from hugepage_qa.durable import write_durably
@@ -12,6 +13,13 @@ from hugepage_qa.schema import build, find_violation, parse_json
 
 #: it is written last: a check whose directory has none was cut off
 RESULTS = "results.json"
+#: architecture -> release of the kernel that was checked there
+KERNELS = "kernels.json"
+
+
+def write_kernels(directory: Path, kernels: Mapping[str, str]) -> None:
+    """Write the releases of ``kernels``, by architecture, into ``directory``. Raises OSError."""
+    write_durably(directory / KERNELS, json.dumps(dict(kernels)).encode(), mode=0o644)
 
 
 def write_results(directory: Path, results: Sequence[Result]) -> None:
@@ -31,16 +39,25 @@ def write_evidence(directory: Path, result: Result) -> None:
 
 def read_check(directory: Path) -> list[Result]:
     """Return the results in ``directory``, with their evidence. Raises InputError where they are none."""
-    file = directory / RESULTS
-    advice = f"remove {directory}, and check that kernel again"
+    results = [build(Result, entry) for entry in _read(directory / RESULTS, "check-results")]
+    return [replace(result, evidence=_evidence(directory, result)) for result in results]
+
+
+def read_kernels(directory: Path) -> dict[str, str]:
+    """Return architecture -> release of the kernels of the check in ``directory``. Raises InputError."""
+    kernels: dict[str, str] = _read(directory / KERNELS, "check-kernels")
+    return kernels
+
+
+def _read(file: Path, schema: str) -> Any:
+    advice = f"remove {file.parent}, and check that kernel again"
     try:
         document = parse_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{file}: cannot be read ({error}): {advice}") from error
-    if violation := find_violation(document, __package__, "check-results"):
+    if violation := find_violation(document, __package__, schema):
         raise InputError(f"{file}: {violation}: {advice}")
-    results = [build(Result, entry) for entry in document]
-    return [replace(result, evidence=_evidence(directory, result)) for result in results]
+    return document
 
 
 def _evidence(directory: Path, result: Result) -> str:

@@ -125,12 +125,12 @@ def merge(runs: Sequence[Run], about: str = "") -> MergedReport:
             counts[Subject(case.kernel, case.architecture, case.page_size, case.area)][case.verdict] += 1
             if case.verdict is Verdict.SKIP:
                 skips[_reason(case)] += 1
-                reasons.setdefault(rule_of(case.name), _reason(case))
+                reasons.setdefault(rule_of(case.case), _reason(case))
                 continue
-            outcomes[case.name, case.kernel, case.architecture][case.verdict].append(path)
+            outcomes[case.case, case.kernel, case.architecture][case.verdict].append(path)
             if case.verdict in _BAD:
                 failures[case.name, case.kernel, case.architecture, case.verdict, _reason(case)].append(path)
-    untested = untested_rules(sorted({(case.name, case.verdict) for run in runs for case in run.cases}))
+    untested = untested_rules(sorted({(case.case, case.verdict) for run in runs for case in run.cases}))
     return MergedReport(
         {str(run.path): run.machine for run in runs},
         {subject: dict(counts[subject]) for subject in sorted(counts)},

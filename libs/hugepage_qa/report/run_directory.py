@@ -1,4 +1,4 @@
-"""One run of tmt as it lies on the disk: where its results are, and what they are about.
+"""One run of tmt or check of a kernel as it lies on the disk: where its results are, and what they are about.
 
 What no test tells of a run, such as a host that is not as it was before, is kept in the run as results.
 """
@@ -6,8 +6,9 @@ What no test tells of a run, such as a host that is not as it was before, is kep
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from hugepage_qa.cases.result import Result, Verdict, one_line
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.boards import BOARDS
+from hugepage_qa.report.kept_check import KERNELS, RESULTS, read_check, read_kernels
 from hugepage_qa.report.tmt_results import PENDING, parse_tmt_yaml, read_results
+from hugepage_qa.report.untested import name_parts
 
 _FILE = "surroundings.yaml"
 _READABLE = 0o644
@@ -57,10 +60,16 @@ ANY_SIZE = "any"
 #: the state format of tmt runs that is known; tmt names it in the file ``state-format``
 _FORMAT = "yaml"
 _MARK = "run.yaml"
+_EXPECTED = "expected what tmt run --id or check-kernel --output left"
 #: Testing Farm and "make qa" keep a run below the directory that a user names
 _DEEPEST = 3
 
-_PAGE_SIZE = re.compile(r"[0-9]+[KMGT]")
+#: the machines of an area of tests that is about other machines than the guest of tmt
+_THROWAWAY = "throwaway machines"
+_ON_THROWAWAY_MACHINES = ("boot", "kernel")
+
+# tmt writes a list that begins at the start of a line: what is indented by two is a key of a test, never part of a text
+_TEST = re.compile(r"^  name: (/\S*)$", re.MULTILINE)
 _KERNEL = re.compile(rb"Linux version ([\x21-\x7e]{1,100})")
 _LOG_HEAD = 64 << 10
 _SAMPLES_HEAD = 256
@@ -69,10 +78,16 @@ _SAMPLES = b'"hugepage-qa samples"'
 
 @dataclass(frozen=True, slots=True)
 class MergedCase:
-    """A result with what it is about. ``name`` is that of the result in tmt, page size and all."""
+    """A result with what it is about. ``name`` is that of the result, page size and all.
+
+    ``case`` is what it is called on whatever machine: without the test of tmt, which another run does not have.
+    ``machine`` says of which kind that was.
+    """
 
     name: str
+    case: str
     area: str
+    machine: str
     kernel: str
     architecture: str
     page_size: str
@@ -94,15 +109,15 @@ class Run:
 def find_runs(directory: Path) -> list[Path]:
     """Return the runs in ``directory``, which can be one itself. Raises InputError where there is none."""
     if not directory.is_dir():
-        raise InputError(f"{directory}: no such directory; expected what tmt run --id left")
+        raise InputError(f"{directory}: no such directory; {_EXPECTED}")
     found = sorted(_runs_below(directory, _DEEPEST))
     if not found:
-        raise InputError(f"{directory}: no run of tmt in it (no {_MARK}); expected what tmt run --id left")
+        raise InputError(f"{directory}: no run in it (no {_MARK}, no {KERNELS}); {_EXPECTED}")
     return found
 
 
 def _runs_below(directory: Path, depth: int) -> Iterator[Path]:
-    if (directory / _MARK).is_file():
+    if any((directory / mark).is_file() for mark in (_MARK, KERNELS)):
         yield directory
     elif depth:
         for entry in os.scandir(directory):
@@ -112,35 +127,63 @@ def _runs_below(directory: Path, depth: int) -> Iterator[Path]:
 
 def read_run_directory(path: Path) -> Run:
     """Return the finished run in ``path``. Raises InputError for one that is half written or of a later format."""
+    return _read_check(path) if (path / KERNELS).is_file() else _read_tmt_run(path)
+
+
+def _read_check(path: Path) -> Run:
+    kernels = read_kernels(path)
+    cases = []
+    for result in read_check(path):
+        words = result.name.split("/")[1:]
+        # names say which of several architectures they are of
+        architecture = words[0] if words[0] in kernels else next(iter(kernels))
+        about = (words[0], _THROWAWAY, kernels[architecture], architecture, name_parts(result.name).size or ANY_SIZE)
+        cases.append(MergedCase(result.name, result.name, *about, result.verdict, result.reasons))
+    digest = hashlib.sha256(b"".join((path / name).read_bytes() for name in (KERNELS, RESULTS)))
+    return _run(path, digest.hexdigest(), cases)
+
+
+def _run(path: Path, digest: str, cases: Sequence[MergedCase], sample_files: tuple[Path, ...] = ()) -> Run:
+    machines = dict.fromkeys(f"{case.machine}, {case.architecture}, {case.kernel}" for case in cases)
+    return Run(path, digest, "; ".join(machines), tuple(cases), sample_files)
+
+
+def _read_tmt_run(path: Path) -> Run:
     _check_format(path)
     plans = sorted(directory.parent for directory in path.glob("plans/**/execute") if directory.is_dir())
     if not plans:
         raise _unfinished(path, "no plan was executed")
     cases: list[MergedCase] = []
     digest = hashlib.sha256((path / "log.txt").read_bytes() if (path / "log.txt").is_file() else b"")
-    machines = []
     for plan in plans:
         results = plan / "execute" / "results.yaml"
         try:
             guests = parse_tmt_yaml((plan / "provision" / "guests.yaml").read_text(encoding="utf-8"), "tmt-guests")
+            step = parse_tmt_yaml((plan / "provision" / "step.yaml").read_text(encoding="utf-8"), "tmt-provision")
+            tests = set(_TEST.findall((plan / "discover" / "tests.yaml").read_text(encoding="utf-8")))
             read = read_results(results)
             digest.update(results.read_bytes())
         except FileNotFoundError as error:
             raise _unfinished(path, f"{error.filename} is missing") from error
         except (OSError, ValueError) as error:
             raise _unfinished(path, one_line(str(error))) from error
+        if not tests:
+            raise _unfinished(path, f"{plan / 'discover' / 'tests.yaml'} names no test")
         if not read:
             raise _unfinished(path, f"{results} has no result")
         if late := next((one.name for one in read if PENDING in one.reasons), None):
             raise _unfinished(path, f"tmt did not execute {late}")
         facts = next(iter(guests.values()))["facts"]
-        machines.append(f"{facts['distro']}, {facts['arch']}, {facts['kernel-release']}")
-        cases += _merged_cases(read, facts)
+        machine = f"{facts['distro']}, {step['data'][0]['how']}"
+        cases += _merged_cases(read, tests, machine, facts)
     try:
-        cases += _merged_cases(read_surroundings(path), facts)
+        cases += _merged_cases(read_surroundings(path), (), machine, facts)
     except (OSError, ValueError) as error:
         raise _unfinished(path, one_line(str(error))) from error
-    return Run(path, digest.hexdigest(), "; ".join(dict.fromkeys(machines)), tuple(cases), _sample_files(plans))
+    count = Counter(one.case for one in cases)
+    # two tests that run the same cases, such as one for each architecture
+    told = [one if count[one.case] == 1 else replace(one, case=one.name) for one in cases]
+    return _run(path, digest.hexdigest(), told, _sample_files(plans))
 
 
 def _check_format(path: Path) -> None:
@@ -156,18 +199,29 @@ def _unfinished(path: Path, why: str) -> InputError:
     return InputError(f"{path}: expected a finished run of tmt: {why}; run it again, or leave it out")
 
 
-def _merged_cases(results: Sequence[Result], facts: Mapping[str, Any]) -> Iterator[MergedCase]:
+def _merged_cases(
+    results: Sequence[Result], tests: Collection[str], guest: str, facts: Mapping[str, Any]
+) -> Iterator[MergedCase]:
     booted: dict[str, str] = {}
     for result in results:
         words = result.name.split("/")[1:]
         area = words[1] if words[0] == "tests" and len(words) > 1 else words[0]
-        architecture, kernel = facts["arch"], facts["kernel-release"]
-        if area == "boot":
-            # throwaway machines: another kernel, and often another architecture, than that of the guest of tmt
+        machine, architecture, kernel = guest, facts["arch"], facts["kernel-release"]
+        if area in _ON_THROWAWAY_MACHINES:
+            # another kernel, and often another architecture, than that of the guest of tmt
+            machine = _THROWAWAY
             architecture = next((word for word in words if word in BOARDS), architecture)
             kernel = _booted_kernel(architecture, result, booted)
-        size = words[-1] if _PAGE_SIZE.fullmatch(words[-1]) else ANY_SIZE
-        yield MergedCase(result.name, area, kernel, architecture, size, result.verdict, result.reasons)
+        about = (area, machine, kernel, architecture, name_parts(result.name).size or ANY_SIZE)
+        yield MergedCase(result.name, _case(result.name, tests), *about, result.verdict, result.reasons)
+
+
+def _case(name: str, tests: Collection[str]) -> str:
+    """Return what follows the test in ``name``; the test itself where that is all."""
+    test = name
+    while test and test not in tests:
+        test = test.rpartition("/")[0]
+    return name.removeprefix(test) or name
 
 
 def _booted_kernel(architecture: str, result: Result, booted: dict[str, str]) -> str:

@@ -3,16 +3,31 @@
 import re
 from collections.abc import Iterable
 from functools import cache
+from typing import NamedTuple
 
 from hugepage_qa.cases.result import Verdict
 
-_PAGE_SIZE_AND_CPU = re.compile(r"(?:/[0-9]+[KMG])?(?:@\w+)?$")
+_NAME = re.compile(r"(?P<rule>.*?)(?:/(?P<size>[0-9]+[KMG]))?(?:@(?P<cpu>\w+))?", re.DOTALL)
+
+
+class NameParts(NamedTuple):
+    """The parts of the name of a result: its case, and the page size and the CPU, which can be empty."""
+
+    rule: str
+    size: str
+    cpu: str
 
 
 @cache
+def name_parts(name: str) -> NameParts:
+    """Return the parts of the name of a result."""
+    match = _NAME.fullmatch(name)
+    return NameParts(*(match.groups("") if match else (name, "", "")))
+
+
 def rule_of(name: str) -> str:
     """Return the name of the case in that of a result, which may end with a page size and a CPU."""
-    return _PAGE_SIZE_AND_CPU.sub("", name)
+    return name_parts(name).rule
 
 
 def untested_rules(results: Iterable[tuple[str, Verdict]]) -> tuple[str, ...]:

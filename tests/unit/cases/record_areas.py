@@ -1,7 +1,8 @@
 """Record the live cases on this machine, or on a throwaway one, for the tests that replay and falsify them.
 
 ``python -m tests.unit.cases.record_areas AREA...``. Root is needed, and a machine that nobody else uses; with
-``--throwaway`` neither. ``--suite`` names the release that such a machine has its kernel from, ``--case`` one case.
+``--throwaway`` neither. ``--suite`` names the release that such a machine has its kernel from, ``--package`` another
+kernel of it than the newest, ``--case`` one case.
 A record holds what one case did and saw on one page size. A case that this machine cannot run keeps the record that it
 has from another one. What a kernel did wrong as a known bug says is recorded, too, apart from the right ones.
 """
@@ -42,6 +43,7 @@ def main() -> None:
     parser.add_argument("areas", nargs="*")
     parser.add_argument("--throwaway", action="store_true")
     parser.add_argument("--suite")
+    parser.add_argument("--package")
     parser.add_argument("--case")
     wanted = parser.parse_args()
     # killed, it leaves a journal, and the next run puts the machine back
@@ -49,7 +51,8 @@ def main() -> None:
         for area in read_areas():
             if wanted.areas and area.name not in wanted.areas:
                 continue
-            with _throwaway(wanted.suite) if wanted.throwaway else _machine(area) as machine:
+            settings = Settings(suite=wanted.suite, package=wanted.package)
+            with _throwaway(settings) if wanted.throwaway else _machine(area) as machine:
                 found = list(_record_on(area, machine, wanted.case))
             for verdict in (Verdict.PASS, Verdict.KNOWN):
                 records = {name: events for kind, name, events in found if kind is verdict}
@@ -87,8 +90,8 @@ def _machine(area: Area) -> Iterator[Backend]:
 
 
 @contextmanager
-def _throwaway(suite: str | None) -> Iterator[Backend]:
-    kernel = find_kernel("x86_64", Settings(suite=suite))
+def _throwaway(settings: Settings) -> Iterator[Backend]:
+    kernel = find_kernel("x86_64", settings)
     # room for gigantic pages (cases/throwaway_run.py)
     machine = VirtualMachine(kernel, "max", (6 * GIB, 5 * GIB), cpus=2)
     with tempfile.TemporaryDirectory() as scratch, start_agent_machine(machine, cache_directory()) as running:

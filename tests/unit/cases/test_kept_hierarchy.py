@@ -113,6 +113,24 @@ def test_a_hierarchy_of_the_machine_is_left_alone() -> None:
     assert (kernel.mounts, kernel.mounted) == (0, True)
 
 
+def test_a_controller_of_version_2_alone_is_there() -> None:
+    # CONFIG_MEMCG_V1=n: /proc/cgroups does not name memory
+    kernel = Hierarchies()
+    files = {
+        "proc/self/mounts": "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n",
+        "/sys/fs/cgroup/cgroup.controllers": "cpuset memory hugetlb\n",
+        "/sys/fs/cgroup/cgroup.subtree_control": "memory\n",
+    }
+    machine = kernel.machine(read=lambda path: files.get(path) or kernel.read(path))
+    assert judge_on(machine, lambda live: _use(live, Version.TWO)).verdict is Verdict.PASS
+    judgement = judge_on(machine, lambda live: _use(live, Version.ONE))
+    assert judgement.reason == "this kernel has no control group controller memory of version 1"
+
+
+def _use(live: Live, version: Version) -> None:
+    new_group(live, "memory", version)
+
+
 def test_where_it_cannot_be_mounted_the_case_says_why() -> None:
     def refuse(*_: str) -> None:
         raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))

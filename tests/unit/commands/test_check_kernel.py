@@ -19,6 +19,7 @@ from hugepage_qa.cases.throwaway_run import LiveWanted
 from hugepage_qa.commands import check_kernel
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.kernel_image import KernelImage
+from hugepage_qa.report.run_directory import read_run_directory
 from hugepage_qa.sizes import GIB, MIB
 
 RELEASE = "6.1.0-9-amd64"
@@ -252,6 +253,13 @@ def test_without_a_kernel_it_is_that_of_the_distribution(run: Cli, checks: list[
     assert (check.architecture, check.settings.package) == ("x86_64", "linux-image-amd64")
     wanted(run, checks, "--arch", "aarch64", "--arch", "s390x")
     assert [one.architecture for one in checks[1:]] == ["aarch64", "s390x"]
+
+
+def test_what_is_kept_says_of_which_kernel_it_is(
+    run: Cli, image: Path, checks: list[FakeCheck], tmp_path: Path
+) -> None:
+    wanted(run, checks, image, "--output", "output")
+    assert read_run_directory(tmp_path / "output").machine == f"throwaway machines, x86_64, {RELEASE}"
 
 
 # --- how it ends ---

@@ -291,6 +291,7 @@ def test_machine_without_debian_sources(tmp_path: Path) -> None:
         ("./lib/modules/6.1/kernel/net/core/failover.ko.xz", "failover.ko.xz"),
         ("./lib/modules/6.20/kernel/fs/ext4/ext4.ko.zst", "ext4.ko.zst"),
         ("./lib/modules/6.20/kernel/fs/ext4/ext4.ko.gz", "ext4.ko.gz"),
+        ("./lib/modules/6.18/kernel/crypto/crc32c-cryptoapi.ko.xz", "crc32c-cryptoapi.ko.xz"),
         ("./lib/modules/6.1/kernel/drivers/net/veth.ko", None),
         ("./lib/modules/6.1/kernel/vmlinuz", None),
         ("./boot/System.map-6.1", None),

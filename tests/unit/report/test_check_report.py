@@ -108,7 +108,9 @@ def test_results_and_evidence_are_kept(tmp_path: Path) -> None:
     assert (output / "pool-grow-2M.log").read_text() == (
         "/pool/grow/2M: fail: [red]1 page[/red]; 2 were\nwanted\nthe evidence\n?"
     )
+    made.kernels["x86_64"] = "6.1.0"
     made.finish()
+    assert json.loads((output / "kernels.json").read_text()) == {"x86_64": "6.1.0"}
     assert json.loads((output / "results.json").read_text()) == [
         {
             "name": "/pool/grow/2M",

@@ -72,7 +72,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             # the branch has it for longer, this is where the suite looked
             backports=(KernelVersion(6, 18, 44),),
             brought_to=(_SUBPOOL_FALLBACK_BACKPORT,),
-            seen="right on 6.18.44",
+            seen="6.18.15; right on 6.18.44",
         ),
         KnownIssue(
             quirk=Quirk.SUBPOOL_RESERVE_DROPPED,

@@ -146,7 +146,7 @@ def test_runs_are_found_below_a_directory(tmp_path: Path) -> None:
     path = MadeUpRun(1, cases=4).write(tmp_path / "work" / "run")
     assert find_runs(tmp_path) == [path]
     for wrong in (tmp_path / "none", path / "plans"):
-        with pytest.raises(InputError, match="expected what tmt run --id left"):
+        with pytest.raises(InputError, match="expected what tmt run --id or check-kernel --output left"):
             find_runs(wrong)
 
 

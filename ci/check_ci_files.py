@@ -7,7 +7,6 @@ Greenwave publish none: ci/schemas has what their documentation says of the part
 import json
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -19,6 +18,8 @@ import jsonschema
 import referencing
 import tmt.utils
 import yaml
+from check_jsonschema import main as check_jsonschema
+from click.testing import CliRunner
 from tmt._compat.pathlib import Path as TmtPath
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -103,13 +104,9 @@ def _plan_import(root: Path) -> Iterator[str]:
 def _published(root: Path) -> Iterator[str]:
     for pattern, schema in PUBLISHED.items():
         files = [str(file) for file in sorted(root.glob(pattern))]
-        done = _python("-m", "check_jsonschema", "--builtin-schema", schema, *files)
-        if done.returncode:
-            yield f"{pattern}: {' '.join((done.stdout + done.stderr).split())}"
-
-
-def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+        done = CliRunner().invoke(check_jsonschema, ["--builtin-schema", schema, *files], catch_exceptions=False)
+        if done.exit_code:
+            yield f"{pattern}: {' '.join(done.output.split())}"
 
 
 def _violation(document: object, schema: str) -> str | None:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.unit.forked_tmt import run_tmt
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -13,7 +15,9 @@ def run(*arguments: str) -> str:
 
 
 def tmt(root: Path, *arguments: str) -> set[str]:
-    return set(run(sys.executable, "-m", "tmt", "--root", str(root), *arguments).split())
+    done = run_tmt(ROOT, "--root", str(root), *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return set(done.stdout.split())
 
 
 def test_an_installed_suite_has_the_plans_and_tests_of_the_tree(tmp_path: Path) -> None:

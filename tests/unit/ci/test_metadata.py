@@ -2,14 +2,13 @@
 
 import functools
 import re
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.unit.forked_tmt import run_tmt
 
 from hugepage_qa.catalogue.tests_of_fmf import catalogued_tests
 from hugepage_qa.commands.qa_request import MACHINE_PLANS, PLANS
@@ -21,8 +20,7 @@ COMMIT = re.compile(r"\b(?=[0-9]*[a-f])[0-9a-f]{12}\b|\bCVE-[0-9]{4}-[0-9]+")
 
 def tmt(*arguments: str) -> str:
     """Return what ``tmt`` prints; an exit code other than 0 fails the test."""
-    command = [sys.executable, "-m", "tmt", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_tmt(ROOT, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

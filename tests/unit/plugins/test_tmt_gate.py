@@ -1,10 +1,9 @@
 """tmt's ``report: how: hugepage-gate``: schema, and a run of tmt that gathers reports."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.unit.forked_tmt import run_tmt
 
 pytest.importorskip("tmt")
 
@@ -35,16 +34,10 @@ def tree(tmp_path: Path) -> Path:
     return tree
 
 
-def tmt(tree: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run tmt in ``tree``."""
-    command = [sys.executable, "-m", "tmt", "--feeling-safe", *words]
-    return subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False, timeout=300)
-
-
 def test_reports_are_gathered(tree: Path, tmp_path: Path) -> None:
     (tree / "plan.fmf").write_text(f"{PLAN}report: {{how: hugepage-gate, file: {tmp_path / 'copy.md'}}}\n")
     steps = ("discover", "provision", "execute", "report", "cleanup")
-    done = tmt(tree, "run", "--id", str(tmp_path / "run"), *steps)
+    done = run_tmt(tree, "--feeling-safe", "run", "--id", str(tmp_path / "run"), *steps)
     # the test failed, and nothing else did
     assert done.returncode == 1, done.stdout + done.stderr
     assert "regressed: 1 of 4" in done.stderr
@@ -58,5 +51,5 @@ def test_reports_are_gathered(tree: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("keys", "code"), [("", 0), (", file: gate.md", 0), (", bogus: 1", 1), (", file: 7", 1)])
 def test_lint(tree: Path, keys: str, code: int) -> None:
     (tree / "plan.fmf").write_text(f"summary: A plan\n{PLAN}report: {{how: hugepage-gate{keys}}}\n")
-    done = tmt(tree, "lint", "--enforce-check", "C000", "plan")
+    done = run_tmt(tree, "--feeling-safe", "lint", "--enforce-check", "C000", "plan")
     assert done.returncode == code, done.stdout + done.stderr

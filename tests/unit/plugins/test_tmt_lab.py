@@ -17,6 +17,7 @@ import tmt.guest
 import tmt.log
 import tmt.steps.provision
 import tmt.utils
+from tests.unit.forked_tmt import run_tmt
 from tests.unit.qemu.system.test_system_machine import RECORD
 from tmt.guest import RebootMode
 from tmt.utils.wait import Deadline, Waiting
@@ -60,8 +61,7 @@ def lint(tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
     def run(provision: str) -> subprocess.CompletedProcess[str]:
         plan = f"summary: A plan\nprovision: {provision}\nexecute: {{how: tmt}}\n"
         (tree / "plan.fmf").write_text(plan)
-        command = [sys.executable, "-m", "tmt", "lint", "--enforce-check", "C000"]
-        return subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+        return run_tmt(tree, "lint", "--enforce-check", "C000")
 
     return run
 

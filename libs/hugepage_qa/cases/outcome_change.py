@@ -179,11 +179,9 @@ def find_trial(name: str, architecture: str) -> Trial:
     boots = case_names()
     if case in boots:
         return partial(_boot, case, cpu)
-    areas, sizes = list(live_areas()), (None, *hugetlb_sizes(architecture))
+    areas, sizes = list(live_areas()), hugetlb_sizes(architecture)
     selection = Selection((case,))
-    chosen = [
-        area for area in areas if any(selection.includes(area, one, size) for one in area.cases for size in sizes)
-    ]
+    chosen = [area for area in areas if any(selection.has(area, one, sizes) for one in area.cases)]
     if not chosen:
         known = [*bug_reports(), *boots, *(result_name(area, one, None) for area in areas for one in area.cases)]
         near = get_close_matches(case, known, n=1, cutoff=0)[0]

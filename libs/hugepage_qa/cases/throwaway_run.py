@@ -8,10 +8,10 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 
-from hugepage_qa.cases.case import Area, Sizes, result_name
-from hugepage_qa.cases.judge import judge, not_meant, page_sizes, skipped
+from hugepage_qa.cases.case import Area, result_name
+from hugepage_qa.cases.judge import judge, not_meant, page_sizes
 from hugepage_qa.cases.live_machine import LiveMachine, MachinePlan, Task, Unit
-from hugepage_qa.cases.pool_view import NO_HUGETLB, read_pool_view
+from hugepage_qa.cases.pool_view import read_pool_view
 from hugepage_qa.cases.random.random_run import run_random_programs
 from hugepage_qa.cases.result import Result
 from hugepage_qa.cases.selection import EVERYTHING, Selection
@@ -47,7 +47,12 @@ class LiveWanted:
         """Yield what is to be run for pages of ``sizes`` bytes on a machine that has ``pools`` of such pages."""
         for area in self.areas:
             for size in (None, *sizes):
-                if tasks := self._tasks(area, size):
+                tasks = tuple(
+                    Task(result_name(area, case, size), partial(judge, area, case, size=size))
+                    for case in area.cases
+                    if size in self.selection.sizes_of(area, case, sizes)
+                )
+                if tasks:
                     memory = _nodes(size) if size in pools else NODES
                     yield Unit(f"{area.name} {_words(size)}", memory, tasks, area.around)
         for size in pools:
@@ -58,20 +63,13 @@ class LiveWanted:
             memory = _NODES_OF_RANDOM_GIGANTIC if size >= _GIGANTIC else NODES
             yield Unit(f"random {_words(size)}", memory, (Task(name, random),))
 
-    def _tasks(self, area: Area, size: int | None) -> tuple[Task, ...]:
-        return tuple(
-            Task(result_name(area, case, size), partial(judge, area, case, size=size))
-            for case in area.cases
-            if (case.sizes is Sizes.ONCE) == (size is None) and self.selection.includes(area, case, size)
-        )
-
     def untried(self, results: Collection[str], sizes: Sequence[int]) -> Iterator[Result]:
         """Yield a skip for each case that none of ``results`` is of: it is for no page size of the machine."""
         for area in self.areas:
             for case in area.cases:
-                chosen = [size for size in (None, *sizes) if self.selection.includes(area, case, size)]
-                if chosen and not any(result_name(area, case, size) in results for size in chosen):
-                    yield skipped(area, case, None, not_meant(case) if sizes else NO_HUGETLB)
+                tried = {result_name(area, case, size) for size in self.selection.sizes_of(area, case, sizes)}
+                if self.selection.has(area, case, sizes) and tried.isdisjoint(results):
+                    yield not_meant(area, case, sizes)
 
 
 class ThrowawayRun:

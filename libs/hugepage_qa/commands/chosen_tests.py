@@ -59,6 +59,4 @@ def _read(reference: str, selection: Selection) -> tuple[list[Area], bool]:
 
 
 def _has_cases(areas: Sequence[Area], selection: Selection, sizes: Collection[int]) -> bool:
-    return selection == EVERYTHING or any(
-        selection.includes(area, case, size) for area in areas for case in area.cases for size in (None, *sizes)
-    )
+    return selection == EVERYTHING or any(selection.has(area, case, sizes) for area in areas for case in area.cases)

@@ -13,7 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from hugepage_qa.cases.boot.boot_judge import BootResult
-from hugepage_qa.cases.result import NOT_RUN, Verdict
+from hugepage_qa.cases.result import BAD, NOT_RUN, Verdict
 from hugepage_qa.kernel.facts import Facts
 from hugepage_qa.kernel.log import huge_page_lines
 from hugepage_qa.machine.describe import boot_observations
@@ -103,7 +103,7 @@ def _print_open(console: Console, prediction: Prediction) -> None:
         console.print(f"remark: {remark}", markup=False, soft_wrap=True)
 
 
-_WORTH_A_LINE = (Verdict.FAIL, Verdict.ERROR, Verdict.KNOWN)
+_WORTH_A_LINE = (*BAD, Verdict.KNOWN)
 
 
 class MatrixReport:
@@ -152,7 +152,7 @@ class MatrixReport:
     @property
     def has_failed(self) -> bool:
         """Whether a case failed or broke."""
-        return any(judgement.verdict in (Verdict.FAIL, Verdict.ERROR) for judgement in self.judgements)
+        return any(judgement.verdict in BAD for judgement in self.judgements)
 
     def finish(self, not_begun: Sequence[str] = ()) -> None:
         """Print the sum: how many cases ended how, why cases were skipped, and what the first failure left out.

@@ -13,7 +13,7 @@ from hugepage_qa.cases.judge import NOTHING_LEFT
 from hugepage_qa.cases.random import random_run as module
 from hugepage_qa.cases.random.random_run import RandomResult, run_random_programs, run_saved_program
 from hugepage_qa.cases.random.random_step import PoolRun
-from hugepage_qa.cases.random.random_surroundings import PoolsChanged
+from hugepage_qa.cases.random.random_surroundings import AS_MODELLED, PoolsChanged
 from hugepage_qa.cases.random.saved_program import parse_program
 from hugepage_qa.cases.result import Verdict
 from hugepage_qa.errors import InputError
@@ -47,7 +47,10 @@ class Surroundings:
 
 class LiveStub:
     def __init__(self, *_arguments: object) -> None:
+        self.rule = AS_MODELLED
         self.differences: list[Difference] = []
+        self.problems: list[str] = []
+        self.traceback = ""
 
 
 @contextmanager

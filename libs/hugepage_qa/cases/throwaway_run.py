@@ -1,6 +1,5 @@
 """Live cases and random programs spread over throwaway machines: several at once, the longest first."""
 
-import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from hugepage_qa.cases.result import Result
 from hugepage_qa.cases.selection import EVERYTHING, Selection
 from hugepage_qa.machine.host import Host
 from hugepage_qa.qemu.emulator import Stopped
-from hugepage_qa.qemu.fleet import free_memory
+from hugepage_qa.qemu.fleet import Jobs, free_memory, run_workers
 from hugepage_qa.sizes import GIB, MIB, format_size
 
 #: nodes of a machine for pages that many of fit into it, and of one for gigantic pages: of node 0 one GiB lies beside
@@ -78,13 +77,10 @@ class ThrowawayRun:
     def __init__(self, plan: MachinePlan, machines: int, finished: Finished) -> None:
         self._finished = finished
         self._sizes: list[int] = []
-        self._workers = [LiveMachine(plan) for _ in range(machines)]
+        self._machines = [LiveMachine(plan) for _ in range(machines)]
         self._lock = threading.Lock()
-        self._told: queue.SimpleQueue[Result | BaseException | None] = queue.SimpleQueue()
-        self._units: list[Unit] | None = None
+        self._units: Jobs[Unit] | None = None
         self._free = free_memory()
-        #: bytes of each machine
-        self._used = dict.fromkeys(self._workers, sum(NODES))
         self._is_stopped = False
         #: name of a unit -> what it took, in seconds
         self.seconds: dict[str, float] = {}
@@ -95,89 +91,56 @@ class ThrowawayRun:
         ``took`` tells what units took the last time. Raises InputError for what can never boot, MachineLost where a
         machine does not come up.
         """
-        threads = [
-            threading.Thread(target=self._work, args=(machine, wanted, took), daemon=True) for machine in self._workers
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            names = set()
-            for result in self._results():
+        workers = [partial(self._work, machine, wanted, took) for machine in self._machines]
+        names = set()
+        with closing(run_workers(workers, self.stop)) as results:
+            for result in results:
                 names.add(result.name)
                 yield result
-            if not self._is_stopped:
-                yield from wanted.untried(names, self._sizes)
-        finally:
-            self.stop()
-            for thread in threads:
-                thread.join()
+        if not self._is_stopped:
+            yield from wanted.untried(names, self._sizes)
 
     @property
     def boots(self) -> int:
         """How many machines were booted."""
-        return sum(machine.boots for machine in self._workers)
+        return sum(machine.boots for machine in self._machines)
 
     def stop(self) -> None:
         """End every machine that runs, and begin no other."""
         self._is_stopped = True
-        for machine in self._workers:
+        for machine in self._machines:
             machine.stop()
 
-    def _results(self) -> Iterator[Result]:
-        working = len(self._workers)
-        while working:
-            told = self._told.get()
-            if isinstance(told, BaseException):
-                raise told
-            if told is None:
-                working -= 1
-            else:
-                yield told
+    def _work(
+        self, machine: LiveMachine, wanted: LiveWanted, took: Mapping[str, float], tell: Callable[[Result], None]
+    ) -> None:
+        """Run units until all are taken, or others need the memory; machines end with the thread that started them."""
+        with closing(machine), suppress(Stopped):
+            units = self._plan(machine.host(NODES), wanted, took)
+            while unit := units.take(machine, lambda one: one.memory == machine.memory, waits=False):
+                self._run_unit(unit, machine, tell)
 
-    def _work(self, machine: LiveMachine, wanted: LiveWanted, took: Mapping[str, float]) -> None:
-        """Run units until all are taken; machines end with the thread that started them."""
-        try:
-            with closing(machine), suppress(Stopped):
-                self._plan(machine.host(NODES), wanted, took)
-                while unit := self._next(machine):
-                    self._run_unit(unit, machine)
-        except BaseException as error:  # it is raised again by who waits
-            self._told.put(error)
-        finally:
-            self._told.put(None)
-
-    def _run_unit(self, unit: Unit, machine: LiveMachine) -> None:
+    def _run_unit(self, unit: Unit, machine: LiveMachine, tell: Callable[[Result], None]) -> None:
         began = time.monotonic()
         results = []
         for task in unit.tasks:
             if result := machine.judge(task, unit):
                 results.append(result)
-                self._told.put(result)
+                tell(result)
         self.seconds[unit.name] = time.monotonic() - began
         self._finished(unit.name, results, self.seconds[unit.name])
 
-    def _plan(self, host: Host, wanted: LiveWanted, took: Mapping[str, float]) -> None:
-        """Plan the units, by the page sizes of the first machine that is there."""
+    def _plan(self, host: Host, wanted: LiveWanted, took: Mapping[str, float]) -> Jobs[Unit]:
+        """Return the units, the longest first, planned by the page sizes of the first machine that is there."""
         with self._lock:
             if self._units is None:
                 self._sizes = page_sizes(host)
-                units = wanted.units(self._sizes, read_pool_view(host).pools)
-                self._units = sorted(units, key=lambda unit: took.get(unit.name, _UNKNOWN_SECONDS))
-
-    def _next(self, machine: LiveMachine) -> Unit | None:
-        """Take the longest unit that ``machine`` has the memory for, else the longest that this host has.
-
-        None when all are taken, or those that are left need what the others have.
-        """
-        with self._lock:
-            of_others = sum(size for other, size in self._used.items() if other is not machine)
-            room = [unit for unit in self._units or () if not of_others or of_others + sum(unit.memory) <= self._free]
-            fitting = [unit for unit in room if unit.memory == machine.memory]
-            unit = next(reversed(fitting or room), None)
-            self._used[machine] = sum(unit.memory) if unit else 0
-            if unit and self._units:
-                self._units.remove(unit)
-            return unit
+                planned = [*wanted.units(self._sizes, read_pool_view(host).pools)]
+                # of those that took as long, which are all that have never run, the last ones first
+                planned.sort(key=lambda unit: took.get(unit.name, _UNKNOWN_SECONDS))
+                held = dict.fromkeys(self._machines, sum(NODES))
+                self._units = Jobs(planned[::-1], lambda unit: sum(unit.memory), self._free, held)
+            return self._units
 
 
 def _nodes(size: int | None) -> tuple[int, ...]:

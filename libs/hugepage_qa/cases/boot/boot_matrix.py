@@ -10,7 +10,7 @@ from hugepage_qa.cases.boot.boot_judge import BootResult, Judge
 from hugepage_qa.cases.result import Verdict
 from hugepage_qa.oracle.boot.unknown_parameters import PARAMETERS, is_known
 from hugepage_qa.qemu.boards import find_board
-from hugepage_qa.qemu.fleet import Fleet, free_memory
+from hugepage_qa.qemu.fleet import free_memory, run_jobs
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.nominal import nominal_machine
 from hugepage_qa.qemu.packages import cache_directory, distribution_kernel, open_kernel
@@ -46,7 +46,7 @@ class Matrix:
         self.kernel = find_kernel(architecture, settings)
         self._lab = Lab(settings.cache, deadline=settings.deadline, report=settings.say)
         self._judge = Judge(self._lab, self.kernel, settings.append)
-        self._fleet = Fleet(settings.machines, stop=self._lab.stop)
+        self._machines = settings.machines
 
     def targets(self, cpu: str | None = None) -> tuple[Target, ...]:
         """Return the machines of this architecture: one for each CPU, or for ``cpu`` alone."""
@@ -70,8 +70,8 @@ class Matrix:
         free = free_memory()
         fitting = [case for case in cases if _memory_need(case) <= free]
         yield from skipped_for_memory(cases, free)
-        for _, judgement in self._fleet.run(fitting, self._judge.judge, _memory_need):
-            yield judgement
+        judged = run_jobs(fitting, self._judge.judge, _memory_need, machines=self._machines, stop=self._lab.stop)
+        yield from (judgement for _, judgement in judged)
 
     def run_random(self, count: int, seed: int, cpu: str | None = None) -> Iterator[BootResult]:
         """Boot and judge ``count`` random command lines on each CPU; failing ones come again in their smallest form."""

@@ -111,7 +111,7 @@ def _tell_how_to_repeat(judgement: RandomResult, seed: int, operations: int, con
         console.print(str(failed), soft_wrap=True, markup=False, highlight=False)
         file = Path(f"pool-random-{seed}-{size}.txt").absolute()
         try:
-            write_durably(file, f"# the smallest program that fails\n{failed}\n".encode(), mode=0o644)
+            write_durably(file, f"# the smallest program that fails\n{failed}\n")
             command = f"hugepage-qa pool-random --replay {shlex.quote(str(file))}"
         except OSError as error:
             console.print(f"{file}: not saved: {error.strerror}", soft_wrap=True, markup=False, highlight=False)

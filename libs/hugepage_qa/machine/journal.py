@@ -142,7 +142,7 @@ class Journal:
             text = format_record(record)
         except ValueError as error:
             raise InputError(f"journal {self.path}: cannot hold {error}") from error
-        write_durably(self.path, text.encode())
+        write_durably(self.path, text, mode=0o600)
 
     @contextmanager
     def _writing(self, consequence: str) -> Iterator[None]:

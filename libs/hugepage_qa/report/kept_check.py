@@ -7,8 +7,7 @@ from pathlib import Path
 
 from hugepage_qa.cases.result import Result
 from hugepage_qa.durable import write_durably
-from hugepage_qa.errors import InputError
-from hugepage_qa.schema import build, find_violation, parse_json
+from hugepage_qa.schema import build, read_document
 
 #: it is written last: a check whose directory has none was cut off
 RESULTS = "results.json"
@@ -20,25 +19,19 @@ def write_results(directory: Path, results: Sequence[Result]) -> None:
         {"name": one.name, "verdict": one.verdict, "reasons": one.reasons, "seconds": round(one.seconds, 2)}
         for one in results
     ]
-    write_durably(directory / RESULTS, json.dumps(told, indent=1).encode(), mode=0o644)
+    write_durably(directory / RESULTS, json.dumps(told, indent=1))
 
 
 def write_evidence(directory: Path, result: Result) -> None:
     """Write the evidence of ``result`` into a file of its own in ``directory``. Raises OSError."""
     text = f"{result.name}: {result.verdict.value}: {result.reason}\n{result.evidence}"
-    write_durably(_evidence_file(directory, result.name), text.encode(errors="replace"), mode=0o644)
+    write_durably(_evidence_file(directory, result.name), text.encode(errors="replace"))
 
 
 def read_check(directory: Path) -> list[Result]:
     """Return the results in ``directory``, with their evidence. Raises InputError where they are none."""
-    file = directory / RESULTS
     advice = f"remove {directory}, and check that kernel again"
-    try:
-        document = parse_json(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: cannot be read ({error}): {advice}") from error
-    if violation := find_violation(document, __package__, "check-results"):
-        raise InputError(f"{file}: {violation}: {advice}")
+    document = read_document(directory / RESULTS, __package__, "check-results", advice)
     results = [build(Result, entry) for entry in document]
     return [replace(result, evidence=_evidence(directory, result)) for result in results]
 

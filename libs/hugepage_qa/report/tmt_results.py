@@ -23,7 +23,6 @@ from hugepage_qa.schema import find_violation
 _RESULTS = {outcome: outcome.value for outcome in Verdict} | {Verdict.KNOWN: "info"}
 
 _LOGS = "logs"
-_READABLE = 0o644
 
 # tmt shows what is in a log of this name, a list of texts, as the reason in JUnit: notes do not get there
 _FAILURES = "failures.yaml"
@@ -35,7 +34,7 @@ def write_results(results: Iterable[Result], data: Path) -> Path:
     path = data / "results.yaml"
     # a reader sees the whole file or none: a test can be killed at any moment
     text = yaml.safe_dump(entries, allow_unicode=True, sort_keys=False)
-    write_durably(path, text.encode(), mode=_READABLE)
+    write_durably(path, text)
     return path
 
 

@@ -147,7 +147,6 @@ _STARTED = ("systemctl", "is-system-running", "--wait")
 _START_DEADLINE = 300.0
 
 _SYSTEMD = Path("/run/systemd/system")
-_SYSCTL_MODE = 0o644
 
 
 class ThisMachine:
@@ -185,7 +184,7 @@ class ThisMachine:
             if pages is None:
                 remove_durably(OWN_FILE)
             else:
-                write_durably(OWN_FILE, own_text(pages).encode(), mode=_SYSCTL_MODE)
+                write_durably(OWN_FILE, own_text(pages))
         except OSError as error:
             raise InputError(f"{OWN_FILE}: cannot be written ({error.strerror}): expected to be root") from error
 

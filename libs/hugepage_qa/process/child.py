@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 
 from hugepage_qa.process import tether
@@ -182,13 +181,53 @@ class Child:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
         for stream in (self.output, self.errors):
             if stream is not None:
                 stream.close()
+
+
+#: a program that has ended, and what it printed
+Completed = subprocess.CompletedProcess[str]
+
+
+def run_to_end(
+    command: Sequence[str],
+    *,
+    given: str | None = None,
+    directory: str | Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    descriptors: Sequence[int] = (),
+    seconds: float | None = None,
+) -> Completed:
+    """Run a program that ends by itself, and return what it printed; it reads what is ``given`` and nothing else.
+
+    The other arguments are those of a ``Child``. Raises OSError when it cannot be started, and TimeoutError, which is
+    one, when it was killed after ``seconds``.
+    """
+    try:
+        return subprocess.run(
+            command,
+            stdin=None if given is not None else DISCARDED,
+            input=given,
+            cwd=directory,
+            env=environment,
+            pass_fds=descriptors,
+            timeout=seconds,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError(f"{command[0]} has not ended after {seconds:g} s") from error
+
+
+def complaint(done: Completed) -> str:
+    """Return the last line that ``done`` said on standard error, else its exit code."""
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    return lines[-1] if lines else f"exit code {done.returncode}"
 
 
 def cpu_seconds(pid: int) -> float:
@@ -233,7 +272,5 @@ class RunningProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)

@@ -8,12 +8,12 @@ picks KVM there, because it only looks whether the device opens.
 import hashlib
 import os
 import platform
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from hugepage_qa.cache import locked, write_atomically
+from hugepage_qa.process.child import run_to_end
 from hugepage_qa.qemu.boards import Board, Cpu
 
 TCG = "tcg"
@@ -98,7 +98,7 @@ def _host_flags() -> frozenset[str]:
 
 def _key(board: Board, cpu: Cpu, emulator: str) -> str:
     """Return a file name that changes with everything the answer depends on."""
-    version = subprocess.run([emulator, "--version"], capture_output=True, text=True, check=False).stdout
+    version = run_to_end([emulator, "--version"]).stdout
     host_cpu = _host_cpu()
     # arm64 has no model name; the part numbers are what there is
     model = [host_cpu.get(name, "") for name in ("model name", "stepping", "microcode", "CPU part", "CPU revision")]

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import overload
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.c_compiler import SOURCE as ACTOR
-from hugepage_qa.process.child import PIPE, Child
+from hugepage_qa.process.child import PIPE, Child, run_to_end
 from hugepage_qa.process.static_program import AGENT, build_static
 from hugepage_qa.qemu.agent_channel import AgentChannel
 from hugepage_qa.qemu.empty_disks import empty_disks
@@ -147,13 +146,8 @@ def _disk(cache: Path) -> Iterator[int | None]:
             need = format_size(_DISK)
             raise InputError(f"{cache}: no room for {need}, the disk of a machine: {error.strerror}") from error
         place = f"/proc/self/fd/{descriptor}"
-        done = subprocess.run(
-            [program, "-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=1,nodiscard", place],
-            pass_fds=[descriptor],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [program, "-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=1,nodiscard", place]
+        done = run_to_end(command, descriptors=[descriptor])
         if done.returncode != 0:
             raise InputError(f"{program} makes no file system below {cache}: {done.stderr.strip()[:200]}")
         yield descriptor

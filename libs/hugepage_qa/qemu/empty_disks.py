@@ -3,7 +3,6 @@
 import hashlib
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from hugepage_qa.cache import locked
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.child import run_to_end
 from hugepage_qa.sizes import GIB
 
 _SIZE = GIB
@@ -57,7 +57,7 @@ def _made(name: str, command: tuple[str, ...], directory: Path) -> Path:
                 unfinished = Path(scratch, image.name)
                 unfinished.touch()
                 os.truncate(unfinished, _SIZE)  # a hole: what is empty takes no room
-                done = subprocess.run([*command, str(unfinished)], capture_output=True, text=True, check=False)
+                done = run_to_end([*command, str(unfinished)])
                 if done.returncode != 0:
                     said = done.stderr.strip()[:200]
                     raise InputError(f"{command[0]} makes no file system below {directory}: {said}")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.child import complaint, run_to_end
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,6 @@ class DnfRoot:
         ]
 
     def _run(self, command: list[str]) -> None:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        done = run_to_end(command)
         if done.returncode != 0:
-            lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-            raise InputError(f"dnf download failed: {lines[-1] if lines else f'exit code {done.returncode}'}")
+            raise InputError(f"dnf download failed: {complaint(done)}")

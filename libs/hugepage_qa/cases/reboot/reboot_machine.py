@@ -8,7 +8,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -28,6 +28,7 @@ from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine.boot_loader import BootLoader, find_boot_loader
 from hugepage_qa.machine.journal import read_boot_id
 from hugepage_qa.machine.protection import Protection, protected_machine
+from hugepage_qa.process.child import run_to_end
 from hugepage_qa.qemu.kernel_image import read_running_config
 
 
@@ -225,16 +226,6 @@ def _read_log() -> str:
 
 
 def _output(command: tuple[str, ...], deadline: float) -> str:
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=deadline,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout
+    with suppress(OSError):
+        return run_to_end(command, seconds=deadline).stdout
+    return ""

@@ -10,7 +10,6 @@ import os
 import platform
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from hugepage_qa.cache import locked, write_atomically
 from hugepage_qa.process.child import run_to_end
@@ -26,10 +25,8 @@ _DEVICE = Path("/dev/kvm")
 _CPUINFO = Path("/proc/cpuinfo")
 
 
-class ReachesInit(Protocol):
-    """Boots a probe guest under an accelerator; true if it reached init and powered off within the deadline."""
-
-    def __call__(self, accelerator: str, deadline: float) -> bool: ...
+#: boots a probe guest under an accelerator; true if it reached init and powered off within so many seconds
+ReachesInit = Callable[[str, float], bool]
 
 
 def choose_accelerator(

@@ -7,7 +7,6 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import overload
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.c_compiler import SOURCE as ACTOR
@@ -43,25 +42,16 @@ class RunningMachine(Emulator):
     def __init__(self, machine: VirtualMachine, child: Child, line: socket.socket) -> None:
         super().__init__(child)
         self.machine = machine
-        self.channel = AgentChannel(line, self.find_loss)
+        self.channel = AgentChannel(line, self.find_loss, self.lost_by)
         self.base_page = 0
 
     def await_agent(self, seconds: float = _BOOT_SECONDS) -> None:
         """Wait until the agent has come up. Raises MachineLost."""
         self.base_page = int(self.channel.receive(seconds)[1 + 4 :])
 
-    @overload
-    def find_loss(self) -> MachineLost | None: ...
-
-    @overload
-    def find_loss(self, cut: str) -> MachineLost: ...
-
-    def find_loss(self, cut: str = "") -> MachineLost | None:
-        """Tell how the machine was lost, None while it lives as far as is seen.
-
-        ``cut`` tells how its line was: then it is lost in any case.
-        """
-        has_ended = self.wait(_END_SECONDS if cut else 0)
+    def find_loss(self, seconds: float = 0) -> MachineLost | None:
+        """Tell how the machine was lost, None while it lives as far as is seen in ``seconds``."""
+        has_ended = self.wait(seconds)
         if has_panicked(self.serial):
             # a back trace follows
             has_ended = self.wait(PANIC_SECONDS)
@@ -70,13 +60,17 @@ class RunningMachine(Emulator):
             return panicked
         if ended := _AGENT_ENDED.search(serial):
             return MachineLost(Loss.AGENT_ENDED, ended[1].strip(), serial)
-        if has_ended:
-            return MachineLost(Loss.EMULATOR_ENDED, self.why_it_ended, serial)
-        if cut and (lockup := self.starvation.lockup):
-            return MachineLost(Loss.LOCKED_UP, lockup, serial)
-        if cut and (told := self.starvation.told):
-            return MachineLost(Loss.STARVED, told, serial)
-        return MachineLost(Loss.NO_ANSWER, cut, serial) if cut else None
+        return MachineLost(Loss.EMULATOR_ENDED, self.why_it_ended, serial) if has_ended else None
+
+    def lost_by(self, cut: str) -> MachineLost:
+        """Tell how the machine was lost whose line was ``cut`` so."""
+        if found := self.find_loss(_END_SECONDS):
+            return found
+        if lockup := self.starvation.lockup:
+            return MachineLost(Loss.LOCKED_UP, lockup, self.serial)
+        if told := self.starvation.told:
+            return MachineLost(Loss.STARVED, told, self.serial)
+        return MachineLost(Loss.NO_ANSWER, cut, self.serial)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from hugepage_qa.kernel.hugetlb_cgroup import read_controllers
 from hugepage_qa.kernel.proc_tables import Mount, read_mounts
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine import libc
@@ -86,10 +87,8 @@ _PAUSE_SECONDS = 0.02
 
 
 def read_hierarchies(root: Path = Path("/")) -> tuple[str, ...]:
-    """Return the controllers that a hierarchy of version 1 has, mounted or not (cgroups(7), /proc/cgroups)."""
-    lines = (DirectoryTree(root).read("proc/cgroups") or "").splitlines()
-    words = [line.split() for line in lines if not line.startswith("#")]
-    return tuple(sorted(name for name, hierarchy, *_ in words if hierarchy != "0"))
+    """Return the controllers that a hierarchy of version 1 has, mounted or not."""
+    return tuple(sorted(name for name, one in read_controllers(DirectoryTree(root)).items() if one.hierarchy))
 
 
 def remove_hierarchies(saved: Sequence[str], root: Path = Path("/"), seconds: float = _SECONDS) -> list[Repair]:

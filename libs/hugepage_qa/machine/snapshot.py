@@ -29,6 +29,7 @@ from hugepage_qa.kernel.tree import DirectoryTree, Tree
 from hugepage_qa.machine.run_lock import LOCK
 from hugepage_qa.machine.saved_state import MachineState
 from hugepage_qa.process.marks import GROUP, PREFIX
+from hugepage_qa.process.process_table import START_TIME, split_stat
 
 _MEMORY_FILESYSTEMS = frozenset({"hugetlbfs", "tmpfs"})
 # systemd mounts there for everybody who logs in, and for services
@@ -40,8 +41,6 @@ _SHARED_DIRECTORIES = ("tmp", "var/tmp", "dev/shm")
 _KINDS = {stat.S_IFDIR: "directory", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
 _PACKAGE_STATES = ("var/lib/dpkg/status", "var/lib/apt/extended_states")
 _EMULATOR_PREFIX = "qemu-system-"
-
-_START_TIME = 19  # of /proc/<pid>/stat, counted from the field after the name: field 22 in proc_pid_stat(5)
 
 
 @dataclass(frozen=True)
@@ -134,12 +133,11 @@ def _emulators(tree: Tree, ours: Sequence[Path]) -> dict[str, str]:
     values = {}
     for pid in (name for name in tree.names("proc") if name.isascii() and name.isdigit()):
         name = (tree.read(f"proc/{pid}/comm") or "").strip()
-        # the name in parentheses can hold spaces and parentheses itself
-        fields = (tree.read(f"proc/{pid}/stat") or "").rpartition(")")[2].split()
+        fields = split_stat(tree.read(f"proc/{pid}/stat") or "")
         arguments = tree.read(f"proc/{pid}/cmdline") or ""
         is_ours = not ours or any(f"{path}/" in arguments for path in ours)
-        if name.startswith(_EMULATOR_PREFIX) and is_ours and len(fields) > _START_TIME:
-            values[f"process {pid} {name}"] = f"running since tick {fields[_START_TIME]}"
+        if name.startswith(_EMULATOR_PREFIX) and is_ours and len(fields) > START_TIME:
+            values[f"process {pid} {name}"] = f"running since tick {fields[START_TIME]}"
     return values
 
 

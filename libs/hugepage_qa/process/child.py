@@ -230,18 +230,6 @@ def complaint(done: Completed) -> str:
     return lines[-1] if lines else f"exit code {done.returncode}"
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return the seconds of CPU time that a process and its threads have had (proc_pid_stat(5), utime and stime).
-
-    One that has ended has had none.
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 class RunningProcess:
     """A process that need not be our child, held by a pidfd: its number may pass to another, this does not."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hugepage_qa.catalogue.tests_of_fmf import catalogued_tests
+from hugepage_qa.catalogue.catalogued_tests import catalogued_tests
 from hugepage_qa.commands.qa_request import MACHINE_PLANS, PLANS
 from hugepage_qa.qemu.boards import BOARDS
 

@@ -14,10 +14,9 @@ import yaml
 
 from hugepage_qa.cache import write_atomically
 from hugepage_qa.errors import InputError
-from hugepage_qa.qemu.system import host_process
 from hugepage_qa.qemu.system.build_tools import remove
 from hugepage_qa.qemu.system.system_arguments import PID_FILE, serial_log
-from hugepage_qa.qemu.system.system_machine import Record, SystemMachine
+from hugepage_qa.qemu.system.system_machine import Record, SystemMachine, kill_emulator, running_pid
 from hugepage_qa.schema import build, read_document
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
@@ -84,7 +83,7 @@ class Registry:
         try:
             yield directory
         except BaseException:
-            host_process.kill(directory / PID_FILE)
+            kill_emulator(directory / PID_FILE)
             remove(directory)
             raise
 
@@ -111,8 +110,8 @@ class Registry:
     def drop(self, name: str) -> bool:
         """End machine ``name`` and remove all that is left of it, even of a damaged one; true if it was running."""
         directory = self.directory(self.one_name(name))
-        running = host_process.running_pid(directory / PID_FILE) is not None
-        host_process.kill(directory / PID_FILE)
+        running = running_pid(directory / PID_FILE) is not None
+        kill_emulator(directory / PID_FILE)
         remove(directory)
         _serial_log(directory).unlink(missing_ok=True)
         return running

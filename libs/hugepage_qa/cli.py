@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import click
 
-from hugepage_qa.commands.lazy_group import LazyGroup
+from hugepage_qa.commands.command_parts import LazyGroup
 from hugepage_qa.errors import InputError
 
 _INPUT_WRONG = 3

@@ -196,13 +196,10 @@ def _reproduce(report: BugReport, kernel: KernelImage, settings: Settings) -> Re
 
 
 def _boot(name: str, cpu: str, kernel: KernelImage, settings: Settings) -> Result:
-    matrix = Matrix(kernel.architecture, settings)
     group = name.split("/")[1]
-    cases = [case for case in matrix.named_cases((group,), cpu) if case.name.partition(CPU_MARK)[0] == name]
-    try:
+    with Matrix(kernel.architecture, settings) as matrix:
+        cases = [case for case in matrix.named_cases((group,), cpu) if case.name.partition(CPU_MARK)[0] == name]
         return _summary(name, list(matrix.run(cases)))
-    finally:
-        matrix.stop()
 
 
 def _run_live(areas: list[Area], selection: Selection, cpu: str, kernel: KernelImage, settings: Settings) -> Result:

@@ -2,7 +2,7 @@
 
 import click
 
-from hugepage_qa.commands.lazy_group import LazyGroup
+from hugepage_qa.commands.command_parts import LazyGroup
 from hugepage_qa.errors import InputError
 
 #: subcommand -> module and function; loaded when it is called, as numpy and scipy take long and need not be installed

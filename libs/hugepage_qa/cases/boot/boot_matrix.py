@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 from hugepage_qa.cases.boot import boot_case as named
 from hugepage_qa.cases.boot.boot_case import CPU_MARK, BootCase, Target
@@ -17,8 +18,6 @@ from hugepage_qa.qemu.packages import cache_directory, distribution_kernel, open
 from hugepage_qa.qemu.probe_machine import Lab
 from hugepage_qa.qemu.virtual_machine import host_memory
 from hugepage_qa.sizes import GIB, MIB
-
-Report = Callable[[BootResult], None]
 
 
 @dataclass(frozen=True)
@@ -93,6 +92,12 @@ class Matrix:
         """End every machine that runs."""
         self._lab.stop()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     def _says_something(self, case: BootCase, target: Target) -> bool:
         """Tell whether ``case`` is worth a boot on this CPU besides the default one: where page sizes matter to it."""
         default = self._target(self.board.default_cpu)
@@ -106,29 +111,6 @@ class Matrix:
         machine = nominal_machine(self.kernel, cpu, (GIB,))
         parameters = frozenset(name for name in PARAMETERS if is_known(name, machine))
         return Target(self.board.architecture, cpu, machine.mmu, machine.features, parameters)
-
-
-def run_named(architecture: str, groups: Sequence[str], settings: Settings, report: Report) -> list[BootResult]:
-    """Run the named cases of ``groups`` on every CPU of ``architecture``; ``report`` gets each judgement at once."""
-    matrix = Matrix(architecture, settings)
-    return _collect(matrix, matrix.run(matrix.named_cases(groups)), report)
-
-
-def run_random(architecture: str, count: int, seed: int, settings: Settings, report: Report) -> list[BootResult]:
-    """Run ``count`` random cases on every CPU of ``architecture``; ``report`` gets each judgement at once."""
-    matrix = Matrix(architecture, settings)
-    return _collect(matrix, matrix.run_random(count, seed), report)
-
-
-def _collect(matrix: Matrix, judgements: Iterator[BootResult], report: Report) -> list[BootResult]:
-    done = []
-    try:
-        for judgement in judgements:
-            report(judgement)
-            done.append(judgement)
-    finally:
-        matrix.stop()
-    return done
 
 
 def find_kernel(architecture: str, settings: Settings) -> KernelImage:

@@ -1,10 +1,16 @@
-"""Groups of commands that are imported when they are called: all of them together take half a second and more."""
+"""What commands are made of: groups that import a command when it is called, and options that several commands have.
 
-from collections.abc import Mapping
+All commands together take half a second and more to import.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import reduce
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class LazyGroup(click.Group):
@@ -27,3 +33,13 @@ class LazyGroup(click.Group):
     def find(self, module: str) -> object:
         """Import a ``module`` with commands."""
         return import_module(f"hugepage_qa.commands.{module}")
+
+
+def options(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """Return what adds the options ``decorators`` to a command, in the order of its help."""
+
+    def add(command: Command) -> Command:
+        decorated: Command = reduce(lambda made, decorate: decorate(made), reversed(decorators), command)
+        return decorated
+
+    return add

@@ -168,7 +168,8 @@ class Live(Expectations):
         memory = self._memory_available(node)
         for _attempt in range(_ATTEMPTS):
             self.set_nr(pages, node)
-            missing = pages - self._reserved(node)
+            pool = self.pool(node)
+            missing = pages - (pool.nr - pool.surplus)
             if missing <= 0:
                 return
             self.make_room()
@@ -200,10 +201,6 @@ class Live(Expectations):
         other.differences = self.differences
         other.put_aside()
         return other
-
-    def _reserved(self, node: int | None) -> int:
-        pool = self.pool(node)
-        return pool.nr - pool.surplus
 
     def make_room(self) -> None:
         """Drop clean caches and compact, as an administrator would (Documentation/admin-guide/sysctl/vm.rst)."""

@@ -52,12 +52,12 @@ class LiveWanted:
                     if size in self.selection.sizes_of(area, case, sizes)
                 )
                 if tasks:
-                    memory = _nodes(size) if size in pools else NODES
+                    memory = _NODES_OF_GIGANTIC if size in pools and (size or 0) >= _GIGANTIC else NODES
                     yield Unit(f"{area.name} {_words(size)}", memory, tasks, area.around)
         for size in pools:
             if not self.operations or (self.selection.sizes and size not in self.selection.sizes):
                 continue
-            random = partial(_run_random, size=size, seed=self.seed, operations=self.operations)
+            random = partial(run_random_programs, size=size, seed=self.seed, operations=self.operations)
             name = f"/random/{format_size(size)}"
             memory = _NODES_OF_RANDOM_GIGANTIC if size >= _GIGANTIC else NODES
             yield Unit(f"random {_words(size)}", memory, (Task(name, random),))
@@ -143,13 +143,5 @@ class ThrowawayRun:
             return self._units
 
 
-def _nodes(size: int | None) -> tuple[int, ...]:
-    return _NODES_OF_GIGANTIC if (size or 0) >= _GIGANTIC else NODES
-
-
 def _words(size: int | None) -> str:
     return "once" if size is None else format_size(size)
-
-
-def _run_random(host: Host, size: int, seed: int, operations: int) -> Result:
-    return run_random_programs(host, size, seed, operations, lambda _done: None)

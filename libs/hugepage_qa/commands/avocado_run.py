@@ -98,8 +98,9 @@ def _run(
     not be put back.
     """
     told_to = scratch / "results"
-    config, environment = _write_config(scratch), _environment(of_the_tests)
-    environment |= replace(job.asked, told_to=told_to).to_environment()
+    config = _write_config(scratch)
+    # Avocado and its tests put temporary files and sockets there, and a killed one does not remove them
+    environment = {**os.environ, "TMPDIR": str(of_the_tests)} | replace(job.asked, told_to=told_to).to_environment()
     if job.vt_type is not None:
         environment = prepare_vt(job.vt_type, Path.cwd(), scratch, scratch / _DATA, environment)
     shown: set[str] = set()
@@ -184,11 +185,6 @@ def _write_config(scratch: Path) -> Path:
     lines = ["[datadir.paths]", *paths, "[plugins.vtjoblock]", f"dir = {scratch}"]
     config.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return config
-
-
-def _environment(scratch: Path) -> dict[str, str]:
-    # Avocado and its tests put temporary files and sockets there, and a killed one does not remove them
-    return os.environ | {"TMPDIR": str(scratch)}
 
 
 def _parent() -> Path:

@@ -68,8 +68,9 @@ def take_snapshot(ignore: Sequence[Path] = (), *, root: Path = Path("/")) -> Sna
     mounts = _mounts(tree, ignore)
     of_others = {point for point in mounts if _is_below(Path(point), _MOUNTS_OF_OTHERS)}
     files = {**_entries(root, ignore), **_packages(root)}
-    used = _used_paths(root) if any(is_ours for _, is_ours in files.values()) else ""
-    made = {subject for subject, (_, is_ours) in files.items() if is_ours and not _is_used(subject, used)}
+    ours = {subject for subject, (_, is_ours) in files.items() if is_ours}
+    used = _used_paths(root) if ours else ""
+    made = {path for path in ours if not any(f"{path}{end}" in used for end in ("/", "\0"))}
     return Snapshot(
         values={
             **replace(MachineState.read(root), mounts=()).values(),
@@ -178,10 +179,6 @@ def _used_paths(root: Path) -> str:
         except OSError:  # it has ended, or belongs to somebody else
             continue
     return "\0".join((*found, ""))
-
-
-def _is_used(path: str, used: str) -> bool:
-    return any(f"{path}{end}" in used for end in ("/", "\0"))
 
 
 def _list_directory(directory: Path) -> Iterator[tuple[str, os.stat_result]]:

@@ -69,7 +69,7 @@ def _may_use_kvm(board: Board, cpu: Cpu) -> bool:
     return (
         cpu.kvm_cpu is not None
         and platform.machine() == board.architecture
-        and cpu.host_flags <= _host_flags()
+        and cpu.host_flags.issubset(_host_cpu().get("flags", "").split())
         and _opens(_DEVICE)
     )
 
@@ -87,10 +87,6 @@ def _host_cpu() -> dict[str, str]:
     first = _CPUINFO.read_text(errors="replace").split("\n\n", 1)[0]
     pairs = (line.partition(":") for line in first.splitlines())
     return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def _host_flags() -> frozenset[str]:
-    return frozenset(_host_cpu().get("flags", "").split())
 
 
 def _key(board: Board, cpu: Cpu, emulator: str) -> str:

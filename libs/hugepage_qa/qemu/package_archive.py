@@ -142,7 +142,9 @@ class DnfRoot:
         for file in downloads.glob("*.rpm"):
             file.unlink()
         self._report(f"downloading {package} ({self._architecture})")
-        self._run(self._command(package, downloads))
+        done = run_to_end(self._command(package, downloads))
+        if done.returncode != 0:
+            raise InputError(f"dnf download failed: {complaint(done)}")
         found = [(file, match) for file in downloads.glob("*.rpm") if (match := _FILE.fullmatch(file.name))]
         for file, match in found:
             if match["name"] == package:
@@ -157,8 +159,3 @@ class DnfRoot:
             # without it every version in the repositories would come
             *("download", "--latest-limit=1", f"--arch={self._architecture}", f"--destdir={downloads}", package),
         ]
-
-    def _run(self, command: list[str]) -> None:
-        done = run_to_end(command)
-        if done.returncode != 0:
-            raise InputError(f"dnf download failed: {complaint(done)}")

@@ -73,7 +73,7 @@ class RandomResult(Result):
     outcome: RandomOutcome = field(default_factory=RandomOutcome)
 
 
-def run_random_programs(host: Host, size: int, seed: int, operations: int, tell: Tell) -> RandomResult:
+def run_random_programs(host: Host, size: int, seed: int, operations: int, tell: Tell | None = None) -> RandomResult:
     """Draw and run programs until ``operations`` are done or one fails, which is then made small.
 
     The same seed draws the same programs on a machine that answers the same.
@@ -84,7 +84,8 @@ def run_random_programs(host: Host, size: int, seed: int, operations: int, tell:
             name = f"{seed}/{outcome.programs + 1}"
             program = draw_and_run(surroundings.scale, surroundings.start, name)
             outcome.add(program)
-            tell(outcome.operations)
+            if tell:
+                tell(outcome.operations)
             if program.differences:
                 outcome.failed = _smallest(surroundings, name, program)
                 return

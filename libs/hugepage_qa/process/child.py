@@ -7,6 +7,7 @@ nothing of its process group is left after ``kill``. A process that is not our c
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -228,6 +229,20 @@ def complaint(done: Completed) -> str:
     """Return the last line that ``done`` said on standard error, else its exit code."""
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     return lines[-1] if lines else f"exit code {done.returncode}"
+
+
+# where programs for root are, which not every login has in its PATH
+_SYSTEM_DIRECTORIES = "/usr/local/sbin:/usr/sbin:/sbin"
+
+
+def search_path() -> str:
+    """Return PATH, and behind it the directories of programs for root."""
+    return f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM_DIRECTORIES}"
+
+
+def find_installed(*names: str) -> str | None:
+    """Return the first of the programs ``names`` that is installed, for everybody or for root, as an absolute path."""
+    return next((path for name in names if (path := shutil.which(name, path=search_path()))), None)
 
 
 class RunningProcess:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -10,11 +9,11 @@ from pathlib import Path
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.c_compiler import SOURCE as ACTOR
-from hugepage_qa.process.child import PIPE, Child, run_to_end
+from hugepage_qa.process.child import PIPE, Child, find_installed, run_to_end
 from hugepage_qa.process.static_program import AGENT, build_static
 from hugepage_qa.qemu.agent_channel import AgentChannel
 from hugepage_qa.qemu.empty_disks import empty_disks
-from hugepage_qa.qemu.emulator import Emulator
+from hugepage_qa.qemu.emulator import Emulator, quoted
 from hugepage_qa.qemu.initramfs import agent_initramfs
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.kernel_modules import load_order
@@ -109,8 +108,7 @@ def _devices(machine: VirtualMachine, line: int, disk: int | None, more_disks: M
         yield from ("-device", f"virtio-blk-{board.virtio_bus},drive=disk")
     for name, image in more_disks.items():
         # what is written goes to a temporary file
-        path = str(image).replace(",", ",,")  # as QEMU's options have it
-        yield from ("-drive", f"file={path},format=raw,if=none,id={name},snapshot=on,cache=unsafe")
+        yield from ("-drive", f"file={quoted(image)},format=raw,if=none,id={name},snapshot=on,cache=unsafe")
         yield from ("-device", f"virtio-blk-{board.virtio_bus},drive={name},serial={name}")
 
 
@@ -127,7 +125,7 @@ def _disk(cache: Path) -> Iterator[int | None]:
 
     None where no mke2fs is installed. Raises InputError where it fails.
     """
-    program = shutil.which("mke2fs", path=f"{os.environ.get('PATH', '')}:/sbin:/usr/sbin")
+    program = find_installed("mke2fs")
     if program is None:
         yield None
         return

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,12 +9,10 @@ from pathlib import Path
 
 from hugepage_qa.cache import locked
 from hugepage_qa.errors import InputError
-from hugepage_qa.process.child import run_to_end
+from hugepage_qa.process.child import find_installed, run_to_end
 from hugepage_qa.sizes import GIB
 
 _SIZE = GIB
-#: of programs that only root has in its PATH
-_SYSTEM = "/sbin:/usr/sbin"
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,7 @@ class Maker:
 
     def find(self) -> str | None:
         """Return the path of the program, None where it is not installed."""
-        return shutil.which(self.program, path=f"{os.environ.get('PATH', '')}:{_SYSTEM}")
+        return find_installed(self.program)
 
 
 #: file system -> what makes it

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, TaskID
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -20,7 +20,7 @@ from hugepage_qa.machine.describe import boot_observations
 from hugepage_qa.oracle.compare import expected_value, is_met
 from hugepage_qa.oracle.prediction import Expectation, Prediction, SumOf
 from hugepage_qa.qemu.kernel_image import KernelImage
-from hugepage_qa.report.terminal import STYLES
+from hugepage_qa.report.terminal import STYLES, progress_bar
 from hugepage_qa.sizes import format_size
 
 #: characters in a line where there is no terminal: enough for the names of all facts
@@ -124,8 +124,7 @@ class MatrixReport:
         appended = f", appended: {append}" if append else ""
         self._print(Text(f"{architecture}: kernel {kernel.release}, {total} cases{random}{appended}"))
         if self._console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-            self._progress = Progress(*columns, console=self._console, transient=True)
+            self._progress = progress_bar(self._console)
             self._task = self._progress.add_task(architecture, total=total)
             self._progress.start()
 

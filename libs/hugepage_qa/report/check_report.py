@@ -7,21 +7,13 @@ from pathlib import Path
 from threading import Lock
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from hugepage_qa.cases.result import BAD, Result, Verdict, one_line
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.kept_check import write_evidence, write_results
-from hugepage_qa.report.terminal import closing_lines, print_reasons
+from hugepage_qa.report.terminal import closing_lines, print_reasons, progress_bar
 
 _TOLD = (*BAD, Verdict.KNOWN)
 #: seconds between two lines where there is no bar
@@ -50,11 +42,7 @@ class CheckReport:
         self._total = len(self.results) + total
         self._print(Text(title))
         if self._console.is_terminal:
-            columns = (
-                *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
-                *(TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()),
-            )
-            self._progress = Progress(*columns, console=self._console, transient=True)
+            self._progress = progress_bar(self._console, TextColumn("left"), TimeRemainingColumn())
             self._task = self._progress.add_task(self._state(), total=self._total, completed=len(self.results))
             self._progress.start()
 

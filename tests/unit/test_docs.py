@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from tests.unit.cases.areas import read_areas
 
-from hugepage_qa.oracle.known_issues import KNOWN_ISSUES, THP_ISSUES, KnownIssue
+from hugepage_qa.oracle.known_issues import KNOWN_ISSUES, KnownIssue
+from hugepage_qa.oracle.known_thp_issues import THP_ISSUES
 from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.report.survey_record import read_records
 

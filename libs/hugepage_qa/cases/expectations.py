@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hugepage_qa.oracle.compare import Difference
-from hugepage_qa.oracle.known_issues import THP_ISSUES, KnownIssue, Quirk
+from hugepage_qa.oracle.known_issues import KnownIssue, Quirk
+from hugepage_qa.oracle.known_thp_issues import THP_ISSUES
 from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.oracle.rules import Rule
 from hugepage_qa.process.actor import Fault, Refused

@@ -22,7 +22,7 @@ class Quirk(Enum):
     SHMEM_DENY_LOST = "shmem-deny-lost"
     SHMEM_FORCE_REFUSED = "shmem-force-refused"
 
-    # of transparent huge pages of a running machine
+    # of transparent huge pages of a running machine, recorded in known_thp_issues.py
     BALANCED_PAGES_MISSED = "balanced-pages-missed"
 
     # of the pools of a running machine, recorded in pool/known_pool_issues.py
@@ -86,7 +86,6 @@ class KnownIssue:
 
 _EARLY_PARAMETERS = KernelVersion(6, 15)
 
-#: of boot parameters
 KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
     issue.quirk: issue
     for issue in (
@@ -165,25 +164,6 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
             since=KernelVersion(6, 13),
             seen="7.2.13, 7.3.4",
         ),
-    )
-}
-
-#: of transparent huge pages of a running machine
-THP_ISSUES: Mapping[Quirk, KnownIssue] = {
-    Quirk.BALANCED_PAGES_MISSED: KnownIssue(
-        quirk=Quirk.BALANCED_PAGES_MISSED,
-        summary="a huge page that NUMA balancing waits for a fault on is missing from Rss and AnonHugePages in smaps, "
-        "and move_pages() tells EFAULT instead of its node",
-        example="2 huge pages on node 1, numa_balancing 1, their process computes on node 0 for 3 s without touching "
-        "them: numa_huge_pte_updates rises by 2, Rss and AnonHugePages fall from 4096 kB to 0; pagemap and numa_maps "
-        "show all of it",
-        cause="gup_can_follow_protnone() lets only FOLL_FORCE pass such a page; smaps_pmd_entry() and move_pages(), "
-        "which have never waited for that fault, come without it (474098edac26)",
-        since=KernelVersion(6, 1),
-        until=KernelVersion(6, 5),
-        fix="d74943a2f3cd (6.5), and for smaps 8b9c1cc0418a (6.5), too; 6.1.y has neither",
-        backports=(KernelVersion(6, 4, 13),),
-        seen="6.1.192; right on 7.3.4",
     )
 }
 

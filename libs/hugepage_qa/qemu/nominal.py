@@ -1,5 +1,6 @@
 """A probe machine before it has booted: what its board, memory and kernel make of it."""
 
+from collections.abc import Mapping
 from itertools import accumulate
 
 from hugepage_qa.oracle.architecture import Machine, Node, Span, find_mmu
@@ -30,13 +31,11 @@ def nominal_machine(kernel: KernelImage, cpu: str | None, memory: tuple[int, ...
     """
     board = find_board(kernel.architecture)
     model = find_cpu(board, cpu)
-    config = kernel.config or {}
-    base_page = next((size for option, size in _BASE_PAGES.items() if config.get(option) == "y"), board.base_page)
     kind = model.mmu if model.mmu in ("radix", "hash") else None
     nodes = tuple(_node(number, spans) for number, spans in enumerate(ram_spans(board, memory)))
     return Machine(
         architecture=kernel.architecture,
-        mmu=find_mmu(kernel.architecture, base_page, kind),
+        mmu=find_mmu(kernel.architecture, _base_page(board, kernel.config or {}), kind),
         features=model.features,
         version=KernelVersion.parse(kernel.release),
         nodes=nodes,
@@ -69,3 +68,7 @@ def _around_hole(board: Board, start: int, end: int, total: int) -> tuple[Span, 
 def _node(number: int, spans: tuple[Span, ...]) -> Node:
     size = sum(span.size for span in spans)
     return Node(number, spans, max(0, int(size * (1 - _OWN_SHARE)) - _OWN_FIXED))
+
+
+def _base_page(board: Board, config: Mapping[str, str]) -> int:
+    return next((size for option, size in _BASE_PAGES.items() if config.get(option) == "y"), board.base_page)

@@ -14,7 +14,8 @@ from pathlib import Path
 from hugepage_qa.cases.result import Result, Verdict, one_line
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
-from hugepage_qa.oracle.known_issues import KNOWN_ISSUES, THP_ISSUES
+from hugepage_qa.oracle.known_issues import KNOWN_ISSUES
+from hugepage_qa.oracle.known_thp_issues import THP_ISSUES
 from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.schema import build, read_document
 

@@ -1,0 +1,24 @@
+"""Known kernel bugs in transparent huge pages of a running machine; ``known_issues`` holds those of boot parameters."""
+
+from collections.abc import Mapping
+
+from hugepage_qa.oracle.known_issues import KnownIssue, Quirk
+from hugepage_qa.version import KernelVersion
+
+THP_ISSUES: Mapping[Quirk, KnownIssue] = {
+    Quirk.BALANCED_PAGES_MISSED: KnownIssue(
+        quirk=Quirk.BALANCED_PAGES_MISSED,
+        summary="a huge page that NUMA balancing waits for a fault on is missing from Rss and AnonHugePages in smaps, "
+        "and move_pages() tells EFAULT instead of its node",
+        example="2 huge pages on node 1, numa_balancing 1, their process computes on node 0 for 3 s without touching "
+        "them: numa_huge_pte_updates rises by 2, Rss and AnonHugePages fall from 4096 kB to 0; pagemap and numa_maps "
+        "show all of it",
+        cause="gup_can_follow_protnone() lets only FOLL_FORCE pass such a page; smaps_pmd_entry() and move_pages(), "
+        "which have never waited for that fault, come without it (474098edac26)",
+        since=KernelVersion(6, 1),
+        until=KernelVersion(6, 5),
+        fix="d74943a2f3cd (6.5), and for smaps 8b9c1cc0418a (6.5), too; 6.1.y has neither",
+        backports=(KernelVersion(6, 4, 13),),
+        seen="6.1.192; right on 7.3.4",
+    )
+}

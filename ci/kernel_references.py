@@ -14,8 +14,8 @@ from pathlib import Path
 
 import yaml
 
+from hugepage_qa.catalogue.catalogued_tests import catalogued_tests
 from hugepage_qa.catalogue.references import References, named_in
-from hugepage_qa.catalogue.tests_of_fmf import catalogued_tests
 from hugepage_qa.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent

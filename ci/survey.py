@@ -25,10 +25,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from hugepage_qa.cases.area_files import live_areas
+import hugepage_qa
+from hugepage_qa.cases.area_files import LIVE, live_areas, tests_directory
 from hugepage_qa.cases.boot.boot_matrix import Settings, find_kernel
 from hugepage_qa.cases.boot.case_groups import choose_groups
-from hugepage_qa.cases.case_version import case_version
 from hugepage_qa.cases.kernel_check import KernelCheck
 from hugepage_qa.cases.result import Result, Verdict, exit_code
 from hugepage_qa.cases.throwaway_run import LiveWanted
@@ -157,6 +157,32 @@ class Survey:
 def _kept_as(part: str) -> str:
     """Return where a part is kept: what is random depends on how much of it there is."""
     return f"{part}-{AMOUNTS.seed}-{AMOUNTS.boots}-{AMOUNTS.operations}" if part == "random" else part
+
+
+_LIBRARY = Path(hugepage_qa.__file__).resolve().parent
+#: what decides about a kernel: cases and what must be
+_ROOMS = ("cases", "oracle")
+#: cases of other machines than throwaway ones
+_OTHERS = ("guest", "reboot", "upstream")
+_SUFFIXES = (".py", ".yaml")
+#: hexadecimal digits that tell versions apart
+_DIGITS = 12
+
+
+def case_version() -> str:
+    """Return what the cases that a throwaway machine runs, and their oracle, are known by: it changes when they do.
+
+    Raises InputError where there are no tests.
+    """
+    tests = tests_directory()
+    rooms = [(_LIBRARY, room) for room in _ROOMS] + [(tests, folder) for folder in LIVE]
+    digest = hashlib.sha256()
+    for root, name in rooms:
+        for file in sorted(path for path in (root / name).rglob("*") if path.suffix in _SUFFIXES):
+            relative = file.relative_to(root)
+            if not set(relative.parts) & set(_OTHERS):
+                digest.update(f"{relative}\0".encode() + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:_DIGITS]
 
 
 def _named(title: str, names: Sequence[str]) -> str:

@@ -28,7 +28,6 @@ from hugepage_qa.errors import InputError
 FORMAT = "hugepage-qa acknowledgement"
 VERSION = 1
 
-_READABLE = 0o644
 _COMMIT_SHOWN = 12
 
 
@@ -107,7 +106,7 @@ def _write_acknowledgement(path: Path, baseline: Baseline, request: Request, com
     }
     shown = "".join(letter for letter in commit if letter.isalnum())[:_COMMIT_SHOWN]
     beside = path.with_name(f"{path.stem}.{request.on.isoformat()}-{shown}.ack.json")
-    write_durably(beside, f"{json.dumps(document, indent=1, sort_keys=True)}\n".encode(), mode=_READABLE)
+    write_durably(beside, f"{json.dumps(document, indent=1, sort_keys=True)}\n")
     return beside
 
 

@@ -25,7 +25,6 @@ from hugepage_qa.sizes import MIB
 #: bytes; 20,000 blocks
 LARGEST_BASELINE = 16 * MIB
 
-_READABLE = 0o644
 _UNSAFE = re.compile(r"[^A-Za-z0-9._=+@-]")
 _LONGEST_NAME = 120
 
@@ -51,7 +50,7 @@ class BaselineStore:
         series = baseline.series
         path = self.path(baseline.environment, baseline.suite, series.metric, series.configuration)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(path, format_baseline(baseline).encode(), mode=_READABLE)
+        write_durably(path, format_baseline(baseline))
         return path
 
     def baseline_for(self, samples: SampleSet, subject: str | None = None) -> BaselineSet:
@@ -128,5 +127,5 @@ def store_samples(directory: Path, samples: Samples) -> Path:
     path = directory / f"{digest(samples)}.f64.xz"
     if not path.exists():
         directory.mkdir(parents=True, exist_ok=True)
-        write_durably(path, lzma.compress(samples.astype("<f8").tobytes()), mode=_READABLE)
+        write_durably(path, lzma.compress(samples.astype("<f8").tobytes()))
     return path

@@ -24,7 +24,8 @@ def cache_directory() -> Path:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise _refusal(path, f"cannot be created ({error.strerror})") from error
-    _refuse_foreign(path)
+    if why := why_not_ours(path):
+        raise _refusal(path, why)
     if not os.access(path, os.W_OK | os.X_OK):
         raise _refusal(path, "is not writable")
     return path.absolute()
@@ -36,14 +37,19 @@ def _default_directory() -> Path:
     return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "hugepage-qa"
 
 
-def _refuse_foreign(path: Path) -> None:
-    status = path.lstat()
+def why_not_ours(directory: Path, writers: int = stat.S_IWOTH) -> str:
+    """Return why somebody else could write into ``directory``, nothing where nobody can; OSError when it is not there.
+
+    ``writers`` are the bits of the mode that may not be set.
+    """
+    status = directory.lstat()
     if stat.S_ISLNK(status.st_mode):
-        raise _refusal(path, "is a symbolic link")
+        return "is a symbolic link"
+    if not stat.S_ISDIR(status.st_mode):
+        return "is no directory"
     if status.st_uid != os.geteuid():
-        raise _refusal(path, f"belongs to user id {status.st_uid}")
-    if status.st_mode & stat.S_IWOTH:
-        raise _refusal(path, "is writable for everybody")
+        return f"belongs to user id {status.st_uid}"
+    return "is writable for others" if status.st_mode & writers else ""
 
 
 def _refusal(path: Path, why: str) -> InputError:

@@ -3,10 +3,10 @@
 import os
 import sys
 from collections.abc import Mapping
-from importlib import import_module
 
 import click
 
+from hugepage_qa.commands.command_parts import LazyGroup
 from hugepage_qa.errors import InputError
 
 _INPUT_WRONG = 3
@@ -14,38 +14,26 @@ _INTERRUPTED = 130
 
 #: name -> where it is; in the order of the help
 COMMANDS: Mapping[str, str] = {
-    "facts": "hugepage_qa.commands.boot_commands:facts",
-    "predict": "hugepage_qa.commands.boot_commands:predict",
-    "boot": "hugepage_qa.commands.boot_commands:boot",
-    "boot-matrix": "hugepage_qa.commands.boot_commands:boot_matrix",
-    "check-kernel": "hugepage_qa.commands.check_kernel:check_kernel",
-    "reproduce": "hugepage_qa.commands.reproduce:reproduce_command",
-    "find-change": "hugepage_qa.commands.find_change:find_change",
-    "run": "hugepage_qa.commands.avocado_run:run_command",
-    "pool-random": "hugepage_qa.commands.pool_random:pool_random",
-    "reboot-cases": "hugepage_qa.commands.reboot_cases:reboot_cases",
-    "ps": "hugepage_qa.commands.ps:ps",
-    "state": "hugepage_qa.commands.state_commands:state",
-    "guest": "hugepage_qa.commands.guest_plan:guest",
-    "lab": "hugepage_qa.commands.lab:lab",
-    "gate": "hugepage_qa.commands.gate:gate",
-    "report": "hugepage_qa.commands.report:report",
+    "facts": "boot_commands:facts",
+    "predict": "boot_commands:predict",
+    "boot": "boot_commands:boot",
+    "boot-matrix": "boot_commands:boot_matrix",
+    "check-kernel": "check_kernel:check_kernel",
+    "reproduce": "reproduce:reproduce_command",
+    "find-change": "find_change:find_change",
+    "run": "avocado_run:run_command",
+    "pool-random": "pool_random:pool_random",
+    "reboot-cases": "reboot_cases:reboot_cases",
+    "ps": "ps:ps",
+    "state": "state_commands:state",
+    "guest": "guest_plan:guest",
+    "lab": "lab:lab",
+    "gate": "gate:gate",
+    "report": "report:report",
 }
 
 
-class _Commands(click.Group):
-    """Commands that are imported when they are called: with all of them, each start takes half a second."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        module, _, name = COMMANDS.get(cmd_name, "").partition(":")
-        command: click.Command | None = getattr(import_module(module), name) if module else None
-        return command
-
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, places=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="hugepage-qa")
 def hugepage_qa() -> None:
     """Test the huge page support of Linux kernels."""

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def write_durably(path: Path, content: bytes, *, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
+def write_durably(path: Path, content: bytes | str, *, mode: int = 0o644, owner: tuple[int, int] | None = None) -> None:
     """Replace the file ``path`` by ``content``; ``owner`` is a user id and a group id, by default our own.
 
     Whenever power is cut, the file is the old one or the new one. Raises OSError; the old file is kept then.
@@ -19,7 +19,7 @@ def write_durably(path: Path, content: bytes, *, mode: int = 0o600, owner: tuple
             if owner is not None:
                 os.fchown(descriptor, *owner)
             os.fchmod(descriptor, mode)
-            stream.write(content)
+            stream.write(content.encode() if isinstance(content, str) else content)
             stream.flush()
             os.fsync(descriptor)
         new.rename(path)

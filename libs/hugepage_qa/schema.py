@@ -11,6 +11,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
+from hugepage_qa.errors import InputError
+
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
@@ -45,6 +47,21 @@ def parse_json(text: str) -> Any:
 
 def _refuse_constant(constant: str) -> float:
     raise ValueError(f"{constant} is not JSON")
+
+
+def read_document(file: Path, package: str, schema: str, advice: str) -> Any:
+    """Return the JSON document in ``file``, which ``schemas/<schema>.json`` of ``package`` allows.
+
+    Raises InputError for any other, which ends with the ``advice`` what to do about it.
+    """
+    try:
+        document = parse_json(file.read_text(encoding="utf-8"))
+        violation = find_violation(document, package, schema)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: cannot be read ({error}): {advice}") from error
+    if violation:
+        raise InputError(f"{file}: {violation}: {advice}")
+    return document
 
 
 def build(kind: type[_Built], document: Mapping[str, Any]) -> _Built:

@@ -1,6 +1,6 @@
 """Huge page boot parameters, tried on throwaway machines and judged against the model."""
 
-from hugepage_qa.cases.boot.boot_matrix import Settings, run_named, run_random
+from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings
 from hugepage_qa.cases.test_settings import BootSettings
 from hugepage_qa.errors import InputError
 from hugepage_qa.plugins.avocado_test import CaseTest
@@ -29,12 +29,17 @@ class BootParameters(CaseTest):
     def test_named(self) -> None:
         """The named cases: what the documentation promises, and what broke before."""
         settings = self.settings
-        if not run_named(settings.architecture, settings.groups, self.matrix, self.record):
+        with Matrix(settings.architecture, self.matrix) as matrix:
+            for result in matrix.run(matrix.named_cases(settings.groups)):
+                self.record(result)
+        if not self.cases.text:
             self.cancel(f"no case of {', '.join(settings.groups)} is for {settings.architecture}")
         self.conclude()
 
     def test_random(self) -> None:
         """Random command lines; a failing one is reported in its smallest form."""
         settings = self.settings
-        run_random(settings.architecture, settings.random, settings.seed, self.matrix, self.record)
+        with Matrix(settings.architecture, self.matrix) as matrix:
+            for result in matrix.run_random(settings.random, settings.seed):
+                self.record(result)
         self.conclude()

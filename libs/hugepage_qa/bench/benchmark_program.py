@@ -70,12 +70,9 @@ def run_program(
         except TimeoutError as error:
             raise InputError(f"{shlex.join(words)}: has not ended after {deadline:.0f} s") from error
     if child.exit_code != 0:
-        raise InputError(f"{shlex.join(words)}: ended with {child.exit_code}: {_last_lines(output)}")
+        last = " ".join(output.splitlines()[-_SHOWN_LINES:])
+        raise InputError(f"{shlex.join(words)}: ended with {child.exit_code}: {last}")
     return output
-
-
-def _last_lines(output: str) -> str:
-    return " ".join(output.splitlines()[-_SHOWN_LINES:])
 
 
 _DEADLINE_SECONDS = 120.0

@@ -28,7 +28,7 @@ from hugepage_qa.bench.pgbench import parse_pgbench, parse_version
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Workload
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.uapi import NOBODY
-from hugepage_qa.process.child import cpu_seconds
+from hugepage_qa.process.process_table import cpu_seconds
 from hugepage_qa.sizes import KIB, MIB, format_size, parse_size
 
 _DATA = "cluster.tar"

@@ -22,7 +22,7 @@ from hugepage_qa.bench.measured_guest import (
 from hugepage_qa.bench.sysbench_memory import parse_sysbench
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program, Workload
 from hugepage_qa.errors import InputError
-from hugepage_qa.process.child import cpu_seconds
+from hugepage_qa.process.process_table import cpu_seconds
 from hugepage_qa.sizes import GIB, KIB, parse_size
 
 PROGRAMS = (Program("sysbench", "sysbench", "sysbench"), *emulator())

@@ -15,14 +15,13 @@ from hugepage_qa.bench.backing import REFERENCE
 from hugepage_qa.bench.workload import Cell, Fact, Figures, Metric, Workload
 from hugepage_qa.durable import remove_durably, write_durably
 from hugepage_qa.errors import InputError
-from hugepage_qa.schema import build, find_violation, parse_json
+from hugepage_qa.schema import build, read_document
 
 FORMAT = "hugepage-qa measurement"
 VERSION = 1
 
 _PLAN = "plan.json"
 _BLOCKS = "blocks"
-_READABLE = 0o644
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ class Measurement:
 
     def _write(self, name: str, document: Mapping[str, Any]) -> None:
         text = json.dumps(document, indent=1, allow_nan=False) + "\n"
-        write_durably(self._directory / name, text.encode(), mode=_READABLE)
+        write_durably(self._directory / name, text)
 
 
 #: facts that change while a measurement goes on
@@ -154,14 +153,8 @@ SOFT = frozenset({"hostname", "bios", "uptime", "free_memory", "load"})
 
 
 def _read(path: Path, schema: str) -> dict[str, Any]:
-    try:
-        document = parse_json(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path}: expected JSON ({error}); remove the file to measure it again") from error
-    violation = find_violation(document, __package__, schema)
-    if violation is not None:
-        raise InputError(f"{path}: {violation}; remove the file to measure it again")
-    return dict(document)
+    document: dict[str, Any] = read_document(path, __package__, schema, "remove the file to measure it again")
+    return document
 
 
 def _text(value: object) -> str:

@@ -90,7 +90,7 @@ class Pgbench(Workload):
             yield Prepared(
                 block,
                 # locks and the like are up to a tenth more
-                _bytes(str(parameters["shared_buffers"])) * 5 // 4,
+                parse_size(str(parameters["shared_buffers"]).removesuffix("B")) * 5 // 4,
                 {"binary": sha256(installation.pgbench)},
                 {"postgresql": version},
             )
@@ -157,7 +157,3 @@ def _block(cluster: Cluster, parameters: Mapping[str, Fact], backing: Backing) -
     if not tables[0]:
         raise InputError("postgres: has no page tables, expected it to run")
     return {"pgbench-tps": [parse_pgbench(output)], "pgbench-page-tables": tables}
-
-
-def _bytes(text: str) -> int:
-    return parse_size(text.removesuffix("B"))

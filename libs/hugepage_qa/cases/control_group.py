@@ -4,7 +4,6 @@ import enum
 import errno
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import wraps
 
 from hugepage_qa.cases.case import Around
@@ -15,6 +14,7 @@ from hugepage_qa.kernel.hugetlb_cgroup import (
     VERSION_1,
     VERSION_2,
     file_prefix,
+    read_controllers,
     read_numa_stat,
     read_refusals,
 )
@@ -32,7 +32,7 @@ _BETWEEN_MOUNTS_SECONDS = 1.0
 # what is remembered may be remembered for ever
 _REMEMBERED_SECONDS = 5.0
 #: in /proc/cgroups: the number of the version 1 hierarchy of a controller that has none, and the groups of an empty one
-_NONE = "0"
+_NONE = 0
 _ROOT_ALONE = 1
 #: a grace period and a worker take milliseconds on an idle machine
 _OFFLINE_SECONDS = 2
@@ -131,8 +131,8 @@ def keeping_hierarchy(controller: str) -> Around:
 
     @contextmanager
     def kept(host: Host) -> Iterator[None]:
-        enabled = _controllers(host).get(controller)
-        point = _try_to_mount(host, controller) if enabled and enabled.hierarchy == _NONE else None
+        known = read_controllers(host).get(controller)
+        point = _try_to_mount(host, controller) if known and known.enabled and not known.hierarchy else None
         try:
             yield
         finally:
@@ -150,30 +150,15 @@ def _try_to_mount(host: Host, controller: str) -> str | None:
         return None
 
 
-@dataclass(frozen=True)
-class _Controller:
-    """The number of the version 1 hierarchy of a controller, and how many groups that has, dying ones included."""
-
-    hierarchy: str
-    groups: int
-
-
-def _controllers(host: Host) -> dict[str, _Controller]:
-    """Return the enabled controllers of version 1.
-
-    A kernel may have one for version 2 alone (CONFIG_MEMCG_V1, CONFIG_CPUSETS_V1), which is not told here then
-    (cgroup1_subsys_absent() in kernel/cgroup/cgroup-v1.c).
-    """
-    lines = [line.split() for line in (host.read("proc/cgroups") or "").splitlines() if not line.startswith("#")]
-    return {words[0]: _Controller(words[1], int(words[2])) for words in lines if words[3] == "1"}
-
-
 def _root_v1(live: Live, controller: str, cleanup: ExitStack) -> str:
-    if controller not in _controllers(live.host):
+    # a kernel may have it for version 2 alone (CONFIG_MEMCG_V1, CONFIG_CPUSETS_V1), and does not list it then
+    # (cgroup1_subsys_absent() in kernel/cgroup/cgroup-v1.c)
+    known = read_controllers(live.host).get(controller)
+    if not (known and known.enabled):
         raise CannotRun(f"this kernel has no control group controller {controller} of version 1")
     for mount in read_mounts(live.host):
         if mount.type == "cgroup" and controller in mount.options.split(","):
-            if _controllers(live.host)[controller].groups == _ROOT_ALONE:
+            if read_controllers(live.host)[controller].groups == _ROOT_ALONE:
                 cleanup.callback(_expect_root_alone, live, controller)
             return mount.point
     try:
@@ -190,7 +175,7 @@ def _expect_root_alone(live: Live, controller: str) -> None:
     """Expect the kernel to have forgotten every group of a hierarchy that is ours alone."""
 
     def groups() -> int:
-        return _controllers(live.host)[controller].groups
+        return read_controllers(live.host)[controller].groups
 
     live.host.wait_until(lambda: groups() == _ROOT_ALONE, _BUSY_SECONDS)
     live.expect(f"groups of {controller} in /proc/cgroups", _ROOT_ALONE, groups())
@@ -198,7 +183,7 @@ def _expect_root_alone(live: Live, controller: str) -> None:
 
 def _expect_unmounted(live: Live, controller: str, point: str) -> None:
     _unmount_v1(live.host, controller, point)
-    live.expect(f"hierarchy of {controller} in /proc/cgroups", _NONE, _controllers(live.host)[controller].hierarchy)
+    live.expect(f"hierarchy of {controller} in /proc/cgroups", _NONE, read_controllers(live.host)[controller].hierarchy)
 
 
 def _unmount_v1(host: Host, controller: str, point: str) -> bool:
@@ -208,7 +193,7 @@ def _unmount_v1(host: Host, controller: str, point: str) -> bool:
     """
 
     def has_gone() -> bool:
-        return _controllers(host)[controller].hierarchy == _NONE
+        return read_controllers(host)[controller].hierarchy == _NONE
 
     host.unmount(point)
     deadline = host.clock() + _BUSY_SECONDS

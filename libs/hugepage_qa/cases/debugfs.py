@@ -15,11 +15,9 @@ def mount_debugfs(live: Live) -> str:
     if "debugfs" not in (live.host.read("proc/filesystems") or "").split():
         raise CannotRun("this kernel has no debugfs")
     try:
-        point = live.host.mount("", "debugfs")
+        return live.mount_other("", "debugfs").lstrip("/")
     except OSError as error:
         raise CannotRun(f"debugfs cannot be mounted: {error.strerror}") from error
-    live.when_actors_have_ended(live.host.unmount, point)
-    return point.lstrip("/")
 
 
 def write_debugfs(live: Live, name: str, text: str) -> None:

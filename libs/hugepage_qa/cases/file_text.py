@@ -21,8 +21,7 @@ _IN_MEMORY = 1
 def allow_always(live: Live) -> None:
     """Let khugepaged merge all it may, until the case ends: always, whatever is absent, and nothing by hugetext."""
     keep_min_free(live)
-    if live.host.read(ENABLED) is not None:
-        live.set_knob(ENABLED, "0")
+    live.set_knob_if_there(ENABLED, "0")
     live.set_knob(f"{DIRECTORY}/enabled", "always")
     quicken(live)
     allow_absent(live, pmd_size(live) // live.base_page - 1)

@@ -201,7 +201,7 @@ def _join_free_pages(live: Live) -> None:
 
     Since Linux 6.7 the lists of a CPU grow to an eighth of its memory, and what is in them is in no block.
     """
-    _set_if_there(live, "proc/sys/vm/percpu_pagelist_high_fraction", GIB)  # since Linux 5.14
+    live.set_knob_if_there("proc/sys/vm/percpu_pagelist_high_fraction", str(GIB))  # since Linux 5.14
     live.make_room()
 
 
@@ -211,10 +211,5 @@ def _keep_daemons_from_compacting(live: Live) -> None:
     Nor is kswapd woken for blocks in which pages of another mobility are allocated.
     """
     live.set_knob(f"{DIRECTORY}/khugepaged/defrag", "0")
-    _set_if_there(live, "proc/sys/vm/compaction_proactiveness", 0)  # since Linux 5.9
-    _set_if_there(live, "proc/sys/vm/watermark_boost_factor", 0)  # since Linux 5.0
-
-
-def _set_if_there(live: Live, path: str, value: int) -> None:
-    if live.host.read(path) is not None:
-        live.set_knob(path, str(value))
+    live.set_knob_if_there("proc/sys/vm/compaction_proactiveness", "0")  # since Linux 5.9
+    live.set_knob_if_there("proc/sys/vm/watermark_boost_factor", "0")  # since Linux 5.0

@@ -18,7 +18,7 @@ from hugepage_qa.cases.khugepaged_clock import (
     quicken,
 )
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import FRAME, PAGEMAP, PRESENT, Memory, read_entries
 from hugepage_qa.cases.text_program import TextProgram
 from hugepage_qa.cases.thp_memory import expect_change, keep_min_free, map_aligned, pmd_size
 from hugepage_qa.kernel.thp import DIRECTORY
@@ -27,12 +27,8 @@ from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.program_text import Generation, becomes_huge, possible_generations
 from hugepage_qa.process.actor import Actor, Refused
 
-PAGEMAP = "/proc/self/pagemap"
 FLAGS = "/proc/kpageflags"
 
-_WORD = 8
-_PRESENT = 1 << 63
-_FRAME = (1 << 55) - 1
 _HEAD, _TAIL = 1 << 15, 1 << 16
 
 
@@ -51,17 +47,11 @@ def in_huge_pages(live: Live, actor: Actor, addresses: Iterable[int], size: int)
 
 def _is_huge(actor: Actor, frames: int, flags: int, page: int, count: int) -> bool:
     """Tell whether ``count`` pages from ``page`` on are a compound page: its head, and nothing but tails."""
-    present = [entry & _FRAME for entry in _words(actor, frames, page, count) if entry & _PRESENT]
+    present = [entry & FRAME for entry in read_entries(actor, frames, page, count) if entry & PRESENT]
     if not present or present != list(range(present[0], present[0] + count)):
         return False
-    head, *tails = _words(actor, flags, present[0], count)
+    head, *tails = read_entries(actor, flags, present[0], count)
     return bool(head & _HEAD) and all(flag & _TAIL for flag in tails)
-
-
-def _words(actor: Actor, descriptor: int, first: int, count: int) -> tuple[int, ...]:
-    size = count * _WORD
-    length, (read,) = actor.call_with_buffers("pread64", descriptor, bytes(size), size, first * _WORD)
-    return actor.uapi.unpack(f"{length // _WORD}Q", read[:length])
 
 
 ENABLED = f"{DIRECTORY}/hugetext_enabled"
@@ -113,12 +103,10 @@ def switch(live: Live, mode: int, *, threshold: int = 0, thp: str = "madvise") -
     live.set_knob(f"{KHUGEPAGED}/defrag", "1")
     # one page of a huge page is enough, and no limit on how many there are (which later 5.10 kernels have)
     allow_absent(live, pmd_size(live) // live.base_page - 1)
-    if live.host.read(_MOST) is not None:
-        live.set_knob(_MOST, "0")
+    live.set_knob_if_there(_MOST, "0")
     if threshold:
         require_padding(live)
-    if live.host.read(THRESHOLD) is not None:
-        live.set_knob(THRESHOLD, str(threshold))
+    live.set_knob_if_there(THRESHOLD, str(threshold))
     live.set_knob(ENABLED, str(mode))
 
 

@@ -2,7 +2,7 @@
 
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 
 from hugepage_qa.cases.case import Area, Case, Sizes, result_name
@@ -14,7 +14,7 @@ from hugepage_qa.cases.pool_view import (
     PoolView,
     read_pool_view,
 )
-from hugepage_qa.cases.result import NOT_RUN, Result, Verdict, because
+from hugepage_qa.cases.result import BAD, NOT_RUN, Result, Verdict, because
 from hugepage_qa.cases.selection import EVERYTHING, Selection
 from hugepage_qa.cases.verdicts import decide
 from hugepage_qa.errors import InputError
@@ -54,47 +54,26 @@ def run_area(
     A case that this machine cannot try on any page size is a skip. So is what is left when the run ``is_over``.
     """
     sizes = page_sizes(host)
-    planned = [(case, chosen) for case in area.cases if (chosen := _chosen(area, case, sizes, selection))]
+    planned = [case for case in area.cases if selection.has(area, case, sizes)]
     with area.around(host) if planned and not is_over() else nullcontext():
-        for case, chosen in planned:
-            if case.sizes is not Sizes.ONCE and not sizes:
-                record(skipped(area, case, None, NO_HUGETLB))
-            else:
-                _run_on(chosen, area, case, host, record, is_over)
+        for case in planned:
+            is_meant_for_one = False
+            for size in selection.sizes_of(area, case, sizes):
+                result = _skipped(area, case, size, NOT_RUN) if is_over() else judge(area, case, host, size)
+                if result:
+                    is_meant_for_one = True
+                    record(result)
+            if not is_meant_for_one:
+                record(not_meant(area, case, sizes))
 
 
-def _run_on(
-    sizes: Sequence[int | None],
-    area: Area,
-    case: Case,
-    host: Host,
-    record: Callable[[Result], None],
-    is_over: Callable[[], bool],
-) -> None:
-    """Run ``case`` on those of ``sizes`` that it is meant for."""
-    is_meant_for_one = False
-    for size in sizes:
-        judgement = skipped(area, case, size, NOT_RUN) if is_over() else judge(area, case, host, size)
-        if judgement:
-            is_meant_for_one = True
-            record(judgement)
-    if not is_meant_for_one:
-        record(skipped(area, case, None, not_meant(case)))
+def not_meant(area: Area, case: Case, sizes: Collection[int]) -> Result:
+    """Return that ``case`` was run for none of ``sizes``, which are all of the machine."""
+    reason = f"for {case.sizes.value} alone, of which the run has none" if sizes else NO_HUGETLB
+    return _skipped(area, case, None, reason)
 
 
-def not_meant(case: Case) -> str:
-    """Return why ``case`` was run for no page size of the machine."""
-    return f"for {case.sizes.value} alone, of which the run has none"
-
-
-def _chosen(area: Area, case: Case, sizes: Sequence[int], selection: Selection) -> list[int | None]:
-    """Return for which of ``sizes`` the run has ``case``; None stands for no size."""
-    of_the_case: Sequence[int | None] = [None] if case.sizes is Sizes.ONCE or not sizes else sizes
-    return [size for size in of_the_case if selection.includes(area, case, size)]
-
-
-def skipped(area: Area, case: Case, size: int | None, reason: str) -> Result:
-    """Return that ``case`` was not run, and why."""
+def _skipped(area: Area, case: Case, size: int | None, reason: str) -> Result:
     return Result(result_name(area, case, size), Verdict.SKIP, (reason,))
 
 
@@ -116,30 +95,45 @@ def judge(area: Area, case: Case, host: Host, size: int | None) -> Result | None
         live = Live(host, size, case.rule, stack)
         if not case.sizes.include(live):
             return None
-        end = _run(case, live, host, stack)
+
+        def act() -> None:
+            _require(case, live)
+            with checked_end(live, host, stack):
+                if live.has_pool:
+                    live.put_aside()
+                    live.reserve(case.pages)
+                case.act(live)
+
+        # a call that the case relies on is refused, or memory that it may use is not there
+        end = run_judged(live, act, (ActorGone, Fault, Refused))
     verdict, reason = _verdict(live, end)
-    found = f"{live.traceback}{evidence(host)}" if verdict in (Verdict.FAIL, Verdict.ERROR) else ""
+    found = f"{live.traceback}{evidence(host)}" if verdict in BAD else ""
     return Result(result_name(area, case, size), verdict, because(reason), time.monotonic() - began, found)
 
 
-def _run(case: Case, live: Live, host: Host, stack: ExitStack) -> CannotRun | KnownBug | None:
-    """Run ``case``; return what ended it before its last line, if it was no difference and no problem of the suite."""
+def run_judged(
+    live: Live,
+    act: Callable[[], None],
+    of_the_kernel: tuple[type[Exception], ...],
+    passed_on: tuple[type[Exception], ...] = (),
+) -> CannotRun | KnownBug | None:
+    """Call ``act`` and note what breaks it off: a difference if it is ``of_the_kernel``, else a problem of the suite.
+
+    What says that it cannot be judged, or is a known bug, is returned; what is to be ``passed_on`` is raised.
+    """
     try:
-        _require(case, live)
-        with checked_end(live, host, stack):
-            if live.has_pool:
-                live.put_aside()
-                live.reserve(case.pages)
-            case.act(live)
+        act()
     except (CannotRun, KnownBug) as end:
         return end
     except Failed as failure:
         live.differences.append(failure.difference)
-    except (ActorGone, Fault, Refused) as error:
-        # a call that the case relies on was refused, or memory that it may use was not there
-        live.differences.append(_broken_off(case, error))
+    except of_the_kernel as error:
+        found = f"{type(error).__name__}: {error}"
+        live.differences.append(Difference("the case", live.rule, "an end without an error", found))
+    except passed_on:
+        raise
     except Exception as error:
-        # whatever else goes wrong in a case is the suite's: it must not be called the kernel's, nor end the run
+        # whatever else goes wrong is the suite's: it must not be called the kernel's, nor end the run
         live.problems.append(f"{type(error).__name__}: {error}")
         live.traceback = traceback.format_exc()
     return None
@@ -157,10 +151,6 @@ def _verdict(live: Live, end: CannotRun | KnownBug | None) -> tuple[Verdict, str
         lacking=str(end) if isinstance(end, CannotRun) else "",
         passed="; ".join(live.notes),
     )
-
-
-def _broken_off(case: Case, error: Exception) -> Difference:
-    return Difference("the case", case.rule, "an end without an error", f"{type(error).__name__}: {error}")
 
 
 def _require(case: Case, live: Live) -> None:

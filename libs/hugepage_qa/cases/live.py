@@ -160,7 +160,7 @@ class Live(Expectations):
 
         Without a node the base is that of the machine, with one that of the node.
         """
-        base = self._base if node is None else self._before.nodes[node][self.size]
+        base = self._base_of(node)
         self.host.write(self.pool_file("nr_hugepages", node=node), f"{base.nr - base.surplus + pages}")
 
     def reserve(self, pages: int, node: int | None = None) -> None:
@@ -173,7 +173,8 @@ class Live(Expectations):
         memory = self._memory_available(node)
         for _attempt in range(_ATTEMPTS):
             self.set_nr(pages, node)
-            missing = pages - self._reserved(node)
+            pool = self.pool(node)
+            missing = pages - (pool.nr - pool.surplus)
             if missing <= 0:
                 return
             self.make_room()
@@ -194,16 +195,17 @@ class Live(Expectations):
         self._stack.callback(self.host.write, path, before)
         self.host.write(path, value)
 
+    def set_knob_if_there(self, path: str, value: str) -> None:
+        """Write ``value`` as ``set_knob`` does where the kernel has the file. Raises OSError when it refuses it."""
+        if self.host.read(path) is not None:
+            self.set_knob(path, value)
+
     def of_size(self, size: int) -> "Live":
         """Return the pool of another page size for this case; what was available in it is put aside, too."""
         other = Live(self.host, size, self.rule, self._stack)
         other.differences = self.differences
         other.put_aside()
         return other
-
-    def _reserved(self, node: int | None) -> int:
-        pool = self.pool(node)
-        return pool.nr - pool.surplus
 
     def make_room(self) -> None:
         """Drop clean caches and compact, as an administrator would (Documentation/admin-guide/sysctl/vm.rst)."""
@@ -273,7 +275,11 @@ class Live(Expectations):
     def mount(self, **options: str | int) -> str:
         """Mount a hugetlbfs of this page size and return where; it is unmounted after the case. Raises OSError."""
         words = {"pagesize": self.size, **options}
-        point = self.host.mount(",".join(f"{name}={value}" for name, value in words.items()))
+        return self.mount_other(",".join(f"{name}={value}" for name, value in words.items()), "hugetlbfs")
+
+    def mount_other(self, options: str, file_system: str) -> str:
+        """Mount a ``file_system`` and return where; it is unmounted after the case. Raises Refused."""
+        point = self.host.mount(options, file_system)
         # before the actors end, which have files open there, it would be busy
         self.when_actors_have_ended(self.host.unmount, point)
         return point
@@ -330,9 +336,11 @@ class Live(Expectations):
             found = read_integer(ObservedTree(self.host), _SYSCTL)
             self._compare("vm.nr_hugepages", self._base.nr - self._base.surplus + nr, found)
 
+    def _base_of(self, node: int | None) -> Counters:
+        return self._base if node is None else self._before.nodes[node][self.size]
+
     def _above_base(self, now: Counters, node: int | None) -> Counters:
-        base = self._base if node is None else self._before.nodes[node][self.size]
-        return Counters(*(getattr(now, name) - getattr(base, name) for name in _COUNTERS))
+        return Counters(*(getattr(now, name) - getattr(self._base_of(node), name) for name in _COUNTERS))
 
 
 def running_mmu(host: Host) -> Mmu:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from hugepage_qa.cache import scratch_directory
-from hugepage_qa.cases.result import Result, Verdict
+from hugepage_qa.cases.result import BAD, Result, Verdict
 from hugepage_qa.cases.verdicts import lost_result, try_again
 from hugepage_qa.machine.host import Host
 from hugepage_qa.machine.throwaway_machine import ThrowawayMachine
@@ -191,7 +191,7 @@ class LiveMachine:
             # what takes too long there, and the taint of a lockup, say nothing of the kernel
             told = f"{self._running.starvation.told}; {result.reason}"
             raise MachineLost(Loss.STARVED, told, self._running.serial)
-        if result is not None and result.verdict in (Verdict.FAIL, Verdict.ERROR):
+        if result is not None and result.verdict in BAD:
             self.close()
         return result
 

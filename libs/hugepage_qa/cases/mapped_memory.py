@@ -16,8 +16,9 @@ WORD = 8
 #: takes seconds for each GiB of words, and what clears and copies pages goes by base pages (folio_zero_user() in
 #: mm/memory.c), of which the first and the last word are looked at
 _LINE, _GIGANTIC = 64, 256 * MIB
-#: bits of an entry of /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst): frame, mapped by one process
-#: alone, of a file or shared, present
+PAGEMAP = "/proc/self/pagemap"
+#: bits of an entry of it (Documentation/admin-guide/mm/pagemap.rst): frame, mapped by one process alone, of a file or
+#: shared, present
 FRAME, EXCLUSIVE, OF_A_FILE, PRESENT = (1 << 55) - 1, 1 << 56, 1 << 61, 1 << 63
 #: of pagemap, in one request
 _ENTRIES = 2048
@@ -99,25 +100,21 @@ class Memory:
 
     def pagemap(self, addresses: Iterable[int]) -> list[int]:
         """Return the entries of the base pages at ``addresses``. Raises Refused."""
-        pagemap = self._live.open(self.actor, "/proc/self/pagemap", os.O_RDONLY)
-        places = (address // self._live.base_page * WORD for address in addresses)
-        reads = [self.actor.call_with_buffers("pread64", pagemap, bytes(WORD), WORD, place) for place in places]
+        pagemap = self._live.open(self.actor, PAGEMAP, os.O_RDONLY)
+        pages = (address // self._live.base_page for address in addresses)
+        entries = [read_entries(self.actor, pagemap, page, 1)[0] for page in pages]
         self.actor.call("close", pagemap)
-        return [self.actor.uapi.unpack("Q", buffer)[0] for _count, (buffer,) in reads]
+        return entries
 
     def present_frames(self, pages: int) -> list[int]:
         """Return the frames of the base pages that are there in the first ``pages`` pages. Raises Refused."""
-        pagemap = self._live.open(self.actor, "/proc/self/pagemap", os.O_RDONLY)
+        pagemap = self._live.open(self.actor, PAGEMAP, os.O_RDONLY)
         base_page, frames = self._live.base_page, []
         # as many as a request of the actor holds
         step = min(self.size, _ENTRIES * base_page)
         for address in range(self.address, self.address + pages * self.size, step):
-            size = step // base_page * WORD
-            _count, (entries,) = self.actor.call_with_buffers(
-                "pread64", pagemap, bytes(size), size, address // base_page * WORD
-            )
-            words = self.actor.uapi.unpack(f"{size // WORD}Q", entries)
-            frames += [word & FRAME for word in words if word & PRESENT]
+            entries = read_entries(self.actor, pagemap, address // base_page, step // base_page)
+            frames += [entry & FRAME for entry in entries if entry & PRESENT]
         self.actor.call("close", pagemap)
         return frames
 
@@ -151,3 +148,10 @@ class Memory:
         if not below:
             self._live.fail(f"/proc/{self.actor.pid}/numa_maps", f"a mapping at {self.at(page):#x}", "none")
         return below[-1]
+
+
+def read_entries(actor: Actor, descriptor: int, first: int, count: int) -> tuple[int, ...]:
+    """Return up to ``count`` entries from number ``first`` on of a file with one for each page. Raises Refused."""
+    size = count * WORD
+    length, (read,) = actor.call_with_buffers("pread64", descriptor, bytes(size), size, first * WORD)
+    return actor.uapi.unpack(f"{length // WORD}Q", read[:length])

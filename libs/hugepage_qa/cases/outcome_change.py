@@ -179,11 +179,9 @@ def find_trial(name: str, architecture: str) -> Trial:
     boots = case_names()
     if case in boots:
         return partial(_boot, case, cpu)
-    areas, sizes = list(live_areas()), (None, *hugetlb_sizes(architecture))
+    areas, sizes = list(live_areas()), hugetlb_sizes(architecture)
     selection = Selection((case,))
-    chosen = [
-        area for area in areas if any(selection.includes(area, one, size) for one in area.cases for size in sizes)
-    ]
+    chosen = [area for area in areas if any(selection.has(area, one, sizes) for one in area.cases)]
     if not chosen:
         known = [*bug_reports(), *boots, *(result_name(area, one, None) for area in areas for one in area.cases)]
         near = get_close_matches(case, known, n=1, cutoff=0)[0]
@@ -198,13 +196,10 @@ def _reproduce(report: BugReport, kernel: KernelImage, settings: Settings) -> Re
 
 
 def _boot(name: str, cpu: str, kernel: KernelImage, settings: Settings) -> Result:
-    matrix = Matrix(kernel.architecture, settings)
     group = name.split("/")[1]
-    cases = [case for case in matrix.named_cases((group,), cpu) if case.name.partition(CPU_MARK)[0] == name]
-    try:
+    with Matrix(kernel.architecture, settings) as matrix:
+        cases = [case for case in matrix.named_cases((group,), cpu) if case.name.partition(CPU_MARK)[0] == name]
         return _summary(name, list(matrix.run(cases)))
-    finally:
-        matrix.stop()
 
 
 def _run_live(areas: list[Area], selection: Selection, cpu: str, kernel: KernelImage, settings: Settings) -> Result:

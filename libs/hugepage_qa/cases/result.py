@@ -23,6 +23,8 @@ class Verdict(enum.StrEnum):
     FAIL = "fail"
 
 
+#: verdicts after which somebody has to look: something broke, or the product did wrong
+BAD = (Verdict.FAIL, Verdict.ERROR)
 #: why a case was skipped that was left when the first failure ended the run
 NOT_RUN = "not run: the first failure ended the run"
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
-from hugepage_qa.cases.case import Area, Case, result_name
+from hugepage_qa.cases.case import Area, Case, Sizes, result_name
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import format_size
 
@@ -27,6 +27,14 @@ class Selection:
         in_size = size is None or not self.sizes or size in self.sizes
         names = _names(area, case, size)
         return in_size and (not self.cases or any(_matches(pattern, names) for pattern in self.cases))
+
+    def has(self, area: Area, case: Case, sizes: Collection[int]) -> bool:
+        """Tell whether the run has ``case`` on a machine with pages of ``sizes`` bytes, be it on none of them."""
+        return self.includes(area, case, None) or bool(self.sizes_of(area, case, sizes))
+
+    def sizes_of(self, area: Area, case: Case, sizes: Collection[int]) -> list[int | None]:
+        """Return on which of ``sizes``, those of the machine, the run has ``case``; None stands for a case's once."""
+        return [size for size in ((None,) if case.sizes is Sizes.ONCE else sizes) if self.includes(area, case, size)]
 
     def require(self, areas: Sequence[Area], sizes: Collection[int]) -> None:
         """Raise InputError for a name that no case of ``areas`` has, or a page size that is none of ``sizes``."""

@@ -48,8 +48,7 @@ def allow_on_advice(live: Live) -> None:
     live.set_knob(f"{DIRECTORY}/defrag", "madvise")
     live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
     for name in ("enabled", "shmem_enabled"):  # since Linux 6.8 and 6.11
-        if live.host.read(f"{directory}/{name}") is not None:
-            live.set_knob(f"{directory}/{name}", "inherit")
+        live.set_knob_if_there(f"{directory}/{name}", "inherit")
 
 
 def keep_min_free(live: Live) -> None:
@@ -82,12 +81,10 @@ def map_aligned(
 ) -> Memory:
     """Map ``pages`` anonymous pages at a multiple of ``size`` bytes, and give ``advice`` for them. Raises OSError."""
     actor = actor or live.actor()
-    anonymous = mmap.MAP_ANONYMOUS | mmap.MAP_PRIVATE
-    start = actor.mmap((pages + 1) * size, _PROT_NONE, anonymous)
-    address = -(-start // size) * size
-    kind = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS if shared else anonymous
+    address = _room(actor, pages, size)
+    kind = mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE
     # the start of shared memory has to be aligned as its address is
-    actor.mmap(pages * size, READ_WRITE, kind | MAP_FIXED, address=address)
+    actor.mmap(pages * size, READ_WRITE, kind | mmap.MAP_ANONYMOUS | MAP_FIXED, address=address)
     memory = Memory(live, actor, address, pages, size)
     if advice is not None:
         memory.advise(advice)
@@ -160,9 +157,7 @@ def _changes_by_itself(
 
 def mount_tmpfs(live: Live, huge: str) -> str:
     """Mount a tmpfs with option huge= until the case ends, and return where. Raises Refused."""
-    point = live.host.mount(f"huge={huge},mode=0700", "tmpfs")
-    live.when_actors_have_ended(live.host.unmount, point)
-    return point
+    return live.mount_other(f"huge={huge},mode=0700", "tmpfs")
 
 
 def map_start_of_file(live: Live, path: str, pages: int = 1, length: int | None = None) -> Memory:
@@ -177,5 +172,5 @@ def map_start_of_file(live: Live, path: str, pages: int = 1, length: int | None 
 
 
 def _room(actor: Actor, pages: int, size: int) -> int:
-    start = actor.mmap((pages + 1) * size, 0, mmap.MAP_ANONYMOUS | mmap.MAP_PRIVATE)
+    start = actor.mmap((pages + 1) * size, _PROT_NONE, mmap.MAP_ANONYMOUS | mmap.MAP_PRIVATE)
     return -(-start // size) * size

@@ -22,13 +22,13 @@ def set_policy(live: Live, enabled: str, *, pmd: str = "inherit", defrag: str = 
     a fault on them (balanced-pages-missed), and that is not what a policy is judged by.
     """
     keep_min_free(live)
-    if live.has_several_nodes and live.host.read(_NUMA_BALANCING) is not None:
-        live.set_knob(_NUMA_BALANCING, "0")
+    if live.has_several_nodes:
+        live.set_knob_if_there(_NUMA_BALANCING, "0")
     live.set_knob(f"{DIRECTORY}/enabled", enabled)
     live.set_knob(f"{DIRECTORY}/defrag", defrag)
     for size, path in size_directories(live.host, DIRECTORY).items():
-        if live.host.read(f"{path}/enabled") is not None:  # since Linux 6.8
-            live.set_knob(f"{path}/enabled", pmd if size == pmd_size(live) else "never")
+        # since Linux 6.8
+        live.set_knob_if_there(f"{path}/enabled", pmd if size == pmd_size(live) else "never")
 
 
 def has_size_policy(live: Live) -> bool:

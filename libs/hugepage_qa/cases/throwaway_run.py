@@ -1,6 +1,5 @@
 """Live cases and random programs spread over throwaway machines: several at once, the longest first."""
 
-import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -8,16 +7,16 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 
-from hugepage_qa.cases.case import Area, Sizes, result_name
-from hugepage_qa.cases.judge import judge, not_meant, page_sizes, skipped
+from hugepage_qa.cases.case import Area, result_name
+from hugepage_qa.cases.judge import judge, not_meant, page_sizes
 from hugepage_qa.cases.live_machine import LiveMachine, MachinePlan, Task, Unit
-from hugepage_qa.cases.pool_view import NO_HUGETLB, read_pool_view
+from hugepage_qa.cases.pool_view import read_pool_view
 from hugepage_qa.cases.random.random_run import run_random_programs
 from hugepage_qa.cases.result import Result
 from hugepage_qa.cases.selection import EVERYTHING, Selection
 from hugepage_qa.machine.host import Host
 from hugepage_qa.qemu.emulator import Stopped
-from hugepage_qa.qemu.fleet import free_memory
+from hugepage_qa.qemu.fleet import Jobs, free_memory, run_workers
 from hugepage_qa.sizes import GIB, MIB, format_size
 
 #: nodes of a machine for pages that many of fit into it, and of one for gigantic pages: of node 0 one GiB lies beside
@@ -47,31 +46,29 @@ class LiveWanted:
         """Yield what is to be run for pages of ``sizes`` bytes on a machine that has ``pools`` of such pages."""
         for area in self.areas:
             for size in (None, *sizes):
-                if tasks := self._tasks(area, size):
-                    memory = _nodes(size) if size in pools else NODES
+                tasks = tuple(
+                    Task(result_name(area, case, size), partial(judge, area, case, size=size))
+                    for case in area.cases
+                    if size in self.selection.sizes_of(area, case, sizes)
+                )
+                if tasks:
+                    memory = _NODES_OF_GIGANTIC if size in pools and (size or 0) >= _GIGANTIC else NODES
                     yield Unit(f"{area.name} {_words(size)}", memory, tasks, area.around)
         for size in pools:
             if not self.operations or (self.selection.sizes and size not in self.selection.sizes):
                 continue
-            random = partial(_run_random, size=size, seed=self.seed, operations=self.operations)
+            random = partial(run_random_programs, size=size, seed=self.seed, operations=self.operations)
             name = f"/random/{format_size(size)}"
             memory = _NODES_OF_RANDOM_GIGANTIC if size >= _GIGANTIC else NODES
             yield Unit(f"random {_words(size)}", memory, (Task(name, random),))
-
-    def _tasks(self, area: Area, size: int | None) -> tuple[Task, ...]:
-        return tuple(
-            Task(result_name(area, case, size), partial(judge, area, case, size=size))
-            for case in area.cases
-            if (case.sizes is Sizes.ONCE) == (size is None) and self.selection.includes(area, case, size)
-        )
 
     def untried(self, results: Collection[str], sizes: Sequence[int]) -> Iterator[Result]:
         """Yield a skip for each case that none of ``results`` is of: it is for no page size of the machine."""
         for area in self.areas:
             for case in area.cases:
-                chosen = [size for size in (None, *sizes) if self.selection.includes(area, case, size)]
-                if chosen and not any(result_name(area, case, size) in results for size in chosen):
-                    yield skipped(area, case, None, not_meant(case) if sizes else NO_HUGETLB)
+                tried = {result_name(area, case, size) for size in self.selection.sizes_of(area, case, sizes)}
+                if self.selection.has(area, case, sizes) and tried.isdisjoint(results):
+                    yield not_meant(area, case, sizes)
 
 
 class ThrowawayRun:
@@ -80,13 +77,10 @@ class ThrowawayRun:
     def __init__(self, plan: MachinePlan, machines: int, finished: Finished) -> None:
         self._finished = finished
         self._sizes: list[int] = []
-        self._workers = [LiveMachine(plan) for _ in range(machines)]
+        self._machines = [LiveMachine(plan) for _ in range(machines)]
         self._lock = threading.Lock()
-        self._told: queue.SimpleQueue[Result | BaseException | None] = queue.SimpleQueue()
-        self._units: list[Unit] | None = None
+        self._units: Jobs[Unit] | None = None
         self._free = free_memory()
-        #: bytes of each machine
-        self._used = dict.fromkeys(self._workers, sum(NODES))
         self._is_stopped = False
         #: name of a unit -> what it took, in seconds
         self.seconds: dict[str, float] = {}
@@ -97,98 +91,57 @@ class ThrowawayRun:
         ``took`` tells what units took the last time. Raises InputError for what can never boot, MachineLost where a
         machine does not come up.
         """
-        threads = [
-            threading.Thread(target=self._work, args=(machine, wanted, took), daemon=True) for machine in self._workers
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            names = set()
-            for result in self._results():
+        workers = [partial(self._work, machine, wanted, took) for machine in self._machines]
+        names = set()
+        with closing(run_workers(workers, self.stop)) as results:
+            for result in results:
                 names.add(result.name)
                 yield result
-            if not self._is_stopped:
-                yield from wanted.untried(names, self._sizes)
-        finally:
-            self.stop()
-            for thread in threads:
-                thread.join()
+        if not self._is_stopped:
+            yield from wanted.untried(names, self._sizes)
 
     @property
     def boots(self) -> int:
         """How many machines were booted."""
-        return sum(machine.boots for machine in self._workers)
+        return sum(machine.boots for machine in self._machines)
 
     def stop(self) -> None:
         """End every machine that runs, and begin no other."""
         self._is_stopped = True
-        for machine in self._workers:
+        for machine in self._machines:
             machine.stop()
 
-    def _results(self) -> Iterator[Result]:
-        working = len(self._workers)
-        while working:
-            told = self._told.get()
-            if isinstance(told, BaseException):
-                raise told
-            if told is None:
-                working -= 1
-            else:
-                yield told
+    def _work(
+        self, machine: LiveMachine, wanted: LiveWanted, took: Mapping[str, float], tell: Callable[[Result], None]
+    ) -> None:
+        """Run units until all are taken, or others need the memory; machines end with the thread that started them."""
+        with closing(machine), suppress(Stopped):
+            units = self._plan(machine.host(NODES), wanted, took)
+            while unit := units.take(machine, lambda one: one.memory == machine.memory, waits=False):
+                self._run_unit(unit, machine, tell)
 
-    def _work(self, machine: LiveMachine, wanted: LiveWanted, took: Mapping[str, float]) -> None:
-        """Run units until all are taken; machines end with the thread that started them."""
-        try:
-            with closing(machine), suppress(Stopped):
-                self._plan(machine.host(NODES), wanted, took)
-                while unit := self._next(machine):
-                    self._run_unit(unit, machine)
-        except BaseException as error:  # it is raised again by who waits
-            self._told.put(error)
-        finally:
-            self._told.put(None)
-
-    def _run_unit(self, unit: Unit, machine: LiveMachine) -> None:
+    def _run_unit(self, unit: Unit, machine: LiveMachine, tell: Callable[[Result], None]) -> None:
         began = time.monotonic()
         results = []
         for task in unit.tasks:
             if result := machine.judge(task, unit):
                 results.append(result)
-                self._told.put(result)
+                tell(result)
         self.seconds[unit.name] = time.monotonic() - began
         self._finished(unit.name, results, self.seconds[unit.name])
 
-    def _plan(self, host: Host, wanted: LiveWanted, took: Mapping[str, float]) -> None:
-        """Plan the units, by the page sizes of the first machine that is there."""
+    def _plan(self, host: Host, wanted: LiveWanted, took: Mapping[str, float]) -> Jobs[Unit]:
+        """Return the units, the longest first, planned by the page sizes of the first machine that is there."""
         with self._lock:
             if self._units is None:
                 self._sizes = page_sizes(host)
-                units = wanted.units(self._sizes, read_pool_view(host).pools)
-                self._units = sorted(units, key=lambda unit: took.get(unit.name, _UNKNOWN_SECONDS))
-
-    def _next(self, machine: LiveMachine) -> Unit | None:
-        """Take the longest unit that ``machine`` has the memory for, else the longest that this host has.
-
-        None when all are taken, or those that are left need what the others have.
-        """
-        with self._lock:
-            of_others = sum(size for other, size in self._used.items() if other is not machine)
-            room = [unit for unit in self._units or () if not of_others or of_others + sum(unit.memory) <= self._free]
-            fitting = [unit for unit in room if unit.memory == machine.memory]
-            unit = next(reversed(fitting or room), None)
-            self._used[machine] = sum(unit.memory) if unit else 0
-            if unit and self._units:
-                self._units.remove(unit)
-            return unit
-
-
-def _nodes(size: int | None) -> tuple[int, ...]:
-    return _NODES_OF_GIGANTIC if (size or 0) >= _GIGANTIC else NODES
+                planned = [*wanted.units(self._sizes, read_pool_view(host).pools)]
+                # of those that took as long, which are all that have never run, the last ones first
+                planned.sort(key=lambda unit: took.get(unit.name, _UNKNOWN_SECONDS))
+                held = dict.fromkeys(self._machines, sum(NODES))
+                self._units = Jobs(planned[::-1], lambda unit: sum(unit.memory), self._free, held)
+            return self._units
 
 
 def _words(size: int | None) -> str:
     return "once" if size is None else format_size(size)
-
-
-def _run_random(host: Host, size: int, seed: int, operations: int) -> Result:
-    return run_random_programs(host, size, seed, operations, lambda _done: None)

@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from hugepage_qa.catalogue.entry import CataloguedTest, Entry
+from hugepage_qa.catalogue.catalogued_tests import CataloguedTest, Entry
 from hugepage_qa.catalogue.references import References
 
 

@@ -11,7 +11,7 @@ from sphinx.application import Sphinx
 from sphinx.directives import ObjectDescription
 from sphinx.domains import Domain, ObjType
 
-from hugepage_qa.catalogue.entry import anchor
+from hugepage_qa.catalogue.catalogued_tests import anchor
 
 # the index of the search escapes for HTML what the search escapes once more
 _ESCAPED_TWICE = str.maketrans({"'": "\N{RIGHT SINGLE QUOTATION MARK}", '"': "\N{RIGHT DOUBLE QUOTATION MARK}"})

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from hugepage_qa.cases.result import NOT_RUN, Result, Verdict, exit_code, one_line, worst
+from hugepage_qa.cases.result import BAD, NOT_RUN, Result, Verdict, exit_code, one_line, worst
 from hugepage_qa.cases.selection import EVERYTHING, Selection
 from hugepage_qa.cases.test_settings import describe_settings
 from hugepage_qa.commands.chosen_tests import choose_tests
@@ -38,8 +38,6 @@ _LONGEST_PARENT = 107 - len("/hugepage-qa-12345678/avocado_12345678/.status_serv
 
 # the option of Avocado's configuration, and our directory for it
 _DATA = "data_dir"
-
-_KEEP_LOGS = (Verdict.FAIL, Verdict.ERROR)
 
 
 @dataclass(frozen=True)
@@ -100,8 +98,9 @@ def _run(
     not be put back.
     """
     told_to = scratch / "results"
-    config, environment = _write_config(scratch), _environment(of_the_tests)
-    environment |= replace(job.asked, told_to=told_to).to_environment()
+    config = _write_config(scratch)
+    # Avocado and its tests put temporary files and sockets there, and a killed one does not remove them
+    environment = {**os.environ, "TMPDIR": str(of_the_tests)} | replace(job.asked, told_to=told_to).to_environment()
     if job.vt_type is not None:
         environment = prepare_vt(job.vt_type, Path.cwd(), scratch, scratch / _DATA, environment)
     shown: set[str] = set()
@@ -131,7 +130,7 @@ def _report(results: Sequence[Result], scratch: Path, console: Console) -> None:
     data = os.environ.get("TMT_TEST_DATA")
     if data:
         write_results(results, _existing_directory(data))
-    elif worst(result.verdict for result in results) in _KEEP_LOGS:
+    elif worst(result.verdict for result in results) in BAD:
         _keep(scratch / "jobs", console)
     for line in closing_lines(results):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
@@ -186,11 +185,6 @@ def _write_config(scratch: Path) -> Path:
     lines = ["[datadir.paths]", *paths, "[plugins.vtjoblock]", f"dir = {scratch}"]
     config.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return config
-
-
-def _environment(scratch: Path) -> dict[str, str]:
-    # Avocado and its tests put temporary files and sockets there, and a killed one does not remove them
-    return os.environ | {"TMPDIR": str(scratch)}
 
 
 def _parent() -> Path:

@@ -3,10 +3,9 @@
 import json
 import platform
 import sys
-from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich.console import Console
@@ -16,6 +15,7 @@ from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings
 from hugepage_qa.cases.boot.case_groups import choose_groups, groups
 from hugepage_qa.cases.result import exit_code
 from hugepage_qa.cases.test_settings import draw_seed
+from hugepage_qa.commands.command_parts import options
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.facts import read_facts
 from hugepage_qa.kernel.tree import DirectoryTree
@@ -23,12 +23,9 @@ from hugepage_qa.oracle.boot.predict import predict as predict_boot
 from hugepage_qa.qemu.boards import BOARDS, find_board, find_cpu
 from hugepage_qa.qemu.kernel_image import KernelImage, identify
 from hugepage_qa.qemu.nominal import nominal_machine
-from hugepage_qa.qemu.packages import cache_directory
 from hugepage_qa.qemu.virtual_machine import full_command_line
 from hugepage_qa.report.boot_report import MatrixReport, open_console, print_facts, print_judgement, print_prediction
 from hugepage_qa.sizes import parse_memory
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 ARCHITECTURES = tuple(BOARDS)
 
@@ -43,60 +40,26 @@ class Memory(click.ParamType[tuple[int, ...]]):
         return value if isinstance(value, tuple) else parse_memory(value)
 
 
-def machine_options(command: Command) -> Command:
-    """Add the options that choose a probe machine."""
-    for option in reversed(
-        (
-            click.option(
-                "--arch", "architecture", type=click.Choice(ARCHITECTURES), default="x86_64", show_default=True
-            ),
-            click.option("--cpu", help="CPU of the board: x86_64 max, qemu64; ppc64le power9 (radix), power8 (hash)."),
-            click.option(
-                "--memory", type=Memory(), default="2G", show_default=True, help="Of each NUMA node; 0: none."
-            ),
-            click.option("--cpus", type=click.IntRange(1, 64), default=1, show_default=True),
-        )
-    ):
-        command = option(command)
-    return command
+#: choose a probe machine
+machine_options = options(
+    click.option("--arch", "architecture", type=click.Choice(ARCHITECTURES), default="x86_64", show_default=True),
+    click.option("--cpu", help="CPU of the board: x86_64 max, qemu64; ppc64le power9 (radix), power8 (hash)."),
+    click.option("--memory", type=Memory(), default="2G", show_default=True, help="Of each NUMA node; 0: none."),
+    click.option("--cpus", type=click.IntRange(1, 64), default=1, show_default=True),
+)
+
+#: choose the kernel under test and how it is booted
+kernel_options = options(
+    click.option("--kernel", type=click.Path(path_type=Path), help="Kernel image; default: the distribution's."),
+    click.option("--package", help="Package of the distribution that holds the kernel."),
+    click.option("--suite", help="Release of the distribution to take the kernel from, such as sid."),
+    click.option("--append", default="", metavar="WORDS", help="Further kernel arguments for every boot."),
+    click.option("--deadline", type=click.FloatRange(1), default=120.0, show_default=True, metavar="SECONDS"),
+)
 
 
-def kernel_options(command: Command) -> Command:
-    """Add the options that choose the kernel under test and how it is booted."""
-    for option in reversed(
-        (
-            click.option(
-                "--kernel", type=click.Path(path_type=Path), help="Kernel image; default: the distribution's."
-            ),
-            click.option("--package", help="Package of the distribution that holds the kernel."),
-            click.option("--suite", help="Release of the distribution to take the kernel from, such as sid."),
-            click.option("--append", default="", metavar="WORDS", help="Further kernel arguments for every boot."),
-            click.option("--deadline", type=click.FloatRange(1), default=120.0, show_default=True, metavar="SECONDS"),
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def make_settings(
-    kernel: Path | None,
-    package: str | None,
-    suite: str | None,
-    append: str,
-    deadline: float,
-    machines: int | None = None,
-) -> Settings:
-    """Return the settings; raises InputError when the cache cannot be used."""
-    return Settings(
-        kernel=kernel,
-        package=package,
-        suite=suite,
-        append=append,
-        cache=cache_directory(),
-        deadline=deadline,
-        machines=machines,
-        say=lambda line: click.echo(line, err=True),
-    )
+def _say(line: str) -> None:
+    click.echo(line, err=True)
 
 
 @click.command(epilog="Example: hugepage-qa boot 'hugepagesz=1G hugepages=1 hugepages=0:3,1:5' --memory 2G,2G")
@@ -121,13 +84,10 @@ def boot(
 
     Exit code: 0 as predicted, 1 not as predicted, 2 not decided, 3 the tool or its input is wrong.
     """
-    matrix = Matrix(architecture, make_settings(kernel, package, suite, append, deadline))
-    name = find_cpu(matrix.board, cpu).name
-    case = BootCase("/boot", architecture, name, command_line, memory, cpus, "command line")
-    try:
+    with Matrix(architecture, Settings(kernel, package, suite, append, deadline=deadline, say=_say)) as matrix:
+        name = find_cpu(matrix.board, cpu).name
+        case = BootCase("/boot", architecture, name, command_line, memory, cpus, "command line")
         judgement = next(iter(matrix.run([case])))
-    finally:
-        matrix.stop()
     print_judgement(open_console(), judgement, matrix.kernel.release)
     if serial:
         click.echo(judgement.evidence)
@@ -168,25 +128,24 @@ def boot_matrix(
     chosen = choose_groups(groups)
     if not named and not random_count:
         raise InputError("--no-named without --random: nothing is left to run")
-    settings = make_settings(kernel, package, suite, append, deadline, machines)
+    settings = Settings(kernel, package, suite, append, deadline=deadline, machines=machines, say=_say)
     seed = draw_seed() if seed is None else seed
     wanted = chosen if named else ()
     report = MatrixReport(Console())
     waiting = list(dict.fromkeys(architectures or ("x86_64",)))
     while waiting and not (exitfirst and report.has_failed):
         architecture = waiting.pop(0)
-        matrix = Matrix(architecture, settings)
-        cases = matrix.named_cases(wanted, cpu)
-        total = len(cases) + random_count * len(matrix.targets(cpu))
-        report.start(architecture, matrix.kernel, total, seed if random_count else None, append)
-        try:
-            for judgement in chain(matrix.run(cases), matrix.run_random(random_count, seed, cpu)):
-                report.add(judgement)
-                if exitfirst and report.has_failed:
-                    break
-        finally:
-            matrix.stop()
-            report.stop()
+        with Matrix(architecture, settings) as matrix:
+            cases = matrix.named_cases(wanted, cpu)
+            total = len(cases) + random_count * len(matrix.targets(cpu))
+            report.start(architecture, matrix.kernel, total, seed if random_count else None, append)
+            try:
+                for judgement in chain(matrix.run(cases), matrix.run_random(random_count, seed, cpu)):
+                    report.add(judgement)
+                    if exitfirst and report.has_failed:
+                        break
+            finally:
+                report.stop()
     report.finish(not_begun=waiting)
     sys.exit(exit_code(judgement.verdict for judgement in report.judgements))
 

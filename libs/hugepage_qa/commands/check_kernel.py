@@ -13,7 +13,7 @@ from hugepage_qa.cases.area_files import LIVE, live_areas
 from hugepage_qa.cases.boot.boot_matrix import Settings
 from hugepage_qa.cases.boot.case_groups import choose_groups
 from hugepage_qa.cases.kernel_check import KernelCheck
-from hugepage_qa.cases.result import Verdict, exit_code
+from hugepage_qa.cases.result import BAD, exit_code
 from hugepage_qa.cases.selection import Selection
 from hugepage_qa.cases.test_settings import draw_seed
 from hugepage_qa.cases.throwaway_run import LiveWanted
@@ -108,7 +108,7 @@ def run_check(check: KernelCheck, report: CheckReport, *, exitfirst: bool = Fals
         with closing(check.run()) as results:
             for result in results:
                 report.add(replace(result, name=f"{before}{result.name}"))
-                is_over = exitfirst and result.verdict in (Verdict.FAIL, Verdict.ERROR)
+                is_over = exitfirst and result.verdict in BAD
                 if is_over:
                     break
     finally:

@@ -27,7 +27,11 @@ def choose_tests(references: Sequence[str], selection: Selection, sizes: Collect
         return ChosenTests(tuple(references))
     read = {reference: _read(reference, selection) for reference in references}
     selection.require([area for areas, _ in read.values() for area in areas], sizes)
-    chosen = [reference for reference, (areas, _) in read.items() if _has_cases(areas, selection, sizes)]
+    chosen = [
+        reference
+        for reference, (areas, _) in read.items()
+        if selection == EVERYTHING or any(selection.has(area, case, sizes) for area in areas for case in area.cases)
+    ]
     together = [reference for reference in chosen if read[reference][1]]
     if len(together) < 2:  # noqa: PLR2004 - one is no crowd
         return ChosenTests(tuple(chosen))
@@ -56,9 +60,3 @@ def _read(reference: str, selection: Selection) -> tuple[list[Area], bool]:
     from hugepage_qa.plugins.many_files import needs_only_areas  # noqa: PLC0415
 
     return areas, not test and needs_only_areas(module)
-
-
-def _has_cases(areas: Sequence[Area], selection: Selection, sizes: Collection[int]) -> bool:
-    return selection == EVERYTHING or any(
-        selection.includes(area, case, size) for area in areas for case in area.cases for size in (None, *sizes)
-    )

@@ -1,9 +1,8 @@
 """``hugepage-qa gate``: has performance become worse than the accepted baseline of this machine?"""
 
-from importlib import import_module
-
 import click
 
+from hugepage_qa.commands.command_parts import LazyGroup
 from hugepage_qa.errors import InputError
 
 #: subcommand -> module and function; loaded when it is called, as numpy and scipy take long and need not be installed
@@ -23,27 +22,19 @@ _COMMANDS = {
 _NEEDED = frozenset({"numpy", "scipy"})
 
 
-class _LazyGroup(click.Group):
-    """A group that imports the module of a subcommand on demand."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return sorted(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in _COMMANDS:
-            return None
-        name, _, function = _COMMANDS[cmd_name].partition(":")
+class _GateGroup(LazyGroup):
+    def find(self, module: str) -> object:
         try:
-            module = import_module(f"hugepage_qa.commands.{name}")
+            return super().find(module)
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] not in _NEEDED:
                 raise
             raise InputError(f"gate needs {error.name}: install hugepage-qa[gate]") from error
-        command: click.Command = getattr(module, function)
-        return command
 
 
-@click.group(cls=_LazyGroup, epilog="Example: hugepage-qa gate compare new.json --baselines baselines")
+@click.group(
+    cls=_GateGroup, places=_COMMANDS, epilog="Example: hugepage-qa gate compare new.json --baselines baselines"
+)
 def gate() -> None:
     """Compare performance with stored baselines; docs/gate.md explains how.
 

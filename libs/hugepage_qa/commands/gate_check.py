@@ -79,7 +79,6 @@ _SUBJECT = "kernel"
 #: more sessions can change these no more
 _DECIDED = frozenset({GateVerdict.PASS, GateVerdict.IMPROVED, GateVerdict.REGRESSED, GateVerdict.NOT_COMPARABLE})
 _WRONG = 3
-_READABLE = 0o644
 
 
 @click.command(
@@ -182,7 +181,7 @@ class _Check:
                 # a copy beside the samples: of a machine of CI nothing else comes back to whoever commits it
                 copy = self._directory / "baselines" / path.relative_to(self._settings.baselines)
                 copy.parent.mkdir(parents=True, exist_ok=True)
-                _write(copy, path.read_text(encoding="utf-8"))
+                write_durably(copy, path.read_text(encoding="utf-8"))
         self._again.mkdir()
 
     def _look(self, measured: Measured) -> list[Comparison]:
@@ -204,7 +203,7 @@ class _Check:
         terms = Terms(self._policy, _SUBJECT, allowed, fewest_boots=settings.min_boots)
         comparison = compare(baseline, samples, terms)
         page = make_page(comparison, baseline, samples, self._policy)
-        _write(self._directory / f"{samples.suite}.html", render_html(page))
+        write_durably(self._directory / f"{samples.suite}.html", render_html(page))
         return comparison
 
     def _report(self, comparisons: Sequence[Comparison], measured: Measured) -> None:
@@ -212,7 +211,7 @@ class _Check:
         for one in comparisons:
             print_comparison(console, one)
             markdown = self._directory / f"{one.suite}.md"
-            _write(markdown, render_markdown(one))
+            write_durably(markdown, render_markdown(one))
             html = self._directory / f"{one.suite}.html"
             logs = (markdown, html) if html.exists() else (markdown,)
             self.results += comparison_results(one, logs)
@@ -222,7 +221,3 @@ class _Check:
         self.results += skipped_results(dict(measured.skipped))
         if measured.unrestored:
             self.results.append(Result("/", Verdict.ERROR, tuple(map(str, measured.unrestored))))
-
-
-def _write(path: Path, text: str) -> None:
-    write_durably(path, text.encode(), mode=_READABLE)

@@ -16,8 +16,6 @@ from hugepage_gate.samples import SampleSet, Scalar
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 
-_READABLE = 0o644
-
 
 @click.command(
     name="import",
@@ -82,7 +80,7 @@ def command(
     if output is None:
         click.echo(text, nl=False)
     else:
-        write_durably(output, text.encode(), mode=_READABLE)
+        write_durably(output, text)
 
 
 def _numbered(samples: SampleSet) -> SampleSet:

@@ -90,9 +90,6 @@ def accept_command(
         )
 
 
-_READABLE = 0o644
-
-
 @click.command(
     name="compare", epilog="Example: hugepage-qa gate compare monday.json tuesday.json --against accepted.json"
 )
@@ -132,10 +129,10 @@ def compare_command(
     terms = Terms(policy, subject, frozenset(allow), oldest=oldest, fewest_blocks=min_blocks, fewest_boots=min_boots)
     comparison = compare(baseline, new, terms)
     if markdown is not None:
-        write_durably(markdown, render_markdown(comparison).encode(), mode=_READABLE)
+        write_durably(markdown, render_markdown(comparison))
     if html is not None:
         page = make_page(comparison, baseline, new, policy)
-        write_durably(html, _html_renderer()(page).encode(), mode=_READABLE)
+        write_durably(html, _html_renderer()(page))
     if is_json:
         click.echo(json.dumps(as_json(comparison), indent=2, allow_nan=False))
     else:

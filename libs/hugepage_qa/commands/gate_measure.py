@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
+from rich.progress import TextColumn
 
 from hugepage_qa.bench.backing import Backing, choose_backings, find_backings, halved_backings
 from hugepage_qa.bench.measure import Measurer, Place, Progress
@@ -24,6 +24,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine.kept_file import Repair
 from hugepage_qa.machine.protection import protected_machine, require_root
+from hugepage_qa.report.terminal import progress_bar
 
 _NOTHING_MEASURED, _WRONG = 2, 3
 
@@ -155,9 +156,8 @@ def take_samples(
         plan = measurement.begin(replace(plan, environment=read_environment(tree)))
         disk = protection.journal.make_scratch(_DISK)
         disk.chmod(_MAY_PASS)
-        console, left = Console(stderr=True), TextColumn("{task.fields[left]}")
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), left)
-        with Bar(*columns, console=console, transient=True) as bar:
+        console = Console(stderr=True)
+        with progress_bar(console, TextColumn("{task.fields[left]}")) as bar:
             place, tell = Place(protection.scratch, disk), _Tell(bar, console)
             plan = Measurer(measurement, workloads, known, place, tell, beside).measure(plan)
     for name, reason in plan.skipped.items():

@@ -1,16 +1,14 @@
 """Options that subcommands of ``hugepage-qa gate`` share."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from hugepage_gate.compare_suites import FEWEST_BLOCKS, FEWEST_BOOTS
 from hugepage_gate.gate_policy import FILE_NAME, MetricPolicy, Policy, parse_share, read_policy
+from hugepage_qa.commands.command_parts import options
 from hugepage_qa.errors import InputError
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 baselines_option = click.option(
     "--baselines",
@@ -31,39 +29,22 @@ class Share(click.ParamType[float]):
         return value if isinstance(value, float) else parse_share(value)
 
 
-def terms_options(command: Command) -> Command:
-    """Add the options that say on what terms samples are compared."""
-    for option in reversed(
-        (
-            click.option(
-                "--subject", help="Key of what is under test, such as kernel. Default: the only one that differs."
-            ),
-            click.option("--allow", multiple=True, metavar="KEY", help="Another subject key that may differ."),
-            click.option("--margin", type=Share(), help="Worsening that does not matter, for all metrics."),
-            click.option(
-                "--policy",
-                "policy_file",
-                type=click.Path(path_type=Path),
-                help=f"Default: {FILE_NAME} of the baselines.",
-            ),
-            click.option(
-                "--max-age",
-                type=click.IntRange(1),
-                default=90,
-                show_default=True,
-                metavar="DAYS",
-                help="Of a baseline.",
-            ),
-            click.option(
-                "--min-blocks", type=click.IntRange(2), default=FEWEST_BLOCKS, show_default=True, help="Of a baseline."
-            ),
-            click.option(
-                "--min-boots", type=click.IntRange(1), default=FEWEST_BOOTS, show_default=True, help="Of a baseline."
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+#: say on what terms samples are compared
+terms_options = options(
+    click.option("--subject", help="Key of what is under test, such as kernel. Default: the only one that differs."),
+    click.option("--allow", multiple=True, metavar="KEY", help="Another subject key that may differ."),
+    click.option("--margin", type=Share(), help="Worsening that does not matter, for all metrics."),
+    click.option(
+        "--policy", "policy_file", type=click.Path(path_type=Path), help=f"Default: {FILE_NAME} of the baselines."
+    ),
+    click.option(
+        "--max-age", type=click.IntRange(1), default=90, show_default=True, metavar="DAYS", help="Of a baseline."
+    ),
+    click.option(
+        "--min-blocks", type=click.IntRange(2), default=FEWEST_BLOCKS, show_default=True, help="Of a baseline."
+    ),
+    click.option("--min-boots", type=click.IntRange(1), default=FEWEST_BOOTS, show_default=True, help="Of a baseline."),
+)
 
 
 def make_policy(policy_file: Path | None, baselines: Path | None, margin: float | None) -> Policy:

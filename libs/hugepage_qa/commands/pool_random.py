@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hugepage_qa.cases.random.random_run import RandomResult, run_random_programs, run_saved_program
 from hugepage_qa.cases.random.saved_program import page_size_of, read_program
@@ -20,6 +19,7 @@ from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine.host import Host
 from hugepage_qa.machine.protection import protected_machine, require_root
 from hugepage_qa.machine.real_machine import real_machine
+from hugepage_qa.report.terminal import progress_bar
 from hugepage_qa.sizes import format_size, parse_size
 
 Judge = Callable[[Host, int], RandomResult]
@@ -66,8 +66,7 @@ class _Draw:
         self._console = console
 
     def __call__(self, host: Host, size: int) -> RandomResult:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=self._console, transient=True) as progress:
+        with progress_bar(self._console) as progress:
             task = progress.add_task(format_size(size), total=self._operations)
             return run_random_programs(
                 host, size, self._seed, self._operations, lambda done: progress.update(task, completed=done)
@@ -111,7 +110,7 @@ def _tell_how_to_repeat(judgement: RandomResult, seed: int, operations: int, con
         console.print(str(failed), soft_wrap=True, markup=False, highlight=False)
         file = Path(f"pool-random-{seed}-{size}.txt").absolute()
         try:
-            write_durably(file, f"# the smallest program that fails\n{failed}\n".encode(), mode=0o644)
+            write_durably(file, f"# the smallest program that fails\n{failed}\n")
             command = f"hugepage-qa pool-random --replay {shlex.quote(str(file))}"
         except OSError as error:
             console.print(f"{file}: not saved: {error.strerror}", soft_wrap=True, markup=False, highlight=False)

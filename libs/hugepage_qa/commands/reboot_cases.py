@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from hugepage_qa.cases.reboot.reboot_chain import Chain
-from hugepage_qa.cases.reboot.reboot_machine import ThisMachine
+from hugepage_qa.cases.reboot.reboot_machine import MachineUnderTest
 from hugepage_qa.cases.result import Result, Verdict, exit_code, one_line
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.protection import require_root
@@ -44,7 +44,7 @@ def reboot_cases(names: tuple[str, ...]) -> None:
         write_results(results, data)
 
     try:
-        rebooting = Chain(ThisMachine(tmt_reboot), data, report, click.echo).start(_boot_number(), names)
+        rebooting = Chain(MachineUnderTest(tmt_reboot), data, report, click.echo).start(_boot_number(), names)
     except InputError as error:
         # the other results stay as the last boot has left them; tmt shows them beside this one
         write_results([*results, Result(JOB, Verdict.ERROR, (one_line(str(error)),))], data)

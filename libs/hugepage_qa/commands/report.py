@@ -23,7 +23,7 @@ from hugepage_qa.report.run_directory import Run, find_runs
 if TYPE_CHECKING:
     from hugepage_qa.report.sample_blocks import JoinedSamples
 
-_READABLE, _SEARCHABLE = 0o644, 0o755
+_SEARCHABLE = 0o755
 
 
 @click.group(epilog="Example: hugepage-qa report merge lab1/run lab2/run --output report")
@@ -136,7 +136,7 @@ def _write(output: Path, texts: Mapping[str, str]) -> None:
     try:
         for name, text in texts.items():
             (scratch / name).parent.mkdir(parents=True, exist_ok=True)
-            write_durably(scratch / name, text.encode(), mode=_READABLE)
+            write_durably(scratch / name, text)
         scratch.chmod(_SEARCHABLE)
         scratch.rename(output)
     except BaseException:

@@ -1,4 +1,4 @@
-"""The files of the hugetlb controller of control groups, and what they hold.
+"""Controllers of control groups, the files of the one for hugetlb, and what they hold.
 
 Documentation/admin-guide/cgroup-v1/hugetlb.rst and cgroup-v2.rst, HugeTLB; mm/hugetlb_cgroup.c.
 """
@@ -32,6 +32,24 @@ VERSION_2 = HugetlbFiles("max", "current", "max", "events", None)
 
 #: before the names of the files that count reservations, since Linux 5.7
 RESERVATIONS = "rsvd."
+
+
+@dataclass(frozen=True)
+class Controller:
+    """The number of the hierarchy of version 1 that a controller has, 0 without one, and the groups in it.
+
+    Dying groups are included, as is the root. (/proc/cgroups, cgroups(7))
+    """
+
+    hierarchy: int
+    groups: int
+    enabled: bool
+
+
+def read_controllers(tree: Tree) -> dict[str, Controller]:
+    """Return the controllers that the kernel has, by name; none without control groups."""
+    lines = [line.split() for line in (tree.read("proc/cgroups") or "").splitlines() if not line.startswith("#")]
+    return {name: Controller(int(hierarchy), int(groups), on == "1") for name, hierarchy, groups, on, *_ in lines}
 
 
 def file_prefix(size: int) -> str:

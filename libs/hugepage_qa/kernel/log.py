@@ -68,6 +68,14 @@ def parse_log(text: str) -> tuple[LogLine, ...]:
     return tuple(_parse_line(line) for line in lines if line)
 
 
+def text_of_record(record: bytes) -> str:
+    """Return the text of a record of /dev/kmsg, which stands behind ``priority,sequence,time,flag;``.
+
+    Lines of details that follow it begin with a space.
+    """
+    return record.decode(errors="replace").partition(";")[2].splitlines()[0]
+
+
 def huge_page_lines(lines: Iterable[LogLine]) -> tuple[LogLine, ...]:
     """Return the lines that matter: of the huge page code, of the command line, and signs of a kernel in trouble."""
     return tuple(

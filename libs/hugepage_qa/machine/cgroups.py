@@ -10,7 +10,8 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from hugepage_qa.kernel.proc_tables import Mount, read_mounts
+from hugepage_qa.kernel.hugetlb_cgroup import read_controllers
+from hugepage_qa.kernel.proc_tables import read_mounts
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine import libc
 from hugepage_qa.machine.kept_file import NOTHING, Repair
@@ -86,10 +87,8 @@ _PAUSE_SECONDS = 0.02
 
 
 def read_hierarchies(root: Path = Path("/")) -> tuple[str, ...]:
-    """Return the controllers that a hierarchy of version 1 has, mounted or not (cgroups(7), /proc/cgroups)."""
-    lines = (DirectoryTree(root).read("proc/cgroups") or "").splitlines()
-    words = [line.split() for line in lines if not line.startswith("#")]
-    return tuple(sorted(name for name, hierarchy, *_ in words if hierarchy != "0"))
+    """Return the controllers that a hierarchy of version 1 has, mounted or not."""
+    return tuple(sorted(name for name, one in read_controllers(DirectoryTree(root)).items() if one.hierarchy))
 
 
 def remove_hierarchies(saved: Sequence[str], root: Path = Path("/"), seconds: float = _SECONDS) -> list[Repair]:
@@ -97,17 +96,10 @@ def remove_hierarchies(saved: Sequence[str], root: Path = Path("/"), seconds: fl
 
     A hierarchy that has not gone after ``seconds`` stays.
     """
-    mounted = {word for mount in read_mounts(DirectoryTree(root)) if mount.type == "cgroup" for word in _words(mount)}
+    hierarchies = [mount for mount in read_mounts(DirectoryTree(root)) if mount.type == "cgroup"]
+    mounted = {word for mount in hierarchies for word in mount.options.split(",")}
     left = [name for name in read_hierarchies(root) if name not in saved and name not in mounted]
-    return [Repair(_subject(name), NOTHING, _FOUND, _remove(name, root, seconds)) for name in left]
-
-
-def _words(mount: Mount) -> list[str]:
-    return mount.options.split(",")
-
-
-def _subject(controller: str) -> str:
-    return f"control groups of {controller}"
+    return [Repair(f"control groups of {name}", NOTHING, _FOUND, _remove(name, root, seconds)) for name in left]
 
 
 def _remove(controller: str, root: Path, seconds: float) -> str:

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from hugepage_qa.kernel.uapi import ByteOrder, Uapi, find_uapi
-from hugepage_qa.oracle.program_text import ElfFile, Segment
+from hugepage_qa.oracle.program_text import ElfFile
 from hugepage_qa.process.actor import Actor, Link, Refused
 from hugepage_qa.process.text_program_build import BuiltText, Recipe
+from hugepage_qa.schema import build
 
 #: how long is waited for what a guest or the kernel does in its own time
 _SECONDS = 120.0
@@ -163,8 +164,7 @@ class Host:
         machine without such a disk.
         """
         built = self._backend.perform("build_text", [asdict(recipe) | {"kind": recipe.kind.value}, directory])
-        segments = tuple(Segment(**segment) for segment in built["segments"])
-        elf = ElfFile(recipe.kind, segments, built["size"], built["runnable"])
+        elf = build(ElfFile, built | {"kind": recipe.kind})
         return BuiltText(built["program"], built["file"], elf, built["pages"], built["checksum"])
 
     def start_program(self, path: str) -> Actor:
@@ -248,6 +248,3 @@ class ObservedTree:
     def names(self, path: str) -> list[str]:
         """Return the names in a directory."""
         return self._host.names(path)
-
-
-# a page of 1 GiB is cleared in a second; a machine with ten busy processes for each CPU takes a minute

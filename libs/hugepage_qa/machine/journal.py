@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from hugepage_qa.cache import why_not_ours
 from hugepage_qa.durable import remove_durably, write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.kept_file import read_kept_file
@@ -142,7 +143,7 @@ class Journal:
             text = format_record(record)
         except ValueError as error:
             raise InputError(f"journal {self.path}: cannot hold {error}") from error
-        write_durably(self.path, text.encode())
+        write_durably(self.path, text, mode=0o600)
 
     @contextmanager
     def _writing(self, consequence: str) -> Iterator[None]:
@@ -188,16 +189,5 @@ def _exclusive(directory: Path) -> Iterator[None]:
 
 def _refuse_foreign(directory: Path) -> None:
     """Raise InputError for a directory in which somebody else could write what we do as root."""
-    status = directory.lstat()
-    if stat.S_ISLNK(status.st_mode):
-        raise _not_private(directory, "is a symbolic link")
-    if not stat.S_ISDIR(status.st_mode):
-        raise _not_private(directory, "is no directory")
-    if status.st_uid != os.geteuid():
-        raise _not_private(directory, f"belongs to user id {status.st_uid}")
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise _not_private(directory, "is writable for others")
-
-
-def _not_private(directory: Path, why: str) -> InputError:
-    return InputError(f"state directory {directory} {why}: expected one that only root can use, set {STATE} to it")
+    if why := why_not_ours(directory, stat.S_IWGRP | stat.S_IWOTH):
+        raise InputError(f"state directory {directory} {why}: expected one that only root can use, set {STATE} to it")

@@ -4,7 +4,7 @@ import base64
 import hashlib
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +41,15 @@ class Repair:
 def unrestored(repairs: Iterable[Repair]) -> tuple[Repair, ...]:
     """Return those of ``repairs`` that did not succeed."""
     return tuple(repair for repair in repairs if not repair.succeeded)
+
+
+def remove_by(removal: Callable[[], None], subject: str, before: str) -> Repair:
+    """Call ``removal`` and return what came of it; ``before`` tells what is there, and stays if that fails."""
+    try:
+        removal()
+    except OSError as error:
+        return Repair(subject, NOTHING, before, f"{before} ({error.strerror})")
+    return Repair(subject, NOTHING, before, NOTHING)
 
 
 _LARGEST = 1 * MIB

@@ -3,31 +3,13 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.tree import DirectoryTree
+from hugepage_qa.machine.boot_loader.loader import BootLoader
 from hugepage_qa.machine.kept_file import Repair
 from hugepage_qa.machine.saved_state import KeptArguments
 from hugepage_qa.oracle.boot.unknown_parameters import PARAMETERS
-
-
-class BootLoader(Protocol):
-    """What putting back needs of a boot loader."""
-
-    @property
-    def name(self) -> str:
-        """Its name, the same at every start."""
-
-    def arguments(self) -> tuple[str, ...]:
-        """Return the arguments of the entry that boots next."""
-
-    def add(self, arguments: Sequence[str]) -> None:
-        """Append ``arguments`` in their order."""
-
-    def remove(self, arguments: Sequence[str]) -> None:
-        """Remove exactly these words, the last ones first."""
-
 
 #: from the root directory of a machine to its boot loader; raises InputError when it is not known
 FindBootLoader = Callable[[Path], BootLoader]

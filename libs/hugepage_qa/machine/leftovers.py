@@ -4,7 +4,7 @@ import os
 import shutil
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from hugepage_qa.kernel.proc_tables import Mount, Segment, read_mounts
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine import libc
 from hugepage_qa.machine.cgroups import find_cgroups, remove_cgroup
-from hugepage_qa.machine.kept_file import NOTHING, Repair
+from hugepage_qa.machine.kept_file import NOTHING, Repair, remove_by
 from hugepage_qa.machine.libc import retry_while_busy
 from hugepage_qa.machine.saved_state import find_segments
 from hugepage_qa.process.marks import PREFIX, RUN_DIRECTORY
@@ -56,7 +56,7 @@ def remove_mounts(saved: Sequence[Mount], directories: Iterable[str], root: Path
 def remove_cgroups(saved: Sequence[str], root: Path = Path("/")) -> list[Repair]:
     """Remove our cgroups that are not among ``saved``, with all that runs in them."""
     return [
-        _remove(f"cgroup {name}", "a directory", partial(remove_cgroup, root / name.lstrip("/")))
+        remove_by(partial(remove_cgroup, root / name.lstrip("/")), f"cgroup {name}", "a directory")
         for name in sorted(set(find_cgroups(root)) - set(saved))
     ]
 
@@ -64,7 +64,11 @@ def remove_cgroups(saved: Sequence[str], root: Path = Path("/")) -> list[Repair]
 def remove_segments(saved: Sequence[Segment], root: Path = Path("/")) -> list[Repair]:
     """Remove the System V segments with our prefix that are not among ``saved``."""
     return [
-        _remove(_name(segment), f"segment {segment.identifier}", partial(libc.remove_segment, segment.identifier))
+        remove_by(
+            partial(libc.remove_segment, segment.identifier),
+            f"shared memory 0x{segment.key:08x}",
+            f"segment {segment.identifier}",
+        )
         for segment in find_segments(root)
         if segment not in saved
     ]
@@ -94,21 +98,9 @@ def _remove_directory(name: str, path: Path, root: Path) -> Repair:
     mounted = [mount.point for mount in read_mounts(DirectoryTree(root)) if Path(mount.point).is_relative_to(name)]
     if mounted:
         return Repair(subject, NOTHING, "a directory", f"{mounted[-1]} mounted in it")
-    return _remove(subject, "a directory", partial(shutil.rmtree, path))
+    return remove_by(partial(shutil.rmtree, path), subject, "a directory")
 
 
 def _remove_mount(mount: Mount, root: Path) -> Repair:
     unmount = partial(libc.unmount, str(root / mount.point.lstrip("/")))
-    return _remove(f"mount {mount.point}", f"{mount.type} {mount.options}", partial(retry_while_busy, unmount))
-
-
-def _remove(subject: str, before: str, removal: Callable[[], None]) -> Repair:
-    try:
-        removal()
-    except OSError as error:
-        return Repair(subject, NOTHING, before, f"{before} ({error.strerror})")
-    return Repair(subject, NOTHING, before, NOTHING)
-
-
-def _name(segment: Segment) -> str:
-    return f"shared memory 0x{segment.key:08x}"
+    return remove_by(partial(retry_while_busy, unmount), f"mount {mount.point}", f"{mount.type} {mount.options}")

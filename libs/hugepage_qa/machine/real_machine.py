@@ -12,25 +12,25 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hugepage_qa.cache import cache_directory
 from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.log import text_of_record
 from hugepage_qa.kernel.proc_tables import find_mount, read_disk_filesystems
 from hugepage_qa.kernel.tree import DirectoryTree, Tree
 from hugepage_qa.machine import libc
 from hugepage_qa.machine.host import CannotRun, MachineKind
 from hugepage_qa.machine.libc import BUSY_SECONDS, retry_while_busy
 from hugepage_qa.machine.swap_file import add_swap, remove_swap
-from hugepage_qa.oracle.program_text import Kind
 from hugepage_qa.process.actor_link import ActorLink, start_link
 from hugepage_qa.process.c_compiler import build_actor
 from hugepage_qa.process.marks import PREFIX
-from hugepage_qa.process.text_program_build import Recipe, build_text
+from hugepage_qa.process.text_program_build import Recipe, build_text, built_document
 from hugepage_qa.qemu.kernel_image import read_running_config
+from hugepage_qa.schema import build
 
 _KEPT_OVER_BOOTS = Path("/var/tmp")  # noqa: S108 - only a directory of our own is made there
 
@@ -136,12 +136,8 @@ class RealMachine:
         return self._keep(self._stack.enter_context(start_link(build_actor(self._scratch))))
 
     def _build_text(self, recipe: dict[str, Any], directory: str | None) -> dict[str, Any]:
-        wanted = Recipe(**recipe | {"kind": Kind(recipe["kind"])})
-        built = build_text(wanted, Path(directory) if directory else self._disk())
-        segments = [asdict(segment) for segment in built.elf.segments]
-        elf = {"segments": segments, "size": built.elf.size, "runnable": built.elf.runnable}
-        places = {"program": built.program, "file": built.file}
-        return places | {"pages": built.pages, "checksum": built.checksum} | elf
+        place = Path(directory) if directory else self._disk()
+        return built_document(build_text(build(Recipe, recipe), place))
 
     def _disk(self) -> Path:
         if self._found_disk is None:
@@ -242,8 +238,7 @@ class _KernelLog:
                 raise InputError(
                     f"{self._PATH}: lines were overwritten before they were read: boot with a larger log_buf_len="
                 ) from error
-            # "priority,sequence,time,flag;text", and lines of details that begin with a space
-            yield record.decode(errors="replace").partition(";")[2].splitlines()[0]
+            yield text_of_record(record)
 
     def close(self) -> None:
         if self._descriptor is not None:

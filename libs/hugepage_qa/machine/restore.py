@@ -81,14 +81,11 @@ def _deviating(wanted: Mapping[Knob, str], root: Path) -> dict[Knob, str]:
 def _write(left: Iterable[Knob], wanted: Mapping[Knob, str], root: Path) -> None:
     tree = DirectoryTree(root)
     # from all that are wanted: writing one may move another
-    for knob in sorted(wanted, key=lambda knob: _order(knob, knob in left and _must_grow(knob, wanted[knob], root))):
+    grow = {knob for knob in left if knob in wanted and _must_grow(knob, wanted[knob], root)}
+    for knob in sorted(wanted, key=lambda knob: (knob.kind, knob in grow, -knob.size)):
         if knob.read(tree) != wanted[knob]:
             with suppress(OSError):  # seen when it is read again
                 knob.write(root, wanted[knob])
-
-
-def _order(knob: Knob, grows: bool) -> tuple[Kind, bool, int]:
-    return knob.kind, grows, -knob.size
 
 
 def _must_grow(knob: Knob, wanted: str, root: Path) -> bool:

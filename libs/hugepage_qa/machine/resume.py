@@ -58,7 +58,7 @@ def install_unit(root: Path = Path("/")) -> Path:
     link = directory / _WANTED_BY / _NAME
     try:
         link.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(directory / _NAME, _text(root).encode(), mode=0o644)
+        write_durably(directory / _NAME, _text(root))
         link.unlink(missing_ok=True)
         link.symlink_to(f"../{_NAME}")
         sync_directory(link.parent)

@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from hugepage_qa.kernel.proc_tables import Mount, Segment, read_mounts, read_segments
 from hugepage_qa.kernel.tree import DirectoryTree
@@ -13,7 +12,7 @@ from hugepage_qa.machine.kept_file import KeptFile
 from hugepage_qa.machine.knobs import knob_name, read_knobs
 from hugepage_qa.machine.run_lock import Holder
 from hugepage_qa.process.marks import KEY_PREFIX
-from hugepage_qa.schema import find_violation, parse_json
+from hugepage_qa.schema import build, find_violation, parse_json
 
 
 @dataclass(frozen=True)
@@ -54,18 +53,6 @@ class MachineState:
             **{f"hugetlb in {point}": describe_control(value) for point, value in self.hugetlb_control.items()},
             **{f"shared memory 0x{one.key:08x}": f"segment {one.identifier}" for one in self.segments},
         }
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> "MachineState":
-        """Return the state in a part of a journal that its schema allows."""
-        return cls(
-            knobs=document["knobs"],
-            mounts=tuple(Mount(**mount) for mount in document["mounts"]),
-            cgroups=tuple(document["cgroups"]),
-            hierarchies=tuple(document["hierarchies"]),
-            hugetlb_control=document["hugetlb_control"],
-            segments=tuple(Segment(**segment) for segment in document["segments"]),
-        )
 
 
 def describe_control(handed_down: bool) -> str:
@@ -142,20 +129,4 @@ def parse_record(text: str) -> Record:
     violation = find_violation(document, __package__, "journal")
     if violation is not None:
         raise ValueError(violation)
-    return _record(document)
-
-
-def _record(document: dict[str, Any]) -> Record:
-    arguments = document["arguments"]
-    expected = document["expected_reboot"]
-    return Record(
-        run_id=document["run_id"],
-        purpose=document["purpose"],
-        holder=Holder(**document["holder"]),
-        boot_id=document["boot_id"],
-        state=MachineState.from_document(document["state"]),
-        scratch=tuple(document["scratch"]),
-        files=tuple(KeptFile(**file) for file in document["files"]),
-        arguments=arguments and KeptArguments(arguments["loader"], tuple(arguments["arguments"])),
-        expected_reboot=expected and ExpectedReboot(**expected),
-    )
+    return build(Record, document)

@@ -29,6 +29,7 @@ from hugepage_qa.kernel.tree import DirectoryTree, Tree
 from hugepage_qa.machine.run_lock import LOCK
 from hugepage_qa.machine.saved_state import MachineState
 from hugepage_qa.process.marks import GROUP, PREFIX
+from hugepage_qa.process.process_table import START_TIME, split_stat
 
 _MEMORY_FILESYSTEMS = frozenset({"hugetlbfs", "tmpfs"})
 # systemd mounts there for everybody who logs in, and for services
@@ -40,8 +41,6 @@ _SHARED_DIRECTORIES = ("tmp", "var/tmp", "dev/shm")
 _KINDS = {stat.S_IFDIR: "directory", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
 _PACKAGE_STATES = ("var/lib/dpkg/status", "var/lib/apt/extended_states")
 _EMULATOR_PREFIX = "qemu-system-"
-
-_START_TIME = 19  # of /proc/<pid>/stat, counted from the field after the name: field 22 in proc_pid_stat(5)
 
 
 @dataclass(frozen=True)
@@ -69,8 +68,9 @@ def take_snapshot(ignore: Sequence[Path] = (), *, root: Path = Path("/")) -> Sna
     mounts = _mounts(tree, ignore)
     of_others = {point for point in mounts if _is_below(Path(point), _MOUNTS_OF_OTHERS)}
     files = {**_entries(root, ignore), **_packages(root)}
-    used = _used_paths(root) if any(is_ours for _, is_ours in files.values()) else ""
-    made = {subject for subject, (_, is_ours) in files.items() if is_ours and not _is_used(subject, used)}
+    ours = {subject for subject, (_, is_ours) in files.items() if is_ours}
+    used = _used_paths(root) if ours else ""
+    made = {path for path in ours if not any(f"{path}{end}" in used for end in ("/", "\0"))}
     return Snapshot(
         values={
             **replace(MachineState.read(root), mounts=()).values(),
@@ -134,12 +134,11 @@ def _emulators(tree: Tree, ours: Sequence[Path]) -> dict[str, str]:
     values = {}
     for pid in (name for name in tree.names("proc") if name.isascii() and name.isdigit()):
         name = (tree.read(f"proc/{pid}/comm") or "").strip()
-        # the name in parentheses can hold spaces and parentheses itself
-        fields = (tree.read(f"proc/{pid}/stat") or "").rpartition(")")[2].split()
+        fields = split_stat(tree.read(f"proc/{pid}/stat") or "")
         arguments = tree.read(f"proc/{pid}/cmdline") or ""
         is_ours = not ours or any(f"{path}/" in arguments for path in ours)
-        if name.startswith(_EMULATOR_PREFIX) and is_ours and len(fields) > _START_TIME:
-            values[f"process {pid} {name}"] = f"running since tick {fields[_START_TIME]}"
+        if name.startswith(_EMULATOR_PREFIX) and is_ours and len(fields) > START_TIME:
+            values[f"process {pid} {name}"] = f"running since tick {fields[START_TIME]}"
     return values
 
 
@@ -180,10 +179,6 @@ def _used_paths(root: Path) -> str:
         except OSError:  # it has ended, or belongs to somebody else
             continue
     return "\0".join((*found, ""))
-
-
-def _is_used(path: str, used: str) -> bool:
-    return any(f"{path}{end}" in used for end in ("/", "\0"))
 
 
 def _list_directory(directory: Path) -> Iterator[tuple[str, os.stat_result]]:

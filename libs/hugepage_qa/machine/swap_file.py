@@ -5,13 +5,14 @@ import os
 import stat
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from hugepage_qa.kernel.proc_tables import read_swaps
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.kernel.uapi import ByteOrder
 from hugepage_qa.machine import libc
-from hugepage_qa.machine.kept_file import NOTHING, Repair
+from hugepage_qa.machine.kept_file import Repair, remove_by
 from hugepage_qa.process.marks import PREFIX
 from hugepage_qa.sizes import MIB
 
@@ -77,11 +78,6 @@ def _is_ours(path: Path) -> bool:
 
 
 def _remove(name: str, path: Path, used: tuple[str, ...]) -> Repair:
-    subject, before = f"swap file {name}", "in use" if name in used else "a file"
-    try:
-        if name in used:
-            libc.swap_off(str(path))
-        path.unlink()
-    except OSError as error:
-        return Repair(subject, NOTHING, before, f"{before} ({error.strerror})")
-    return Repair(subject, NOTHING, before, NOTHING)
+    is_used = name in used
+    removal = partial(remove_swap, str(path)) if is_used else path.unlink
+    return remove_by(removal, f"swap file {name}", "in use" if is_used else "a file")

@@ -7,26 +7,27 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.log import text_of_record
 from hugepage_qa.kernel.uapi import find_uapi
 from hugepage_qa.machine.host import CannotRun, MachineKind
 from hugepage_qa.machine.libc import BUSY_SECONDS, retry_while_busy
 from hugepage_qa.machine.swap_file import HEADER_OFFSET, MAGIC, swap_header
-from hugepage_qa.oracle.program_text import Kind
-from hugepage_qa.process.actor_link import ActorGone, Patience, packet, state_and_cpu_seconds
-from hugepage_qa.process.process_table import split_stat
+from hugepage_qa.process.actor_link import ActorGone, Patience, packet
+from hugepage_qa.process.process_table import split_stat, state_and_cpu_seconds
 from hugepage_qa.process.static_program import compilers
-from hugepage_qa.process.text_program_build import BuiltText, Recipe, build_text, loaded_with
+from hugepage_qa.process.text_program_build import Recipe, build_text, built_document, loaded_with
 from hugepage_qa.qemu.agent_channel import ReadAhead
 from hugepage_qa.qemu.agent_machine import RunningMachine
 from hugepage_qa.qemu.empty_disks import MAKERS
 from hugepage_qa.qemu.kernel_image import parse_config
 from hugepage_qa.qemu.kernel_modules import Module, load_order
+from hugepage_qa.schema import build
 
 _ACTOR = "/actor"
 _SCRATCH = "/tmp"  # noqa: S108 - of a machine that nobody else is on
@@ -230,8 +231,7 @@ class ThrowawayMachine:
             if error.errno != errno.EPIPE:
                 raise
             raise InputError("/dev/kmsg: lines were overwritten before they were read") from error
-        # "priority,sequence,time,flag;text", and lines of details that begin with a space
-        return [record.decode(errors="replace").partition(";")[2].splitlines()[0] for record in records]
+        return list(map(text_of_record, records))
 
     # --- actors and programs ---
 
@@ -284,9 +284,8 @@ class ThrowawayMachine:
     def _build_text(self, recipe: dict[str, Any], directory: str | None) -> dict[str, Any]:
         if directory is None:
             self._need_disk()
-        wanted = Recipe(**recipe | {"kind": Kind(recipe["kind"])})
         compiler = self._compiler()
-        built = build_text(wanted, self._scratch, compiler)
+        built = build_text(build(Recipe, recipe), self._scratch, compiler)
         place = f"{directory or _DISK}/{Path(built.file).parent.name}"
         program, file = (f"{place}/{Path(path).name}" for path in (built.program, built.file))
         if place not in self._stored:
@@ -298,7 +297,7 @@ class ThrowawayMachine:
                 self._store_library(path, file_of_library)
             self._stored.add(place)
         self._channel.ask("o", file)
-        return _told(built, program, file)
+        return built_document(replace(built, program=program, file=file))
 
     def _compiler(self) -> str:
         """Return a compiler that links programs as those that are used. Raises CannotRun without one."""
@@ -313,9 +312,3 @@ class ThrowawayMachine:
                 self._channel.ask("d", str(Path(path).parent))
             self._store(path, file.read_bytes(), _PROGRAM_MODE)
             self._stored.add(path)
-
-
-def _told(built: BuiltText, program: str, file: str) -> dict[str, Any]:
-    segments = [asdict(segment) for segment in built.elf.segments]
-    elf = {"segments": segments, "size": built.elf.size, "runnable": built.elf.runnable}
-    return {"program": program, "file": file, "pages": built.pages, "checksum": built.checksum} | elf

@@ -6,7 +6,7 @@ huge page files of the machine show is never part of it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import GIB, KIB, MIB, format_size
@@ -91,6 +91,28 @@ class Mmu:
         return _powers(self.base_page * 2, min(self.pmd, self.base_page << 11))
 
 
+_RADIX = Mmu(
+    architecture="ppc64le",
+    node_form=False,
+    kind="radix",
+    base_page=64 * KIB,
+    pmd=2 * MIB,
+    default=2 * MIB,
+    hugetlb={2 * MIB: None, GIB: None},
+    largest_block=16 * MIB,
+    slots=15,
+    cma_page=GIB,
+)
+# 16 GiB pages of the hash MMU come from the firmware's ibm,expected#pages, never from the kernel's own memory
+_HASH = replace(
+    _RADIX,
+    kind="hash",
+    pmd=16 * MIB,
+    default=16 * MIB,
+    hugetlb={16 * MIB: None, 16 * GIB: "16g-pages"},
+    cma_page=None,
+)
+
 MMUS: Mapping[str, Mmu] = {
     mmu.name: mmu
     for mmu in (
@@ -135,54 +157,10 @@ MMUS: Mapping[str, Mmu] = {
             slots=4,
             cma_page=16 * GIB,
         ),
-        Mmu(
-            architecture="ppc64le",
-            node_form=False,
-            kind="radix",
-            base_page=64 * KIB,
-            pmd=2 * MIB,
-            default=2 * MIB,
-            hugetlb={2 * MIB: None, GIB: None},
-            largest_block=16 * MIB,
-            slots=15,
-            cma_page=GIB,
-        ),
-        # 16 GiB pages of the hash MMU come from the firmware's ibm,expected#pages, never from the kernel's own memory
-        Mmu(
-            architecture="ppc64le",
-            node_form=False,
-            kind="hash",
-            base_page=64 * KIB,
-            pmd=16 * MIB,
-            default=16 * MIB,
-            hugetlb={16 * MIB: None, 16 * GIB: "16g-pages"},
-            largest_block=16 * MIB,
-            slots=15,
-        ),
-        Mmu(
-            architecture="ppc64le",
-            node_form=False,
-            kind="radix",
-            base_page=4 * KIB,
-            pmd=2 * MIB,
-            default=2 * MIB,
-            hugetlb={2 * MIB: None, GIB: None},
-            largest_block=16 * MIB,
-            slots=15,
-            cma_page=GIB,
-        ),
-        Mmu(
-            architecture="ppc64le",
-            node_form=False,
-            kind="hash",
-            base_page=4 * KIB,
-            pmd=2 * MIB,
-            default=16 * MIB,
-            hugetlb={16 * MIB: None, 16 * GIB: "16g-pages"},
-            largest_block=16 * MIB,
-            slots=15,
-            has_thp=False,
-        ),
+        _RADIX,
+        _HASH,
+        replace(_RADIX, base_page=4 * KIB),
+        replace(_HASH, base_page=4 * KIB, pmd=2 * MIB, has_thp=False),
         Mmu(
             architecture="s390x",
             base_page=4 * KIB,

@@ -157,15 +157,16 @@ class Draft:
         #: known issues that this prediction follows
         self.follow = follow
         self.cma = plan_cma(words, machine)
-        self._expectations: list[Expectation] = []
-        self._messages: list[Message] = []
-        self._shortages: list[Shortage] = []
-        self._pre_allocated: list[PreAllocated] = []
-        self._unjudged: list[Unjudged] = []
-        self._tolerated: list[str] = []
-        self._remarks: list[str] = []
-        self._quirks: set[Quirk] = set()
-        self._may_exhaust_memory = False
+        self.expectations: list[Expectation] = []
+        self.messages: list[Message] = []
+        self.shortages: list[Shortage] = []
+        self.pre_allocated: list[PreAllocated] = []
+        self.unjudged: list[Unjudged] = []
+        self.tolerated: list[str] = []
+        self.remarks: list[str] = []
+        self.may_exhaust_memory = False
+        #: known issues that make a difference here
+        self.quirks: set[Quirk] = set()
 
     @property
     def has_nodes(self) -> bool:
@@ -180,56 +181,36 @@ class Draft:
     def expect(self, subject: str, expected: Expected, rule: Rule) -> None:
         """Expect a fact."""
         if rule.holds_for(self.machine.version):
-            self._expectations.append(Expectation(subject, expected, rule))
+            self.expectations.append(Expectation(subject, expected, rule))
 
     def expect_messages(self, texts: Sequence[str], rule: Rule) -> None:
         """Expect lines in the kernel log, each as often as it is given."""
         if rule.holds_for(self.machine.version):
-            self._messages += [Message(text, rule) for text in texts]
-
-    def expect_shortage(self, shortage: Shortage) -> None:
-        """Expect the log to tell of a shortage if there is one."""
-        self._shortages.append(shortage)
-
-    def expect_pre_allocated(self, message: PreAllocated) -> None:
-        """Expect the log to name a pool and its pages."""
-        self._pre_allocated.append(message)
+            self.messages += [Message(text, rule) for text in texts]
 
     def leave_open(self, subject: str, reason: str) -> None:
         """Say that ``subject`` is not judged, and why."""
-        self._unjudged.append(Unjudged(subject, reason))
+        self.unjudged.append(Unjudged(subject, reason))
 
     def tolerate(self, start: str) -> None:
         """Take log lines that begin with ``start`` as they come."""
-        self._tolerated.append(re.escape(start))
+        self.tolerated.append(re.escape(start))
 
     def tolerate_shortage(self, size: str) -> None:
         """Take warnings about too few pages of ``size`` (as the log shows sizes) as they come."""
-        self._tolerated.append(rf"HugeTLB: allocating \d+ of page size {re.escape(size)} failed")
-
-    def remark(self, text: str) -> None:
-        """Say something about the command line itself."""
-        self._remarks.append(text)
-
-    def note_quirks(self, quirks: frozenset[Quirk]) -> None:
-        """Note known issues that make a difference here."""
-        self._quirks |= quirks
-
-    def note_memory_may_run_out(self) -> None:
-        """Note that the parameters ask for so much memory that the kernel may panic."""
-        self._may_exhaust_memory = True
+        self.tolerated.append(rf"HugeTLB: allocating \d+ of page size {re.escape(size)} failed")
 
     def finish(self, command_line: str) -> Prediction:
         """Return the prediction."""
         return Prediction(
             command_line,
-            tuple(self._expectations),
-            tuple(self._messages),
-            tuple(self._shortages),
-            tuple(self._pre_allocated),
-            tuple(self._unjudged),
-            tuple(self._tolerated),
-            tuple(self._remarks),
-            self._may_exhaust_memory,
-            frozenset(self._quirks),
+            tuple(self.expectations),
+            tuple(self.messages),
+            tuple(self.shortages),
+            tuple(self.pre_allocated),
+            tuple(self.unjudged),
+            tuple(self.tolerated),
+            tuple(self.remarks),
+            self.may_exhaust_memory,
+            frozenset(self.quirks),
         )

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hugepage_qa.cases.selection import EVERYTHING, Selection
+from hugepage_qa.schema import build
 
 _VARIABLE = "HUGEPAGE_QA_ASKED"
 
@@ -29,7 +30,4 @@ class Asked:
         """Return what a test was told; one that Avocado was asked for by hand runs all that it has."""
         if _VARIABLE not in environment:
             return cls()
-        told = json.loads(environment[_VARIABLE])
-        selection = Selection(*(tuple(told["selection"][name]) for name in ("cases", "sizes")))
-        told_to = Path(told["told_to"]) if told["told_to"] else None
-        return cls(selection, told["exit_first"], tuple(told["files"]), told_to)
+        return build(cls, json.loads(environment[_VARIABLE]))

@@ -66,14 +66,14 @@ class LiveTest(CaseTest):
     def run_areas(self, areas: Sequence[Area]) -> None:
         """Run the cases of ``areas`` that were asked for and end as the worst of them did."""
 
+        def is_over() -> bool:
+            return self.asked.exit_first and self.cases.has_failed
+
         def run(host: Host) -> None:
             for area in areas:
-                run_area(area, host, self.record, self.asked.selection, self._is_over)
+                run_area(area, host, self.record, self.asked.selection, is_over)
 
         self.run_on_machine(run)
-
-    def _is_over(self) -> bool:
-        return self.asked.exit_first and self.cases.has_failed
 
     def run_on_machine(self, run: Callable[[Host], None]) -> None:
         """Call ``run`` with the machine and end as the worst case did."""

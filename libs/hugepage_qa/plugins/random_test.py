@@ -21,6 +21,6 @@ class RandomTest(LiveTest):
             if not sizes:
                 self.record(Result("/random", Verdict.SKIP, (NO_HUGETLB,)))
             for size in sizes:
-                self.record(run_random_programs(host, size, seed, operations, lambda _done: None))
+                self.record(run_random_programs(host, size, seed, operations))
 
         self.run_on_machine(run)

@@ -4,9 +4,8 @@ Loaded by tmt through its entry point alone. The verdicts themselves are in resu
 """
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 
 import tmt.log
 import tmt.result
@@ -62,12 +61,12 @@ class ReportGate(tmt.steps.report.ReportPlugin[ReportGateData]):
         execute = self.step.plan.execute
         texts = []
         for result in execute.results():
-            for log in _reports(result):
+            for log in result.log:
                 source = execute.step_workdir / log
                 if log.suffix == ".md":
                     texts.append(f"# {result.name}\n\n{source.read_text(encoding='utf-8', errors='replace')}")
                     self.info(result.name, " ".join(result.note[:1]))
-                else:
+                elif log.suffix == ".html":
                     self._keep(source, result.name)
         summary = self.phase_workdir / _SUMMARY
         summary.write_text("\n".join(texts) or _NOTHING, encoding="utf-8")
@@ -79,8 +78,3 @@ class ReportGate(tmt.steps.report.ReportPlugin[ReportGateData]):
         pages = self.phase_workdir / _PAGES
         pages.mkdir(exist_ok=True)
         shutil.copyfile(source, pages / f"{name.strip('/').replace('/', '-')}.html")
-
-
-def _reports(result: tmt.result.Result) -> Iterator[PurePath]:
-    """Yield the reports among the logs of ``result``; other tests write other logs."""
-    yield from (log for log in result.log if log.suffix in (".md", ".html"))

@@ -4,7 +4,6 @@ import configparser
 import importlib.util
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from hugepage_qa.cache import cache_directory
 from hugepage_qa.cases import test_settings
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.child import run_to_end
 
 #: of avocado-vt, those that the provider has tests for
 VT_TYPES = ("qemu", "libvirt")
@@ -33,15 +33,7 @@ def prepare_vt(vt_type: str, directory: Path, home: Path, data: Path, environmen
     _register(directory, data / _PROVIDERS)
     whole = {**environment, **_environment(home)}
     command = [sys.executable, "-m", "avocado", *_BOOTSTRAP, "--vt-type", vt_type]
-    done = subprocess.run(
-        command,
-        env=whole,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
+    done = run_to_end(command, environment=whole)
     said = done.stdout + done.stderr
     if missing := sorted(set(_MISSING.findall(said))):
         raise InputError(f"--vt-type {vt_type}: avocado-vt needs {', '.join(missing)}: not installed")

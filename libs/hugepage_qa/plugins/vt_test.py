@@ -6,7 +6,7 @@ It speaks to the serial console of a guest by a shell session of aexpect.
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -84,7 +84,8 @@ def run_variant(test: VtTest, params: Mapping[str, str], rule: Rule, act: GuestA
     try:
         _refuse_pool_setup(params)
         driver, size = choose(params, "guest_driver", _DRIVERS), parse_size(params.get("page_size", ""))
-        with _protection():
+        protect = nullcontext() if RUN in os.environ else protected_machine("a test of the avocado-vt provider")
+        with protect:
             cases.add(_judge(Area(f"vt/{driver}"), _case(test, rule, with_guests(act, driver)), size))
     except InputError as error:
         test.error(str(error))
@@ -113,10 +114,6 @@ def _refuse_pool_setup(params: Mapping[str, str]) -> None:
     for name in _RESETS_THE_POOL:
         if params.get(name) == "yes":
             raise InputError(f"{name} = yes: avocado-vt would set nr_hugepages to 0 at the end; leave it out")
-
-
-def _protection() -> AbstractContextManager[object]:
-    return nullcontext() if RUN in os.environ else protected_machine("a test of the avocado-vt provider")
 
 
 # the guest's shell has no prompt: one that prints it edits the lines that it reads, too. Quotes keep the prompt out of

@@ -4,14 +4,14 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.child import Child, RunningProcess
-from hugepage_qa.process.process_table import STATE, SYSTEM_TIME, USER_TIME, stat_fields
+from hugepage_qa.process.process_table import stat_fields, state_and_cpu_seconds
 
 # actor.c, PACKET
 _PACKET = 65536
@@ -22,7 +22,6 @@ _CPU_SECONDS = 120.0
 _BLOCKED_SECONDS = 300.0
 _STARVED_SECONDS = 1200.0
 _LOOK_SECONDS = 1.0
-_USER_HZ = 100
 
 
 class ActorGone(Exception):
@@ -165,14 +164,6 @@ def _await(descriptor: int, pid: int, what: str) -> None:
 def _state_and_cpu_seconds(pid: int) -> tuple[str, float]:
     """Return what a process does and the CPU time that it has had; one that is gone has no state."""
     return state_and_cpu_seconds(stat_fields(Path(f"/proc/{pid}/stat")))
-
-
-def state_and_cpu_seconds(fields: Sequence[str]) -> tuple[str, float]:
-    """Return the state and the CPU time in seconds of a process from the ``fields`` of its stat, none: it is gone."""
-    if not fields:
-        return "", 0.0
-    # USER_HZ is 100 wherever huge pages are
-    return fields[STATE], (int(fields[USER_TIME]) + int(fields[SYSTEM_TIME])) / _USER_HZ
 
 
 def _stack(pid: int) -> str:

@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import os
 import shutil
-import subprocess
 import tempfile
 import zlib
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from hugepage_qa.cache import cache_directory, write_atomically
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.child import run_to_end
 
 SOURCE = Path(__file__).with_name("actor.c")
 
@@ -97,20 +97,16 @@ def _kept(compiler: str, inputs: Sequence[Path], options: Sequence[str]) -> Path
 def _version(compiler: str) -> tuple[str, ...]:
     """Return which compiler and which linker it is."""
     asked = (["--version"], ["-dumpmachine"], ["-Wl,--version"])
-    return compiler, *(_run([compiler, *options], os.curdir).stdout for options in asked)
+    return compiler, *(run_to_end([compiler, *options]).stdout for options in asked)
 
 
 def _compile(compiler: str, output: Path, inputs: Sequence[Path], options: Sequence[str]) -> None:
-    done = _run([compiler, "-O1", "-o", output.name, *options, *map(str, inputs)], output.parent)
+    done = run_to_end([compiler, "-O1", "-o", output.name, *options, *map(str, inputs)], directory=output.parent)
     if done.returncode != 0:
         raise InputError(f"{compiler} makes no {output.name}: {first_lines(done.stderr)}")
 
 
-def _run(command: Sequence[str], directory: str | Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(command, cwd=directory, capture_output=True, text=True, errors="replace", check=False)
-
-
 def which_file(compiler: str, name: str) -> Path | None:
     """Return the file of the C library that ``compiler`` links with, None without one of this ``name``."""
-    found = Path(_run([compiler, f"-print-file-name={name}"], os.curdir).stdout.strip())
+    found = Path(run_to_end([compiler, f"-print-file-name={name}"]).stdout.strip())
     return found if found.is_absolute() else None

@@ -7,6 +7,7 @@ nothing of its process group is left after ``kill``. A process that is not our c
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 
 from hugepage_qa.process import tether
@@ -182,25 +182,67 @@ class Child:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
         for stream in (self.output, self.errors):
             if stream is not None:
                 stream.close()
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return the seconds of CPU time that a process and its threads have had (proc_pid_stat(5), utime and stime).
+#: a program that has ended, and what it printed
+Completed = subprocess.CompletedProcess[str]
 
-    One that has ended has had none.
+
+def run_to_end(
+    command: Sequence[str],
+    *,
+    given: str | None = None,
+    directory: str | Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    descriptors: Sequence[int] = (),
+    seconds: float | None = None,
+) -> Completed:
+    """Run a program that ends by itself, and return what it printed; it reads what is ``given`` and nothing else.
+
+    The other arguments are those of a ``Child``. Raises OSError when it cannot be started, and TimeoutError, which is
+    one, when it was killed after ``seconds``.
     """
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return subprocess.run(
+            command,
+            stdin=None if given is not None else DISCARDED,
+            input=given,
+            cwd=directory,
+            env=environment,
+            pass_fds=descriptors,
+            timeout=seconds,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError(f"{command[0]} has not ended after {seconds:g} s") from error
+
+
+def complaint(done: Completed) -> str:
+    """Return the last line that ``done`` said on standard error, else its exit code."""
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    return lines[-1] if lines else f"exit code {done.returncode}"
+
+
+# where programs for root are, which not every login has in its PATH
+_SYSTEM_DIRECTORIES = "/usr/local/sbin:/usr/sbin:/sbin"
+
+
+def search_path() -> str:
+    """Return PATH, and behind it the directories of programs for root."""
+    return f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM_DIRECTORIES}"
+
+
+def find_installed(*names: str) -> str | None:
+    """Return the first of the programs ``names`` that is installed, for everybody or for root, as an absolute path."""
+    return next((path for name in names if (path := shutil.which(name, path=search_path()))), None)
 
 
 class RunningProcess:
@@ -233,7 +275,5 @@ class RunningProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)

@@ -11,13 +11,13 @@ All have a group by which what they make is known (machine/snapshot.py).
 import os
 import pwd
 import shutil
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from hugepage_qa.cache import locked
+from hugepage_qa.process.child import complaint, run_to_end
 from hugepage_qa.process.marks import GROUP
 
 _KVM = Path("/dev/kvm")
@@ -92,11 +92,8 @@ def _checked(identity: Identity, otherwise: str) -> Identity:
         return Identity(shortfall=f"{otherwise}: {missing[0]} is not installed (util-linux)")
     # the library, too, must be readable
     command = [*identity.words, sys.executable, "-c", "import hugepage_qa.errors"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        return identity
-    why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    return Identity(shortfall=f"{otherwise}: {why}")
+    done = run_to_end(command)
+    return identity if done.returncode == 0 else Identity(shortfall=f"{otherwise}: {complaint(done)}")
 
 
 def give(directory: Path, user: int) -> None:

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,9 +15,9 @@ _PAUSE_SECONDS = 0.01
 _EXEC_SECONDS = 2.0
 
 #: fields of proc_pid_stat(5), as ``stat_fields`` returns them; times are in ticks of the clock
-STATE, PARENT, USER_TIME, SYSTEM_TIME = 0, 1, 11, 12
-_START_TIME = 19
+STATE, PARENT, MAJOR_FAULTS, USER_TIME, SYSTEM_TIME, START_TIME = 0, 1, 9, 11, 12, 19
 _DEAD = ("Z", "X")
+_USER_HZ = 100
 
 
 def find_processes(run_id: str) -> dict[int, str]:
@@ -82,6 +82,19 @@ def split_stat(text: str) -> list[str]:
     return text.rpartition(")")[2].split()
 
 
+def state_and_cpu_seconds(fields: Sequence[str]) -> tuple[str, float]:
+    """Return the state and the CPU time in seconds of a process from the ``fields`` of its stat, none: it is gone."""
+    if not fields:
+        return "", 0.0
+    # USER_HZ is 100 wherever huge pages are
+    return fields[STATE], (int(fields[USER_TIME]) + int(fields[SYSTEM_TIME])) / _USER_HZ
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time in seconds that a process and its threads have had; one that has ended has had none."""
+    return state_and_cpu_seconds(stat_fields(Path(f"/proc/{pid}/stat")))[1]
+
+
 def _is_over(pid: int, started: str | None) -> bool:
     # the number may be given to another process meanwhile
     return _start_time(pid) != started or has_ended(pid)
@@ -89,7 +102,7 @@ def _is_over(pid: int, started: str | None) -> bool:
 
 def _start_time(pid: int) -> str | None:
     fields = stat_fields(Path(f"/proc/{pid}/stat"))
-    return fields[_START_TIME] if fields else None
+    return fields[START_TIME] if fields else None
 
 
 def _ancestors(pid: int) -> Iterator[int]:

@@ -9,7 +9,6 @@ import importlib.util
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from pathlib import Path
 from hugepage_qa.cache import cache_directory, locked
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.c_compiler import FLAGS, first_lines
+from hugepage_qa.process.child import run_to_end
 
 AGENT = Path(__file__).with_name("agent.c")
 
@@ -84,7 +84,7 @@ def _place(source: Path, compiler: Compiler) -> Path:
 @cache
 def version(command: tuple[str, ...]) -> str:
     """Return which compiler ``command`` is."""
-    return subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
+    return run_to_end([*command, "--version"]).stdout
 
 
 def _link(source: Path, compiler: Compiler, program: Path) -> str | None:
@@ -92,7 +92,7 @@ def _link(source: Path, compiler: Compiler, program: Path) -> str | None:
     with tempfile.TemporaryDirectory(dir=program.parent, prefix=".build-") as scratch:
         unfinished = Path(scratch, "program")
         command = [*compiler.command, *FLAGS, "-static", "-o", str(unfinished), str(source)]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        done = run_to_end(command)
         if done.returncode != 0:
             return first_lines(done.stderr)
         unfinished.rename(program)

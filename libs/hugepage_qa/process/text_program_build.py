@@ -5,8 +5,9 @@ import os
 import stat
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
@@ -56,6 +57,13 @@ class BuiltText:
     elf: ElfFile
     pages: int
     checksum: int
+
+
+def built_document(built: BuiltText) -> dict[str, Any]:
+    """Return ``built`` as JSON holds it, without the kind, which its recipe tells."""
+    places = {"program": built.program, "file": built.file, "pages": built.pages, "checksum": built.checksum}
+    segments = [asdict(segment) for segment in built.elf.segments]
+    return places | {"segments": segments, "size": built.elf.size, "runnable": built.elf.runnable}
 
 
 #: bytes from one function to the next: the smallest base page

@@ -8,12 +8,11 @@ picks KVM there, because it only looks whether the device opens.
 import hashlib
 import os
 import platform
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from hugepage_qa.cache import locked, write_atomically
+from hugepage_qa.process.child import run_to_end
 from hugepage_qa.qemu.boards import Board, Cpu
 
 TCG = "tcg"
@@ -26,10 +25,8 @@ _DEVICE = Path("/dev/kvm")
 _CPUINFO = Path("/proc/cpuinfo")
 
 
-class ReachesInit(Protocol):
-    """Boots a probe guest under an accelerator; true if it reached init and powered off within the deadline."""
-
-    def __call__(self, accelerator: str, deadline: float) -> bool: ...
+#: boots a probe guest under an accelerator; true if it reached init and powered off within so many seconds
+ReachesInit = Callable[[str, float], bool]
 
 
 def choose_accelerator(
@@ -72,7 +69,7 @@ def _may_use_kvm(board: Board, cpu: Cpu) -> bool:
     return (
         cpu.kvm_cpu is not None
         and platform.machine() == board.architecture
-        and cpu.host_flags <= _host_flags()
+        and cpu.host_flags.issubset(_host_cpu().get("flags", "").split())
         and _opens(_DEVICE)
     )
 
@@ -92,13 +89,9 @@ def _host_cpu() -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _host_flags() -> frozenset[str]:
-    return frozenset(_host_cpu().get("flags", "").split())
-
-
 def _key(board: Board, cpu: Cpu, emulator: str) -> str:
     """Return a file name that changes with everything the answer depends on."""
-    version = subprocess.run([emulator, "--version"], capture_output=True, text=True, check=False).stdout
+    version = run_to_end([emulator, "--version"]).stdout
     host_cpu = _host_cpu()
     # arm64 has no model name; the part numbers are what there is
     model = [host_cpu.get(name, "") for name in ("model name", "stepping", "microcode", "CPU part", "CPU revision")]

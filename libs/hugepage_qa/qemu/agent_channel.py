@@ -6,7 +6,6 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol, overload
 
 from hugepage_qa.qemu.lost_machine import MachineLost
 
@@ -18,26 +17,22 @@ _ANSWER_SECONDS = 900.0
 Request = tuple[str, Sequence[str | bytes | int]]
 
 
-class FindLoss(Protocol):
-    """Looks at a machine."""
-
-    @overload
-    def __call__(self) -> MachineLost | None: ...
-
-    @overload
-    def __call__(self, cut: str) -> MachineLost: ...
-
-
 class AgentChannel:
     """The agent at the other end of ``line``; used by one thread.
 
-    ``find_loss`` looks at the machine and tells how it was lost, None while it lives. Told that it is lost, and how its
-    line was cut, it always tells.
+    ``find_loss`` looks at the machine and tells how it was lost, None while it lives; ``lost_by`` tells it of a machine
+    that is lost, by how its line was cut.
     """
 
-    def __init__(self, line: socket.socket, find_loss: FindLoss) -> None:
+    def __init__(
+        self,
+        line: socket.socket,
+        find_loss: Callable[[], MachineLost | None],
+        lost_by: Callable[[str], MachineLost],
+    ) -> None:
         self._line = line
         self._find_loss = find_loss
+        self._lost_by = lost_by
         self._received = bytearray()
         self._lost: MachineLost | None = None
         #: how often the agent was waited for
@@ -114,7 +109,7 @@ class AgentChannel:
         return data
 
     def _lose(self, detail: str) -> MachineLost:
-        self._lost = self._find_loss(detail)
+        self._lost = self._lost_by(detail)
         return self._lost
 
 

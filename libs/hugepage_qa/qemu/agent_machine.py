@@ -2,21 +2,18 @@
 
 import os
 import re
-import shutil
 import socket
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import overload
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.c_compiler import SOURCE as ACTOR
-from hugepage_qa.process.child import PIPE, Child
+from hugepage_qa.process.child import PIPE, Child, find_installed, run_to_end
 from hugepage_qa.process.static_program import AGENT, build_static
 from hugepage_qa.qemu.agent_channel import AgentChannel
 from hugepage_qa.qemu.empty_disks import empty_disks
-from hugepage_qa.qemu.emulator import Emulator
+from hugepage_qa.qemu.emulator import Emulator, quoted
 from hugepage_qa.qemu.initramfs import agent_initramfs
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.kernel_modules import load_order
@@ -44,25 +41,16 @@ class RunningMachine(Emulator):
     def __init__(self, machine: VirtualMachine, child: Child, line: socket.socket) -> None:
         super().__init__(child)
         self.machine = machine
-        self.channel = AgentChannel(line, self.find_loss)
+        self.channel = AgentChannel(line, self.find_loss, self.lost_by)
         self.base_page = 0
 
     def await_agent(self, seconds: float = _BOOT_SECONDS) -> None:
         """Wait until the agent has come up. Raises MachineLost."""
         self.base_page = int(self.channel.receive(seconds)[1 + 4 :])
 
-    @overload
-    def find_loss(self) -> MachineLost | None: ...
-
-    @overload
-    def find_loss(self, cut: str) -> MachineLost: ...
-
-    def find_loss(self, cut: str = "") -> MachineLost | None:
-        """Tell how the machine was lost, None while it lives as far as is seen.
-
-        ``cut`` tells how its line was: then it is lost in any case.
-        """
-        has_ended = self.wait(_END_SECONDS if cut else 0)
+    def find_loss(self, seconds: float = 0) -> MachineLost | None:
+        """Tell how the machine was lost, None while it lives as far as is seen in ``seconds``."""
+        has_ended = self.wait(seconds)
         if has_panicked(self.serial):
             # a back trace follows
             has_ended = self.wait(PANIC_SECONDS)
@@ -71,13 +59,17 @@ class RunningMachine(Emulator):
             return panicked
         if ended := _AGENT_ENDED.search(serial):
             return MachineLost(Loss.AGENT_ENDED, ended[1].strip(), serial)
-        if has_ended:
-            return MachineLost(Loss.EMULATOR_ENDED, self.why_it_ended, serial)
-        if cut and (lockup := self.starvation.lockup):
-            return MachineLost(Loss.LOCKED_UP, lockup, serial)
-        if cut and (told := self.starvation.told):
-            return MachineLost(Loss.STARVED, told, serial)
-        return MachineLost(Loss.NO_ANSWER, cut, serial) if cut else None
+        return MachineLost(Loss.EMULATOR_ENDED, self.why_it_ended, serial) if has_ended else None
+
+    def lost_by(self, cut: str) -> MachineLost:
+        """Tell how the machine was lost whose line was ``cut`` so."""
+        if found := self.find_loss(_END_SECONDS):
+            return found
+        if lockup := self.starvation.lockup:
+            return MachineLost(Loss.LOCKED_UP, lockup, self.serial)
+        if told := self.starvation.told:
+            return MachineLost(Loss.STARVED, told, self.serial)
+        return MachineLost(Loss.NO_ANSWER, cut, self.serial)
 
 
 @contextmanager
@@ -116,8 +108,7 @@ def _devices(machine: VirtualMachine, line: int, disk: int | None, more_disks: M
         yield from ("-device", f"virtio-blk-{board.virtio_bus},drive=disk")
     for name, image in more_disks.items():
         # what is written goes to a temporary file
-        path = str(image).replace(",", ",,")  # as QEMU's options have it
-        yield from ("-drive", f"file={path},format=raw,if=none,id={name},snapshot=on,cache=unsafe")
+        yield from ("-drive", f"file={quoted(image)},format=raw,if=none,id={name},snapshot=on,cache=unsafe")
         yield from ("-device", f"virtio-blk-{board.virtio_bus},drive={name},serial={name}")
 
 
@@ -134,7 +125,7 @@ def _disk(cache: Path) -> Iterator[int | None]:
 
     None where no mke2fs is installed. Raises InputError where it fails.
     """
-    program = shutil.which("mke2fs", path=f"{os.environ.get('PATH', '')}:/sbin:/usr/sbin")
+    program = find_installed("mke2fs")
     if program is None:
         yield None
         return
@@ -147,13 +138,8 @@ def _disk(cache: Path) -> Iterator[int | None]:
             need = format_size(_DISK)
             raise InputError(f"{cache}: no room for {need}, the disk of a machine: {error.strerror}") from error
         place = f"/proc/self/fd/{descriptor}"
-        done = subprocess.run(
-            [program, "-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=1,nodiscard", place],
-            pass_fds=[descriptor],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [program, "-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=1,nodiscard", place]
+        done = run_to_end(command, descriptors=[descriptor])
         if done.returncode != 0:
             raise InputError(f"{program} makes no file system below {cache}: {done.stderr.strip()[:200]}")
         yield descriptor

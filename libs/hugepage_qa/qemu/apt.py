@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from debian.deb822 import Deb822, Packages, PkgRelation
 
 from hugepage_qa.cache import write_atomically
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.child import Completed, run_to_end
 from hugepage_qa.qemu.package_archive import Package
 
 APT_DIRECTORY = Path("/etc/apt")
@@ -135,17 +135,10 @@ class AptRoot:
         self._run(["apt-get", "-q", "download", f"{record.package}={record.version}"], downloads)
         return next(downloads.glob(f"{record.package}_*.deb"), None)
 
-    def _run(self, command: Sequence[str], directory: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def _run(self, command: Sequence[str], directory: Path | None = None) -> Completed:
         program, *arguments = command
-        return subprocess.run(
-            [program, "-c", str(self._root / "apt.conf"), *arguments],
-            cwd=directory or self._root,
-            env={**os.environ, "LC_ALL": "C.UTF-8"},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
+        words = [program, "-c", str(self._root / "apt.conf"), *arguments]
+        return run_to_end(words, directory=directory or self._root, environment={**os.environ, "LC_ALL": "C.UTF-8"})
 
     def _update(self) -> None:
         """Fetch the indices. What stays missing after some tries is reported: the other indices still serve."""
@@ -192,7 +185,7 @@ def _record(stanza: Packages) -> _Record:
     return _Record(stanza.get("Package", ""), stanza.get("Version", ""), tuple(filter(None, depends)))
 
 
-def _failures(update: subprocess.CompletedProcess[str]) -> list[str]:
+def _failures(update: Completed) -> list[str]:
     """Return what ``apt-get update`` could not fetch; empty when all is there."""
     lines = [line for line in update.stderr.splitlines() if re.match(r"[EW]: Failed to fetch", line)]
     if update.returncode != 0 and not lines:

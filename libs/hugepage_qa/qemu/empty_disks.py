@@ -2,8 +2,6 @@
 
 import hashlib
 import os
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,11 +9,10 @@ from pathlib import Path
 
 from hugepage_qa.cache import locked
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.child import find_installed, run_to_end
 from hugepage_qa.sizes import GIB
 
 _SIZE = GIB
-#: of programs that only root has in its PATH
-_SYSTEM = "/sbin:/usr/sbin"
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,7 @@ class Maker:
 
     def find(self) -> str | None:
         """Return the path of the program, None where it is not installed."""
-        return shutil.which(self.program, path=f"{os.environ.get('PATH', '')}:{_SYSTEM}")
+        return find_installed(self.program)
 
 
 #: file system -> what makes it
@@ -57,7 +54,7 @@ def _made(name: str, command: tuple[str, ...], directory: Path) -> Path:
                 unfinished = Path(scratch, image.name)
                 unfinished.touch()
                 os.truncate(unfinished, _SIZE)  # a hole: what is empty takes no room
-                done = subprocess.run([*command, str(unfinished)], capture_output=True, text=True, check=False)
+                done = run_to_end([*command, str(unfinished)])
                 if done.returncode != 0:
                     said = done.stderr.strip()[:200]
                     raise InputError(f"{command[0]} makes no file system below {directory}: {said}")

@@ -3,6 +3,7 @@
 import os
 import threading
 from functools import partial
+from pathlib import Path
 from typing import IO, Self
 
 from hugepage_qa.process.child import Child
@@ -91,3 +92,8 @@ class Emulator:
             if into is self._serial:
                 self.printed += len(piece)
                 self.starvation.take(piece.decode(errors="replace"))
+
+
+def quoted(path: Path) -> str:
+    """Return ``path`` as a value in one of QEMU's comma separated options."""
+    return str(path).replace(",", ",,")

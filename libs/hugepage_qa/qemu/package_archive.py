@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.child import complaint, run_to_end
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,9 @@ class DnfRoot:
         for file in downloads.glob("*.rpm"):
             file.unlink()
         self._report(f"downloading {package} ({self._architecture})")
-        self._run(self._command(package, downloads))
+        done = run_to_end(self._command(package, downloads))
+        if done.returncode != 0:
+            raise InputError(f"dnf download failed: {complaint(done)}")
         found = [(file, match) for file in downloads.glob("*.rpm") if (match := _FILE.fullmatch(file.name))]
         for file, match in found:
             if match["name"] == package:
@@ -156,9 +159,3 @@ class DnfRoot:
             # without it every version in the repositories would come
             *("download", "--latest-limit=1", f"--arch={self._architecture}", f"--destdir={downloads}", package),
         ]
-
-    def _run(self, command: list[str]) -> None:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-        if done.returncode != 0:
-            lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-            raise InputError(f"dnf download failed: {lines[-1] if lines else f'exit code {done.returncode}'}")

@@ -12,14 +12,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from hugepage_qa.cache import cache_directory, locked, write_atomically
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.apt import AptRoot
 from hugepage_qa.qemu.boards import Board, find_board
 from hugepage_qa.qemu.kernel_image import KernelImage, identify
-from hugepage_qa.qemu.package_archive import CHOICE, DnfRoot, Package, unpack
+from hugepage_qa.qemu.package_archive import CHOICE, DnfRoot, unpack
 
 __all__ = ["cache_directory", "distribution_kernel", "kernel_packages", "open_kernel", "static_busybox"]
 
@@ -29,16 +28,6 @@ _REMEMBERED_SECONDS = 24 * 3600
 _PACKAGES = (".deb", ".rpm")
 
 Report = Callable[[str], None]
-
-
-class _Source(Protocol):
-    """Where packages come from."""
-
-    def fetch_kernel(self, package: str) -> Package:
-        """Download kernel ``package`` (a metapackage is resolved) and what its image lives in."""
-
-    def fetch(self, package: str) -> Package:
-        """Download ``package`` itself."""
 
 
 def distribution_kernel(
@@ -169,7 +158,7 @@ def _unpack_once(contents: Path, files: Sequence[Path]) -> Path:
     return final
 
 
-def _source(board: Board, root: Path, suite: str | None, report: Report) -> _Source:
+def _source(board: Board, root: Path, suite: str | None, report: Report) -> AptRoot | DnfRoot:
     if _apt_here():
         return AptRoot(root, board.debian_architecture, suite, report)
     if shutil.which("dnf"):

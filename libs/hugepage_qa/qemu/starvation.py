@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hugepage_qa.process.child import cpu_seconds
+from hugepage_qa.process.process_table import MAJOR_FAULTS, cpu_seconds, stat_fields
 from hugepage_qa.qemu.lost_machine import find_lockup
 
 #: the shortest after which a watchdog complains is 20 s: twice kernel.watchdog_thresh; RCU waits for 21 s
@@ -39,8 +39,8 @@ def look_at(pid: int) -> Look:
     for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         with suppress(OSError, ValueError, IndexError):  # the thread has ended, or the kernel does not tell
             waited += int(file.read_text(encoding="utf-8").split()[1])
-    with suppress(OSError, ValueError, IndexError):
-        faults = int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[9])
+    if fields := stat_fields(Path(f"/proc/{pid}/stat")):
+        faults = int(fields[MAJOR_FAULTS])
     return Look(cpu_seconds(pid), waited / 1e9, faults)
 
 

@@ -8,19 +8,19 @@ from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, TaskID
 from rich.table import Column, Table
 from rich.text import Text
 
 from hugepage_qa.cases.boot.boot_judge import BootResult
-from hugepage_qa.cases.result import NOT_RUN, Verdict
+from hugepage_qa.cases.result import BAD, NOT_RUN, Verdict
 from hugepage_qa.kernel.facts import Facts
 from hugepage_qa.kernel.log import huge_page_lines
 from hugepage_qa.machine.describe import boot_observations
 from hugepage_qa.oracle.compare import expected_value, is_met
 from hugepage_qa.oracle.prediction import Expectation, Prediction, SumOf
 from hugepage_qa.qemu.kernel_image import KernelImage
-from hugepage_qa.report.terminal import STYLES
+from hugepage_qa.report.terminal import STYLES, progress_bar
 from hugepage_qa.sizes import format_size
 
 #: characters in a line where there is no terminal: enough for the names of all facts
@@ -103,7 +103,7 @@ def _print_open(console: Console, prediction: Prediction) -> None:
         console.print(f"remark: {remark}", markup=False, soft_wrap=True)
 
 
-_WORTH_A_LINE = (Verdict.FAIL, Verdict.ERROR, Verdict.KNOWN)
+_WORTH_A_LINE = (*BAD, Verdict.KNOWN)
 
 
 class MatrixReport:
@@ -124,8 +124,7 @@ class MatrixReport:
         appended = f", appended: {append}" if append else ""
         self._print(Text(f"{architecture}: kernel {kernel.release}, {total} cases{random}{appended}"))
         if self._console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-            self._progress = Progress(*columns, console=self._console, transient=True)
+            self._progress = progress_bar(self._console)
             self._task = self._progress.add_task(architecture, total=total)
             self._progress.start()
 
@@ -152,7 +151,7 @@ class MatrixReport:
     @property
     def has_failed(self) -> bool:
         """Whether a case failed or broke."""
-        return any(judgement.verdict in (Verdict.FAIL, Verdict.ERROR) for judgement in self.judgements)
+        return any(judgement.verdict in BAD for judgement in self.judgements)
 
     def finish(self, not_begun: Sequence[str] = ()) -> None:
         """Print the sum: how many cases ended how, why cases were skipped, and what the first failure left out.

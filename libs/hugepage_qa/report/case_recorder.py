@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from hugepage_qa.cases.result import Result, Verdict, one_line
+from hugepage_qa.cases.result import BAD, Result, Verdict, one_line
 
 
 class CaseRecorder:
@@ -49,7 +49,7 @@ class CaseRecorder:
     @property
     def has_failed(self) -> bool:
         """Whether a case failed or broke."""
-        return any(case["verdict"] in (Verdict.FAIL, Verdict.ERROR) for case in self._cases)
+        return any(case["verdict"] in BAD for case in self._cases)
 
     @property
     def all_skipped(self) -> bool:

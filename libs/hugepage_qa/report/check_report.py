@@ -7,24 +7,15 @@ from pathlib import Path
 from threading import Lock
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from hugepage_qa.cases.result import Result, Verdict, one_line
+from hugepage_qa.cases.result import BAD, Result, Verdict, one_line
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.kept_check import write_evidence, write_kernels, write_results
-from hugepage_qa.report.terminal import closing_lines, print_reasons
+from hugepage_qa.report.terminal import closing_lines, print_reasons, progress_bar
 
-_BAD = (Verdict.FAIL, Verdict.ERROR)
-_TOLD = (*_BAD, Verdict.KNOWN)
+_TOLD = (*BAD, Verdict.KNOWN)
 #: seconds between two lines where there is no bar
 _BETWEEN_LINES = 15.0
 
@@ -53,11 +44,7 @@ class CheckReport:
         self._total = len(self.results) + total
         self._print(Text(title))
         if self._console.is_terminal:
-            columns = (
-                *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
-                *(TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()),
-            )
-            self._progress = Progress(*columns, console=self._console, transient=True)
+            self._progress = progress_bar(self._console, TextColumn("left"), TimeRemainingColumn())
             self._task = self._progress.add_task(self._state(), total=self._total, completed=len(self.results))
             self._progress.start()
 
@@ -88,7 +75,7 @@ class CheckReport:
 
     def finish(self) -> None:
         """Print what went wrong, the sum, and why cases were skipped; what is known was told as it came."""
-        print_reasons(self._console, self.results, _BAD)
+        print_reasons(self._console, self.results, BAD)
         for line in closing_lines(self.results):
             self._print(Text(line))
         if self._output is not None:
@@ -105,12 +92,12 @@ class CheckReport:
                 raise InputError(f"--output {self._output}: {error.strerror}; expected a new directory") from error
 
     def _state(self) -> str:
-        bad = sum(result.verdict in _BAD for result in self.results)
+        bad = sum(result.verdict in BAD for result in self.results)
         return f"{bad} failed"
 
     def _keep(self, result: Result) -> None:
         """Write down the evidence of what went wrong."""
-        if self._output is not None and result.verdict in _BAD and result.evidence:
+        if self._output is not None and result.verdict in BAD and result.evidence:
             write_evidence(self._output, result)
 
     def _print(self, text: Text) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 from hugepage_qa.cases.result import Result
 from hugepage_qa.durable import write_durably
-from hugepage_qa.errors import InputError
-from hugepage_qa.schema import build, find_violation, parse_json
+from hugepage_qa.schema import build, read_document
 
 #: it is written last: a check whose directory has none was cut off
 RESULTS = "results.json"
@@ -19,7 +18,7 @@ KERNELS = "kernels.json"
 
 def write_kernels(directory: Path, kernels: Mapping[str, str]) -> None:
     """Write the releases of ``kernels``, by architecture, into ``directory``. Raises OSError."""
-    write_durably(directory / KERNELS, json.dumps(dict(kernels)).encode(), mode=0o644)
+    write_durably(directory / KERNELS, json.dumps(dict(kernels)))
 
 
 def write_results(directory: Path, results: Sequence[Result]) -> None:
@@ -28,13 +27,13 @@ def write_results(directory: Path, results: Sequence[Result]) -> None:
         {"name": one.name, "verdict": one.verdict, "reasons": one.reasons, "seconds": round(one.seconds, 2)}
         for one in results
     ]
-    write_durably(directory / RESULTS, json.dumps(told, indent=1).encode(), mode=0o644)
+    write_durably(directory / RESULTS, json.dumps(told, indent=1))
 
 
 def write_evidence(directory: Path, result: Result) -> None:
     """Write the evidence of ``result`` into a file of its own in ``directory``. Raises OSError."""
     text = f"{result.name}: {result.verdict.value}: {result.reason}\n{result.evidence}"
-    write_durably(_evidence_file(directory, result.name), text.encode(errors="replace"), mode=0o644)
+    write_durably(_evidence_file(directory, result.name), text.encode(errors="replace"))
 
 
 def read_check(directory: Path) -> list[Result]:
@@ -50,14 +49,7 @@ def read_kernels(directory: Path) -> dict[str, str]:
 
 
 def _read(file: Path, schema: str) -> Any:
-    advice = f"remove {file.parent}, and check that kernel again"
-    try:
-        document = parse_json(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: cannot be read ({error}): {advice}") from error
-    if violation := find_violation(document, __package__, schema):
-        raise InputError(f"{file}: {violation}: {advice}")
-    return document
+    return read_document(file, __package__, schema, f"remove {file.parent}, and check that kernel again")
 
 
 def _evidence(directory: Path, result: Result) -> str:

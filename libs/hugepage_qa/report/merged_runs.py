@@ -9,12 +9,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from hugepage_qa.cases.result import Verdict, exit_code
+from hugepage_qa.cases.result import BAD, Verdict, exit_code
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.run_directory import MergedCase, Run, read_run_directory
 from hugepage_qa.report.untested import rule_of, untested_rules
 
-_BAD = (Verdict.FAIL, Verdict.ERROR)
 _CHUNK = 8
 
 
@@ -128,7 +127,7 @@ def merge(runs: Sequence[Run], about: str = "") -> MergedReport:
                 reasons.setdefault(rule_of(case.case), _reason(case))
                 continue
             outcomes[case.case, case.kernel, case.architecture][case.verdict].append(path)
-            if case.verdict in _BAD:
+            if case.verdict in BAD:
                 failures[case.name, case.kernel, case.architecture, case.verdict, _reason(case)].append(path)
     untested = untested_rules(sorted({(case.case, case.verdict) for run in runs for case in run.cases}))
     return MergedReport(

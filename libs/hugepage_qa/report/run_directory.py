@@ -23,7 +23,6 @@ from hugepage_qa.report.tmt_results import PENDING, parse_tmt_yaml, read_results
 from hugepage_qa.report.untested import name_parts
 
 _FILE = "surroundings.yaml"
-_READABLE = 0o644
 
 #: passed, failed, errors, all skipped: what the results tell, too; 3 is "no results"
 _TMT_EXIT_CODES = {0, 1, 2, 4}
@@ -38,7 +37,7 @@ def write_surroundings(run: Path, tmt_exit_code: int, changes: Sequence[str]) ->
     if wrong:
         entries = [{"name": name, "result": Verdict.ERROR.value, "note": reasons} for name, reasons in wrong.items()]
         text = yaml.safe_dump(entries, allow_unicode=True, sort_keys=False)
-        write_durably(run / _FILE, text.encode(), mode=_READABLE)
+        write_durably(run / _FILE, text)
 
 
 def _wrong(tmt_exit_code: int, changes: Sequence[str]) -> Iterator[tuple[str, list[str]]]:

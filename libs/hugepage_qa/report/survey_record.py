@@ -17,7 +17,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.oracle.known_issues import KNOWN_ISSUES
 from hugepage_qa.oracle.known_thp_issues import THP_ISSUES
 from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
-from hugepage_qa.schema import build, find_violation, parse_json
+from hugepage_qa.schema import build, read_document
 
 #: lines at the end of an evidence that are kept, and characters of each: a machine's last words tell why it ended
 _EVIDENCE_LINES, _EVIDENCE_WIDTH = 40, 160
@@ -114,7 +114,7 @@ def write_record(directory: Path, record: SurveyRecord) -> None:
     told = [{key: value for key, value in asdict(one).items() if value} for one in record.differences]
     differences = ",\n".join(f"  {json.dumps(one)}" for one in told)
     text = "\n".join(["{", *lines, ' "differences": [', *([differences] if told else []), " ]", "}", ""])
-    write_durably(_file(directory, record.anchor), text.encode(), mode=0o644)
+    write_durably(_file(directory, record.anchor), text)
 
 
 def read_record(directory: Path, name: str) -> SurveyRecord | None:
@@ -129,13 +129,12 @@ def read_records(directory: Path) -> list[SurveyRecord]:
 
 
 def _read(file: Path) -> SurveyRecord:
+    advice = "take it out of git again, or remove it and run make survey"
+    document = read_document(file, __package__, "survey-record", advice)
     try:
-        document = parse_json(file.read_text(encoding="utf-8"))
-        if violation := find_violation(document, __package__, "survey-record"):
-            raise InputError(f"{file}: {violation}: take it out of git again, or remove it and run make survey")
         record = build(SurveyRecord, document)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: cannot be read ({error}): take it out of git again, or remove it") from error
+    except ValueError as error:
+        raise InputError(f"{file}: cannot be read ({error}): {advice}") from error
     if file.stem != record.anchor:
         raise InputError(f"{file}: is about {record.name}: expected it in {record.anchor}.json, rename or remove it")
     return record

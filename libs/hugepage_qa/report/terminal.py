@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from hugepage_qa.cases.result import Result, Verdict
@@ -30,6 +31,12 @@ def print_result(console: Console, result: Result) -> None:
     verdict = (f"{result.verdict:5}", STYLES[result.verdict])
     why = f": {result.reason}" if result.reason else ""
     console.print(Text.assemble(verdict, f" {result.name} {result.seconds:.1f} s{why}"), soft_wrap=True)
+
+
+def progress_bar(console: Console, *further: ProgressColumn) -> Progress:
+    """Return a bar with its description, what is done of how much, the time that went by, and ``further`` columns."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, *further, console=console, transient=True)
 
 
 def print_reasons(console: Console, results: Sequence[Result], outcomes: Sequence[Verdict]) -> None:

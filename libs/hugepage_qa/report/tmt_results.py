@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from hugepage_qa.cases.result import Result, Verdict, one_line
+from hugepage_qa.cases.result import BAD, Result, Verdict, one_line
 from hugepage_qa.durable import write_durably
 from hugepage_qa.report.avocado_results import JOB
 from hugepage_qa.schema import find_violation
@@ -23,11 +23,9 @@ from hugepage_qa.schema import find_violation
 _RESULTS = {outcome: outcome.value for outcome in Verdict} | {Verdict.KNOWN: "info"}
 
 _LOGS = "logs"
-_READABLE = 0o644
 
 # tmt shows what is in a log of this name, a list of texts, as the reason in JUnit: notes do not get there
 _FAILURES = "failures.yaml"
-_BAD = (Verdict.FAIL, Verdict.ERROR)
 
 
 def write_results(results: Iterable[Result], data: Path) -> Path:
@@ -36,7 +34,7 @@ def write_results(results: Iterable[Result], data: Path) -> Path:
     path = data / "results.yaml"
     # a reader sees the whole file or none: a test can be killed at any moment
     text = yaml.safe_dump(entries, allow_unicode=True, sort_keys=False)
-    write_durably(path, text.encode(), mode=_READABLE)
+    write_durably(path, text)
     return path
 
 
@@ -45,7 +43,7 @@ def _entry(result: Result, number: int, data: Path) -> dict[str, object]:
     if result.reasons:
         entry["note"] = list(result.reasons)
     logs = [_copy_log(log, result.name, number, data) for log in result.logs]
-    if result.verdict in _BAD and result.reasons:
+    if result.verdict in BAD and result.reasons:
         relative = Path(_LOGS) / f"{number:04}" / _FAILURES
         (data / relative).parent.mkdir(parents=True, exist_ok=True)
         text = yaml.safe_dump(list(result.reasons), allow_unicode=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Self
 
 import pytest
 from tests.unit.cases.fake_machines import lost
@@ -213,7 +214,13 @@ class FakeMatrix:
     """Boots a case of each name asked for, on the CPU asked for."""
 
     def __init__(self, _architecture: str, _settings: Settings) -> None:
-        self.is_stopped = False
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
     def named_cases(self, groups: tuple[str, ...], cpu: str) -> list[BootCase]:
         names = [name for name in case_names() if name.startswith(f"/{groups[0]}/")]
@@ -223,9 +230,6 @@ class FakeMatrix:
     def run(self, cases: Sequence[BootCase]) -> Iterator[Result]:
         for case in cases:
             yield Result(case.name, Verdict.PASS)
-
-    def stop(self) -> None:
-        self.is_stopped = True
 
 
 @pytest.mark.parametrize(

@@ -78,3 +78,16 @@ def test_what_is_not_there_is_told_in_one_line(selection: Selection, message: st
 def test_without_any_case_none_is_near() -> None:
     with pytest.raises(InputError, match="and these files have none"):
         Selection(("grow",)).require([], [])
+
+
+def test_on_which_page_sizes_of_the_machine_a_case_is_planned() -> None:
+    assert EVERYTHING.sizes_of(POOL, GROW, (2 * MIB, GIB)) == [2 * MIB, GIB]
+    assert Selection(sizes=(GIB,)).sizes_of(ONCE, READ_BACK, (2 * MIB, GIB)) == [None]
+    assert EVERYTHING.sizes_of(POOL, GROW, ()) == []
+
+
+def test_what_is_asked_for_and_has_no_page_size_is_told() -> None:
+    assert EVERYTHING.has(POOL, GROW, ())
+    assert Selection(sizes=(16 * MIB,)).has(POOL, GROW, (2 * MIB, GIB))
+    # a case that runs once has no result of that name
+    assert not Selection(("*/2M",)).has(ONCE, READ_BACK, (2 * MIB,))

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.catalogue.entry import CataloguedTest, anchor
-from hugepage_qa.catalogue.tests_of_fmf import catalogued_tests
+from hugepage_qa.catalogue.catalogued_tests import CataloguedTest, anchor, catalogued_tests
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.catalogue.entry import CataloguedTest, Entry
+from hugepage_qa.catalogue.catalogued_tests import CataloguedTest, Entry, catalogued_tests
 from hugepage_qa.catalogue.pages import problems, render_pages
 from hugepage_qa.catalogue.references import References
-from hugepage_qa.catalogue.tests_of_fmf import catalogued_tests
 from hugepage_qa.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -9,9 +9,9 @@ from tests.unit.cases.recorded import WithoutEvidence
 from tests.unit.catalogue.example_page import blocks, read_record, run
 
 from hugepage_qa.cases.result import Verdict
+from hugepage_qa.catalogue.catalogued_tests import catalogued_tests
 from hugepage_qa.catalogue.pages import problems
 from hugepage_qa.catalogue.references import References
-from hugepage_qa.catalogue.tests_of_fmf import catalogued_tests
 
 LONGEST_CASE = 10
 

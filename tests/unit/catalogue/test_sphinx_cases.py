@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from sphinx.application import Sphinx
 
-from hugepage_qa.catalogue.entry import CataloguedTest, Entry, anchor
+from hugepage_qa.catalogue.catalogued_tests import CataloguedTest, Entry, anchor
 from hugepage_qa.catalogue.pages import render_pages
 
 ENTRY = Entry("pool/grow", "the pool of `hugepages=3` is the kernel's", "mm/hugetlb.c set_max_huge_pages()")

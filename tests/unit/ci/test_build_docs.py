@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from ci import build_docs
 
-from hugepage_qa.catalogue.entry import CataloguedTest, Entry
+from hugepage_qa.catalogue.catalogued_tests import CataloguedTest, Entry
 from hugepage_qa.errors import InputError
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from tests.unit.forked_tmt import run_tmt
 
-from hugepage_qa.catalogue.tests_of_fmf import catalogued_tests
+from hugepage_qa.catalogue.catalogued_tests import catalogued_tests
 from hugepage_qa.commands.qa_request import MACHINE_PLANS, PLANS
 from hugepage_qa.qemu.boards import BOARDS
 

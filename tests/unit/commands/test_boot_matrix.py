@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Self
 
 import pytest
 from click.testing import CliRunner
@@ -42,7 +43,10 @@ class FakeMatrix:
     def run_random(self, *_: object) -> Iterator[BootResult]:
         yield from ()
 
-    def stop(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.stopped.append(self.architecture)
 
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.machine.boot_loader import BootLoader
 from hugepage_qa.machine.kernel_arguments import restore_arguments, still_running
 from hugepage_qa.machine.saved_state import KeptArguments
 
@@ -20,6 +22,10 @@ class Loader:
         self.words = list(arguments)
         self.loses = loses
         self.calls = 0
+
+    def found(self, _root: Path) -> BootLoader:
+        """Return it as that of the machine."""
+        return cast(BootLoader, self)
 
     def arguments(self) -> tuple[str, ...]:
         return tuple(self.words)
@@ -50,7 +56,7 @@ class Loader:
 )
 def test_back_to_what_was_kept(kept: list[str], now: list[str]) -> None:
     loader = Loader(*now)
-    (repair,) = restore_arguments(KeptArguments("grubby", tuple(kept)), lambda _: loader)
+    (repair,) = restore_arguments(KeptArguments("grubby", tuple(kept)), loader.found)
     assert loader.words == kept
     assert repair.succeeded
     assert repair.before == " ".join(now)
@@ -58,19 +64,19 @@ def test_back_to_what_was_kept(kept: list[str], now: list[str]) -> None:
 
 def test_unchanged() -> None:
     loader = Loader("quiet", "hugepages=1")
-    assert restore_arguments(KeptArguments("grubby", ("quiet", "hugepages=1")), lambda _: loader) == []
+    assert restore_arguments(KeptArguments("grubby", ("quiet", "hugepages=1")), loader.found) == []
     assert loader.calls == 0
 
 
 def test_a_loader_that_loses_an_argument() -> None:
     loader = Loader(loses="quiet")
-    (repair,) = restore_arguments(KeptArguments("grubby", ("quiet", "ro")), lambda _: loader)
+    (repair,) = restore_arguments(KeptArguments("grubby", ("quiet", "ro")), loader.found)
     assert str(repair) == "kernel arguments (grubby): NOT put back: wanted quiet ro, found ro"
 
 
 def test_another_loader() -> None:
     with pytest.raises(InputError, match="boot loader zipl: expected grubby"):
-        restore_arguments(KeptArguments("grubby", ()), lambda _: Loader(name="zipl"))
+        restore_arguments(KeptArguments("grubby", ()), Loader(name="zipl").found)
 
 
 def test_words_that_this_boot_still_has(machine: Path) -> None:

@@ -38,7 +38,7 @@ def no_boot_loader(_: Path) -> BootLoader:
 def put_back(kernel: Kernel, journal: Journal, loader: Loader | None = None) -> Restoration:
     record = journal.read()
     assert record is not None
-    return restore(journal, record, (lambda _: loader) if loader else no_boot_loader, kernel.root)
+    return restore(journal, record, loader.found if loader else no_boot_loader, kernel.root)
 
 
 def reboot(root: Path) -> None:

@@ -26,9 +26,9 @@ class LocalAgent:
     base_page: int
 
 
-def find_loss(cut: str = "") -> MachineLost | None:
-    """Tell that a machine is lost when its line is cut, and for no other reason."""
-    return MachineLost(Loss.NO_ANSWER, cut, "the serial console") if cut else None
+def lost_by(cut: str) -> MachineLost:
+    """Tell that a machine is lost whose line was cut; for no other reason is it ever."""
+    return MachineLost(Loss.NO_ANSWER, cut, "the serial console")
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def start_agent(before: Sequence[str] = ()) -> Iterator[LocalAgent]:
             command = [*before, str(build_static(AGENT, platform.machine()))]
             child = Child(command, death_signal=None, standard_input=theirs.fileno())
         with child:
-            channel = AgentChannel(ours, find_loss)  # type: ignore[arg-type]  # told of a cut it always tells
+            channel = AgentChannel(ours, lambda: None, lost_by)
             yield LocalAgent(child, ours, channel, int(channel.receive(_SECONDS)[5:]))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.process.child import PIPE, WITH_OUTPUT, Child, PrivateMounts, RunningProcess
+from hugepage_qa.process.child import PIPE, WITH_OUTPUT, Child, PrivateMounts, RunningProcess, complaint, run_to_end
 from hugepage_qa.process.process_table import children_of, has_ended
 
 #: a grandchild in the group of its parent, which waits for ever
@@ -173,3 +173,19 @@ def test_a_running_process_is_ended_and_reaped(stranger: subprocess.Popen[bytes]
             process.kill()
     with pytest.raises(ProcessLookupError):
         RunningProcess(stranger.pid)
+
+
+def test_a_program_that_ends_by_itself_reads_what_it_is_given() -> None:
+    done = run_to_end(["cat"], given="one\ntwo")
+    assert (done.returncode, done.stdout) == (0, "one\ntwo")
+    assert run_to_end(["cat"]).stdout == ""
+
+
+def test_what_a_program_complained_of_last_is_told_else_its_exit_code() -> None:
+    assert complaint(run_to_end(["sh", "-c", "echo one >&2; echo ' two ' >&2; echo >&2; exit 3"])) == "two"
+    assert complaint(run_to_end(["false"])) == "exit code 1"
+
+
+def test_a_program_that_does_not_end_is_killed() -> None:
+    with pytest.raises(TimeoutError, match=r"sleep has not ended after 0\.1 s"):
+        run_to_end(["sleep", "60"], seconds=0.1)

@@ -3,7 +3,8 @@
 import pytest
 
 from hugepage_qa.process import actor_link
-from hugepage_qa.process.actor_link import ActorGone, ActorStarved, Patience, packet, state_and_cpu_seconds
+from hugepage_qa.process.actor_link import ActorGone, ActorStarved, Patience, packet
+from hugepage_qa.process.process_table import state_and_cpu_seconds
 
 STACK = "[<0>] folio_wait_bit+0x1\n[<0>] hugetlb_fault+0x2\n"
 

@@ -138,7 +138,7 @@ def test_a_lockup_is_one_where_no_answer_comes(start: Start) -> None:
     running = start(f"echo '{LOCKUP}'; {FOREVER}")
     wait_for(running, "lockup")
     assert running.find_loss() is None, "it may go on"
-    lost = running.find_loss("in 900 s")
+    lost = running.lost_by("in 900 s")
     assert lost is not None
     assert (lost.loss, str(lost)) == (Loss.LOCKED_UP, f"the kernel locked up: {LOCKUP}")
 
@@ -157,7 +157,7 @@ def test_a_lockup_of_a_machine_that_is_not_let_run_is_none(start: Start, cpu_sha
     cpu_share(0.2)
     running = start(f"sleep 0.3; echo '{LOCKUP}'; {FOREVER}")
     wait_for(running, "lockup")
-    lost = running.find_loss("in 900 s")
+    lost = running.lost_by("in 900 s")
     assert lost is not None and lost.loss is Loss.STARVED
     assert str(lost).startswith("the machine was starved: the emulator had 0 s of a CPU in ")
 
@@ -174,14 +174,14 @@ def test_a_lockup_of_a_machine_that_is_not_let_run_is_none(start: Start, cpu_sha
 def test_every_kind_of_lockup_is_one(start: Start, line: str) -> None:
     running = start(f"echo '{line}'; {FOREVER}")
     wait_for(running, line)
-    lost = running.find_loss("in 900 s")
+    lost = running.lost_by("in 900 s")
     assert lost is not None and lost.loss is Loss.LOCKED_UP
 
 
 def test_a_machine_that_says_nothing_gave_no_answer(start: Start) -> None:
     running = start(f"echo booted; {FOREVER}")
     wait_for(running, "booted")
-    lost = running.find_loss("in 900 s")
+    lost = running.lost_by("in 900 s")
     assert lost is not None
     assert (lost.loss, str(lost), lost.serial) == (Loss.NO_ANSWER, "no answer came: in 900 s", "booted\n")
 

@@ -38,7 +38,7 @@ def test_directory_that_everybody_can_write_is_refused(tmp_path: Path, monkeypat
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o1777)
     monkeypatch.setenv("HUGEPAGE_QA_CACHE", str(tmp_path / "open"))
-    with pytest.raises(InputError, match="writable for everybody"):
+    with pytest.raises(InputError, match="writable for others"):
         cache_directory()
 
 

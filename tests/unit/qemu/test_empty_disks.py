@@ -15,7 +15,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory = tmp_path / "programs"
     directory.mkdir()
     monkeypatch.setenv("PATH", str(directory))
-    monkeypatch.setattr("hugepage_qa.qemu.empty_disks._SYSTEM", "")
+    monkeypatch.setattr("hugepage_qa.process.child._SYSTEM_DIRECTORIES", "")
     return directory
 
 

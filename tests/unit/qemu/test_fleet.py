@@ -3,13 +3,12 @@
 import os
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu import fleet
-from hugepage_qa.qemu.fleet import Fleet, free_memory, machines_at_once
+from hugepage_qa.qemu.fleet import free_memory, machines_at_once, run_jobs
 
 
 class Load:
@@ -38,14 +37,14 @@ def identity(size: int) -> int:
 
 def test_all_jobs_run_and_no_more_than_machines_at_once() -> None:
     load = Load()
-    results = list(Fleet(3, memory=1000).run(range(20), load, identity))
+    results = list(run_jobs(range(20), load, identity, machines=3, memory=1000))
     assert sorted(results) == [(size, size * 2) for size in range(20)]
     assert load.most == 3
 
 
 def test_memory_limits_what_runs_at_once() -> None:
     load = Load()
-    assert len(list(Fleet(8, memory=100).run([60, 60, 40, 40, 60], load, identity))) == 5
+    assert len(list(run_jobs([60, 60, 40, 40, 60], load, identity, machines=8, memory=100))) == 5
     assert load.most_memory <= 100
     assert load.most == 2, "a small job runs beside a large one"
 
@@ -53,17 +52,12 @@ def test_memory_limits_what_runs_at_once() -> None:
 def test_job_that_can_never_fit_is_refused_before_anything_starts() -> None:
     load = Load()
     with pytest.raises(InputError, match="needs 200 MiB of host memory and 100 MiB are free"):
-        list(Fleet(memory=100 << 20).run([1, 200 << 20], load, identity))
+        list(run_jobs([1, 200 << 20], load, identity, memory=100 << 20))
     assert load.most == 0
 
 
 def test_no_jobs() -> None:
-    assert list(Fleet().run([], identity, identity)) == []
-
-
-def test_machines_must_be_positive() -> None:
-    with pytest.raises(InputError, match="at least 1"):
-        Fleet(0)
+    assert list(run_jobs([], identity, identity)) == []
 
 
 def test_free_memory_is_what_the_kernel_says() -> None:
@@ -92,7 +86,7 @@ def no_job_threads(before: int) -> bool:
 def test_caller_that_stops_listening_ends_all() -> None:
     work = Blocking()
     before = threading.active_count()
-    running: Iterator[tuple[int, int]] = Fleet(3, memory=10, stop=work.stopped.set).run(range(9), work, lambda _: 1)
+    running = run_jobs(range(9), work, lambda _: 1, machines=3, memory=10, stop=work.stopped.set)
     assert next(running) == (0, 0)
     running.close()  # type: ignore[attr-defined]
     assert no_job_threads(before)
@@ -109,7 +103,7 @@ def test_error_of_one_job_ends_all_and_is_raised() -> None:
 
     before = threading.active_count()
     with pytest.raises(ValueError, match="broken"):
-        list(Fleet(3, memory=10, stop=work.stopped.set).run(range(9), one_fails, lambda _: 1))
+        list(run_jobs(range(9), one_fails, lambda _: 1, machines=3, memory=10, stop=work.stopped.set))
     assert no_job_threads(before)
 
 

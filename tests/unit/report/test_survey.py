@@ -5,13 +5,13 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+from ci.build_docs import render_survey
 
 from hugepage_qa.cases.expectations import KnownBug
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.errors import InputError
 from hugepage_qa.oracle.known_issues import KNOWN_ISSUES, Quirk
 from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
-from hugepage_qa.report.survey_page import render_survey
 from hugepage_qa.report.survey_record import (
     Amounts,
     Measured,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 from hugepage_qa.cases.boot import boot_case as named
 from hugepage_qa.cases.boot.boot_case import CPU_MARK, BootCase, Target
@@ -10,15 +11,13 @@ from hugepage_qa.cases.boot.boot_judge import BootResult, Judge
 from hugepage_qa.cases.result import Verdict
 from hugepage_qa.oracle.boot.unknown_parameters import PARAMETERS, is_known
 from hugepage_qa.qemu.boards import find_board
-from hugepage_qa.qemu.fleet import Fleet, free_memory
+from hugepage_qa.qemu.fleet import free_memory, run_jobs
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.nominal import nominal_machine
 from hugepage_qa.qemu.packages import cache_directory, distribution_kernel, open_kernel
 from hugepage_qa.qemu.probe_machine import Lab
 from hugepage_qa.qemu.virtual_machine import host_memory
 from hugepage_qa.sizes import GIB, MIB
-
-Report = Callable[[BootResult], None]
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Matrix:
         self.kernel = find_kernel(architecture, settings)
         self._lab = Lab(settings.cache, deadline=settings.deadline, report=settings.say)
         self._judge = Judge(self._lab, self.kernel, settings.append)
-        self._fleet = Fleet(settings.machines, stop=self._lab.stop)
+        self._machines = settings.machines
 
     def targets(self, cpu: str | None = None) -> tuple[Target, ...]:
         """Return the machines of this architecture: one for each CPU, or for ``cpu`` alone."""
@@ -70,8 +69,8 @@ class Matrix:
         free = free_memory()
         fitting = [case for case in cases if _memory_need(case) <= free]
         yield from skipped_for_memory(cases, free)
-        for _, judgement in self._fleet.run(fitting, self._judge.judge, _memory_need):
-            yield judgement
+        judged = run_jobs(fitting, self._judge.judge, _memory_need, machines=self._machines, stop=self._lab.stop)
+        yield from (judgement for _, judgement in judged)
 
     def run_random(self, count: int, seed: int, cpu: str | None = None) -> Iterator[BootResult]:
         """Boot and judge ``count`` random command lines on each CPU; failing ones come again in their smallest form."""
@@ -93,6 +92,12 @@ class Matrix:
         """End every machine that runs."""
         self._lab.stop()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     def _says_something(self, case: BootCase, target: Target) -> bool:
         """Tell whether ``case`` is worth a boot on this CPU besides the default one: where page sizes matter to it."""
         default = self._target(self.board.default_cpu)
@@ -106,29 +111,6 @@ class Matrix:
         machine = nominal_machine(self.kernel, cpu, (GIB,))
         parameters = frozenset(name for name in PARAMETERS if is_known(name, machine))
         return Target(self.board.architecture, cpu, machine.mmu, machine.features, parameters)
-
-
-def run_named(architecture: str, groups: Sequence[str], settings: Settings, report: Report) -> list[BootResult]:
-    """Run the named cases of ``groups`` on every CPU of ``architecture``; ``report`` gets each judgement at once."""
-    matrix = Matrix(architecture, settings)
-    return _collect(matrix, matrix.run(matrix.named_cases(groups)), report)
-
-
-def run_random(architecture: str, count: int, seed: int, settings: Settings, report: Report) -> list[BootResult]:
-    """Run ``count`` random cases on every CPU of ``architecture``; ``report`` gets each judgement at once."""
-    matrix = Matrix(architecture, settings)
-    return _collect(matrix, matrix.run_random(count, seed), report)
-
-
-def _collect(matrix: Matrix, judgements: Iterator[BootResult], report: Report) -> list[BootResult]:
-    done = []
-    try:
-        for judgement in judgements:
-            report(judgement)
-            done.append(judgement)
-    finally:
-        matrix.stop()
-    return done
 
 
 def find_kernel(architecture: str, settings: Settings) -> KernelImage:

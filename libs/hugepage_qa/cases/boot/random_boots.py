@@ -155,7 +155,7 @@ def draw(target: Target, count: int, seed_number: int) -> list[BootCase]:
 def shrink(target: Target, failed: BootResult, judge: Callable[[BootCase], BootResult]) -> BootResult:
     """Return the judgement of the smallest case that breaks the same rule as the random case of ``failed``."""
     rule = broken_rule(failed)
-    first = _anonymous(failed.case)
+    first = replace(failed.case, name="")
     known = {first: failed}
     failing: list[BootCase] = []
 
@@ -214,7 +214,3 @@ def _explore(target: Target, seed_text: str, phases: tuple[Phase, ...], check: C
 
     with nothing_stored():
         explore()
-
-
-def _anonymous(case: BootCase) -> BootCase:
-    return replace(case, name="")

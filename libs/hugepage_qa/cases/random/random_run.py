@@ -5,13 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from hugepage_qa.cases.expectations import Failed
-from hugepage_qa.cases.judge import (
-    KERNEL_CONTENT,
-    NOTHING_LEFT,
-    checked_end,
-    evidence,
-)
+from hugepage_qa.cases.judge import KERNEL_CONTENT, NOTHING_LEFT, checked_end, evidence, run_judged
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.random.random_search import (
     Program,
@@ -25,9 +19,9 @@ from hugepage_qa.cases.random.random_surroundings import (
     PoolsChanged,
     PoolSurroundings,
 )
-from hugepage_qa.cases.result import Result, Verdict, because
+from hugepage_qa.cases.result import BAD, Result, Verdict, because
 from hugepage_qa.cases.verdicts import decide
-from hugepage_qa.machine.host import CannotRun, Host
+from hugepage_qa.machine.host import Host
 from hugepage_qa.oracle.compare import Difference
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.pool.pool_setup import Operation
@@ -36,8 +30,6 @@ from hugepage_qa.sizes import format_size
 
 #: is told how many operations were done so far
 Tell = Callable[[int], None]
-
-_AT_THE_END = (NOTHING_LEFT, KERNEL_CONTENT)
 
 
 @dataclass
@@ -81,7 +73,7 @@ class RandomResult(Result):
     outcome: RandomOutcome = field(default_factory=RandomOutcome)
 
 
-def run_random_programs(host: Host, size: int, seed: int, operations: int, tell: Tell) -> RandomResult:
+def run_random_programs(host: Host, size: int, seed: int, operations: int, tell: Tell | None = None) -> RandomResult:
     """Draw and run programs until ``operations`` are done or one fails, which is then made small.
 
     The same seed draws the same programs on a machine that answers the same.
@@ -92,7 +84,8 @@ def run_random_programs(host: Host, size: int, seed: int, operations: int, tell:
             name = f"{seed}/{outcome.programs + 1}"
             program = draw_and_run(surroundings.scale, surroundings.start, name)
             outcome.add(program)
-            tell(outcome.operations)
+            if tell:
+                tell(outcome.operations)
             if program.differences:
                 outcome.failed = _smallest(surroundings, name, program)
                 return
@@ -116,51 +109,38 @@ def run_saved_program(host: Host, size: int, operations: Sequence[Operation]) ->
 def _judge(host: Host, size: int, what: str, run: Callable[[PoolSurroundings, RandomOutcome], None]) -> RandomResult:
     began = time.monotonic()
     outcome = RandomOutcome()
-    problems: list[str] = []
-    try:
-        with ExitStack() as stack:
-            live = Live(host, size, AS_MODELLED, stack)
-            live.differences, live.problems = outcome.differences, problems
+    with ExitStack() as stack:
+        live = Live(host, size, AS_MODELLED, stack)
+        live.differences = outcome.differences
+
+        def act() -> None:
             with checked_end(live, host, stack):
                 surroundings = PoolSurroundings(live, stack)
                 outcome.most_pages = surroundings.scale.pool
                 run(surroundings, outcome)
-        verdict, reason = _verdict(outcome, what, problems)
-    except CannotReplay:
-        raise
-    except CannotRun as why:
-        verdict, reason = Verdict.SKIP, str(why)
-    except Failed as failure:
-        verdict, reason = Verdict.FAIL, str(failure.difference)
-    except ActorGone as gone:
-        # killed, or blocked in the kernel
-        verdict, reason = Verdict.FAIL, f"{what}, program {outcome.programs + 1}: {gone}"
-    except Exception as error:
-        # whatever else goes wrong is the suite's: it must not be called the kernel's, nor end the run
-        verdict, reason = Verdict.ERROR, f"{what}, program {outcome.programs + 1}: {type(error).__name__}: {error}"
-    # what stays behind a program that the suite broke off is no finding
-    broken_off = verdict is Verdict.ERROR and all(one.rule in _AT_THE_END for one in outcome.differences)
-    if outcome.differences and verdict is not Verdict.FAIL and not broken_off:
-        verdict, reason = Verdict.FAIL, f"{_text(outcome.differences)} ({reason})"
-    found = f"{_programs(outcome)}\n{evidence(host)}" if verdict in (Verdict.FAIL, Verdict.ERROR) else ""
+
+        # killed, or blocked in the kernel; what it refuses is compared
+        end = run_judged(live, act, (ActorGone,), passed_on=(CannotReplay,))
+    verdict, reason = _verdict(live, outcome, what, end)
+    found = f"{_programs(outcome)}\n{live.traceback}{evidence(host)}" if verdict in BAD else ""
     name, seconds = f"/random/{format_size(size)}", time.monotonic() - began
     return RandomResult(name, verdict, because(reason), seconds, found, outcome=outcome)
 
 
-def _verdict(outcome: RandomOutcome, what: str, problems: Sequence[str]) -> tuple[Verdict, str]:
-    done = "; ".join([f"{what}: {outcome}", *problems])
-    if problems and not outcome.differences:
+def _verdict(live: Live, outcome: RandomOutcome, what: str, end: Exception | None) -> tuple[Verdict, str]:
+    done = "; ".join([f"{what}: {outcome}", *live.problems, *([str(end)] if end else [])])
+    # what stays behind a program that the suite broke off is no finding
+    excused = (NOTHING_LEFT, KERNEL_CONTENT) if live.traceback else ()
+    if live.problems and all(one.rule in excused for one in live.differences):
         return Verdict.ERROR, done
+    found = "; ".join(str(one) for one in live.differences)
     known = ", ".join(sorted(quirk.value for quirk in outcome.known))
     return decide(
-        found=f"{_text(outcome.differences)} ({done})" if outcome.differences else "",
-        known=f"{known} ({done})" if known else "",
+        found=f"{found} ({done})" if found else "",
+        known=f"{known} ({done})" if known and not end else "",
+        lacking=str(end) if end else "",
         passed=done,
     )
-
-
-def _text(differences: Sequence[Difference]) -> str:
-    return "; ".join(str(one) for one in differences)
 
 
 def _smallest(surroundings: PoolSurroundings, name: str, program: Program) -> Program:

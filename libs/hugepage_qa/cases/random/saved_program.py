@@ -101,11 +101,12 @@ def read_program(path: Path) -> tuple[Operation, ...]:
 
 def parse_program(text: str) -> tuple[Operation, ...]:
     """Return the operations in ``text``. Raises InputError, also for one that makes the same thing twice."""
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line and not _is_remark(line)]
-    operations = tuple(_parse(number, line) for number, line in lines)
+    lines = enumerate(text.splitlines(), 1)
+    operations = tuple(_parse(number, line) for number, line in lines if line and not line.startswith(_REMARKS))
     if not operations:
         raise InputError("no operation in it: expected a program that pool-random has saved")
-    made = Counter([FIRST_PROCESS, *(getattr(one, _MADE[type(one).__name__]) for one in operations if _makes(one))])
+    kinds = [(one, type(one).__name__) for one in operations]
+    made = Counter([FIRST_PROCESS, *(getattr(one, _MADE[kind]) for one, kind in kinds if kind in _MADE)])
     if twice := [name for name, count in made.items() if count > 1]:
         raise InputError(f"{twice[0]!r} is made twice: expected a new name or area each time")
     return operations
@@ -117,14 +118,6 @@ def page_size_of(operations: Sequence[Operation]) -> int:
     if not sizes:
         raise InputError("no operation with pages in it: expected a program that pool-random has saved")
     return sizes[0]
-
-
-def _makes(operation: Operation) -> bool:
-    return type(operation).__name__ in _MADE
-
-
-def _is_remark(line: str) -> bool:
-    return line.startswith(_REMARKS)
 
 
 def _parse(number: int, line: str) -> Operation:

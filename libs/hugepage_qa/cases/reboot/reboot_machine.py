@@ -1,4 +1,4 @@
-"""What the cases need of the machine that they reboot, and the machine that we run on.
+"""The machine that is rebooted: what the cases read of it and have done to it.
 
 It tells which files of the system set switches of transparent huge pages at boot. sysctl.d is not among them: none of
 these switches lies below /proc/sys.
@@ -8,9 +8,8 @@ import platform
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Protocol
 
 from hugepage_qa.cases.reboot.run_time_settings import (
     OWN_FILE,
@@ -28,46 +27,8 @@ from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine.boot_loader import BootLoader, find_boot_loader
 from hugepage_qa.machine.journal import read_boot_id
 from hugepage_qa.machine.protection import Protection, protected_machine
+from hugepage_qa.process.child import run_to_end
 from hugepage_qa.qemu.kernel_image import read_running_config
-
-
-class MachineUnderTest(Protocol):
-    """A machine that can be rebooted."""
-
-    @property
-    def applies_sysctl(self) -> bool:
-        """Whether sysctl.d is applied at boot."""
-
-    def read(self) -> tuple[Facts, str]:
-        """Return what the machine shows, and its kernel log. Raises InputError."""
-
-    def kernel_config(self, release: str) -> Mapping[str, str] | None:
-        """Return the configuration of the running kernel."""
-
-    def boot_id(self) -> str:
-        """Return the id of the running boot."""
-
-    def boot_loader(self) -> BootLoader:
-        """Return the boot loader. Raises InputError where it is not known."""
-
-    def persisted(self) -> Persisted | None:
-        """Return vm.nr_hugepages as sysctl.d has it."""
-
-    def thp_settings(self, switch: str, value: str) -> Sequence[str]:
-        """Return the files of the system that set a switch of transparent huge pages to ``value``."""
-
-    def persist(self, pages: int | None) -> None:
-        """Set vm.nr_hugepages in our own file of sysctl.d, or remove that. Raises InputError."""
-
-    def reserve_at_run_time(self, pages: int, size: int) -> RunTimeReservation:
-        """Ask for pages on fragmented memory and put the pool back. Raises InputError."""
-
-    def protect(self, token: str) -> AbstractContextManager[Protection]:
-        """Save the machine and put it back after the body, unless that has asked for a reboot."""
-
-    def reboot(self) -> None:
-        """Have the machine rebooted and this test started again. Raises InputError."""
-
 
 _TUNED = "etc/tuned/active_profile"
 _TUNED_PROFILES = ("etc/tuned", "etc/tuned/profiles", "usr/lib/tuned", "usr/lib/tuned/profiles")
@@ -147,55 +108,65 @@ _STARTED = ("systemctl", "is-system-running", "--wait")
 _START_DEADLINE = 300.0
 
 _SYSTEMD = Path("/run/systemd/system")
-_SYSCTL_MODE = 0o644
 
 
-class ThisMachine:
-    """The running machine; ``tmt_reboot`` is the program that asks tmt for a reboot."""
+class MachineUnderTest:
+    """The running machine, which can be rebooted; ``tmt_reboot`` is the program that asks tmt for that."""
 
     def __init__(self, tmt_reboot: str) -> None:
         self._tmt_reboot = tmt_reboot
 
     @property
     def applies_sysctl(self) -> bool:
+        """Whether sysctl.d is applied at boot."""
         return _SYSTEMD.is_dir()
 
     def read(self) -> tuple[Facts, str]:
+        """Return what the machine shows, and its kernel log. Raises InputError."""
         _output(_STARTED, _START_DEADLINE)
         tree = _TreeWithLog()
         return read_facts(tree, machine=platform.machine()), tree.log
 
     def kernel_config(self, release: str) -> Mapping[str, str] | None:
+        """Return the configuration of the running kernel."""
         return read_running_config(release)
 
     def boot_id(self) -> str:
+        """Return the id of the running boot."""
         return read_boot_id()
 
     def boot_loader(self) -> BootLoader:
+        """Return the boot loader. Raises InputError where it is not known."""
         return find_boot_loader()
 
     def persisted(self) -> Persisted | None:
+        """Return vm.nr_hugepages as sysctl.d has it."""
         return read_persisted()
 
     def thp_settings(self, switch: str, value: str) -> Sequence[str]:
+        """Return the files of the system that set a switch of transparent huge pages to ``value``."""
         return find_settings(switch, value)
 
     def persist(self, pages: int | None) -> None:
+        """Set vm.nr_hugepages in our own file of sysctl.d, or remove that. Raises InputError."""
         try:
             if pages is None:
                 remove_durably(OWN_FILE)
             else:
-                write_durably(OWN_FILE, own_text(pages).encode(), mode=_SYSCTL_MODE)
+                write_durably(OWN_FILE, own_text(pages))
         except OSError as error:
             raise InputError(f"{OWN_FILE}: cannot be written ({error.strerror}): expected to be root") from error
 
     def reserve_at_run_time(self, pages: int, size: int) -> RunTimeReservation:
+        """Ask for pages on fragmented memory and put the pool back. Raises InputError."""
         return reserve_at_run_time(pages, size)
 
     def protect(self, token: str) -> AbstractContextManager[Protection]:
+        """Save the machine and put it back after the body, unless that has asked for a reboot."""
         return protected_machine("hugepage-qa reboot-cases", token=token)
 
     def reboot(self) -> None:
+        """Have the machine rebooted and this test started again. Raises InputError."""
         try:
             done = subprocess.run([self._tmt_reboot], stdin=subprocess.DEVNULL, check=False)
         except OSError as error:
@@ -226,16 +197,6 @@ def _read_log() -> str:
 
 
 def _output(command: tuple[str, ...], deadline: float) -> str:
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=deadline,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout
+    with suppress(OSError):
+        return run_to_end(command, seconds=deadline).stdout
+    return ""

@@ -8,12 +8,11 @@ from pathlib import Path
 from hugepage_qa.cases.result import Result, Verdict, because
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
-from hugepage_qa.schema import build, find_violation, parse_json
+from hugepage_qa.schema import build, read_document
 
 _FORMAT = "hugepage-qa reboot cases"
 _VERSION = 1
 _TOKEN_BYTES = 16
-_MODE = 0o644
 
 
 @dataclass(frozen=True)
@@ -61,17 +60,9 @@ class StateFile:
 
     def load(self) -> ChainState | None:
         """Return the chain, None when there is no file. Raises InputError for a file that we did not write so."""
-        try:
-            document = parse_json(self.path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        if not self.path.exists():
             return None
-        except OSError as error:
-            raise InputError(f"{self.path}: cannot be read ({error.strerror})") from error
-        except ValueError as error:
-            raise InputError(f"{self.path}: no JSON ({error}): expected what the boot before this one wrote") from error
-        violation = find_violation(document, __package__, "chain")
-        if violation is not None:
-            raise InputError(f"{self.path}: {violation}: expected what the boot before this one wrote")
+        document = read_document(self.path, __package__, "chain", "expected what the boot before this one wrote")
         done = [
             Result(
                 one["name"],
@@ -98,6 +89,6 @@ class StateFile:
         ]
         document = {"format": _FORMAT, "version": _VERSION, **asdict(chain), "done": done}
         try:
-            write_durably(self.path, (json.dumps(document, indent=1) + "\n").encode(), mode=_MODE)
+            write_durably(self.path, (json.dumps(document, indent=1) + "\n"))
         except OSError as error:
             raise InputError(f"{self.path}: cannot be written ({error.strerror}): free its disk") from error

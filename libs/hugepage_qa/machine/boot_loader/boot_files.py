@@ -8,8 +8,6 @@ from hugepage_qa.durable import remove_durably, write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.kept_file import read_kept_file, restore_file, unrestored
 
-_NEW_MODE = 0o644
-
 
 def read_text(path: Path) -> str:
     """Return the text of ``path``. Raises InputError when it cannot be read: many of these files are root's alone."""
@@ -36,7 +34,7 @@ def replace_text(path: Path, text: str) -> None:
     try:
         status = path.stat() if path.exists() else None
         if status is None:
-            write_durably(path, content, mode=_NEW_MODE)
+            write_durably(path, content)
         else:
             write_durably(path, content, mode=stat.S_IMODE(status.st_mode), owner=(status.st_uid, status.st_gid))
     except OSError as error:

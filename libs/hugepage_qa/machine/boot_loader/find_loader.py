@@ -9,10 +9,11 @@ from hugepage_qa.machine.boot_loader.boot_files import read_optional_text
 from hugepage_qa.machine.boot_loader.grub_environment import find_in_grub_directory
 from hugepage_qa.machine.boot_loader.grub_loader import Grub
 from hugepage_qa.machine.boot_loader.grubby import Grubby
-from hugepage_qa.machine.boot_loader.loader import BootLoader, find_tool
+from hugepage_qa.machine.boot_loader.loader import BootLoader
 from hugepage_qa.machine.boot_loader.ostree import BOOTED, Ostree, RpmOstree
 from hugepage_qa.machine.boot_loader.systemd_boot import SystemdBoot
 from hugepage_qa.machine.boot_loader.zipl import Zipl, find_zipl_configuration
+from hugepage_qa.process.child import find_installed
 
 # the loader that has booted the machine says its name there (Boot Loader Interface of systemd)
 _LOADER_INFO = "sys/firmware/efi/efivars/LoaderInfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
@@ -43,14 +44,14 @@ def find_boot_loader(root: Path = Path("/")) -> BootLoader:
 def _ostree(root: Path) -> BootLoader | None:
     if not (root / BOOTED).exists():
         return None
-    if program := find_tool("rpm-ostree"):
+    if program := find_installed("rpm-ostree"):
         return RpmOstree(root, program)
-    program = find_tool("ostree")
+    program = find_installed("ostree")
     return Ostree(root, program) if program else None
 
 
 def _systemd_boot(root: Path) -> BootLoader | None:
-    bootctl, kernel_install = find_tool("bootctl"), find_tool("kernel-install")
+    bootctl, kernel_install = find_installed("bootctl"), find_installed("kernel-install")
     if not (bootctl and kernel_install and _loader_info(root).startswith("systemd-boot")):
         return None
     return SystemdBoot(root, bootctl, kernel_install)
@@ -64,21 +65,21 @@ def _loader_info(root: Path) -> str:
 
 
 def _zipl(root: Path) -> BootLoader | None:
-    program = find_tool("zipl")
-    return Zipl(root, program, find_tool("grubby")) if program and find_zipl_configuration(root) else None
+    program = find_installed("zipl")
+    return Zipl(root, program, find_installed("grubby")) if program and find_zipl_configuration(root) else None
 
 
 def _grubby(root: Path) -> BootLoader | None:
-    program = find_tool("grubby")
+    program = find_installed("grubby")
     has_entries = any((root / ENTRIES).glob("*.conf"))
     return Grubby(root, program) if program and has_entries and find_in_grub_directory(root, "grub.cfg") else None
 
 
 def _grub(root: Path) -> BootLoader | None:
     menu = find_in_grub_directory(root, "grub.cfg")
-    mkconfig = find_tool("grub2-mkconfig", "grub-mkconfig")
+    mkconfig = find_installed("grub2-mkconfig", "grub-mkconfig")
     if menu is None or mkconfig is None:
         return None
     if "\nblscfg" in (read_optional_text(menu) or ""):
         raise InputError(f"{menu}: takes its entries from /{ENTRIES}: expected grubby to change them, install it")
-    return Grub(root, menu, Path(mkconfig), find_tool("update-grub"))
+    return Grub(root, menu, Path(mkconfig), find_installed("update-grub"))

@@ -65,13 +65,6 @@ class RpmOstree(Ostree):
             return _without_deployment(parse_words(run_tool([self._program, "kargs"])))
         return super().arguments()
 
-    def _append(self, arguments: Sequence[str]) -> None:
-        run_tool([self._program, "kargs", *(f"--append={quote(word)}" for word in arguments)])
-
-    def _drop(self, arguments: Sequence[str]) -> None:
-        before = self.arguments()
-        self._set(without_last(before, arguments))
-
     def _set(self, words: Sequence[str]) -> None:
         """Replace the end of the list from the first word that differs.
 
@@ -81,7 +74,8 @@ class RpmOstree(Ostree):
         before = self.arguments()
         if before == tuple(words):
             return
-        start = _first_difference(before, words)
+        pairs = enumerate(zip(before, words, strict=False))
+        start = next((index for index, (old, new) in pairs if old != new), min(len(before), len(words)))
         while (repeated := [before.index(word) for word in before[start:]]) and min(repeated) < start:
             start = min(repeated)
         changes = [f"--delete={quote(word)}" for word in before[start:]]
@@ -91,8 +85,3 @@ class RpmOstree(Ostree):
 
 def _without_deployment(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(word for word in words if not word.startswith(_DEPLOYMENT))
-
-
-def _first_difference(one: Sequence[str], other: Sequence[str]) -> int:
-    pairs = zip(one, other, strict=False)
-    return next((index for index, pair in enumerate(pairs) if pair[0] != pair[1]), min(len(one), len(other)))

@@ -52,7 +52,7 @@ def expect_pools(draft: Draft) -> None:
         draft.expect("meminfo/HugePages_Total", Absent(), NO_SUPPORT)
         return
     plan = plan_hugetlb(draft.words, draft.machine, draft.follow)
-    draft.note_quirks(plan.quirks)
+    draft.quirks |= plan.quirks
     cma_only, messages = read_cma_only(draft.words)
     draft.expect_messages((*plan.messages, *messages), LOG_WARNING)
     if plan.default is None:
@@ -68,10 +68,10 @@ def expect_pools(draft: Draft) -> None:
         threads=_threads(draft),
         quirks=draft.follow,
     )
-    draft.note_quirks(reservation.quirks)
+    draft.quirks |= reservation.quirks
     room = sum(node.managed for node in draft.machine.nodes) - _ROOM_TO_BOOT
     if 0 < reservation.bytes_at_most > room:
-        draft.note_memory_may_run_out()
+        draft.may_exhaust_memory = True
     _expect_sizes(draft)
     if draft.cma.open_because:
         _leave_cma_open(draft, draft.cma.open_because)
@@ -123,7 +123,7 @@ def _expect_consistency(draft: Draft, size: int) -> None:
     draft.expect(pool_subject(size, "free_hugepages"), _same(size, "nr_hugepages"), ALL_FREE)
     for name in ("resv_hugepages", "surplus_hugepages", "nr_overcommit_hugepages"):
         draft.expect(pool_subject(size, name), Exactly(0), ALL_FREE)
-    draft.expect_pre_allocated(PreAllocated(subject, string_get_size(size), LOG_POOL))
+    draft.pre_allocated.append(PreAllocated(subject, string_get_size(size), LOG_POOL))
     numbers = [node.number for node in draft.machine.nodes]
     if draft.has_nodes:
         draft.expect(pool_subject(size, "nr_hugepages_mempolicy"), _same(size, "nr_hugepages"), MEMPOLICY_VIEW)
@@ -175,7 +175,7 @@ def _expect_shortages(draft: Draft, pool: Pool) -> None:
             continue
         subject = pool_subject(pool.size, "nr_hugepages", asked.node)
         shown = string_get_size(pool.size)
-        draft.expect_shortage(Shortage(subject, asked.pages, shown, asked.node, LOG_SHORTAGE))
+        draft.shortages.append(Shortage(subject, asked.pages, shown, asked.node, LOG_SHORTAGE))
 
 
 # --- hugetlb_cma= and hugepage_alloc_threads= ---

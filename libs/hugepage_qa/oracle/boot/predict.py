@@ -25,7 +25,7 @@ def expect_modules(draft: Draft) -> None:
     if not values:
         return
     if draft.machine.architecture != "s390x":
-        draft.remark("kvm.hpage= is a parameter of s390x only; it has no effect here")
+        draft.remarks.append("kvm.hpage= is a parameter of s390x only; it has no effect here")
     elif not draft.machine.interfaces.get("kvm"):
         draft.leave_open("kvm/hpage", "the kvm module is not loaded")
     else:
@@ -159,6 +159,6 @@ def _expect_known_words(draft: Draft, command_line: str) -> None:
         else:
             draft.leave_open(name, f"kernel {draft.machine.version} does not know this parameter")
     for word, meant in lookalikes(words):
-        draft.remark(f"{word}: no such parameter, {meant}= is meant? It has no effect")
+        draft.remarks.append(f"{word}: no such parameter, {meant}= is meant? It has no effect")
         if "." not in word.name:
             draft.expect(f"unknown/{word.canonical}", Exactly("named"), UNKNOWN_WORD)

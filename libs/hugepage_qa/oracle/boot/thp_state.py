@@ -190,7 +190,7 @@ def _expect_shmem_enabled(draft: Draft, allowed: tuple[str, ...]) -> None:
     """Expect the last valid policy, or what the known issues make of it."""
     given = {value for value in draft.values("transparent_hugepage_shmem") if value in allowed}
     lost = {"deny": Quirk.SHMEM_DENY_LOST, "force": Quirk.SHMEM_FORCE_REFUSED}
-    draft.note_quirks(frozenset(lost[value] for value in given & set(lost)))
+    draft.quirks |= {lost[value] for value in given & set(lost)}
     choice = choose(_without_refused_force(draft), "transparent_hugepage_shmem", allowed)
     draft.expect_messages(choice.messages, LOG_WARNING)
     if choice.value is None or not has_thp(draft):

@@ -64,7 +64,7 @@ def is_known(name: str, machine: Machine) -> bool | None:
     # the log names unknown words since 5.14
     if machine.unknown_words is None or not KNOWN_WORD.holds_for(machine.version):
         return True if in_version else (None if name in _VENDOR_ONLY and configured else False)
-    called_unknown = any(_name_of(word) == name for word in machine.unknown_words)
+    called_unknown = any(word.partition("=")[0].replace("-", "_") == name for word in machine.unknown_words)
     if not called_unknown:
         return True
     # a valid parameter that its kernel documents and is configured for must not be unknown: leave that to the judge
@@ -82,7 +82,3 @@ def lookalikes(words: Sequence[Parameter]) -> list[tuple[Parameter, str]]:
         if close:
             found.append((word, close[0]))
     return found
-
-
-def _name_of(word: str) -> str:
-    return word.partition("=")[0].replace("-", "_")

@@ -52,7 +52,8 @@ class Operation(ABC):
         """Do it to the model; return what was read. Raises OSError and AccessFault."""
 
     def __str__(self) -> str:
-        words = (f"{field.name}={_text(field.name, getattr(self, field.name))}" for field in fields(self))
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        words = [f"{name}={format_size(one) if name in _BYTES and one else repr(one)}" for name, one in values.items()]
         return f"{type(self).__name__}({', '.join(words)})"
 
 
@@ -70,10 +71,6 @@ def carry_out(operation: Operation, machine: PoolMachine) -> Outcome:
 def errno_name(error: OSError) -> str:
     """Return the name of an error number: ENOMEM."""
     return errno.errorcode.get(error.errno or 0, str(error.errno))
-
-
-def _text(name: str, value: object) -> str:
-    return format_size(value) if name in _BYTES and isinstance(value, int) else repr(value)
 
 
 @dataclass(frozen=True)

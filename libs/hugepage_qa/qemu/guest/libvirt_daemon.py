@@ -54,7 +54,7 @@ def write_emulator(directory: Path, emulator: str, environment: Mapping[str, str
     program = directory / "bin" / Path(emulator).name
     program.parent.mkdir()
     words = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
-    write_durably(program, f'#!/bin/sh\n{words}exec {shlex.quote(emulator)} "$@"\n'.encode(), mode=_EXECUTABLE)
+    write_durably(program, f'#!/bin/sh\n{words}exec {shlex.quote(emulator)} "$@"\n', mode=_EXECUTABLE)
     return program
 
 
@@ -70,7 +70,7 @@ group = "root"
 dynamic_ownership = 0
 namespaces = []
 stdio_handler = "file"
-""".encode(),
+""",
     )
     write_durably(
         directory / "daemon.conf",
@@ -78,7 +78,7 @@ stdio_handler = "file"
 auth_unix_ro = "none"
 auth_unix_rw = "none"
 log_outputs = "3:stderr"
-""".encode(),
+""",
     )
     return {"/etc/libvirt/qemu.conf": str(directory / "qemu.conf"), **_accounts(directory)}
 

@@ -3,13 +3,13 @@
 import json
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.child import run_to_end
 from hugepage_qa.qemu.guest.driver import Driver, GuestError, State, refusal_of
 from hugepage_qa.qemu.guest.guest_description import GuestDescription, MemoryDevice
 from hugepage_qa.qemu.guest.guest_site import NotHere, Site
@@ -219,7 +219,7 @@ def _become(user: int) -> Sequence[str]:
     words.append(f"--groups={_KVM.stat().st_gid}" if _KVM.exists() else "--clear-groups")
     # a change of the user forgets what the tether asked for
     command = [*words, "--no-new-privs", "--pdeathsig=KILL", "--"]
-    tried = subprocess.run([*command, program, "--version"], capture_output=True, check=False, text=True)
+    tried = run_to_end([*command, program, "--version"])
     if tried.returncode != 0:
         raise NotHere(" ".join(f"nobody can be made a user without privileges here: {tried.stderr}".split()))
     return command

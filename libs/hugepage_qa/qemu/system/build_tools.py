@@ -8,7 +8,6 @@ went into it, and appears whole or not at all.
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.child import find_installed
 from hugepage_qa.qemu.system.platforms import Firmware, Platform
 
 
@@ -43,7 +43,7 @@ TO_START = (QEMU_IMG, SSH)
 
 def find_program(tool: Tool) -> str | None:
     """Return the path of ``tool``, also where only root has its directory in PATH; None when it is not installed."""
-    return shutil.which(tool.program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    return find_installed(tool.program)
 
 
 def program(tool: Tool) -> str:

@@ -5,7 +5,6 @@ import io
 import os
 import re
 import shutil
-import subprocess
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.child import run_to_end
 from hugepage_qa.qemu.apt import APT_DIRECTORY, format_sources, read_sources, select_sources
 from hugepage_qa.qemu.kernel_image import KernelImage, identify
 from hugepage_qa.qemu.system.build_tools import (
@@ -194,16 +194,8 @@ class DebianRoot:
             *options,
             *(self.suite, str(root), str(sources)),
         ]
-        done = subprocess.run(
-            command,
-            cwd=work,
-            env={**os.environ, "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", **(environment or {})},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
+        variables = {**os.environ, "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", **(environment or {})}
+        done = run_to_end(command, directory=work, environment=variables)
         if done.returncode != 0:
             complaints = [line for line in done.stderr.splitlines() if re.match(r"E: |dpkg: error", line)]
             reason = " | ".join(complaints[:3]) or f"exit code {done.returncode}"

@@ -14,11 +14,10 @@ import yaml
 
 from hugepage_qa.cache import write_atomically
 from hugepage_qa.errors import InputError
-from hugepage_qa.qemu.system import host_process
 from hugepage_qa.qemu.system.build_tools import remove
 from hugepage_qa.qemu.system.system_arguments import PID_FILE, serial_log
-from hugepage_qa.qemu.system.system_machine import Record, SystemMachine
-from hugepage_qa.schema import build, find_violation, parse_json
+from hugepage_qa.qemu.system.system_machine import Record, SystemMachine, kill_emulator, running_pid
+from hugepage_qa.schema import build, read_document
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 _RECORD = "machine.json"
@@ -84,7 +83,7 @@ class Registry:
         try:
             yield directory
         except BaseException:
-            host_process.kill(directory / PID_FILE)
+            kill_emulator(directory / PID_FILE)
             remove(directory)
             raise
 
@@ -111,24 +110,20 @@ class Registry:
     def drop(self, name: str) -> bool:
         """End machine ``name`` and remove all that is left of it, even of a damaged one; true if it was running."""
         directory = self.directory(self.one_name(name))
-        running = host_process.running_pid(directory / PID_FILE) is not None
-        host_process.kill(directory / PID_FILE)
+        running = running_pid(directory / PID_FILE) is not None
+        kill_emulator(directory / PID_FILE)
         remove(directory)
         _serial_log(directory).unlink(missing_ok=True)
         return running
 
     def _load(self, name: str) -> SystemMachine:
         path = self.directory(name) / _RECORD
-        try:
-            fields = parse_json(path.read_text(encoding="utf-8"))
-            violation = find_violation(fields, __package__, "machine")
-        except FileNotFoundError:
-            violation = "it is not there (the machine is being made, or its making was cut off)"
-        except (OSError, ValueError) as error:
-            violation = str(error)
-        if violation:
-            raise InputError(f"{path}: {violation}: hugepage-qa lab down {name} removes the machine")
-        return SystemMachine(build(Record, fields), path.parent)
+        advice = f"hugepage-qa lab down {name} removes the machine"
+        if not path.exists():
+            raise InputError(
+                f"{path}: it is not there (the machine is being made, or its making was cut off): {advice}"
+            )
+        return SystemMachine(build(Record, read_document(path, __package__, "machine", advice)), path.parent)
 
 
 def _serial_log(directory: Path) -> Path:

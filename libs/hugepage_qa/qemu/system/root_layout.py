@@ -8,13 +8,13 @@ by the machine itself (finish.sh).
 import errno
 import io
 import os
-import subprocess
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.child import run_to_end
 from hugepage_qa.qemu.system.build_tools import SFDISK, program
 from hugepage_qa.qemu.system.platforms import Platform
 from hugepage_qa.sizes import GIB, KIB, MIB
@@ -66,7 +66,7 @@ def write_partition_table(disk: Path, platform: Platform) -> None:
     ]
     script = "\n".join(["label: gpt", *lines, ""])
     command = [program(SFDISK), "--quiet", str(disk)]
-    done = subprocess.run(command, input=script, capture_output=True, text=True, check=False)
+    done = run_to_end(command, given=script)
     if done.returncode != 0:
         raise InputError(f"sfdisk cannot write a partition table to {disk}: {done.stderr.strip()}")
 

@@ -2,12 +2,13 @@
 
 import shlex
 import socket
-import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.child import Completed, complaint, run_to_end
 from hugepage_qa.qemu.system.build_tools import SSH, program
 
 USER = "root"
@@ -55,9 +56,10 @@ class SecureShell:
         """
         done = self._call(shlex.join(command), timeout)
         if done is None or done.returncode == _FAILED:
-            raise InputError(f"machine on port {self.port} cannot be reached: {_reason(done, timeout)}")
+            why = complaint(done) if done else f"no answer within {timeout:g} s"
+            raise InputError(f"machine on port {self.port} cannot be reached: {why}")
         if done.returncode != 0:
-            raise InputError(f"{shlex.join(command)} failed in the machine: {_reason(done, timeout)}")
+            raise InputError(f"{shlex.join(command)} failed in the machine: {complaint(done)}")
         return done.stdout
 
     def boot_id(self, timeout: float = 20.0) -> str | None:
@@ -79,23 +81,7 @@ class SecureShell:
         except OSError:
             return False
 
-    def _call(self, remote: str, timeout: float) -> subprocess.CompletedProcess[str] | None:
-        try:
-            return subprocess.run(
-                self.command_line([remote]),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=timeout,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return None
-
-
-def _reason(done: subprocess.CompletedProcess[str] | None, timeout: float) -> str:
-    if done is None:
-        return f"no answer within {timeout:g} s"
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    return lines[-1] if lines else f"exit code {done.returncode}, no message"
+    def _call(self, remote: str, timeout: float) -> Completed | None:
+        with suppress(TimeoutError):
+            return run_to_end(self.command_line([remote]), seconds=timeout)
+        return None

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hugepage_qa.qemu.boards import find_cpu
+from hugepage_qa.qemu.emulator import quoted
 from hugepage_qa.qemu.system.platforms import Platform
 from hugepage_qa.qemu.system.root_layout import ROOT_PARTUUID
 from hugepage_qa.qemu.virtual_machine import BARE, memory_arguments, processor_arguments
@@ -94,8 +95,3 @@ def finishing_devices(disk: Path, settings: Path) -> Iterator[str]:
     yield from ("-device", "virtio-blk-pci,drive=root")
     yield from ("-drive", f"file={quoted(settings)},format=raw,if=none,id=settings,readonly=on")
     yield from ("-device", "virtio-blk-pci,drive=settings,serial=settings")
-
-
-def quoted(path: Path) -> str:
-    """Return ``path`` as a value in one of QEMU's comma separated options."""
-    return str(path).replace(",", ",,")

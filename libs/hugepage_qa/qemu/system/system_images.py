@@ -9,7 +9,6 @@ import json
 import os
 import re
 import struct
-import subprocess
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from hugepage_qa.cache import locked
 from hugepage_qa.errors import InputError
-from hugepage_qa.process.child import PIPE, Child
+from hugepage_qa.process.child import PIPE, Child, run_to_end
 from hugepage_qa.qemu.boards import Board
 from hugepage_qa.qemu.emulator import Emulator
 from hugepage_qa.qemu.kernel_image import KernelImage
@@ -117,7 +116,7 @@ def create_overlay(backing: Path, backing_format: str, disk: Path) -> None:
     """Make ``disk`` an empty qcow2 overlay of ``backing``, named relative to it: the cache can be moved."""
     relative = os.path.relpath(backing, disk.parent)
     command = [program(QEMU_IMG), "create", "-q", "-f", "qcow2", "-F", backing_format, "-b", relative, str(disk)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_to_end(command)
     if done.returncode != 0:
         raise InputError(f"qemu-img cannot create {disk}: {done.stderr.strip()}")
 

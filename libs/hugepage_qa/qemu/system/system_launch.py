@@ -3,7 +3,6 @@
 import platform as host
 import shutil
 import socket
-import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from hugepage_qa.cache import locked, write_atomically
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.child import run_to_end
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.probe_machine import Lab
 from hugepage_qa.qemu.system.build_tools import SSH_KEYGEN, TO_BUILD, TO_START, find_firmware, program, require
@@ -41,7 +41,7 @@ def private_key(cache: Path) -> Path:
         if not (key.exists() and key.with_suffix(".pub").exists()):
             key.unlink(missing_ok=True)
             command = [program(SSH_KEYGEN), "-q", "-t", "ed25519", "-N", "", "-C", "hugepage-qa lab", "-f", str(key)]
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+            done = run_to_end(command)
             if done.returncode != 0:
                 raise InputError(f"ssh-keygen cannot make {key}: {done.stderr.strip()}")
     return key

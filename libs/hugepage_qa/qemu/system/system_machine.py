@@ -1,15 +1,17 @@
 """A system machine: its directory, its process, and the ways in which it goes down and comes up again."""
 
+import fcntl
+import os
 import re
+import struct
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.process.child import DISCARDED, PIPE, Child
+from hugepage_qa.process.child import DISCARDED, PIPE, Child, RunningProcess
 from hugepage_qa.qemu.qmp_monitor import Monitor
-from hugepage_qa.qemu.system import host_process
 from hugepage_qa.qemu.system.secure_shell import SecureShell
 from hugepage_qa.qemu.system.system_arguments import PID_FILE, QMP_SOCKET, serial_log
 
@@ -57,7 +59,7 @@ class SystemMachine:
     @property
     def running(self) -> bool:
         """True while QEMU runs; that says nothing about the system in it."""
-        return host_process.running_pid(self.directory / PID_FILE) is not None
+        return running_pid(self.directory / PID_FILE) is not None
 
     def require_running(self) -> None:
         """Raise InputError when QEMU does not run."""
@@ -85,7 +87,7 @@ class SystemMachine:
             with Child(self.record.command, directory=self.directory, output=DISCARDED, errors=PIPE) as starter:
                 _, errors = starter.read(_QEMU_SECONDS)
         except TimeoutError:
-            host_process.kill(self.directory / PID_FILE)
+            kill_emulator(self.directory / PID_FILE)
             raise InputError(f"machine {self.record.name}: QEMU did not start within {_QEMU_SECONDS:g} s") from None
         if starter.exit_code != 0:
             said = [line.strip() for line in errors.splitlines() if line.strip()]
@@ -133,7 +135,7 @@ class SystemMachine:
 
     def power_cut(self) -> None:
         """Take the power away: what the system had not flushed to its disk is lost."""
-        host_process.kill(self.directory / PID_FILE)
+        kill_emulator(self.directory / PID_FILE)
 
     def power_on(self, deadline: float = DEADLINE) -> str:
         """Start the machine on its disk, wait until it is up and return the boot id."""
@@ -158,3 +160,35 @@ class SystemMachine:
         lines = [line.strip() for line in self._printed(0).splitlines() if line.strip()]
         last = " | ".join(line[:160] for line in lines[-3:]) or "nothing"
         return InputError(f"machine {self.record.name}: {what}; last on the console: {last}; see {self.serial_log}")
+
+
+# A pid in a file may long belong to somebody else; the kernel names the process that holds a lock now.
+# struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
+_FLOCK = "hhqqi4x"
+_GONE_SECONDS = 30.0
+
+
+def running_pid(pid_file: Path) -> int | None:
+    """Return the process id of the QEMU that holds ``pid_file``, None when none runs."""
+    try:
+        file = os.open(pid_file, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, question))
+    finally:
+        os.close(file)
+    return None if kind == fcntl.F_UNLCK else pid
+
+
+def kill_emulator(pid_file: Path) -> None:
+    """End the QEMU that holds ``pid_file`` as a power cut would, and wait until it is gone."""
+    pid = running_pid(pid_file)
+    if pid is None:
+        return
+    with suppress(ProcessLookupError), RunningProcess(pid) as process:
+        # the pid may have passed to another process before it was held
+        if running_pid(pid_file) == pid:
+            process.kill()
+            process.wait(_GONE_SECONDS)

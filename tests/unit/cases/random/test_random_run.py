@@ -13,7 +13,7 @@ from hugepage_qa.cases.judge import NOTHING_LEFT
 from hugepage_qa.cases.random import random_run as module
 from hugepage_qa.cases.random.random_run import RandomResult, run_random_programs, run_saved_program
 from hugepage_qa.cases.random.random_step import PoolRun
-from hugepage_qa.cases.random.random_surroundings import PoolsChanged
+from hugepage_qa.cases.random.random_surroundings import AS_MODELLED, PoolsChanged
 from hugepage_qa.cases.random.saved_program import parse_program
 from hugepage_qa.cases.result import Verdict
 from hugepage_qa.errors import InputError
@@ -47,7 +47,10 @@ class Surroundings:
 
 class LiveStub:
     def __init__(self, *_arguments: object) -> None:
+        self.rule = AS_MODELLED
         self.differences: list[Difference] = []
+        self.problems: list[str] = []
+        self.traceback = ""
 
 
 @contextmanager
@@ -64,7 +67,7 @@ def no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def judged(monkeypatch: pytest.MonkeyPatch, starts: Starts, fails: Exception | None = None) -> RandomResult:
     monkeypatch.setattr(module, "PoolSurroundings", lambda *_: Surroundings(starts, fails))
-    return run_random_programs(NOBODY, SMALL, 7, 60, lambda _done: None)
+    return run_random_programs(NOBODY, SMALL, 7, 60)
 
 
 def test_a_right_kernel_passes_when_all_operations_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +81,7 @@ def test_a_right_kernel_passes_when_all_operations_are_done(monkeypatch: pytest.
 def test_a_known_bug_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = partial(machine, "6.18", {Quirk.UNMAP_RESERVES_PAGE_IN_USE})
     monkeypatch.setattr(module, "PoolSurroundings", lambda *_: Surroundings(Starts(kernel, kernel)))
-    judgements = (run_random_programs(NOBODY, SMALL, number, 800, lambda _done: None) for number in range(100))
+    judgements = (run_random_programs(NOBODY, SMALL, number, 800) for number in range(100))
     judgement = next(one for one in judgements if one.verdict is not Verdict.PASS)
     assert judgement.verdict is Verdict.KNOWN
     assert judgement.reason.startswith("unmap-reserves-page-in-use (seed ")
@@ -87,7 +90,7 @@ def test_a_known_bug_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_first_program_that_fails_is_made_small_and_can_be_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     starts = Starts(act=loses_free_page)
     monkeypatch.setattr(module, "PoolSurroundings", lambda *_: Surroundings(starts))
-    judgement = run_random_programs(NOBODY, SMALL, 7, 800, lambda _done: None)
+    judgement = run_random_programs(NOBODY, SMALL, 7, 800)
     assert judgement.verdict is Verdict.FAIL
     assert "free_hugepages: expected" in judgement.reason
     assert judgement.outcome.failed is not None

@@ -10,6 +10,7 @@ from tests.unit.cases.reboot.conftest import all_cases, facts_of, load, nothing_
 
 from hugepage_qa.cases.reboot.reboot_chain import Chain
 from hugepage_qa.cases.reboot.reboot_judge import booted_words
+from hugepage_qa.cases.reboot.reboot_machine import MachineUnderTest
 from hugepage_qa.cases.reboot.run_time_settings import OWN_FILE, Persisted, RunTimeReservation
 from hugepage_qa.cases.result import Result
 from hugepage_qa.kernel.facts import Facts, read_facts
@@ -73,7 +74,7 @@ class FakeProtection:
 
 
 @dataclass
-class FakeMachine:
+class FakeMachine(MachineUnderTest):
     """The machine under test; the fields are what can be wrong with it."""
 
     loader: FakeLoader = field(default_factory=FakeLoader)

@@ -260,7 +260,7 @@ def test_state_that_is_cut_off(tmp_path: Path) -> None:
     start(machine, tmp_path, 0)
     path = tmp_path / STATE
     path.write_text(path.read_text()[:100])
-    with pytest.raises(InputError, match=r"reboot-cases\.json: no JSON"):
+    with pytest.raises(InputError, match=r"reboot-cases\.json: cannot be read"):
         start(machine, tmp_path, 1)
 
 

@@ -7,7 +7,7 @@ import yaml
 from click.testing import CliRunner
 
 from hugepage_qa.cases.reboot import reboot_machine
-from hugepage_qa.cases.reboot.reboot_machine import ThisMachine
+from hugepage_qa.cases.reboot.reboot_machine import MachineUnderTest
 from hugepage_qa.commands import reboot_cases as command
 from hugepage_qa.errors import InputError
 
@@ -32,7 +32,7 @@ def test_log_with_its_beginning(
     commands = ((program(tmp_path / "journalctl", journal),), (program(tmp_path / "dmesg", ring),))
     monkeypatch.setattr(reboot_machine, "_LOGS", commands)
     monkeypatch.setattr(reboot_machine, "_STARTED", ("true",))
-    facts, log = ThisMachine("true").read()
+    facts, log = MachineUnderTest("true").read()
     assert log.splitlines()[1] == found
     assert [line.text for line in facts.log][1] == found
     assert facts.release
@@ -42,30 +42,30 @@ def test_log_that_was_emptied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(reboot_machine, "_LOGS", (("/no/such/journalctl",), (program(tmp_path / "dmesg", "echo end"),)))
     monkeypatch.setattr(reboot_machine, "_STARTED", ("true",))
     with pytest.raises(InputError, match=r"^kernel log: its beginning is neither in journalctl -k -b nor in dmesg"):
-        ThisMachine("true").read()
+        MachineUnderTest("true").read()
 
 
 def test_sysctl_file_comes_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reboot_machine, "OWN_FILE", tmp_path / "99-hugepage-qa.conf")
-    ThisMachine("true").persist(12)
+    MachineUnderTest("true").persist(12)
     assert (tmp_path / "99-hugepage-qa.conf").read_text().endswith("vm.nr_hugepages = 12\n")
-    ThisMachine("true").persist(None)
-    ThisMachine("true").persist(None)
+    MachineUnderTest("true").persist(None)
+    MachineUnderTest("true").persist(None)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_sysctl_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reboot_machine, "OWN_FILE", tmp_path / "no" / "99-hugepage-qa.conf")
     with pytest.raises(InputError, match=r"99-hugepage-qa\.conf: cannot be written"):
-        ThisMachine("true").persist(12)
+        MachineUnderTest("true").persist(12)
 
 
 def test_reboot_that_tmt_refuses(tmp_path: Path) -> None:
-    ThisMachine("true").reboot()
+    MachineUnderTest("true").reboot()
     with pytest.raises(InputError, match="ended with exit code 3: no reboot"):
-        ThisMachine(program(tmp_path / "tmt-reboot", "exit 3")).reboot()
+        MachineUnderTest(program(tmp_path / "tmt-reboot", "exit 3")).reboot()
     with pytest.raises(InputError, match="cannot be run"):
-        ThisMachine("/no/such/tmt-reboot").reboot()
+        MachineUnderTest("/no/such/tmt-reboot").reboot()
 
 
 # --- the command ---

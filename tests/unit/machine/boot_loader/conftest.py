@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.machine.boot_loader import BootLoader, find_boot_loader, loader
+from hugepage_qa.machine.boot_loader import BootLoader, find_boot_loader
+from hugepage_qa.process import child
 
 HERE = Path(__file__).parent
 
@@ -69,7 +70,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GetMachine:
         programs.mkdir()
         (programs / "python3").symlink_to(sys.executable)
         monkeypatch.setenv("PATH", str(programs))
-        monkeypatch.setattr(loader, "_SYSTEM_DIRECTORIES", str(programs))
+        monkeypatch.setattr(child, "_SYSTEM_DIRECTORIES", str(programs))
         monkeypatch.setenv("FAKE_ROOT", str(root))
         found = FakeMachine(root, programs, monkeypatch)
         found.install(*tools)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.qemu.system.host_process import kill, running_pid
+from hugepage_qa.qemu.system.system_machine import kill_emulator as kill
+from hugepage_qa.qemu.system.system_machine import running_pid
 
 # as qemu_create_pidfile() does
 HOLDER = """

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.qemu.system import host_process
 from hugepage_qa.qemu.system.secure_shell import SecureShell
 from hugepage_qa.qemu.system.system_arguments import PID_FILE
-from hugepage_qa.qemu.system.system_machine import Record, SystemMachine
+from hugepage_qa.qemu.system.system_machine import Record, SystemMachine, kill_emulator
 from hugepage_qa.schema import build, find_violation
 
 # goes to the background as QEMU does, with its pid file locked
@@ -57,7 +56,7 @@ def machine(tmp_path: Path) -> Iterator[Callable[..., SystemMachine]]:
         return SystemMachine(replace(RECORD, command=command), directory)
 
     yield make
-    host_process.kill(directory / PID_FILE)
+    kill_emulator(directory / PID_FILE)
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from tests.unit.cases.text.double.collapsing import MADV_HUGEPAGE, is_huge_at_fa
 from tests.unit.cases.text.double.files import PMD, VMSTAT
 from tests.unit.cases.text.double.process_memory import Area, Process
 
-from hugepage_qa.cases.hugetext import FLAGS, PAGEMAP
+from hugepage_qa.cases.hugetext import FLAGS
+from hugepage_qa.cases.mapped_memory import PAGEMAP
 from hugepage_qa.oracle.program_text import Kind
 
 if TYPE_CHECKING:

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import pytest
-
-from hugepage_qa.cases import case_version as module
-from hugepage_qa.cases.case_version import case_version
+from ci import survey as module
+from ci.survey import case_version
 
 
 @pytest.fixture

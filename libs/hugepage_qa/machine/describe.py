@@ -45,6 +45,10 @@ def describe(facts: Facts, config: Mapping[str, str] | None = None) -> Machine:
             "hugetext": "transparent_hugepage/hugetext_enabled" in facts.observations(),
             "hugetext_pad_threshold": "transparent_hugepage/hugetext_pad_threshold" in facts.observations(),
             "kvm": bool(facts.kvm),
+            "hugetlb": bool(facts.pools),
+            "transparent_hugepage": facts.thp is not None,
+            "cma": "CmaTotal" in facts.meminfo,
+            "hugetlb_optimize_vmemmap": "hugetlb_optimize_vmemmap" in facts.vm,
         },
     )
 

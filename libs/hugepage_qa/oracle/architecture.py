@@ -271,8 +271,8 @@ class Machine:
     config: Mapping[str, str] | None = None
     #: words that the kernel log calls unknown; None before a boot
     unknown_words: tuple[str, ...] | None = None
-    #: "kvm": its module is loaded; "numa", "hugetext": there are such files, asked only where config is None;
-    #: "hugetext_pad_threshold": there is this file, which tells what hugetext= can be
+    #: "kvm": its module is loaded; "hugetext_pad_threshold": there is this file, which tells what hugetext= can be;
+    #: all others: there are such files, asked only where config is None
     interfaces: Mapping[str, bool] = field(default_factory=dict)
 
     @property

@@ -242,10 +242,11 @@ class Span:
 
 @dataclass(frozen=True)
 class Node:
-    """An online NUMA node: where its memory lies and how much of it the kernel manages (bytes)."""
+    """An online NUMA node: where its memory lies, how much of it there is, and how much the kernel manages (bytes)."""
 
     number: int
     spans: tuple[Span, ...]
+    present: int
     managed: int
 
     @property

@@ -58,7 +58,7 @@ _BANNER = re.compile(r"Linux version (?P<release>\S+)")
 # lines of meminfo, of the machine and of a node, that say something about huge pages
 _MEMINFO_PREFIXES = ("HugePages_", "Hugepagesize", "Hugetlb", "Cma")
 _MEMINFO_NAMES = frozenset(
-    {"AnonHugePages", "ShmemHugePages", "ShmemPmdMapped", "FileHugePages", "FilePmdMapped", "MemTotal"}
+    {"AnonHugePages", "ShmemHugePages", "ShmemPmdMapped", "FileHugePages", "FilePmdMapped", "MemTotal", "MemFree"}
 )
 # module parameters of KVM on s390 that let guests use pages of 1M, and of 2G
 _KVM_PARAMETERS = ("hpage", "hpage_2g")
@@ -128,6 +128,7 @@ class Facts:
             found.update(_pool_observations(f"node{node}/", pools))
         for number, node_facts in self.nodes.each.items():
             found.update(_meminfo_observations(f"node{number}/", node_facts.meminfo))
+        found.update(_cma_observations(self.zones, self.cpu.base_page_size or 0))
         if self.tmpfs_huge is not None:
             found["tmpfs/huge"] = self.tmpfs_huge
         if self.filesystems:
@@ -187,6 +188,16 @@ def _meminfo_observations(prefix: str, meminfo: Mapping[str, int]) -> dict[str, 
         for name, value in meminfo.items()
         if name.startswith(_MEMINFO_PREFIXES) or name in _MEMINFO_NAMES
     }
+
+
+def _cma_observations(zones: Iterable[Zone], page: int) -> dict[str, int]:
+    """Return the bytes of the CMA areas of each node; nothing of a kernel that does not show them."""
+    found: dict[str, int] = {}
+    for zone in zones:
+        if zone.cma is not None:
+            subject = f"node{zone.node}/zoneinfo/cma"
+            found[subject] = found.get(subject, 0) + zone.cma * page
+    return found
 
 
 def _thp_observations(thp: Thp | None) -> dict[str, int | str]:

@@ -19,7 +19,7 @@ _POWER_INITRD = re.compile(r"Found initrd at (?P<start>0x[0-9a-f]{1,16}):(?P<end
 _POWER_LINEAR_MAPPING = 0xC000_0000_0000_0000
 
 _ZONE = re.compile(r"Node (?P<node>[0-9]{1,5}), zone +(?P<name>\S+)")
-_ZONE_PAGES = re.compile(r" +(?P<name>pages free|spanned|present|managed|start_pfn:) +(?P<number>[0-9]{1,20})")
+_ZONE_PAGES = re.compile(r" +(?P<name>pages free|spanned|present|managed|cma|start_pfn:) +(?P<number>[0-9]{1,20})")
 _BUDDY = re.compile(_ZONE.pattern + r"(?P<counts>(?: +[0-9]{1,20})+) *")
 
 
@@ -50,7 +50,10 @@ class MemoryMap:
 
 @dataclass(frozen=True)
 class Zone:
-    """One zone of a node, in base pages; ``start_pfn`` is None for a zone without memory."""
+    """One zone of a node, in base pages.
+
+    ``start_pfn`` is None for a zone without memory, ``cma`` before 5.13, which does not show it.
+    """
 
     node: int
     name: str
@@ -59,6 +62,7 @@ class Zone:
     present: int
     managed: int
     start_pfn: int | None
+    cma: int | None = None
 
 
 @dataclass(frozen=True)
@@ -167,6 +171,7 @@ class _ZoneDraft:
             managed=self.pages["managed"],
             # a zone without memory has none since 4.15, and 0 before
             start_pfn=self.pages.get("start_pfn:") if self.pages["present"] else None,
+            cma=self.pages.get("cma"),
         )
 
 

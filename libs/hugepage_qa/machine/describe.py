@@ -25,10 +25,7 @@ def describe(facts: Facts, config: Mapping[str, str] | None = None) -> Machine:
         raise InputError("/proc/sys/kernel/arch: not captured, the architecture is unknown")
     if facts.cpu.base_page_size is None:
         raise InputError("/proc/self/smaps: not captured, the size of a base page is unknown")
-    managed = _managed_bytes(facts)
-    nodes = tuple(
-        Node(number, _spans(facts, number), managed.get(number, 0)) for number in sorted(facts.nodes.online or (0,))
-    )
+    nodes = tuple(_node(facts, number) for number in sorted(facts.nodes.online or (0,)))
     return Machine(
         architecture=facts.architecture,
         mmu=find_mmu(facts.architecture, facts.cpu.base_page_size, facts.cpu.mmu.lower() if facts.cpu.mmu else None),
@@ -45,6 +42,10 @@ def describe(facts: Facts, config: Mapping[str, str] | None = None) -> Machine:
             "hugetext": "transparent_hugepage/hugetext_enabled" in facts.observations(),
             "hugetext_pad_threshold": "transparent_hugepage/hugetext_pad_threshold" in facts.observations(),
             "kvm": bool(facts.kvm),
+            "hugetlb": bool(facts.pools),
+            "transparent_hugepage": facts.thp is not None,
+            "cma": "CmaTotal" in facts.meminfo,
+            "hugetlb_optimize_vmemmap": "hugetlb_optimize_vmemmap" in facts.vm,
         },
     )
 
@@ -72,12 +73,15 @@ def _was_refused(name: str, facts: Facts) -> bool:
     return any(named.search(line.text) and _REFUSAL.search(line.text) for line in facts.log)
 
 
-def _managed_bytes(facts: Facts) -> dict[int, int]:
+def _node(facts: Facts, number: int) -> Node:
     page = facts.cpu.base_page_size or 0
-    managed: dict[int, int] = {}
-    for zone in facts.zones:
-        managed[zone.node] = managed.get(zone.node, 0) + zone.managed * page
-    return managed
+    zones = [zone for zone in facts.zones if zone.node == number]
+    return Node(
+        number,
+        _spans(facts, number),
+        present=sum(zone.present for zone in zones) * page,
+        managed=sum(zone.managed for zone in zones) * page,
+    )
 
 
 def _spans(facts: Facts, number: int) -> tuple[Span, ...]:

@@ -220,10 +220,11 @@ class Span:
 
 @dataclass(frozen=True)
 class Node:
-    """An online NUMA node: where its memory lies and how much of it the kernel manages (bytes)."""
+    """An online NUMA node: where its memory lies, how much of it there is, and how much the kernel manages (bytes)."""
 
     number: int
     spans: tuple[Span, ...]
+    present: int
     managed: int
 
     @property
@@ -249,8 +250,8 @@ class Machine:
     config: Mapping[str, str] | None = None
     #: words that the kernel log calls unknown; None before a boot
     unknown_words: tuple[str, ...] | None = None
-    #: "kvm": its module is loaded; "numa", "hugetext": there are such files, asked only where config is None;
-    #: "hugetext_pad_threshold": there is this file, which tells what hugetext= can be
+    #: "kvm": its module is loaded; "hugetext_pad_threshold": there is this file, which tells what hugetext= can be;
+    #: all others: there are such files, asked only where config is None
     interfaces: Mapping[str, bool] = field(default_factory=dict)
 
     @property

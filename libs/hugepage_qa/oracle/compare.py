@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hugepage_qa.kernel.log import tells_of_trouble
 from hugepage_qa.oracle.prediction import (
     Absent,
+    AtLeast,
     Between,
     Exactly,
     Expectation,
@@ -67,9 +68,15 @@ def expected_value(expectation: Expectation, observations: Observations) -> str:
     """Return what is expected as text; sums are worked out from the facts they refer to."""
     expected = expectation.expected
     if isinstance(expected, SumOf):
-        total = _sum(expected, observations)
-        return f"{expected}" if total is None else f"{total} (= {expected})"
+        return _worked_out(expected, observations)
+    if isinstance(expected, AtLeast):
+        return f"at least {_worked_out(expected.sum, observations)}"
     return str(expected)
+
+
+def _worked_out(expected: SumOf, observations: Observations) -> str:
+    total = _sum(expected, observations)
+    return f"{expected}" if total is None else f"{total} (= {expected})"
 
 
 def is_met(expectation: Expectation, observations: Observations) -> bool:
@@ -89,6 +96,9 @@ def is_met(expectation: Expectation, observations: Observations) -> bool:
             return isinstance(found, int) and low <= found <= high
         case SumOf():
             return found is not None and found == _sum(expected, observations)
+        case AtLeast(total):
+            least = _sum(total, observations)
+            return isinstance(found, int) and least is not None and found >= least
 
 
 def _check(expectation: Expectation, observations: Observations) -> Difference | None:

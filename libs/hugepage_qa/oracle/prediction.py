@@ -70,7 +70,17 @@ class SumOf:
         return " + ".join(subject if weight == 1 else f"{weight} x {subject}" for subject, weight in self.terms) or "0"
 
 
-Expected = Exactly | Between | OneOf | Absent | Present | SumOf
+@dataclass(frozen=True)
+class AtLeast:
+    """The fact is a number no less than what ``sum`` comes to."""
+
+    sum: SumOf
+
+    def __str__(self) -> str:
+        return f"at least {self.sum}"
+
+
+Expected = Exactly | Between | OneOf | Absent | Present | SumOf | AtLeast
 
 
 @dataclass(frozen=True)

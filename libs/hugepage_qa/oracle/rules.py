@@ -55,6 +55,16 @@ HUGETLB_TOTAL = Rule(
     "Hugetlb: in /proc/meminfo is the memory in the pools of all sizes",
     f"{HUGETLB_DOC} Hugetlb; mm/hugetlb.c hugetlb_report_meminfo()",
 )
+TOTAL_HAS_POOLS = Rule(
+    "total-has-the-pools",
+    "MemTotal of the machine and of a node is the memory in its pools, what is free, and what else is in use",
+    "Documentation/filesystems/proc.rst MemTotal; mm/hugetlb.c gather_bootmem_prealloc()",
+)
+TOTAL_IS_THERE = Rule(
+    "total-is-there",
+    "MemTotal of the machine and of a node is no more than the memory that lies there",
+    "Documentation/filesystems/proc.rst MemTotal; mm/page_alloc.c adjust_managed_page_count()",
+)
 
 # --- how many pages --------------------------------------------------------------------------------------------------
 POOL_SIZE = Rule(
@@ -115,6 +125,12 @@ CMA_AREA = Rule(
     "hugetlb_cma= reserves an area of that size, on the nodes named or spread over all",
     f"{PARAMETERS_DOC} hugetlb_cma; hugetlb_cma_reserve()",
     since=_version("5.7"),
+)
+CMA_ON_NODE = Rule(
+    "cma-on-node",
+    "the area of a node that hugetlb_cma= reserves lies on that node",
+    f"{PARAMETERS_DOC} hugetlb_cma; hugetlb_cma_reserve(); mm/vmstat.c zoneinfo_show_print()",
+    since=_version("5.13"),
 )
 
 # --- what the log says -----------------------------------------------------------------------------------------------

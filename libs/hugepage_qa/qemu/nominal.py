@@ -67,7 +67,7 @@ def _around_hole(board: Board, start: int, end: int, total: int) -> tuple[Span, 
 
 def _node(number: int, spans: tuple[Span, ...]) -> Node:
     size = sum(span.size for span in spans)
-    return Node(number, spans, max(0, int(size * (1 - _OWN_SHARE)) - _OWN_FIXED))
+    return Node(number, spans, size, max(0, int(size * (1 - _OWN_SHARE)) - _OWN_FIXED))
 
 
 def _base_page(board: Board, config: Mapping[str, str]) -> int:

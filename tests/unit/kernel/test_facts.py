@@ -42,6 +42,7 @@ def test_observations() -> None:
         "meminfo/CmaTotal": 4096,
         "meminfo/HugePages_Total": 3,
         "meminfo/Hugepagesize": 2 << 20,
+        "meminfo/MemFree": 1 << 10,
         "meminfo/MemTotal": 2 << 20,
         "node0/hugepages-2048kB/nr_hugepages": 3,
         "node0/meminfo/HugePages_Total": 3,

@@ -117,7 +117,7 @@ def test_initrd_on_powerpc_is_a_kernel_address() -> None:
 
 def test_zones() -> None:
     assert read_zones(CapturedTree({"proc/zoneinfo": ZONEINFO})) == (
-        Zone(0, "DMA", free=3840, spanned=4095, present=3998, managed=3840, start_pfn=1),
+        Zone(0, "DMA", free=3840, spanned=4095, present=3998, managed=3840, start_pfn=1, cma=0),
         Zone(1, "Movable", free=0, spanned=0, present=0, managed=0, start_pfn=None),
     )
 

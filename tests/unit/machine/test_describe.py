@@ -6,7 +6,8 @@ import pytest
 
 from hugepage_qa.kernel.facts import read_facts
 from hugepage_qa.kernel.tree import CapturedTree
-from hugepage_qa.machine.describe import boot_observations, unknown_words
+from hugepage_qa.machine.describe import boot_observations, describe, unknown_words
+from hugepage_qa.oracle.boot.predict import predict
 
 GetCapture = Callable[[str], CapturedTree]
 
@@ -39,3 +40,13 @@ def test_a_word_that_nobody_complained_about_is_unknown(capture: GetCapture, com
     facts = read_facts(booted(capture("x86_64-max-6.1-nodes"), "hugepagesz=3M", complaint))
     assert unknown_words(facts) == ("hugepagesz=3M",)
     assert boot_observations(facts)["unknown/hugepagesz"] == "named"
+
+
+def test_a_parameter_that_the_machine_shows_is_known_even_where_the_kernel_says_nothing_of_its_value(
+    capture: GetCapture,
+) -> None:
+    """The configuration is not known here, and an invalid value that nobody complains about is no unknown parameter."""
+    facts = read_facts(booted(capture("x86_64-max-6.1-nodes"), "transparent_hugepage=sometimes", "Linux version 6.1"))
+    prediction = predict("transparent_hugepage=sometimes", describe(facts))
+    assert not prediction.unjudged
+    assert "transparent_hugepage= cannot parse, ignored" in [message.text for message in prediction.messages]

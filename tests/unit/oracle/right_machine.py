@@ -1,6 +1,7 @@
 """A machine that does all that a prediction says: the start for machines that do one thing wrong."""
 
 from hugepage_qa.oracle.prediction import (
+    AtLeast,
     Between,
     Exactly,
     OneOf,
@@ -13,7 +14,7 @@ from hugepage_qa.oracle.prediction import (
 def right_observations(prediction: Prediction) -> dict[str, Value]:
     """Return observations that meet ``prediction``."""
     found: dict[str, Value] = {}
-    sums = []
+    sums, least = [], []
     for expectation in prediction.expectations:
         match expectation.expected:
             case Exactly(value=value):
@@ -24,10 +25,14 @@ def right_observations(prediction: Prediction) -> dict[str, Value]:
                 found[expectation.subject] = allowed[0]
             case SumOf(terms=terms):
                 sums.append((expectation.subject, terms))
+            case AtLeast(sum=SumOf(terms=terms)):
+                least.append((expectation.subject, terms))
             case _:
                 pass
     for subject, terms in sums:
         found.setdefault(subject, sum(int(found.get(term, 0)) * weight for term, weight in terms))
+    for subject, terms in least:
+        found[subject] = sum(int(found.setdefault(term, 0)) * weight for term, weight in terms)
     return found
 
 

@@ -12,6 +12,7 @@ from hugepage_qa.oracle.compare import Difference, compare
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.prediction import (
     Absent,
+    AtLeast,
     Between,
     Exactly,
     Expectation,
@@ -94,6 +95,8 @@ def wrong_value(expectation: Expectation, found: Value | None) -> Value | None:
             return None
         case SumOf():
             return found + 1 if isinstance(found, int) else 1
+        case AtLeast():
+            return found - 1 if isinstance(found, int) else -1
 
 
 def breaking_differences(name: str, make_machine: MakeMachine) -> list[Difference]:

@@ -60,7 +60,7 @@ def after_files(prediction: Prediction, facts: Facts, find_settings: FindSetting
 _VOLATILE = frozenset(
     {
         *("AnonHugePages", "ShmemHugePages", "ShmemPmdMapped", "FileHugePages", "FilePmdMapped"),
-        *("CmaFree", "MemTotal", "pages_collapsed", "full_scans"),
+        *("CmaFree", "MemTotal", "MemFree", "pages_collapsed", "full_scans"),
     }
 )
 

@@ -6,6 +6,7 @@ from hugepage_qa.oracle.boot.cstring import kstrtoul, string_get_size
 from hugepage_qa.oracle.boot.hugetlb_parameters import EARLY_PARAMETERS, HugetlbPlan, plan_hugetlb
 from hugepage_qa.oracle.prediction import (
     Absent,
+    AtLeast,
     Between,
     Draft,
     Exactly,
@@ -20,6 +21,7 @@ from hugepage_qa.oracle.rules import (
     ALL_FREE,
     ALLOC_THREADS,
     CMA_AREA,
+    CMA_ON_NODE,
     CMA_ONLY,
     CMA_SKIPS_GIGANTIC,
     DEFAULT_FILES,
@@ -37,12 +39,16 @@ from hugepage_qa.oracle.rules import (
     POOL_EXISTS,
     POOL_SIZE,
     POOL_UNASKED,
+    TOTAL_HAS_POOLS,
+    TOTAL_IS_THERE,
     Rule,
 )
 from hugepage_qa.sizes import MIB
 
 #: a system with less left than this may panic for want of memory before it reaches its init
 _ROOM_TO_BOOT = 192 * MIB
+#: areas that are none of huge pages, such as that of cma= or CONFIG_CMA_SIZE_MBYTES
+_OTHER_AREAS = 512 * MIB
 _CMA_SKIPS = "HugeTLB: hugetlb_cma is enabled, skip boot time allocation"
 
 
@@ -80,6 +86,7 @@ def expect_pools(draft: Draft) -> None:
     _expect_counts(draft, plan, reservation, CMA_ONLY if cma_only else CMA_SKIPS_GIGANTIC)
     for size in draft.machine.sizes:
         _expect_consistency(draft, size)
+    _expect_total(draft)
     _expect_default(draft, plan.default)
     _expect_vm_nr_hugepages(draft, plan.default, plan, reservation)
     _expect_threads(draft, plan)
@@ -115,6 +122,23 @@ def _expect_default(draft: Draft, default: int) -> None:
     draft.expect("vm/nr_overcommit_hugepages", _same(default, "nr_overcommit_hugepages"), DEFAULT_FILES)
     total = SumOf(tuple((pool_subject(size, "nr_hugepages"), size) for size in draft.machine.sizes))
     draft.expect("meminfo/Hugetlb", total, HUGETLB_TOTAL)
+
+
+def _expect_total(draft: Draft) -> None:
+    """Expect MemTotal to have what the pools took, wherever from: boot takes gigantic pages out of it for a while."""
+    machine = draft.machine
+    _expect_total_of(draft, None, sum(node.present for node in machine.nodes))
+    if draft.has_nodes:
+        for node in machine.nodes:
+            _expect_total_of(draft, node.number, node.present)
+
+
+def _expect_total_of(draft: Draft, node: int | None, present: int) -> None:
+    meminfo = "meminfo" if node is None else f"node{node}/meminfo"
+    pools = ((pool_subject(size, "nr_hugepages", node), size) for size in draft.machine.sizes)
+    draft.expect(f"{meminfo}/MemTotal", AtLeast(SumOf(((f"{meminfo}/MemFree", 1), *pools))), TOTAL_HAS_POOLS)
+    if present:
+        draft.expect(f"{meminfo}/MemTotal", Between(0, present), TOTAL_IS_THERE)
 
 
 def _expect_consistency(draft: Draft, size: int) -> None:
@@ -204,7 +228,10 @@ def _expect_cma(draft: Draft, plan: HugetlbPlan, *, cma_only: bool) -> None:
         return
     draft.expect_messages(draft.cma.messages, CMA_AREA)
     if draft.cma.total:
-        draft.expect("meminfo/CmaTotal", Between(draft.cma.total, draft.cma.total + 512 * MIB), CMA_AREA)
+        draft.expect("meminfo/CmaTotal", Between(draft.cma.total, draft.cma.total + _OTHER_AREAS), CMA_AREA)
+        for node in draft.machine.nodes:
+            area = draft.cma.nodes.get(node.number, 0)
+            draft.expect(f"node{node.number}/zoneinfo/cma", Between(area, area + _OTHER_AREAS), CMA_ON_NODE)
         if cma_only:
             return
         if any(draft.machine.mmu.is_gigantic(allocation.size) for allocation in plan.allocations):

@@ -46,6 +46,14 @@ _VENDOR_ONLY = frozenset({"hugetext"})
 #: module parameters are never called unknown: the kernel cannot tell what a later module takes
 MODULE_PARAMETERS = frozenset({"kvm.hpage", "kvm.hpage_2g"})
 
+#: option -> what a machine shows that has it
+_SHOWN_AS = {
+    "HUGETLB_PAGE": "hugetlb",
+    "CMA": "cma",
+    "HUGETLB_PAGE_OPTIMIZE_VMEMMAP": "hugetlb_optimize_vmemmap",
+    "TRANSPARENT_HUGEPAGE": "transparent_hugepage",
+}
+
 _SIMILARITY = 0.8
 
 
@@ -58,6 +66,8 @@ def is_known(name: str, machine: Machine) -> bool | None:
     if name in _VENDOR_ONLY and machine.interfaces.get(name):
         return True
     configured = machine.is_configured(parameter.option)
+    if configured is None and machine.interfaces.get(_SHOWN_AS.get(parameter.option, "")):
+        configured = True
     if configured is False:
         return False
     in_version = name not in _VENDOR_ONLY and machine.version >= parameter.since

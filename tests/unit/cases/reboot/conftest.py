@@ -53,10 +53,14 @@ def nothing_set(_switch: str, _value: str) -> list[str]:
 def with_pool(tree: CapturedTree, pages: int) -> CapturedTree:
     """Return the machine after its pool of 2 MiB pages was set to ``pages`` at run time."""
     files = dict(tree.files)
+    # more on the first node than on the second: the kernel spreads as it likes
+    shares = {0: pages - pages // 4, 1: pages // 4}
+    _take_free_memory(files, "proc/meminfo", pages - int(files[f"{POOL}/nr_hugepages"]))
     for name in ("nr_hugepages", "free_hugepages", "nr_hugepages_mempolicy"):
         files[f"{POOL}/{name}"] = f"{pages}\n"
-    # more on the first node than on the second: the kernel spreads as it likes
-    for node, count in ((0, pages - pages // 4), (1, pages // 4)):
+    for node, count in shares.items():
+        taken = count - int(files[f"{NODE_POOL.format(node=node)}/nr_hugepages"])
+        _take_free_memory(files, f"sys/devices/system/node/node{node}/meminfo", taken)
         for name in ("nr_hugepages", "free_hugepages"):
             files[f"{NODE_POOL.format(node=node)}/{name}"] = f"{count}\n"
     for name in ("nr_hugepages", "nr_hugepages_mempolicy"):
@@ -71,3 +75,10 @@ def with_pool(tree: CapturedTree, pages: int) -> CapturedTree:
         text = re.sub(rf"(?m)^({name}:\s+)\d+", rf"\g<1>{value}", text)
     files["proc/meminfo"] = text
     return CapturedTree(files)
+
+
+def _take_free_memory(files: dict[str, str], path: str, pages: int) -> None:
+    """Let ``pages`` of 2 MiB more come from the free memory that ``path`` shows."""
+    files[path] = re.sub(
+        r"(?m)(MemFree:\s+)(\d+)", lambda match: f"{match[1]}{int(match[2]) - pages * 2048}", files[path]
+    )

@@ -214,9 +214,9 @@ def test_a_kernel_without_huge_pages_has_nothing_that_sysctl_could_set() -> None
 
 
 def test_sysctl_that_asks_for_more_than_memory_is_bounded() -> None:
-    tree = with_pool(load("default-size"), 1500)
-    facts, wish = read_facts(tree), Persisted(1600, OWN_FILE)
+    tree = with_pool(load("default-size"), 1150)
+    facts, wish = read_facts(tree), Persisted(1250, OWN_FILE)
     assert judge_baseline(facts, None, wish, nothing_set, facts.command_line.split()) == (Verdict.PASS, "")
-    verdict, reason = judge_baseline(facts, None, Persisted(1400, OWN_FILE), nothing_set, facts.command_line.split())
+    verdict, reason = judge_baseline(facts, None, Persisted(1100, OWN_FILE), nothing_set, facts.command_line.split())
     assert verdict is Verdict.ERROR
-    assert "expected 0..1400, found 1500 (rule sysctl-wins-later" in reason
+    assert "expected 0..1100, found 1150 (rule sysctl-wins-later" in reason

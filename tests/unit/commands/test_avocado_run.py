@@ -134,23 +134,29 @@ def test_help_names_the_variables() -> None:
 
 # stands in for hugepage_qa.cases.boot.boot_matrix: no machine is booted
 _STUBS = """\
-import os, sys, types
+import contextlib, os, sys, types
 from hugepage_qa.cases.result import Result, Verdict
 
-def judge(group, architecture, settings, report):
-    judged = []
-    for number, verdict in enumerate(os.environ["VERDICTS"].split()):
-        if verdict == "raise":
-            raise RuntimeError("boom")
-        evidence = f"{architecture} {settings.append}"
-        judged.append(Result(f"/{group}/{number}", Verdict(verdict), (verdict,), 1.0, evidence))
-        report(judged[-1])
-    return judged
+class Matrix(contextlib.nullcontext):
+    def __init__(self, architecture, settings):
+        super().__init__(self)
+        self.evidence = f"{architecture} {settings.append}"
+
+    def named_cases(self, groups):
+        return "named"
+
+    def run_random(self, count, seed):
+        return self.run("random")
+
+    def run(self, group):
+        for number, verdict in enumerate(os.environ["VERDICTS"].split()):
+            if verdict == "raise":
+                raise RuntimeError("boom")
+            yield Result(f"/{group}/{number}", Verdict(verdict), (verdict,), 1.0, self.evidence)
 
 run = types.ModuleType("hugepage_qa.cases.boot.boot_matrix")
 run.Settings = types.SimpleNamespace
-run.run_named = lambda architecture, groups, *rest: judge("named", architecture, *rest)
-run.run_random = lambda architecture, count, seed, *rest: judge("random", architecture, *rest)
+run.Matrix = Matrix
 sys.modules[run.__name__] = run
 """
 

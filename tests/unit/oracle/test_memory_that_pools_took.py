@@ -62,4 +62,6 @@ def test_a_contiguous_area_on_another_node(capture: GetCapture) -> None:
 def test_a_kernel_that_does_not_show_areas_by_node(capture: GetCapture) -> None:
     tree = capture(CMA)
     zones = re.sub(r"\n +cma +\d+", "", tree.files["proc/zoneinfo"])
-    assert "node0/zoneinfo/cma" not in boot_observations(read_facts(CapturedTree({**tree.files, "proc/zoneinfo": zones})))
+    assert "node0/zoneinfo/cma" not in boot_observations(
+        read_facts(CapturedTree({**tree.files, "proc/zoneinfo": zones}))
+    )

@@ -182,7 +182,7 @@ def test_random_programs_are_units_of_each_pool_that_is_selected(
 ) -> None:
     asked = []
 
-    def programs(host: Host, size: int, seed: int, operations: int, _tell: object) -> Result:
+    def programs(host: Host, size: int, seed: int, operations: int) -> Result:
         asked.append((len(host.names("sys/kernel/mm/hugepages")), size, seed, operations))
         return Result(f"/random/{size}", Verdict.PASS)
 

@@ -12,7 +12,9 @@ from hugepage_qa.cases.file_text import (
     absent_pages,
     allow_always,
     is_eligible,
+    need_base_pages_in_cache,
     needs_advice,
+    start_collapsible,
     whole_pages,
 )
 from hugepage_qa.cases.hugetext import (
@@ -31,7 +33,8 @@ from hugepage_qa.cases.khugepaged_clock import (
 )
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.text_program import TextProgram, start_again, start_text
-from hugepage_qa.cases.thp_memory import collapse, pmd_size
+from hugepage_qa.cases.thp_memory import collapse, expect_change, pmd_size
+from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
@@ -42,6 +45,7 @@ from hugepage_qa.process.text_program_build import STEP, Recipe
 
 EVERY_KERNEL = Area("text/every-kernel", sizes=Sizes.ONCE)
 
+PROC_DOC = "Documentation/filesystems/proc.rst"
 FILE_THP = "mm/Kconfig READ_ONLY_THP_FOR_FS; mm/huge_memory.c file_thp_enabled()"
 COLLAPSE = "madvise(2) MADV_COLLAPSE; mm/khugepaged.c madvise_collapse()"
 
@@ -147,6 +151,73 @@ def text_on_btrfs(live: Live) -> None:
 
 
 @EVERY_KERNEL.case(
+    "FileHugePages is text in huge pages as long as it is in the page cache, FilePmdMapped what of it is mapped",
+    f"{PROC_DOC} FileHugePages, FilePmdMapped; mm/khugepaged.c collapse_file()",
+    since="6.1",
+)
+def counted_text(live: Live) -> None:
+    started = [_started(live, Kind.LIBRARY)]
+    if not is_eligible(live, started[0]):
+        raise CannotRun("no text becomes huge on this kernel: THPeligible is 0")
+    # MADV_COLLAPSE alone makes it huge
+    live.set_knob(f"{DIRECTORY}/enabled", "never")
+    whole = whole_pages(live, started[0])
+    recipe = Recipe(pmd_size(live), tail=pmd_size(live) // 2, kind=Kind.LIBRARY)
+
+    def start() -> TextProgram:
+        started[-1].actor.end()
+        # what is in the page cache is evicted, now that nobody maps it
+        started.append(start_collapsible(live, recipe))
+        started[-1].touch()
+        return started[-1]
+
+    def merge(program: TextProgram) -> None:
+        _collapse(live, program)
+        program.touch()
+
+    def merged() -> TextProgram:
+        program = start()
+        merge(program)
+        return program
+
+    def unmapped() -> None:
+        merged().actor.end()
+
+    expect_change(live, {"FilePmdMapped": whole, "FileHugePages": whole, "ShmemHugePages": 0}, start, merge)
+    expect_change(live, {"FilePmdMapped": -whole, "FileHugePages": 0}, merged, lambda program: program.actor.end())
+    expect_change(live, {"FileHugePages": -whole}, unmapped, lambda _none: _evict(live, recipe))
+
+
+@EVERY_KERNEL.case(
+    "huge pages of a file leave the page cache when it is opened for writing, and none are made as long as it is open",
+    "mm/Kconfig READ_ONLY_THP_FOR_FS; fs/open.c do_dentry_open(); mm/khugepaged.c collapse_file()",
+    since="6.1",
+    until="6.16",
+)
+def text_that_is_written(live: Live) -> None:
+    library = _started(live, Kind.LIBRARY)
+    need_base_pages_in_cache(live, library)
+    if not is_eligible(live, library):
+        raise CannotRun("no text becomes huge on this kernel: THPeligible is 0")
+    whole = whole_pages(live, library)
+    writer = live.actor()
+    for _time in range(2):
+        _collapse(live, library)
+        library.touch()
+        live.expect("FilePmdMapped", whole, library.huge())
+        descriptor = live.open(writer, library.built.file, os.O_RDWR)
+        live.expect("FilePmdMapped after it was opened for writing", 0, library.huge())
+        library.touch()
+        library.expect_intact()
+        live.expect("THPeligible while it is open for writing", False, library.mappings()[0].thp_eligible)
+        live.expect_errno(errno.EINVAL, _collapse, live, library)
+        live.expect("FilePmdMapped while it is open for writing", 0, library.huge())
+        writer.call("close", descriptor)
+        library.touch()
+        library.expect_intact()
+
+
+@EVERY_KERNEL.case(
     "code stays right while caches are dropped, for the process that runs it and for the next one",
     "Documentation/admin-guide/sysctl/vm.rst drop_caches",
 )
@@ -213,6 +284,11 @@ def _collapsed_in_tmpfs(live: Live) -> TextProgram:
     return program
 
 
+def _evict(live: Live, recipe: Recipe) -> None:
+    # a file that was built before begins with an empty page cache
+    live.host.build_text(recipe)
+
+
 def _shared_huge(program: TextProgram) -> int:
     return sum(mapping.shmem_pmd_mapped for mapping in program.mappings())
 
@@ -220,7 +296,7 @@ def _shared_huge(program: TextProgram) -> int:
 def _started(live: Live, kind: Kind, directory: str | None = None) -> TextProgram:
     size = huge_page_of_text(live)
     allow_always(live)
-    program = start_text(live, Recipe(size, tail=size // 2, kind=kind), directory)
+    program = start_collapsible(live, Recipe(size, tail=size // 2, kind=kind), directory)
     program.touch()
     return program
 

@@ -1,13 +1,17 @@
 """Text of programs on any kernel: whether it can be huge, how much of it, and what of it is in memory."""
 
+import mmap
+import os
+
 from hugepage_qa.cases.hugetext import ENABLED
 from hugepage_qa.cases.khugepaged_clock import allow_absent, quicken
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.text_program import TextProgram
+from hugepage_qa.cases.text_program import TextProgram, start_again
 from hugepage_qa.cases.thp_memory import keep_min_free, pmd_size
 from hugepage_qa.kernel.proc_tables import find_mount
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.process.text_program_build import BuiltText, Recipe
 from hugepage_qa.version import KernelVersion
 
 #: the last kernel that was seen with READ_ONLY_THP_FOR_FS; 7.2 has none, there file systems decide
@@ -15,7 +19,13 @@ _OPTION_UNTIL = KernelVersion(6, 19)
 #: before commit e6be37b2e7bd of Linux 5.14 THPeligible left such text out
 _SHOWN_SINCE = KernelVersion(5, 14)
 _TRUSTED_SINCE = KernelVersion(6, 6)
+#: file systems read ahead into large folios: XFS was the first
+_LARGE_FOLIOS_SINCE = KernelVersion(5, 18)
+#: before, mm/khugepaged.c leaves a block alone that has a large folio in it: SCAN_PAGE_COMPOUND, EINVAL to madvise(2)
+_LARGE_FOLIOS_COLLAPSE_SINCE = KernelVersion(6, 12)
 _IN_MEMORY = 1
+#: before Linux 6.16
+_WITHOUT_LARGE_FOLIOS = ("ext4", "btrfs")
 
 
 def allow_always(live: Live) -> None:
@@ -25,6 +35,29 @@ def allow_always(live: Live) -> None:
     live.set_knob(f"{DIRECTORY}/enabled", "always")
     quicken(live)
     allow_absent(live, pmd_size(live) // live.base_page - 1)
+
+
+def start_collapsible(live: Live, recipe: Recipe, directory: str | None = None) -> TextProgram:
+    """Build a program and start it, its text in the page cache as the kernel can collapse it.
+
+    Where it may be read ahead into large folios and these are not collapsed, it is read page by page before.
+    """
+    built = live.host.build_text(recipe, directory)
+    if _LARGE_FOLIOS_SINCE <= live.kernel_version < _LARGE_FOLIOS_COLLAPSE_SINCE:
+        _read_page_by_page(live, built)
+    return start_again(live, built)
+
+
+def _read_page_by_page(live: Live, built: BuiltText) -> None:
+    """Read the text into the page cache without reading ahead: in base pages."""
+    segment = built.elf.segments[built.elf.text]
+    length = segment.offset + segment.size
+    reader = live.actor()
+    descriptor = live.open(reader, built.file, os.O_RDONLY)
+    start = reader.mmap(length, mmap.PROT_READ, mmap.MAP_PRIVATE, descriptor)
+    reader.call("madvise", start, length, mmap.MADV_RANDOM)
+    reader.sum(start, length)
+    reader.end()
 
 
 def needs_advice(live: Live) -> bool:
@@ -65,6 +98,16 @@ def _is_trusted(live: Live, program: TextProgram) -> bool:
     """
     mount = find_mount(live.host, program.built.file)
     return live.kernel_version >= _TRUSTED_SINCE and mount is not None and mount.type == "xfs"
+
+
+def need_base_pages_in_cache(live: Live, program: TextProgram) -> None:
+    """Raise CannotRun where the file system of the text has large folios by itself, or may have.
+
+    What is huge there stays so when the file is written (filemap_nr_thps_inc() in include/linux/pagemap.h).
+    """
+    mount = find_mount(live.host, program.built.file)
+    if mount is None or mount.type not in _WITHOUT_LARGE_FOLIOS:
+        raise CannotRun(f"the file system of programs, {mount.type if mount else 'unknown'}, may have large folios")
 
 
 def whole_pages(live: Live, program: TextProgram) -> int:

@@ -18,6 +18,7 @@ _HUGE = re.compile(r"^((?:AnonHugePages|ShmemPmdMapped|FilePmdMapped): +)(\d+)( 
 _WITHOUT_HUGE_PAGES = {
     "as-it-was-booted",
     "blocks-made-again",
+    "counted-text",
     "files-of-hugetext",
     "dropped-caches",
     "open-for-write",
@@ -96,7 +97,13 @@ def test_memory_in_swap_is_looked_at(recorded: Recorded) -> None:
         assert recorded.replay(events).verdict is not Verdict.PASS
 
 
-@pytest.mark.parametrize("recorded", _named("absent-text", "collapsed-text", "text-and-khugepaged"), ids=str)
+@pytest.mark.parametrize(
+    "recorded",
+    _named(
+        "absent-text", "collapsed-text", "text-and-khugepaged", "text-on-btrfs", "text-on-xfs", "text-that-is-written"
+    ),
+    ids=str,
+)
 def test_text_that_never_becomes_huge_is_missed(recorded: Recorded) -> None:
     """Recorded on a kernel with READ_ONLY_THP_FOR_FS."""
     events = list(_with_smaps(recorded.events, _FILE, lambda found: f"{found[1]}0{found[3]}"))

@@ -72,13 +72,16 @@ class LibvirtDriver(Driver):
         self._call(partial(self._connection.defineXML, definition))
 
     def start(self, name: str, paused: bool) -> None:
-        flags = self._libvirt.VIR_DOMAIN_START_PAUSED if paused else 0
         try:
-            self._call(partial(self._find(name).createWithFlags, flags))
+            self._create(name, paused)
         except GuestError as error:
             if not _WITHOUT_A_REASON.search(str(error)):
                 raise
             raise GuestError(f"{error}: {self._said(name, str(error))}") from error
+
+    def _create(self, name: str, paused: bool) -> None:
+        flags = self._libvirt.VIR_DOMAIN_START_PAUSED if paused else 0
+        self._call(partial(self._find(name).createWithFlags, flags))
 
     def _said(self, name: str, message: str) -> str:
         """Return the last line that the QEMU of a domain said since its start, which libvirt refused with ``message``.
@@ -102,7 +105,8 @@ class LibvirtDriver(Driver):
 
     def start_killed(self, name: str, seconds: float) -> None:
         with ThreadPoolExecutor(1) as threads:
-            started = threads.submit(refusal_of, partial(self.start, name, False))
+            # one that is killed has said nothing of why
+            started = threads.submit(refusal_of, partial(self._create, name, False))
             time.sleep(seconds)
             # before there is a process, there is nothing to be killed
             while not (killed := self._kill(name)) and not started.done():

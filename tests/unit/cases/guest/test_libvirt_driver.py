@@ -219,20 +219,27 @@ def test_a_start_that_loses_its_daemon_refuses_nothing(monkeypatch: pytest.Monke
 
 
 class DomainOfProcess(Domain):
-    """A domain that is off when ``process`` has ended."""
+    """A domain that is off when ``process`` has ended; a start that ``refusal`` is for fails then."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        super().__init__()
+    def __init__(self, process: subprocess.Popen[bytes], refusal: str) -> None:
+        super().__init__(refusal)
         self.process = process
+
+    def createWithFlags(self, flags: int) -> None:  # noqa: N802 - libvirt's name
+        if self.refusal:
+            self.process.wait()
+        super().createWithFlags(flags)
 
     def state(self) -> tuple[int, int]:
         return (5 if self.process.poll() is not None else self.now), 0
 
 
+@pytest.mark.parametrize("message", ["", "internal error: process exited while connecting to monitor"])
 def test_a_guest_that_is_killed_in_its_start_is_off_then(
-    monkeypatch: pytest.MonkeyPatch, site: Site, tmp_path: Path, process: subprocess.Popen[bytes]
+    monkeypatch: pytest.MonkeyPatch, site: Site, tmp_path: Path, process: subprocess.Popen[bytes], message: str
 ) -> None:
-    guests = driver(monkeypatch, site, Connection(DomainOfProcess(process)), Daemon(tmp_path))
+    """Nor has it to have said why it ended, of which libvirt knows nothing then."""
+    guests = driver(monkeypatch, site, Connection(DomainOfProcess(process, message)), Daemon(tmp_path))
     pid_file = tmp_path / "run/libvirt/qemu/guest.pid"
     pid_file.parent.mkdir(parents=True)
     pid_file.write_text(f"{process.pid}\n")

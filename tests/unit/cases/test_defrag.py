@@ -1,6 +1,7 @@
 """The case on defrag without free blocks tells each mode from each other one, and finds a kernel that takes another."""
 
 import itertools
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -56,8 +57,10 @@ class Kernel:
 
     kind = X86_64
 
-    def __init__(self, choose: Choice, used_by_others: int = 0) -> None:
+    def __init__(self, choose: Choice, used_by_others: int = 0, busy_others: float = 0.0) -> None:
         self._choose = choose
+        #: the part of all moments in which others compact memory
+        self._busy_others, self._random = busy_others, random.Random(1)  # noqa: S311 - no secret
         #: bytes of what is fragmented that others take
         self._used_by_others = used_by_others
         self._blocks, self._fragmented, self._clock = _BLOCKS, 0, 0.0
@@ -84,6 +87,8 @@ class Kernel:
             case "write":
                 self._files[arguments[0]] = arguments[1]
             case "pause" | "clock":
+                if operation == "pause" and self._random.random() < self._busy_others:
+                    self._events["compact_stall"] += 1
                 self._clock += arguments[0] if arguments else 0
                 return self._clock
             case "names" | "new_kernel_log":
@@ -159,9 +164,9 @@ def _case() -> tuple[Area, Case]:
     return area, next(case for case in area.cases if case.name == "without-free-blocks-in-each-mode")
 
 
-def _judged(choose: Choice, used_by_others: int = 0) -> Result:
+def _judged(choose: Choice, used_by_others: int = 0, busy_others: float = 0.0) -> Result:
     area, case = _case()
-    judgement = judge(area, case, Host(Kernel(choose, used_by_others)), None)
+    judgement = judge(area, case, Host(Kernel(choose, used_by_others, busy_others)), None)
     assert judgement is not None
     return judgement
 
@@ -179,6 +184,21 @@ def test_a_machine_whose_others_need_the_rest_of_the_memory_is_left_to_them() ->
     assert _judged(choose, fragmented // 2).verdict is Verdict.PASS
     result = _judged(choose, fragmented * 7 // 8)
     assert (result.verdict, result.reason) == (Verdict.SKIP, "others need the memory that is left")
+
+
+@pytest.mark.parametrize(
+    ("busy", "verdict"), [(0.2, Verdict.PASS), (0.5, Verdict.PASS), (0.9, Verdict.SKIP), (1.0, Verdict.SKIP)]
+)
+def test_what_others_compact_is_not_laid_to_a_fault(busy: float, verdict: Verdict) -> None:
+    judgement = _judged(lambda mode, is_advised: RIGHT[mode][is_advised], busy_others=busy)
+    assert judgement.verdict is verdict, judgement.reason
+    assert ("others" in judgement.reason) == (verdict is Verdict.SKIP)
+
+
+@pytest.mark.parametrize("busy", [0.1, 0.3, 0.5])
+def test_a_wrong_effort_is_found_beside_others(busy: float) -> None:
+    judgement = _judged(lambda _mode, _is_advised: _DIRECT, busy_others=busy)
+    assert judgement.verdict is Verdict.FAIL, judgement.reason
 
 
 @pytest.mark.parametrize("only", RIGHT)

@@ -69,10 +69,10 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             since=_SUBPOOL_FALLBACK,
             until=KernelVersion(7, 0),
             fix="1d3f9bb4c8af; 6.19.y and 6.18.y have it since March 2026",
-            # the branch has it for longer, this is where the suite looked
-            backports=(KernelVersion(6, 18, 44),),
+            # the branches have it for longer, this is where the suite looked
+            backports=(KernelVersion(6, 18, 44), KernelVersion(6, 19, 6)),
             brought_to=(_SUBPOOL_FALLBACK_BACKPORT,),
-            seen="6.18.15; right on 6.18.44",
+            seen="6.16.3, 6.18.15; right on 6.18.44, 6.19.6",
         ),
         KnownIssue(
             quirk=Quirk.SUBPOOL_RESERVE_DROPPED,

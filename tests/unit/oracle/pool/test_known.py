@@ -268,7 +268,7 @@ def test_a_mended_kernel_does_right() -> None:
         (Quirk.FORK_LOSES_PAGES, "6.12.74 6.18 7.2.13 7.3.4", "6.1.192 6.6.200 6.12.73 6.17.9"),
         (Quirk.SMAPS_SHOWS_SHARED, "6.12.74 6.18.44 6.19 7.3.4", "6.1.192 6.12.73 6.17.9 6.18.7"),
         (Quirk.SUBPOOL_USE_LOST_AT_FAULT, "6.14.8 6.15 7.3.4", "6.12.117 6.14.7"),
-        (Quirk.SUBPOOL_USE_LOST_AT_MMAP, "6.14.8 6.15", "6.14.7 6.18.44 7.0"),
+        (Quirk.SUBPOOL_USE_LOST_AT_MMAP, "6.14.8 6.15 6.18.15", "6.14.7 6.18.44 6.19.6 7.0"),
         (Quirk.SUBPOOL_RESERVE_MADE_UP, "6.1.192 6.12.117 6.14.7", "6.14.8 6.15"),
         (Quirk.SUBPOOL_RESERVE_AVOIDED, "6.1.190 6.6.1", "6.1.191 6.12.14 6.14"),
         (Quirk.SUBPOOL_RESERVE_DROPPED, "6.14.8 6.18.44 7.2.13 7.3.3", "6.12.117 7.3.4 7.4"),

@@ -145,10 +145,12 @@ _EXAMPLES = 2
 def draw(target: Target, count: int, seed_number: int) -> list[BootCase]:
     """Return ``count`` different random cases for ``target``: the same ones for the same seed."""
     drawn: dict[BootCase, str] = {}
+    # Hypothesis takes longer to look through a strategy than to draw from it
+    cases = boot_cases(target)
     number = 0
     while len(drawn) < count:
         number += 1
-        drawn.setdefault(_draw_one(target, f"{seed_number}/{number}"), f"{_RANDOM}{seed_number}/{number}")
+        drawn.setdefault(_draw_one(cases, f"{seed_number}/{number}"), f"{_RANDOM}{seed_number}/{number}")
     return [replace(case, name=name) for case, name in drawn.items()]
 
 
@@ -172,7 +174,7 @@ def shrink(target: Target, failed: BootResult, judge: Callable[[BootCase], BootR
 
     with suppress(_RuleBroken):
         seed_text = failed.case.name.removeprefix(_RANDOM).partition(CPU_MARK)[0]
-        _explore(target, seed_text, (Phase.generate, Phase.shrink), check)
+        _explore(boot_cases(target), seed_text, (Phase.generate, Phase.shrink), check)
     # Hypothesis runs the smallest example once more before it raises
     smallest = _without_needless_words(failing[-1] if failing else first, fails)
     case = replace(smallest, name=f"{failed.case.name}/smallest")
@@ -199,16 +201,21 @@ class _RuleBroken(AssertionError):
     """Tells Hypothesis that an example fails."""
 
 
-def _draw_one(target: Target, seed_text: str) -> BootCase:
+def _draw_one(cases: st.SearchStrategy[BootCase], seed_text: str) -> BootCase:
     examples: list[BootCase] = []
-    _explore(target, seed_text, (Phase.generate,), examples.append)
+    _explore(cases, seed_text, (Phase.generate,), examples.append)
     return examples[-1]
 
 
-def _explore(target: Target, seed_text: str, phases: tuple[Phase, ...], check: Callable[[BootCase], object]) -> None:
+def _explore(
+    cases: st.SearchStrategy[BootCase],
+    seed_text: str,
+    phases: tuple[Phase, ...],
+    check: Callable[[BootCase], object],
+) -> None:
     @seed(seed_text)
     @search_settings(phases, _EXAMPLES)
-    @given(boot_cases(target))
+    @given(cases)
     def explore(case: BootCase) -> None:
         check(case)
 

@@ -21,12 +21,11 @@ from hugepage_gate.samples import Verdict as GateVerdict
 from hugepage_qa.bench.gate_settings import BLOCKS, MEANING, GateSettings
 from hugepage_qa.cases.result import Result, Verdict, one_line
 from hugepage_qa.commands.gate_measure import Measured, Wish, take_samples
-from hugepage_qa.commands.gate_options import make_policy
+from hugepage_qa.commands.gate_options import html_renderer, make_policy
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.boot_report import open_console
-from hugepage_qa.report.gate_page import make_page
-from hugepage_qa.report.gate_report import render_html
+from hugepage_qa.report.gate_page import GatePage, make_page
 from hugepage_qa.report.gate_tables import percent, print_comparison, render_markdown, why
 from hugepage_qa.report.tmt_results import write_results
 
@@ -130,6 +129,9 @@ class _Check:
         self._directory = directory
         self._store = BaselineStore(settings.baselines)
         self._policy = make_policy(None, settings.baselines, None)
+        # what is missing is told before hours of measuring
+        self._render = html_renderer()
+        self._pages: dict[str, GatePage] = {}
         self.results: list[Result] = []
 
     def run(self) -> int:
@@ -202,8 +204,7 @@ class _Check:
         allowed = frozenset({"stand_ins"} & samples.subject.keys())
         terms = Terms(self._policy, _SUBJECT, allowed, fewest_boots=settings.min_boots)
         comparison = compare(baseline, samples, terms)
-        page = make_page(comparison, baseline, samples, self._policy)
-        write_durably(self._directory / f"{samples.suite}.html", render_html(page))
+        self._pages[samples.suite] = make_page(comparison, baseline, samples, self._policy)
         return comparison
 
     def _report(self, comparisons: Sequence[Comparison], measured: Measured) -> None:
@@ -212,9 +213,11 @@ class _Check:
             print_comparison(console, one)
             markdown = self._directory / f"{one.suite}.md"
             write_durably(markdown, render_markdown(one))
-            html = self._directory / f"{one.suite}.html"
-            logs = (markdown, html) if html.exists() else (markdown,)
-            self.results += comparison_results(one, logs)
+            logs = [markdown]
+            if one.suite in self._pages:
+                logs.append(self._directory / f"{one.suite}.html")
+                write_durably(logs[-1], self._render(self._pages[one.suite]))
+            self.results += comparison_results(one, tuple(logs))
         undecided = [one.suite for one in comparisons if one.verdict is GateVerdict.UNDECIDED]
         if undecided and self._settings.next_look is not None:
             click.echo(f"{', '.join(undecided)}: {BLOCKS}={self._settings.next_look} looks once more, at more sessions")

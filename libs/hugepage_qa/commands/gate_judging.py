@@ -3,10 +3,8 @@
 import getpass
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from importlib import import_module
 from pathlib import Path
 
 import click
@@ -35,11 +33,11 @@ from hugepage_gate.study_plan import (
     smallest_change,
     useful_runs,
 )
-from hugepage_qa.commands.gate_options import Share, baselines_option, make_policy, terms_options
+from hugepage_qa.commands.gate_options import Share, baselines_option, html_renderer, make_policy, terms_options
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.boot_report import open_console
-from hugepage_qa.report.gate_page import GatePage, make_page
+from hugepage_qa.report.gate_page import make_page
 from hugepage_qa.report.gate_tables import print_classic_table, print_comparison, print_rates, render_markdown
 
 
@@ -132,23 +130,12 @@ def compare_command(
         write_durably(markdown, render_markdown(comparison))
     if html is not None:
         page = make_page(comparison, baseline, new, policy)
-        write_durably(html, _html_renderer()(page))
+        write_durably(html, html_renderer()(page))
     if is_json:
         click.echo(json.dumps(as_json(comparison), indent=2, allow_nan=False))
     else:
         print_comparison(open_console(), comparison)
     sys.exit(comparison.exit_code)
-
-
-def _html_renderer() -> Callable[[GatePage], str]:
-    """Return what makes the HTML; it needs matplotlib, which nothing else does. Raises InputError without."""
-    try:
-        renderer: Callable[[GatePage], str] = import_module("hugepage_qa.report.gate_report").render_html
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "matplotlib":
-            raise
-        raise InputError("--html needs matplotlib: install hugepage-qa[report]") from error
-    return renderer
 
 
 def _baseline(

@@ -1,5 +1,7 @@
-"""Options that subcommands of ``hugepage-qa gate`` share."""
+"""What subcommands of ``hugepage-qa gate`` share: options, the policy, and pictures."""
 
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ from hugepage_gate.compare_suites import FEWEST_BLOCKS, FEWEST_BOOTS
 from hugepage_gate.gate_policy import FILE_NAME, MetricPolicy, Policy, parse_share, read_policy
 from hugepage_qa.commands.command_parts import options
 from hugepage_qa.errors import InputError
+from hugepage_qa.report.gate_page import GatePage
 
 baselines_option = click.option(
     "--baselines",
@@ -56,3 +59,14 @@ def make_policy(policy_file: Path | None, baselines: Path | None, margin: float 
             raise InputError(f"{policy_file}: no such file, expected a policy")
         return read_policy(policy_file)
     return Policy() if baselines is None else read_policy(baselines / FILE_NAME)
+
+
+def html_renderer() -> Callable[[GatePage], str]:
+    """Return what makes the HTML; it needs matplotlib, which nothing else does. Raises InputError without."""
+    try:
+        renderer: Callable[[GatePage], str] = import_module("hugepage_qa.report.gate_report").render_html
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "matplotlib":
+            raise
+        raise InputError("pictures in HTML need matplotlib: install hugepage-qa[report]") from error
+    return renderer

@@ -1,7 +1,9 @@
 """``hugepage-qa gate check``: first baseline, looks, verdicts; samples are made up, nothing is measured."""
 
 import json
+import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,33 +56,49 @@ def document(sessions: int, name: str, slow: float) -> dict[str, Any]:
     }
 
 
+Checked = tuple[Result, list[int]]
+Check = Callable[..., Checked]
+
+
+def run_check(place: Path, name: str, slow: float = 1.0, error: Exception | None = None, **environment: str) -> Checked:
+    """Return the result of the check ``name`` in ``place``, and after how many sessions it was looked."""
+    looked = []
+
+    def take(wish: Wish) -> Measured:
+        if error is not None:
+            raise error
+        looked.append(wish.sessions)
+        wish.output.mkdir(parents=True, exist_ok=True)
+        file = wish.output / "made-up.json"
+        label = f"{name}-{wish.output.name}"
+        file.write_text(json.dumps(document(wish.sessions, label, slow if wish.output.name == "samples" else 1.0)))
+        return Measured((file,), {"other": "missing"}, ())
+
+    data = place / name
+    data.mkdir(exist_ok=True)
+    told = {"HUGEPAGE_QA_BASELINES": str(place / "baselines"), "TMT_TEST_DATA": str(data), **environment}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gate_check, "take_samples", take)
+        return CliRunner().invoke(gate_check.command, [], env=told, catch_exceptions=False), looked
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Checked]:
+    """Return where a first baseline was accepted, and the check that did it."""
+    place = tmp_path_factory.mktemp("accepted")
+    return place, run_check(place, "first", HUGEPAGE_QA_ACCEPT="first baseline")
+
+
 @pytest.fixture
-def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Result, list[int]]]:
-    """Return check(name, slow=..., **environment): the result, and after how many sessions it was looked."""
+def check(tmp_path: Path) -> Check:
+    """Return check(name, slow=..., **environment) in ``tmp_path``."""
+    return partial(run_check, tmp_path)
 
-    def run(
-        name: str, slow: float = 1.0, error: Exception | None = None, **environment: str
-    ) -> tuple[Result, list[int]]:
-        looked = []
 
-        def take(wish: Wish) -> Measured:
-            if error is not None:
-                raise error
-            looked.append(wish.sessions)
-            wish.output.mkdir(parents=True, exist_ok=True)
-            file = wish.output / "made-up.json"
-            label = f"{name}-{wish.output.name}"
-            file.write_text(json.dumps(document(wish.sessions, label, slow if wish.output.name == "samples" else 1.0)))
-            return Measured((file,), {"other": "missing"}, ())
-
-        monkeypatch.setattr(gate_check, "take_samples", take)
-        data = tmp_path / name
-        data.mkdir(exist_ok=True)
-        told = {"HUGEPAGE_QA_BASELINES": str(tmp_path / "baselines"), "TMT_TEST_DATA": str(data), **environment}
-        result = CliRunner().invoke(gate_check.command, [], env=told, catch_exceptions=False)
-        return result, looked
-
-    return run
+@pytest.fixture
+def accepted(first: tuple[Path, Checked], tmp_path: Path) -> None:
+    """Let ``tmp_path`` have the first baseline."""
+    shutil.copytree(first[0] / "baselines", tmp_path / "baselines")
 
 
 def results(directory: Path) -> dict[str, str]:
@@ -88,17 +106,17 @@ def results(directory: Path) -> dict[str, str]:
     return {entry["name"]: entry["result"] for entry in entries}
 
 
-def test_a_first_baseline_then_a_verdict(check: Callable[..., tuple[Result, list[int]]], tmp_path: Path) -> None:
-    result, looked = check("first", HUGEPAGE_QA_ACCEPT="first baseline")
+def test_a_first_baseline_then_a_verdict(first: tuple[Path, Checked]) -> None:
+    place, (result, looked) = first
     assert (result.exit_code, looked) == (0, [1, 5, 1]), result.output
-    assert results(tmp_path / "first")["/made-up"] == "pass"
-    assert list((tmp_path / "baselines").glob("x86_64/*/made-up/*.json"))
-    assert list((tmp_path / "first" / "baselines").glob("x86_64/*/made-up/*.json")), "what CI fetches"
-    logs = {path.suffix for path in (tmp_path / "first" / "logs").iterdir()}
+    assert results(place / "first")["/made-up"] == "pass"
+    assert list((place / "baselines").glob("x86_64/*/made-up/*.json"))
+    assert list((place / "first" / "baselines").glob("x86_64/*/made-up/*.json")), "what CI fetches"
+    logs = {path.suffix for path in (place / "first" / "logs").iterdir()}
     assert logs == {".html", ".md"}
 
 
-def test_without_a_baseline_nothing_is_decided(check: Callable[..., tuple[Result, list[int]]], tmp_path: Path) -> None:
+def test_without_a_baseline_nothing_is_decided(check: Check, tmp_path: Path) -> None:
     result, looked = check("none")
     assert (result.exit_code, looked) == (2, [1])
     assert results(tmp_path / "none") == {"/made-up": "skip", "/other/measured": "skip"}
@@ -106,16 +124,16 @@ def test_without_a_baseline_nothing_is_decided(check: Callable[..., tuple[Result
     assert not (tmp_path / "baselines").exists()
 
 
-def test_a_slow_down(check: Callable[..., tuple[Result, list[int]]], tmp_path: Path) -> None:
-    check("first", HUGEPAGE_QA_ACCEPT="first baseline")
+@pytest.mark.usefixtures("accepted")
+def test_a_slow_down(check: Check, tmp_path: Path) -> None:
     result, looked = check("slow", slow=1.05)
     assert (result.exit_code, looked) == (1, [1, 3])
     found = results(tmp_path / "slow")
     assert (found["/made-up/time/thp/level"], found["/made-up/time/4k/level"]) == ("fail", "pass")
 
 
-def test_what_is_undecided_tells_how_to_look_once_more(check: Callable[..., tuple[Result, list[int]]]) -> None:
-    check("first", HUGEPAGE_QA_ACCEPT="first baseline")
+@pytest.mark.usefixtures("accepted")
+def test_what_is_undecided_tells_how_to_look_once_more(check: Check) -> None:
     result, looked = check("slow", slow=1.05, HUGEPAGE_QA_BLOCKS="1")
     assert (result.exit_code, looked) == (2, [1])
     assert "made-up: HUGEPAGE_QA_BLOCKS=3 looks once more" in result.output
@@ -123,22 +141,22 @@ def test_what_is_undecided_tells_how_to_look_once_more(check: Callable[..., tupl
     assert "looks once more" not in result.output
 
 
-def test_a_baseline_is_not_accepted_twice(check: Callable[..., tuple[Result, list[int]]], tmp_path: Path) -> None:
-    check("first", HUGEPAGE_QA_ACCEPT="first baseline")
+@pytest.mark.usefixtures("accepted")
+def test_a_baseline_is_not_accepted_twice(check: Check, tmp_path: Path) -> None:
     before = {path: path.read_text() for path in (tmp_path / "baselines").glob("**/*.json")}
     _, looked = check("second", slow=1.05, HUGEPAGE_QA_ACCEPT="whatever comes")
     assert looked == [1, 3]
     assert {path: path.read_text() for path in (tmp_path / "baselines").glob("**/*.json")} == before
 
 
-def test_more_boots_may_be_asked_for(check: Callable[..., tuple[Result, list[int]]]) -> None:
-    check("first", HUGEPAGE_QA_ACCEPT="first baseline")
+@pytest.mark.usefixtures("accepted")
+def test_more_boots_may_be_asked_for(check: Check) -> None:
     result, _ = check("second", HUGEPAGE_QA_MIN_BOOTS="2")
     assert result.exit_code == 2
     assert "baseline-thin" in result.output
 
 
-def test_what_is_wrong_is_a_result(check: Callable[..., tuple[Result, list[int]]], tmp_path: Path) -> None:
+def test_what_is_wrong_is_a_result(check: Check, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a machine in use"):
         check("wrong", error=InputError("a machine in use"))
     assert results(tmp_path / "wrong") == {"/": "error"}

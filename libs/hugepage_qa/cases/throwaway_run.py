@@ -11,7 +11,6 @@ from hugepage_qa.cases.case import Area, result_name
 from hugepage_qa.cases.judge import judge, not_meant, page_sizes
 from hugepage_qa.cases.live_machine import LiveMachine, MachinePlan, Task, Unit
 from hugepage_qa.cases.pool_view import read_pool_view
-from hugepage_qa.cases.random.random_run import run_random_programs
 from hugepage_qa.cases.result import Result
 from hugepage_qa.cases.selection import EVERYTHING, Selection
 from hugepage_qa.machine.host import Host
@@ -57,6 +56,9 @@ class LiveWanted:
         for size in pools:
             if not self.operations or (self.selection.sizes and size not in self.selection.sizes):
                 continue
+            # it brings Hypothesis, a quarter of what check-kernel would import
+            from hugepage_qa.cases.random.random_run import run_random_programs  # noqa: PLC0415
+
             random = partial(run_random_programs, size=size, seed=self.seed, operations=self.operations)
             name = f"/random/{format_size(size)}"
             memory = _NODES_OF_RANDOM_GIGANTIC if size >= _GIGANTIC else NODES

@@ -13,6 +13,7 @@ from hugepage_qa.cases import judge as judge_module
 from hugepage_qa.cases import throwaway_run
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.random import random_run
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.cases.selection import EVERYTHING, Selection
 from hugepage_qa.cases.throwaway_run import NODES, LiveWanted, ThrowawayRun
@@ -186,7 +187,7 @@ def test_random_programs_are_units_of_each_pool_that_is_selected(
         asked.append((len(host.names("sys/kernel/mm/hugepages")), size, seed, operations))
         return Result(f"/random/{size}", Verdict.PASS)
 
-    monkeypatch.setattr(throwaway_run, "run_random_programs", programs)
+    monkeypatch.setattr(random_run, "run_random_programs", programs)
     assert len(run(operations=7, selection=Selection(sizes=sizes))) == len(expected)
     assert sorted(asked) == [(2, size, 1, 7) for size in expected]
     assert sorted(name for name, _results in run.units) == sorted(f"random {format_size(size)}" for size in expected)

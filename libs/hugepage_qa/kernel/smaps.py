@@ -156,6 +156,8 @@ def read_smaps(tree: Tree, process: int | str = "self") -> tuple[MemoryMapping, 
     return None if text is None else parse_smaps(text, path)
 
 
+# whoever waits for huge pages reads the same again and again
+@lru_cache(maxsize=256)
 def parse_smaps(text: str, path: str) -> tuple[MemoryMapping, ...]:
     """Return the mappings in ``text``, which was read from ``path``; raises InputError, which names the line."""
     return tuple(_parse_mapping(mapping, line, path) for mapping, line in _split(text))

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import cache
 
 from hugepage_qa.cases.guest import guest_machine as drivers
 from hugepage_qa.cases.guest.guest import Guest
@@ -148,6 +149,8 @@ def expect_content(live: Live, guest: Guest) -> None:
         live.expect(f"what the guest has {name}", _md5_of_lines(name, length), found)
 
 
+# of tens of MiB, and the same in each of these cases
+@cache
 def _md5_of_lines(line: str, length: int) -> str:
     text = f"{line}\n".encode()
     content = (text * (length // len(text) + 1))[:length]

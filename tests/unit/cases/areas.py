@@ -1,6 +1,6 @@
 """The areas of live cases: every Area that a file below tests/ defines."""
 
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from hugepage_qa.cases.area_files import read_areas as read_file
@@ -9,8 +9,8 @@ from hugepage_qa.cases.case import Area
 TESTS = Path(__file__).resolve().parents[2]
 
 
-def read_areas() -> Iterator[Area]:
-    """Yield the areas in the order of their files."""
-    for file in sorted(TESTS.glob("*/*.py")):
-        if file.parent.name not in ("unit", "boot") and "Area(" in file.read_text(encoding="utf-8"):
-            yield from read_file(file)
+@cache
+def read_areas() -> tuple[Area, ...]:
+    """Return the areas in the order of their files."""
+    files = (file for file in sorted(TESTS.glob("*/*.py")) if file.parent.name not in ("unit", "boot"))
+    return tuple(area for file in files if "Area(" in file.read_text(encoding="utf-8") for area in read_file(file))

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from tests.unit.cases.recorded import Recorded, WithoutEvidence
@@ -158,7 +158,13 @@ def _other_look(operation: str, seen: Any, more: int) -> Any:
             return seen[1::2]
         case "file_system":
             return [number + more for number in seen]
-    return "1\n" if seen is None else _NUMBER.sub(partial(_raised, more), seen)
+    return "1\n" if seen is None else _with_raised_numbers(seen, more)
+
+
+# a case that waits looks at the same again and again
+@lru_cache(maxsize=256)
+def _with_raised_numbers(text: str, more: int) -> str:
+    return _NUMBER.sub(partial(_raised, more), text)
 
 
 def _raised(more: int, found: re.Match[str]) -> str:

@@ -47,15 +47,16 @@ class WithoutEvidence(Replay):
             return ""
 
 
-@cache
 def recorded_cases(
     kind: Callable[[Area], bool] = lambda _area: True, verdict: Verdict = Verdict.PASS
 ) -> list[Recorded]:
     """Return every recorded case of the areas of that ``kind`` that ended in ``verdict``."""
-    return [one for area in read_areas() if kind(area) for one in _of_area(area, verdict)]
+    return [one for area in read_areas() if kind(area) for one in recorded_cases_of(area, verdict)]
 
 
-def _of_area(area: Area, verdict: Verdict) -> list[Recorded]:
+@cache
+def recorded_cases_of(area: Area, verdict: Verdict = Verdict.PASS) -> list[Recorded]:
+    """Return every recorded case of ``area`` that ended in ``verdict``."""
     found = []
     for name, events in read_records(area, verdict).items():
         for case in area.cases:

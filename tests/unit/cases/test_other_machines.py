@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from tests.unit.test_import_order import IMPORTS, MODULES, imported
+from tests.unit.test_import_order import imports, MODULES, imported
 
 TESTS = Path(__file__).resolve().parents[2]
 #: what is tested there is a machine that this one starts, or this one
@@ -45,7 +45,7 @@ def sources() -> list[Path]:
         name = queue.pop()
         if name not in found | ABOUT_THE_RUN:
             found.add(name)
-            queue += IMPORTS[name]
+            queue += imports()[name]
     return [*files, *(MODULES[name] for name in sorted(found) if name.startswith("hugepage_qa.cases."))]
 
 

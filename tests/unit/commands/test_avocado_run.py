@@ -52,6 +52,10 @@ def verdict(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     return name
 
 
+#: where the verdict changes nothing else: only after a bad one are files kept
+keeps_logs = pytest.mark.parametrize("verdict", ["fail"], indirect=True)
+
+
 def test_under_tmt(verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tmp_path / "data of tmt"
     data.mkdir()
@@ -82,6 +86,7 @@ def test_at_a_terminal(verdict: str, tmp_path: Path, short_directory: Path, monk
     assert len(list(short_directory.iterdir())) == (verdict in ("fail", "error"))
 
 
+@keeps_logs
 @pytest.mark.usefixtures("verdict")
 def test_a_long_name_of_the_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Avocado would wait for ever for a server whose socket it cannot make."""
@@ -105,6 +110,7 @@ def test_no_reference_is_an_error_of_input() -> None:
         run_references([])
 
 
+@keeps_logs
 @pytest.mark.usefixtures("verdict")
 def test_results_with_no_place_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMT_TEST_DATA", "/no/such/directory")

@@ -20,5 +20,16 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         fix="d74943a2f3cd (6.5), and for smaps 8b9c1cc0418a (6.5), too; 6.1.y has neither",
         backports=(KernelVersion(6, 4, 13),),
         seen="6.1.192; right on 7.3.4",
-    )
+    ),
+    Quirk.WITHIN_SIZE_PASSED: KnownIssue(
+        quirk=Quirk.WITHIN_SIZE_PASSED,
+        summary="shmem_enabled=within_size gives a memfd a PMD-sized page that reaches beyond its end",
+        example="memfd of 1 MiB, mapped where a page of 2 MiB fits, shmem_enabled=within_size, only "
+        "hugepages-2048kB/shmem_enabled is inherit: a touch takes 2 MiB; of a file in a tmpfs with huge=within_size "
+        "not",
+        cause="shmem_huge_global_enabled() returns the orders that lie within the file, which are smaller ones here; "
+        "shmem_allowable_huge_orders() takes any of them for leave to give what inherits, the PMD order",
+        since=KernelVersion(6, 19),
+        seen="6.19.6, 7.3.4; right on 6.1.192, 6.12.107, 6.16.3, 6.18.15",
+    ),
 }

@@ -140,6 +140,28 @@ def shared_huge_pages(live: Live) -> None:
 
 
 @TRANSPARENT.case(
+    "shared memory that MADV_COLLAPSE makes a huge page is then counted as one, and is no more memory than before",
+    f"{PROC_DOC} ShmemHugePages, Shmem; mm/khugepaged.c collapse_file()",
+    since="6.1",
+)
+def collapsed_shared_memory(live: Live) -> None:
+    allow_on_advice(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")
+    size = pmd_size(live)
+
+    def collapse_all(memory: Memory) -> None:
+        collapse(live, partial(memory.advise, MADV_COLLAPSE))
+        memory.touch()
+
+    counted = {"ShmemHugePages": size, "ShmemPmdMapped": size, "Shmem": 0, "FileHugePages": 0, "thp_collapse_alloc": 1}
+    memory = expect_change(live, counted, lambda: _filled(live, 1, shared=True), collapse_all)
+    live.expect("ShmemPmdMapped", size, memory.smaps().shmem_pmd_mapped)
+    live.expect("Rss", size, memory.smaps().rss)
+    memory.touch(0, 1)
+    memory.expect_filled()
+
+
+@TRANSPARENT.case(
     "a huge page that NUMA balancing waits for a fault on is in memory: smaps, pagemap and numa_maps show all of it",
     f"{PROC_DOC} Rss, AnonHugePages; fs/proc/task_mmu.c smaps_pmd_entry(), since 8b9c1cc0418a, pagemap_pmd_range()",
     nodes=2,

@@ -1,16 +1,28 @@
 """Transparent huge pages in shared memory: tmpfs by its mount option, all other by shmem_enabled."""
 
+import mmap
+import os
+from collections.abc import Mapping
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_shortage, tell, with_blocks
+from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import keep_min_free, map_aligned, map_start_of_file, mount_tmpfs, pmd_size
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.thp_memory import (
+    keep_min_free,
+    map_aligned,
+    map_start,
+    map_start_of_file,
+    mount_tmpfs,
+    pmd_size,
+)
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_directories, size_name
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -19,7 +31,6 @@ SHARED = Area("thp/shared-memory", sizes=Sizes.ONCE)
 DOC = f"{THP_DOC} Hugepages in tmpfs/shmem"
 #: what is advised, and the policies that give huge pages then
 _GIVEN = {None: ("always",), MADV_HUGEPAGE: ("always", "advise"), MADV_NOHUGEPAGE: ()}
-_SOLE = 2
 
 
 @SHARED.case(
@@ -68,15 +79,104 @@ def deny_and_force(live: Live) -> None:
 )
 def within_size(live: Live) -> None:
     _only_pmd_inherits(live)
-    size = pmd_size(live)
     point = mount_tmpfs(live, "within_size")
-    memory = map_start_of_file(live, f"{point}/long", length=_SOLE * size)
-    _expect(live, memory, True, "a block within the file")
-    short = map_start_of_file(live, f"{point}/short", length=size // _SOLE)
-    short.touch()
-    live.expect("ShmemPmdMapped of half a block", 0, short.smaps().shmem_pmd_mapped)
+    for name, size in (("long", 2 * pmd_size(live)), ("short", pmd_size(live) // 2)):
+        _expect_within_size(live, map_start_of_file(live, f"{point}/{name}", length=size), size)
+
+
+@SHARED.case(
+    "shmem_enabled=within_size gives a memfd no huge page that would reach beyond its end",
+    f"{DOC} within_size; mm/shmem.c shmem_huge_global_enabled()",
+)
+def memfd_within_size(live: Live) -> None:
+    _only_pmd_inherits(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "within_size")
+    for size in (2 * pmd_size(live), pmd_size(live) // 2):
+        actor = live.actor()
+        descriptor = actor.call("memfd_create", "within", 0)
+        memory = map_start(live, actor, descriptor, length=size)
+        _expect_within_size(live, memory, size, {Quirk.WITHIN_SIZE_PASSED: memory.size})
+
+
+@SHARED.case(
+    "a hole in a part of a huge page is zero and the rest holds what it held; a hole of a whole one gives it back",
+    "madvise(2) MADV_REMOVE; mm/shmem.c shmem_undo_range(); mm/truncate.c truncate_inode_partial_folio()",
+)
+def holes(live: Live) -> None:
+    _only_pmd_inherits(live)
+    point = mount_tmpfs(live, "always")
+    base = live.base_page
+    for first, length in ((0, 2 * base), (3 * base, base), (pmd_size(live) // 2, pmd_size(live) // 2)):
+        memory = _filled_file(live, f"{point}/{first}", 1)
+        memory.actor.call("madvise", memory.at(0) + first, length, mmap.MADV_REMOVE)
+        _expect_hole(live, memory, first, length)
+    memory = _filled_file(live, f"{point}/whole", 3)
+    memory.advise(mmap.MADV_REMOVE, 1, 1)
+    live.expect("ShmemPmdMapped beside a hole", 2 * memory.size, memory.smaps().shmem_pmd_mapped)
+    live.expect("Rss beside a hole", 2 * memory.size, memory.smaps().rss)
+    _expect_hole(live, memory, memory.size, memory.size)
+
+
+@SHARED.case(
+    "a file that is made shorter within a huge page and longer again is zero behind the shorter end",
+    "ftruncate(2); mm/shmem.c shmem_setattr(); mm/truncate.c truncate_inode_partial_folio()",
+)
+def shorter_and_longer(live: Live) -> None:
+    _only_pmd_inherits(live)
+    point = mount_tmpfs(live, "always")
+    kept = pmd_size(live) // 2 + live.base_page
+    # in the middle of a base page, and at its end
+    for end in (kept - live.base_page // 2, kept):
+        memory = _filled_file(live, f"{point}/{end}", 2)
+        file = live.open(memory.actor, f"{point}/{end}", os.O_RDWR)
+        memory.actor.call("ftruncate", file, end)
+        memory.actor.call("ftruncate", file, memory.length)
+        _expect_hole(live, memory, end, memory.length - end)
+
+
+@SHARED.case(
+    "st_blksize of a file is a huge page where every file of its tmpfs gets them, else a base page",
+    "stat(2) st_blksize; mm/shmem.c shmem_getattr()",
+    since="4.18",
+)
+def preferred_block_size(live: Live) -> None:
+    _only_pmd_inherits(live)
+    for of_mount, huge in (("always", True), ("never", False), ("advise", False)):
+        point = mount_tmpfs(live, of_mount)
+        actor = live.actor()
+        descriptor = live.open(actor, f"{point}/file")
+        expected = pmd_size(live) if huge else live.base_page
+        live.expect(f"st_blksize with huge={of_mount}", expected, HugeFile(live, actor, descriptor).block_size)
+
+
+def _filled_file(live: Live, path: str, pages: int) -> Memory:
+    """Return memory of a new file that was filled, in huge pages. Raises CannotRun where memory is too fragmented."""
+    memory = map_start_of_file(live, path, pages)
+    _expect(live, memory, True, "huge=always")
+    return memory
+
+
+def _expect_hole(live: Live, memory: Memory, first: int, length: int) -> None:
+    """Expect ``length`` bytes from offset ``first`` on to be zero, and all other words as they were filled."""
+    live.expect("words of the hole that are not zero", 0, memory.actor.nonzero(memory.at(0) + first, length))
+    behind = memory.length - first - length
+    wrong = memory.actor.check(memory.at(0), first, WORD, 1) if first else 0
+    if behind:
+        end = first + length
+        wrong += memory.actor.check(memory.at(0) + end, behind, WORD, 1 + end)
+    live.expect("words beside the hole that changed", 0, wrong)
+
+
+def _expect_within_size(live: Live, memory: Memory, size: int, known: Mapping[Quirk, object] | None = None) -> None:
+    """Expect a huge page where the file has ``size`` bytes, unless that is less than the huge page. Raises KnownBug."""
+    if size >= memory.size:
+        _expect(live, memory, True, "a block within the file")
+        return
+    with_blocks(live, memory.size, 1)
+    memory.touch()
+    live.expect("ShmemPmdMapped of half a block", 0, memory.smaps().shmem_pmd_mapped, known)
     # no more than the file is long, but for the page at its end
-    live.expect("Rss of half a block", True, short.smaps().rss <= size // _SOLE)
+    live.expect("Rss of half a block", True, memory.smaps().rss <= size)
 
 
 def _only_pmd_inherits(live: Live) -> None:
@@ -99,13 +199,13 @@ def _file(live: Live, path: str, advice: int | None) -> Memory:
 
 
 def _expect(live: Live, memory: Memory, huge: bool, where: str) -> None:
-    now = with_blocks(live, memory.size, 1 if huge else 0)
+    now = with_blocks(live, memory.size, memory.pages if huge else 0)
     tell(live, now)
     memory.fill()
     mapping = memory.smaps()
-    if huge and mapping.shmem_pmd_mapped != memory.size:
-        expect_no_shortage(live, memory.size, 1)
-    live.expect(f"ShmemPmdMapped, {where} ({now})", memory.size if huge else 0, mapping.shmem_pmd_mapped)
+    if huge and mapping.shmem_pmd_mapped != memory.length:
+        expect_no_shortage(live, memory.size, memory.pages)
+    live.expect(f"ShmemPmdMapped, {where} ({now})", memory.length if huge else 0, mapping.shmem_pmd_mapped)
     live.expect(f"AnonHugePages, {where}", 0, mapping.anon_huge_pages)
     memory.expect_filled()
 

@@ -13,7 +13,7 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.process.actor import Actor
 
 # struct statx of include/uapi/linux/stat.h, the same on all architectures
-_STATX_BLOCKS, _STATX_SIZE, _BLOCKS_AT, _BLOCK = 0x400, 256, 0x30, 512
+_STATX_BLOCKS, _STATX_SIZE, _BLOCK_SIZE_AT, _BLOCKS_AT, _BLOCK = 0x400, 256, 0x04, 0x30, 512
 
 
 class HugeFile:
@@ -32,9 +32,17 @@ class HugeFile:
     @property
     def blocks(self) -> int:
         """What it occupies, in bytes: st_blocks of stat(2)."""
+        return self.actor.uapi.unpack("Q", self._status()[_BLOCKS_AT : _BLOCKS_AT + 8])[0] * _BLOCK
+
+    @property
+    def block_size(self) -> int:
+        """The size in bytes that reads and writes best have: st_blksize of stat(2)."""
+        return self.actor.uapi.unpack("I", self._status()[_BLOCK_SIZE_AT : _BLOCK_SIZE_AT + 4])[0]
+
+    def _status(self) -> bytes:
         words = self.descriptor, "", AT_EMPTY_PATH, _STATX_BLOCKS, bytes(_STATX_SIZE)
         _zero, (*_path, status) = self.actor.call_with_buffers("statx", *words)
-        return self.actor.uapi.unpack("Q", status[_BLOCKS_AT : _BLOCKS_AT + 8])[0] * _BLOCK
+        return status
 
     def map(self, pages: int, *, shared: bool = True, **named: Any) -> Memory:
         """Map pages of it, as ``Live.map`` does. Raises OSError."""

@@ -162,9 +162,13 @@ def mount_tmpfs(live: Live, huge: str) -> str:
 
 def map_start_of_file(live: Live, path: str, pages: int = 1, length: int | None = None) -> Memory:
     """Map the first PMD-sized pages of a new file where huge pages fit; it has ``length`` bytes, or what is mapped."""
-    size = pmd_size(live)
     actor = live.actor()
-    descriptor = live.open(actor, path, os.O_RDWR | os.O_CREAT)
+    return map_start(live, actor, live.open(actor, path, os.O_RDWR | os.O_CREAT), pages, length)
+
+
+def map_start(live: Live, actor: Actor, descriptor: int, pages: int = 1, length: int | None = None) -> Memory:
+    """Map the first PMD-sized pages of an open file, as ``map_start_of_file`` does."""
+    size = pmd_size(live)
     actor.call("ftruncate", descriptor, length or pages * size)
     address = _room(actor, pages, size)
     actor.mmap(pages * size, READ_WRITE, mmap.MAP_SHARED | MAP_FIXED, descriptor, address=address)

@@ -66,14 +66,15 @@ def given_back_in_part(live: Live) -> None:
 )
 def moved(live: Live) -> None:
     for shift, huge in ((0, True), (live.base_page, False)):
-        memory = huge_pages(live)
-        room = memory.actor.mmap(3 * memory.size, 0, mmap.MAP_ANONYMOUS | mmap.MAP_PRIVATE)
+        memory = huge_pages(live, 3)
+        room = memory.actor.mmap(memory.length + 2 * memory.size, 0, mmap.MAP_ANONYMOUS | mmap.MAP_PRIVATE)
         target = -(-room // memory.size) * memory.size + shift
         flags = MREMAP_MAYMOVE | MREMAP_FIXED
         memory.actor.call("mremap", memory.address, memory.length, memory.length, flags, target)
-        there = Memory(live, memory.actor, target, 1, memory.size)
-        live.expect(f"AnonHugePages, moved by {shift} bytes", memory.size if huge else 0, there.smaps().anon_huge_pages)
-        live.expect("Rss", memory.size, there.smaps().rss)
+        there = Memory(live, memory.actor, target, memory.pages, memory.size)
+        expected = memory.length if huge else 0
+        live.expect(f"AnonHugePages, moved by {shift} bytes", expected, there.smaps().anon_huge_pages)
+        live.expect("Rss", memory.length, there.smaps().rss)
         there.expect_filled()
 
 

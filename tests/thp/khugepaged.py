@@ -19,16 +19,19 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, leave_dirt, set_policy, smaller_sizes
+from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.version import KernelVersion
 
 KHUGEPAGED_AREA = Area("thp/khugepaged", sizes=Sizes.ONCE)
 
 DOC = f"{THP_DOC} Khugepaged controls"
+_LIMITS_COUNTED_SINCE = KernelVersion(5, 17)
 
 
 @KHUGEPAGED_AREA.case(
@@ -37,10 +40,12 @@ DOC = f"{THP_DOC} Khugepaged controls"
 )
 def advised_base_pages(live: Live) -> None:
     _awake(live)
-    before = pages_collapsed(live)
+    before, allocated = pages_collapsed(live), _counted(live, "thp_collapse_alloc")
     memory = base_pages(live, 2)
     _expect_collapse(live, memory, memory.length)
     live.expect("pages_collapsed rose by at least two", True, pages_collapsed(live) - before >= 2)
+    allocated = _counted(live, "thp_collapse_alloc") - allocated
+    live.expect("thp_collapse_alloc rose by at least two", True, allocated >= 2)
     memory.expect_filled()
 
 
@@ -71,7 +76,7 @@ def absent_pages(live: Live) -> None:
             allow_absent(live, limit)
             leave_dirt(live)
             memory = _with_absent(live, absent, pmd_size(live))
-            _expect_limit(live, memory, huge, f"{absent} absent, max_ptes_none {limit}")
+            _expect_limit(live, memory, huge, f"{absent} absent, max_ptes_none {limit}", "none")
             _expect_contents(live, memory, pages - absent, pmd_size(live))
 
 
@@ -133,7 +138,7 @@ def shared_pages(live: Live) -> None:
             # what it writes is its own
             child.actor.fill(child.address, (pages - shared) * live.base_page, WORD, 7)
             child.advise(MADV_HUGEPAGE)
-            _expect_limit(live, child, huge, f"{shared} shared, max_ptes_shared {limit}")
+            _expect_limit(live, child, huge, f"{shared} shared, max_ptes_shared {limit}", "share")
             parent.expect_filled()
             wrong = child.actor.check(child.address, (pages - shared) * live.base_page, WORD, 7)
             live.expect("words of the child that changed", 0, wrong)
@@ -157,10 +162,27 @@ def pages_in_swap(live: Live) -> None:
             memory.fill()
             swap_out(live, memory, absent * live.base_page)
             memory.advise(MADV_HUGEPAGE)
-            _expect_limit(live, memory, huge, f"{absent} in swap, max_ptes_swap {limit}")
+            _expect_limit(live, memory, huge, f"{absent} in swap, max_ptes_swap {limit}", "swap")
             live.expect("memory in swap", 0 if huge else absent * live.base_page, swapped(memory))
             memory.expect_filled()
             memory.actor.end()
+
+
+@KHUGEPAGED_AREA.case("each knob shows the number that was written to it, and no other one changes", DOC)
+def numbers_that_are_shown(live: Live) -> None:
+    pages = pmd_size(live) // live.base_page
+    values = {f"max_ptes_{name}": (0, pages // 2, pages - 1) for name in ("none", "swap", "shared")}
+    values |= {"pages_to_scan": (1, 4 * pages), "defrag": (0, 1)}
+    values |= dict.fromkeys(("scan_sleep_millisecs", "alloc_sleep_millisecs"), (0, 123456))
+    knobs = [name for name in values if live.host.read(f"{KHUGEPAGED}/{name}") is not None]
+    for name in knobs:
+        live.set_knob(f"{KHUGEPAGED}/{name}", str(values[name][0]))
+    shown = {name: values[name][0] for name in knobs}
+    for name in knobs:
+        for value in (*values[name][1:], values[name][0]):
+            live.host.write(f"{KHUGEPAGED}/{name}", str(value))
+            found = {each: read_integer(ObservedTree(live.host), f"{KHUGEPAGED}/{each}") for each in knobs}
+            live.expect(f"knobs after {value} was written to {name}", shown | {name: value}, found)
 
 
 @KHUGEPAGED_AREA.case(
@@ -239,12 +261,21 @@ def _expect_made_whole(live: Live, memory: Memory, size: int) -> None:
     live.expect(f"Rss of pages of {size >> 10} kB", memory.length, memory.smaps().rss)
 
 
-def _expect_limit(live: Live, memory: Memory, huge: bool, where: str) -> None:
+def _expect_limit(live: Live, memory: Memory, huge: bool, where: str, limit: str) -> None:
+    """Expect a huge page, or none; what is beyond the ``limit`` is counted for it (/proc/vmstat, since Linux 5.17)."""
     if huge:
         _expect_collapse(live, memory, memory.length)
         return
+    counter = f"thp_scan_exceed_{limit}_pte"
+    before = _counted(live, counter)
     await_scans(live)
     live.expect(f"AnonHugePages, {where}", 0, memory.smaps().anon_huge_pages)
+    if live.kernel_version >= _LIMITS_COUNTED_SINCE:
+        live.expect(f"{counter} rose, {where}", True, _counted(live, counter) > before)
+
+
+def _counted(live: Live, name: str) -> int:
+    return read_vmstat(ObservedTree(live.host)).get(name, 0)
 
 
 def _expect_contents(live: Live, memory: Memory, present: int, size: int) -> None:

@@ -17,7 +17,7 @@ from hugepage_qa.cases.thp_policy import (
     smaller_sizes,
 )
 from hugepage_qa.kernel.thp import DIRECTORY, parse_selection
-from hugepage_qa.kernel.tree import read_integer, size_directories
+from hugepage_qa.kernel.tree import Tree, read_integer, size_directories
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE, PR_GET_THP_DISABLE, PR_SET_THP_DISABLE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
@@ -25,8 +25,10 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 
 POLICY = Area("thp/policy", sizes=Sizes.ONCE)
 
+PROC_DOC = "Documentation/filesystems/proc.rst"
 PRCTL = "PR_SET_THP_DISABLE(2const); kernel/sys.c prctl_set_thp_disable()"
 _EXCEPT_ADVISED = 2
+_CHOICES = ("enabled", "shmem_enabled")
 _POLICIES = ("always", "madvise", "never")
 #: each policy after each other one
 _CHANGES = ("always", "never", "madvise", "always", "madvise", "never", "always")
@@ -44,6 +46,32 @@ def enabled(live: Live) -> None:
         for advice in ADVICES:
             huge = allows(policy, "inherit", advice)
             expect_at_fault(live, f"{policy}, advice {advice}", huge, partial(advised, live, 1, advice))
+
+
+@POLICY.case(
+    "THPeligible is 1 of memory that policy and advice give huge pages, and of none that is too small for one, or whose"
+    " process is to have none: THP_enabled is 0",
+    f"{PROC_DOC} THPeligible, THP_enabled; fs/proc/task_mmu.c show_smap(), fs/proc/array.c task_thp_status()",
+    since="5.0",
+)
+def eligible(live: Live) -> None:
+    for policy in _POLICIES:
+        set_policy(live, policy)
+        for advice in ADVICES:
+            where = f"{policy}, advice {advice}"
+            found = advised(live, 1, advice).smaps().thp_eligible
+            live.expect(f"THPeligible, {where}", allows(policy, "inherit", advice), found)
+            small = map_aligned(live, 1, pmd_size(live) // 2, advice=advice)
+            live.expect(f"THPeligible of half a huge page, {where}", False, small.smaps().thp_eligible)
+    set_policy(live, "madvise")
+    process = live.actor()
+    for disabled in (0, 1, 0):
+        process.call("prctl", PR_SET_THP_DISABLE, disabled, 0, 0, 0)
+        found = advised(live, actor=process).smaps().thp_eligible
+        live.expect(f"THPeligible, PR_SET_THP_DISABLE {disabled}", not disabled, found)
+        status = live.host.observe(f"proc/{process.pid}/status") or ""
+        shown = [line.split() for line in status.splitlines() if line.startswith("THP_enabled")]
+        live.expect("THP_enabled", [["THP_enabled:", str(1 - disabled)]], shown)
 
 
 @POLICY.case(
@@ -100,6 +128,27 @@ def last_advice(live: Live) -> None:
         mapping = memory.smaps()
         live.expect("hg and nh in VmFlags", {flag}, {"hg", "nh"} & set(mapping.flags))
         live.expect("AnonHugePages: what is huge stays so", memory.length, mapping.anon_huge_pages)
+
+
+@POLICY.case("each value that a file offers is shown when it was written, and no other file changes", f"{THP_DOC}")
+def values_that_are_shown(live: Live) -> None:
+    # no size but that of a PMD may inherit where shmem_enabled=force
+    set_policy(live, "madvise")
+    before = _selected(live.host)
+    for path in before:
+        live.set_knob(path, before[path])
+    for path, value in before.items():
+        offered = parse_selection(live.host.read(path) or "", path).allowed
+        for word in (*offered, *reversed(offered), value):
+            try:
+                live.host.write(path, word)
+            except OSError as refusal:
+                if path.endswith("shmem_enabled") and refusal.errno == errno.EINVAL and word == "force":
+                    continue
+                raise
+            live.expect(
+                f"files after {word} was written to {path}", before | {path: word}, _selected(ObservedTree(live.host))
+            )
 
 
 @POLICY.case("values that the files do not offer are refused and change nothing", f"{THP_DOC}")
@@ -164,6 +213,14 @@ def no_zero_page(live: Live) -> None:
         live.expect(f"Rss with use_zero_page={allowed}", 0 if allowed == "1" else memory.length, memory.smaps().rss)
         memory.fill()
         memory.expect_filled()
+
+
+def _selected(tree: Tree) -> dict[str, str]:
+    """Return the value that each file with a choice shows."""
+    sizes = (f"{path}/{name}" for path in size_directories(tree, DIRECTORY).values() for name in _CHOICES)
+    paths = (*(f"{DIRECTORY}/{name}" for name in (*_CHOICES, "defrag")), *sizes)
+    shown = ((path, tree.read(path)) for path in paths)
+    return {path: parse_selection(text, path).selected for path, text in shown if text is not None}
 
 
 def _faults(live: Live, path: str) -> int:

@@ -17,9 +17,9 @@ WORD = 8
 #: mm/memory.c), of which the first and the last word are looked at
 _LINE, _GIGANTIC = 64, 256 * MIB
 PAGEMAP = "/proc/self/pagemap"
-#: bits of an entry of it (Documentation/admin-guide/mm/pagemap.rst): frame, mapped by one process alone, of a file or
-#: shared, present
-FRAME, EXCLUSIVE, OF_A_FILE, PRESENT = (1 << 55) - 1, 1 << 56, 1 << 61, 1 << 63
+#: bits of an entry of it (Documentation/admin-guide/mm/pagemap.rst): frame, written since clear_refs was, mapped by
+#: one process alone, of a file or shared, present
+FRAME, SOFT_DIRTY, EXCLUSIVE, OF_A_FILE, PRESENT = (1 << 55) - 1, 1 << 55, 1 << 56, 1 << 61, 1 << 63
 #: of pagemap, in one request
 _ENTRIES = 2048
 
@@ -106,17 +106,21 @@ class Memory:
         self.actor.call("close", pagemap)
         return entries
 
-    def present_frames(self, pages: int) -> list[int]:
-        """Return the frames of the base pages that are there in the first ``pages`` pages. Raises Refused."""
+    def whole_pagemap(self, pages: int | None = None) -> list[int]:
+        """Return the entries of all base pages of the first ``pages`` pages, by default of all. Raises Refused."""
         pagemap = self._live.open(self.actor, PAGEMAP, os.O_RDONLY)
-        base_page, frames = self._live.base_page, []
+        base_page, found = self._live.base_page, list[int]()
         # as many as a request of the actor holds
         step = min(self.size, _ENTRIES * base_page)
-        for address in range(self.address, self.address + pages * self.size, step):
-            entries = read_entries(self.actor, pagemap, address // base_page, step // base_page)
-            frames += [entry & FRAME for entry in entries if entry & PRESENT]
+        end = self.address + (self.pages if pages is None else pages) * self.size
+        for address in range(self.address, end, step):
+            found += read_entries(self.actor, pagemap, address // base_page, step // base_page)
         self.actor.call("close", pagemap)
-        return frames
+        return found
+
+    def present_frames(self, pages: int) -> list[int]:
+        """Return the frames of the base pages that are there in the first ``pages`` pages. Raises Refused."""
+        return [entry & FRAME for entry in self.whole_pagemap(pages) if entry & PRESENT]
 
     def unmap(self, first: int = 0, pages: int | None = None) -> None:
         """Unmap ``pages`` pages from ``first`` on, by default all. Raises OSError."""

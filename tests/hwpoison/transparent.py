@@ -1,0 +1,61 @@
+"""Transparent huge pages with memory that is said to be broken: the base page goes, the rest stays."""
+
+from hugepage_qa.cases.broken_memory import break_page, expect_broken, out_of_use
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.kernel.uapi import MADV_HWPOISON, MADV_SOFT_OFFLINE
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+HWPOISON = Area("hwpoison/transparent", sizes=Sizes.ONCE)
+
+SPLIT = "mm/memory-failure.c try_to_split_thp_page()"
+
+
+@HWPOISON.case(
+    "a base page of a huge page that will break is replaced, the huge page is split, and nobody loses a word",
+    f"madvise(2) MADV_SOFT_OFFLINE; {SPLIT}",
+)
+def soft_offline_of_a_part(live: Live) -> None:
+    memory = huge_pages(live, 2)
+    child = memory.seen_by(memory.actor.fork())
+    before, frames = out_of_use(live), memory.present_frames(1)
+    break_page(live, memory, memory.size // 2, MADV_SOFT_OFFLINE)
+    live.expect("base pages out of use", 1, out_of_use(live) - before)
+    for each in (memory, child):
+        each.expect_filled()
+        changed = [old != new for old, new in zip(frames, each.present_frames(1), strict=True)]
+        live.expect("base pages that have another frame", 1, sum(changed))
+    live.expect("AnonHugePages of the page behind it", memory.size, memory.smaps(1).anon_huge_pages)
+
+
+@HWPOISON.case(
+    "a broken base page of a huge page ends those who touch it, and all other memory holds what it held",
+    f"madvise(2) MADV_HWPOISON; {SPLIT}, memory_failure()",
+)
+def a_broken_part(live: Live) -> None:
+    memory = huge_pages(live, 2)
+    before, broken = out_of_use(live), memory.size // 2
+    break_page(live, memory, broken, MADV_HWPOISON)
+    live.expect("base pages out of use", 1, out_of_use(live) - before)
+    expect_broken(live, memory, broken)
+    _expect_held(live, memory, 0, broken)
+    _expect_held(live, memory, broken + live.base_page, memory.length - broken - live.base_page)
+    live.expect("AnonHugePages of the page behind it", memory.size, memory.smaps(1).anon_huge_pages)
+
+
+def _expect_held(live: Live, memory: Memory, offset: int, length: int) -> None:
+    wrong = memory.actor.check(memory.address + offset, length, WORD, 1 + offset)
+    live.expect("words beside the broken page that changed", 0, wrong)
+
+
+class HwpoisonTransparent(LiveTest):
+    """Transparent huge pages with broken memory.
+
+    :avocado: enable
+    """
+
+    def test_transparent(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(HWPOISON)

@@ -1,0 +1,173 @@
+"""Advice on huge pages: what the kernel may take of them, what it merges, and what it keeps in memory."""
+
+import mmap
+from functools import partial
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.thp_memory import expect_change, pmd_size
+from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.kernel.uapi import MADV_PAGEOUT
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.rules import THP_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+ADVICE = Area("thp/advice", sizes=Sizes.ONCE)
+
+FREE = "madvise(2) MADV_FREE; mm/huge_memory.c madvise_free_huge_pmd()"
+KSM_DOC = "Documentation/admin-guide/mm/ksm.rst"
+_KSM = "sys/kernel/mm/ksm"
+_NEW_VALUE = 77
+#: ksmd looks at a page twice before it merges it, and once more after it has seen the checksum change
+_SCANS = 4
+_SCAN_SECONDS = 120.0
+
+
+@ADVICE.case(
+    "MADV_FREE of a part of a huge page lets the kernel take that part and no more, until it is written again",
+    f"{FREE}; Documentation/filesystems/proc.rst LazyFree",
+    since="5.4",  # MADV_PAGEOUT
+)
+def freed_in_part(live: Live) -> None:
+    memory = huge_pages(live, 2)
+    half, quarter = memory.size // 2, memory.size // 4
+    lazy = _free(live, memory, half)
+    # a few pages may wait in lists of the CPUs (mm/swap.c lru_lazyfree)
+    live.expect("LazyFree is most of the part and no more", True, half // 2 < lazy <= half)
+    live.expect("AnonHugePages of the page behind it", memory.size, memory.smaps(1).anon_huge_pages)
+    memory.actor.fill(memory.address, quarter, WORD, _NEW_VALUE)
+    memory.advise(MADV_PAGEOUT)
+    live.expect("words that were written again and changed", 0, _wrong(memory, 0, quarter, _NEW_VALUE))
+    live.expect("words of the other part that changed", 0, _wrong(memory, half, memory.size - half))
+    memory.expect_filled(first=1)
+    _expect_kept_or_zero(live, memory, quarter, half - quarter)
+
+
+@ADVICE.case(
+    "MADV_FREE of a whole huge page keeps it one, and lets the kernel take it, until it is written again",
+    FREE,
+    since="5.4",  # MADV_PAGEOUT
+)
+def freed(live: Live) -> None:
+    memory = huge_pages(live, 3)
+    live.expect("LazyFree", 2 * memory.size, _free(live, memory, 2 * memory.size))
+    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.actor.fill(memory.address, memory.size, WORD, _NEW_VALUE)
+    live.expect("LazyFree after one was written again", memory.size, _lazy(memory))
+    memory.advise(MADV_PAGEOUT)
+    live.expect("words that were written again and changed", 0, _wrong(memory, 0, memory.size, _NEW_VALUE))
+    _expect_kept_or_zero(live, memory, memory.size, memory.size)
+    memory.expect_filled(first=2)
+
+
+@ADVICE.case(
+    "mlock() of a huge page counts all of it as locked and unevictable, munlock() none, and it stays one",
+    "mlock(2); Documentation/filesystems/proc.rst Mlocked, Locked; mm/mlock.c mlock_pte_range()",
+)
+def locked(live: Live) -> None:
+    pages = 2
+    length = pages * pmd_size(live)
+    counted = {"Mlocked": length, "Unevictable": length, "AnonHugePages": 0}
+    memory = expect_change(live, counted, partial(huge_pages, live, pages), _lock)
+    live.expect("Locked", length, memory.smaps().fields["Locked"])
+    live.expect("AnonHugePages", length, memory.smaps().anon_huge_pages)
+    memory.expect_filled()
+    for release in (_unlock, Memory.unmap):
+        given = {"Mlocked": -length, "Unevictable": -length, "AnonHugePages": 0 if release is _unlock else -length}
+        expect_change(live, given, partial(_locked, live, pages), release)
+
+
+@ADVICE.case(
+    "KSM merges equal base pages of huge pages, which hold what they held, and what is written is its writer's alone",
+    f"{KSM_DOC}; {THP_DOC}; mm/ksm.c try_to_merge_one_page()",
+)
+def merged(live: Live) -> None:
+    if live.host.read(f"{_KSM}/run") is None:
+        raise CannotRun("this kernel has no CONFIG_KSM")
+    for name, value in (("sleep_millisecs", "1"), ("pages_to_scan", "65536"), ("run", "1")):
+        live.set_knob(f"{_KSM}/{name}", value)
+    memory, equal = huge_pages(live), huge_pages(live)
+    for each in (memory, equal):
+        each.advise(mmap.MADV_MERGEABLE)
+    first = _full_scans(live)
+
+    def is_over() -> bool:
+        return _shared(memory, equal) == _base_pages(live, memory) or _full_scans(live) - first >= _SCANS
+
+    live.host.wait_until(is_over, _SCAN_SECONDS)
+    live.expect("base pages with one frame for both", _base_pages(live, memory), _shared(memory, equal))
+    live.expect("AnonHugePages", [0, 0], [each.smaps().anon_huge_pages for each in (memory, equal)])
+    memory.expect_filled()
+    equal.fill(_NEW_VALUE)
+    memory.expect_filled()
+    equal.expect_filled(_NEW_VALUE)
+
+
+def _free(live: Live, memory: Memory, length: int) -> int:
+    """Give MADV_FREE for the first ``length`` bytes and return how many are marked.
+
+    Pages that somebody else has a hold of in that moment are passed over: it is given again where many are missing.
+    """
+
+    def is_marked() -> bool:
+        memory.actor.call("madvise", memory.address, length, mmap.MADV_FREE)
+        return _lazy(memory) > length * 3 // 4
+
+    live.host.wait_until(is_marked)
+    return _lazy(memory)
+
+
+def _lazy(memory: Memory) -> int:
+    return memory.smaps().fields["LazyFree"]
+
+
+def _wrong(memory: Memory, offset: int, length: int, value: int = 1) -> int:
+    """Return how many words of ``length`` bytes from ``offset`` on are not what ``fill`` stored there."""
+    return memory.actor.check(memory.address + offset, length, WORD, value + offset)
+
+
+def _expect_kept_or_zero(live: Live, memory: Memory, offset: int, length: int) -> None:
+    """Expect each base page to be as it was filled, or to have been taken by the kernel: zero."""
+    zero = length // WORD - memory.actor.nonzero(memory.address + offset, length)
+    live.expect("words that are neither what they were nor zero", 0, _wrong(memory, offset, length) - zero)
+
+
+def _lock(memory: Memory) -> None:
+    memory.actor.call("mlock", memory.address, memory.length)
+
+
+def _unlock(memory: Memory) -> None:
+    memory.actor.call("munlock", memory.address, memory.length)
+
+
+def _locked(live: Live, pages: int) -> Memory:
+    memory = huge_pages(live, pages)
+    _lock(memory)
+    return memory
+
+
+def _shared(memory: Memory, other: Memory) -> int:
+    """Return how many base pages of the one have the frame of the same base page of the other."""
+    frames = zip(memory.present_frames(memory.pages), other.present_frames(other.pages), strict=False)
+    return sum(one == another for one, another in frames)
+
+
+def _base_pages(live: Live, memory: Memory) -> int:
+    return memory.length // live.base_page
+
+
+def _full_scans(live: Live) -> int:
+    return read_integer(ObservedTree(live.host), f"{_KSM}/full_scans") or 0
+
+
+class ThpAdvice(LiveTest):
+    """Advice on huge pages.
+
+    :avocado: enable
+    """
+
+    def test_advice(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(ADVICE)

@@ -1,0 +1,222 @@
+"""Huge pages that stay mapped as a whole: what is allowed on them, what others read of them, what the kernel shows."""
+
+import mmap
+import signal
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, SOFT_DIRTY, WORD, Memory
+from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+WHOLE = Area("thp/mapped-whole", sizes=Sizes.ONCE)
+
+PROC_DOC = "Documentation/filesystems/proc.rst"
+PAGEMAP_DOC = "Documentation/admin-guide/mm/pagemap.rst"
+_PROT_NONE = 0
+_NEW_VALUE = 77
+_NOT_REFERENCED, _NOT_SOFT_DIRTY = "1", "4"
+
+
+@WHOLE.case(
+    "mprotect() of a whole huge page forbids each access that it says, keeps the page huge and what it holds",
+    "mprotect(2); mm/huge_memory.c change_huge_pmd()",
+)
+def protected(live: Live) -> None:
+    memory = huge_pages(live, 3)
+    # the one in the middle, and with it a page table and two of its neighbours
+    for prot in (_PROT_NONE, mmap.PROT_READ):
+        memory.protect(prot, 1, 1)
+        for address in _places(live, memory, 1):
+            live.expect_signal(signal.SIGSEGV, memory.actor.write, address, _NEW_VALUE)
+            if prot == _PROT_NONE:
+                live.expect_signal(signal.SIGSEGV, memory.actor.read, address)
+        if prot != _PROT_NONE:
+            memory.expect_filled()
+            huge = [memory.smaps(page).anon_huge_pages for page in range(3)]
+            live.expect("AnonHugePages", 3 * [memory.size], huge)
+        memory.protect(READ_WRITE, 1, 1)
+        memory.expect_filled()
+    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.fill(_NEW_VALUE)
+    memory.expect_filled(_NEW_VALUE)
+
+
+@WHOLE.case(
+    "mprotect() that allows writing again lets no process write into the huge page of another one",
+    "mprotect(2); fork(2); mm/huge_memory.c change_huge_pmd(), can_change_pmd_writable()",
+)
+def protected_after_a_fork(live: Live) -> None:
+    parent = huge_pages(live, 2)
+    child = parent.seen_by(parent.actor.fork())
+    for writer, other in ((parent, child), (child, parent)):
+        for prot in (mmap.PROT_READ, READ_WRITE):
+            writer.protect(prot)
+        page = int(writer is child)
+        writer.touch(page, _NEW_VALUE)
+        live.expect("what its writer reads", _NEW_VALUE, writer.read(page))
+        live.expect("words of the other process that changed", 0, _wrong_words(other, page))
+
+
+@WHOLE.case(
+    "other processes and pipes carry each part of a huge page, and it stays mapped as a whole",
+    "process_vm_readv(2); vmsplice(2); mm/gup.c, mm/huge_memory.c follow_trans_huge_pmd()",
+)
+def parts_for_others(live: Live) -> None:
+    theirs, ours = huge_pages(live), huge_pages(live)
+    call = ours.actor.call
+    for address in _places(live, theirs, 0):
+        value = 1 + address - theirs.address
+        local, remote = (live.host.uapi.pack("2Q", place, WORD) for place in (ours.address, address))
+        live.expect("bytes read", WORD, call("process_vm_readv", theirs.actor.pid, local, 1, remote, 1, 0))
+        live.expect("what was read", value, ours.read())
+        live.expect("what came out of a pipe", value, _through_a_pipe(live, theirs, address))
+        ours.touch(value=_NEW_VALUE)
+        live.expect("bytes written", WORD, call("process_vm_writev", theirs.actor.pid, local, 1, remote, 1, 0))
+        live.expect("what was written", _NEW_VALUE, theirs.actor.read(address))
+        theirs.actor.write(address, value)
+    theirs.expect_filled()
+    live.expect("AnonHugePages", theirs.length, theirs.smaps().anon_huge_pages)
+
+
+@WHOLE.case(
+    "mincore(2) tells of every base page of a huge page that it is there, and of none in front of it or behind it",
+    "mincore(2); mm/mincore.c mincore_pte_range()",
+)
+def pages_that_are_there(live: Live) -> None:
+    memory = huge_pages(live, 3)
+    for page in (0, 2):
+        memory.advise(mmap.MADV_DONTNEED, page, 1)
+    half = memory.size // live.base_page // 2
+    address, count = memory.at(1) - memory.size // 2, 4 * half
+    states = memory.actor.call_with_buffers("mincore", address, count * live.base_page, bytes(count))[1][0]
+    live.expect("base pages that are there", [0] * half + [1] * 2 * half + [0] * half, [one & 1 for one in states])
+
+
+@WHOLE.case(
+    "pagemap shows the frames of a huge page one after the other, and whether this process alone has it mapped",
+    f"{PAGEMAP_DOC} bits 0-54, 56, 61; fs/proc/task_mmu.c pagemap_pmd_range()",
+    since="4.2",
+)
+def frames_in_pagemap(live: Live) -> None:
+    memory = huge_pages(live)
+    count = memory.size // live.base_page
+    entries = memory.whole_pagemap()
+    first = entries[0] & FRAME
+    live.expect("the first frame is that of a block", 0, first % count)
+    live.expect("frames", list(range(first, first + count)), [entry & FRAME for entry in entries])
+    _expect_flags(live, entries, {PRESENT, EXCLUSIVE})
+    child = memory.seen_by(memory.actor.fork())
+    for each in (memory, child):
+        _expect_flags(live, each.whole_pagemap(), {PRESENT})
+
+
+@WHOLE.case(
+    "Pss shares a huge page among those who have it mapped, to whom it is shared, and private to one alone",
+    f"{PROC_DOC} Pss, Shared_Dirty, Private_Dirty; fs/proc/task_mmu.c smaps_account()",
+)
+def shares_in_smaps(live: Live) -> None:
+    memory = huge_pages(live, 2)
+    _expect_shares(memory, live, memory.length, 1)
+    child = memory.seen_by(memory.actor.fork())
+    for each in (memory, child):
+        _expect_shares(each, live, memory.length, 2)
+    child.actor.end()
+    _expect_shares(memory, live, memory.length, 1)
+
+
+@WHOLE.case(
+    "Referenced is the huge pages that were used since clear_refs was written",
+    f"{PROC_DOC} Referenced, clear_refs; fs/proc/task_mmu.c clear_refs_pte_range()",
+)
+def referenced(live: Live) -> None:
+    memory = huge_pages(live, 2)
+    live.expect("Referenced", memory.length, memory.smaps().fields["Referenced"])
+    live.host.write(f"proc/{memory.actor.pid}/clear_refs", _NOT_REFERENCED)
+    live.expect("Referenced after it was cleared", 0, memory.smaps().fields["Referenced"])
+    live.expect("what is read", 1 + memory.size, memory.read(1))
+    live.expect("Referenced after a read of one", memory.size, memory.smaps().fields["Referenced"])
+    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_filled()
+
+
+@WHOLE.case(
+    "pagemap says of what was written since clear_refs was written that it is soft-dirty, and of no other huge page",
+    "Documentation/admin-guide/mm/soft-dirty.rst; fs/proc/task_mmu.c clear_soft_dirty_pmd(), pagemap_pmd_range()",
+)
+def soft_dirty(live: Live) -> None:
+    memory = huge_pages(live, 2)
+    # VmFlags show it of every new mapping where the kernel has it
+    if "sd" not in memory.smaps().flags:
+        raise CannotRun("this kernel has no CONFIG_MEM_SOFT_DIRTY")
+    live.host.write(f"proc/{memory.actor.pid}/clear_refs", _NOT_SOFT_DIRTY)
+    live.expect("soft-dirty pages", [], _soft_dirty(memory))
+    live.expect("what is read", 1, memory.read(0))
+    live.expect("soft-dirty pages after a read", [], _soft_dirty(memory))
+    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    written = memory.size + memory.size // 2
+    memory.actor.write(memory.address + written, _NEW_VALUE)
+    dirty = _soft_dirty(memory)
+    live.expect("the page that was written is soft-dirty", True, written // live.base_page in dirty)
+    others = [one for one in dirty if one < memory.size // live.base_page]
+    live.expect("soft-dirty pages of the huge page that was not written", [], others)
+    memory.actor.write(memory.address + written, 1 + written)
+    memory.expect_filled()
+
+
+def _places(live: Live, memory: Memory, page: int) -> list[int]:
+    """Return the addresses of words in the first base page of a huge page, in the middle, and its last word."""
+    offsets = (0, live.base_page + WORD, memory.size // 2, memory.size - WORD)
+    return [memory.at(page) + offset for offset in offsets]
+
+
+def _wrong_words(memory: Memory, page: int) -> int:
+    return memory.actor.check(memory.at(page), memory.size, WORD, 1 + page * memory.size)
+
+
+def _through_a_pipe(live: Live, memory: Memory, address: int) -> int:
+    """Return the word at ``address`` as it comes out of a pipe that has the page itself."""
+    uapi, actor = live.host.uapi, memory.actor
+    _value, (ends,) = actor.call_with_buffers("pipe2", bytes(8), 0)
+    reader, writer = uapi.unpack("2i", ends)
+    live.expect("bytes in the pipe", WORD, actor.call("vmsplice", writer, uapi.pack("2Q", address, WORD), 1, 0))
+    _count, (word,) = actor.call_with_buffers("read", reader, bytes(WORD), WORD)
+    for end in (reader, writer):
+        actor.call("close", end)
+    return uapi.unpack("Q", word)[0]
+
+
+def _expect_flags(live: Live, entries: list[int], flags: set[int]) -> None:
+    for flag, name in ((PRESENT, "present"), (EXCLUSIVE, "exclusive"), (OF_A_FILE, "of a file")):
+        expected = len(entries) if flag in flags else 0
+        live.expect(f"base pages that are {name}", expected, sum(bool(entry & flag) for entry in entries))
+
+
+def _expect_shares(memory: Memory, live: Live, length: int, processes: int) -> None:
+    fields = memory.smaps().fields
+    shared = processes > 1
+    expected = {
+        "Rss": length,
+        "Pss": length // processes,
+        "Shared_Dirty": length if shared else 0,
+        "Private_Dirty": 0 if shared else length,
+        "Anonymous": length,
+        "AnonHugePages": length,
+    }
+    live.expect("smaps", expected, {name: fields[name] for name in expected})
+
+
+def _soft_dirty(memory: Memory) -> list[int]:
+    return [index for index, entry in enumerate(memory.whole_pagemap()) if entry & SOFT_DIRTY]
+
+
+class ThpMappedWhole(LiveTest):
+    """Huge pages that stay mapped as a whole.
+
+    :avocado: enable
+    """
+
+    def test_mapped_whole(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(WHOLE)

@@ -1,0 +1,147 @@
+"""Huge pages on NUMA nodes: which node they come from, are collapsed and moved to, and what nodes show of them."""
+
+from collections.abc import Mapping
+from functools import partial
+from itertools import pairwise
+
+from hugepage_qa.cases import memory_policy
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_policy import Mode
+from hugepage_qa.cases.thp_memory import collapse, expect_change, pmd_size
+from hugepage_qa.cases.thp_policy import advised, set_policy
+from hugepage_qa.kernel.counters import parse_meminfo, read_vmstat
+from hugepage_qa.kernel.nodes import node_directories
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE
+from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.oracle.rules import THP_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+NODES = Area("thp/nodes", sizes=Sizes.ONCE)
+
+_PAGES = 4
+_MIGRATED, _NOT_MIGRATED = "thp_migration_success", "thp_migration_fail"
+
+
+@NODES.case(
+    "huge pages of a process that is bound to a node come from it, and its AnonHugePages has them",
+    "set_mempolicy(2) MPOL_BIND; mm/mempolicy.c alloc_pages_mpol(), vma_alloc_folio()",
+    nodes=2,
+)
+def bound(live: Live) -> None:
+    set_policy(live, "madvise")
+    for node in live.nodes[:2]:
+        compact_if_short(live, pmd_size(live), _PAGES)
+        counted = {_of(node): _PAGES * pmd_size(live), "thp_fault_alloc": _PAGES}
+        memory = expect_change(live, counted, partial(_bound, live, node), Memory.fill, _read_counters)
+        _expect_nodes(live, memory, {node: _PAGES})
+        memory.expect_filled()
+
+
+@NODES.case(
+    "huge pages of interleaved memory come from the nodes in turn",
+    "mbind(2) MPOL_INTERLEAVE; mm/mempolicy.c interleave_nid(), alloc_pages_mpol()",
+    nodes=2,
+)
+def interleaved(live: Live) -> None:
+    set_policy(live, "madvise")
+    compact_if_short(live, pmd_size(live), _PAGES)
+    memory = advised(live, _PAGES)
+    first, second = live.nodes[:2]
+    memory_policy.interleave(memory, [first, second])
+    memory.fill()
+    _expect_nodes(live, memory, {first: _PAGES // 2, second: _PAGES // 2})
+    found = [memory_policy.node_of(memory, page) for page in range(_PAGES)]
+    live.expect("each huge page is on another node than the one before", _PAGES * [True], _alternate(found))
+    memory.expect_filled()
+
+
+@NODES.case(
+    "base pages of a node are collapsed into a huge page of the same node",
+    "madvise(2) MADV_COLLAPSE; mm/khugepaged.c hpage_collapse_find_target_node()",
+    since="6.1",
+    nodes=2,
+)
+def collapsed(live: Live) -> None:
+    for node in live.nodes[:2]:
+        set_policy(live, "never")
+        compact_if_short(live, pmd_size(live), _PAGES)
+        memory = _bound(live, node)
+        memory.fill()
+        live.expect("AnonHugePages before", 0, memory.smaps().anon_huge_pages)
+        memory_policy.set_policy(memory.actor, Mode.DEFAULT, [])
+        collapse(live, partial(memory.advise, MADV_COLLAPSE))
+        _expect_nodes(live, memory, {node: _PAGES})
+        memory.expect_filled()
+
+
+@NODES.case(
+    "huge pages that move to another node are in its AnonHugePages and no longer in that of the old one, and counted",
+    f"{THP_DOC} thp_migration_success; mm/migrate.c migrate_pages()",
+    since="5.9",
+    nodes=2,
+)
+def moved(live: Live) -> None:
+    set_policy(live, "madvise")
+    old, new = live.nodes[:2]
+    compact_if_short(live, pmd_size(live), 2 * _PAGES)
+    length = _PAGES * pmd_size(live)
+    counted = {_of(old): -length, _of(new): length, _MIGRATED: _PAGES, _NOT_MIGRATED: 0}
+
+    def filled() -> Memory:
+        memory = _bound(live, old)
+        memory.fill()
+        return memory
+
+    def move(memory: Memory) -> None:
+        memory_policy.bind(memory, [new], memory_policy.MOVE_STRICTLY)
+
+    memory = expect_change(live, counted, filled, move, _read_counters)
+    _expect_nodes(live, memory, {new: _PAGES})
+    memory.expect_filled()
+
+
+def _bound(live: Live, node: int) -> Memory:
+    actor = live.actor()
+    memory_policy.set_policy(actor, Mode.BIND, [node])
+    return advised(live, _PAGES, actor=actor)
+
+
+def _expect_nodes(live: Live, memory: Memory, expected: Mapping[int, int]) -> None:
+    """Expect huge pages alone, as many on each node. Raises CannotRun where memory is too fragmented for them."""
+    if memory.smaps().anon_huge_pages != memory.length:
+        expect_no_shortage(live, memory.size, memory.pages)
+    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    base_pages = {node: pages * memory.size // live.base_page for node, pages in expected.items()}
+    live.expect("base pages of each node in numa_maps", base_pages, memory.numa_maps().nodes)
+
+
+def _alternate(nodes: list[int]) -> list[bool]:
+    return [True, *(one != other for one, other in pairwise(nodes))]
+
+
+def _of(node: int) -> str:
+    return f"node{node} AnonHugePages"
+
+
+def _read_counters(live: Live) -> dict[str, int]:
+    """Return AnonHugePages of each node in bytes, and the counters of /proc/vmstat."""
+    # the counters of each CPU are added up now, not within the next second
+    live.host.write("proc/sys/vm/stat_refresh", "1")
+    tree = ObservedTree(live.host)
+    paths = {node: f"{node_directories(live.host)[node]}/meminfo" for node in live.nodes}
+    huge = {_of(node): parse_meminfo(tree.read(path) or "", path)["AnonHugePages"] for node, path in paths.items()}
+    return huge | read_vmstat(tree)
+
+
+class ThpNodes(LiveTest):
+    """Huge pages on NUMA nodes.
+
+    :avocado: enable
+    """
+
+    def test_nodes(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(NODES)

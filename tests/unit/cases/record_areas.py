@@ -2,7 +2,7 @@
 
 ``python -m tests.unit.cases.record_areas AREA...``. Root is needed, and a machine that nobody else uses; with
 ``--throwaway`` neither. ``--suite`` names the release that such a machine has its kernel from, ``--package`` another
-kernel of it than the newest, ``--case`` one case.
+kernel of it than the newest, ``--kernel`` an image, ``--case`` a case and can be repeated.
 A record holds what one case did and saw on one page size. A case that this machine cannot run keeps the record that it
 has from another one. What a kernel did wrong as a known bug says is recorded, too, apart from the right ones.
 """
@@ -44,14 +44,15 @@ def main() -> None:
     parser.add_argument("--throwaway", action="store_true")
     parser.add_argument("--suite")
     parser.add_argument("--package")
-    parser.add_argument("--case")
+    parser.add_argument("--kernel", type=Path)
+    parser.add_argument("--case", action="append", default=[])
     wanted = parser.parse_args()
+    settings = Settings(wanted.kernel, wanted.package, wanted.suite)
     # killed, it leaves a journal, and the next run puts the machine back
     with nullcontext() if wanted.throwaway else protected_machine("a recording of live cases"):
         for area in read_areas():
             if wanted.areas and area.name not in wanted.areas:
                 continue
-            settings = Settings(suite=wanted.suite, package=wanted.package)
             with _throwaway(settings) if wanted.throwaway else _machine(area) as machine:
                 found = list(_record_on(area, machine, wanted.case))
             for verdict in (Verdict.PASS, Verdict.KNOWN):
@@ -99,10 +100,10 @@ def _throwaway(settings: Settings) -> Iterator[Backend]:
         yield ThrowawayMachine(running, Path(scratch))
 
 
-def _record_on(area: Area, machine: Backend, name: str | None) -> Iterator[tuple[Verdict, str, list[Event]]]:
+def _record_on(area: Area, machine: Backend, names: list[str]) -> Iterator[tuple[Verdict, str, list[Event]]]:
     sizes = sorted(read_pool_view(Host(machine)).pools)
     for case in area.cases:
-        if name not in (None, case.name):
+        if names and case.name not in names:
             continue
         # the smallest on which a case passes makes the shortest record
         for size in [None] if case.sizes is Sizes.ONCE else sizes:

@@ -1,0 +1,162 @@
+"""Huge pages smaller than a PMD: what they hold through all that copies, moves, splits and swaps them, and counts."""
+
+import mmap
+from collections.abc import Iterator
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.debugfs import write_debugfs
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
+from hugepage_qa.cases.thp_memory import map_aligned
+from hugepage_qa.cases.thp_policy import set_policy, smaller_sizes
+from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.rules import THP_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+SMALLER = Area("thp/smaller-sizes", sizes=Sizes.ONCE)
+
+SINCE = "6.10"
+#: too few for a page of the next size
+_PAGES = 3
+_NEW_VALUE = 77
+
+
+@SMALLER.case(
+    "a part of a smaller huge page that is given back, protected or unmapped leaves the rest as it was",
+    "madvise(2) MADV_DONTNEED; mprotect(2); mm/memory.c zap_present_folio_ptes(), mm/mprotect.c change_pte_range()",
+    since=SINCE,
+)
+def parts(live: Live) -> None:
+    for memory in _each_size(live):
+        half, base = memory.size // 2, live.base_page
+        memory.actor.call("madvise", memory.address + half, base, mmap.MADV_DONTNEED)
+        live.expect("words that were given back and are not zero", 0, memory.actor.nonzero(memory.address + half, base))
+        memory.actor.call("mprotect", memory.at(1) + base, base, mmap.PROT_READ)
+        _expect_held(live, memory, memory.size, memory.size)
+        memory.actor.call("mprotect", memory.at(1) + base, base, READ_WRITE)
+        memory.actor.call("munmap", memory.at(2) + half, half)
+        _expect_held(live, memory, 0, half)
+        _expect_held(live, memory, half + base, 2 * memory.size - base)
+        # beside pages that were written anew
+        memory.actor.fill(memory.address, half, WORD, _NEW_VALUE)
+        _expect_held(live, memory, 0, half, _NEW_VALUE)
+        _expect_held(live, memory, half + base, 2 * memory.size - base)
+
+
+@SMALLER.case(
+    "after fork() each process keeps what it wrote into a smaller huge page, whichever part that is",
+    "fork(2); mm/memory.c copy_present_ptes(), do_wp_page(), wp_can_reuse_anon_folio()",
+    since=SINCE,
+)
+def forked(live: Live) -> None:
+    for parent in _each_size(live):
+        child = parent.seen_by(parent.actor.fork())
+        for part, (writer, other) in enumerate(((child, parent), (parent, child))):
+            offset = part * parent.size + live.base_page
+            writer.actor.fill(writer.address + offset, live.base_page, WORD, _NEW_VALUE + offset)
+            _expect_held(live, writer, offset, live.base_page, _NEW_VALUE)
+            _expect_held(live, other, offset, live.base_page)
+        parent.actor.exit()
+        _expect_held(live, child, parent.size, 2 * parent.size)
+        child.fill(_NEW_VALUE)
+        child.expect_filled(_NEW_VALUE)
+
+
+@SMALLER.case(
+    "mremap() moves smaller huge pages, and parts of them, with what they hold",
+    "mremap(2); mm/mremap.c move_ptes()",
+    since=SINCE,
+)
+def moved(live: Live) -> None:
+    for memory in _each_size(live):
+        room = memory.actor.mmap(2 * memory.length, 0, mmap.MAP_ANONYMOUS | mmap.MAP_PRIVATE)
+        # from the middle of the first one to the middle of the last one
+        offset, length = memory.size // 2, memory.length - memory.size
+        target = room + live.base_page
+        flags = MREMAP_MAYMOVE | MREMAP_FIXED
+        memory.actor.call("mremap", memory.address + offset, length, length, flags, target)
+        wrong = memory.actor.check(target, length, WORD, 1 + offset)
+        live.expect("words that were moved and changed", 0, wrong)
+        _expect_held(live, memory, 0, offset)
+        _expect_held(live, memory, offset + length, memory.length - offset - length)
+
+
+@SMALLER.case(
+    "split_huge_pages splits smaller huge pages, counts it for their size, and leaves what they hold",
+    f"{THP_DOC} split, nr_anon; mm/huge_memory.c split_huge_pages_pid()",
+    since="6.11",
+)
+def split(live: Live) -> None:
+    for memory in _each_size(live):
+        before = _counted(live, memory, "split")
+        write_debugfs(live, "split_huge_pages", f"{memory.actor.pid},{memory.address:#x},{memory.at(_PAGES):#x}")
+        rose = _counted(live, memory, "split") - before
+        live.expect(f"split of {memory.size >> 10} kB rose by {_PAGES} at least", _PAGES, min(rose, _PAGES))
+        live.expect("Rss", memory.length, memory.smaps().rss)
+        memory.expect_filled()
+
+
+@SMALLER.case(
+    "smaller huge pages that are swapped out, whole or split, are counted for their size and come back as they were",
+    f"{THP_DOC} swpout, swpout_fallback, zswpout; mm/vmscan.c shrink_folio_list()",
+    since="6.12",
+)
+def swapped_out(live: Live) -> None:
+    need_swap(live, _PAGES * max(size for size, _path in smaller_sizes(live)))
+    for memory in _each_size(live):
+        before = _swaps(live, memory)
+        swap_out(live, memory, memory.length)
+        rose = _swaps(live, memory) - before
+        live.expect(f"{memory.size >> 10} kB swapped out: {_PAGES} at least", _PAGES, min(rose, _PAGES))
+        memory.expect_filled()
+        live.expect("memory in swap after it was read", 0, swapped(memory))
+
+
+def _each_size(live: Live) -> Iterator[Memory]:
+    """Yield filled memory of some pages of the smallest size, one between, and the largest one below a PMD.
+
+    Raises CannotRun where the kernel has none.
+    """
+    set_policy(live, "madvise", pmd="never")
+    sizes = smaller_sizes(live)
+    if not sizes:
+        raise CannotRun("this kernel has no huge pages of smaller sizes")
+    for size, path in sorted({sizes[0], sizes[len(sizes) // 2], sizes[-1]}):
+        live.set_knob(f"{path}/enabled", "madvise")
+        memory = map_aligned(live, _PAGES, size, advice=MADV_HUGEPAGE)
+        before = _counted(live, memory, "anon_fault_alloc")
+        memory.fill()
+        given = _counted(live, memory, "anon_fault_alloc") - before
+        live.expect(f"faults that took {size >> 10} kB: {_PAGES} at least", _PAGES, min(given, _PAGES))
+        yield memory
+        memory.actor.end()
+        live.set_knob(f"{path}/enabled", "never")
+
+
+def _counted(live: Live, memory: Memory, name: str) -> int:
+    """Return a counter of the size of ``memory``; others have such pages, too, so that it may rise by more."""
+    directory = dict(smaller_sizes(live))[memory.size]
+    return read_integer(ObservedTree(live.host), f"{directory}/stats/{name}") or 0
+
+
+def _swaps(live: Live, memory: Memory) -> int:
+    return sum(_counted(live, memory, name) for name in ("swpout", "swpout_fallback", "zswpout"))
+
+
+def _expect_held(live: Live, memory: Memory, offset: int, length: int, value: int = 1) -> None:
+    wrong = memory.actor.check(memory.address + offset, length, WORD, value + offset)
+    live.expect(f"words of pages of {memory.size >> 10} kB that changed", 0, wrong)
+
+
+class ThpSmallerSizes(LiveTest):
+    """Huge pages smaller than a PMD.
+
+    :avocado: enable
+    """
+
+    def test_smaller_sizes(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(SMALLER)

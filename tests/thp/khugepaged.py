@@ -171,6 +171,7 @@ def pages_in_swap(live: Live) -> None:
 @KHUGEPAGED_AREA.case("each knob shows the number that was written to it, and no other one changes", DOC)
 def numbers_that_are_shown(live: Live) -> None:
     pages = pmd_size(live) // live.base_page
+    values: dict[str, tuple[int, ...]]
     values = {f"max_ptes_{name}": (0, pages // 2, pages - 1) for name in ("none", "swap", "shared")}
     values |= {"pages_to_scan": (1, 4 * pages), "defrag": (0, 1)}
     values |= dict.fromkeys(("scan_sleep_millisecs", "alloc_sleep_millisecs"), (0, 123456))

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import write_debugfs
+from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
@@ -126,14 +127,29 @@ def _each_size(live: Live) -> Iterator[Memory]:
         raise CannotRun("this kernel has no huge pages of smaller sizes")
     for size, path in sorted({sizes[0], sizes[len(sizes) // 2], sizes[-1]}):
         live.set_knob(f"{path}/enabled", "madvise")
-        memory = map_aligned(live, _PAGES, size, advice=MADV_HUGEPAGE)
-        before = _counted(live, memory, "anon_fault_alloc")
-        memory.fill()
-        given = _counted(live, memory, "anon_fault_alloc") - before
-        live.expect(f"faults that took {size >> 10} kB: {_PAGES} at least", _PAGES, min(given, _PAGES))
+        memory = _filled(live, size)
         yield memory
         memory.actor.end()
         live.set_knob(f"{path}/enabled", "never")
+
+
+def _filled(live: Live, size: int) -> Memory:
+    """Return memory of pages of ``size`` bytes, filled. Raises CannotRun where free memory has no such blocks."""
+    memory, given = _fault_in(live, size)
+    if given < _PAGES and compact_if_short(live, size, _PAGES):
+        memory.actor.end()
+        memory, given = _fault_in(live, size)
+    if given < _PAGES:
+        expect_no_shortage(live, size, _PAGES)
+    live.expect(f"faults that took {size >> 10} kB: {_PAGES} at least", _PAGES, min(given, _PAGES))
+    return memory
+
+
+def _fault_in(live: Live, size: int) -> tuple[Memory, int]:
+    memory = map_aligned(live, _PAGES, size, advice=MADV_HUGEPAGE)
+    before = _counted(live, memory, "anon_fault_alloc")
+    memory.fill()
+    return memory, _counted(live, memory, "anon_fault_alloc") - before
 
 
 def _counted(live: Live, memory: Memory, name: str) -> int:

@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from tests.unit.test_import_order import imports, MODULES, imported
+from tests.unit.test_import_order import MODULES, imported, imports
 
 TESTS = Path(__file__).resolve().parents[2]
 #: what is tested there is a machine that this one starts, or this one

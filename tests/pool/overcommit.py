@@ -6,6 +6,7 @@ import signal
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import forked
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.race import RACERS, race
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import HUGETLB_DOC
@@ -99,6 +100,21 @@ def surplus_at_a_fault(live: Live) -> None:
     live.expect_pool(nr=1, free=0, surplus=1)
     memory.unmap()
     live.expect_pool(nr=0, free=0)
+
+
+@OVERCOMMIT.case(
+    "of processes that want a surplus page at the same moment no more get one than the limit allows",
+    f"{HUGETLB_DOC} nr_overcommit_hugepages; mm/hugetlb.c alloc_surplus_hugetlb_folio()",
+    sizes=Sizes.BUDDY,
+)
+def race_for_a_surplus_page(live: Live) -> None:
+    let_grow(live, RACERS)
+    live.overcommit(1)
+    for noreserve in (True, False):
+        got = race(live, noreserve=noreserve)
+        # in some round none may get one: memory without free blocks for a moment
+        live.expect(f"most processes that got a page, {'at a fault' if noreserve else 'by a mapping'}", 1, max(got))
+        live.expect_pool(nr=0, free=0)
 
 
 @OVERCOMMIT.case("a larger nr_hugepages makes surplus pages persistent", "mm/hugetlb.c set_max_huge_pages()")

@@ -11,6 +11,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.pool_view import read_pool_view
+from hugepage_qa.cases.race import RACERS, race
 from hugepage_qa.kernel.proc_tables import find_mount
 from hugepage_qa.kernel.uapi import NOBODY
 from hugepage_qa.machine.host import ObservedTree
@@ -106,6 +107,21 @@ def refused_mapping_keeps_no_limit(live: Live) -> None:
         live.expect_pool(nr=1, free=1)
     file.map(1)
     expect_blocks(live, point, 2, 1)
+
+
+@HUGETLBFS.case(
+    "of processes that want a page of a mount at the same moment as many get one as size= allows",
+    SIZE,
+    pages=RACERS,
+    sizes=Sizes.BUDDY,
+)
+def race_for_the_limit(live: Live) -> None:
+    point = live.mount(size=live.size)
+    for noreserve in (False, True):
+        got = race(live, open_file(live, f"{point}/file"), noreserve=noreserve)
+        live.expect(f"processes that got a page, {'at a fault' if noreserve else 'by a mapping'}", {1}, got)
+        live.expect_pool(nr=RACERS, free=RACERS)
+        expect_blocks(live, point, 1, 1)
 
 
 @HUGETLBFS.case("size= in percent is that part of the persistent pool", SIZE, sizes=Sizes.BUDDY, pages=4)

@@ -4,9 +4,10 @@ import errno
 import mmap
 import signal
 
-from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.race import RACERS, race
 from hugepage_qa.kernel.uapi import MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -262,6 +263,35 @@ def touched_without_reservation(live: Live) -> None:
     live.expect_pool(nr=2, free=1, resv=1)
     file.actor.end()
     live.expect_pool(nr=2, free=2)
+
+
+# --- at the same moment ----------------------------------------------------------------------------------------------
+
+
+@RESERVATION.case(
+    "of processes that want a page of the pool at the same moment as many get one as there are",
+    f"{RESERVE}, dequeue_hugetlb_folio_vma()",
+    pages=2,
+    sizes=Sizes.BUDDY,
+)
+def race_for_the_pool(live: Live) -> None:
+    for noreserve in (False, True):
+        got = race(live, noreserve=noreserve)
+        live.expect(f"processes that got a page, {'at a fault' if noreserve else 'by a mapping'}", {2}, got)
+        live.expect_pool(nr=2, free=2)
+
+
+@RESERVATION.case(
+    "processes that touch a page of a file at the same moment get one page, and all of them",
+    f"{OF_FILE}, hugetlb_fault_mutex_table",
+    pages=1,
+    sizes=Sizes.BUDDY,
+)
+def race_for_a_page_of_a_file(live: Live) -> None:
+    for noreserve in (False, True):
+        got = race(live, new_memfd(live), noreserve=noreserve, one_page=True)
+        live.expect("processes that got the page", {RACERS}, got)
+        live.expect_pool(nr=1, free=1)
 
 
 class Reservation(LiveTest):

@@ -15,13 +15,17 @@
  *   sum ADDRESS LENGTH               the Adler-32 checksum (RFC 1950) of these bytes
  *   discard ADDRESS LENGTH STEP BYTES  give BYTES back at each multiple of STEP
  *   compute MILLISECONDS             use that much time of a CPU, and touch no memory but the stack
+ *   race PROCESSES MILLISECONDS LENGTH FLAGS FD STEP  for that time, again and again, new PROCESSES map LENGTH bytes at
+ *                                    the same moment, each a multiple of STEP further into FD, store there at the same
+ *                                    moment, and unmap them; then the file is emptied. Bit N: in a round N of them stored
  *   exec                             the program begins anew, in the same process
  *   fork                             the answer carries the socket of the child
  * Answer: "ok VALUE BUFFER..." with the buffers as the system call left them, "errno NUMBER",
- * "signal NUMBER CODE ADDRESS" or "malformed".
+ * "signal NUMBER CODE ADDRESS", "malformed", or "lost" when one of those that race was.
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
@@ -32,6 +36,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -352,14 +357,20 @@ static int answer_discard(void)
 	return 1;
 }
 
-static void answer_compute(void)
+static long milliseconds(clockid_t clock)
 {
 	struct timespec now;
 
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-	for (long end = now.tv_sec * 1000 + now.tv_nsec / 1000000 + arguments[0];
-	     now.tv_sec * 1000 + now.tv_nsec / 1000000 < end;)
-		clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+	clock_gettime(clock, &now);
+	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static void answer_compute(void)
+{
+	long end = milliseconds(CLOCK_PROCESS_CPUTIME_ID) + arguments[0];
+
+	while (milliseconds(CLOCK_PROCESS_CPUTIME_ID) < end)
+		;
 	answer_value(0);
 }
 
@@ -412,6 +423,105 @@ static void answer_exec(void)
 	answer_error(errno);
 }
 
+/* What those that race share: how often one has come to a meeting, how many stored in this round, and in all rounds. */
+struct race {
+	long met, stored, is_over, ended;
+	uint64_t outcomes;
+};
+
+enum { RACERS = 32, MOST_SECONDS = 240 };
+
+/* Go on when all have come, as nearly at the same moment as their processors allow: nobody has to be woken. */
+static void meet(struct race *race, long *meetings)
+{
+	long all = ++*meetings * arguments[0];
+
+	__atomic_add_fetch(&race->met, 1, __ATOMIC_SEQ_CST);
+	while (__atomic_load_n(&race->met, __ATOMIC_SEQ_CST) < all)
+		sched_yield();
+}
+
+static int can_store(volatile uint64_t *word)
+{
+	if (sigsetjmp(before_access, 1))
+		return in_access = 0;
+	in_access = 1;
+	*word = 1;
+	in_access = 0;
+	return 1;
+}
+
+/* Of a race on a file; 0 unless that fails. */
+static int empty_file(void)
+{
+	return arguments[4] < 0 ? 0 : ftruncate((int)arguments[4], 0);
+}
+
+static void run_race(struct race *race, long number)
+{
+	size_t length = (size_t)arguments[2];
+	long meetings = 0, offset = number * arguments[5], end = milliseconds(CLOCK_MONOTONIC) + arguments[1];
+
+	for (meet(race, &meetings); !race->is_over; meet(race, &meetings)) {
+		void *memory;
+
+		memory = mmap(NULL, length, PROT_READ | PROT_WRITE, (int)arguments[3], (int)arguments[4], offset);
+		meet(race, &meetings);
+		if (memory != MAP_FAILED && can_store(memory))
+			__atomic_add_fetch(&race->stored, 1, __ATOMIC_SEQ_CST);
+		meet(race, &meetings);
+		if (memory != MAP_FAILED)
+			munmap(memory, length);
+		meet(race, &meetings);
+		if (number)
+			continue;
+		race->outcomes |= (uint64_t)1 << race->stored;
+		race->stored = 0;
+		race->is_over = empty_file() || milliseconds(CLOCK_MONOTONIC) >= end;
+	}
+	__atomic_add_fetch(&race->ended, 1, __ATOMIC_SEQ_CST);
+}
+
+static void answer_race(void)
+{
+	long processes = arguments[0];
+	struct race *race;
+	pid_t racers[RACERS], parent = getpid();
+
+	if (processes < 1 || processes > RACERS) {
+		strcpy(answer, "malformed");
+		send_answer(-1);
+		return;
+	}
+	race = mmap(NULL, sizeof(*race), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (race == MAP_FAILED || empty_file()) {
+		answer_error(errno);
+		return;
+	}
+	for (long number = 0; number < processes; number++) {
+		racers[number] = fork();
+		if (racers[number])
+			continue;
+		prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+		/* those that wait for one that was killed do so until here */
+		alarm(MOST_SECONDS);
+		if (getppid() == parent)
+			run_race(race, number);
+		_exit(0);
+	}
+	/* the kernel reaps them, and tells no status: waiting ends when they have */
+	for (long number = 0; number < processes; number++)
+		if (racers[number] > 0)
+			waitpid(racers[number], NULL, 0);
+	if (race->ended == processes) {
+		answer_value((long)race->outcomes);
+	} else {
+		strcpy(answer, "lost");
+		send_answer(-1);
+	}
+	munmap(race, sizeof(*race));
+}
+
 static void serve(ssize_t length)
 {
 	char *rest, *verb, *name = NULL;
@@ -431,6 +541,8 @@ static void serve(ssize_t length)
 		answer_exec();
 	} else if (!strcmp(verb, "compute")) {
 		answer_compute();
+	} else if (!strcmp(verb, "race")) {
+		answer_race();
 	} else if (!(strcmp(verb, "discard") ? access_memory(verb) : answer_discard())) {
 		strcpy(answer, "malformed");
 		send_answer(-1);

@@ -114,6 +114,16 @@ class Actor:
         """Use ``seconds`` of a CPU, and touch no memory but the stack."""
         self._ask("compute", round(1000 * seconds))
 
+    def race(self, processes: int, seconds: float, length: int, flags: int, fd: int = -1, step: int = 0) -> set[int]:
+        """Have new ``processes`` map ``length`` bytes at the same moment, store there at the same moment, and unmap.
+
+        They do so for ``seconds``; returned is how many of them could map and store in a round, of all rounds.
+        ``flags`` are MAP_*; each maps ``fd`` a multiple of ``step`` further on, and the file is emptied after a round.
+        Raises Refused for a file that cannot be emptied.
+        """
+        outcomes = int(self._ask("race", processes, round(1000 * seconds), length, flags, fd, step)[0])
+        return {number for number in range(processes + 1) if outcomes >> number & 1}
+
     def text(self) -> int:
         """Return the address of the code that was linked to the actor for tests, 0 without."""
         return int(self._ask("text")[0]) % _WORD

@@ -100,6 +100,20 @@ def test_discard_of_what_is_not_mapped_is_refused(actor: Actor) -> None:
         actor.discard(0, PAGE, 0, PAGE)
 
 
+def test_those_that_race_tell_how_many_of_them_could_store(actor: Actor) -> None:
+    began = time.monotonic()
+    assert actor.race(3, 0.2, PAGE, PRIVATE) == {3}
+    assert time.monotonic() - began >= 0.2
+    fd = actor.call("memfd_create", "file", 0)
+    # nothing is behind the end of an empty file
+    assert actor.race(2, 0, PAGE, mmap.MAP_SHARED, fd) == {0}
+    with pytest.raises(OSError, match="EBADF"):
+        actor.race(2, 0, PAGE, mmap.MAP_SHARED, 99)
+    for processes in (0, 33):
+        with pytest.raises(ValueError, match="malformed"):
+            actor.race(processes, 0, PAGE, PRIVATE)
+
+
 def test_an_access_that_faults_is_an_answer(actor: Actor) -> None:
     address = actor.mmap(2 * PAGE, WRITABLE, PRIVATE)
     actor.call("munmap", address + PAGE, PAGE)

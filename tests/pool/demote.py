@@ -57,6 +57,25 @@ def demoted_page_is_clean(live: Live) -> None:
     smaller.expect_pool(nr=parts, free=parts)
 
 
+@DEMOTE.case("a page that gave back its struct pages is demoted to pages that can be used", RULE, since=SINCE)
+def optimised_page(live: Live) -> None:
+    smaller = smaller_pool(live)
+    live.set_knob("proc/sys/vm/hugetlb_optimize_vmemmap", "1")
+    live.reserve(1)
+    demote(live, 1)
+    live.expect_pool(nr=0, free=0)
+    parts = live.size // smaller.size
+    memory = smaller.map(parts)
+    places = (0, parts // 2, parts - 1)
+    for place in places:
+        memory.touch(place, place)
+    smaller.expect_pool(nr=parts, free=parts - len(places), resv=parts - len(places))
+    live.expect("what the pages hold", places, tuple(memory.read(place) for place in places))
+    memory.unmap()
+    smaller.set_nr(0)
+    smaller.expect_pool(nr=0, free=0)
+
+
 @DEMOTE.case("demotion takes the free pages that there are, and asks for no more", RULE, since=SINCE, pages=1)
 def demote_more_than_free(live: Live) -> None:
     smaller = smaller_pool(live)
@@ -101,7 +120,8 @@ def demote_on_a_node(live: Live) -> None:
     if not live.nodes:
         raise CannotRun("this kernel has no NUMA nodes")
     parts = live.size // smaller.size
-    for node in live.nodes:
+    # twice each: a kernel that takes pages from all nodes in turn takes them from the right one every other time
+    for node in (node for node in live.nodes for _again in range(2)):
         for each in live.nodes:
             live.reserve(1, each)
         demote(live, 1, node)

@@ -19,7 +19,9 @@ _POWER_INITRD = re.compile(r"Found initrd at (?P<start>0x[0-9a-f]{1,16}):(?P<end
 _POWER_LINEAR_MAPPING = 0xC000_0000_0000_0000
 
 _ZONE = re.compile(r"Node (?P<node>[0-9]{1,5}), zone +(?P<name>\S+)")
-_ZONE_PAGES = re.compile(r" +(?P<name>pages free|spanned|present|managed|cma|start_pfn:) +(?P<number>[0-9]{1,20})")
+_ZONE_PAGES = re.compile(
+    r" +(?P<name>pages free|spanned|present|managed|cma|start_pfn:|count:) +(?P<number>[0-9]{1,20})"
+)
 _BUDDY = re.compile(_ZONE.pattern + r"(?P<counts>(?: +[0-9]{1,20})+) *")
 
 
@@ -52,7 +54,8 @@ class MemoryMap:
 class Zone:
     """One zone of a node, in base pages.
 
-    ``start_pfn`` is None for a zone without memory, ``cma`` before 5.13, which does not show it.
+    ``start_pfn`` is None for a zone without memory, ``cma`` before 5.13, which does not show it. ``free`` leaves out
+    ``listed``, which processors have in lists of their own; since 5.14 huge pages, too.
     """
 
     node: int
@@ -63,6 +66,7 @@ class Zone:
     managed: int
     start_pfn: int | None
     cma: int | None = None
+    listed: int = 0
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ def read_zones(tree: Tree) -> tuple[Zone, ...]:
         if header := _ZONE.match(line):
             drafts.append(_ZoneDraft(number, int(header["node"]), header["name"]))
         elif drafts and (pages := _ZONE_PAGES.fullmatch(line.rstrip())):
-            drafts[-1].pages[pages["name"]] = int(pages["number"])
+            drafts[-1].add(pages["name"], int(pages["number"]))
     return tuple(draft.finish(path) for draft in drafts)
 
 
@@ -158,6 +162,10 @@ class _ZoneDraft:
     name: str
     pages: dict[str, int] = field(default_factory=dict)
 
+    def add(self, name: str, pages: int) -> None:
+        # one of each, but a count of each processor
+        self.pages[name] = pages + (self.pages.get(name, 0) if name == "count:" else 0)
+
     def finish(self, path: str) -> Zone:
         missing = {"pages free", "spanned", "present", "managed"} - self.pages.keys()
         if missing:
@@ -172,6 +180,7 @@ class _ZoneDraft:
             # a zone without memory has none since 4.15, and 0 before
             start_pfn=self.pages.get("start_pfn:") if self.pages["present"] else None,
             cma=self.pages.get("cma"),
+            listed=self.pages.get("count:", 0),
         )
 
 

@@ -1,0 +1,119 @@
+"""Huge pages that give most of their struct pages back: vm.hugetlb_optimize_vmemmap."""
+
+import mmap
+
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.kernel.memory_layout import read_zones
+from hugepage_qa.kernel.tree import size_name
+from hugepage_qa.kernel.uapi import PR_SET_THP_DISABLE
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.rules import HUGETLB_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.sizes import MIB
+
+VMEMMAP = Area("vmemmap")
+SYSCTL = "proc/sys/vm/hugetlb_optimize_vmemmap"
+RULE = "Documentation/admin-guide/sysctl/vm.rst hugetlb_optimize_vmemmap; mm/hugetlb_vmemmap.c"
+_ON_MEMORY = "sys/module/memory_hotplug/parameters/memmap_on_memory"
+#: a kernel with a larger one does not have this
+_STRUCT_PAGE = 64
+_POOL, _USED = 512 * MIB, 64 * MIB
+#: of these, so many are judged in which others took and gave little memory
+_ATTEMPTS, _JUDGED = 10, 2
+
+
+@VMEMMAP.case(
+    "a pool takes less memory by the struct pages of its pages, of which each keeps one base page",
+    f"{RULE}; {HUGETLB_DOC} hugetlb_free_vmemmap",
+)
+def struct_pages_are_given_back(live: Live) -> None:
+    _require_struct_pages(live)
+    if (live.host.read(_ON_MEMORY) or "N").strip() not in ("N", "0"):
+        raise CannotRun("memory that was added has its struct pages in itself, and keeps them")
+    pages = max(1, _POOL // live.size)
+    expected = pages * (_struct_pages(live) - live.base_page)
+    found: list[int] = []
+    for _attempt in range(_ATTEMPTS):
+        whole, optimised, again = (_taken_by(live, pages, on=on) for on in (False, True, False))
+        if abs(whole - again) <= expected // 4:
+            found.append((whole + again) // 2 - optimised)
+        if found and (len(found) == _JUDGED or found[-1] > expected // 2):
+            break
+    if not found:
+        raise CannotRun(f"others take and give more memory than the {expected} bytes in question")
+    live.expect(f"{found[-1]} bytes saved of {expected}, at least half", True, found[-1] > expected // 2)
+
+
+@VMEMMAP.case("optimised pages hold what is written, and their memory can be used when they have gone", RULE)
+def optimised_pages_are_used(live: Live) -> None:
+    _require_struct_pages(live)
+    _use_optimised(live, switched_off=False)
+
+
+@VMEMMAP.case("pages stay optimised when that is switched off, and their memory can be used when they have gone", RULE)
+def optimised_pages_outlive_the_switch(live: Live) -> None:
+    _require_struct_pages(live)
+    _use_optimised(live, switched_off=True)
+
+
+def _use_optimised(live: Live, *, switched_off: bool) -> None:
+    pages = max(1, _USED // live.size)
+    live.set_knob(SYSCTL, "1")
+    live.reserve(pages)
+    memory = live.map(pages)
+    memory.fill()
+    live.expect_pool(nr=pages, free=0)
+    if switched_off:
+        live.set_knob(SYSCTL, "0")
+    memory.expect_filled()
+    memory.unmap()
+    live.expect_pool(nr=pages, free=pages)
+    live.set_nr(0)
+    live.expect_pool(nr=0, free=0)
+    # each of them has a struct page of its own again
+    actor = live.actor()
+    actor.call("prctl", PR_SET_THP_DISABLE, 1, 0, 0, 0)
+    address = actor.mmap(_USED, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    small = Memory(live, actor, address, _USED // live.base_page, live.base_page)
+    small.fill()
+    small.expect_filled()
+
+
+def _taken_by(live: Live, pages: int, *, on: bool) -> int:
+    """Return how many bytes of free memory a pool of ``pages`` takes."""
+    live.set_knob(SYSCTL, str(int(on)))
+    before = _free(live)
+    live.reserve(pages)
+    live.expect_pool(nr=pages, free=pages)
+    taken = before - _free(live)
+    live.set_nr(0)
+    live.expect_pool(nr=0, free=0)
+    return taken
+
+
+def _free(live: Live) -> int:
+    """Return the bytes that are free, those in lists of processors too, which MemFree leaves out."""
+    return sum(zone.free + zone.listed for zone in read_zones(ObservedTree(live.host))) * live.base_page
+
+
+def _struct_pages(live: Live) -> int:
+    """Return the bytes of the struct pages of one page."""
+    return live.size // live.base_page * _STRUCT_PAGE
+
+
+def _require_struct_pages(live: Live) -> None:
+    if _struct_pages(live) <= live.base_page:
+        raise CannotRun(f"the struct pages of {size_name(live.size)} fill no more than one base page")
+
+
+class Vmemmap(LiveTest):
+    """Pages without most of their struct pages, for every page size of the machine.
+
+    :avocado: enable
+    """
+
+    def test_vmemmap(self) -> None:
+        """Every case for every page size."""
+        self.run_area(VMEMMAP)

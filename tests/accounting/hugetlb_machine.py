@@ -1,9 +1,10 @@
 """What the machine counts of hugetlb pages: /proc/meminfo, /proc/vmstat, and meminfo of its nodes."""
 
 import errno
+import mmap
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.kernel.counters import parse_meminfo, read_meminfo, read_vmstat, vmstat_delta
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.pools import read_node_pools
@@ -14,12 +15,17 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
+from hugepage_qa.sizes import MIB
 
 ACCOUNTING = Area("accounting/hugetlb-machine")
 
 PROC_DOC = "Documentation/filesystems/proc.rst"
 #: pages that random operations lose on a kernel with nr-hugetlb-lost, and more
 _MOST_LOST = 512
+#: more than processes commit by the way
+_COMMITMENT = 256 * MIB
+_ATTEMPTS = 3
 
 
 @ACCOUNTING.case(
@@ -56,6 +62,33 @@ def pools_do_not_count_for_the_commit_limit(live: Live) -> None:
     _expect_commit_limit(live)
     live.reserve(1)
     _expect_commit_limit(live)
+
+
+@ACCOUNTING.case(
+    "Committed_AS: does not count private huge pages, neither when they are mapped nor once they may be written",
+    "mm/vma.c, mm/mmap.c: accountable_mapping(); mm/mprotect.c mprotect_fixup()",
+)
+def pages_are_not_committed(live: Live) -> None:
+    pages = max(1, _COMMITMENT // live.size)
+    live.reserve(pages)
+    actor = live.actor()
+    for prot in (READ_WRITE, mmap.PROT_READ):
+        for _attempt in range(_ATTEMPTS):
+            more = _committed_by(live, pages, actor, prot)
+            if more < pages * live.size // 2:
+                break
+        live.expect(f"{more} bytes more, less than half of {pages * live.size}", True, more < pages * live.size // 2)
+
+
+def _committed_by(live: Live, pages: int, actor: Actor, prot: int) -> int:
+    """Return by how many bytes Committed_AS rises for ``pages`` mapped with ``prot``; others commit memory, too."""
+    before = _meminfo(live)["Committed_AS"]
+    memory = live.map(pages, actor, prot=prot)
+    live.expect_pool(nr=pages, free=pages, resv=pages)
+    memory.protect(READ_WRITE)
+    more = _meminfo(live)["Committed_AS"] - before
+    memory.unmap()
+    return more
 
 
 @ACCOUNTING.case(

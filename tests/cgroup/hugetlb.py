@@ -14,7 +14,7 @@ from hugepage_qa.cases.control_group import (
     keeping_hierarchy,
     new_group,
 )
-from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_files import new_memfd, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import move_page
@@ -204,6 +204,53 @@ def a_limit_holds_for_the_groups_below(live: Live, group: HugetlbGroup) -> None:
     first.end()
     memory.touch()
     group.expect(usage=1, reserved=1, refusals=1)
+
+
+@case(
+    "a page that is not to be had is charged to nobody, neither as used nor as reserved",
+    "mm/hugetlb.c alloc_hugetlb_folio(), hugetlb_reserve_pages()",
+    pages=1,
+)
+def what_is_not_there_is_not_charged(live: Live, group: HugetlbGroup) -> None:
+    taken = live.map(1)
+    actor = _actor_in(live, group)
+    for shared in (False, True):
+        live.expect_errno(errno.ENOMEM, live.map, 1, actor, shared=shared)
+        group.expect(usage=0, reserved=0)
+        memory = live.map(1, actor, shared=shared, noreserve=True)
+        live.expect_signal(signal.SIGBUS, memory.touch)
+        group.expect(usage=0, reserved=0)
+        memory.unmap()
+    live.expect_pool(nr=1, free=1, resv=1)
+    taken.unmap()
+    live.map(1, actor).touch()
+    group.expect(usage=1, reserved=1)
+
+
+@case(
+    "a page that the limit of a group refuses is neither reserved for it nor taken off the limit of a mount",
+    "mm/hugetlb.c alloc_hugetlb_folio()",
+    pages=1,
+)
+def a_refused_page_is_in_no_other_count(live: Live, group: HugetlbGroup) -> None:
+    point = live.mount(size=live.size)
+    file = open_file(live, f"{point}/file", _actor_in(live, group))
+    memory = file.map(1, noreserve=True)
+    group.limit(0)
+    for refusals in (1, 2):
+        live.expect_signal(signal.SIGBUS, memory.touch)
+        group.expect(usage=0, reserved=0, refusals=refusals)
+        lost = {Quirk.SUBPOOL_USE_LOST_AT_FAULT: 0}
+        live.expect("blocks that are left", 1, live.host.file_system(point).free_blocks, lost)
+    live.expect_pool(nr=1, free=1)
+    group.limit(1)
+    memory.touch()
+    group.expect(usage=1, reserved=1, refusals=2)
+    live.expect("blocks that are left", 0, live.host.file_system(point).free_blocks)
+    # a group with a page does not go
+    memory.unmap()
+    file.truncate(0)
+    group.expect(usage=0, reserved=0, refusals=2)
 
 
 # --- what is charged to whom -----------------------------------------------------------------------------------------

@@ -140,20 +140,31 @@ def no_replacement(live: Live) -> None:
     live.expect("what the page holds", 1, memory.read())
 
 
-@MAPPING.case("MAP_POPULATE, MAP_LOCKED and mlock(2) take the pages at once", "mmap(2) MAP_POPULATE; mlock(2)", pages=2)
+@MAPPING.case(
+    "MAP_POPULATE, MAP_LOCKED and mlock(2) take the pages at once, and count none as locked",
+    "mmap(2) MAP_POPULATE; mlock(2); mm/mlock.c mlock_fixup()",
+    pages=2,
+)
 def pages_at_once(live: Live) -> None:
     for flags in (MAP_POPULATE, live.host.uapi.map_locked):
         memory = live.map(2, flags=flags)
         live.expect_pool(nr=2, free=0)
+        expect_nothing_locked(live, memory)
         memory.unmap()
         live.expect_pool(nr=2, free=2)
     memory = live.map(2)
     memory.actor.call("mlock", memory.at(1), live.size)
     live.expect_pool(nr=2, free=1, resv=1)
+    expect_nothing_locked(live, memory)
     memory.actor.call("munlock", memory.at(1), live.size)
     live.expect_pool(nr=2, free=1, resv=1)
     memory.unmap()
     live.expect_pool(nr=2, free=2)
+
+
+def expect_nothing_locked(live: Live, memory: Memory) -> None:
+    """Expect that no limit of locked memory counts huge pages, which are in memory anyway."""
+    live.expect("VmLck", 0, process_status(live, memory.actor).locked)
 
 
 @MAPPING.case(

@@ -13,7 +13,9 @@ from hugepage_qa.cases.hugetlb_files import (
     get_segment,
 )
 from hugepage_qa.cases.live import Live
+from hugepage_qa.kernel.proc_tables import read_segment_sizes
 from hugepage_qa.kernel.uapi import HUGE_MASK, HUGE_SHIFT
+from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import become_nobody
@@ -41,6 +43,23 @@ def life_of_a_segment(live: Live) -> None:
     live.expect_pool(nr=2, free=1, resv=1)
     segment.remove(live.actor())
     live.expect_pool(nr=2, free=1, resv=1)
+
+
+@SEGMENTS.case(
+    "/proc/sysvipc/shm shows the size of a segment as it was asked for, and its touched pages as resident",
+    "shmctl(2); ipc/shm.c sysvipc_shm_proc_show(), shm_add_rss_swap()",
+    pages=2,
+)
+def touched_pages_are_resident(live: Live) -> None:
+    length = 2 * live.size - live.base_page
+    segment = get_segment(live, length)
+    memory = segment.attach()
+    for touched in (0, 1, 2):
+        if touched:
+            memory.touch(touched - 1)
+        shown = read_segment_sizes(ObservedTree(live.host)).get(segment.identifier)
+        live.expect("size, rss", (length, touched * live.size), shown)
+        live.expect_pool(nr=2, free=2 - touched, resv=2 - touched)
 
 
 @SEGMENTS.case("a removed segment goes with its last attachment", GET, pages=1)

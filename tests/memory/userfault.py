@@ -5,7 +5,7 @@ import signal
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import new_memfd
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.oracle.known_issues import Quirk
@@ -80,6 +80,24 @@ def copy_without_a_page(live: Live) -> None:
     reserved.unmap()
     live.expect("bytes copied", live.size, fault.copy(source))
     live.expect_pool(nr=2, free=0)
+
+
+@USERFAULT.case("from memory that cannot be read nothing is filled, and no count changes", COPY, pages=3)
+def copy_of_what_cannot_be_read(live: Live) -> None:
+    source = live.map(1)
+    source.fill(7)
+    for shared in (False, True):
+        memory = live.map(1, source.actor, shared=shared)
+        fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS)
+        source.protect(0)
+        live.expect_errno(errno.EFAULT, fault.copy, source)
+        live.expect_pool(nr=3, free=2, resv=1)
+        source.protect(READ_WRITE)
+        live.expect("bytes copied", live.size, fault.copy(source))
+        live.expect_pool(nr=3, free=1)
+        memory.expect_filled(7)
+        memory.unmap()
+        live.expect_pool(nr=3, free=2)
 
 
 @USERFAULT.case("a page of a shared file is filled once, for all", COPY, pages=2)

@@ -18,6 +18,8 @@ from hugepage_qa.sizes import MIB
 EXHAUSTION = Area("exhaustion")
 #: of what a node has free, the part that a pool must get at least
 _LEAST = 0.8
+#: what nr_hugepages can hold, an unsigned long
+_LARGEST = 2**64 - 1
 #: movable memory that is spread over the node, and what is asked for afterwards, as parts of what is free
 _FILLED, _ASKED = 0.7, 0.25
 #: holes are half as large as this, and smaller than any huge page but arm64's smallest
@@ -32,19 +34,22 @@ _GRAIN = 128 << 10
 )
 def more_than_a_node_has(live: Live) -> None:
     *others, node = live.nodes
+    for other in others:
+        live.reserve(1, other)
     meminfo = live.node_meminfo(node)
-    live.set_nr(2 * meminfo["MemTotal"] // live.size, node)
+    # the pages of the others are added to it before it is compared with those that there are
+    live.host.write(live.pool_file("nr_hugepages", node=node), str(_LARGEST))
     found = live.pool(node).nr
-    live.expect_pool(nr=found, free=found)
+    live.expect_pool(nr=found + len(others), free=found + len(others))
     live.expect_pool(node=node, nr=found, free=found)
     for other in others:
-        live.expect_pool(node=other, nr=0, free=0)
+        live.expect_pool(node=other, nr=1, free=1)
     least = int(_LEAST * meminfo["MemFree"]) // live.size
     live.expect(f"{found} pages, at least {least}", True, found >= least)
     live.expect(f"{found} pages, less than the node has", True, found * live.size < meminfo["MemTotal"])
     _base_pages(live, others, 64 * MIB).expect_filled()
     live.set_nr(0, node)
-    live.expect_pool(nr=0, free=0)
+    live.expect_pool(nr=len(others), free=len(others))
     back = live.node_meminfo(node)["MemFree"]
     live.expect(f"{back} bytes free again, of {meminfo['MemFree']}", True, back >= _LEAST * meminfo["MemFree"])
 

@@ -16,6 +16,7 @@ from hugepage_qa.cases.memory_policy import (
     interleave,
     migrate,
     move_page,
+    prefer,
     run_on,
     set_home_node,
     set_policy,
@@ -254,6 +255,34 @@ def interleaved_memory_takes_pages_in_turn(live: Live) -> None:
 
 
 @NUMA.case(
+    "memory that prefers a node takes its page, and where it has none, that of another",
+    "Documentation/admin-guide/mm/numa_memory_policy.rst MPOL_PREFERRED; mm/mempolicy.c huge_node()",
+    nodes=2,
+)
+def preferred_memory_takes_the_page_of_its_node_first(live: Live) -> None:
+    _reserve_the_only_ones(live)
+    for node in live.nodes:
+        memory = live.map(2)
+        prefer(memory, node)
+        _expect_own_page_first(live, memory, node)
+
+
+@NUMA.case(
+    "memory without a policy takes the page of the node that the processor is on, and where it has none, another",
+    "Documentation/admin-guide/mm/numa_memory_policy.rst System Default Policy; mm/mempolicy.c huge_node()",
+    nodes=2,
+)
+def a_page_comes_from_the_node_of_the_processor(live: Live) -> None:
+    _reserve_the_only_ones(live)
+    nodes = read_nodes(live.host)
+    for node in (node for node in live.nodes if nodes.each[node].cpus):
+        memory = live.map(2)
+        set_policy(memory.actor, Mode.DEFAULT, [])
+        run_on(memory.actor, nodes.each[node].cpus)
+        _expect_own_page_first(live, memory, node)
+
+
+@NUMA.case(
     "a surplus page for bound memory comes from its node, and is counted there",
     f"{PER_NODE} surplus_hugepages; mm/hugetlb.c alloc_buddy_hugetlb_folio_with_mpol()",
     nodes=2,
@@ -270,6 +299,26 @@ def surplus_pages_come_from_the_bound_node(live: Live) -> None:
             live.expect_pool(node=other, nr=int(other == node), free=0, surplus=int(other == node))
         memory.unmap()
         live.expect_pool(nr=0, free=0)
+
+
+@NUMA.case(
+    "a page in use that the pool gives up is surplus on its node, and persistent there when the pool grows again",
+    f"{PER_NODE} surplus_hugepages; mm/hugetlb.c adjust_pool_surplus()",
+    nodes=2,
+)
+def a_page_that_is_given_up_is_surplus_on_its_node(live: Live) -> None:
+    _require_no_page(live)
+    for node in live.nodes:
+        live.reserve(1, node)
+        memory = _page_on(live, node)
+        for kept, surplus in ((0, 1), (1, 0)):
+            live.set_nr(kept)
+            live.expect_pool(nr=1, free=0, surplus=surplus)
+            for other in live.nodes:
+                here = int(other == node)
+                live.expect_pool(node=other, nr=here, free=0, surplus=here * surplus)
+        memory.unmap()
+        live.set_nr(0)
 
 
 @NUMA.case(
@@ -453,6 +502,22 @@ def _reserve_on_all(live: Live, pages: int) -> None:
         live.reserve(pages, node)
 
 
+def _reserve_the_only_ones(live: Live) -> None:
+    """Have one free page on each node, and no other one there."""
+    for node in live.nodes:
+        _require_no_free_page(live, node)
+    _reserve_on_all(live, 1)
+
+
+def _expect_own_page_first(live: Live, memory: Memory, node: int) -> None:
+    memory.touch(0)
+    live.expect("node in numa_maps", {node: 1}, memory.numa_maps().nodes)
+    memory.touch(1)
+    found = memory.numa_maps().nodes
+    live.expect(f"pages on node {node} and on others", (1, 1), (found.get(node), sum(found.values()) - 1))
+    memory.unmap()
+
+
 def _require_room(live: Live, pages: int) -> None:
     """Make sure that each node has room for ``pages`` pages. Raises CannotRun or Failed as ``Live.reserve`` does."""
     _reserve_on_all(live, pages)
@@ -463,6 +528,12 @@ def _require_no_free_page(live: Live, node: int) -> None:
     """Free pages that were there before are put aside by number and not by node: they could be taken."""
     if read_integer(live.host, live.pool_file("free_hugepages", node=node)):
         raise CannotRun(f"node {node} has free pages that are not ours")
+
+
+def _require_no_page(live: Live) -> None:
+    """Which of the pages in use become surplus is the kernel's choice."""
+    if live.before.pools[live.size].nr:
+        raise CannotRun("the pool has pages that are not ours")
 
 
 def _persistent(live: Live) -> int:

@@ -166,6 +166,22 @@ def punch_nothing(live: Live) -> None:
         live.expect_pool(nr=2, free=2)
 
 
+@FALLOCATE.case("a hole in the middle keeps the reservations before and behind it", PUNCH, pages=4)
+def punch_between_reservations(live: Live) -> None:
+    for file in files(live):
+        memory = file.map(4)
+        memory.touch(1)
+        file.punch(1, 1)
+        live.expect_pool(nr=4, free=4, resv=3)
+        # whoever maps the file again reserves what the hole lost, and nothing twice
+        again = file.map(4)
+        live.expect_pool(nr=4, free=4, resv=4)
+        for one in (memory, again):
+            one.unmap()
+        file.truncate(0)
+        live.expect_pool(nr=4, free=4)
+
+
 @FALLOCATE.case(
     "a hole in a part of a page zeroes that part and keeps the page",
     "fs/hugetlbfs/inode.c hugetlbfs_zero_partial_page() (68d32527d340)",

@@ -35,6 +35,12 @@ def bind(memory: Memory, nodes: Iterable[int], flags: int = 0) -> None:
     actor.call("mbind", memory.address, memory.length, Mode.BIND, *_mask(actor, nodes), flags)
 
 
+def prefer(memory: Memory, node: int) -> None:
+    """Have ``memory`` come from ``node`` as long as that has any (mbind(2)). Raises OSError."""
+    actor = memory.actor
+    actor.call("mbind", memory.address, memory.length, Mode.PREFERRED, *_mask(actor, [node]), 0)
+
+
 def interleave(memory: Memory, nodes: Iterable[int]) -> None:
     """Have the pages of ``memory`` come from ``nodes`` in turn (mbind(2)). Raises OSError."""
     actor = memory.actor

@@ -119,6 +119,7 @@ def _parse_swap(line: str, number: int) -> str:
 SEGMENTS = "proc/sysvipc/shm"
 
 _KEY_MASK = 0xFFFFFFFF
+_SEGMENT_FIELDS = 16
 
 
 @dataclass(frozen=True)
@@ -141,3 +142,18 @@ def _parse_segment(line: str, number: int) -> Segment:
         malformed(SEGMENTS, number, line, "key and identifier of a segment")
     key, identifier = (parse_integer(field, SEGMENTS, number) for field in fields[:2])
     return Segment(key & _KEY_MASK, identifier)
+
+
+def read_segment_sizes(tree: Tree) -> dict[int, tuple[int, int]]:
+    """Return identifier -> the size that was asked for and what of it is in memory, in bytes, of each segment.
+
+    Raises InputError for a malformed line.
+    """
+    found = {}
+    for number, line in enumerate((tree.read(SEGMENTS) or "").splitlines()[1:], start=2):
+        fields = line.split()
+        if len(fields) < _SEGMENT_FIELDS:
+            malformed(SEGMENTS, number, line, f"the {_SEGMENT_FIELDS} fields of a segment")
+        identifier, size, rss = (parse_integer(fields[place], SEGMENTS, number) for place in (1, 3, 14))
+        found[identifier] = (size, rss)
+    return found

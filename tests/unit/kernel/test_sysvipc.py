@@ -3,7 +3,7 @@
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.proc_tables import Segment, read_segments
+from hugepage_qa.kernel.proc_tables import Segment, read_segment_sizes, read_segments
 from hugepage_qa.kernel.tree import CapturedTree
 
 # as Linux 6.18 prints it
@@ -30,3 +30,14 @@ def test_a_kernel_without_them() -> None:
 def test_malformed(line: str) -> None:
     with pytest.raises(InputError, match="/proc/sysvipc/shm, line 2: "):
         read_segments(CapturedTree({"proc/sysvipc/shm": f"key shmid\n{line}\n"}))
+
+
+def test_sizes_of_segments() -> None:
+    tree = CapturedTree({"proc/sysvipc/shm": TEXT.replace("1795265411                     0", "1795265411 8192", 1)})
+    assert read_segment_sizes(tree) == {13: (2097152, 8192), 2: (4096, 0)}
+    assert read_segment_sizes(CapturedTree({})) == {}
+
+
+def test_a_segment_without_its_sizes_is_named() -> None:
+    with pytest.raises(InputError, match="/proc/sysvipc/shm, line 2: "):
+        read_segment_sizes(CapturedTree({"proc/sysvipc/shm": "key shmid\n1 2 600\n"}))

@@ -1,0 +1,42 @@
+"""Pages of one node: what a case needs of its pool, memory that is bound to it, processes that are kept to it."""
+
+from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_policy import bind
+from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.machine.host import CannotRun
+
+
+def reserve_on_all(live: Live, pages: int) -> None:
+    """Have ``pages`` pages on each node. Raises CannotRun or Failed as ``Live.reserve`` does."""
+    for node in live.nodes:
+        live.reserve(pages, node)
+
+
+def require_no_free_page(live: Live, node: int) -> None:
+    """Raise CannotRun where ``node`` has free pages that were there before: they could be taken.
+
+    Such pages are put aside by number, and not by node.
+    """
+    if read_integer(live.host, live.pool_file("free_hugepages", node=node)):
+        raise CannotRun(f"node {node} has free pages that are not ours")
+
+
+def filled_page_on(live: Live, node: int) -> Memory:
+    """Return memory of one page that is bound to ``node``, filled. Raises Failed where the page lies elsewhere."""
+    memory = live.map(1)
+    bind(memory, [node])
+    memory.fill()
+    live.expect("node in numa_maps", {node: 1}, memory.numa_maps().nodes)
+    return memory
+
+
+def cpuset_of(live: Live, node: int) -> ControlGroup:
+    """Return a new group whose processes get memory of ``node`` alone. Raises CannotRun without cpusets."""
+    version_1 = live.host.read("sys/fs/cgroup/cpuset/cpuset.mems") is not None
+    group = new_group(live, "cpuset", Version.ONE if version_1 else Version.TWO)
+    if version_1:  # where a new group has no CPUs
+        group.write("cpuset.cpus", live.host.read("sys/fs/cgroup/cpuset/cpuset.cpus") or "0")
+    group.write("cpuset.mems", str(node))
+    return group

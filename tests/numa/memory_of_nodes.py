@@ -1,0 +1,213 @@
+"""From which node memory takes its page: bound, preferring, interleaved, with a home node, in a cpuset."""
+
+import errno
+import signal
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_policy import (
+    Mode,
+    bind,
+    interleave,
+    prefer,
+    run_on,
+    set_home_node,
+    set_policy,
+)
+from hugepage_qa.cases.pages_of_a_node import cpuset_of, require_no_free_page, reserve_on_all
+from hugepage_qa.kernel.nodes import read_nodes
+from hugepage_qa.oracle.rules import HUGETLB_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+MEMORY = Area("numa/memory")
+
+PER_NODE = f"{HUGETLB_DOC} Per Node Hugepages Attributes"
+
+
+@MEMORY.case(
+    "bound memory takes its pages from the pool of its node, and numa_maps shows them there",
+    "Documentation/admin-guide/mm/numa_memory_policy.rst MPOL_BIND; mm/hugetlb.c dequeue_hugetlb_folio_vma()",
+    nodes=2,
+)
+def bound_memory_takes_pages_of_its_node(live: Live) -> None:
+    reserve_on_all(live, 1)
+    for node in live.nodes:
+        memory = live.map(1)
+        bind(memory, [node])
+        memory.touch()
+        live.expect("node in numa_maps", {node: 1}, memory.numa_maps().nodes)
+        live.expect("policy in numa_maps", f"bind:{node}", memory.numa_maps().policy)
+        for other in live.nodes:
+            live.expect_pool(node=other, nr=1, free=0 if other == node else 1)
+        memory.unmap()
+
+
+@MEMORY.case(
+    "bound memory finds no page where its node has none, though others have: SIGBUS",
+    "Documentation/admin-guide/mm/numa_memory_policy.rst MPOL_BIND; mm/hugetlb.c dequeue_hugetlb_folio_nodemask()",
+    nodes=2,
+)
+def bound_memory_takes_no_page_of_another_node(live: Live) -> None:
+    here, there = live.nodes[:2]
+    require_no_free_page(live, here)
+    live.reserve(2, there)
+    memory = live.map(1)
+    bind(memory, [here])
+    live.expect_signal(signal.SIGBUS, memory.touch)
+    live.expect_pool(nr=2, free=2, resv=1)
+    live.expect_pool(node=there, nr=2, free=2)
+
+
+@MEMORY.case(
+    "memory that is bound to a node cannot reserve the pages of others",
+    "mm/hugetlb.c hugetlb_acct_memory(), allowed_mems_nr(), since 8ca39e6874f8",
+    nodes=2,
+    since="5.9",
+)
+def a_bound_process_reserves_pages_of_its_node(live: Live) -> None:
+    here, there = live.nodes[:2]
+    require_no_free_page(live, here)
+    live.reserve(1, here)
+    live.reserve(2, there)
+    for shared in (False, True):
+        actor = live.actor()
+        set_policy(actor, Mode.BIND, [here])
+        live.expect_errno(errno.ENOMEM, live.map, 2, actor, shared=shared)
+        live.expect_pool(nr=3, free=3)
+    memory = live.map(1, actor)
+    memory.touch()
+    live.expect("node in numa_maps", {here: 1}, memory.numa_maps().nodes)
+
+
+@MEMORY.case(
+    "interleaved memory takes its pages from the nodes in turn",
+    "Documentation/admin-guide/mm/numa_memory_policy.rst MPOL_INTERLEAVE; mm/mempolicy.c huge_node()",
+    nodes=2,
+)
+def interleaved_memory_takes_pages_in_turn(live: Live) -> None:
+    reserve_on_all(live, 2)
+    memory = live.map(2 * len(live.nodes))
+    interleave(memory, live.nodes)
+    for page in range(memory.pages):
+        memory.touch(page)
+        if page + 1 == len(live.nodes):
+            live.expect("pages on nodes in numa_maps", dict.fromkeys(live.nodes, 1), memory.numa_maps().nodes)
+    live.expect("pages on nodes in numa_maps", dict.fromkeys(live.nodes, 2), memory.numa_maps().nodes)
+    for node in live.nodes:
+        live.expect_pool(node=node, nr=2, free=0)
+    live.expect_pool(nr=memory.pages, free=0)
+
+
+@MEMORY.case(
+    "memory that prefers a node takes its page, and where it has none, that of another",
+    "Documentation/admin-guide/mm/numa_memory_policy.rst MPOL_PREFERRED; mm/mempolicy.c huge_node()",
+    nodes=2,
+)
+def preferred_memory_takes_the_page_of_its_node_first(live: Live) -> None:
+    _reserve_the_only_ones(live)
+    for node in live.nodes:
+        memory = live.map(2)
+        prefer(memory, node)
+        _expect_own_page_first(live, memory, node)
+
+
+@MEMORY.case(
+    "memory without a policy takes the page of the node that the processor is on, and where it has none, another",
+    "Documentation/admin-guide/mm/numa_memory_policy.rst System Default Policy; mm/mempolicy.c huge_node()",
+    nodes=2,
+)
+def a_page_comes_from_the_node_of_the_processor(live: Live) -> None:
+    _reserve_the_only_ones(live)
+    nodes = read_nodes(live.host)
+    for node in (node for node in live.nodes if nodes.each[node].cpus):
+        memory = live.map(2)
+        set_policy(memory.actor, Mode.DEFAULT, [])
+        run_on(memory.actor, nodes.each[node].cpus)
+        _expect_own_page_first(live, memory, node)
+
+
+@MEMORY.case(
+    "a surplus page for bound memory comes from its node, and is counted there",
+    f"{PER_NODE} surplus_hugepages; mm/hugetlb.c alloc_buddy_hugetlb_folio_with_mpol()",
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def surplus_pages_come_from_the_bound_node(live: Live) -> None:
+    for node in live.nodes:
+        live.overcommit(1)
+        memory = live.map(1, noreserve=True)
+        bind(memory, [node])
+        memory.touch()
+        live.expect_pool(nr=1, free=0, surplus=1)
+        for other in live.nodes:
+            live.expect_pool(node=other, nr=int(other == node), free=0, surplus=int(other == node))
+        memory.unmap()
+        live.expect_pool(nr=0, free=0)
+
+
+@MEMORY.case(
+    "memory bound to several nodes takes its page from its home node",
+    "set_mempolicy_home_node(2); mm/mempolicy.c, since c6018b4b2549",
+    nodes=2,
+    since="5.17",
+)
+def a_page_comes_from_the_home_node(live: Live) -> None:
+    reserve_on_all(live, 1)
+    for node in live.nodes:
+        memory = live.map(1)
+        bind(memory, live.nodes)
+        set_home_node(memory, node)
+        memory.touch()
+        live.expect("node in numa_maps", {node: 1}, memory.numa_maps().nodes)
+        live.expect_pool(node=node, nr=1, free=0)
+        memory.unmap()
+
+
+@MEMORY.case(
+    "a process in a cpuset gets huge pages of its nodes alone: it cannot reserve others, and touching them is SIGBUS",
+    "mm/hugetlb.c hugetlb_acct_memory(), allowed_mems_nr(); Documentation/admin-guide/cgroup-v2.rst cpuset.mems",
+    nodes=2,
+)
+def a_cpuset_keeps_to_its_nodes(live: Live) -> None:
+    here, there = live.nodes[:2]
+    require_no_free_page(live, here)
+    live.reserve(1, here)
+    live.reserve(2, there)
+    actor = live.actor()
+    cpuset_of(live, here).add(actor)
+    live.expect_errno(errno.ENOMEM, live.map, 2, actor)
+    live.expect_pool(nr=3, free=3)
+    memory = live.map(2, actor, noreserve=True)
+    memory.touch(0)
+    live.expect("node in numa_maps", {here: 1}, memory.numa_maps().nodes)
+    live.expect_signal(signal.SIGBUS, memory.touch, 1)
+    live.expect_pool(nr=3, free=2)
+    live.expect_pool(node=there, nr=2, free=2)
+
+
+def _reserve_the_only_ones(live: Live) -> None:
+    """Have one free page on each node, and no other one there."""
+    for node in live.nodes:
+        require_no_free_page(live, node)
+    reserve_on_all(live, 1)
+
+
+def _expect_own_page_first(live: Live, memory: Memory, node: int) -> None:
+    memory.touch(0)
+    live.expect("node in numa_maps", {node: 1}, memory.numa_maps().nodes)
+    memory.touch(1)
+    found = memory.numa_maps().nodes
+    live.expect(f"pages on node {node} and on others", (1, 1), (found.get(node), sum(found.values()) - 1))
+    memory.unmap()
+
+
+class MemoryOfNodes(LiveTest):
+    """Pages that memory takes from NUMA nodes, for every page size of the machine.
+
+    :avocado: enable
+    """
+
+    def test_memory_of_nodes(self) -> None:
+        """Every case for every page size."""
+        self.run_area(MEMORY)

@@ -1,0 +1,135 @@
+"""Pages that move from one node to another, with what they hold and how they are counted."""
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_files import open_file
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_policy import (
+    MOVE_STRICTLY,
+    bind,
+    migrate,
+    move_page,
+)
+from hugepage_qa.cases.pages_of_a_node import filled_page_on, require_no_free_page
+from hugepage_qa.oracle.rules import HUGETLB_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+MOVING = Area("numa/moving")
+
+_WORDS_OF_A_FILE = 0x5EED
+
+PER_NODE = f"{HUGETLB_DOC} Per Node Hugepages Attributes"
+
+
+@MOVING.case(
+    "move_pages, mbind and migrate_pages move a page to a free one of another node, with its content",
+    f"{PER_NODE}; move_pages(2); mm/hugetlb.c alloc_hugetlb_folio_nodemask(), move_hugetlb_state()",
+    nodes=2,
+)
+def a_page_moves_to_a_free_page(live: Live) -> None:
+    here, there = live.nodes[:2]
+    live.reserve(1, here)
+    live.reserve(1, there)
+    memory = filled_page_on(live, here)
+    live.expect("status of move_pages", there, move_page(memory, 0, there))
+    _expect_moved(live, memory, here, there)
+    bind(memory, [here], MOVE_STRICTLY)
+    _expect_moved(live, memory, there, here)
+    migrate(memory.actor, here, there)
+    _expect_moved(live, memory, here, there)
+    memory.unmap()
+    for node in (here, there):
+        live.expect_pool(node=node, nr=1, free=1)
+
+
+@MOVING.case(
+    "a page that moves to a node without a free page takes its place in the pool along",
+    f"{PER_NODE}; mm/hugetlb.c alloc_migrate_hugetlb_folio(), move_hugetlb_state()",
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def a_page_moves_with_its_place_in_the_pool(live: Live) -> None:
+    here, there = live.nodes[:2]
+    require_no_free_page(live, there)
+    live.reserve(1, here)
+    memory = filled_page_on(live, here)
+    live.expect("status of move_pages", there, move_page(memory, 0, there))
+    live.expect("node in numa_maps", {there: 1}, memory.numa_maps().nodes)
+    memory.expect_filled()
+    live.expect_pool(nr=1, free=0)
+    live.expect_pool(node=here, nr=0, free=0)
+    live.expect_pool(node=there, nr=1, free=0)
+    memory.unmap()
+    live.expect_pool(nr=1, free=1)
+    live.expect_pool(node=there, nr=1, free=1)
+
+
+@MOVING.case(
+    "a page of a file moves with its content, and with its place in the limit of the mount",
+    "mm/migrate.c migrate_huge_page_move_mapping(); fs/hugetlbfs/inode.c hugetlbfs_migrate_folio()",
+    nodes=2,
+)
+def a_page_of_a_file_moves(live: Live) -> None:
+    here, there = live.nodes[:2]
+    live.reserve(1, here)
+    live.reserve(1, there)
+    point = live.mount(size=2 * live.size)
+    file = open_file(live, f"{point}/file")
+    memory = file.map(1)
+    bind(memory, [here])
+    # no other case stores these words: a page that is moved without them may hold what another one left
+    memory.fill(_WORDS_OF_A_FILE)
+    live.expect("node in numa_maps", {here: 1}, memory.numa_maps().nodes)
+    live.expect("status of move_pages", there, move_page(memory, 0, there))
+    live.expect("node in numa_maps", {there: 1}, memory.numa_maps().nodes)
+    memory.expect_filled(_WORDS_OF_A_FILE)
+    live.expect_pool(nr=2, free=1)
+    live.expect("blocks that are left", 1, live.host.file_system(point).free_blocks)
+    memory.unmap()
+    file.truncate(0)
+    live.expect("blocks that are left", 2, live.host.file_system(point).free_blocks)
+    live.expect_pool(nr=2, free=2)
+
+
+@MOVING.case(
+    "a surplus page that moves to another node is surplus there",
+    f"{PER_NODE} surplus_hugepages; mm/hugetlb.c move_hugetlb_state()",
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def a_surplus_page_moves(live: Live) -> None:
+    here, there = live.nodes[:2]
+    for node in (here, there):
+        require_no_free_page(live, node)
+    live.overcommit(1)
+    memory = live.map(1, noreserve=True)
+    bind(memory, [here])
+    memory.fill()
+    live.expect_pool(node=here, nr=1, free=0, surplus=1)
+    live.expect("status of move_pages", there, move_page(memory, 0, there))
+    memory.expect_filled()
+    live.expect_pool(nr=1, free=0, surplus=1)
+    live.expect_pool(node=here, nr=0, free=0)
+    live.expect_pool(node=there, nr=1, free=0, surplus=1)
+    memory.unmap()
+    for node in (here, there):
+        live.expect_pool(node=node, nr=0, free=0)
+
+
+def _expect_moved(live: Live, memory: Memory, source: int, target: int) -> None:
+    live.expect("node in numa_maps", {target: 1}, memory.numa_maps().nodes)
+    memory.expect_filled()
+    live.expect_pool(nr=2, free=1)
+    live.expect_pool(node=source, nr=1, free=1)
+    live.expect_pool(node=target, nr=1, free=0)
+
+
+class MovedPages(LiveTest):
+    """Pages that move between NUMA nodes, for every page size of the machine.
+
+    :avocado: enable
+    """
+
+    def test_moved_pages(self) -> None:
+        """Every case for every page size."""
+        self.run_area(MOVING)

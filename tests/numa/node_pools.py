@@ -1,0 +1,252 @@
+"""Where a pool grows and shrinks: nr_hugepages of a machine and of a node, the policies of writers, surplus pages."""
+
+import os
+
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.memory_policy import (
+    Mode,
+    run_on,
+    set_policy,
+)
+from hugepage_qa.cases.pages_of_a_node import cpuset_of, filled_page_on, reserve_on_all
+from hugepage_qa.kernel.nodes import node_directories, read_nodes
+from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.rules import HUGETLB_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
+
+POOLS = Area("numa/pools")
+
+PER_NODE = f"{HUGETLB_DOC} Per Node Hugepages Attributes"
+POLICY = f"{HUGETLB_DOC} Interaction of Task Memory Policy with Huge Page Allocation/Freeing"
+
+
+@POOLS.case(
+    "nr_hugepages spreads pages over the nodes evenly, and takes them away as evenly",
+    f"{HUGETLB_DOC} nr_hugepages; mm/hugetlb.c alloc_pool_huge_folio(), remove_pool_hugetlb_folio()",
+    nodes=2,
+)
+def pages_are_spread_evenly(live: Live) -> None:
+    _require_room(live, 2)
+    pages = len(live.nodes)
+    for each in (1, 2, 1, 0):
+        live.set_nr(each * pages)
+        live.expect_pool(nr=each * pages, free=each * pages)
+        for node in live.nodes:
+            live.expect_pool(node=node, nr=each, free=each)
+
+
+@POOLS.case(
+    "pages that are added one by one, odd numbers too, differ by at most one between nodes, and all are there",
+    "mm/hugetlb.c get_valid_node_allowed(), next_nid_to_alloc",
+    nodes=2,
+)
+def odd_numbers_are_spread_evenly(live: Live) -> None:
+    _require_room(live, 2)
+    for pages in range(1, 2 * len(live.nodes) + 1):
+        live.set_nr(pages)
+        live.expect_pool(nr=pages, free=pages)
+        found = [live.pool(node).nr for node in live.nodes]
+        live.expect(f"pages more than on another node, of {found}", True, max(found) - min(found) <= 1)
+
+
+@POOLS.case(
+    "nr_hugepages of a node changes the pages of this node alone, in both directions",
+    f"{PER_NODE}; mm/hugetlb.c set_max_huge_pages()",
+    nodes=2,
+)
+def a_node_is_changed_alone(live: Live) -> None:
+    for node in live.nodes:
+        for pages in (2, 1, 0):
+            live.reserve(pages, node)
+            _expect_pages_on(live, node, pages)
+
+
+@POOLS.case(
+    "where a node has no room, nr_hugepages takes all pages from the others, and nr_hugepages_mempolicy takes none",
+    f"{POLICY} 1.; mm/hugetlb.c alloc_pool_huge_folio()",
+    nodes=2,
+)
+def a_short_node_is_made_up_for_unless_the_policy_forbids(live: Live) -> None:
+    short, *others = live.nodes
+    policy = _nr_with_policy(live)
+    actor = live.actor()
+    # what it writes with has to be there before: once it is bound to a node without room it would be killed for a page
+    _write(actor, policy, _persistent(live))
+    live.set_nr(live.node_meminfo(short)["MemTotal"] // live.size, short)
+    full = live.pool(short).nr
+    set_policy(actor, Mode.BIND, [short])
+    _write(actor, policy, _persistent(live) + 2)
+    for node in others:
+        live.expect_pool(node=node, nr=0, free=0)
+    asked = live.pool().nr + 2
+    if sum(live.node_meminfo(node)["MemFree"] for node in others) < 4 * live.size:
+        raise CannotRun(f"the other nodes have no room for 2 pages beside the {full} of node {short}")
+    live.set_nr(asked)
+    live.expect("pages of all nodes", asked, live.pool().nr)
+    live.expect("pages on the other nodes", asked - live.pool(short).nr, sum(live.pool(node).nr for node in others))
+
+
+@POOLS.case(
+    "nr_hugepages_mempolicy adds and takes away pages on the nodes of a bind policy alone",
+    f"{POLICY}; mm/hugetlb_sysfs.c __nr_hugepages_store_common(), init_nodemask_of_mempolicy()",
+    nodes=2,
+)
+def a_bound_writer_changes_its_node_alone(live: Live) -> None:
+    policy = _nr_with_policy(live)
+    _require_room(live, 2)
+    base = _persistent(live)
+    for node in live.nodes:
+        actor = live.actor()
+        set_policy(actor, Mode.BIND, [node])
+        for pages in (2, 1, 0):
+            _write(actor, policy, base + pages)
+            _expect_pages_on(live, node, pages)
+
+
+@POOLS.case(
+    "nr_hugepages_mempolicy spreads pages over the nodes of an interleave policy, nr_hugepages knows no policy",
+    f"{POLICY}; mm/hugetlb_sysfs.c __nr_hugepages_store_common()",
+    nodes=2,
+)
+def an_interleaving_writer_spreads_pages(live: Live) -> None:
+    policy = _nr_with_policy(live)
+    _require_room(live, 2)
+    base, nodes = _persistent(live), live.nodes
+    actor = live.actor()
+    set_policy(actor, Mode.INTERLEAVE, nodes)
+    _write(actor, policy, base + 2 * len(nodes))
+    for node in nodes:
+        live.expect_pool(node=node, nr=2, free=2)
+    live.set_nr(0)
+    set_policy(actor, Mode.BIND, nodes[:1])
+    _write(actor, live.pool_file("nr_hugepages"), base + len(nodes))
+    for node in nodes:
+        live.expect_pool(node=node, nr=1, free=1)
+
+
+@POOLS.case(
+    "nr_hugepages_mempolicy adds pages on the node of a writer whose policy is local",
+    f"{POLICY} 1.; mm/mempolicy.c init_nodemask_of_mempolicy()",
+    nodes=2,
+)
+def a_local_writer_changes_its_own_node(live: Live) -> None:
+    policy = _nr_with_policy(live)
+    _require_room(live, 2)
+    base, nodes = _persistent(live), read_nodes(live.host)
+    for node in live.nodes:
+        if not nodes.each[node].cpus:
+            continue
+        actor = live.actor()
+        run_on(actor, nodes.each[node].cpus)
+        set_policy(actor, Mode.LOCAL, [])
+        for pages in (2, 0):
+            _write(actor, policy, base + pages)
+            _expect_pages_on(live, node, pages)
+
+
+@POOLS.case(
+    "a node without memory gets no pages, asked for by name or not, and takes none from the others",
+    f"{PER_NODE}; mm/hugetlb.c N_MEMORY",
+)
+def nodes_without_memory_are_left_out(live: Live) -> None:
+    empty = sorted(set(node_directories(live.host)) - set(live.nodes))
+    if not empty:
+        raise CannotRun("every node has memory")
+    live.reserve(len(live.nodes))
+    live.expect_pool(nr=len(live.nodes), free=len(live.nodes))
+    for node in empty:
+        path = live.pool_file("nr_hugepages", node=node)
+        if live.host.read(path) is not None:
+            live.host.write(path, "1")
+            live.expect_pool(node=node, nr=0, free=0)
+    live.expect_pool(nr=len(live.nodes), free=len(live.nodes))
+
+
+@POOLS.case(
+    "a page in use that the pool gives up is surplus on its node, and persistent there when the pool grows again",
+    f"{PER_NODE} surplus_hugepages; mm/hugetlb.c adjust_pool_surplus()",
+    nodes=2,
+)
+def a_page_that_is_given_up_is_surplus_on_its_node(live: Live) -> None:
+    _require_no_page(live)
+    for node in live.nodes:
+        live.reserve(1, node)
+        memory = filled_page_on(live, node)
+        for kept, surplus in ((0, 1), (1, 0)):
+            live.set_nr(kept)
+            live.expect_pool(nr=1, free=0, surplus=surplus)
+            for other in live.nodes:
+                here = int(other == node)
+                live.expect_pool(node=other, nr=here, free=0, surplus=here * surplus)
+        memory.unmap()
+        live.set_nr(0)
+
+
+@POOLS.case(
+    "a writer in a cpuset adds pages to its nodes alone with nr_hugepages_mempolicy, whatever policy it asks for",
+    f"{POLICY} 4.",
+    nodes=2,
+)
+def a_cpuset_limits_the_policy_of_a_writer(live: Live) -> None:
+    policy = _nr_with_policy(live)
+    _require_room(live, 2)
+    here = live.nodes[-1]
+    actor = live.actor()
+    set_policy(actor, Mode.INTERLEAVE, live.nodes)
+    cpuset_of(live, here).add(actor)
+    _write(actor, policy, _persistent(live) + 2)
+    _expect_pages_on(live, here, 2)
+
+
+def _expect_pages_on(live: Live, node: int, pages: int) -> None:
+    """Expect ``pages`` free pages on a node and none on the others."""
+    live.expect_pool(nr=pages, free=pages)
+    for other in live.nodes:
+        live.expect_pool(node=other, nr=pages if other == node else 0, free=pages if other == node else 0)
+
+
+def _require_room(live: Live, pages: int) -> None:
+    """Make sure that each node has room for ``pages`` pages. Raises CannotRun or Failed as ``Live.reserve`` does."""
+    reserve_on_all(live, pages)
+    live.set_nr(0)
+
+
+def _require_no_page(live: Live) -> None:
+    """Which of the pages in use become surplus is the kernel's choice."""
+    if live.before.pools[live.size].nr:
+        raise CannotRun("the pool has pages that are not ours")
+
+
+def _persistent(live: Live) -> int:
+    """Return what nr_hugepages is now, without surplus."""
+    nr, surplus = (read_integer(live.host, live.pool_file(name)) or 0 for name in ("nr_hugepages", "surplus_hugepages"))
+    return nr - surplus
+
+
+def _nr_with_policy(live: Live) -> str:
+    path = live.pool_file("nr_hugepages_mempolicy")
+    if live.host.read(path) is None:
+        raise CannotRun(f"this kernel has no /{path}")
+    return path
+
+
+def _write(actor: Actor, path: str, number: int) -> None:
+    """Have ``actor`` write ``number``: the kernel goes by the policy of the process that writes."""
+    text = str(number).encode()
+    fd = actor.call("openat", -100, f"/{path}", os.O_WRONLY)
+    actor.call("write", fd, text, len(text))
+    actor.call("close", fd)
+
+
+class NodePools(LiveTest):
+    """The pools of the NUMA nodes, for every page size of the machine.
+
+    :avocado: enable
+    """
+
+    def test_node_pools(self) -> None:
+        """Every case for every page size."""
+        self.run_area(POOLS)

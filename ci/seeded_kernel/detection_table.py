@@ -12,12 +12,16 @@ _WIDTH = 120
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was measured of a fault: the cases that found it, of the ``areas`` that ran, in ``seconds``."""
+    """What was measured of a fault: the cases that found it, of the ``areas`` that ran, in ``seconds``.
+
+    ``others_looked`` is False where it was left at the first case that found it.
+    """
 
     fault: Fault
     found_by: tuple[str, ...]
     areas: tuple[str, ...]
     seconds: float
+    others_looked: bool = True
 
 
 def table(outcomes: Sequence[Outcome], silent: Sequence[str]) -> str:
@@ -59,9 +63,9 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _alone(outcomes: Sequence[Outcome]) -> dict[str, list[str]]:
-    """Return case -> the faults that no other case found."""
+    """Return case -> the faults that no other case found, of those that others looked for."""
     alone: dict[str, list[str]] = {}
     for outcome in outcomes:
-        if len(outcome.found_by) == 1:
+        if len(outcome.found_by) == 1 and outcome.others_looked:
             alone.setdefault(outcome.found_by[0], []).append(outcome.fault.name)
     return dict(sorted(alone.items()))

@@ -1,6 +1,6 @@
 """What is known of a seeded kernel: the faults that it was built with, and what was measured on it."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from ci.seeded_kernel.faults import EditOfVersions, Fault, Proof
 from ci.seeded_kernel.proofs import Kept, Seen, Shown
 from ci.seeded_kernel.seeded_image import SeededImage
 
+from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.kernel_image import KernelImage
 
@@ -66,10 +67,12 @@ class Runs:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def __call__(self, _image: Path, name: str, _areas: Sequence[str], _machines: int) -> dict[str, tuple[str, str]]:
+    def __call__(self, _image: Path, name: str, _areas: Sequence[str], _machines: int) -> Generator[Result, None, None]:
         self.asked.append(name)
-        found = "fail" if name == FAULT.name else "pass"
-        return {"/pool/resize/2M": (found, "2 pages"), "/pool/alone/2M": ("pass", ""), "/pool/broken/2M": ("fail", "")}
+        found = Verdict.FAIL if name == FAULT.name else Verdict.PASS
+        yield Result("/pool/broken/2M", Verdict.FAIL)
+        yield Result("/pool/resize/2M", found, ("2 pages",))
+        yield Result("/pool/alone/2M", Verdict.PASS)
 
 
 WANTED = {
@@ -101,6 +104,23 @@ def test_only_what_has_changed_is_measured_again(image: SeededImage, monkeypatch
     monkeypatch.setattr(detection, "_cases", lambda _area: "changed")
     Measured(image).measure({OTHER.name: WANTED[OTHER.name]}, 1)
     assert runs.asked[4:] == [OTHER.name]
+
+
+def test_a_fault_is_left_at_the_first_case_that_finds_it_and_measured_whole_when_that_is_asked(
+    image: SeededImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = Runs()
+    monkeypatch.setattr(detection, "_run", runs)
+    first = Measured(image, is_first_enough=True)
+    first.measure(WANTED, 1)
+    outcomes = [first.outcome(fault) for fault in (FAULT, OTHER)]
+    assert [outcome.found_by for outcome in outcomes if outcome] == [("/pool/resize/2M",), ()]
+    first.measure(WANTED, 1)
+    assert runs.asked == ["none", FAULT.name, OTHER.name]
+    # what found nothing ran whole
+    Measured(image).measure(WANTED, 1)
+    assert runs.asked[3:] == [FAULT.name]
+    assert [outcome.others_looked for outcome in map(first.outcome, (FAULT, OTHER)) if outcome] == [False, True]
 
 
 def test_an_area_that_is_not_there(image: SeededImage, monkeypatch: pytest.MonkeyPatch) -> None:

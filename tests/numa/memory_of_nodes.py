@@ -17,8 +17,10 @@ from hugepage_qa.cases.memory_policy import (
 )
 from hugepage_qa.cases.pages_of_a_node import cpuset_of, require_no_free_page, reserve_on_all
 from hugepage_qa.kernel.nodes import read_nodes
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Refused
 
 MEMORY = Area("numa/memory")
 
@@ -123,7 +125,12 @@ def a_page_comes_from_the_node_of_the_processor(live: Live) -> None:
     for node in (node for node in live.nodes if nodes.each[node].cpus):
         memory = live.map(2)
         set_policy(memory.actor, Mode.DEFAULT, [])
-        run_on(memory.actor, nodes.each[node].cpus)
+        try:
+            run_on(memory.actor, nodes.each[node].cpus)
+        except Refused as refusal:
+            if refusal.errno == errno.EINVAL:
+                raise CannotRun(f"the suite runs in a cpuset without CPUs of node {node}") from refusal
+            raise
         _expect_own_page_first(live, memory, node)
 
 

@@ -8,6 +8,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage, with_blocks
 from hugepage_qa.cases.fragments import fragment
+from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
@@ -65,6 +66,7 @@ def given_back_in_part(live: Live) -> None:
     "mremap(2); mm/mremap.c move_page_tables(), mm/huge_memory.c move_huge_pmd()",
 )
 def moved(live: Live) -> None:
+    let_rest(live)
     for shift, huge in ((0, True), (live.base_page, False)):
         memory = huge_pages(live, 3)
         room = memory.actor.mmap(memory.length + 2 * memory.size, 0, mmap.MAP_ANONYMOUS | mmap.MAP_PRIVATE)

@@ -1,5 +1,6 @@
 """Huge pages that stay mapped as a whole: what is allowed on them, what others read of them, what the kernel shows."""
 
+import errno
 import mmap
 import signal
 
@@ -9,6 +10,7 @@ from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Refused
 
 WHOLE = Area("thp/mapped-whole", sizes=Sizes.ONCE)
 
@@ -17,6 +19,8 @@ PAGEMAP_DOC = "Documentation/admin-guide/mm/pagemap.rst"
 _PROT_NONE = 0
 _NEW_VALUE = 77
 _NOT_REFERENCED, _NOT_SOFT_DIRTY = "1", "4"
+#: Documentation/admin-guide/LSM/Yama.rst
+_PTRACE_SCOPE, _NOBODY_MAY = "proc/sys/kernel/yama/ptrace_scope", "3"
 
 
 @WHOLE.case(
@@ -69,7 +73,7 @@ def parts_for_others(live: Live) -> None:
     for address in _places(live, theirs, 0):
         value = 1 + address - theirs.address
         local, remote = (live.host.uapi.pack("2Q", place, WORD) for place in (ours.address, address))
-        live.expect("bytes read", WORD, call("process_vm_readv", theirs.actor.pid, local, 1, remote, 1, 0))
+        live.expect("bytes read", WORD, _read_of_another(live, ours, theirs.actor.pid, local, remote))
         live.expect("what was read", value, ours.read())
         live.expect("what came out of a pipe", value, _through_a_pipe(live, theirs, address))
         ours.touch(value=_NEW_VALUE)
@@ -126,6 +130,18 @@ def shares_in_smaps(live: Live) -> None:
     _expect_shares(memory, live, memory.length, 1)
 
 
+def _read_of_another(live: Live, reader: Memory, process: int, local: bytes, remote: bytes) -> int:
+    """Call process_vm_readv(2). Raises Refused, CannotRun where the machine forbids it to all or does not have it."""
+    try:
+        return reader.actor.call("process_vm_readv", process, local, 1, remote, 1, 0)
+    except Refused as refusal:
+        if refusal.errno == errno.ENOSYS:
+            raise CannotRun("this kernel has no CONFIG_CROSS_MEMORY_ATTACH") from refusal
+        if refusal.errno == errno.EPERM and (live.host.read(_PTRACE_SCOPE) or "").strip() == _NOBODY_MAY:
+            raise CannotRun(f"{_PTRACE_SCOPE} is {_NOBODY_MAY}: nobody may read another's memory") from refusal
+        raise
+
+
 @WHOLE.case(
     "Referenced is the huge pages that were used since clear_refs was written",
     f"{PROC_DOC} Referenced, clear_refs; fs/proc/task_mmu.c clear_refs_pte_range()",
@@ -134,6 +150,9 @@ def referenced(live: Live) -> None:
     memory = huge_pages(live, 2)
     live.expect("Referenced", memory.length, memory.smaps().fields["Referenced"])
     live.host.write(f"proc/{memory.actor.pid}/clear_refs", _NOT_REFERENCED)
+    # a CPU that has the address in its TLB does not mark it again, and clear_refs leaves it there
+    for prot in (mmap.PROT_READ, READ_WRITE):
+        memory.protect(prot)
     live.expect("Referenced after it was cleared", 0, memory.smaps().fields["Referenced"])
     live.expect("what is read", 1 + memory.size, memory.read(1))
     live.expect("Referenced after a read of one", memory.size, memory.smaps().fields["Referenced"])

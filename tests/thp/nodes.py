@@ -1,6 +1,7 @@
 """Huge pages on NUMA nodes: which node they come from, are collapsed and moved to, and what nodes show of them."""
 
-from collections.abc import Mapping
+import errno
+from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import pairwise
 
@@ -18,6 +19,7 @@ from hugepage_qa.kernel.uapi import MADV_COLLAPSE
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Refused
 
 NODES = Area("thp/nodes", sizes=Sizes.ONCE)
 
@@ -35,7 +37,8 @@ def bound(live: Live) -> None:
     for node in live.nodes[:2]:
         compact_if_short(live, pmd_size(live), _PAGES)
         counted = {_of(node): _PAGES * pmd_size(live), "thp_fault_alloc": _PAGES}
-        memory = expect_change(live, counted, partial(_bound, live, node), Memory.fill, _read_counters)
+        fill = partial(_fill, live, [node])
+        memory = expect_change(live, counted, partial(_bound, live, node), fill, _read_counters)
         _expect_nodes(live, memory, {node: _PAGES})
         memory.expect_filled()
 
@@ -51,7 +54,7 @@ def interleaved(live: Live) -> None:
     memory = advised(live, _PAGES)
     first, second = live.nodes[:2]
     memory_policy.interleave(memory, [first, second])
-    memory.fill()
+    _fill(live, [first, second], memory)
     _expect_nodes(live, memory, {first: _PAGES // 2, second: _PAGES // 2})
     found = [memory_policy.node_of(memory, page) for page in range(_PAGES)]
     live.expect("each huge page is on another node than the one before", _PAGES * [True], _alternate(found))
@@ -72,7 +75,7 @@ def collapsed(live: Live) -> None:
         memory.fill()
         live.expect("AnonHugePages before", 0, memory.smaps().anon_huge_pages)
         memory_policy.set_policy(memory.actor, Mode.DEFAULT, [])
-        collapse(live, partial(memory.advise, MADV_COLLAPSE))
+        collapse(live, partial(memory.advise, MADV_COLLAPSE), node)
         _expect_nodes(live, memory, {node: _PAGES})
         memory.expect_filled()
 
@@ -92,11 +95,19 @@ def moved(live: Live) -> None:
 
     def filled() -> Memory:
         memory = _bound(live, old)
-        memory.fill()
+        _fill(live, [old], memory)
         return memory
 
     def move(memory: Memory) -> None:
-        memory_policy.bind(memory, [new], memory_policy.MOVE_STRICTLY)
+        try:
+            memory_policy.bind(memory, [new], memory_policy.MOVE_STRICTLY)
+        except Refused as refusal:
+            if refusal.errno == errno.EIO:
+                expect_no_shortage(live, memory.size, memory.pages, new)
+            raise
+        if memory.smaps().anon_huge_pages != memory.length:
+            # what finds no free block is split, and moved as base pages
+            expect_no_shortage(live, memory.size, memory.pages, new)
 
     memory = expect_change(live, counted, filled, move, _read_counters)
     _expect_nodes(live, memory, {new: _PAGES})
@@ -107,6 +118,14 @@ def _bound(live: Live, node: int) -> Memory:
     actor = live.actor()
     memory_policy.set_policy(actor, Mode.BIND, [node])
     return advised(live, _PAGES, actor=actor)
+
+
+def _fill(live: Live, nodes: Iterable[int], memory: Memory) -> None:
+    """Fill memory that belongs on ``nodes``. Raises CannotRun where one of them is too fragmented for it."""
+    memory.fill()
+    if memory.smaps().anon_huge_pages != memory.length or memory.numa_maps().nodes.keys() != set(nodes):
+        for node in nodes:
+            expect_no_shortage(live, memory.size, memory.pages, node)
 
 
 def _expect_nodes(live: Live, memory: Memory, expected: Mapping[int, int]) -> None:

@@ -2,6 +2,7 @@
 
 import mmap
 from collections.abc import Iterator
+from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import write_debugfs
@@ -23,6 +24,7 @@ SINCE = "6.10"
 #: too few for a page of the next size
 _PAGES = 3
 _NEW_VALUE = 77
+_SPLIT_SECONDS = 10.0
 
 
 @SMALLER.case(
@@ -93,7 +95,7 @@ def moved(live: Live) -> None:
 def split(live: Live) -> None:
     for memory in _each_size(live):
         before = _counted(live, memory, "split")
-        write_debugfs(live, "split_huge_pages", f"{memory.actor.pid},{memory.address:#x},{memory.at(_PAGES):#x}")
+        live.host.wait_until(partial(_is_split, live, memory, before), _SPLIT_SECONDS)
         rose = _counted(live, memory, "split") - before
         live.expect(f"split of {memory.size >> 10} kB rose by {_PAGES} at least", _PAGES, min(rose, _PAGES))
         live.expect("Rss", memory.length, memory.smaps().rss)
@@ -114,6 +116,12 @@ def swapped_out(live: Live) -> None:
         live.expect(f"{memory.size >> 10} kB swapped out: {_PAGES} at least", _PAGES, min(rose, _PAGES))
         memory.expect_filled()
         live.expect("memory in swap after it was read", 0, swapped(memory))
+
+
+def _is_split(live: Live, memory: Memory, before: int) -> bool:
+    # one that somebody else has a hold of is passed over
+    write_debugfs(live, "split_huge_pages", f"{memory.actor.pid},{memory.address:#x},{memory.at(_PAGES):#x}")
+    return _counted(live, memory, "split") - before >= _PAGES
 
 
 def _each_size(live: Live) -> Iterator[Memory]:

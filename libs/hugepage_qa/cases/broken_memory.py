@@ -6,17 +6,32 @@ import signal
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.counters import read_meminfo
+from hugepage_qa.kernel.uapi import MADV_SOFT_OFFLINE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.process.actor import Fault
 
 # include/uapi/asm-generic/siginfo.h
 _BUS_MCEERR_AR = 4
+_BUSY_SECONDS, _PAUSE_SECONDS = 10.0, 0.1
 
 
 def break_page(live: Live, memory: Memory, offset: int, advice: int) -> None:
     """Tell the kernel that a base page at ``offset`` of ``memory`` is broken, or will be. Raises CannotRun, OSError."""
+    # an administrator may have both otherwise: it is refused then (since Linux 6.11), or tells the process at once
+    live.set_knob_if_there("proc/sys/vm/enable_soft_offline", "1")
+    live.set_knob_if_there("proc/sys/vm/memory_failure_early_kill", "0")
+    end = live.host.clock() + _BUSY_SECONDS
     try:
-        memory.actor.call("madvise", memory.address + offset, live.base_page, advice)
+        while True:
+            try:
+                memory.actor.call("madvise", memory.address + offset, live.base_page, advice)
+            except OSError as error:
+                # somebody else has a hold of it for a moment; a page that is broken is so at the first time
+                if error.errno != errno.EBUSY or advice != MADV_SOFT_OFFLINE or live.host.clock() > end:
+                    raise
+                live.host.pause(_PAUSE_SECONDS)
+            else:
+                return
     except OSError as error:
         if error.errno != errno.EINVAL or "HardwareCorrupted" in read_meminfo(live.host):
             raise

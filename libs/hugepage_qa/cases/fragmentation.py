@@ -80,12 +80,12 @@ def tell(live: Live, *found: object) -> None:
     live.notes = [*others, *compacted[-1:], *map(str, found)]
 
 
-def expect_no_shortage(live: Live, size: int, pages: int) -> None:
-    """Raise CannotRun where memory is too fragmented for ``pages`` pages of ``size`` bytes: none is owed then.
+def expect_no_shortage(live: Live, size: int, pages: int, node: int | None = None) -> None:
+    """Raise CannotRun where memory, of a node or all, is too fragmented for pages of ``size`` bytes: none is owed then.
 
     What ``with_blocks`` could do was done before.
     """
-    now = fragmentation(live, size)
+    now = fragmentation(live, size, node)
     if now.unusable > 0 and now.blocks < pages + _MARGIN:
         raise CannotRun(f"memory is too fragmented: {now}")
 

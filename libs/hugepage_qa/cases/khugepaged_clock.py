@@ -15,6 +15,7 @@ SCANS = 3
 PATIENT_SCANS = 10
 _PAGES_TO_SCAN = 65536
 _SLEEP_MILLISECONDS = 10
+_REST_MILLISECONDS = 600_000
 _PAUSE = 0.05
 #: how long a round of _PAGES_TO_SCAN may take beside its sleep: khugepaged has the lowest priority
 _ROUND_SECONDS = 0.5
@@ -25,6 +26,11 @@ def quicken(live: Live) -> None:
     for name in ("scan_sleep_millisecs", "alloc_sleep_millisecs"):
         live.set_knob(f"{KHUGEPAGED}/{name}", str(_SLEEP_MILLISECONDS))
     live.set_knob(f"{KHUGEPAGED}/pages_to_scan", str(_PAGES_TO_SCAN))
+
+
+def let_rest(live: Live) -> None:
+    """Have khugepaged look at nothing for ten minutes, or until the case ends."""
+    live.set_knob(f"{KHUGEPAGED}/scan_sleep_millisecs", str(_REST_MILLISECONDS))
 
 
 def allow_absent(live: Live, pages: int) -> None:

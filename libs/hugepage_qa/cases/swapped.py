@@ -2,6 +2,7 @@
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.proc_tables import read_swaps
 from hugepage_qa.kernel.uapi import MADV_PAGEOUT
 from hugepage_qa.machine.host import CannotRun
@@ -17,6 +18,8 @@ def need_swap(live: Live, size: int) -> None:
     Raises CannotRun where neither is possible.
     """
     if read_swaps(live.host):
+        if read_meminfo(live.host)["SwapFree"] < size + _MARGIN:
+            raise CannotRun(f"the swap of this machine has no room for {size >> 20} MiB")
         return
     try:
         name = live.host.add_swap(size + _MARGIN)

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.counters import read_meminfo, read_vmstat
@@ -59,16 +60,19 @@ def keep_min_free(live: Live) -> None:
     live.set_knob(MIN_FREE, (live.host.read(MIN_FREE) or "").strip())
 
 
-def collapse(live: Live, advise: Callable[[], object]) -> None:
+def collapse(live: Live, advise: Callable[[], object], node: int | None = None) -> None:
     """Call ``advise``, which gives MADV_COLLAPSE, again while a base page is busy (madvise(2): EAGAIN, EBUSY).
 
-    Compaction in the background takes pages from the LRU for moments, which are long on a busy machine. Raises Refused.
+    Compaction in the background takes pages from the LRU for moments, which are long on a busy machine. Raises Refused,
+    and CannotRun where there is no free block (ENOMEM), of ``node`` or at all.
     """
     end = live.host.clock() + _COLLAPSE_SECONDS
     while True:
         try:
             advise()
         except Refused as refusal:
+            if refusal.errno == errno.ENOMEM:
+                expect_no_shortage(live, pmd_size(live), 1, node)
             if refusal.errno not in (errno.EAGAIN, errno.EBUSY) or live.host.clock() > end:
                 raise
         else:

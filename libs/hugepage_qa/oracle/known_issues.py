@@ -48,6 +48,7 @@ class Quirk(Enum):
     NR_HUGETLB_LOST = "nr-hugetlb-lost"
     REMOVED_GROUP_OFF_NODES = "removed-group-off-nodes"
     MOVED_PAGE_OFF_NODES = "moved-page-off-nodes"
+    SEGMENT_RSS_MULTIPLIED = "segment-rss-multiplied"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -500,8 +500,19 @@ static void answer_race(void)
 	}
 	for (long number = 0; number < processes; number++) {
 		racers[number] = fork();
-		if (racers[number])
+		if (racers[number] > 0)
 			continue;
+		if (racers[number] < 0) {
+			int error = errno;
+
+			for (long started = 0; started < number; started++) {
+				kill(racers[started], SIGKILL);
+				waitpid(racers[started], NULL, 0);
+			}
+			munmap(race, sizeof(*race));
+			answer_error(error);
+			return;
+		}
 		prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
 		/* those that wait for one that was killed do so until here */
 		alarm(MOST_SECONDS);
@@ -511,8 +522,7 @@ static void answer_race(void)
 	}
 	/* the kernel reaps them, and tells no status: waiting ends when they have */
 	for (long number = 0; number < processes; number++)
-		if (racers[number] > 0)
-			waitpid(racers[number], NULL, 0);
+		waitpid(racers[number], NULL, 0);
 	if (race->ended == processes) {
 		answer_value((long)race->outcomes);
 	} else {

@@ -258,9 +258,21 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             "(f47761999052)",
             since=KernelVersion(5, 17),
             until=KernelVersion(7, 4),
-            fix="mm/hugetlb_cgroup: hugetlb_cgroup_move_usage() in hugetlb_cgroup_migrate()",
-            backports=(KernelVersion(7, 3, 4),),
+            fix="mm/hugetlb_cgroup: move per-node usage on cross node migration",
+            backports=(KernelVersion(7, 3, 4), KernelVersion(6, 12, 117)),
             seen="6.1.192; right on 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.SEGMENT_RSS_MULTIPLIED,
+            summary="/proc/sysvipc/shm shows what a segment of huge pages has in memory multiplied by the base pages "
+            "of a huge page",
+            example="a segment of 2 pages of 2M, one of them touched: rss 1073741824 instead of 2097152",
+            cause="shm_add_rss_swap() takes nrpages for huge pages, and since a08c7193e4f1 they are base pages",
+            since=KernelVersion(6, 7),
+            until=KernelVersion(7, 4),
+            fix="ipc/shm: fix RSS accounting for hugetlb shared memory",
+            backports=(KernelVersion(7, 3, 4), KernelVersion(6, 12, 117)),
+            seen="7.2.6, 7.2.9, 7.2.11, 7.2.12; right on 7.3.4, 6.12.117",
         ),
     )
 }

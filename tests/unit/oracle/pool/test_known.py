@@ -275,7 +275,8 @@ def test_a_mended_kernel_does_right() -> None:
         (Quirk.FAILED_MOVE_ENDS_RESERVATION, "6.15 6.18.44 7.3.3", "6.12.117 7.3.4 7.4"),
         (Quirk.UNMAP_RESERVES_PAGE_IN_USE, "6.9 6.12.109 6.18.44 7.2.3", "6.1.192 6.12.110 7.2.4 7.3"),
         (Quirk.REMOVED_GROUP_OFF_NODES, "5.17 6.12.116 6.18.44 7.3.3", "5.16 6.12.117 7.3.4 7.4"),
-        (Quirk.MOVED_PAGE_OFF_NODES, "5.17 6.1.192 7.3.3", "5.16 7.3.4 7.4"),
+        (Quirk.MOVED_PAGE_OFF_NODES, "5.17 6.1.192 6.12.116 7.3.3", "5.16 6.12.117 7.3.4 7.4"),
+        (Quirk.SEGMENT_RSS_MULTIPLIED, "6.7 6.12.116 7.2.12 7.3.3", "6.6.200 6.12.117 7.3.4 7.4"),
     ],
 )
 def test_branches_get_bugs_and_fixes_with_backports(quirk: Quirk, having: str, lacking: str) -> None:

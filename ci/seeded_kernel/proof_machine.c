@@ -410,7 +410,7 @@ UNUSED static void group_v1(const char *name)
 	put("/cg/cgroup.subtree_control", "-hugetlb");
 	umount2("/cg", 0);
 	mkdir("/cg1", 0700);
-	for (int wait = 0; mount("none", "/cg1", "cgroup", 0, "hugetlb") && wait < 30; wait++)
+	for (int wait = 0; mount("none", "/cg1", "cgroup", 0, "hugetlb") && wait < 200; wait++)
 		usleep(100000);
 	snprintf(path, sizeof(path), "/cg1/%s", name);
 	rmdir(path);

@@ -43,19 +43,24 @@ class PlanProgress:
         self._thread.join()
         # the last test has just ended
         with suppress(OSError):
-            self.look()
+            self.look(is_over=True)
 
-    def look(self) -> None:
-        """Tell what has ended since the last look, or what runs if there was nothing to tell for a minute."""
+    def look(self, *, is_over: bool = False) -> None:
+        """Tell what has ended since the last look, or what runs if there was nothing to tell for a minute.
+
+        Results may be there before a test has ended, such as those of a chain of reboots that goes on: a test has ended
+        when another one has begun on its guest, or all of them are over.
+        """
         files = self._run.glob(f"plans/**/execute/data/guest/**/{_AT_THE_BEGINNING}")
         begun = {file.parent: file.stat().st_mtime for file in sorted(files, key=lambda one: one.stat().st_mtime)}
+        running = set() if is_over else set({_guest(test): test for test in begun}.values())
         for test in begun:
             results = test / "data" / "results.yaml"
-            if test not in self._told and results.is_file():
+            if test not in self._told | running and results.is_file():
                 self._told.add(test)
                 self._print(f"{_name(test)}: {_sum(results)}; {len(self._told)} of {self._tests()} tests")
         if time.monotonic() - self._last > _SILENT_SECONDS:
-            for test in begun.keys() - self._told:
+            for test in running - self._told:
                 self._print(f"{_name(test)} runs for {(time.time() - begun[test]) / 60:.0f} min")
 
     def _print(self, line: str) -> None:
@@ -72,6 +77,10 @@ class PlanProgress:
             # tmt moves and removes files meanwhile
             with suppress(OSError):
                 self.look()
+
+
+def _guest(test: Path) -> str:
+    return test.parts[test.parts.index("guest") + 1]
 
 
 def _name(test: Path) -> str:

@@ -13,6 +13,7 @@ from hugepage_qa.cases.file_text import (
     allow_always,
     is_eligible,
     need_base_pages_in_cache,
+    need_collapsible_cache,
     needs_advice,
     start_collapsible,
     whole_pages,
@@ -104,6 +105,7 @@ def absent_text(live: Live) -> None:
         program.advise(MADV_HUGEPAGE)
     if not is_eligible(live, program):
         raise CannotRun("khugepaged makes no text of a program huge on this kernel: THPeligible is 0")
+    need_collapsible_cache(live, program)
     program.advise(mmap.MADV_RANDOM)
     run_some = partial(program.actor.run, program.code, size // 2 // STEP, STEP)
     live.expect("pages of code that are wrong", 0, run_some())

@@ -43,9 +43,19 @@ def start_collapsible(live: Live, recipe: Recipe, directory: str | None = None) 
     Where it may be read ahead into large folios and these are not collapsed, it is read page by page before.
     """
     built = live.host.build_text(recipe, directory)
-    if _LARGE_FOLIOS_SINCE <= live.kernel_version < _LARGE_FOLIOS_COLLAPSE_SINCE:
+    if _leaves_large_folios(live):
         _read_page_by_page(live, built)
     return start_again(live, built)
+
+
+def need_collapsible_cache(live: Live, program: TextProgram) -> None:
+    """Raise CannotRun where text that was read ahead may be in large folios, and these are not collapsed."""
+    if _leaves_large_folios(live):
+        need_base_pages_in_cache(live, program)
+
+
+def _leaves_large_folios(live: Live) -> bool:
+    return _LARGE_FOLIOS_SINCE <= live.kernel_version < _LARGE_FOLIOS_COLLAPSE_SINCE
 
 
 def _read_page_by_page(live: Live, built: BuiltText) -> None:

@@ -272,7 +272,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             until=KernelVersion(7, 4),
             fix="ipc/shm: fix RSS accounting for hugetlb shared memory",
             backports=(KernelVersion(7, 3, 4), KernelVersion(6, 12, 117)),
-            seen="7.2.6, 7.2.9, 7.2.11, 7.2.12; right on 7.3.4, 6.12.117",
+            seen="6.18.44, 7.2.6, 7.2.9, 7.2.11, 7.2.12; right on 7.3.4, 6.12.117",
         ),
     )
 }

@@ -85,8 +85,8 @@ def charged_for_a_collapse(live: Live, group: ControlGroup) -> None:
     _expect_charged(live, group, before, _PAGES)
     _expect_stat(live, group, {"anon_thp": memory.length, "thp_fault_alloc": 0})
     # what has to be tried again has an allocation each time
-    counted = _stat(group, ["thp_collapse_alloc"])["thp_collapse_alloc"]
-    live.expect(f"thp_collapse_alloc, {_PAGES} at least", _PAGES, min(_PAGES, counted))
+    live.host.wait_until(lambda: _collapses(group) >= _PAGES, _SECONDS)
+    live.expect(f"thp_collapse_alloc, {_PAGES} at least", _PAGES, min(_PAGES, _collapses(group)))
     memory.expect_filled()
     memory.unmap()
     _expect_charged(live, group, before, 0)
@@ -193,6 +193,10 @@ def _is_charged(live: Live, group: ControlGroup, before: int, pages: int) -> boo
 def _expect_stat(live: Live, group: ControlGroup, expected: Mapping[str, int]) -> None:
     live.host.wait_until(lambda: _stat(group, expected) == expected, _SECONDS)
     live.expect("memory.stat", expected, _stat(group, expected))
+
+
+def _collapses(group: ControlGroup) -> int:
+    return _stat(group, ["thp_collapse_alloc"])["thp_collapse_alloc"]
 
 
 def _stat(group: ControlGroup, names: Iterable[str]) -> dict[str, int]:

@@ -5,6 +5,7 @@ import os
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import read_of_another
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -62,7 +63,7 @@ def pages_of_another_process(live: Live) -> None:
     theirs.touch(value=7)
     local, remote = (live.host.uapi.pack("2Q", memory.address, 8) for memory in (ours, theirs))
     call = ours.actor.call
-    live.expect("bytes read", 8, call("process_vm_readv", theirs.actor.pid, local, 1, remote, 1, 0))
+    live.expect("bytes read", 8, read_of_another(live, ours.actor, theirs.actor.pid, local, remote))
     live.expect("what was read", 7, ours.read())
     ours.touch(value=8)
     live.expect("bytes written", 8, call("process_vm_writev", theirs.actor.pid, local, 1, remote, 1, 0))

@@ -1,16 +1,23 @@
 """Huge pages that stay mapped as a whole: what is allowed on them, what others read of them, what the kernel shows."""
 
-import errno
 import mmap
 import signal
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, SOFT_DIRTY, WORD, Memory
+from hugepage_qa.cases.mapped_memory import (
+    EXCLUSIVE,
+    FRAME,
+    OF_A_FILE,
+    PRESENT,
+    SOFT_DIRTY,
+    WORD,
+    Memory,
+    read_of_another,
+)
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Refused
 
 WHOLE = Area("thp/mapped-whole", sizes=Sizes.ONCE)
 
@@ -19,8 +26,6 @@ PAGEMAP_DOC = "Documentation/admin-guide/mm/pagemap.rst"
 _PROT_NONE = 0
 _NEW_VALUE = 77
 _NOT_REFERENCED, _NOT_SOFT_DIRTY = "1", "4"
-#: Documentation/admin-guide/LSM/Yama.rst
-_PTRACE_SCOPE, _NOBODY_MAY = "proc/sys/kernel/yama/ptrace_scope", "3"
 
 
 @WHOLE.case(
@@ -73,7 +78,7 @@ def parts_for_others(live: Live) -> None:
     for address in _places(live, theirs, 0):
         value = 1 + address - theirs.address
         local, remote = (live.host.uapi.pack("2Q", place, WORD) for place in (ours.address, address))
-        live.expect("bytes read", WORD, _read_of_another(live, ours, theirs.actor.pid, local, remote))
+        live.expect("bytes read", WORD, read_of_another(live, ours.actor, theirs.actor.pid, local, remote))
         live.expect("what was read", value, ours.read())
         live.expect("what came out of a pipe", value, _through_a_pipe(live, theirs, address))
         ours.touch(value=_NEW_VALUE)
@@ -128,18 +133,6 @@ def shares_in_smaps(live: Live) -> None:
         _expect_shares(each, live, memory.length, 2)
     child.actor.end()
     _expect_shares(memory, live, memory.length, 1)
-
-
-def _read_of_another(live: Live, reader: Memory, process: int, local: bytes, remote: bytes) -> int:
-    """Call process_vm_readv(2). Raises Refused, CannotRun where the machine forbids it to all or does not have it."""
-    try:
-        return reader.actor.call("process_vm_readv", process, local, 1, remote, 1, 0)
-    except Refused as refusal:
-        if refusal.errno == errno.ENOSYS:
-            raise CannotRun("this kernel has no CONFIG_CROSS_MEMORY_ATTACH") from refusal
-        if refusal.errno == errno.EPERM and (live.host.read(_PTRACE_SCOPE) or "").strip() == _NOBODY_MAY:
-            raise CannotRun(f"{_PTRACE_SCOPE} is {_NOBODY_MAY}: nobody may read another's memory") from refusal
-        raise
 
 
 @WHOLE.case(

@@ -1,13 +1,14 @@
 """Memory that an actor has mapped: pages that are written, read, checked and given back."""
 
+import errno
 import os
 from collections.abc import Iterable
 from typing import Any, NoReturn, Protocol
 
 from hugepage_qa.kernel.numa_maps import NumaMapping, read_numa_maps
 from hugepage_qa.kernel.smaps import MemoryMapping, read_smaps
-from hugepage_qa.machine.host import Host, ObservedTree
-from hugepage_qa.process.actor import Actor
+from hugepage_qa.machine.host import CannotRun, Host, ObservedTree
+from hugepage_qa.process.actor import Actor, Refused
 from hugepage_qa.sizes import MIB
 
 #: what is stored and looked at: every word, for a page may be wrong in any of them
@@ -22,6 +23,8 @@ PAGEMAP = "/proc/self/pagemap"
 FRAME, SOFT_DIRTY, EXCLUSIVE, OF_A_FILE, PRESENT = (1 << 55) - 1, 1 << 55, 1 << 56, 1 << 61, 1 << 63
 #: of pagemap, in one request
 _ENTRIES = 2048
+#: Documentation/admin-guide/LSM/Yama.rst
+_PTRACE_SCOPE, _NOBODY_MAY = "proc/sys/kernel/yama/ptrace_scope", "3"
 
 
 class Owner(Protocol):
@@ -159,3 +162,18 @@ def read_entries(actor: Actor, descriptor: int, first: int, count: int) -> tuple
     size = count * WORD
     length, (read,) = actor.call_with_buffers("pread64", descriptor, bytes(size), size, first * WORD)
     return actor.uapi.unpack(f"{length // WORD}Q", read[:length])
+
+
+def read_of_another(live: Owner, reader: Actor, process: int, local: bytes, remote: bytes) -> int:
+    """Return the bytes that process_vm_readv(2) read of ``process``; one range of each, as the system call takes them.
+
+    Raises Refused, and CannotRun where the machine forbids it to all or does not have it.
+    """
+    try:
+        return reader.call("process_vm_readv", process, local, 1, remote, 1, 0)
+    except Refused as refusal:
+        if refusal.errno == errno.ENOSYS:
+            raise CannotRun("this kernel has no CONFIG_CROSS_MEMORY_ATTACH") from refusal
+        if refusal.errno == errno.EPERM and (live.host.read(_PTRACE_SCOPE) or "").strip() == _NOBODY_MAY:
+            raise CannotRun(f"/{_PTRACE_SCOPE} is {_NOBODY_MAY}: nobody may read another's memory") from refusal
+        raise

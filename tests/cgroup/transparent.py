@@ -12,7 +12,7 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.memory_policy import run_on
 from hugepage_qa.cases.thp_memory import collapse, expect_change, pmd_size
 from hugepage_qa.cases.thp_policy import advised, set_policy
-from hugepage_qa.kernel.nodes import parse_list
+from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.kernel.tree import parse_integer
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE
 from hugepage_qa.machine.host import CannotRun
@@ -156,9 +156,8 @@ def refused_by_a_limit(live: Live, group: ControlGroup) -> None:
 def _memory_in(live: Live, group: ControlGroup) -> Memory:
     """Return advised memory that was not touched, of a process in ``group`` that keeps to one CPU."""
     actor = live.actor()
-    path = f"proc/{actor.pid}/status"
-    allowed = dict(line.partition(":")[::2] for line in (live.host.read(path) or "").splitlines())["Cpus_allowed_list"]
-    run_on(actor, parse_list(allowed, path)[:1])
+    status = read_process_status(live.host, actor.pid)
+    run_on(actor, status.cpus[:1] if status else ())
     group.add(actor)
     return advised(live, _PAGES, actor=actor)
 

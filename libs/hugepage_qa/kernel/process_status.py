@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hugepage_qa.kernel.nodes import parse_list
 from hugepage_qa.kernel.tree import Tree, malformed
 from hugepage_qa.sizes import KIB
 
@@ -22,7 +23,8 @@ class ProcessStatus:
     """One process or thread. ``name`` is chosen by the process: untrusted text.
 
     ``pid`` is the thread, ``parent`` the process that started it, ``effective_uid`` the user that it acts as.
-    ``sizes`` are bytes: every line with a unit, none at all for what has no memory of its own.
+    ``sizes`` are bytes: every line with a unit, none at all for what has no memory of its own. ``cpus`` are the
+    numbers of those that it may run on (Cpus_allowed_list), in order.
     """
 
     name: str
@@ -32,6 +34,7 @@ class ProcessStatus:
     effective_uid: int
     threads: int
     sizes: Mapping[str, int]
+    cpus: tuple[int, ...]
 
     @property
     def has_memory(self) -> bool:
@@ -99,6 +102,7 @@ def parse_process_status(text: str, path: str) -> ProcessStatus:
         effective_uid=int(ids["effective"]),
         threads=number("Threads"),
         sizes=sizes,
+        cpus=parse_list(values.get("Cpus_allowed_list", ""), path),
     )
 
 

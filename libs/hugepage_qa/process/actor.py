@@ -189,9 +189,6 @@ def _words(answer: str) -> list[str]:
             raise ValueError(f"the actor answers {answer!r}")
 
 
-#: the user and group that own nothing (overflowuid in Documentation/admin-guide/sysctl/kernel.rst)
-
-
 def become_nobody(actor: Actor, *groups: int) -> None:
     """Make ``actor`` an unprivileged user with the supplementary ``groups``; it does not get its rights back."""
     if groups:

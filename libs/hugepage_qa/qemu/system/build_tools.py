@@ -30,6 +30,7 @@ class Tool:
 
 
 MMDEBSTRAP = Tool("mmdebstrap", "mmdebstrap", "mmdebstrap")
+UNSHARE = Tool("unshare", "util-linux", "util-linux")
 SFDISK = Tool("sfdisk", "fdisk", "util-linux")
 MKE2FS = Tool("mke2fs", "e2fsprogs", "e2fsprogs")
 TAR = Tool("tar", "tar", "tar")
@@ -37,7 +38,7 @@ QEMU_IMG = Tool("qemu-img", "qemu-utils", "qemu-img")
 SSH = Tool("ssh", "openssh-client", "openssh-clients")
 SSH_KEYGEN = Tool("ssh-keygen", "openssh-client", "openssh")
 
-TO_BUILD = (MMDEBSTRAP, SFDISK, MKE2FS, TAR, QEMU_IMG, SSH_KEYGEN)
+TO_BUILD = (MMDEBSTRAP, UNSHARE, SFDISK, MKE2FS, TAR, QEMU_IMG, SSH_KEYGEN)
 TO_START = (QEMU_IMG, SSH)
 
 
@@ -105,7 +106,7 @@ def new_layer(final: Path) -> Iterator[Path]:
 def remove(directory: Path) -> None:
     """Remove ``directory`` with all that is in it, if it is there.
 
-    Not by shutil: a root whose building was killed may still have the host's /dev mounted in it.
+    Not by shutil: the host's /dev may be mounted in it, by a build of an older version that was killed.
     """
     subprocess.run(["rm", "-rf", "--one-file-system", "--", str(directory)], check=True)  # noqa: S607
 
@@ -113,6 +114,14 @@ def remove(directory: Path) -> None:
 def mmdebstrap_mode() -> str:
     """Return the value of mmdebstrap's --mode with which this user can build a root."""
     return "root" if _is_root() else "unshare"
+
+
+def own_mounts() -> list[str]:
+    """Return the words before a command that give it mounts of its own, which end with it however it ends.
+
+    mmdebstrap mounts /dev, /proc and /sys into the root; an ordinary user has a namespace for it in any case.
+    """
+    return [program(UNSHARE), "--mount"] if _is_root() else []
 
 
 def _is_root() -> bool:

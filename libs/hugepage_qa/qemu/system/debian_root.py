@@ -18,6 +18,7 @@ from hugepage_qa.qemu.kernel_image import KernelImage, identify
 from hugepage_qa.qemu.system.build_tools import (
     MMDEBSTRAP,
     mmdebstrap_mode,
+    own_mounts,
     program,
     run_as_superuser,
     superuser_directory,
@@ -185,7 +186,8 @@ class DebianRoot:
         sources = work / "lab.sources"
         sources.write_text(self.sources, encoding="utf-8")
         command = [
-            *(program(MMDEBSTRAP), f"--mode={mmdebstrap_mode()}", "--variant=minbase", "--format=directory"),
+            *(*own_mounts(), program(MMDEBSTRAP), f"--mode={mmdebstrap_mode()}"),
+            *("--variant=minbase", "--format=directory"),
             f"--architectures={self.platform.board.debian_architecture}",
             f"--include={','.join(self.packages)}",
             *(f"--dpkgopt=path-exclude={pattern}" for pattern in _NOT_UNPACKED),

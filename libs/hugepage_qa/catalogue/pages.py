@@ -65,8 +65,8 @@ def _page(area: str, tests: Sequence[CataloguedTest]) -> str:
     lines = [f"# {area}"]
     shown: dict[tuple[Entry, ...], str] = {}
     for test in tests:
-        lines += ["", f"## {test.name}", "", f"**{_text(test.summary)}** (at most {test.duration})"]
-        lines += ["", _text(test.description)]
+        lines += ["", f"## {test.name}", "", f"**{without_markup(test.summary)}** (at most {test.duration})"]
+        lines += ["", without_markup(test.description)]
         if test.entries in shown:
             lines += ["", f"The cases are those of {shown[test.entries]}."]
         elif test.entries:
@@ -76,10 +76,10 @@ def _page(area: str, tests: Sequence[CataloguedTest]) -> str:
 
 
 def _description(entry: Entry) -> Iterator[str]:
-    yield from ("", f"```{{qa:case}} {entry.name}", _text(entry.statement))
+    yield from ("", f"```{{qa:case}} {entry.name}", without_markup(entry.statement))
     yield from ("", f"*Source:* {_source(entry.source)}")
     if entry.where:
-        yield from ("", f"*Only:* {_text(entry.where)}")
+        yield from ("", f"*Only:* {without_markup(entry.where)}")
     yield "```"
 
 
@@ -90,10 +90,10 @@ def _source(source: str) -> str:
 
 def _linked(part: str) -> str:
     page = part.removeprefix("Documentation/").removesuffix(".rst")
-    return _text(part) if page == part else f"[{_text(part)}](https://docs.kernel.org/{page}.html)"
+    return without_markup(part) if page == part else f"[{without_markup(part)}](https://docs.kernel.org/{page}.html)"
 
 
-def _text(text: str) -> str:
+def without_markup(text: str) -> str:
     """Return ``text`` with what Markdown would take for markup made harmless, but for `code`."""
     parts = re.split("(`[^`]*`)", text)
     return "".join(part if part.startswith("`") else re.sub(r"[\\*_\[\]|<{}~$]", r"\\\g<0>", part) for part in parts)

@@ -172,8 +172,13 @@ def map_start_of_file(live: Live, path: str, pages: int = 1, length: int | None 
 
 def map_start(live: Live, actor: Actor, descriptor: int, pages: int = 1, length: int | None = None) -> Memory:
     """Map the first PMD-sized pages of an open file, as ``map_start_of_file`` does."""
+    actor.call("ftruncate", descriptor, length or pages * pmd_size(live))
+    return map_file(live, actor, descriptor, pages)
+
+
+def map_file(live: Live, actor: Actor, descriptor: int, pages: int) -> Memory:
+    """Map the first ``pages`` PMD-sized pages of an open file, shared, where huge pages fit, whatever its length is."""
     size = pmd_size(live)
-    actor.call("ftruncate", descriptor, length or pages * size)
     address = _room(actor, pages, size)
     actor.mmap(pages * size, READ_WRITE, mmap.MAP_SHARED | MAP_FIXED, descriptor, address=address)
     return Memory(live, actor, address, pages, size)

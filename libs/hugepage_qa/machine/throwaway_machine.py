@@ -33,7 +33,7 @@ _ACTOR = "/actor"
 _SCRATCH = "/tmp"  # noqa: S108 - of a machine that nobody else is on
 #: where a disk is mounted, as swap and programs with text need one
 _DISK = "/var/tmp"  # noqa: S108
-_DISK_DEVICE = "/dev/vda"
+_DISK_DEVICE, _DISK_FILE_SYSTEM = "/dev/vda", "ext4"
 #: what btrfs asks the crypto API for, at a mount, and does not depend on (softdep); 6.16 has it under another name
 _CHECKSUMS = ("crc32c_generic", "crc32c_cryptoapi")
 _UPLOAD = 1 << 20
@@ -152,13 +152,16 @@ class ThrowawayMachine:
     def _mount_disk(self) -> str:
         """Mount the machine's disk; return why there is none."""
         try:
-            self._channel.ask("M", _DISK_DEVICE, _DISK, "ext4", "")
+            self._channel.ask("M", _DISK_DEVICE, _DISK, _DISK_FILE_SYSTEM, "")
         except OSError as error:
-            return f"the machine has no disk with ext4: {error.strerror}"
+            return f"the machine has no disk with {_DISK_FILE_SYSTEM}: {error.strerror}"
         return ""
 
     def _disk_with(self, file_system: str) -> str:
         """Mount the disk with an empty ``file_system``, and load its modules, as soon as one wants it."""
+        if file_system == _DISK_FILE_SYSTEM:
+            self._need_disk()
+            return _DISK
         if file_system not in self._disks:
             device = self._find_disk(file_system)
             for module in load_order(self._modules, [*_CHECKSUMS, file_system]):

@@ -1,0 +1,205 @@
+"""Files of file systems through all that changes them, and what they must hold then, to the word."""
+
+import mmap
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.thp_memory import map_file, mount_tmpfs, pmd_size
+from hugepage_qa.kernel.uapi import (
+    FALLOC_FL_COLLAPSE_RANGE,
+    FALLOC_FL_INSERT_RANGE,
+    FALLOC_FL_KEEP_SIZE,
+    FALLOC_FL_PUNCH_HOLE,
+    FALLOC_FL_ZERO_RANGE,
+    MADV_HUGEPAGE,
+)
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.process.actor import Actor
+
+TMPFS = "tmpfs"
+#: what is written first: no word of it is zero
+_FIRST = 1
+#: from write to write, more than a file is long; and of what is written to a copy
+_GENERATION = 1 << 40
+_COPY = 1 << 12
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bytes of a file that lie together: zeroes, or words: ``value`` and, from word to word, 8 more."""
+
+    length: int
+    value: int | None
+
+    def part(self, first: int, length: int) -> "Piece":
+        """Return ``length`` bytes of it, from byte ``first`` on."""
+        return Piece(length, None if self.value is None else self.value + first)
+
+
+class Contents:
+    """What a file must hold: pieces, one after the other. All numbers are bytes, and whole words."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self.pieces = list(pieces)
+
+    @property
+    def length(self) -> int:
+        """The size of the file."""
+        return sum(piece.length for piece in self.pieces)
+
+    def replace(self, first: int, length: int, by: Sequence[Piece]) -> None:
+        """Put ``by``, which may be shorter or longer, in the place of ``length`` bytes."""
+        self.pieces = [*self._between(0, first), *by, *self._between(first + length, self.length)]
+
+    def resize(self, length: int) -> None:
+        """Make the file shorter, or longer by zeroes."""
+        longer = length - self.length
+        self.replace(min(length, self.length), max(-longer, 0), [Piece(longer, None)] if longer > 0 else [])
+
+    def _between(self, first: int, end: int) -> list[Piece]:
+        found = []
+        start = 0
+        for piece in self.pieces:
+            low, high = max(first, start), min(end, start + piece.length)
+            if low < high:
+                found.append(piece.part(low - start, high - low))
+            start += piece.length
+        return found
+
+
+class KnownFile:
+    """A file without a name in ``directory``, of which is known what it must hold. It ends with its actor."""
+
+    def __init__(self, live: Live, actor: Actor, directory: str, room: int) -> None:
+        """Make an empty one, which never gets longer than ``room`` bytes. Raises OSError."""
+        self._live = live
+        self._directory = directory
+        self.actor = actor
+        self.descriptor = live.open(actor, directory, os.O_RDWR | live.host.uapi.o_tmpfile)
+        self.contents = Contents([])
+        self._room = room
+        self._buffer = actor.mmap(room, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._generation = 0
+
+    @property
+    def path(self) -> str:
+        """A name by which others can open it."""
+        return f"/proc/{self.actor.pid}/fd/{self.descriptor}"
+
+    def map(self) -> Memory:
+        """Map it where huge pages fit, shared, from its first byte to the end of the huge page that has its last."""
+        pages = -(-self.contents.length // pmd_size(self._live))
+        return map_file(self._live, self.actor, self.descriptor, pages)
+
+    def write(self, first: int, length: int) -> None:
+        """Write words that were never written before (pwrite(2)). Raises OSError; CannotRun where less is written."""
+        value = self._fill(self._buffer, length)
+        if self.actor.call("pwrite64", self.descriptor, self._buffer, length, first) != length:
+            raise CannotRun(f"the file system has no room for {length >> 10} KiB")
+        self.contents.replace(first, min(length, self.contents.length - first), [Piece(length, value)])
+
+    def store(self, memory: Memory, first: int, length: int) -> None:
+        """Store words that were never written before into ``memory``, which it is mapped in."""
+        value = self._fill(memory.address + first, length, memory.actor)
+        self.contents.replace(first, length, [Piece(length, value)])
+
+    def _fill(self, address: int, length: int, actor: Actor | None = None) -> int:
+        self._generation += 1
+        value = _FIRST + self._generation * _GENERATION
+        (actor or self.actor).fill(address, length, WORD, value)
+        return value
+
+    def copy(self) -> "KnownFile":
+        """Return a copy that the file system makes (copy_file_range(2)). Raises OSError."""
+        copy = KnownFile(self._live, self.actor, self._directory, self._room)
+        length = self.contents.length
+        self.actor.call("lseek", self.descriptor, 0, os.SEEK_SET)
+        # some of it may be copied at a time
+        while copied := self.actor.call("copy_file_range", self.descriptor, 0, copy.descriptor, 0, length, 0):
+            length -= copied
+        copy.contents = Contents(self.contents.pieces)
+        # what is written to it then is in neither of them
+        copy._generation = self._generation + _COPY
+        return copy
+
+    def truncate(self, length: int) -> None:
+        """Make it ``length`` bytes long (ftruncate(2)). Raises OSError."""
+        self.actor.call("ftruncate", self.descriptor, length)
+        self.contents.resize(length)
+
+    def punch(self, first: int, length: int) -> None:
+        """Leave a hole (FALLOC_FL_PUNCH_HOLE). Raises OSError."""
+        self._allocate(FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, first, length)
+        self.contents.replace(first, length, [Piece(length, None)])
+
+    def zero(self, first: int, length: int) -> None:
+        """Make a range zero that stays allocated (FALLOC_FL_ZERO_RANGE). Raises OSError."""
+        self._allocate(FALLOC_FL_ZERO_RANGE, first, length)
+        self.contents.replace(first, length, [Piece(length, None)])
+
+    def take_out(self, first: int, length: int) -> None:
+        """Take a range out, whole blocks, and close the gap (FALLOC_FL_COLLAPSE_RANGE). Raises OSError."""
+        self._allocate(FALLOC_FL_COLLAPSE_RANGE, first, length)
+        self.contents.replace(first, length, [])
+
+    def put_in(self, first: int, length: int) -> None:
+        """Put a hole in, whole blocks, before what is at ``first`` (FALLOC_FL_INSERT_RANGE). Raises OSError."""
+        self._allocate(FALLOC_FL_INSERT_RANGE, first, length)
+        self.contents.replace(first, 0, [Piece(length, None)])
+
+    def _allocate(self, mode: int, first: int, length: int) -> None:
+        self.actor.call("fallocate", self.descriptor, mode, first, length)
+
+    def evict(self) -> None:
+        """Write it to the disk, and have its pages leave the page cache where nobody maps them."""
+        self.actor.call("fsync", self.descriptor)
+        self.actor.call("fadvise64", self.descriptor, 0, 0, self._live.host.uapi.posix_fadv_dontneed)
+
+    def expect(self, where: str) -> None:
+        """Expect it to hold what it must: mapped as it is in memory, and read once more from its disk."""
+        length = self.contents.length
+        self._live.expect(f"size {where}", length, self.actor.call("lseek", self.descriptor, 0, os.SEEK_END))
+        memory = self.map()
+        self._live.expect(f"words that are wrong when mapped, {where}", 0, self._wrong(memory.address))
+        rest = -length % self._live.base_page
+        if rest:
+            found = self.actor.nonzero(memory.address + length, rest)
+            self._live.expect(f"words behind the end that are not zero, {where}", 0, found)
+        memory.unmap()
+        # of a tmpfs nothing leaves memory
+        self.evict()
+        read = self.actor.call("pread64", self.descriptor, self._buffer, length, 0)
+        self._live.expect(f"bytes read, {where}", length, read)
+        self._live.expect(f"words that are wrong when read, {where}", 0, self._wrong(self._buffer))
+
+    def _wrong(self, address: int) -> int:
+        """Return how many words at ``address`` are not what they must be."""
+        wrong = 0
+        for piece in self.contents.pieces:
+            if piece.value is None:
+                wrong += self.actor.nonzero(address, piece.length)
+            else:
+                wrong += self.actor.check(address, piece.length, WORD, piece.value)
+            address += piece.length
+        return wrong
+
+
+def written_file(live: Live, file_system: str, length: int, *, is_read: bool) -> KnownFile:
+    """Return a file of ``length`` bytes on ``file_system``, in large folios where that has them.
+
+    Of such that a long write makes or, ``is_read``, reading ahead of advised memory: XFS of 6.12 has PMD-sized ones
+    then, ext4 of 7.3, too. Raises CannotRun where the machine has no such file system.
+    """
+    directory = mount_tmpfs(live, "always") if file_system == TMPFS else live.host.disk(file_system)
+    file = KnownFile(live, live.actor(), directory, 2 * length)
+    file.write(0, length)
+    if is_read:
+        file.evict()
+        memory = file.map()
+        memory.advise(MADV_HUGEPAGE)
+        file.actor.sum(memory.address, length)
+        memory.unmap()
+    return file

@@ -1,0 +1,225 @@
+"""Large folios of files, as ext4, XFS, btrfs and tmpfs have them: what files hold through all that changes them."""
+
+import errno
+import signal
+from collections.abc import Callable
+from functools import partial, wraps
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.debugfs import write_debugfs
+from hugepage_qa.cases.file_contents import TMPFS, KnownFile, written_file
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.thp_memory import allow_on_advice, collapse, pmd_size
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_POPULATE_READ
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Refused
+from hugepage_qa.sizes import MIB
+
+FILES = Area("thp/file-folios", sizes=Sizes.ONCE)
+
+EVERY = ("ext4", "xfs", "btrfs", TMPFS)
+DISKS = ("ext4", "xfs", "btrfs")
+FALLOCATE = "fallocate(2)"
+#: madvise(2) MADV_COLLAPSE: not for files of this kind, or not now
+_NOT_COLLAPSED = (errno.EINVAL, errno.EAGAIN, errno.EBUSY, errno.ENOMEM)
+#: base pages of 64 KiB have huge pages of half a GiB
+_LARGEST_BLOCK = 16 * MIB
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+FileAct = Callable[[Live, KnownFile], None]
+
+
+def case(
+    statement: str, source: str, *, on: tuple[str, ...] = EVERY, since: str | None = None
+) -> Callable[[FileAct], None]:
+    """Make the decorated function a case on each of these file systems.
+
+    It acts on a file of a huge page and a quarter twice: as it was written, and as it was read from the disk.
+    """
+
+    def register(act: FileAct) -> None:
+        for file_system in on:
+
+            @wraps(act)
+            def on_this(live: Live, file_system: str = file_system) -> None:
+                _allow(live)
+                try:
+                    # what is in a tmpfs is not read from anywhere
+                    for is_read in (False,) if file_system == TMPFS else (False, True):
+                        act(live, written_file(live, file_system, _block(live) * 5 // 4, is_read=is_read))
+                except Refused as refusal:
+                    if refusal.errno in _NO_ROOM:
+                        raise CannotRun(f"the file system is full: {refusal.strerror}") from refusal
+                    raise
+
+            on_this.__name__ = f"{act.__name__}_on_{file_system}"
+            FILES.case(f"{statement}, on {file_system}", source, since=since)(on_this)
+
+    return register
+
+
+@case(
+    "a hole in a file is zero, whatever part of a folio it is, and the rest holds what it held",
+    f"{FALLOCATE} FALLOC_FL_PUNCH_HOLE; mm/truncate.c truncate_inode_partial_folio()",
+)
+def holes(live: Live, file: KnownFile) -> None:
+    for first, length in _ranges(live):
+        file.punch(first, length)
+        file.expect(f"with a hole of {length} bytes at {first}")
+        file.write(first, length)
+    file.expect("filled again")
+
+
+@case(
+    "a range of a file that is made zero is zero, whatever part of a folio it is, and the rest holds what it held",
+    f"{FALLOCATE} FALLOC_FL_ZERO_RANGE; mm/truncate.c truncate_pagecache_range()",
+    on=DISKS,
+)
+def zeroes(live: Live, file: KnownFile) -> None:
+    for first, length in _ranges(live):
+        file.zero(first, length)
+        file.expect(f"with {length} bytes of zeroes at {first}")
+
+
+@case(
+    "a file that is made shorter within a folio, and longer again, is zero behind the shorter end",
+    "ftruncate(2); mm/truncate.c truncate_inode_pages_range(), truncate_inode_partial_folio()",
+)
+def shorter_and_longer(live: Live, file: KnownFile) -> None:
+    whole = file.contents.length
+    for end in (whole - live.base_page // 2, _block(live) + live.base_page, _block(live) // 2 + 8):
+        file.truncate(end)
+        file.expect(f"{end} bytes long")
+        file.truncate(whole)
+        file.expect(f"{end} bytes long and longer again")
+
+
+@case(
+    "what is taken out of a file and put in moves what is behind it, and nothing else",
+    f"{FALLOCATE} FALLOC_FL_COLLAPSE_RANGE, FALLOC_FL_INSERT_RANGE",
+    on=("ext4", "xfs"),
+)
+def taken_out_and_put_in(live: Live, file: KnownFile) -> None:
+    base, half = live.base_page, _block(live) // 2
+    for first, length in ((3 * base, base), (base, half)):
+        file.take_out(first, length)
+        file.expect(f"{length} bytes taken out at {first}")
+        file.put_in(first + base, length)
+        file.expect(f"{length} bytes put in at {first + base}")
+
+
+@case(
+    "what one process stores into a file that it maps, and another one writes, each sees of the other at once",
+    "mmap(2) MAP_SHARED; write(2); mm/filemap.c generic_perform_write()",
+)
+def stored_and_written(live: Live, file: KnownFile) -> None:
+    memory = file.map()
+    other = memory.seen_by(memory.actor.fork())
+    for first, length in _ranges(live):
+        file.store(other, first, length)
+        file.expect(f"{length} bytes stored at {first}")
+        file.write(first + length // 2, length)
+        file.expect(f"{length} bytes written at {first + length // 2}")
+
+
+@case(
+    "a file that was copied and the copy hold what they held, whichever of them is written then",
+    "copy_file_range(2); fs/remap_range.c",
+)
+def copied(live: Live, file: KnownFile) -> None:
+    copy = file.copy()
+    copy.expect("of a copy")
+    for first, length in _ranges(live):
+        file.write(first, length)
+        copy.write(first + length, length)
+        file.expect(f"beside a copy, {length} bytes written at {first}")
+        copy.expect(f"of a copy, {length} bytes written at {first + length}")
+
+
+@case(
+    "split_huge_pages splits the folios of a file, which holds what it held, what was not written back, too",
+    "mm/huge_memory.c split_huge_pages_in_file(), since fbe37501b252",
+    since="5.13",
+)
+def split(live: Live, file: KnownFile) -> None:
+    memory = file.map()
+    file.store(memory, live.base_page, _block(live) // 2)
+    pages = file.contents.length // live.base_page
+    write_debugfs(live, "split_huge_pages", f"{file.path},0x0,{pages:#x}")
+    file.expect("after a split")
+
+
+@case(
+    "MADV_COLLAPSE maps a file as a whole or refuses, and leaves what it holds, and what is stored then",
+    "madvise(2) MADV_COLLAPSE; mm/khugepaged.c collapse_file()",
+    since="6.1",
+)
+def collapsed(live: Live, file: KnownFile) -> None:
+    memory = file.map()
+    file.punch(live.base_page, live.base_page)
+    expected = _mapped_whole(memory)
+    try:
+        collapse(live, partial(memory.advise, MADV_COLLAPSE, 0, 1))
+        expected = memory.size
+    except Refused as refusal:
+        if refusal.errno not in _NOT_COLLAPSED:
+            raise
+    live.expect("bytes of the first block that are mapped as a whole", expected, _mapped_whole(memory))
+    file.expect("after MADV_COLLAPSE")
+    file.store(memory, live.base_page * 3, live.base_page)
+    file.expect("after a store behind it")
+
+
+@case(
+    "an access behind the last page of a file is SIGBUS, though a large folio reaches beyond it, and changes nothing",
+    "mmap(2) SIGBUS; mm/filemap.c filemap_fault(), filemap_map_pages()",
+    on=DISKS,
+)
+def behind_the_end(live: Live, file: KnownFile) -> None:
+    end = _block(live) // 2 + live.base_page
+    memory = file.map()
+    memory.actor.sum(memory.address, file.contents.length)
+    file.truncate(end)
+    memory.actor.sum(memory.address, end)
+    for place in (end, end + live.base_page, _block(live) - 8, _block(live)):
+        live.expect_signal(signal.SIGBUS, memory.actor.read, memory.address + place)
+        live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + place, 1)
+    file.expect("after accesses behind its end")
+
+
+def _mapped_whole(memory: Memory) -> int:
+    memory.advise(MADV_POPULATE_READ, 0, 1)
+    found = memory.smaps()
+    return found.shmem_pmd_mapped + found.file_pmd_mapped
+
+
+def _block(live: Live) -> int:
+    """Return the bytes of a huge page, or of a folio that is as large as one on other machines."""
+    return min(pmd_size(live), _LARGEST_BLOCK)
+
+
+def _ranges(live: Live) -> tuple[tuple[int, int], ...]:
+    """Return start and length of ranges: within a base page, some base pages, and over the end of a huge page."""
+    base, size = live.base_page, _block(live)
+    return (base + 64, base // 2), (5 * base, 3 * base), (size // 2 + 8, size // 2 + base)
+
+
+def _allow(live: Live) -> None:
+    allow_on_advice(live)
+    if live.host.read(f"{DIRECTORY}/shmem_enabled") is None:
+        raise CannotRun("this kernel has no shared memory in huge pages")
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")  # and not "deny", which goes before huge=
+
+
+class ThpFileFolios(LiveTest):
+    """Large folios of files.
+
+    :avocado: enable
+    """
+
+    def test_file_folios(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(FILES)

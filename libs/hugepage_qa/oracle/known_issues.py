@@ -114,7 +114,7 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
             "command line is parsed",
             since=KernelVersion(5, 8),
             until=_EARLY_PARAMETERS,
-            fix="the parameters are collected first and acted on once",
+            fix="mm/hugetlb: convert cmdline parameters from setup to early (5b47c02967ab)",
             seen="6.1.192, 6.12.107, 6.12.117; right on 7.2.13, 7.3.4",
         ),
         KnownIssue(

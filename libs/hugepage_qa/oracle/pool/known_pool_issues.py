@@ -44,7 +44,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             "mount",
             since=KernelVersion(4, 1),
             until=_SUBPOOL_FALLBACK,
-            fix="a833a693a490 (6.15-rc6)",
+            fix="mm: hugetlb: fix incorrect fallback for subpool (a833a693a490)",
             backports=(_SUBPOOL_FALLBACK_BACKPORT,),
             seen="6.1.192, 6.12.107; right on 7.3.4",
         ),
@@ -68,9 +68,8 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             "a833a693a490 (CVE-2026-43286)",
             since=_SUBPOOL_FALLBACK,
             until=KernelVersion(7, 0),
-            fix="1d3f9bb4c8af; 6.19.y and 6.18.y have it since March 2026",
-            # the branches have it for longer, this is where the suite looked
-            backports=(KernelVersion(6, 18, 44), KernelVersion(6, 19, 6)),
+            fix="mm/hugetlb: restore failed global reservations to subpool (1d3f9bb4c8af)",
+            backports=(KernelVersion(6, 18, 16), KernelVersion(6, 19, 6)),
             brought_to=(_SUBPOOL_FALLBACK_BACKPORT,),
             seen="6.16.3, 6.18.15; right on 6.18.44, 6.19.6",
         ),
@@ -112,7 +111,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             since=KernelVersion(4, 1),
             until=_RESERVATION_SERIES,
             fix="mm/hugetlb: fix avoid_reserve to allow taking folio from subpool",
-            backports=(KernelVersion(6, 1, 191), KernelVersion(6, 12, 14)),
+            backports=(KernelVersion(6, 1, 191), KernelVersion(6, 12, 14), KernelVersion(6, 13, 3)),
         ),
         KnownIssue(
             quirk=Quirk.RESERVED_SURPLUS_FREED,
@@ -133,8 +132,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             since=KernelVersion(6, 9),
             until=KernelVersion(7, 3),
             fix="hugetlb: only adjust reservation during unmapping if mapcount is 0",
-            # into 7.2.y it went on 2026-09-09, with about this release
-            backports=(KernelVersion(7, 2, 4), KernelVersion(6, 12, 110)),
+            backports=(KernelVersion(7, 2, 4), KernelVersion(6, 12, 110), KernelVersion(6, 18, 50)),
             seen="6.12.107, 6.18.44; right on 6.1.192, 7.3.4",
         ),
         KnownIssue(
@@ -193,7 +191,6 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             cause="hugetlb_pmd_shared() asks ptdesc_pmd_is_shared() about a table that holds no PMD entries, as "
             "fork-loses-pages does (the fix of CVE-2026-23100)",
             since=KernelVersion(6, 19),
-            # into 6.18.y it went at the end of January 2026, with about this release
             brought_to=(KernelVersion(6, 12, 74), KernelVersion(6, 18, 8)),
             seen="6.12.107, 6.18.44, 7.3.4; right on 6.1.192, on 6.12.107 of ppc64le",
         ),

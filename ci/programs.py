@@ -16,6 +16,7 @@ from hugepage_qa.process.static_program import NAMES
 from hugepage_qa.qemu.boards import BOARDS, find_board
 from hugepage_qa.qemu.guest.guest_site import NotHere
 from hugepage_qa.qemu.guest.libvirt_daemon import CONFIGURATION, find_daemon
+from hugepage_qa.qemu.installed_emulator import installed_emulator, rpm_package
 from hugepage_qa.qemu.system.build_tools import (
     TO_BUILD,
     TO_START,
@@ -125,7 +126,7 @@ def _of_workloads(names: str) -> Iterator[tuple[str, str, str]]:
 
 def _emulators(architectures: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
     for board in (find_board(architecture) for architecture in architectures):
-        yield board.qemu, board.debian_qemu, board.rpm_qemu
+        yield installed_emulator(board) or board.qemu, board.debian_qemu, rpm_package(board)
 
 
 def _of_system_machines(system: Platform) -> Iterator[tuple[str, str, str]]:

@@ -29,6 +29,7 @@ from hugepage_qa.process.identity import (
 from hugepage_qa.process.marks import PREFIX
 from hugepage_qa.process.supervised import run_supervised
 from hugepage_qa.qemu.boards import find_board
+from hugepage_qa.qemu.installed_emulator import installed_emulator
 from hugepage_qa.qemu.system.machine_registry import Registry, drop_machines
 from hugepage_qa.report.plan_progress import PlanProgress
 from hugepage_qa.report.run_directory import read_surroundings, write_surroundings
@@ -102,7 +103,7 @@ def main() -> int:
 
 def _split_by_emulator(architectures: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the architectures whose emulator is installed, and a line on each of the others."""
-    present = [name for name in architectures if shutil.which(find_board(name).qemu)]
+    present = [name for name in architectures if installed_emulator(find_board(name))]
     missing = [name for name in architectures if name not in present]
     return present, [f"{name}: {find_board(name).qemu} is not installed" for name in missing]
 

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import shutil
 import signal
 import struct
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from hypothesis import settings
 
 from hugepage_qa.kernel.tree import CapturedTree
 from hugepage_qa.qemu.boards import find_board
+from hugepage_qa.qemu.installed_emulator import installed_emulator
 
 # a busy machine is slow, and that is no failure
 settings.register_profile("no deadline", deadline=None)
@@ -70,7 +70,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         return
     parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     board = find_board(str(parameters.get("architecture", "x86_64")))
-    if shutil.which(board.qemu) is None:
+    if installed_emulator(board) is None:
         pytest.skip(f"{board.qemu} is not installed")
 
 

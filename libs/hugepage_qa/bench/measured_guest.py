@@ -29,6 +29,7 @@ from hugepage_qa.qemu.guest.guest_site import READY, NotHere, Site, default_site
 from hugepage_qa.qemu.guest.qemu_command import qemu_arguments
 from hugepage_qa.qemu.guest.qemu_driver import QemuDriver
 from hugepage_qa.qemu.initramfs import Entry, pack
+from hugepage_qa.qemu.installed_emulator import NotOffered, installed_emulator, rpm_package
 from hugepage_qa.sizes import format_size
 
 #: part of a guest that has to be on transparent pages: what is at the ends of its memory may not be
@@ -72,7 +73,9 @@ _VERSION_SECONDS = 60.0
 def emulator() -> tuple[Program, ...]:
     """Return the emulator of this machine's architecture, nothing where none is known."""
     board = BOARDS.get(platform.machine())
-    return () if board is None else (Program(board.qemu, board.debian_qemu, board.rpm_qemu),)
+    if board is None:
+        return ()
+    return (Program(installed_emulator(board) or board.qemu, board.debian_qemu, rpm_package(board)),)
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,7 @@ class GuestHost:
         self._driver.define(name, _definition(name, backing, profile, self._site))
         try:
             self._driver.start(name, False)
-        except GuestError as error:
+        except (GuestError, NotOffered) as error:
             raise Unavailable(f"QEMU: {error}") from error
         try:
             running = RunningGuest(self._driver.pid(name), Path(self._site.console(name)))

@@ -10,12 +10,13 @@ from hugepage_qa.cache import write_atomically
 from hugepage_qa.cases.boot.boot_case import CPU_MARK
 from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings
 from hugepage_qa.cases.live_machine import MachinePlan, Unit
-from hugepage_qa.cases.result import Result
+from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.cases.selection import EVERYTHING
 from hugepage_qa.cases.throwaway_run import NODES, Finished, LiveWanted, ThrowawayRun
 from hugepage_qa.cases.verdicts import lost_result
 from hugepage_qa.oracle.architecture import Machine, hugetlb_sizes
 from hugepage_qa.qemu.fleet import machines_at_once
+from hugepage_qa.qemu.installed_emulator import NotOffered
 from hugepage_qa.qemu.lost_machine import MachineLost
 from hugepage_qa.qemu.nominal import nominal_machine
 
@@ -105,7 +106,7 @@ class KernelCheck:
         """Run the live cases on ``cpu``; what they take is remembered for the next time.
 
         Where its machine does not come up, that is one result, a failure where its kernel panicked, and says nothing of
-        the other CPUs.
+        the other CPUs; one that the emulator does not have is a skip.
         """
         settings, board = self._settings, self._matrix.board
         plan = MachinePlan(self.kernel, cpu, settings.cache, settings.append)
@@ -118,6 +119,9 @@ class KernelCheck:
                 yield replace(result, name=f"{result.name}{mark}")
         except MachineLost as lost:
             yield lost_result(f"/machine{mark}", lost, 0.0)
+            return
+        except NotOffered as error:
+            yield Result(f"/machine{mark}", Verdict.SKIP, (str(error),))
             return
         if self._wanted.selection == EVERYTHING:
             # a part of an area tells nothing of what the whole takes

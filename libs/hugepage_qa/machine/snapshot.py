@@ -40,7 +40,8 @@ _TOOLS = ("avocado", ".avocado", "tmt", "qemu")
 _SHARED_DIRECTORIES = ("tmp", "var/tmp", "dev/shm")
 _KINDS = {stat.S_IFDIR: "directory", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
 _PACKAGE_STATES = ("var/lib/dpkg/status", "var/lib/apt/extended_states")
-_EMULATOR_PREFIX = "qemu-system-"
+#: begins of the names of their processes; the second is RHEL's
+_EMULATORS = ("qemu-system-", "qemu-kvm")
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def _emulators(tree: Tree, ours: Sequence[Path]) -> dict[str, str]:
         fields = split_stat(tree.read(f"proc/{pid}/stat") or "")
         arguments = tree.read(f"proc/{pid}/cmdline") or ""
         is_ours = not ours or any(f"{path}/" in arguments for path in ours)
-        if name.startswith(_EMULATOR_PREFIX) and is_ours and len(fields) > START_TIME:
+        if name.startswith(_EMULATORS) and is_ours and len(fields) > START_TIME:
             values[f"process {pid} {name}"] = f"running since tick {fields[START_TIME]}"
     return values
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from hugepage_qa.cache import locked, write_atomically
 from hugepage_qa.process.child import run_to_end
 from hugepage_qa.qemu.boards import Board, Cpu
+from hugepage_qa.qemu.installed_emulator import Part, expect_part, offered
 
 TCG = "tcg"
 KVM = "kvm"
@@ -41,23 +42,25 @@ def choose_accelerator(
     """Return KVM if it is proven to give the machine that ``cpu`` stands for, else TCG.
 
     The answer is kept below ``cache`` for this emulator, host kernel and host CPU: a hanging KVM costs its deadline
-    once.
+    once. Raises NotOffered where the emulator has no TCG, and KVM is none for this machine or does not work.
     """
-    if not _may_use_kvm(board, cpu):
+    if KVM not in offered(emulator, Part.ACCELERATOR) or not _may_use_kvm(board, cpu):
+        expect_part(emulator, Part.ACCELERATOR, TCG)
         return TCG
     answer = cache / "accelerators" / _key(board, cpu, emulator)
     with locked(answer.with_suffix(".lock")):
         if answer.exists() and answer.read_text() in {KVM, TCG}:
             return answer.read_text()
-        return _prove(answer, reaches_init, report)
+        return _prove(answer, emulator, reaches_init, report)
 
 
-def _prove(answer: Path, reaches_init: ReachesInit, report: Callable[[str], None]) -> str:
+def _prove(answer: Path, emulator: str, reaches_init: ReachesInit, report: Callable[[str], None]) -> str:
     report(f"trying KVM with a probe guest, {KVM_DEADLINE:g} s at most")
     if reaches_init(KVM, KVM_DEADLINE):
         write_atomically(answer, KVM.encode())
         return KVM
     report("KVM is there, but no probe guest came up under it: using TCG")
+    expect_part(emulator, Part.ACCELERATOR, TCG)
     # a kernel that boots nowhere says nothing about KVM; only keep what the kernel is not to blame for
     if reaches_init(TCG, _TCG_DEADLINE):
         write_atomically(answer, TCG.encode())

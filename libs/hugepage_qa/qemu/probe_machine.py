@@ -13,11 +13,12 @@ from hugepage_qa.qemu.accelerator import choose_accelerator
 from hugepage_qa.qemu.boards import Board, find_cpu
 from hugepage_qa.qemu.emulator import OUTPUT_LIMIT, Emulator, Stopped
 from hugepage_qa.qemu.initramfs import probe_initramfs
+from hugepage_qa.qemu.installed_emulator import find_emulator
 from hugepage_qa.qemu.lost_machine import PANIC_SECONDS, Loss, MachineLost, find_panic, has_panicked, is_stuck
 from hugepage_qa.qemu.packages import static_busybox
 from hugepage_qa.qemu.serial_capture import GarbledCapture, parse_capture
 from hugepage_qa.qemu.unpacked_kernel import entered_directly
-from hugepage_qa.qemu.virtual_machine import VirtualMachine, find_emulator
+from hugepage_qa.qemu.virtual_machine import VirtualMachine
 from hugepage_qa.sizes import GIB
 
 LONGEST = 5

@@ -1,6 +1,5 @@
 """A machine in QEMU that boots a kernel with an initramfs of ours: what it is, and QEMU's command line for it."""
 
-import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.accelerator import TCG
 from hugepage_qa.qemu.boards import Board, Cpu, find_board, find_cpu
+from hugepage_qa.qemu.installed_emulator import expect_offered, find_emulator
 from hugepage_qa.qemu.kernel_image import KernelImage
 
 #: no network, no disk, no display, no user configuration
@@ -49,11 +49,12 @@ class VirtualMachine:
     def qemu_command(self, initramfs: Path, devices: Iterable[str] = ()) -> tuple[str, ...]:
         """Return the command that runs it, with its console on standard output and ``devices`` (further arguments).
 
-        Raises InputError as ``check`` does.
+        Raises InputError as ``check`` does, and NotOffered where the emulator has not all of it.
         """
         board = self.board
-        return (
-            *(find_emulator(board), *BARE, "-no-reboot"),
+        emulator = find_emulator(board)
+        arguments = (
+            *(*BARE, "-no-reboot"),
             *processor_arguments(board, find_cpu(board, self.cpu), self.accelerator),
             *memory_arguments(self.memory, self.cpus),
             *("-chardev", "stdio,id=console,signal=off", *board.serial),
@@ -61,6 +62,8 @@ class VirtualMachine:
             *("-kernel", str(self.kernel.path), "-initrd", str(initramfs)),
             *("-append", full_command_line(board, self.command_line)),
         )
+        expect_offered(emulator, arguments)
+        return (emulator, *arguments)
 
 
 def our_words(board: Board) -> str:
@@ -135,16 +138,6 @@ def _node_cpus(memory: tuple[int, ...], cpus: int) -> list[list[int]]:
     for cpu, node in enumerate(without, start=shared):
         nodes[node].append(cpu)
     return nodes
-
-
-def find_emulator(board: Board) -> str:
-    """Return the path of the emulator of ``board``; InputError names the package to install."""
-    path = shutil.which(board.qemu)
-    if path is None:
-        raise InputError(
-            f"{board.qemu} is not installed: install {board.debian_qemu} (Debian) or {board.rpm_qemu} (Fedora)"
-        )
-    return path
 
 
 def host_memory(memory: tuple[int, ...], command_line: str) -> int:

@@ -5,6 +5,16 @@ from pathlib import Path
 
 import pytest
 
+#: begins the script of an emulator: what it says that it has
+OFFER = r"""
+case "$1 $2" in
+"-machine help") printf 'Supported machines are:\nq35                  Standard PC (alias of pc-q35-7.2)\n' ;;
+"-cpu help") printf 'Available CPUs:\nx86 max                   all features\nx86 qemu64  \nx86 host  \n' ;;
+"-accel help") printf 'Accelerators supported in QEMU binary:\ntcg\nkvm\n' ;;
+esac
+case $2 in help) exit ;; esac
+"""
+
 
 @pytest.fixture
 def install() -> Callable[[Path, str, str], None]:

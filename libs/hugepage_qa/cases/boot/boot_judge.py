@@ -22,6 +22,7 @@ from hugepage_qa.oracle.compare import Difference, compare
 from hugepage_qa.oracle.known_issues import KNOWN_ISSUES, Quirk
 from hugepage_qa.oracle.prediction import Prediction, Unjudged
 from hugepage_qa.oracle.rules import SURVIVES, Rule
+from hugepage_qa.qemu.installed_emulator import NotOffered
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.lost_machine import Loss, MachineLost
 from hugepage_qa.qemu.nominal import nominal_machine
@@ -70,6 +71,8 @@ class Judge:
             # some wait for ever for the memory that they gave away: that is seen soon, and says nothing
             patience = _PATIENCE_WITHOUT_MEMORY if may_exhaust else 1.0
             boot, before = self._boot(case, words, (Loss.HUNG, Loss.GARBLED) if may_exhaust else (), patience)
+        except NotOffered as error:
+            return replace(unjudged, reasons=(str(error),))
         except MachineLost as lost:
             result = self._judge_lost(replace(unjudged, evidence=lost.serial), lost, may_exhaust)
         else:

@@ -22,6 +22,7 @@ from hugepage_qa.qemu.guest.guest_site import NotHere, Site, default_site
 from hugepage_qa.qemu.guest.libvirt_daemon import PrivateDaemon
 from hugepage_qa.qemu.guest.libvirt_driver import LibvirtDriver, import_libvirt
 from hugepage_qa.qemu.guest.qemu_driver import QemuDriver
+from hugepage_qa.qemu.installed_emulator import NotOffered
 from hugepage_qa.schema import build
 
 #: drivers by name; the last one is libvirt with a daemon that finds no hugetlbfs
@@ -92,7 +93,7 @@ class GuestMachine:
         name, method, *others = arguments
         try:
             return {DONE: getattr(self._find(name), method)(*others)}
-        except NotHere as error:
+        except (NotHere, NotOffered) as error:
             return {CANNOT: str(error)}
         except GuestError as error:
             return {REFUSED: str(error)}

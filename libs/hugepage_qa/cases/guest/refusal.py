@@ -4,6 +4,7 @@ import enum
 import re
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.qemu.guest.driver import GuestError
 
 
@@ -20,6 +21,7 @@ class Meaning(enum.Enum):
     MAY_NOT_LOCK = "nobody may lock so much memory here"
     NOT_PERMITTED = "its user may not have pages of this hugetlbfs"
     NOT_A_DEFINITION = "not a valid definition of a guest"
+    NOT_OFFERED = "this QEMU has no such machine, CPU, accelerator or device"
     MACHINE_EXHAUSTED = "the machine is out of processes, open files or ordinary memory"
 
 
@@ -53,6 +55,8 @@ _WORDINGS: tuple[tuple[Meaning, str], ...] = (
     (Meaning.MAY_NOT_LOCK, r"cannot limit locked memory .*Operation not permitted|locking memory failed"),
     # open(2) in the mount
     (Meaning.NOT_PERMITTED, r"can't open backing store \S+ for guest RAM: Permission denied"),
+    # of libvirt, which asks QEMU what it has; under QEMU alone we ask
+    (Meaning.NOT_OFFERED, r"(?:is not|isn't) supported (?:by|with) this QEMU|Emulator '[^']*' does not support"),
     (Meaning.NOT_A_DEFINITION, r"XML error:|\(domain_definition\)|unsupported configuration:"),
     # EMFILE, ENFILE, EAGAIN of fork(2) and pthread_create(3); no mapping of guest memory fails with them
     (Meaning.MACHINE_EXHAUSTED, r"Too many open files|Resource temporarily unavailable"),
@@ -76,8 +80,13 @@ def find_meaning(message: str) -> Meaning | None:
 
 
 def refusal(message: str) -> Exception:
-    """Return what to raise for ``message``: a GuestError, by which a case is judged, or an InputError.
+    """Return what to raise for ``message``: a GuestError, by which a case is judged, an InputError or CannotRun.
 
-    An exhausted machine starts no QEMU, and that says nothing of huge pages.
+    An exhausted machine starts no QEMU, and that says nothing of huge pages. What QEMU was built without cannot run.
     """
-    return InputError(message) if find_meaning(message) is Meaning.MACHINE_EXHAUSTED else GuestError(message)
+    match find_meaning(message):
+        case Meaning.MACHINE_EXHAUSTED:
+            return InputError(message)
+        case Meaning.NOT_OFFERED:
+            return CannotRun(message)
+    return GuestError(message)

@@ -8,10 +8,11 @@ from pathlib import Path
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.boards import BOARDS, find_cpu
 from hugepage_qa.qemu.initramfs import probe_initramfs
+from hugepage_qa.qemu.installed_emulator import NotOffered, expect_offered, find_emulator
 from hugepage_qa.qemu.kernel_image import identify
 from hugepage_qa.qemu.packages import distribution_kernel, static_busybox
 from hugepage_qa.qemu.probe_machine import Lab
-from hugepage_qa.qemu.virtual_machine import VirtualMachine, find_emulator, machine_and_cpu
+from hugepage_qa.qemu.virtual_machine import VirtualMachine, machine_and_cpu
 from hugepage_qa.sizes import GIB
 
 
@@ -58,7 +59,7 @@ def default_site(cache: Path, kernel: Path | None, report: Callable[[str], None]
     """Return the site of guests of this machine's architecture with ``kernel``, or the distribution's.
 
     What is built for it is below ``cache``; it has no directory, mounts and environment yet. Raises NotHere without an
-    emulator, InputError when a package cannot be had.
+    emulator that has such a machine, InputError when a package cannot be had.
     """
     board = BOARDS.get(platform.machine())
     if board is None:
@@ -72,8 +73,12 @@ def default_site(cache: Path, kernel: Path | None, report: Callable[[str], None]
         image = distribution_kernel(board.architecture, cache, report=report)
     else:
         image = identify(kernel, board.architecture)
-    accelerator = Lab(cache, report=report).accelerator(VirtualMachine(image, cpu.name, (GIB,)))
-    machine, model = machine_and_cpu(board, cpu, accelerator)
+    try:
+        accelerator = Lab(cache, report=report).accelerator(VirtualMachine(image, cpu.name, (GIB,)))
+        machine, model = machine_and_cpu(board, cpu, accelerator)
+        expect_offered(emulator, ("-machine", machine, "-cpu", model))
+    except NotOffered as error:
+        raise NotHere(str(error)) from error
     busybox = static_busybox(board.architecture, cache, report=report)
     return Site(
         architecture=board.architecture,

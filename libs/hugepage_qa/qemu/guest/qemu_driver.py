@@ -15,13 +15,17 @@ from hugepage_qa.qemu.guest.guest_description import GuestDescription, MemoryDev
 from hugepage_qa.qemu.guest.guest_site import NotHere, Site
 from hugepage_qa.qemu.guest.qemu_command import memory_device, qemu_arguments
 from hugepage_qa.qemu.guest.qemu_process import QemuProcess
+from hugepage_qa.qemu.installed_emulator import Part, expect_offered, expect_part
 from hugepage_qa.qemu.qmp_monitor import require_qmp
 
 _KVM = Path("/dev/kvm")
 
 
 class QemuDriver(Driver):
-    """Starts the emulator of ``site``, with sockets in its directory; a definition is a JSON list of arguments."""
+    """Starts the emulator of ``site``, with sockets in its directory; a definition is a JSON list of arguments.
+
+    Raises NotOffered where the emulator has not what a definition or a device asks for.
+    """
 
     def __init__(self, site: Site) -> None:
         """Raises NotHere without the Python package qemu.qmp."""
@@ -134,6 +138,7 @@ class QemuDriver(Driver):
         """Add the backend and the device; when the device is refused, the backend goes again."""
         document = json.loads(device)
         guest = self._find(name)
+        expect_part(self._site.emulator, Part.DEVICE, document["device"]["driver"])
         guest.ask("object-add", **document["backend"])
         try:
             guest.ask("device_add", **document["device"])
@@ -177,6 +182,7 @@ class QemuDriver(Driver):
         if self.state(name) is not State.OFF:
             raise GuestError(f"{name} runs already")
         self.destroy(name)
+        expect_offered(self._site.emulator, self._definitions[name])
         command = [*self._become, self._site.emulator, *self._definitions[name], *more]
         self._running[name] = QemuProcess(name, self._directory, command, descriptors, self._group)
 

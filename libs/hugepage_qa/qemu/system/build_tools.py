@@ -17,6 +17,7 @@ from pathlib import Path
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.child import find_installed
+from hugepage_qa.qemu.installed_emulator import installed_emulator, rpm_package
 from hugepage_qa.qemu.system.platforms import Firmware, Platform
 
 
@@ -63,8 +64,8 @@ def find_firmware(platform: Platform) -> Firmware | None:
 def require(platform: Platform, tools: Iterable[Tool]) -> None:
     """Raise InputError naming all that is missing of ``tools``, the emulator and the firmware of ``platform``."""
     board = platform.board
-    wanted = [Tool(board.qemu, board.debian_qemu, board.rpm_qemu), *tools]
-    missing = [tool for tool in wanted if find_program(tool) is None]
+    missing = [] if installed_emulator(board) else [Tool(board.qemu, board.debian_qemu, rpm_package(board))]
+    missing += [tool for tool in tools if find_program(tool) is None]
     if find_firmware(platform) is None:
         missing.append(Tool("UEFI firmware", platform.debian_firmware, platform.rpm_firmware))
     if missing:

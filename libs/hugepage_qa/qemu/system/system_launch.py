@@ -11,6 +11,7 @@ from pathlib import Path
 from hugepage_qa.cache import locked, write_atomically
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.child import run_to_end
+from hugepage_qa.qemu.installed_emulator import expect_offered, find_emulator
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.probe_machine import Lab
 from hugepage_qa.qemu.system.build_tools import SSH_KEYGEN, TO_BUILD, TO_START, find_firmware, program, require
@@ -30,7 +31,7 @@ from hugepage_qa.qemu.system.system_arguments import (
 from hugepage_qa.qemu.system.system_images import SystemImage, check_words, create_overlay, obtain_image, prune
 from hugepage_qa.qemu.system.system_machine import DEADLINE, KNOWN_HOSTS, Record, SystemMachine
 from hugepage_qa.qemu.system.system_roots import obtain_root
-from hugepage_qa.qemu.virtual_machine import VirtualMachine, check_nodes, find_emulator
+from hugepage_qa.qemu.virtual_machine import VirtualMachine, check_nodes
 from hugepage_qa.sizes import GIB, MIB, parse_memory, parse_size
 
 
@@ -189,6 +190,7 @@ def _start(
             probe.bind((ADDRESS, 0))
             port = int(probe.getsockname()[1])
         arguments = machine_arguments(hardware, record.name, port, firmware.code, direct)
+        expect_offered(emulator, arguments)
         machine = registry.keep(replace(record, port=port, command=(emulator, *arguments)))
         known = f"[{ADDRESS}]:{port} {image.root.host_key}\n"
         write_atomically(machine.directory / KNOWN_HOSTS, known.encode())

@@ -48,7 +48,18 @@ ENVIRONMENT_FILE = "environment.yaml"
 _NOT_THE_SUITE = (".git", ".venv*", ".cache", "build", "__pycache__", "*.egg-info", ".*_cache", ".hypothesis")
 
 # what tmt itself may see of our environment: it writes all that it sees into its log, secrets too
-_FOR_TMT = ("HOME", "LANG", "LC_ALL", "TERM", "TMPDIR", "NO_COLOR", "http_proxy", "https_proxy", "no_proxy")
+_FOR_TMT = (
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TERM",
+    "TMPDIR",
+    "NO_COLOR",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    test_settings.QEMU,
+)
 
 # tmt has the same path on the machine that it provisions, where /tmp is emptied at each boot (file-hierarchy(7))
 _LASTING = "/var/tmp"  # noqa: S108 - a private directory is made there

@@ -13,6 +13,7 @@ from hugepage_qa.cache import cache_directory
 from hugepage_qa.cases.area_files import LIVE
 from hugepage_qa.cases.boot.case_groups import choose_groups
 from hugepage_qa.errors import InputError
+from hugepage_qa.qemu import installed_emulator
 
 ARCH = "HUGEPAGE_QA_ARCH"
 KERNEL = "HUGEPAGE_QA_KERNEL"
@@ -24,6 +25,7 @@ SEED = "HUGEPAGE_QA_SEED"
 OPERATIONS = "HUGEPAGE_QA_OPERATIONS"
 CYCLES = "HUGEPAGE_QA_CYCLES"
 VT = "HUGEPAGE_QA_VT"
+QEMU = installed_emulator.VARIABLE
 AREAS = "HUGEPAGE_QA_AREAS"
 
 MEANING = {
@@ -38,6 +40,7 @@ MEANING = {
     AREAS: "areas of live cases for throwaway machines, such as pool or pool/demote (default: all)",
     OPERATIONS: "how many random operations on the pool of each page size to try (default 400)",
     CYCLES: "how often a guest is started and ended again in one case (default 10)",
+    QEMU: "emulator of this machine's own architecture (default qemu-system-ARCH, else qemu-kvm as RHEL has it)",
     VT: "which variants avocado-vt runs in plan vt (default hugepages, which is all; hugepages..page_2M is some)",
 }
 

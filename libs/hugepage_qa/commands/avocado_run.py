@@ -21,7 +21,7 @@ from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine.kept_file import Repair
 from hugepage_qa.machine.protection import protected_machine
 from hugepage_qa.plugins.asked import Asked
-from hugepage_qa.plugins.vt_provider import VT_TYPES, prepare_vt
+from hugepage_qa.plugins.vt_provider import VT_TYPES, prepare_vt, vt_options
 from hugepage_qa.process.marks import PREFIX
 from hugepage_qa.process.supervised import SIGNALLED, run_supervised
 from hugepage_qa.report.avocado_results import JOB, read_job
@@ -168,7 +168,7 @@ def _avocado(job: _Job, scratch: Path, config: Path) -> list[str]:
     if job.vt_type is None:
         module, vt = "hugepage_qa.plugins.forked_tests", []
     else:
-        module, vt = "avocado", ["--vt-type", job.vt_type]
+        module, vt = "avocado", vt_options(job.vt_type)
     return [sys.executable, "-m", module, "--config", str(config), "run", *vt, *options, "--", *job.references]
 
 

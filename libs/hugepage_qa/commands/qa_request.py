@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +29,8 @@ LOCAL, LAB = "local", "lab"
 #: what the tests of these plans read
 _READ_ON_MACHINES = {
     **dict.fromkeys(
-        _GUEST_PLANS, (test_settings.SEED, test_settings.OPERATIONS, test_settings.CYCLES, test_settings.VT)
+        _GUEST_PLANS,
+        (test_settings.SEED, test_settings.OPERATIONS, test_settings.CYCLES, test_settings.VT, test_settings.QEMU),
     ),
     GATE: tuple(gate_settings.MEANING),
 }
@@ -94,7 +96,7 @@ class QaRequest:
             architectures=(),
             provision=_lab_options(environment) if how == LAB else _local_options(environment),
             tmt_arguments=_split("TMT_ARGS", environment),
-            test_environment=_of_a_machine(plan, environment),
+            test_environment=_of_a_machine(plan, how, environment),
         )
 
     @property
@@ -123,8 +125,12 @@ class QaRequest:
         return LAB in self.provision
 
 
-def _of_a_machine(plan: str, environment: Mapping[str, str]) -> dict[str, str]:
+def _of_a_machine(plan: str, how: str, environment: Mapping[str, str]) -> dict[str, str]:
     told = {name: environment[name] for name in _READ_ON_MACHINES.get(plan, ()) if environment.get(name)}
+    named = told.pop(test_settings.QEMU, None)
+    # a system machine has one of its own
+    if named and how == LOCAL:
+        told[test_settings.QEMU] = _program(named)
     if gate_settings.BASELINES in told:
         # tests run in another directory
         told[gate_settings.BASELINES] = str(Path(told[gate_settings.BASELINES]).absolute())
@@ -180,10 +186,17 @@ def _split(name: str, environment: Mapping[str, str]) -> tuple[str, ...]:
         raise InputError(f"{name}={environment[name]}: {error}") from error
 
 
+def _program(name: str) -> str:
+    """Return the path of the program ``name``: tests run in another directory."""
+    return str(Path(shutil.which(name) or name).absolute())
+
+
 def _test_environment(plan: str, environment: Mapping[str, str], kernel: Path | None) -> dict[str, str]:
     told = {test_settings.APPEND: environment.get("APPEND", ""), test_settings.KERNEL: str(kernel or "")}
     names = [test_settings.CACHE, test_settings.GROUPS, test_settings.RANDOM, test_settings.SEED]
     if plan == KERNEL:
         names += [test_settings.AREAS, test_settings.OPERATIONS]
     passed = {name: environment.get(name, "") for name in names}
+    if named := environment.get(test_settings.QEMU):
+        passed[test_settings.QEMU] = _program(named)
     return {name: value for name, value in (told | passed).items() if value}

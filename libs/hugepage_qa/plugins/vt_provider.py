@@ -3,6 +3,7 @@
 import configparser
 import importlib.util
 import os
+import platform
 import re
 import sys
 from collections.abc import Mapping
@@ -12,6 +13,8 @@ from hugepage_qa.cache import cache_directory
 from hugepage_qa.cases import test_settings
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.child import run_to_end
+from hugepage_qa.qemu.boards import BOARDS
+from hugepage_qa.qemu.installed_emulator import installed_emulator
 
 #: of avocado-vt, those that the provider has tests for
 VT_TYPES = ("qemu", "libvirt")
@@ -40,6 +43,16 @@ def prepare_vt(vt_type: str, directory: Path, home: Path, data: Path, environmen
     if done.returncode != 0:
         raise InputError(f"--vt-type {vt_type}: avocado vt-bootstrap failed: {' '.join(said.split())[-500:]}")
     return whole
+
+
+def vt_options(vt_type: str) -> list[str]:
+    """Return the options of ``avocado run`` for tests of ``vt_type``, with the emulator that guests of ours have, too.
+
+    By itself avocado-vt looks for qemu-kvm and kvm in PATH. Raises InputError where the emulator is set to none.
+    """
+    board = BOARDS.get(platform.machine())
+    emulator = installed_emulator(board) if board else None
+    return ["--vt-type", vt_type, *(["--vt-qemu-bin", emulator] if emulator else [])]
 
 
 def _register(directory: Path, providers: Path) -> None:

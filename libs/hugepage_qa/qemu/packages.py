@@ -85,7 +85,12 @@ def _kernel_in(directory: Path, package: str, architecture: str | None) -> Kerne
 def static_busybox(architecture: str, cache: Path, *, report: Report) -> Path:
     """Return a statically linked busybox for ``architecture``; errors as in distribution_kernel."""
     wanted = "busybox-static" if _apt_here() else "busybox"
-    busybox = _obtain(find_board(architecture), cache, wanted, None, report, kernel=False) / "busybox"
+    try:
+        busybox = _obtain(find_board(architecture), cache, wanted, None, report, kernel=False) / "busybox"
+    except InputError as error:
+        if _apt_here():
+            raise
+        raise InputError(f"{error}; RHEL and its relatives have busybox in EPEL: enable that") from error
     if not busybox.exists():
         raise InputError(f"package {wanted} for {architecture}: it holds no busybox")
     return busybox

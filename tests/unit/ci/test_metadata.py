@@ -191,5 +191,15 @@ def test_a_test_knows_its_architecture_and_needs_its_emulator(name: str) -> None
         assert (ROOT / "tests" / "boot" / test["test"].split()[0]).resolve() == ROOT / "tests" / "run.sh"
 
 
-def test_nothing_is_enabled_where_there_is_no_emulator_to_boot_with() -> None:
-    assert not tmt("--context", "distro=rhel-10", "tests", "ls", "--enabled", "^/tests/boot/").split()
+@pytest.mark.parametrize("name", BOARDS)
+def test_what_boots_machines_is_enabled_on_rhel_for_its_own_architecture(name: str) -> None:
+    """Its only emulator is another one; of Power it has none."""
+    context = ("--context", "distro=rhel-10", "--context", f"arch={name}")
+    found = yaml.safe_load(tmt(*context, "tests", "export", "--how", "yaml", "^/tests/(boot|kernel)/"))
+    enabled = {test["name"]: set(test["require"]) - {"gcc"} for test in found if test["enabled"]}
+    own = ("boot/named", "boot/random", "kernel") if name != "ppc64le" else ()
+    assert enabled == {f"/tests/{test}/{name}": {"/usr/libexec/qemu-kvm"} for test in own}
+
+
+def test_nothing_that_boots_machines_is_enabled_on_rhel_of_unknown_architecture() -> None:
+    assert not tmt("--context", "distro=rhel-10", "tests", "ls", "--enabled", "^/tests/(boot|kernel)/").split()

@@ -98,6 +98,12 @@ def test_guests_start_where_the_tests_run() -> None:
     assert request.test_environment == {"HUGEPAGE_QA_CYCLES": "100"}
 
 
+@pytest.mark.parametrize("plan", ["smoke", "guest"])
+def test_an_emulator_is_the_same_wherever_the_tests_run(plan: str) -> None:
+    request = QaRequest.from_environment({"PLAN": plan, "HUGEPAGE_QA_QEMU": "build/qemu"})
+    assert request.test_environment["HUGEPAGE_QA_QEMU"] == str(Path.cwd() / "build" / "qemu")
+
+
 def test_avocado_vt_runs_one_plan_alone() -> None:
     request = QaRequest.from_environment({"PLAN": "vt"})
     assert request.has_guests

@@ -11,6 +11,7 @@ case "$1 $2" in
 "-machine help") printf 'Supported machines are:\nq35                  Standard PC (alias of pc-q35-7.2)\n' ;;
 "-cpu help") printf 'Available CPUs:\nx86 max                   all features\nx86 qemu64  \nx86 host  \n' ;;
 "-accel help") printf 'Accelerators supported in QEMU binary:\ntcg\nkvm\n' ;;
+"-device help") printf 'name "virtio-blk-pci", bus PCI\nname "virtio-net-pci", bus PCI\n' ;;
 esac
 case $2 in help) exit ;; esac
 """

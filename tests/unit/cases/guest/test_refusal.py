@@ -9,6 +9,7 @@ from hugepage_qa.cases.guest.refusal import (
     without_process_ids,
 )
 from hugepage_qa.errors import InputError
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.qemu.guest.driver import GuestError
 
 SHORT = [
@@ -46,9 +47,15 @@ OTHERS = [
     (Meaning.MACHINE_EXHAUSTED, "internal error: cannot fork child process: Cannot allocate memory"),
     (Meaning.MACHINE_EXHAUSTED, "qemu-kvm: qemu_thread_create: Resource temporarily unavailable"),
     (Meaning.MACHINE_EXHAUSTED, "qemu-system-x86_64: allocate 1073741824 bytes for jit buffer: Cannot allocate memory"),
+    (Meaning.NOT_OFFERED, "unsupported configuration: memory hotplug isn't supported by this QEMU binary"),
+    (Meaning.NOT_OFFERED, "unsupported configuration: virtio-mem is not supported by this QEMU binary"),
+    (
+        Meaning.NOT_OFFERED,
+        "unsupported configuration: Emulator '/usr/libexec/qemu-kvm' does not support virt type 'kvm'",
+    ),
     (Meaning.NOT_A_DEFINITION, "(domain_definition):1: Opening and ending tag mismatch: a line 1 and b"),
 ]
-EXHAUSTED = {Meaning.MACHINE_EXHAUSTED}
+NOT_JUDGED = {Meaning.MACHINE_EXHAUSTED: InputError, Meaning.NOT_OFFERED: CannotRun}
 UNKNOWN = [
     "",
     "internal error: qemu unexpectedly closed the monitor",
@@ -77,14 +84,16 @@ def test_what_means_something_else(message: str) -> None:
     assert find_meaning(message) is None
 
 
-@pytest.mark.parametrize("message", [*SHORT, *UNKNOWN, *(text for meaning, text in OTHERS if meaning not in EXHAUSTED)])
+@pytest.mark.parametrize(
+    "message", [*SHORT, *UNKNOWN, *(text for meaning, text in OTHERS if meaning not in NOT_JUDGED)]
+)
 def test_what_a_case_judges(message: str) -> None:
     assert isinstance(refusal(message), GuestError)
 
 
-@pytest.mark.parametrize("message", [text for meaning, text in OTHERS if meaning in EXHAUSTED])
-def test_an_exhausted_machine_is_no_refusal(message: str) -> None:
-    assert isinstance(refusal(message), InputError)
+@pytest.mark.parametrize(("meaning", "message"), [one for one in OTHERS if one[0] in NOT_JUDGED])
+def test_neither_an_exhausted_machine_nor_a_lesser_qemu_is_a_refusal(meaning: Meaning, message: str) -> None:
+    assert isinstance(refusal(message), NOT_JUDGED[meaning])
 
 
 def test_a_reason_is_the_same_whatever_process_it_was() -> None:

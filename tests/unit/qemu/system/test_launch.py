@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.unit.qemu.conftest import OFFER
 from tests.unit.qemu.system.test_system_machine import RECORD
 
 from hugepage_qa.errors import InputError
@@ -95,7 +96,7 @@ def start(
     registry = Registry(tmp_path)
 
     def run(script: str) -> Registry:
-        install(tmp_path / "bin", "qemu", script)
+        install(tmp_path / "bin", "qemu", f"{OFFER}{script}")
         monkeypatch.setattr(system_launch, "find_emulator", lambda _board: str(tmp_path / "bin" / "qemu"))
         monkeypatch.setattr(system_launch, "find_firmware", lambda _platform: firmware)
         with registry.new_directory("m"):

@@ -1,145 +1,26 @@
 """``hugepage-qa guest plan``: what guests need, held against what a machine has of each pool and node, and besides."""
 
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hugepage_qa.cases.pool_view import PoolView, read_pool_view
+from hugepage_qa.cases.guest.page_commands import advice
+from hugepage_qa.cases.guest.page_plan import GuestPlan, plan_for_any_host, plan_for_machine, plan_for_pool
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.pools import DIRECTORY
-from hugepage_qa.kernel.tree import DirectoryTree, Tree, size_name
-from hugepage_qa.oracle.rules import Rule
-from hugepage_qa.qemu.guest.guest_description import Cell, GuestDescription, Pool, pages_needed
+from hugepage_qa.kernel.counters import read_meminfo
+from hugepage_qa.kernel.tree import DirectoryTree
+from hugepage_qa.qemu.guest.defined_domains import defined_domain
+from hugepage_qa.qemu.guest.foreign_domain import LONGEST, WantedGuest, read_domain
+from hugepage_qa.qemu.guest.guest_description import Cell, pages_of_cells
 from hugepage_qa.sizes import MIB, format_size, parse_size
 
-KVM_HPAGE = "sys/module/kvm/parameters/hpage"
-KVM_NEEDS_HPAGE = Rule(
-    "kvm-needs-hpage",
-    "on s390x KVM refuses guests on huge pages unless it was loaded with hpage=1",
-    "Documentation/virt/kvm/api.rst 7.14 KVM_CAP_S390_HPAGE_1M; arch/s390/kvm/kvm-s390.c",
-)
-
-#: of QEMU without the guest's memory: heap, firmware, and what TCG translates; see ``lab.probe`` for what was measured
-QEMU_MEMORY = 256 * MIB
-_ENTRY = 8
-# of QEMU's page table and of KVM's, which maps the same pages for the guest
-_TABLES = 2
-
-
-@dataclass(frozen=True)
-class PoolPlan:
-    """What is asked of one pool: pages ``needed``, and those ``available`` in it now."""
-
-    pool: Pool
-    needed: int
-    available: int
-
-    @property
-    def missing(self) -> int:
-        """Pages that have to be reserved before the guests can start."""
-        return max(0, self.needed - self.available)
-
-    @property
-    def left(self) -> int:
-        """Pages that are free when the guests run."""
-        return max(0, self.available - self.needed)
-
-    @property
-    def file(self) -> str:
-        """The file that reserves pages for this pool."""
-        name = f"{size_name(self.pool.size)}/nr_hugepages"
-        if self.pool.node is None:
-            return f"/{DIRECTORY}/{name}"
-        return f"/sys/devices/system/node/node{self.pool.node}/hugepages/{name}"
-
-
-@dataclass(frozen=True)
-class GuestPlan:
-    """What guests need: of each pool, and ordinary memory in bytes, for QEMU itself and for page tables."""
-
-    pools: tuple[PoolPlan, ...]
-    ordinary_memory: int
-
-    @property
-    def is_met(self) -> bool:
-        """Whether the guests can start now."""
-        return not any(pool.missing for pool in self.pools)
-
-
-def ordinary_memory(guest: GuestDescription) -> int:
-    """Return the bytes that QEMU takes besides the guest's huge pages."""
-    tables = sum(_TABLES * _ENTRY * cell.memory // cell.page for cell in guest.cells if cell.page)
-    return QEMU_MEMORY + tables
-
-
-def plan_for_pool(guest: GuestDescription, count: int, pages: int) -> GuestPlan:
-    """Return the plan for ``count`` such guests on a machine with ``pages`` pages in each pool that they need."""
-    needs = _needs(guest, count)
-    return GuestPlan(
-        tuple(PoolPlan(pool, needed, pages) for pool, needed in needs.items()), count * ordinary_memory(guest)
-    )
-
-
-def plan_for_machine(guest: GuestDescription, count: int, tree: Tree) -> GuestPlan:
-    """Return the plan for ``count`` such guests on the machine of ``tree``.
-
-    Raises InputError for what the machine can never have: a page size, a node, more memory than there is, and for
-    KVM on s390x that was loaded without huge pages.
-    """
-    view = read_pool_view(tree)
-    needs = _needs(guest, count)
-    _refuse_impossible(needs, view)
-    if kvm_refuses(tree):
-        raise InputError(f"/{KVM_HPAGE} is 0: {KVM_NEEDS_HPAGE.statement}; boot with kvm.hpage=1")
-    return GuestPlan(
-        tuple(PoolPlan(pool, needed, _available(pool, view)) for pool, needed in needs.items()),
-        count * ordinary_memory(guest),
-    )
-
-
-def kvm_refuses(tree: Tree) -> bool:
-    """Tell whether KVM of this machine will back no guest with huge pages: only that of s390x has the parameter."""
-    value = (tree.read(KVM_HPAGE) or "").strip()
-    return value in ("0", "N")
-
-
-def _needs(guest: GuestDescription, count: int) -> Mapping[Pool, int]:
-    if count < 1:
-        raise InputError(f"{count} guests: expected at least 1")
-    return {pool: count * pages for pool, pages in sorted(pages_needed(guest).items(), key=str)}
-
-
-def _refuse_impossible(needs: Mapping[Pool, int], view: PoolView) -> None:
-    for pool, pages in needs.items():
-        if pool.size not in view.pools:
-            sizes = ", ".join(format_size(size) for size in view.pools)
-            raise InputError(
-                f"page size {format_size(pool.size)}: this machine has none of it, expected one of {sizes}"
-            )
-        if pool.node is not None and pool.node not in view.nodes:
-            nodes = ", ".join(map(str, view.nodes)) or "none"
-            raise InputError(f"node {pool.node}: this machine has no such NUMA node, expected one of {nodes}")
-        total = view.meminfo.get("MemTotal", 0)
-        if pages * pool.size > total:
-            raise InputError(
-                f"{pages} pages of {format_size(pool.size)} are {pages * pool.size // MIB} MiB: this machine has"
-                f" {total // MIB} MiB of memory, make the guests smaller"
-            )
-
-
-def _available(pool: Pool, view: PoolView) -> int:
-    whole = view.pools[pool.size]
-    if pool.node is None:
-        return whole.available
-    # which node the reserved pages will come from is not known: all of them may come from this one
-    return max(0, min(view.nodes[pool.node][pool.size].free, whole.available))
-
-
 _NOT_READY = 1
+#: what QEMU says of too few pages, whatever version it is; libvirt passes it on
+_REFUSAL = "unable to map backing store for guest RAM: Cannot allocate memory"
 
 
 class Size(click.ParamType[int]):
@@ -158,27 +39,70 @@ def guest() -> None:
 
 
 @guest.command(
-    epilog="Example: hugepage-qa guest plan --memory 32G@0,32G@1 --page 1G",
-    help="""Say how many huge pages guests need, and whether this machine has them.
+    epilog="Example: hugepage-qa guest plan --memory 32G@0,32G@1 --page 1G;"
+    " hugepage-qa guest plan --domain db1 --xml db2.xml",
+    help="""Say how many huge pages guests need, whether this machine has them, and what to type where it has not.
 
-    Exit code: 0 the guests can start, 1 pages have to be reserved first, 3 the machine can never have them, or the
-    input is wrong.
+    The guests are started in the order in which they are told here, those of --memory first.
+
+    Exit code: 0 the guests can start, or nothing is known of their host, 1 something has to be done first, 3 the
+    machine can never have them, or the input is wrong.
     """,
 )
-@click.option("--memory", required=True, metavar="64G", help="Of each guest; 32G@0,32G@1 binds parts to NUMA nodes.")
-@click.option("--page", required=True, type=Size(), metavar="2M", help="Size of the huge pages.")
-@click.option("--guests", "count", default=1, show_default=True, help="How many such guests run at once.")
+@click.option("--memory", metavar="64G", help="Of each guest; 32G@0,32G@1 binds parts to NUMA nodes.")
+@click.option("--page", type=Size(), metavar="2M", help="Size of the huge pages, and of those in XML without one.")
+@click.option("--guests", "count", default=1, show_default=True, help="How many guests with --memory run at once.")
+@click.option("--xml", "files", type=Path, multiple=True, metavar="FILE", help="A guest: a libvirt domain. Repeatable.")
+@click.option("--domain", "names", multiple=True, metavar="NAME", help="A guest that libvirt knows here. Repeatable.")
 @click.option("--pool", type=click.IntRange(0), metavar="PAGES", help="Plan for a pool of PAGES, not for this machine.")
+@click.option("--elsewhere", is_flag=True, help="Plan for another host, of which nothing is known.")
 @click.option("--root", type=click.Path(path_type=Path, exists=True, file_okay=False), default=Path("/"), hidden=True)
-def plan(memory: str, page: int, count: int, pool: int | None, root: Path) -> None:
+def plan(
+    memory: str | None,
+    page: int | None,
+    count: int,
+    files: tuple[Path, ...],
+    names: tuple[str, ...],
+    pool: int | None,
+    elsewhere: bool,
+    root: Path,
+) -> None:
     """Print the plan."""
-    description = GuestDescription("guest", tuple(_cell(part, page) for part in memory.split(",")))
-    if pool is None:
-        found = plan_for_machine(description, count, DirectoryTree(root))
+    tree = DirectoryTree(root)
+    default = None if elsewhere or pool is not None else read_meminfo(tree).get("Hugepagesize")
+    default_page = partial(_expect_page, default if page is None else page)
+    guests = [
+        *_described(memory, default_page, count),
+        *(_read_file(file, default_page) for file in files),
+        *_defined(names, default_page),
+    ]
+    _check(guests, names)
+    if elsewhere and pool is not None:
+        raise InputError("--pool and --elsewhere: expected one of them")
+    if elsewhere:
+        found = plan_for_any_host(guests)
+    elif pool is not None:
+        found = plan_for_pool(guests, pool)
     else:
-        found = plan_for_pool(description, count, pool)
-    _print(found)
+        found = plan_for_machine(guests, tree)
+    _print(guests, found, default)
     sys.exit(0 if found.is_met else _NOT_READY)
+
+
+def _expect_page(page: int | None) -> int:
+    if page is None:
+        raise InputError("no size of huge pages: expected --page, here the default size of the host is not known")
+    return page
+
+
+def _described(memory: str | None, page: Callable[[], int], count: int) -> Iterator[WantedGuest]:
+    """Yield the guests of --memory, of which nobody knows how they get their pages."""
+    if count < 1:
+        raise InputError(f"{count} guests: expected at least 1")
+    if memory is not None:
+        cells = tuple(_cell(part, page()) for part in memory.split(","))
+        for number in range(1, count + 1):
+            yield WantedGuest("guest" if count == 1 else f"guest {number}", cells, in_files=False)
 
 
 def _cell(text: str, page: int) -> Cell:
@@ -188,13 +112,60 @@ def _cell(text: str, page: int) -> Cell:
     return Cell(parse_size(size), page, int(node) if separator else None)
 
 
-def _print(found: GuestPlan) -> None:
-    for one in found.pools:
-        where = "" if one.pool.node is None else f" on node {one.pool.node}"
-        size = format_size(one.pool.size)
-        click.echo(f"{one.needed} pages of {size}{where} are needed, {one.available} are available")
-        if one.missing:
-            click.echo(f"  {one.missing} are missing: raise {one.file} by as many")
+def _read_file(file: Path, default_page: Callable[[], int]) -> WantedGuest:
+    try:
+        with file.open("rb") as stream:
+            return read_domain(stream.read(LONGEST + 1), default_page)
+    except OSError as error:
+        raise InputError(f"--xml {file}: {error.strerror}") from error
+    except InputError as error:
+        raise InputError(f"--xml {file}: {error}") from error
+
+
+def _defined(names: tuple[str, ...], default_page: Callable[[], int]) -> Iterator[WantedGuest]:
+    for name in names:
+        domain = defined_domain(name)
+        if domain.is_running:
+            click.echo(f"{name} runs already, and has its pages")
+            continue
+        try:
+            yield read_domain(domain.xml, default_page)
+        except InputError as error:
+            raise InputError(f"--domain {name}: {error}") from error
+
+
+def _check(guests: list[WantedGuest], names: tuple[str, ...]) -> None:
+    if not guests and not names:
+        raise InputError("no guest: expected --memory, --xml or --domain")
+    called = [one.name for one in guests]
+    if twice := next((name for name in called if called.count(name) > 1), None):
+        raise InputError(f"two guests are called {twice}: expected different ones, as libvirt does")
+
+
+def _print(guests: list[WantedGuest], found: GuestPlan, default_page: int | None) -> None:
+    if len({one.cells for one in guests}) > 1:
+        for one in guests:
+            pages = ", ".join(
+                f"{count} pages of {format_size(pool.size)}{_on(pool.node)}"
+                for pool, count in pages_of_cells(one.cells).items()
+            )
+            click.echo(f"{one.name}: {pages or 'no huge pages'}")
+    for pool in found.pools:
+        needed = f"{pool.needed} pages of {format_size(pool.pool.size)}{_on(pool.pool.node)} are needed"
+        if not found.is_held_against_a_host:
+            click.echo(needed)
+        elif pool.missing:
+            click.echo(f"{needed}, {pool.available} are available\n  {pool.missing} are missing")
         else:
-            click.echo(f"  {one.left} stay free")
+            click.echo(f"{needed}, {pool.available} are available\n  {pool.left} stay free")
     click.echo(f"about {found.ordinary_memory // MIB} MiB of ordinary memory for QEMU itself and page tables")
+    for line in (*found.refusals, *found.remarks):
+        click.echo(line)
+    if any(pool.missing for pool in found.pools) and found.refusals:
+        click.echo(f"(QEMU takes all or none, and no ordinary pages instead: {_REFUSAL})")
+    for line in advice(found, default_page):
+        click.echo(line)
+
+
+def _on(node: int | None) -> str:
+    return "" if node is None else f" on node {node}"

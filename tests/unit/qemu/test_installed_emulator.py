@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from tests.unit.qemu.conftest import OFFER
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.child import run_to_end
 from hugepage_qa.qemu import installed_emulator
 from hugepage_qa.qemu.boards import BOARDS, Board, find_board, find_cpu
 from hugepage_qa.qemu.installed_emulator import (
@@ -155,7 +157,7 @@ def test_what_is_missing_is_one_line(
 @pytest.fixture
 def rhel(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return RHEL's emulator where it lies, on a machine that has no other."""
-    if installed_emulator.shutil.which("qemu-system-x86_64", path="/usr/bin:/usr/local/bin") is None:
+    if shutil.which("qemu-system-x86_64", path="/usr/bin:/usr/local/bin") is None:
         pytest.skip("qemu-system-x86_64 is not installed")
     (bare_machine / "qemu-kvm").symlink_to(RHEL)
     # the double is a script
@@ -166,7 +168,7 @@ def rhel(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def _without_emulators(directory: Path) -> Path:
     directory.mkdir()
     for name in ("env", "python3"):
-        found = installed_emulator.shutil.which(name, path="/usr/bin:/bin")
+        found = shutil.which(name, path="/usr/bin:/bin")
         (directory / name).symlink_to(os.path.realpath(found or name))
     return directory
 
@@ -200,7 +202,7 @@ def test_rhel_has_the_devices_of_guests_and_refuses_others_itself(rhel: str) -> 
     ):
         with pytest.raises(NotOffered):
             expect_offered(rhel, arguments)
-        assert said in installed_emulator.run_to_end([rhel, *arguments]).stderr
+        assert said in run_to_end([rhel, *arguments]).stderr
 
 
 def test_rhel_without_tcg_says_so(rhel: str, monkeypatch: pytest.MonkeyPatch) -> None:

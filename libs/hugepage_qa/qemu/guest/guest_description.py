@@ -6,7 +6,7 @@ What it must take is computed from its description: never read from a running on
 import enum
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from hugepage_qa.errors import InputError
@@ -161,13 +161,19 @@ def pages_needed(guest: GuestDescription) -> Mapping[Pool, int]:
     QEMU takes whole pages for each cell (file_ram_alloc() in system/physmem.c rounds up), and none for itself: its
     firmware, video memory and heap are ordinary pages.
     """
-    need: Counter[Pool] = Counter()
-    for cell in guest.cells:
-        if cell.page is not None:
-            need[Pool(cell.page, cell.node)] += whole_pages(cell.memory, cell.page)
+    need = Counter(pages_of_cells(guest.cells))
     for device in guest.devices:
         if device.page is not None:
             need[Pool(device.page, guest.cells[device.cell].node)] += device_pages(device)
+    return need
+
+
+def pages_of_cells(cells: Iterable[Cell]) -> Mapping[Pool, int]:
+    """Return the pages that ``cells`` take of each pool."""
+    need: Counter[Pool] = Counter()
+    for cell in cells:
+        if cell.page is not None:
+            need[Pool(cell.page, cell.node)] += whole_pages(cell.memory, cell.page)
     return need
 
 

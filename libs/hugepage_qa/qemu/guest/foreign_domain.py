@@ -68,7 +68,7 @@ def _parse(text: bytes) -> Element:
     try:
         checker.Parse(text, True)
         root = ElementTree.fromstring(text)  # noqa: S314 - without a DOCTYPE there are no entities
-    except (expat.ExpatError, ElementTree.ParseError, ValueError) as error:
+    except (expat.ExpatError, ElementTree.ParseError, ValueError, LookupError) as error:
         raise InputError(f"not XML: {error}") from error
     if root.tag != "domain":
         raise InputError(f"{_shown(root.tag)}: expected the XML of a domain, as of virsh dumpxml")
@@ -135,9 +135,7 @@ class _Reader:
                 continue
             for number in sorted(_node_set(nodes)):
                 if number >= cells:
-                    raise InputError(
-                        f"libvirt refuses it: hugepages: node {number} not found, it has {cells} NUMA cells"
-                    )
+                    raise InputError(f"libvirt refuses it: hugepages: node {number} not found: it has {cells} of them")
                 self._sizes.setdefault(number, size)
 
     def _page(self, cell: int) -> int | None:
@@ -174,9 +172,8 @@ class _Reader:
         if model in _OF_THEIR_OWN:
             return None
         if model not in ("dimm", "virtio-mem"):
-            raise InputError(
-                f"memory device {model[:_LONGEST_NAME]!r}: expected dimm, nvdimm, virtio-mem or virtio-pmem"
-            )
+            known = ", ".join((*_OF_THEIR_OWN, "dimm", "virtio-mem"))
+            raise InputError(f"memory device {_shown(model)}: expected one of {known}")
         path = "./target/size" if model == "dimm" else "./target/requested"
         memory = _memory(device, path) if device.find(path) is not None or model == "dimm" else 0
         if not memory:
@@ -204,7 +201,7 @@ def _size(text: str, unit: str, what: str) -> int:
     """Return bytes. Raises InputError for what is no size."""
     number, scale = _NUMBER.fullmatch(text), _UNIT.fullmatch(unit)
     if number is None or scale is None:
-        raise InputError(f"{what}: {_shown(text)} {unit[:_LONGEST_NAME]!r}: expected a whole number and a unit")
+        raise InputError(f"{what}: {_shown(text)} {_shown(unit)}: expected a whole number and a unit")
     if scale["prefix"] is None:
         return int(number[1])
     base = 1000 if (scale["kind"] or "").lower() == "b" else KIB

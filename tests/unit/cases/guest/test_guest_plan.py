@@ -1,10 +1,12 @@
 """What guests need of the pools, of published and of made-up machines."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from hugepage_qa.cases.guest.page_commands import advice
 from hugepage_qa.cases.guest.page_plan import (
     kvm_refuses,
     ordinary_memory,
@@ -14,6 +16,7 @@ from hugepage_qa.cases.guest.page_plan import (
 from hugepage_qa.commands.guest_plan import guest as command
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.tree import CapturedTree
+from hugepage_qa.qemu.guest import defined_domains
 from hugepage_qa.qemu.guest.foreign_domain import WantedGuest
 from hugepage_qa.qemu.guest.guest_description import (
     Cell,
@@ -23,6 +26,7 @@ from hugepage_qa.qemu.guest.guest_description import (
     Pool,
     pages_needed,
 )
+from hugepage_qa.qemu.guest.guest_site import NotHere
 from hugepage_qa.sizes import GIB, MIB
 
 
@@ -175,3 +179,180 @@ def test_the_command_says_what_to_reserve() -> None:
 def test_wrong_input_of_the_command(arguments: list[str]) -> None:
     with pytest.raises(InputError):
         run(*arguments)
+
+
+def test_guests_start_in_their_order_and_a_smaller_one_may_fit_behind_one_that_does_not() -> None:
+    guests = [guest(Cell(size * GIB, MIB), name=name) for name, size in (("db1", 64), ("db2", 64), ("web", 1))]
+    plan = plan_for_pool(guests, 70000)
+    assert plan.refusals == ("db2 cannot start: it needs 65536 pages of 1M, 4464 are free by then",)
+    assert (plan.pools[0].missing, plan.pools[0].wanted) == (2 * 65536 + 1024 - 70000, 2 * 65536 + 1024)
+    assert not plan.is_met
+
+
+def test_cells_that_are_bound_and_others_share_the_pages() -> None:
+    tree = machine({0: {2 * MIB: 100}, 1: {2 * MIB: 100}})
+    both = guest(Cell(120 * 2 * MIB, 2 * MIB), Cell(90 * 2 * MIB, 2 * MIB, 1))
+    plan = plan_for_machine([both], tree)
+    found = {one.pool.node: (one.needed, one.available, one.missing, one.wanted) for one in plan.pools}
+    assert found == {None: (120, 110, 10, 210), 1: (90, 100, 0, 100)}
+    assert plan.refusals == ("guest cannot start: it needs 210 pages of 2M, 200 are free by then",)
+    node = plan_for_machine([guest(Cell(101 * 2 * MIB, 2 * MIB, 1))], tree)
+    assert node.refusals == ("guest cannot start: it needs 101 pages of 2M on node 1, 100 are free by then",)
+
+
+def test_memory_that_is_no_multiple_of_a_page_and_a_guest_without_huge_pages_are_told() -> None:
+    plan = plan_for_pool([guest(Cell(GIB + 512 * MIB, GIB)), guest(Cell(GIB, None), name="plain")], 2)
+    assert plan.is_met
+    assert plan.remarks == (
+        "guest: 1536 MiB are no multiple of 1G: QEMU refuses that from 8.2 on, and takes 2 whole pages before",
+        "plain takes no huge pages",
+    )
+    assert plan.ordinary_memory > GIB
+
+
+def test_pages_in_files_need_a_hugetlbfs_of_their_size() -> None:
+    files = {
+        **machine({0: {2 * MIB: 600}}).files,
+        "proc/self/mounts": "none /dev/hugepages hugetlbfs rw,pagesize=1024M 0 0\n",
+    }
+    wanted = guest(Cell(GIB, 2 * MIB), in_files=True)
+    plan = plan_for_machine([wanted], CapturedTree(files))
+    assert plan.refusals == ("guest cannot start: no hugetlbfs is mounted for pages of 2M",)
+    assert [line for line in advice(plan, 2 * MIB) if "mount -t" in line] == [
+        "  mkdir -p /dev/hugepages-2048kB && mount -t hugetlbfs -o pagesize=2M hugetlbfs /dev/hugepages-2048kB"
+    ]
+    files["proc/self/mounts"] = "none /dev/hugepages hugetlbfs rw,pagesize=2M 0 0\n"
+    assert plan_for_machine([wanted], CapturedTree(files)).is_met
+    files["proc/self/mounts"] = ""
+    assert plan_for_machine([guest(Cell(GIB, 2 * MIB))], CapturedTree(files)).is_met
+
+
+def test_what_to_type() -> None:
+    tree = machine({0: {2 * MIB: 500, GIB: 0}, 1: {2 * MIB: 5000, GIB: 1}}, reserved=0)
+    guests = [guest(Cell(GIB, 2 * MIB, 0), name="a"), guest(Cell(GIB, GIB, 0), Cell(2 * GIB, GIB, 1), name="b")]
+    lines = list(advice(plan_for_machine(guests, tree), 2 * MIB))
+    assert [line for line in lines if line.startswith("  ")] == [
+        "  echo 1 >/sys/devices/system/node/node0/hugepages/hugepages-1048576kB/nr_hugepages",
+        "  echo 2 >/sys/devices/system/node/node1/hugepages/hugepages-1048576kB/nr_hugepages",
+        "  echo 512 >/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages",
+        "  virsh allocpages 1G 1 --cellno 0",
+        "  virsh allocpages 1G 2 --cellno 1",
+        "  virsh allocpages 2M 512 --cellno 0",
+        "  hugepagesz=1G hugepages=0:1,1:2",
+        "  hugepagesz=2M hugepages=0:512",
+        "  grep Huge /proc/meminfo",
+    ]
+    assert any("reserve them at boot" in line for line in lines)
+    assert not list(advice(plan_for_machine([guest(Cell(GIB, 2 * MIB, 1))], tree), 2 * MIB))
+
+
+def xml(directory: Path, name: str, gib: int = 64, more: str = "") -> str:
+    file = directory / f"{name}.xml"
+    backing = "<memoryBacking><hugepages/></memoryBacking>"
+    file.write_text(f"<domain><name>{name}</name><memory unit='G'>{gib}</memory>{backing}{more}</domain>")
+    return str(file)
+
+
+def test_several_domains_in_files(tmp_path: Path) -> None:
+    files = ["--xml", xml(tmp_path, "db1"), "--xml", xml(tmp_path, "db2", 2)]
+    code, output = run(*files, "--page", "1M", "--pool", "70000")
+    assert code == 0
+    assert output.startswith("db1: 65536 pages of 1M\ndb2: 2048 pages of 1M\n67584 pages of 1M are needed, 70000 ")
+    assert "2416 stay free" in output
+    code, output = run(*files, "--page", "1M", "--pool", "67583")
+    assert code == 1
+    assert "db2 cannot start: it needs 2048 pages of 1M, 2047 are free by then" in output
+    assert "unable to map backing store for guest RAM: Cannot allocate memory" in output
+    assert "  vm.nr_hugepages = 67584\n" in output
+
+
+def test_a_host_of_which_nothing_is_known(tmp_path: Path) -> None:
+    code, output = run("--xml", xml(tmp_path, "db1"), "--page", "1M", "--elsewhere")
+    assert code == 0
+    assert "65536 pages of 1M are needed\n" in output
+    assert "available" not in output
+    assert "  virsh allocpages 1M 65536\n" in output
+    assert "kvm.hpage=1" in output
+    with pytest.raises(InputError, match="expected --page, here the default size of the host is not known"):
+        run("--xml", xml(tmp_path, "db1"), "--elsewhere")
+
+
+def test_the_default_size_of_this_machine_is_that_of_pages_without_one(tmp_path: Path) -> None:
+    for path, text in machine({0: {2 * MIB: 600}}).files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    code, output = run("--xml", xml(tmp_path, "db1", 1), "--root", str(tmp_path))
+    assert (code, "512 pages of 2M are needed, 600 are available\n  88 stay free" in output) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "no guest: expected --memory, --xml or --domain"),
+        (["--xml", "/no/such"], "--xml /no/such: No such file or directory"),
+        (["--xml", "/"], "--xml /: Is a directory"),
+        (["--xml", "/etc/passwd"], "--xml /etc/passwd: not XML"),
+        (["--memory", "1G", "--elsewhere"], "expected --page"),
+        (
+            ["--memory", "1G", "--page", "2M", "--pool", "1", "--elsewhere"],
+            "--pool and --elsewhere: expected one of them",
+        ),
+    ],
+)
+def test_wrong_guests(arguments: list[str], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        run(*arguments)
+
+
+def test_two_guests_of_one_name(tmp_path: Path) -> None:
+    file = xml(tmp_path, "db1")
+    with pytest.raises(InputError, match="two guests are called db1"):
+        run("--xml", file, "--xml", file, "--page", "2M", "--elsewhere")
+
+
+class Libvirt:
+    """A libvirt with the domains db1, which is off, and db2, which runs."""
+
+    VIR_DOMAIN_XML_INACTIVE = 2
+
+    class libvirtError(Exception):  # noqa: N801 - its name
+        """As that of libvirt."""
+
+    def openReadOnly(self, uri: str | None) -> "Libvirt":  # noqa: N802
+        assert uri is None
+        return self
+
+    def lookupByName(self, name: str) -> "Libvirt":  # noqa: N802
+        if name not in ("db1", "db2"):
+            raise self.libvirtError(f"Domain not found: no domain with matching name '{name}'")
+        self.name = name
+        return self
+
+    def XMLDesc(self, flags: int) -> str:  # noqa: N802
+        assert flags == self.VIR_DOMAIN_XML_INACTIVE
+        huge = "<memoryBacking><hugepages/></memoryBacking>"
+        return f"<domain><name>{self.name}</name><memory unit='G'>1</memory>{huge}</domain>"
+
+    def isActive(self) -> int:  # noqa: N802
+        return int(self.name == "db2")
+
+    def close(self) -> None:
+        self.name = ""
+
+
+def test_domains_of_libvirt_that_run_have_their_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(defined_domains, "import_libvirt", Libvirt)
+    code, output = run("--domain", "db1", "--domain", "db2", "--page", "2M", "--pool", "512")
+    assert code == 0
+    assert output.startswith("db2 runs already, and has its pages\n512 pages of 2M are needed, 512 are available\n")
+    with pytest.raises(InputError, match="--domain db3: Domain not found"):
+        run("--domain", "db3", "--page", "2M", "--pool", "1")
+
+
+def test_no_binding_of_libvirt(monkeypatch: pytest.MonkeyPatch) -> None:
+    def import_libvirt() -> None:
+        raise NotHere("the Python package libvirt-python is not installed")
+
+    monkeypatch.setattr(defined_domains, "import_libvirt", import_libvirt)
+    with pytest.raises(InputError, match="--domain db1: the Python package libvirt-python is not installed"):
+        run("--domain", "db1", "--elsewhere")

@@ -224,8 +224,8 @@ def test_the_default_size_is_asked_for_only_where_none_is_said() -> None:
 WHOLE = (
     "<domain><name>x</name><memory unit='GiB'>4</memory><memoryBacking><hugepages><page size='2' unit='M' nodeset='0'/>"
     "</hugepages></memoryBacking><numatune><memory mode='strict' nodeset='0-1'/></numatune><cpu><numa>"
-    "<cell id='0' memory='1' unit='GiB'/></numa></cpu><devices><memory model='dimm'><target><size>1</size><node>0</node>"
-    "</target></memory></devices></domain>"
+    "<cell id='0' memory='1' unit='GiB'/></numa></cpu><devices><memory model='dimm'><target><size>1</size>"
+    "<node>0</node></target></memory></devices></domain>"
 )
 
 

@@ -16,6 +16,7 @@ from hugepage_qa.cases.selection import Selection
 from hugepage_qa.cases.throwaway_run import NODES, LiveWanted
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.boards import find_board
+from hugepage_qa.qemu.installed_emulator import NotOffered
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.lost_machine import Loss, MachineLost
 from hugepage_qa.sizes import GIB, MIB
@@ -52,6 +53,7 @@ class FakeRun:
     """Live cases that pass on each CPU; a unit takes three seconds. With one CPU a machine may not come up."""
 
     lost_with = ""
+    not_offered = ""
     lost_by = Loss.PANICKED
 
     def __init__(self, plan: MachinePlan, machines: int, _finished: object) -> None:
@@ -61,6 +63,8 @@ class FakeRun:
 
     def run(self, wanted: LiveWanted, took: Mapping[str, float]) -> Iterator[Result]:
         TOLD.append(f"took {dict(took)}")
+        if self._plan.cpu == self.not_offered:
+            raise NotOffered(f"qemu-kvm has no -cpu {self._plan.cpu}: it has others")
         if self._plan.cpu == self.lost_with:
             raise MachineLost(self.lost_by, "Kernel panic - not syncing: no init", "the serial console")
         for area in wanted.areas:
@@ -130,6 +134,17 @@ def test_a_cpu_that_does_not_come_up_is_one_result_and_the_other_is_run(
     assert results[error].reason == f"{loss.value}: Kernel panic - not syncing: no init"
     assert results[error].evidence == "the serial console"
     assert not (tmp_path / "durations" / f"x86_64-{cpu}.json").exists()
+
+
+def test_a_cpu_that_the_emulator_does_not_have_is_a_skip_and_the_other_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeRun, "not_offered", "qemu64")
+    results = {
+        result.name: (result.verdict, result.reason) for result in check(tmp_path, LiveWanted([area("pool")])).run()
+    }
+    skipped = (Verdict.SKIP, "qemu-kvm has no -cpu qemu64: it has others")
+    assert results == {"/pool": (Verdict.PASS, ""), "/machine@qemu64": skipped}
 
 
 def test_without_live_cases_no_machine_is_kept(tmp_path: Path) -> None:

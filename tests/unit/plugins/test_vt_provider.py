@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.plugins.vt_provider import VT_TYPES, prepare_vt
+from hugepage_qa.plugins.vt_provider import VT_TYPES, prepare_vt, vt_options
 
 ROOT = Path(__file__).resolve().parents[3]
 PROVIDER = ROOT / "tests" / "vt"
@@ -68,6 +68,16 @@ def test_a_bootstrap_that_fails(
     with pytest.raises(InputError, match=said) as caught:
         prepare(tmp_path, monkeypatch, bootstrap)
     assert "\n" not in str(caught.value)
+
+
+def test_avocado_vt_takes_the_emulator_of_our_guests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    emulator = tmp_path / "qemu-kvm"
+    emulator.touch(mode=0o755)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setenv("HUGEPAGE_QA_QEMU", str(emulator))
+    assert vt_options("qemu") == ["--vt-type", "qemu", "--vt-qemu-bin", str(emulator)]
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    assert vt_options("libvirt") == ["--vt-type", "libvirt"]
 
 
 def test_no_avocado_vt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,8 @@ from hugepage_qa.qemu.installed_emulator import (
     rpm_package,
 )
 from hugepage_qa.qemu.kernel_image import KernelImage
+from hugepage_qa.qemu.packages import cache_directory, distribution_kernel
+from hugepage_qa.qemu.probe_machine import Lab
 from hugepage_qa.qemu.virtual_machine import VirtualMachine
 
 Install = Callable[[Path, str, str], None]
@@ -211,3 +213,14 @@ def test_rhel_without_tcg_says_so(rhel: str, monkeypatch: pytest.MonkeyPatch) ->
         command(BOARD, "max")
     # under KVM it is a machine like any other
     assert command(BOARD, "max", "kvm")[0] == rhel
+
+
+@pytest.mark.boots
+def test_a_machine_boots_under_the_emulator_of_rhel_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(RHEL))
+    if platform.machine() != BOARD.architecture:
+        pytest.skip("RHEL has no emulator of another architecture")
+    kernel = distribution_kernel(BOARD.architecture, cache_directory(), report=lambda _: None)
+    boot = Lab(cache_directory(), deadline=180).boot(VirtualMachine(kernel, "max", (GIB,), "hugepages=5"))
+    assert boot.qemu_command[0] == str(RHEL)
+    assert boot.tree.read("proc/sys/vm/nr_hugepages") == "5\n"

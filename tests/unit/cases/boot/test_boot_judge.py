@@ -11,6 +11,7 @@ from hugepage_qa.cases.boot.boot_case import BootCase
 from hugepage_qa.cases.boot.boot_judge import BootResult, Judge
 from hugepage_qa.cases.result import Verdict
 from hugepage_qa.kernel.tree import CapturedTree
+from hugepage_qa.qemu.installed_emulator import NotOffered
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.lost_machine import Loss, MachineLost
 from hugepage_qa.qemu.probe_machine import Boot, Lab
@@ -221,3 +222,18 @@ def test_a_parameter_that_the_kernel_does_not_know_is_a_skip_where_it_could_not_
     judgement = judge(lab, words=words)
     assert (judgement.verdict, len(lab.booted)) == (Verdict.SKIP, 3)
     assert "thp_anon" in judgement.reason
+
+
+class LabWithoutCpu(FakeLab):
+    """Its emulator has no such CPU."""
+
+    def boot(self, machine: VirtualMachine, patience: float) -> Boot:
+        raise NotOffered(f"/usr/libexec/qemu-kvm has no -cpu {machine.cpu}: it has max ({patience})")
+
+
+def test_a_machine_that_the_emulator_does_not_have_is_a_skip_with_the_reason() -> None:
+    judgement = judge(LabWithoutCpu(None), cpu="qemu64")
+    assert (judgement.verdict, judgement.reason) == (
+        Verdict.SKIP,
+        "/usr/libexec/qemu-kvm has no -cpu qemu64: it has max (1.0)",
+    )

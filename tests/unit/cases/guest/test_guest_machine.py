@@ -25,6 +25,7 @@ from hugepage_qa.qemu.guest.driver import GuestError
 from hugepage_qa.qemu.guest.guest_site import NotHere, Site
 from hugepage_qa.qemu.guest.libvirt_driver import LibvirtDriver
 from hugepage_qa.qemu.guest.qemu_driver import QemuDriver
+from hugepage_qa.qemu.installed_emulator import NotOffered
 from hugepage_qa.sizes import MIB
 
 POOL = "sys/kernel/mm/hugepages/hugepages-2048kB"
@@ -80,6 +81,15 @@ def test_no_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(guest_machine, "default_site", default_site)
     assert verdict("qemu") == (Verdict.SKIP, "qemu-system-x86_64 is not installed")
+
+
+def test_an_emulator_that_has_not_what_a_guest_is_made_of(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
+    def define(*_arguments: object) -> None:
+        raise NotOffered("qemu-kvm has no -device virtio-mem-pci: it has others")
+
+    driver = SimpleNamespace(site=lambda: asdict(site), destroy=lambda _name: None, define=define)
+    monkeypatch.setattr(guest_machine.GuestMachine, "_start_qemu", lambda _machine: driver)
+    assert verdict("qemu") == (Verdict.SKIP, "qemu-kvm has no -device virtio-mem-pci: it has others")
 
 
 def test_no_binding_of_libvirt(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from hugepage_qa.qemu.guest import qemu_process
 from hugepage_qa.qemu.guest.driver import GuestError, State
 from hugepage_qa.qemu.guest.guest_site import Site
 from hugepage_qa.qemu.guest.qemu_driver import QemuDriver
+from hugepage_qa.qemu.installed_emulator import NotOffered
 
 pytest.importorskip("qemu.qmp")
 
@@ -111,3 +112,12 @@ def test_a_control_group_is_entered_before_the_emulator_starts(site: Site, tmp_p
         guests.start("guest", paused=True)
     written, itself = str(caught.value).split()
     assert written == itself
+
+
+def test_nothing_is_started_that_the_emulator_has_not(site: Site, tmp_path: Path) -> None:
+    guests = driver(site, tmp_path, f'[ "$2" = help ] || touch {tmp_path}/started\necho none; echo kvm')
+    guests.define("guest", json.dumps(["-accel", "tcg"]))
+    with pytest.raises(NotOffered, match="qemu has no -accel tcg: it has none, kvm"):
+        guests.start("guest", paused=True)
+    assert guests.state("guest") is State.OFF
+    assert not (tmp_path / "started").exists()

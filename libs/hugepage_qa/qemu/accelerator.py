@@ -14,7 +14,7 @@ from pathlib import Path
 from hugepage_qa.cache import locked, write_atomically
 from hugepage_qa.process.child import run_to_end
 from hugepage_qa.qemu.boards import Board, Cpu
-from hugepage_qa.qemu.installed_emulator import Part, expect_part, offered
+from hugepage_qa.qemu.installed_emulator import NotOffered, Part, expect_part, offered
 
 TCG = "tcg"
 KVM = "kvm"
@@ -45,7 +45,7 @@ def choose_accelerator(
     once. Raises NotOffered where the emulator has no TCG, and KVM is none for this machine or does not work.
     """
     if KVM not in offered(emulator, Part.ACCELERATOR) or not _may_use_kvm(board, cpu):
-        expect_part(emulator, Part.ACCELERATOR, TCG)
+        _expect_tcg(emulator)
         return TCG
     answer = cache / "accelerators" / _key(board, cpu, emulator)
     with locked(answer.with_suffix(".lock")):
@@ -60,11 +60,19 @@ def _prove(answer: Path, emulator: str, reaches_init: ReachesInit, report: Calla
         write_atomically(answer, KVM.encode())
         return KVM
     report("KVM is there, but no probe guest came up under it: using TCG")
-    expect_part(emulator, Part.ACCELERATOR, TCG)
+    _expect_tcg(emulator)
     # a kernel that boots nowhere says nothing about KVM; only keep what the kernel is not to blame for
     if reaches_init(TCG, _TCG_DEADLINE):
         write_atomically(answer, TCG.encode())
     return TCG
+
+
+def _expect_tcg(emulator: str) -> None:
+    """Raise NotOffered without it, where KVM is out of the question."""
+    try:
+        expect_part(emulator, Part.ACCELERATOR, TCG)
+    except NotOffered as error:
+        raise NotOffered(f"{error}, under which no such machine comes up here") from error
 
 
 def _may_use_kvm(board: Board, cpu: Cpu) -> bool:

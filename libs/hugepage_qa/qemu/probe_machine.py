@@ -13,7 +13,7 @@ from hugepage_qa.qemu.accelerator import choose_accelerator
 from hugepage_qa.qemu.boards import Board, find_cpu
 from hugepage_qa.qemu.emulator import OUTPUT_LIMIT, Emulator, Stopped
 from hugepage_qa.qemu.initramfs import probe_initramfs
-from hugepage_qa.qemu.installed_emulator import find_emulator
+from hugepage_qa.qemu.installed_emulator import NotOffered, find_emulator
 from hugepage_qa.qemu.lost_machine import PANIC_SECONDS, Loss, MachineLost, find_panic, has_panicked, is_stuck
 from hugepage_qa.qemu.packages import static_busybox
 from hugepage_qa.qemu.serial_capture import GarbledCapture, parse_capture
@@ -86,7 +86,7 @@ class Lab:
         # also keeps two threads from trying an accelerator at once
         self._lock = threading.RLock()
         self._running: set[Emulator] = set()
-        self._accelerators: dict[tuple[str, str], str] = {}
+        self._accelerators: dict[tuple[str, str], str | NotOffered] = {}
         self._initramfs: dict[str, Path] = {}
         self._forced = accelerator
 
@@ -122,10 +122,17 @@ class Lab:
         with self._lock:
             if key not in self._accelerators:
                 emulator = find_emulator(board)
-                self._accelerators[key] = choose_accelerator(
-                    board, cpu, emulator, self._cache, reaches_init, report=self._report
-                )
-            return self._accelerators[key]
+                try:
+                    self._accelerators[key] = choose_accelerator(
+                        board, cpu, emulator, self._cache, reaches_init, report=self._report
+                    )
+                except NotOffered as error:
+                    # it would take as long each time
+                    self._accelerators[key] = error
+            found = self._accelerators[key]
+        if isinstance(found, NotOffered):
+            raise found
+        return found
 
     def _boot(self, machine: VirtualMachine, deadline: float) -> Boot:
         entered = entered_directly(machine, self._cache)

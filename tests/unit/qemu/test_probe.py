@@ -18,6 +18,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.qemu import emulator, probe_machine
 from hugepage_qa.qemu.boards import find_board
 from hugepage_qa.qemu.emulator import OUTPUT_LIMIT, Stopped
+from hugepage_qa.qemu.installed_emulator import NotOffered
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.lost_machine import Loss, MachineLost
 from hugepage_qa.qemu.probe_machine import Lab
@@ -279,3 +280,20 @@ def test_a_machine_shows_itself_and_powers_off(lab: Lab, tmp_path: Path) -> None
     boot = lab.boot(machine(tmp_path, "do:good"))
     assert boot.tree.read("proc/version") == "Linux\n"
     assert '{"end":1}' in boot.serial
+
+
+def test_an_emulator_under_which_nothing_comes_up_is_tried_once(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def choose_accelerator(*_arguments: object, **_options: object) -> str:
+        tried.append("once")
+        raise NotOffered("qemu-kvm has no -accel tcg")
+
+    monkeypatch.setattr(lab, "_forced", None)
+    monkeypatch.setattr(probe_machine, "choose_accelerator", choose_accelerator)
+    for _ in range(2):
+        with pytest.raises(NotOffered, match="qemu-kvm has no -accel tcg"):
+            lab.boot(machine(tmp_path, "do:good"))
+    assert tried == ["once"]

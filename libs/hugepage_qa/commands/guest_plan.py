@@ -19,6 +19,9 @@ from hugepage_qa.qemu.guest.guest_description import Cell, pages_of_cells
 from hugepage_qa.sizes import MIB, format_size, parse_size
 
 _NOT_READY = 1
+_MOST_GUESTS = 10_000
+#: that are told one by one
+_REFUSALS = 10
 #: what QEMU says of too few pages, whatever version it is; libvirt passes it on
 _REFUSAL = "unable to map backing store for guest RAM: Cannot allocate memory"
 
@@ -97,8 +100,8 @@ def _expect_page(page: int | None) -> int:
 
 def _described(memory: str | None, page: Callable[[], int], count: int) -> Iterator[WantedGuest]:
     """Yield the guests of --memory, of which nobody knows how they get their pages."""
-    if count < 1:
-        raise InputError(f"{count} guests: expected at least 1")
+    if not 1 <= count <= _MOST_GUESTS:
+        raise InputError(f"{count} guests: expected at least 1, and at most {_MOST_GUESTS}")
     if memory is not None:
         cells = tuple(_cell(part, page()) for part in memory.split(","))
         for number in range(1, count + 1):
@@ -159,8 +162,10 @@ def _print(guests: list[WantedGuest], found: GuestPlan, default_page: int | None
         else:
             click.echo(f"{needed}, {pool.available} are available\n  {pool.left} stay free")
     click.echo(f"about {found.ordinary_memory // MIB} MiB of ordinary memory for QEMU itself and page tables")
-    for line in (*found.refusals, *found.remarks):
+    for line in (*found.refusals[:_REFUSALS], *found.remarks[:_REFUSALS]):
         click.echo(line)
+    if (more := len(found.refusals) - _REFUSALS) > 0:
+        click.echo(f"so it is with {more} more")
     if any(pool.missing for pool in found.pools) and found.refusals:
         click.echo(f"(QEMU takes all or none, and no ordinary pages instead: {_REFUSAL})")
     for line in advice(found, default_page):

@@ -174,6 +174,7 @@ def test_the_command_says_what_to_reserve() -> None:
         ["--memory", "0", "--page", "2M"],
         ["--memory", "", "--page", "2M"],
         ["--memory", "1G", "--page", "2M", "--guests", "0"],
+        ["--memory", "1G", "--page", "2M", "--guests", "1000000000"],
     ],
 )
 def test_wrong_input_of_the_command(arguments: list[str]) -> None:
@@ -356,3 +357,11 @@ def test_no_binding_of_libvirt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defined_domains, "import_libvirt", import_libvirt)
     with pytest.raises(InputError, match="--domain db1: the Python package libvirt-python is not installed"):
         run("--domain", "db1", "--elsewhere")
+
+
+def test_many_guests_that_cannot_start_are_counted() -> None:
+    code, output = run("--memory", "1G", "--page", "2M", "--pool", "512", "--guests", "100")
+    assert code == 1
+    assert output.count("cannot start") == 10
+    assert "guest 1 cannot" not in output
+    assert "so it is with 89 more\n" in output

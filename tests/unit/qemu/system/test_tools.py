@@ -28,7 +28,10 @@ def test_all_that_is_missing_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in message
     for program in ("qemu-system-x86_64", "mmdebstrap", "sfdisk", "mke2fs", "qemu-img", "ssh-keygen", "UEFI firmware"):
         assert program in message
-    assert "apt-get install qemu-system-x86 mmdebstrap util-linux fdisk e2fsprogs tar qemu-utils openssh-client ovmf" in message
+    assert (
+        "apt-get install qemu-system-x86 mmdebstrap util-linux fdisk e2fsprogs tar qemu-utils openssh-client ovmf"
+        in message
+    )
     own = platform.machine() == PLATFORM.board.architecture
     assert f"dnf install {'qemu-kvm-core' if own else 'qemu-system-x86-core'}" in message
 

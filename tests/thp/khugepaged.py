@@ -3,7 +3,7 @@
 import errno
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.fragmentation import expect_no_shortage, tell, with_blocks
+from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.khugepaged_clock import (
     KHUGEPAGED,
     PATIENT_SCANS,
@@ -12,13 +12,13 @@ from hugepage_qa.cases.khugepaged_clock import (
     await_scans,
     full_scans,
     pages_collapsed,
-    quicken,
 )
+from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
-from hugepage_qa.cases.thp_policy import base_pages, leave_dirt, set_policy, smaller_sizes
+from hugepage_qa.cases.thp_policy import base_pages, leave_dirt, smaller_sizes
 from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
@@ -39,10 +39,10 @@ _LIMITS_COUNTED_SINCE = KernelVersion(5, 17)
     DOC,
 )
 def advised_base_pages(live: Live) -> None:
-    _awake(live)
+    put_to_work(live)
     before, allocated = pages_collapsed(live), _counted(live, "thp_collapse_alloc")
     memory = base_pages(live, 2)
-    _expect_collapse(live, memory, memory.length)
+    expect_collapse(live, memory, memory.length)
     live.expect("pages_collapsed rose by at least two", True, pages_collapsed(live) - before >= 2)
     allocated = _counted(live, "thp_collapse_alloc") - allocated
     live.expect("thp_collapse_alloc rose by at least two", True, allocated >= 2)
@@ -54,11 +54,11 @@ def advised_base_pages(live: Live) -> None:
     f"{THP_DOC} enabled",
 )
 def memory_without_advice(live: Live) -> None:
-    _awake(live)
+    put_to_work(live)
     memory = map_aligned(live, 1, pmd_size(live))
     memory.fill()
     reference = base_pages(live)
-    _expect_collapse(live, reference, reference.length)
+    expect_collapse(live, reference, reference.length)
     await_scans(live)
     live.expect("AnonHugePages without advice", 0, memory.smaps().anon_huge_pages)
     memory.expect_filled()
@@ -69,7 +69,7 @@ def memory_without_advice(live: Live) -> None:
     f"{DOC} max_ptes_none",
 )
 def absent_pages(live: Live) -> None:
-    _awake(live)
+    put_to_work(live)
     pages = pmd_size(live) // live.base_page
     for absent in (1, pages // 2, pages - 1):
         for limit, huge in ((absent - 1, False), (absent, True)):
@@ -86,7 +86,7 @@ def absent_pages(live: Live) -> None:
     since="7.2",
 )
 def pages_of_smaller_sizes(live: Live) -> None:
-    _awake(live, pmd="never")
+    put_to_work(live, pmd="never")
     for size, path in smaller_sizes(live):
         live.set_knob(f"{path}/enabled", "madvise")
         before, memory = _made(live, path), base_pages(live)
@@ -102,7 +102,7 @@ def pages_of_smaller_sizes(live: Live) -> None:
     since="7.2",
 )
 def absent_pages_of_a_smaller_size(live: Live) -> None:
-    _awake(live, pmd="never")
+    put_to_work(live, pmd="never")
     size, path = smaller_sizes(live)[-1]
     live.set_knob(f"{path}/enabled", "madvise")
     pages, small = pmd_size(live) // live.base_page, size // live.base_page
@@ -127,7 +127,7 @@ def absent_pages_of_a_smaller_size(live: Live) -> None:
     since="5.8",
 )
 def shared_pages(live: Live) -> None:
-    _awake(live)
+    put_to_work(live)
     pages = pmd_size(live) // live.base_page
     for shared in (1, pages // 2, pages - 1):
         for limit, huge in ((shared - 1, False), (shared, True)):
@@ -151,7 +151,7 @@ def shared_pages(live: Live) -> None:
     since="5.4",  # MADV_PAGEOUT
 )
 def pages_in_swap(live: Live) -> None:
-    _awake(live)
+    put_to_work(live)
     need_swap(live, pmd_size(live))
     pages = pmd_size(live) // live.base_page
     # half of the pages have to be in use, or the huge page is not worth what swap costs
@@ -209,7 +209,7 @@ def numbers_that_are_refused(live: Live) -> None:
     f"{THP_DOC} khugepaged; mm/khugepaged.c start_stop_khugepaged()",
 )
 def rest(live: Live) -> None:
-    _awake(live)
+    put_to_work(live)
     if _shared_memory_may_be_huge(live):
         raise CannotRun("shared memory or a mode of hugetext keeps khugepaged at work")
     memory = base_pages(live)
@@ -224,14 +224,7 @@ def rest(live: Live) -> None:
     live.expect("AnonHugePages of new memory", 0, other.smaps().anon_huge_pages)
     live.host.write(f"{DIRECTORY}/enabled", "madvise")
     other.advise(MADV_HUGEPAGE)
-    _expect_collapse(live, memory, memory.length)
-
-
-def _awake(live: Live, *, pmd: str = "inherit") -> None:
-    set_policy(live, "madvise", pmd=pmd)
-    quicken(live)
-    allow_absent(live, pmd_size(live) // live.base_page - 1)
-    live.set_knob(f"{KHUGEPAGED}/defrag", "1")
+    expect_collapse(live, memory, memory.length)
 
 
 def _with_absent(live: Live, absent: int, size: int) -> Memory:
@@ -265,7 +258,7 @@ def _expect_made_whole(live: Live, memory: Memory, size: int) -> None:
 def _expect_limit(live: Live, memory: Memory, huge: bool, where: str, limit: str) -> None:
     """Expect a huge page, or none; what is beyond the ``limit`` is counted for it (/proc/vmstat, since Linux 5.17)."""
     if huge:
-        _expect_collapse(live, memory, memory.length)
+        expect_collapse(live, memory, memory.length)
         return
     counter = f"thp_scan_exceed_{limit}_pte"
     before = _counted(live, counter)
@@ -286,14 +279,6 @@ def _expect_contents(live: Live, memory: Memory, present: int, size: int) -> Non
         live.expect("words that changed", 0, memory.actor.check(address, length, WORD, 1))
         absent = memory.actor.nonzero(address + length, size - length)
         live.expect("words of unpopulated pages that are not zero", 0, absent)
-
-
-def _expect_collapse(live: Live, memory: Memory, expected: int) -> None:
-    now = with_blocks(live, memory.size, memory.pages)
-    tell(live, now)
-    if not await_khugepaged(live, lambda: memory.smaps().anon_huge_pages == expected, PATIENT_SCANS):
-        expect_no_shortage(live, memory.size, memory.pages)
-    live.expect(f"AnonHugePages ({now})", expected, memory.smaps().anon_huge_pages)
 
 
 def _shared_memory_may_be_huge(live: Live) -> bool:

@@ -27,6 +27,7 @@ _COPY_DONE = 4
 class Feature(IntFlag):
     """What is asked of the kernel: UFFD_FEATURE_*."""
 
+    PAGEFAULT_FLAG_WP = 1 << 0
     SIGBUS = 1 << 7
     MISSING_HUGETLBFS = 1 << 4
     MINOR_HUGETLBFS = 1 << 9
@@ -65,9 +66,10 @@ class Userfault:
         """Fill a missing page with zeroes. Raises OSError."""
         self._ioctl("zeropage", self._memory.at(page), self._memory.size, 0, 0)
 
-    def write_protect(self, page: int = 0, *, on: bool = True) -> None:
-        """Have writes to a page fault, or no longer. Raises OSError."""
-        self._ioctl("writeprotect", self._memory.at(page), self._memory.size, int(on))
+    def write_protect(self, page: int = 0, *, on: bool = True, offset: int = 0, length: int | None = None) -> None:
+        """Have writes to a page fault, or no longer; ``offset`` and ``length`` name a part of it. Raises OSError."""
+        size = self._memory.size if length is None else length
+        self._ioctl("writeprotect", self._memory.at(page) + offset, size, int(on))
 
     def go_on(self, page: int = 0) -> None:
         """Map a page that the file has already (UFFDIO_CONTINUE). Raises OSError."""

@@ -1,0 +1,31 @@
+"""khugepaged at work for a case: quick, allowed to fill what is absent, and what it must have made in the end."""
+
+from hugepage_qa.cases.fragmentation import expect_no_shortage, tell, with_blocks
+from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED, PATIENT_SCANS, allow_absent, await_khugepaged, quicken
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_policy import set_policy
+
+
+def put_to_work(live: Live, *, pmd: str = "inherit") -> None:
+    """Have khugepaged make huge pages of advised memory, soon, one present page being enough, until the case ends.
+
+    ``pmd`` is the policy of PMD-sized pages (``set_policy``).
+    """
+    set_policy(live, "madvise", pmd=pmd)
+    quicken(live)
+    allow_absent(live, pmd_size(live) // live.base_page - 1)
+    live.set_knob(f"{KHUGEPAGED}/defrag", "1")
+
+
+def expect_collapse(live: Live, memory: Memory, expected: int) -> None:
+    """Expect khugepaged to make huge pages of ``expected`` bytes of anonymous ``memory``.
+
+    Raises CannotRun where memory is too fragmented for them.
+    """
+    now = with_blocks(live, memory.size, memory.pages)
+    tell(live, now)
+    if not await_khugepaged(live, lambda: memory.smaps().anon_huge_pages == expected, PATIENT_SCANS):
+        expect_no_shortage(live, memory.size, memory.pages)
+    live.expect(f"AnonHugePages ({now})", expected, memory.smaps().anon_huge_pages)

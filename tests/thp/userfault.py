@@ -1,0 +1,266 @@
+"""Huge pages and userfaultfd(2): what a program protects stays protected, and nothing is filled in its place."""
+
+import errno
+import mmap
+import signal
+from functools import partial
+
+from hugepage_qa.cases import memory_policy
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.debugfs import expect_split
+from hugepage_qa.cases.fragmentation import expect_no_shortage
+from hugepage_qa.cases.khugepaged_clock import await_scans, let_rest
+from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import WORD, WRITE_PROTECTED, Memory
+from hugepage_qa.cases.swapped import need_swap, swap_out
+from hugepage_qa.cases.thp_memory import collapse, map_aligned, pmd_size
+from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Refused
+from hugepage_qa.version import KernelVersion
+
+USERFAULT = Area("thp/userfault", sizes=Sizes.ONCE)
+
+DOC = "Documentation/admin-guide/mm/userfaultfd.rst"
+PROTECTED = f"{DOC} Write Protect Notifications; Documentation/admin-guide/mm/pagemap.rst bit 57"
+#: of bit 57 of pagemap
+SINCE = "5.13"
+#: since commit 0cef0bb836e3; before, the bit stayed in what was moved, and forbade nothing
+_DROPPED_WHEN_MOVED = KernelVersion(6, 13)
+_NEW_VALUE = 77
+
+
+@USERFAULT.case(
+    "a huge page that is protected stays huge, one that is protected in part is mapped as base pages, and what is"
+    " protected can be read and not written until it is no longer",
+    f"{PROTECTED}; mm/huge_memory.c change_huge_pmd()",
+    since=SINCE,
+)
+def protected(live: Live) -> None:
+    memory = huge_pages(live, 3)
+    fault = _protect(live, memory)
+    live.expect("AnonHugePages", 2 * memory.size, memory.smaps().anon_huge_pages)
+    _expect_protected(live, memory)
+    fault.write_protect(0, on=False)
+    fault.write_protect(1, on=False)
+    live.expect("base pages that are protected", [], _protected(memory))
+    memory.fill(_NEW_VALUE)
+    memory.expect_filled(_NEW_VALUE)
+
+
+@USERFAULT.case(
+    "a split of huge pages, whole ones and those that are mapped in parts, leaves protected what was",
+    f"{PROTECTED}; mm/huge_memory.c __split_huge_pmd_locked(), remap_page()",
+    since=SINCE,
+)
+def split(live: Live) -> None:
+    let_rest(live)
+    memory = huge_pages(live, 3)
+    _protect(live, memory)
+    expect_split(live, f"{memory.actor.pid},{memory.address:#x},{memory.at(3):#x}", 3)
+    live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+    _expect_protected(live, memory)
+
+
+@USERFAULT.case(
+    "MADV_COLLAPSE refuses base pages of which one is protected, and it stays so; no longer protected, they are huge",
+    f"{PROTECTED}; mm/khugepaged.c hpage_collapse_scan_pmd(), collapse_scan_pmd()",
+    since="6.1",
+)
+def collapsed(live: Live) -> None:
+    memory = base_pages(live)
+    fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.PAGEFAULT_FLAG_WP)
+    half = memory.size // 2
+    fault.write_protect(offset=half, length=live.base_page)
+    live.expect_errno(errno.EINVAL, collapse, live, partial(memory.advise, MADV_COLLAPSE))
+    live.expect("AnonHugePages while one is protected", 0, memory.smaps().anon_huge_pages)
+    live.expect("base pages that are protected", [half // live.base_page], _protected(memory))
+    live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + half, _NEW_VALUE)
+    fault.write_protect(on=False, offset=half, length=live.base_page)
+    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    live.expect("AnonHugePages when none is", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_filled()
+
+
+@USERFAULT.case(
+    "what was protected can be written where mremap() has moved it, by whole huge pages or not: the program was not"
+    " asked to be told of it",
+    f"{DOC} UFFD_FEATURE_EVENT_REMAP; mm/mremap.c move_page_tables(), mm/huge_memory.c move_huge_pmd()",
+    since=SINCE,
+)
+def moved(live: Live) -> None:
+    let_rest(live)
+    for shift in (0, live.base_page):
+        memory = huge_pages(live, 3)
+        _protect(live, memory)
+        room = memory.actor.mmap(memory.length + 2 * memory.size, 0, mmap.MAP_ANONYMOUS | mmap.MAP_PRIVATE)
+        target = -(-room // memory.size) * memory.size + shift
+        flags = MREMAP_MAYMOVE | MREMAP_FIXED
+        memory.actor.call("mremap", memory.address, memory.length, memory.length, flags, target)
+        there = Memory(live, memory.actor, target, memory.pages, memory.size)
+        there.expect_filled()
+        if live.kernel_version >= _DROPPED_WHEN_MOVED:
+            live.expect(f"base pages that are protected, moved by {shift} bytes", [], _protected(there))
+        there.fill(_NEW_VALUE)
+        there.expect_filled(_NEW_VALUE)
+
+
+@USERFAULT.case(
+    "huge pages that move to another node stay protected, whole ones and those that are protected in part",
+    f"{PROTECTED}; mm/migrate.c remove_migration_pte(), mm/huge_memory.c remove_migration_pmd()",
+    since=SINCE,
+    nodes=2,
+)
+def on_another_node(live: Live) -> None:
+    let_rest(live)
+    first, second = live.nodes[:2]
+    memory = huge_pages(live, 3)
+    _protect(live, memory)
+    # the first time they may be there already
+    for old, new in ((second, first), (first, second)):
+        live.host.wait_until(partial(_is_moved, memory, old, new))
+        left = memory.numa_maps().nodes.get(old, 0)
+        if left:
+            expect_no_shortage(live, memory.size, memory.pages, new)
+        live.expect(f"base pages left on node {old}", 0, left)
+        _expect_protected(live, memory)
+
+
+@USERFAULT.case(
+    "after fork() a child writes what its parent has protected, to pages of its own; in the parent it stays protected",
+    f"{DOC} UFFD_FEATURE_EVENT_FORK; mm/huge_memory.c copy_huge_pmd(), mm/memory.c copy_present_ptes()",
+    since=SINCE,
+)
+def forked(live: Live) -> None:
+    parent = huge_pages(live, 3)
+    _protect(live, parent)
+    child = parent.seen_by(parent.actor.fork())
+    live.expect("base pages that are protected in the child", [], _protected(child))
+    child.fill(_NEW_VALUE)
+    _expect_protected(live, parent)
+    child.expect_filled(_NEW_VALUE)
+
+
+@USERFAULT.case(
+    "huge pages that are swapped out stay protected, in swap and when they come back",
+    f"{PROTECTED}; madvise(2) MADV_PAGEOUT; mm/rmap.c try_to_unmap_one(), mm/memory.c do_swap_page()",
+    since=SINCE,
+)
+def swapped_out(live: Live) -> None:
+    let_rest(live)
+    need_swap(live, 3 * pmd_size(live))
+    memory = huge_pages(live, 3)
+    _protect(live, memory)
+    swap_out(live, memory, memory.length)
+    live.expect("base pages that are protected in swap", _to_protect(live, memory), _protected(memory))
+    _expect_protected(live, memory)
+
+
+@USERFAULT.case(
+    "what a program fills itself gets no huge page at a fault, and khugepaged and MADV_COLLAPSE make none of it until"
+    " each base page is there: they fill nothing",
+    f"{DOC} UFFDIO_COPY; mm/khugepaged.c hpage_collapse_scan_pmd(), collapse_max_ptes_none()",
+    since="6.1",
+)
+def filled_by_a_program(live: Live) -> None:
+    put_to_work(live)
+    source = base_pages(live)
+    memory = advised(live, actor=source.actor)
+    fault = Userfault(memory, Mode.MISSING, Feature(0))
+    live.expect_signal(signal.SIGBUS, memory.touch, 0, _NEW_VALUE)
+    half = memory.size // 2
+    live.expect("bytes copied", half, fault.copy(source, length=half))
+    await_scans(live)
+    _expect_refused(live, memory)
+    live.expect("Rss of half a huge page", half, memory.smaps().rss)
+    for access in (memory.actor.read, partial(memory.actor.write, value=_NEW_VALUE)):
+        live.expect_signal(signal.SIGBUS, access, memory.address + half)
+    live.expect("bytes copied", half, fault.copy(source, offset=half, length=half))
+    expect_collapse(live, memory, memory.length)
+    memory.expect_filled()
+
+
+@USERFAULT.case(
+    "what is given back is missing again: MADV_DONTNEED of a part of a huge page leaves the rest as it was",
+    f"{DOC} UFFDIO_REGISTER_MODE_MISSING; madvise(2) MADV_DONTNEED; mm/memory.c do_anonymous_page()",
+)
+def given_back(live: Live) -> None:
+    memory = huge_pages(live, 2)
+    fault = Userfault(memory, Mode.MISSING, Feature(0))
+    source = map_aligned(live, 1, memory.size, actor=memory.actor)
+    source.fill(_NEW_VALUE)
+    half = memory.size // 2
+    memory.actor.call("madvise", memory.address + half, memory.size, mmap.MADV_DONTNEED)
+    for offset in (half, memory.size, memory.size + half - WORD):
+        live.expect_signal(signal.SIGBUS, memory.actor.read, memory.address + offset)
+    live.expect(
+        "words that were not given back and changed", 0, _wrong(memory, 0, half) + _wrong(memory, 3 * half, half)
+    )
+    live.expect("bytes copied", half, fault.copy(source, offset=half, length=half))
+    live.expect("words that were filled and are wrong", 0, _wrong(memory, half, half, _NEW_VALUE))
+    live.expect_signal(signal.SIGBUS, memory.touch, 1)
+
+
+def _protect(live: Live, memory: Memory) -> Userfault:
+    """Protect the first huge page as a whole, and the first half of the second one but for a base page."""
+    fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.PAGEFAULT_FLAG_WP)
+    fault.write_protect(0)
+    fault.write_protect(1, offset=live.base_page, length=memory.size // 2 - live.base_page)
+    return fault
+
+
+def _to_protect(live: Live, memory: Memory) -> list[int]:
+    """Return the numbers of the base pages that ``_protect`` protects."""
+    pages = memory.size // live.base_page
+    return [*range(pages), *range(pages + 1, pages + pages // 2)]
+
+
+def _protected(memory: Memory) -> list[int]:
+    """Return the numbers of the base pages of which pagemap says that userfaultfd protects them."""
+    return [number for number, entry in enumerate(memory.whole_pagemap()) if entry & WRITE_PROTECTED]
+
+
+def _expect_protected(live: Live, memory: Memory) -> None:
+    """Expect that what ``_protect`` protected cannot be written, that all else can, and what was filled everywhere."""
+    memory.expect_filled()
+    live.expect("base pages that are protected", _to_protect(live, memory), _protected(memory))
+    half = memory.size // 2
+    for offset in (0, half, memory.size - WORD, memory.size + live.base_page, memory.size + half - WORD):
+        live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + offset, _NEW_VALUE)
+    for offset in (memory.size, memory.size + half, 2 * memory.size):
+        # what is there already: it is written, and nothing changes
+        memory.actor.write(memory.address + offset, 1 + offset)
+    memory.expect_filled()
+
+
+def _is_moved(memory: Memory, old: int, new: int) -> bool:
+    # what somebody else has a hold of is passed over
+    memory_policy.migrate(memory.actor, old, new)
+    return not memory.numa_maps().nodes.get(old, 0)
+
+
+def _expect_refused(live: Live, memory: Memory) -> None:
+    """Expect MADV_COLLAPSE to be refused: Linux 6.1 says EINVAL, 7.3 EBUSY."""
+    try:
+        memory.advise(MADV_COLLAPSE)
+    except Refused:
+        return
+    live.expect("MADV_COLLAPSE of memory with absent pages", "refused", "done")
+
+
+def _wrong(memory: Memory, offset: int, length: int, value: int = 1) -> int:
+    return memory.actor.check(memory.address + offset, length, WORD, value + offset)
+
+
+class ThpUserfault(LiveTest):
+    """Huge pages and userfaultfd(2).
+
+    :avocado: enable
+    """
+
+    def test_userfault(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(USERFAULT)

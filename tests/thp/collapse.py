@@ -8,9 +8,11 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.shared_pages import let_only_pmd_inherit
 from hugepage_qa.cases.thp_memory import collapse, map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import advised, leave_dirt, set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.tree import size_name
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_NOHUGEPAGE, PR_SET_THP_DISABLE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.version import KernelVersion
@@ -91,7 +93,7 @@ def exempt_memory(live: Live) -> None:
     since=SINCE,
 )
 def shared_memory(live: Live) -> None:
-    live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")
+    let_only_pmd_inherit(live)
     ours = map_aligned(live, 1, pmd_size(live), shared=True)
     ours.fill()
     theirs = ours.seen_by(ours.actor.fork())
@@ -102,6 +104,23 @@ def shared_memory(live: Live) -> None:
     theirs.expect_filled()
     if live.kernel_version >= _RETRACTED_EVERYWHERE:
         live.expect("ShmemPmdMapped of the other one", theirs.length, theirs.smaps().shmem_pmd_mapped)
+
+
+@COLLAPSE.case(
+    "MADV_COLLAPSE of shared memory makes it huge whatever the policy of the size is, never included",
+    f"{DOC}; mm/shmem.c shmem_allowable_huge_orders()",
+    since="7.3",  # and 6.12.113, 7.2.10: before, shared memory was left out where the size has another policy
+)
+def shared_memory_of_a_size(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    for policy in ("never", "advise", "inherit"):
+        live.set_knob(f"{DIRECTORY}/{size_name(pmd_size(live))}/shmem_enabled", policy)
+        memory = map_aligned(live, 1, pmd_size(live), shared=True)
+        memory.fill()
+        live.expect(f"ShmemPmdMapped before, shmem_enabled={policy}", 0, memory.smaps().shmem_pmd_mapped)
+        collapse(live, partial(memory.advise, MADV_COLLAPSE))
+        memory.expect_filled()
+        live.expect(f"ShmemPmdMapped, shmem_enabled={policy}", memory.length, memory.smaps().shmem_pmd_mapped)
 
 
 @COLLAPSE.case(

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.fragmentation import expect_no_shortage, tell, with_blocks
+from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.shared_pages import expect_shared, filled_file, let_only_pmd_inherit
 from hugepage_qa.cases.thp_memory import (
-    keep_min_free,
     map_aligned,
     map_start,
     map_start_of_file,
@@ -19,9 +19,7 @@ from hugepage_qa.cases.thp_memory import (
     pmd_size,
 )
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.tree import size_directories, size_name
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -38,13 +36,13 @@ _GIVEN = {None: ("always",), MADV_HUGEPAGE: ("always", "advise"), MADV_NOHUGEPAG
     f"{DOC} shmem_enabled",
 )
 def anonymous_shared_memory(live: Live) -> None:
-    _only_pmd_inherits(live)
+    let_only_pmd_inherit(live)
     for policy in ("always", "advise", "never", "deny", "force"):
         live.set_knob(f"{DIRECTORY}/shmem_enabled", policy)
         for advice, given in _GIVEN.items():
             huge = policy in given or (policy == "force" and advice != MADV_NOHUGEPAGE)
             memory = map_aligned(live, 1, pmd_size(live), shared=True, advice=advice)
-            _expect(live, memory, huge, f"shmem_enabled={policy}, advice {advice}")
+            expect_shared(live, memory, huge, f"shmem_enabled={policy}, advice {advice}")
 
 
 @SHARED.case(
@@ -52,13 +50,13 @@ def anonymous_shared_memory(live: Live) -> None:
     f"{DOC} huge=",
 )
 def files_of_a_tmpfs(live: Live) -> None:
-    _only_pmd_inherits(live)
+    let_only_pmd_inherit(live)
     for policy, of_mount in product(("never", "always"), ("always", "advise", "never")):
         live.set_knob(f"{DIRECTORY}/shmem_enabled", policy)
         point = mount_tmpfs(live, of_mount)
         for advice, given in _GIVEN.items():
             memory = _file(live, f"{point}/{advice}", advice)
-            _expect(live, memory, of_mount in given, f"huge={of_mount}, shmem_enabled={policy}, advice {advice}")
+            expect_shared(live, memory, of_mount in given, f"huge={of_mount}, shmem_enabled={policy}, advice {advice}")
 
 
 @SHARED.case(
@@ -66,11 +64,11 @@ def files_of_a_tmpfs(live: Live) -> None:
     f"{DOC} deny, force",
 )
 def deny_and_force(live: Live) -> None:
-    _only_pmd_inherits(live)
+    let_only_pmd_inherit(live)
     for policy, of_mount, huge in (("deny", "always", False), ("force", "never", True)):
         point = mount_tmpfs(live, of_mount)
         live.set_knob(f"{DIRECTORY}/shmem_enabled", policy)
-        _expect(live, _file(live, f"{point}/file", None), huge, f"{policy}, huge={of_mount}")
+        expect_shared(live, _file(live, f"{point}/file", None), huge, f"{policy}, huge={of_mount}")
 
 
 @SHARED.case(
@@ -78,7 +76,7 @@ def deny_and_force(live: Live) -> None:
     f"{DOC} within_size; mm/shmem.c shmem_huge_global_enabled()",
 )
 def within_size(live: Live) -> None:
-    _only_pmd_inherits(live)
+    let_only_pmd_inherit(live)
     point = mount_tmpfs(live, "within_size")
     for name, size in (("long", 2 * pmd_size(live)), ("short", pmd_size(live) // 2)):
         _expect_within_size(live, map_start_of_file(live, f"{point}/{name}", length=size), size)
@@ -89,7 +87,7 @@ def within_size(live: Live) -> None:
     f"{DOC} within_size; mm/shmem.c shmem_huge_global_enabled()",
 )
 def memfd_within_size(live: Live) -> None:
-    _only_pmd_inherits(live)
+    let_only_pmd_inherit(live)
     live.set_knob(f"{DIRECTORY}/shmem_enabled", "within_size")
     for size in (2 * pmd_size(live), pmd_size(live) // 2):
         actor = live.actor()
@@ -103,14 +101,14 @@ def memfd_within_size(live: Live) -> None:
     "madvise(2) MADV_REMOVE; mm/shmem.c shmem_undo_range(); mm/truncate.c truncate_inode_partial_folio()",
 )
 def holes(live: Live) -> None:
-    _only_pmd_inherits(live)
+    let_only_pmd_inherit(live)
     point = mount_tmpfs(live, "always")
     base = live.base_page
     for first, length in ((0, 2 * base), (3 * base, base), (pmd_size(live) // 2, pmd_size(live) // 2)):
-        memory = _filled_file(live, f"{point}/{first}", 1)
+        memory = filled_file(live, f"{point}/{first}", 1)
         memory.actor.call("madvise", memory.at(0) + first, length, mmap.MADV_REMOVE)
         _expect_hole(live, memory, first, length)
-    memory = _filled_file(live, f"{point}/whole", 3)
+    memory = filled_file(live, f"{point}/whole", 3)
     memory.advise(mmap.MADV_REMOVE, 1, 1)
     live.expect("ShmemPmdMapped beside a hole", 2 * memory.size, memory.smaps().shmem_pmd_mapped)
     live.expect("Rss beside a hole", 2 * memory.size, memory.smaps().rss)
@@ -122,12 +120,12 @@ def holes(live: Live) -> None:
     "ftruncate(2); mm/shmem.c shmem_setattr(); mm/truncate.c truncate_inode_partial_folio()",
 )
 def shorter_and_longer(live: Live) -> None:
-    _only_pmd_inherits(live)
+    let_only_pmd_inherit(live)
     point = mount_tmpfs(live, "always")
     kept = pmd_size(live) // 2 + live.base_page
     # in the middle of a base page, and at its end
     for end in (kept - live.base_page // 2, kept):
-        memory = _filled_file(live, f"{point}/{end}", 2)
+        memory = filled_file(live, f"{point}/{end}", 2)
         file = live.open(memory.actor, f"{point}/{end}", os.O_RDWR)
         memory.actor.call("ftruncate", file, end)
         memory.actor.call("ftruncate", file, memory.length)
@@ -140,20 +138,13 @@ def shorter_and_longer(live: Live) -> None:
     since="5.15",  # before, any huge= of a mount but never made it a huge page
 )
 def preferred_block_size(live: Live) -> None:
-    _only_pmd_inherits(live)
+    let_only_pmd_inherit(live)
     for of_mount, huge in (("always", True), ("never", False), ("advise", False)):
         point = mount_tmpfs(live, of_mount)
         actor = live.actor()
         descriptor = live.open(actor, f"{point}/file")
         expected = pmd_size(live) if huge else live.base_page
         live.expect(f"st_blksize with huge={of_mount}", expected, HugeFile(live, actor, descriptor).block_size)
-
-
-def _filled_file(live: Live, path: str, pages: int) -> Memory:
-    """Return memory of a new file that was filled, in huge pages. Raises CannotRun where memory is too fragmented."""
-    memory = map_start_of_file(live, path, pages)
-    _expect(live, memory, True, "huge=always")
-    return memory
 
 
 def _expect_hole(live: Live, memory: Memory, first: int, length: int) -> None:
@@ -170,7 +161,7 @@ def _expect_hole(live: Live, memory: Memory, first: int, length: int) -> None:
 def _expect_within_size(live: Live, memory: Memory, size: int, known: Mapping[Quirk, object] | None = None) -> None:
     """Expect a huge page where the file has ``size`` bytes, unless that is less than the huge page. Raises KnownBug."""
     if size >= memory.size:
-        _expect(live, memory, True, "a block within the file")
+        expect_shared(live, memory, True, "a block within the file")
         return
     with_blocks(live, memory.size, 1)
     memory.touch()
@@ -179,35 +170,11 @@ def _expect_within_size(live: Live, memory: Memory, size: int, known: Mapping[Qu
     live.expect("Rss of half a block", True, memory.smaps().rss <= size)
 
 
-def _only_pmd_inherits(live: Live) -> None:
-    keep_min_free(live)
-    live.set_knob(f"{DIRECTORY}/enabled", "madvise")
-    if live.host.read(f"{DIRECTORY}/shmem_enabled") is None:
-        raise CannotRun("this kernel has no shared memory in huge pages")
-    live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")
-    ours = f"{DIRECTORY}/{size_name(pmd_size(live))}"
-    for path in size_directories(live.host, DIRECTORY).values():
-        if live.host.read(f"{path}/shmem_enabled") is not None:  # since Linux 6.11
-            live.set_knob(f"{path}/shmem_enabled", "inherit" if path == ours else "never")
-
-
 def _file(live: Live, path: str, advice: int | None) -> Memory:
     memory = map_start_of_file(live, path)
     if advice is not None:
         memory.advise(advice)
     return memory
-
-
-def _expect(live: Live, memory: Memory, huge: bool, where: str) -> None:
-    now = with_blocks(live, memory.size, memory.pages if huge else 0)
-    tell(live, now)
-    memory.fill()
-    mapping = memory.smaps()
-    if huge and mapping.shmem_pmd_mapped != memory.length:
-        expect_no_shortage(live, memory.size, memory.pages)
-    live.expect(f"ShmemPmdMapped, {where} ({now})", memory.length if huge else 0, mapping.shmem_pmd_mapped)
-    live.expect(f"AnonHugePages, {where}", 0, mapping.anon_huge_pages)
-    memory.expect_filled()
 
 
 class ThpSharedMemory(LiveTest):

@@ -1,0 +1,218 @@
+"""Files of a tmpfs with huge=always: where its room ends, where their pages are mapped, and what is kept of them."""
+
+import errno
+import mmap
+import os
+import signal
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage, with_blocks
+from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.shared_pages import let_only_pmd_inherit
+from hugepage_qa.cases.swapped import need_swap
+from hugepage_qa.cases.thp_memory import map_file, map_start, map_start_of_file, mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.uapi import MADV_PAGEOUT
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.rules import THP_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+TMPFS_FILES = Area("thp/tmpfs-files", sizes=Sizes.ONCE)
+
+DOC = f"{THP_DOC} Hugepages in tmpfs/shmem"
+_PAGES = 8
+_VALUE = 77
+
+
+@TMPFS_FILES.case(
+    "a tmpfs without room for one more huge page gives base pages until it is full, and only then ENOSPC and SIGBUS",
+    f"{DOC} huge=; mm/shmem.c shmem_get_folio_gfp()",
+)
+def full(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    room = 2 * pmd_size(live) + 3 * live.base_page
+    path = f"{_mount(live, room)}/file"
+    with_blocks(live, pmd_size(live), 2)
+    memory = map_start_of_file(live, path, pages=3)
+    memory.actor.fill(memory.address, room, WORD, 1)
+    _expect_huge(live, memory, 2)
+    file = live.open(memory.actor, path)
+    live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + room, _VALUE)
+    live.expect_errno(errno.ENOSPC, memory.actor.call, "pwrite64", file, bytes(WORD), WORD, room)
+    live.expect("words that changed", 0, memory.actor.check(memory.address, room, WORD, 1))
+    memory.advise(mmap.MADV_REMOVE, 0, 1)
+    memory.actor.write(memory.address + room, _VALUE)
+    live.expect("what is written when there is room again", _VALUE, memory.actor.read(memory.address + room))
+
+
+@TMPFS_FILES.case(
+    "what a huge page takes behind the end of a short file is given to another file before a tmpfs is full",
+    f"{DOC} huge=; mm/shmem.c shmem_unused_huge_shrink()",
+)
+def room_behind_the_end(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    point = _mount(live, pmd_size(live))
+    with_blocks(live, pmd_size(live), 1)
+    actor = live.actor()
+    first, second = (HugeFile(live, actor, live.open(actor, f"{point}/{name}")) for name in ("first", "second"))
+    _write(live, first, 0)
+    taken = first.blocks
+    if taken != pmd_size(live):
+        expect_no_shortage(live, pmd_size(live), 1)
+    live.expect("st_blocks of a short file in a huge page", pmd_size(live), taken)
+    _write(live, second, 0)
+    for name, file in (("first", first), ("second", second)):
+        live.expect(f"st_blocks of the {name} file", live.base_page, file.blocks)
+        live.expect(f"what the {name} file holds", _VALUE, _read(live, file, 0))
+
+
+@TMPFS_FILES.case(
+    "lseek() finds the data of a file that is in a huge page from its first byte to its last, and holes beside it",
+    "lseek(2) SEEK_DATA, SEEK_HOLE; mm/shmem.c shmem_file_llseek()",
+)
+def data_and_holes(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    path, size = f"{mount_tmpfs(live, 'always')}/file", pmd_size(live)
+    with_blocks(live, size, 1)
+    memory = map_start_of_file(live, path, pages=3)
+    memory.touch(1)
+    _expect_huge(live, memory, 1)
+    file = live.open(memory.actor, path)
+    within = size + 5 * live.base_page + 1
+    for whence, start, expected in (
+        (os.SEEK_DATA, 0, size),
+        (os.SEEK_HOLE, 0, 0),
+        (os.SEEK_DATA, within, within),
+        (os.SEEK_HOLE, within, 2 * size),
+        (os.SEEK_HOLE, size, 2 * size),
+        (os.SEEK_DATA, size - 1, size),
+    ):
+        found = memory.actor.call("lseek", file, start, whence)
+        live.expect(f"{'data' if whence == os.SEEK_DATA else 'a hole'} from {start} on", expected, found)
+    live.expect_errno(errno.ENXIO, memory.actor.call, "lseek", file, 2 * size, os.SEEK_DATA)
+
+
+@TMPFS_FILES.case(
+    "a few bytes that are written to a file that has no pages make a huge page of zeroes beside them, though its memory"
+    " held other words before",
+    "write(2); mm/shmem.c shmem_write_end()",
+)
+def written_in_part(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    point = mount_tmpfs(live, "always")
+    for offset in (0, pmd_size(live) // 2 + live.base_page - WORD, pmd_size(live) - WORD):
+        memory = _written_where_words_were(live, point, offset)
+        live.expect("what was written", _VALUE, memory.actor.read(memory.address + offset))
+        live.expect("words that are not zero", 1, memory.actor.nonzero(memory.address, memory.size))
+        _expect_huge(live, memory, 1)
+
+
+@TMPFS_FILES.case(
+    "mmap() without an address maps a file where its huge pages fit, whatever its offset is, and a memfd, too",
+    f"{DOC} huge=; mm/shmem.c shmem_get_unmapped_area()",
+)
+def fitting_addresses(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
+    size, actor = pmd_size(live), live.actor()
+    files = live.open(actor, f"{mount_tmpfs(live, 'always')}/file"), actor.call("memfd_create", "fitting", 0)
+    for file in files:
+        actor.call("ftruncate", file, 4 * size)
+        with_blocks(live, size, 1)
+        for number in range(SAMPLES):
+            # so that the next free address is not one that fits
+            actor.mmap(live.base_page, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            offset = number * live.base_page
+            address = actor.mmap(2 * size, READ_WRITE, mmap.MAP_SHARED, file, offset)
+            live.expect(f"address beyond one that fits, offset {offset}", offset, address % size)
+            memory = Memory(live, actor, address - offset, 2, size)
+            memory.touch(1)
+            _expect_huge(live, Memory(live, actor, memory.at(1), 1, size), 1)
+
+
+@TMPFS_FILES.case(
+    "what is written to a huge page that was mapped to be read first is kept when it is unmapped and swapped out",
+    "mm/huge_memory.c zap_huge_pmd(), CVE-2026-89987; madvise(2) MADV_PAGEOUT",
+    since="5.4",  # MADV_PAGEOUT
+)
+def written_after_a_read(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    need_swap(live, pmd_size(live))
+    with_blocks(live, pmd_size(live), 1)
+    actor = live.actor()
+    file = live.open(actor, f"{mount_tmpfs(live, 'always')}/file")
+    memory = map_start(live, actor, file)
+    live.expect("what is read first", 0, memory.read())
+    _expect_huge(live, memory, 1)
+    memory.fill()
+    memory.unmap()
+    memory = map_file(live, actor, file, 1)
+    live.expect("what is read when it is mapped again", 1, memory.read())
+    live.host.wait_until(lambda: _is_out(memory))
+    live.expect("Rss after it was swapped out", 0, memory.smaps().rss)
+    wrong = memory.actor.check(memory.address, memory.length, WORD, 1)
+    live.expect("words that changed", 0, wrong)
+
+
+def _is_out(memory: Memory) -> bool:
+    # what somebody else has a hold of is passed over
+    memory.advise(MADV_PAGEOUT)
+    return memory.smaps().rss == 0
+
+
+def _mount(live: Live, room: int) -> str:
+    """Mount a tmpfs for ``room`` bytes with huge=always until the case ends, and return where. Raises Refused."""
+    return live.mount_other(f"huge=always,size={room},mode=0700", "tmpfs")
+
+
+def _write(live: Live, file: HugeFile, offset: int) -> None:
+    written = file.actor.call("pwrite64", file.descriptor, live.host.uapi.pack("Q", _VALUE), WORD, offset)
+    live.expect("bytes written", WORD, written)
+
+
+def _read(live: Live, file: HugeFile, offset: int) -> int:
+    _count, (word,) = file.actor.call_with_buffers("pread64", file.descriptor, bytes(WORD), WORD, offset)
+    return live.host.uapi.unpack("Q", word)[0]
+
+
+def _written_where_words_were(live: Live, point: str, offset: int) -> Memory:
+    """Map a new file of one huge page to which a word was written, in memory where others were.
+
+    Raises CannotRun where no file gets such memory.
+    """
+    for sample in range(SAMPLES):
+        dirty = huge_pages(live, _PAGES)
+        frames = dirty.frames()
+        # a CPU takes first what it has given back last
+        actor = dirty.actor
+        dirty.unmap()
+        file = HugeFile(live, actor, live.open(actor, f"{point}/{offset}-{sample}"))
+        actor.call("ftruncate", file.descriptor, pmd_size(live))
+        _write(live, file, offset)
+        memory = map_file(live, actor, file.descriptor, 1)
+        live.expect("the first word", 0 if offset else _VALUE, memory.read())
+        if not frames.isdisjoint(memory.frames()):
+            return memory
+    raise CannotRun("no file got memory that had been written before")
+
+
+def _expect_huge(live: Live, memory: Memory, pages: int) -> None:
+    """Expect ``pages`` of the mapping to be mapped whole. Raises CannotRun where memory is too fragmented for them."""
+    found = memory.smaps().shmem_pmd_mapped
+    if found != pages * memory.size:
+        expect_no_shortage(live, memory.size, pages)
+    live.expect("ShmemPmdMapped", pages * memory.size, found)
+
+
+class ThpTmpfsFiles(LiveTest):
+    """Files of a tmpfs in huge pages.
+
+    :avocado: enable
+    """
+
+    def test_tmpfs_files(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(TMPFS_FILES)

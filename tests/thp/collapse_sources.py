@@ -1,0 +1,264 @@
+"""What huge pages are made of: pieces of other huge pages, smaller ones, shared memory; by khugepaged and by advice."""
+
+import mmap
+from collections.abc import Iterator
+from functools import partial
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
+from hugepage_qa.cases.khugepaged_clock import (
+    KHUGEPAGED,
+    PATIENT_SCANS,
+    allow_absent,
+    await_khugepaged,
+    await_scans,
+    full_scans,
+    let_rest,
+    quicken,
+)
+from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.shared_pages import let_only_pmd_inherit
+from hugepage_qa.cases.thp_memory import collapse, map_aligned, pmd_size
+from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, leave_dirt, set_policy, smaller_sizes
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.rules import THP_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.version import KernelVersion
+
+SOURCES = Area("thp/collapse-sources", sizes=Sizes.ONCE)
+
+DOC = f"{THP_DOC} Khugepaged controls"
+COLLAPSE = "madvise(2) MADV_COLLAPSE"
+SCAN = "mm/khugepaged.c hpage_collapse_scan_pmd(), collapse_scan_pmd()"
+_ADVICE_SINCE = KernelVersion(6, 1)
+_SLEEP_MILLISECONDS = 500
+_PAGES = 12
+_NEW_VALUE = 77
+_QUIET_SECONDS = 1.0
+
+
+@SOURCES.case(
+    "a huge page that is mapped as base pages is made one that is mapped as a whole, and holds what it held",
+    f"{DOC}; {COLLAPSE}; {SCAN}",
+    since="5.8",
+)
+def a_huge_page_in_parts(live: Live) -> None:
+    for by_advice in _ways(live):
+        memory = huge_pages(live, 2)
+        for prot in (mmap.PROT_READ, READ_WRITE):
+            memory.actor.call("mprotect", memory.address + live.base_page, live.base_page, prot)
+        live.expect("AnonHugePages of the page behind it", memory.size, memory.smaps().anon_huge_pages)
+        _make_huge(live, memory, by_advice)
+        memory.expect_filled()
+
+
+@SOURCES.case(
+    "a child makes a huge page of its own of one that it shares with its parent and has mapped as base pages",
+    f"{DOC} max_ptes_shared; {COLLAPSE}; fork(2); {SCAN}",
+    since="5.8",
+)
+def a_shared_huge_page_in_parts(live: Live) -> None:
+    for by_advice in _ways(live):
+        live.set_knob(f"{KHUGEPAGED}/max_ptes_shared", str(pmd_size(live) // live.base_page - 1))
+        parent = huge_pages(live)
+        child = parent.seen_by(parent.actor.fork())
+        # a page of its own, and by it all others as base pages
+        child.touch(value=_NEW_VALUE)
+        live.expect("AnonHugePages of the child before", 0, child.smaps().anon_huge_pages)
+        _make_huge(live, child, by_advice)
+        live.expect("AnonHugePages of the parent", parent.length, parent.smaps().anon_huge_pages)
+        parent.expect_filled()
+        child.touch()
+        child.expect_filled()
+        child.fill(_NEW_VALUE)
+        parent.expect_filled()
+
+
+@SOURCES.case(
+    "pieces of two huge pages that lie side by side are made one, and hold what they held; so does the rest of the two",
+    f"{DOC}; {COLLAPSE}; {SCAN}, __collapse_huge_page_copy()",
+    since="5.8",
+)
+def pieces_of_two_huge_pages(live: Live) -> None:
+    for by_advice in _ways(live):
+        memory = huge_pages(live, 2)
+        half, actor = memory.size // 2, memory.actor
+        room = actor.mmap(3 * memory.size, 0, mmap.MAP_ANONYMOUS | mmap.MAP_PRIVATE)
+        target = -(-room // memory.size) * memory.size
+        flags = MREMAP_MAYMOVE | MREMAP_FIXED
+        actor.call("mremap", memory.address + half, memory.size, memory.size, flags, target)
+        pieces = Memory(live, actor, target, 1, memory.size)
+        live.expect("AnonHugePages of pieces", 0, pieces.smaps().anon_huge_pages)
+        _make_huge(live, pieces, by_advice)
+        pieces.expect_filled(1 + half)
+        wrong = actor.check(memory.address, half, WORD, 1) + actor.check(
+            memory.address + 3 * half, half, WORD, 1 + 3 * half
+        )
+        live.expect("words of the rest that changed", 0, wrong)
+
+
+@SOURCES.case(
+    "huge pages of a smaller size are made one of PMD size, and hold what they held",
+    f"{DOC}; {COLLAPSE}; {SCAN}",
+    since="6.10",
+)
+def pages_of_a_smaller_size(live: Live) -> None:
+    sizes = smaller_sizes(live)
+    if not sizes:
+        raise CannotRun("this kernel has no huge pages of smaller sizes")
+    for (size, path), by_advice in ((one, way) for one in (sizes[0], sizes[-1]) for way in _ways(live)):
+        set_policy(live, "madvise", pmd="never")
+        live.set_knob(f"{path}/enabled", "madvise")
+        memory = advised(live)
+        before = _faults(live, path)
+        memory.fill()
+        given = _faults(live, path) - before
+        if given < memory.length // size:
+            expect_no_shortage(live, size, memory.length // size)
+        live.expect(f"faults that took {size >> 10} kB", memory.length // size, min(given, memory.length // size))
+        set_policy(live, "madvise")
+        # a process comes to khugepaged's list by advice that is new, for memory that was touched before
+        for advice in (MADV_NOHUGEPAGE, MADV_HUGEPAGE):
+            memory.advise(advice)
+        _make_huge(live, memory, by_advice)
+        memory.expect_filled()
+        memory.actor.end()
+
+
+@SOURCES.case(
+    "khugepaged makes advised shared memory huge for all who map it, as far as max_ptes_none allows absent pages, which"
+    " are zero then",
+    f"{DOC} max_ptes_none; {THP_DOC} shmem_enabled; mm/khugepaged.c collapse_file(), hpage_collapse_scan_file()",
+)
+def shared_memory(live: Live) -> None:
+    put_to_work(live)
+    let_only_pmd_inherit(live)
+    pages = pmd_size(live) // live.base_page
+    for absent in (0, 1, pages // 2):
+        for limit in {max(absent - 1, 0), absent}:
+            leave_dirt(live)
+            live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")
+            allow_absent(live, limit)
+            memory = map_aligned(live, 1, pmd_size(live), shared=True)
+            present = memory.length - absent * live.base_page
+            memory.actor.fill(memory.address, present, WORD, 1)
+            other = memory.seen_by(memory.actor.fork())
+            live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
+            for _time in range(2):
+                # Linux 6.1 puts the process on its list by the flags that the mapping had before
+                memory.advise(MADV_HUGEPAGE)
+            _expect_shared(live, memory, absent <= limit, f"{absent} absent, max_ptes_none {limit}")
+            for each in (memory, other):
+                live.expect("words that changed", 0, each.actor.check(each.address, present, WORD, 1))
+            rest = other.actor.nonzero(other.address + present, absent * live.base_page) if absent else 0
+            live.expect("words of absent pages that are not zero", 0, rest)
+            memory.actor.end()
+
+
+@SOURCES.case(
+    "a shorter scan_sleep_millisecs wakes khugepaged at once, though it would have slept for minutes",
+    f"{DOC} scan_sleep_millisecs; mm/khugepaged.c scan_sleep_millisecs_store()",
+)
+def woken_at_once(live: Live) -> None:
+    put_to_work(live)
+    _let_sleep(live)
+    memory = base_pages(live, 2)
+    before = full_scans(live)
+    live.host.pause(_QUIET_SECONDS)
+    live.expect("full scans while it sleeps", before, full_scans(live))
+    live.expect("AnonHugePages while it sleeps", 0, memory.smaps().anon_huge_pages)
+    quicken(live)
+    expect_collapse(live, memory, memory.length)
+    memory.expect_filled()
+
+
+@SOURCES.case(
+    "with pages_to_scan=1 khugepaged looks at one huge page and sleeps: it makes no more of them than sleeps are over",
+    f"{DOC} pages_to_scan, scan_sleep_millisecs; mm/khugepaged.c khugepaged_do_scan()",
+)
+def one_at_a_time(live: Live) -> None:
+    put_to_work(live)
+    _let_sleep(live)
+    memory = base_pages(live, _PAGES)
+    with_blocks(live, memory.size, _PAGES)
+    start = live.host.clock()
+    live.host.write(f"{KHUGEPAGED}/scan_sleep_millisecs", str(_SLEEP_MILLISECONDS))
+    live.host.wait_until(lambda: memory.smaps().anon_huge_pages >= 2 * memory.size, 60.0)
+    made = memory.smaps().anon_huge_pages // memory.size
+    if made < 2:
+        raise CannotRun("others have so many processes and so much advised memory that khugepaged did not come to ours")
+    # it was woken when the number was written, and the last sleep may end now
+    most = 2 + round((live.host.clock() - start) * 1000) // _SLEEP_MILLISECONDS
+    live.expect(f"at most {most} huge pages of {_PAGES} were made, found {made}", True, made <= most)
+    memory.expect_filled()
+
+
+def _ways(live: Live) -> Iterator[bool]:
+    """Yield whether advice (since Linux 6.1) makes huge pages, or khugepaged, which sleeps until ``_make_huge``."""
+    for by_advice in (False, True) if live.kernel_version >= _ADVICE_SINCE else (False,):
+        put_to_work(live)
+        _let_sleep(live)
+        yield by_advice
+
+
+def _let_sleep(live: Live) -> None:
+    """Have khugepaged sleep for minutes, and wait until it does."""
+    # without a process on its list it does not sleep but waits for one
+    base_pages(live)
+    # of what is under way when it is to rest as little as can be
+    live.set_knob(f"{KHUGEPAGED}/pages_to_scan", "1")
+    let_rest(live)
+    live.host.wait_until(partial(_is_quiet, live))
+
+
+def _make_huge(live: Live, memory: Memory, by_advice: bool) -> None:
+    """Expect ``memory`` to be made huge. Raises CannotRun where it is too fragmented for that."""
+    if by_advice:
+        collapse(live, partial(memory.advise, MADV_COLLAPSE))
+        live.expect("AnonHugePages after MADV_COLLAPSE", memory.length, memory.smaps().anon_huge_pages)
+    else:
+        quicken(live)
+        expect_collapse(live, memory, memory.length)
+
+
+def _expect_shared(live: Live, memory: Memory, huge: bool, where: str) -> None:
+    with_blocks(live, memory.size, 1)
+    if huge:
+        if not await_khugepaged(live, lambda: _mapped_whole(live, memory) == memory.length, PATIENT_SCANS):
+            expect_no_shortage(live, memory.size, 1)
+    else:
+        await_scans(live)
+    live.expect(f"ShmemPmdMapped, {where}", memory.length if huge else 0, _mapped_whole(live, memory))
+
+
+def _mapped_whole(live: Live, memory: Memory) -> int:
+    # khugepaged leaves it to the next access to map what it made
+    live.expect("the first word", 1, memory.read())
+    return memory.smaps().shmem_pmd_mapped
+
+
+def _is_quiet(live: Live) -> bool:
+    """Return whether khugepaged ended no scan for a while: one was under way when it was to rest."""
+    before = full_scans(live)
+    live.host.pause(_QUIET_SECONDS)
+    return full_scans(live) == before
+
+
+def _faults(live: Live, path: str) -> int:
+    return read_integer(ObservedTree(live.host), f"{path}/stats/anon_fault_alloc") or 0
+
+
+class ThpCollapseSources(LiveTest):
+    """What huge pages are made of.
+
+    :avocado: enable
+    """
+
+    def test_collapse_sources(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(SOURCES)

@@ -28,7 +28,6 @@ POLICY = Area("thp/policy", sizes=Sizes.ONCE)
 
 PROC_DOC = "Documentation/filesystems/proc.rst"
 PRCTL = "PR_SET_THP_DISABLE(2const); kernel/sys.c prctl_set_thp_disable()"
-_EXCEPT_ADVISED = 2
 _CHOICES = ("enabled", "shmem_enabled")
 _POLICIES = ("always", "madvise", "never")
 #: each policy after each other one
@@ -191,20 +190,6 @@ def disabled_for_a_process(live: Live) -> None:
             expect_at_fault(live, name, False, prepare)
     parent.call("prctl", PR_SET_THP_DISABLE, 0, 0, 0, 0)
     expect_at_fault(live, "enabled again", True, partial(map_aligned, live, 1, pmd_size(live), actor=parent))
-
-
-@POLICY.case(
-    "PR_THP_DISABLE_EXCEPT_ADVISED leaves huge pages to memory that was advised",
-    f"{PRCTL}, flags",
-    since="6.18",
-)
-def disabled_except_advised(live: Live) -> None:
-    set_policy(live, "always")
-    actor = live.actor()
-    actor.call("prctl", PR_SET_THP_DISABLE, 1, _EXCEPT_ADVISED, 0, 0)
-    for advice, huge in ((None, False), (MADV_HUGEPAGE, True)):
-        prepare = partial(map_aligned, live, 1, pmd_size(live), actor=actor, advice=advice)
-        expect_at_fault(live, f"advice {advice}", huge, prepare)
 
 
 @POLICY.case(

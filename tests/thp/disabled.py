@@ -1,0 +1,127 @@
+"""Huge pages that a process forbids itself, all of them or those that nobody advised: PR_SET_THP_DISABLE."""
+
+import errno
+from functools import partial
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import expect_at_fault
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.thp_memory import collapse
+from hugepage_qa.cases.thp_policy import ADVICES, advised, set_policy
+from hugepage_qa.kernel.uapi import (
+    MADV_COLLAPSE,
+    MADV_HUGEPAGE,
+    MADV_NOHUGEPAGE,
+    PR_GET_THP_DISABLE,
+    PR_SET_THP_DISABLE,
+    PR_THP_DISABLE_EXCEPT_ADVISED,
+)
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
+
+DISABLED = Area("thp/disabled", sizes=Sizes.ONCE)
+
+SET = "PR_SET_THP_DISABLE(2const); kernel/sys.c prctl_set_thp_disable()"
+#: what PR_GET_THP_DISABLE returns: 1 and the flags
+_EXCEPT_ADVISED = 1 | PR_THP_DISABLE_EXCEPT_ADVISED
+
+
+@DISABLED.case(
+    "PR_SET_THP_DISABLE and PR_GET_THP_DISABLE refuse arguments that they do not have, and change nothing then",
+    f"{SET}; PR_GET_THP_DISABLE(2const)",
+    since="5.0",  # THP_enabled
+)
+def refused_arguments(live: Live) -> None:
+    actor = live.actor()
+    for disabled in (0, 1):
+        actor.call("prctl", PR_SET_THP_DISABLE, disabled, 0, 0, 0)
+        # the second may be a flag since Linux 6.18: of what is disabled, and only that one
+        for arguments in ((1, 1, 0, 0), (1, 4, 0, 0), (1, 0, 1, 0), (1, 0, 0, 1), (0, 1, 0, 0), (0, 2, 0, 0)):
+            live.expect_errno(errno.EINVAL, actor.call, "prctl", PR_SET_THP_DISABLE, *arguments)
+        for arguments in ((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)):
+            live.expect_errno(errno.EINVAL, actor.call, "prctl", PR_GET_THP_DISABLE, *arguments)
+        live.expect("PR_GET_THP_DISABLE", disabled, _disabled(actor))
+        shown = live.host.observe(f"proc/{actor.pid}/status") or ""
+        live.expect("THP_enabled", True, f"THP_enabled:\t{1 - disabled}\n" in shown)
+
+
+@DISABLED.case(
+    "with PR_THP_DISABLE_EXCEPT_ADVISED a fault gets a huge page where policy and advice give it, and without advice"
+    " none; so in a child, and in what it executes",
+    f"{SET}, PR_THP_DISABLE_EXCEPT_ADVISED; include/linux/huge_mm.h vma_thp_disabled()",
+    since="6.18",
+)
+def advised_alone(live: Live) -> None:
+    for policy in ("always", "madvise", "never"):
+        set_policy(live, policy)
+        parent = _except_advised(live)
+        executed = parent.fork()
+        executed.exec()
+        for actor, name in ((parent, "the process"), (parent.fork(), "its child"), (executed, "a child after exec")):
+            live.expect(f"PR_GET_THP_DISABLE of {name}", _EXCEPT_ADVISED, _disabled(actor))
+            for advice in ADVICES:
+                huge = advice == MADV_HUGEPAGE and policy != "never"
+                where = f"{name}, enabled={policy}, advice {advice}"
+                expect_at_fault(live, where, huge, partial(advised, live, 1, advice, actor=actor))
+
+
+@DISABLED.case(
+    "MADV_COLLAPSE is advice: with PR_THP_DISABLE_EXCEPT_ADVISED it makes memory huge, but for that advised against",
+    f"{SET}, PR_THP_DISABLE_EXCEPT_ADVISED; madvise(2) MADV_COLLAPSE; include/linux/huge_mm.h vma_thp_disabled()",
+    since="6.18",
+)
+def collapsed(live: Live) -> None:
+    set_policy(live, "never")
+    parent = _except_advised(live)
+    for actor in (parent, parent.fork()):
+        for advice in ADVICES:
+            memory = advised(live, 1, advice, actor=actor)
+            memory.fill()
+            ask = partial(collapse, live, partial(memory.advise, MADV_COLLAPSE))
+            if advice == MADV_NOHUGEPAGE:
+                live.expect_errno(errno.EINVAL, ask)
+            else:
+                ask()
+            expected = 0 if advice == MADV_NOHUGEPAGE else memory.length
+            live.expect(f"AnonHugePages, advice {advice}", expected, memory.smaps().anon_huge_pages)
+            memory.expect_filled()
+            memory.unmap()
+
+
+@DISABLED.case(
+    "what a process forbids itself is what it said last: all huge pages, those that nobody advised, or none",
+    f"{SET}; PR_GET_THP_DISABLE(2const)",
+    since="6.18",
+)
+def said_last(live: Live) -> None:
+    set_policy(live, "always")
+    actor = live.actor()
+    flags = PR_THP_DISABLE_EXCEPT_ADVISED
+    for disabled, flag in ((1, flags), (1, 0), (1, flags), (0, 0), (1, 0), (0, 0)):
+        actor.call("prctl", PR_SET_THP_DISABLE, disabled, flag, 0, 0)
+        live.expect("PR_GET_THP_DISABLE", disabled | flag, _disabled(actor))
+        for advice in (None, MADV_HUGEPAGE):
+            huge = not disabled or bool(flag and advice)
+            where = f"PR_SET_THP_DISABLE {disabled}, flags {flag}, advice {advice}"
+            expect_at_fault(live, where, huge, partial(advised, live, 1, advice, actor=actor))
+
+
+def _except_advised(live: Live) -> Actor:
+    actor = live.actor()
+    actor.call("prctl", PR_SET_THP_DISABLE, 1, PR_THP_DISABLE_EXCEPT_ADVISED, 0, 0)
+    return actor
+
+
+def _disabled(actor: Actor) -> int:
+    return actor.call("prctl", PR_GET_THP_DISABLE, 0, 0, 0, 0)
+
+
+class ThpDisabled(LiveTest):
+    """Huge pages that a process forbids itself.
+
+    :avocado: enable
+    """
+
+    def test_disabled(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(DISABLED)

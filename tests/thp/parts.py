@@ -1,0 +1,219 @@
+"""Parts of huge pages: moved over others, forbidden, guarded, unmapped by one of several processes."""
+
+import errno
+import mmap
+import os
+import signal
+from functools import partial
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
+from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.thp_memory import collapse
+from hugepage_qa.cases.thp_policy import advised, huge_pages
+from hugepage_qa.kernel.uapi import (
+    MADV_COLLAPSE,
+    MADV_GUARD_INSTALL,
+    MADV_GUARD_REMOVE,
+    MADV_HUGEPAGE,
+    MADV_MERGEABLE,
+    MAP_FIXED,
+    MREMAP_FIXED,
+    MREMAP_MAYMOVE,
+)
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+PARTS = Area("thp/parts", sizes=Sizes.ONCE)
+
+GUARDS = "madvise(2) MADV_GUARD_INSTALL; mm/madvise.c madvise_guard_install()"
+_PROT_NONE = 0
+_NEW_VALUE = 77
+
+
+@PARTS.case(
+    "mremap() from any address to any other, over huge pages that are there, moves what it must and nothing beside it",
+    "mremap(2) MREMAP_FIXED; mm/mremap.c move_page_tables(); mm/huge_memory.c move_huge_pmd()",
+)
+def moved_over_others(live: Live) -> None:
+    let_rest(live)
+    base = live.base_page
+    for source, target in ((0, 0), (base, base), (base, 0), (0, base), (3 * base, 5 * base)):
+        memory = huge_pages(live, 4)
+        there = advised(live, 4, actor=memory.actor)
+        there.fill(_NEW_VALUE)
+        length = 2 * memory.size
+        flags = MREMAP_MAYMOVE | MREMAP_FIXED
+        places = memory.address + source, length, length, flags, there.address + target
+        memory.actor.call("mremap", *places)
+        live.expect_signal(signal.SIGSEGV, memory.actor.read, memory.address + source)
+        where = f"moved from {source} to {target} beside a huge page"
+        moved = memory.actor.check(there.address + target, length, WORD, 1 + source)
+        live.expect(f"words that changed, {where}", 0, moved)
+        beside = _wrong(memory, 0, source) + _wrong(memory, source + length, memory.length - source - length)
+        live.expect(f"words beside the old place that changed, {where}", 0, beside)
+        beside = _wrong(there, 0, target, _NEW_VALUE)
+        beside += _wrong(there, target + length, there.length - target - length, _NEW_VALUE)
+        live.expect(f"words beside the new place that changed, {where}", 0, beside)
+
+
+@PARTS.case(
+    "a part of a huge page that may not be accessed is SIGSEGV, in a child, too, though it may be merged; allowed"
+    " again, it holds what it held",
+    "mprotect(2); madvise(2) MADV_MERGEABLE; fork(2); mm/huge_memory.c __split_huge_pmd(), mm/mprotect.c",
+)
+def forbidden(live: Live) -> None:
+    memory = huge_pages(live, 3)
+    half, actor = memory.size // 2, memory.actor
+    actor.call("mprotect", memory.address + half, memory.size, _PROT_NONE)
+    _let_merge(live, memory)
+    child = memory.seen_by(actor.fork())
+    for each in (memory, child):
+        for offset in (half, memory.size - WORD, memory.size, memory.size + half - WORD):
+            live.expect_signal(signal.SIGSEGV, each.actor.read, each.address + offset)
+            live.expect_signal(signal.SIGSEGV, each.actor.write, each.address + offset, _NEW_VALUE)
+        live.expect("words of the rest that changed", 0, _wrong(each, 0, half) + _wrong(each, 3 * half, 3 * half))
+    live.expect("AnonHugePages", memory.size, memory.smaps(2).anon_huge_pages)
+    child.actor.fill(child.address, half, WORD, _NEW_VALUE)
+    for each in (memory, child):
+        each.actor.call("mprotect", each.address + half, each.size, READ_WRITE)
+    memory.expect_filled()
+    live.expect("words that the child wrote and changed", 0, _wrong(child, 0, half, _NEW_VALUE))
+    live.expect("words of the child that changed", 0, _wrong(child, half, child.length - half))
+
+
+@PARTS.case(
+    "a child that unmaps a part of a huge page keeps the rest, and its parent keeps all of it, mapped as a whole,"
+    " though it may be merged",
+    "fork(2); munmap(2); madvise(2) MADV_MERGEABLE; mm/huge_memory.c __split_huge_pmd(), zap_huge_pmd()",
+)
+def unmapped_by_a_child(live: Live) -> None:
+    parent = huge_pages(live, 2)
+    _let_merge(live, parent)
+    child = parent.seen_by(parent.actor.fork())
+    half = parent.size // 2
+    child.actor.call("munmap", child.address + half, half + live.base_page)
+    live.expect_signal(signal.SIGSEGV, child.actor.read, child.address + half)
+    behind = 2 * half + live.base_page
+    rest = _wrong(child, 0, half) + _wrong(child, behind, child.length - behind)
+    live.expect("words of the child's rest that changed", 0, rest)
+    live.expect("AnonHugePages of the parent", parent.length, parent.smaps().anon_huge_pages)
+    parent.expect_filled()
+    child.actor.fill(child.address, half, WORD, _NEW_VALUE)
+    parent.expect_filled()
+    parent.fill(_NEW_VALUE + 1)
+    live.expect("words that the child wrote and changed", 0, _wrong(child, 0, half, _NEW_VALUE))
+
+
+@PARTS.case(
+    "a private mapping of /dev/zero gets huge pages as other memory does, and each process keeps what it wrote there",
+    "zero(4); fork(2); mm/huge_memory.c do_huge_pmd_anonymous_page()",
+)
+def zero_device(live: Live) -> None:
+    memory = huge_pages(live, 2)
+    actor = memory.actor
+    device = live.open(actor, "/dev/zero", os.O_RDWR)
+    actor.mmap(memory.length, READ_WRITE, mmap.MAP_PRIVATE | MAP_FIXED, device, address=memory.address)
+    memory.advise(MADV_HUGEPAGE)
+    with_blocks(live, memory.size, 2)
+    memory.fill()
+    if memory.smaps().anon_huge_pages != memory.length:
+        expect_no_shortage(live, memory.size, 2)
+    live.expect("AnonHugePages of /dev/zero", memory.length, memory.smaps().anon_huge_pages)
+    child = memory.seen_by(actor.fork())
+    child.unmap(1)
+    child.actor.fill(child.address, child.size, WORD, _NEW_VALUE)
+    memory.expect_filled()
+    live.expect("words that the child wrote and changed", 0, _wrong(child, 0, child.size, _NEW_VALUE))
+
+
+@PARTS.case(
+    "MADV_WILLNEED of huge pages that may not be accessed changes nothing, of whole ones and of parts",
+    "madvise(2) MADV_WILLNEED; mm/madvise.c swapin_walk_pmd_entry()",
+)
+def wanted_soon(live: Live) -> None:
+    if live.host.read("proc/swaps") is None:
+        raise CannotRun("this kernel has no CONFIG_SWAP, without which this is no advice for anonymous memory")
+    memory = huge_pages(live, 2)
+    memory.protect(_PROT_NONE)
+    memory.advise(mmap.MADV_WILLNEED)
+    live.expect_signal(signal.SIGSEGV, memory.read)
+    memory.protect(READ_WRITE)
+    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_filled()
+    memory.actor.call("mprotect", memory.address + memory.size // 2, memory.size, _PROT_NONE)
+    memory.advise(mmap.MADV_WILLNEED)
+    memory.protect(READ_WRITE)
+    memory.expect_filled()
+
+
+@PARTS.case(
+    "guards in huge pages, a whole one and parts, are SIGSEGV, in a child, too; the rest holds what it held, and what"
+    " was guarded is zero when they are removed",
+    f"{GUARDS}, madvise_guard_remove()",
+    since="6.13",
+)
+def guarded(live: Live) -> None:
+    memory = huge_pages(live, 3)
+    _guard(memory)
+    live.expect("AnonHugePages", memory.size, memory.smaps().anon_huge_pages)
+    child = memory.seen_by(memory.actor.fork())
+    for each in (memory, child):
+        _expect_guarded(live, each)
+    half = memory.size // 2
+    memory.actor.call("madvise", memory.address, memory.length, MADV_GUARD_REMOVE)
+    guarded = memory.actor.nonzero(memory.address + half, memory.size + half)
+    live.expect("words that were guarded and are not zero", 0, guarded)
+    live.expect("words of the rest that changed", 0, _wrong(memory, 0, half) + _wrong(memory, 4 * half, 2 * half))
+    _expect_guarded(live, child)
+
+
+@PARTS.case(
+    "MADV_COLLAPSE refuses memory with a guard, and the guard stays",
+    f"{GUARDS}; madvise(2) MADV_COLLAPSE",
+    since="6.13",
+)
+def guarded_and_collapsed(live: Live) -> None:
+    let_rest(live)
+    memory = huge_pages(live, 3)
+    _guard(memory)
+    for page in (0, 1):
+        live.expect_errno(errno.EINVAL, collapse, live, partial(memory.advise, MADV_COLLAPSE, page, 1))
+    live.expect("AnonHugePages", memory.size, memory.smaps().anon_huge_pages)
+    _expect_guarded(live, memory)
+
+
+def _let_merge(live: Live, memory: Memory) -> None:
+    if live.host.read("sys/kernel/mm/ksm/run") is not None:
+        memory.advise(MADV_MERGEABLE)
+
+
+def _guard(memory: Memory) -> None:
+    """Install guards in the second half of the first huge page, and in all of the second one."""
+    memory.actor.call("madvise", memory.address + memory.size // 2, memory.size * 3 // 2, MADV_GUARD_INSTALL)
+
+
+def _expect_guarded(live: Live, memory: Memory) -> None:
+    half = memory.size // 2
+    for offset in (half, memory.size - WORD, memory.size, 2 * memory.size - WORD):
+        live.expect_signal(signal.SIGSEGV, memory.actor.read, memory.address + offset)
+        live.expect_signal(signal.SIGSEGV, memory.actor.write, memory.address + offset, _NEW_VALUE)
+    live.expect("words of the rest that changed", 0, _wrong(memory, 0, half) + _wrong(memory, 4 * half, 2 * half))
+
+
+def _wrong(memory: Memory, offset: int, length: int, value: int = 1) -> int:
+    """Return how many words of ``length`` bytes from ``offset`` on are not what ``fill`` stored there."""
+    return memory.actor.check(memory.address + offset, length, WORD, value + offset) if length else 0
+
+
+class ThpParts(LiveTest):
+    """Parts of huge pages.
+
+    :avocado: enable
+    """
+
+    def test_parts(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(PARTS)

@@ -153,6 +153,20 @@ def split(live: Live, file: KnownFile) -> None:
 
 
 @case(
+    "split_huge_pages splits the folios of a file to every order that the kernel offers, and it holds what it held",
+    "mm/huge_memory.c split_huge_pages_in_file()",
+    on=("xfs",),
+    since="6.9",
+)
+def split_to_orders(live: Live, file: KnownFile) -> None:
+    pages = file.contents.length // live.base_page
+    highest = (_block(live) // live.base_page).bit_length() - 1
+    for order in (*reversed(range(2, highest)), 0):
+        write_debugfs(live, "split_huge_pages", f"{file.path},0x0,{pages:#x},{order}")
+        file.expect(f"after a split to order {order}")
+
+
+@case(
     "MADV_COLLAPSE maps a file as a whole or refuses, and leaves what it holds, and what is stored then",
     "madvise(2) MADV_COLLAPSE; mm/khugepaged.c collapse_file()",
     since="6.1",

@@ -1,0 +1,130 @@
+"""Splits that split_huge_pages makes: of pages of zeroes, of those in pieces elsewhere, and of shared ones."""
+
+import mmap
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.debugfs import expect_split
+from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
+from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.shared_pages import filled_file, let_only_pmd_inherit
+from hugepage_qa.cases.thp_memory import expect_change, mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy
+from hugepage_qa.kernel.uapi import MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.oracle.rules import THP_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+SPLITS = Area("thp/splits", sizes=Sizes.ONCE)
+
+IN_A_PROCESS = "mm/huge_memory.c split_huge_pages_pid()"
+IN_A_FILE = "mm/huge_memory.c split_huge_pages_in_file()"
+_PIECES = 4
+
+
+@SPLITS.case(
+    "a huge page that is split gives its base pages of zeroes back, and keeps the others with what they hold",
+    f"{IN_A_PROCESS}; mm/migrate.c try_to_map_unused_to_zeropage()",
+    since="6.12",
+)
+def zeroes(live: Live) -> None:
+    let_rest(live)
+    set_policy(live, "madvise")
+    with_blocks(live, pmd_size(live), 1)
+    memory = advised(live)
+    kept = memory.size // 4
+    memory.actor.fill(memory.address, kept, WORD, 1)
+    # the last word of a base page alone is not zero
+    last = memory.address + memory.length - WORD
+    memory.actor.write(last, 1)
+    found = memory.smaps().anon_huge_pages
+    if found != memory.length:
+        expect_no_shortage(live, memory.size, 1)
+    live.expect("AnonHugePages before", memory.length, found)
+    expect_split(live, f"{memory.actor.pid},{memory.address:#x},{memory.at(1):#x}", 1)
+    live.expect("Rss", kept + live.base_page, memory.smaps().rss)
+    live.expect("words that changed", 0, memory.actor.check(memory.address, kept, WORD, 1))
+    live.expect("the last word", 1, memory.actor.read(last))
+    live.expect("words that are not zero", 1, memory.actor.nonzero(memory.address + kept, memory.length - kept))
+    memory.fill()
+    memory.expect_filled()
+
+
+@SPLITS.case(
+    "huge pages of which base pages are mapped elsewhere are split as well, and both places hold what they held",
+    f"{IN_A_PROCESS}; mm/rmap.c try_to_migrate_one()",
+    since="5.13",
+)
+def pieces_elsewhere(live: Live) -> None:
+    let_rest(live)
+    memory = huge_pages(live, 2)
+    actor, base = memory.actor, live.base_page
+    room = actor.mmap(2 * _PIECES * base, 0, mmap.MAP_ANONYMOUS | mmap.MAP_PRIVATE)
+    offsets = [page * memory.size + (2 * piece + 1) * base for page in range(2) for piece in range(_PIECES)]
+    for number, offset in enumerate(offsets):
+        flags = MREMAP_MAYMOVE | MREMAP_FIXED
+        actor.call("mremap", memory.address + offset, base, base, flags, room + number * base)
+    # the one is found where it lies, the other one by its pieces
+    expect_split(live, f"{actor.pid},{memory.address:#x},{memory.at(1):#x}", 1)
+    expect_split(live, f"{actor.pid},{room:#x},{room + len(offsets) * base:#x}", 1)
+    wrong = sum(actor.check(room + number * base, base, WORD, 1 + offset) for number, offset in enumerate(offsets))
+    live.expect("words of pieces that changed", 0, wrong)
+    rest = [page * memory.size + 2 * piece * base for page in range(2) for piece in range(_PIECES)]
+    wrong = sum(actor.check(memory.address + offset, base, WORD, 1 + offset) for offset in rest)
+    behind = 2 * _PIECES * base
+    for page in range(2):
+        start = page * memory.size + behind
+        wrong += actor.check(memory.address + start, memory.size - behind, WORD, 1 + start)
+    live.expect("words of the rest that changed", 0, wrong)
+
+
+@SPLITS.case(
+    "a file of a tmpfs is split to every order that the kernel offers, and holds what it held",
+    f"{IN_A_FILE}; {THP_DOC}",
+    since="6.15",  # before, shared memory was split to base pages alone
+)
+def file_to_orders(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    point = mount_tmpfs(live, "always")
+    pages = pmd_size(live) // live.base_page
+    for order in range(pages.bit_length() - 1):
+        file = f"{point}/{order}"
+        memory = filled_file(live, file, 1)
+        expect_split(live, f"{file},0x0,{pages:#x},{order}", 1)
+        live.expect(f"ShmemPmdMapped after a split to order {order}", 0, memory.smaps().shmem_pmd_mapped)
+        memory.expect_filled()
+        live.expect("Rss", memory.length, memory.smaps().rss)
+
+
+@SPLITS.case(
+    "ShmemHugePages falls by a page of shared memory that is split, and Shmem stays",
+    f"{IN_A_FILE}; Documentation/filesystems/proc.rst ShmemHugePages, Shmem",
+    since="5.13",
+)
+def shared_pages_are_counted(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    path = f"{mount_tmpfs(live, 'always')}/file"
+    size = pmd_size(live)
+
+    def split(memory: Memory) -> None:
+        expect_split(live, f"{path},0x0,{size // live.base_page:#x}", 1)
+        memory.expect_filled()
+
+    def filled() -> Memory:
+        memory = filled_file(live, path, 2)
+        memory.expect_filled()
+        return memory
+
+    memory = expect_change(live, {"ShmemHugePages": -size, "ShmemPmdMapped": -size, "Shmem": 0}, filled, split)
+    live.expect("ShmemPmdMapped, one of two split", size, memory.smaps().shmem_pmd_mapped)
+
+
+class ThpSplits(LiveTest):
+    """Splits that are asked for.
+
+    :avocado: enable
+    """
+
+    def test_splits(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(SPLITS)

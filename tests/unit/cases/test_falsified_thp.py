@@ -22,6 +22,10 @@ _WITHOUT_HUGE_PAGES = {
     "eligible",
     "numbers-that-are-shown",
     "preferred-block-size",
+    "refused-arguments",
+    "room-behind-the-end",
+    # no more than so many
+    "one-at-a-time",
     "values-that-are-shown",
     "files-of-hugetext",
     "dropped-caches",

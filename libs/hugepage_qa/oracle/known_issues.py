@@ -25,6 +25,7 @@ class Quirk(Enum):
     # of transparent huge pages of a running machine, recorded in known_thp_issues.py
     BALANCED_PAGES_MISSED = "balanced-pages-missed"
     WITHIN_SIZE_PASSED = "within-size-passed"
+    DIRTY_LOST_AT_UNMAP = "dirty-lost-at-unmap"
 
     # of the pools of a running machine, recorded in pool/known_pool_issues.py
     DEMOTE_TAKES_RESERVED = "demote-takes-reserved"

@@ -32,4 +32,18 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(6, 19),
         seen="6.19.6, 7.3.4; right on 6.1.192, 6.12.107, 6.16.3, 6.18.15",
     ),
+    Quirk.DIRTY_LOST_AT_UNMAP: KnownIssue(
+        quirk=Quirk.DIRTY_LOST_AT_UNMAP,
+        summary="what was written to a huge page of shared memory that was mapped to be read first is lost when it is "
+        "unmapped and its memory reclaimed",
+        example="file of 2 MiB in a tmpfs with huge=always, mapped, read, filled, unmapped, mapped and read again, "
+        "given MADV_PAGEOUT: all 262144 words are others",
+        cause="zap_huge_pmd() does not pass the dirty bit of the PMD on to the page, as it is done with a PTE; a read "
+        "maps the page clean and writable, so that nothing else knows of the writes, and reclaim drops it as clean",
+        since=KernelVersion(4, 8),
+        until=KernelVersion(7, 3),
+        fix="mm/huge_memory: transfer the pmd dirty bit to the folio on zap (CVE-2026-89987)",
+        backports=(KernelVersion(6, 1, 191), KernelVersion(6, 12, 114)),
+        seen="6.12.107; right on 6.1.192, 6.12.117, 7.3.4",
+    ),
 }

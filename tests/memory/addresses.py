@@ -139,7 +139,7 @@ def window_of_addresses(live: Live) -> int:
         raise CannotRun(f"{live.host.architecture} has no addresses that are for those who ask for them alone")
     end = end_of_addresses(live, live.actor())
     if end <= window:
-        raise CannotRun(f"addresses end at {end:#x}: this processor or kernel has no more levels of page tables")
+        raise CannotRun(f"addresses end at {end:#x}: page tables have no level for more")
     return window
 
 

@@ -169,6 +169,8 @@ def reservations_and_readers(live: Live) -> None:
     segment = get_segment(live, 3 * live.size)
     writer = segment.attach()
     writer.touch(0, 5)
+    segment.detach(segment.attach(live.actor(), SHM_RDONLY))
+    live.expect_pool(nr=3, free=2, resv=2)
     for page, free in ((0, 2), (1, 1), (1, 1)):
         reader = segment.attach(live.actor(), SHM_RDONLY)
         live.expect("what the reader sees", 5 if page == 0 else 0, reader.read(page))

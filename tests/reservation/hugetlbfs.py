@@ -388,7 +388,7 @@ def read_only_file(live: Live) -> None:
 def mapping_to_read_beyond_the_end(live: Live) -> None:
     file = open_file(live, f"{live.mount()}/file")
     for shared in (True, False):
-        reader = file.map(2, prot=mmap.PROT_READ, shared=shared)
+        reader = file.map(2, prot=mmap.PROT_READ, shared=shared, noreserve=not shared)
         live.expect("the size of the file", 0, file.size)
         live.expect_signal(signal.SIGBUS, reader.read, 0)
         reader.unmap()

@@ -20,9 +20,14 @@ def free_place(live: Live, actor: Actor, pages: int) -> int:
 
 
 def ordinary_memory(live: Live, actor: Actor, pages: int, at: int = 0) -> Memory:
-    """Map ``pages`` base pages, at an address where nothing is mapped if one is given. Raises Refused."""
+    """Map ``pages`` base pages, at an address where nothing is mapped if one is given.
+
+    Raises Refused, and Failed where they are mapped elsewhere.
+    """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (MAP_FIXED_NOREPLACE if at else 0)
     address = actor.mmap(pages * live.base_page, READ_WRITE, flags, address=at)
+    if at and address != at:
+        live.fail("the address of MAP_FIXED_NOREPLACE", f"{at:#x}", f"{address:#x}")
     return Memory(live, actor, address, pages, live.base_page)
 
 

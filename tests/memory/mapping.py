@@ -3,11 +3,13 @@
 import errno
 import mmap
 import signal
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd, process_status
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.places import free_place
 from hugepage_qa.kernel.uapi import (
     HUGE_SHIFT,
     MAP_FIXED,
@@ -146,20 +148,21 @@ def no_replacement(live: Live) -> None:
     pages=2,
 )
 def pages_at_once(live: Live) -> None:
-    for flags in (MAP_POPULATE, live.host.uapi.map_locked):
-        memory = live.map(2, flags=flags)
+    for shared, flags in product((False, True), (MAP_POPULATE, live.host.uapi.map_locked)):
+        memory = live.map(2, shared=shared, flags=flags)
         live.expect_pool(nr=2, free=0)
         expect_nothing_locked(live, memory)
         memory.unmap()
         live.expect_pool(nr=2, free=2)
-    memory = live.map(2)
-    memory.actor.call("mlock", memory.at(1), live.size)
-    live.expect_pool(nr=2, free=1, resv=1)
-    expect_nothing_locked(live, memory)
-    memory.actor.call("munlock", memory.at(1), live.size)
-    live.expect_pool(nr=2, free=1, resv=1)
-    memory.unmap()
-    live.expect_pool(nr=2, free=2)
+    for shared in (False, True):
+        memory = live.map(2, shared=shared)
+        memory.actor.call("mlock", memory.at(1), live.size)
+        live.expect_pool(nr=2, free=1, resv=1)
+        expect_nothing_locked(live, memory)
+        memory.actor.call("munlock", memory.at(1), live.size)
+        live.expect_pool(nr=2, free=1, resv=1)
+        memory.unmap()
+        live.expect_pool(nr=2, free=2)
 
 
 def expect_nothing_locked(live: Live, memory: Memory) -> None:
@@ -254,19 +257,12 @@ def protected_page_is_not_taken(live: Live) -> None:
 # --- mremap(2) -------------------------------------------------------------------------------------------------------
 
 
-def free_place(live: Live, memory: Memory, pages: int) -> int:
-    """Return an aligned address in the actor of ``memory`` where nothing is mapped."""
-    place = live.map(pages, memory.actor, noreserve=True)
-    place.unmap()
-    return place.address
-
-
 @MAPPING.case("pages are moved to another address with what is in them", REMAP, since="5.16", pages=2)
 def moved_pages(live: Live) -> None:
     for shared in (False, True):
         memory = live.map(2, shared=shared)
         memory.touch(0, 1)
-        target = free_place(live, memory, 2)
+        target = free_place(live, memory.actor, 2)
         flags = MREMAP_MAYMOVE | MREMAP_FIXED
         memory.actor.call("mremap", memory.address, memory.length, memory.length, flags, target)
         moved = Memory(live, memory.actor, target, 2, live.size)
@@ -290,7 +286,7 @@ def moved_4_gib(live: Live) -> None:
     last = memory.pages - 1
     memory.touch(0, 1)
     memory.touch(last, 2)
-    target = free_place(live, memory, memory.pages)
+    target = free_place(live, memory.actor, memory.pages)
     flags = MREMAP_MAYMOVE | MREMAP_FIXED
     error = 0
     try:
@@ -332,7 +328,7 @@ def growing_mapping(live: Live) -> None:
 def misaligned_remap(live: Live) -> None:
     memory = live.map(1)
     memory.touch(value=1)
-    target = free_place(live, memory, 2)
+    target = free_place(live, memory.actor, 2)
     flags = MREMAP_MAYMOVE | MREMAP_FIXED
     call = memory.actor.call
     for source, place in ((memory.address, target + live.base_page), (memory.address + live.base_page, target)):

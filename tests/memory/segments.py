@@ -10,9 +10,11 @@ from hugepage_qa.cases.hugetlb_files import (
     SHM_HUGETLB,
     SHM_NORESERVE,
     SHM_RDONLY,
+    SHM_RND,
     get_segment,
 )
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.places import free_place
 from hugepage_qa.kernel.proc_tables import read_segment_sizes
 from hugepage_qa.kernel.uapi import HUGE_MASK, HUGE_SHIFT
 from hugepage_qa.machine.host import ObservedTree
@@ -38,6 +40,8 @@ def life_of_a_segment(live: Live) -> None:
     memory.touch(value=5)
     live.expect_pool(nr=2, free=1, resv=1)
     segment.detach(memory)
+    live.expect_signal(signal.SIGSEGV, memory.read)
+    live.expect_signal(signal.SIGSEGV, memory.touch)
     live.expect_pool(nr=2, free=1, resv=1)
     live.expect("what another process sees", 5, segment.attach(live.actor()).read())
     segment.actor.end()
@@ -115,7 +119,9 @@ def keys(live: Live) -> None:
     segment = get_segment(live, live.size, key=KEY, flags=create | IPC_EXCL)
     live.expect_errno(errno.EEXIST, get_segment, live, live.size, key=KEY, flags=create | IPC_EXCL)
     live.expect_errno(errno.EINVAL, get_segment, live, 2 * live.size, key=KEY, flags=create)
-    live.expect("the segment", segment.identifier, get_segment(live, live.size, key=KEY, flags=create).identifier)
+    for length in (live.size, 0):
+        live.expect("the segment", segment.identifier, get_segment(live, length, key=KEY, flags=create).identifier)
+    live.expect_errno(errno.EINVAL, get_segment, live, 0)
     live.expect_pool(nr=2, free=2, resv=1)
 
 
@@ -141,6 +147,39 @@ def attachments(live: Live) -> None:
     live.expect_errno(errno.EINVAL, segment.attach, None, 0, writer.address)
     live.expect_errno(errno.EINVAL, writer.actor.call, "shmdt", writer.address + live.base_page)
     live.expect_pool(nr=1, free=0)
+
+
+@SEGMENTS.case("a segment is attached where it is to be; SHM_RND rounds down to base pages alone", "shmat(2)", pages=1)
+def chosen_addresses(live: Live) -> None:
+    segment = get_segment(live, live.size)
+    place = free_place(live, segment.actor, 1)
+    for offset, flags in ((0, 0), (0, SHM_RND), (1, SHM_RND), (live.base_page - 1, SHM_RND)):
+        memory = segment.attach(flags=flags, address=place + offset)
+        live.expect("the address", f"{place:#x}", f"{memory.address:#x}")
+        memory.touch(value=offset)
+        live.expect("what the page holds", offset, memory.read())
+        segment.detach(memory)
+    for offset, flags in ((1, 0), (live.base_page, SHM_RND), (live.size - 1, SHM_RND)):
+        live.expect_errno(errno.EINVAL, segment.attach, None, flags, place + offset)
+    live.expect_pool(nr=1, free=0)
+
+
+@SEGMENTS.case("who may only read takes the reserved pages, too, and leaves those that it has not read", GET, pages=3)
+def reservations_and_readers(live: Live) -> None:
+    segment = get_segment(live, 3 * live.size)
+    writer = segment.attach()
+    writer.touch(0, 5)
+    segment.detach(segment.attach(live.actor(), SHM_RDONLY))
+    live.expect_pool(nr=3, free=2, resv=2)
+    for page, free in ((0, 2), (1, 1), (1, 1)):
+        reader = segment.attach(live.actor(), SHM_RDONLY)
+        live.expect("what the reader sees", 5 if page == 0 else 0, reader.read(page))
+        live.expect_signal(signal.SIGSEGV, reader.touch, page)
+        live.expect_pool(nr=3, free=free, resv=free)
+        reader.actor.end()
+        live.expect_pool(nr=3, free=free, resv=free)
+    writer.touch(2)
+    live.expect_pool(nr=3, free=0)
 
 
 @SEGMENTS.case("the mode of a segment is obeyed, and only its owner removes it", "shmat(2) EACCES; shmctl(2)", pages=1)

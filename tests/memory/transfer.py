@@ -4,8 +4,9 @@ import errno
 import os
 
 from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.hugetlb_files import get_segment
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import read_of_another
+from hugepage_qa.cases.mapped_memory import Memory, read_of_another
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -28,6 +29,27 @@ def open_for_direct_io(live: Live, actor: Actor) -> int:
 @TRANSFER.case("O_DIRECT carries huge pages to a file and back, and holds no page afterwards", DIRECT, pages=2)
 def direct_io(live: Live) -> None:
     memory = live.map(2)
+    carry(live, memory)
+    live.expect_pool(nr=2, free=0)
+    memory.unmap()
+    live.expect_pool(nr=2, free=2)
+
+
+@TRANSFER.case("O_DIRECT carries the pages of a segment to a file and back", f"{DIRECT}; shmat(2)", pages=2)
+def direct_io_of_a_segment(live: Live) -> None:
+    segment = get_segment(live, 2 * live.size)
+    memory, other = segment.attach(), segment.attach(live.actor())
+    carry(live, memory)
+    live.expect_pool(nr=2, free=0)
+    live.expect("words that another process does not see", 0, other.actor.check(other.at(2) - BLOCK, BLOCK, 8, 5))
+    for attached in (memory, other):
+        segment.detach(attached)
+    segment.remove()
+    live.expect_pool(nr=2, free=2)
+
+
+def carry(live: Live, memory: Memory) -> None:
+    """Have O_DIRECT carry three parts of two pages to a file and back."""
     call = memory.actor.call
     file = open_for_direct_io(live, memory.actor)
     # the middle one lies across both pages
@@ -37,9 +59,6 @@ def direct_io(live: Live) -> None:
         memory.actor.fill(place, BLOCK, 8, 0)
         live.expect("bytes read", BLOCK, call("pread64", file, place, BLOCK, 0))
         live.expect("words that changed on the way", 0, memory.actor.check(place, BLOCK, 8, 5))
-    live.expect_pool(nr=2, free=0)
-    memory.unmap()
-    live.expect_pool(nr=2, free=2)
 
 
 @TRANSFER.case("a page in a pipe stays until it is read, though its mapping has gone", "vmsplice(2)", pages=1)

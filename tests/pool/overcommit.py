@@ -4,7 +4,7 @@ import errno
 import signal
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import forked
+from hugepage_qa.cases.hugetlb_files import forked, get_segment
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.race import RACERS, race
 from hugepage_qa.kernel.tree import read_integer
@@ -42,6 +42,22 @@ def surplus_for_a_mapping(live: Live) -> None:
     memory.unmap(0, 1)
     live.expect_pool(nr=1, free=0, surplus=1)
     memory.unmap(1)
+    live.expect_pool(nr=0, free=0)
+
+
+@OVERCOMMIT.case("a segment beyond the pool reserves surplus pages, which go when it is removed", SURPLUS)
+def surplus_for_a_segment(live: Live) -> None:
+    let_grow(live, 2)
+    segment = get_segment(live, 2 * live.size)
+    live.expect_pool(nr=2, free=2, resv=2, surplus=2)
+    memory = segment.attach()
+    memory.touch(0)
+    live.expect_pool(nr=2, free=1, resv=1, surplus=2)
+    memory.touch(1)
+    live.expect_pool(nr=2, free=0, surplus=2)
+    segment.detach(memory)
+    live.expect_pool(nr=2, free=0, surplus=2)
+    segment.remove()
     live.expect_pool(nr=0, free=0)
 
 

@@ -150,6 +150,46 @@ def copy_of_a_page_of_a_file(live: Live) -> None:
     live.expect_pool(nr=2, free=0)
 
 
+@COPY_ON_WRITE.case(
+    "a private write leaves the file as it was, also where no other mapping has the page, and one that was read first",
+    "mmap(2) MAP_PRIVATE; mm/hugetlb.c hugetlb_wp(), hugetlb_no_page()",
+    pages=3,
+)
+def private_write_leaves_the_file(live: Live) -> None:
+    file = new_memfd(live)
+    shared = file.map(2)
+    shared.fill(1)
+    shared.unmap()
+    private = file.map(1, shared=False)
+    live.expect_pool(nr=3, free=1, resv=1)
+    private.expect_filled(1)
+    live.expect_pool(nr=3, free=1, resv=1)
+    private.fill(2)
+    live.expect_pool(nr=3, free=0)
+    again = file.map(2)
+    again.expect_filled(1)
+    private.expect_filled(2)
+    private.unmap()
+    live.expect_pool(nr=3, free=1)
+    again.expect_filled(1)
+
+
+@COPY_ON_WRITE.case(
+    "what is written privately to a hole of a file stays out of the file", "mmap(2) MAP_PRIVATE; mm/hugetlb.c", pages=2
+)
+def private_write_to_a_hole(live: Live) -> None:
+    file = new_memfd(live)
+    file.truncate(1)
+    private = file.map(1, shared=False)
+    private.expect_zero(0)
+    private.fill(2)
+    live.expect_pool(nr=2, free=1)
+    live.expect("bytes that the file occupies", 0, file.blocks)
+    file.map(1).expect_zero(0)
+    private.expect_filled(2)
+    live.expect_pool(nr=2, free=0)
+
+
 class CopyOnWrite(LiveTest):
     """Cases on copies of huge pages when there are not enough of them, for every page size of the machine.
 

@@ -1,6 +1,7 @@
 """fallocate(2) on files of huge pages: pages ahead of their use, and holes."""
 
 import errno
+import resource
 import signal
 
 from hugepage_qa.cases.case import Area
@@ -11,8 +12,10 @@ from hugepage_qa.kernel.uapi import (
     FALLOC_FL_KEEP_SIZE,
     FALLOC_FL_PUNCH_HOLE,
     FALLOC_FL_ZERO_RANGE,
+    SIG_BLOCK,
 )
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
 
 FALLOCATE = Area("fallocate")
 ALLOCATE = "fallocate(2); fs/hugetlbfs/inode.c hugetlbfs_fallocate()"
@@ -204,6 +207,36 @@ def punch_parts(live: Live) -> None:
         live.expect("the word before the hole", 7, memory.read(0))
         file.truncate(0)
         live.expect_pool(nr=2, free=2)
+
+
+@FALLOCATE.case(
+    "no file is made longer than RLIMIT_FSIZE: EFBIG and SIGXFSZ, and no page is taken",
+    "setrlimit(2) RLIMIT_FSIZE; fs/attr.c inode_newsize_ok()",
+    pages=2,
+)
+def limit_on_the_size_of_a_file(live: Live) -> None:
+    pack = live.host.uapi.pack
+    for file in files(live):
+        call = file.actor.call
+        # the limit is one page; the signal waits, for it would end the actor
+        call("setrlimit", resource.RLIMIT_FSIZE, pack("2Q", live.size, live.size))
+        call("rt_sigprocmask", SIG_BLOCK, pack("Q", 1 << signal.SIGXFSZ - 1), 0, 8)
+        file.allocate(1)
+        live.expect("whether SIGXFSZ waits", False, is_waiting(file.actor, signal.SIGXFSZ))
+        live.expect_errno(errno.EFBIG, file.allocate, 1, 1)
+        live.expect_errno(errno.EFBIG, file.allocate, 1, 1, FALLOC_FL_KEEP_SIZE)
+        live.expect_errno(errno.EFBIG, file.truncate, 2)
+        live.expect("whether SIGXFSZ waits", True, is_waiting(file.actor, signal.SIGXFSZ))
+        live.expect("the size of the file", live.size, file.size)
+        live.expect_pool(nr=2, free=1)
+        file.truncate(0)
+        live.expect_pool(nr=2, free=2)
+
+
+def is_waiting(actor: Actor, number: signal.Signals) -> bool:
+    """Tell whether a blocked signal waits for ``actor``."""
+    _zero, (waiting,) = actor.call_with_buffers("rt_sigpending", bytes(8), 8)
+    return bool(actor.uapi.unpack("Q", waiting)[0] >> number - 1 & 1)
 
 
 @FALLOCATE.case("what fallocate does not do on huge pages is refused and does nothing", ALLOCATE, pages=1)

@@ -192,6 +192,16 @@ def both_limits(live: Live) -> None:
     live.expect_pool(nr=2, free=2, resv=1)
 
 
+@HUGETLBFS.case("what min_size= reserved is free again when the mount has gone", MIN_SIZE, pages=2)
+def min_size_goes_with_the_mount(live: Live) -> None:
+    for _turn in range(2):
+        point = live.host.mount(f"pagesize={live.size},min_size={2 * live.size}")
+        live.expect_pool(nr=2, free=2, resv=2)
+        live.host.unmount(point)
+        live.expect_pool(nr=2, free=2)
+        live.map(2).unmap()
+
+
 # --- the other options -----------------------------------------------------------------------------------------------
 
 
@@ -274,6 +284,22 @@ def permissions(live: Live) -> None:
     create_in(actor, given)
 
 
+@HUGETLBFS.case("mode= keeps the sticky bit: nobody removes the files of others", OPTIONS)
+def sticky_mount(live: Live) -> None:
+    actor = live.actor()
+    mounts = [live.mount(mode=mode) for mode in ("1777", "777")]
+    sticky, plain = (live.open(actor, point, os.O_RDONLY | live.host.uapi.o_directory) for point in mounts)
+    for directory in (sticky, plain):
+        create_in(actor, directory)
+    become_nobody(actor)
+    live.expect_errno(errno.EPERM, actor.call, "unlinkat", sticky, "file", 0)
+    actor.call("unlinkat", plain, "file", 0)
+    live.expect_errno(errno.ENOENT, actor.call, "unlinkat", plain, "file", 0)
+    for point, mode in zip(mounts, ("1777", "777"), strict=True):
+        mount = find_mount(ObservedTree(live.host), point)
+        live.expect("mode= in /proc/mounts", mode, mount.option("mode") if mount else None)
+
+
 def create_in(actor: Actor, directory: int) -> None:
     """Create a file in an open directory. Raises OSError."""
     actor.call("openat", directory, "file", os.O_RDWR | os.O_CREAT, 0o600)
@@ -352,6 +378,29 @@ def read_only_file(live: Live) -> None:
     live.expect("what the reader sees", 5, memory.read())
     live.expect_signal(signal.SIGSEGV, memory.touch)
     live.expect_pool(nr=1, free=0)
+
+
+@HUGETLBFS.case(
+    "a mapping that cannot write leaves the file as long as it was",
+    f"{FILES} hugetlbfs_file_mmap(); mmap(2) SIGBUS",
+    pages=2,
+)
+def mapping_to_read_beyond_the_end(live: Live) -> None:
+    file = open_file(live, f"{live.mount()}/file")
+    for shared in (True, False):
+        reader = file.map(2, prot=mmap.PROT_READ, shared=shared, noreserve=not shared)
+        live.expect("the size of the file", 0, file.size)
+        live.expect_signal(signal.SIGBUS, reader.read, 0)
+        reader.unmap()
+    live.expect_pool(nr=2, free=2, resv=2)
+    memory = file.map(1)
+    live.expect("the size of the file, mapped to write", live.size, file.size)
+    reader = file.map(2, prot=mmap.PROT_READ)
+    live.expect("the size of the file", live.size, file.size)
+    memory.touch(value=5)
+    live.expect("what the reader sees", 5, reader.read(0))
+    live.expect_signal(signal.SIGBUS, reader.read, 1)
+    live.expect_pool(nr=2, free=1, resv=1)
 
 
 class Hugetlbfs(LiveTest):

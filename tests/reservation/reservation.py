@@ -265,6 +265,26 @@ def touched_without_reservation(live: Live) -> None:
     live.expect_pool(nr=2, free=2)
 
 
+@RESERVATION.case(
+    "a reserved page that is touched without reservation takes the reservation, and is not counted twice",
+    NO_RESERVE,
+    pages=2,
+)
+def reserved_and_touched_without(live: Live) -> None:
+    file = new_memfd(live)
+    reserved, free_mapping = file.map(2), file.map(2, noreserve=True)
+    live.expect_pool(nr=2, free=2, resv=2)
+    free_mapping.touch(0, 5)
+    live.expect_pool(nr=2, free=1, resv=1)
+    live.expect("the page as the other mapping shows it", 5, reserved.read(0))
+    reserved.unmap()
+    live.expect_pool(nr=2, free=1, resv=1)
+    free_mapping.touch(1)
+    live.expect_pool(nr=2, free=0)
+    file.actor.end()
+    live.expect_pool(nr=2, free=2)
+
+
 # --- at the same moment ----------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.sizes import GIB
 
 TRUNCATE = Area("truncate")
 SHRINK = "ftruncate(2); mmap(2) SIGBUS; fs/hugetlbfs/inode.c hugetlb_vmtruncate(), remove_inode_hugepages()"
@@ -125,21 +126,43 @@ def grown_file(live: Live) -> None:
         live.expect_pool(nr=1, free=1)
 
 
-@TRUNCATE.case("pages far behind the start of a file are truncated, and no others", SHRINK, pages=2)
+@TRUNCATE.case("pages far behind the start of a file are truncated, and no others", SHRINK, pages=4)
 def sparse_file(live: Live) -> None:
-    # beyond 4 GiB, where offsets were cut off once (856fc2950555)
-    far = (4 << 30) // live.size + 1
+    # at 4 GiB offsets were cut off once, and those of base and of huge pages confused (856fc2950555)
+    cut = max(1, 4 * GIB // live.size)
+    confused = 4 * GIB // (live.size // live.base_page) // live.size
     for file in files(live):
-        file.truncate(far + 1)
-        near, distant = file.map(1), file.map(1, first=far)
-        near.touch(value=1)
-        distant.touch(value=2)
-        live.expect_pool(nr=2, free=0)
-        file.truncate(far)
-        live.expect_pool(nr=2, free=1)
+        file.truncate(cut + 1)
+        kept = [file.map(1, first=page) for page in sorted({0, min(confused, cut - 1), cut - 1})]
+        distant = file.map(1, first=cut)
+        for memory in (*kept, distant):
+            memory.fill(2)
+        live.expect_pool(nr=4, free=3 - len(kept))
+        file.truncate(cut)
+        live.expect_pool(nr=4, free=4 - len(kept))
         live.expect_signal(signal.SIGBUS, distant.read)
-        live.expect("the page before the end", 1, near.read())
+        live.expect_signal(signal.SIGBUS, distant.touch)
+        for memory in kept:
+            memory.expect_filled(2)
         file.truncate(0)
+        live.expect_pool(nr=4, free=4)
+
+
+@TRUNCATE.case("what is beyond the new end gets SIGBUS, also where others have every page", SHRINK, pages=1)
+def access_beyond_the_end_without_pages(live: Live) -> None:
+    for file in files(live):
+        memory = file.map(1)
+        memory.touch()
+        file.truncate(0)
+        owner = live.map(1)
+        owner.fill(7)
+        live.expect_pool(nr=1, free=0)
+        live.expect_signal(signal.SIGBUS, memory.read)
+        live.expect_signal(signal.SIGBUS, memory.touch)
+        live.expect_pool(nr=1, free=0)
+        owner.expect_filled(7)
+        owner.unmap()
+        live.expect_pool(nr=1, free=1)
 
 
 # --- advice ----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from dataclasses import dataclass
 from typing import Any, Final
 
 from hugepage_qa.cases.live import Live
@@ -83,25 +84,47 @@ IPC_PRIVATE: Final = 0
 IPC_CREAT: Final = 0o1000
 IPC_EXCL: Final = 0o2000
 IPC_RMID: Final = 0
+IPC_SET: Final = 1
+IPC_STAT: Final = 2
 SHM_HUGETLB: Final = 0o4000
 SHM_NORESERVE: Final = 0o10000
 SHM_RDONLY: Final = 0o10000
 SHM_RND: Final = 0o20000
+#: struct shmid64_ds: 48 bytes of shm_perm, of which the first six words are read, then what architectures order
+#: differently
+_SHMID_SIZE: Final = 112
+
+
+@dataclass(frozen=True)
+class SegmentStatus:
+    """What IPC_STAT tells of a segment: bytes as asked for, processes, seconds since 1970, and how often attached."""
+
+    owner: int
+    creator: int
+    mode: int
+    size: int
+    attached_at: int
+    detached_at: int
+    changed_at: int
+    creator_pid: int
+    last_pid: int
+    attachments: int
 
 
 class Segment:
-    """A segment; ``identifier`` is what shmat(2) takes."""
+    """A segment of ``pages`` pages; ``identifier`` is what shmat(2) takes."""
 
-    def __init__(self, live: Live, actor: Actor, identifier: int) -> None:
+    def __init__(self, live: Live, actor: Actor, identifier: int, pages: int) -> None:
         self._live = live
         self.actor = actor
         self.identifier = identifier
+        self.pages = pages
 
     def attach(self, actor: Actor | None = None, flags: int = 0, address: int = 0) -> Memory:
         """Attach it in ``actor`` (by default the one that created it). Raises OSError."""
         actor = actor or self.actor
         where = actor.call("shmat", self.identifier, address, flags) % (1 << 64)
-        return Memory(self._live, actor, where, 1, self._live.size)
+        return Memory(self._live, actor, where, self.pages, self._live.size)
 
     def detach(self, memory: Memory) -> None:
         """Detach it where ``attach`` put it. Raises OSError."""
@@ -110,6 +133,21 @@ class Segment:
     def remove(self, actor: Actor | None = None) -> None:
         """Remove it: it goes when nobody has it attached any more. Raises OSError."""
         (actor or self.actor).call("shmctl", self.identifier, IPC_RMID, 0)
+
+    def status(self, actor: Actor | None = None) -> SegmentStatus:
+        """Return what IPC_STAT tells ``actor`` of it. Raises OSError."""
+        uapi = self._live.host.uapi
+        words = self.identifier, IPC_STAT, bytes(_SHMID_SIZE)
+        _zero, (status,) = (actor or self.actor).call_with_buffers("shmctl", *words)
+        _key, owner, _group, creator, _its_group, mode = uapi.unpack("6I", status[:24])
+        longs = dict(zip(uapi.shmid_longs, uapi.unpack("4q", status[48:80]), strict=True))
+        size, *times = (longs[name] for name in ("shm_segsz", "shm_atime", "shm_dtime", "shm_ctime"))
+        return SegmentStatus(owner, creator, mode, size, *times, *uapi.unpack("2iQ", status[80:96]))
+
+    def change(self, owner: int, mode: int, actor: Actor | None = None) -> None:
+        """Have ``actor`` give it another owner, user and group, and mode (IPC_SET). Raises OSError."""
+        status = self._live.host.uapi.pack("6I", 0, owner, owner, 0, 0, mode).ljust(_SHMID_SIZE, b"\0")
+        (actor or self.actor).call("shmctl", self.identifier, IPC_SET, status)
 
 
 def get_segment(
@@ -122,7 +160,7 @@ def get_segment(
     actor = actor or live.actor()
     identifier = actor.call("shmget", key, length, SHM_HUGETLB | live.size_flag | flags)
     live.when_actors_have_ended(_remove_if_there, live.host, identifier)
-    return Segment(live, actor, identifier)
+    return Segment(live, actor, identifier, -(-length // live.size))
 
 
 def _remove_if_there(host: Host, identifier: int) -> None:

@@ -54,6 +54,10 @@ PR_GET_THP_DISABLE = 42
 #: since Linux 6.18
 PR_THP_DISABLE_EXCEPT_ADVISED = 2
 
+# include/uapi/asm-generic/signal.h, include/uapi/linux/sched.h
+SIG_BLOCK = 0
+CLONE_NEWIPC = 0x08000000
+
 #: openat(2): relative to the working directory
 AT_FDCWD = -100
 #: statx(2): the file that the descriptor is of
@@ -84,6 +88,10 @@ class Uapi:
     o_directory: int = 0o200000
     # include/uapi/linux/fadvise.h, where s390 alone is another
     posix_fadv_dontneed: int = 4
+    # shmid64_ds behind its shm_perm: arch/powerpc/include/uapi/asm/shmbuf.h
+    shmid_longs: tuple[str, ...] = ("shm_segsz", "shm_atime", "shm_dtime", "shm_ctime")
+    #: DEFAULT_MAP_WINDOW: addresses beyond it are for those who ask for them; None where there is no such limit
+    map_window: int | None = 1 << 47
 
     @property
     def o_tmpfile(self) -> int:
@@ -107,9 +115,15 @@ class Uapi:
 
 UAPIS: Mapping[str, Uapi] = {
     "x86_64": Uapi(),
-    "aarch64": Uapi(o_direct=0o200000, o_directory=0o40000),
-    "ppc64le": Uapi(map_noreserve=0x40, map_locked=0x80, o_direct=0o400000, o_directory=0o40000),
-    "s390x": Uapi(byte_order="big", posix_fadv_dontneed=6),
+    "aarch64": Uapi(o_direct=0o200000, o_directory=0o40000, map_window=1 << 48),
+    "ppc64le": Uapi(
+        map_noreserve=0x40,
+        map_locked=0x80,
+        o_direct=0o400000,
+        o_directory=0o40000,
+        shmid_longs=("shm_atime", "shm_dtime", "shm_ctime", "shm_segsz"),
+    ),
+    "s390x": Uapi(byte_order="big", posix_fadv_dontneed=6, map_window=None),
 }
 
 

@@ -202,14 +202,15 @@ def _other_answer(event: Event) -> Event | None:
     answer, child = event["result"]
     kind, *values = answer.split()
     verb, *words = event["arguments"][1].split()
-    if words[:1] == ["shmctl"]:
+    if words[:1] == ["shmctl"] and words[2:3] == ["0"]:
         # removed after the case; whether it was gone before is judged by the pages that are left
         return None
     if kind in ("errno", "signal"):
         # buffers come back as they were
         buffers = [word.removeprefix("x") for word in words if word.startswith("x")]
         return event | {"result": [" ".join(["ok", "0", *buffers]), child]}
-    if words[:1] == ["statx"]:
+    if words[:1] == ["statx"] or (words[:1] == ["shmctl"] and words[2:3] == ["2"]):
+        # what they tell: the second is IPC_STAT
         *others, told = values
         wrong = bytes((byte + 1) % 256 for byte in bytes.fromhex(told)).hex()
         return event | {"result": [" ".join(["ok", *others, wrong]), child]}

@@ -1,0 +1,211 @@
+"""Where huge pages are mapped: what becomes of addresses, lengths and offsets that are asked for."""
+
+import errno
+import mmap
+import signal
+
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.places import end_of_addresses, free_place
+from hugepage_qa.kernel.uapi import MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_HUGETLB
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+ADDRESSES = Area("addresses")
+HINT = "mmap(2) addr; fs/hugetlbfs/inode.c hugetlb_get_unmapped_area()"
+REPLACE = "mmap(2) MAP_FIXED; mm/mmap.c ksys_mmap_pgoff(), fs/hugetlbfs/inode.c hugetlbfs_file_mmap()"
+END = "mmap(2) ENOMEM; mm/mmap.c get_unmapped_area()"
+WINDOW = "Documentation/arch/x86/x86_64/5level-paging.rst; fs/hugetlbfs/inode.c hugetlb_get_unmapped_area()"
+#: an address that 32 bits hold, and where programs of 64 bits have nothing
+LOW = 1 << 30
+#: a base page of 64 KiB before what 64 bits hold
+LAST = (1 << 64) - (1 << 16)
+
+
+@ADDRESSES.case(
+    "an address that is asked for is given where it is free, and another one where it is not", HINT, pages=2
+)
+def hints(live: Live) -> None:
+    actor = live.actor()
+    place = free_place(live, actor, 2)
+    first = live.map(1, actor, at=place)
+    live.expect("the address", f"{place:#x}", f"{first.address:#x}")
+    first.fill(1)
+    second = live.map(1, actor, at=place)
+    live.expect("mappings at the address", 1, (first.address, second.address).count(place))
+    second.fill(2)
+    live.expect_pool(nr=2, free=0)
+    first.expect_filled(1)
+
+
+@ADDRESSES.case(
+    "an address that is no multiple of the page size is a hint, and no more: the mapping is aligned", HINT, pages=1
+)
+def misaligned_hints(live: Live) -> None:
+    actor = live.actor()
+    place = free_place(live, actor, 2)
+    for offset in (1, live.base_page, live.size // 2, live.size - live.base_page):
+        memory = live.map(1, actor, at=place + offset)
+        live.expect(f"alignment of the address for a hint {offset} bytes off", 0, memory.address % live.size)
+        memory.touch(value=offset)
+        actor.write(memory.at(1) - 8, offset)
+        live.expect("what the page holds", offset, memory.read())
+        live.expect_pool(nr=1, free=0)
+        memory.unmap()
+        live.expect_pool(nr=1, free=1)
+
+
+@ADDRESSES.case("MAP_FIXED with a part of a page replaces the whole page, and nothing else", REPLACE, pages=3)
+def short_lengths_replace_whole_pages(live: Live) -> None:
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB | MAP_FIXED | live.size_flag
+    for length in (1, live.base_page, live.size - 1):
+        memory = live.map(2)
+        memory.fill(5)
+        address = memory.actor.mmap(length, READ_WRITE, flags, address=memory.address)
+        live.expect("the address", memory.address, address)
+        live.expect_pool(nr=3, free=2, resv=1)
+        memory.expect_zero(0)
+        memory.expect_filled(5, first=1)
+        live.expect_pool(nr=3, free=1)
+        memory.unmap()
+        live.expect_pool(nr=3, free=3)
+
+
+@ADDRESSES.case(
+    "MAP_FIXED that is refused for its offset leaves the page beside it as it was, and loses none",
+    f"{REPLACE} must be huge page aligned",
+    pages=4,
+)
+def refused_offsets_leave_the_neighbour(live: Live) -> None:
+    for shared in (False, True):
+        file = new_memfd(live)
+        memory = file.map(2, shared=shared)
+        memory.fill(5)
+        live.expect_pool(nr=4, free=2)
+        # the page tables are read anew
+        memory.protect(mmap.PROT_READ, 0, 1)
+        kind = MAP_FIXED | (mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE)
+        words = live.size, READ_WRITE, kind, file.descriptor, live.base_page, memory.at(1)
+        live.expect_errno(errno.EINVAL, file.actor.mmap, *words)
+        memory.expect_filled(5, pages=1)
+        memory.protect(READ_WRITE, 0, 1)
+        memory.touch(0, 6)
+        live.expect("the page beside", 6, memory.read(0))
+        memory.unmap()
+        file.close()
+        live.expect_pool(nr=4, free=4)
+
+
+# --- the end of the address space ------------------------------------------------------------------------------------
+
+
+@ADDRESSES.case("no page is mapped across the end of the address space, nor beyond it", END, pages=2)
+def across_the_end(live: Live) -> None:
+    actor = live.actor()
+    end = end_of_addresses(live, actor)
+    last = (end - live.base_page) // live.size * live.size
+    pages = 1 if last + live.size > end else 2
+    for flags in (MAP_FIXED, MAP_FIXED_NOREPLACE):
+        live.expect_errno(errno.ENOMEM, live.map, pages, actor, flags=flags, at=last)
+        live.expect_errno(errno.ENOMEM, live.map, 1, actor, flags=flags, at=last + (pages - 1) * live.size)
+        live.expect_pool(nr=2, free=2)
+    memory = live.map(pages, actor, at=last)
+    live.expect("whether it ends below the end", True, memory.at(pages) <= end)
+    memory.touch(pages - 1)
+    live.expect_pool(nr=2, free=1, resv=pages - 1)
+
+
+# before 6.12 what was rounded up beyond 64 bits was address 0, where an architecture had no function of its own
+@ADDRESSES.case(
+    "an address that cannot be is a hint that leads nowhere, and not to address 0", HINT, since="6.12", pages=1
+)
+def impossible_hints(live: Live) -> None:
+    actor = live.actor()
+    for hint in (end_of_addresses(live, actor), LAST):
+        memory = live.map(1, actor, at=hint)
+        live.expect(f"whether an address was found for the hint {hint:#x}", True, memory.address > 0)
+        memory.touch()
+        live.expect_pool(nr=1, free=0)
+        memory.unmap()
+        live.expect_pool(nr=1, free=1)
+
+
+def window_of_addresses(live: Live) -> int:
+    """Return where the addresses end that are given to those who ask for none. Raises CannotRun without others."""
+    window = live.host.uapi.map_window
+    if window is None:
+        raise CannotRun(f"{live.host.architecture} has no addresses that are for those who ask for them alone")
+    end = end_of_addresses(live, live.actor())
+    if end <= window:
+        raise CannotRun(f"addresses end at {end:#x}: page tables have no level for more")
+    return window
+
+
+def expect_below(live: Live, window: int, memory: Memory) -> None:
+    """Expect ``memory`` to lie below ``window``, and use it."""
+    live.expect(f"whether it ends below {window:#x}", True, memory.at(memory.pages) <= window)
+    memory.touch(memory.pages - 1)
+    memory.unmap()
+
+
+@ADDRESSES.case(
+    "without an address, and with a low one, pages are mapped where every program can use them", WINDOW, pages=2
+)
+def low_addresses(live: Live) -> None:
+    window = window_of_addresses(live)
+    actor = live.actor()
+    for hint in (0, LOW, window - live.size):
+        # two pages from the last one on would lie across
+        expect_below(live, window, live.map(2, actor, at=hint))
+        live.expect_pool(nr=2, free=2)
+
+
+@ADDRESSES.case("an address beyond those that every program can use is given to who asks for it", WINDOW, pages=2)
+def high_addresses(live: Live) -> None:
+    window = window_of_addresses(live)
+    actor = live.actor()
+    for flags in (0, MAP_FIXED):
+        memory = live.map(1, actor, at=2 * window, flags=flags)
+        live.expect("the address", f"{2 * window:#x}", f"{memory.address:#x}")
+        memory.fill(5)
+        memory.expect_filled(5)
+        live.expect_pool(nr=2, free=1)
+        if not flags:
+            beside = live.map(1, actor, at=2 * window)
+            live.expect("whether what is mapped for the same address lies beyond, too", True, beside.address > window)
+            beside.fill(6)
+            memory.expect_filled(5)
+            live.expect_pool(nr=2, free=0)
+            beside.unmap()
+        memory.unmap()
+        live.expect_pool(nr=2, free=2)
+        # it is for one mapping alone
+        expect_below(live, window, live.map(1, actor))
+
+
+@ADDRESSES.case(
+    "a mapping across the last address that every program can use is made where it is fixed", WINDOW, pages=2
+)
+def across_the_window(live: Live) -> None:
+    window = window_of_addresses(live)
+    actor = live.actor()
+    memory = live.map(2, actor, at=window, flags=MAP_FIXED_NOREPLACE)
+    memory.fill(5)
+    memory.expect_filled(5)
+    live.expect_pool(nr=2, free=0)
+    memory.unmap()
+    live.expect_pool(nr=2, free=2)
+    live.expect_signal(signal.SIGSEGV, memory.read)
+
+
+class Addresses(LiveTest):
+    """Cases on the addresses of every page size of the machine.
+
+    :avocado: enable
+    """
+
+    def test_addresses(self) -> None:
+        """Every case for every page size."""
+        self.run_area(ADDRESSES)

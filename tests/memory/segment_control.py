@@ -1,0 +1,153 @@
+"""What shmctl(2) tells and changes of segments of huge pages, and the limits of the machine on segments."""
+
+import errno
+import os
+from dataclasses import replace
+
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.hugetlb_files import (
+    IPC_CREAT,
+    IPC_PRIVATE,
+    IPC_SET,
+    IPC_STAT,
+    SHM_HUGETLB,
+    Segment,
+    get_segment,
+)
+from hugepage_qa.cases.live import Live
+from hugepage_qa.kernel.uapi import CLONE_NEWIPC, NOBODY
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor, Refused, become_nobody
+
+SEGMENT_CONTROL = Area("segment-control")
+STATUS = "shmctl(2) IPC_STAT; ipc/shm.c shmctl_stat()"
+CHANGE = "shmctl(2) IPC_SET; ipc/shm.c shmctl_down()"
+LIMITS = "shmget(2) ENOSPC; ipc/shm.c newseg(), shm_destroy()"
+KEY = 0x48504742
+
+
+@SEGMENT_CONTROL.case("IPC_STAT tells size, owner, mode, processes and times of a segment", STATUS, pages=2)
+def status(live: Live) -> None:
+    length = 2 * live.size - live.base_page
+    segment = get_segment(live, length, flags=0o640 | IPC_CREAT)
+    new = segment.status()
+    live.expect("size, mode, owner, creator", (length, 0o640, 0, 0), (new.size, new.mode, new.owner, new.creator))
+    live.expect("creator, last process", (segment.actor.pid, 0), (new.creator_pid, new.last_pid))
+    live.expect("attachments, attached, detached", (0, 0, 0), (new.attachments, new.attached_at, new.detached_at))
+    other = segment.attach(live.actor())
+    memory = segment.attach()
+    used = segment.status()
+    live.expect("attachments, detached", (2, 0), (used.attachments, used.detached_at))
+    live.expect("last process", segment.actor.pid, used.last_pid)
+    live.expect("whether it was made before it was attached", True, 0 < used.changed_at <= used.attached_at)
+    segment.detach(other)
+    left = segment.status()
+    live.expect("attachments, last process", (1, other.actor.pid), (left.attachments, left.last_pid))
+    live.expect("whether it was attached before it was detached", True, left.attached_at <= left.detached_at)
+    memory.actor.end()
+    live.expect("attachments", 0, segment.status(live.actor()).attachments)
+    live.expect_pool(nr=2, free=2, resv=2)
+
+
+@SEGMENT_CONTROL.case("IPC_SET changes owner and mode and nothing else, and they are obeyed", CHANGE, pages=1)
+def change(live: Live) -> None:
+    segment = get_segment(live, live.size, flags=0o600 | IPC_CREAT)
+    stranger = live.actor()
+    become_nobody(stranger)
+    live.expect_errno(errno.EACCES, segment.attach, stranger)
+    before = segment.status()
+    segment.change(NOBODY, 0o400)
+    after = segment.status()
+    live.expect("what IPC_STAT tells", replace(before, owner=NOBODY, mode=0o400, changed_at=after.changed_at), after)
+    live.expect("whether it was changed after it was made", True, after.changed_at >= before.changed_at)
+    live.expect_errno(errno.EACCES, segment.attach, stranger)
+    segment.change(NOBODY, 0o600, stranger)
+    segment.attach(stranger).touch()
+    live.expect_pool(nr=1, free=0)
+    segment.remove(stranger)
+    stranger.end()
+    live.expect_pool(nr=1, free=1)
+
+
+@SEGMENT_CONTROL.case("what another user may not, and what nobody can, is refused and changes nothing", CHANGE, pages=1)
+def refused(live: Live) -> None:
+    segment = get_segment(live, live.size, key=KEY, flags=0o600 | IPC_CREAT)
+    before = segment.status()
+    stranger = live.actor()
+    become_nobody(stranger)
+    live.expect_errno(errno.EACCES, segment.status, stranger)
+    live.expect_errno(errno.EPERM, segment.change, NOBODY, 0o666, stranger)
+    live.expect_errno(errno.EPERM, segment.remove, stranger)
+    live.expect_errno(errno.EACCES, get_segment, live, live.size, stranger, key=KEY, flags=0o600)
+    call, identifier = segment.actor.call, segment.identifier
+    for command in (IPC_STAT, IPC_SET):
+        # the last address of all
+        live.expect_errno(errno.EFAULT, call, "shmctl", identifier, command, (1 << 64) - 1)
+        live.expect_errno(errno.EINVAL, call, "shmctl", -1, command, bytes(112))
+    live.expect_errno(errno.EINVAL, call, "shmctl", identifier, -1, bytes(112))
+    live.expect("what IPC_STAT tells", before, segment.status())
+    live.expect_pool(nr=1, free=1, resv=1)
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+def alone_with_limit(live: Live, name: str, limit: int) -> Actor:
+    """Return an actor that sees no segments but its own, of which the sysctl ``name`` allows ``limit``.
+
+    Its namespace has limits of its own: nobody else has less. Raises CannotRun where there are none.
+    """
+    actor = live.actor()
+    try:
+        actor.call("unshare", CLONE_NEWIPC)
+    except Refused as refusal:
+        if refusal.errno != errno.EINVAL:
+            raise
+        raise CannotRun("this kernel has no CONFIG_IPC_NS") from refusal
+    file = live.open(actor, f"/proc/sys/kernel/{name}", os.O_WRONLY)
+    text = f"{limit}\n".encode()
+    actor.call("write", file, text, len(text))
+    actor.call("close", file)
+    return actor
+
+
+def new_segment(live: Live, actor: Actor, length: int) -> Segment:
+    """Make a segment in the namespace of ``actor``, with which it goes at the latest. Raises OSError."""
+    flags = SHM_HUGETLB | live.size_flag | IPC_CREAT | 0o600
+    return Segment(live, actor, actor.call("shmget", IPC_PRIVATE, length, flags), -(-length // live.size))
+
+
+def expect_one_at_a_time(live: Live, actor: Actor, length: int) -> None:
+    """Expect a second segment to be refused as long as there is one, again and again, and to reserve nothing."""
+    for _turn in range(3):
+        segment = new_segment(live, actor, length)
+        live.expect_pool(nr=2, free=2, resv=1)
+        live.expect_errno(errno.ENOSPC, new_segment, live, actor, length)
+        live.expect_pool(nr=2, free=2, resv=1)
+        segment.remove()
+        live.expect_pool(nr=2, free=2)
+
+
+@SEGMENT_CONTROL.case("kernel.shmmni is the most segments; one that was removed counts no more", LIMITS, pages=2)
+def number_of_segments(live: Live) -> None:
+    expect_one_at_a_time(live, alone_with_limit(live, "shmmni", 1), live.size)
+
+
+@SEGMENT_CONTROL.case("kernel.shmall is the most base pages; those of a removed segment count no more", LIMITS, pages=2)
+def pages_of_all_segments(live: Live) -> None:
+    limit = live.size // live.base_page
+    expect_one_at_a_time(live, alone_with_limit(live, "shmall", limit), live.size)
+    # what was asked for counts, and not the whole page
+    expect_one_at_a_time(live, alone_with_limit(live, "shmall", limit - 1), live.size - live.base_page)
+
+
+class SegmentControl(LiveTest):
+    """Cases on what is told of System V shared memory and its limits, for every page size of the machine.
+
+    :avocado: enable
+    """
+
+    def test_segment_control(self) -> None:
+        """Every case for every page size."""
+        self.run_area(SEGMENT_CONTROL)

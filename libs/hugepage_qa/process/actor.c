@@ -327,7 +327,8 @@ static const struct {
 	CALL(get_mempolicy), CALL(move_pages), CALL(migrate_pages), CALL(sched_setaffinity), CALL(prctl),
 	CALL(getrusage), CALL(setresuid), CALL(setresgid), CALL(setgroups), CALL(fstatfs), CALL(vmsplice), CALL(pipe2),
 	CALL(process_vm_readv), CALL(process_vm_writev), CALL(userfaultfd), CALL(ioctl), CALL(setrlimit), CALL(fcntl),
-	CALL(fsync), CALL(mount), CALL(statx), CALL(copy_file_range),
+	CALL(fsync), CALL(mount), CALL(statx), CALL(copy_file_range), CALL(io_uring_setup), CALL(io_uring_register),
+	CALL(setitimer),
 #ifdef SYS_set_mempolicy_home_node
 	CALL(set_mempolicy_home_node),
 #endif

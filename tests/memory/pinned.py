@@ -1,4 +1,4 @@
-"""Pages that the kernel holds on behalf of a process, which forks meanwhile: whose page it is that is read and written."""
+"""Pages that the kernel holds for a process, which forks meanwhile: whose page it is that is read and written."""
 
 import errno
 import mmap
@@ -9,7 +9,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import forked, new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
-from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Refused
@@ -267,16 +267,17 @@ def others_write_what_is_read_only(live: Live) -> None:
     sizes=Sizes.ONCE,
 )
 def others_write_a_thp_that_is_read_only(live: Live) -> None:
-    memory = huge_pages(live, 1)
-    memory.protect(mmap.PROT_READ)
+    memory, ordinary = huge_pages(live, 1), base_pages(live)
+    for one in (memory, ordinary):
+        one.protect(mmap.PROT_READ)
     child = memory.seen_by(memory.actor.fork())
     try:
-        written = write_of_another(live, live.actor(), memory, NEW)
+        write_of_another(live, live.actor(), ordinary, NEW)
     except Refused as refusal:
-        if refusal.errno != errno.EIO:
-            raise
-        raise CannotRun("proc_mem.force_override= or its like forbids debuggers to write what is read-only") from refusal
-    live.expect("bytes written", WORD, written)
+        raise CannotRun(
+            "proc_mem.force_override= or its like forbids debuggers to write what is read-only"
+        ) from refusal
+    live.expect("bytes written", WORD, write_of_another(live, live.actor(), memory, NEW))
     live.expect("what parent and child read", (NEW, 1), (memory.read(), child.read()))
     for one in (memory, child):
         live.expect_signal(signal.SIGSEGV, one.touch)

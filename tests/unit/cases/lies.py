@@ -213,12 +213,24 @@ def _other_answer(event: Event) -> Event | None:
         *others, told = values
         wrong = bytes((byte + 1) % 256 for byte in bytes.fromhex(told)).hex()
         return event | {"result": [" ".join(["ok", *others, wrong]), child]}
-    if verb == "race":
-        # in each round one more
-        return event | {"result": [f"ok {int(values[0]) << 1}", child]}
-    if verb in ("load", "check", "run"):
-        return event | {"result": [f"ok {int(values[0]) + 1}", child]}
-    return None
+    other = _OTHER_VALUE.get(verb)
+    return event | {"result": [other(*values), child]} if other else None
+
+
+def _one_more(value: str, *_buffers: str) -> str:
+    return f"ok {int(value) + 1}"
+
+
+#: what else may be answered to a verb, by the value and the buffers of the true answer
+_OTHER_VALUE: dict[str, Callable[..., str]] = {
+    "load": _one_more,
+    "check": _one_more,
+    "run": _one_more,
+    # in each round one more
+    "race": lambda value: f"ok {int(value) << 1}",
+    # each of the threads found what nobody had stored
+    "clash": lambda rounds, came: f"ok {rounds} {'04' * (len(came) // 2)}",
+}
 
 
 def _shift(path: str, text: str, counter: str, size: int) -> str:

@@ -21,8 +21,8 @@ OLD, NEW = 7, 8
 
 COPY = "fork(2); mm/hugetlb.c hugetlb_wp(), copy_hugetlb_page_range()"
 COPY_OF_THP = "fork(2); mm/huge_memory.c do_huge_pmd_wp_page(), copy_huge_pmd()"
-AT_FORK = "mm/hugetlb.c copy_hugetlb_page_range(): page_needs_cow_for_dma() (4eae4efa2c29)"
-FORCED = "proc(5) /proc/PID/mem; mm/gup.c check_vma_flags() (f347454d0341)"
+AT_FORK = "mm/hugetlb.c copy_hugetlb_page_range(), hugetlb_try_dup_anon_rmap() (4eae4efa2c29)"
+FORCED = "fs/proc/base.c mem_rw(); mm/gup.c check_vma_flags() (f347454d0341)"
 
 # include/uapi/linux/io_uring.h: struct io_uring_params, IORING_REGISTER_BUFFERS
 _PARAMS, _REGISTER_BUFFERS = 120, 0
@@ -157,7 +157,7 @@ def fork_without_a_page_for_the_copy(live: Live) -> None:
 
 @PINNED.case(
     "pages of a file can be pinned, private copies of it too, and are the same for parent and child if they are shared",
-    "io_uring_register(2) IORING_REGISTER_BUFFERS; mm/gup.c pin_user_pages(), FOLL_LONGTERM",
+    "mm/gup.c pin_user_pages(), FOLL_LONGTERM",
     since="5.12",
     pages=3,
 )
@@ -218,7 +218,7 @@ def direct_read_after_a_fork(live: Live) -> None:
 
 @PINNED.case(
     "what others write into a child's page is seen by the child alone: by process_vm_writev(2) and /proc/PID/mem",
-    f"process_vm_writev(2), proc(5) /proc/PID/mem; {COPY}",
+    f"process_vm_readv(2) process_vm_writev; fs/proc/base.c mem_rw(); {COPY}",
     pages=4,
 )
 def others_write_after_a_fork(live: Live) -> None:
@@ -263,7 +263,7 @@ def others_write_what_is_read_only(live: Live) -> None:
 
 @PINNED.case(
     "a huge page that may only be read is written by a debugger, for its owner alone, who still may not write",
-    "proc(5) /proc/PID/mem; mm/gup.c FOLL_FORCE, can_follow_write_pmd() (CVE-2022-2590)",
+    "fs/proc/base.c mem_rw(); mm/gup.c FOLL_FORCE, can_follow_write_pmd() (CVE-2022-2590)",
     sizes=Sizes.ONCE,
 )
 def others_write_a_thp_that_is_read_only(live: Live) -> None:

@@ -77,7 +77,7 @@ def punched_page(live: Live) -> None:
 
 @RACING.case(
     "threads that write while the file is emptied find what they wrote, a fresh page or its end, which is SIGBUS",
-    "truncate(2); fs/hugetlbfs/inode.c hugetlb_vmtruncate(); mm/hugetlb.c hugetlb_no_page()",
+    "fs/hugetlbfs/inode.c hugetlb_vmtruncate(); mm/hugetlb.c hugetlb_no_page()",
     pages=2,
 )
 def emptied_file(live: Live) -> None:

@@ -202,8 +202,9 @@ def _other_answer(event: Event) -> Event | None:
     answer, child = event["result"]
     kind, *values = answer.split()
     verb, *words = event["arguments"][1].split()
-    if words[:1] == ["shmctl"]:
-        # removed after the case; whether it was gone before is judged by the pages that are left
+    if words[:1] == ["shmctl"] or verb == "fork":
+        # removed after the case; whether it was gone before is judged by the pages that are left. And a fork that
+        # was refused left no child to answer with
         return None
     if kind in ("errno", "signal"):
         # buffers come back as they were

@@ -21,7 +21,7 @@ class Quirk(Enum):
     IMPLICIT_KEEPS_NODES = "implicit-count-keeps-nodes"
     SHMEM_DENY_LOST = "shmem-deny-lost"
     SHMEM_FORCE_REFUSED = "shmem-force-refused"
-    CMA_SHARE_NOT_ROUNDED = "cma-share-not-rounded"
+    CMA_SHARE_UNROUNDED = "cma-share-unrounded"
 
     # of transparent huge pages of a running machine, recorded in known_thp_issues.py
     BALANCED_PAGES_MISSED = "balanced-pages-missed"
@@ -172,7 +172,7 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="7.2.13, 7.3.4",
         ),
         KnownIssue(
-            quirk=Quirk.CMA_SHARE_NOT_ROUNDED,
+            quirk=Quirk.CMA_SHARE_UNROUNDED,
             summary="the log tells a share of each node in hugetlb_cma= that is not rounded up to gigantic pages as "
             "the areas are",
             example="`hugetlb_cma=1G` on two nodes: up to 512 MiB per node, and 1024 MiB are reserved on node 0",

@@ -132,9 +132,9 @@ def _over_all_nodes(asked: int, page: int, machine: Machine, follow: frozenset[Q
         if left <= 0:
             break
         nodes[number] = _round_up(min(share, left), page)
-    told = part if Quirk.CMA_SHARE_NOT_ROUNDED in follow else share
+    told = part if Quirk.CMA_SHARE_UNROUNDED in follow else share
     head = f"hugetlb_cma: reserve {asked // MIB} MiB, up to {told // MIB} MiB per node"
-    quirks = frozenset({Quirk.CMA_SHARE_NOT_ROUNDED} if part != share else ())
+    quirks = frozenset({Quirk.CMA_SHARE_UNROUNDED} if part != share else ())
     return CmaPlan(nodes, (head, *_reserved(nodes)), quirks=quirks)
 
 

@@ -281,6 +281,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             until=KernelVersion(6, 8),
             fix="mm: hugetlb pages should not be reserved by shmat() if SHM_NORESERVE",
             backports=(KernelVersion(5, 10, 213), KernelVersion(6, 1, 79)),
+            seen="none with it; right on 6.1.192, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.COPY_NEVER_ENDS,
@@ -294,6 +295,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             until=KernelVersion(7, 4),
             fix="mm/hugetlb: unmap the page where the other VMA maps it",
             backports=(KernelVersion(7, 3, 4),),
+            seen="6.1.192; right on 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.MOVE_MISPLACES_PAGES,
@@ -307,6 +309,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             until=KernelVersion(7, 3),
             fix="mm/hugetlb: preserve mremap address delta when skipping page tables",
             backports=(KernelVersion(7, 2, 9), KernelVersion(6, 12, 112), KernelVersion(6, 1, 191)),
+            seen="none with it; right on 6.1.192, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.MOVED_PAGE_UNCOUNTED,
@@ -320,6 +323,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             until=KernelVersion(7, 4),
             fix="mm/hugetlb: account migration target folio in per-node NR_HUGETLB vmstat",
             backports=(KernelVersion(7, 3, 4),),
+            seen="none with it; right on 7.3.4",
         ),
     )
 }

@@ -29,6 +29,7 @@ MAPPING = Area("mapping")
 ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB
 MAP = f"{HUGETLB_DOC} MAP_HUGETLB; mmap(2) MAP_HUGE_*; mm/mmap.c ksys_mmap_pgoff()"
 ALIGNED = "mmap(2), munmap(2) Huge page mappings; mm/hugetlb.c hugetlb_vm_op_split()"
+MISPLACED = {Quirk.MOVE_MISPLACES_PAGES: (0, 2)}
 REMAP = "mremap(2); mm/mremap.c: huge pages are moved and shrunk, and never grow"
 
 
@@ -286,7 +287,15 @@ def moved_4_gib(live: Live) -> None:
     last = memory.pages - 1
     memory.touch(0, 1)
     memory.touch(last, 2)
-    target = free_place(live, memory.actor, memory.pages)
+    moved = moved_whole(live, memory, free_place(live, memory.actor, memory.pages), touched=2)
+    live.expect("the pages that were moved", (1, 2), (moved.read(0), moved.read(last)))
+    live.expect_pool(nr=2, free=0)
+    moved.unmap()
+    live.expect_pool(nr=2, free=2)
+
+
+def moved_whole(live: Live, memory: Memory, target: int, touched: int) -> Memory:
+    """Move ``memory``, of which so many pages were touched, to ``target``, and return it there. Raises KnownBug."""
     flags = MREMAP_MAYMOVE | MREMAP_FIXED
     error = 0
     try:
@@ -295,9 +304,31 @@ def moved_4_gib(live: Live) -> None:
         error = refusal.errno or 0
     found = error, process_status(live, memory.actor).hugetlb_pages
     lost = {Quirk.MOVE_LENGTH_TRUNCATED: (errno.ENOMEM, 0)}
-    live.expect("errno of mremap() and HugetlbPages", (0, 2 * live.size), found, lost)
-    moved = Memory(live, memory.actor, target, memory.pages, live.size)
-    live.expect("the pages that were moved", (1, 2), (moved.read(0), moved.read(last)))
+    live.expect("errno of mremap() and HugetlbPages", (0, touched * live.size), found, lost)
+    return Memory(live, memory.actor, target, memory.pages, live.size)
+
+
+@MAPPING.case(
+    "pages are moved to their place also where nothing before them was ever touched, whatever the new address is",
+    f"{REMAP}; mm/hugetlb.c move_hugetlb_page_tables() (CVE-2026-98373)",
+    since="5.16",
+    pages=2,
+)
+def moved_past_an_absent_table(live: Live) -> None:
+    table = live.mmu.table(live.size)
+    pages = table // live.size + 2
+    actor = live.actor()
+    room = live.map(2 * pages + table // live.size * 3, actor, noreserve=True)
+    start = -(-room.address // table) * table
+    room.unmap()
+    memory = live.map(pages, actor, noreserve=True, flags=MAP_FIXED, at=start)
+    memory.touch(pages - 1, 2)
+    # half a table further on: what went wrong stays within the new mapping
+    half = table // 2
+    moved = moved_whole(live, memory, start + 2 * table + half, touched=1)
+    early = pages - 1 - half // live.size
+    found = moved.read(pages - 1), moved.read(early)
+    live.expect("the page that was moved, and that half a table before it", (2, 0), found, MISPLACED)
     live.expect_pool(nr=2, free=0)
     moved.unmap()
     live.expect_pool(nr=2, free=2)

@@ -11,6 +11,10 @@ from hugepage_qa.cases.memory_policy import (
     move_page,
 )
 from hugepage_qa.cases.pages_of_a_node import filled_page_on, require_no_free_page
+from hugepage_qa.kernel.counters import parse_vmstat
+from hugepage_qa.kernel.nodes import node_directories
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -19,6 +23,38 @@ MOVING = Area("numa/moving")
 _WORDS_OF_A_FILE = 0x5EED
 
 PER_NODE = f"{HUGETLB_DOC} Per Node Hugepages Attributes"
+
+
+@MOVING.case(
+    "nr_hugetlb of the nodes counts a page that moved where it is, and its memory once",
+    "mm/hugetlb.c alloc_migrate_hugetlb_folio(), alloc_hugetlb_folio_nodemask(): NR_HUGETLB, since 05d4532b60e3",
+    since="6.13",
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def a_moved_page_in_nr_hugetlb(live: Live) -> None:
+    nodes = here, there = live.nodes[:2]
+    for node in nodes:
+        live.reserve(2, node)
+    moving, _stays = (filled_page_on(live, node) for node in nodes)
+    before = [_nr_hugetlb(live, node) for node in nodes]
+    if not all(before):
+        raise CannotRun("nr_hugetlb reads 0 with a page in use: other pages that moved, or were not had, are out of it")
+    live.expect("status of move_pages", there, move_page(moving, 0, there))
+    more = tuple(_nr_hugetlb(live, node) - count for node, count in zip(nodes, before, strict=True))
+    lost = {Quirk.MOVED_PAGE_UNCOUNTED: (-live.size, 0)}
+    live.expect("how nr_hugetlb of the nodes changed", (-live.size, live.size), more, lost)
+    moving.unmap()
+    live.expect("nr_hugetlb of the node that it came from", before[0] - live.size, _nr_hugetlb(live, here))
+    live.expect("nr_hugetlb of the node that it went to", before[1], _nr_hugetlb(live, there))
+
+
+def _nr_hugetlb(live: Live, node: int) -> int:
+    """Return what a node counts as in use by huge pages, in bytes."""
+    # counters of nodes are kept per CPU and added up now and then; this adds them up now
+    live.host.write("proc/sys/vm/stat_refresh", "1")
+    path = f"{node_directories(live.host)[node]}/vmstat"
+    return parse_vmstat(ObservedTree(live.host).read(path) or "", path)["nr_hugetlb"] * live.base_page
 
 
 @MOVING.case(

@@ -5,11 +5,17 @@ import signal
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import forked, new_memfd
 from hugepage_qa.cases.live import Live
+from hugepage_qa.kernel.uapi import MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.process_table import split_stat, state_and_cpu_seconds
 
 COPY_ON_WRITE = Area("copy-on-write")
 OWNER = "mm/hugetlb.c hugetlb_wp(), unmap_ref_private()"
+# include/uapi/linux/time.h
+_ITIMER_REAL = 0
+_CHILD_SECONDS = 3
 INHERITED = "mm/hugetlb.c hugetlb_dup_vma_private(), alloc_hugetlb_folio()"
 
 
@@ -29,6 +35,35 @@ def parent_writes_without_a_page(live: Live) -> None:
     live.expect_pool(nr=1, free=0)
     child.actor.end()
     live.expect("what the parent wrote", 2, memory.read())
+    live.expect_pool(nr=1, free=0)
+
+
+@COPY_ON_WRITE.case(
+    "the parent that has moved its page keeps it when no page is free, too, and the child is SIGBUS",
+    f"{OWNER}, vma_filebacked_address()",
+    since="5.16",
+    pages=1,
+)
+def moved_parent_writes_without_a_page(live: Live) -> None:
+    if live.host.read("sys/devices/system/cpu/online") in (None, "0\n"):
+        raise CannotRun("a kernel that is wrong here would leave nothing of its one CPU to others")
+    memory = live.map(1)
+    memory.touch(value=1)
+    child = forked(live, memory)
+    place = live.map(1, memory.actor, noreserve=True)
+    flags = MREMAP_MAYMOVE | MREMAP_FIXED
+    # a kernel that is wrong comes back from the write when the child has ended, and no signal ends it before
+    child.actor.call("setitimer", _ITIMER_REAL, live.host.uapi.pack("4q", 0, 0, _CHILD_SECONDS, 0), 0)
+    memory.actor.call("mremap", memory.address, live.size, live.size, flags, place.address)
+    place.touch(value=2)
+    if has_ended := ObservedTree(live.host).read(f"proc/{child.actor.pid}/stat") is None:
+        stat = ObservedTree(live.host).read(f"proc/{memory.actor.pid}/stat") or ""
+        _state, used = state_and_cpu_seconds(split_stat(stat))
+        if used < _CHILD_SECONDS / 2:
+            raise CannotRun(f"the machine is too slow: what has {_CHILD_SECONDS} s was not done by then")
+    live.expect("the child ended before its parent could write", False, has_ended, {Quirk.COPY_NEVER_ENDS: True})
+    live.expect("what the parent wrote", 2, place.read())
+    live.expect_signal(signal.SIGBUS, child.read)
     live.expect_pool(nr=1, free=0)
 
 

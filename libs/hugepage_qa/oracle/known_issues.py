@@ -21,6 +21,7 @@ class Quirk(Enum):
     IMPLICIT_KEEPS_NODES = "implicit-count-keeps-nodes"
     SHMEM_DENY_LOST = "shmem-deny-lost"
     SHMEM_FORCE_REFUSED = "shmem-force-refused"
+    CMA_SHARE_UNROUNDED = "cma-share-unrounded"
 
     # of transparent huge pages of a running machine, recorded in known_thp_issues.py
     BALANCED_PAGES_MISSED = "balanced-pages-missed"
@@ -50,6 +51,10 @@ class Quirk(Enum):
     REMOVED_GROUP_OFF_NODES = "removed-group-off-nodes"
     MOVED_PAGE_OFF_NODES = "moved-page-off-nodes"
     SEGMENT_RSS_MULTIPLIED = "segment-rss-multiplied"
+    ATTACHMENT_RESERVES = "attachment-reserves"
+    COPY_NEVER_ENDS = "copy-never-ends"
+    MOVE_MISPLACES_PAGES = "move-misplaces-pages"
+    MOVED_PAGE_UNCOUNTED = "moved-page-uncounted"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +87,8 @@ class KnownIssue:
 
     def applies_to(self, version: KernelVersion) -> bool:
         """Tell whether kernels of ``version`` have this bug."""
-        if version < self.since:
-            return version.follows_any(self.brought_to)
-        return (self.until is None or version < self.until) and not version.follows_any(self.backports)
+        came = version >= self.since or version.follows_any(self.brought_to)
+        return came and (self.until is None or version < self.until) and not version.follows_any(self.backports)
 
 
 _EARLY_PARAMETERS = KernelVersion(6, 15)
@@ -166,6 +170,23 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
             "the command line was parsed; where thp_shmem= has set it up, shmem_init() drops the value",
             since=KernelVersion(6, 13),
             seen="7.2.13, 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.CMA_SHARE_UNROUNDED,
+            summary="the log tells a share of each node in hugetlb_cma= that is not rounded up to gigantic pages as "
+            "the areas are",
+            example="`hugetlb_cma=1G` on two nodes: up to 512 MiB per node, and 1024 MiB are reserved on node 0",
+            cause="hugetlb_cma_reserve() rounds up what it reserves on a node, and not the share that it prints",
+            since=KernelVersion(5, 7),
+            until=KernelVersion(7, 1),
+            fix="mm/hugetlb_cma: round up per_node before logging it (8f5ce56b7630)",
+            backports=(
+                KernelVersion(5, 10, 259),
+                KernelVersion(6, 1, 176),
+                KernelVersion(6, 12, 90),
+                KernelVersion(6, 18, 30),
+                KernelVersion(7, 0, 7),
+            ),
         ),
     )
 }

@@ -166,7 +166,7 @@ class Draft:
         self.words = words
         #: known issues that this prediction follows
         self.follow = follow
-        self.cma = plan_cma(words, machine)
+        self.cma = plan_cma(words, machine, follow)
         self.expectations: list[Expectation] = []
         self.messages: list[Message] = []
         self.shortages: list[Shortage] = []
@@ -176,7 +176,7 @@ class Draft:
         self.remarks: list[str] = []
         self.may_exhaust_memory = False
         #: known issues that make a difference here
-        self.quirks: set[Quirk] = set()
+        self.quirks: set[Quirk] = set(self.cma.quirks)
 
     @property
     def has_nodes(self) -> bool:

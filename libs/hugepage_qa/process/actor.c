@@ -18,6 +18,10 @@
  *   race PROCESSES MILLISECONDS LENGTH FLAGS FD STEP  for that time, again and again, new PROCESSES map LENGTH bytes at
  *                                    the same moment, each a multiple of STEP further into FD, store there at the same
  *                                    moment, and unmap them; then the file is emptied. Bit N: in a round N of them stored
+ *   clash DEEDS MILLISECONDS LENGTH FLAGS FD  for that time, again and again, LENGTH bytes are mapped, a thread for each
+ *                                    byte of DEEDS, see act(), does that to them at the same moment, and looks at them when
+ *                                    all have; then they are unmapped, and the file is emptied. The value is how many
+ *                                    rounds there were, the buffer what came of each deed in any of them: enum came
  *   exec                             the program begins anew, in the same process
  *   fork                             the answer carries the socket of the child
  * Answer: "ok VALUE BUFFER..." with the buffers as the system call left them, "errno NUMBER",
@@ -25,6 +29,8 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -157,9 +163,9 @@ static void answer_error(int error)
 
 /* ---- memory ---- */
 
-static sigjmp_buf before_access;
-static volatile sig_atomic_t in_access;
-static volatile siginfo_t fault;
+static __thread sigjmp_buf before_access;
+static __thread volatile sig_atomic_t in_access;
+static __thread volatile siginfo_t fault;
 
 static void on_fault(int number, siginfo_t *info, void *context)
 {
@@ -322,7 +328,7 @@ static const struct {
 	CALL(getrusage), CALL(setresuid), CALL(setresgid), CALL(setgroups), CALL(fstatfs), CALL(vmsplice), CALL(pipe2),
 	CALL(process_vm_readv), CALL(process_vm_writev), CALL(userfaultfd), CALL(ioctl), CALL(setrlimit), CALL(fcntl),
 	CALL(fsync), CALL(mount), CALL(statx), CALL(copy_file_range), CALL(brk), CALL(unshare), CALL(rt_sigprocmask),
-	CALL(rt_sigpending),
+	CALL(rt_sigpending), CALL(io_uring_setup), CALL(io_uring_register), CALL(setitimer),
 #ifdef SYS_set_mempolicy_home_node
 	CALL(set_mempolicy_home_node),
 #endif
@@ -424,32 +430,65 @@ static void answer_exec(void)
 	answer_error(errno);
 }
 
-/* What those that race share: how often one has come to a meeting, how many stored in this round, and in all rounds. */
-struct race {
-	long met, stored, is_over, ended;
-	uint64_t outcomes;
-};
+/* ---- at the same moment ---- */
 
 enum { RACERS = 32, MOST_SECONDS = 240 };
 
-/* Go on when all have come, as nearly at the same moment as their processors allow: nobody has to be woken. */
-static void meet(struct race *race, long *meetings)
-{
-	long all = ++*meetings * arguments[0];
+/* How many come to each meeting, and how often one has come. */
+struct meetings {
+	long comers, come;
+};
 
-	__atomic_add_fetch(&race->met, 1, __ATOMIC_SEQ_CST);
-	while (__atomic_load_n(&race->met, __ATOMIC_SEQ_CST) < all)
+/* Go on when all have come, as nearly at the same moment as their processors allow: nobody has to be woken. */
+static void meet(struct meetings *meetings, long *mine)
+{
+	++*mine;
+	__atomic_add_fetch(&meetings->come, 1, __ATOMIC_SEQ_CST);
+	while (__atomic_load_n(&meetings->come, __ATOMIC_SEQ_CST) <
+	       *mine * __atomic_load_n(&meetings->comers, __ATOMIC_SEQ_CST))
 		sched_yield();
 }
 
-static int can_store(volatile uint64_t *word)
+/* What came of a deed. */
+enum came {
+	DONE = 1,     /* and what was stored, if anything, is there afterwards */
+	GONE = 2,     /* it was stored, and afterwards there are zeroes */
+	WRONG = 4,    /* there is something else, or beside it, or where a copy was made of it */
+	BUS = 8,      /* an access ended in SIGBUS */
+	SEGV = 16,    /* ... in SIGSEGV */
+	REFUSED = 32, /* a system call failed */
+};
+
+static int came_of_fault(void)
+{
+	in_access = 0;
+	return fault.si_signo == SIGBUS ? BUS : SEGV;
+}
+
+static int store(volatile uint64_t *word, uint64_t value)
 {
 	if (sigsetjmp(before_access, 1))
-		return in_access = 0;
+		return came_of_fault();
 	in_access = 1;
-	*word = 1;
+	*word = value;
 	in_access = 0;
-	return 1;
+	return DONE;
+}
+
+/* Look for ``value`` in a word, and for ``beside`` in the next one. */
+static int look(volatile uint64_t *word, uint64_t value, uint64_t beside)
+{
+	uint64_t found[2];
+
+	if (sigsetjmp(before_access, 1))
+		return came_of_fault();
+	in_access = 1;
+	found[0] = word[0];
+	found[1] = word[1];
+	in_access = 0;
+	if (found[0] == value && found[1] == beside)
+		return DONE;
+	return found[0] || found[1] ? WRONG : GONE;
 }
 
 /* Of a race on a file; 0 unless that fails. */
@@ -458,22 +497,37 @@ static int empty_file(void)
 	return arguments[4] < 0 ? 0 : ftruncate((int)arguments[4], 0);
 }
 
+static void *map_at(void *place, int flags)
+{
+	return mmap(place, (size_t)arguments[2], PROT_READ | PROT_WRITE, (int)arguments[3] | flags, (int)arguments[4], 0);
+}
+
+/* ---- processes ---- */
+
+/* What those that race share: how many stored in this round, and in all rounds. */
+struct race {
+	struct meetings meetings;
+	long stored, is_over, ended;
+	uint64_t outcomes;
+};
+
 static void run_race(struct race *race, long number)
 {
+	struct meetings *meetings = &race->meetings;
 	size_t length = (size_t)arguments[2];
-	long meetings = 0, offset = number * arguments[5], end = milliseconds(CLOCK_MONOTONIC) + arguments[1];
+	long mine = 0, offset = number * arguments[5], end = milliseconds(CLOCK_MONOTONIC) + arguments[1];
 
-	for (meet(race, &meetings); !race->is_over; meet(race, &meetings)) {
+	for (meet(meetings, &mine); !race->is_over; meet(meetings, &mine)) {
 		void *memory;
 
 		memory = mmap(NULL, length, PROT_READ | PROT_WRITE, (int)arguments[3], (int)arguments[4], offset);
-		meet(race, &meetings);
-		if (memory != MAP_FAILED && can_store(memory))
+		meet(meetings, &mine);
+		if (memory != MAP_FAILED && store(memory, 1) == DONE)
 			__atomic_add_fetch(&race->stored, 1, __ATOMIC_SEQ_CST);
-		meet(race, &meetings);
+		meet(meetings, &mine);
 		if (memory != MAP_FAILED)
 			munmap(memory, length);
-		meet(race, &meetings);
+		meet(meetings, &mine);
 		if (number)
 			continue;
 		race->outcomes |= (uint64_t)1 << race->stored;
@@ -499,6 +553,7 @@ static void answer_race(void)
 		answer_error(errno);
 		return;
 	}
+	race->meetings.comers = processes;
 	for (long number = 0; number < processes; number++) {
 		racers[number] = fork();
 		if (racers[number] > 0)
@@ -533,6 +588,182 @@ static void answer_race(void)
 	munmap(race, sizeof(*race));
 }
 
+/* ---- threads ---- */
+
+/* What the threads of a clash share; ``elsewhere`` is a place that is free. */
+static struct {
+	struct meetings meetings;
+	char deeds[RACERS], came[RACERS], *place, *elsewhere;
+	long rounds, end;
+	int is_over, error;
+} clash;
+
+/* Each thread stores in a word of its own, far from those of others. */
+static volatile uint64_t *word_of(const char *memory, long number)
+{
+	return word_at((long)memory + arguments[2] / RACERS * number);
+}
+
+static int came_of(int failed)
+{
+	return failed ? REFUSED : DONE;
+}
+
+/* What a private copy of a file is made of. */
+enum { OF_THE_FILE = 7 };
+
+static int makes_copies(void)
+{
+	return memchr(clash.deeds, 'c', sizeof(clash.deeds)) != NULL;
+}
+
+static int act(char deed, long number, char **memory, uint64_t value)
+{
+	char *place = clash.place;
+	size_t length = (size_t)arguments[2];
+	int fd = (int)arguments[4], child, came;
+	void *more;
+
+	switch (deed) {
+	case 't': /* touch */
+		return store(word_of(place, number), value);
+	case 'c': /* copy: touch what it has mapped privately of the file */
+		*memory = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+		if (*memory == MAP_FAILED)
+			return REFUSED;
+		came = look(word_of(*memory, number), OF_THE_FILE, OF_THE_FILE);
+		return came | store(word_of(*memory, number), value);
+	case 'd': /* discard */
+		return came_of(madvise(place, length, MADV_DONTNEED));
+	case 'r': /* replace by another mapping */
+		return came_of(map_at(place, MAP_FIXED) == MAP_FAILED);
+	case 'p': /* punch out of the file */
+		return came_of(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)length));
+	case 'e': /* empty the file, and make it as long as it was */
+		return came_of(ftruncate(fd, 0) || ftruncate(fd, (off_t)length));
+	case 'v': /* move away and back */
+		return came_of(mremap(place, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, clash.elsewhere) == MAP_FAILED ||
+			       mremap(clash.elsewhere, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, place) == MAP_FAILED);
+	case 'w': /* forbid writes, and allow them */
+		return came_of(mprotect(place, length, PROT_READ) || mprotect(place, length, PROT_READ | PROT_WRITE));
+	case 'm': /* map as much again */
+		more = map_at(NULL, 0);
+		return came_of(more == MAP_FAILED || munmap(more, length));
+	case 'k': /* fork: the child ends at once */
+		child = fork();
+		if (!child)
+			_exit(0);
+		waitpid(child, NULL, 0);
+		return came_of(child < 0);
+	}
+	return WRONG;
+}
+
+/* Of the deeds that store. */
+static int look_again(char deed, long number, char *memory, uint64_t value)
+{
+	if (deed == 't')
+		return look(word_of(memory, number), value, 0);
+	if (deed != 'c' || memory == MAP_FAILED)
+		return DONE;
+	return look(word_of(memory, number), value, OF_THE_FILE) |
+	       look(word_of(clash.place, number), OF_THE_FILE, OF_THE_FILE);
+}
+
+/* Before a round, by one of its threads. */
+static void begin_round(void)
+{
+	if (empty_file() || map_at(clash.place, MAP_FIXED) == MAP_FAILED) {
+		clash.error = errno;
+		clash.is_over = 1;
+		return;
+	}
+	for (long number = 0; makes_copies() && number < clash.meetings.comers; number++)
+		for (int beside = 0; beside < 2; beside++)
+			clash.came[number] |= (char)(store(word_of(clash.place, number) + beside, OF_THE_FILE) & ~DONE);
+}
+
+static void *run_clash(void *number_of)
+{
+	long number = (long)number_of, mine = 0;
+	char deed = clash.deeds[number];
+
+	for (uint64_t value = RACERS + (uint64_t)number;; value += RACERS) {
+		char *memory = clash.place;
+		int came;
+
+		if (!number && !clash.is_over)
+			begin_round();
+		meet(&clash.meetings, &mine);
+		if (clash.is_over)
+			return NULL;
+		came = act(deed, number, &memory, value);
+		meet(&clash.meetings, &mine);
+		if (came == DONE)
+			came = look_again(deed, number, memory, value);
+		clash.came[number] |= (char)came;
+		if (memory != clash.place && memory != MAP_FAILED)
+			munmap(memory, (size_t)arguments[2]);
+		meet(&clash.meetings, &mine);
+		if (!number) {
+			munmap(clash.place, (size_t)arguments[2]);
+			clash.rounds++;
+			clash.is_over = empty_file() || milliseconds(CLOCK_MONOTONIC) >= clash.end;
+		}
+	}
+}
+
+/* Places where nothing else is mapped, aligned as the kernel aligns such mappings; 0 unless there are none. */
+static int find_places(void)
+{
+	size_t length = (size_t)arguments[2];
+
+	clash.place = map_at(NULL, MAP_NORESERVE);
+	if (clash.place == MAP_FAILED)
+		return -1;
+	clash.elsewhere = map_at(NULL, MAP_NORESERVE);
+	if (clash.elsewhere != MAP_FAILED)
+		munmap(clash.elsewhere, length);
+	return munmap(clash.place, length) || clash.elsewhere == MAP_FAILED;
+}
+
+static void answer_clash(void)
+{
+	pthread_t threads[RACERS];
+	size_t deeds = buffer_sizes[0];
+	long started = 1;
+
+	if (deeds < 1 || deeds > RACERS) {
+		strcpy(answer, "malformed");
+		send_answer(-1);
+		return;
+	}
+	memset(&clash, 0, sizeof(clash));
+	memcpy(clash.deeds, buffers[0], deeds);
+	if (find_places()) {
+		answer_error(errno);
+		return;
+	}
+	clash.end = milliseconds(CLOCK_MONOTONIC) + arguments[1];
+	clash.meetings.comers = (long)deeds;
+	for (; started < (long)deeds && !clash.error; started++)
+		clash.error = pthread_create(&threads[started], NULL, run_clash, (void *)started);
+	if (clash.error) {
+		clash.is_over = 1;
+		__atomic_store_n(&clash.meetings.comers, --started - 1, __ATOMIC_SEQ_CST);
+	} else {
+		run_clash(NULL);
+	}
+	for (long number = 1; number < started; number++)
+		pthread_join(threads[number], NULL);
+	if (clash.error) {
+		answer_error(clash.error);
+		return;
+	}
+	memcpy(buffers[0], clash.came, deeds);
+	answer_value(clash.rounds);
+}
+
 static void serve(ssize_t length)
 {
 	char *rest, *verb, *name = NULL;
@@ -554,6 +785,8 @@ static void serve(ssize_t length)
 		answer_compute();
 	} else if (!strcmp(verb, "race")) {
 		answer_race();
+	} else if (!strcmp(verb, "clash")) {
+		answer_clash();
 	} else if (!(strcmp(verb, "discard") ? access_memory(verb) : answer_discard())) {
 		strcpy(answer, "malformed");
 		send_answer(-1);

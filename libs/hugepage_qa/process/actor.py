@@ -4,8 +4,9 @@ import errno
 import os
 import platform
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from enum import Enum, Flag
 from pathlib import Path
 from typing import Protocol
 
@@ -34,6 +35,32 @@ class Fault(Exception):
         self.code = code
         self.address = address
         super().__init__(f"{self.signal.name} (code {code}) at {address:#x}")
+
+
+class Deed(Enum):
+    """What a thread does to a mapping, or to its file, while others do theirs: act() in actor.c."""
+
+    TOUCH = "t"
+    COPY = "c"
+    DISCARD = "d"
+    REPLACE = "r"
+    PUNCH = "p"
+    EMPTY = "e"
+    MOVE = "v"
+    PROTECT = "w"
+    MAP_MORE = "m"
+    FORK = "k"
+
+
+class Came(Flag):
+    """What came of a deed: enum came in actor.c."""
+
+    DONE = 1
+    GONE = 2
+    WRONG = 4
+    SIGBUS = 8
+    SIGSEGV = 16
+    REFUSED = 32
 
 
 class Link(Protocol):
@@ -123,6 +150,16 @@ class Actor:
         """
         outcomes = int(self._ask("race", processes, round(1000 * seconds), length, flags, fd, step)[0])
         return {number for number in range(processes + 1) if outcomes >> number & 1}
+
+    def clash(self, deeds: Sequence[Deed], seconds: float, length: int, flags: int, fd: int = -1) -> list[Came]:
+        """Have a thread for each of ``deeds`` do it at the same moment to ``length`` bytes that are mapped anew.
+
+        They do so for ``seconds``; returned is what came of each deed, in any round. ``flags`` are MAP_*; ``fd`` is
+        emptied after a round. Raises Refused where nothing can be mapped.
+        """
+        words = "".join(deed.value for deed in deeds).encode()
+        _rounds, came = self._ask("clash", _encode(words), round(1000 * seconds), length, flags, fd)
+        return [Came(byte) for byte in bytes.fromhex(came)]
 
     def text(self) -> int:
         """Return the address of the code that was linked to the actor for tests, 0 without."""

@@ -202,8 +202,9 @@ def _other_answer(event: Event) -> Event | None:
     answer, child = event["result"]
     kind, *values = answer.split()
     verb, *words = event["arguments"][1].split()
-    if words[:1] == ["shmctl"] and words[2:3] == ["0"]:
-        # removed after the case; whether it was gone before is judged by the pages that are left
+    if (words[:1] == ["shmctl"] and words[2:3] == ["0"]) or verb == "fork":
+        # removed after the case; whether it was gone before is judged by the pages that are left. And a fork that
+        # was refused left no child to answer with
         return None
     if kind in ("errno", "signal"):
         # buffers come back as they were
@@ -214,12 +215,24 @@ def _other_answer(event: Event) -> Event | None:
         *others, told = values
         wrong = bytes((byte + 1) % 256 for byte in bytes.fromhex(told)).hex()
         return event | {"result": [" ".join(["ok", *others, wrong]), child]}
-    if verb == "race":
-        # in each round one more
-        return event | {"result": [f"ok {int(values[0]) << 1}", child]}
-    if verb in ("load", "check", "run"):
-        return event | {"result": [f"ok {int(values[0]) + 1}", child]}
-    return None
+    other = _OTHER_VALUE.get(verb)
+    return event | {"result": [other(*values), child]} if other else None
+
+
+def _one_more(value: str, *_buffers: str) -> str:
+    return f"ok {int(value) + 1}"
+
+
+#: what else may be answered to a verb, by the value and the buffers of the true answer
+_OTHER_VALUE: dict[str, Callable[..., str]] = {
+    "load": _one_more,
+    "check": _one_more,
+    "run": _one_more,
+    # in each round one more
+    "race": lambda value: f"ok {int(value) << 1}",
+    # each of the threads found what nobody had stored
+    "clash": lambda rounds, came: f"ok {rounds} {'04' * (len(came) // 2)}",
+}
 
 
 def _shift(path: str, text: str, counter: str, size: int) -> str:

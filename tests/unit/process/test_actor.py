@@ -14,7 +14,7 @@ import pytest
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.process import actor_link
-from hugepage_qa.process.actor import Actor, Fault, start_actor
+from hugepage_qa.process.actor import Actor, Came, Deed, Fault, start_actor
 from hugepage_qa.process.actor_link import ActorGone, ActorStarved
 from hugepage_qa.process.c_compiler import build_actor
 
@@ -112,6 +112,40 @@ def test_those_that_race_tell_how_many_of_them_could_store(actor: Actor) -> None
     for processes in (0, 33):
         with pytest.raises(ValueError, match="malformed"):
             actor.race(processes, 0, PAGE, PRIVATE)
+
+
+def test_threads_that_clash_tell_what_came_of_each_deed(actor: Actor) -> None:
+    touch, done = Deed.TOUCH, Came.DONE
+    assert actor.clash([touch] * 4, 0.1, PAGE, PRIVATE) == [done] * 4
+    fd = actor.call("memfd_create", "file", 0)
+    actor.call("ftruncate", fd, PAGE)
+    # nothing is behind the end of an empty file
+    assert actor.clash([touch] * 2, 0, PAGE, mmap.MAP_SHARED, fd) == [Came.SIGBUS] * 2
+    with pytest.raises(OSError, match="EBADF"):
+        actor.clash([touch], 0, PAGE, mmap.MAP_SHARED, 99)
+    for deeds in (0, 33):
+        with pytest.raises(ValueError, match="malformed"):
+            actor.clash([touch] * deeds, 0, PAGE, PRIVATE)
+
+
+@pytest.mark.parametrize(
+    ("rival", "may_come"),
+    [
+        (Deed.DISCARD, Came.DONE | Came.GONE),
+        (Deed.REPLACE, Came.DONE | Came.GONE),
+        (Deed.PROTECT, Came.DONE | Came.SIGSEGV),
+        (Deed.MOVE, Came.DONE | Came.SIGSEGV),
+        (Deed.FORK, Came.DONE),
+        (Deed.MAP_MORE, Came.DONE),
+    ],
+)
+def test_what_is_done_to_a_mapping_shows_in_what_came_of_those_that_write(
+    actor: Actor, rival: Deed, may_come: Came
+) -> None:
+    *writers, rivals = actor.clash([Deed.TOUCH] * 3 + [rival], 0.3, PAGE, PRIVATE)
+    assert rivals is Came.DONE
+    for came in writers:
+        assert came & ~may_come == Came(0)
 
 
 def test_an_access_that_faults_is_an_answer(actor: Actor) -> None:

@@ -62,7 +62,9 @@ class RandomOutcome:
         if self.shortages:
             parts.append(f"memory gave fewer gigantic pages than asked for {self.shortages} times")
         if self.avoided:
-            parts.append(f"{self.avoided} operations not done: bugs of this kernel would leave traces until a reboot")
+            parts.append(
+                f"{self.avoided} operations not done: bugs of this kernel would leave traces until a reboot, or hang"
+            )
         return "; ".join(parts)
 
 

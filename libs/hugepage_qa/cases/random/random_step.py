@@ -11,7 +11,7 @@ from hugepage_qa.oracle.compare import Difference, compare
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.pool.pool_expectations import OUTCOME, expectations
 from hugepage_qa.oracle.pool.pool_machine import PoolMachine
-from hugepage_qa.oracle.pool.pool_setup import Operation, Outcome, carry_out
+from hugepage_qa.oracle.pool.pool_setup import NEVER_ENDS, Operation, Outcome, carry_out
 from hugepage_qa.oracle.pool.pool_use import Before, closing_operations, traces_left
 from hugepage_qa.oracle.prediction import (
     Exactly,
@@ -53,7 +53,8 @@ class PoolRun:
     node: int | None
     before: Before
     program: list[Operation] = field(default_factory=list)
-    #: operations that were not done: a bug of this kernel would keep pages or reservations until a reboot
+    #: operations that were not done: a bug of this kernel would keep pages or reservations until a reboot, or never
+    #: come back
     avoided: int = 0
     #: how many operations of the program were drawn; those that end it come after them
     drawn: int = 0
@@ -74,10 +75,10 @@ class PoolRun:
         return frozenset(fewest.kernel.followed)
 
     def take(self, operation: Operation) -> list[Difference]:
-        """Do one operation on both and return where they differ then; nothing is done that would leave traces."""
+        """Do one operation on both and return where they differ then; nothing is done that would do lasting harm."""
         self.succeeded = False
         predicted = self._predict(operation)
-        if any(self._leaves_traces(one, operation) for one in predicted):
+        if any(one.outcome == NEVER_ENDS or self._leaves_traces(one, operation) for one in predicted):
             self.avoided += 1
             return []
         self.drawn += 1

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from hugepage_qa.oracle.architecture import Machine
 from hugepage_qa.oracle.boot.cstring import kstrtobool, memparse, scan_decimal
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.parameters import Parameter
 from hugepage_qa.sizes import MIB
 from hugepage_qa.version import KernelVersion
@@ -28,6 +29,8 @@ class CmaPlan:
     messages: tuple[str, ...] = ()
     #: why the outcome is left open, or empty
     open_because: str = ""
+    #: known issues that make a difference
+    quirks: frozenset[Quirk] = frozenset()
 
     @property
     def total(self) -> int:
@@ -35,8 +38,11 @@ class CmaPlan:
         return sum(self.nodes.values())
 
 
-def plan_cma(words: Sequence[Parameter], machine: Machine) -> CmaPlan:
-    """Return what the hugetlb_cma= among ``words`` reserves on ``machine``, if memory allows it."""
+def plan_cma(words: Sequence[Parameter], machine: Machine, follow: frozenset[Quirk] = frozenset()) -> CmaPlan:
+    """Return what the hugetlb_cma= among ``words`` reserves on ``machine``, if memory allows it.
+
+    ``follow`` are the known issues that it deviates by.
+    """
     values = [word.value for word in words if word.canonical == "hugetlb_cma" and word.value is not None]
     if not values:
         return CmaPlan()
@@ -57,7 +63,7 @@ def plan_cma(words: Sequence[Parameter], machine: Machine) -> CmaPlan:
         return CmaPlan(open_because="no multiple of the gigantic page: rounded up by 6.12, dropped by 7.2")
     if per_node:
         return _on_nodes(per_node, page, machine)
-    return _over_all_nodes(asked, page, machine)
+    return _over_all_nodes(asked, page, machine, follow)
 
 
 def read_cma_only(words: Sequence[Parameter]) -> tuple[bool, tuple[str, ...]]:
@@ -109,7 +115,7 @@ def _on_nodes(per_node: dict[int, int], page: int, machine: Machine) -> CmaPlan:
     return CmaPlan(nodes, (*messages, *_reserved(nodes)))
 
 
-def _over_all_nodes(asked: int, page: int, machine: Machine) -> CmaPlan:
+def _over_all_nodes(asked: int, page: int, machine: Machine, follow: frozenset[Quirk]) -> CmaPlan:
     if machine.version >= DROPS_UNALIGNED:
         if asked % page:
             return CmaPlan(messages=(f"hugetlb_cma: cma area must be a multiple of {page // MIB} MiB",))
@@ -118,15 +124,18 @@ def _over_all_nodes(asked: int, page: int, machine: Machine) -> CmaPlan:
         if asked < page:
             return CmaPlan(messages=(f"hugetlb_cma: cma area should be at least {page // MIB} MiB",))
         numbers = [node.number for node in machine.nodes]
-    share = _round_up(-(-asked // len(numbers)), page)
+    part = -(-asked // len(numbers))
+    share = _round_up(part, page)
     nodes: dict[int, int] = {}
     for number in numbers:
         left = asked - sum(nodes.values())
         if left <= 0:
             break
         nodes[number] = _round_up(min(share, left), page)
-    head = f"hugetlb_cma: reserve {asked // MIB} MiB, up to {share // MIB} MiB per node"
-    return CmaPlan(nodes, (head, *_reserved(nodes)))
+    told = part if Quirk.CMA_SHARE_UNROUNDED in follow else share
+    head = f"hugetlb_cma: reserve {asked // MIB} MiB, up to {told // MIB} MiB per node"
+    quirks = frozenset({Quirk.CMA_SHARE_UNROUNDED} if part != share else ())
+    return CmaPlan(nodes, (head, *_reserved(nodes)), quirks=quirks)
 
 
 def _reserved(nodes: dict[int, int]) -> list[str]:

@@ -271,6 +271,60 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             backports=(KernelVersion(7, 3, 4), KernelVersion(6, 12, 117)),
             seen="6.18.44, 7.2.6, 7.2.9, 7.2.11, 7.2.12; right on 7.3.4, 6.12.117",
         ),
+        KnownIssue(
+            quirk=Quirk.ATTACHMENT_RESERVES,
+            summary="shmat() reserves the pages of a segment that was made with SHM_NORESERVE, and fails where there "
+            "are too few",
+            example="1 page, a segment of 2 with SHM_NORESERVE: shmat() gives ENOMEM",
+            cause="hugetlbfs_file_mmap() looks at the flags of the mapping, which shmat() has no such flag for",
+            since=KernelVersion(2, 6, 30),
+            until=KernelVersion(6, 8),
+            fix="mm: hugetlb pages should not be reserved by shmat() if SHM_NORESERVE",
+            backports=(KernelVersion(5, 10, 213), KernelVersion(6, 1, 79)),
+            seen="none with it; right on 6.1.192, 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.COPY_NEVER_ENDS,
+            summary="a process that wrote a private page, forked and has the page elsewhere by now writes it for ever "
+            "when no page is free: not even SIGKILL ends it, until those that it forked are gone",
+            example="1 page of 2M written, fork(), mremap(): the parent uses a whole CPU from its next write to the "
+            "end of its child",
+            cause="unmap_ref_private() unmaps in the child what it has at the address of the parent, and hugetlb_wp() "
+            "tries again",
+            since=KernelVersion(5, 16),
+            until=KernelVersion(7, 4),
+            fix="mm/hugetlb: unmap the page where the other VMA maps it",
+            backports=(KernelVersion(7, 3, 4),),
+            seen="6.1.192; right on 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.MOVE_MISPLACES_PAGES,
+            summary="mremap() puts pages elsewhere in the new mapping, or beside it, where page tables before them "
+            "were never made and the addresses differ in their place within a page table",
+            example="a mapping of 1G and 2 pages of 2M, of which the last was written, moved by 512M: it reads 0 where "
+            "the page should be, which is 512M before it",
+            cause="move_hugetlb_page_tables() goes on at the end of a page table with both addresses, each with that "
+            "of its own (e95a9851787b; CVE-2026-98373)",
+            since=KernelVersion(6, 0),
+            until=KernelVersion(7, 3),
+            fix="mm/hugetlb: preserve mremap address delta when skipping page tables",
+            backports=(KernelVersion(7, 2, 9), KernelVersion(6, 12, 112), KernelVersion(6, 1, 191)),
+            seen="none with it; right on 6.1.192, 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.MOVED_PAGE_UNCOUNTED,
+            summary="a page that moves is taken out of nr_hugetlb where it was, and not added where it is; freed, it "
+            "is taken out there, too",
+            example="a page of 2M in use on each of two nodes, one moves to the other: nr_hugetlb of the nodes is 0 "
+            "and 512 instead of 0 and 1024",
+            cause="alloc_migrate_hugetlb_folio() and alloc_hugetlb_folio_nodemask() do not count the new page "
+            "(05d4532b60e3)",
+            since=KernelVersion(6, 13),
+            until=KernelVersion(7, 4),
+            fix="mm/hugetlb: account migration target folio in per-node NR_HUGETLB vmstat",
+            backports=(KernelVersion(7, 3, 4),),
+            seen="none with it; right on 7.3.4",
+        ),
     )
 }
 

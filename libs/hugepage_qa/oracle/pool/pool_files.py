@@ -118,6 +118,10 @@ class AccessFault(Exception):
         self.signal = number
 
 
+class NeverEnds(Exception):
+    """An access that the kernel does not come back from while other processes go on."""
+
+
 @dataclass(eq=False)
 class Process:
     """A process: its control group, its mappings by address, and the files that it has open."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.pool.pool_charges import ControlGroup
 from hugepage_qa.oracle.pool.pool_counters import Page, Pool
-from hugepage_qa.oracle.pool.pool_files import HugeFile, Mapping, Process
+from hugepage_qa.oracle.pool.pool_files import HugeFile, Mapping, NeverEnds, Process
 from hugepage_qa.oracle.pool.pool_kernel import PoolKernel
 
 
@@ -52,12 +52,15 @@ def zap(mapping: Mapping, first: int, end: int) -> None:
 
 
 def take_from_children(owner: Mapping, index: int) -> None:
-    """Take the owner's page away from processes that were forked: unmap_ref_private()."""
+    """Take the owner's page away from processes that were forked: unmap_ref_private(). Raises NeverEnds."""
     page = owner.present[index]
+    kernel = owner.file.pool.kernel
     for other in owner.file.mappings_of(index, index + 1):
         if other is owner or other.is_shared or other.reservation is not None:
             continue
         if other.present.get(index) is page:
+            if other.address_of(index) != owner.address_of(index) and kernel.follows(Quirk.COPY_NEVER_ENDS):
+                raise NeverEnds
             other.has_lost_page = True
             zap(other, index, index + 1)
 

@@ -10,13 +10,15 @@ from dataclasses import dataclass, fields
 
 from hugepage_qa.oracle.pool.pool_charges import ControlGroup, Subpool
 from hugepage_qa.oracle.pool.pool_fault import allocate_page
-from hugepage_qa.oracle.pool.pool_files import AccessFault, HugeFile, Mount
+from hugepage_qa.oracle.pool.pool_files import AccessFault, HugeFile, Mount, NeverEnds
 from hugepage_qa.oracle.pool.pool_machine import PoolMachine
 from hugepage_qa.oracle.pool.pool_mappings import punch_hole, reserve_file, truncate
 from hugepage_qa.sizes import format_size
 
 #: what came of an operation: "ok", the name of an errno or of a signal, or the number that was read
 Outcome = int | str
+#: of an operation that must not be tried
+NEVER_ENDS = "never ends"
 
 #: pages that an area has room for
 AREA_PAGES = 8
@@ -65,6 +67,8 @@ def carry_out(operation: Operation, machine: PoolMachine) -> Outcome:
         return errno_name(error)
     except AccessFault as fault:
         return fault.signal.name
+    except NeverEnds:
+        return NEVER_ENDS
     return "ok" if read is None else read
 
 

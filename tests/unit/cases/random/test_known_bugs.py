@@ -66,6 +66,24 @@ def test_what_would_leave_traces_is_not_done() -> None:
             assert pool.counters() == dict.fromkeys(pool.counters(), 0)
 
 
+def test_what_would_never_come_back_is_not_done() -> None:
+    follow = {Quirk.COPY_NEVER_ENDS}
+    run = Starts(partial(machine, "7.2", follow), partial(machine, "7.2", follow))()
+    steps: tuple[Operation, ...] = (
+        SetCount(SMALL, 1),
+        MapAnonymous("a", 1, SMALL, 1, False, False),
+        Write("a", 1, SMALL, 0, 7),
+        Fork("a", "b"),
+        Move("a", 1, SMALL, 0, 1, 2),
+    )
+    for operation in steps:
+        assert run.take(operation) == []
+    assert run.avoided == 0
+    assert run.take(Write("a", 2, SMALL, 0, 8)) == []
+    assert run.avoided == 1
+    assert run.finish() == []
+
+
 def test_a_fix_that_shows_late_is_found_out() -> None:
     """After a partial move nothing differs, only when the rest is unmapped: until then both kernels are possible."""
     follow = {Quirk.MOVE_FORGETS_RESERVATION}

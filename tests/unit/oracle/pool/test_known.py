@@ -11,6 +11,7 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES, pool_issues_of
 from hugepage_qa.oracle.pool.pool_machine import PoolMachine
 from hugepage_qa.oracle.pool.pool_setup import (
+    NEVER_ENDS,
     Allocate,
     Close,
     CreateFile,
@@ -112,6 +113,17 @@ PROGRAMS: dict[Quirk, tuple[str, int, Program]] = {
         0,
         (SetCount(LARGE, 1), private(1, 1, LARGE), Write("a", 1, LARGE, 0, 7), Fork("a", "b"), Read("b", 1, LARGE, 0)),
     ),
+    Quirk.COPY_NEVER_ENDS: (
+        "7.2",
+        1,
+        (
+            private(1, 1),
+            Write("a", 1, SMALL, 0, 7),
+            Fork("a", "b"),
+            Move("a", 1, SMALL, 0, 1, 2),
+            Write("a", 2, SMALL, 0, 8),
+        ),
+    ),
 }
 
 NONE = (0, 0, 0, 0)
@@ -133,6 +145,7 @@ RESULTS: dict[Quirk, tuple[tuple[Outcome, tuple[int, ...], tuple[int, ...]], ...
         ("ENOMEM", NONE, (4, 4, 0, 0)),
     ),
     Quirk.FORK_LOSES_PAGES: ((7, NONE, (1, 0, 0, 0)), ("SIGBUS", NONE, (1, 0, 0, 0))),
+    Quirk.COPY_NEVER_ENDS: (("ok", (1, 0, 0, 0), NONE), (NEVER_ENDS, (1, 0, 0, 0), NONE)),
 }
 
 #: a bug that shows only after another one
@@ -276,6 +289,10 @@ def test_a_mended_kernel_does_right() -> None:
         (Quirk.UNMAP_RESERVES_PAGE_IN_USE, "6.9 6.12.109 6.18.49 7.2.3", "6.1.192 6.12.110 6.18.50 7.2.4 7.3"),
         (Quirk.REMOVED_GROUP_OFF_NODES, "5.17 6.12.116 6.18.44 7.3.3", "5.16 6.12.117 7.3.4 7.4"),
         (Quirk.MOVED_PAGE_OFF_NODES, "5.17 6.1.192 6.12.116 7.3.3", "5.16 6.12.117 7.3.4 7.4"),
+        (Quirk.ATTACHMENT_RESERVES, "4.19 5.10.212 6.1.78 6.7.9", "5.10.213 6.1.79 6.8 6.12.107"),
+        (Quirk.COPY_NEVER_ENDS, "5.16 6.1.192 6.12.117 7.2.13 7.3.3", "5.15 7.3.4 7.4"),
+        (Quirk.MOVE_MISPLACES_PAGES, "6.0 6.1.190 6.12.111 6.18.44 7.2.8", "5.19 6.1.191 6.12.112 7.2.9 7.3"),
+        (Quirk.MOVED_PAGE_UNCOUNTED, "6.13 6.18.44 7.2.13 7.3.3", "6.12.117 7.3.4 7.4"),
         (Quirk.SEGMENT_RSS_MULTIPLIED, "6.7 6.12.116 7.2.12 7.3.3", "6.6.200 6.12.117 7.3.4 7.4"),
     ],
 )

@@ -1,0 +1,295 @@
+"""Pages that the kernel holds for a process, which forks meanwhile: whose page it is that is read and written."""
+
+import errno
+import mmap
+import os
+import signal
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_files import forked, new_memfd
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
+from hugepage_qa.cases.thp_policy import base_pages, huge_pages
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor, Refused
+
+PINNED = Area("memory/pinned")
+#: what O_DIRECT carries: a multiple of the blocks of every device
+BLOCK = 65536
+OLD, NEW = 7, 8
+
+COPY = "fork(2); mm/hugetlb.c hugetlb_wp(), copy_hugetlb_page_range()"
+COPY_OF_THP = "fork(2); mm/huge_memory.c do_huge_pmd_wp_page(), copy_huge_pmd()"
+AT_FORK = "mm/hugetlb.c copy_hugetlb_page_range(), hugetlb_try_dup_anon_rmap() (4eae4efa2c29)"
+FORCED = "fs/proc/base.c mem_rw(); mm/gup.c check_vma_flags() (f347454d0341)"
+
+# include/uapi/linux/io_uring.h: struct io_uring_params, IORING_REGISTER_BUFFERS
+_PARAMS, _REGISTER_BUFFERS = 120, 0
+
+
+def pipe_with(live: Live, memory: Memory) -> int:
+    """Give the first word of ``memory`` to a pipe (vmsplice(2)), which holds its page, and return where it is read."""
+    _value, (ends,) = memory.actor.call_with_buffers("pipe2", bytes(8), 0)
+    reader, writer = live.host.uapi.unpack("2i", ends)
+    vector = live.host.uapi.pack("2Q", memory.address, WORD)
+    live.expect("bytes in the pipe", WORD, memory.actor.call("vmsplice", writer, vector, 1, 0))
+    return reader
+
+
+def word_from(live: Live, actor: Actor, descriptor: int) -> int:
+    """Return the next word of a file that ``actor`` has open."""
+    count, (word,) = actor.call_with_buffers("read", descriptor, bytes(WORD), WORD)
+    live.expect("bytes read", WORD, count)
+    return live.host.uapi.unpack("Q", word)[0]
+
+
+def pin(live: Live, memory: Memory) -> int:
+    """Pin the first base page of ``memory`` for as long as the descriptor that is returned is open (io_uring(7)).
+
+    Raises CannotRun where the kernel has no io_uring or the machine forbids it.
+    """
+    try:
+        ring = memory.actor.call("io_uring_setup", 1, bytes(_PARAMS))
+    except Refused as refusal:
+        if refusal.errno not in (errno.ENOSYS, errno.EPERM):
+            raise
+        raise CannotRun("this kernel has no io_uring, or kernel.io_uring_disabled forbids it") from refusal
+    vector = live.host.uapi.pack("2Q", memory.address, live.base_page)
+    memory.actor.call("io_uring_register", ring, _REGISTER_BUFFERS, vector, 1)
+    return ring
+
+
+def write_of_another(live: Live, writer: Actor, memory: Memory, value: int) -> int:
+    """Have ``writer`` store ``value`` in the first word of another's ``memory``, as a debugger does. Raises Refused."""
+    file = live.open(writer, f"/proc/{memory.actor.pid}/mem", os.O_RDWR)
+    return writer.call("pwrite64", file, live.host.uapi.pack("Q", value), WORD, memory.address)
+
+
+# --- held by a pipe --------------------------------------------------------------------------------------------------
+
+
+@PINNED.case("a page in a pipe stays as it was at the fork: who writes after that gets a copy", COPY, pages=2)
+def parent_writes_what_a_pipe_holds(live: Live) -> None:
+    memory = live.map(1)
+    memory.touch(value=OLD)
+    reader = pipe_with(live, memory)
+    child = forked(live, memory)
+    memory.touch(value=NEW)
+    live.expect("what comes out of the pipe", OLD, word_from(live, memory.actor, reader))
+    live.expect("what parent and child read", (NEW, OLD), (memory.read(), child.read()))
+    live.expect_pool(nr=2, free=0)
+    child.actor.end()
+    live.expect_pool(nr=2, free=1)
+
+
+@PINNED.case("a page that a child gave to a pipe does not show what its parent writes after that", COPY, pages=2)
+def child_gives_to_a_pipe(live: Live) -> None:
+    memory = live.map(1)
+    memory.touch(value=OLD)
+    child = forked(live, memory)
+    reader = pipe_with(live, child)
+    memory.touch(value=NEW)
+    live.expect("what comes out of the pipe", OLD, word_from(live, child.actor, reader))
+    live.expect("what parent and child read", (NEW, OLD), (memory.read(), child.read()))
+    live.expect_pool(nr=2, free=0)
+
+
+@PINNED.case(
+    "a huge page that a child gave to a pipe, and unmapped, does not show what its parent writes after that",
+    f"{COPY_OF_THP} (CVE-2020-29374)",
+    sizes=Sizes.ONCE,
+)
+def child_leaves_a_thp_to_a_pipe(live: Live) -> None:
+    for unmaps in (False, True):
+        memory = huge_pages(live, 1)
+        child = memory.seen_by(memory.actor.fork())
+        live.expect("AnonHugePages of the child", child.length, child.smaps().anon_huge_pages)
+        reader = pipe_with(live, child)
+        if unmaps:
+            child.unmap()
+        memory.fill(NEW)
+        live.expect("what comes out of the pipe", 1, word_from(live, child.actor, reader))
+        memory.expect_filled(NEW)
+        if not unmaps:
+            child.expect_filled()
+
+
+# --- pinned for as long as it takes ----------------------------------------------------------------------------------
+
+
+@PINNED.case(
+    "a page that is pinned stays with the parent: its child has a copy from the fork on",
+    f"fork(2); {AT_FORK}",
+    since="5.12",
+    pages=2,
+)
+def pinned_page_is_copied_at_fork(live: Live) -> None:
+    memory = live.map(1)
+    memory.fill(OLD)
+    ring = pin(live, memory)
+    frames = memory.frames()
+    child = forked(live, memory)
+    live.expect_pool(nr=2, free=0)
+    memory.touch(value=NEW)
+    live.expect("frames of the page that is pinned", frames, memory.frames())
+    child.expect_filled(OLD)
+    live.expect("frames that parent and child both have", set(), frames & child.frames())
+    child.actor.end()
+    memory.actor.call("close", ring)
+    live.expect("what the parent wrote", NEW, memory.read())
+
+
+@PINNED.case(
+    "a fork that finds no page for the copy of a pinned one fails with ENOMEM, and takes nothing",
+    f"fork(2) ENOMEM; {AT_FORK}",
+    since="5.12",
+    pages=1,
+)
+def fork_without_a_page_for_the_copy(live: Live) -> None:
+    memory = live.map(1)
+    memory.fill(OLD)
+    pin(live, memory)
+    live.expect_errno(errno.ENOMEM, memory.actor.fork)
+    live.expect_pool(nr=1, free=0)
+    memory.expect_filled(OLD)
+
+
+@PINNED.case(
+    "pages of a file can be pinned, private copies of it too, and are the same for parent and child if they are shared",
+    "mm/gup.c pin_user_pages(), FOLL_LONGTERM",
+    since="5.12",
+    pages=3,
+)
+def pinned_pages_of_a_file(live: Live) -> None:
+    file = new_memfd(live)
+    shared, private = file.map(1), file.map(1, shared=False)
+    for memory in (shared, private):
+        memory.touch(value=OLD)
+        pin(live, memory)
+    frames = shared.frames(), private.frames()
+    child = file.actor.fork()
+    shared.touch(value=NEW)
+    private.touch(value=NEW)
+    live.expect("frames of the pages that are pinned", frames, (shared.frames(), private.frames()))
+    found = shared.seen_by(child).read(), private.seen_by(child).read()
+    live.expect("what the child reads of the file and of the copy", (NEW, OLD), found)
+    live.expect_pool(nr=3, free=0)
+
+
+@PINNED.case(
+    "a huge page of which a part is pinned stays with the parent, which keeps writing to it",
+    f"{COPY_OF_THP}; mm/memory.c copy_present_ptes()",
+    since="5.12",
+    sizes=Sizes.ONCE,
+)
+def pinned_thp_is_not_shared(live: Live) -> None:
+    memory = huge_pages(live, 1)
+    pin(live, memory)
+    frames = memory.frames()
+    child = memory.seen_by(memory.actor.fork())
+    memory.fill(NEW)
+    live.expect("frames of the base page that is pinned", frames, memory.frames())
+    memory.expect_filled(NEW)
+    child.expect_filled()
+
+
+# --- written while others have it, too -------------------------------------------------------------------------------
+
+
+@PINNED.case("O_DIRECT into a page that a child has, too, is seen by the parent alone", COPY, pages=2)
+def direct_read_after_a_fork(live: Live) -> None:
+    memory = live.map(1)
+    memory.fill(OLD)
+    uapi = live.host.uapi
+    try:
+        file = live.open(memory.actor, "/var/tmp", uapi.o_tmpfile | os.O_RDWR | uapi.o_direct)
+    except OSError as refusal:
+        raise CannotRun(f"/var/tmp: no O_DIRECT or O_TMPFILE: {refusal}") from refusal
+    memory.actor.fill(memory.address, BLOCK, WORD, NEW)
+    live.expect("bytes written", BLOCK, memory.actor.call("pwrite64", file, memory.address, BLOCK, 0))
+    memory.fill(OLD)
+    child = forked(live, memory)
+    live.expect("bytes read", BLOCK, memory.actor.call("pread64", file, memory.address, BLOCK, 0))
+    live.expect("words that are not of the file", 0, memory.actor.check(memory.address, BLOCK, WORD, NEW))
+    child.expect_filled(OLD)
+    live.expect_pool(nr=2, free=0)
+
+
+@PINNED.case(
+    "what others write into a child's page is seen by the child alone: by process_vm_writev(2) and /proc/PID/mem",
+    f"process_vm_readv(2) process_vm_writev; fs/proc/base.c mem_rw(); {COPY}",
+    pages=4,
+)
+def others_write_after_a_fork(live: Live) -> None:
+    source = live.map(1)
+    source.touch(value=NEW)
+    for by_file in (False, True):
+        memory = live.map(1)
+        memory.fill(OLD)
+        child = forked(live, memory)
+        local, remote = (live.host.uapi.pack("2Q", one.address, WORD) for one in (source, child))
+        # before it is written: the machine may forbid both
+        live.expect("bytes read", WORD, read_of_another(live, source.actor, child.actor.pid, local, remote))
+        live.expect("what was read", OLD, source.read())
+        source.touch(value=NEW)
+        if by_file:
+            written = write_of_another(live, source.actor, child, NEW)
+        else:
+            written = source.actor.call("process_vm_writev", child.actor.pid, local, 1, remote, 1, 0)
+        live.expect("bytes written", WORD, written)
+        live.expect("what the child reads", NEW, child.read())
+        memory.expect_filled(OLD)
+        live.expect_pool(nr=4, free=1)
+        memory.actor.end()
+        live.expect_pool(nr=4, free=3)
+
+
+@PINNED.case(
+    "a page that may only be read is not written by others, and still not by its owner after they have tried",
+    FORCED,
+    since="6.2",
+    pages=1,
+)
+def others_write_what_is_read_only(live: Live) -> None:
+    memory = live.map(1)
+    memory.fill(OLD)
+    memory.protect(mmap.PROT_READ)
+    live.expect_errno(errno.EIO, write_of_another, live, live.actor(), memory, NEW)
+    live.expect_signal(signal.SIGSEGV, memory.touch, 0, NEW)
+    memory.expect_filled(OLD)
+    live.expect_pool(nr=1, free=0)
+
+
+@PINNED.case(
+    "a huge page that may only be read is written by a debugger, for its owner alone, who still may not write",
+    "fs/proc/base.c mem_rw(); mm/gup.c FOLL_FORCE, can_follow_write_pmd() (CVE-2022-2590)",
+    sizes=Sizes.ONCE,
+)
+def others_write_a_thp_that_is_read_only(live: Live) -> None:
+    memory, ordinary = huge_pages(live, 1), base_pages(live)
+    for one in (memory, ordinary):
+        one.protect(mmap.PROT_READ)
+    child = memory.seen_by(memory.actor.fork())
+    try:
+        write_of_another(live, live.actor(), ordinary, NEW)
+    except Refused as refusal:
+        raise CannotRun(
+            "proc_mem.force_override= or its like forbids debuggers to write what is read-only"
+        ) from refusal
+    live.expect("bytes written", WORD, write_of_another(live, live.actor(), memory, NEW))
+    live.expect("what parent and child read", (NEW, 1), (memory.read(), child.read()))
+    for one in (memory, child):
+        live.expect_signal(signal.SIGSEGV, one.touch)
+    child.expect_filled()
+
+
+class Pinned(LiveTest):
+    """Cases on pages that the kernel holds or writes for others, for every page size of the machine.
+
+    :avocado: enable
+    """
+
+    def test_pinned(self) -> None:
+        """Every case for every page size."""
+        self.run_area(PINNED)

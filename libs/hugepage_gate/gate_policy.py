@@ -1,7 +1,8 @@
 """How much of a change matters, per metric: ``policy.yaml`` beside the baselines, in git with them.
 
 Counts (page faults, page table kB, pages used) are the same number each time, or within a floor; no t-test. A count is
-worse when it leaves the range that the baseline has shown by more than the rule allows.
+worse when it leaves the range that the baseline has shown by more than the rule allows. One that varies by more than
+that from block to block has noise, as what is measured has, and is judged like that.
 """
 
 from collections.abc import Sequence
@@ -27,6 +28,18 @@ class CountRule:
 
     absolute: float = 0.0
     relative: float = 0.0
+
+
+def noise_margin(baseline: Sequence[float], direction: Direction, policy: "MetricPolicy") -> float | None:
+    """Return the margin, as a share, of a count that varies by more than its rule allows; None for any other.
+
+    A count that has to be equal varies by nothing but errors.
+    """
+    rule = policy.count
+    allowed = max(rule.absolute, rule.relative * max(map(abs, baseline)))
+    if direction is Direction.EQUAL or max(baseline) - min(baseline) <= allowed:
+        return None
+    return max(policy.margin, rule.relative, rule.absolute * len(baseline) / sum(baseline))
 
 
 def decide_count(baseline: Sequence[float], new: Sequence[float], direction: Direction, rule: CountRule) -> Decision:
@@ -56,7 +69,7 @@ FILE_NAME = "policy.yaml"
 
 #: a worsening below this does not matter, where no policy says otherwise
 DEFAULT_MARGIN = 0.01
-#: the same for the 99th percentile
+#: the same for the mean of all runs, which slow ones raise
 DEFAULT_TAIL_MARGIN = 0.05
 
 _LARGEST_MARGIN = 1.0

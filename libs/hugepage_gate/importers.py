@@ -31,17 +31,30 @@ from hugepage_qa.schema import find_violation
 
 @dataclass(frozen=True)
 class Origin:
-    """Where samples come from: facts that the importer adds to those in the file, and overrides them."""
+    """Where samples come from: facts that the importer adds to those in the file, and overrides them.
+
+    ``session`` is what the file is a session of; empty: its name.
+    """
 
     suite: str = "default"
     environment: Mapping[str, Scalar] = field(default_factory=dict)
     subject: Mapping[str, Scalar] = field(default_factory=dict)
     configuration: str = ""
+    session: str = ""
 
 
-def session_of(path: Path) -> str:
-    """Return the name of the session that a file stands for: programs write one file per session."""
-    return path.stem
+def name_sessions(paths: Sequence[Path]) -> list[str]:
+    """Return the names of the sessions that files stand for: programs write one file per session.
+
+    Those of the same name in different folders are told apart by the folders.
+    """
+    names = [path.name.removesuffix(path.suffix if path.suffix in _ENDINGS else "") for path in paths]
+    return [
+        str(path.with_name(name)) if names.count(name) > 1 else name for path, name in zip(paths, names, strict=True)
+    ]
+
+
+_ENDINGS = frozenset({".json", ".txt", ".out", ".log", ".csv"})
 
 
 _OF_SERIES = ("unit", "direction", "kind")
@@ -195,7 +208,9 @@ def read_go_benchmark(path: Path, origin: Origin) -> SampleSet:
             Direction.HIGHER if unit.endswith("/s") else Direction.LOWER,
             Kind.COUNT if unit in _COUNTS else Kind.MEASURED,
             origin.configuration,
-            (Block(np.array(values), order, session=session_of(path)),),
+            (Block(np.array(values), order, session=origin.session or name_sessions([path])[0]),),
+            # go test computes it from the time
+            same_as=name if unit == "MB/s" and "ns/op" in units[name] else None,
         )
         for order, ((name, unit), values) in enumerate(samples.items())
     )
@@ -229,7 +244,7 @@ def read_hyperfine(path: Path, origin: Origin) -> SampleSet:
         if not np.isfinite(times).all():
             raise InputError(f"{path}: {result['command']}: expected finite times")
         name = " ".join(result["command"].split())[:_LONGEST_NAME]
-        block = Block(times, order, session=session_of(path))
+        block = Block(times, order, session=origin.session or name_sessions([path])[0])
         series.append(Series(name, "s", Direction.LOWER, Kind.MEASURED, origin.configuration, (block,)))
     return SampleSet(str(path), origin.suite, origin.environment, origin.subject, tuple(series))
 
@@ -269,7 +284,7 @@ def _pyperf_series(
     runs = list(_runs(benchmark, f"{path}: {name}"))
     if not runs:
         raise InputError(f"{path}: {name}: no run has values, expected a finished measurement")
-    session = session_of(path)
+    session = origin.session or name_sessions([path])[0]
     if by_process:
         blocks = [Block(values, order, date, f"{session}/{order}") for order, (date, values) in enumerate(runs)]
     else:

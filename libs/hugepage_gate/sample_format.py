@@ -108,7 +108,7 @@ VERSION = 1
 #: beyond this, and below its inverse, squares have no place in a floating point number
 _LARGEST = 1e100
 
-_PER_SERIES = ("metric", "unit", "direction", "kind", "configuration", "blocks")
+_PER_SERIES = ("metric", "unit", "direction", "kind", "configuration", "same_as", "blocks")
 
 
 def parse_samples(document: Any, source: str) -> SampleSet:
@@ -217,7 +217,8 @@ def _series(series: Mapping[str, Any], samples: Any, source: str) -> Series:
         time = None if started is None else parse_time(started, f"{source}: {name}")
         blocks.append(Block(**{**block, "samples": next(samples), "started": time}))
     kind, direction = Kind(series.get("kind", Kind.MEASURED)), Direction(series["direction"])
-    return Series(name, series["unit"], direction, kind, series.get("configuration", ""), in_time(blocks))
+    identity = name, series["unit"], direction, kind, series.get("configuration", "")
+    return Series(*identity, in_time(blocks), same_as=series.get("same_as"))
 
 
 def _reference(reference: str | None, series: Sequence[Series], source: str) -> str | None:
@@ -238,6 +239,7 @@ def _series_document(series: Series) -> dict[str, Any]:
         "direction": series.direction.value,
         "kind": series.kind.value,
         **({"configuration": series.configuration} if series.configuration else {}),
+        **({} if series.same_as is None else {"same_as": series.same_as}),
         "blocks": [_block_document(block) for block in series.blocks],
     }
 

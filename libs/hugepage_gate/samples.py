@@ -1,7 +1,7 @@
 """One measurement in memory: series of blocks of samples, where they come from, and what a comparison can end with."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -62,13 +62,17 @@ def in_time(blocks: Iterable[Block]) -> tuple[Block, ...]:
 
 @dataclass(frozen=True)
 class SeriesIdentity:
-    """One metric in one configuration (``thp``, ``shp``; empty where there is only one), whatever its blocks are."""
+    """One metric in one configuration (``thp``, ``shp``; empty where there is only one), whatever its blocks are.
+
+    ``same_as`` is the metric that this one is computed from: bytes per second from seconds.
+    """
 
     metric: str
     unit: str
     direction: Direction
     kind: Kind
     configuration: str
+    same_as: str | None = field(default=None, kw_only=True)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -122,6 +126,8 @@ class Verdict(StrEnum):
     PASS = "pass"  # noqa: S105 - no password
     IMPROVED = "improved"
     REGRESSED = "regressed"
+    #: no sign of a change, but so noisy that its margin cannot be seen
+    BLIND = "blind"
     #: the data cannot decide, or not yet
     UNDECIDED = "undecided"
     #: another machine, or more than one thing has changed
@@ -142,6 +148,7 @@ GRAVEST_FIRST = (
     Verdict.BASELINE_THIN,
     Verdict.BASELINE_STALE,
     Verdict.UNDECIDED,
+    Verdict.BLIND,
     Verdict.IMPROVED,
     Verdict.PASS,
 )

@@ -1,4 +1,4 @@
-"""How many blocks and runs show a change of a given size, and what a study of independent samples would need.
+"""How many blocks and runs show a change of a given size.
 
 The model: a block varies by ``between`` around the level, a run by ``within`` around its block. Both are shares.
 """
@@ -79,19 +79,6 @@ def pilot_from(series: SummarySeries, block_cost: float = 0.0, run_cost: float =
         np.mean([share**2 / block.effective for share, block in zip(relative, series.blocks, strict=True)])
     )
     return Pilot(math.sqrt(max(float(logs.var(ddof=1)) - explained, 0.0)), within, block_cost, run_cost)
-
-
-def independent_samples(deviation: float, change: float, confidence: float, power: float) -> int:
-    """Return how many independent samples per side show ``change`` (in the unit of ``deviation``).
-
-    Samples that hang together count less: of 600 seconds of a database run, 3 to 22 did.
-    """
-    return math.ceil(2 * (_errors(confidence, power) * deviation / change) ** 2)
-
-
-def samples_for_margin(deviation: float, margin: float, confidence: float) -> int:
-    """Return how many independent samples make the margin of error of a mean at most ``margin``."""
-    return math.ceil((float(ndtri(1 - (1 - confidence) / 2)) * deviation / margin) ** 2)
 
 
 def _errors(confidence: float, power: float) -> float:

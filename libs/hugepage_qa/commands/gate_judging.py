@@ -25,11 +25,9 @@ from hugepage_gate.sample_files import read_one_machine, read_samples
 from hugepage_gate.samples import SampleSet
 from hugepage_gate.study_plan import (
     Pilot,
-    independent_samples,
     pilot_from,
     plan_layout,
     runs_per_block,
-    samples_for_margin,
     smallest_change,
     useful_runs,
 )
@@ -99,6 +97,7 @@ def accept_command(
 @terms_options
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write a report with pictures.")
 @click.option("--markdown", type=click.Path(path_type=Path, dir_okay=False), help="Also write a summary.")
+@click.option("--all", "shows_all", is_flag=True, help="Show every metric, not those alone that ask for a look.")
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
 def compare_command(
     samples: tuple[Path, ...],
@@ -113,6 +112,7 @@ def compare_command(
     min_boots: int,
     html: Path | None,
     markdown: Path | None,
+    shows_all: bool,
     is_json: bool,
 ) -> None:
     """Compare SAMPLES, all of one side, with the baseline of this machine.
@@ -134,7 +134,7 @@ def compare_command(
     if is_json:
         click.echo(json.dumps(as_json(comparison), indent=2, allow_nan=False))
     else:
-        print_comparison(open_console(), comparison)
+        print_comparison(open_console(), comparison, shows_all=shows_all)
     sys.exit(comparison.exit_code)
 
 
@@ -210,17 +210,17 @@ def table_command(samples: tuple[Path, ...], is_json: bool) -> None:
 @click.option("--new", type=click.IntRange(1, 5), default=3, show_default=True, help="New blocks in each comparison.")
 @click.option("--splits", type=click.IntRange(1), default=20, show_default=True, help="Splits of each series.")
 @click.option("--margin", type=Share(), default="1%", show_default=True)
-@click.option("--together", is_flag=True, help="All metrics of a file are one comparison in which one has changed.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
 def error_rates_command(
-    files: tuple[Path, ...], baseline: int, new: int, splits: int, margin: float, together: bool, seed: int
+    files: tuple[Path, ...], baseline: int, new: int, splits: int, margin: float, seed: int
 ) -> None:
     """Split FILES, samples in which nothing changed, again and again, and print how often each rule is wrong.
 
-    Per file: false alarms, found slow-downs of 1, 2 and 5 %, slow-downs as large as the margin that pass, and what is
-    left undecided, beside Mann-Whitney, Welch and a fixed 5 %.
+    All metrics of a file are one run, in which one after the other is changed: false alarms, found slow-downs of 1, 2
+    and 5 % and slow runs, slow-downs as large as the margin that pass, and what is left undecided or blind, beside
+    Mann-Whitney, Welch and a fixed 5 %.
     """
-    plan = Plan(baseline, new, splits, margin, seed, together)
+    plan = Plan(baseline, new, splits, margin, seed)
     found: dict[str, Rates] = {}
     for file in files:
         found[file.stem] = measure_rates(read_one_machine([file]), plan)
@@ -243,11 +243,6 @@ _FEWEST_BLOCKS = 3
     "--change", type=Share(), default="1%", show_default=True, help="The smallest change that has to be found."
 )
 @click.option("--runs", type=click.IntRange(1), help="Runs of each block; default: what their cost is worth.")
-@click.option(
-    "--study", "deviation", type=Share(), metavar="1%", help="Deviation of independent samples: the study's way."
-)
-@click.option("--confidence", type=Share(), default="99.99%", show_default=True, help="With --study.")
-@click.option("--power", type=Share(), default="90%", show_default=True, help="With --study.")
 def plan_command(
     pilots: tuple[Path, ...],
     between: float | None,
@@ -256,19 +251,9 @@ def plan_command(
     run_cost: float,
     change: float,
     runs: int | None,
-    deviation: float | None,
-    confidence: float,
-    power: float,
 ) -> None:
-    """Print how many blocks and runs find a change, from PILOTS (samples of some blocks) or from given deviations.
-
-    With --study, how many independent samples find it: THP against 1 GiB pages at 5 % deviation, 0.4 % change, 99.99 %
-    confidence needs 8360 on either side.
-    """
+    """Print how many blocks and runs find a change, from PILOTS (samples of some blocks) or from given deviations."""
     console = open_console()
-    if deviation is not None:
-        _print_study(console, deviation, change, confidence, power)
-        return
     for name, pilot in _pilots(pilots, between, within, block_cost, run_cost).items():
         _print_plan(console, name, pilot, change, runs)
 
@@ -278,7 +263,7 @@ def _pilots(
 ) -> dict[str, Pilot]:
     if not files:
         if between is None or within is None:
-            raise InputError("expected a pilot, or --between and --within, or --study")
+            raise InputError("expected a pilot, or --between and --within")
         return {"given": Pilot(between, within, block_cost, run_cost)}
     samples = read_one_machine(files)
     series = summarise_set(samples, {one.metric: DEFAULT_MARGIN for one in samples}).values()
@@ -308,14 +293,3 @@ def _print_plan(console: Console, name: str, pilot: Pilot, change: float, runs: 
     for blocks, each in dict.fromkeys((*_LAYOUTS, (5, runs or runs_per_block(pilot)))):
         table.add_row(str(blocks), str(each), f"{smallest_change(pilot, blocks, each):.2%}")
     console.print(table)
-
-
-def _print_study(console: Console, deviation: float, change: float, confidence: float, power: float) -> None:
-    needed = independent_samples(deviation, change, confidence, power)
-    for line in (
-        f"{needed} independent samples on either side find a change of {change:.2%} at a deviation of {deviation:.2%} "
-        f"({confidence:.2%} confidence, {power:.0%} power)",
-        f"{samples_for_margin(deviation, change / 2, confidence)} make the margin of error of a mean half of it",
-        "samples that hang together count less: ESS in the table of gate compare tells how many they are worth",
-    ):
-        console.print(line, highlight=False, soft_wrap=True)

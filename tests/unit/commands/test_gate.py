@@ -132,7 +132,6 @@ def test_files_of_several_sessions_are_blocks(tmp_path: Path) -> None:
 
 def test_plan_table_and_error_rates(old: Path) -> None:
     assert "0.86%" in run("plan", "--between", "0.18%", "--within", "1.2%").stdout
-    assert "8360" in run("plan", "--study", "5%", "--change", "0.4%").stdout
     assert "walk: blocks vary" in run("plan", old).stdout
     table = run("table", old)
     assert "beyond 6 sigma" in table.stdout

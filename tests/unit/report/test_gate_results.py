@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from hugepage_gate.comparison import Comparison, Interval, MetricResult
+from hugepage_gate.samples import Direction
 from hugepage_gate.samples import Verdict as GateVerdict
 from hugepage_qa.bench.gate_settings import GateSettings
 from hugepage_qa.cases.result import Verdict
@@ -20,6 +21,7 @@ def result(
         configuration=configuration,
         estimand=estimand,
         unit="tps",
+        direction=Direction.HIGHER,
         verdict=verdict,
         reason="because",
         gates=gates,
@@ -57,7 +59,7 @@ def test_a_result_for_each_metric() -> None:
     assert (suite.name, suite.verdict, suite.logs) == ("/pgbench", Verdict.FAIL, logs)
     assert suite.reasons == ("regressed: 1 of 4", "one boot")
     assert (one.name, one.verdict) == ("/pgbench/pgbench-tps/thp/level", Verdict.FAIL)
-    assert one.reasons[0].startswith("regressed: pgbench-tps [thp]: +3.10% (+2.50% to +3.70%), margin 2.0%")
+    assert one.reasons[0].startswith("regressed: pgbench-tps [thp]: -3.01% (-3.57% to -2.44%), margin 2.0%")
     assert (other.name, other.verdict) == ("/pgbench/pgbench-tps/shp-2M-over-thp/advantage", Verdict.PASS)
 
 
@@ -66,14 +68,13 @@ def test_what_has_no_say_is_no_result() -> None:
         comparison_results(
             comparison(
                 result(GateVerdict.REGRESSED, gates=False),
-                result(GateVerdict.UNDECIDED, estimand="p99"),
-                result(GateVerdict.REGRESSED, estimand="p99"),
+                result(GateVerdict.REGRESSED, estimand="slow runs"),
                 verdict=GateVerdict.REGRESSED,
             ),
             (),
         )
     )
-    assert [one.name for one in found] == ["/pgbench", "/pgbench/pgbench-tps/thp/p99"]
+    assert [one.name for one in found] == ["/pgbench", "/pgbench/pgbench-tps/thp/slow-runs"]
 
 
 def test_what_was_not_measured() -> None:

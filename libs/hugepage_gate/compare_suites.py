@@ -4,19 +4,19 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
+from hugepage_gate.baseline_file import FEWEST_BLOCKS, count_replicates
 from hugepage_gate.block_summary import SummarySeries, summarise_set
 from hugepage_gate.comparison import Comparison, MetricResult, overall_verdict
-from hugepage_gate.contrasts import FEWEST_HOSTS, Unit, replicate_keys
+from hugepage_gate.contrasts import FEWEST_HOSTS, Unit
 from hugepage_gate.environment import Difference, environment_differences, subject_differences
 from hugepage_gate.evidence import Family, learn_family
 from hugepage_gate.gate_policy import Policy
 from hugepage_gate.judge_metrics import MetricsJudge
 from hugepage_gate.looks import LOOKS
-from hugepage_gate.sample_format import Place, check_disjoint
+from hugepage_gate.sample_format import Place, digest, is_among, is_telling
 from hugepage_gate.samples import SampleSet, Scalar, Series, Verdict
 from hugepage_qa.errors import InputError
 
-FEWEST_BLOCKS = 5
 FEWEST_BOOTS = 2
 OLDEST_BASELINE = timedelta(days=90)
 
@@ -64,13 +64,11 @@ def margins(samples: SampleSet, policy: Policy) -> dict[str, float]:
 
 
 def compare(baseline: BaselineSet, new: SampleSet, terms: Terms) -> Comparison:
-    """Return the verdict on ``new``. Raises InputError for samples that contradict the baseline or are part of it."""
+    """Return the verdict on ``new``. Raises InputError for samples that contradict the baseline or are all of it."""
     machine = _machine_differences(baseline, new, terms)
     expected, confounds = subject_differences(baseline.subject, new.subject, terms.subject, terms.allowed)
     differences = (*machine, *expected, *confounds)
-    for series in new:
-        if series.key in baseline.series:
-            check_against_baseline(baseline.series[series.key], series, new.source)
+    baseline = replace(baseline, series=_apart(baseline.series, new))
     obstacle = _obstacle([one for one in machine if one.kind == "hard"], confounds)
     unit: Unit | None = None
     if obstacle is None:
@@ -148,20 +146,48 @@ def doubt(baseline: SummarySeries, new: Collection[SummarySeries], terms: Terms)
     return None
 
 
-def count_replicates(series: SummarySeries) -> int:
-    """Return how many blocks of ``series`` are independent: those of one session are one."""
-    return len(set(replicate_keys(series.blocks, Unit.SESSION)))
+def _apart(baseline: Mapping[tuple[str, str], SummarySeries], new: SampleSet) -> dict[tuple[str, str], SummarySeries]:
+    """Return ``baseline`` without blocks that are among ``new``, as those of a night that was accepted in part.
+
+    Raises InputError where nothing is left.
+    """
+    apart = dict(baseline)
+    for series in new:
+        old = apart.get(series.key)
+        if old is not None:
+            check_alike(old, series, new.source)
+            apart[series.key] = rest = _without(old, series)
+            if old.blocks and not rest.blocks:
+                raise InputError(f"{new.source}: {series.name}: all of the baseline is here, too; expected new samples")
+    return apart
 
 
-def check_against_baseline(baseline: SummarySeries, series: Series, source: str) -> None:
-    """Raise InputError where ``series`` is in another unit than ``baseline``, or has blocks that are part of it."""
+def _without(baseline: SummarySeries, series: Series) -> SummarySeries:
+    places = places_of(baseline)
+    shared = [block for block in series.blocks if is_among(places, block)]
+    names = {(block.session, block.order, digest(block.samples)) for block in shared if block.session is not None}
+    telling = {digest(block.samples) for block in shared if is_telling(block.samples)}
+    kept = (
+        block
+        for block in baseline.blocks
+        if block.sha256 not in telling and (block.session, block.order, block.sha256) not in names
+    )
+    return replace(baseline, blocks=tuple(kept))
+
+
+def check_alike(baseline: SummarySeries, series: Series, source: str) -> None:
+    """Raise InputError where ``series`` is in another unit than ``baseline``, or in another direction or kind."""
     for what in ("unit", "direction", "kind"):
         if (one := getattr(baseline, what)) != (two := getattr(series, what)):
             raise InputError(f"{source}: {series.name}: {what} is {two}, but {one} in the baseline; convert or fix it")
+
+
+def places_of(series: SummarySeries) -> dict[str, list[Place]]:
+    """Return where the blocks of ``series`` come from, by the digest of their samples."""
     places: dict[str, list[Place]] = {}
-    for block in baseline.blocks:
+    for block in series.blocks:
         places.setdefault(block.sha256, []).append((block.session, block.order))
-    check_disjoint(places, series, source)
+    return places
 
 
 def _obstacle(hard: list[Difference], confounds: list[Difference]) -> str | None:

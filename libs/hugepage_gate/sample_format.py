@@ -60,16 +60,12 @@ def is_telling(samples: Samples) -> bool:
     return (len(weighed) - 1) * math.log2(1 + (weighed[-1] - weighed[0]) / step) > _TELLING_BITS
 
 
-def check_disjoint(baseline: Mapping[str, Collection[Place]], series: Series, source: str) -> None:
-    """Raise InputError when a block of ``series`` is among those of its baseline, given by digest and places."""
-    for block in series.blocks:
-        places = baseline.get(digest(block.samples), ())
-        # few samples may agree by chance, but not in the same session
-        is_same = block.session is not None and (block.session, block.order) in places
-        if is_same or (places and is_telling(block.samples)):
-            raise InputError(
-                f"{source}: {series.name}, block {block.order} is in the baseline, too; expected new samples"
-            )
+def is_among(known: Mapping[str, Collection[Place]], block: Block) -> bool:
+    """Return whether ``block`` is one of the ``known``, which are given by digest and places."""
+    places = known.get(digest(block.samples), ())
+    # few samples may agree by chance, but not in the same session
+    is_same = block.session is not None and (block.session, block.order) in places
+    return is_same or (bool(places) and is_telling(block.samples))
 
 
 def _check_direction(series: Series, source: str) -> None:

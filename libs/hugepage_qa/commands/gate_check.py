@@ -11,8 +11,9 @@ from pathlib import Path
 import click
 
 from hugepage_gate.accept import Request, accept, write
+from hugepage_gate.baseline_file import FEWEST_BLOCKS
 from hugepage_gate.baseline_store import BaselineStore
-from hugepage_gate.compare_suites import FEWEST_BLOCKS, Terms, compare
+from hugepage_gate.compare_suites import Terms, compare
 from hugepage_gate.comparison import Comparison, MetricResult
 from hugepage_gate.environment import env_id
 from hugepage_gate.sample_files import read_one_machine

@@ -3,6 +3,7 @@
 import getpass
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,17 +13,19 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from hugepage_gate.accept import Request, accept, write
+from hugepage_gate.accept import Accepted, Outcome, Request, accept, write
+from hugepage_gate.baseline_file import Baseline, block_id
 from hugepage_gate.baseline_store import BaselineStore
-from hugepage_gate.block_summary import SummarySeries, summarise_set
+from hugepage_gate.block_summary import summarise_set
 from hugepage_gate.classic_table import classic_table
 from hugepage_gate.compare_suites import BaselineSet, Terms, baseline_from_samples, compare
-from hugepage_gate.comparison import as_json
+from hugepage_gate.comparison import Comparison, as_json
 from hugepage_gate.error_rates import Plan, Rates, measure_rates
 from hugepage_gate.gate_policy import DEFAULT_MARGIN, Policy
 from hugepage_gate.history import find_change_points, is_available
+from hugepage_gate.run_history import DIRECTORY, KeptBlock, history_file, keep_run, read_runs
 from hugepage_gate.sample_files import read_one_machine, read_samples
-from hugepage_gate.samples import SampleSet
+from hugepage_gate.samples import Kind, SampleSet
 from hugepage_gate.study_plan import (
     Pilot,
     pilot_from,
@@ -31,7 +34,15 @@ from hugepage_gate.study_plan import (
     smallest_change,
     useful_runs,
 )
-from hugepage_qa.commands.gate_options import Share, baselines_option, html_renderer, make_policy, terms_options
+from hugepage_qa.commands.gate_options import (
+    Share,
+    baselines_option,
+    html_renderer,
+    make_policy,
+    parse_waivers,
+    terms_options,
+    waive_option,
+)
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.boot_report import open_console
@@ -47,8 +58,15 @@ from hugepage_qa.report.gate_tables import print_classic_table, print_comparison
 @click.option("--release", default="current", show_default=True, help="Slow creep is refused within one release.")
 @click.option("--by", default=None, help="Who accepts; default: the user.")
 @click.option(
-    "--acknowledge", "commit", metavar="COMMIT", help="Answer for a change for the worse: the commit that causes it."
+    "--acknowledge",
+    "commit",
+    metavar="COMMIT",
+    help="Answer for a change for the worse of what --metric names: the commit that causes it.",
 )
+@click.option(
+    "--metric", "metrics", multiple=True, metavar="PATTERN", help="Accept only such metrics, as 'walk*'; repeatable."
+)
+@waive_option
 @click.option(
     "--raw", type=click.Path(path_type=Path, file_okay=False), help="Also keep the raw samples here, outside of git."
 )
@@ -61,29 +79,43 @@ def accept_command(
     release: str,
     by: str | None,
     commit: str | None,
+    metrics: tuple[str, ...],
+    waivers: tuple[str, ...],
     raw: Path | None,
     baselines: Path,
     policy_file: Path | None,
     margin: float | None,
 ) -> None:
-    """Take the blocks of SAMPLES into the baseline of this machine, all metrics or none.
+    """Take the blocks of SAMPLES into the baseline of this machine, metric by metric.
 
-    Blocks that pass extend the baseline, better ones start a new one. Worse ones are refused, also when they only got
-    there in small steps since the oldest baseline of the release, unless somebody answers for the change.
+    Blocks that look no worse extend the baseline, and better ones start a new one as soon as they are of five sessions.
+    Worse ones are refused, also when they only got there in small steps since the oldest baseline of the release,
+    unless somebody answers for the change of just these metrics. What is accepted already is left out.
+
+    Exit code: 0 accepted, 1 a metric was refused, 2 one waits for more sessions, 3 the input is wrong.
     """
     store = BaselineStore(baselines)
     new = read_one_machine(samples)
     policy = make_policy(policy_file, baselines, margin)
-    request = Request(by or getpass.getuser(), reason, release, datetime.now(UTC).date(), commit)
+    today = datetime.now(UTC).date()
+    request = Request(by or getpass.getuser(), reason, release, today, commit, metrics, parse_waivers(waivers))
     accepted = accept(store, new, request, policy)
     for path in write(store, accepted, new, request, raw):
         click.echo(path)
     for one in accepted:
-        kind = "starts a baseline" if one.starts else "extends the baseline"
-        thin = "; still thin: at least 5 blocks on 2 boots make a verdict" if one.is_thin else ""
-        click.echo(
-            f"{one.baseline.series.name}: {one.blocks} blocks, {kind} of {len(one.baseline.current.blocks)}{thin}"
-        )
+        click.echo(_accepted_line(one))
+    outcomes = {one.outcome for one in accepted}
+    sys.exit(_WORSE if Outcome.REFUSED in outcomes else _OPEN if Outcome.WAITS in outcomes else 0)
+
+
+_WORSE, _OPEN = 1, 2
+
+
+def _accepted_line(one: Accepted) -> str:
+    if one.baseline is None or not one.blocks:
+        return f"{one.name}: {one.outcome}: {one.reason}"
+    thin = "; still thin: at least 5 sessions on 2 boots make a verdict" if one.is_thin else ""
+    return f"{one.name}: {one.blocks} blocks, {one.outcome} of {len(one.baseline.current.blocks)}{thin}"
 
 
 @click.command(
@@ -97,6 +129,11 @@ def accept_command(
 @terms_options
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write a report with pictures.")
 @click.option("--markdown", type=click.Path(path_type=Path, dir_okay=False), help="Also write a summary.")
+@click.option(
+    "--history",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where every run is kept, accepted or not. Default: history below the baselines; not with --against.",
+)
 @click.option("--all", "shows_all", is_flag=True, help="Show every metric, not those alone that ask for a look.")
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
 def compare_command(
@@ -110,8 +147,10 @@ def compare_command(
     max_age: int,
     min_blocks: int,
     min_boots: int,
+    waivers: tuple[str, ...],
     html: Path | None,
     markdown: Path | None,
+    history: Path | None,
     shows_all: bool,
     is_json: bool,
 ) -> None:
@@ -121,11 +160,22 @@ def compare_command(
     """
     policy = make_policy(policy_file, None if against else baselines, margin)
     new = read_samples(samples)
-    baseline = _baseline(against, baselines, new, policy, subject)
+    waived = parse_waivers(waivers)
+    baseline = _baseline(against, baselines, new, policy, subject, waived)
     # whoever names the samples to compare with has chosen their age, too
     oldest = None if against else timedelta(days=max_age)
-    terms = Terms(policy, subject, frozenset(allow), oldest=oldest, fewest_blocks=min_blocks, fewest_boots=min_boots)
+    terms = Terms(
+        policy,
+        subject,
+        frozenset(allow),
+        oldest=oldest,
+        fewest_blocks=min_blocks,
+        fewest_boots=min_boots,
+        waivers=waived,
+    )
     comparison = compare(baseline, new, terms)
+    if history is not None or not against:
+        _keep(history or baselines / DIRECTORY, new, comparison, policy)
     if markdown is not None:
         write_durably(markdown, render_markdown(comparison))
     if html is not None:
@@ -138,23 +188,41 @@ def compare_command(
     sys.exit(comparison.exit_code)
 
 
+def _keep(directory: Path, new: SampleSet, comparison: Comparison, policy: Policy) -> None:
+    """Keep the run for the history; where that cannot be written the verdict counts all the same."""
+    try:
+        keep_run(directory, new, comparison, policy, datetime.now(UTC))
+    except OSError as error:
+        click.echo(f"note: the run is not kept in {directory}: {error.strerror}", err=True)
+
+
 def _baseline(
-    against: tuple[Path, ...], baselines: Path, new: SampleSet, policy: Policy, subject: str | None
+    against: tuple[Path, ...],
+    baselines: Path,
+    new: SampleSet,
+    policy: Policy,
+    subject: str | None,
+    waived: Mapping[str, str],
 ) -> BaselineSet:
     if against:
         return baseline_from_samples(read_samples(against), policy)
     if not baselines.is_dir():
         raise InputError(f"--baselines {baselines}: no such directory; accept a first baseline with gate accept")
-    return BaselineStore(baselines).baseline_for(new, subject)
+    return BaselineStore(baselines).baseline_for(new, subject, waived)
 
 
 @click.command(name="history", epilog="Example: hugepage-qa gate history pgbench --baselines baselines")
 @click.argument("metric", default="")
 @baselines_option
+@click.option(
+    "--history",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where compare keeps runs. Default: history below the baselines.",
+)
 @click.option("--changes/--no-changes", default=True, help="Look for change points (apache-otava, if installed).")
-def history_command(metric: str, baselines: Path, changes: bool) -> None:
-    """Print the accepted blocks of every metric whose name contains METRIC, oldest first, and where their level
-    changed.
+def history_command(metric: str, baselines: Path, history: Path | None, changes: bool) -> None:
+    """Print the blocks of every metric whose name contains METRIC, oldest first, those that were accepted and those
+    that were only compared, and where their level changed.
 
     A change point is a hint where to look, never a verdict.
     """
@@ -162,26 +230,53 @@ def history_command(metric: str, baselines: Path, changes: bool) -> None:
         raise InputError(f"--baselines {baselines}: no such directory; accept a first baseline with gate accept")
     console = open_console()
     looks_for_changes = changes and is_available()
+    runs: dict[Path, dict[tuple[str, str], list[KeptBlock]]] = {}
     found = 0
     for path, baseline in BaselineStore(baselines).search(metric):
         found += 1
-        _print_series(console, path.relative_to(baselines), baseline.series, looks_for_changes=looks_for_changes)
+        kept = history_file(history or baselines / DIRECTORY, baseline.environment, baseline.suite)
+        if kept not in runs:
+            runs[kept] = read_runs(kept)
+        console.print(Text(str(path.relative_to(baselines))), soft_wrap=True)
+        _print_blocks(
+            console,
+            baseline.series.unit,
+            _all_blocks(baseline, runs[kept].get(baseline.series.key, [])),
+            looks_for_changes=looks_for_changes,
+        )
     if not found:
         raise InputError(f"metric {metric!r}: no baseline in {baselines} has such a metric")
     if changes and not looks_for_changes:
         console.print("no change points: install hugepage-qa[history]", style="dim", markup=False)
 
 
-def _print_series(console: Console, path: Path, series: SummarySeries, *, looks_for_changes: bool) -> None:
-    points = find_change_points([block.location for block in series.blocks]) if looks_for_changes else []
+def _all_blocks(baseline: Baseline, kept: Sequence[KeptBlock]) -> list[KeptBlock]:
+    """Return the blocks of ``baseline`` and those that were only compared, oldest first."""
+    accepted = [
+        KeptBlock(
+            block_id(block),
+            block.started.isoformat() if block.started else "",
+            block.host or "",
+            block.location,
+            block.subject,
+            "accepted",
+        )
+        for block in baseline.series.blocks
+    ]
+    names = {one.name for one in accepted}
+    others = [one for one in kept if one.name.rpartition("/")[2] not in names]
+    return sorted([*accepted, *others], key=lambda one: one.started)
+
+
+def _print_blocks(console: Console, unit: str, blocks: Sequence[KeptBlock], *, looks_for_changes: bool) -> None:
+    points = find_change_points([block.location for block in blocks]) if looks_for_changes else []
     changes = {point.place: point for point in points}
-    console.print(Text(str(path)), soft_wrap=True)
-    table = Table("started", "host", Column(Text(series.unit), justify="right"), "subject", "change")
-    for place, block in enumerate(series.blocks):
-        started = block.started.isoformat() if block.started else ""
+    table = Table("started", "host", Column(Text(unit), justify="right"), "verdict", "subject", "change")
+    for place, block in enumerate(blocks):
         change = f"{changes[place].change:+.1%}" if place in changes else ""
         subject = ", ".join(f"{key} {value}" for key, value in sorted(block.subject.items()))
-        table.add_row(Text(started), Text(block.host or ""), f"{block.location:.6g}", Text(subject), change)
+        words = block.started, block.host, f"{block.location:.6g}", block.verdict, subject, change
+        table.add_row(*map(Text, words))
     console.print(table)
 
 
@@ -267,7 +362,11 @@ def _pilots(
         return {"given": Pilot(between, within, block_cost, run_cost)}
     samples = read_one_machine(files)
     series = summarise_set(samples, {one.metric: DEFAULT_MARGIN for one in samples}).values()
-    found = {one.name: pilot_from(one, block_cost, run_cost) for one in series if len(one.blocks) >= _FEWEST_BLOCKS}
+    found = {
+        one.name: pilot_from(one, block_cost, run_cost)
+        for one in series
+        if one.kind is Kind.MEASURED and len(one.blocks) >= _FEWEST_BLOCKS
+    }
     if not found:
         raise InputError(f"{samples.source}: expected a metric with at least {_FEWEST_BLOCKS} blocks; 5 are better")
     return found

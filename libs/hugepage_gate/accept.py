@@ -23,6 +23,7 @@ from hugepage_gate.compare_suites import FEWEST_BOOTS, check_alike, margins, pla
 from hugepage_gate.contrasts import Unit
 from hugepage_gate.evidence import count_evidence, level_evidence
 from hugepage_gate.gate_policy import Policy, decide_count, noise_margin
+from hugepage_gate.input_file import check_plain
 from hugepage_gate.looks import Decision, Evidence, decide
 from hugepage_gate.moderated_t import NO_PRIOR
 from hugepage_gate.sample_format import is_among
@@ -105,6 +106,7 @@ def accept(store: BaselineStore, samples: SampleSet, request: Request, policy: P
     """
     if not request.reason.strip():
         raise InputError("--reason: expected why this is the new baseline")
+    check_plain([request.by, request.reason, request.release, request.commit, *request.waivers.values()], "gate accept")
     if request.commit is not None and not request.metrics:
         raise InputError("--acknowledge: name what became worse with --metric; what is not named stays as it is")
     chosen = [series for series in samples if request.names(series)]

@@ -18,10 +18,10 @@ from typing import Any
 from hugepage_gate.block_summary import BlockSummary, SummarySeries
 from hugepage_gate.contrasts import Unit, replicate_keys
 from hugepage_gate.environment import env_id
-from hugepage_gate.input_file import check_document
+from hugepage_gate.input_file import check_document, parse_json
 from hugepage_gate.samples import Direction, Kind, Scalar
 from hugepage_qa.errors import InputError
-from hugepage_qa.schema import build, parse_json
+from hugepage_qa.schema import build
 
 FORMAT = "hugepage-qa baseline"
 VERSION = 2

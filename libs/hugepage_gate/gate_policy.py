@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from hugepage_gate.input_file import read_text
+from hugepage_gate.input_file import check_plain, read_text
 from hugepage_gate.looks import Decision
 from hugepage_gate.samples import Direction, Verdict
 from hugepage_qa.errors import InputError
@@ -104,8 +104,9 @@ def read_policy(path: Path) -> Policy:
         return Policy()
     try:
         document = yaml.safe_load(read_text(path))
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: expected YAML: {error}") from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise InputError(f"{path}: expected YAML: {' '.join(str(error).split())}") from error
+    check_plain(document, path)
     violation = find_violation(document, __package__, "policy")
     if violation is not None:
         raise InputError(f"{path}: {violation}")
@@ -119,7 +120,7 @@ def parse_share(text: str) -> float:
         share = float(number) / _PERCENT
     except ValueError:
         share = -1.0
-    if not text.strip().endswith("%") or not 0 < share <= _LARGEST_MARGIN:
+    if not text.strip().endswith("%") or "_" in text or not 0 < share <= _LARGEST_MARGIN:
         raise InputError(f"{text!r}: expected a percentage above 0%, such as 1%")
     return share
 

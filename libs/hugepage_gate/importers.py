@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from hugepage_gate.input_file import read_json, read_text
-from hugepage_gate.sample_format import FORMAT, VERSION, parse_samples, parse_time
+from hugepage_gate.sample_format import FORMAT, VERSION, direction_of, parse_samples, parse_time
 from hugepage_gate.samples import Block, Direction, Kind, SampleSet, Scalar, Series
 from hugepage_qa.errors import InputError
 from hugepage_qa.schema import find_violation
@@ -69,7 +69,8 @@ class CsvDefaults:
 
     metric: str = "value"
     unit: str = "s"
-    direction: str = "lower"
+    #: empty: what the unit tells
+    direction: str = ""
     reference: str | None = None
 
 
@@ -139,8 +140,8 @@ def _series(
         facts = {
             "metric": metric or defaults.metric,
             "configuration": configuration or origin.configuration,
-            "unit": draft.facts.get("unit", defaults.unit),
-            "direction": draft.facts.get("direction", defaults.direction),
+            "unit": (unit := draft.facts.get("unit", defaults.unit)),
+            "direction": draft.facts.get("direction", defaults.direction) or direction_of(unit).value,
             "kind": draft.facts.get("kind", "measured"),
         }
         one = series.setdefault((metric, configuration), {**facts, "blocks": []})
@@ -170,7 +171,8 @@ def _block(draft: _Draft, place: int, where: str) -> dict[str, Any]:
 
 def _number(text: str, where: str) -> float:
     try:
-        return float(text)
+        # Python takes 1_000 and digits of other scripts, too
+        return float(text if text.isascii() and "_" not in text else "")
     except ValueError as error:
         raise InputError(f"{where}: expected a number, got {text!r}") from error
 
@@ -205,7 +207,7 @@ def read_go_benchmark(path: Path, origin: Origin) -> SampleSet:
             # the time is the benchmark; what else it tells is named
             name if unit == "ns/op" or len(units[name]) == 1 else f"{name}:{unit}",
             unit,
-            Direction.HIGHER if unit.endswith("/s") else Direction.LOWER,
+            direction_of(unit),
             Kind.COUNT if unit in _COUNTS else Kind.MEASURED,
             origin.configuration,
             (Block(np.array(values), order, session=origin.session or name_sessions([path])[0]),),
@@ -221,7 +223,7 @@ def _values(text: str, where: str) -> list[tuple[str, float]]:
     """Return the pairs of unit and value in ``1234 ns/op  56 B/op``. Raises InputError."""
     words = text.split()
     try:
-        pairs = [(unit, float(value)) for value, unit in zip(words[::2], words[1::2], strict=True)]
+        pairs = [(unit, _number(value, where)) for value, unit in zip(words[::2], words[1::2], strict=True)]
     except ValueError as error:
         raise InputError(f"{where}: expected pairs of value and unit, got {text!r}") from error
     if any(not math.isfinite(value) or value < 0 for _, value in pairs):

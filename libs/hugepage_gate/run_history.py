@@ -18,10 +18,9 @@ from hugepage_gate.compare_suites import margins
 from hugepage_gate.comparison import Comparison
 from hugepage_gate.environment import env_id
 from hugepage_gate.gate_policy import Policy
-from hugepage_gate.input_file import read_text
+from hugepage_gate.input_file import parse_json, read_text
 from hugepage_gate.samples import SampleSet, Scalar
 from hugepage_qa.errors import InputError
-from hugepage_qa.schema import parse_json
 
 #: of a suite on a machine, beside its baselines
 DIRECTORY = "history"

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -22,6 +23,17 @@ _TIMES = frozenset({"s", "sec", "secs", "seconds", "ms", "us", "µs", "ns", "min
 _RATES = frozenset(
     {"tps", "qps", "iops", "ops/s", "req/s", "MB/s", "MiB/s", "GB/s", "GiB/s", "bit/s", "Gbits/sec", "Mbits/sec"}
 )
+_RATE = re.compile(
+    r"(?i).*(/ ?s|/ ?sec|/ ?seconds?|/ ?min|\b[kmgt]?(io|t|q|r|f|p|b)ps|per.sec(ond)?|flops|\bmips)|hits?\b.*"
+)
+#: of these fewer are better, however many in a second
+_HARM = re.compile(r"(?i)(errors?|miss|misses|faults?|fail|failures?|drops?|dropped|stalls?|timeouts?|waits?)\b.*")
+
+
+def direction_of(unit: str) -> Direction:
+    """Return which values of a metric in ``unit`` are good, where nobody says it: rates are better high."""
+    return Direction.HIGHER if _RATE.fullmatch(unit) and not _HARM.fullmatch(unit) else Direction.LOWER
+
 
 #: so many bits of two blocks never agree by chance; a few samples of a coarse clock may
 _TELLING_BITS = 60
@@ -118,8 +130,8 @@ def parse_samples(document: Any, source: str) -> SampleSet:
     return SampleSet(
         source=source,
         suite=document.get("suite", "default"),
-        environment=flatten(document["environment"]),
-        subject=flatten(document.get("subject", {})),
+        environment=flatten(document["environment"], source),
+        subject=flatten(document.get("subject", {}), source),
         series=series,
         reference=_reference(document.get("reference"), series, source),
     )
@@ -139,14 +151,18 @@ def format_samples(samples: SampleSet) -> str:
     return json.dumps(document, indent=None, allow_nan=False) + "\n"
 
 
-def flatten(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
-    """Return nested facts with their keys joined by dots: ``{"cpu": {"cores": 8}}`` -> ``{"cpu.cores": 8}``."""
+def flatten(facts: Mapping[str, Any], source: str, prefix: str = "") -> dict[str, Scalar]:
+    """Return nested facts with their keys joined by dots: ``{"cpu": {"cores": 8}}`` -> ``{"cpu.cores": 8}``.
+
+    Raises InputError for two that get the same key.
+    """
     flat: dict[str, Scalar] = {}
     for key, value in facts.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
+        inner = flatten(value, source, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+        twice = sorted(inner.keys() & flat.keys())
+        if twice:
+            raise InputError(f"{source}: {twice[0]}: expected each fact once, nested or with dots in its key")
+        flat |= inner
     return flat
 
 

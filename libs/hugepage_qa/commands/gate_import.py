@@ -17,7 +17,7 @@ from hugepage_gate.importers import (
     read_hyperfine,
     read_pyperf,
 )
-from hugepage_gate.input_file import read_json
+from hugepage_gate.input_file import check_plain, read_json
 from hugepage_gate.sample_files import join
 from hugepage_gate.sample_format import flatten, format_samples, parse_samples
 from hugepage_gate.samples import SampleSet, Scalar
@@ -47,7 +47,7 @@ from hugepage_qa.errors import InputError
 @click.option("--metric", default="value", show_default=True, help="CSV: where no column says it.")
 @click.option("--unit", default="s", show_default=True, help="CSV: where no column says it.")
 @click.option(
-    "--direction", type=click.Choice(("lower", "higher")), default="lower", show_default=True, help="CSV: likewise."
+    "--direction", type=click.Choice(("lower", "higher")), help="CSV: likewise. Default: what the unit tells."
 )
 @click.option("--block-per-process", is_flag=True, help="pyperf: every process is a block, not every file.")
 @click.option("--output", type=click.Path(path_type=Path), help="Default: standard output.")
@@ -62,7 +62,7 @@ def command(
     reference: str | None,
     metric: str,
     unit: str,
-    direction: str,
+    direction: str | None,
     block_per_process: bool,
     output: Path | None,
 ) -> None:
@@ -74,7 +74,7 @@ def command(
     """
     environment = {**_facts_in(environment_file), **_pairs("--fact", facts)}
     origin = Origin(suite, environment, _pairs("--subject", subjects), configuration)
-    defaults = CsvDefaults(metric, unit, direction, reference)
+    defaults = CsvDefaults(metric, unit, direction or "", reference)
     readers: dict[str, Callable[[Path, Origin], SampleSet]] = {
         "csv": lambda path, origin: read_csv(path, origin, defaults),
         "pyperf": lambda path, origin: read_pyperf(path, origin, by_process=block_per_process),
@@ -120,7 +120,8 @@ def _facts_in(path: Path | None) -> dict[str, Scalar]:
     document: Any = read_json(path)
     if not isinstance(document, dict):
         raise InputError(f"{path}: expected a JSON object with facts about the machine")
-    return flatten(document)
+    check_plain(document, path)
+    return flatten(document, str(path))
 
 
 def _pairs(option: str, pairs: tuple[str, ...]) -> dict[str, Scalar]:

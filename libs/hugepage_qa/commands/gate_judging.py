@@ -322,7 +322,7 @@ def error_rates_command(
     print_rates(open_console(), found)
 
 
-_LAYOUTS = ((1, 10), (3, 10), (5, 10), (10, 10), (20, 10), (1, 6000))
+_LAYOUTS = ((3, 10), (5, 10), (10, 10), (20, 10), (5, 1000))
 _FEWEST_BLOCKS = 3
 
 

@@ -89,3 +89,19 @@ def test_a_pilot_tells_how_much_blocks_and_runs_vary() -> None:
     rows_pilot = pilot_from(summarise(sample_set(series_of(rows)).series[0], 0.5, {}, None))
     assert rows_pilot.between == pytest.approx(0.01, rel=0.15)
     assert rows_pilot.within == pytest.approx(0.02, rel=0.1)
+
+
+def test_a_pilot_of_five_blocks_is_not_taken_for_more_than_it_tells() -> None:
+    random = np.random.default_rng(1)
+    found = []
+    for _ in range(200):
+        rows = [(level * np.exp(random.normal(0, 0.01, 10))).tolist() for level in np.exp(random.normal(0, 0.01, 5))]
+        found.append(pilot_from(summarise(sample_set(series_of(rows)).series[0], 0.5, {}, None)).between)
+    assert np.mean(np.array(found) >= 0.01) > 0.7
+    assert min(found) > 0.0005
+
+
+def test_a_plan_is_never_of_fewer_blocks_than_a_verdict_takes() -> None:
+    layout = plan_layout(Pilot(1e-5, 0.001), 0.5)
+    assert layout is not None
+    assert layout.blocks == 5

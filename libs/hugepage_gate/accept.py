@@ -253,10 +253,9 @@ def _decide(baseline: SummarySeries, new: SummarySeries, policy: Policy) -> Deci
     rules = policy.of(new.metric)
     if new.kind is not Kind.COUNT:
         return _in_one_look(level_evidence(baseline, new, Unit.SESSION, rules.margin, NO_PRIOR))
-    old, now = _locations(baseline.blocks), _locations(new.blocks)
-    margin = noise_margin(old, new.direction, rules)
+    margin = noise_margin(baseline, rules)
     if margin is None:
-        return decide_count(old, now, new.direction, rules.count)
+        return decide_count(_locations(baseline.blocks), _locations(new.blocks), new.direction, rules.count)
     return _in_one_look(count_evidence(baseline, new, Unit.SESSION, margin))
 
 

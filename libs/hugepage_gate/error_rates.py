@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hugepage_gate.block_summary import SummarySeries, summarise
 from hugepage_gate.comparison import run_verdict
@@ -76,31 +77,32 @@ _SIGNIFICANT = 0.05
 _FIXED_THRESHOLD = 0.05
 _FEWEST = 2
 
-#: whether the second samples are taken for worse than the first; larger is worse
-Rule = Callable[[Samples, Samples], bool]
+#: whether the second samples are taken for worse than the first, row by row; larger is worse
+Rule = Callable[[Samples, Samples], NDArray[np.bool_]]
 
 
-def mann_whitney(baseline: Samples, new: Samples) -> bool:
+def mann_whitney(baseline: Samples, new: Samples) -> NDArray[np.bool_]:
     """Mann-Whitney, two-sided p < 0.05 (benchstat), and the median is worse."""
     from scipy.stats import mannwhitneyu  # noqa: PLC0415 - it takes a second, and the gate itself needs it not
 
-    if np.median(new) <= np.median(baseline):
-        return False
-    return bool(mannwhitneyu(baseline, new, method="asymptotic").pvalue < _SIGNIFICANT)
+    p = mannwhitneyu(baseline, new, method="asymptotic", axis=-1).pvalue
+    return np.asarray((np.median(new, axis=-1) > np.median(baseline, axis=-1)) & (p < _SIGNIFICANT))
 
 
-def welch(baseline: Samples, new: Samples) -> bool:
+def welch(baseline: Samples, new: Samples) -> NDArray[np.bool_]:
     """Welch's t-test, two-sided p < 0.05, and the mean is worse."""
     from scipy.stats import ttest_ind  # noqa: PLC0415 - as above
 
-    if new.mean() <= baseline.mean() or min(len(baseline), len(new)) < _FEWEST:
-        return False
-    return bool(ttest_ind(baseline, new, equal_var=False).pvalue < _SIGNIFICANT)
+    worse = new.mean(axis=-1) > baseline.mean(axis=-1)
+    if min(baseline.shape[-1], new.shape[-1]) < _FEWEST:
+        return np.zeros_like(worse)
+    return np.asarray(worse & (ttest_ind(baseline, new, equal_var=False, axis=-1).pvalue < _SIGNIFICANT))
 
 
-def fixed_threshold(baseline: Samples, new: Samples) -> bool:
+def fixed_threshold(baseline: Samples, new: Samples) -> NDArray[np.bool_]:
     """The mean is more than 5 % worse."""
-    return bool(new.mean() > baseline.mean() + _FIXED_THRESHOLD * abs(baseline.mean()))
+    usual = baseline.mean(axis=-1)
+    return np.asarray(new.mean(axis=-1) > usual + _FIXED_THRESHOLD * abs(usual))
 
 
 USUAL_RULES: Mapping[str, Rule] = {"Mann-Whitney": mann_whitney, "Welch": welch, "fixed 5 %": fixed_threshold}
@@ -226,10 +228,16 @@ class _Prepared:
 
     def _add_usual(self, rates: Rates, baseline: int, new: int) -> None:
         for name, group in {UNCHANGED: list(self._raw), **self._changed}.items():
-            for plain, series in zip(self._raw, group, strict=True):
-                sides = _signed(plain, baseline), _signed(series, new)
+            pairs = [
+                (_signed(plain, baseline), _signed(series, new)) for plain, series in zip(self._raw, group, strict=True)
+            ]
+            # all pairs of the same lengths at once: a test of a single one takes milliseconds
+            for lengths in {(len(old), len(now)) for old, now in pairs}:
+                alike = [pair for pair in pairs if (len(pair[0]), len(pair[1])) == lengths]
+                sides = [np.array(side) for side in zip(*alike, strict=True)]
                 for rule, judge in USUAL_RULES.items():
-                    rates.usual.setdefault(rule, {}).setdefault(name, []).append(judge(*sides))
+                    found = rates.usual.setdefault(rule, {}).setdefault(name, [])
+                    found += judge(sides[0], sides[1]).tolist()
 
 
 def _chosen(series: SummarySeries, blocks: Sequence[int]) -> SummarySeries:

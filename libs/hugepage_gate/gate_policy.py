@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from hugepage_gate.block_summary import SummarySeries
 from hugepage_gate.input_file import check_plain, read_text
 from hugepage_gate.looks import Decision
 from hugepage_gate.samples import Direction, Verdict
@@ -29,22 +30,28 @@ class CountRule:
     absolute: float = 0.0
     relative: float = 0.0
 
+    def allowed(self, baseline: Sequence[float]) -> float:
+        """Return by how much a count may leave the range of ``baseline``."""
+        return max(self.absolute, self.relative * max(map(abs, baseline)))
 
-def noise_margin(baseline: Sequence[float], direction: Direction, policy: "MetricPolicy") -> float | None:
+
+def noise_margin(baseline: SummarySeries, policy: "MetricPolicy") -> float | None:
     """Return the margin, as a share, of a count that varies by more than its rule allows; None for any other.
 
-    A count that has to be equal varies by nothing but errors.
+    It varies from block to block, or inside of blocks, whose medians may agree by chance. A count that has to be equal
+    varies by nothing but errors.
     """
-    rule = policy.count
-    allowed = max(rule.absolute, rule.relative * max(map(abs, baseline)))
-    if direction is Direction.EQUAL or max(baseline) - min(baseline) <= allowed:
+    values = [block.location for block in baseline.blocks]
+    allowed = policy.count.allowed(values)
+    widest = max(max(values) - min(values), *(block.spread for block in baseline.blocks))
+    if baseline.direction is Direction.EQUAL or widest <= allowed:
         return None
-    return max(policy.margin, rule.relative, rule.absolute * len(baseline) / sum(baseline))
+    return max(policy.margin, policy.count.relative, policy.count.absolute * len(values) / max(sum(values), 1.0))
 
 
 def decide_count(baseline: Sequence[float], new: Sequence[float], direction: Direction, rule: CountRule) -> Decision:
     """Return the decision on a count, with one number per block. Most blocks, and at least two, have to agree."""
-    allowed = max(rule.absolute, rule.relative * max(map(abs, baseline)))
+    allowed = rule.allowed(baseline)
     lowest, highest = min(baseline) - allowed, max(baseline) + allowed
     above = sum(value > highest for value in new)
     below = sum(value < lowest for value in new)

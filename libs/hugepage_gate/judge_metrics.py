@@ -106,9 +106,9 @@ class MetricsJudge:
     def _count(
         self, empty: MetricResult, baseline: SummarySeries, new: SummarySeries, policy: MetricPolicy
     ) -> _Question:
-        old, now = ([block.location for block in one.blocks] for one in (baseline, new))
-        margin = noise_margin(old, new.direction, policy)
+        margin = noise_margin(baseline, policy)
         if margin is None:
+            old, now = ([block.location for block in one.blocks] for one in (baseline, new))
             decision = decide_count(old, now, new.direction, policy.count)
             return _Question(empty, None, (baseline,), (new,), decision)
         evidence = count_evidence(baseline, new, self.unit, margin)

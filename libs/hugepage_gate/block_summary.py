@@ -15,7 +15,7 @@ import numpy as np
 from scipy.fft import next_fast_len
 
 from hugepage_gate.sample_format import digest
-from hugepage_gate.samples import Block, Direction, Kind, Samples, SampleSet, Scalar, Series, SeriesIdentity
+from hugepage_gate.samples import Block, Direction, Kind, Samples, SampleSet, Scalar, Series, SeriesIdentity, host_of
 from hugepage_qa.errors import InputError
 
 #: fewer samples do not tell how they hang together
@@ -194,11 +194,8 @@ class SummarySeries(SeriesIdentity):
 
 def summarise_set(samples: SampleSet, margins: Mapping[str, float]) -> dict[tuple[str, str], SummarySeries]:
     """Return all series of ``samples`` in numbers; ``margins`` holds the margin of each metric as a share."""
-    host = samples.environment.get("hostname")
-    return {
-        one.key: summarise(one, margins[one.metric], samples.subject, None if host is None else str(host))
-        for one in samples
-    }
+    host = host_of(samples.environment)
+    return {one.key: summarise(one, margins[one.metric], samples.subject, host) for one in samples}
 
 
 def summarise(series: Series, margin: float, subject: Mapping[str, Scalar], host: str | None) -> SummarySeries:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from hugepage_gate.samples import Scalar
+from hugepage_gate.samples import UNKNOWN, Scalar
 
 #: facts that may differ; they add variance and are shown. The last part of a nested key counts, too, unless the key is
 #: of what a benchmark was told to do: its "time" is a limit
@@ -32,8 +32,6 @@ SOFT_KEYS = frozenset(
     }
 )
 
-#: what stands for a fact that the machine does not tell
-UNKNOWN = "n/a"
 
 #: facts that follow from the subject, and may differ when it is the one under test
 FOLLOWS_SUBJECT = {"kernel": frozenset({"kernel_config", "kernel_release"})}
@@ -84,7 +82,7 @@ def environment_differences(
     What follows from ``subject`` counts as soft. ``waivers`` are the keys that may differ, and why.
     """
     follows = FOLLOWS_SUBJECT.get(subject or "", frozenset())
-    unknown = [key for key, value in hard_keys(new).items() if value == UNKNOWN == baseline.get(key)]
+    unknown = [key for key, value in hard_keys(new).items() if value in UNKNOWN and baseline.get(key) in UNKNOWN]
     keys = {*_different_keys(baseline, new), *([] if is_same_host else unknown)}
     found = []
     for key in sorted(keys):

@@ -14,6 +14,16 @@ Samples = NDArray[np.float64]
 Scalar = str | int | float | bool | None
 
 
+#: what stands for a fact that the machine does not tell
+UNKNOWN = frozenset({"n/a", "unknown"})
+
+
+def host_of(environment: Mapping[str, Scalar]) -> str | None:
+    """Return the name of the machine, None where it is not known."""
+    host = environment.get("hostname")
+    return None if host is None or host in UNKNOWN else str(host)
+
+
 class Direction(StrEnum):
     """Which values of a metric are good."""
 
@@ -115,9 +125,9 @@ class SampleSet:
     @property
     def hosts(self) -> frozenset[str]:
         """Names of the machines that blocks ran on, as far as they are known."""
-        own = self.environment.get("hostname")
+        own = host_of(self.environment)
         named = {block.host or own for one in self.series for block in one.blocks}
-        return frozenset(str(host) for host in named if host is not None)
+        return frozenset(host for host in named if host is not None)
 
 
 class Verdict(StrEnum):

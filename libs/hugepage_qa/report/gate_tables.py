@@ -140,8 +140,8 @@ def _table(results: Sequence[MetricResult]) -> Table:
 
 
 def amount(value: float | None, unit: str) -> str:
-    """Return ``value`` with its unit for people, nothing for None."""
-    return "" if value is None else f"{value:.4g} {unit}"
+    """Return ``value`` with its unit in four digits for people, nothing for None."""
+    return "" if value is None else f"{float(f'{value:.4g}'):,.10g} {unit}"
 
 
 def render_markdown(comparison: Comparison) -> str:

@@ -123,8 +123,8 @@ def command(output: Path | None) -> None:
     sys.exit(code)
 
 
-def _is_decided(comparison: Comparison) -> bool:
-    """Tell whether more sessions can change the verdict no more, nor make a margin visible."""
+def is_decided(comparison: Comparison) -> bool:
+    """Return whether more sessions can change the verdict no more, nor make a margin visible."""
     could_see = any(one.gates and one.verdict is GateVerdict.BLIND and one.more_blocks for one in comparison.results)
     is_good = comparison.verdict in _GOOD
     return comparison.verdict in _DECIDED and not (is_good and could_see)
@@ -152,7 +152,7 @@ class _Check:
             measured = self._measure(first)
         comparisons = self._look(measured)
         for look in later:
-            if all(map(_is_decided, comparisons)):
+            if all(map(is_decided, comparisons)):
                 break
             measured = self._measure(look)
             comparisons = self._look(measured)

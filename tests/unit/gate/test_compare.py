@@ -427,6 +427,7 @@ def test_what_nobody_knows_of_two_machines_is_no_agreement() -> None:
         return sample_set(measured(blocks, 0.0, day + 1, day), environment=facts)
 
     assert judge(on("a", 3, 20), on("a", 10, 0)).verdict is Verdict.PASS
+    assert judge(on("n/a", 3, 20), on("n/a", 10, 0)).verdict is Verdict.NOT_COMPARABLE
     comparison = judge(on(None, 3, 20), on(None, 10, 0))
     assert comparison.verdict is Verdict.NOT_COMPARABLE
     assert "cpu_model: n/a on both sides" in comparison.reason

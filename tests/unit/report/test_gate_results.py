@@ -1,5 +1,6 @@
 """Comparisons as results for tmt, and the variables that say what is measured."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hugepage_gate.samples import Direction
 from hugepage_gate.samples import Verdict as GateVerdict
 from hugepage_qa.bench.gate_settings import GateSettings
 from hugepage_qa.cases.result import Verdict
-from hugepage_qa.commands.gate_check import comparison_results, outcome_of, skipped_results
+from hugepage_qa.commands.gate_check import comparison_results, is_decided, outcome_of, skipped_results
 from hugepage_qa.errors import InputError
 
 
@@ -75,6 +76,16 @@ def test_what_has_no_say_is_no_result() -> None:
         )
     )
     assert [one.name for one in found] == ["/pgbench", "/pgbench/pgbench-tps/thp/slow-runs"]
+
+
+def test_it_is_looked_once_more_where_that_makes_a_margin_visible() -> None:
+    passed, blind = result(GateVerdict.PASS), result(GateVerdict.BLIND)
+    good = comparison(passed, blind, verdict=GateVerdict.PASS)
+    assert is_decided(good)
+    assert not is_decided(comparison(passed, replace(blind, more_blocks=2), verdict=GateVerdict.PASS))
+    assert is_decided(comparison(passed, replace(blind, more_blocks=2, gates=False), verdict=GateVerdict.PASS))
+    assert is_decided(comparison(replace(blind, more_blocks=2), verdict=GateVerdict.REGRESSED))
+    assert not is_decided(comparison(passed, verdict=GateVerdict.UNDECIDED))
 
 
 def test_what_was_not_measured() -> None:

@@ -17,6 +17,7 @@ from hugepage_gate.gate_policy import Policy
 from hugepage_gate.run_history import DIRECTORY, keep_run
 from hugepage_gate.sample_files import read_one_machine, read_samples
 from hugepage_gate.samples import SampleSet
+from hugepage_qa.cases.result import one_line
 from hugepage_qa.commands.gate_options import (
     Share,
     baselines_option,
@@ -175,8 +176,8 @@ def _keep(directory: Path, new: SampleSet, comparison: Comparison, policy: Polic
     """Keep the run for the history; where that cannot be written the verdict counts all the same."""
     try:
         keep_run(directory, new, comparison, policy, datetime.now(UTC))
-    except OSError as error:
-        click.echo(f"note: the run is not kept in {directory}: {error.strerror}", err=True)
+    except (OSError, InputError) as error:
+        click.echo(one_line(f"note: the run is not kept in {directory}: {error}"), err=True)
 
 
 def _baseline(

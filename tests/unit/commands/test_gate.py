@@ -104,6 +104,7 @@ def test_every_run_is_kept_accepted_or_not(tmp_path: Path, old: Path) -> None:
     run("accept", new(tmp_path, 0.0), "--reason", "more", "--baselines", baselines)
     assert run("history", "walk", "--baselines", baselines).stdout.count("accepted") == 13
     kept.write_text("{}\n")
+    assert run("compare", new(tmp_path, -0.03), "--baselines", baselines).exit_code == 0
     with pytest.raises(InputError, match=r"jsonl:1"):
         run("history", "walk", "--baselines", baselines)
 

@@ -1,9 +1,11 @@
 """How often the gate is wrong, on made-up measurements in which nothing changes, and that the count can fail."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from ci.gate_error_rates import go_sessions, main
 from ci.gate_worlds import WORLDS, World, cloud, jvm_forks, very_quiet_machine
 
 from hugepage_gate import error_rates
@@ -95,3 +97,16 @@ def test_usual_rules() -> None:
         assert rule(one, other)
         assert not rule(other, one)
         assert not rule(one, one + 1e-9)
+
+
+def test_nights_of_go_are_read_in_their_order(tmp_path: Path) -> None:
+    for folder, night, time in (("odd", "20220103T213211", 120), ("even", "20220102T213211", 100)):
+        (tmp_path / folder).mkdir()
+        lines = [f"BenchmarkWalk-12 1 {time + run} ns/op {time} MB/s" for run in range(15)]
+        text = "\n".join([*lines, "BenchmarkShort-12 1 7 ns/op", "BenchmarkBuild 1 5 build-real-ns/op"])
+        (tmp_path / folder / f"Go1.17-opt.{night}").write_text(text)
+        (tmp_path / folder / f"1234abcd-opt.{night}").write_text("BenchmarkWalk-12 1 500 ns/op")
+    (walk,) = go_sessions(tmp_path)
+    assert (walk.metric, walk.unit) == ("BenchmarkWalk-12", "ns/op")
+    assert [block.samples[0] for block in walk.blocks] == [100, 120]
+    assert main(["--go"]) == 3

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.unit.gate.documents import MACHINE, document, measured
+from tests.unit.gate.documents import MACHINE, document, measured, series_of
 
 from hugepage_qa.commands.gate import gate
 from hugepage_qa.errors import InputError
@@ -190,6 +190,14 @@ def test_plan_table_and_error_rates(old: Path) -> None:
     assert "Mann-Whitney" in rates.stdout
     with pytest.raises(InputError, match="--between"):
         run("plan")
+
+
+def test_a_count_of_nothing_is_no_pilot(tmp_path: Path) -> None:
+    nothing = series_of([[0.0] * 3] * 6, "faults", kind="count", unit="faults")
+    old = write(tmp_path / "old.json", document(measured(6), nothing))
+    planned = run("plan", old)
+    assert planned.exit_code == 0
+    assert "faults" not in planned.stdout
 
 
 @pytest.mark.parametrize("name", ["accept", "compare", "error-rates", "history", "import", "plan", "table"])

@@ -80,6 +80,8 @@ DEFAULT_MARGIN = 0.01
 DEFAULT_TAIL_MARGIN = 0.05
 
 _LARGEST_MARGIN = 1.0
+#: of a policy; aliases of YAML make any number of a few lines
+_MOST_VALUES = 100_000
 _PERCENT = 100
 
 
@@ -113,7 +115,7 @@ def read_policy(path: Path) -> Policy:
         document = yaml.safe_load(read_text(path))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise InputError(f"{path}: expected YAML: {' '.join(str(error).split())}") from error
-    check_plain(document, path)
+    check_plain(document, path, _MOST_VALUES)
     violation = find_violation(document, __package__, "policy")
     if violation is not None:
         raise InputError(f"{path}: {violation}")

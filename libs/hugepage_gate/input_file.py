@@ -69,13 +69,13 @@ _DEEPEST = 32
 _MOST_VALUES = 20_000_000
 
 
-def check_plain(document: Any, source: object) -> None:
+def check_plain(document: Any, source: object, most: int = _MOST_VALUES) -> None:
     """Raise InputError for what could not be written again: nested too deeply, infinite, or no text."""
     level, values = [document], 0
     for _ in range(_DEEPEST):
         values += len(level)
-        if values > _MOST_VALUES:
-            raise InputError(f"{source}: expected at most {_MOST_VALUES} values")
+        if values > most:
+            raise InputError(f"{source}: expected at most {most} values")
         for one in level:
             if isinstance(one, float) and not math.isfinite(one):
                 raise InputError(f"{source}: expected finite numbers, got one beyond floating point")

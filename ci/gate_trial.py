@@ -20,8 +20,8 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
+from hugepage_gate.baseline_file import FEWEST_BLOCKS
 from hugepage_gate.compare_suites import (
-    FEWEST_BLOCKS,
     Terms,
     baseline_from_samples,
     compare,

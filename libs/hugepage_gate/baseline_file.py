@@ -2,13 +2,13 @@
 
 JSON with sorted keys and one line for each block and each acceptance, so that diffs show what came and went. The lists
 end with ``null``: a line that is appended changes no other line, and ``merge=union`` (.gitattributes) joins what two
-branches appended. The head and every line carry a seal, a hash of what they say and where they belong; an acceptance
-names its blocks by their seals. What is changed, added or removed by hand does not fit any more. (A seal is no
-signature: it finds mistakes, not malice.)
+branches appended. An acceptance names its blocks by a hash of where they come from: a line that got lost in a merge is
+noticed. What was changed by hand is told by git.
 """
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
@@ -16,25 +16,29 @@ from functools import cached_property
 from typing import Any
 
 from hugepage_gate.block_summary import BlockSummary, SummarySeries
+from hugepage_gate.contrasts import Unit, replicate_keys
 from hugepage_gate.environment import env_id
-from hugepage_gate.input_file import check_document
+from hugepage_gate.input_file import check_document, parse_json
 from hugepage_gate.samples import Direction, Kind, Scalar
 from hugepage_qa.errors import InputError
-from hugepage_qa.schema import build, parse_json
+from hugepage_qa.schema import build
 
 FORMAT = "hugepage-qa baseline"
-VERSION = 1
+VERSION = 2
+
+#: fewer replicates do not tell how much they vary
+FEWEST_BLOCKS = 5
 
 #: digits of a number that are kept; more would only make lines longer
 _DIGITS = 9
-_SEAL_LENGTH = 16
+_ID_LENGTH = 16
 
 _ENCODER = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Who took which blocks (by seal) into the baseline, when and why.
+    """Who took which blocks (by ``block_id``) into the baseline, when and why.
 
     ``starts`` opens a new baseline: what was accepted before is history. ``commit`` is of a change that somebody
     answers for, ``release`` the time between two of which the baseline must not creep.
@@ -47,6 +51,18 @@ class Acceptance:
     starts: bool
     blocks: tuple[str, ...]
     commit: str | None = None
+
+
+def block_id(block: BlockSummary) -> str:
+    """Return the name of ``block`` in acceptances and in the history."""
+    started = block.started and block.started.isoformat()
+    text = _line([block.host, block.session, started, block.order, block.sha256])
+    return hashlib.sha256(text.encode()).hexdigest()[:_ID_LENGTH]
+
+
+def count_replicates(series: SummarySeries) -> int:
+    """Return how many blocks of ``series`` are independent: those of one session are one."""
+    return len(set(replicate_keys(series.blocks, Unit.SESSION)))
 
 
 @dataclass(frozen=True)
@@ -73,24 +89,15 @@ class Baseline:
             "configuration": one.configuration,
         }
 
-    def seal_of(self, block: BlockSummary) -> str:
-        """Return the name of ``block`` in acceptances."""
-        return _seal(self.home, _block_document(block))
-
     @cached_property
-    def home(self) -> str:
-        """The head as the seals of lines take it in."""
-        return _line(self.head)
-
-    @cached_property
-    def seals(self) -> tuple[str, ...]:
+    def ids(self) -> tuple[str, ...]:
         """The names of all blocks in acceptances, in the order of the blocks."""
-        return tuple(map(self.seal_of, self.series.blocks))
+        return tuple(map(block_id, self.series.blocks))
 
     def blocks_of(self, acceptances: Sequence[Acceptance]) -> tuple[BlockSummary, ...]:
         """Return the blocks that ``acceptances`` took in."""
-        wanted = {seal for one in acceptances for seal in one.blocks}
-        return tuple(block for block, seal in zip(self.series.blocks, self.seals, strict=True) if seal in wanted)
+        wanted = {name for one in acceptances for name in one.blocks}
+        return tuple(block for block, name in zip(self.series.blocks, self.ids, strict=True) if name in wanted)
 
     @property
     def current_acceptances(self) -> tuple[Acceptance, ...]:
@@ -106,7 +113,6 @@ class Baseline:
 
 def format_baseline(baseline: Baseline) -> str:
     """Return the text of ``baseline``."""
-    home = baseline.home
     blocks = sorted(map(_block_document, baseline.series.blocks), key=lambda one: (one["started"] or "", one["order"]))
     acceptances = [
         {**asdict(one), "on": one.on.isoformat(), "blocks": sorted(one.blocks)} for one in baseline.acceptances
@@ -115,45 +121,41 @@ def format_baseline(baseline: Baseline) -> str:
         "format": _line(FORMAT),
         "version": _line(VERSION),
         **{key: _line(value) for key, value in baseline.head.items()},
-        "seal": _line(_seal("", baseline.head)),
-        "accepted": _lines([{**one, "seal": _seal(home, one)} for one in acceptances]),
-        "blocks": _lines([{**one, "seal": _seal(home, one)} for one in blocks]),
+        "accepted": _lines(acceptances),
+        "blocks": _lines(blocks),
     }
     return "{\n" + ",\n".join(f'"{key}": {document[key]}' for key in sorted(document)) + "\n}\n"
 
 
 def parse_baseline(text: str, source: object) -> Baseline:
-    """Return the baseline in ``text``. Raises InputError for what is truncated, of a later version or hand-edited."""
+    """Return the baseline in ``text``. Raises InputError for what is truncated, incomplete or of another version."""
     try:
         document = parse_json(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{source}: expected JSON, is the file truncated or a merge unfinished? ({error})") from error
+    if isinstance(document, dict) and document.get("format") == FORMAT and document.get("version") == 1:
+        raise InputError(
+            f"{source}: version 1 holds medians, which this hugepage-qa does not compare; "
+            "remove the file, and accept a new baseline with gate accept"
+        )
     lists = _take_lists(document)
     check_document(document, source, FORMAT, VERSION, "baseline")
-    head = {key: value for key, value in document.items() if key not in _AROUND_HEAD}
-    if document["seal"] != _seal("", head) or head["env_id"] != env_id(head["environment"]):
-        raise InputError(f"{source}: its head was edited by hand; restore it from git, or accept a new baseline")
-    home = _line(head)
-    for line in (*lists["blocks"], *lists["accepted"]):
-        if not isinstance(line, dict) or line.pop("seal", None) != _seal(home, line):
-            raise InputError(f"{source}: a line was edited by hand; restore it from git, or accept a new baseline")
-    baseline = _baseline(head, lists, source)
-    accepted = [seal for one in baseline.acceptances for seal in one.blocks]
-    if len(set(baseline.seals)) < len(baseline.seals):
+    if document["env_id"] != env_id(document["environment"]):
+        raise InputError(f"{source}: env_id is of another environment; restore the file from git")
+    baseline = _baseline(document, lists, source)
+    accepted = [name for one in baseline.acceptances for name in one.blocks]
+    if len(set(baseline.ids)) < len(baseline.ids):
         raise InputError(f"{source}: a block is there twice; restore the file from git")
-    if sorted(accepted) != sorted(baseline.seals):
+    if sorted(accepted) != sorted(baseline.ids):
         raise InputError(
-            f"{source}: {len(set(accepted) ^ set(baseline.seals))} blocks were removed or added by hand; "
-            "restore it from git, or accept a new baseline"
+            f"{source}: {len(set(accepted) ^ set(baseline.ids))} blocks are missing or were never accepted; "
+            "restore the file from git, or accept a new baseline"
         )
     return baseline
 
 
-_AROUND_HEAD = frozenset({"format", "version", "seal", "accepted", "blocks"})
-
-
 def _take_lists(document: Any) -> dict[str, list[Any]]:
-    """Take the sealed lists out of ``document``: what fits its seal was written here, and needs no schema."""
+    """Take the long lists out of ``document``: a schema would look at 100,000 blocks one by one."""
     lists: dict[str, list[Any]] = {}
     for key in ("accepted", "blocks"):
         found = document.get(key) if isinstance(document, dict) else None
@@ -165,9 +167,9 @@ def _take_lists(document: Any) -> dict[str, list[Any]]:
 
 def _baseline(head: Mapping[str, Any], lists: Mapping[str, list[dict[str, Any]]], source: object) -> Baseline:
     try:
-        blocks = [build(BlockSummary, one) for one in lists["blocks"]]
+        blocks = [_block(one) for one in lists["blocks"]]
         acceptances = [build(Acceptance, one) for one in lists["accepted"]]
-    except (TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise InputError(f"{source}: expected blocks and acceptances as gate accept writes them ({error})") from error
     series = SummarySeries(
         head["metric"],
@@ -180,18 +182,25 @@ def _baseline(head: Mapping[str, Any], lists: Mapping[str, list[dict[str, Any]]]
     return Baseline(head["suite"], head["environment"], series, tuple(sorted(acceptances, key=lambda one: one.on)))
 
 
+_NUMBERS = ("order", "samples", "effective", "location", "mean", "spread", "steady_from")
+
+
+def _block(document: Mapping[str, Any]) -> BlockSummary:
+    block = build(BlockSummary, document)
+    numbers = [getattr(block, name) for name in _NUMBERS]
+    if not all(type(one) in (int, float) and math.isfinite(one) and one >= 0 for one in numbers):
+        raise ValueError(f"{', '.join(_NUMBERS)} have to be numbers")
+    return block
+
+
 def _block_document(block: BlockSummary) -> dict[str, Any]:
     document = {**vars(block), "started": block.started and block.started.isoformat()}
-    # its lines were written without this one before there was any, and keep their seals
+    # few have one
     if block.sentinel_after is None:
         del document["sentinel_after"]
     return {
         key: float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value for key, value in document.items()
     }
-
-
-def _seal(home: str, document: Mapping[str, Any]) -> str:
-    return hashlib.sha256(f"{home}\n{_line(document)}".encode()).hexdigest()[:_SEAL_LENGTH]
 
 
 def _line(value: Any) -> str:

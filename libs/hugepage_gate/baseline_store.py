@@ -8,7 +8,8 @@ import hashlib
 import json
 import lzma
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from hugepage_gate.baseline_file import Baseline, format_baseline, parse_baseline
@@ -53,15 +54,16 @@ class BaselineStore:
         write_durably(path, format_baseline(baseline))
         return path
 
-    def baseline_for(self, samples: SampleSet, subject: str | None = None) -> BaselineSet:
+    def baseline_for(self, samples: SampleSet, subject: str | None = None, waived: Collection[str] = ()) -> BaselineSet:
         """Return the baseline of the machine of ``samples``.
 
-        Without one, that of the machine that is most alike: the comparison names what differs. Raises InputError where
+        Without one, that of the machine that is most alike, but for what is ``waived``: the comparison names what
+        differs. Raises InputError where
         the suite has no baseline at all, or one is damaged.
         """
         directory = self._directory(samples.environment, samples.suite)
         if not directory.is_dir():
-            directory = self._most_alike(samples, subject)
+            directory = self._most_alike(samples, subject, waived)
         baselines = [read_baseline(path) for path in sorted(directory.glob("*.json")) if not is_acknowledgement(path)]
         current = {one.series.key: one.current for one in baselines}
         blocks = [block for one in current.values() for block in one.blocks]
@@ -73,6 +75,20 @@ class BaselineStore:
             series=current,
             family=learn_family(list(current.values())),
         )
+
+    def carried_over(self, samples: SampleSet, series: Series, waived: Collection[str]) -> Baseline | None:
+        """Return the baseline of a machine that differs in nothing but ``waived`` facts, as one of this machine.
+
+        None where there is none. Raises InputError for a damaged one.
+        """
+        wanted = hard_keys(samples.environment)
+        name = self.path(samples.environment, samples.suite, series.metric, series.configuration).name
+        for path in sorted(self._root.glob(f"*/*/{file_name(samples.suite)}/{name}")):
+            found = read_baseline(path)
+            known = hard_keys(found.environment)
+            if all(wanted.get(key) == known.get(key) for key in (wanted.keys() | known.keys()) - {*waived}):
+                return replace(found, environment=samples.environment)
+        return None
 
     def files(self) -> Iterator[Path]:
         """Yield all baseline files."""
@@ -91,7 +107,7 @@ class BaselineStore:
     def _directory(self, environment: Mapping[str, Scalar], suite: str) -> Path:
         return self._root / file_name(str(environment["arch"])) / env_id(environment) / file_name(suite)
 
-    def _most_alike(self, samples: SampleSet, subject: str | None) -> Path:
+    def _most_alike(self, samples: SampleSet, subject: str | None, waived: Collection[str]) -> Path:
         follows = FOLLOWS_SUBJECT.get(subject or "", frozenset())
         wanted = hard_keys(samples.environment)
         candidates = []
@@ -99,7 +115,7 @@ class BaselineStore:
             first = next((path for path in sorted(directory.glob("*.json")) if not is_acknowledgement(path)), None)
             if first is not None:
                 found = hard_keys(read_baseline(first).environment)
-                keys = (wanted.keys() | found.keys()) - follows
+                keys = (wanted.keys() | found.keys()) - follows - {*waived}
                 candidates.append((sum(wanted.get(key) != found.get(key) for key in keys), directory))
         if not candidates:
             raise InputError(f"{self._root}: no baseline of suite {samples.suite}; accept a first one with gate accept")
@@ -107,7 +123,9 @@ class BaselineStore:
 
 
 def read_baseline(path: Path) -> Baseline:
-    """Return the baseline in the file ``path``. Raises InputError for what is missing, damaged or edited by hand."""
+    """Return the baseline in the file ``path``. Raises InputError for what is missing or damaged."""
+    if path.is_symlink():
+        raise InputError(f"{path}: a link; expected the baseline itself, as acceptances would replace the link")
     return parse_baseline(read_text(path, LARGEST_BASELINE), path)
 
 
@@ -119,7 +137,9 @@ def is_acknowledgement(path: Path) -> bool:
 def file_name(text: str) -> str:
     """Return ``text`` as the name of a file; what had to be changed is told apart by a hash."""
     safe = _UNSAFE.sub("_", text).lstrip(".")[:_LONGEST_NAME]
-    return safe if safe == text and safe else f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    # a metric of that name would be taken for an acknowledgement
+    is_safe = safe == text and safe and not safe.endswith(".ack")
+    return safe if is_safe else f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def store_samples(directory: Path, samples: Samples) -> Path:

@@ -15,28 +15,26 @@ import numpy as np
 from scipy.fft import next_fast_len
 
 from hugepage_gate.sample_format import digest
-from hugepage_gate.samples import Block, Direction, Kind, Samples, SampleSet, Scalar, Series, SeriesIdentity
+from hugepage_gate.samples import Block, Direction, Kind, Samples, SampleSet, Scalar, Series, SeriesIdentity, host_of
 from hugepage_qa.errors import InputError
 
-#: from here on the median, below the Hodges-Lehmann estimate, which wastes less of few samples
-ENOUGH_FOR_MEDIAN = 15
+#: fewer samples do not tell how they hang together
+FEWEST_FOR_CORRELATION = 15
 
 #: standard deviation of a normal distribution over its median absolute deviation
 MAD_TO_SIGMA = 1.4826
 
-#: a sample that far above the median, in standard deviations by MAD, is an outlier
+#: a sample that far from the median, in standard deviations by MAD, is an outlier
 OUTLIER_SIGMAS = 10
 
 
 def location(samples: Samples) -> float:
-    """Return the median of ``samples``, or of fewer than 15 the Hodges-Lehmann estimate on the scale of ratios.
+    """Return the mean of the middle half of ``samples`` (of three the median), in their unit.
 
-    Outliers move neither. The unit is that of the samples; 0 when too many of them are 0.
+    Outliers do not move it, and of few samples it wastes less than a median. 0 when too many of them are 0.
     """
-    if len(samples) >= ENOUGH_FOR_MEDIAN:
-        return float(np.median(samples))
-    first, second = np.triu_indices(len(samples))
-    return float(np.median(np.sqrt(samples[first] * samples[second])))
+    cut = (len(samples) + 1) // 4
+    return float(np.sort(samples)[cut : len(samples) - cut].mean())
 
 
 def middle_and_spread(samples: Samples) -> tuple[float, float]:
@@ -51,11 +49,6 @@ def clip_outliers(samples: Samples) -> Samples:
     return np.clip(samples, middle - OUTLIER_SIGMAS * sigma, middle + OUTLIER_SIGMAS * sigma) if sigma > 0 else samples
 
 
-def outlier_rate(samples: Samples, middle: float, sigma: float, worse: int) -> float:
-    """Return the share of samples beyond ``middle`` + 10 ``sigma`` on the worse side: +1 above, -1 below."""
-    return float(np.mean(worse * (samples - middle) > OUTLIER_SIGMAS * sigma)) if sigma > 0 else 0.0
-
-
 def effective_size(samples: Samples) -> float:
     """Return how many independent samples tell as much about the mean as these, which come one after another.
 
@@ -64,7 +57,7 @@ def effective_size(samples: Samples) -> float:
     together: clip them first.
     """
     count = len(samples)
-    if count < ENOUGH_FOR_MEDIAN or (samples == samples[0]).all():
+    if count < FEWEST_FOR_CORRELATION or (samples == samples[0]).all():
         return float(count)
     correlation = _autocorrelation(samples)
     pairs = correlation[: count // 2 * 2].reshape(-1, 2).sum(axis=1)
@@ -161,18 +154,12 @@ def _noise(stretch: Samples, split: int) -> float:
     return float(residuals.std()) * math.sqrt(len(stretch) / effective_size(residuals))
 
 
-#: fewer samples have no 99th percentile worth the name
-FEWEST_FOR_TAIL = 100
-
-_WORSE_PERCENT = {1: 99, -1: 1}
-
-
 @dataclass(frozen=True)
 class BlockSummary:
     """A block in numbers, in the unit of the metric.
 
-    ``tail`` is the percentile that 1 % of the samples are worse than, None of fewer than 100. ``samples`` counts those
-    after the warm-up, of which the first was number ``steady_from``; ``effective`` is how many of them are independent.
+    ``location`` is that of the usual run, ``mean`` that of all, slow ones included. ``samples`` counts those after the
+    warm-up, of which the first was number ``steady_from``; ``effective`` is how many of them are independent.
     """
 
     order: int
@@ -184,9 +171,8 @@ class BlockSummary:
     samples: int
     effective: float
     location: float
+    mean: float
     spread: float
-    tail: float | None
-    outlier_rate: float | None
     steady_from: int
     is_steady: bool
     sha256: str
@@ -208,11 +194,8 @@ class SummarySeries(SeriesIdentity):
 
 def summarise_set(samples: SampleSet, margins: Mapping[str, float]) -> dict[tuple[str, str], SummarySeries]:
     """Return all series of ``samples`` in numbers; ``margins`` holds the margin of each metric as a share."""
-    host = samples.environment.get("hostname")
-    return {
-        one.key: summarise(one, margins[one.metric], samples.subject, None if host is None else str(host))
-        for one in samples
-    }
+    host = host_of(samples.environment)
+    return {one.key: summarise(one, margins[one.metric], samples.subject, host) for one in samples}
 
 
 def summarise(series: Series, margin: float, subject: Mapping[str, Scalar], host: str | None) -> SummarySeries:
@@ -220,26 +203,23 @@ def summarise(series: Series, margin: float, subject: Mapping[str, Scalar], host
 
     Raises InputError for a measured block whose location is 0: it has no ratio to any other.
     """
-    worse = -1 if series.direction is Direction.HIGHER else 1
     blocks = tuple(
-        _summarise_block(block, series.kind, margin, worse, subject, host)
-        for block in series.blocks
-        if not block.warmup
+        _summarise_block(block, series.kind, margin, subject, host) for block in series.blocks if not block.warmup
     )
     if series.kind is Kind.MEASURED and any(block.location <= 0 for block in blocks):
         raise InputError(f"{series.name}: most samples of a block are 0; expected values above 0, or the kind count")
-    return SummarySeries(series.metric, series.unit, series.direction, series.kind, series.configuration, blocks)
+    identity = series.metric, series.unit, series.direction, series.kind, series.configuration
+    return SummarySeries(*identity, blocks, same_as=series.same_as)
 
 
 def _summarise_block(
-    block: Block, kind: Kind, margin: float, worse: int, subject: Mapping[str, Scalar], host: str | None
+    block: Block, kind: Kind, margin: float, subject: Mapping[str, Scalar], host: str | None
 ) -> BlockSummary:
     clipped = clip_outliers(block.samples)
     steady_from = find_steady_state(clipped, margin) if kind is Kind.MEASURED else 0
     start = steady_from or 0
     samples = block.samples[start:]
     middle, sigma = middle_and_spread(samples)
-    has_tail = len(samples) >= FEWEST_FOR_TAIL
     return BlockSummary(
         order=block.order,
         started=block.started,
@@ -250,9 +230,8 @@ def _summarise_block(
         samples=len(samples),
         effective=effective_size(clipped[start:]),
         location=middle if kind is Kind.COUNT else location(samples),
+        mean=float(samples.mean()),
         spread=sigma,
-        tail=float(np.percentile(samples, _WORSE_PERCENT[worse])) if has_tail else None,
-        outlier_rate=outlier_rate(samples, middle, sigma, worse) if has_tail else None,
         steady_from=start,
         is_steady=steady_from is not None,
         sha256=digest(block.samples),

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
+from hugepage_gate.baseline_file import FEWEST_BLOCKS, count_replicates
 from hugepage_gate.block_summary import SummarySeries, summarise_set
 from hugepage_gate.comparison import Comparison, MetricResult, overall_verdict
 from hugepage_gate.contrasts import FEWEST_HOSTS, Unit
@@ -12,11 +13,10 @@ from hugepage_gate.evidence import Family, learn_family
 from hugepage_gate.gate_policy import Policy
 from hugepage_gate.judge_metrics import MetricsJudge
 from hugepage_gate.looks import LOOKS
-from hugepage_gate.sample_format import Place, check_disjoint
+from hugepage_gate.sample_format import Place, digest, is_among, is_telling
 from hugepage_gate.samples import SampleSet, Scalar, Series, Verdict
 from hugepage_qa.errors import InputError
 
-FEWEST_BLOCKS = 5
 FEWEST_BOOTS = 2
 OLDEST_BASELINE = timedelta(days=90)
 
@@ -38,7 +38,7 @@ class Terms:
     """On what terms to compare.
 
     ``subject`` is the key of what is under test, ``allowed`` are others that may differ, too. ``oldest`` None: a
-    baseline does not age.
+    baseline does not age. ``waivers`` are the hard facts that may differ, and why.
     """
 
     policy: Policy = field(default_factory=Policy)
@@ -48,6 +48,7 @@ class Terms:
     oldest: timedelta | None = OLDEST_BASELINE
     fewest_blocks: int = FEWEST_BLOCKS
     fewest_boots: int = FEWEST_BOOTS
+    waivers: Mapping[str, str] = field(default_factory=dict)
 
 
 def baseline_from_samples(samples: SampleSet, policy: Policy) -> BaselineSet:
@@ -63,13 +64,11 @@ def margins(samples: SampleSet, policy: Policy) -> dict[str, float]:
 
 
 def compare(baseline: BaselineSet, new: SampleSet, terms: Terms) -> Comparison:
-    """Return the verdict on ``new``. Raises InputError for samples that contradict the baseline or are part of it."""
-    machine = _machine_differences(baseline, new, terms.subject)
+    """Return the verdict on ``new``. Raises InputError for samples that contradict the baseline or are all of it."""
+    machine = _machine_differences(baseline, new, terms)
     expected, confounds = subject_differences(baseline.subject, new.subject, terms.subject, terms.allowed)
     differences = (*machine, *expected, *confounds)
-    for series in new:
-        if series.key in baseline.series:
-            check_against_baseline(baseline.series[series.key], series, new.source)
+    baseline = replace(baseline, series=_apart(baseline.series, new))
     obstacle = _obstacle([one for one in machine if one.kind == "hard"], confounds)
     unit: Unit | None = None
     if obstacle is None:
@@ -87,14 +86,21 @@ def compare(baseline: BaselineSet, new: SampleSet, terms: Terms) -> Comparison:
     )
 
 
-def _machine_differences(baseline: BaselineSet, new: SampleSet, subject: str | None) -> list[Difference]:
+def _machine_differences(baseline: BaselineSet, new: SampleSet, terms: Terms) -> list[Difference]:
     """Return what differs between the machines, and what is not the same in all files of a side."""
-    found = environment_differences(baseline.environment, new.environment, subject)
-    mixed = sorted((baseline.mixed | new.mixed) - {one.key for one in found if one.kind == "hard"})
-    values = [
-        ["several" if key in side.mixed else side.environment.get(key) for side in (baseline, new)] for key in mixed
-    ]
-    return found + [Difference(key, "hard", *pair) for key, pair in zip(mixed, values, strict=True)]
+    is_same_host = bool(new.hosts) and new.hosts <= _hosts(baseline)
+    found = environment_differences(
+        baseline.environment, new.environment, terms.subject, terms.waivers, is_same_host=is_same_host
+    )
+    mixed = sorted((baseline.mixed | new.mixed) - {one.key for one in found if one.kind in ("hard", "waived")})
+    for key in mixed:
+        old, now = ("several" if key in side.mixed else side.environment.get(key) for side in (baseline, new))
+        found.append(Difference(key, "hard", old, now))
+    return found
+
+
+def _hosts(baseline: BaselineSet) -> set[str | None]:
+    return {block.host for one in baseline.series.values() for block in one.blocks}
 
 
 def _judge(baseline: BaselineSet, new: SampleSet, unit: Unit, terms: Terms) -> tuple[MetricResult, ...]:
@@ -124,11 +130,10 @@ def _notes(baseline: BaselineSet, terms: Terms) -> tuple[str, ...]:
 def doubt(baseline: SummarySeries, new: Collection[SummarySeries], terms: Terms) -> tuple[Verdict, str] | None:
     """Return why ``baseline`` is not good enough for a verdict, or None."""
     boots = {block.boot for block in baseline.blocks}
-    if len(baseline.blocks) < terms.fewest_blocks:
-        return (
-            Verdict.BASELINE_THIN,
-            f"the baseline has {len(baseline.blocks)} blocks, expected at least {terms.fewest_blocks}",
-        )
+    replicates = count_replicates(baseline)
+    if replicates < terms.fewest_blocks:
+        what = f"{replicates} blocks" if replicates == len(baseline.blocks) else f"blocks of {replicates} sessions"
+        return Verdict.BASELINE_THIN, f"the baseline has {what}, expected at least {terms.fewest_blocks}"
     if None not in boots and len(boots) < terms.fewest_boots:
         return Verdict.BASELINE_THIN, f"the baseline is of {len(boots)} boots, expected at least {terms.fewest_boots}"
     newest = max((block.started for block in baseline.blocks if block.started), default=None)
@@ -141,15 +146,48 @@ def doubt(baseline: SummarySeries, new: Collection[SummarySeries], terms: Terms)
     return None
 
 
-def check_against_baseline(baseline: SummarySeries, series: Series, source: str) -> None:
-    """Raise InputError where ``series`` is in another unit than ``baseline``, or has blocks that are part of it."""
+def _apart(baseline: Mapping[tuple[str, str], SummarySeries], new: SampleSet) -> dict[tuple[str, str], SummarySeries]:
+    """Return ``baseline`` without blocks that are among ``new``, as those of a night that was accepted in part.
+
+    Raises InputError where nothing is left.
+    """
+    apart = dict(baseline)
+    for series in new:
+        old = apart.get(series.key)
+        if old is not None:
+            check_alike(old, series, new.source)
+            apart[series.key] = rest = _without(old, series)
+            if old.blocks and not rest.blocks:
+                raise InputError(f"{new.source}: {series.name}: all of the baseline is here, too; expected new samples")
+    return apart
+
+
+def _without(baseline: SummarySeries, series: Series) -> SummarySeries:
+    places = places_of(baseline)
+    shared = [block for block in series.blocks if is_among(places, block)]
+    names = {(block.session, block.order, digest(block.samples)) for block in shared if block.session is not None}
+    telling = {digest(block.samples) for block in shared if is_telling(block.samples)}
+    kept = (
+        block
+        for block in baseline.blocks
+        if block.sha256 not in telling and (block.session, block.order, block.sha256) not in names
+    )
+    return replace(baseline, blocks=tuple(kept))
+
+
+def check_alike(baseline: SummarySeries, series: Series, source: str) -> None:
+    """Raise InputError where ``series`` is in another unit than ``baseline``, or in another direction or kind."""
     for what in ("unit", "direction", "kind"):
         if (one := getattr(baseline, what)) != (two := getattr(series, what)):
             raise InputError(f"{source}: {series.name}: {what} is {two}, but {one} in the baseline; convert or fix it")
+
+
+def places_of(series: SummarySeries) -> dict[str, list[Place]]:
+    """Return where the blocks of ``series`` come from, by the digest of their samples."""
     places: dict[str, list[Place]] = {}
-    for block in baseline.blocks:
+    for block in series.blocks:
         places.setdefault(block.sha256, []).append((block.session, block.order))
-    check_disjoint(places, series, source)
+    return places
 
 
 def _obstacle(hard: list[Difference], confounds: list[Difference]) -> str | None:
@@ -169,7 +207,7 @@ def _choose_hosts(baseline: BaselineSet, new: SampleSet) -> tuple[BaselineSet, U
     On the hosts of the baseline, those alone are compared. Machines of one type differ, too, so for another host the
     baseline has to show how much: with at least three hosts, each of which is one replicate.
     """
-    known = {block.host for one in baseline.series.values() for block in one.blocks}
+    known = _hosts(baseline)
     if None in known or not new.hosts or known == new.hosts:
         return baseline, Unit.SESSION if len(known) < FEWEST_HOSTS or known != new.hosts else Unit.HOST
     if new.hosts <= known:
@@ -177,13 +215,13 @@ def _choose_hosts(baseline: BaselineSet, new: SampleSet) -> tuple[BaselineSet, U
             key: replace(one, blocks=tuple(block for block in one.blocks if block.host in new.hosts))
             for key, one in baseline.series.items()
         }
-        if all(len(one.blocks) >= FEWEST_BLOCKS for one in own.values()):
+        if all(count_replicates(one) >= FEWEST_BLOCKS for one in own.values()):
             return replace(baseline, series=own), Unit.SESSION
     return baseline, Unit.HOST if len(known) >= FEWEST_HOSTS else None
 
 
 def _other_host(baseline: BaselineSet, new: SampleSet) -> str:
-    known = sorted({str(block.host) for one in baseline.series.values() for block in one.blocks})
+    known = sorted(map(str, _hosts(baseline)))
     return (
         f"another host: {', '.join(sorted(new.hosts))}, the baseline is from {', '.join(known)}; "
         f"a comparison between hosts needs a baseline of at least {FEWEST_HOSTS}"

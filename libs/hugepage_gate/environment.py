@@ -2,7 +2,8 @@
 
 Every fact that is not known to be harmless is hard: a key that somebody adds makes measurements different, never
 silently alike. CPU models that a cloud swaps inside one machine class are the reason: nothing had changed, and 97 % of
-the pairs differed by more than 5 %.
+the pairs differed by more than 5 %. What neither side knows agrees on one and the same host only. A fact may be waived
+for one comparison, by whoever says why: a microcode update, of which one wants to know what it costs.
 """
 
 import hashlib
@@ -10,7 +11,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from hugepage_gate.samples import Scalar
+from hugepage_gate.samples import UNKNOWN, Scalar
 
 #: facts that may differ; they add variance and are shown. The last part of a nested key counts, too, unless the key is
 #: of what a benchmark was told to do: its "time" is a limit
@@ -31,21 +32,30 @@ SOFT_KEYS = frozenset(
     }
 )
 
+
 #: facts that follow from the subject, and may differ when it is the one under test
 FOLLOWS_SUBJECT = {"kernel": frozenset({"kernel_config", "kernel_release"})}
 
 
+_NONE: Mapping[str, str] = {}
+
+
 @dataclass(frozen=True)
 class Difference:
-    """A fact that is not the same on both sides; ``kind`` is hard, subject or soft."""
+    """A fact that is not the same on both sides; ``kind`` is hard, waived (for a ``reason``), subject or soft."""
 
     key: str
     kind: str
     baseline: Scalar
     new: Scalar
+    reason: str = ""
 
     def __str__(self) -> str:
-        return f"{self.key}: {_text(self.baseline)} in the baseline, {_text(self.new)} now"
+        if self.baseline == self.new:
+            what = f"{_text(self.new)} on both sides, which may be different machines"
+        else:
+            what = f"{_text(self.baseline)} in the baseline, {_text(self.new)} now"
+        return f"{self.key}: {what}" + (f" ({self.reason})" if self.reason else "")
 
 
 def hard_keys(environment: Mapping[str, Scalar]) -> dict[str, Scalar]:
@@ -60,14 +70,26 @@ def env_id(environment: Mapping[str, Scalar]) -> str:
 
 
 def environment_differences(
-    baseline: Mapping[str, Scalar], new: Mapping[str, Scalar], subject: str | None
+    baseline: Mapping[str, Scalar],
+    new: Mapping[str, Scalar],
+    subject: str | None,
+    waivers: Mapping[str, str] = _NONE,
+    *,
+    is_same_host: bool = False,
 ) -> list[Difference]:
-    """Return the facts about the machine that differ. What follows from ``subject`` counts as soft."""
+    """Return the facts about the machine that differ, or that nobody knows of different machines.
+
+    What follows from ``subject`` counts as soft. ``waivers`` are the keys that may differ, and why.
+    """
     follows = FOLLOWS_SUBJECT.get(subject or "", frozenset())
-    return [
-        Difference(key, "soft" if _is_soft(key) or key in follows else "hard", baseline.get(key), new.get(key))
-        for key in _different_keys(baseline, new)
-    ]
+    unknown = [key for key, value in hard_keys(new).items() if value in UNKNOWN and baseline.get(key) in UNKNOWN]
+    keys = {*_different_keys(baseline, new), *([] if is_same_host else unknown)}
+    found = []
+    for key in sorted(keys):
+        kind = "soft" if _is_soft(key) or key in follows else "waived" if key in waivers else "hard"
+        reason = waivers[key] if kind == "waived" else ""
+        found.append(Difference(key, kind, baseline.get(key), new.get(key), reason))
+    return found
 
 
 def subject_differences(

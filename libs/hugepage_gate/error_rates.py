@@ -1,28 +1,27 @@
 """How often the gate is wrong on given data, in which nothing changed: by A/A splits and changes made on purpose.
 
-A split takes some consecutive blocks of a series as the baseline and the blocks after them as new: the order in which a
-gate meets them. Where a series is too short for many such splits, blocks are drawn at random. The changes are injected
-into the samples of the new blocks; everything after that is the gate as it is. What is usually done is set against it.
+A split takes some consecutive blocks of all series as the baseline and the blocks after them as new: the order in which
+a gate meets them. Where series are too short for many such splits, blocks are drawn at random. All metrics are judged
+together, as in a real run. A change is injected into the samples of the new blocks of one metric after the other, while
+all others stay as they are; everything after that is the gate as it is. What is usually done is set against it.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hugepage_gate.block_summary import SummarySeries, summarise
+from hugepage_gate.comparison import run_verdict
 from hugepage_gate.contrasts import Unit
-from hugepage_gate.evidence import Family, learn_family, level_evidence, tail_evidence
+from hugepage_gate.evidence import Family, learn_family, level_evidence, slow_evidence
 from hugepage_gate.gate_policy import DEFAULT_TAIL_MARGIN
-from hugepage_gate.looks import Evidence, decide
-from hugepage_gate.moderated_t import Prior
+from hugepage_gate.looks import Decision, Evidence, PerLook, alarm_limits, decide_one, noise_alarms
 from hugepage_gate.samples import Block, Direction, Kind, Samples, SampleSet, Series, Verdict
 from hugepage_qa.errors import InputError
-
-#: share of the samples that a tail or a second mode gets
-_TAIL_SHARE = 0.03
-_MODE_SHARE = 0.3
 
 Change = Callable[[Samples, float, np.random.Generator], Samples]
 
@@ -51,56 +50,59 @@ def shift(samples: Samples, size: float, _random: np.random.Generator) -> Sample
     return samples * (1 + size)
 
 
-def tail(samples: Samples, size: float, random: np.random.Generator) -> Samples:
-    """Three of a hundred samples are slower."""
-    return np.where(random.random(len(samples)) < _TAIL_SHARE, samples * (1 + size), samples)
+def some_runs(share: float) -> Change:
+    """Return the change that makes only the ``share`` of the runs slower, as when some do not get their huge pages."""
 
+    def change(samples: Samples, size: float, random: np.random.Generator) -> Samples:
+        return np.where(random.random(len(samples)) < share, samples * (1 + size), samples)
 
-def bimodal(samples: Samples, size: float, random: np.random.Generator) -> Samples:
-    """Three of ten samples are slower: a second mode."""
-    return np.where(random.random(len(samples)) < _MODE_SHARE, samples * (1 + size), samples)
+    return change
 
 
 def injections(margin: float) -> tuple[Injection, ...]:
-    """Return what is injected: shifts around and at ``margin`` (a share), a tail, a second mode."""
+    """Return what is injected: shifts of all runs, also by ``margin`` (a share), and slow runs."""
     shifts = {f"+{share:.0%}": share for share in (0.01, 0.02, 0.05)}
     return (
         *(Injection(name, size, shift) for name, size in shifts.items()),
         Injection("margin", margin, shift),
-        Injection("tail", 0.5, tail),
-        Injection("bimodal", 0.1, bimodal),
+        Injection(*SOME_RUNS, some_runs(0.3)),
+        Injection(*FEW_RUNS, some_runs(0.1)),
     )
 
+
+#: names and sizes of slow runs
+SOME_RUNS, FEW_RUNS = ("30% of runs +30%", 0.3), ("10% of runs x2", 1.0)
 
 _SIGNIFICANT = 0.05
 _FIXED_THRESHOLD = 0.05
 _FEWEST = 2
 
-#: whether the second samples are taken for worse than the first; larger is worse
-Rule = Callable[[Samples, Samples], bool]
+#: whether the second samples are taken for worse than the first, row by row; larger is worse
+Rule = Callable[[Samples, Samples], NDArray[np.bool_]]
 
 
-def mann_whitney(baseline: Samples, new: Samples) -> bool:
+def mann_whitney(baseline: Samples, new: Samples) -> NDArray[np.bool_]:
     """Mann-Whitney, two-sided p < 0.05 (benchstat), and the median is worse."""
     from scipy.stats import mannwhitneyu  # noqa: PLC0415 - it takes a second, and the gate itself needs it not
 
-    if np.median(new) <= np.median(baseline):
-        return False
-    return bool(mannwhitneyu(baseline, new, method="asymptotic").pvalue < _SIGNIFICANT)
+    p = mannwhitneyu(baseline, new, method="asymptotic", axis=-1).pvalue
+    return np.asarray((np.median(new, axis=-1) > np.median(baseline, axis=-1)) & (p < _SIGNIFICANT))
 
 
-def welch(baseline: Samples, new: Samples) -> bool:
+def welch(baseline: Samples, new: Samples) -> NDArray[np.bool_]:
     """Welch's t-test, two-sided p < 0.05, and the mean is worse."""
     from scipy.stats import ttest_ind  # noqa: PLC0415 - as above
 
-    if new.mean() <= baseline.mean() or min(len(baseline), len(new)) < _FEWEST:
-        return False
-    return bool(ttest_ind(baseline, new, equal_var=False).pvalue < _SIGNIFICANT)
+    worse = new.mean(axis=-1) > baseline.mean(axis=-1)
+    if min(baseline.shape[-1], new.shape[-1]) < _FEWEST:
+        return np.zeros_like(worse)
+    return np.asarray(worse & (ttest_ind(baseline, new, equal_var=False, axis=-1).pvalue < _SIGNIFICANT))
 
 
-def fixed_threshold(baseline: Samples, new: Samples) -> bool:
+def fixed_threshold(baseline: Samples, new: Samples) -> NDArray[np.bool_]:
     """The mean is more than 5 % worse."""
-    return bool(new.mean() > baseline.mean() + _FIXED_THRESHOLD * abs(baseline.mean()))
+    usual = baseline.mean(axis=-1)
+    return np.asarray(new.mean(axis=-1) > usual + _FIXED_THRESHOLD * abs(usual))
 
 
 USUAL_RULES: Mapping[str, Rule] = {"Mann-Whitney": mann_whitney, "Welch": welch, "fixed 5 %": fixed_threshold}
@@ -121,33 +123,36 @@ class Plan:
     splits: int = 20
     margin: float = 0.01
     seed: int = 1
-    #: whether all metrics of a set are judged together, as in one comparison, or each by itself
-    together: bool = False
 
 
 @dataclass
 class Rates:
-    """How comparisons ended, by what was injected: counts of verdicts, blocks used, and what other rules say."""
+    """How comparisons ended, by what was injected: counts of verdicts, blocks used, and what other rules say.
+
+    ``runs`` are the verdicts on all metrics together, where nothing was injected.
+    """
 
     verdicts: dict[str, Counter[Verdict]] = field(default_factory=dict)
-    tails: dict[str, Counter[Verdict]] = field(default_factory=dict)
+    runs: Counter[Verdict] = field(default_factory=Counter)
     blocks_used: list[int] = field(default_factory=list)
     usual: dict[str, dict[str, list[bool]]] = field(default_factory=dict)
 
     def share(self, injected: str, *verdicts: Verdict) -> float:
-        """Return the share of comparisons with ``injected`` that ended with one of ``verdicts``; NaN without any."""
-        counts = self.verdicts.get(injected, Counter())
-        return sum(counts[one] for one in verdicts) / counts.total() if counts else float("nan")
+        """Return the share of metrics with ``injected`` that ended with one of ``verdicts``; NaN without any."""
+        return _share(self.verdicts.get(injected, Counter()), verdicts)
 
-    def tail_share(self, injected: str) -> float:
-        """Return the share of comparisons with ``injected`` whose 99th percentile regressed; NaN without any."""
-        counts = self.tails.get(injected, Counter())
-        return counts[Verdict.REGRESSED] / counts.total() if counts else float("nan")
+    def run_share(self, *verdicts: Verdict) -> float:
+        """Return the share of unchanged runs that ended with one of ``verdicts``; NaN without any."""
+        return _share(self.runs, verdicts)
 
     def usual_share(self, rule: str, injected: str) -> float:
         """Return the share of comparisons that ``rule`` takes for worse; NaN without any."""
         found = self.usual.get(rule, {}).get(injected, [])
         return sum(found) / len(found) if found else float("nan")
+
+
+def _share(counts: Counter[Verdict], verdicts: Sequence[Verdict]) -> float:
+    return sum(counts[one] for one in verdicts) / counts.total() if counts else float("nan")
 
 
 def measure_rates(samples: SampleSet, plan: Plan) -> Rates:
@@ -201,33 +206,38 @@ class _Prepared:
         """Add what every rule says about this split to ``rates``."""
         bases = [_chosen(one, baseline) for one in self._plain]
         family = learn_family(bases)
-        unchanged = [self._level(base, _chosen(one, new), family) for base, one in zip(bases, self._plain, strict=True)]
-        rates.blocks_used += [_blocks_used(one) for one in unchanged]
-        for name, summaries in {UNCHANGED: self._plain, **self._summaries}.items():
-            news = [_chosen(one, new) for one in summaries]
-            levels = [self._level(base, one, family) for base, one in zip(bases, news, strict=True)]
-            rates.verdicts.setdefault(name, Counter()).update(self._verdicts(unchanged, levels))
-            rates.tails.setdefault(name, Counter()).update(_tail_verdicts(bases, news, family.tail))
+        run = _Run([self._asked(*pair, family) for pair in zip(bases, self._chosen_of(self._plain, new), strict=True)])
+        unchanged = run.verdicts()
+        rates.runs[run_verdict(unchanged)] += 1
+        rates.blocks_used += run.blocks_used()
+        rates.verdicts.setdefault(UNCHANGED, Counter()).update(unchanged)
+        for name, summaries in self._summaries.items():
+            pairs = zip(bases, self._chosen_of(summaries, new), strict=True)
+            changed = [run.verdict_on(place, self._asked(*pair, family)) for place, pair in enumerate(pairs)]
+            rates.verdicts.setdefault(name, Counter()).update(changed)
         self._add_usual(rates, baseline[-1], new[0])
 
-    def _level(self, baseline: SummarySeries, new: SummarySeries, family: Family) -> Evidence:
-        return level_evidence(baseline, new, Unit.SESSION, self._plan.margin, family.level)
+    def _chosen_of(self, summaries: Sequence[SummarySeries], blocks: Sequence[int]) -> list[SummarySeries]:
+        return [_chosen(one, blocks) for one in summaries]
 
-    def _verdicts(self, unchanged: list[Evidence], changed: list[Evidence]) -> list[Verdict]:
-        """Return the verdict on each metric, when it alone has changed."""
-        if not self._plan.together:
-            return [decide([one])[0].verdict for one in changed]
-        return [
-            decide([*unchanged[:place], one, *unchanged[place + 1 :]])[place].verdict
-            for place, one in enumerate(changed)
-        ]
+    def _asked(self, baseline: SummarySeries, new: SummarySeries, family: Family) -> "_Asked":
+        return _Asked(
+            level_evidence(baseline, new, Unit.SESSION, self._plan.margin, family.level),
+            slow_evidence(baseline, new, Unit.SESSION, DEFAULT_TAIL_MARGIN, family.mean),
+        )
 
     def _add_usual(self, rates: Rates, baseline: int, new: int) -> None:
         for name, group in {UNCHANGED: list(self._raw), **self._changed}.items():
-            for plain, series in zip(self._raw, group, strict=True):
-                sides = _signed(plain, baseline), _signed(series, new)
+            pairs = [
+                (_signed(plain, baseline), _signed(series, new)) for plain, series in zip(self._raw, group, strict=True)
+            ]
+            # all pairs of the same lengths at once: a test of a single one takes milliseconds
+            for lengths in {(len(old), len(now)) for old, now in pairs}:
+                alike = [pair for pair in pairs if (len(pair[0]), len(pair[1])) == lengths]
+                sides = [np.array(side) for side in zip(*alike, strict=True)]
                 for rule, judge in USUAL_RULES.items():
-                    rates.usual.setdefault(rule, {}).setdefault(name, []).append(judge(*sides))
+                    found = rates.usual.setdefault(rule, {}).setdefault(name, [])
+                    found += judge(sides[0], sides[1]).tolist()
 
 
 def _chosen(series: SummarySeries, blocks: Sequence[int]) -> SummarySeries:
@@ -239,19 +249,51 @@ def _signed(series: Series, block: int) -> Samples:
     return -samples if series.direction is Direction.HIGHER else samples
 
 
-def _tail_verdicts(bases: Sequence[SummarySeries], news: Sequence[SummarySeries], prior: Prior) -> list[Verdict]:
-    evidence = [
-        tail_evidence(base, new, Unit.SESSION, DEFAULT_TAIL_MARGIN, prior)
-        for base, new in zip(bases, news, strict=True)
-    ]
-    return [decide([one])[0].verdict for one in evidence if one is not None]
+class _Asked(NamedTuple):
+    """What is asked of one metric: whether its level is worse, and whether it has slow runs."""
+
+    level: Evidence
+    slow: Evidence
 
 
-def _blocks_used(evidence: Evidence) -> int:
-    """Return how many blocks somebody needs who measures one by one and stops at the first verdict."""
+class _Run:
+    """Metrics that are judged together. How likely noise alone alarms is computed once for all that is injected."""
+
+    def __init__(self, metrics: Sequence[_Asked]) -> None:
+        self._metrics = metrics
+        self._chances = tuple([noise_alarms(one) for one in question] for question in zip(*metrics, strict=True))
+
+    def verdicts(self) -> list[Verdict]:
+        """Return the verdict on each metric."""
+        limits = [alarm_limits(chances) for chances in self._chances]
+        return [_verdict(one, limits) for one in self._metrics]
+
+    def verdict_on(self, place: int, changed: _Asked) -> Verdict:
+        """Return the verdict on the metric at ``place`` when it alone is as ``changed``."""
+        limits = []
+        for chances, evidence in zip(self._chances, changed, strict=True):
+            limits.append(alarm_limits([*chances[:place], noise_alarms(evidence), *chances[place + 1 :]]))
+        return _verdict(changed, limits)
+
+    def blocks_used(self) -> list[int]:
+        """Return for each metric how many blocks somebody needs who measures one by one until there is a verdict."""
+        limits = alarm_limits(self._chances[0])
+        return [_blocks_used(one.level, limits) for one in self._metrics]
+
+
+def _verdict(metric: _Asked, limits: Sequence[PerLook]) -> Verdict:
+    """Return the graver verdict on level and slow runs: an alarm of the latter that nothing confirms is open, too."""
+    level, slow = (decide_one(*pair).verdict for pair in zip(metric, limits, strict=True))
+    if Verdict.REGRESSED in (level, slow):
+        return Verdict.REGRESSED
+    return Verdict.UNDECIDED if slow is Verdict.UNDECIDED else level
+
+
+def _blocks_used(evidence: Evidence, limits: PerLook) -> int:
     have = len(evidence.new)
+    open_ends = (Verdict.UNDECIDED, Verdict.BLIND)
     for blocks in range(1, have + 1):
-        decision = decide([evidence.first(blocks)])[0]
-        if decision.verdict is not Verdict.UNDECIDED:
+        decision: Decision = decide_one(evidence.first(blocks), limits)
+        if decision.verdict not in open_ends:
             return blocks
     return have

@@ -1,7 +1,8 @@
 """How much of a change matters, per metric: ``policy.yaml`` beside the baselines, in git with them.
 
 Counts (page faults, page table kB, pages used) are the same number each time, or within a floor; no t-test. A count is
-worse when it leaves the range that the baseline has shown by more than the rule allows.
+worse when it leaves the range that the baseline has shown by more than the rule allows. One that varies by more than
+that from block to block has noise, as what is measured has, and is judged like that.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from hugepage_gate.input_file import read_text
+from hugepage_gate.block_summary import SummarySeries
+from hugepage_gate.input_file import check_plain, read_text
 from hugepage_gate.looks import Decision
 from hugepage_gate.samples import Direction, Verdict
 from hugepage_qa.errors import InputError
@@ -28,10 +30,28 @@ class CountRule:
     absolute: float = 0.0
     relative: float = 0.0
 
+    def allowed(self, baseline: Sequence[float]) -> float:
+        """Return by how much a count may leave the range of ``baseline``."""
+        return max(self.absolute, self.relative * max(map(abs, baseline)))
+
+
+def noise_margin(baseline: SummarySeries, policy: "MetricPolicy") -> float | None:
+    """Return the margin, as a share, of a count that varies by more than its rule allows; None for any other.
+
+    It varies from block to block, or inside of blocks, whose medians may agree by chance. A count that has to be equal
+    varies by nothing but errors.
+    """
+    values = [block.location for block in baseline.blocks]
+    allowed = policy.count.allowed(values)
+    widest = max(max(values) - min(values), *(block.spread for block in baseline.blocks))
+    if baseline.direction is Direction.EQUAL or widest <= allowed:
+        return None
+    return max(policy.margin, policy.count.relative, policy.count.absolute * len(values) / max(sum(values), 1.0))
+
 
 def decide_count(baseline: Sequence[float], new: Sequence[float], direction: Direction, rule: CountRule) -> Decision:
     """Return the decision on a count, with one number per block. Most blocks, and at least two, have to agree."""
-    allowed = max(rule.absolute, rule.relative * max(map(abs, baseline)))
+    allowed = rule.allowed(baseline)
     lowest, highest = min(baseline) - allowed, max(baseline) + allowed
     above = sum(value > highest for value in new)
     below = sum(value < lowest for value in new)
@@ -56,10 +76,12 @@ FILE_NAME = "policy.yaml"
 
 #: a worsening below this does not matter, where no policy says otherwise
 DEFAULT_MARGIN = 0.01
-#: the same for the 99th percentile
+#: the same for the mean of all runs, which slow ones raise
 DEFAULT_TAIL_MARGIN = 0.05
 
 _LARGEST_MARGIN = 1.0
+#: of a policy; aliases of YAML make any number of a few lines
+_MOST_VALUES = 100_000
 _PERCENT = 100
 
 
@@ -91,8 +113,9 @@ def read_policy(path: Path) -> Policy:
         return Policy()
     try:
         document = yaml.safe_load(read_text(path))
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: expected YAML: {error}") from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise InputError(f"{path}: expected YAML: {' '.join(str(error).split())}") from error
+    check_plain(document, path, _MOST_VALUES)
     violation = find_violation(document, __package__, "policy")
     if violation is not None:
         raise InputError(f"{path}: {violation}")
@@ -106,7 +129,7 @@ def parse_share(text: str) -> float:
         share = float(number) / _PERCENT
     except ValueError:
         share = -1.0
-    if not text.strip().endswith("%") or not 0 < share <= _LARGEST_MARGIN:
+    if not text.strip().endswith("%") or "_" in text or not 0 < share <= _LARGEST_MARGIN:
         raise InputError(f"{text!r}: expected a percentage above 0%, such as 1%")
     return share
 

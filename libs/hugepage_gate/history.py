@@ -39,7 +39,8 @@ def find_change_points(locations: Sequence[float]) -> list[ChangePoint]:
         analysis: Any = importlib.import_module("otava.analysis")
     except ModuleNotFoundError as error:
         raise InputError("change points need apache-otava: install hugepage-qa[history]") from error
-    if len(locations) < 2:  # noqa: PLR2004 - a change needs two
+    # a change needs two, and a count of nothing has no logarithm
+    if len(locations) < 2 or min(locations) <= 0:  # noqa: PLR2004
         return []
     found, _ = analysis.compute_change_points(
         list(map(math.log, locations)),

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from hugepage_gate.input_file import read_json, read_text
-from hugepage_gate.sample_format import FORMAT, VERSION, parse_samples, parse_time
+from hugepage_gate.sample_format import FORMAT, VERSION, direction_of, parse_samples, parse_time
 from hugepage_gate.samples import Block, Direction, Kind, SampleSet, Scalar, Series
 from hugepage_qa.errors import InputError
 from hugepage_qa.schema import find_violation
@@ -31,17 +31,30 @@ from hugepage_qa.schema import find_violation
 
 @dataclass(frozen=True)
 class Origin:
-    """Where samples come from: facts that the importer adds to those in the file, and overrides them."""
+    """Where samples come from: facts that the importer adds to those in the file, and overrides them.
+
+    ``session`` is what the file is a session of; empty: its name.
+    """
 
     suite: str = "default"
     environment: Mapping[str, Scalar] = field(default_factory=dict)
     subject: Mapping[str, Scalar] = field(default_factory=dict)
     configuration: str = ""
+    session: str = ""
 
 
-def session_of(path: Path) -> str:
-    """Return the name of the session that a file stands for: programs write one file per session."""
-    return path.stem
+def name_sessions(paths: Sequence[Path]) -> list[str]:
+    """Return the names of the sessions that files stand for: programs write one file per session.
+
+    Those of the same name in different folders are told apart by the folders.
+    """
+    names = [path.name.removesuffix(path.suffix if path.suffix in _ENDINGS else "") for path in paths]
+    return [
+        str(path.with_name(name)) if names.count(name) > 1 else name for path, name in zip(paths, names, strict=True)
+    ]
+
+
+_ENDINGS = frozenset({".json", ".txt", ".out", ".log", ".csv"})
 
 
 _OF_SERIES = ("unit", "direction", "kind")
@@ -56,7 +69,8 @@ class CsvDefaults:
 
     metric: str = "value"
     unit: str = "s"
-    direction: str = "lower"
+    #: empty: what the unit tells
+    direction: str = ""
     reference: str | None = None
 
 
@@ -126,8 +140,8 @@ def _series(
         facts = {
             "metric": metric or defaults.metric,
             "configuration": configuration or origin.configuration,
-            "unit": draft.facts.get("unit", defaults.unit),
-            "direction": draft.facts.get("direction", defaults.direction),
+            "unit": (unit := draft.facts.get("unit", defaults.unit)),
+            "direction": draft.facts.get("direction", defaults.direction) or direction_of(unit).value,
             "kind": draft.facts.get("kind", "measured"),
         }
         one = series.setdefault((metric, configuration), {**facts, "blocks": []})
@@ -157,7 +171,8 @@ def _block(draft: _Draft, place: int, where: str) -> dict[str, Any]:
 
 def _number(text: str, where: str) -> float:
     try:
-        return float(text)
+        # Python takes 1_000 and digits of other scripts, too
+        return float(text if text.isascii() and "_" not in text else "")
     except ValueError as error:
         raise InputError(f"{where}: expected a number, got {text!r}") from error
 
@@ -192,10 +207,12 @@ def read_go_benchmark(path: Path, origin: Origin) -> SampleSet:
             # the time is the benchmark; what else it tells is named
             name if unit == "ns/op" or len(units[name]) == 1 else f"{name}:{unit}",
             unit,
-            Direction.HIGHER if unit.endswith("/s") else Direction.LOWER,
+            direction_of(unit),
             Kind.COUNT if unit in _COUNTS else Kind.MEASURED,
             origin.configuration,
-            (Block(np.array(values), order, session=session_of(path)),),
+            (Block(np.array(values), order, session=origin.session or name_sessions([path])[0]),),
+            # go test computes it from the time
+            same_as=name if unit == "MB/s" and "ns/op" in units[name] else None,
         )
         for order, ((name, unit), values) in enumerate(samples.items())
     )
@@ -206,7 +223,7 @@ def _values(text: str, where: str) -> list[tuple[str, float]]:
     """Return the pairs of unit and value in ``1234 ns/op  56 B/op``. Raises InputError."""
     words = text.split()
     try:
-        pairs = [(unit, float(value)) for value, unit in zip(words[::2], words[1::2], strict=True)]
+        pairs = [(unit, _number(value, where)) for value, unit in zip(words[::2], words[1::2], strict=True)]
     except ValueError as error:
         raise InputError(f"{where}: expected pairs of value and unit, got {text!r}") from error
     if any(not math.isfinite(value) or value < 0 for _, value in pairs):
@@ -229,7 +246,7 @@ def read_hyperfine(path: Path, origin: Origin) -> SampleSet:
         if not np.isfinite(times).all():
             raise InputError(f"{path}: {result['command']}: expected finite times")
         name = " ".join(result["command"].split())[:_LONGEST_NAME]
-        block = Block(times, order, session=session_of(path))
+        block = Block(times, order, session=origin.session or name_sessions([path])[0])
         series.append(Series(name, "s", Direction.LOWER, Kind.MEASURED, origin.configuration, (block,)))
     return SampleSet(str(path), origin.suite, origin.environment, origin.subject, tuple(series))
 
@@ -269,7 +286,7 @@ def _pyperf_series(
     runs = list(_runs(benchmark, f"{path}: {name}"))
     if not runs:
         raise InputError(f"{path}: {name}: no run has values, expected a finished measurement")
-    session = session_of(path)
+    session = origin.session or name_sessions([path])[0]
     if by_process:
         blocks = [Block(values, order, date, f"{session}/{order}") for order, (date, values) in enumerate(runs)]
     else:

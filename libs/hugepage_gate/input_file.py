@@ -1,11 +1,13 @@
 """Files by others: refused by size before they are read; no JSON, or of a later version, is one line."""
 
+import json
+import math
 import stat
 from pathlib import Path
 from typing import Any
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.schema import find_violation, parse_json
+from hugepage_qa.schema import find_violation
 from hugepage_qa.sizes import MIB, format_size
 
 #: bytes; 100 metrics of 37,000 samples are some 70 MiB
@@ -42,6 +44,60 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path}: expected JSON, is the file truncated? ({error})") from error
 
 
+def parse_json(text: str) -> Any:
+    """Return the JSON document in ``text``; a key that is there twice, NaN and infinities are errors.
+
+    Raises ValueError, and RecursionError for what is nested beyond all reason.
+    """
+    return json.loads(text, object_pairs_hook=_once, parse_constant=_refuse)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)!r} is there twice")
+    return found
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_DEEPEST = 32
+#: as many as a million blocks have
+_MOST_VALUES = 20_000_000
+
+
+def check_plain(document: Any, source: object, most: int = _MOST_VALUES) -> None:
+    """Raise InputError for what could not be written again: nested too deeply, infinite, or no text."""
+    level, values = [document], 0
+    for _ in range(_DEEPEST):
+        values += len(level)
+        if values > most:
+            raise InputError(f"{source}: expected at most {most} values")
+        for one in level:
+            if isinstance(one, float) and not math.isfinite(one):
+                raise InputError(f"{source}: expected finite numbers, got one beyond floating point")
+            if isinstance(one, str) and not is_text(one):
+                raise InputError(f"{source}: {one!r}: expected text that UTF-8 can hold")
+        level = [inner for one in level for inner in _parts(one)]
+        if not level:
+            return
+    raise InputError(f"{source}: expected at most {_DEEPEST} levels of nesting")
+
+
+def is_text(text: str) -> bool:
+    """Return whether UTF-8 can hold ``text``: half of a surrogate pair it cannot."""
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def _parts(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [*value, *value.values()]
+    return value if isinstance(value, list) else []
+
+
 def check_document(document: Any, source: object, form: str, version: int, schema: str) -> None:
     """Refuse a document that is not ``form`` in ``version``, or breaks ``schemas/<schema>.json``. Raises InputError."""
     if not isinstance(document, dict) or document.get("format") != form:
@@ -51,6 +107,7 @@ def check_document(document: Any, source: object, form: str, version: int, schem
         raise InputError(
             f"{source}: version {found} of {form}, this hugepage-qa knows up to {version}; install a later one"
         )
+    check_plain(document, source)
     violation = find_violation(document, __package__, schema)
     if violation is not None:
         raise InputError(f"{source}: {_shortened(violation)}")

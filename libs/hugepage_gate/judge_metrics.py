@@ -6,18 +6,25 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hugepage_gate.block_summary import BlockSummary, SummarySeries
-from hugepage_gate.comparison import TAILS, Interval, MetricResult, interval, interval_of, look_documents
+from hugepage_gate.comparison import (
+    SLOW_RUNS,
+    Interval,
+    MetricResult,
+    interval,
+    interval_of,
+    look_documents,
+    worst_first,
+)
 from hugepage_gate.contrasts import Contrast, Unit, contrast_values, find_contrasts, is_balanced
 from hugepage_gate.evidence import (
-    OUTLIER_MARGIN,
     Family,
     contrast_evidence,
+    count_evidence,
     disturbed_blocks,
     level_evidence,
-    outlier_evidence,
-    tail_evidence,
+    slow_evidence,
 )
-from hugepage_gate.gate_policy import Policy, decide_count
+from hugepage_gate.gate_policy import MetricPolicy, Policy, decide_count, noise_margin
 from hugepage_gate.looks import ALARM_ERROR, Decision, Evidence, decide
 from hugepage_gate.moderated_t import NO_PRIOR, estimate_mean
 from hugepage_gate.samples import Kind, Samples, Verdict
@@ -40,11 +47,12 @@ class _Question:
     baseline: tuple[SummarySeries, ...]
     new: tuple[SummarySeries, ...]
     decision: Decision | None = None
+    contrast: Contrast | None = None
 
     @property
     def family(self) -> tuple[bool, bool]:
-        """What is corrected together for being many: tails, and what is only reported, cost the others no power."""
-        return self.result.estimand in TAILS, self.result.gates
+        """What shares the errors of a run: slow runs, and what is only reported, cost the others no power."""
+        return self.result.estimand == SLOW_RUNS, self.result.gates
 
 
 @dataclass
@@ -62,7 +70,10 @@ class MetricsJudge:
     _disturbed: set[object] = field(default_factory=set)
 
     def judge(self) -> tuple[MetricResult, ...]:
-        """Return a result for every level, contrast and tail. Raises InputError for values without a logarithm."""
+        """Return a result for every level and contrast, and for slow runs where there is an alarm, worst first.
+
+        Raises InputError for values without a logarithm.
+        """
         disturbed = disturbed_blocks(_each_once(self.baseline), _each_once(self.new))
         self._disturbed = {_session(block) for block in disturbed}
         questions = [question for key in self.new for question in self._questions(key)]
@@ -74,35 +85,65 @@ class MetricsJudge:
             decisions = decide([one for i in chosen if (one := questions[i].evidence) is not None], self.looks)
             for i, decision in zip(chosen, decisions, strict=True):
                 questions[i] = replace(questions[i], decision=decision)
-        return tuple(self._answer(question) for question in questions)
+        return worst_first(_telling([self._answer(question) for question in questions]))
 
     def _questions(self, key: Key) -> Iterator[_Question]:
         new, baseline = self.new[key], self.baseline.get(key)
         policy = self.policy.of(new.metric)
-        empty = _empty_result(new, "level", policy.margin, gates=self._gates(new.metric))
+        empty = self._empty(new, "level", policy.margin)
         if baseline is None or not baseline.blocks:
             reason = _NO_BASELINE if empty.gates else _NEW_METRIC
             yield _Question(empty, None, (), (new,), Decision(Verdict.UNDECIDED, reason))
             return
         sides = (baseline,), (new,)
         if new.kind is Kind.COUNT:
-            counts = [[block.location for block in one.blocks] for one in (baseline, new)]
-            yield _Question(empty, None, *sides, decide_count(counts[0], counts[1], new.direction, policy.count))
+            yield self._count(empty, baseline, new, policy)
             return
         yield _Question(empty, level_evidence(baseline, new, self.unit, policy.margin, self.family.level), *sides)
-        tail = tail_evidence(baseline, new, self.unit, policy.tail_margin, self.family.tail)
-        if tail is not None:
-            yield _Question(replace(empty, estimand="p99", margin=policy.tail_margin), tail, *sides)
-        outliers = outlier_evidence(baseline, new, self.unit)
-        if outliers is not None:
-            yield _Question(replace(empty, estimand="outlier rate", margin=OUTLIER_MARGIN), outliers, *sides)
+        slow = slow_evidence(baseline, new, self.unit, policy.tail_margin, self.family.mean)
+        yield _Question(replace(empty, estimand=SLOW_RUNS, margin=policy.tail_margin), slow, *sides)
 
-    def _gates(self, metric: str) -> bool:
-        """Tell whether ``metric`` has a say in the verdict.
+    def _count(
+        self, empty: MetricResult, baseline: SummarySeries, new: SummarySeries, policy: MetricPolicy
+    ) -> _Question:
+        margin = noise_margin(baseline, policy)
+        if margin is None:
+            old, now = ([block.location for block in one.blocks] for one in (baseline, new))
+            decision = decide_count(old, now, new.direction, policy.count)
+            return _Question(empty, None, (baseline,), (new,), decision)
+        evidence = count_evidence(baseline, new, self.unit, margin)
+        return _Question(replace(empty, margin=margin), evidence, (baseline,), (new,))
 
-        One that the workload has only had since the baseline was accepted has none: the others are judged as before.
+    def _empty(self, series: SummarySeries, estimand: str, margin: float) -> MetricResult:
+        """Return the result on ``series`` without its verdict.
+
+        A metric that the workload has only had since the baseline was accepted has no say: the others are judged as
+        before. What is computed from another metric says nothing of its own.
         """
-        return self.policy.of(metric).gates and (not self.baseline or any(name == metric for name, _ in self.baseline))
+        unsteady = sum(not block.is_steady for block in series.blocks)
+        notes = [f"{unsteady} of {len(series.blocks)} blocks have no steady state"] if unsteady else []
+        gates = self.policy.of(series.metric).gates
+        gates = gates and (not self.baseline or any(name == series.metric for name, _ in self.baseline))
+        if series.same_as is not None and (series.same_as, series.configuration) in self.new:
+            gates = False
+            notes.append(f"the same measurement as {series.same_as}, which counts")
+        return MetricResult(
+            metric=series.metric,
+            configuration=series.configuration,
+            estimand=estimand,
+            unit=series.unit,
+            direction=series.direction,
+            verdict=Verdict.UNDECIDED,
+            reason="",
+            gates=gates,
+            margin=margin,
+            baseline_blocks=0,
+            new_blocks=len(series.blocks),
+            samples=sum(block.samples for block in series.blocks),
+            effective=sum(block.effective for block in series.blocks),
+            levels=(None, _level(series)) if estimand == "level" else (None, None),
+            notes=tuple(notes),
+        )
 
     def _new_of(self, metric: str) -> Mapping[str, SummarySeries]:
         return {configuration: one for (name, configuration), one in self.new.items() if name == metric}
@@ -118,7 +159,7 @@ class MetricsJudge:
         new = self._new_of(metric)
         any_series = next(iter(new.values()))
         policy = self.policy.of(any_series.metric)
-        empty = _empty_result(any_series, contrast.estimand, policy.margin, gates=self._gates(metric))
+        empty = self._empty(any_series, contrast.estimand, policy.margin)
         parts = tuple(new[name] for name in contrast.weights)
         values = contrast_values(contrast, new, self.unit)
         claim, claimed = _claim(values, policy.margin, error)
@@ -131,12 +172,12 @@ class MetricsJudge:
             reason = "no baseline of all configurations: accept one with gate accept" if empty.gates else _NEW_METRIC
             return _Question(empty, None, (), parts, Decision(Verdict.UNDECIDED, reason))
         evidence = contrast_evidence(contrast, baseline, new, self.unit, policy.margin)
-        return _Question(empty, evidence, tuple(baseline.values()), parts)
+        return _Question(empty, evidence, tuple(baseline.values()), parts, contrast=contrast)
 
     def _answer(self, question: _Question) -> MetricResult:
         decision = question.decision or Decision(Verdict.UNDECIDED, "nothing to compare")
         result, evidence = question.result, question.evidence
-        verdict, reason = self._obstacle(question) or (decision.verdict, decision.reason)
+        verdict, reason = self._obstacle(question) or _merited(question, decision)
         result = replace(result, verdict=verdict, reason=reason, more_blocks=decision.more_blocks)
         if evidence is not None:
             result = replace(result, baseline_blocks=len(evidence.baseline), new_blocks=len(evidence.new))
@@ -145,10 +186,10 @@ class MetricsJudge:
         if result.estimand == "level" and question.baseline:
             result = replace(result, levels=(_level(question.baseline[0]), result.levels[1]))
         if decision.looks:
-            latest, is_ratio = decision.looks[-1], result.estimand != "outlier rate"
-            shown = look_documents(decision, is_ratio=is_ratio)
-            change = interval_of(latest, is_ratio=is_ratio)
-            result = replace(result, change=change, p=latest.p, q=latest.q, looks=shown)
+            latest = decision.looks[-1]
+            sees = interval(latest.sees, 0, 0).estimate
+            change, looks = interval_of(latest), look_documents(decision)
+            result = replace(result, change=change, p=latest.p, limit=latest.limit, sees=sees, looks=looks)
         return result
 
     def _obstacle(self, question: _Question) -> tuple[Verdict, str] | None:
@@ -169,28 +210,40 @@ class MetricsJudge:
         return None
 
 
-def _empty_result(series: SummarySeries, estimand: str, margin: float, *, gates: bool) -> MetricResult:
-    unsteady = sum(not block.is_steady for block in series.blocks)
-    return MetricResult(
-        metric=series.metric,
-        configuration=series.configuration,
-        estimand=estimand,
-        unit=series.unit,
-        verdict=Verdict.UNDECIDED,
-        reason="",
-        gates=gates,
-        margin=margin,
-        baseline_blocks=0,
-        new_blocks=len(series.blocks),
-        samples=sum(block.samples for block in series.blocks),
-        effective=sum(block.effective for block in series.blocks),
-        levels=(None, _level(series)) if estimand == "level" else (None, None),
-        notes=(f"{unsteady} of {len(series.blocks)} blocks have no steady state",) if unsteady else (),
-    )
+def _merited(question: _Question, decision: Decision) -> tuple[Verdict, str]:
+    """Return verdict and reason; an advantage that grew because what it is set against got worse is none."""
+    contrast = question.contrast
+    if contrast is None or decision.verdict is not Verdict.IMPROVED:
+        return decision.verdict, decision.reason
+    levels = zip(contrast.weights.values(), question.baseline, question.new, strict=True)
+    own = sum(weight * (_mean_log(new) - _mean_log(old)) for weight, old, new in levels if weight > 0)
+    if own > decision.looks[-1].estimate.difference / 2:
+        return Verdict.PASS, "larger, but because what it is set against got worse"
+    return decision.verdict, decision.reason
+
+
+def _telling(results: list[MetricResult]) -> list[MetricResult]:
+    """Return ``results`` without slow runs of which there is no alarm, or whose level tells of it already."""
+    levels = [one for one in results if one.estimand == "level"]
+    worse = {(one.metric, one.configuration) for one in levels if one.verdict is Verdict.REGRESSED}
+    return [
+        one
+        for one in results
+        if one.estimand != SLOW_RUNS
+        or (
+            one.verdict in (Verdict.REGRESSED, Verdict.UNDECIDED)
+            and any(look["alarm"] for look in one.looks[-1:])
+            and (one.metric, one.configuration) not in worse
+        )
+    ]
 
 
 def _level(series: SummarySeries) -> float | None:
     return float(np.median([block.location for block in series.blocks])) if series.blocks else None
+
+
+def _mean_log(series: SummarySeries) -> float:
+    return series.worse * float(np.mean(np.log([block.location for block in series.blocks])))
 
 
 def _claim(values: Samples, margin: float, error: float) -> tuple[str, Interval | None]:

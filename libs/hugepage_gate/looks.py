@@ -8,21 +8,26 @@ last confirm an alarm, and are otherwise not looked at: a look that nobody plann
 Per look, with d the difference to the baseline (+ is worse) and its bounds at the look's part of the error:
 
 * pass: the upper bound is below the margin.
-* alarm: the lower bound is above 0, d is above half of the margin, the metric is a discovery among all metrics of the
-  look, and the look is no pass (a slow-down that is surely smaller than the margin is none that matters).
-* an alarm at the first look is confirmed by the next block, which has to lie beyond half of the margin by itself;
+* alarm: the lower bound is above 0, d is above two thirds of the margin, p is below the limit of the run, and the look
+  is no pass (a slow-down that is surely smaller than the margin is none that matters).
+* an alarm at the first look is confirmed by the next block, which has to lie beyond two thirds of the margin by itself;
   one at a later look by most of its own blocks, at least two, that each do. One disturbed block is never a regression.
-  Of a session of several blocks most have to lie beyond a quarter of the margin, too: a burst of noise that hits one of
+  Of a session of several blocks most have to lie beyond a third of the margin, too: a burst of noise that hits one of
   two is no slow-down.
+* blind: neither, nothing looks worse, and a metric as noisy as this one would not surely pass if nothing had changed.
+
+The limit of the run: all its metrics together may raise a tenth of a false alarm. A metric whose noise does not reach
+two thirds of its margin cannot raise one, and takes nothing from the others.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.special import stdtrit
 
-from hugepage_gate.moderated_t import NO_PRIOR, Estimate, Prior, estimate, false_discovery_rates
+from hugepage_gate.moderated_t import NO_PRIOR, Estimate, Prior, estimate
 from hugepage_gate.samples import Samples, Verdict
 
 #: new blocks at each look, and the part of the allowed error that it may spend
@@ -32,11 +37,17 @@ LOOKS = ((1, 0.2), (3, 0.3), (5, 0.5))
 ALARM_ERROR = 0.025
 #: allowed share of slow-downs as large as the margin that pass
 PASS_ERROR = 0.02
-#: allowed share of false alarms among all alarms of a look
-FALSE_DISCOVERIES = 0.05
+#: allowed number of false alarms of all metrics of a look together, before confirmation
+RUN_ERROR = 0.1
+#: the smallest change that is reported, in margins
+FLOOR = 2 / 3
+#: a metric sees its margin if so large a share of unchanged ones as noisy as it pass
+SIGHT = 0.95
 
 #: the smallest standard deviation between blocks that is believed, in margins
 _LEAST_DEVIATION = 0.01
+#: more blocks than these nobody measures to see a margin
+_MOST_BLOCKS = 200
 
 
 @dataclass(frozen=True)
@@ -45,7 +56,9 @@ class Evidence:
 
     ``margin`` is the largest worsening that does not matter, on that scale; ``extra_variance`` is by how much each new
     block is noisier than those of the baseline because it holds fewer samples. Where a block here is a session of
-    several, ``shown`` is what most of those in each new one show at least, of worse and of better.
+    several, ``shown`` is what most of those in each new one show at least, of worse and of better. What is
+    ``alarm_only`` never has to pass; there the baseline alone tells how much blocks vary, as what is looked for makes
+    new ones vary more.
     """
 
     baseline: Samples
@@ -54,11 +67,12 @@ class Evidence:
     prior: Prior = NO_PRIOR
     extra_variance: Samples | None = None
     shown: tuple[Samples, Samples] | None = None
+    alarm_only: bool = False
 
     @property
     def floor(self) -> float:
         """Return the smallest change that is reported."""
-        return self.margin / 2
+        return FLOOR * self.margin
 
     def first(self, blocks: int) -> "Evidence":
         """Return what there was when only ``blocks`` new blocks were measured."""
@@ -81,22 +95,29 @@ class Evidence:
         return beyond
 
     def at(self, blocks: int) -> Estimate | None:
-        """Return the estimate from the first ``blocks`` new blocks."""
+        """Return the estimate from the first ``blocks`` new blocks, None where there are fewer, or it has none."""
+        if len(self.new) < blocks:
+            return None
         excess = 0.0 if self.extra_variance is None else float(np.mean(self.extra_variance[:blocks]))
         least = (_LEAST_DEVIATION * self.margin) ** 2
-        return estimate(self.baseline, self.new[:blocks], self.prior, least, excess)
+        return estimate(self.baseline, self.new[:blocks], self.prior, least, excess, pooled=not self.alarm_only)
 
 
 @dataclass(frozen=True)
 class Look:
-    """What a look at the first ``blocks`` new blocks shows; ``q`` is the rate of false discoveries of "worse"."""
+    """What a look at the first ``blocks`` new blocks shows.
+
+    ``limit`` is the largest p of an alarm, ``sees`` the smallest margin that an unchanged metric as noisy as this one
+    would surely pass.
+    """
 
     blocks: int
     estimate: Estimate
     lower: float
     upper: float
     p: float
-    q: float
+    limit: float
+    sees: float
     passes: bool
     alarm: bool
     better: bool
@@ -117,35 +138,72 @@ class Decision:
     more_blocks: int = 0
 
 
+#: blocks of a look -> a number that belongs to it
+PerLook = Mapping[int, float]
+
+
 def decide(evidence: Sequence[Evidence], looks: Sequence[tuple[int, float]] = LOOKS) -> list[Decision]:
     """Return the decision on each of the metrics that are judged together."""
-    made: list[list[Look]] = [[] for _ in evidence]
-    for blocks, share in looks:
-        reached = [i for i, one in enumerate(evidence) if len(one.new) >= blocks]
-        estimates = {i: found for i in reached if (found := evidence[i].at(blocks)) is not None}
-        worse = false_discovery_rates([one.p_worse() for one in estimates.values()])
-        better = false_discovery_rates([one.p_better() for one in estimates.values()])
-        for (i, found), q, q_better in zip(estimates.items(), worse, better, strict=True):
-            made[i].append(_look(evidence[i], found, blocks, share, q, q_better))
-    return [_decide(one, tuple(found), looks) for one, found in zip(evidence, made, strict=True)]
+    limits = alarm_limits([noise_alarms(one, looks) for one in evidence], looks)
+    return [decide_one(one, limits, looks) for one in evidence]
 
 
-def _look(evidence: Evidence, found: Estimate, blocks: int, share: float, q: float, q_better: float) -> Look:
+def noise_alarms(evidence: Evidence, looks: Sequence[tuple[int, float]] = LOOKS) -> PerLook:
+    """Return per look how likely noise alone shows a change that would be reported."""
+    found = {blocks: evidence.at(blocks) for blocks, _ in looks}
+    return {blocks: one.beyond(evidence.floor) for blocks, one in found.items() if one is not None}
+
+
+def alarm_limits(chances: Sequence[PerLook], looks: Sequence[tuple[int, float]] = LOOKS) -> PerLook:
+    """Return per look the limit of p for metrics that are judged together; ``chances`` are their noise alarms."""
+    return {blocks: alarm_limit([one[blocks] for one in chances if blocks in one]) for blocks, _ in looks}
+
+
+def alarm_limit(chances: Sequence[float], allowed: float = RUN_ERROR) -> float:
+    """Return the largest limit of p with which unchanged metrics raise ``allowed`` alarms together.
+
+    Each raises one with the probability of the limit, but never more often than its noise is large enough to be
+    reported, which ``chances`` holds.
+    """
+    left, ordered = allowed, sorted(chances)
+    for place, chance in enumerate(ordered):
+        share = left / (len(ordered) - place)
+        if share <= chance:
+            return share
+        left -= chance
+    return 1.0
+
+
+def decide_one(evidence: Evidence, limits: PerLook, looks: Sequence[tuple[int, float]] = LOOKS) -> Decision:
+    """Return the decision on one metric; ``limits`` are of all that it is judged together with."""
+    made = [
+        _look(evidence, found, blocks, share, limits[blocks])
+        for blocks, share in looks
+        if (found := evidence.at(blocks)) is not None
+    ]
+    return _decide(evidence, tuple(made), looks)
+
+
+def _look(evidence: Evidence, found: Estimate, blocks: int, share: float, limit: float) -> Look:
     lower, upper = found.lower(share * ALARM_ERROR), found.upper(share * PASS_ERROR)
-    passes = upper < evidence.margin
+    passes = upper < evidence.margin and not evidence.alarm_only
+    is_better = found.upper(share * ALARM_ERROR) < 0 and found.difference < -evidence.floor
     return Look(
         blocks=blocks,
         estimate=found,
         lower=lower,
         upper=upper,
         p=found.p_worse(),
-        q=q,
+        limit=limit,
+        sees=_sight(found.error, found.degrees, share),
         passes=passes,
-        alarm=not passes and lower > 0 and found.difference > evidence.floor and q <= FALSE_DISCOVERIES,
-        better=found.upper(share * ALARM_ERROR) < 0
-        and found.difference < -evidence.floor
-        and q_better <= FALSE_DISCOVERIES,
+        alarm=not passes and lower > 0 and found.difference > evidence.floor and found.p_worse() <= limit,
+        better=is_better and found.p_better() <= limit,
     )
+
+
+def _sight(error: float, degrees: float, share: float) -> float:
+    return error * float(stdtrit(degrees, 1 - share * PASS_ERROR) + stdtrit(degrees, SIGHT))
 
 
 def _decide(evidence: Evidence, made: tuple[Look, ...], looks: Sequence[tuple[int, float]]) -> Decision:
@@ -155,12 +213,14 @@ def _decide(evidence: Evidence, made: tuple[Look, ...], looks: Sequence[tuple[in
     latest = made[-1]
     if latest.alarm and _is_confirmed(evidence, latest, worse=1):
         return Decision(Verdict.REGRESSED, f"worse, by {_blocks(latest.blocks)}, and confirmed", made)
+    if evidence.alarm_only and not latest.alarm:
+        return Decision(Verdict.PASS, f"no alarm, by {_blocks(latest.blocks)}", made)
     if latest.passes:
         if latest.better and _is_confirmed(evidence, latest, worse=-1):
-            return Decision(
-                Verdict.IMPROVED, f"better, by {_blocks(latest.blocks)}, and confirmed: offer it as a baseline", made
-            )
+            return Decision(Verdict.IMPROVED, f"better, by {_blocks(latest.blocks)}, and confirmed", made)
         return Decision(Verdict.PASS, f"any worsening is below the margin, by {_blocks(latest.blocks)}", made)
+    if latest.sees > evidence.margin and latest.lower <= 0:
+        return _blind(evidence, made, looks)
     return _undecided(evidence, made, looks)
 
 
@@ -182,7 +242,38 @@ def _undecided(evidence: Evidence, made: tuple[Look, ...], looks: Sequence[tuple
         return Decision(Verdict.UNDECIDED, f"not clear yet: {_blocks(needed)} more for the next look", made, needed)
     if made[-1].alarm:
         return Decision(Verdict.UNDECIDED, "worse by few blocks only, which most others do not confirm", made)
-    return Decision(Verdict.UNDECIDED, "blocks vary too much to decide: a larger baseline or margin is needed", made)
+    return Decision(Verdict.UNDECIDED, f"between no change and the margin: {_advice(evidence, made, looks)}", made)
+
+
+def _blind(evidence: Evidence, made: tuple[Look, ...], looks: Sequence[tuple[int, float]]) -> Decision:
+    new, _ = blocks_to_see(evidence, made[-1], looks) or (0, 0)
+    return Decision(Verdict.BLIND, _advice(evidence, made, looks), made, new)
+
+
+def _advice(evidence: Evidence, made: tuple[Look, ...], looks: Sequence[tuple[int, float]]) -> str:
+    needed = blocks_to_see(evidence, made[-1], looks)
+    if needed is None:
+        return "more blocks would not help: it needs a larger margin, or less noise"
+    new, old = needed
+    return " and ".join([f"{new} more blocks"] * bool(new) + [f"{old} more in the baseline"] * bool(old))
+
+
+def blocks_to_see(evidence: Evidence, look: Look, looks: Sequence[tuple[int, float]] = LOOKS) -> tuple[int, int] | None:
+    """Return how many more new blocks, and how many more of the baseline, make the margin visible.
+
+    None where 200 do not. New ones come first, up to the last look, and count where there is a look.
+    """
+    base, new = len(evidence.baseline), look.blocks
+    variance = look.estimate.error**2 / (1 / base + 1 / new)
+    later = [(blocks, share) for blocks, share in looks if blocks > look.blocks]
+    last, share = looks[-1]
+    steps = [(blocks, 0, part) for blocks, part in later]
+    steps += [(last, more, share) for more in range(1, _MOST_BLOCKS + 1)]
+    for blocks, more, part in steps:
+        error = math.sqrt(variance * (1 / (base + more) + 1 / blocks))
+        if _sight(error, evidence.prior.degrees + base + more + blocks - 2, part) <= evidence.margin:
+            return max(0, blocks - len(evidence.new)), more
+    return None
 
 
 def _blocks(count: int) -> str:

@@ -86,6 +86,10 @@ class Estimate:
         """Return the one-sided p value of "not better than the baseline"."""
         return float(stdtr(self.degrees, self.difference / self.error))
 
+    def beyond(self, change: float) -> float:
+        """Return how likely noise alone shows a difference above ``change``."""
+        return float(stdtr(self.degrees, -change / self.error))
+
     def lower(self, alpha: float) -> float:
         """Return the lower bound that holds but for the share ``alpha`` of comparisons."""
         return self.difference - self._reach(alpha)
@@ -99,18 +103,20 @@ class Estimate:
 
 
 def estimate(
-    baseline: Samples, new: Samples, prior: Prior, least_variance: float, excess: float = 0.0
+    baseline: Samples, new: Samples, prior: Prior, least_variance: float, excess: float = 0.0, *, pooled: bool = True
 ) -> Estimate | None:
     """Return the difference of the means of blocks, or None when nothing is known of how much blocks vary.
 
-    The variance of both sides together is shrunk to that of the prior. ``least_variance`` keeps a coarse clock, whose
-    blocks are all alike, from making a difference certain. ``excess`` is by how much the variance of one new block is
-    larger than that of a baseline block because it holds fewer samples.
+    The variance of both sides together, or of the baseline alone where they are not ``pooled``, is shrunk to that of
+    the prior. ``least_variance`` keeps a coarse clock, whose blocks are all alike, from making a difference certain.
+    ``excess`` is by how much the variance of one new block is larger than that of a baseline block because it holds
+    fewer samples.
     """
-    degrees = prior.degrees + len(baseline) + len(new) - 2
+    sides = [baseline, new] if pooled else [baseline]
+    degrees = prior.degrees + sum(len(side) - 1 for side in sides)
     if not len(baseline) or not len(new) or degrees <= 0:
         return None
-    squares = float(((baseline - baseline.mean()) ** 2).sum() + ((new - new.mean()) ** 2).sum())
+    squares = sum(float(((side - side.mean()) ** 2).sum()) for side in sides)
     variance = max((prior.degrees * prior.variance + squares) / degrees, least_variance)
     error = math.sqrt(variance * (1 / len(baseline) + 1 / len(new)) + excess / len(new))
     return Estimate(float(new.mean() - baseline.mean()), error, degrees)
@@ -129,12 +135,3 @@ def estimate_mean(blocks: Samples, prior: Prior, least_variance: float) -> Estim
 def variance_of(blocks: Samples) -> float:
     """Return the variance between ``blocks``, 0 for a single one."""
     return float(np.var(blocks, ddof=1)) if len(blocks) > 1 else 0.0
-
-
-def false_discovery_rates(p_values: Sequence[float]) -> list[float]:
-    """Return for each p value the smallest rate of false discoveries at which it is one (Benjamini-Hochberg)."""
-    if len(p_values) <= 1:
-        return list(p_values)
-    from scipy.stats import false_discovery_control  # noqa: PLC0415 - its import takes 0.7 s, and one metric needs it not
-
-    return [float(rate) for rate in false_discovery_control(p_values)]

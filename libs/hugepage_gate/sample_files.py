@@ -8,7 +8,7 @@ from pathlib import Path
 from hugepage_gate.environment import hard_keys
 from hugepage_gate.input_file import read_json
 from hugepage_gate.sample_format import check_series, parse_samples
-from hugepage_gate.samples import SampleSet, Series, in_time
+from hugepage_gate.samples import SampleSet, Series, host_of, in_time
 from hugepage_qa.errors import InputError
 
 
@@ -68,10 +68,9 @@ def _mixed(sets: Sequence[SampleSet]) -> frozenset[str]:
 
 def _with_hosts(samples: SampleSet) -> list[Series]:
     """Return the series with the file's host name in each block: joined, the files have no common one."""
-    host = samples.environment.get("hostname")
+    host = host_of(samples.environment)
     if host is None:
         return list(samples)
     return [
-        replace(one, blocks=tuple(replace(block, host=block.host or str(host)) for block in one.blocks))
-        for one in samples
+        replace(one, blocks=tuple(replace(block, host=block.host or host) for block in one.blocks)) for one in samples
     ]

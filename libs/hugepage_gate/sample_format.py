@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -22,6 +23,17 @@ _TIMES = frozenset({"s", "sec", "secs", "seconds", "ms", "us", "µs", "ns", "min
 _RATES = frozenset(
     {"tps", "qps", "iops", "ops/s", "req/s", "MB/s", "MiB/s", "GB/s", "GiB/s", "bit/s", "Gbits/sec", "Mbits/sec"}
 )
+_RATE = re.compile(
+    r"(?i).*(/ ?s|/ ?sec|/ ?seconds?|/ ?min|\b[kmgt]?(io|t|q|r|f|p|b)ps|per.sec(ond)?|flops|\bmips)|hits?\b.*"
+)
+#: of these fewer are better, however many in a second
+_HARM = re.compile(r"(?i)(errors?|miss|misses|faults?|fail|failures?|drops?|dropped|stalls?|timeouts?|waits?)\b.*")
+
+
+def direction_of(unit: str) -> Direction:
+    """Return which values of a metric in ``unit`` are good, where nobody says it: rates are better high."""
+    return Direction.HIGHER if _RATE.fullmatch(unit) and not _HARM.fullmatch(unit) else Direction.LOWER
+
 
 #: so many bits of two blocks never agree by chance; a few samples of a coarse clock may
 _TELLING_BITS = 60
@@ -60,16 +72,12 @@ def is_telling(samples: Samples) -> bool:
     return (len(weighed) - 1) * math.log2(1 + (weighed[-1] - weighed[0]) / step) > _TELLING_BITS
 
 
-def check_disjoint(baseline: Mapping[str, Collection[Place]], series: Series, source: str) -> None:
-    """Raise InputError when a block of ``series`` is among those of its baseline, given by digest and places."""
-    for block in series.blocks:
-        places = baseline.get(digest(block.samples), ())
-        # few samples may agree by chance, but not in the same session
-        is_same = block.session is not None and (block.session, block.order) in places
-        if is_same or (places and is_telling(block.samples)):
-            raise InputError(
-                f"{source}: {series.name}, block {block.order} is in the baseline, too; expected new samples"
-            )
+def is_among(known: Mapping[str, Collection[Place]], block: Block) -> bool:
+    """Return whether ``block`` is one of the ``known``, which are given by digest and places."""
+    places = known.get(digest(block.samples), ())
+    # few samples may agree by chance, but not in the same session
+    is_same = block.session is not None and (block.session, block.order) in places
+    return is_same or (bool(places) and is_telling(block.samples))
 
 
 def _check_direction(series: Series, source: str) -> None:
@@ -108,7 +116,7 @@ VERSION = 1
 #: beyond this, and below its inverse, squares have no place in a floating point number
 _LARGEST = 1e100
 
-_PER_SERIES = ("metric", "unit", "direction", "kind", "configuration", "blocks")
+_PER_SERIES = ("metric", "unit", "direction", "kind", "configuration", "same_as", "blocks")
 
 
 def parse_samples(document: Any, source: str) -> SampleSet:
@@ -122,8 +130,8 @@ def parse_samples(document: Any, source: str) -> SampleSet:
     return SampleSet(
         source=source,
         suite=document.get("suite", "default"),
-        environment=flatten(document["environment"]),
-        subject=flatten(document.get("subject", {})),
+        environment=flatten(document["environment"], source),
+        subject=flatten(document.get("subject", {}), source),
         series=series,
         reference=_reference(document.get("reference"), series, source),
     )
@@ -143,14 +151,18 @@ def format_samples(samples: SampleSet) -> str:
     return json.dumps(document, indent=None, allow_nan=False) + "\n"
 
 
-def flatten(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
-    """Return nested facts with their keys joined by dots: ``{"cpu": {"cores": 8}}`` -> ``{"cpu.cores": 8}``."""
+def flatten(facts: Mapping[str, Any], source: str, prefix: str = "") -> dict[str, Scalar]:
+    """Return nested facts with their keys joined by dots: ``{"cpu": {"cores": 8}}`` -> ``{"cpu.cores": 8}``.
+
+    Raises InputError for two that get the same key.
+    """
     flat: dict[str, Scalar] = {}
     for key, value in facts.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
+        inner = flatten(value, source, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+        twice = sorted(inner.keys() & flat.keys())
+        if twice:
+            raise InputError(f"{source}: {twice[0]}: expected each fact once, nested or with dots in its key")
+        flat |= inner
     return flat
 
 
@@ -217,7 +229,8 @@ def _series(series: Mapping[str, Any], samples: Any, source: str) -> Series:
         time = None if started is None else parse_time(started, f"{source}: {name}")
         blocks.append(Block(**{**block, "samples": next(samples), "started": time}))
     kind, direction = Kind(series.get("kind", Kind.MEASURED)), Direction(series["direction"])
-    return Series(name, series["unit"], direction, kind, series.get("configuration", ""), in_time(blocks))
+    identity = name, series["unit"], direction, kind, series.get("configuration", "")
+    return Series(*identity, in_time(blocks), same_as=series.get("same_as"))
 
 
 def _reference(reference: str | None, series: Sequence[Series], source: str) -> str | None:
@@ -238,6 +251,7 @@ def _series_document(series: Series) -> dict[str, Any]:
         "direction": series.direction.value,
         "kind": series.kind.value,
         **({"configuration": series.configuration} if series.configuration else {}),
+        **({} if series.same_as is None else {"same_as": series.same_as}),
         "blocks": [_block_document(block) for block in series.blocks],
     }
 

@@ -1,7 +1,7 @@
 """One measurement in memory: series of blocks of samples, where they come from, and what a comparison can end with."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -12,6 +12,16 @@ Samples = NDArray[np.float64]
 
 #: a fact about a machine or program, as files hold it
 Scalar = str | int | float | bool | None
+
+
+#: what stands for a fact that the machine does not tell
+UNKNOWN = frozenset({"n/a", "unknown"})
+
+
+def host_of(environment: Mapping[str, Scalar]) -> str | None:
+    """Return the name of the machine, None where it is not known."""
+    host = environment.get("hostname")
+    return None if host is None or host in UNKNOWN else str(host)
 
 
 class Direction(StrEnum):
@@ -62,13 +72,17 @@ def in_time(blocks: Iterable[Block]) -> tuple[Block, ...]:
 
 @dataclass(frozen=True)
 class SeriesIdentity:
-    """One metric in one configuration (``thp``, ``shp``; empty where there is only one), whatever its blocks are."""
+    """One metric in one configuration (``thp``, ``shp``; empty where there is only one), whatever its blocks are.
+
+    ``same_as`` is the metric that this one is computed from: bytes per second from seconds.
+    """
 
     metric: str
     unit: str
     direction: Direction
     kind: Kind
     configuration: str
+    same_as: str | None = field(default=None, kw_only=True)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -111,9 +125,9 @@ class SampleSet:
     @property
     def hosts(self) -> frozenset[str]:
         """Names of the machines that blocks ran on, as far as they are known."""
-        own = self.environment.get("hostname")
+        own = host_of(self.environment)
         named = {block.host or own for one in self.series for block in one.blocks}
-        return frozenset(str(host) for host in named if host is not None)
+        return frozenset(host for host in named if host is not None)
 
 
 class Verdict(StrEnum):
@@ -122,6 +136,8 @@ class Verdict(StrEnum):
     PASS = "pass"  # noqa: S105 - no password
     IMPROVED = "improved"
     REGRESSED = "regressed"
+    #: no sign of a change, but so noisy that its margin cannot be seen
+    BLIND = "blind"
     #: the data cannot decide, or not yet
     UNDECIDED = "undecided"
     #: another machine, or more than one thing has changed
@@ -142,6 +158,7 @@ GRAVEST_FIRST = (
     Verdict.BASELINE_THIN,
     Verdict.BASELINE_STALE,
     Verdict.UNDECIDED,
+    Verdict.BLIND,
     Verdict.IMPROVED,
     Verdict.PASS,
 )

@@ -1,4 +1,4 @@
-"""How many blocks and runs show a change of a given size, and what a study of independent samples would need.
+"""How many blocks and runs show a change of a given size.
 
 The model: a block varies by ``between`` around the level, a run by ``within`` around its block. Both are shares.
 """
@@ -7,8 +7,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import chdtri, ndtri
 
+from hugepage_gate.baseline_file import FEWEST_BLOCKS
 from hugepage_gate.block_summary import SummarySeries
 
 #: two-sided confidence and power of the smallest detectable change: together 3.24 standard errors
@@ -16,6 +17,11 @@ CONFIDENCE = 0.95
 POWER = 0.9
 
 _MOST_BLOCKS = 10_000
+
+#: how sure it is that the variance between blocks is no larger than what a pilot tells
+_SURE = 0.8
+#: what the samples explain of it is uncertain, too: so much is left in any case
+_LEAST_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,7 @@ def plan_layout(pilot: Pilot, change: float, runs: int | None = None) -> Layout 
     """Return the layout that shows ``change``; None where 10,000 blocks do not."""
     runs = runs or runs_per_block(pilot)
     one = smallest_change(pilot, 1, runs)
-    blocks = max(1, math.ceil((one / change) ** 2))
+    blocks = max(FEWEST_BLOCKS, math.ceil((one / change) ** 2))
     if blocks > _MOST_BLOCKS:
         return None
     cost = blocks * (pilot.block_cost + runs * pilot.run_cost)
@@ -71,27 +77,19 @@ def plan_layout(pilot: Pilot, change: float, runs: int | None = None) -> Layout 
 
 
 def pilot_from(series: SummarySeries, block_cost: float = 0.0, run_cost: float = 1.0) -> Pilot:
-    """Return what the blocks of ``series`` tell: the variance between them less what their own samples explain."""
+    """Return what the blocks of ``series`` tell: the variance between them less what their own samples explain.
+
+    Of few blocks the variance is as uncertain as a factor of three: what is told is as large as it may well be.
+    """
     logs = np.log([block.location for block in series.blocks])
     relative = np.array([block.spread / block.location for block in series.blocks])
     within = float(np.sqrt(np.mean(relative**2)))
     explained = float(
         np.mean([share**2 / block.effective for share, block in zip(relative, series.blocks, strict=True)])
     )
-    return Pilot(math.sqrt(max(float(logs.var(ddof=1)) - explained, 0.0)), within, block_cost, run_cost)
-
-
-def independent_samples(deviation: float, change: float, confidence: float, power: float) -> int:
-    """Return how many independent samples per side show ``change`` (in the unit of ``deviation``).
-
-    Samples that hang together count less: of 600 seconds of a database run, 3 to 22 did.
-    """
-    return math.ceil(2 * (_errors(confidence, power) * deviation / change) ** 2)
-
-
-def samples_for_margin(deviation: float, margin: float, confidence: float) -> int:
-    """Return how many independent samples make the margin of error of a mean at most ``margin``."""
-    return math.ceil((float(ndtri(1 - (1 - confidence) / 2)) * deviation / margin) ** 2)
+    degrees = len(logs) - 1
+    upper = float(logs.var(ddof=1)) * degrees / float(chdtri(degrees, _SURE))
+    return Pilot(math.sqrt(max(upper - explained, _LEAST_SHARE * upper)), within, block_cost, run_cost)
 
 
 def _errors(confidence: float, power: float) -> float:

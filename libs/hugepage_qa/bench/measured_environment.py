@@ -85,7 +85,7 @@ def _processor(tree: Tree) -> dict[str, Fact]:
     midr = _text(tree, f"{_CPUS}/cpu0/regs/identification/midr_el1")
     sysinfo = _sysinfo(tree)
     return {
-        "cpu_model": cpu.model or "unknown",
+        "cpu_model": cpu.model or NOT_KNOWN,
         **{f"cpu.{name}": value for name, value in _cpu_fields(tree).items()},
         **({"cpu.midr": midr} if midr != NOT_KNOWN else {}),
         **({"cpu.mmu": cpu.mmu} if cpu.mmu else {}),

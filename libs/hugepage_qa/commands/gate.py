@@ -11,12 +11,12 @@ _COMMANDS = {
     "accept": "gate_judging:accept_command",
     "check": "gate_check:command",
     "compare": "gate_judging:compare_command",
-    "error-rates": "gate_judging:error_rates_command",
-    "history": "gate_judging:history_command",
+    "error-rates": "gate_describing:error_rates_command",
+    "history": "gate_describing:history_command",
     "import": "gate_import:command",
     "measure": "gate_measure:command",
-    "plan": "gate_judging:plan_command",
-    "table": "gate_judging:table_command",
+    "plan": "gate_describing:plan_command",
+    "table": "gate_describing:table_command",
 }
 
 _NEEDED = frozenset({"numpy", "scipy"})

@@ -11,9 +11,10 @@ from pathlib import Path
 import click
 
 from hugepage_gate.accept import Request, accept, write
+from hugepage_gate.baseline_file import FEWEST_BLOCKS
 from hugepage_gate.baseline_store import BaselineStore
-from hugepage_gate.compare_suites import FEWEST_BLOCKS, Terms, compare
-from hugepage_gate.comparison import TAILS, Comparison, MetricResult
+from hugepage_gate.compare_suites import Terms, compare
+from hugepage_gate.comparison import Comparison, MetricResult
 from hugepage_gate.environment import env_id
 from hugepage_gate.sample_files import read_one_machine
 from hugepage_gate.samples import SampleSet, exit_code, verdict_on_all
@@ -42,12 +43,12 @@ def outcome_of(verdict: GateVerdict) -> Verdict:
 def comparison_results(comparison: Comparison, logs: tuple[Path, ...]) -> Iterator[Result]:
     """Yield the result of the suite, which carries ``logs``, and those of its metrics.
 
-    Metrics that are only reported, and tails that could not be decided, are in the reports alone: they have no say.
+    Metrics that are only reported are in the reports alone: they have no say.
     """
     reasons = (f"{comparison.verdict}: {comparison.reason}", *map(str, comparison.differences), *comparison.notes)
     yield Result(f"/{comparison.suite}", outcome_of(comparison.verdict), tuple(map(one_line, reasons)), logs=logs)
     for one in comparison.results:
-        if one.gates and (one.estimand not in TAILS or one.verdict is GateVerdict.REGRESSED):
+        if one.gates:
             yield Result(_name(comparison.suite, one), outcome_of(one.verdict), (_note(one),))
 
 
@@ -69,7 +70,8 @@ def _word(text: str) -> str:
 def _note(one: MetricResult) -> str:
     if one.change is None:
         return one_line(f"{one.verdict}: {one.name}: {why(one)}")
-    estimate, lower, upper = map(percent, (one.change.estimate, one.change.lower, one.change.upper))
+    own = one.own_change or one.change
+    estimate, lower, upper = map(percent, (own.estimate, own.lower, own.upper))
     return one_line(f"{one.verdict}: {one.name}: {estimate} ({lower} to {upper}), margin {one.margin:.1%}; {why(one)}")
 
 
@@ -121,6 +123,13 @@ def command(output: Path | None) -> None:
     sys.exit(code)
 
 
+def is_decided(comparison: Comparison) -> bool:
+    """Return whether more sessions can change the verdict no more, nor make a margin visible."""
+    could_see = any(one.gates and one.verdict is GateVerdict.BLIND and one.more_blocks for one in comparison.results)
+    is_good = comparison.verdict in _GOOD
+    return comparison.verdict in _DECIDED and not (is_good and could_see)
+
+
 class _Check:
     """One run of the gate; ``results`` are for tmt."""
 
@@ -143,7 +152,7 @@ class _Check:
             measured = self._measure(first)
         comparisons = self._look(measured)
         for look in later:
-            if all(one.verdict in _DECIDED for one in comparisons):
+            if all(map(is_decided, comparisons)):
                 break
             measured = self._measure(look)
             comparisons = self._look(measured)

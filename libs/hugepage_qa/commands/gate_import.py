@@ -1,15 +1,23 @@
 """``hugepage-qa gate import``: what benchmark programs print, in the neutral format."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hugepage_gate.importers import CsvDefaults, Origin, read_csv, read_go_benchmark, read_hyperfine, read_pyperf
-from hugepage_gate.input_file import read_json
+from hugepage_gate.importers import (
+    CsvDefaults,
+    Origin,
+    name_sessions,
+    read_csv,
+    read_go_benchmark,
+    read_hyperfine,
+    read_pyperf,
+)
+from hugepage_gate.input_file import check_plain, read_json
 from hugepage_gate.sample_files import join
 from hugepage_gate.sample_format import flatten, format_samples, parse_samples
 from hugepage_gate.samples import SampleSet, Scalar
@@ -39,7 +47,7 @@ from hugepage_qa.errors import InputError
 @click.option("--metric", default="value", show_default=True, help="CSV: where no column says it.")
 @click.option("--unit", default="s", show_default=True, help="CSV: where no column says it.")
 @click.option(
-    "--direction", type=click.Choice(("lower", "higher")), default="lower", show_default=True, help="CSV: likewise."
+    "--direction", type=click.Choice(("lower", "higher")), help="CSV: likewise. Default: what the unit tells."
 )
 @click.option("--block-per-process", is_flag=True, help="pyperf: every process is a block, not every file.")
 @click.option("--output", type=click.Path(path_type=Path), help="Default: standard output.")
@@ -54,7 +62,7 @@ def command(
     reference: str | None,
     metric: str,
     unit: str,
-    direction: str,
+    direction: str | None,
     block_per_process: bool,
     output: Path | None,
 ) -> None:
@@ -66,14 +74,17 @@ def command(
     """
     environment = {**_facts_in(environment_file), **_pairs("--fact", facts)}
     origin = Origin(suite, environment, _pairs("--subject", subjects), configuration)
-    defaults = CsvDefaults(metric, unit, direction, reference)
-    readers: dict[str, Callable[[Path], SampleSet]] = {
-        "csv": lambda path: read_csv(path, origin, defaults),
-        "pyperf": lambda path: read_pyperf(path, origin, by_process=block_per_process),
-        "hyperfine": lambda path: read_hyperfine(path, origin),
-        "go": lambda path: read_go_benchmark(path, origin),
+    defaults = CsvDefaults(metric, unit, direction or "", reference)
+    readers: dict[str, Callable[[Path, Origin], SampleSet]] = {
+        "csv": lambda path, origin: read_csv(path, origin, defaults),
+        "pyperf": lambda path, origin: read_pyperf(path, origin, by_process=block_per_process),
+        "hyperfine": read_hyperfine,
+        "go": read_go_benchmark,
     }
-    samples = join([readers[form](path) for path in files])
+    sessions = zip(files, name_sessions(files), strict=True)
+    samples = join([readers[form](path, replace(origin, session=session)) for path, session in sessions])
+    for warning in _missing(samples):
+        click.echo(f"note: {warning}", err=True)
     text = format_samples(samples if form == "csv" else _numbered(samples))
     # what is written can be read again: facts that the format requires may be missing
     parse_samples(json.loads(text), ", ".join(map(str, files)))
@@ -81,6 +92,15 @@ def command(
         click.echo(text, nl=False)
     else:
         write_durably(output, text)
+
+
+def _missing(samples: SampleSet) -> Iterator[str]:
+    """Yield what the samples do not say, and what comes of that."""
+    blocks = [block for one in samples for block in one.blocks]
+    if not samples.hosts:
+        yield "no host: machines that differ would count as a change; say --fact hostname=NAME"
+    if any(block.started is None for block in blocks):
+        yield "no start time of some blocks: they are taken in the order of the files, and never become too old"
 
 
 def _numbered(samples: SampleSet) -> SampleSet:
@@ -100,7 +120,8 @@ def _facts_in(path: Path | None) -> dict[str, Scalar]:
     document: Any = read_json(path)
     if not isinstance(document, dict):
         raise InputError(f"{path}: expected a JSON object with facts about the machine")
-    return flatten(document)
+    check_plain(document, path)
+    return flatten(document, str(path))
 
 
 def _pairs(option: str, pairs: tuple[str, ...]) -> dict[str, Scalar]:

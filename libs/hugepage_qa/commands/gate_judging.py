@@ -1,44 +1,37 @@
-"""``hugepage-qa gate accept``, ``compare``, ``history``, ``table``, ``error-rates`` and ``plan``: what samples say."""
+"""``hugepage-qa gate accept`` and ``compare``: what becomes a baseline, and what samples are worth beside one."""
 
 import getpass
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
 
-from hugepage_gate.accept import Request, accept, write
+from hugepage_gate.accept import Accepted, Outcome, Request, accept, write
 from hugepage_gate.baseline_store import BaselineStore
-from hugepage_gate.block_summary import SummarySeries, summarise_set
-from hugepage_gate.classic_table import classic_table
 from hugepage_gate.compare_suites import BaselineSet, Terms, baseline_from_samples, compare
-from hugepage_gate.comparison import as_json
-from hugepage_gate.error_rates import Plan, Rates, measure_rates
-from hugepage_gate.gate_policy import DEFAULT_MARGIN, Policy
-from hugepage_gate.history import find_change_points, is_available
+from hugepage_gate.comparison import Comparison, as_json
+from hugepage_gate.gate_policy import Policy
+from hugepage_gate.run_history import DIRECTORY, keep_run
 from hugepage_gate.sample_files import read_one_machine, read_samples
 from hugepage_gate.samples import SampleSet
-from hugepage_gate.study_plan import (
-    Pilot,
-    independent_samples,
-    pilot_from,
-    plan_layout,
-    runs_per_block,
-    samples_for_margin,
-    smallest_change,
-    useful_runs,
+from hugepage_qa.cases.result import one_line
+from hugepage_qa.commands.gate_options import (
+    Share,
+    baselines_option,
+    html_renderer,
+    make_policy,
+    parse_waivers,
+    terms_options,
+    waive_option,
 )
-from hugepage_qa.commands.gate_options import Share, baselines_option, html_renderer, make_policy, terms_options
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.boot_report import open_console
 from hugepage_qa.report.gate_page import make_page
-from hugepage_qa.report.gate_tables import print_classic_table, print_comparison, print_rates, render_markdown
+from hugepage_qa.report.gate_tables import print_comparison, render_markdown
 
 
 @click.command(
@@ -49,8 +42,15 @@ from hugepage_qa.report.gate_tables import print_classic_table, print_comparison
 @click.option("--release", default="current", show_default=True, help="Slow creep is refused within one release.")
 @click.option("--by", default=None, help="Who accepts; default: the user.")
 @click.option(
-    "--acknowledge", "commit", metavar="COMMIT", help="Answer for a change for the worse: the commit that causes it."
+    "--acknowledge",
+    "commit",
+    metavar="COMMIT",
+    help="Answer for a change for the worse of what --metric names: the commit that causes it.",
 )
+@click.option(
+    "--metric", "metrics", multiple=True, metavar="PATTERN", help="Accept only such metrics, as 'walk*'; repeatable."
+)
+@waive_option
 @click.option(
     "--raw", type=click.Path(path_type=Path, file_okay=False), help="Also keep the raw samples here, outside of git."
 )
@@ -63,29 +63,43 @@ def accept_command(
     release: str,
     by: str | None,
     commit: str | None,
+    metrics: tuple[str, ...],
+    waivers: tuple[str, ...],
     raw: Path | None,
     baselines: Path,
     policy_file: Path | None,
     margin: float | None,
 ) -> None:
-    """Take the blocks of SAMPLES into the baseline of this machine, all metrics or none.
+    """Take the blocks of SAMPLES into the baseline of this machine, metric by metric.
 
-    Blocks that pass extend the baseline, better ones start a new one. Worse ones are refused, also when they only got
-    there in small steps since the oldest baseline of the release, unless somebody answers for the change.
+    Blocks that look no worse extend the baseline, and better ones start a new one as soon as they are of five sessions.
+    Worse ones are refused, also when they only got there in small steps since the oldest baseline of the release,
+    unless somebody answers for the change of just these metrics. What is accepted already is left out.
+
+    Exit code: 0 accepted, 1 a metric was refused, 2 one waits for more sessions, 3 the input is wrong.
     """
     store = BaselineStore(baselines)
     new = read_one_machine(samples)
     policy = make_policy(policy_file, baselines, margin)
-    request = Request(by or getpass.getuser(), reason, release, datetime.now(UTC).date(), commit)
+    today = datetime.now(UTC).date()
+    request = Request(by or getpass.getuser(), reason, release, today, commit, metrics, parse_waivers(waivers))
     accepted = accept(store, new, request, policy)
     for path in write(store, accepted, new, request, raw):
         click.echo(path)
     for one in accepted:
-        kind = "starts a baseline" if one.starts else "extends the baseline"
-        thin = "; still thin: at least 5 blocks on 2 boots make a verdict" if one.is_thin else ""
-        click.echo(
-            f"{one.baseline.series.name}: {one.blocks} blocks, {kind} of {len(one.baseline.current.blocks)}{thin}"
-        )
+        click.echo(_accepted_line(one))
+    outcomes = {one.outcome for one in accepted}
+    sys.exit(_WORSE if Outcome.REFUSED in outcomes else _OPEN if Outcome.WAITS in outcomes else 0)
+
+
+_WORSE, _OPEN = 1, 2
+
+
+def _accepted_line(one: Accepted) -> str:
+    if one.baseline is None or not one.blocks:
+        return f"{one.name}: {one.outcome}: {one.reason}"
+    thin = "; still thin: at least 5 sessions on 2 boots make a verdict" if one.is_thin else ""
+    return f"{one.name}: {one.blocks} blocks, {one.outcome} of {len(one.baseline.current.blocks)}{thin}"
 
 
 @click.command(
@@ -99,6 +113,12 @@ def accept_command(
 @terms_options
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write a report with pictures.")
 @click.option("--markdown", type=click.Path(path_type=Path, dir_okay=False), help="Also write a summary.")
+@click.option(
+    "--history",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where every run is kept, accepted or not. Default: history below the baselines; not with --against.",
+)
+@click.option("--all", "shows_all", is_flag=True, help="Show every metric, not those alone that ask for a look.")
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
 def compare_command(
     samples: tuple[Path, ...],
@@ -111,8 +131,11 @@ def compare_command(
     max_age: int,
     min_blocks: int,
     min_boots: int,
+    waivers: tuple[str, ...],
     html: Path | None,
     markdown: Path | None,
+    history: Path | None,
+    shows_all: bool,
     is_json: bool,
 ) -> None:
     """Compare SAMPLES, all of one side, with the baseline of this machine.
@@ -121,11 +144,22 @@ def compare_command(
     """
     policy = make_policy(policy_file, None if against else baselines, margin)
     new = read_samples(samples)
-    baseline = _baseline(against, baselines, new, policy, subject)
+    waived = parse_waivers(waivers)
+    baseline = _baseline(against, baselines, new, policy, subject, waived)
     # whoever names the samples to compare with has chosen their age, too
     oldest = None if against else timedelta(days=max_age)
-    terms = Terms(policy, subject, frozenset(allow), oldest=oldest, fewest_blocks=min_blocks, fewest_boots=min_boots)
+    terms = Terms(
+        policy,
+        subject,
+        frozenset(allow),
+        oldest=oldest,
+        fewest_blocks=min_blocks,
+        fewest_boots=min_boots,
+        waivers=waived,
+    )
     comparison = compare(baseline, new, terms)
+    if history is not None or not against:
+        _keep(history or baselines / DIRECTORY, new, comparison, policy)
     if markdown is not None:
         write_durably(markdown, render_markdown(comparison))
     if html is not None:
@@ -134,188 +168,28 @@ def compare_command(
     if is_json:
         click.echo(json.dumps(as_json(comparison), indent=2, allow_nan=False))
     else:
-        print_comparison(open_console(), comparison)
+        print_comparison(open_console(), comparison, shows_all=shows_all)
     sys.exit(comparison.exit_code)
 
 
+def _keep(directory: Path, new: SampleSet, comparison: Comparison, policy: Policy) -> None:
+    """Keep the run for the history; where that cannot be written the verdict counts all the same."""
+    try:
+        keep_run(directory, new, comparison, policy, datetime.now(UTC))
+    except (OSError, InputError) as error:
+        click.echo(one_line(f"note: the run is not kept in {directory}: {error}"), err=True)
+
+
 def _baseline(
-    against: tuple[Path, ...], baselines: Path, new: SampleSet, policy: Policy, subject: str | None
+    against: tuple[Path, ...],
+    baselines: Path,
+    new: SampleSet,
+    policy: Policy,
+    subject: str | None,
+    waived: Mapping[str, str],
 ) -> BaselineSet:
     if against:
         return baseline_from_samples(read_samples(against), policy)
     if not baselines.is_dir():
         raise InputError(f"--baselines {baselines}: no such directory; accept a first baseline with gate accept")
-    return BaselineStore(baselines).baseline_for(new, subject)
-
-
-@click.command(name="history", epilog="Example: hugepage-qa gate history pgbench --baselines baselines")
-@click.argument("metric", default="")
-@baselines_option
-@click.option("--changes/--no-changes", default=True, help="Look for change points (apache-otava, if installed).")
-def history_command(metric: str, baselines: Path, changes: bool) -> None:
-    """Print the accepted blocks of every metric whose name contains METRIC, oldest first, and where their level
-    changed.
-
-    A change point is a hint where to look, never a verdict.
-    """
-    if not baselines.is_dir():
-        raise InputError(f"--baselines {baselines}: no such directory; accept a first baseline with gate accept")
-    console = open_console()
-    looks_for_changes = changes and is_available()
-    found = 0
-    for path, baseline in BaselineStore(baselines).search(metric):
-        found += 1
-        _print_series(console, path.relative_to(baselines), baseline.series, looks_for_changes=looks_for_changes)
-    if not found:
-        raise InputError(f"metric {metric!r}: no baseline in {baselines} has such a metric")
-    if changes and not looks_for_changes:
-        console.print("no change points: install hugepage-qa[history]", style="dim", markup=False)
-
-
-def _print_series(console: Console, path: Path, series: SummarySeries, *, looks_for_changes: bool) -> None:
-    points = find_change_points([block.location for block in series.blocks]) if looks_for_changes else []
-    changes = {point.place: point for point in points}
-    console.print(Text(str(path)), soft_wrap=True)
-    table = Table("started", "host", Column(Text(series.unit), justify="right"), "subject", "change")
-    for place, block in enumerate(series.blocks):
-        started = block.started.isoformat() if block.started else ""
-        change = f"{changes[place].change:+.1%}" if place in changes else ""
-        subject = ", ".join(f"{key} {value}" for key, value in sorted(block.subject.items()))
-        table.add_row(Text(started), Text(block.host or ""), f"{block.location:.6g}", Text(subject), change)
-    console.print(table)
-
-
-@click.command(name="table", epilog="Example: hugepage-qa gate table thp-and-shp.json")
-@click.argument("samples", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--json", "is_json", is_flag=True, help="Print one JSON object, with histograms.")
-def table_command(samples: tuple[Path, ...], is_json: bool) -> None:
-    """Print mean, samples, deviation, extremes, margin of error at 99.99 %, and samples beyond 3 and 6 sigma of
-    SAMPLES.
-
-    These describe samples. They decide nothing: that is gate compare's.
-    """
-    tables = {
-        one.name: classic_table([block.samples for block in one.blocks if not block.warmup] or [one.blocks[0].samples])
-        for one in read_samples(samples)
-    }
-    if is_json:
-        click.echo(json.dumps({name: asdict(table) for name, table in tables.items()}, indent=2))
-        return
-    print_classic_table(open_console(), tables)
-
-
-@click.command(name="error-rates", epilog="Example: hugepage-qa gate error-rates history.json --baseline 10 --new 3")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--baseline", type=click.IntRange(2), default=10, show_default=True, help="Blocks in each baseline.")
-@click.option("--new", type=click.IntRange(1, 5), default=3, show_default=True, help="New blocks in each comparison.")
-@click.option("--splits", type=click.IntRange(1), default=20, show_default=True, help="Splits of each series.")
-@click.option("--margin", type=Share(), default="1%", show_default=True)
-@click.option("--together", is_flag=True, help="All metrics of a file are one comparison in which one has changed.")
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
-def error_rates_command(
-    files: tuple[Path, ...], baseline: int, new: int, splits: int, margin: float, together: bool, seed: int
-) -> None:
-    """Split FILES, samples in which nothing changed, again and again, and print how often each rule is wrong.
-
-    Per file: false alarms, found slow-downs of 1, 2 and 5 %, slow-downs as large as the margin that pass, and what is
-    left undecided, beside Mann-Whitney, Welch and a fixed 5 %.
-    """
-    plan = Plan(baseline, new, splits, margin, seed, together)
-    found: dict[str, Rates] = {}
-    for file in files:
-        found[file.stem] = measure_rates(read_one_machine([file]), plan)
-    print_rates(open_console(), found)
-
-
-_LAYOUTS = ((1, 10), (3, 10), (5, 10), (10, 10), (20, 10), (1, 6000))
-_FEWEST_BLOCKS = 3
-
-
-@click.command(name="plan", epilog="Example: hugepage-qa gate plan --between 0.18% --within 1.2% --change 1%")
-@click.argument("pilots", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--between", type=Share(), help="How much blocks vary: their standard deviation.")
-@click.option("--within", type=Share(), help="How much runs of a block vary.")
-@click.option(
-    "--block-cost", type=click.FloatRange(0), default=0.0, help="Of starting a block, such as seconds for a boot."
-)
-@click.option("--run-cost", type=click.FloatRange(0, min_open=True), default=1.0, help="Of a run, in the same unit.")
-@click.option(
-    "--change", type=Share(), default="1%", show_default=True, help="The smallest change that has to be found."
-)
-@click.option("--runs", type=click.IntRange(1), help="Runs of each block; default: what their cost is worth.")
-@click.option(
-    "--study", "deviation", type=Share(), metavar="1%", help="Deviation of independent samples: the study's way."
-)
-@click.option("--confidence", type=Share(), default="99.99%", show_default=True, help="With --study.")
-@click.option("--power", type=Share(), default="90%", show_default=True, help="With --study.")
-def plan_command(
-    pilots: tuple[Path, ...],
-    between: float | None,
-    within: float | None,
-    block_cost: float,
-    run_cost: float,
-    change: float,
-    runs: int | None,
-    deviation: float | None,
-    confidence: float,
-    power: float,
-) -> None:
-    """Print how many blocks and runs find a change, from PILOTS (samples of some blocks) or from given deviations.
-
-    With --study, how many independent samples find it: THP against 1 GiB pages at 5 % deviation, 0.4 % change, 99.99 %
-    confidence needs 8360 on either side.
-    """
-    console = open_console()
-    if deviation is not None:
-        _print_study(console, deviation, change, confidence, power)
-        return
-    for name, pilot in _pilots(pilots, between, within, block_cost, run_cost).items():
-        _print_plan(console, name, pilot, change, runs)
-
-
-def _pilots(
-    files: tuple[Path, ...], between: float | None, within: float | None, block_cost: float, run_cost: float
-) -> dict[str, Pilot]:
-    if not files:
-        if between is None or within is None:
-            raise InputError("expected a pilot, or --between and --within, or --study")
-        return {"given": Pilot(between, within, block_cost, run_cost)}
-    samples = read_one_machine(files)
-    series = summarise_set(samples, {one.metric: DEFAULT_MARGIN for one in samples}).values()
-    found = {one.name: pilot_from(one, block_cost, run_cost) for one in series if len(one.blocks) >= _FEWEST_BLOCKS}
-    if not found:
-        raise InputError(f"{samples.source}: expected a metric with at least {_FEWEST_BLOCKS} blocks; 5 are better")
-    return found
-
-
-def _print_plan(console: Console, name: str, pilot: Pilot, change: float, runs: int | None) -> None:
-    console.print(
-        f"{name}: blocks vary by {pilot.between:.2%}, runs by {pilot.within:.2%}; "
-        f"beyond {useful_runs(pilot)} runs a block more is worth more than a run more",
-        markup=False,
-        highlight=False,
-    )
-    layout = plan_layout(pilot, change, runs)
-    if layout is None:
-        console.print(f"a change of {change:.2%} is out of reach", highlight=False)
-    else:
-        console.print(
-            f"a change of {change:.2%} needs {layout.blocks} blocks of {layout.runs} runs on either side "
-            f"(cost {layout.cost:g} each)",
-            highlight=False,
-        )
-    table = Table("blocks", "runs of each", "smallest change")
-    for blocks, each in dict.fromkeys((*_LAYOUTS, (5, runs or runs_per_block(pilot)))):
-        table.add_row(str(blocks), str(each), f"{smallest_change(pilot, blocks, each):.2%}")
-    console.print(table)
-
-
-def _print_study(console: Console, deviation: float, change: float, confidence: float, power: float) -> None:
-    needed = independent_samples(deviation, change, confidence, power)
-    for line in (
-        f"{needed} independent samples on either side find a change of {change:.2%} at a deviation of {deviation:.2%} "
-        f"({confidence:.2%} confidence, {power:.0%} power)",
-        f"{samples_for_margin(deviation, change / 2, confidence)} make the margin of error of a mean half of it",
-        "samples that hang together count less: ESS in the table of gate compare tells how many they are worth",
-    ):
-        console.print(line, highlight=False, soft_wrap=True)
+    return BaselineStore(baselines).baseline_for(new, subject, waived)

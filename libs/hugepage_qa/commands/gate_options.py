@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from hugepage_gate.compare_suites import FEWEST_BLOCKS, FEWEST_BOOTS
+from hugepage_gate.baseline_file import FEWEST_BLOCKS
+from hugepage_gate.compare_suites import FEWEST_BOOTS
 from hugepage_gate.gate_policy import FILE_NAME, MetricPolicy, Policy, parse_share, read_policy
 from hugepage_qa.commands.command_parts import options
 from hugepage_qa.errors import InputError
@@ -32,8 +33,30 @@ class Share(click.ParamType[float]):
         return value if isinstance(value, float) else parse_share(value)
 
 
+#: a fact of the machine may differ for once, if somebody says why
+waive_option = click.option(
+    "--waive",
+    "waivers",
+    multiple=True,
+    metavar="KEY=REASON",
+    help="A fact of the machine that may differ this time, such as microcode; repeatable.",
+)
+
+
+def parse_waivers(texts: tuple[str, ...]) -> dict[str, str]:
+    """Return the facts that are waived, and why. Raises InputError without a reason."""
+    found = {}
+    for text in texts:
+        key, _, reason = text.partition("=")
+        if not key.strip() or not reason.strip():
+            raise InputError(f"--waive {text!r}: expected KEY=REASON, such as microcode='update of 2026-02'")
+        found[key.strip()] = reason.strip()
+    return found
+
+
 #: say on what terms samples are compared
 terms_options = options(
+    waive_option,
     click.option("--subject", help="Key of what is under test, such as kernel. Default: the only one that differs."),
     click.option("--allow", multiple=True, metavar="KEY", help="Another subject key that may differ."),
     click.option("--margin", type=Share(), help="Worsening that does not matter, for all metrics."),

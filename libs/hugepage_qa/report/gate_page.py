@@ -1,4 +1,7 @@
-"""What a report on a comparison shows beside the verdicts: blocks over time, samples, pairs of one session."""
+"""What a report on a comparison shows beside the verdicts: blocks over time, samples, pairs of one session.
+
+Where there are many metrics only those that ask for a look have pictures: nobody looks at a hundred that passed.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +11,10 @@ from hugepage_gate.classic_table import ClassicTable, classic_table
 from hugepage_gate.compare_suites import BaselineSet, margins
 from hugepage_gate.comparison import Comparison, MetricResult
 from hugepage_gate.gate_policy import Policy
-from hugepage_gate.samples import SampleSet
+from hugepage_gate.samples import SampleSet, Verdict
+
+MOST_PICTURES = 12
+_QUIET = frozenset({Verdict.PASS, Verdict.BLIND})
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,7 @@ class MetricPage:
 
 @dataclass(frozen=True)
 class GatePage:
-    """All that a report shows."""
+    """All that a report shows; ``metrics`` are those with pictures."""
 
     comparison: Comparison
     environment: Mapping[str, object]
@@ -49,7 +55,10 @@ class GatePage:
 def make_page(comparison: Comparison, baseline: BaselineSet, new: SampleSet, policy: Policy) -> GatePage:
     """Return what a report on ``comparison``, of ``new`` with ``baseline``, shows."""
     summaries = summarise_set(new, margins(new, policy))
-    metrics = dict.fromkeys(series.metric for series in new)
+    metrics = list(dict.fromkeys(series.metric for series in new))
+    if len(metrics) > MOST_PICTURES:
+        asking = dict.fromkeys(one.metric for one in comparison.results if one.verdict not in _QUIET)
+        metrics = list(asking)[:MOST_PICTURES]
     return GatePage(
         comparison,
         dict(new.environment),

@@ -16,23 +16,24 @@ from hugepage_gate.comparison import MetricResult
 from hugepage_gate.samples import Verdict
 from hugepage_qa.report.fill_template import fill_template
 from hugepage_qa.report.gate_page import Configuration, GatePage, MetricPage
-from hugepage_qa.report.gate_tables import MEANINGS, percent, why
+from hugepage_qa.report.gate_tables import MEANINGS, amount, percent, why
 
 
 def render_html(page: GatePage) -> str:
     """Return the report as a text of HTML."""
     comparison = page.comparison
-    has_changes = any(one.change is not None for one in comparison.results)
+    shown = [one for one in comparison.results if one.change is not None][:_MOST_INTERVALS]
     return fill_template(
         "comparison.html.j2",
         comparison=comparison,
         meaning=MEANINGS[comparison.verdict],
         # matplotlib escapes the texts in its pictures
-        intervals=Markup(intervals_figure(comparison.results)) if has_changes else "",  # noqa: S704
+        intervals=Markup(intervals_figure(shown)) if shown else "",  # noqa: S704
         metrics=[(one, Markup(metric_figure(one))) for one in page.metrics if comparison.results],  # noqa: S704
         environment=page.environment,
         subject=page.subject,
         percent=percent,
+        amount=amount,
         why=why,
     )
 
@@ -47,20 +48,21 @@ _UNDECIDED = "#888888"
 _CONFIGURATIONS = ("#0077bb", "#ee7733", "#009988", "#cc3311")
 
 _MARGINS_SHOWN = 4
+#: worst first
+_MOST_INTERVALS = 40
 _PERCENT = 100
 
 
 def intervals_figure(results: Sequence[MetricResult]) -> str:
-    """Return every change with its interval against the margin, in margins, so that all fit on one axis."""
-    shown = [one for one in results if one.change is not None]
-    figure = Figure(figsize=(8.5, 0.9 + 0.3 * len(shown)), layout="constrained")
+    """Return changes with their intervals against the margin, in margins, so that all fit on one axis."""
+    figure = Figure(figsize=(8.5, 0.9 + 0.3 * len(results)), layout="constrained")
     axes = figure.add_subplot()
     axes.axvspan(1, _MARGINS_SHOWN, color="#cc3311", alpha=0.07)
     axes.axvline(0, color="black", linewidth=0.8)
     axes.axvline(1, color="#cc3311", linewidth=0.8, linestyle="--")
-    for place, one in enumerate(shown):
+    for place, one in enumerate(results):
         _draw_interval(axes, place, one)
-    axes.set_yticks(range(len(shown)), [one.name for one in shown])
+    axes.set_yticks(range(len(results)), [one.name for one in results])
     axes.invert_yaxis()
     axes.set_xlim(-_MARGINS_SHOWN, _MARGINS_SHOWN)
     axes.set_xlabel("better  ←  change in margins (1 = the margin)  →  worse")

@@ -1,7 +1,11 @@
-"""The gate's tables for people: the verdict with each metric's interval, the study's columns, error rates."""
+"""The gate's tables for people: the verdict with each metric's interval, the study's columns, error rates.
+
+A comparison of a hundred metrics fits one screen: those that ask for a look, worst first, and in a line each what
+passed and what nobody could have seen.
+"""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Column, Table
@@ -9,8 +13,8 @@ from rich.text import Text
 
 from hugepage_gate.classic_table import ClassicTable
 from hugepage_gate.comparison import Comparison, Interval, MetricResult
-from hugepage_gate.error_rates import UNCHANGED, USUAL_RULES, Rates
-from hugepage_gate.samples import Verdict
+from hugepage_gate.error_rates import FEW_RUNS, SOME_RUNS, UNCHANGED, USUAL_RULES, Rates
+from hugepage_gate.samples import Direction, Verdict
 from hugepage_qa.report.fill_template import fill_template
 
 STYLES = {
@@ -18,6 +22,7 @@ STYLES = {
     Verdict.IMPROVED: "bold green",
     Verdict.REGRESSED: "bold red",
     Verdict.UNDECIDED: "yellow",
+    Verdict.BLIND: "dim",
     Verdict.NOT_COMPARABLE: "magenta",
     Verdict.DISTURBED: "magenta",
     Verdict.BASELINE_THIN: "yellow",
@@ -26,10 +31,11 @@ STYLES = {
 
 #: the verdict in a sentence, for people who never saw a p value
 MEANINGS = {
-    Verdict.PASS: "Nothing became worse by as much as its margin.",
-    Verdict.IMPROVED: "Something became better, and nothing worse by as much as its margin.",
+    Verdict.PASS: "No metric that can see its margin became worse by as much, and none has slow runs.",
+    Verdict.IMPROVED: "Something became better, and nothing that can see its margin worse by as much.",
     Verdict.REGRESSED: "Something became worse, and further blocks confirm it.",
     Verdict.UNDECIDED: "The measurements do not suffice to tell.",
+    Verdict.BLIND: "The metrics are too noisy for their margins.",
     Verdict.NOT_COMPARABLE: "The two sides are not of the same machine and set-up, so nothing was compared.",
     Verdict.DISTURBED: "Something else used the machine during the measurement.",
     Verdict.BASELINE_THIN: "The baseline is too small for a verdict.",
@@ -41,8 +47,14 @@ _PICTURE = 31
 _MARGINS_SHOWN = 3
 
 
-def print_comparison(console: Console, comparison: Comparison) -> None:
-    """Print the verdict, what differs between the sides, and every metric."""
+#: so many metrics are shown one by one; of more, those that pass or are blind are summed up
+_MOST_ROWS = 24
+_MOST_BLIND = 8
+_QUIET = frozenset({Verdict.PASS, Verdict.BLIND})
+
+
+def print_comparison(console: Console, comparison: Comparison, *, shows_all: bool = False) -> None:
+    """Print the verdict, what differs between the sides, and every metric, or those that ask for a look."""
     console.print(
         Text.assemble((comparison.verdict.value, STYLES[comparison.verdict]), f"  {comparison.reason}"), soft_wrap=True
     )
@@ -51,55 +63,108 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     )
     for difference in comparison.differences:
         console.print(Text(f"differs ({difference.kind}): {difference}"), soft_wrap=True)
-    if comparison.results:
-        console.print(_table(comparison))
+    rows = comparison.results if shows_all else rows_to_show(comparison.results)
+    if rows:
+        console.print(_table(rows))
         console.print(
-            "change: + is worse; below [bold]|[/] no change, [bold])[/] the margin. "
-            "Blocks are baseline + new; ESS: how many of the samples are independent",
+            "change: in the sign of the unit. Interval: worse is right, [bold]|[/] no change, [bold])[/] the margin. "
+            "Blocks are baseline + new",
             style="dim",
             soft_wrap=True,
             highlight=False,
         )
+    for line in sum_up([one for one in comparison.results if one not in rows]):
+        console.print(Text(line), soft_wrap=True)
     for note in comparison.notes:
         console.print(Text(f"note: {note}"), soft_wrap=True)
 
 
-def _table(comparison: Comparison) -> Table:
+def rows_to_show(results: Sequence[MetricResult]) -> Sequence[MetricResult]:
+    """Return all of ``results`` where they are few, else those that ask for a look, at most a screen."""
+    if len(results) <= _MOST_ROWS:
+        return results
+    return [one for one in results if one.verdict not in _QUIET][:_MOST_ROWS]
+
+
+def sum_up(results: Sequence[MetricResult]) -> list[str]:
+    """Return what there is to know of ``results`` that are not shown one by one, a line each."""
+    passed = [one for one in results if one.verdict is Verdict.PASS]
+    blind = [one for one in results if one.verdict is Verdict.BLIND]
+    others = len(results) - len(passed) - len(blind)
+    lines = [f"and {others} more; --all shows them"] if others else []
+    nearest = max(passed, key=lambda one: one.change.upper / one.margin if one.change else -1, default=None)
+    if nearest is not None and nearest.change is not None:
+        lines.append(f"pass: {len(passed)}, nearest to its margin {nearest.name}: at most {_bound(nearest)}")
+    elif passed:
+        lines.append(f"pass: {len(passed)}")
+    lines += [f"blind at {one.margin:.1%}: {one.name}: {why(one)}" for one in blind[:_MOST_BLIND]]
+    if len(blind) > _MOST_BLIND:
+        lines.append(f"and {len(blind) - _MOST_BLIND} more that are blind; --all shows them")
+    return lines
+
+
+def _bound(result: MetricResult) -> str:
+    own = result.own_change
+    if own is None:
+        return ""
+    return percent(own.lower if result.direction is Direction.HIGHER else own.upper)
+
+
+def _table(results: Sequence[MetricResult]) -> Table:
     table = Table(
         Column("metric", overflow="fold"),
         "verdict",
+        Column("old", justify="right"),
+        Column("new", justify="right"),
         Column("change", justify="right"),
         Column("between", justify="right"),
         Column("margin", justify="right"),
         "interval",
         Column("blocks", justify="right"),
-        Column("samples (ESS)", justify="right"),
         Column("why", overflow="fold"),
     )
-    for result in comparison.results:
+    for result in results:
+        own = result.own_change
         table.add_row(
-            Text(result.name),
+            Text(result.name if result.gates else f"{result.name} (only reported)"),
             Text(result.verdict.value, style=STYLES[result.verdict]),
-            "" if result.change is None else percent(result.change.estimate),
-            "" if result.change is None else f"{percent(result.change.lower)} .. {percent(result.change.upper)}",
-            percent(result.margin),
+            *(Text(amount(one, result.unit)) for one in result.levels),
+            "" if own is None else percent(own.estimate),
+            "" if own is None else f"{percent(own.lower)} .. {percent(own.upper)}",
+            f"{result.margin:.1%}",
             Text("" if result.change is None else picture(result.change, result.margin)),
             f"{result.baseline_blocks} + {result.new_blocks}",
-            f"{result.samples} ({result.effective:.0f})",
             Text(why(result)),
         )
     return table
 
 
+def amount(value: float | None, unit: str) -> str:
+    """Return ``value`` with its unit in four digits for people, nothing for None."""
+    return "" if value is None else f"{float(f'{value:.4g}'):,.10g} {unit}"
+
+
 def render_markdown(comparison: Comparison) -> str:
     """Return as Markdown the verdict, what differs and a line per metric."""
     meaning = MEANINGS[comparison.verdict]
-    return fill_template("comparison.md.j2", comparison=comparison, meaning=meaning, percent=percent, why=why)
+    rows = rows_to_show(comparison.results)
+    rest = sum_up([one for one in comparison.results if one not in rows])
+    return fill_template(
+        "comparison.md.j2",
+        comparison=comparison,
+        rows=rows,
+        rest=rest,
+        meaning=meaning,
+        percent=percent,
+        why=why,
+        amount=amount,
+    )
 
 
 def why(result: MetricResult) -> str:
-    """Return the reason of a verdict, what a contrast is now, and what else there is to know."""
-    return "; ".join([result.reason, *_claim(result), *result.notes])
+    """Return the reason of a verdict, what is seen, what a contrast is now, and what else there is to know."""
+    sees = [f"sees {result.sees:.1%}"] if result.verdict is Verdict.BLIND and result.sees is not None else []
+    return "; ".join([*sees, result.reason, *_claim(result), *result.notes])
 
 
 def percent(share: float) -> str:
@@ -168,32 +233,35 @@ def _rows(tables: Mapping[str, ClassicTable]) -> list[tuple[str, list[str]]]:
     ]
 
 
-_SHIFTS = ("+1%", "+2%", "+5%")
-_FURTHER = ("bimodal", "tail (p99)", "passes at margin", "A/A undecided", "A/A improved", "blocks", "comparisons")
+_FOUND = ("+1%", "+2%", "+5%", SOME_RUNS[0], FEW_RUNS[0])
 
 
 def print_rates(console: Console, found: Mapping[str, Rates]) -> None:
     """Print what share of comparisons ended how, per set of data and rule."""
-    table = Table("data", "rule")
-    for name in ("false alarms", *(f"finds {one}" for one in _SHIFTS), *_FURTHER):
+    table = Table("data", Column("rule", no_wrap=True))
+    heads = ("false alarms", *(f"finds {one}" for one in _FOUND), *(f"passes {one}" for one in _PASSED))
+    for name in (*heads, "undecided", "blind", "runs that alarm", "runs that pass", "blocks", "n"):
         table.add_column(name, justify="right")
     for data, rates in found.items():
         table.add_row(data, "gate", *_gate_cells(rates))
         for rule in USUAL_RULES:
-            shares = [rates.usual_share(rule, one) for one in (UNCHANGED, *_SHIFTS, "bimodal", "tail")]
-            table.add_row("", rule, *map(_percent, shares))
+            table.add_row("", rule, *(_percent(rates.usual_share(rule, one)) for one in (UNCHANGED, *_FOUND)))
         table.add_section()
     console.print(table)
+
+
+_PASSED = ("margin", SOME_RUNS[0], FEW_RUNS[0])
 
 
 def _gate_cells(rates: Rates) -> list[str]:
     good = Verdict.PASS, Verdict.IMPROVED
     shares = [
-        *(rates.share(one, Verdict.REGRESSED) for one in (UNCHANGED, *_SHIFTS, "bimodal")),
-        rates.tail_share("tail"),
-        rates.share("margin", *good),
+        *(rates.share(one, Verdict.REGRESSED) for one in (UNCHANGED, *_FOUND)),
+        *(rates.share(one, *good) for one in _PASSED),
         rates.share(UNCHANGED, Verdict.UNDECIDED),
-        rates.share(UNCHANGED, Verdict.IMPROVED),
+        rates.share(UNCHANGED, Verdict.BLIND),
+        rates.run_share(Verdict.REGRESSED),
+        rates.run_share(*good),
     ]
     used = sum(rates.blocks_used) / len(rates.blocks_used)
     return [*map(_percent, shares), f"{used:.1f}", str(rates.verdicts[UNCHANGED].total())]

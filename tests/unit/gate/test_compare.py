@@ -280,32 +280,168 @@ def test_a_margin_is_the_metrics_own() -> None:
     assert judge(new_samples(0.02), terms=replace(TERMS, policy=policy)).verdict is Verdict.PASS
 
 
-def with_tail(sample: SampleSet, factor: float, share: int) -> SampleSet:
+def with_slow_runs(sample: SampleSet, factor: float, share: float) -> SampleSet:
+    """Return ``sample`` with the ``share`` of the runs ``factor`` times as slow."""
+    random = np.random.default_rng(3)
     series = sample.series[0]
-    blocks = []
-    for block in series.blocks:
-        samples = block.samples.copy()
-        samples[::share] *= factor
-        blocks.append(replace(block, samples=samples))
-    return replace(sample, series=(replace(series, blocks=tuple(blocks)),))
+    blocks = tuple(
+        replace(one, samples=np.where(random.random(len(one.samples)) < share, factor * one.samples, one.samples))
+        for one in series.blocks
+    )
+    return replace(sample, series=(replace(series, blocks=blocks),))
 
 
-def test_a_tail_is_a_metric_of_its_own() -> None:
-    baseline = sample_set(measured(10, samples=200))
-    new = sample_set(measured(3, 0.0, 2, day=20, samples=200))
-    quiet = judge(new, baseline)
-    assert {one.verdict for one in quiet.results} == {Verdict.PASS}
-    spiky = judge(with_tail(new, 1.5, 40), baseline)
-    assert result(spiky, "level").verdict is Verdict.PASS
-    assert result(spiky, "p99").verdict is Verdict.REGRESSED
-    assert result(spiky, "outlier rate").verdict is Verdict.REGRESSED
-    assert spiky.verdict is Verdict.REGRESSED
+@pytest.mark.parametrize(("factor", "share"), [(1.3, 0.3), (2.0, 0.1)])
+def test_slow_runs_regress_although_the_usual_run_is_as_fast(factor: float, share: float) -> None:
+    baseline = sample_set(measured(10, samples=25))
+    new = sample_set(measured(3, 0.0, 2, day=20, samples=25))
+    assert [one.estimand for one in judge(new, baseline).results] == ["level"]
+    slow = judge(with_slow_runs(new, factor, share), baseline)
+    assert slow.verdict is Verdict.REGRESSED
 
 
-def test_a_tail_that_cannot_be_decided_does_not_hold_up_the_level() -> None:
-    random = np.random.default_rng(1)
-    spikes = 1 + (random.random((13, 200)) < 0.011)
-    wild = (100 * np.exp(random.normal(0, 0.003, (13, 200))) * spikes).tolist()
-    comparison = judge(sample_set(series_of(wild[10:], day=20)), sample_set(series_of(wild[:10])))
-    assert result(comparison, "p99").verdict is Verdict.UNDECIDED
+def test_slow_runs_are_told_beside_the_usual_run() -> None:
+    baseline = sample_set(measured(10, samples=25))
+    slow = judge(with_slow_runs(sample_set(measured(3, 0.0, 2, day=20, samples=25)), 2.0, 0.1), baseline)
+    first, usual = slow.results
+    assert (first.name, first.verdict, first.margin) == ("walk slow runs", Verdict.REGRESSED, 0.05)
+    assert (usual.estimand, usual.verdict) == ("level", Verdict.PASS)
+    assert first.change is not None
+    assert first.change.estimate > 0.05
+
+
+def test_slow_runs_in_the_only_block_leave_it_open() -> None:
+    baseline = sample_set(measured(10, samples=25))
+    new = sample_set(measured(1, 0.0, 2, day=20, samples=25))
+    assert judge(with_slow_runs(new, 2.0, 0.2), baseline).verdict is Verdict.UNDECIDED
+
+
+def test_a_burst_in_one_of_three_blocks_is_none() -> None:
+    baseline = sample_set(measured(10, samples=25))
+    new = sample_set(measured(3, 0.0, 2, day=20, samples=25))
+    series = with_slow_runs(new, 2.0, 0.2).series[0]
+    blocks = (*new.series[0].blocks[:2], series.blocks[2])
+    assert judge(replace(new, series=(replace(series, blocks=blocks),)), baseline).verdict is not Verdict.REGRESSED
+
+
+def test_a_level_that_regressed_tells_of_its_slow_runs_too() -> None:
+    assert [one.estimand for one in judge(new_samples(0.2)).results] == ["level"]
+
+
+def many(changes: Sequence[float], blocks: int, day: int, between: float = 0.001, **facts: Any) -> list[dict[str, Any]]:
+    """Return a metric for each of ``changes``."""
+    return [
+        series_of(
+            rows_of(levels_of(blocks, change, 100 * day + place, between), 100 * day + place),
+            f"m{place:03}",
+            day,
+            **facts,
+        )
+        for place, change in enumerate(changes)
+    ]
+
+
+def test_a_metric_that_cannot_see_its_margin_is_listed_and_leaves_the_verdict_to_the_others() -> None:
+    noisy: dict[str, Any] = {"metric": "noisy"}
+    baseline = sample_set(*many([0.0] * 8, 8, 0), series_of(rows_of(levels_of(8, between=0.02)), **noisy))
+    new = sample_set(*many([0.0] * 8, 3, 20), series_of(rows_of(levels_of(3, seed=9, between=0.02)), day=20, **noisy))
+    comparison = judge(new, baseline)
     assert comparison.verdict is Verdict.PASS
+    assert "1 blind" in comparison.reason
+    blind = next(one for one in comparison.results if one.metric == "noisy")
+    assert blind.verdict is Verdict.BLIND
+    assert blind.sees is not None
+    assert 0.02 < blind.sees < 0.1
+    assert "more" in blind.reason
+
+
+def test_most_metrics_have_to_see_their_margins() -> None:
+    noisy = [0.0] * 8
+    comparison = judge(sample_set(*many(noisy, 3, 20, 0.02)), sample_set(*many(noisy, 8, 0, 0.02)))
+    assert comparison.verdict is Verdict.UNDECIDED
+    assert "blind" in comparison.reason
+
+
+def test_the_worst_comes_first() -> None:
+    changes = [0.0, 0.03, -0.03, 0.08, 0.0]
+    comparison = judge(sample_set(*many(changes, 3, 20)), sample_set(*many([0.0] * 5, 8, 0)))
+    assert [one.metric for one in comparison.results][:3] == ["m003", "m001", "m002"]
+
+
+def test_a_change_has_the_sign_of_its_unit() -> None:
+    facts: dict[str, Any] = {"unit": "tps", "direction": "higher"}
+    comparison = judge(sample_set(*many([-0.05], 3, 20, **facts)), sample_set(*many([0.0], 8, 0, **facts)))
+    found = comparison.results[0]
+    assert found.change is not None
+    assert found.own_change is not None
+    assert found.change.estimate == pytest.approx(0.0526, abs=0.003)
+    assert found.own_change.lower < found.own_change.estimate < found.own_change.upper < 0
+    assert found.own_change.estimate == pytest.approx(-0.05, abs=0.003)
+
+
+def test_what_is_computed_from_another_metric_counts_once() -> None:
+    def both(blocks: int, change: float, day: int) -> SampleSet:
+        time = series_of(rows_of(levels_of(blocks, change, day + 1)), day=day)
+        rate = {**time, "metric": "walk:MB/s", "unit": "MB/s", "direction": "higher", "same_as": "walk"}
+        rate["blocks"] = [
+            {**one, "order": 1, "samples": [1e5 / sample for sample in one["samples"]]} for one in time["blocks"]
+        ]
+        return sample_set(time, rate)
+
+    comparison = judge(both(3, 0.03, 20), both(8, 0.0, 0))
+    assert comparison.reason == "1 of 1: walk"
+    (rate,) = [one for one in comparison.results if one.metric == "walk:MB/s"]
+    assert not rate.gates
+    assert rate.notes == ("the same measurement as walk, which counts",)
+
+
+def counts(levels: Sequence[float], day: int) -> SampleSet:
+    rows = [[level] * 3 for level in levels]
+    return sample_set(series_of(rows, day=day, kind="count", unit="faults"))
+
+
+def test_a_count_that_has_noise_is_judged_as_what_is_measured() -> None:
+    random = np.random.default_rng(1)
+    alarms = 0
+    for _ in range(60):
+        levels = random.normal(1000, 30, 8).round().tolist()
+        alarms += judge(counts(levels[5:], 20), counts(levels[:5], 0)).verdict is Verdict.REGRESSED
+    assert alarms <= 1
+    usual = [1000.0, 1003, 998, 1001, 999, 1002, 1000]
+    assert judge(counts([1001, 999, 1002], 20), counts(usual, 0)).verdict is Verdict.PASS
+    assert judge(counts([1101, 1099, 1102], 20), counts(usual, 0)).verdict is Verdict.REGRESSED
+
+
+def test_sessions_and_not_blocks_make_a_baseline() -> None:
+    one_session = sample_set(measured(10, block={"session": "monday"}))
+    thin = judge(new_samples(), one_session)
+    assert thin.verdict is Verdict.BASELINE_THIN
+    assert "1 sessions" in thin.results[0].reason
+
+
+def test_what_nobody_knows_of_two_machines_is_no_agreement() -> None:
+    environment = {**MACHINE, "cpu_model": "n/a"}
+
+    def on(host: str | None, blocks: int, day: int) -> SampleSet:
+        facts = environment if host is None else {**environment, "hostname": host}
+        return sample_set(measured(blocks, 0.0, day + 1, day), environment=facts)
+
+    assert judge(on("a", 3, 20), on("a", 10, 0)).verdict is Verdict.PASS
+    assert judge(on("n/a", 3, 20), on("n/a", 10, 0)).verdict is Verdict.NOT_COMPARABLE
+    comparison = judge(on(None, 3, 20), on(None, 10, 0))
+    assert comparison.verdict is Verdict.NOT_COMPARABLE
+    assert "cpu_model: n/a on both sides" in comparison.reason
+    waived = judge(on(None, 3, 20), on(None, 10, 0), Terms(waivers={"cpu_model": "both are z15"}))
+    assert waived.verdict is Verdict.PASS
+
+
+def test_a_fact_is_waived_with_a_reason_that_is_shown() -> None:
+    baseline = sample_set(measured(10), environment={**MACHINE, "microcode": "1", "dimms": 2})
+    new = new_samples(environment={**MACHINE, "microcode": "2", "dimms": 2})
+    assert judge(new, baseline).verdict is Verdict.NOT_COMPARABLE
+    comparison = judge(new, baseline, Terms(waivers={"microcode": "what does the update cost?"}))
+    assert comparison.verdict is Verdict.PASS
+    (waived,) = comparison.differences
+    assert (waived.kind, waived.reason) == ("waived", "what does the update cost?")
+    other = new_samples(environment={**MACHINE, "microcode": "2", "dimms": 4})
+    assert judge(other, baseline, Terms(waivers={"microcode": "x"})).verdict is Verdict.NOT_COMPARABLE

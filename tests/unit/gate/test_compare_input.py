@@ -8,7 +8,8 @@ from tests.unit.gate.documents import measured, sample_set, series_of
 from hugepage_gate.compare_suites import Terms, baseline_from_samples, compare
 from hugepage_gate.comparison import Comparison
 from hugepage_gate.gate_policy import Policy
-from hugepage_gate.samples import SampleSet
+from hugepage_gate.sample_files import join
+from hugepage_gate.samples import SampleSet, Verdict
 from hugepage_qa.errors import InputError
 
 BASELINE = sample_set(measured(10))
@@ -24,15 +25,24 @@ def of_session(session: str, levels: list[list[float]] = ONE_SAMPLE) -> SampleSe
 
 
 def test_samples_that_are_in_the_baseline_are_refused() -> None:
-    with pytest.raises(InputError, match="in the baseline, too"):
+    with pytest.raises(InputError, match="all of the baseline"):
         judge(BASELINE)
 
 
 def test_a_single_sample_is_the_same_in_the_same_session_only() -> None:
-    with pytest.raises(InputError, match="in the baseline, too"):
-        judge(of_session("s1", ONE_SAMPLE[:1]), of_session("s1"))
-    judge(of_session("s2", ONE_SAMPLE[:1]), of_session("s1"))
+    with pytest.raises(InputError, match="all of the baseline"):
+        judge(of_session("s1", ONE_SAMPLE[:1]), of_session("s1", ONE_SAMPLE[:1]))
+    judge(of_session("s2", ONE_SAMPLE[:1]), of_session("s1", ONE_SAMPLE[:1]))
     judge(of_session("s1", [[2.51]]), of_session("s1"))
+
+
+def test_blocks_of_the_baseline_are_not_compared_with_themselves() -> None:
+    night = sample_set(measured(1, 0.05, 2, day=20))
+    baseline = join([BASELINE, night])
+    comparison = judge(join([night, sample_set(measured(2, 0.05, 3, day=21), source="more")]), baseline)
+    (level,) = [one for one in comparison.results if one.estimand == "level"]
+    assert (level.baseline_blocks, level.new_blocks) == (10, 3)
+    assert comparison.verdict is Verdict.REGRESSED
 
 
 @pytest.mark.parametrize("facts", [{"unit": "ms"}, {"unit": "x", "direction": "higher"}, {"kind": "count"}])

@@ -1,13 +1,17 @@
 """How often the gate is wrong, on made-up measurements in which nothing changes, and that the count can fail."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from ci.gate_error_rates import go_sessions, main
 from ci.gate_worlds import WORLDS, World, cloud, jvm_forks, very_quiet_machine
 
 from hugepage_gate import error_rates
 from hugepage_gate.error_rates import (
+    FEW_RUNS,
+    SOME_RUNS,
     UNCHANGED,
     Plan,
     Rates,
@@ -50,23 +54,25 @@ def test_machines_and_processes_that_differ(draw: object) -> None:
     assert rates.usual_share("Mann-Whitney", UNCHANGED) > 0.2
 
 
-def test_one_changed_metric_among_many_is_found() -> None:
-    samples = World("quiet", very_quiet_machine).sample_set(1, 12)
-    rates = measure_rates(samples, Plan(splits=2, together=True))
-    assert rates.share("+2%", Verdict.REGRESSED) >= 0.97
+def test_slow_runs_are_found_and_do_not_pass() -> None:
+    samples = World("quiet", very_quiet_machine, samples=25).sample_set(1, 10)
+    rates = measure_rates(samples, replace(PLAN, baseline=5))
+    for name, _ in (SOME_RUNS, FEW_RUNS):
+        assert rates.share(name, Verdict.REGRESSED) >= 0.7
+        assert rates.share(name, Verdict.PASS, Verdict.IMPROVED) <= 0.05
+
+
+def test_runs_in_which_nothing_changed_pass(quiet: Rates) -> None:
+    assert quiet.run_share(Verdict.PASS, Verdict.IMPROVED) >= 0.6
+    assert quiet.run_share(Verdict.REGRESSED) <= 0.1
+    assert quiet.runs.total() == PLAN.splits
 
 
 def test_a_gate_that_always_alarms_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(error_rates, "decide", lambda evidence: [Decision(Verdict.REGRESSED, "") for _ in evidence])
+    monkeypatch.setattr(error_rates, "decide_one", lambda *_: Decision(Verdict.REGRESSED, ""))
     rates = measure_rates(World("quiet", very_quiet_machine).sample_set(1, 2), Plan(splits=2))
     assert rates.share(UNCHANGED, Verdict.REGRESSED) == 1
-
-
-def test_tails_are_seen_where_blocks_have_enough_samples() -> None:
-    world = World("long", very_quiet_machine, samples=200)
-    rates = measure_rates(world.sample_set(1, 5), Plan(splits=3))
-    assert rates.tail_share(UNCHANGED) == 0
-    assert rates.tail_share("tail") == 1
+    assert rates.run_share(Verdict.REGRESSED) == 1
 
 
 def test_short_series_are_split_at_random_and_single_blocks_refused() -> None:
@@ -91,3 +97,16 @@ def test_usual_rules() -> None:
         assert rule(one, other)
         assert not rule(other, one)
         assert not rule(one, one + 1e-9)
+
+
+def test_nights_of_go_are_read_in_their_order(tmp_path: Path) -> None:
+    for folder, night, time in (("odd", "20220103T213211", 120), ("even", "20220102T213211", 100)):
+        (tmp_path / folder).mkdir()
+        lines = [f"BenchmarkWalk-12 1 {time + run} ns/op {time} MB/s" for run in range(15)]
+        text = "\n".join([*lines, "BenchmarkShort-12 1 7 ns/op", "BenchmarkBuild 1 5 build-real-ns/op"])
+        (tmp_path / folder / f"Go1.17-opt.{night}").write_text(text)
+        (tmp_path / folder / f"1234abcd-opt.{night}").write_text("BenchmarkWalk-12 1 500 ns/op")
+    (walk,) = go_sessions(tmp_path)
+    assert (walk.metric, walk.unit) == ("BenchmarkWalk-12", "ns/op")
+    assert [block.samples[0] for block in walk.blocks] == [100, 120]
+    assert main(["--go"]) == 3

@@ -24,6 +24,8 @@ def test_change_points_are_those_of_otava_that_are_large_enough(monkeypatch: pyt
     assert change.place == 3
     assert change.change == pytest.approx(0.0513, abs=1e-3)
     assert find_change_points([50.0]) == []
+    # a count of nothing has no logarithm
+    assert find_change_points([0.0] * 10) == []
 
 
 def test_change_points_need_otava(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 from tests.unit.gate.documents import MACHINE
 
-from hugepage_gate.importers import CsvDefaults, Origin, read_csv, read_go_benchmark, read_hyperfine, read_pyperf
+from hugepage_gate.importers import (
+    CsvDefaults,
+    Origin,
+    name_sessions,
+    read_csv,
+    read_go_benchmark,
+    read_hyperfine,
+    read_pyperf,
+)
+from hugepage_gate.sample_format import direction_of
 from hugepage_gate.samples import Direction, Kind, SampleSet
 from hugepage_qa.errors import InputError
 
@@ -159,3 +168,43 @@ def test_wrong_csv(tmp_path: Path, text: str, named: str) -> None:
         read_csv(path, ORIGIN, CsvDefaults())
     assert named in str(raised.value)
     assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("unit", "direction"),
+    [
+        ("ns/op", "lower"),
+        ("s", "lower"),
+        ("B/op", "lower"),
+        ("rows/sec", "higher"),
+        ("req/sec", "higher"),
+        ("hit%", "higher"),
+        ("MB/s", "higher"),
+        ("tps", "higher"),
+        ("GB/second", "higher"),
+        ("errors/s", "lower"),
+        ("misses/sec", "lower"),
+        ("steps", "lower"),
+        ("GFLOPS", "higher"),
+    ],
+)
+def test_a_unit_tells_what_is_good(unit: str, direction: str) -> None:
+    assert direction_of(unit) == direction
+
+
+def test_bytes_per_second_are_the_same_measurement_as_the_time(tmp_path: Path) -> None:
+    path = tmp_path / "go.txt"
+    path.write_text("BenchmarkCopy-8 50 1000 ns/op 3.5 MB/s 12 rows/sec\nBenchmarkOther-8 50 3.5 MB/s\n")
+    found = {one.metric: (one.direction, one.same_as) for one in read_go_benchmark(path, ORIGIN)}
+    assert found == {
+        "BenchmarkCopy-8": (Direction.LOWER, None),
+        "BenchmarkCopy-8:MB/s": (Direction.HIGHER, "BenchmarkCopy-8"),
+        "BenchmarkCopy-8:rows/sec": (Direction.HIGHER, None),
+        "BenchmarkOther-8": (Direction.HIGHER, None),
+    }
+
+
+def test_files_of_one_name_in_several_folders_are_several_sessions() -> None:
+    paths = [Path("monday/bench.json"), Path("tuesday/bench.json"), Path("Go1.17.20220101")]
+    assert name_sessions(paths) == ["monday/bench", "tuesday/bench", "Go1.17.20220101"]
+    assert name_sessions([Path("a/monday.json")]) == ["monday"]

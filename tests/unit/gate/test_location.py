@@ -2,22 +2,35 @@
 
 import numpy as np
 import pytest
+from tests.unit.gate.documents import sample_set, series_of
 
-from hugepage_gate.block_summary import (
-    effective_size,
-    location,
-    middle_and_spread,
-    outlier_rate,
-)
+from hugepage_gate.block_summary import BlockSummary, effective_size, location, middle_and_spread, summarise
+from hugepage_gate.samples import Samples
 
 
-def test_many_samples_have_a_median_and_few_a_hodges_lehmann_estimate() -> None:
-    many = np.arange(1.0, 22)
-    assert location(many) == 11
-    few = np.array([1.0, 4.0, 100.0])
-    # the median of 1, 2, 4, 10, 20, 100: geometric means of all pairs
-    assert location(few) == pytest.approx((4 + 10) / 2)
+def test_a_location_is_the_mean_of_the_middle_half() -> None:
     assert location(np.array([7.0])) == 7
+    assert location(np.array([1.0, 2.0])) == 1.5
+    assert location(np.array([1.0, 4.0, 100.0])) == 4
+    assert location(np.array([100.0, 3.0, 0.0, 5.0])) == 4
+    assert location(np.arange(1.0, 26)) == 13
+
+
+def test_runs_that_stall_leave_a_location_unless_they_are_most() -> None:
+    assert location(np.array([0.0] * 2 + [8.0] * 8)) == 8
+    assert location(np.array([0.0] * 9 + [8.0])) == 0
+
+
+def test_slow_runs_move_the_mean_of_a_block_and_not_its_location() -> None:
+    samples = np.random.default_rng(1).normal(100, 0.3, 25)
+    slow = samples * np.where(np.arange(25) % 10, 1, 2)
+    plain, hit = (summarise_block(one) for one in (samples, slow))
+    assert hit.location == pytest.approx(plain.location, rel=0.005)
+    assert hit.mean == pytest.approx(1.12 * plain.mean, rel=0.01)
+
+
+def summarise_block(samples: Samples) -> BlockSummary:
+    return summarise(sample_set(series_of([samples.tolist()])).series[0], 0.01, {}, None).blocks[0]
 
 
 @pytest.mark.parametrize("count", [9, 50])
@@ -35,13 +48,6 @@ def test_spread_is_a_standard_deviation_without_outliers() -> None:
     samples = np.random.default_rng(1).normal(10, 2, 20_000)
     assert middle_and_spread(samples) == pytest.approx((10, 2), rel=0.03)
     assert middle_and_spread(np.append(samples, [1e6] * 100)) == pytest.approx((10, 2), rel=0.03)
-
-
-def test_outliers_are_counted_on_the_worse_side_only() -> None:
-    samples = np.append(np.random.default_rng(1).normal(10, 0.1, 990), [20.0] * 10)
-    assert outlier_rate(samples, *middle_and_spread(samples), 1) == pytest.approx(0.01)
-    assert outlier_rate(samples, *middle_and_spread(samples), -1) == 0
-    assert outlier_rate(np.ones(50), 1.0, 0.0, 1) == 0
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])

@@ -10,8 +10,11 @@ from hugepage_gate.looks import (
     ALARM_ERROR,
     LOOKS,
     PASS_ERROR,
+    RUN_ERROR,
     Decision,
     Evidence,
+    alarm_limit,
+    blocks_to_see,
     decide,
 )
 from hugepage_gate.moderated_t import Prior
@@ -40,9 +43,58 @@ def test_unchanged_blocks_pass() -> None:
 
 
 def test_absence_of_evidence_is_no_pass() -> None:
-    decision = judge(evidence(0.0, between=0.03))
+    decision = judge(evidence(0.0, between=0.005))
+    assert decision.verdict is Verdict.BLIND
+    assert decision.more_blocks == 4
+    decision = judge(evidence(0.0065, between=0.002))
     assert decision.verdict is Verdict.UNDECIDED
     assert decision.more_blocks == 2
+
+
+@pytest.mark.parametrize(("new", "between"), [(1, 0.005), (1, 0.007), (3, 0.007), (3, 0.009), (5, 0.009)])
+def test_who_is_blind_sees_its_margin_with_as_many_more_blocks_as_it_says(new: int, between: float) -> None:
+    one = evidence(*[0.004] * new, between=between)
+    decision = judge(one)
+    assert decision.verdict is Verdict.BLIND
+    look = decision.looks[-1]
+    assert look.sees > MARGIN
+    deviation = look.estimate.error / math.sqrt(1 / 10 + 1 / new)
+    needed = blocks_to_see(one, look)
+    assert needed is not None
+    more, old = needed
+    assert more + old > 0
+
+    def sees(baseline: int, later: int) -> float:
+        sides = (np.random.default_rng(2).normal(0, 1, count) for count in (baseline, later))
+        alike = [deviation * (side - side.mean()) / (side.std(ddof=1) if len(side) > 1 else 1) for side in sides]
+        return judge(Evidence(alike[0], alike[1], MARGIN)).looks[-1].sees
+
+    assert sees(10 + old, new + more) <= MARGIN
+    assert (sees(10 + old - 1, new + more) if old else sees(10, new)) > MARGIN
+
+
+def test_what_looks_worse_is_not_called_blind() -> None:
+    one = evidence(0.01, 0.012, 0.009, between=0.006, blocks=30)
+    decision = judge(one)
+    assert decision.looks[-1].sees > MARGIN
+    assert decision.looks[-1].lower > 0
+    assert decision.verdict is not Verdict.BLIND
+
+
+def test_no_number_of_blocks_shows_what_is_out_of_reach() -> None:
+    one = evidence(0.0, 0.0, 0.0, between=0.5)
+    assert blocks_to_see(one, judge(one).looks[-1]) is None
+    assert "larger margin" in judge(one).reason
+
+
+def test_slow_runs_are_an_alarm_and_never_have_to_pass() -> None:
+    noisy = replace(evidence(0.0, 0.01, -0.01, between=0.03), alarm_only=True)
+    assert judge(noisy).verdict is Verdict.PASS
+    # some sessions have more of them than others
+    wild = replace(evidence(0.03, 0.25, 0.02), alarm_only=True)
+    assert judge(wild).verdict is Verdict.REGRESSED
+    assert judge(replace(wild, alarm_only=False)).verdict is not Verdict.REGRESSED
+    assert judge(replace(evidence(0.3), alarm_only=True)).verdict is Verdict.UNDECIDED
 
 
 def test_a_slow_down_needs_a_second_block() -> None:
@@ -57,7 +109,9 @@ def test_a_slow_down_needs_a_second_block() -> None:
 def test_one_disturbed_block_is_no_regression(place: int) -> None:
     blocks = [0.0, 0.0005, -0.0005]
     blocks[place] = 0.3
-    assert judge(evidence(*blocks)).verdict is Verdict.UNDECIDED
+    assert judge(evidence(*blocks)).verdict is Verdict.BLIND
+    # as slow runs it leaves the comparison open: the others were no slower
+    assert judge(replace(evidence(*blocks), alarm_only=True)).verdict is Verdict.UNDECIDED
 
 
 def test_two_of_three_blocks_confirm() -> None:
@@ -94,11 +148,26 @@ def test_a_single_block_on_both_sides_is_undecided() -> None:
     assert judge(Evidence(np.zeros(5), np.array([]), MARGIN)).verdict is Verdict.UNDECIDED
 
 
-def test_many_metrics_need_more_evidence_than_one() -> None:
-    doubtful = evidence(0.0088, 0.0062, 0.0075, between=0.004)
-    quiet = [evidence(0.0, 0.0, 0.0, between=0.003, seed=seed) for seed in range(2, 202)]
+def test_many_noisy_metrics_need_more_evidence_than_one() -> None:
+    doubtful = evidence(0.0098, 0.0072, 0.0085, between=0.005)
+    noisy = [evidence(0.0, 0.0, 0.0, between=0.02, seed=seed) for seed in range(2, 202)]
     assert judge(doubtful).looks[-1].alarm
-    assert not decide([doubtful, *quiet])[0].looks[-1].alarm
+    assert not decide([doubtful, *noisy])[0].looks[-1].alarm
+    # those whose noise reaches no alarm take nothing
+    quiet = [evidence(0.0, 0.0, 0.0, between=0.0003, seed=seed) for seed in range(2, 202)]
+    assert decide([doubtful, *quiet])[0].looks[-1].alarm
+
+
+def test_unchanged_metrics_together_raise_as_many_alarms_as_are_allowed() -> None:
+    assert alarm_limit([0.5] * 100) == pytest.approx(RUN_ERROR / 100)
+    assert alarm_limit([0.5]) == RUN_ERROR
+    assert alarm_limit([1e-9] * 100) == 1
+    assert alarm_limit([]) == 1
+    # two that noise seldom reaches, and one that it does
+    chances = [0.02, 0.03, 0.5]
+    limit = alarm_limit(chances)
+    assert limit == pytest.approx(0.05)
+    assert sum(min(limit, chance) for chance in chances) == pytest.approx(RUN_ERROR)
 
 
 @pytest.mark.parametrize("between", [0.002, 0.003, 0.03])

@@ -1,4 +1,4 @@
-"""Prior, moderated t and false discoveries, against what is known of them."""
+"""Prior and moderated t, against what is known of them."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,6 @@ from hugepage_gate.moderated_t import (
     Prior,
     estimate,
     estimate_mean,
-    false_discovery_rates,
     fit_prior,
     inverse_trigamma,
 )
@@ -83,9 +82,18 @@ def test_inverse_trigamma(x: float) -> None:
     assert inverse_trigamma(float(polygamma(1, x))) == pytest.approx(x, rel=1e-6)
 
 
-def test_false_discoveries_are_those_of_benjamini_and_hochberg() -> None:
-    p_values = [0.01, 0.8, 0.03, 0.002, 0.04]
-    # each is the least of p * 5 / rank over the ranks from its own on
-    assert false_discovery_rates(p_values) == pytest.approx([0.025, 0.8, 0.05, 0.01, 0.05])
-    assert false_discovery_rates([]) == []
-    assert false_discovery_rates([0.3]) == [0.3]
+def test_new_blocks_tell_nothing_of_the_noise_where_they_are_what_varies() -> None:
+    wild = np.array([1.4, 3.0])
+    pooled, alone = (estimate(BASELINE, wild, NO_PRIOR, 0.0, pooled=pooled) for pooled in (True, False))
+    assert pooled is not None
+    assert alone is not None
+    assert alone.degrees == len(BASELINE) - 1
+    assert alone.error == pytest.approx(BASELINE.std(ddof=1) * np.sqrt(1 / 4 + 1 / 2))
+    assert alone.error < pooled.error
+
+
+def test_how_likely_noise_alone_is_that_large() -> None:
+    found = estimate(BASELINE, NEW, NO_PRIOR, 0.0)
+    assert found is not None
+    assert found.beyond(found.difference) == pytest.approx(found.p_worse())
+    assert found.beyond(0) == pytest.approx(0.5)

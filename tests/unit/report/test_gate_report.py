@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
-from tests.unit.gate.documents import MACHINE, measured, sample_set, series_of
+from tests.unit.gate.documents import MACHINE, levels_of, measured, rows_of, sample_set, series_of
 from tests.unit.gate.test_contrasts import ABBA, interleaved
 
 from hugepage_gate.compare_suites import Terms, baseline_from_samples, compare
@@ -108,3 +108,43 @@ def test_the_picture_of_an_interval() -> None:
     assert line[20] == ")"
     assert line.strip().startswith("-")
     assert picture(Interval(9.0, -9.0, 99.0), 0.01).endswith("o")
+
+
+@pytest.fixture(scope="module")
+def hundred() -> GatePage:
+    """A hundred metrics, of which one became slower and five cannot see their margin."""
+
+    def samples(blocks: int, day: int, change: float) -> SampleSet:
+        series = []
+        for place in range(100):
+            worse = change if place == 60 else 0.0
+            between = 0.02 if place % 20 == 3 else 0.001
+            levels = levels_of(blocks, worse, 1000 * day + place, between)
+            series.append(series_of(rows_of(levels, place + day, samples=5), f"m{place:03}", day, unit="ms"))
+        return sample_set(*series)
+
+    return page(samples(8, 0, 0.0), samples(3, 20, 0.03))
+
+
+def test_a_hundred_metrics_fit_a_screen(hundred: GatePage) -> None:
+    text = text_of(hundred)
+    assert len(text.splitlines()) <= 50
+    rows = [line for line in text.splitlines() if "m0" in line]
+    assert "regressed" in rows[0]
+    assert "m060" in rows[1]
+    assert re.search(r"m060 .* 100\.\d ms .* 102\.\d ms", text)
+    assert "pass: 9" in text
+    assert re.search(r"blind at 1\.0%: m\d+: sees \d+\.\d%; ", text)
+    assert len(render_markdown(hundred.comparison).splitlines()) <= 50
+
+
+def test_all_of_them_are_shown_on_demand(hundred: GatePage) -> None:
+    console = Console(width=250, record=True, file=Path("/dev/null").open("w"))  # noqa: SIM115 - as above
+    print_comparison(console, hundred.comparison, shows_all=True)
+    text = console.export_text()
+    assert all(f"m{place:03}" in text for place in range(100))
+
+
+def test_only_metrics_that_ask_for_a_look_have_pictures(hundred: GatePage) -> None:
+    assert [one.metric for one in hundred.metrics] == ["m060"]
+    assert render_html(hundred).count("<svg") == 2

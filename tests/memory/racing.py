@@ -76,16 +76,6 @@ def punched_page(live: Live) -> None:
 
 
 @RACING.case(
-    "threads that write while the file is emptied find what they wrote, a fresh page or its end, which is SIGBUS",
-    "fs/hugetlbfs/inode.c hugetlb_vmtruncate(); mm/hugetlb.c hugetlb_no_page()",
-    pages=2,
-)
-def emptied_file(live: Live) -> None:
-    clash(live, Deed.EMPTY, may_come=LEFT_OR_GONE | Came.SIGBUS, file=new_memfd(live))
-    live.expect_pool(nr=2, free=2)
-
-
-@RACING.case(
     "threads that write while the page moves away and back find what they wrote, or no mapping for a moment",
     "mremap(2); mm/hugetlb.c move_hugetlb_page_tables()",
     since="5.16",

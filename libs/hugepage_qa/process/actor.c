@@ -639,8 +639,6 @@ static int act(char deed, long number, char **memory, uint64_t value)
 		return came_of(map_at(place, MAP_FIXED) == MAP_FAILED);
 	case 'p': /* punch out of the file */
 		return came_of(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)length));
-	case 'e': /* empty the file, and make it as long as it was */
-		return came_of(ftruncate(fd, 0) || ftruncate(fd, (off_t)length));
 	case 'v': /* move away and back */
 		return came_of(mremap(place, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, clash.elsewhere) == MAP_FAILED ||
 			       mremap(clash.elsewhere, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, place) == MAP_FAILED);

@@ -45,7 +45,6 @@ class Deed(Enum):
     DISCARD = "d"
     REPLACE = "r"
     PUNCH = "p"
-    EMPTY = "e"
     MOVE = "v"
     PROTECT = "w"
     MAP_MORE = "m"

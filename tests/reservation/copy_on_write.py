@@ -9,6 +9,7 @@ from hugepage_qa.kernel.uapi import MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
 from hugepage_qa.process.process_table import split_stat, state_and_cpu_seconds
 
 COPY_ON_WRITE = Area("copy-on-write")
@@ -56,9 +57,9 @@ def moved_parent_writes_without_a_page(live: Live) -> None:
     child.actor.call("setitimer", _ITIMER_REAL, live.host.uapi.pack("4q", 0, 0, _CHILD_SECONDS, 0), 0)
     memory.actor.call("mremap", memory.address, live.size, live.size, flags, place.address)
     place.touch(value=2)
-    if has_ended := ObservedTree(live.host).read(f"proc/{child.actor.pid}/stat") is None:
-        stat = ObservedTree(live.host).read(f"proc/{memory.actor.pid}/stat") or ""
-        _state, used = state_and_cpu_seconds(split_stat(stat))
+    # nobody has waited for it where its parent is still there
+    if has_ended := _stat(live, child.actor)[0] in ("", "Z"):
+        _state, used = _stat(live, memory.actor)
         if used < _CHILD_SECONDS / 2:
             raise CannotRun(f"the machine is too slow: what has {_CHILD_SECONDS} s was not done by then")
     live.expect("the child ended before its parent could write", False, has_ended, {Quirk.COPY_NEVER_ENDS: True})
@@ -223,6 +224,12 @@ def private_write_to_a_hole(live: Live) -> None:
     file.map(1).expect_zero(0)
     private.expect_filled(2)
     live.expect_pool(nr=2, free=0)
+
+
+def _stat(live: Live, actor: Actor) -> tuple[str, float]:
+    """Return the state of a process and the CPU time in seconds that it has had; nothing of one that is gone."""
+    text = ObservedTree(live.host).read(f"proc/{actor.pid}/stat")
+    return state_and_cpu_seconds(split_stat(text) if text else ())
 
 
 class CopyOnWrite(LiveTest):

@@ -1,7 +1,6 @@
 """fallocate(2) on files of huge pages: pages ahead of their use, and holes."""
 
 import errno
-import resource
 import signal
 
 from hugepage_qa.cases.case import Area
@@ -12,6 +11,7 @@ from hugepage_qa.kernel.uapi import (
     FALLOC_FL_KEEP_SIZE,
     FALLOC_FL_PUNCH_HOLE,
     FALLOC_FL_ZERO_RANGE,
+    RLIMIT_FSIZE,
     SIG_BLOCK,
 )
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -219,7 +219,7 @@ def limit_on_the_size_of_a_file(live: Live) -> None:
     for file in files(live):
         call = file.actor.call
         # the limit is one page; the signal waits, for it would end the actor
-        call("setrlimit", resource.RLIMIT_FSIZE, pack("2Q", live.size, live.size))
+        call("setrlimit", RLIMIT_FSIZE, pack("2Q", live.size, live.size))
         call("rt_sigprocmask", SIG_BLOCK, pack("Q", 1 << signal.SIGXFSZ - 1), 0, 8)
         file.allocate(1)
         live.expect("whether SIGXFSZ waits", False, is_waiting(file.actor, signal.SIGXFSZ))

@@ -55,6 +55,7 @@ class Quirk(Enum):
     COPY_NEVER_ENDS = "copy-never-ends"
     MOVE_MISPLACES_PAGES = "move-misplaces-pages"
     MOVED_PAGE_UNCOUNTED = "moved-page-uncounted"
+    HINT_ROUNDED_TO_ZERO = "hint-rounded-to-zero"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -295,7 +295,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             until=KernelVersion(7, 4),
             fix="mm/hugetlb: unmap the page where the other VMA maps it",
             backports=(KernelVersion(7, 3, 4),),
-            seen="6.1.192; right on 7.3.4",
+            seen="6.1.192, 6.18.44; right on 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.MOVE_MISPLACES_PAGES,
@@ -309,7 +309,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             until=KernelVersion(7, 3),
             fix="mm/hugetlb: preserve mremap address delta when skipping page tables",
             backports=(KernelVersion(7, 2, 9), KernelVersion(6, 12, 112), KernelVersion(6, 1, 191)),
-            seen="none with it; right on 6.1.192, 7.3.4",
+            seen="6.18.44; right on 6.1.192, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.MOVED_PAGE_UNCOUNTED,
@@ -324,6 +324,19 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             fix="mm/hugetlb: account migration target folio in per-node NR_HUGETLB vmstat",
             backports=(KernelVersion(7, 3, 4),),
             seen="none with it; right on 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.HINT_ROUNDED_TO_ZERO,
+            summary="a hint for huge pages that lies within the last huge page of all addresses is rounded up to "
+            "address 0, and who may use that gets his mapping there",
+            example="as root on aarch64 a page of 2M with the hint 0xfffffffffffff000 is mapped at address 0",
+            cause="generic_hugetlb_get_unmapped_area() aligns the hint and does not look whether it is below "
+            "mmap_min_addr then; x86 has a function of its own",
+            since=KernelVersion(2, 6, 30),
+            until=KernelVersion(6, 11),
+            fix="hugetlbfs: ensure generic_hugetlb_get_unmapped_area() returns higher address than mmap_min_addr "
+            "(dffe24e95876)",
+            seen="6.1.192 on aarch64",
         ),
     )
 }

@@ -36,9 +36,10 @@ class Look:
 def look_at(pid: int) -> Look:
     """Return what process ``pid`` has had; one that has ended has had nothing (proc_pid_stat(5), sched-stats.rst)."""
     waited = faults = 0
-    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-        with suppress(OSError, ValueError, IndexError):  # the thread has ended, or the kernel does not tell
-            waited += int(file.read_text(encoding="utf-8").split()[1])
+    with suppress(OSError):  # the process ends while it is looked at
+        for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            with suppress(OSError, ValueError, IndexError):  # the thread has ended, or the kernel does not tell
+                waited += int(file.read_text(encoding="utf-8").split()[1])
     if fields := stat_fields(Path(f"/proc/{pid}/stat")):
         faults = int(fields[MAJOR_FAULTS])
     return Look(cpu_seconds(pid), waited / 1e9, faults)

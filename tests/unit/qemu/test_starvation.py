@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -96,3 +97,11 @@ def test_other_lines_are_none(start: Start) -> None:
 
 def test_the_cpu_time_is_that_of_the_last_look(start: Start) -> None:
     assert 0 < start(1.0).seconds < 60
+
+
+def test_a_process_that_ends_while_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(_directory: Path, _pattern: str) -> Iterator[Path]:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "glob", ended)
+    assert look_at(1 << 30) == Look(0, 0, 0)

@@ -393,7 +393,7 @@ UNUSED static void group(const char *name)
 	mkdir("/cg", 0700);
 	mount("none", "/cg", "cgroup2", 0, "");
 	/* version 1 may have had the controller until just now */
-	for (int wait = 0; put("/cg/cgroup.subtree_control", "+hugetlb +memory") && wait < 50; wait++)
+	for (int wait = 0; put("/cg/cgroup.subtree_control", "+hugetlb +memory") && wait < 200; wait++)
 		usleep(100000);
 	snprintf(path, sizeof(path), "/cg/%s", name);
 	rmdir(path);

@@ -1,9 +1,16 @@
 """Threads that use one huge page at the same moment, while its mapping or its file changes under them."""
 
+import errno
+import mmap
+
+from hugepage_qa.cases.at_once import at_once
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.memory_policy import moving
 from hugepage_qa.cases.race import RACERS, clash
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
+from hugepage_qa.kernel.uapi import MAP_FIXED, MAP_HUGETLB
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Came, Deed
 
@@ -129,6 +136,62 @@ def mapping_of_a_discarded_page(live: Live) -> None:
 def copies_of_a_file(live: Live) -> None:
     clash(live, by=Deed.COPY, file=new_memfd(live))
     live.expect_pool(nr=RACERS + 1, free=RACERS + 1)
+
+
+@RACING.case(
+    "threads that touch a page while another one fills it, and it is given back, find what it is filled with",
+    "Documentation/admin-guide/mm/userfaultfd.rst UFFDIO_COPY; mm/hugetlb.c hugetlb_mfill_atomic_pte()",
+    since="6.7",
+    pages=4,
+)
+def page_filled_by_others(live: Live) -> None:
+    source = live.map(1)
+    source.fill()
+    memory = live.map(1, source.actor)
+    fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS, waits=True)
+    with at_once(live, memory.actor) as threads:
+        threads.call("ioctl", *fault.copying(source, 0, live.size), may_fail=(errno.EEXIST, errno.EAGAIN))
+        for _thread in range(2):
+            threads.watch(memory)
+        threads.call("madvise", memory.address, memory.length, mmap.MADV_DONTNEED)
+    memory.actor.end()
+    live.expect_pool(nr=4, free=4)
+
+
+@RACING.case(
+    "threads that write to pages while these move from node to node find what they wrote",
+    f"move_pages(2); mm/migrate.c unmap_and_move_huge_page(); {FAULT}",
+    pages=2,
+    nodes=2,
+)
+def used_while_they_move(live: Live) -> None:
+    for node in live.nodes[:2]:
+        live.reserve(4, node)
+    for shared in (False, True):
+        memory = live.map(2, shared=shared)
+        with at_once(live, memory.actor) as threads:
+            for node in live.nodes[:2]:
+                threads.use(memory)
+                threads.call("move_pages", *moving(memory, node))
+        memory.actor.end()
+
+
+@RACING.case(
+    "pages that move from node to node while they are unmapped and mapped anew are all given back",
+    "move_pages(2); mm/migrate.c add_folio_for_migration(), mm/hugetlb.c isolate_hugetlb() (e66f17ff7177)",
+    pages=2,
+    nodes=2,
+)
+def unmapped_while_they_move(live: Live) -> None:
+    memory = live.map(1)
+    with at_once(live, memory.actor) as threads:
+        for node in live.nodes[:2]:
+            threads.call("move_pages", *moving(memory, node), may_fail=(errno.ENOENT,))
+        threads.use(memory, LEFT_OR_GONE | Came.SIGSEGV | Came.SIGBUS)
+        threads.call("munmap", memory.address, memory.length)
+        fixed = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED | MAP_HUGETLB | live.size_flag
+        threads.call("mmap", memory.address, memory.length, READ_WRITE, fixed, -1, 0, may_fail=(errno.ENOMEM,))
+    memory.actor.end()
 
 
 class Racing(LiveTest):

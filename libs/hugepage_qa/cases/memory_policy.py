@@ -60,6 +60,13 @@ def move_page(memory: Memory, page: int, node: int) -> int:
     return uapi.unpack("i", buffers[2])[0]
 
 
+def moving(memory: Memory, node: int) -> tuple[int | bytes, ...]:
+    """Return the arguments of move_pages(2) that move all pages to ``node``."""
+    uapi, count = memory.actor.uapi, memory.pages
+    pages = uapi.pack(f"{count}Q", *map(memory.at, range(count)))
+    return 0, count, pages, uapi.pack(f"{count}i", *[node] * count), bytes(4 * count), _MOVE
+
+
 def node_of(memory: Memory, page: int = 0) -> int:
     """Return the node that a page is on, or a negative errno (move_pages(2), nodes NULL). Raises OSError."""
     uapi = memory.actor.uapi

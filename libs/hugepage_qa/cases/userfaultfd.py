@@ -28,8 +28,9 @@ class Feature(IntFlag):
     """What is asked of the kernel: UFFD_FEATURE_*."""
 
     PAGEFAULT_FLAG_WP = 1 << 0
-    SIGBUS = 1 << 7
     MISSING_HUGETLBFS = 1 << 4
+    MISSING_SHMEM = 1 << 5
+    SIGBUS = 1 << 7
     MINOR_HUGETLBFS = 1 << 9
     WP_HUGETLBFS_SHMEM = 1 << 12
     POISON = 1 << 14
@@ -44,13 +45,16 @@ class Mode(IntFlag):
 
 
 class Userfault:
-    """Memory that is registered with a userfaultfd; nobody handles its faults, which end in SIGBUS."""
+    """Memory that is registered with a userfaultfd; nobody handles its faults, which end in SIGBUS.
 
-    def __init__(self, memory: Memory, mode: Mode, feature: Feature) -> None:
+    Those of one that ``waits`` end when another thread fills the page.
+    """
+
+    def __init__(self, memory: Memory, mode: Mode, feature: Feature, *, waits: bool = False) -> None:
         """Register ``memory``. Raises CannotRun where the kernel has no userfaultfd or not ``feature``, OSError."""
         self._memory = memory
         self._actor = memory.actor
-        self._descriptor = _open(self._actor, Feature.SIGBUS | feature)
+        self.descriptor = _open(self._actor, feature if waits else Feature.SIGBUS | feature)
         self._ioctl("register", memory.address, memory.length, mode, 0)
 
     def copy(self, source: Memory, page: int = 0, *, offset: int = 0, length: int | None = None) -> int:
@@ -61,6 +65,11 @@ class Userfault:
         size = self._memory.size if length is None else length
         words = self._ioctl("copy", self._memory.at(page) + offset, source.address + offset, size, 0, 0)
         return words[_COPY_DONE]
+
+    def copying(self, source: Memory, offset: int, length: int) -> tuple[int, int, bytes]:
+        """Return the arguments of ioctl(2) that copy ``length`` bytes at ``offset`` of ``source`` to the same offset."""
+        words = self._memory.address + offset, source.address + offset, length, 0, 0
+        return self.descriptor, *_request(self._actor, "copy", *words)
 
     def zero(self, page: int = 0) -> None:
         """Fill a missing page with zeroes. Raises OSError."""
@@ -80,7 +89,7 @@ class Userfault:
         self._ioctl("poison", self._memory.at(page), self._memory.size, 0, 0)
 
     def _ioctl(self, name: str, *words: int) -> tuple[int, ...]:
-        return _ioctl(self._actor, self._descriptor, name, *words)
+        return _ioctl(self._actor, self.descriptor, name, *words)
 
 
 def _open(actor: Actor, features: Feature) -> int:
@@ -99,8 +108,12 @@ def _open(actor: Actor, features: Feature) -> int:
     return descriptor
 
 
-def _ioctl(actor: Actor, descriptor: int, name: str, *words: int) -> tuple[int, ...]:
+def _request(actor: Actor, name: str, *words: int) -> tuple[int, bytes]:
     number, layout = _CALLS[name]
     argument = actor.uapi.pack(layout, *words)
-    _, buffers = actor.call_with_buffers("ioctl", descriptor, iowr(_API, number, len(argument)), argument)
-    return actor.uapi.unpack(layout, buffers[0])
+    return iowr(_API, number, len(argument)), argument
+
+
+def _ioctl(actor: Actor, descriptor: int, name: str, *words: int) -> tuple[int, ...]:
+    _, buffers = actor.call_with_buffers("ioctl", descriptor, *_request(actor, name, *words))
+    return actor.uapi.unpack(_CALLS[name][1], buffers[0])

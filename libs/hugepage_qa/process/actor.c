@@ -22,6 +22,14 @@
  *                                    byte of DEEDS, see act(), does that to them at the same moment, and looks at them when
  *                                    all have; then they are unmapped, and the file is emptied. The value is how many
  *                                    rounds there were, the buffer what came of each deed in any of them: enum came
+ *   repeat NAME ARGUMENT...          a new thread makes this system call again and again, until stop; it copies buffers
+ *   use ADDRESS LENGTH STEP          a new thread stores 8 bytes at each multiple of STEP, of its own, again and again, and
+ *                                    looks each time for those that it stored there before, until stop
+ *   watch ADDRESS LENGTH STEP VALUE  a new thread looks for what fill has stored with a step of 8, at each multiple of STEP,
+ *                                    again and again until stop; for zeroes with a VALUE of 0
+ *   reread FD LENGTH STEP VALUE      as watch, by pread64()
+ *   stop MILLISECONDS                after that time, and when each of these threads has done what it does at least once,
+ *                                    they end. The buffer is struct repeated of each of them, in their order
  *   exec                             the program begins anew, in the same process
  *   fork                             the answer carries the socket of the child
  * Answer: "ok VALUE BUFFER..." with the buffers as the system call left them, "errno NUMBER",
@@ -334,10 +342,8 @@ static const struct {
 #endif
 };
 
-static long make_call(const char *name)
+static long make_call(const char *name, const long *a)
 {
-	long *a = arguments;
-
 	/* the system call itself takes a pointer to its arguments on s390x */
 	if (!strcmp(name, "mmap"))
 		return (long)mmap((void *)a[0], (size_t)a[1], (int)a[2], (int)a[3], (int)a[4], a[5]);
@@ -383,7 +389,7 @@ static void answer_compute(void)
 
 static void answer_call(const char *name)
 {
-	long value = make_call(name);
+	long value = make_call(name, arguments);
 
 	if (value == -1)
 		answer_error(errno);
@@ -392,6 +398,9 @@ static void answer_call(const char *name)
 }
 
 /* ---- processes ---- */
+
+/* How many threads do something until stop. */
+static int thread_count;
 
 static void answer_fork(void)
 {
@@ -404,6 +413,7 @@ static void answer_fork(void)
 	}
 	child = fork();
 	if (child == 0) {
+		thread_count = 0;
 		close(ends[0]);
 		dup2(ends[1], channel);
 		close(ends[1]);
@@ -457,6 +467,7 @@ enum came {
 	BUS = 8,      /* an access ended in SIGBUS */
 	SEGV = 16,    /* ... in SIGSEGV */
 	REFUSED = 32, /* a system call failed */
+	STUCK = 64,   /* it does not come back */
 };
 
 static int came_of_fault(void)
@@ -475,6 +486,13 @@ static int store(volatile uint64_t *word, uint64_t value)
 	return DONE;
 }
 
+static int came_of_words(const uint64_t *found, uint64_t value, uint64_t beside)
+{
+	if (found[0] == value && found[1] == beside)
+		return DONE;
+	return found[0] || found[1] ? WRONG : GONE;
+}
+
 /* Look for ``value`` in a word, and for ``beside`` in the next one. */
 static int look(volatile uint64_t *word, uint64_t value, uint64_t beside)
 {
@@ -486,9 +504,7 @@ static int look(volatile uint64_t *word, uint64_t value, uint64_t beside)
 	found[0] = word[0];
 	found[1] = word[1];
 	in_access = 0;
-	if (found[0] == value && found[1] == beside)
-		return DONE;
-	return found[0] || found[1] ? WRONG : GONE;
+	return came_of_words(found, value, beside);
 }
 
 /* Of a race on a file; 0 unless that fails. */
@@ -762,18 +778,207 @@ static void answer_clash(void)
 	answer_value(clash.rounds);
 }
 
+/* ---- threads that go on while other requests are answered ---- */
+
+enum { THREADS = 16, NAME = 32, LONGEST_SECONDS = 40 };
+
+/* What came of a thread: how often it has done what it does, enum came, and a bit for each errno. */
+struct repeated {
+	uint64_t times, came, errors[3];
+};
+
+static struct repeater {
+	pthread_t thread;
+	void (*act)(struct repeater *repeater);
+	char name[NAME];
+	long arguments[ARGUMENTS], number;
+	uint64_t *stored; /* by use, for each step */
+	int is_over;
+	struct repeated repeated;
+} repeaters[THREADS];
+
+static void repeat_call(struct repeater *repeater)
+{
+	struct repeated *repeated = &repeater->repeated;
+
+	if (make_call(repeater->name, repeater->arguments) != -1) {
+		repeated->came |= DONE;
+		__atomic_add_fetch(&repeated->times, 1, __ATOMIC_RELAXED);
+	} else {
+		repeated->came |= REFUSED;
+		repeated->errors[errno / 64 % 3] |= (uint64_t)1 << errno % 64;
+		/* those whose work it waits for */
+		sched_yield();
+	}
+}
+
+/* Threads have words of their own in each line of 1 KiB. */
+static void use_again(struct repeater *repeater)
+{
+	struct repeated *repeated = &repeater->repeated;
+	unsigned long *a = (unsigned long *)repeater->arguments;
+
+	for (unsigned long step = 0; step * a[2] < a[1]; step++) {
+		volatile uint64_t *word = word_at((long)(a[0] + step * a[2]) + repeater->number * 64);
+		uint64_t value = (repeated->times + 1) << 32 | step << 8 | (uint64_t)repeater->number;
+		int came = repeater->stored[step] ? look(word, repeater->stored[step], 0) : DONE;
+
+		repeated->came |= (uint64_t)came;
+		came = store(word, value);
+		repeated->came |= (uint64_t)came;
+		if (came == DONE)
+			repeater->stored[step] = value;
+	}
+	__atomic_add_fetch(&repeated->times, 1, __ATOMIC_RELAXED);
+}
+
+static void look_again_at(struct repeater *repeater, int is_file)
+{
+	struct repeated *repeated = &repeater->repeated;
+	long *a = repeater->arguments;
+
+	for (long offset = 0; offset < a[1]; offset += a[2]) {
+		uint64_t value = a[3] ? (uint64_t)(a[3] + offset) : 0, beside = a[3] ? value + sizeof(value) : 0, found[2];
+		int came;
+
+		if (is_file)
+			came = pread((int)a[0], found, sizeof(found), offset) == sizeof(found) ?
+				       came_of_words(found, value, beside) :
+				       REFUSED;
+		else
+			came = look(word_at(a[0] + offset), value, beside);
+		repeated->came |= (uint64_t)came;
+	}
+	__atomic_add_fetch(&repeated->times, 1, __ATOMIC_RELAXED);
+}
+
+static void watch_again(struct repeater *repeater)
+{
+	look_again_at(repeater, 0);
+}
+
+static void read_again(struct repeater *repeater)
+{
+	look_again_at(repeater, 1);
+}
+
+static void *run_repeater(void *of)
+{
+	struct repeater *repeater = of;
+
+	while (!__atomic_load_n(&repeater->is_over, __ATOMIC_RELAXED))
+		repeater->act(repeater);
+	return NULL;
+}
+
+/* 0 unless there is no memory. */
+static int copy_arguments(struct repeater *repeater)
+{
+	memcpy(repeater->arguments, arguments, sizeof(arguments));
+	for (int index = 0; index < ARGUMENTS; index++) {
+		void *copy = buffer_sizes[index] ? malloc(buffer_sizes[index]) : NULL;
+
+		if (buffer_sizes[index] && !copy)
+			return ENOMEM;
+		if (copy)
+			repeater->arguments[index] = (long)memcpy(copy, buffers[index], buffer_sizes[index]);
+		buffer_sizes[index] = 0; /* and none is answered */
+	}
+	if (repeater->act != use_again)
+		return 0;
+	repeater->stored = calloc((size_t)(arguments[1] / arguments[2]) + 1, sizeof(uint64_t));
+	return repeater->stored ? 0 : ENOMEM;
+}
+
+/* ``name`` is that of a system call; 0 for a verb that is none of these. */
+static int answer_repeater(const char *verb, const char *name)
+{
+	struct repeater *repeater = &repeaters[thread_count];
+	int error;
+
+	if (thread_count == THREADS || strlen(name) >= NAME)
+		return 0;
+	memset(repeater, 0, sizeof(*repeater));
+	strcpy(repeater->name, name);
+	repeater->number = thread_count;
+	if (!strcmp(verb, "repeat"))
+		repeater->act = repeat_call;
+	else if (arguments[2] < (long)sizeof(uint64_t))
+		return 0; /* a step of 0 has no end */
+	else if (!strcmp(verb, "use"))
+		repeater->act = use_again;
+	else if (!strcmp(verb, "watch"))
+		repeater->act = watch_again;
+	else if (!strcmp(verb, "reread"))
+		repeater->act = read_again;
+	else
+		return 0;
+	error = copy_arguments(repeater);
+	if (!error)
+		error = pthread_create(&repeater->thread, NULL, run_repeater, repeater);
+	if (error) {
+		answer_error(error);
+	} else {
+		answer_value(thread_count++);
+	}
+	return 1;
+}
+
+/* Whether each has done what it does. */
+static int all_have_acted(void)
+{
+	for (int number = 0; number < thread_count; number++)
+		if (!__atomic_load_n(&repeaters[number].repeated.times, __ATOMIC_RELAXED))
+			return 0;
+	return 1;
+}
+
+static void end_repeaters(int of_calls)
+{
+	struct timespec latest;
+
+	for (int number = 0; number < thread_count; number++)
+		if ((repeaters[number].act == repeat_call) == of_calls)
+			__atomic_store_n(&repeaters[number].is_over, 1, __ATOMIC_RELAXED);
+	clock_gettime(CLOCK_REALTIME, &latest);
+	latest.tv_sec += LONGEST_SECONDS;
+	for (int number = 0; number < thread_count; number++)
+		if ((repeaters[number].act == repeat_call) == of_calls &&
+		    pthread_timedjoin_np(repeaters[number].thread, NULL, &latest))
+			repeaters[number].repeated.came |= STUCK;
+}
+
+static void answer_stop(void)
+{
+	struct timespec moment = {0, 1000000};
+	long begin = milliseconds(CLOCK_MONOTONIC), end = begin + arguments[0];
+
+	while (milliseconds(CLOCK_MONOTONIC) < end ||
+	       (!all_have_acted() && milliseconds(CLOCK_MONOTONIC) < begin + 1000 * LONGEST_SECONDS))
+		nanosleep(&moment, NULL);
+	/* an access may wait for what the calls of others do */
+	end_repeaters(0);
+	end_repeaters(1);
+	for (int number = 0; number < thread_count; number++)
+		memcpy(buffers[0] + number * (int)sizeof(struct repeated), &repeaters[number].repeated,
+		       sizeof(struct repeated));
+	buffer_sizes[0] = (size_t)thread_count * sizeof(struct repeated);
+	thread_count = 0;
+	answer_value(0);
+}
+
 static void serve(ssize_t length)
 {
 	char *rest, *verb, *name = NULL;
 
 	request[length] = 0;
 	verb = strtok_r(request, " ", &rest);
-	if (verb && !strcmp(verb, "call"))
+	if (verb && (!strcmp(verb, "call") || !strcmp(verb, "repeat")))
 		name = strtok_r(NULL, " ", &rest);
 	if (!verb || parse_arguments(&rest) < 0) {
 		strcpy(answer, "malformed");
 		send_answer(-1);
-	} else if (name) {
+	} else if (name && !strcmp(verb, "call")) {
 		answer_call(name);
 	} else if (!strcmp(verb, "fork")) {
 		answer_fork();
@@ -785,6 +990,10 @@ static void serve(ssize_t length)
 		answer_race();
 	} else if (!strcmp(verb, "clash")) {
 		answer_clash();
+	} else if (!strcmp(verb, "stop")) {
+		answer_stop();
+	} else if (answer_repeater(verb, name ? name : "")) {
+		return;
 	} else if (!(strcmp(verb, "discard") ? access_memory(verb) : answer_discard())) {
 		strcpy(answer, "malformed");
 		send_answer(-1);

@@ -6,6 +6,7 @@ import platform
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum, Flag
 from pathlib import Path
 from typing import Protocol
@@ -18,6 +19,8 @@ Argument = int | str | bytes
 _WORD = 1 << 64
 #: bytes of what is stored and looked at
 _LEAST_STEP = 8
+# struct repeated in actor.c
+_REPEATED, _REPEATED_SIZE = "5Q", 40
 
 
 class Refused(OSError):
@@ -60,6 +63,16 @@ class Came(Flag):
     SIGBUS = 8
     SIGSEGV = 16
     REFUSED = 32
+    STUCK = 64
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """What came of what a thread did again and again: ``times`` it was done, and all ``errors`` of a system call."""
+
+    times: int
+    came: Came
+    errors: frozenset[int]
 
 
 class Link(Protocol):
@@ -160,6 +173,32 @@ class Actor:
         _rounds, came = self._ask("clash", _encode(words), round(1000 * seconds), length, flags, fd)
         return [Came(byte) for byte in bytes.fromhex(came)]
 
+    def repeat(self, name: str, *arguments: Argument) -> None:
+        """Have a new thread make the system call ``name`` again and again until ``stop``, with copies of buffers."""
+        self._ask("repeat", name, *(_encode(argument) for argument in arguments))
+
+    def use(self, address: int, length: int, step: int) -> None:
+        """Have a new thread store at multiples of ``step`` and look for it later, again and again until ``stop``."""
+        self._ask("use", address, length, step)
+
+    def watch(self, address: int, length: int, step: int, value: int) -> None:
+        """Have a new thread look, at multiples of ``step``, for what ``fill`` stored in all words, until ``stop``.
+
+        A ``value`` of 0 stands for zeroes.
+        """
+        self._ask("watch", address, length, step, value)
+
+    def reread(self, descriptor: int, length: int, step: int, value: int) -> None:
+        """Have a new thread look for the same in a file, by pread(2), until ``stop``."""
+        self._ask("reread", descriptor, length, step, value)
+
+    def stop(self, seconds: float) -> list[Repeated]:
+        """End these threads after ``seconds``, or later when each has done it once; return what came of each."""
+        _zero, *buffer = self._ask("stop", round(1000 * seconds))
+        data = bytes.fromhex("".join(buffer))
+        found = (self.uapi.unpack(_REPEATED, data[at : at + _REPEATED_SIZE]) for at in range(0, len(data), _REPEATED_SIZE))
+        return [Repeated(times, Came(came), _errors(words)) for times, came, *words in found]
+
     def text(self) -> int:
         """Return the address of the code that was linked to the actor for tests, 0 without."""
         return int(self._ask("text")[0]) % _WORD
@@ -209,6 +248,11 @@ def _encode(argument: Argument) -> str:
         return str(argument)
     data = os.fsencode(argument) + b"\0" if isinstance(argument, str) else argument
     return f"x{data.hex()}"
+
+
+def _errors(words: Sequence[int]) -> frozenset[int]:
+    """Return the numbers of the bits that are set."""
+    return frozenset(at for at in range(64 * len(words)) if words[at // 64] >> at % 64 & 1)
 
 
 def _words(answer: str) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.uapi import MAP_FIXED_NOREPLACE
 from hugepage_qa.process import actor_link
 from hugepage_qa.process.actor import Actor, Came, Deed, Fault, start_actor
 from hugepage_qa.process.actor_link import ActorGone, ActorStarved
@@ -285,3 +286,67 @@ def test_a_compiler_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(InputError, match=r"makes no actor: "):
         build_actor(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_threads_find_what_they_store(actor: Actor) -> None:
+    address = actor.mmap(4 * PAGE, WRITABLE, PRIVATE)
+    for _thread in range(3):
+        actor.use(address, 4 * PAGE, PAGE)
+    for one in actor.stop(0.1):
+        assert (one.came, one.errors) == (Came.DONE, frozenset())
+        assert one.times > 0
+
+
+def test_threads_see_what_a_call_of_another_does_to_their_memory(actor: Actor) -> None:
+    address = actor.mmap(4 * PAGE, WRITABLE, PRIVATE)
+    actor.use(address, 4 * PAGE, PAGE)
+    actor.repeat("madvise", address, 4 * PAGE, mmap.MADV_DONTNEED)
+    user, call = actor.stop(0.3)
+    assert Came.GONE in user.came
+    assert call.came is Came.DONE
+
+
+def test_what_is_filled_is_watched_in_memory_and_in_files(actor: Actor) -> None:
+    file = actor.call("memfd_create", "watched", 0)
+    actor.call("ftruncate", file, 2 * PAGE)
+    address = actor.mmap(2 * PAGE, WRITABLE, mmap.MAP_SHARED, file)
+    for value in (0, 7):
+        actor.watch(address, 2 * PAGE, PAGE, value)
+        actor.reread(file, 2 * PAGE, PAGE, value)
+        assert [one.came for one in actor.stop(0.01)] == [Came.DONE, Came.DONE]
+        actor.fill(address, 2 * PAGE, 8, 7)
+    actor.write(address + PAGE, 1)
+    actor.watch(address, 2 * PAGE, PAGE, 7)
+    actor.reread(file, 3 * PAGE, PAGE, 7)
+    memory, in_file = actor.stop(0.01)
+    assert Came.WRONG in memory.came
+    assert Came.WRONG | Came.REFUSED in in_file.came
+
+
+def test_errors_of_a_repeated_call_are_told_beside_its_successes(actor: Actor) -> None:
+    address = actor.mmap(PAGE, WRITABLE, PRIVATE)
+    fixed = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED_NOREPLACE
+    actor.repeat("mmap", address, PAGE, WRITABLE, fixed, -1, 0)
+    actor.repeat("munmap", address, PAGE)
+    actor.use(address, PAGE, PAGE)
+    mapping, unmapping, user = actor.stop(0.3)
+    assert (mapping.came, mapping.errors) == (Came.DONE | Came.REFUSED, {errno.EEXIST})
+    assert (unmapping.came, unmapping.errors) == (Came.DONE, frozenset())
+    assert Came.SIGSEGV in user.came
+
+
+def test_a_buffer_of_a_repeated_call_is_its_own(actor: Actor) -> None:
+    file = actor.call("memfd_create", "repeated", 0)
+    actor.repeat("pwrite64", file, bytes([7] * 8), 8, 0)
+    actor.call("pwrite64", file, bytes(8), 8, 8)
+    (writing,) = actor.stop(0)
+    assert writing.came is Came.DONE
+    _length, (read,) = actor.call_with_buffers("pread64", file, bytes(16), 16, 0)
+    assert read == bytes([7] * 8 + [0] * 8)
+
+
+def test_a_child_has_none_of_the_threads(actor: Actor) -> None:
+    address = actor.mmap(PAGE, WRITABLE, PRIVATE)
+    actor.use(address, PAGE, PAGE)
+    assert actor.fork().stop(0) == []
+    assert len(actor.stop(0)) == 1

@@ -1,0 +1,61 @@
+"""Threads that go on and on with the same memory while the case acts, too: what each of them may find and be told."""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.process.actor import Actor, Argument, Came
+
+#: thousands of rounds on a machine that has nothing else to do
+_SECONDS = 1.0
+
+
+class Threads:
+    """The threads of one actor: what has been started, and what may come of it."""
+
+    def __init__(self, live: Live, actor: Actor) -> None:
+        self._live = live
+        self._actor = actor
+        self._allowed: list[tuple[str, Came, frozenset[int]]] = []
+
+    def call(self, name: str, *arguments: Argument, may_fail: Collection[int] = ()) -> None:
+        """Make the system call ``name`` again and again; it may fail with the errors ``may_fail``, and not always."""
+        self._allow(name, Came.DONE | Came.REFUSED, may_fail)
+        self._actor.repeat(name, *arguments)
+
+    def use(self, memory: Memory, may_come: Came = Came.DONE) -> None:
+        """Store in each base page of ``memory`` words of the thread's own, and find them there the next time."""
+        self._allow(f"use of {memory.address:#x}", may_come)
+        self._actor.use(memory.address, memory.length, self._live.base_page)
+
+    def watch(self, memory: Memory, value: int = 1, may_come: Came = Came.DONE) -> None:
+        """Find in each base page of ``memory`` what ``fill`` has stored there, with a ``value`` of 0 nothing."""
+        self._allow(f"a look at {memory.address:#x}", may_come)
+        self._actor.watch(memory.address, memory.length, self._live.base_page, value)
+
+    def reread(self, descriptor: int, length: int, step: int, value: int = 1) -> None:
+        """Find the same in ``length`` bytes of a file, at each multiple of ``step``."""
+        self._allow(f"a read of descriptor {descriptor}", Came.DONE)
+        self._actor.reread(descriptor, length, step, value)
+
+    def end(self, seconds: float) -> None:
+        """End them after ``seconds``, and expect of each what may come of it."""
+        for (what, may_come, may_fail), found in zip(self._allowed, self._actor.stop(seconds), strict=True):
+            self._live.expect(f"what came of {what} that may not", Came(0), found.came & ~may_come)
+            self._live.expect(f"errors of {what} that may not be", set(), set(found.errors - may_fail))
+            self._live.expect(f"{what} was done", True, found.times > 0)
+
+    def _allow(self, what: str, may_come: Came, may_fail: Collection[int] = ()) -> None:
+        self._allowed.append((what, may_come, frozenset(may_fail)))
+
+
+@contextmanager
+def at_once(live: Live, actor: Actor, seconds: float = _SECONDS) -> Iterator[Threads]:
+    """Have threads that are started in this block go on for ``seconds`` after it; what the block does is done meanwhile.
+
+    Expected is of each that nothing comes of it but what may, that it is done once at least, and that it ends.
+    """
+    threads = Threads(live, actor)
+    yield threads
+    threads.end(seconds)

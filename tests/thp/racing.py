@@ -1,0 +1,184 @@
+"""Threads that use transparent huge pages while these are filled, moved, split, collapsed, given back and written."""
+
+import errno
+import mmap
+
+from hugepage_qa.cases.at_once import at_once
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.debugfs import mount_debugfs
+from hugepage_qa.cases.fragmentation import with_blocks
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.memory_policy import moving
+from hugepage_qa.cases.shared_pages import filled_file, let_only_pmd_inherit
+from hugepage_qa.cases.thp_memory import map_aligned, mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
+from hugepage_qa.kernel.counters import read_vmstat, vmstat_delta
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.uapi import (
+    FALLOC_FL_KEEP_SIZE,
+    FALLOC_FL_PUNCH_HOLE,
+    MADV_COLLAPSE,
+    MADV_HUGEPAGE,
+)
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Refused
+
+RACING = Area("thp/racing", sizes=Sizes.ONCE)
+
+FILL = "Documentation/admin-guide/mm/userfaultfd.rst UFFDIO_COPY"
+#: threads that fill, each a part of the memory
+_PARTS = 4
+#: others have a hold of a page for a moment, or no huge page is free
+_NOT_COLLAPSED = (errno.EAGAIN, errno.EBUSY, errno.EINVAL, errno.ENOMEM)
+_ROUNDS = 4
+_NEW_VALUE = 77
+
+
+@RACING.case(
+    "threads that touch memory while others fill it, and it is given back, find what it is filled with, and never none",
+    f"{FILL}; mm/userfaultfd.c mfill_atomic(), fs/userfaultfd.c handle_userfault()",
+)
+def filled_by_others(live: Live) -> None:
+    source = base_pages(live)
+    memory = advised(live, actor=source.actor)
+    fault = Userfault(memory, Mode.MISSING, Feature(0), waits=True)
+    _expect_filled_by_others(live, source, memory, fault, mmap.MADV_DONTNEED)
+
+
+@RACING.case(
+    "threads that touch shared memory while others fill it, and it is removed, find what it is filled with",
+    f"{FILL}; mm/userfaultfd.c mfill_atomic(), mm/shmem.c shmem_mfill_atomic_pte()",
+)
+def shared_memory_filled_by_others(live: Live) -> None:
+    source = base_pages(live)
+    memory = map_aligned(live, 1, source.size, shared=True, actor=source.actor, advice=MADV_HUGEPAGE)
+    fault = Userfault(memory, Mode.MISSING, Feature.MISSING_SHMEM, waits=True)
+    _expect_filled_by_others(live, source, memory, fault, mmap.MADV_REMOVE)
+
+
+@RACING.case(
+    "threads that write to huge pages while these move from node to node, and are put together, lose no word",
+    "move_pages(2); mm/migrate.c migrate_pages(), mm/huge_memory.c set_pmd_migration_entry()",
+    nodes=2,
+)
+def used_while_they_move(live: Live) -> None:
+    memory = huge_pages(live, 2)
+    before = read_vmstat(ObservedTree(live.host))
+    with at_once(live, memory.actor) as threads:
+        for node in live.nodes[:2]:
+            threads.use(memory)
+            threads.call("move_pages", *moving(memory, node))
+    moved = vmstat_delta(before, read_vmstat(ObservedTree(live.host)))["pgmigrate_success"]
+    live.expect("pgmigrate_success rose", True, moved > 0)
+
+
+@RACING.case(
+    "threads that write to memory while its huge pages are split and collapsed again lose no word",
+    "mm/huge_memory.c split_huge_pages_pid(), unmap_folio(); madvise(2) MADV_COLLAPSE",
+    since="6.1",
+)
+def used_while_they_are_split(live: Live) -> None:
+    memory = huge_pages(live, 2)
+    file = _split_huge_pages(live, memory)
+    words = f"{memory.actor.pid},{memory.address:#x},{memory.at(2):#x}".encode()
+    with at_once(live, memory.actor) as threads:
+        threads.use(memory)
+        threads.use(memory)
+        threads.call("pwrite64", file, words, len(words), 0, may_fail=_NOT_COLLAPSED)
+        threads.call("madvise", memory.address, memory.length, MADV_COLLAPSE, may_fail=_NOT_COLLAPSED)
+
+
+@RACING.case(
+    "who reads and maps a file of a tmpfs while its folios are split and collapsed again finds what it holds",
+    "mm/filemap.c filemap_get_entry(); mm/huge_memory.c folio_split(); madvise(2) MADV_COLLAPSE",
+    since="6.1",
+)
+def read_while_it_is_split(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    path = f"{mount_tmpfs(live, 'always')}/file"
+    memory = filled_file(live, path, 2)
+    file = _split_huge_pages(live, memory)
+    words = f"{path},0x0,{memory.length // live.base_page:#x}".encode()
+    with at_once(live, memory.actor) as threads:
+        threads.reread(live.open(memory.actor, path), memory.length, live.base_page)
+        threads.watch(memory)
+        threads.call("pwrite64", file, words, len(words), 0, may_fail=_NOT_COLLAPSED)
+        threads.call("madvise", memory.address, memory.length, MADV_COLLAPSE, may_fail=_NOT_COLLAPSED)
+
+
+@RACING.case(
+    "who reads a file of a tmpfs while others punch holes in its folios finds what lies beside the holes",
+    "fallocate(2) FALLOC_FL_PUNCH_HOLE; mm/huge_memory.c folio_split(), folio_try_get() (577a1f495fd7)",
+)
+def read_while_it_is_punched(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    point, base = mount_tmpfs(live, "always"), live.base_page
+    for number in range(_ROUNDS):
+        memory = filled_file(live, f"{point}/{number}", 4)
+        file = live.open(memory.actor, f"{point}/{number}")
+        with at_once(live, memory.actor, 0) as threads:
+            for _thread in range(3):
+                threads.reread(file, memory.length, 2 * base)
+            for offset in range(base, memory.length, memory.size // 8):
+                punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+                memory.actor.call("fallocate", file, punch, offset, base)
+        live.expect("the last hole", 0, memory.actor.read(memory.at(4) - memory.size // 8 + base))
+        memory.actor.end()
+
+
+@RACING.case(
+    "what a debugger writes to the huge zero page, while it is given back again and again, nobody else reads",
+    "mm/huge_memory.c follow_trans_huge_pmd(), touch_pmd() (CVE-2017-1000405); madvise(2) MADV_DONTNEED",
+)
+def zero_page(live: Live) -> None:
+    live.set_knob(f"{DIRECTORY}/use_zero_page", "1")
+    other = huge_pages(live)  # and the policy that gives them
+    memory = advised(live, actor=other.actor)
+    other.advise(mmap.MADV_DONTNEED)
+    for one in (memory, other):
+        one.protect(mmap.PROT_READ)
+    file = live.open(memory.actor, "/proc/self/mem", 2)
+    word = live.host.uapi.pack("Q", _NEW_VALUE)
+    try:
+        memory.actor.call("pwrite64", file, word, WORD, memory.address)
+    except Refused as refusal:
+        raise CannotRun("proc_mem.force_override= forbids to write what is read-only") from refusal
+    with at_once(live, memory.actor) as threads:
+        threads.watch(other, 0)
+        threads.call("pwrite64", file, word, WORD, memory.address + WORD)
+        threads.call("pread64", file, bytes(WORD), WORD, memory.address + 2 * WORD)
+        threads.call("madvise", memory.address, memory.length, mmap.MADV_DONTNEED)
+    other.expect_zero()
+
+
+def _expect_filled_by_others(live: Live, source: Memory, memory: Memory, fault: Userfault, give_back: int) -> None:
+    part = memory.size // _PARTS
+    with at_once(live, memory.actor) as threads:
+        for offset in range(0, memory.size, part):
+            # there already, or a part of it: the rest is filled the next time
+            threads.call("ioctl", *fault.copying(source, offset, part), may_fail=(errno.EEXIST, errno.EAGAIN))
+        for _thread in range(2):
+            threads.watch(memory)
+        threads.call("madvise", memory.address, memory.length, give_back)
+
+
+def _split_huge_pages(live: Live, memory: Memory) -> int:
+    """Return the descriptor of a file of debugfs. Raises CannotRun where there is none, or it cannot be opened."""
+    try:
+        return live.open(memory.actor, f"/{mount_debugfs(live)}/split_huge_pages", 1)
+    except Refused as refusal:
+        raise CannotRun(f"split_huge_pages of debugfs cannot be written: {refusal}") from refusal
+
+
+class ThpRacing(LiveTest):
+    """Threads that use transparent huge pages at the same time.
+
+    :avocado: enable
+    """
+
+    def test_racing(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(RACING)

@@ -4,13 +4,17 @@ import errno
 import mmap
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import forked, new_memfd
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
+from hugepage_qa.cases.pinned_pages import Pin, pinned, pipe_with, word_from
+from hugepage_qa.cases.shared_pages import let_only_pmd_inherit
+from hugepage_qa.cases.swapped import need_swap, swap_out
+from hugepage_qa.cases.thp_memory import mount_tmpfs, pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -19,51 +23,11 @@ from hugepage_qa.process.actor import Actor, Refused
 PINNED = Area("memory/pinned")
 #: what O_DIRECT carries: a multiple of the blocks of every device
 BLOCK = 65536
-OLD, NEW = 7, 8
+OLD, NEW, NEWER = 7, 8, 9
 
 COPY = "fork(2); mm/hugetlb.c hugetlb_wp(), copy_hugetlb_page_range()"
 COPY_OF_THP = "fork(2); mm/huge_memory.c do_huge_pmd_wp_page(), copy_huge_pmd()"
 AT_FORK = "mm/hugetlb.c copy_hugetlb_page_range(), hugetlb_try_dup_anon_rmap() (4eae4efa2c29)"
-
-# include/uapi/linux/io_uring.h: struct io_uring_params, IORING_REGISTER_BUFFERS, IORING_UNREGISTER_BUFFERS
-_PARAMS, _REGISTER_BUFFERS, _UNREGISTER_BUFFERS = 120, 0, 1
-
-
-def pipe_with(live: Live, memory: Memory) -> int:
-    """Give the first word of ``memory`` to a pipe (vmsplice(2)), which holds its page, and return where it is read."""
-    _value, (ends,) = memory.actor.call_with_buffers("pipe2", bytes(8), 0)
-    reader, writer = live.host.uapi.unpack("2i", ends)
-    vector = live.host.uapi.pack("2Q", memory.address, WORD)
-    live.expect("bytes in the pipe", WORD, memory.actor.call("vmsplice", writer, vector, 1, 0))
-    return reader
-
-
-def word_from(live: Live, actor: Actor, descriptor: int) -> int:
-    """Return the next word of a file that ``actor`` has open."""
-    count, (word,) = actor.call_with_buffers("read", descriptor, bytes(WORD), WORD)
-    live.expect("bytes read", WORD, count)
-    return live.host.uapi.unpack("Q", word)[0]
-
-
-@contextmanager
-def pinned(live: Live, memory: Memory) -> Iterator[None]:
-    """Pin the first base page of ``memory`` meanwhile (io_uring(7)), which stays mapped until then.
-
-    Raises CannotRun where the kernel has no io_uring or the machine forbids it.
-    """
-    try:
-        ring = memory.actor.call("io_uring_setup", 1, bytes(_PARAMS))
-    except Refused as refusal:
-        if refusal.errno not in (errno.ENOSYS, errno.EPERM):
-            raise
-        raise CannotRun("this kernel has no io_uring, or kernel.io_uring_disabled forbids it") from refusal
-    vector = live.host.uapi.pack("2Q", memory.address, live.base_page)
-    memory.actor.call("io_uring_register", ring, _REGISTER_BUFFERS, vector, 1)
-    try:
-        yield
-    finally:
-        # what a ring holds when it is closed is let go later, by a worker
-        memory.actor.call("io_uring_register", ring, _UNREGISTER_BUFFERS, 0, 0)
 
 
 def write_of_another(live: Live, writer: Actor, memory: Memory, value: int) -> int:
@@ -77,28 +41,15 @@ def write_of_another(live: Live, writer: Actor, memory: Memory, value: int) -> i
 
 @PINNED.case("a page in a pipe stays as it was at the fork: who writes after that gets a copy", COPY, pages=2)
 def parent_writes_what_a_pipe_holds(live: Live) -> None:
-    memory = live.map(1)
-    memory.touch(value=OLD)
-    reader = pipe_with(live, memory)
-    child = forked(live, memory)
-    memory.touch(value=NEW)
-    live.expect("what comes out of the pipe", OLD, word_from(live, memory.actor, reader))
-    live.expect("what parent and child read", (NEW, OLD), (memory.read(), child.read()))
-    live.expect_pool(nr=2, free=0)
+    memory, child = _written_while_in_a_pipe(live, by_child=False)
     child.actor.end()
     live.expect_pool(nr=2, free=1)
+    live.expect("what the parent reads", NEW, memory.read())
 
 
 @PINNED.case("a page that a child gave to a pipe does not show what its parent writes after that", COPY, pages=2)
 def child_gives_to_a_pipe(live: Live) -> None:
-    memory = live.map(1)
-    memory.touch(value=OLD)
-    child = forked(live, memory)
-    reader = pipe_with(live, child)
-    memory.touch(value=NEW)
-    live.expect("what comes out of the pipe", OLD, word_from(live, child.actor, reader))
-    live.expect("what parent and child read", (NEW, OLD), (memory.read(), child.read()))
-    live.expect_pool(nr=2, free=0)
+    _written_while_in_a_pipe(live, by_child=True)
 
 
 @PINNED.case(
@@ -119,6 +70,21 @@ def child_leaves_a_thp_to_a_pipe(live: Live) -> None:
         memory.expect_filled(NEW)
         if not unmaps:
             child.expect_filled()
+
+
+def _written_while_in_a_pipe(live: Live, *, by_child: bool) -> tuple[Memory, Memory]:
+    """Return the memory of parent and child: a page was in a pipe when the parent wrote to it."""
+    memory = live.map(1)
+    memory.touch(value=OLD)
+    reader = None if by_child else pipe_with(live, memory)
+    child = forked(live, memory)
+    giver = memory if reader else child
+    reader = reader or pipe_with(live, child)
+    memory.touch(value=NEW)
+    live.expect("what comes out of the pipe", OLD, word_from(live, giver.actor, reader))
+    live.expect("what parent and child read", (NEW, OLD), (memory.read(), child.read()))
+    live.expect_pool(nr=2, free=0)
+    return memory, child
 
 
 # --- pinned for as long as it takes ----------------------------------------------------------------------------------
@@ -196,6 +162,147 @@ def pinned_thp_is_not_shared(live: Live) -> None:
         live.expect("frames of the base page that is pinned", frames, memory.frames())
         memory.expect_filled(NEW)
         child.expect_filled()
+
+
+@PINNED.case(
+    "through a pin is read and written what its owner has, and not what a child has that was forked after that",
+    f"io_uring(7) IORING_OP_READ_FIXED; {AT_FORK}",
+    since="5.12",
+    pages=2,
+)
+def read_through_a_pin(live: Live) -> None:
+    memory = live.map(1)
+    memory.touch(value=OLD)
+    with pinned(live, memory) as pin:
+        child = forked(live, memory)
+        memory.touch(value=NEW)
+        live.expect("what is read through the pin", NEW, pin.read())
+        pin.write(NEWER)
+        live.expect("what parent and child read", (NEWER, OLD), (memory.read(), child.read()))
+
+
+@PINNED.case(
+    "who pins a page after the fork, parent or child, gets one of its own, and neither sees what the other writes",
+    "io_uring(7) IORING_REGISTER_BUFFERS; mm/gup.c FOLL_LONGTERM, gup_must_unshare(); mm/hugetlb.c hugetlb_wp()",
+    since="5.19",
+    pages=2,
+)
+def pinned_after_the_fork(live: Live) -> None:
+    for by_child in (False, True):
+        memory = live.map(1)
+        memory.touch(value=OLD)
+        child = forked(live, memory)
+        _expect_apart(live, *((child, memory) if by_child else (memory, child)))
+        live.expect_pool(nr=2, free=0)
+        memory.actor.end()
+        live.expect_pool(nr=2, free=2)
+
+
+@PINNED.case(
+    "who pins base pages, a huge page or a part of one after the fork, parent or child, gets pages of its own",
+    f"io_uring(7) IORING_REGISTER_BUFFERS; mm/gup.c gup_must_unshare(); {COPY_OF_THP}",
+    since="5.19",
+    sizes=Sizes.ONCE,
+)
+def anonymous_memory_pinned_after_the_fork(live: Live) -> None:
+    for make in (base_pages, huge_pages, _part_of_a_huge_page):
+        for by_child in (False, True):
+            memory = make(live)
+            memory.fill()
+            memory.touch(value=OLD)
+            child = memory.seen_by(memory.actor.fork())
+            _expect_apart(live, *((child, memory) if by_child else (memory, child)))
+
+
+@PINNED.case(
+    "base pages, parts of huge pages and memory in swap that a child gave to a pipe do not show what its parent writes",
+    f"{COPY_OF_THP}; mm/memory.c do_wp_page(), do_swap_page() (CVE-2020-29374)",
+    sizes=Sizes.ONCE,
+    since="5.12",
+)
+def child_leaves_anonymous_memory_to_a_pipe(live: Live) -> None:
+    need_swap(live, 2 * pmd_size(live))
+    for make in (base_pages, _part_of_a_huge_page, partial(_swapped, base_pages), partial(_swapped, huge_pages)):
+        memory = make(live)
+        child = memory.seen_by(memory.actor.fork())
+        reader = pipe_with(live, child)
+        old = child.read()
+        child.unmap()
+        memory.touch(value=NEW)
+        live.expect("what comes out of the pipe", old, word_from(live, child.actor, reader))
+        live.expect("what the parent reads", NEW, memory.read())
+
+
+def _part_of_a_huge_page(live: Live) -> Memory:
+    """Return the second half of a huge page, of which the first is gone."""
+    memory = huge_pages(live)
+    half = memory.size // 2
+    memory.actor.call("munmap", memory.address, half)
+    return Memory(live, memory.actor, memory.address + half, 1, half)
+
+
+def _swapped(make: Callable[[Live], Memory], live: Live) -> Memory:
+    memory = make(live)
+    swap_out(live, memory, memory.length)
+    return memory
+
+
+def _expect_apart(live: Live, owner: Memory, other: Memory) -> None:
+    """Expect that what ``owner`` pins is its own: neither sees what the other one writes, through the pin or not."""
+    with pinned(live, owner) as pin:
+        other.touch(value=NEW)
+        live.expect("what is read through the pin", OLD, pin.read())
+        pin.write(NEWER)
+        live.expect("what who has pinned it reads, and the other one", (NEWER, NEW), (owner.read(), other.read()))
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+@PINNED.case(
+    "shared pages of a memfd and of a tmpfs can be pinned for long, huge ones too, and what is written through the pin"
+    " is in the file; of a private mapping it is not",
+    "mm/gup.c FOLL_LONGTERM, writable_file_mapping_allowed(); mm/shmem.c",
+    since="5.12",
+    sizes=Sizes.ONCE,
+)
+def pages_of_a_tmpfs(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    actor = live.actor()
+    point = mount_tmpfs(live, "always")
+    for file in (actor.call("memfd_create", "pinned", 0), live.open(actor, f"{point}/file")):
+        actor.call("ftruncate", file, pmd_size(live))
+        actor.call("pwrite64", file, live.host.uapi.pack("Q", OLD), WORD, 0)
+        _expect_pinned(live, actor, file, mmap.MAP_PRIVATE, OLD)
+        _expect_pinned(live, actor, file, mmap.MAP_SHARED, NEWER)
+
+
+@PINNED.case(
+    "shared pages of a file on a disk cannot be pinned for long to be written, private copies of them can",
+    "mm/gup.c FOLL_LONGTERM, writable_file_mapping_allowed() (a6e79df92e4a); io_uring/rsrc.c (edd478269640)",
+    since="6.5",
+    sizes=Sizes.ONCE,
+)
+def pages_of_a_disk(live: Live) -> None:
+    actor = live.actor()
+    file = live.open(actor, f"{live.host.disk('ext4')}", live.host.uapi.o_tmpfile | os.O_RDWR)
+    actor.call("ftruncate", file, live.base_page)
+    actor.call("pwrite64", file, live.host.uapi.pack("Q", OLD), WORD, 0)
+    _expect_pinned(live, actor, file, mmap.MAP_PRIVATE, OLD)
+    address = actor.mmap(live.base_page, READ_WRITE, mmap.MAP_SHARED, file)
+    pin = Pin(live, Memory(live, actor, address, 1, live.base_page))
+    live.expect_errno(errno.EFAULT, pin.hold)
+
+
+def _expect_pinned(live: Live, actor: Actor, file: int, kind: int, expected: int) -> None:
+    """Expect that a mapping can be pinned and written through the pin, and what the file holds then."""
+    memory = Memory(live, actor, actor.mmap(live.base_page, READ_WRITE, kind, file), 1, live.base_page)
+    with pinned(live, memory) as pin:
+        live.expect("what is read through the pin", OLD, pin.read())
+        pin.write(NEWER)
+        live.expect("what is read in memory", NEWER, memory.read())
+        _count, (word,) = actor.call_with_buffers("pread64", file, bytes(WORD), WORD, 0)
+        live.expect("what the file holds", expected, live.host.uapi.unpack("Q", word)[0])
 
 
 # --- written while others have it, too -------------------------------------------------------------------------------

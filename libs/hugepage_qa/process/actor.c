@@ -336,7 +336,7 @@ static const struct {
 	CALL(getrusage), CALL(setresuid), CALL(setresgid), CALL(setgroups), CALL(fstatfs), CALL(vmsplice), CALL(pipe2),
 	CALL(process_vm_readv), CALL(process_vm_writev), CALL(userfaultfd), CALL(ioctl), CALL(setrlimit), CALL(fcntl),
 	CALL(fsync), CALL(mount), CALL(statx), CALL(copy_file_range), CALL(brk), CALL(unshare), CALL(rt_sigprocmask),
-	CALL(rt_sigpending), CALL(io_uring_setup), CALL(io_uring_register), CALL(setitimer),
+	CALL(rt_sigpending), CALL(io_uring_setup), CALL(io_uring_register), CALL(io_uring_enter), CALL(setitimer),
 #ifdef SYS_set_mempolicy_home_node
 	CALL(set_mempolicy_home_node),
 #endif
@@ -824,6 +824,8 @@ static void use_again(struct repeater *repeater)
 		int came = repeater->stored[step] ? look(word, repeater->stored[step], 0) : DONE;
 
 		repeated->came |= (uint64_t)came;
+		if (!repeater->stored[step])
+			store(word + 1, 0); /* what look() expects beside it */
 		came = store(word, value);
 		repeated->came |= (uint64_t)came;
 		if (came == DONE)

@@ -196,7 +196,9 @@ class Actor:
         """End these threads after ``seconds``, or later when each has done it once; return what came of each."""
         _zero, *buffer = self._ask("stop", round(1000 * seconds))
         data = bytes.fromhex("".join(buffer))
-        found = (self.uapi.unpack(_REPEATED, data[at : at + _REPEATED_SIZE]) for at in range(0, len(data), _REPEATED_SIZE))
+        found = (
+            self.uapi.unpack(_REPEATED, data[at : at + _REPEATED_SIZE]) for at in range(0, len(data), _REPEATED_SIZE)
+        )
         return [Repeated(times, Came(came), _errors(words)) for times, came, *words in found]
 
     def text(self) -> int:

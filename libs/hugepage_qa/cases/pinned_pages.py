@@ -1,0 +1,108 @@
+"""Memory that the kernel has pinned for a process: a fixed buffer of io_uring(7), read and written through the pin."""
+
+import errno
+import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.process.actor import Actor, Refused
+
+# include/uapi/linux/io_uring.h: struct io_uring_params, and where it has sq_off.tail and cq_off.cqes
+_PARAMS, _TAIL_AT, _CQES_AT = 120, 44, 100
+_REGISTER_BUFFERS, _UNREGISTER_BUFFERS, _GET_EVENTS = 0, 1, 1
+_OFF_SQES = 0x10000000
+_READ_FIXED, _WRITE_FIXED = 4, 5
+_CQE, _RES_AT = 16, 8
+#: of requests; of their results a ring holds twice as many, and all of them stay there
+_ENTRIES = 4
+
+
+class Pin:
+    """The first base page of ``memory``, as the kernel has it pinned; at most so many words go through it as entries."""
+
+    def __init__(self, live: Live, memory: Memory) -> None:
+        self._live = live
+        self._actor = actor = memory.actor
+        self._address = memory.address
+        self._uapi = live.host.uapi
+        try:
+            self._ring, (params,) = actor.call_with_buffers("io_uring_setup", _ENTRIES, bytes(_PARAMS))
+        except Refused as refusal:
+            if refusal.errno not in (errno.ENOSYS, errno.EPERM):
+                raise
+            raise CannotRun("this kernel has no io_uring, or kernel.io_uring_disabled forbids it") from refusal
+        self._tail, self._results = (self._uapi.unpack("I", params[at : at + 4])[0] for at in (_TAIL_AT, _CQES_AT))
+        self._rings = self._entries = 0
+        self._asked = 0
+
+    def hold(self) -> None:
+        """Pin it. Raises Refused."""
+        vector = self._uapi.pack("2Q", self._address, self._live.base_page)
+        self._actor.call("io_uring_register", self._ring, _REGISTER_BUFFERS, vector, 1)
+
+    def let_go(self) -> None:
+        """Let it go: what a ring holds when it is closed is let go later, by a worker."""
+        self._actor.call("io_uring_register", self._ring, _UNREGISTER_BUFFERS, 0, 0)
+
+    def read(self) -> int:
+        """Return the first word, as the pin sees it."""
+        file = self._actor.call("memfd_create", "pinned", 0)
+        self._carry(_WRITE_FIXED, file)
+        _count, (word,) = self._actor.call_with_buffers("pread64", file, bytes(WORD), WORD, 0)
+        return self._uapi.unpack("Q", word)[0]
+
+    def write(self, value: int) -> None:
+        """Store ``value`` in the first word, through the pin."""
+        file = self._actor.call("memfd_create", "pinned", 0)
+        self._actor.call("pwrite64", file, self._uapi.pack("Q", value), WORD, 0)
+        self._carry(_READ_FIXED, file)
+
+    def _carry(self, opcode: int, file: int) -> None:
+        """Carry the first word to the start of ``file``, or from there."""
+        if not self._rings:
+            page, shared = self._live.base_page, mmap.MAP_SHARED
+            self._rings = self._actor.mmap(page, READ_WRITE, shared, self._ring)
+            self._entries = self._actor.mmap(page, READ_WRITE, shared, self._ring, _OFF_SQES)
+        entry = self._uapi.pack("BBHiQQIIQHHIQQ", opcode, 0, 0, file, 0, self._address, WORD, 0, 0, 0, 0, 0, 0, 0)
+        for at in range(0, len(entry), WORD):
+            self._actor.write(self._entries + at, self._uapi.unpack("Q", entry[at : at + WORD])[0])
+        # every request is the first entry: the array that says so is zero; behind the tail is nothing
+        self._asked += 1
+        self._actor.write(self._rings + self._tail, self._uapi.unpack("Q", self._uapi.pack("2I", self._asked, 0))[0])
+        self._actor.call("io_uring_enter", self._ring, 1, self._asked, _GET_EVENTS, 0, 0)
+        result = self._actor.read(self._rings + self._results + (self._asked - 1) * _CQE + _RES_AT)
+        done, _flags = self._uapi.unpack("iI", self._uapi.pack("Q", result))
+        self._live.expect("bytes carried through the pin", WORD, done)
+
+
+@contextmanager
+def pinned(live: Live, memory: Memory) -> Iterator[Pin]:
+    """Pin the first base page of ``memory`` meanwhile, to be read and written; it stays mapped until then.
+
+    Raises Refused, and CannotRun where the kernel has no io_uring or the machine forbids it.
+    """
+    pin = Pin(live, memory)
+    pin.hold()
+    try:
+        yield pin
+    finally:
+        pin.let_go()
+
+
+def pipe_with(live: Live, memory: Memory) -> int:
+    """Give the first word of ``memory`` to a pipe (vmsplice(2)), which holds its page, and return where it is read."""
+    _value, (ends,) = memory.actor.call_with_buffers("pipe2", bytes(8), 0)
+    reader, writer = live.host.uapi.unpack("2i", ends)
+    vector = live.host.uapi.pack("2Q", memory.address, WORD)
+    live.expect("bytes in the pipe", WORD, memory.actor.call("vmsplice", writer, vector, 1, 0))
+    return reader
+
+
+def word_from(live: Live, actor: Actor, descriptor: int) -> int:
+    """Return the next word of a file that ``actor`` has open."""
+    count, (word,) = actor.call_with_buffers("read", descriptor, bytes(WORD), WORD)
+    live.expect("bytes read", WORD, count)
+    return live.host.uapi.unpack("Q", word)[0]

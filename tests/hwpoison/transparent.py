@@ -3,7 +3,7 @@
 from hugepage_qa.cases.broken_memory import break_page, expect_broken, out_of_use
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import FRAME, WORD, Memory
+from hugepage_qa.cases.mapped_memory import FRAME
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.uapi import MADV_HWPOISON, MADV_SOFT_OFFLINE
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -40,14 +40,10 @@ def a_broken_part(live: Live) -> None:
     break_page(live, memory, broken, MADV_HWPOISON)
     live.expect("base pages out of use", 1, out_of_use(live) - before)
     expect_broken(live, memory, broken)
-    _expect_held(live, memory, 0, broken)
-    _expect_held(live, memory, broken + live.base_page, memory.length - broken - live.base_page)
-    live.expect("AnonHugePages of the page behind it", memory.size, memory.smaps(1).anon_huge_pages)
-
-
-def _expect_held(live: Live, memory: Memory, offset: int, length: int) -> None:
-    wrong = memory.actor.check(memory.address + offset, length, WORD, 1 + offset)
+    behind = broken + live.base_page
+    wrong = memory.wrong(0, broken) + memory.wrong(behind, memory.length - behind)
     live.expect("words beside the broken page that changed", 0, wrong)
+    live.expect("AnonHugePages of the page behind it", memory.size, memory.smaps(1).anon_huge_pages)
 
 
 class HwpoisonTransparent(LiveTest):

@@ -6,6 +6,7 @@ import signal
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.thp_memory import room_for
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.oracle.known_issues import Quirk
@@ -177,6 +178,48 @@ def poisoned_page(live: Live) -> None:
     else:
         live.expect("signal and code", (signal.SIGBUS, code), None)
     live.expect_pool(nr=1, free=1, resv=1)
+
+
+@USERFAULT.case(
+    "a page that is protected before it is there, a private one, too, is read as zero and not written",
+    f"{DOC} Write Protect Notifications; mm/hugetlb.c hugetlb_change_protection()",
+    since="5.19",
+    pages=1,
+)
+def protected_before_it_is_there(live: Live) -> None:
+    for shared in (False, True):
+        memory = live.map(1, shared=shared)
+        fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM)
+        fault.write_protect()
+        live.expect_signal(signal.SIGBUS, memory.touch)
+        memory.expect_zero()
+        live.expect_signal(signal.SIGBUS, memory.touch)
+        fault.write_protect(on=False)
+        memory.fill(4)
+        memory.expect_filled(4)
+        memory.actor.end()
+        live.expect_pool(nr=1, free=1)
+
+
+@USERFAULT.case(
+    "a page that was protected can be written where mremap() has moved it",
+    f"{DOC} UFFD_FEATURE_EVENT_REMAP; mm/hugetlb.c move_huge_pte() (0cef0bb836e3)",
+    since="6.13",
+    pages=1,
+)
+def protected_page_moved(live: Live) -> None:
+    for shared in (False, True):
+        memory = live.map(1, shared=shared)
+        memory.fill(3)
+        Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM).write_protect()
+        live.expect_signal(signal.SIGBUS, memory.touch)
+        there = memory.moved_to(room_for(memory.actor, 1, live.size))
+        there.expect_filled(3)
+        there.fill(4)
+        there.expect_filled(4)
+        live.expect_pool(nr=1, free=0)
+        memory.actor.end()
+        live.expect_pool(nr=1, free=1)
 
 
 class UserfaultTest(LiveTest):

@@ -41,8 +41,8 @@ def freed_in_part(live: Live) -> None:
     live.expect("AnonHugePages of the page behind it", memory.size, memory.smaps(1).anon_huge_pages)
     memory.actor.fill(memory.address, quarter, WORD, _NEW_VALUE)
     memory.advise(MADV_PAGEOUT)
-    live.expect("words that were written again and changed", 0, _wrong(memory, 0, quarter, _NEW_VALUE))
-    live.expect("words of the other part that changed", 0, _wrong(memory, half, memory.size - half))
+    live.expect("words that were written again and changed", 0, memory.wrong(0, quarter, _NEW_VALUE))
+    live.expect("words of the other part that changed", 0, memory.wrong(half, memory.size - half))
     memory.expect_filled(first=1)
     _expect_kept_or_zero(live, memory, quarter, half - quarter)
 
@@ -59,7 +59,7 @@ def freed(live: Live) -> None:
     memory.actor.fill(memory.address, memory.size, WORD, _NEW_VALUE)
     live.expect("LazyFree after one was written again", memory.size, _lazy(memory))
     memory.advise(MADV_PAGEOUT)
-    live.expect("words that were written again and changed", 0, _wrong(memory, 0, memory.size, _NEW_VALUE))
+    live.expect("words that were written again and changed", 0, memory.wrong(0, memory.size, _NEW_VALUE))
     _expect_kept_or_zero(live, memory, memory.size, memory.size)
     memory.expect_filled(first=2)
 
@@ -131,15 +131,10 @@ def _lazy(memory: Memory) -> int:
     return memory.smaps().fields["LazyFree"]
 
 
-def _wrong(memory: Memory, offset: int, length: int, value: int = 1) -> int:
-    """Return how many words of ``length`` bytes from ``offset`` on are not what ``fill`` stored there."""
-    return memory.actor.check(memory.address + offset, length, WORD, value + offset)
-
-
 def _expect_kept_or_zero(live: Live, memory: Memory, offset: int, length: int) -> None:
     """Expect each base page to be as it was filled, or to have been taken by the kernel: zero."""
     # more may be taken between the two
-    wrong = _wrong(memory, offset, length)
+    wrong = memory.wrong(offset, length)
     zero = length // WORD - memory.actor.nonzero(memory.address + offset, length)
     live.expect("words that are neither what they were nor zero", 0, max(0, wrong - zero))
 

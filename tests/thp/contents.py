@@ -1,6 +1,7 @@
 """What huge pages hold through all that splits, copies, moves and swaps them."""
 
 import mmap
+import signal
 from functools import partial
 
 from hugepage_qa.cases import memory_policy
@@ -10,14 +11,13 @@ from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage, with_bl
 from hugepage_qa.cases.fragments import fragment
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
-from hugepage_qa.cases.thp_memory import expect_change, map_start_of_file, mount_tmpfs, pmd_size
-from hugepage_qa.cases.thp_policy import advised, huge_pages
+from hugepage_qa.cases.thp_memory import expect_change, map_start_of_file, mount_tmpfs, pmd_size, room_for
+from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
 from hugepage_qa.kernel.counters import read_vmstat, vmstat_delta
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer, size_name
-from hugepage_qa.kernel.uapi import MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -69,11 +69,7 @@ def moved(live: Live) -> None:
     let_rest(live)
     for shift, huge in ((0, True), (live.base_page, False)):
         memory = huge_pages(live, 3)
-        room = memory.actor.mmap(memory.length + 2 * memory.size, 0, mmap.MAP_ANONYMOUS | mmap.MAP_PRIVATE)
-        target = -(-room // memory.size) * memory.size + shift
-        flags = MREMAP_MAYMOVE | MREMAP_FIXED
-        memory.actor.call("mremap", memory.address, memory.length, memory.length, flags, target)
-        there = Memory(live, memory.actor, target, memory.pages, memory.size)
+        there = memory.moved_to(room_for(memory.actor, memory.pages + 1, memory.size) + shift)
         expected = memory.length if huge else 0
         live.expect(f"AnonHugePages, moved by {shift} bytes", expected, there.smaps().anon_huge_pages)
         live.expect("Rss", memory.length, there.smaps().rss)
@@ -227,6 +223,23 @@ def migrated(live: Live) -> None:
 
 
 @CONTENTS.case(
+    "written pages that may only be read since, huge, mapped in parts or base pages, may not be written on another node",
+    "mbind(2) MPOL_MF_MOVE; mm/migrate.c remove_migration_pte(), mm/huge_memory.c remove_migration_pmd() (96a9c287e25d)",
+    nodes=2,
+)
+def read_only_after_a_move(live: Live) -> None:
+    for make in (huge_pages, base_pages, _mapped_in_parts):
+        memory = make(live)
+        memory.protect(mmap.PROT_READ)
+        for node in live.nodes[:2]:
+            memory_policy.bind(memory, [node], memory_policy.MOVE_STRICTLY)
+            live.expect(f"nodes of the memory bound to node {node}", [node], list(memory.numa_maps().nodes))
+            for offset in (0, memory.length // 2, memory.length - WORD):
+                live.expect_signal(signal.SIGSEGV, memory.actor.write, memory.address + offset, _NEW_VALUE)
+        memory.expect_filled()
+
+
+@CONTENTS.case(
     "huge pages that are swapped out, whole or split, come back with what they held",
     f"madvise(2) MADV_PAGEOUT; {THP_DOC} thp_swpout, thp_swpout_fallback",
     since="5.4",
@@ -238,6 +251,13 @@ def swapped_out(live: Live) -> None:
     memory.expect_filled()
     live.expect("memory in swap after it was read", 0, swapped(memory))
     live.expect("Rss after it was read", memory.length, memory.smaps().rss)
+
+
+def _mapped_in_parts(live: Live) -> Memory:
+    """Return a huge page that is mapped as base pages."""
+    memory = huge_pages(live)
+    memory.actor.call("mprotect", memory.address, live.base_page, mmap.PROT_READ)
+    return memory
 
 
 def _swap_out(live: Live, memory: Memory) -> None:

@@ -52,10 +52,10 @@ def moved_over_others(live: Live) -> None:
         where = f"moved from {source} to {target} beside a huge page"
         moved = memory.actor.check(there.address + target, length, WORD, 1 + source)
         live.expect(f"words that changed, {where}", 0, moved)
-        beside = _wrong(memory, 0, source) + _wrong(memory, source + length, memory.length - source - length)
+        beside = memory.wrong(0, source) + memory.wrong(source + length, memory.length - source - length)
         live.expect(f"words beside the old place that changed, {where}", 0, beside)
-        beside = _wrong(there, 0, target, _NEW_VALUE)
-        beside += _wrong(there, target + length, there.length - target - length, _NEW_VALUE)
+        beside = there.wrong(0, target, _NEW_VALUE)
+        beside += there.wrong(target + length, there.length - target - length, _NEW_VALUE)
         live.expect(f"words beside the new place that changed, {where}", 0, beside)
 
 
@@ -74,14 +74,14 @@ def forbidden(live: Live) -> None:
         for offset in (half, memory.size - WORD, memory.size, memory.size + half - WORD):
             live.expect_signal(signal.SIGSEGV, each.actor.read, each.address + offset)
             live.expect_signal(signal.SIGSEGV, each.actor.write, each.address + offset, _NEW_VALUE)
-        live.expect("words of the rest that changed", 0, _wrong(each, 0, half) + _wrong(each, 3 * half, 3 * half))
+        live.expect("words of the rest that changed", 0, each.wrong(0, half) + each.wrong(3 * half, 3 * half))
     live.expect("AnonHugePages", memory.size, memory.smaps(2).anon_huge_pages)
     child.actor.fill(child.address, half, WORD, _NEW_VALUE)
     for each in (memory, child):
         each.actor.call("mprotect", each.address + half, each.size, READ_WRITE)
     memory.expect_filled()
-    live.expect("words that the child wrote and changed", 0, _wrong(child, 0, half, _NEW_VALUE))
-    live.expect("words of the child that changed", 0, _wrong(child, half, child.length - half))
+    live.expect("words that the child wrote and changed", 0, child.wrong(0, half, _NEW_VALUE))
+    live.expect("words of the child that changed", 0, child.wrong(half, child.length - half))
 
 
 @PARTS.case(
@@ -97,14 +97,14 @@ def unmapped_by_a_child(live: Live) -> None:
     child.actor.call("munmap", child.address + half, half + live.base_page)
     live.expect_signal(signal.SIGSEGV, child.actor.read, child.address + half)
     behind = 2 * half + live.base_page
-    rest = _wrong(child, 0, half) + _wrong(child, behind, child.length - behind)
+    rest = child.wrong(0, half) + child.wrong(behind, child.length - behind)
     live.expect("words of the child's rest that changed", 0, rest)
     live.expect("AnonHugePages of the parent", parent.length, parent.smaps().anon_huge_pages)
     parent.expect_filled()
     child.actor.fill(child.address, half, WORD, _NEW_VALUE)
     parent.expect_filled()
     parent.fill(_NEW_VALUE + 1)
-    live.expect("words that the child wrote and changed", 0, _wrong(child, 0, half, _NEW_VALUE))
+    live.expect("words that the child wrote and changed", 0, child.wrong(0, half, _NEW_VALUE))
 
 
 @PARTS.case(
@@ -126,7 +126,7 @@ def zero_device(live: Live) -> None:
     child.unmap(1)
     child.actor.fill(child.address, child.size, WORD, _NEW_VALUE)
     memory.expect_filled()
-    live.expect("words that the child wrote and changed", 0, _wrong(child, 0, child.size, _NEW_VALUE))
+    live.expect("words that the child wrote and changed", 0, child.wrong(0, child.size, _NEW_VALUE))
 
 
 @PARTS.case(
@@ -166,7 +166,7 @@ def guarded(live: Live) -> None:
     memory.actor.call("madvise", memory.address, memory.length, MADV_GUARD_REMOVE)
     guarded = memory.actor.nonzero(memory.address + half, memory.size + half)
     live.expect("words that were guarded and are not zero", 0, guarded)
-    live.expect("words of the rest that changed", 0, _wrong(memory, 0, half) + _wrong(memory, 4 * half, 2 * half))
+    live.expect("words of the rest that changed", 0, memory.wrong(0, half) + memory.wrong(4 * half, 2 * half))
     _expect_guarded(live, child)
 
 
@@ -200,12 +200,7 @@ def _expect_guarded(live: Live, memory: Memory) -> None:
     for offset in (half, memory.size - WORD, memory.size, 2 * memory.size - WORD):
         live.expect_signal(signal.SIGSEGV, memory.actor.read, memory.address + offset)
         live.expect_signal(signal.SIGSEGV, memory.actor.write, memory.address + offset, _NEW_VALUE)
-    live.expect("words of the rest that changed", 0, _wrong(memory, 0, half) + _wrong(memory, 4 * half, 2 * half))
-
-
-def _wrong(memory: Memory, offset: int, length: int, value: int = 1) -> int:
-    """Return how many words of ``length`` bytes from ``offset`` on are not what ``fill`` stored there."""
-    return memory.actor.check(memory.address + offset, length, WORD, value + offset) if length else 0
+    live.expect("words of the rest that changed", 0, memory.wrong(0, half) + memory.wrong(4 * half, 2 * half))
 
 
 class ThpParts(LiveTest):

@@ -1,6 +1,7 @@
 """Huge pages smaller than a PMD: what they hold through all that copies, moves, splits and swaps them, and counts."""
 
 import mmap
+import signal
 from collections.abc import Iterator
 from functools import partial
 
@@ -10,13 +11,15 @@ from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
-from hugepage_qa.cases.thp_memory import map_aligned
+from hugepage_qa.cases.thp_memory import map_aligned, room_for
 from hugepage_qa.cases.thp_policy import set_policy, smaller_sizes
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.sizes import MIB
 
 SMALLER = Area("thp/smaller-sizes", sizes=Sizes.ONCE)
 
@@ -66,6 +69,27 @@ def forked(live: Live) -> None:
         _expect_held(live, child, parent.size, 2 * parent.size)
         child.fill(_NEW_VALUE)
         child.expect_filled(_NEW_VALUE)
+
+
+@SMALLER.case(
+    "what was protected in smaller huge pages can be written where mremap() has moved it, from swap, too",
+    "Documentation/admin-guide/mm/userfaultfd.rst UFFD_FEATURE_EVENT_REMAP; mm/mremap.c move_ptes() (0cef0bb836e3)",
+    since="6.13",
+)
+def moved_while_protected(live: Live) -> None:
+    need_swap(live, MIB)
+    for in_swap in (False, True):
+        for memory in _each_size(live):
+            fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.PAGEFAULT_FLAG_WP)
+            fault.write_protect(length=memory.length)
+            live.expect_signal(signal.SIGBUS, memory.touch)
+            if in_swap and memory.length <= MIB:
+                swap_out(live, memory, memory.length)
+            there = memory.moved_to(room_for(memory.actor, memory.pages, memory.size))
+            live.expect(f"base pages of {memory.size} bytes that are protected", [], protected_pages(there))
+            there.expect_filled()
+            there.fill(_NEW_VALUE)
+            there.expect_filled(_NEW_VALUE)
 
 
 @SMALLER.case(

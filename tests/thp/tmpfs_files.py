@@ -10,7 +10,7 @@ from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage, with_bl
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.shared_pages import let_only_pmd_inherit
+from hugepage_qa.cases.shared_pages import expect_mapped_whole, let_only_pmd_inherit
 from hugepage_qa.cases.swapped import need_swap
 from hugepage_qa.cases.thp_memory import map_file, map_start, map_start_of_file, mount_tmpfs, pmd_size
 from hugepage_qa.cases.thp_policy import huge_pages
@@ -39,7 +39,7 @@ def full(live: Live) -> None:
     with_blocks(live, pmd_size(live), 2)
     memory = map_start_of_file(live, path, pages=3)
     memory.actor.fill(memory.address, room, WORD, 1)
-    _expect_huge(live, memory, 2)
+    expect_mapped_whole(live, memory, 2)
     file = live.open(memory.actor, path)
     live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + room, _VALUE)
     live.expect_errno(errno.ENOSPC, memory.actor.call, "pwrite64", file, bytes(WORD), WORD, room)
@@ -80,7 +80,7 @@ def data_and_holes(live: Live) -> None:
     with_blocks(live, size, 1)
     memory = map_start_of_file(live, path, pages=3)
     memory.touch(1)
-    _expect_huge(live, memory, 1)
+    expect_mapped_whole(live, memory, 1)
     file = live.open(memory.actor, path)
     within = size + 5 * live.base_page + 1
     for whence, start, expected in (
@@ -108,7 +108,7 @@ def written_in_part(live: Live) -> None:
         memory = _written_where_words_were(live, point, offset)
         live.expect("what was written", _VALUE, memory.actor.read(memory.address + offset))
         live.expect("words that are not zero", 1, memory.actor.nonzero(memory.address, memory.size))
-        _expect_huge(live, memory, 1)
+        expect_mapped_whole(live, memory, 1)
 
 
 @TMPFS_FILES.case(
@@ -131,7 +131,7 @@ def fitting_addresses(live: Live) -> None:
             live.expect(f"address beyond one that fits, offset {offset}", offset, address % size)
             memory = Memory(live, actor, address - offset, 2, size)
             memory.touch(1)
-            _expect_huge(live, Memory(live, actor, memory.at(1), 1, size), 1)
+            expect_mapped_whole(live, Memory(live, actor, memory.at(1), 1, size), 1)
 
 
 @TMPFS_FILES.case(
@@ -147,7 +147,7 @@ def written_after_a_read(live: Live) -> None:
     file = live.open(actor, f"{mount_tmpfs(live, 'always')}/file")
     memory = map_start(live, actor, file)
     live.expect("what is read first", 0, memory.read())
-    _expect_huge(live, memory, 1)
+    expect_mapped_whole(live, memory, 1)
     memory.fill()
     memory.unmap()
     memory = map_file(live, actor, file, 1)
@@ -198,14 +198,6 @@ def _written_where_words_were(live: Live, point: str, offset: int) -> Memory:
         if not frames.isdisjoint(memory.frames()):
             return memory
     raise CannotRun("no file got memory that had been written before")
-
-
-def _expect_huge(live: Live, memory: Memory, pages: int) -> None:
-    """Expect ``pages`` of the mapping to be mapped whole. Raises CannotRun where memory is too fragmented for them."""
-    found = memory.smaps().shmem_pmd_mapped
-    if found != pages * memory.size:
-        expect_no_shortage(live, memory.size, pages)
-    live.expect("ShmemPmdMapped", pages * memory.size, found)
 
 
 class ThpTmpfsFiles(LiveTest):

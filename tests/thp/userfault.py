@@ -12,12 +12,12 @@ from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.khugepaged_clock import await_scans, let_rest
 from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import WORD, WRITE_PROTECTED, Memory
+from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, swap_out
-from hugepage_qa.cases.thp_memory import collapse, map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import collapse, map_aligned, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
-from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
 from hugepage_qa.version import KernelVersion
@@ -46,7 +46,7 @@ def protected(live: Live) -> None:
     _expect_protected(live, memory)
     fault.write_protect(0, on=False)
     fault.write_protect(1, on=False)
-    live.expect("base pages that are protected", [], _protected(memory))
+    live.expect("base pages that are protected", [], protected_pages(memory))
     memory.fill(_NEW_VALUE)
     memory.expect_filled(_NEW_VALUE)
 
@@ -77,7 +77,7 @@ def collapsed(live: Live) -> None:
     fault.write_protect(offset=half, length=live.base_page)
     live.expect_errno(errno.EINVAL, collapse, live, partial(memory.advise, MADV_COLLAPSE))
     live.expect("AnonHugePages while one is protected", 0, memory.smaps().anon_huge_pages)
-    live.expect("base pages that are protected", [half // live.base_page], _protected(memory))
+    live.expect("base pages that are protected", [half // live.base_page], protected_pages(memory))
     live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + half, _NEW_VALUE)
     fault.write_protect(on=False, offset=half, length=live.base_page)
     collapse(live, partial(memory.advise, MADV_COLLAPSE))
@@ -96,16 +96,44 @@ def moved(live: Live) -> None:
     for shift in (0, live.base_page):
         memory = huge_pages(live, 3)
         _protect(live, memory)
-        room = memory.actor.mmap(memory.length + 2 * memory.size, 0, mmap.MAP_ANONYMOUS | mmap.MAP_PRIVATE)
-        target = -(-room // memory.size) * memory.size + shift
-        flags = MREMAP_MAYMOVE | MREMAP_FIXED
-        memory.actor.call("mremap", memory.address, memory.length, memory.length, flags, target)
-        there = Memory(live, memory.actor, target, memory.pages, memory.size)
+        there = memory.moved_to(room_for(memory.actor, memory.pages + 1, memory.size) + shift)
         there.expect_filled()
         if live.kernel_version >= _DROPPED_WHEN_MOVED:
-            live.expect(f"base pages that are protected, moved by {shift} bytes", [], _protected(there))
+            live.expect(f"base pages that are protected, moved by {shift} bytes", [], protected_pages(there))
         there.fill(_NEW_VALUE)
         there.expect_filled(_NEW_VALUE)
+
+
+@USERFAULT.case(
+    "what was protected when it was swapped out can be written where mremap() has moved it",
+    f"{DOC} UFFD_FEATURE_EVENT_REMAP; mm/mremap.c move_ptes() (0cef0bb836e3)",
+    since="6.13",
+)
+def moved_in_swap(live: Live) -> None:
+    need_swap(live, 3 * pmd_size(live))
+    memory = huge_pages(live, 3)
+    _protect(live, memory)
+    swap_out(live, memory, memory.length)
+    there = memory.moved_to(room_for(memory.actor, memory.pages, memory.size))
+    live.expect("base pages that are protected", [], protected_pages(there))
+    there.expect_filled()
+    there.fill(_NEW_VALUE)
+    there.expect_filled(_NEW_VALUE)
+
+
+@USERFAULT.case(
+    "a program fills memory that may only be read, and nobody may write it for that",
+    f"{DOC} UFFDIO_COPY; mm/userfaultfd.c mfill_atomic_install_pte() (14fbde3edd81)",
+)
+def filled_and_read_only(live: Live) -> None:
+    source = base_pages(live)
+    memory = advised(live, actor=source.actor)
+    memory.protect(mmap.PROT_READ)
+    fault = Userfault(memory, Mode.MISSING, Feature(0))
+    live.expect("bytes copied", memory.length, fault.copy(source))
+    for offset in (0, memory.size // 2, memory.size - WORD):
+        live.expect_signal(signal.SIGSEGV, memory.actor.write, memory.address + offset, _NEW_VALUE)
+    memory.expect_filled()
 
 
 @USERFAULT.case(
@@ -138,7 +166,7 @@ def forked(live: Live) -> None:
     parent = huge_pages(live, 3)
     _protect(live, parent)
     child = parent.seen_by(parent.actor.fork())
-    live.expect("base pages that are protected in the child", [], _protected(child))
+    live.expect("base pages that are protected in the child", [], protected_pages(child))
     child.fill(_NEW_VALUE)
     _expect_protected(live, parent)
     child.expect_filled(_NEW_VALUE)
@@ -155,7 +183,7 @@ def swapped_out(live: Live) -> None:
     memory = huge_pages(live, 3)
     _protect(live, memory)
     swap_out(live, memory, memory.length)
-    live.expect("base pages that are protected in swap", _to_protect(live, memory), _protected(memory))
+    live.expect("base pages that are protected in swap", _to_protect(live, memory), protected_pages(memory))
     _expect_protected(live, memory)
 
 
@@ -196,11 +224,9 @@ def given_back(live: Live) -> None:
     memory.actor.call("madvise", memory.address + half, memory.size, mmap.MADV_DONTNEED)
     for offset in (half, memory.size, memory.size + half - WORD):
         live.expect_signal(signal.SIGBUS, memory.actor.read, memory.address + offset)
-    live.expect(
-        "words that were not given back and changed", 0, _wrong(memory, 0, half) + _wrong(memory, 3 * half, half)
-    )
+    live.expect("words that were not given back and changed", 0, memory.wrong(0, half) + memory.wrong(3 * half, half))
     live.expect("bytes copied", half, fault.copy(source, offset=half, length=half))
-    live.expect("words that were filled and are wrong", 0, _wrong(memory, half, half, _NEW_VALUE))
+    live.expect("words that were filled and are wrong", 0, memory.wrong(half, half, _NEW_VALUE))
     live.expect_signal(signal.SIGBUS, memory.touch, 1)
 
 
@@ -218,15 +244,10 @@ def _to_protect(live: Live, memory: Memory) -> list[int]:
     return [*range(pages), *range(pages + 1, pages + pages // 2)]
 
 
-def _protected(memory: Memory) -> list[int]:
-    """Return the numbers of the base pages of which pagemap says that userfaultfd protects them."""
-    return [number for number, entry in enumerate(memory.whole_pagemap()) if entry & WRITE_PROTECTED]
-
-
 def _expect_protected(live: Live, memory: Memory) -> None:
     """Expect that what ``_protect`` protected cannot be written, that all else can, and what was filled everywhere."""
     memory.expect_filled()
-    live.expect("base pages that are protected", _to_protect(live, memory), _protected(memory))
+    live.expect("base pages that are protected", _to_protect(live, memory), protected_pages(memory))
     half = memory.size // 2
     for offset in (0, half, memory.size - WORD, memory.size + live.base_page, memory.size + half - WORD):
         live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + offset, _NEW_VALUE)
@@ -249,10 +270,6 @@ def _expect_refused(live: Live, memory: Memory) -> None:
     except Refused:
         return
     live.expect("MADV_COLLAPSE of memory with absent pages", "refused", "done")
-
-
-def _wrong(memory: Memory, offset: int, length: int, value: int = 1) -> int:
-    return memory.actor.check(memory.address + offset, length, WORD, value + offset)
 
 
 class ThpUserfault(LiveTest):

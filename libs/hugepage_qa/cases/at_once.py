@@ -52,7 +52,7 @@ class Threads:
 
 @contextmanager
 def at_once(live: Live, actor: Actor, seconds: float = _SECONDS) -> Iterator[Threads]:
-    """Have threads that are started in this block go on for ``seconds`` after it; what the block does is done meanwhile.
+    """Have threads that are started in this block go on for ``seconds`` after it, and while it acts.
 
     Expected is of each that nothing comes of it but what may, that it is done once at least, and that it ends.
     """

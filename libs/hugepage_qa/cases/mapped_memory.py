@@ -7,6 +7,7 @@ from typing import Any, NoReturn, Protocol
 
 from hugepage_qa.kernel.numa_maps import NumaMapping, read_numa_maps
 from hugepage_qa.kernel.smaps import MemoryMapping, read_smaps
+from hugepage_qa.kernel.uapi import MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun, Host, ObservedTree
 from hugepage_qa.process.actor import Actor, Refused
 from hugepage_qa.sizes import MIB
@@ -92,6 +93,16 @@ class Memory:
         length = (self.pages - first if pages is None else pages) * self.size
         wrong = self.actor.check(self.at(first), length, self.step, value + first * self.size)
         self._live.expect("words of memory that changed", 0, wrong)
+
+    def wrong(self, offset: int, length: int, value: int = 1) -> int:
+        """Return how many words of ``length`` bytes from ``offset`` on are not as ``fill`` left them. Raises Fault."""
+        return self.actor.check(self.address + offset, length, WORD, value + offset) if length else 0
+
+    def moved_to(self, address: int) -> "Memory":
+        """Move all of it to ``address``, whatever is mapped there (mremap(2)). Raises Refused."""
+        flags = MREMAP_MAYMOVE | MREMAP_FIXED
+        self.actor.call("mremap", self.address, self.length, self.length, flags, address)
+        return Memory(self._live, self.actor, address, self.pages, self.size)
 
     def expect_zero(self, first: int = 0, pages: int = 1) -> None:
         """Expect the words of ``pages`` pages from ``first`` on, never written, to be zero. Raises Fault."""

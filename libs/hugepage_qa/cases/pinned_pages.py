@@ -21,7 +21,7 @@ _ENTRIES = 4
 
 
 class Pin:
-    """The first base page of ``memory``, as the kernel has it pinned; at most so many words go through it as entries."""
+    """The first base page of ``memory``, as the kernel has it pinned; a few words can go through it."""
 
     def __init__(self, live: Live, memory: Memory) -> None:
         self._live = live

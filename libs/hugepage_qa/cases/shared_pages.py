@@ -33,12 +33,17 @@ def expect_shared(live: Live, memory: Memory, huge: bool, where: str) -> None:
     now = with_blocks(live, memory.size, memory.pages if huge else 0)
     tell(live, now)
     memory.fill()
-    mapping = memory.smaps()
-    if huge and mapping.shmem_pmd_mapped != memory.length:
-        expect_no_shortage(live, memory.size, memory.pages)
-    live.expect(f"ShmemPmdMapped, {where} ({now})", memory.length if huge else 0, mapping.shmem_pmd_mapped)
-    live.expect(f"AnonHugePages, {where}", 0, mapping.anon_huge_pages)
+    expect_mapped_whole(live, memory, memory.pages if huge else 0, f"{where} ({now})")
+    live.expect(f"AnonHugePages, {where}", 0, memory.smaps().anon_huge_pages)
     memory.expect_filled()
+
+
+def expect_mapped_whole(live: Live, memory: Memory, pages: int, where: str = "huge=always") -> None:
+    """Expect ``pages`` of a shared mapping to be mapped whole. Raises CannotRun where memory is too fragmented."""
+    found = memory.smaps().shmem_pmd_mapped
+    if pages and found != pages * memory.size:
+        expect_no_shortage(live, memory.size, pages)
+    live.expect(f"ShmemPmdMapped, {where}", pages * memory.size, found)
 
 
 def filled_file(live: Live, path: str, pages: int) -> Memory:

@@ -85,7 +85,7 @@ def map_aligned(
 ) -> Memory:
     """Map ``pages`` anonymous pages at a multiple of ``size`` bytes, and give ``advice`` for them. Raises OSError."""
     actor = actor or live.actor()
-    address = _room(actor, pages, size)
+    address = room_for(actor, pages, size)
     kind = mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE
     # the start of shared memory has to be aligned as its address is
     actor.mmap(pages * size, READ_WRITE, kind | mmap.MAP_ANONYMOUS | MAP_FIXED, address=address)
@@ -179,11 +179,12 @@ def map_start(live: Live, actor: Actor, descriptor: int, pages: int = 1, length:
 def map_file(live: Live, actor: Actor, descriptor: int, pages: int) -> Memory:
     """Map the first ``pages`` PMD-sized pages of an open file, shared, where huge pages fit, whatever its length is."""
     size = pmd_size(live)
-    address = _room(actor, pages, size)
+    address = room_for(actor, pages, size)
     actor.mmap(pages * size, READ_WRITE, mmap.MAP_SHARED | MAP_FIXED, descriptor, address=address)
     return Memory(live, actor, address, pages, size)
 
 
-def _room(actor: Actor, pages: int, size: int) -> int:
+def room_for(actor: Actor, pages: int, size: int) -> int:
+    """Return a multiple of ``size`` from which on ``pages`` pages can be mapped: nothing else is there."""
     start = actor.mmap((pages + 1) * size, _PROT_NONE, mmap.MAP_ANONYMOUS | mmap.MAP_PRIVATE)
     return -(-start // size) * size

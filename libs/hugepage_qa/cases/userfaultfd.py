@@ -1,15 +1,27 @@
 """Memory whose faults a program handles itself: userfaultfd(2), as ioctl_userfaultfd(2) describes it."""
 
 import errno
-from enum import IntFlag
+import mmap
+from collections.abc import Callable
+from copy import copy
+from enum import IntEnum, IntFlag
+from typing import TypeVar
 
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.at_once import at_once
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import WORD, WRITE_PROTECTED, Memory
 from hugepage_qa.kernel.uapi import iowr
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.process.actor import Actor
 
+Acted = TypeVar("Acted")
+
 _API = 0xAA
 _USER_MODE_ONLY = 1
+# O_NONBLOCK, the same on all architectures
+_NONBLOCK = 0o4000
+# struct uffd_msg
+_MESSAGE_SIZE = 32
 
 # include/uapi/linux/userfaultfd.h: the number and the argument of each UFFDIO_*, all of them _IOWR()
 _CALLS = {
@@ -28,12 +40,18 @@ class Feature(IntFlag):
     """What is asked of the kernel: UFFD_FEATURE_*."""
 
     PAGEFAULT_FLAG_WP = 1 << 0
+    EVENT_FORK = 1 << 1
+    EVENT_REMAP = 1 << 2
+    EVENT_REMOVE = 1 << 3
     MISSING_HUGETLBFS = 1 << 4
     MISSING_SHMEM = 1 << 5
+    EVENT_UNMAP = 1 << 6
     SIGBUS = 1 << 7
     MINOR_HUGETLBFS = 1 << 9
     WP_HUGETLBFS_SHMEM = 1 << 12
+    WP_UNPOPULATED = 1 << 13
     POISON = 1 << 14
+    WP_ASYNC = 1 << 15
 
 
 class Mode(IntFlag):
@@ -42,6 +60,15 @@ class Mode(IntFlag):
     MISSING = 1
     WRITE_PROTECTED = 2
     MINOR = 4
+
+
+class Event(IntEnum):
+    """What a program is told of: UFFD_EVENT_*."""
+
+    FORK = 0x13
+    REMAP = 0x14
+    REMOVE = 0x15
+    UNMAP = 0x16
 
 
 class Userfault:
@@ -67,7 +94,7 @@ class Userfault:
         return words[_COPY_DONE]
 
     def copying(self, source: Memory, offset: int, length: int) -> tuple[int, int, bytes]:
-        """Return the arguments of ioctl(2) that copy ``length`` bytes at ``offset`` of ``source`` to the same offset."""
+        """Return the arguments of ioctl(2) that copy ``length`` bytes of ``source``, from ``offset`` on, to there."""
         words = self._memory.address + offset, source.address + offset, length, 0, 0
         return self.descriptor, *_request(self._actor, "copy", *words)
 
@@ -84,6 +111,27 @@ class Userfault:
         """Map a page that the file has already (UFFDIO_CONTINUE). Raises OSError."""
         self._ioctl("continue", self._memory.at(page), self._memory.size, 0, 0)
 
+    def event_of(self, live: Live, act: Callable[[], Acted]) -> tuple[Acted, Event, tuple[int, int, int]]:
+        """Return what ``act`` returns, and what a thread that reads is told of it: who acts waits until it was told.
+
+        The numbers are the descriptor that has a child's memory, the old and the new address and the length in bytes,
+        or the start and the end.
+        """
+        message = self._actor.mmap(live.base_page, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with at_once(live, self._actor, 0) as threads:
+            threads.call("read", self.descriptor, message, _MESSAGE_SIZE, may_fail=(errno.EAGAIN,))
+            acted = act()
+        words = self._actor.uapi.pack("4Q", *(self._actor.read(message + at) for at in range(0, _MESSAGE_SIZE, WORD)))
+        event, *numbers = self._actor.uapi.unpack("B7x3Q", words)
+        first, second, third = numbers
+        return acted, Event(event), (first, second, third)
+
+    def handling(self, memory: Memory, descriptor: int | None = None) -> "Userfault":
+        """Return that of memory that moved here, or that a forked child has, whose ``descriptor`` an event told."""
+        other = copy(self)
+        other._memory, other.descriptor = memory, descriptor or self.descriptor
+        return other
+
     def poison(self, page: int = 0) -> None:
         """Have every access to a missing page end in SIGBUS. Raises OSError."""
         self._ioctl("poison", self._memory.at(page), self._memory.size, 0, 0)
@@ -92,9 +140,14 @@ class Userfault:
         return _ioctl(self._actor, self.descriptor, name, *words)
 
 
+def protected_pages(memory: Memory) -> list[int]:
+    """Return the numbers of the base pages of which pagemap says that userfaultfd protects them."""
+    return [number for number, entry in enumerate(memory.whole_pagemap()) if entry & WRITE_PROTECTED]
+
+
 def _open(actor: Actor, features: Feature) -> int:
     try:
-        descriptor = actor.call("userfaultfd", _USER_MODE_ONLY)
+        descriptor = actor.call("userfaultfd", _USER_MODE_ONLY | _NONBLOCK)
     except OSError as error:
         if error.errno != errno.ENOSYS:
             raise

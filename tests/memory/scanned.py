@@ -1,0 +1,185 @@
+"""What PAGEMAP_SCAN tells of hugetlb pages and of transparent ones, and pages whose writes are found by it alone."""
+
+import errno
+import mmap
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.pagemap_scan import Do, Is, Region, Scan, scan
+from hugepage_qa.cases.shared_pages import filled_file, let_only_pmd_inherit
+from hugepage_qa.cases.swapped import need_swap, swap_out
+from hugepage_qa.cases.thp_memory import mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_policy import base_pages, huge_pages
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+SCANNED = Area("memory/scanned", sizes=Sizes.ONCE)
+
+DOC = "Documentation/admin-guide/mm/pagemap.rst PAGEMAP_SCAN"
+WRITTEN = f"{DOC} PM_SCAN_WP_MATCHING; Documentation/admin-guide/mm/userfaultfd.rst UFFD_FEATURE_WP_ASYNC"
+SINCE = "6.7"
+_KINDS = Is.FILE | Is.PRESENT | Is.SWAPPED | Is.PFNZERO | Is.HUGE
+_ASYNC = Feature.WP_ASYNC | Feature.WP_UNPOPULATED | Feature.PAGEFAULT_FLAG_WP | Feature.WP_HUGETLBFS_SHMEM
+
+
+@SCANNED.case(
+    "hugetlb pages that are there are told as huge and present, those of a file as of a file, and no others",
+    f"{DOC}; fs/proc/task_mmu.c pagemap_scan_hugetlb_entry()",
+    since=SINCE,
+    sizes=Sizes.EACH,
+    pages=2,
+)
+def hugetlb_pages(live: Live) -> None:
+    for shared in (False, True):
+        memory = live.map(2, shared=shared)
+        memory.touch(1)
+        kind = Is.HUGE | Is.PRESENT | (Is.FILE if shared else Is(0))
+        expected = [Region(live.size, 2 * live.size, kind)]
+        live.expect(f"pages that are there, shared {shared}", expected, scan(live, memory, Is.PRESENT, _KINDS).regions)
+        memory.actor.end()
+
+
+@SCANNED.case(
+    "hugetlb pages that are written, and no others, are told as written until they are asked for and protected again",
+    f"{WRITTEN}; fs/proc/task_mmu.c make_uffd_wp_huge_pte(), mm/hugetlb.c hugetlb_fault()",
+    since=SINCE,
+    sizes=Sizes.EACH,
+    pages=3,
+)
+def written_hugetlb_pages(live: Live) -> None:
+    for shared in (False, True):
+        memory = live.map(3, shared=shared)
+        memory.touch(0)
+        memory.touch(1)
+        _expect_writes_told(live, memory, (live.size, live.size))
+        memory.actor.end()
+        live.expect_pool(nr=3, free=3)
+
+
+@SCANNED.case(
+    "a huge page is told as huge, base pages, a hole, swap and a page of zeroes as what they are, and a mapping in parts"
+    " as present",
+    f"{DOC}; fs/proc/task_mmu.c pagemap_scan_thp_entry(), pagemap_page_category()",
+    since=SINCE,
+)
+def kinds_of_memory(live: Live) -> None:
+    let_rest(live)
+    need_swap(live, pmd_size(live))
+    memory = huge_pages(live, 3)
+    size, base = memory.size, live.base_page
+    memory.advise(mmap.MADV_DONTNEED, 1, 1)
+    memory.actor.call("munmap", memory.at(3) - base, base)
+    whole = [Region(0, size, Is.HUGE | Is.PRESENT), Region(2 * size, 3 * size - base, Is.PRESENT)]
+    live.expect("what is there", whole, scan(live, memory, Is.PRESENT, _KINDS).regions)
+    live.expect("what is huge", whole[:1], scan(live, memory, Is.HUGE, _KINDS).regions)
+    live.expect("what is not huge", whole[1:], scan(live, memory, Is.PRESENT, _KINDS, without=Is.HUGE).regions)
+    ordinary = base_pages(live)
+    swap_out(live, ordinary, ordinary.length)
+    live.expect("what is in swap", [Region(0, size, Is.SWAPPED)], scan(live, ordinary, Is.SWAPPED, _KINDS).regions)
+    live.set_knob(f"{DIRECTORY}/use_zero_page", "1")
+    live.expect("what is read", 0, memory.read(1))
+    zeroes = [Region(size, 2 * size, Is.HUGE | Is.PRESENT | Is.PFNZERO)]
+    live.expect("pages of zeroes", zeroes, scan(live, memory, Is.PFNZERO, _KINDS).regions)
+
+
+@SCANNED.case(
+    "huge pages of a file are told as those of a file",
+    f"{DOC} PAGE_IS_FILE; fs/proc/task_mmu.c pagemap_thp_category()",
+    since=SINCE,
+)
+def huge_pages_of_a_file(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    memory = filled_file(live, f"{mount_tmpfs(live, 'always')}/file", 2)
+    expected = [Region(0, memory.length, Is.HUGE | Is.PRESENT | Is.FILE)]
+    live.expect("what is there", expected, scan(live, memory, Is.PRESENT, _KINDS).regions)
+
+
+@SCANNED.case(
+    "huge pages and base pages that are written, and no others, are told as written until they are asked for",
+    f"{WRITTEN}; fs/proc/task_mmu.c pagemap_scan_thp_entry(), mm/huge_memory.c do_huge_pmd_wp_page()",
+    since=SINCE,
+)
+def written_pages(live: Live) -> None:
+    let_rest(live)
+    for make, told in ((huge_pages, pmd_size(live)), (base_pages, live.base_page)):
+        memory = make(live, 3)
+        memory.advise(mmap.MADV_DONTNEED, 2, 1)
+        memory.touch(1)
+        # where nothing is, base pages are protected
+        _expect_writes_told(live, memory, (told, live.base_page))
+
+
+@SCANNED.case(
+    "a part of a huge page is told as written by itself once it is protected by itself, and the rest is left alone",
+    f"{WRITTEN}; fs/proc/task_mmu.c pagemap_scan_thp_entry()",
+    since=SINCE,
+)
+def written_part(live: Live) -> None:
+    let_rest(live)
+    memory = huge_pages(live, 2)
+    half, base = memory.size // 2, live.base_page
+    fault = Userfault(memory, Mode.WRITE_PROTECTED, _ASYNC)
+    fault.write_protect(length=half)
+    memory.actor.write(memory.address + base, 1 + base)
+    written = [Region(base, 2 * base, Is.WRITTEN), Region(half, memory.length, Is.WRITTEN)]
+    live.expect("what is written", written, scan(live, memory, Is.WRITTEN, Is.WRITTEN).regions)
+    live.expect("AnonHugePages of the page that was left alone", memory.size, memory.smaps(1).anon_huge_pages)
+    memory.expect_filled()
+
+
+@SCANNED.case(
+    "a scan ends when it has told as many pages or regions as it may, and says where it goes on",
+    f"{DOC} max_pages, vec_len, walk_end",
+    since=SINCE,
+)
+def limits(live: Live) -> None:
+    let_rest(live)
+    memory = huge_pages(live, 3)
+    size, kind = memory.size, Is.HUGE | Is.PRESENT
+    first = scan(live, memory, Is.PRESENT, _KINDS, most=size // live.base_page)
+    live.expect("the first huge page", Scan([Region(0, size, kind)], size), first)
+    rest = scan(live, memory, Is.PRESENT, _KINDS, start=first.end)
+    live.expect("the rest", Scan([Region(size, 3 * size, kind)], 3 * size), rest)
+    memory.advise(mmap.MADV_DONTNEED, 1, 1)
+    live.expect("one region", [Region(0, size, kind)], scan(live, memory, Is.PRESENT, _KINDS, regions=1).regions)
+
+
+@SCANNED.case(
+    "a scan that begins within a page, or protects what nobody registered, is refused",
+    f"{DOC} EINVAL, EPERM; fs/proc/task_mmu.c pagemap_scan_get_args(), pagemap_scan_test_walk()",
+    since=SINCE,
+)
+def refused(live: Live) -> None:
+    memory = huge_pages(live)
+    live.expect_errno(errno.EINVAL, scan, live, memory, Is.PRESENT, start=1)
+    protect = Do.WP_MATCHING | Do.CHECK_WPASYNC
+    live.expect_errno(errno.EPERM, scan, live, memory, Is.PRESENT, Is.PRESENT, do=protect)
+    memory.fill()
+    memory.expect_filled()
+
+
+def _expect_writes_told(live: Live, memory: Memory, told: tuple[int, int]) -> None:
+    """Expect that a word written to page 1, and one to page 2, which is not there yet, is told once, as such bytes."""
+    Userfault(memory, Mode.WRITE_PROTECTED, _ASYNC).write_protect(length=memory.length)
+    live.expect("what is written before", [], scan(live, memory, Is.WRITTEN, Is.WRITTEN).regions)
+    for page, length in zip((1, 2), told, strict=True):
+        memory.touch(page)
+        start = page * memory.size
+        found = scan(live, memory, Is.WRITTEN, Is.WRITTEN, do=Do.WP_MATCHING | Do.CHECK_WPASYNC).regions
+        live.expect(f"what is written to page {page}", [Region(start, start + length, Is.WRITTEN)], found)
+        live.expect("what is written after that", [], scan(live, memory, Is.WRITTEN, Is.WRITTEN).regions)
+    live.expect("what the pages hold", (1, 1), (memory.read(1), memory.read(2)))
+
+
+class Scanned(LiveTest):
+    """Cases on PAGEMAP_SCAN.
+
+    :avocado: enable
+    """
+
+    def test_scanned(self) -> None:
+        """Every case, those on hugetlb pages for every page size."""
+        self.run_area(SCANNED)

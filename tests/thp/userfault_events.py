@@ -1,0 +1,108 @@
+"""What a program is told of memory whose faults it handles: userfaultfd(2) with UFFD_FEATURE_EVENT_*."""
+
+import errno
+import mmap
+from functools import partial
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.thp_memory import map_aligned, room_for
+from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
+from hugepage_qa.cases.userfaultfd import Event, Feature, Mode, Userfault
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+EVENTS = Area("thp/userfault-events", sizes=Sizes.ONCE)
+
+DOC = "Documentation/admin-guide/mm/userfaultfd.rst Non-cooperative userfaultfd"
+_NEW_VALUE = 77
+
+
+@EVENTS.case(
+    "who handles the faults of a process is told of its fork, and fills what its child misses, huge pages beside it",
+    f"{DOC} UFFD_EVENT_FORK; fs/userfaultfd.c dup_userfaultfd()",
+)
+def forked(live: Live) -> None:
+    memory = huge_pages(live, 2)
+    fault = Userfault(memory, Mode.MISSING, Feature.EVENT_FORK, waits=True)
+    source = map_aligned(live, 1, memory.size, actor=memory.actor)
+    source.fill(_NEW_VALUE)
+    memory.advise(mmap.MADV_DONTNEED, 1, 1)
+    child, event, (descriptor, _no, _number) = fault.event_of(live, memory.actor.fork)
+    live.expect("event", Event.FORK, event)
+    its_memory = memory.seen_by(child)
+    its_fault = fault.handling(its_memory, descriptor)
+    live.expect("bytes copied", memory.size, its_fault.copy(source, 1))
+    its_memory.expect_filled(pages=1)
+    its_memory.expect_filled(_NEW_VALUE - memory.size, first=1)
+    live.expect_errno(errno.EEXIST, its_fault.copy, source, 1)
+    # the parent's is missing still
+    live.expect("bytes copied", memory.size, fault.copy(source, 1))
+
+
+@EVENTS.case(
+    "who handles the faults of memory is told where it has moved, and fills what is missing there",
+    f"{DOC} UFFD_EVENT_REMAP; fs/userfaultfd.c mremap_userfaultfd_complete()",
+)
+def moved(live: Live) -> None:
+    for shift in (0, live.base_page):
+        memory = huge_pages(live, 2)
+        actor, length = memory.actor, memory.length
+        fault = Userfault(memory, Mode.MISSING, Feature.EVENT_REMAP, waits=True)
+        source = map_aligned(live, 1, memory.size, actor=actor)
+        source.fill(_NEW_VALUE)
+        memory.advise(mmap.MADV_DONTNEED, 1, 1)
+        target = room_for(actor, 3, memory.size) + shift
+        there, event, numbers = fault.event_of(live, partial(memory.moved_to, target))
+        live.expect("event", Event.REMAP, event)
+        live.expect("old address, new address, length", (memory.address, target, length), numbers)
+        live.expect("bytes copied", memory.size, fault.handling(there).copy(source, 1))
+        there.expect_filled(pages=1)
+        there.expect_filled(_NEW_VALUE - memory.size, first=1)
+
+
+@EVENTS.case(
+    "who handles the faults of memory is told what of it is given back, a huge page or a part, and fills it anew",
+    f"{DOC} UFFD_EVENT_REMOVE; fs/userfaultfd.c userfaultfd_remove(); madvise(2) MADV_DONTNEED",
+)
+def given_back(live: Live) -> None:
+    source = base_pages(live)
+    for length in (source.size, source.size // 2):
+        memory = advised(live, 2, actor=source.actor)
+        memory.fill()
+        fault = Userfault(memory, Mode.MISSING, Feature.EVENT_REMOVE, waits=True)
+        give_back = partial(memory.actor.call, "madvise", memory.at(1), length, mmap.MADV_DONTNEED)
+        _zero, event, numbers = fault.event_of(live, give_back)
+        live.expect("event", Event.REMOVE, event)
+        live.expect("start and end", (memory.at(1), memory.at(1) + length), numbers[:2])
+        live.expect("bytes copied", length, fault.copy(source, 1, length=length))
+        wrong = memory.wrong(0, memory.size) + memory.wrong(memory.size, length, 1 - memory.size)
+        wrong += memory.wrong(memory.size + length, memory.size - length)
+        live.expect("words that are wrong", 0, wrong)
+
+
+@EVENTS.case(
+    "who handles the faults of memory is told what of it is unmapped, and cannot fill it any more",
+    f"{DOC} UFFD_EVENT_UNMAP; fs/userfaultfd.c userfaultfd_unmap_complete()",
+)
+def unmapped(live: Live) -> None:
+    memory = huge_pages(live, 3)
+    source = map_aligned(live, 1, memory.size, actor=memory.actor)
+    source.fill(_NEW_VALUE)
+    fault = Userfault(memory, Mode.MISSING, Feature.EVENT_UNMAP, waits=True)
+    _none, event, numbers = fault.event_of(live, partial(memory.unmap, 1, 1))
+    live.expect("event", Event.UNMAP, event)
+    live.expect("start and end", (memory.at(1), memory.at(2)), numbers[:2])
+    live.expect_errno(errno.ENOENT, fault.copy, source, 1)
+    memory.expect_filled(pages=1)
+    memory.expect_filled(first=2)
+
+
+class ThpUserfaultEvents(LiveTest):
+    """Events of userfaultfd(2).
+
+    :avocado: enable
+    """
+
+    def test_userfault_events(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(EVENTS)

@@ -43,7 +43,7 @@ def hugetlb_pages(live: Live) -> None:
 
 
 @SCANNED.case(
-    "hugetlb pages that are written, and no others, are told as written until they are asked for and protected again",
+    "hugetlb pages that are written, and no others, are told so until they are asked for and protected again",
     f"{WRITTEN}; fs/proc/task_mmu.c make_uffd_wp_huge_pte(), mm/hugetlb.c hugetlb_fault()",
     since=SINCE,
     sizes=Sizes.EACH,

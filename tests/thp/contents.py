@@ -223,8 +223,8 @@ def migrated(live: Live) -> None:
 
 
 @CONTENTS.case(
-    "written pages that may only be read since, huge, mapped in parts or base pages, may not be written on another node",
-    "mbind(2) MPOL_MF_MOVE; mm/migrate.c remove_migration_pte(), mm/huge_memory.c remove_migration_pmd() (96a9c287e25d)",
+    "what was written and may only be read since, huge or mapped in parts or not, may only be read on another node",
+    "mbind(2) MPOL_MF_MOVE; mm/migrate.c remove_migration_pte(), mm/huge_memory.c remove_migration_pmd()",
     nodes=2,
 )
 def read_only_after_a_move(live: Live) -> None:

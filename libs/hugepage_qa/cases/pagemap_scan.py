@@ -33,6 +33,9 @@ class Do(IntFlag):
     CHECK_WPASYNC = 2
 
 
+_NOTHING, _NOTHING_MORE = Is(0), Do(0)
+
+
 @dataclass(frozen=True)
 class Region:
     """Adjacent pages of which the same is told; ``start`` and ``end`` in bytes from the start of the memory."""
@@ -53,11 +56,11 @@ class Scan:
 def scan(
     live: Live,
     memory: Memory,
-    need: Is = Is(0),
-    tell: Is = Is(0),
+    need: Is,
+    tell: Is,
     *,
-    do: Do = Do(0),
-    without: Is = Is(0),
+    do: Do = _NOTHING_MORE,
+    without: Is = _NOTHING,
     most: int = 0,
     start: int = 0,
     regions: int = 64,

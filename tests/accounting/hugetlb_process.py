@@ -1,19 +1,16 @@
 """What a process and its mappings show of hugetlb pages: smaps, smaps_rollup, status and numa_maps."""
 
-import os
-from collections.abc import Iterable
-
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import expect_hugetlb, expect_private_and_shared, forked, process_status
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, WORD, Memory
+from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, Memory
 from hugepage_qa.kernel.smaps import read_smaps_rollup
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, Refused
+from hugepage_qa.process.actor import Actor
 
 ACCOUNTING = Area("accounting/hugetlb-process")
 
@@ -255,16 +252,6 @@ def flags_of_a_page(live: Live) -> None:
     head, *tails = (flags & (HUGE | COMPOUND_HEAD | COMPOUND_TAIL) for flags in found)
     live.expect("flags of the first base page", hex(HUGE | COMPOUND_HEAD), hex(head))
     live.expect("flags of others", {hex(HUGE | COMPOUND_TAIL)}, {hex(flags) for flags in tails})
-
-
-def kpageflags(live: Live, actor: Actor, frames: Iterable[int]) -> list[int]:
-    """Return what /proc/kpageflags shows of ``frames``. Raises CannotRun for a kernel without the file."""
-    try:
-        flags = live.open(actor, "/proc/kpageflags", os.O_RDONLY)
-    except Refused as error:
-        raise CannotRun(f"/proc/kpageflags cannot be opened: {error.strerror}") from error
-    reads = [actor.call_with_buffers("pread64", flags, bytes(WORD), WORD, frame * WORD) for frame in frames]
-    return [actor.uapi.unpack("Q", buffer)[0] for _count, (buffer,) in reads]
 
 
 def expect_pagemap(live: Live, memory: Memory, flags: int) -> None:

@@ -2,13 +2,19 @@
 
 import errno
 
-from hugepage_qa.cases.broken_memory import break_page, expect_broken, out_of_use
+from hugepage_qa.cases.at_once import at_once
+from hugepage_qa.cases.broken_memory import break_page, expect_broken, expect_flag, out_of_use
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import FRAME, WORD
+from hugepage_qa.cases.memory_policy import moving
 from hugepage_qa.kernel.uapi import MADV_HWPOISON, MADV_SOFT_OFFLINE
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 HWPOISON = Area("hwpoison")
+#: how often a page is taken out of use while it moves
+_TIMES = 6
 SOFT = "madvise(2) MADV_SOFT_OFFLINE; mm/memory-failure.c soft_offline_page()"
 # not of files: the page stays in their page cache, and counted in the pool, until the machine boots again
 HARD = "madvise(2) MADV_HWPOISON; mm/memory-failure.c memory_failure(), try_memory_failure_hugetlb()"
@@ -67,14 +73,63 @@ def broken_private_page(live: Live) -> None:
     memory.fill()
     other.fill()
     before = out_of_use(live)
+    frame = memory.pagemap([memory.address])[0] & FRAME
     break_page(live, memory, 0, MADV_HWPOISON)
     expect_broken(live, memory)
+    expect_flag(live, memory, frame)
     memory.expect_filled(first=1)
     other.expect_filled()
     live.expect("base pages out of use", 1, out_of_use(live) - before)
     memory.unmap()
     live.expect_pool(nr=2, free=1)
     live.expect_sysctl(2)
+
+
+@HWPOISON.case(
+    "a file with a broken page is read up to the base page that is broken and behind it, and there it is EIO",
+    "read(2) EIO; fs/hugetlbfs/inode.c adjust_range_hwpoison() (38c1ddbde6c6)",
+    sizes=Sizes.BUDDY,
+    since="6.6",
+    pages=3,
+)
+def read_around_a_broken_page(live: Live) -> None:
+    file = new_memfd(live)
+    file.truncate(3)
+    memory = file.map(3)
+    memory.fill()
+    broken, base = live.size + live.size // 2, live.base_page
+    break_page(live, memory, broken, MADV_HWPOISON)
+    for offset in (0, live.size, broken - base, broken + base, 2 * live.size):
+        count, (read,) = file.actor.call_with_buffers("pread64", file.descriptor, bytes(WORD), WORD, offset)
+        live.expect(f"bytes read at {offset}", WORD, count)
+        live.expect(f"what is read at {offset}", (1 + offset,), live.host.uapi.unpack("Q", read))
+    live.expect_errno(errno.EIO, file.actor.call, "pread64", file.descriptor, bytes(WORD), WORD, broken)
+    two = bytes(2 * WORD)
+    count = file.actor.call("pread64", file.descriptor, two, len(two), broken - WORD)
+    live.expect("bytes read up to the broken page", WORD, count)
+
+
+@HWPOISON.case(
+    "pages that move from node to node while they are used, unmapped, and taken out of use lose no word",
+    f"move_pages(2); {SOFT}; mm/hugetlb.c isolate_hugetlb() (e66f17ff7177)",
+    sizes=Sizes.BUDDY,
+    pages=4,
+    nodes=2,
+)
+def soft_offline_while_they_move(live: Live) -> None:
+    for node in live.nodes[:2]:
+        live.reserve(8, node)
+    memory, other = live.map(2), live.map(1)
+    before, actor = out_of_use(live), memory.actor
+    with at_once(live, actor) as threads:
+        for node in live.nodes[:2]:
+            threads.use(memory)
+            threads.call("move_pages", *moving(memory, node))
+        for _time in range(_TIMES):
+            break_page(live, memory, 0, MADV_SOFT_OFFLINE)
+    live.expect("base pages out of use", _TIMES, out_of_use(live) - before)
+    other.fill()
+    other.expect_filled()
 
 
 class HwpoisonTest(LiveTest):

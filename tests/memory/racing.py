@@ -10,7 +10,7 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.memory_policy import moving
 from hugepage_qa.cases.race import RACERS, clash
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
-from hugepage_qa.kernel.uapi import MAP_FIXED, MAP_HUGETLB
+from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MAP_FIXED, MAP_HUGETLB
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Came, Deed
 
@@ -192,6 +192,33 @@ def unmapped_while_they_move(live: Live) -> None:
         fixed = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED | MAP_HUGETLB | live.size_flag
         threads.call("mmap", memory.address, memory.length, READ_WRITE, fixed, -1, 0, may_fail=(errno.ENOMEM,))
     memory.actor.end()
+
+
+@RACING.case(
+    "threads that use a file while others allocate it, punch it, map it and make it shorter find what they wrote, a"
+    " fresh page or its end, and every page is given back",
+    "fallocate(2); ftruncate(2); fs/hugetlbfs/inode.c hugetlbfs_fallocate(), remove_inode_hugepages()",
+    pages=5,
+)
+def stressed_file(live: Live) -> None:
+    file = new_memfd(live)
+    file.truncate(4)
+    # without reservations: what a fault takes of one that ftruncate() gives back is another matter
+    memory = file.map(4, noreserve=True)
+    other, descriptor, actor = file.map(2, noreserve=True), file.descriptor, file.actor
+    punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+    fixed = mmap.MAP_SHARED | MAP_FIXED | live.host.uapi.map_noreserve
+    with at_once(live, actor) as threads:
+        for _thread in range(2):
+            threads.use(memory, LEFT_OR_GONE | Came.SIGBUS)
+        threads.call("fallocate", descriptor, 0, 0, 3 * live.size, may_fail=(errno.ENOSPC,))
+        threads.call("fallocate", descriptor, punch, live.size, 2 * live.size)
+        for pages in (2, 4):
+            threads.call("ftruncate", descriptor, pages * live.size)
+        threads.call("mmap", other.address, other.length, READ_WRITE, fixed, descriptor, live.size)
+        threads.use(other, LEFT_OR_GONE | Came.SIGBUS)
+    actor.end()
+    live.expect_pool(nr=5, free=5)
 
 
 class Racing(LiveTest):

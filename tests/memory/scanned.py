@@ -43,7 +43,7 @@ def hugetlb_pages(live: Live) -> None:
 
 
 @SCANNED.case(
-    "hugetlb pages that are written, and no others, are told so until they are asked for and protected again",
+    "hugetlb pages that are written, and no others, are told so until they are protected again",
     f"{WRITTEN}; fs/proc/task_mmu.c make_uffd_wp_huge_pte(), mm/hugetlb.c hugetlb_fault()",
     since=SINCE,
     sizes=Sizes.EACH,
@@ -54,14 +54,14 @@ def written_hugetlb_pages(live: Live) -> None:
         memory = live.map(3, shared=shared)
         memory.touch(0)
         memory.touch(1)
-        _expect_writes_told(live, memory, (live.size, live.size))
+        _expect_writes_told(live, memory, live.size)
         memory.actor.end()
         live.expect_pool(nr=3, free=3)
 
 
 @SCANNED.case(
-    "a huge page is told as huge, base pages, a hole, swap and a page of zeroes as what they are, and a mapping in parts"
-    " as present",
+    "a huge page is told as huge, one that is mapped in parts as present, a hole not at all, and memory in swap and a"
+    " page of zeroes as what they are",
     f"{DOC}; fs/proc/task_mmu.c pagemap_scan_thp_entry(), pagemap_page_category()",
     since=SINCE,
 )
@@ -104,12 +104,11 @@ def huge_pages_of_a_file(live: Live) -> None:
 )
 def written_pages(live: Live) -> None:
     let_rest(live)
-    for make, told in ((huge_pages, pmd_size(live)), (base_pages, live.base_page)):
+    for make in (huge_pages, base_pages):
         memory = make(live, 3)
         memory.advise(mmap.MADV_DONTNEED, 2, 1)
-        memory.touch(1)
-        # where nothing is, base pages are protected
-        _expect_writes_told(live, memory, (told, live.base_page))
+        # a protected huge page is mapped in parts when it is written (12f6b01a0bcb)
+        _expect_writes_told(live, memory, live.base_page)
 
 
 @SCANNED.case(
@@ -154,22 +153,22 @@ def limits(live: Live) -> None:
 )
 def refused(live: Live) -> None:
     memory = huge_pages(live)
-    live.expect_errno(errno.EINVAL, scan, live, memory, Is.PRESENT, start=1)
+    live.expect_errno(errno.EINVAL, scan, live, memory, Is.PRESENT, Is.PRESENT, start=1)
     protect = Do.WP_MATCHING | Do.CHECK_WPASYNC
     live.expect_errno(errno.EPERM, scan, live, memory, Is.PRESENT, Is.PRESENT, do=protect)
     memory.fill()
     memory.expect_filled()
 
 
-def _expect_writes_told(live: Live, memory: Memory, told: tuple[int, int]) -> None:
-    """Expect that a word written to page 1, and one to page 2, which is not there yet, is told once, as such bytes."""
+def _expect_writes_told(live: Live, memory: Memory, told: int) -> None:
+    """Expect a word that is written to page 1, and to 2, which is not there yet, to be told once, as ``told`` bytes."""
     Userfault(memory, Mode.WRITE_PROTECTED, _ASYNC).write_protect(length=memory.length)
     live.expect("what is written before", [], scan(live, memory, Is.WRITTEN, Is.WRITTEN).regions)
-    for page, length in zip((1, 2), told, strict=True):
+    for page in (1, 2):
         memory.touch(page)
         start = page * memory.size
         found = scan(live, memory, Is.WRITTEN, Is.WRITTEN, do=Do.WP_MATCHING | Do.CHECK_WPASYNC).regions
-        live.expect(f"what is written to page {page}", [Region(start, start + length, Is.WRITTEN)], found)
+        live.expect(f"what is written to page {page}", [Region(start, start + told, Is.WRITTEN)], found)
         live.expect("what is written after that", [], scan(live, memory, Is.WRITTEN, Is.WRITTEN).regions)
     live.expect("what the pages hold", (1, 1), (memory.read(1), memory.read(2)))
 

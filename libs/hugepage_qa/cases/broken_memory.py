@@ -4,7 +4,7 @@ import errno
 import signal
 
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import Memory, kpageflags
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.uapi import MADV_SOFT_OFFLINE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
@@ -12,6 +12,8 @@ from hugepage_qa.process.actor import Fault
 
 # include/uapi/asm-generic/siginfo.h
 _BUS_MCEERR_AR = 4
+# include/uapi/linux/kernel-page-flags.h
+_HWPOISON = 1 << 19
 _BUSY_SECONDS, _PAUSE_SECONDS = 10.0, 0.1
 
 
@@ -38,14 +40,24 @@ def break_page(live: Live, memory: Memory, offset: int, advice: int) -> None:
         raise CannotRun("this kernel has no CONFIG_MEMORY_FAILURE") from error
 
 
-def expect_broken(live: Live, memory: Memory, offset: int = 0) -> None:
-    """Expect a read at ``offset`` to end in the signal that broken memory has."""
+def expect_broken(live: Live, memory: Memory, offset: int = 0, extent: int | None = None) -> None:
+    """Expect a read at ``offset`` to end in the signal that broken memory has: it tells the address and what is lost.
+
+    These are ``extent`` bytes, by default a page of the memory.
+    """
+    address = memory.address + offset
+    expected = signal.SIGBUS, _BUS_MCEERR_AR, address, memory.size if extent is None else extent
     try:
-        memory.actor.read(memory.address + offset)
+        memory.actor.read(address)
     except Fault as fault:
-        live.expect("signal and code", (signal.SIGBUS, _BUS_MCEERR_AR), (fault.signal, fault.code))
+        live.expect("signal, code, address, bytes", expected, (fault.signal, fault.code, fault.address, fault.extent))
     else:
-        live.expect("signal and code", (signal.SIGBUS, _BUS_MCEERR_AR), None)
+        live.expect("signal, code, address, bytes", expected, None)
+
+
+def expect_flag(live: Live, memory: Memory, frame: int) -> None:
+    """Expect /proc/kpageflags to show ``frame`` as broken. Raises CannotRun for a kernel without the file."""
+    live.expect("HWPOISON in kpageflags", _HWPOISON, kpageflags(live, memory.actor, [frame])[0] & _HWPOISON)
 
 
 def out_of_use(live: Live) -> int:

@@ -33,7 +33,7 @@
  *   exec                             the program begins anew, in the same process
  *   fork                             the answer carries the socket of the child
  * Answer: "ok VALUE BUFFER..." with the buffers as the system call left them, "errno NUMBER",
- * "signal NUMBER CODE ADDRESS", "malformed", or "lost" when one of those that race was.
+ * "signal NUMBER CODE ADDRESS LSB", "malformed", or "lost" when one of those that race was.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -191,8 +191,11 @@ static void on_fault(int number, siginfo_t *info, void *context)
 
 static void answer_fault(void)
 {
-	snprintf(answer, sizeof(answer), "signal %d %d %lu", fault.si_signo, fault.si_code,
-		 (unsigned long)fault.si_addr);
+	/* elsewhere the bytes of si_addr_lsb are not set */
+	int is_broken = fault.si_code == BUS_MCEERR_AO || fault.si_code == BUS_MCEERR_AR;
+
+	snprintf(answer, sizeof(answer), "signal %d %d %lu %d", fault.si_signo, fault.si_code,
+		 (unsigned long)fault.si_addr, fault.si_signo == SIGBUS && is_broken ? fault.si_addr_lsb : 0);
 	send_answer(-1);
 }
 

@@ -30,13 +30,15 @@ class Refused(OSError):
 class Fault(Exception):
     """An access to memory ended in a signal.
 
-    ``signal`` is SIGBUS or SIGSEGV, ``code`` its si_code (sigaction(2)), ``address`` where it happened.
+    ``signal`` is SIGBUS or SIGSEGV, ``code`` its si_code (sigaction(2)), ``address`` where it happened; ``extent`` is
+    how many bytes are lost, where memory is broken (si_addr_lsb).
     """
 
-    def __init__(self, number: int, code: int, address: int) -> None:
+    def __init__(self, number: int, code: int, address: int, lsb: int = 0) -> None:
         self.signal = signal.Signals(number)
         self.code = code
         self.address = address
+        self.extent = 1 << lsb if lsb else 0
         super().__init__(f"{self.signal.name} (code {code}) at {address:#x}")
 
 

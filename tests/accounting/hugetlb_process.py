@@ -3,7 +3,7 @@
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import expect_hugetlb, expect_private_and_shared, forked, process_status
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, Memory
+from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, Memory, kpageflags
 from hugepage_qa.kernel.smaps import read_smaps_rollup
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun, ObservedTree

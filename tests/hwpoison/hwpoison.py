@@ -111,7 +111,7 @@ def read_around_a_broken_page(live: Live) -> None:
 
 @HWPOISON.case(
     "pages that move from node to node while they are used, unmapped, and taken out of use lose no word",
-    f"move_pages(2); {SOFT}; mm/hugetlb.c isolate_hugetlb() (e66f17ff7177)",
+    f"move_pages(2); {SOFT}; mm/migrate.c add_folio_for_migration() (e66f17ff7177)",
     sizes=Sizes.BUDDY,
     pages=4,
     nodes=2,

@@ -166,7 +166,7 @@ def pinned_thp_is_not_shared(live: Live) -> None:
 
 @PINNED.case(
     "through a pin is read and written what its owner has, and not what a child has that was forked after that",
-    f"io_uring(7) IORING_OP_READ_FIXED; {AT_FORK}",
+    f"io_uring_register(2) IORING_OP_READ_FIXED; {AT_FORK}",
     since="5.12",
     pages=2,
 )
@@ -183,7 +183,7 @@ def read_through_a_pin(live: Live) -> None:
 
 @PINNED.case(
     "who pins a page after the fork, parent or child, gets one of its own, and neither sees what the other writes",
-    "io_uring(7) IORING_REGISTER_BUFFERS; mm/gup.c FOLL_LONGTERM, gup_must_unshare(); mm/hugetlb.c hugetlb_wp()",
+    "io_uring_register(2) IORING_REGISTER_BUFFERS; mm/internal.h gup_must_unshare(); mm/hugetlb.c hugetlb_wp()",
     since="5.19",
     pages=2,
 )
@@ -200,7 +200,7 @@ def pinned_after_the_fork(live: Live) -> None:
 
 @PINNED.case(
     "who pins base pages, a huge page or a part of one after the fork, parent or child, gets pages of its own",
-    f"io_uring(7) IORING_REGISTER_BUFFERS; mm/gup.c gup_must_unshare(); {COPY_OF_THP}",
+    f"io_uring_register(2) IORING_REGISTER_BUFFERS; mm/internal.h gup_must_unshare(); {COPY_OF_THP}",
     since="5.19",
     sizes=Sizes.ONCE,
 )

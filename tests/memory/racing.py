@@ -160,7 +160,7 @@ def page_filled_by_others(live: Live) -> None:
 
 @RACING.case(
     "threads that write to pages while these move from node to node find what they wrote",
-    f"move_pages(2); mm/migrate.c unmap_and_move_huge_page(); {FAULT}",
+    f"move_pages(2); mm/migrate.c migrate_pages(); {FAULT}",
     pages=2,
     nodes=2,
 )
@@ -178,7 +178,7 @@ def used_while_they_move(live: Live) -> None:
 
 @RACING.case(
     "pages that move from node to node while they are unmapped and mapped anew are all given back",
-    "move_pages(2); mm/migrate.c add_folio_for_migration(), mm/hugetlb.c isolate_hugetlb() (e66f17ff7177)",
+    "move_pages(2); mm/migrate.c add_folio_for_migration() (e66f17ff7177)",
     pages=2,
     nodes=2,
 )

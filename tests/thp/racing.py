@@ -38,7 +38,7 @@ _NEW_VALUE = 77
 
 @RACING.case(
     "threads that touch memory while others fill it, and it is given back, find what it is filled with, and never none",
-    f"{FILL}; mm/userfaultfd.c mfill_atomic(), fs/userfaultfd.c handle_userfault()",
+    f"{FILL}; mm/userfaultfd.c mfill_atomic(), handle_userfault()",
 )
 def filled_by_others(live: Live) -> None:
     source = base_pages(live)
@@ -49,7 +49,7 @@ def filled_by_others(live: Live) -> None:
 
 @RACING.case(
     "threads that touch shared memory while others fill it, and it is removed, find what it is filled with",
-    f"{FILL}; mm/userfaultfd.c mfill_atomic(), mm/shmem.c shmem_mfill_atomic_pte()",
+    f"{FILL}; mm/userfaultfd.c mfill_atomic()",
 )
 def shared_memory_filled_by_others(live: Live) -> None:
     source = base_pages(live)
@@ -110,7 +110,7 @@ def read_while_it_is_split(live: Live) -> None:
 
 @RACING.case(
     "who reads a file of a tmpfs while others punch holes in its folios finds what lies beside the holes",
-    "fallocate(2) FALLOC_FL_PUNCH_HOLE; mm/huge_memory.c folio_split(), folio_try_get() (577a1f495fd7)",
+    "fallocate(2) FALLOC_FL_PUNCH_HOLE; mm/huge_memory.c folio_split() (577a1f495fd7)",
 )
 def read_while_it_is_punched(live: Live) -> None:
     let_only_pmd_inherit(live)
@@ -130,7 +130,7 @@ def read_while_it_is_punched(live: Live) -> None:
 
 @RACING.case(
     "what a debugger writes to the huge zero page, while it is given back again and again, nobody else reads",
-    "mm/huge_memory.c follow_trans_huge_pmd(), touch_pmd() (CVE-2017-1000405); madvise(2) MADV_DONTNEED",
+    "mm/gup.c touch_pmd() (CVE-2017-1000405); madvise(2) MADV_DONTNEED",
 )
 def zero_page(live: Live) -> None:
     live.set_knob(f"{DIRECTORY}/use_zero_page", "1")

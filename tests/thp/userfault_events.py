@@ -19,7 +19,7 @@ _NEW_VALUE = 77
 
 @EVENTS.case(
     "who handles the faults of a process is told of its fork, and fills what its child misses, huge pages beside it",
-    f"{DOC} UFFD_EVENT_FORK; fs/userfaultfd.c dup_userfaultfd()",
+    f"{DOC} UFFD_EVENT_FORK; mm/userfaultfd.c dup_userfaultfd()",
 )
 def forked(live: Live) -> None:
     memory = huge_pages(live, 2)
@@ -41,7 +41,7 @@ def forked(live: Live) -> None:
 
 @EVENTS.case(
     "who handles the faults of memory is told where it has moved, and fills what is missing there",
-    f"{DOC} UFFD_EVENT_REMAP; fs/userfaultfd.c mremap_userfaultfd_complete()",
+    f"{DOC} UFFD_EVENT_REMAP; mm/userfaultfd.c mremap_userfaultfd_complete()",
 )
 def moved(live: Live) -> None:
     for shift in (0, live.base_page):
@@ -62,7 +62,7 @@ def moved(live: Live) -> None:
 
 @EVENTS.case(
     "who handles the faults of memory is told what of it is given back, a huge page or a part, and fills it anew",
-    f"{DOC} UFFD_EVENT_REMOVE; fs/userfaultfd.c userfaultfd_remove(); madvise(2) MADV_DONTNEED",
+    f"{DOC} UFFD_EVENT_REMOVE; mm/userfaultfd.c userfaultfd_remove(); madvise(2) MADV_DONTNEED",
 )
 def given_back(live: Live) -> None:
     source = base_pages(live)
@@ -82,7 +82,7 @@ def given_back(live: Live) -> None:
 
 @EVENTS.case(
     "who handles the faults of memory is told what of it is unmapped, and cannot fill it any more",
-    f"{DOC} UFFD_EVENT_UNMAP; fs/userfaultfd.c userfaultfd_unmap_complete()",
+    f"{DOC} UFFD_EVENT_UNMAP; mm/userfaultfd.c userfaultfd_unmap_complete()",
 )
 def unmapped(live: Live) -> None:
     memory = huge_pages(live, 3)

@@ -4,6 +4,7 @@ from hugepage_qa.cases.fragmentation import expect_no_shortage, tell, with_block
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import keep_min_free, map_start_of_file, pmd_size
+from hugepage_qa.kernel.smaps import MemoryMapping
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_directories, size_name
 from hugepage_qa.machine.host import CannotRun
@@ -33,17 +34,21 @@ def expect_shared(live: Live, memory: Memory, huge: bool, where: str) -> None:
     now = with_blocks(live, memory.size, memory.pages if huge else 0)
     tell(live, now)
     memory.fill()
-    expect_mapped_whole(live, memory, memory.pages if huge else 0, f"{where} ({now})")
-    live.expect(f"AnonHugePages, {where}", 0, memory.smaps().anon_huge_pages)
+    mapping = expect_mapped_whole(live, memory, memory.pages if huge else 0, f"{where} ({now})")
+    live.expect(f"AnonHugePages, {where}", 0, mapping.anon_huge_pages)
     memory.expect_filled()
 
 
-def expect_mapped_whole(live: Live, memory: Memory, pages: int, where: str = "huge=always") -> None:
-    """Expect ``pages`` of a shared mapping to be mapped whole. Raises CannotRun where memory is too fragmented."""
-    found = memory.smaps().shmem_pmd_mapped
-    if pages and found != pages * memory.size:
+def expect_mapped_whole(live: Live, memory: Memory, pages: int, where: str = "huge=always") -> MemoryMapping:
+    """Expect ``pages`` of a shared mapping to be mapped whole, and return what smaps shows of it.
+
+    Raises CannotRun where memory is too fragmented for them.
+    """
+    mapping = memory.smaps()
+    if pages and mapping.shmem_pmd_mapped != pages * memory.size:
         expect_no_shortage(live, memory.size, pages)
-    live.expect(f"ShmemPmdMapped, {where}", pages * memory.size, found)
+    live.expect(f"ShmemPmdMapped, {where}", pages * memory.size, mapping.shmem_pmd_mapped)
+    return mapping
 
 
 def filled_file(live: Live, path: str, pages: int) -> Memory:

@@ -81,7 +81,7 @@ class Userfault:
         """Register ``memory``. Raises CannotRun where the kernel has no userfaultfd or not ``feature``, OSError."""
         self._memory = memory
         self._actor = memory.actor
-        self.descriptor = _open(self._actor, feature if waits else Feature.SIGBUS | feature)
+        self.descriptor = _open(self._actor, feature if waits else Feature.SIGBUS | feature, _NONBLOCK if waits else 0)
         self._ioctl("register", memory.address, memory.length, mode, 0)
 
     def copy(self, source: Memory, page: int = 0, *, offset: int = 0, length: int | None = None) -> int:
@@ -145,9 +145,9 @@ def protected_pages(memory: Memory) -> list[int]:
     return [number for number, entry in enumerate(memory.whole_pagemap()) if entry & WRITE_PROTECTED]
 
 
-def _open(actor: Actor, features: Feature) -> int:
+def _open(actor: Actor, features: Feature, flags: int) -> int:
     try:
-        descriptor = actor.call("userfaultfd", _USER_MODE_ONLY | _NONBLOCK)
+        descriptor = actor.call("userfaultfd", _USER_MODE_ONLY | flags)
     except OSError as error:
         if error.errno != errno.ENOSYS:
             raise

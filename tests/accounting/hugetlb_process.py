@@ -3,7 +3,8 @@
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import expect_hugetlb, expect_private_and_shared, forked, process_status
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, Memory, kpageflags
+from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, Memory
+from hugepage_qa.cases.page_flags import COMPOUND_HEAD, COMPOUND_TAIL, HUGE, kpageflags
 from hugepage_qa.kernel.smaps import read_smaps_rollup
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
@@ -15,8 +16,6 @@ from hugepage_qa.process.actor import Actor
 ACCOUNTING = Area("accounting/hugetlb-process")
 
 PROC_DOC = "Documentation/filesystems/proc.rst"
-# include/uapi/linux/kernel-page-flags.h
-COMPOUND_HEAD, COMPOUND_TAIL, HUGE = 1 << 15, 1 << 16, 1 << 17
 
 
 @ACCOUNTING.case(

@@ -32,6 +32,9 @@ VERSION_2 = Area("cgroup/v2")
 
 V1_DOC = "Documentation/admin-guide/cgroup-v1/hugetlb.rst"
 V2_DOC = "Documentation/admin-guide/cgroup-v2.rst"
+_ACCOUNTING = "memory_hugetlb_accounting"
+#: what else a hierarchy of version 2 is mounted with (Documentation/admin-guide/cgroup-v2.rst Mounting)
+_OPTIONS = ("nsdelegate", "favordynmods", "memory_localevents", "memory_recursiveprot", "pids_localevents", _ACCOUNTING)
 HUGETLB_CGROUP = "mm/hugetlb_cgroup.c"
 
 #: no machine has that much, and no version 1 limit that stands for none is lower
@@ -416,8 +419,48 @@ def a_removed_group_leaves_its_pages_in_numa_stat(live: Live, group: HugetlbGrou
     pages=2,
 )
 def memory_counts_hugetlb_pages_if_mounted_so(live: Live) -> None:
-    options = [mount.options.split(",") for mount in read_mounts(live.host) if mount.type == "cgroup2"]
-    accounted = any("memory_hugetlb_accounting" in words for words in options)
+    _expect_accounted(live, any(_ACCOUNTING in words for words in _options(live)))
+
+
+@VERSION_2.case(
+    "hugetlb pages count for memory.current after the hierarchy was mounted with memory_hugetlb_accounting",
+    f"{V2_DOC} memory_hugetlb_accounting; kernel/cgroup/cgroup.c apply_cgroup_root_flags()",
+    since="6.7",
+    pages=2,
+)
+def memory_counts_hugetlb_pages_when_mounted_so(live: Live) -> None:
+    mount_with_accounting(live)
+    live.expect(
+        f"whether it is mounted with {_ACCOUNTING}", True, any(_ACCOUNTING in words for words in _options(live))
+    )
+    _expect_accounted(live, accounted=True)
+
+
+def mount_with_accounting(live: Live) -> None:
+    """Mount the hierarchy of version 2 with memory_hugetlb_accounting until the case ends.
+
+    It is one hierarchy with one set of options, wherever it is mounted. Raises CannotRun where others have groups in
+    it, whom that would concern, too.
+    """
+    mounts = [mount for mount in read_mounts(live.host) if mount.type == "cgroup2"]
+    if not mounts:
+        raise CannotRun("no hierarchy of version 2 is mounted")
+    if "nr_descendants 0" not in (live.host.read(f"{mounts[0].point}/cgroup.stat") or "").splitlines():
+        raise CannotRun("others have control groups, which the option would concern, too")
+    before = [word for word in mounts[0].options.split(",") if word in _OPTIONS]
+
+    def mount_as_before() -> None:
+        live.host.unmount(live.host.mount(",".join(before), "cgroup2"))
+
+    live.when_actors_have_ended(mount_as_before)
+    live.mount_other(",".join([*before, _ACCOUNTING]), "cgroup2")
+
+
+def _options(live: Live) -> list[list[str]]:
+    return [mount.options.split(",") for mount in read_mounts(live.host) if mount.type == "cgroup2"]
+
+
+def _expect_accounted(live: Live, accounted: bool) -> None:
     group = new_group(live, "memory", Version.TWO)
     actor = live.actor()
     group.add(actor)

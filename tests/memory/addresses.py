@@ -8,11 +8,13 @@ from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.places import end_of_addresses, free_place
+from hugepage_qa.cases.places import end_of_addresses, expect_random, free_place, ordinary_memory
+from hugepage_qa.kernel.smaps import read_smaps
 from hugepage_qa.kernel.uapi import MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_HUGETLB
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
 
 ADDRESSES = Area("addresses")
 HINT = "mmap(2) addr; fs/hugetlbfs/inode.c hugetlb_get_unmapped_area()"
@@ -197,6 +199,58 @@ def across_the_window(live: Live) -> None:
     memory.unmap()
     live.expect_pool(nr=2, free=2)
     live.expect_signal(signal.SIGSEGV, memory.read)
+
+
+# --- many places, and places that nobody can foretell ---------------------------------------------------------------
+
+
+@ADDRESSES.case(
+    "pages are mapped at each place of the address space, beside base pages, and neither changes what the other holds",
+    f"{HINT}; MAP_FIXED_NOREPLACE",
+    pages=2,
+)
+def many_places(live: Live) -> None:
+    file = new_memfd(live)
+    file.truncate(2)
+    mapped, beside = [], []
+    for place in _places(live, file.actor):
+        memory = file.map(2, at=place, flags=MAP_FIXED_NOREPLACE)
+        live.expect("the address", f"{place:#x}", f"{memory.address:#x}")
+        mapped.append(memory)
+        beside += [ordinary_memory(live, file.actor, 1, at) for at in (place - live.base_page, memory.at(2))]
+    mapped[0].fill(5)
+    for number, one in enumerate(beside):
+        one.fill(number)
+    for memory in mapped:
+        memory.expect_filled(5)
+    live.expect_pool(nr=2, free=0)
+    for memory in mapped:
+        memory.unmap()
+    for number, one in enumerate(beside):
+        one.expect_filled(number)
+    file.close()
+    live.expect_pool(nr=2, free=2)
+
+
+def _places(live: Live, actor: Actor) -> list[int]:
+    """Return addresses that are free with a huge page on each side: one for each bit that an address can have."""
+    end = end_of_addresses(live, actor)
+    ours = read_smaps(live.host, actor.pid) or ()
+    # four pages: two, and one on each side
+    bits = range((4 * live.size).bit_length(), (end - 1).bit_length())
+    ranges = {1 << bit: (((1 << bit) - live.size), ((1 << bit) + 3 * live.size)) for bit in bits}
+    return [at for at, (low, high) in ranges.items() if all(one.end <= low or high <= one.start for one in ours)]
+
+
+@ADDRESSES.case(
+    "each program has its mappings at another place: of an address every bit is random that vm.mmap_rnd_bits says and "
+    "alignment leaves",
+    "Documentation/admin-guide/sysctl/vm.rst mmap_rnd_bits; mm/util.c arch_pick_mmap_layout()",
+    pages=1,
+)
+def random_addresses(live: Live) -> None:
+    actor = live.actor()
+    expect_random(live, actor, lambda: live.map(1, actor, noreserve=True), live.size)
 
 
 class Addresses(LiveTest):

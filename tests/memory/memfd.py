@@ -6,7 +6,7 @@ import mmap
 import os
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd
+from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_file
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.kernel.uapi import F_SEAL_FUTURE_WRITE, HUGE_SHIFT
 from hugepage_qa.oracle.known_issues import Quirk
@@ -26,6 +26,11 @@ def sealable(live: Live) -> HugeFile:
 def seal(file: HugeFile, seals: int) -> None:
     """Add ``seals`` (F_SEAL_*). Raises OSError."""
     file.actor.call("fcntl", file.descriptor, fcntl.F_ADD_SEALS, seals)
+
+
+def seals_of(file: HugeFile) -> int:
+    """Return the seals (F_SEAL_*)."""
+    return file.actor.call("fcntl", file.descriptor, fcntl.F_GET_SEALS)
 
 
 @MEMFD.case("a new file has no pages and reserves none", CREATE, pages=1)
@@ -167,6 +172,39 @@ def sealed_against_more_seals(live: Live) -> None:
     live.expect_errno(errno.EPERM, seal, file, fcntl.F_SEAL_GROW)
     file.truncate(2)
     live.expect("the size of the file", 2 * live.size, file.size)
+
+
+@MEMFD.case(
+    "seals are of the file: each process and each descriptor has all that any of them added, and is refused the same",
+    SEALS,
+    pages=2,
+)
+def sealed_by_others(live: Live) -> None:
+    file = sealable(live)
+    file.truncate(2)
+    again = HugeFile(live, file.actor, file.actor.call("dup", file.descriptor))
+    child = HugeFile(live, file.actor.fork(), file.descriptor)
+    other = open_file(live, f"/proc/{file.actor.pid}/fd/{file.descriptor}", flags=os.O_RDWR)
+    memory = child.map(1)
+    memory.touch()
+    everybody = (file, again, child, other)
+    expected = 0
+    for one, added in zip(everybody, (0, fcntl.F_SEAL_GROW, fcntl.F_SEAL_SHRINK, F_SEAL_FUTURE_WRITE), strict=True):
+        live.expect_errno(errno.EBUSY, seal, one, fcntl.F_SEAL_WRITE)
+        seal(one, added)
+        expected |= added
+        live.expect("seals", len(everybody) * [expected], [seals_of(each) for each in everybody])
+    for each in everybody:
+        live.expect_errno(errno.EPERM, each.truncate, 1)
+        live.expect_errno(errno.EPERM, each.truncate, 3)
+        live.expect_errno(errno.EPERM, each.map, 1)
+    memory.unmap()
+    seal(other, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL)
+    for each in everybody:
+        live.expect_errno(errno.EPERM, each.punch, 1)
+        live.expect_errno(errno.EPERM, seal, each, fcntl.F_SEAL_GROW)
+    live.expect("what a reader sees", 1, again.map(1, shared=False, prot=mmap.PROT_READ, noreserve=True).read())
+    live.expect_pool(nr=2, free=1)
 
 
 class Memfd(LiveTest):

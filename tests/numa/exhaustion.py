@@ -7,13 +7,12 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode, set_policy
-from hugepage_qa.kernel.uapi import PR_SET_THP_DISABLE
+from hugepage_qa.kernel.counters import read_meminfo
+from hugepage_qa.kernel.uapi import MLOCK_ONFAULT, PR_SET_THP_DISABLE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.sizes import MIB
-
-# include/uapi/linux/prctl.h
+from hugepage_qa.sizes import GIB, MIB
 
 EXHAUSTION = Area("exhaustion")
 #: of what a node has free, the part that a pool must get at least
@@ -22,8 +21,12 @@ _LEAST = 0.8
 _LARGEST = 2**64 - 1
 #: movable memory that is spread over the node, and what is asked for afterwards, as parts of what is free
 _FILLED, _ASKED = 0.7, 0.25
+#: in use in base pages while the machine is asked for all it has
+_KEPT = 64 * MIB
 #: holes are half as large as this, and smaller than any huge page but arm64's smallest
 _GRAIN = 128 << 10
+#: machines of this size are made for tests: others have users, whom a machine without free memory stops
+_LARGE = 4 * GIB
 
 
 @EXHAUSTION.case(
@@ -55,12 +58,61 @@ def more_than_a_node_has(live: Live) -> None:
 
 
 @EXHAUSTION.case(
+    "a machine that is asked for more pages than it has memory gives most of it, and goes on",
+    f"{HUGETLB_DOC} nr_hugepages; mm/hugetlb.c set_max_huge_pages(), alloc_buddy_hugetlb_folio()",
+    sizes=Sizes.BUDDY,
+)
+def more_than_the_machine_has(live: Live) -> None:
+    meminfo = read_meminfo(live.host)
+    if meminfo["MemTotal"] > 2 * _LARGE:
+        raise CannotRun(f"the machine has more than {2 * _LARGE >> 30} GiB, all of which would be taken")
+    small = _base_pages(live, live.nodes, _KEPT)
+    live.host.write(live.pool_file("nr_hugepages"), str(_LARGEST))
+    found = live.pool().nr
+    live.expect_pool(nr=found, free=found)
+    least = int(_LEAST * (meminfo["MemFree"] - _KEPT)) // live.size
+    live.expect(f"{found} pages, at least {least}", True, found >= least)
+    live.expect(f"{found} pages, less than the machine has", True, found * live.size < meminfo["MemTotal"])
+    # what is in use stays, and each of the pages can be used
+    small.expect_filled()
+    memory = live.map(found)
+    memory.actor.fill(memory.address, memory.length, live.size, 1)
+    live.expect_pool(nr=found, free=0)
+    wrong = memory.actor.check(memory.address, memory.length, live.size, 1)
+    live.expect("first words of pages that changed", 0, wrong)
+    memory.unmap()
+    live.set_nr(0)
+    live.expect_pool(nr=0, free=0)
+    back = read_meminfo(live.host)["MemFree"]
+    live.expect(f"{back} bytes free again, of {meminfo['MemFree']}", True, back >= _LEAST * meminfo["MemFree"])
+    small.expect_filled()
+
+
+@EXHAUSTION.case(
     "memory that can be moved makes room for pages where it leaves no range free",
     f"{HUGETLB_DOC} nr_hugepages; mm/compaction.c",
     nodes=2,
     sizes=Sizes.BUDDY,
 )
 def pieces_are_put_together(live: Live) -> None:
+    _put_together(live, locked=False)
+
+
+@EXHAUSTION.case(
+    "memory that is locked makes room for pages, too, on the only node as well, and stays as it was",
+    f"{HUGETLB_DOC} nr_hugepages; Documentation/admin-guide/sysctl/vm.rst compact_unevictable_allowed; mm/compaction.c",
+    sizes=Sizes.BUDDY,
+)
+def locked_pieces_are_put_together(live: Live) -> None:
+    if not live.nodes:
+        raise CannotRun("this kernel has no NUMA nodes")
+    if live.node_meminfo(live.nodes[-1])["MemTotal"] > _LARGE:
+        raise CannotRun(f"a node has more than {_LARGE >> 30} GiB, most of which would be locked")
+    live.set_knob("proc/sys/vm/compact_unevictable_allowed", "1")
+    _put_together(live, locked=True)
+
+
+def _put_together(live: Live, *, locked: bool) -> None:
     hole = _GRAIN // 2
     if live.size <= hole:
         raise CannotRun(f"holes of {hole} bytes are large enough for a page")
@@ -68,6 +120,9 @@ def pieces_are_put_together(live: Live) -> None:
     free = live.node_meminfo(node)["MemFree"]
     memory = _base_pages(live, [node], int(_FILLED * free))
     memory.actor.discard(memory.address, memory.length, _GRAIN, hole)
+    if locked:
+        # and the holes stay holes
+        memory.actor.call("mlock2", memory.address, memory.length, MLOCK_ONFAULT)
     pages = int(_ASKED * free) // live.size
     live.reserve(pages, node)
     live.expect_pool(nr=pages, free=pages)

@@ -172,6 +172,30 @@ def a_page_comes_from_the_home_node(live: Live) -> None:
 
 
 @MEMORY.case(
+    "memory that prefers several nodes takes its page from its home node, and from another one when that has none",
+    "set_mempolicy_home_node(2) MPOL_PREFERRED_MANY; mm/mempolicy.c, since c6018b4b2549",
+    nodes=2,
+    since="5.17",
+)
+def a_page_comes_from_the_home_node_of_many(live: Live) -> None:
+    reserve_on_all(live, 1)
+    for node in live.nodes:
+        memories = [live.map(1) for _ in live.nodes]
+        for memory in memories:
+            prefer(memory, *live.nodes)
+            set_home_node(memory, node)
+        memories[0].touch()
+        live.expect("node in numa_maps", {node: 1}, memories[0].numa_maps().nodes)
+        live.expect_pool(node=node, nr=1, free=0)
+        for memory in memories[1:]:
+            memory.touch()
+        for each in live.nodes:
+            live.expect_pool(node=each, nr=1, free=0)
+        for memory in memories:
+            memory.unmap()
+
+
+@MEMORY.case(
     "a process in a cpuset gets huge pages of its nodes alone: it cannot reserve others, and touching them is SIGBUS",
     "mm/hugetlb.c hugetlb_acct_memory(), allowed_mems_nr(); Documentation/admin-guide/cgroup-v2.rst cpuset.mems",
     nodes=2,

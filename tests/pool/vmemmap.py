@@ -1,10 +1,12 @@
 """Huge pages that give most of their struct pages back: vm.hugetlb_optimize_vmemmap."""
 
 import mmap
+from collections import Counter
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.page_flags import COMPOUND_HEAD, COMPOUND_TAIL, HUGE, flags_from
 from hugepage_qa.kernel.memory_layout import read_zones
 from hugepage_qa.kernel.tree import size_name
 from hugepage_qa.kernel.uapi import PR_SET_THP_DISABLE
@@ -19,6 +21,7 @@ RULE = "Documentation/admin-guide/sysctl/vm.rst hugetlb_optimize_vmemmap; mm/hug
 _ON_MEMORY = "sys/module/memory_hotplug/parameters/memmap_on_memory"
 #: a kernel with a larger one does not have this
 _STRUCT_PAGE = 64
+_OF_A_FOLIO = HUGE | COMPOUND_HEAD | COMPOUND_TAIL
 _POOL, _USED = 512 * MIB, 64 * MIB
 #: of these, so many are judged in which others took and gave little memory
 _ATTEMPTS, _JUDGED = 10, 2
@@ -56,6 +59,24 @@ def optimised_pages_are_used(live: Live) -> None:
 def optimised_pages_outlive_the_switch(live: Live) -> None:
     _require_struct_pages(live)
     _use_optimised(live, switched_off=True)
+
+
+@VMEMMAP.case(
+    "kpageflags shows of an optimised page one head, and each other base page as its tail",
+    f"{RULE}; Documentation/mm/vmemmap_dedup.rst; fs/proc/page.c stable_page_flags()",
+)
+def flags_of_an_optimised_page(live: Live) -> None:
+    _require_struct_pages(live)
+    live.set_knob(SYSCTL, "1")
+    live.reserve(1)
+    memory = live.map(1)
+    memory.touch()
+    live.expect_pool(nr=1, free=0)
+    count = live.size // live.base_page
+    (first,) = memory.frames()
+    head, *tails = (flags & _OF_A_FOLIO for flags in flags_from(live, memory.actor, first, count))
+    live.expect("flags of the first base page", hex(HUGE | COMPOUND_HEAD), hex(head))
+    live.expect("flags of the others", {hex(HUGE | COMPOUND_TAIL): count - 1}, Counter(map(hex, tails)))
 
 
 def _use_optimised(live: Live, *, switched_off: bool) -> None:

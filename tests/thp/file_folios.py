@@ -9,7 +9,8 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import write_debugfs
 from hugepage_qa.cases.file_contents import TMPFS, KnownFile, written_file
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory
+from hugepage_qa.cases.page_flags import largest_folio
 from hugepage_qa.cases.thp_memory import allow_on_advice, collapse, pmd_size
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_POPULATE_READ
@@ -27,6 +28,7 @@ FALLOCATE = "fallocate(2)"
 _NOT_COLLAPSED = (errno.EINVAL, errno.EAGAIN, errno.EBUSY, errno.ENOMEM)
 #: base pages of 64 KiB have huge pages of half a GiB
 _LARGEST_BLOCK = 16 * MIB
+_SPLIT_SECONDS = 10.0
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 FileAct = Callable[[Live, KnownFile], None]
@@ -162,8 +164,27 @@ def split_to_orders(live: Live, file: KnownFile) -> None:
     pages = file.contents.length // live.base_page
     highest = (_block(live) // live.base_page).bit_length() - 1
     for order in (*reversed(range(2, highest)), 0):
-        write_debugfs(live, "split_huge_pages", f"{file.path},0x0,{pages:#x},{order}")
+        # what was not written back, or is held for a moment by who else works on it, is not split
+        file.actor.call("fsync", file.descriptor)
+        live.host.wait_until(partial(_split_to, live, file, pages, order), _SPLIT_SECONDS)
+        found = _largest_folio(live, file)
+        live.expect(f"base pages of the largest folio, at most {1 << order}: {found}", True, found <= 1 << order)
         file.expect(f"after a split to order {order}")
+
+
+def _split_to(live: Live, file: KnownFile, pages: int, order: int) -> bool:
+    """Have the folios of ``file`` split to ``order``; return whether all have been."""
+    write_debugfs(live, "split_huge_pages", f"{file.path},0x0,{pages:#x},{order}")
+    return _largest_folio(live, file) <= 1 << order
+
+
+def _largest_folio(live: Live, file: KnownFile) -> int:
+    """Return of how many base pages the largest folio of ``file`` is."""
+    memory = file.map()
+    file.actor.sum(memory.address, file.contents.length)
+    found = largest_folio(live, file.actor, [entry & FRAME for entry in memory.whole_pagemap() if entry & PRESENT])
+    memory.unmap()
+    return found
 
 
 @case(

@@ -114,6 +114,37 @@ def moved(live: Live) -> None:
     memory.expect_filled()
 
 
+@NODES.case(
+    "migrate_pages(2) moves the huge pages of a process to another node as a whole, and counts them",
+    f"migrate_pages(2); {THP_DOC} thp_migration_success; mm/mempolicy.c do_migrate_pages()",
+    since="5.9",
+    nodes=2,
+)
+def migrated(live: Live) -> None:
+    set_policy(live, "madvise")
+    old, new = live.nodes[:2]
+    compact_if_short(live, pmd_size(live), 2 * _PAGES)
+    length = _PAGES * pmd_size(live)
+
+    def filled() -> Memory:
+        memory = _bound(live, old)
+        _fill(live, [old], memory)
+        memory_policy.set_policy(memory.actor, Mode.DEFAULT, [])
+        return memory
+
+    def migrate(memory: Memory) -> None:
+        memory_policy.migrate(memory.actor, old, new)
+        if memory.smaps().anon_huge_pages != memory.length or memory.numa_maps().nodes.keys() != {new}:
+            # what finds no free block is split, and moved as base pages
+            expect_no_shortage(live, memory.size, memory.pages, new)
+
+    # all that the process has moves, base pages of its program, too
+    counted = {_of(old): -length, _of(new): length, _MIGRATED: _PAGES, _NOT_MIGRATED: 0}
+    memory = expect_change(live, counted, filled, migrate, _read_counters)
+    _expect_nodes(live, memory, {new: _PAGES})
+    memory.expect_filled()
+
+
 def _bound(live: Live, node: int) -> Memory:
     actor = live.actor()
     memory_policy.set_policy(actor, Mode.BIND, [node])

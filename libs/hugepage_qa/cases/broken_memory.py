@@ -4,7 +4,8 @@ import errno
 import signal
 
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory, kpageflags
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.page_flags import kpageflags
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.uapi import MADV_SOFT_OFFLINE
 from hugepage_qa.machine.host import CannotRun, ObservedTree

@@ -176,16 +176,6 @@ def read_entries(actor: Actor, descriptor: int, first: int, count: int) -> tuple
     return actor.uapi.unpack(f"{length // WORD}Q", read[:length])
 
 
-def kpageflags(live: Owner, actor: Actor, frames: Iterable[int]) -> list[int]:
-    """Return what /proc/kpageflags shows of ``frames``. Raises CannotRun for a kernel without the file."""
-    try:
-        flags = live.open(actor, "/proc/kpageflags", os.O_RDONLY)
-    except Refused as error:
-        raise CannotRun(f"/proc/kpageflags cannot be opened: {error.strerror}") from error
-    reads = [actor.call_with_buffers("pread64", flags, bytes(WORD), WORD, frame * WORD) for frame in frames]
-    return [actor.uapi.unpack("Q", buffer)[0] for _count, (buffer,) in reads]
-
-
 def read_of_another(live: Owner, reader: Actor, process: int, local: bytes, remote: bytes) -> int:
     """Return the bytes that process_vm_readv(2) read of ``process``; one range of each, as the system call takes them.
 

@@ -17,6 +17,7 @@ class Mode(enum.IntEnum):
     BIND = 2
     INTERLEAVE = 3
     LOCAL = 4
+    PREFERRED_MANY = 5
 
 
 #: pages that do not follow the policy are moved; those that cannot be are an error
@@ -35,10 +36,11 @@ def bind(memory: Memory, nodes: Iterable[int], flags: int = 0) -> None:
     actor.call("mbind", memory.address, memory.length, Mode.BIND, *_mask(actor, nodes), flags)
 
 
-def prefer(memory: Memory, node: int) -> None:
-    """Have ``memory`` come from ``node`` as long as that has any (mbind(2)). Raises OSError."""
+def prefer(memory: Memory, *nodes: int) -> None:
+    """Have ``memory`` come from one of ``nodes`` as long as these have any (mbind(2)). Raises OSError."""
     actor = memory.actor
-    actor.call("mbind", memory.address, memory.length, Mode.PREFERRED, *_mask(actor, [node]), 0)
+    mode = Mode.PREFERRED if len(nodes) == 1 else Mode.PREFERRED_MANY
+    actor.call("mbind", memory.address, memory.length, mode, *_mask(actor, nodes), 0)
 
 
 def interleave(memory: Memory, nodes: Iterable[int]) -> None:
@@ -48,7 +50,7 @@ def interleave(memory: Memory, nodes: Iterable[int]) -> None:
 
 
 def set_home_node(memory: Memory, node: int) -> None:
-    """Have bound ``memory`` come from ``node`` first (set_mempolicy_home_node(2)). Raises OSError."""
+    """Have bound ``memory``, or such that prefers nodes, come from ``node`` first. Raises OSError."""
     memory.actor.call("set_mempolicy_home_node", memory.address, memory.length, node, 0)
 
 

@@ -1,15 +1,23 @@
-"""Places in the address space of an actor: free ones, its end, and ordinary memory that is put there."""
+"""Places in the address space of an actor: free ones, its end, random ones, and ordinary memory that is put there."""
 
 import errno
 import mmap
+from collections.abc import Callable
 
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MAP_FIXED_NOREPLACE
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.process.actor import Actor, Refused
 
 #: more than any address has
 _ADDRESS_BITS = 64
+
+# Documentation/admin-guide/sysctl/kernel.rst, vm.rst
+_RANDOMIZE, _RANDOM_BITS = "proc/sys/kernel/randomize_va_space", "proc/sys/vm/mmap_rnd_bits"
+#: programs: a bit that is random is the same in all of them once in 16 million runs
+_PROGRAMS = 25
 
 
 def free_place(live: Live, actor: Actor, pages: int) -> int:
@@ -50,3 +58,26 @@ def _is_address(live: Live, actor: Actor, address: int) -> bool:
         # EEXIST: something is mapped there; EPERM: below vm.mmap_min_addr, for those without rights
         return refusal.errno in (errno.EEXIST, errno.EPERM)
     return True
+
+
+def expect_random(live: Live, actor: Actor, place: Callable[[], Memory], alignment: int) -> None:
+    """Expect what ``place`` maps, aligned to ``alignment`` bytes, to be where ``actor`` did not have it before.
+
+    The actor executes its program anew each time. Raises CannotRun where the kernel places nothing at random, or is
+    asked for so little that alignment leaves none of it.
+    """
+    bits = read_integer(live.host, _RANDOM_BITS)
+    if bits is None or (live.host.read(_RANDOMIZE) or "0").strip() == "0":
+        raise CannotRun(f"this kernel places nothing at random: /{_RANDOM_BITS}, /{_RANDOMIZE}")
+    expected = live.base_page << bits
+    if expected <= alignment:
+        raise CannotRun(f"{alignment} bytes are aligned to more than the {bits} bits of /{_RANDOM_BITS}")
+    found = []
+    for _program in range(_PROGRAMS):
+        actor.exec()
+        found.append(place().address)
+    varied = 0
+    for address in found:
+        varied |= address ^ found[0]
+    random = expected - alignment
+    live.expect("bits of the address that are random", f"{random:#x}", f"{varied & random:#x}")

@@ -30,7 +30,12 @@
  *   reread FD LENGTH STEP VALUE      as watch, by pread64()
  *   stop MILLISECONDS                after that time, and when each of these threads has done what it does at least once,
  *                                    they end. The buffer is struct repeated of each of them, in their order
- *   exec                             the program begins anew, in the same process
+ *   exec [ENVIRONMENT COUNT LENGTH]  the program begins anew, in the same process: with a variable, and COUNT arguments of
+ *                                    LENGTH bytes; the value is how many of these are not as they were
+ *   wake WORD OTHER                  two threads sleep in FUTEX_WAIT, one on each; the value is how many FUTEX_WAKE of the
+ *                                    second word woke, and of the first one times 256
+ *   malloc LENGTH | free ADDRESS     of the C library
+ *   libc                             its version times 1000 if it is glibc, else 0
  *   fork                             the answer carries the socket of the child
  * Answer: "ok VALUE BUFFER..." with the buffers as the system call left them, "errno NUMBER",
  * "signal NUMBER CODE ADDRESS LSB", "malformed", or "lost" when one of those that race was.
@@ -38,6 +43,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -339,10 +345,14 @@ static const struct {
 	CALL(getrusage), CALL(setresuid), CALL(setresgid), CALL(setgroups), CALL(fstatfs), CALL(vmsplice), CALL(pipe2),
 	CALL(process_vm_readv), CALL(process_vm_writev), CALL(userfaultfd), CALL(ioctl), CALL(setrlimit), CALL(fcntl),
 	CALL(fsync), CALL(mount), CALL(statx), CALL(copy_file_range), CALL(brk), CALL(unshare), CALL(rt_sigprocmask),
-	CALL(rt_sigpending), CALL(io_uring_setup), CALL(io_uring_register), CALL(io_uring_enter), CALL(setitimer),
+	CALL(rt_sigpending), CALL(io_uring_setup), CALL(io_uring_register), CALL(io_uring_enter), CALL(setitimer), CALL(fchmod),
+#ifdef SYS_pkey_alloc
+	CALL(pkey_alloc), CALL(pkey_free), CALL(pkey_mprotect),
+#endif
 #ifdef SYS_set_mempolicy_home_node
 	CALL(set_mempolicy_home_node),
 #endif
+	{"cachestat", 451}, /* on every architecture here, and younger than the headers of many (6.5) */
 };
 
 static long make_call(const char *name, const long *a)
@@ -433,14 +443,123 @@ static void answer_fork(void)
 	close(ends[0]);
 }
 
+/* What an argument of a program has at each place. */
+static char letter_of(long argument, long place)
+{
+	return (char)('!' + (argument * 7 + place) % ('~' - '!'));
+}
+
+static long wrong_arguments(long count, char **words, long length)
+{
+	long wrong = 0;
+
+	for (long number = 0; number < count; number++) {
+		long place = 0;
+
+		while (place < length && words[number][place] == letter_of(number, place))
+			place++;
+		wrong += place < length || words[number][place];
+	}
+	return wrong;
+}
+
+extern char **environ;
+
 /* The new program answers; this one only if it could not be started. */
 static void answer_exec(void)
 {
-	char parent[16];
+	enum { FIRST = 3 };
+	char parent[16], size[24], *variables[] = {buffers[0], NULL};
+	long count = arguments[1], length = arguments[2];
+	char **words = calloc((size_t)count + FIRST + 1, sizeof(*words)), *text = malloc((size_t)(count * (length + 1)));
 
+	if (!words || !text) {
+		answer_error(ENOMEM);
+		return;
+	}
 	snprintf(parent, sizeof(parent), "%d", (int)getppid());
-	execl("/proc/self/exe", "actor", parent, "again", NULL);
+	snprintf(size, sizeof(size), "%ld", length);
+	words[0] = "actor";
+	words[1] = parent;
+	words[2] = size;
+	for (long number = 0; number < count; number++) {
+		words[FIRST + number] = text + number * (length + 1);
+		for (long place = 0; place < length; place++)
+			words[FIRST + number][place] = letter_of(number, place);
+		words[FIRST + number][length] = 0;
+	}
+	execve("/proc/self/exe", words, buffer_sizes[0] ? variables : environ);
 	answer_error(errno);
+	free(text);
+	free(words);
+}
+
+/* ---- the C library ---- */
+
+extern const char *gnu_get_libc_version(void) __attribute__((weak));
+
+static void answer_libc(void)
+{
+	answer_value(gnu_get_libc_version ? (long)(1000 * atof(gnu_get_libc_version()) + 0.5) : 0);
+}
+
+static void answer_malloc(void)
+{
+	void *memory = malloc((size_t)arguments[0]);
+
+	if (memory)
+		answer_value((long)memory);
+	else
+		answer_error(errno);
+}
+
+static void answer_free(void)
+{
+	free((void *)arguments[0]);
+	answer_value(0);
+}
+
+/* ---- sleeping threads ---- */
+
+static long futex(long word, int operation, long count, void *timeout_or_count, long other)
+{
+	return syscall(SYS_futex, word, operation, count, timeout_or_count, other, 0);
+}
+
+static void *sleep_on(void *word)
+{
+	struct timespec patience = {.tv_sec = 60};
+
+	futex((long)word, FUTEX_WAIT, 0, &patience, 0);
+	return NULL;
+}
+
+/* How many sleep on a word: it is what is moved from it to itself. */
+static long sleepers(long word)
+{
+	return futex(word, FUTEX_REQUEUE, 0, (void *)2L, word);
+}
+
+static void answer_wake(void)
+{
+	pthread_t threads[2];
+	long woken[2], end = milliseconds(CLOCK_MONOTONIC) + 30000;
+
+	for (int number = 0; number < 2; number++) {
+		int error = pthread_create(&threads[number], NULL, sleep_on, (void *)arguments[number]);
+
+		if (error) {
+			answer_error(error);
+			return;
+		}
+	}
+	while (sleepers(arguments[0]) + sleepers(arguments[1]) < 2 && milliseconds(CLOCK_MONOTONIC) < end)
+		sched_yield();
+	for (int number = 1; number >= 0; number--)
+		woken[number] = futex(arguments[number], FUTEX_WAKE, 2, NULL, 0);
+	for (int number = 0; number < 2; number++)
+		pthread_join(threads[number], NULL);
+	answer_value(woken[0] << 8 | woken[1]);
 }
 
 /* ---- at the same moment ---- */
@@ -989,6 +1108,14 @@ static void serve(ssize_t length)
 		answer_fork();
 	} else if (!strcmp(verb, "exec")) {
 		answer_exec();
+	} else if (!strcmp(verb, "wake")) {
+		answer_wake();
+	} else if (!strcmp(verb, "malloc")) {
+		answer_malloc();
+	} else if (!strcmp(verb, "free")) {
+		answer_free();
+	} else if (!strcmp(verb, "libc")) {
+		answer_libc();
 	} else if (!strcmp(verb, "compute")) {
 		answer_compute();
 	} else if (!strcmp(verb, "race")) {
@@ -1018,7 +1145,7 @@ int main(int count, char **words)
 	sigaction(SIGBUS, &action, NULL);
 	sigaction(SIGSEGV, &action, NULL);
 	if (count > 2)
-		answer_value(0);
+		answer_value(wrong_arguments(count - 3, words + 3, atol(words[2])));
 	while ((length = recv(channel, request, PACKET, 0)) > 0)
 		serve(length);
 	return 0;

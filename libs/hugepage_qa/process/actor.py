@@ -215,9 +215,34 @@ class Actor:
         """Return the Adler-32 checksum of ``length`` bytes. Raises Fault."""
         return int(self._ask("sum", address, length)[0])
 
-    def exec(self) -> None:
-        """Execute its program anew: all that it had mapped is gone, what execve(2) keeps is there. Raises Refused."""
-        self._ask("exec")
+    def exec(self, variable: str = "", arguments: int = 0, length: int = 0) -> int:
+        """Execute its program anew: all that it had mapped is gone, what execve(2) keeps is there. Raises Refused.
+
+        Its environment is ``variable`` (NAME=value) alone if one is given, and it gets ``arguments`` of ``length``
+        bytes each; returned is how many of these arrive as others.
+        """
+        more = [_encode(variable) if variable else 0, arguments, length] if variable or arguments else []
+        return int(self._ask("exec", *more)[0])
+
+    def wake(self, word: int, other: int) -> tuple[int, int]:
+        """Have two threads sleep until one of two words of 4 bytes, both 0, is woken; wake the second, then the first.
+
+        Returned is how many threads each woke of those that were left (futex(2) FUTEX_WAIT, FUTEX_WAKE).
+        """
+        first, second = divmod(int(self._ask("wake", word, other)[0]), 256)
+        return first, second
+
+    def libc(self) -> float:
+        """Return the version of the glibc that it was linked with, 0 for another C library."""
+        return int(self._ask("libc")[0]) / 1000
+
+    def malloc(self, length: int) -> int:
+        """Have the C library allocate ``length`` bytes, and return their address. Raises Refused."""
+        return int(self._ask("malloc", length)[0]) % _WORD
+
+    def free(self, address: int) -> None:
+        """Give what ``malloc`` returned back."""
+        self._ask("free", address)
 
     def fork(self) -> "Actor":
         """Fork; the child is an actor of its own and ends with ``end``."""

@@ -1,0 +1,51 @@
+"""What /proc/kpageflags tells of pages: which of them are heads and tails, and so how large folios are."""
+
+import os
+from collections.abc import Iterable, Sequence
+
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import read_entries
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.process.actor import Actor, Refused
+
+# include/uapi/linux/kernel-page-flags.h
+COMPOUND_HEAD, COMPOUND_TAIL, HUGE = 1 << 15, 1 << 16, 1 << 17
+#: what the actor reads at once
+_AT_ONCE = 2048
+
+
+def kpageflags(live: Live, actor: Actor, frames: Iterable[int]) -> list[int]:
+    """Return what /proc/kpageflags shows of ``frames``. Raises CannotRun for a kernel without the file."""
+    descriptor = _open(live, actor)
+    found = [read_entries(actor, descriptor, frame, 1)[0] for frame in frames]
+    actor.call("close", descriptor)
+    return found
+
+
+def flags_from(live: Live, actor: Actor, first: int, count: int) -> list[int]:
+    """Return what /proc/kpageflags shows of ``count`` frames from ``first`` on. Raises CannotRun without the file."""
+    descriptor = _open(live, actor)
+    found = list[int]()
+    while len(found) < count:
+        found += read_entries(actor, descriptor, first + len(found), min(_AT_ONCE, count - len(found)))
+    actor.call("close", descriptor)
+    return found
+
+
+def largest_folio(live: Live, actor: Actor, frames: Sequence[int]) -> int:
+    """Return of how many base pages the largest folio is that has any of ``frames``, which lie as their file has them.
+
+    A head begins a folio, and each tail goes on with it. Raises CannotRun for a kernel without /proc/kpageflags.
+    """
+    largest = pages = 0
+    for flags in kpageflags(live, actor, frames):
+        pages = pages + 1 if flags & COMPOUND_TAIL else 1
+        largest = max(largest, pages)
+    return largest
+
+
+def _open(live: Live, actor: Actor) -> int:
+    try:
+        return live.open(actor, "/proc/kpageflags", os.O_RDONLY)
+    except Refused as error:
+        raise CannotRun(f"/proc/kpageflags cannot be opened: {error.strerror}") from error

@@ -43,6 +43,9 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#ifdef __GLIBC__
+#include <gnu/libc-version.h>
+#endif
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
@@ -496,11 +499,13 @@ static void answer_exec(void)
 
 /* ---- the C library ---- */
 
-extern const char *gnu_get_libc_version(void) __attribute__((weak));
-
 static void answer_libc(void)
 {
-	answer_value(gnu_get_libc_version ? (long)(1000 * atof(gnu_get_libc_version()) + 0.5) : 0);
+#ifdef __GLIBC__
+	answer_value((long)(1000 * atof(gnu_get_libc_version()) + 0.5));
+#else
+	answer_value(0);
+#endif
 }
 
 static void answer_malloc(void)

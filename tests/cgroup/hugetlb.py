@@ -32,6 +32,8 @@ VERSION_2 = Area("cgroup/v2")
 
 V1_DOC = "Documentation/admin-guide/cgroup-v1/hugetlb.rst"
 V2_DOC = "Documentation/admin-guide/cgroup-v2.rst"
+#: groups one below the other, and beside each other
+_DEEP, _MANY = 12, 12
 _ACCOUNTING = "memory_hugetlb_accounting"
 #: what else a hierarchy of version 2 is mounted with (Documentation/admin-guide/cgroup-v2.rst Mounting)
 _OPTIONS = ("nsdelegate", "favordynmods", "memory_localevents", "memory_recursiveprot", "pids_localevents", _ACCOUNTING)
@@ -207,6 +209,32 @@ def a_limit_holds_for_the_groups_below(live: Live, group: HugetlbGroup) -> None:
     first.end()
     memory.touch()
     group.expect(usage=1, reserved=1, refusals=1)
+
+
+@case(
+    "pages are charged through every level of deep groups, and to each of many, while processes come and go",
+    f"{V2_DOC} Resource Distribution Models; {HUGETLB_CGROUP} hugetlb_cgroup_charge_cgroup(), page_counter_charge()",
+    pages=2,
+)
+def many_and_deep_groups(live: Live, group: HugetlbGroup) -> None:
+    levels = [group]
+    for level in range(_DEEP):
+        levels.append(levels[-1].child(f"level{level}"))
+    many = [levels[-1].child(f"group{number}") for number in range(_MANY)]
+    for one in many:
+        actors = [_actor_in(live, one) for _ in range(2)]
+        for pages, actor in enumerate(actors, start=1):
+            live.map(1, actor).touch()
+            for above in (one, *levels):
+                above.expect(usage=pages, reserved=pages)
+        for pages, actor in enumerate(actors):
+            actor.end()
+            for above in (one, *levels):
+                above.expect(usage=1 - pages, reserved=1 - pages)
+    for one in (*many, *reversed(levels[1:])):
+        one.remove()
+    group.expect(usage=0, reserved=0)
+    live.expect_pool(nr=2, free=2)
 
 
 @case(
@@ -419,7 +447,7 @@ def a_removed_group_leaves_its_pages_in_numa_stat(live: Live, group: HugetlbGrou
     pages=2,
 )
 def memory_counts_hugetlb_pages_if_mounted_so(live: Live) -> None:
-    _expect_accounted(live, any(_ACCOUNTING in words for words in _options(live)))
+    _expect_accounted(live, is_accounted=any(_ACCOUNTING in words for words in _options(live)))
 
 
 @VERSION_2.case(
@@ -430,10 +458,8 @@ def memory_counts_hugetlb_pages_if_mounted_so(live: Live) -> None:
 )
 def memory_counts_hugetlb_pages_when_mounted_so(live: Live) -> None:
     mount_with_accounting(live)
-    live.expect(
-        f"whether it is mounted with {_ACCOUNTING}", True, any(_ACCOUNTING in words for words in _options(live))
-    )
-    _expect_accounted(live, accounted=True)
+    live.expect("mounts without the option", [], [words for words in _options(live) if _ACCOUNTING not in words])
+    _expect_accounted(live, is_accounted=True)
 
 
 def mount_with_accounting(live: Live) -> None:
@@ -460,7 +486,7 @@ def _options(live: Live) -> list[list[str]]:
     return [mount.options.split(",") for mount in read_mounts(live.host) if mount.type == "cgroup2"]
 
 
-def _expect_accounted(live: Live, accounted: bool) -> None:
+def _expect_accounted(live: Live, *, is_accounted: bool) -> None:
     group = new_group(live, "memory", Version.TWO)
     actor = live.actor()
     group.add(actor)
@@ -470,7 +496,7 @@ def _expect_accounted(live: Live, accounted: bool) -> None:
     memory.touch(1)
     # page tables and the like are charged and given back, too, but are much less than half of a page
     found = round((_memory_current(group) - before) / live.size)
-    live.expect("pages in memory.current", 2 if accounted else 0, found)
+    live.expect("pages in memory.current", 2 if is_accounted else 0, found)
     memory.unmap()
     live.expect("pages in memory.current", 0, round((_memory_current(group) - before) / live.size))
 

@@ -4,16 +4,19 @@ import errno
 import fcntl
 import mmap
 import os
+from contextlib import suppress
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_file
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.kernel.uapi import F_SEAL_FUTURE_WRITE, HUGE_SHIFT
+from hugepage_qa.kernel.uapi import F_SEAL_EXEC, F_SEAL_FUTURE_WRITE, HUGE_SHIFT
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Refused
 from hugepage_qa.sizes import format_size
 
 MEMFD = Area("memfd")
+_X_BITS = 0o111
 CREATE = "memfd_create(2) MFD_HUGETLB; mm/memfd.c"
 SEALS = "fcntl(2) File Sealing; fs/hugetlbfs/inode.c hugetlbfs_setattr(), hugetlbfs_fallocate(), hugetlbfs_punch_hole()"
 
@@ -172,6 +175,35 @@ def sealed_against_more_seals(live: Live) -> None:
     live.expect_errno(errno.EPERM, seal, file, fcntl.F_SEAL_GROW)
     file.truncate(2)
     live.expect("the size of the file", 2 * live.size, file.size)
+
+
+@MEMFD.case(
+    "F_SEAL_EXEC keeps the x bits of the file's mode and no others, and with x bits seals what the file holds, too",
+    "fcntl(2) F_SEAL_EXEC; Documentation/userspace-api/mfd_noexec.rst; mm/memfd.c memfd_add_seals() (6fd7353829ca)",
+    since="6.3",
+)
+def sealed_against_executing(live: Live) -> None:
+    file = sealable(live)
+    change_mode(file, 0o755)
+    seal(file, F_SEAL_EXEC)
+    whole = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_WRITE | F_SEAL_FUTURE_WRITE | F_SEAL_EXEC
+    live.expect("seals of a file with x bits", hex(whole), hex(seals_of(file)))
+    live.expect_errno(errno.EPERM, file.truncate, 1)
+    for before, after in ((0o644, 0o755), (0o644, 0o640), (0o755, 0o644), (0o755, 0o711), (0o755, 0o555)):
+        file = sealable(live)
+        change_mode(file, before)
+        seal(file, F_SEAL_EXEC)
+        with suppress(Refused):
+            change_mode(file, after)
+        if (before ^ after) & _X_BITS:
+            live.expect("the mode", oct(before), oct(file.mode), {Quirk.SEAL_EXEC_PASSED_OVER: oct(after)})
+        else:
+            live.expect("the mode", oct(after), oct(file.mode))
+
+
+def change_mode(file: HugeFile, mode: int) -> None:
+    """Change the mode of a file (fchmod(2)). Raises Refused."""
+    file.actor.call("fchmod", file.descriptor, mode)
 
 
 @MEMFD.case(

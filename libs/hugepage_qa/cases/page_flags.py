@@ -1,7 +1,8 @@
 """What /proc/kpageflags tells of pages: which of them are heads and tails, and so how large folios are."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import read_entries
@@ -38,10 +39,18 @@ def largest_folio(live: Live, actor: Actor, frames: Sequence[int]) -> int:
     A head begins a folio, and each tail goes on with it. Raises CannotRun for a kernel without /proc/kpageflags.
     """
     largest = pages = 0
-    for flags in kpageflags(live, actor, frames):
-        pages = pages + 1 if flags & COMPOUND_TAIL else 1
-        largest = max(largest, pages)
+    for first, count in _runs(frames):
+        for flags in flags_from(live, actor, first, count):
+            pages = pages + 1 if flags & COMPOUND_TAIL else 1
+            largest = max(largest, pages)
     return largest
+
+
+def _runs(frames: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first of frames that follow each other, and how many they are."""
+    for _key, run in groupby(enumerate(frames), lambda placed: placed[1] - placed[0]):
+        found = [frame for _place, frame in run]
+        yield found[0], len(found)
 
 
 def _open(live: Live, actor: Actor) -> int:

@@ -46,6 +46,8 @@ FALLOC_FL_INSERT_RANGE = 0x20
 
 # include/uapi/linux/fcntl.h, since 5.1
 F_SEAL_FUTURE_WRITE = 0x10
+# since 6.3
+F_SEAL_EXEC = 0x20
 
 MLOCK_ONFAULT = 1
 

@@ -47,6 +47,7 @@ class Quirk(Enum):
     PINNED_PAGE_UNRESERVED = "pinned-page-unreserved"
     UFFD_COPY_EXISTS = "uffd-copy-exists"
     SEAL_GROW_PASSED_OVER = "seal-grow-passed-over"
+    SEAL_EXEC_PASSED_OVER = "seal-exec-passed-over"
     NR_HUGETLB_LOST = "nr-hugetlb-lost"
     REMOVED_GROUP_OFF_NODES = "removed-group-off-nodes"
     MOVED_PAGE_OFF_NODES = "moved-page-off-nodes"

@@ -222,6 +222,16 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.1.176, 6.1.192, 6.12.107, 6.18.44, 7.3.4",
         ),
         KnownIssue(
+            quirk=Quirk.SEAL_EXEC_PASSED_OVER,
+            summary="chmod() changes the x bits of a memfd of huge pages that is sealed with F_SEAL_EXEC",
+            example="a memfd of huge pages, of mode 0644 and with F_SEAL_EXEC, has mode 0755 after fchmod(0755), where "
+            "one of base pages refuses it with EPERM",
+            cause="hugetlbfs_setattr() asks for the seals of size alone, shmem_setattr() for F_SEAL_EXEC, too "
+            "(6fd7353829ca)",
+            since=KernelVersion(6, 3),
+            seen="6.12.117, 6.18.44, 7.3.4",
+        ),
+        KnownIssue(
             quirk=Quirk.NR_HUGETLB_LOST,
             summary="an mmap() that fails for want of surplus pages takes pages out of nr_hugetlb for good; below 0 it "
             "reads 0",

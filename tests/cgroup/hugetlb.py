@@ -213,7 +213,7 @@ def a_limit_holds_for_the_groups_below(live: Live, group: HugetlbGroup) -> None:
 
 @case(
     "pages are charged through every level of deep groups, and to each of many, while processes come and go",
-    f"{V2_DOC} Resource Distribution Models; {HUGETLB_CGROUP} hugetlb_cgroup_charge_cgroup(), page_counter_charge()",
+    f"{V2_DOC} Resource Distribution Models; {HUGETLB_CGROUP} hugetlb_cgroup_charge_cgroup()",
     pages=2,
 )
 def many_and_deep_groups(live: Live, group: HugetlbGroup) -> None:

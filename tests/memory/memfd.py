@@ -179,7 +179,7 @@ def sealed_against_more_seals(live: Live) -> None:
 
 @MEMFD.case(
     "F_SEAL_EXEC keeps the x bits of the file's mode and no others, and with x bits seals what the file holds, too",
-    "fcntl(2) F_SEAL_EXEC; Documentation/userspace-api/mfd_noexec.rst; mm/memfd.c memfd_add_seals() (6fd7353829ca)",
+    "fcntl(2) F_SEAL_EXEC; mm/memfd.c memfd_add_seals() (6fd7353829ca)",
     since="6.3",
 )
 def sealed_against_executing(live: Live) -> None:

@@ -88,7 +88,7 @@ def _expect_denied(live: Live, memory: Memory, *, is_write: bool) -> None:
 
 @INTERFACES.case(
     "cachestat(2) of a file of huge pages is refused: what it has is in no page cache that the call knows",
-    "mm/filemap.c cachestat()",
+    "mm/filemap.c filemap_cachestat()",
     since="6.5",
     pages=1,
 )

@@ -181,7 +181,7 @@ def _split_to(live: Live, file: KnownFile, pages: int, order: int) -> bool:
 def _largest_folio(live: Live, file: KnownFile) -> int:
     """Return of how many base pages the largest folio of ``file`` is."""
     memory = file.map()
-    file.actor.sum(memory.address, file.contents.length)
+    file.actor.call("madvise", memory.address, file.contents.length, MADV_POPULATE_READ)
     found = largest_folio(live, file.actor, [entry & FRAME for entry in memory.whole_pagemap() if entry & PRESENT])
     memory.unmap()
     return found

@@ -52,6 +52,7 @@ PROC_DOC = "Documentation/filesystems/proc.rst"
 FILE_THP = "mm/Kconfig READ_ONLY_THP_FOR_FS; mm/huge_memory.c file_thp_enabled()"
 #: the smallest order that files can have beside 0 in any case
 _ORDER = 2
+_SPLIT_SECONDS = 5.0
 COLLAPSE = "madvise(2) MADV_COLLAPSE; mm/khugepaged.c madvise_collapse()"
 
 
@@ -283,11 +284,9 @@ def split_text(live: Live) -> None:
 )
 def text_in_large_folios(live: Live) -> None:
     program = _started(live, Kind.PIE, live.host.disk("xfs"))
-    pages = -(-program.built.elf.size // live.base_page)
-    write_debugfs(live, "split_huge_pages", f"{program.built.file},0x0,{pages:#x},{_ORDER}")
-    program.touch()
-    block = Memory(live, program.actor, program.whole_blocks(pmd_size(live))[-1], 1, pmd_size(live))
-    largest = largest_folio(live, program.actor, block.present_frames(1))
+    # what others hold for a moment is not split
+    live.host.wait_until(lambda: _split(live, program) <= 1 << _ORDER, _SPLIT_SECONDS)
+    largest = _split(live, program)
     if not 1 < largest <= 1 << _ORDER:
         raise CannotRun(f"the text is in folios of up to {largest} base pages: the file system makes no others of it")
     _expect_collapse(live, program)
@@ -312,6 +311,15 @@ def text_collapsed_by_another(live: Live) -> None:
         program.touch()
         program.expect_intact()
         live.expect("FilePmdMapped", whole_pages(live, program), program.huge())
+
+
+def _split(live: Live, program: TextProgram) -> int:
+    """Have the text split into folios of _ORDER; return of how many base pages the largest of a huge page is then."""
+    pages = -(-program.built.elf.size // live.base_page)
+    write_debugfs(live, "split_huge_pages", f"{program.built.file},0x0,{pages:#x},{_ORDER}")
+    program.touch()
+    block = Memory(live, program.actor, program.whole_blocks(pmd_size(live))[-1], 1, pmd_size(live))
+    return largest_folio(live, program.actor, block.present_frames(1))
 
 
 def _collapsed_in_tmpfs(live: Live) -> TextProgram:

@@ -552,15 +552,17 @@ static void answer_wake(void)
 	long woken[2], end = milliseconds(CLOCK_MONOTONIC) + 30000;
 
 	for (int number = 0; number < 2; number++) {
+		/* the first one sleeps there, too, if both words were one futex */
+		long before = sleepers(arguments[number]);
 		int error = pthread_create(&threads[number], NULL, sleep_on, (void *)arguments[number]);
 
 		if (error) {
 			answer_error(error);
 			return;
 		}
+		while (sleepers(arguments[number]) == before && milliseconds(CLOCK_MONOTONIC) < end)
+			sched_yield();
 	}
-	while (sleepers(arguments[0]) + sleepers(arguments[1]) < 2 && milliseconds(CLOCK_MONOTONIC) < end)
-		sched_yield();
 	for (int number = 1; number >= 0; number--)
 		woken[number] = futex(arguments[number], FUTEX_WAKE, 2, NULL, 0);
 	for (int number = 0; number < 2; number++)

@@ -350,3 +350,31 @@ def test_a_child_has_none_of_the_threads(actor: Actor) -> None:
     actor.use(address, PAGE, PAGE)
     assert actor.fork().stop(0) == []
     assert len(actor.stop(0)) == 1
+
+
+def test_a_program_that_begins_anew_gets_its_arguments_and_its_environment(actor: Actor) -> None:
+    assert actor.exec("NAME=value", 10, 100_000) == 0
+    assert Path(f"/proc/{actor.pid}/environ").read_bytes() == b"NAME=value\0"
+    words = Path(f"/proc/{actor.pid}/cmdline").read_bytes().split(b"\0")[:-1]
+    assert [len(word) for word in words[3:]] == 10 * [100_000]
+    assert len(set(words[3:])) == 10
+    with pytest.raises(OSError, match="E2BIG"):
+        actor.exec("", 200, 100_000)
+    assert actor.exec() == 0
+
+
+def test_of_two_words_each_wakes_who_sleeps_on_it(actor: Actor) -> None:
+    address = actor.mmap(PAGE, WRITABLE, PRIVATE)
+    assert actor.wake(address, address + 4) == (1, 1)
+    # as if both were one futex: who wakes first wakes both
+    assert actor.wake(address, address) == (0, 2)
+
+
+def test_the_c_library_allocates_and_takes_back(actor: Actor) -> None:
+    assert actor.libc() >= 2
+    address = actor.malloc(3 * PAGE)
+    actor.fill(address, 3 * PAGE, 8, 5)
+    assert actor.check(address, 3 * PAGE, 8, 5) == 0
+    actor.free(address)
+    with pytest.raises(OSError, match="ENOMEM"):
+        actor.malloc(1 << 60)

@@ -5,9 +5,8 @@ import errno
 from hugepage_qa.cases.at_once import at_once
 from hugepage_qa.cases.broken_memory import break_page, expect_broken, expect_flag, out_of_use
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import FRAME, WORD
+from hugepage_qa.cases.mapped_memory import FRAME
 from hugepage_qa.cases.memory_policy import moving
 from hugepage_qa.kernel.uapi import MADV_HWPOISON, MADV_SOFT_OFFLINE
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -83,30 +82,6 @@ def broken_private_page(live: Live) -> None:
     memory.unmap()
     live.expect_pool(nr=2, free=1)
     live.expect_sysctl(2)
-
-
-@HWPOISON.case(
-    "a file with a broken page is read up to the base page that is broken and behind it, and there it is EIO",
-    "read(2) EIO; fs/hugetlbfs/inode.c adjust_range_hwpoison() (38c1ddbde6c6)",
-    sizes=Sizes.BUDDY,
-    since="6.6",
-    pages=3,
-)
-def read_around_a_broken_page(live: Live) -> None:
-    file = new_memfd(live)
-    file.truncate(3)
-    memory = file.map(3)
-    memory.fill()
-    broken, base = live.size + live.size // 2, live.base_page
-    break_page(live, memory, broken, MADV_HWPOISON)
-    for offset in (0, live.size, broken - base, broken + base, 2 * live.size):
-        count, (read,) = file.actor.call_with_buffers("pread64", file.descriptor, bytes(WORD), WORD, offset)
-        live.expect(f"bytes read at {offset}", WORD, count)
-        live.expect(f"what is read at {offset}", (1 + offset,), live.host.uapi.unpack("Q", read))
-    live.expect_errno(errno.EIO, file.actor.call, "pread64", file.descriptor, bytes(WORD), WORD, broken)
-    two = bytes(2 * WORD)
-    count = file.actor.call("pread64", file.descriptor, two, len(two), broken - WORD)
-    live.expect("bytes read up to the broken page", WORD, count)
 
 
 @HWPOISON.case(

@@ -14,6 +14,7 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 HWPOISON = Area("hwpoison")
 #: how often a page is taken out of use while it moves
 _TIMES = 6
+_PAGES_OF_A_NODE = 8
 SOFT = "madvise(2) MADV_SOFT_OFFLINE; mm/memory-failure.c soft_offline_page()"
 # not of files: the page stays in their page cache, and counted in the pool, until the machine boots again
 HARD = "madvise(2) MADV_HWPOISON; mm/memory-failure.c memory_failure(), try_memory_failure_hugetlb()"
@@ -93,7 +94,7 @@ def broken_private_page(live: Live) -> None:
 )
 def soft_offline_while_they_move(live: Live) -> None:
     for node in live.nodes[:2]:
-        live.reserve(8, node)
+        live.reserve(_PAGES_OF_A_NODE, node)
     memory, other = live.map(2), live.map(1)
     before, actor = out_of_use(live), memory.actor
     with at_once(live, actor) as threads:
@@ -105,6 +106,8 @@ def soft_offline_while_they_move(live: Live) -> None:
     live.expect("base pages out of use", _TIMES, out_of_use(live) - before)
     other.fill()
     other.expect_filled()
+    left = 2 * _PAGES_OF_A_NODE - _TIMES
+    live.expect_pool(nr=left, free=left - memory.pages - other.pages)
 
 
 class HwpoisonTest(LiveTest):

@@ -174,6 +174,7 @@ def used_while_they_move(live: Live) -> None:
                 threads.use(memory)
                 threads.call("move_pages", *moving(memory, node))
         memory.actor.end()
+        live.expect_pool(nr=8, free=8)
 
 
 @RACING.case(
@@ -192,6 +193,7 @@ def unmapped_while_they_move(live: Live) -> None:
         fixed = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED | MAP_HUGETLB | live.size_flag
         threads.call("mmap", memory.address, memory.length, READ_WRITE, fixed, -1, 0, may_fail=(errno.ENOMEM,))
     memory.actor.end()
+    live.expect_pool(nr=2, free=2)
 
 
 @RACING.case(

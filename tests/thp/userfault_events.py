@@ -27,8 +27,10 @@ def forked(live: Live) -> None:
     source = map_aligned(live, 1, memory.size, actor=memory.actor)
     source.fill(_NEW_VALUE)
     memory.advise(mmap.MADV_DONTNEED, 1, 1)
-    child, event, (descriptor, _no, _number) = fault.event_of(live, memory.actor.fork)
-    live.expect("event", Event.FORK, event)
+    # the lowest that is free
+    descriptor = memory.actor.call("dup", fault.descriptor)
+    memory.actor.call("close", descriptor)
+    child = fault.event_of(live, memory.actor.fork, Event.FORK, descriptor)
     its_memory = memory.seen_by(child)
     its_fault = fault.handling(its_memory, descriptor)
     live.expect("bytes copied", memory.size, its_fault.copy(source, 1))
@@ -52,9 +54,8 @@ def moved(live: Live) -> None:
         source.fill(_NEW_VALUE)
         memory.advise(mmap.MADV_DONTNEED, 1, 1)
         target = room_for(actor, 3, memory.size) + shift
-        there, event, numbers = fault.event_of(live, partial(memory.moved_to, target))
-        live.expect("event", Event.REMAP, event)
-        live.expect("old address, new address, length", (memory.address, target, length), numbers)
+        move = partial(memory.moved_to, target)
+        there = fault.event_of(live, move, Event.REMAP, memory.address, target, length)
         live.expect("bytes copied", memory.size, fault.handling(there).copy(source, 1))
         there.expect_filled(pages=1)
         there.expect_filled(_NEW_VALUE - memory.size, first=1)
@@ -64,16 +65,14 @@ def moved(live: Live) -> None:
     "who handles the faults of memory is told what of it is given back, a huge page or a part, and fills it anew",
     f"{DOC} UFFD_EVENT_REMOVE; mm/userfaultfd.c userfaultfd_remove(); madvise(2) MADV_DONTNEED",
 )
-def given_back(live: Live) -> None:
+def given_back_and_filled(live: Live) -> None:
     source = base_pages(live)
     for length in (source.size, source.size // 2):
         memory = advised(live, 2, actor=source.actor)
         memory.fill()
         fault = Userfault(memory, Mode.MISSING, Feature.EVENT_REMOVE, waits=True)
         give_back = partial(memory.actor.call, "madvise", memory.at(1), length, mmap.MADV_DONTNEED)
-        _zero, event, numbers = fault.event_of(live, give_back)
-        live.expect("event", Event.REMOVE, event)
-        live.expect("start and end", (memory.at(1), memory.at(1) + length), numbers[:2])
+        fault.event_of(live, give_back, Event.REMOVE, memory.at(1), memory.at(1) + length)
         live.expect("bytes copied", length, fault.copy(source, 1, length=length))
         wrong = memory.wrong(0, memory.size) + memory.wrong(memory.size, length, 1 - memory.size)
         wrong += memory.wrong(memory.size + length, memory.size - length)
@@ -89,9 +88,7 @@ def unmapped(live: Live) -> None:
     source = map_aligned(live, 1, memory.size, actor=memory.actor)
     source.fill(_NEW_VALUE)
     fault = Userfault(memory, Mode.MISSING, Feature.EVENT_UNMAP, waits=True)
-    _none, event, numbers = fault.event_of(live, partial(memory.unmap, 1, 1))
-    live.expect("event", Event.UNMAP, event)
-    live.expect("start and end", (memory.at(1), memory.at(2)), numbers[:2])
+    fault.event_of(live, partial(memory.unmap, 1, 1), Event.UNMAP, memory.at(1), memory.at(2))
     live.expect_errno(errno.ENOENT, fault.copy, source, 1)
     memory.expect_filled(pages=1)
     memory.expect_filled(first=2)

@@ -77,11 +77,13 @@ def scan(
     size = len(uapi.pack(_LAYOUT, *range(12)))
     words = size, do, memory.address + start, memory.address + memory.length, 0, found, regions, most
     argument = uapi.pack(_LAYOUT, *words, without, need | without, 0, tell)
-    count, (answer,) = actor.call_with_buffers("ioctl", pagemap, iowr(ord("f"), 16, size), argument)
-    told = [[actor.read(found + (3 * number + word) * WORD) for word in range(3)] for number in range(count)]
-    walk_end = uapi.unpack(_LAYOUT, answer)[_WALK_END]
-    actor.call("close", pagemap)
-    actor.call("munmap", found, length)
+    try:
+        count, (answer,) = actor.call_with_buffers("ioctl", pagemap, iowr(ord("f"), 16, size), argument)
+        told = [[actor.read(found + (3 * number + word) * WORD) for word in range(3)] for number in range(count)]
+        walk_end = uapi.unpack(_LAYOUT, answer)[_WALK_END]
+    finally:
+        actor.call("close", pagemap)
+        actor.call("munmap", found, length)
     return Scan(
         [Region(first - memory.address, last - memory.address, Is(categories)) for first, last, categories in told],
         walk_end - memory.address,

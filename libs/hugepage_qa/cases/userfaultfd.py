@@ -111,20 +111,23 @@ class Userfault:
         """Map a page that the file has already (UFFDIO_CONTINUE). Raises OSError."""
         self._ioctl("continue", self._memory.at(page), self._memory.size, 0, 0)
 
-    def event_of(self, live: Live, act: Callable[[], Acted]) -> tuple[Acted, Event, tuple[int, int, int]]:
-        """Return what ``act`` returns, and what a thread that reads is told of it: who acts waits until it was told.
+    def event_of(self, live: Live, act: Callable[[], Acted], event: Event, *numbers: int) -> Acted:
+        """Expect a thread to be told of ``event`` when ``act`` is called, which waits for that; return what it does.
 
-        The numbers are the descriptor that has a child's memory, the old and the new address and the length in bytes,
-        or the start and the end.
+        ``numbers`` are the descriptor that has a child's memory; or the old and the new address, and the length in
+        bytes; or the start and the end.
         """
         message = self._actor.mmap(live.base_page, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with at_once(live, self._actor, 0) as threads:
             threads.call("read", self.descriptor, message, _MESSAGE_SIZE, may_fail=(errno.EAGAIN,))
             acted = act()
-        words = self._actor.uapi.pack("4Q", *(self._actor.read(message + at) for at in range(0, _MESSAGE_SIZE, WORD)))
-        event, *numbers = self._actor.uapi.unpack("B7x3Q", words)
-        first, second, third = numbers
-        return acted, Event(event), (first, second, third)
+        # the first of its bytes is the event, and the others of the word are zero
+        first, *told = (self._actor.read(message + at) for at in range(0, _MESSAGE_SIZE, WORD))
+        wanted = self._actor.uapi.unpack("Q", self._actor.uapi.pack("B7x", event))[0]
+        live.expect("event", wanted, first)
+        # and so is what a number does not need
+        live.expect("numbers of the event", [*numbers, 0, 0][: len(told)], told)
+        return acted
 
     def handling(self, memory: Memory, descriptor: int | None = None) -> "Userfault":
         """Return that of memory that moved here, or that a forked child has, whose ``descriptor`` an event told."""

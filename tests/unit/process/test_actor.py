@@ -330,7 +330,7 @@ def test_errors_of_a_repeated_call_are_told_beside_its_successes(actor: Actor) -
     actor.repeat("munmap", address, PAGE)
     actor.use(address, PAGE, PAGE)
     mapping, unmapping, user = actor.stop(0.3)
-    assert (mapping.came, mapping.errors) == (Came.DONE | Came.REFUSED, {errno.EEXIST})
+    assert (mapping.came, mapping.errors) == (Came.DONE | Came.REFUSED, frozenset({errno.EEXIST}))
     assert (unmapping.came, unmapping.errors) == (Came.DONE, frozenset())
     assert Came.SIGSEGV in user.came
 

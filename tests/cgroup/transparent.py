@@ -23,8 +23,6 @@ TRANSPARENT = Area("cgroup/transparent", sizes=Sizes.ONCE)
 
 DOC = "Documentation/admin-guide/cgroup-v2.rst"
 _PAGES = 4
-#: huge pages that are taken in each round, more than a group may have
-_AREAS, _ROUNDS = 24, 3
 _SHRINKERS = "2"
 #: statistics of a group are added up every two seconds (mm/memcontrol.c FLUSH_TIME)
 _SECONDS = 6.0
@@ -153,34 +151,6 @@ def refused_by_a_limit(live: Live, group: ControlGroup) -> None:
     if not refused.smaps().anon_huge_pages:
         expect_no_shortage(live, refused.size, 1)
     live.expect("AnonHugePages without a limit", refused.size, refused.smaps().anon_huge_pages)
-
-
-@case(
-    "a process that takes all that its group may have in huge pages, again and again, and keeps a part of each, gets"
-    " huge pages and is not killed: what it does not keep is given to it again",
-    f"{DOC} memory.max, memory.events oom_kill; mm/huge_memory.c deferred_split_scan()",
-    since="5.11",
-)
-def taken_again_and_again(live: Live, group: ControlGroup) -> None:
-    base, size = live.base_page, pmd_size(live)
-    # and page tables
-    group.write("memory.max", str((_PAGES + 1) * size))
-    memory = advised(live, _AREAS, actor=_memory_in(live, group).actor)
-    for _round in range(_ROUNDS):
-        for page in range(_AREAS):
-            memory.actor.fill(memory.at(page), size, WORD, 1 + page * size)
-            if not page:
-                found = memory.smaps().anon_huge_pages
-                if found != size:
-                    expect_no_shortage(live, size, 1)
-                live.expect("AnonHugePages of the first", size, found)
-            memory.actor.call("madvise", memory.at(page) + base, size - base, mmap.MADV_DONTNEED)
-        wrong = sum(memory.wrong(page * size, base) for page in range(_AREAS))
-        live.expect("words that were kept and changed", 0, wrong)
-        live.expect("Rss", _AREAS * base, memory.smaps().rss)
-        memory.advise(mmap.MADV_DONTNEED)
-    events = (group.read("memory.events") or "").split()
-    live.expect("oom_kill of memory.events", "0", events[events.index("oom_kill") + 1])
 
 
 def _memory_in(live: Live, group: ControlGroup) -> Memory:

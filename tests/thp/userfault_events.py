@@ -18,30 +18,6 @@ _NEW_VALUE = 77
 
 
 @EVENTS.case(
-    "who handles the faults of a process is told of its fork, and fills what its child misses, huge pages beside it",
-    f"{DOC} UFFD_EVENT_FORK; mm/userfaultfd.c dup_userfaultfd()",
-)
-def forked(live: Live) -> None:
-    memory = huge_pages(live, 2)
-    fault = Userfault(memory, Mode.MISSING, Feature.EVENT_FORK, waits=True)
-    source = map_aligned(live, 1, memory.size, actor=memory.actor)
-    source.fill(_NEW_VALUE)
-    memory.advise(mmap.MADV_DONTNEED, 1, 1)
-    # the lowest that is free
-    descriptor = memory.actor.call("dup", fault.descriptor)
-    memory.actor.call("close", descriptor)
-    child = fault.event_of(live, memory.actor.fork, Event.FORK, descriptor)
-    its_memory = memory.seen_by(child)
-    its_fault = fault.handling(its_memory, descriptor)
-    live.expect("bytes copied", memory.size, its_fault.copy(source, 1))
-    its_memory.expect_filled(pages=1)
-    its_memory.expect_filled(_NEW_VALUE - memory.size, first=1)
-    live.expect_errno(errno.EEXIST, its_fault.copy, source, 1)
-    # the parent's is missing still
-    live.expect("bytes copied", memory.size, fault.copy(source, 1))
-
-
-@EVENTS.case(
     "who handles the faults of memory is told where it has moved, and fills what is missing there",
     f"{DOC} UFFD_EVENT_REMAP; mm/userfaultfd.c mremap_userfaultfd_complete()",
 )

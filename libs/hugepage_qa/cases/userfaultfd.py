@@ -40,7 +40,6 @@ class Feature(IntFlag):
     """What is asked of the kernel: UFFD_FEATURE_*."""
 
     PAGEFAULT_FLAG_WP = 1 << 0
-    EVENT_FORK = 1 << 1
     EVENT_REMAP = 1 << 2
     EVENT_REMOVE = 1 << 3
     MISSING_HUGETLBFS = 1 << 4
@@ -65,7 +64,6 @@ class Mode(IntFlag):
 class Event(IntEnum):
     """What a program is told of: UFFD_EVENT_*."""
 
-    FORK = 0x13
     REMAP = 0x14
     REMOVE = 0x15
     UNMAP = 0x16
@@ -114,8 +112,7 @@ class Userfault:
     def event_of(self, live: Live, act: Callable[[], Acted], event: Event, *numbers: int) -> Acted:
         """Expect a thread to be told of ``event`` when ``act`` is called, which waits for that; return what it does.
 
-        ``numbers`` are the descriptor that has a child's memory; or the old and the new address, and the length in
-        bytes; or the start and the end.
+        ``numbers`` are the old and the new address, and the length in bytes; or the start and the end.
         """
         message = self._actor.mmap(live.base_page, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with at_once(live, self._actor, 0) as threads:
@@ -129,8 +126,8 @@ class Userfault:
         live.expect("numbers of the event", [*numbers, 0, 0][: len(told)], told)
         return acted
 
-    def handling(self, memory: Memory, descriptor: int | None = None) -> "Userfault":
-        """Return that of memory that moved here, or that a forked child has, whose ``descriptor`` an event told."""
+    def handling(self, memory: Memory) -> "Userfault":
+        """Return that of memory that has moved."""
         other = copy(self)
         other._memory, other.descriptor = memory, descriptor or self.descriptor
         return other

@@ -129,7 +129,7 @@ class Userfault:
     def handling(self, memory: Memory) -> "Userfault":
         """Return that of memory that has moved."""
         other = copy(self)
-        other._memory, other.descriptor = memory, descriptor or self.descriptor
+        other._memory = memory
         return other
 
     def poison(self, page: int = 0) -> None:

@@ -2,19 +2,14 @@
 
 import errno
 
-from hugepage_qa.cases.at_once import at_once
 from hugepage_qa.cases.broken_memory import break_page, expect_broken, expect_flag, out_of_use
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME
-from hugepage_qa.cases.memory_policy import moving
 from hugepage_qa.kernel.uapi import MADV_HWPOISON, MADV_SOFT_OFFLINE
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 HWPOISON = Area("hwpoison")
-#: how often a page is taken out of use while it moves
-_TIMES = 6
-_PAGES_OF_A_NODE = 8
 SOFT = "madvise(2) MADV_SOFT_OFFLINE; mm/memory-failure.c soft_offline_page()"
 # not of files: the page stays in their page cache, and counted in the pool, until the machine boots again
 HARD = "madvise(2) MADV_HWPOISON; mm/memory-failure.c memory_failure(), try_memory_failure_hugetlb()"
@@ -83,31 +78,6 @@ def broken_private_page(live: Live) -> None:
     memory.unmap()
     live.expect_pool(nr=2, free=1)
     live.expect_sysctl(2)
-
-
-@HWPOISON.case(
-    "pages that move from node to node while they are used, unmapped, and taken out of use lose no word",
-    f"move_pages(2); {SOFT}; mm/migrate.c add_folio_for_migration() (e66f17ff7177)",
-    sizes=Sizes.BUDDY,
-    pages=4,
-    nodes=2,
-)
-def soft_offline_while_they_move(live: Live) -> None:
-    for node in live.nodes[:2]:
-        live.reserve(_PAGES_OF_A_NODE, node)
-    memory, other = live.map(2), live.map(1)
-    before, actor = out_of_use(live), memory.actor
-    with at_once(live, actor) as threads:
-        for node in live.nodes[:2]:
-            threads.use(memory)
-            threads.call("move_pages", *moving(memory, node))
-        for _time in range(_TIMES):
-            break_page(live, memory, 0, MADV_SOFT_OFFLINE)
-    live.expect("base pages out of use", _TIMES, out_of_use(live) - before)
-    other.fill()
-    other.expect_filled()
-    left = 2 * _PAGES_OF_A_NODE - _TIMES
-    live.expect_pool(nr=left, free=left - memory.pages - other.pages)
 
 
 class HwpoisonTest(LiveTest):

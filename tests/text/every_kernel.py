@@ -317,8 +317,8 @@ def _split(live: Live, program: TextProgram) -> int:
     """Have the text split into folios of _ORDER; return of how many base pages the largest of a huge page is then."""
     pages = -(-program.built.elf.size // live.base_page)
     write_debugfs(live, "split_huge_pages", f"{program.built.file},0x0,{pages:#x},{_ORDER}")
-    program.touch()
     block = Memory(live, program.actor, program.whole_blocks(pmd_size(live))[-1], 1, pmd_size(live))
+    program.actor.nonzero(block.address, block.length, live.base_page)
     return largest_folio(live, program.actor, block.present_frames(1))
 
 

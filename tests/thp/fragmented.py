@@ -12,6 +12,7 @@ from hugepage_qa.cases.khugepaged_clock import (
     PATIENT_SCANS,
     allow_absent,
     await_khugepaged,
+    await_scans,
     quicken,
 )
 from hugepage_qa.cases.live import Live
@@ -33,7 +34,6 @@ _KEPT = 8
 _ENOUGH = 0.25
 _HUGE_PAGES = 16
 #: huge pages that khugepaged wants, and what counts that it did not get one
-_QUIET_SECONDS = 2.0
 _WANTED, _FAILED = 4, "thp_collapse_alloc_failed"
 #: processes for each CPU: more than the case itself and daemons that go mad by it
 _BUSY = 2.0
@@ -126,7 +126,7 @@ def compacted_by_khugepaged(live: Live) -> None:
         memory = advised(live, _WANTED, MADV_NOHUGEPAGE, actor=actor)
         memory.fill()
         before = read_counters(live)
-        live.host.pause(_QUIET_SECONDS)
+        await_scans(live)
         if read_counters(live)["compact_stall"] > before["compact_stall"]:
             raise CannotRun("others compact memory, too")
         before = read_counters(live)

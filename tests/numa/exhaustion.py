@@ -7,6 +7,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode, set_policy
+from hugepage_qa.cases.thp_memory import MIN_FREE
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.uapi import MLOCK_ONFAULT, PR_SET_THP_DISABLE
 from hugepage_qa.machine.host import CannotRun
@@ -23,6 +24,8 @@ _LARGEST = 2**64 - 1
 _FILLED, _ASKED = 0.7, 0.25
 #: in use in base pages while the machine is asked for all it has
 _KEPT = 64 * MIB
+#: that the kernel keeps for itself meanwhile, and processes have afterwards
+_LEFT = 192 * MIB
 #: holes are half as large as this, and smaller than any huge page but arm64's smallest
 _GRAIN = 128 << 10
 #: machines of this size are made for tests: others have users, whom a machine without free memory stops
@@ -67,10 +70,14 @@ def more_than_the_machine_has(live: Live) -> None:
     if meminfo["MemTotal"] > 2 * _LARGE:
         raise CannotRun(f"the machine has more than {2 * _LARGE >> 30} GiB, all of which would be taken")
     small = _base_pages(live, live.nodes, _KEPT)
+    watermark = (live.host.read(MIN_FREE) or "").strip()
+    # the machine is to go on, and not to kill those who want memory for themselves
+    live.set_knob(MIN_FREE, str(_LEFT >> 10))
     live.host.write(live.pool_file("nr_hugepages"), str(_LARGEST))
+    live.host.write(MIN_FREE, watermark)
     found = live.pool().nr
     live.expect_pool(nr=found, free=found)
-    least = int(_LEAST * (meminfo["MemFree"] - _KEPT)) // live.size
+    least = int(_LEAST * (meminfo["MemFree"] - _KEPT - _LEFT)) // live.size
     live.expect(f"{found} pages, at least {least}", True, found >= least)
     live.expect(f"{found} pages, less than the machine has", True, found * live.size < meminfo["MemTotal"])
     # what is in use stays, and each of the pages can be used

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.debugfs import split_all, write_debugfs
+from hugepage_qa.cases.debugfs import split_all
 from hugepage_qa.cases.file_text import (
     absent_pages,
     allow_always,
@@ -33,8 +33,6 @@ from hugepage_qa.cases.khugepaged_clock import (
     await_khugepaged,
 )
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.page_flags import largest_folio
 from hugepage_qa.cases.text_program import TextProgram, start_again, start_text
 from hugepage_qa.cases.thp_memory import collapse, expect_change, pmd_size
 from hugepage_qa.kernel.thp import DIRECTORY
@@ -50,9 +48,6 @@ EVERY_KERNEL = Area("text/every-kernel", sizes=Sizes.ONCE)
 
 PROC_DOC = "Documentation/filesystems/proc.rst"
 FILE_THP = "mm/Kconfig READ_ONLY_THP_FOR_FS; mm/huge_memory.c file_thp_enabled()"
-#: the smallest order that files can have beside 0 in any case
-_ORDER = 2
-_SPLIT_SECONDS = 5.0
 COLLAPSE = "madvise(2) MADV_COLLAPSE; mm/khugepaged.c madvise_collapse()"
 
 
@@ -278,21 +273,6 @@ def split_text(live: Live) -> None:
 
 
 @EVERY_KERNEL.case(
-    "text that lies in large folios is collapsed into huge pages where THPeligible says so, and stays right",
-    "madvise(2) MADV_COLLAPSE; mm/khugepaged.c hpage_collapse_scan_file(), collapse_file()",
-    since="6.12",
-)
-def text_in_large_folios(live: Live) -> None:
-    program = _started(live, Kind.PIE, live.host.disk("xfs"))
-    # what others hold for a moment is not split
-    live.host.wait_until(lambda: _split(live, program) <= 1 << _ORDER, _SPLIT_SECONDS)
-    largest = _split(live, program)
-    if not 1 < largest <= 1 << _ORDER:
-        raise CannotRun(f"the text is in folios of up to {largest} base pages: the file system makes no others of it")
-    _expect_collapse(live, program)
-
-
-@EVERY_KERNEL.case(
     "text that is collapsed for one program is run by another one, without its page tables, and collapsed there, too",
     "madvise(2) MADV_COLLAPSE; mm/khugepaged.c retract_page_tables(), collapse_pte_mapped_thp()",
     since="6.1",
@@ -311,15 +291,6 @@ def text_collapsed_by_another(live: Live) -> None:
         program.touch()
         program.expect_intact()
         live.expect("FilePmdMapped", whole_pages(live, program), program.huge())
-
-
-def _split(live: Live, program: TextProgram) -> int:
-    """Have the text split into folios of _ORDER; return of how many base pages the largest of a huge page is then."""
-    pages = -(-program.built.elf.size // live.base_page)
-    write_debugfs(live, "split_huge_pages", f"{program.built.file},0x0,{pages:#x},{_ORDER}")
-    block = Memory(live, program.actor, program.whole_blocks(pmd_size(live))[-1], 1, pmd_size(live))
-    program.actor.nonzero(block.address, block.length, live.base_page)
-    return largest_folio(live, program.actor, block.present_frames(1))
 
 
 def _collapsed_in_tmpfs(live: Live) -> TextProgram:

@@ -49,6 +49,8 @@ _NOTHING_HAPPENS = {
     # the pages that it takes until the counter is exact depend on what it is told
     "vmstat-counts-pages-in-use",
 }
+#: they judge where a mapping lies, and tests/unit/cases/test_places.py lies about that
+_JUDGES_PLACES = {"random-addresses", "random-addresses-of-files"}
 
 
 def _has_no_guests(area: Area) -> bool:
@@ -99,12 +101,12 @@ def test_each_place_that_shows_a_pool_is_looked_at(recorded: Recorded) -> None:
 
 @without_guests
 def test_a_case_can_fail_by_its_own_rule(recorded: Recorded) -> None:
-    assert can_fail(recorded)
+    assert recorded.case.name in _JUDGES_PLACES or can_fail(recorded)
 
 
 @without_guests
 def test_a_case_sees_what_it_does(recorded: Recorded) -> None:
-    if recorded.case.name not in _NOTHING_HAPPENS:
+    if recorded.case.name not in _NOTHING_HAPPENS | _JUDGES_PLACES:
         assert sees_its_stimulus(recorded)
 
 

@@ -41,6 +41,12 @@ _WITHOUT_HUGE_PAGES = {
     "numbers-that-are-refused",
     "no-zero-page",
     "no-direct-compaction",
+    # arguments, addresses, and text on hugetlb pages
+    "largest-arguments",
+    "random-addresses-of-files",
+    "shared-text",
+    "written-segment",
+    "moved-text",
 }
 #: text that is huge before as after is that of a file system with large folios
 _BEFORE_AS_AFTER = {"collapsed-text", "text-on-btrfs", "text-on-xfs"}

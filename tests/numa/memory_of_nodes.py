@@ -191,7 +191,6 @@ def a_page_comes_from_the_home_node_of_many(live: Live) -> None:
             memory.touch()
         for each in live.nodes:
             live.expect_pool(node=each, nr=1, free=0)
-        live.expect_pool(nr=len(live.nodes), free=0)
         for memory in memories:
             memory.unmap()
 

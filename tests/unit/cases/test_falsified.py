@@ -34,6 +34,7 @@ _JUDGES_OTHER_FACTS = {
 #: nodes have no resv_hugepages, and these judge nothing but nodes
 _OF_NODES = {
     "a-page-comes-from-the-home-node",
+    "a-page-comes-from-the-home-node-of-many",
     "a-short-node-is-made-up-for-unless-the-policy-forbids",
     "an-interleaving-writer-spreads-pages",
     "bound-memory-takes-pages-of-its-node",

@@ -76,12 +76,11 @@ def _protect(memory: Memory, rights: int) -> int:
 
 
 def _expect_denied(live: Live, memory: Memory, *, is_write: bool) -> None:
+    found: tuple[signal.Signals, int] | None = None
     try:
         memory.touch(value=6) if is_write else memory.read()
     except Fault as fault:
         found = fault.signal, fault.code
-    else:
-        found = None
     # a signal handler begins with the rights of a new process, and so goes on who leaves it by siglongjmp()
     live.expect("signal and code", (signal.SIGSEGV, _SEGV_PKUERR), found)
 

@@ -5,6 +5,7 @@ from hugepage_qa.cases.hugetlb_files import expect_hugetlb, expect_private_and_s
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, Memory
 from hugepage_qa.cases.page_flags import COMPOUND_HEAD, COMPOUND_TAIL, HUGE, kpageflags
+from hugepage_qa.cases.places import memory_of_one_table
 from hugepage_qa.kernel.smaps import read_smaps_rollup
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
@@ -65,17 +66,12 @@ def smaps_of_a_shared_mapping(live: Live) -> None:
     pages=1,
 )
 def smaps_of_a_shared_page_table(live: Live) -> None:
-    if not live.mmu.has_pmd_entries(live.size):
-        raise CannotRun("processes share page tables of the PMD level alone")
-    # only a table that the mapping covers as a whole is shared
-    table = live.mmu.table(live.size)
-    ours = live.map(2 * table // live.size, shared=True, noreserve=True)
-    page = -ours.address % table // live.size
-    ours.touch(page)
+    ours = memory_of_one_table(live)
+    ours.touch()
     theirs = ours.seen_by(ours.actor.fork())
-    live.expect("what the page holds", 1, theirs.read(page))
+    live.expect("what the page holds", 1, theirs.read())
     for memory in (ours, theirs):
-        mapping = memory.smaps(page)
+        mapping = memory.smaps()
         expect_private_and_shared(live, 0, 1, (mapping.private_hugetlb, mapping.shared_hugetlb))
     live.expect_pool(nr=1, free=0)
 

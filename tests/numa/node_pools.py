@@ -2,7 +2,7 @@
 
 import os
 
-from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.memory_policy import (
     Mode,
@@ -21,6 +21,7 @@ POOLS = Area("numa/pools")
 
 PER_NODE = f"{HUGETLB_DOC} Per Node Hugepages Attributes"
 POLICY = f"{HUGETLB_DOC} Interaction of Task Memory Policy with Huge Page Allocation/Freeing"
+_SYSCTL, _SYSCTL_WITH_POLICY = "proc/sys/vm/nr_hugepages", "proc/sys/vm/nr_hugepages_mempolicy"
 
 
 @POOLS.case(
@@ -104,6 +105,27 @@ def a_bound_writer_changes_its_node_alone(live: Live) -> None:
         for pages in (2, 1, 0):
             _write(actor, policy, base + pages)
             _expect_pages_on(live, node, pages)
+
+
+@POOLS.case(
+    "vm.nr_hugepages_mempolicy changes the nodes of the writer's policy alone, and vm.nr_hugepages knows no policy",
+    f"{POLICY}; mm/hugetlb_sysctl.c hugetlb_mempolicy_sysctl_handler()",
+    sizes=Sizes.DEFAULT,
+    nodes=2,
+)
+def a_bound_writer_of_the_sysctl(live: Live) -> None:
+    _require_room(live, 2)
+    base, nodes = _persistent(live), live.nodes
+    for node in nodes:
+        actor = live.actor()
+        set_policy(actor, Mode.BIND, [node])
+        for pages in (2, 1, 0):
+            _write(actor, _SYSCTL_WITH_POLICY, base + pages)
+            _expect_pages_on(live, node, pages)
+        _write(actor, _SYSCTL, base + len(nodes))
+        for each in nodes:
+            live.expect_pool(node=each, nr=1, free=1)
+        live.set_nr(0)
 
 
 @POOLS.case(

@@ -76,6 +76,15 @@ def optimised_page(live: Live) -> None:
     smaller.expect_pool(nr=0, free=0)
 
 
+@DEMOTE.case("as many pages are demoted at once as are asked for, and no more", RULE, since=SINCE, pages=3)
+def several_at_once(live: Live) -> None:
+    smaller = smaller_pool(live)
+    demote(live, 2)
+    live.expect_pool(nr=1, free=1)
+    parts = 2 * live.size // smaller.size
+    smaller.expect_pool(nr=parts, free=parts)
+
+
 @DEMOTE.case("demotion takes the free pages that there are, and asks for no more", RULE, since=SINCE, pages=1)
 def demote_more_than_free(live: Live) -> None:
     smaller = smaller_pool(live)

@@ -27,6 +27,22 @@ def free_place(live: Live, actor: Actor, pages: int) -> int:
     return place.address
 
 
+def memory_of_one_table(live: Live) -> Memory:
+    """Map shared memory, none of it reserved, that has a page table to itself: processes that are forked may share it.
+
+    Only a table that a mapping covers as a whole is shared (mm/hugetlb.c huge_pmd_share()). Raises CannotRun for pages
+    whose entries are not of the PMD level, and OSError.
+    """
+    if not live.mmu.has_pmd_entries(live.size):
+        raise CannotRun("processes share page tables of the PMD level alone")
+    table = live.mmu.table(live.size)
+    actor = live.actor()
+    room = live.map(2 * table // live.size, actor, noreserve=True)
+    place = -(-room.address // table) * table
+    room.unmap()
+    return live.map(table // live.size, actor, shared=True, noreserve=True, at=place, flags=MAP_FIXED_NOREPLACE)
+
+
 def ordinary_memory(live: Live, actor: Actor, pages: int, at: int = 0) -> Memory:
     """Map ``pages`` base pages, at an address where nothing is mapped if one is given.
 

@@ -1,0 +1,132 @@
+"""Memory that several processes map through one page table: what one of them does to its own mapping is its own."""
+
+import mmap
+import signal
+
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.hugetlb_files import process_status
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.places import memory_of_one_table
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
+from hugepage_qa.kernel.uapi import MADV_DONTNEED
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+SHARED_TABLES = Area("shared-tables")
+SHARED = "mm/hugetlb.c huge_pmd_share(), huge_pmd_unshare()"
+
+
+def of_two_processes(live: Live) -> tuple[Memory, Memory]:
+    """Return memory as two processes see it through one page table; its first page is there, and holds 1."""
+    ours = memory_of_one_table(live)
+    ours.touch()
+    theirs = ours.seen_by(ours.actor.fork())
+    # a fork leaves the table to the first access
+    live.expect("what the other process sees", 1, theirs.read())
+    return ours, theirs
+
+
+@SHARED_TABLES.case("what one process touches the other one sees, and the last one takes it away", SHARED, pages=2)
+def contents_and_end(live: Live) -> None:
+    for order in (1, -1):
+        both = of_two_processes(live)
+        for writer, reader in (both, both[::-1]):
+            writer.touch(1, writer.actor.pid)
+            live.expect("what the other process sees", writer.actor.pid, reader.read(1))
+        live.expect_pool(nr=2, free=0)
+        first, last = both[::order]
+        first.actor.exit()
+        live.expect("what is left", both[1].actor.pid, last.read(1))
+        live.expect_pool(nr=2, free=0)
+        last.actor.end()
+        live.expect_pool(nr=2, free=2)
+
+
+@SHARED_TABLES.case(
+    "memory that one process made read-only stays so for it, when the other one has written it, too",
+    f"mprotect(2); {SHARED}, hugetlb_change_protection()",
+    pages=2,
+)
+def protection(live: Live) -> None:
+    ours, theirs = of_two_processes(live)
+    ours.touch(1, 2)
+    ours.protect(mmap.PROT_READ)
+    for page, value in enumerate((5, 6)):
+        theirs.touch(page, value)
+        live.expect_signal(signal.SIGSEGV, ours.touch, page, 9)
+        live.expect("what was written", value, ours.read(page))
+    theirs.protect(0)
+    live.expect_signal(signal.SIGSEGV, theirs.read)
+    live.expect("what the process sees that may read", 5, ours.read())
+    live.expect_pool(nr=2, free=0)
+
+
+@SHARED_TABLES.case(
+    "a part that one process unmaps, or gives back, is there for the other one, and again for the first",
+    f"munmap(2); madvise(2) MADV_DONTNEED; {SHARED}, hugetlb_split(), __unmap_hugepage_range()",
+    pages=2,
+    since="5.18",  # MADV_DONTNEED
+)
+def parts(live: Live) -> None:
+    ours, theirs = of_two_processes(live)
+    theirs.touch(1, 2)
+    ours.advise(MADV_DONTNEED, 0, 1)
+    theirs.touch(0, 3)
+    live.expect("what the first process sees", (3, 2), (ours.read(0), ours.read(1)))
+    ours.unmap(1, ours.pages - 1)
+    live.expect_signal(signal.SIGSEGV, ours.read, 1)
+    live.expect("what the other process sees", (3, 2), (theirs.read(0), theirs.read(1)))
+    theirs.touch(0, 4)
+    live.expect("what is left for the first process", 4, ours.read())
+    live.expect_pool(nr=2, free=0)
+
+
+@SHARED_TABLES.case(
+    "what one process has protected by userfaultfd the other one writes",
+    f"{SHARED}, hugetlb_unshare_all_pmds(), since 6dfeaff93be1",
+    pages=1,
+    since="5.19",
+)
+def userfault(live: Live) -> None:
+    ours, theirs = of_two_processes(live)
+    fault = Userfault(ours, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM)
+    fault.write_protect()
+    theirs.touch(0, 5)
+    live.expect_signal(signal.SIGBUS, ours.touch, 0, 6)
+    live.expect("what both see", (5, 5), (ours.read(), theirs.read()))
+    fault.write_protect(on=False)
+    ours.touch(0, 7)
+    live.expect("what the other process sees", 7, theirs.read())
+    live.expect_pool(nr=1, free=0)
+
+
+@SHARED_TABLES.case(
+    "VmPTE counts a table for each process that maps it, and for none that has unmapped it",
+    f"Documentation/filesystems/proc.rst VmPTE; {SHARED} mm_inc_nr_pmds(), mm_dec_nr_pmds()",
+    pages=1,
+)
+def counted_tables(live: Live) -> None:
+    ours = memory_of_one_table(live)
+    before = process_status(live, ours.actor).page_tables
+    ours.touch()
+    with_table = process_status(live, ours.actor).page_tables
+    theirs = ours.seen_by(ours.actor.fork())
+    theirs.read()
+    live.expect(
+        "VmPTE of the process that came to the table", with_table, process_status(live, theirs.actor).page_tables
+    )
+    for memory in (ours, theirs):
+        memory.unmap()
+        live.expect("VmPTE without the mapping", before, process_status(live, memory.actor).page_tables)
+    live.expect_pool(nr=1, free=1)
+
+
+class SharedTables(LiveTest):
+    """Cases on shared page tables, for the page sizes of the machine that have them.
+
+    :avocado: enable
+    """
+
+    def test_shared_tables(self) -> None:
+        """Every case for every page size."""
+        self.run_area(SHARED_TABLES)

@@ -42,6 +42,8 @@ HUGETLB_CGROUP = "mm/hugetlb_cgroup.c"
 #: no machine has that much, and no version 1 limit that stands for none is lower
 ALL_MEMORY = 1 << 56
 _TWO = 2
+#: who polls is told at once, or after the 10 ms in which two changes are told as one
+_TOLD_SECONDS = 5.0
 
 
 def case(
@@ -131,9 +133,33 @@ def highest_use_and_refusals_are_reset(live: Live) -> None:
     memory.unmap(1, 2)
     group.expect(usage=1, reserved=1, refusals=1)
     group.expect_highest(usage=2, reserved=3)
+    group.reset(RESERVATIONS)
+    group.expect(usage=1, reserved=1, refusals=1)
+    group.expect_highest(usage=2, reserved=1)
     group.reset()
     group.expect(usage=1, reserved=1)
-    group.expect_highest(usage=1, reserved=3)
+    group.expect_highest(usage=1, reserved=1)
+
+
+@VERSION_2.case(
+    "who polls the events of a group, or of one above it, is told of a touch that its limit refuses",
+    f"{V2_DOC} hugetlb.<hugepagesize>.events; {HUGETLB_CGROUP} hugetlb_event()",
+    pages=2,
+)
+def refusals_are_told(live: Live) -> None:
+    above = HugetlbGroup(live, new_group(live, "hugetlb", Version.TWO))
+    group, watcher = above.child("limited"), live.actor()
+    group.limit(1)
+    memory = live.map(2, _actor_in(live, group))
+    memory.touch(0)
+    watches = [each.watch(watcher) for each in (group, above)]
+    live.expect("told before", [False, False], [watch.is_told() for watch in watches])
+    for _time in range(2):
+        live.expect_signal(signal.SIGBUS, memory.touch, 1)
+        for watch, name in zip(watches, ("the group", "the one above"), strict=True):
+            live.host.wait_until(watch.is_told, _TOLD_SECONDS)
+            live.expect(f"whether a refusal is told to who polls the events of {name}", True, watch.is_told())
+            watch.read()
 
 
 @case(

@@ -2,7 +2,7 @@
 
 import errno
 
-from hugepage_qa.cases.broken_memory import break_page, expect_broken, expect_flag, out_of_use
+from hugepage_qa.cases.broken_memory import break_page, expect_broken, expect_flag, out_of_use, soft_offline
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME
@@ -41,6 +41,31 @@ def soft_offline_without_a_free_page(live: Live) -> None:
     live.expect("base pages out of use", 1, out_of_use(live) - before)
     memory.unmap()
     live.expect_pool(nr=1, free=1)
+
+
+@HWPOISON.case(
+    "a free page that is reserved is not taken out of use, EBUSY: who reserved it gets it; one more page, and it goes",
+    "Documentation/ABI/testing/sysfs-memory-page-offline; mm/hugetlb.c dissolve_free_hugetlb_folio()",
+    sizes=Sizes.BUDDY,
+    pages=1,
+)
+def soft_offline_of_a_reserved_page(live: Live) -> None:
+    memory = live.map(1)
+    memory.touch()
+    frame = memory.frames().pop()
+    memory.unmap()
+    memory = live.map(1)
+    before = out_of_use(live)
+    live.expect_errno(errno.EBUSY, soft_offline, live, frame)
+    live.expect_pool(nr=1, free=1, resv=1)
+    live.expect("base pages out of use", 0, out_of_use(live) - before)
+    memory.fill()
+    memory.expect_filled()
+    live.expect_pool(nr=1, free=0)
+    memory.unmap()
+    soft_offline(live, frame)
+    live.expect_pool(nr=0, free=0)
+    live.expect("base pages out of use", 1, out_of_use(live) - before)
 
 
 @HWPOISON.case(

@@ -3,11 +3,12 @@
 import errno
 import signal
 
-from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.memory_policy import move_page, node_of
 from hugepage_qa.cases.thp_memory import room_for
-from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -131,13 +132,70 @@ def write_protected_page(live: Live) -> None:
     memory = live.map(1, shared=True)
     memory.fill(3)
     fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM)
-    fault.write_protect()
-    live.expect_signal(signal.SIGBUS, memory.touch, 0, 9)
+    for _time in range(2):
+        fault.write_protect()
+        every = live.size // live.base_page
+        live.expect("base pages that pagemap shows as protected", every, len(protected_pages(memory)))
+        live.expect_signal(signal.SIGBUS, memory.touch, 0, 9)
+        memory.expect_filled(3)
+        fault.write_protect(on=False)
+        live.expect("base pages that pagemap shows as protected", 0, len(protected_pages(memory)))
+        memory.fill(3)
     memory.expect_filled(3)
+    live.expect_pool(nr=1, free=0)
+
+
+@USERFAULT.case(
+    "a page that moves to another node and back stays protected, and pagemap says so",
+    f"{DOC} Write Protect Notifications; move_pages(2); mm/migrate.c remove_migration_pte()",
+    sizes=Sizes.BUDDY,
+    since="5.19",
+    pages=1,
+    nodes=2,
+)
+def protected_while_it_moves(live: Live) -> None:
+    for node in live.nodes[:2]:
+        live.reserve(2, node)
+    memory = live.map(1, shared=True)
+    memory.fill(3)
+    fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM)
+    fault.write_protect()
+    here = node_of(memory)
+    for node in (*(node for node in live.nodes[:2] if node != here), here):
+        live.expect("status of move_pages", node, move_page(memory, 0, node))
+        live.expect(
+            "base pages that pagemap shows as protected", live.size // live.base_page, len(protected_pages(memory))
+        )
+        live.expect_signal(signal.SIGBUS, memory.touch, 0, 9)
+        memory.expect_filled(3)
     fault.write_protect(on=False)
     memory.fill(4)
     memory.expect_filled(4)
-    live.expect_pool(nr=1, free=0)
+
+
+@USERFAULT.case(
+    "a page that is filled protected can be read, and written when the program says so",
+    f"{COPY}; UFFDIO_COPY_MODE_WP",
+    since="5.19",
+    pages=2,
+)
+def copy_that_is_protected(live: Live) -> None:
+    source = live.map(1)
+    source.fill(7)
+    for shared in (False, True):
+        memory = live.map(1, source.actor, shared=shared)
+        features = Feature.MISSING_HUGETLBFS | Feature.WP_HUGETLBFS_SHMEM
+        fault = Userfault(memory, Mode.MISSING | Mode.WRITE_PROTECTED, features)
+        live.expect("bytes copied", live.size, fault.copy(source, protected=True))
+        live.expect_pool(nr=2, free=0)
+        memory.expect_filled(7)
+        live.expect_signal(signal.SIGBUS, memory.touch, 0, 9)
+        memory.expect_filled(7)
+        fault.write_protect(on=False)
+        memory.fill(8)
+        memory.expect_filled(8)
+        memory.unmap()
+        live.expect_pool(nr=2, free=1)
 
 
 @USERFAULT.case(

@@ -12,12 +12,13 @@ from hugepage_qa.cases.fragments import fragment
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
+from hugepage_qa.cases.swapped import need_swap, only_swap, swap_out, swapped
 from hugepage_qa.cases.thp_memory import expect_change, map_start_of_file, mount_tmpfs, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
 from hugepage_qa.kernel.counters import read_vmstat, vmstat_delta
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer, size_name
+from hugepage_qa.kernel.uapi import MADV_PAGEOUT
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -251,6 +252,19 @@ def swapped_out(live: Live) -> None:
     memory.expect_filled()
     live.expect("memory in swap after it was read", 0, swapped(memory))
     live.expect("Rss after it was read", memory.length, memory.smaps().rss)
+
+
+@CONTENTS.case(
+    "a huge page that swap has no room for in one piece is split, counts in thp_swpout_fallback, and loses nothing",
+    f"madvise(2) MADV_PAGEOUT; {THP_DOC} thp_swpout_fallback; mm/vmscan.c shrink_folio_list()",
+    since="5.4",
+)
+def swapped_out_in_pieces(live: Live) -> None:
+    only_swap(live, pmd_size(live))
+    change = {"thp_swpout": 0, "thp_swpout_fallback": 1}
+    memory = expect_change(live, change, partial(huge_pages, live), lambda page: page.advise(MADV_PAGEOUT))
+    live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+    memory.expect_filled()
 
 
 def _mapped_in_parts(live: Live) -> Memory:

@@ -15,6 +15,7 @@ from hugepage_qa.process.actor import Fault
 _BUS_MCEERR_AR = 4
 # include/uapi/linux/kernel-page-flags.h
 _HWPOISON = 1 << 19
+_MEMORY, _SOFT_OFFLINE = "sys/devices/system/memory", "soft_offline_page"
 _BUSY_SECONDS, _PAUSE_SECONDS = 10.0, 0.1
 
 
@@ -39,6 +40,14 @@ def break_page(live: Live, memory: Memory, offset: int, advice: int) -> None:
         if error.errno != errno.EINVAL or "HardwareCorrupted" in read_meminfo(live.host):
             raise
         raise CannotRun("this kernel has no CONFIG_MEMORY_FAILURE") from error
+
+
+def soft_offline(live: Live, frame: int) -> None:
+    """Have a page frame taken out of use that will break, whoever has it. Raises CannotRun, OSError."""
+    live.set_knob_if_there("proc/sys/vm/enable_soft_offline", "1")
+    if _SOFT_OFFLINE not in live.host.names(_MEMORY):
+        raise CannotRun("this kernel has no CONFIG_MEMORY_FAILURE")
+    live.host.write(f"{_MEMORY}/{_SOFT_OFFLINE}", f"{frame * live.base_page:#x}")
 
 
 def expect_broken(live: Live, memory: Memory, offset: int = 0, extent: int | None = None) -> None:

@@ -2,6 +2,8 @@
 
 import enum
 import errno
+import os
+import select
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import wraps
@@ -229,6 +231,9 @@ def _hand_down(live: Live, controller: str, root: str, cleanup: ExitStack) -> No
 _UNSIGNED_LONG = 1 << 64
 
 
+#: bytes: of a file of events, and of struct timespec
+_MOST_TEXT, _TIMESPEC = 256, 16
+
 #: file of version 1
 _HIGHEST = "max_usage_in_bytes"
 
@@ -279,10 +284,17 @@ class HugetlbGroup:
             name = f"{kind}{_HIGHEST}"
             self._live.expect(f"{name} of {self.group.path}", pages * self._live.size, self._number(name))
 
-    def reset(self) -> None:
-        """Reset the highest use of a group of version 1, and its refused charges. Raises OSError."""
+    def reset(self, kind: str = "") -> None:
+        """Reset the highest use of a group of version 1, and its refused charges: of pages or of reservations.
+
+        Raises OSError.
+        """
         for name in (_HIGHEST, self._files.refusals):
-            self.group.write(f"{self._prefix}{name}", "0")
+            self.group.write(f"{self._prefix}{kind}{name}", "0")
+
+    def watch(self, actor: Actor) -> "Watch":
+        """Have ``actor`` watch the refused charges of a group of version 2, and of those below it. Raises OSError."""
+        return Watch(actor, self._live.open(actor, self._path(self._files.refusals), os.O_RDONLY))
 
     def expect_on_nodes(self, pages: int, known: Mapping[Quirk, int] | None = None) -> None:
         """Expect ``pages`` of the group itself in numa_stat, where the kernel has it, and that its nodes add up.
@@ -326,6 +338,26 @@ class HugetlbGroup:
 
     def _number(self, name: str) -> int:
         return parse_integer(self._text(name), self._path(name))
+
+
+class Watch:
+    """A file of a group whose changes are told to who polls it and has read it before (cgroup_file_notify())."""
+
+    def __init__(self, actor: Actor, descriptor: int) -> None:
+        self._actor = actor
+        self._descriptor = descriptor
+        self.read()
+
+    def read(self) -> None:
+        """Read the file: what has been told is not told again."""
+        self._actor.call("pread64", self._descriptor, bytes(_MOST_TEXT), _MOST_TEXT, 0)
+
+    def is_told(self) -> bool:
+        """Tell whether the file has changed since it was read (poll(2) POLLPRI)."""
+        uapi = self._actor.uapi
+        asked, at_once = uapi.pack("ihh", self._descriptor, select.POLLPRI, 0), bytes(_TIMESPEC)
+        _ready, (polled, *_) = self._actor.call_with_buffers("ppoll", asked, 1, at_once, 0, 0)
+        return bool(uapi.unpack("ihh", polled)[2] & select.POLLPRI)
 
 
 GroupAct = Callable[[Live, HugetlbGroup], None]

@@ -21,8 +21,22 @@ def need_swap(live: Live, size: int) -> None:
         if read_meminfo(live.host)["SwapFree"] < size + _MARGIN:
             raise CannotRun(f"the swap of this machine has no room for {size >> 20} MiB")
         return
+    _add_swap(live, size + _MARGIN)
+
+
+def only_swap(live: Live, size: int) -> None:
+    """Have the machine swap to ``size`` bytes, their header among them, and nowhere else until the case ends.
+
+    Raises CannotRun where it swaps already, and where it cannot.
+    """
+    if read_swaps(live.host):
+        raise CannotRun("this machine has swap of its own, which has room")
+    _add_swap(live, size)
+
+
+def _add_swap(live: Live, size: int) -> None:
     try:
-        name = live.host.add_swap(size + _MARGIN)
+        name = live.host.add_swap(size)
     except OSError as error:
         raise CannotRun(f"this machine has no swap, and a swap file cannot be used: {error.strerror}") from error
     live.when_actors_have_ended(live.host.remove_swap, name)

@@ -34,6 +34,8 @@ _CALLS = {
     "poison": (0x08, "4q"),
 }
 _COPY_DONE = 4
+# UFFDIO_COPY_MODE_WP
+_COPY_PROTECTED = 2
 
 
 class Feature(IntFlag):
@@ -82,13 +84,17 @@ class Userfault:
         self.descriptor = _open(self._actor, feature if waits else Feature.SIGBUS | feature, _NONBLOCK if waits else 0)
         self._ioctl("register", memory.address, memory.length, mode, 0)
 
-    def copy(self, source: Memory, page: int = 0, *, offset: int = 0, length: int | None = None) -> int:
+    def copy(
+        self, source: Memory, page: int = 0, *, offset: int = 0, length: int | None = None, protected: bool = False
+    ) -> int:
         """Fill a missing page from the first page of ``source``; return the bytes copied. Raises OSError.
 
-        ``offset`` is added to both addresses, ``length`` is that of the page by default.
+        ``offset`` is added to both addresses, ``length`` is that of the page by default. A ``protected`` page is there
+        to be read, until it may be written.
         """
         size = self._memory.size if length is None else length
-        words = self._ioctl("copy", self._memory.at(page) + offset, source.address + offset, size, 0, 0)
+        mode = _COPY_PROTECTED if protected else 0
+        words = self._ioctl("copy", self._memory.at(page) + offset, source.address + offset, size, mode, 0)
         return words[_COPY_DONE]
 
     def copying(self, source: Memory, offset: int, length: int) -> tuple[int, int, bytes]:

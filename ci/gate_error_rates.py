@@ -17,7 +17,8 @@ from pathlib import Path
 from ci.gate_worlds import WORLDS
 
 from hugepage_gate.error_rates import Plan, measure_rates
-from hugepage_gate.importers import Origin, read_go_benchmark
+from hugepage_gate.importers.foreign_series import Origin
+from hugepage_gate.importers.go_benchmark import read_go_benchmark
 from hugepage_gate.sample_files import join
 from hugepage_gate.samples import SampleSet
 from hugepage_qa.report.boot_report import open_console

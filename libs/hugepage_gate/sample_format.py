@@ -35,6 +35,17 @@ def direction_of(unit: str) -> Direction:
     return Direction.HIGHER if _RATE.fullmatch(unit) and not _HARM.fullmatch(unit) else Direction.LOWER
 
 
+#: of amounts, costs and what is spent per operation fewer are better
+_AMOUNT = re.compile(
+    r"(?i)([kmgt]i?)?b(ytes?)?|(allocs?|pages|count|w|watts?|j|joules?|cycles)|\S+/(op|event|gib|mib|page)"
+)
+
+
+def tells_direction(unit: str) -> bool:
+    """Return whether ``direction_of`` knows the unit, and does not fall back to low values as the good ones."""
+    return unit in _TIMES or any(pattern.fullmatch(unit) for pattern in (_RATE, _HARM, _AMOUNT))
+
+
 #: so many bits of two blocks never agree by chance; a few samples of a coarse clock may
 _TELLING_BITS = 60
 _SAMPLES_WEIGHED = 64

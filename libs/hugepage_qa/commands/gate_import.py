@@ -1,26 +1,19 @@
 """``hugepage-qa gate import``: what benchmark programs print, in the neutral format."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hugepage_gate.importers import (
-    CsvDefaults,
-    Origin,
-    name_sessions,
-    read_csv,
-    read_go_benchmark,
-    read_hyperfine,
-    read_pyperf,
-)
+from hugepage_gate.importers.foreign_series import CsvDefaults, Origin, name_sessions
+from hugepage_gate.importers.formats import FORMATS
 from hugepage_gate.input_file import check_plain, read_json
 from hugepage_gate.sample_files import join
-from hugepage_gate.sample_format import flatten, format_samples, parse_samples
-from hugepage_gate.samples import SampleSet, Scalar
+from hugepage_gate.sample_format import flatten, format_samples, parse_samples, tells_direction
+from hugepage_gate.samples import Direction, SampleSet, Scalar
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 
@@ -29,7 +22,7 @@ from hugepage_qa.errors import InputError
     name="import",
     epilog="Example: hugepage-qa gate import csv runs.csv --environment machine.json --output samples.json",
 )
-@click.argument("form", metavar="FORMAT", type=click.Choice(("csv", "pyperf", "hyperfine", "go")))
+@click.argument("form", metavar="FORMAT", type=click.Choice(tuple(FORMATS)))
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--environment",
@@ -66,26 +59,28 @@ def command(
     block_per_process: bool,
     output: Path | None,
 ) -> None:
-    """Turn FILES of one FORMAT (csv, pyperf, hyperfine, go) into samples in the neutral format.
+    """Turn FILES of one FORMAT into samples in the neutral format.
 
-    A file of pyperf, hyperfine or Go is one session, and thus one block. CSV has one sample per line; the columns are
-    value and any of metric, configuration, unit, direction, kind, block, started, session, boot, host, order,
-    sentinel, sentinel_after, warmup.
+    A file is one session, and thus one block; one of mmtests has a block per iteration, a matrix.json of LKP a session
+    per run. CSV has one sample per line; the columns are value and any of metric, configuration, unit, direction,
+    kind, block, started, session, boot, host, order, sentinel, sentinel_after, warmup.
     """
     environment = {**_facts_in(environment_file), **_pairs("--fact", facts)}
-    origin = Origin(suite, environment, _pairs("--subject", subjects), configuration)
     defaults = CsvDefaults(metric, unit, direction or "", reference)
-    readers: dict[str, Callable[[Path, Origin], SampleSet]] = {
-        "csv": lambda path, origin: read_csv(path, origin, defaults),
-        "pyperf": lambda path, origin: read_pyperf(path, origin, by_process=block_per_process),
-        "hyperfine": read_hyperfine,
-        "go": read_go_benchmark,
-    }
+    origin = Origin(
+        suite,
+        environment,
+        _pairs("--subject", subjects),
+        configuration,
+        csv=defaults,
+        block_per_process=block_per_process,
+    )
     sessions = zip(files, name_sessions(files), strict=True)
-    samples = join([readers[form](path, replace(origin, session=session)) for path, session in sessions])
+    sets = [FORMATS[form](path, replace(origin, session=session)) for path, session in sessions]
+    samples = join(sets if form == "csv" else _numbered(sets))
     for warning in _missing(samples):
         click.echo(f"note: {warning}", err=True)
-    text = format_samples(samples if form == "csv" else _numbered(samples))
+    text = format_samples(samples)
     # what is written can be read again: facts that the format requires may be missing
     parse_samples(json.loads(text), ", ".join(map(str, files)))
     if output is None:
@@ -101,17 +96,22 @@ def _missing(samples: SampleSet) -> Iterator[str]:
         yield "no host: machines that differ would count as a change; say --fact hostname=NAME"
     if any(block.started is None for block in blocks):
         yield "no start time of some blocks: they are taken in the order of the files, and never become too old"
+    guessed = [one.metric for one in samples if one.direction is Direction.LOWER and not tells_direction(one.unit)]
+    if guessed:
+        more = f" and {len(guessed) - 1} more" if len(guessed) > 1 else ""
+        yield f"lower is taken as better of {guessed[0]}{more}, as the unit does not tell"
 
 
-def _numbered(samples: SampleSet) -> SampleSet:
-    """Return ``samples`` with blocks in the order of their files; these programs do not say when a session began."""
-    return replace(
-        samples,
-        series=tuple(
-            replace(one, blocks=tuple(replace(block, order=place) for place, block in enumerate(one.blocks)))
+def _numbered(sets: Sequence[SampleSet]) -> Iterator[SampleSet]:
+    """Yield ``sets`` with blocks in the order of their files; these programs do not say when a session began."""
+    first = 0
+    for samples in sets:
+        series = tuple(
+            replace(one, blocks=tuple(replace(block, order=first + block.order) for block in one.blocks))
             for one in samples
-        ),
-    )
+        )
+        yield replace(samples, series=series)
+        first += max(len(one.blocks) for one in samples)
 
 
 def _facts_in(path: Path | None) -> dict[str, Scalar]:

@@ -1,21 +1,18 @@
 """What benchmark programs print becomes samples, or one line that says why not."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.unit.gate.documents import MACHINE
 
-from hugepage_gate.importers import (
-    CsvDefaults,
-    Origin,
-    name_sessions,
-    read_csv,
-    read_go_benchmark,
-    read_hyperfine,
-    read_pyperf,
-)
+from hugepage_gate.importers.csv_samples import read_csv
+from hugepage_gate.importers.foreign_series import CsvDefaults, Origin, name_sessions
+from hugepage_gate.importers.go_benchmark import read_go_benchmark
+from hugepage_gate.importers.hyperfine_json import read_hyperfine
+from hugepage_gate.importers.pyperf_json import read_pyperf
 from hugepage_gate.sample_format import direction_of
 from hugepage_gate.samples import Direction, Kind, SampleSet
 from hugepage_qa.errors import InputError
@@ -86,7 +83,7 @@ def test_pyperf_is_one_block_per_session_or_per_process(tmp_path: Path) -> None:
     samples = read_pyperf(path, Origin(environment={"arch": "x86_64"}))
     assert blocks(samples, "fork") == [[0.5, 0.51, 0.52, 0.53]]
     assert samples.environment == {"arch": "x86_64", "cpu_model": "AMD Ryzen 9", "hostname": "a"}
-    assert blocks(read_pyperf(path, ORIGIN, by_process=True), "fork") == [[0.5, 0.51], [0.52, 0.53]]
+    assert blocks(read_pyperf(path, replace(ORIGIN, block_per_process=True)), "fork") == [[0.5, 0.51], [0.52, 0.53]]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +125,7 @@ def test_csv_with_blocks_of_two_configurations(tmp_path: Path) -> None:
         "tps,thp,tps,higher,2,2026-01-02,0,1.6,,103\n"
         "tps,shp,tps,higher,1,2026-01-01,1,1.5,,110\n"
     )
-    samples = read_csv(write(tmp_path, text), ORIGIN, CsvDefaults(reference="thp"))
+    samples = read_csv(write(tmp_path, text), replace(ORIGIN, csv=CsvDefaults(reference="thp")))
     thp, shp = samples.series
     assert [block.samples.tolist() for block in thp.blocks] == [[100, 101], [103]]
     assert (thp.blocks[0].sentinel, thp.blocks[0].warmup, thp.blocks[1].warmup) == (1.5, True, False)
@@ -137,7 +134,7 @@ def test_csv_with_blocks_of_two_configurations(tmp_path: Path) -> None:
 
 
 def test_csv_without_blocks_is_one_block(tmp_path: Path) -> None:
-    samples = read_csv(write(tmp_path, "value\n" + "".join(f"{one}\n" for one in range(1, 600))), ORIGIN, CsvDefaults())
+    samples = read_csv(write(tmp_path, "value\n" + "".join(f"{one}\n" for one in range(1, 600))), ORIGIN)
     assert len(samples.series[0].blocks) == 1
 
 
@@ -165,7 +162,7 @@ def test_csv_without_blocks_is_one_block(tmp_path: Path) -> None:
 def test_wrong_csv(tmp_path: Path, text: str, named: str) -> None:
     path = write(tmp_path, text)
     with pytest.raises(InputError) as raised:
-        read_csv(path, ORIGIN, CsvDefaults())
+        read_csv(path, ORIGIN)
     assert named in str(raised.value)
     assert str(path) in str(raised.value)
 

@@ -1,0 +1,1 @@
+"""Results of other tools as samples: one file per format, and the table of them in ``formats``."""

@@ -21,8 +21,8 @@ from hugepage_gate.importers.foreign_series import Origin
 from hugepage_gate.importers.go_benchmark import read_go_benchmark
 from hugepage_gate.sample_files import join
 from hugepage_gate.samples import SampleSet
-from hugepage_qa.report.boot_report import open_console
 from hugepage_qa.report.gate_tables import print_rates
+from hugepage_qa.report.open_console import open_console
 
 METRICS = 100
 SEED = 1

@@ -33,7 +33,7 @@ from hugepage_gate.samples import SampleSet, Verdict
 from hugepage_qa.bench.workload import Cell
 from hugepage_qa.commands.gate_measure import Wish, take_samples
 from hugepage_qa.errors import InputError
-from hugepage_qa.report.boot_report import open_console
+from hugepage_qa.report.open_console import open_console
 
 BASELINES = Path(__file__).resolve().parent.parent / "baselines"
 CONFIGURATIONS = ("4k", "thp", "shp-2M")

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 import numpy as np
-from scipy.fft import next_fast_len
 
 from hugepage_gate.sample_format import digest
 from hugepage_gate.samples import Block, Direction, Kind, Samples, SampleSet, Scalar, Series, SeriesIdentity, host_of
@@ -69,7 +68,8 @@ def effective_size(samples: Samples) -> float:
 def _autocorrelation(samples: Samples) -> Samples:
     count = len(samples)
     centred = samples - samples.mean()
-    size = next_fast_len(2 * count - 1, real=True)
+    # a power of two is fast, and at least twice as long, so that no end meets a beginning
+    size = 1 << (2 * count - 1).bit_length()
     spectrum = np.fft.rfft(centred, size)
     covariance = np.fft.irfft(spectrum * np.conj(spectrum), size)[:count]
     return np.asarray(covariance / covariance[0], dtype=np.float64)

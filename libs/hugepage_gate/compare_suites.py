@@ -63,8 +63,13 @@ def margins(samples: SampleSet, policy: Policy) -> dict[str, float]:
     return {one.metric: policy.of(one.metric).margin for one in samples}
 
 
-def compare(baseline: BaselineSet, new: SampleSet, terms: Terms) -> Comparison:
-    """Return the verdict on ``new``. Raises InputError for samples that contradict the baseline or are all of it."""
+def compare(
+    baseline: BaselineSet, new: SampleSet, terms: Terms, numbers: Mapping[tuple[str, str], SummarySeries] | None = None
+) -> Comparison:
+    """Return the verdict on ``new``, whose ``numbers`` may be known already.
+
+    Raises InputError for samples that contradict the baseline or are all of it.
+    """
     machine = _machine_differences(baseline, new, terms)
     expected, confounds = subject_differences(baseline.subject, new.subject, terms.subject, terms.allowed)
     differences = (*machine, *expected, *confounds)
@@ -79,7 +84,9 @@ def compare(baseline: BaselineSet, new: SampleSet, terms: Terms) -> Comparison:
         return Comparison(
             new.suite, baseline.source, new.source, Verdict.NOT_COMPARABLE, obstacle or "", differences=differences
         )
-    results = _judge(baseline, new, unit, terms)
+    if numbers is None:
+        numbers = summarise_set(new, margins(new, terms.policy))
+    results = _judge(baseline, numbers, new.reference, unit, terms)
     verdict, reason = overall_verdict(results)
     return Comparison(
         new.suite, baseline.source, new.source, verdict, reason, results, differences, _notes(baseline, terms)
@@ -103,12 +110,17 @@ def _hosts(baseline: BaselineSet) -> set[str | None]:
     return {block.host for one in baseline.series.values() for block in one.blocks}
 
 
-def _judge(baseline: BaselineSet, new: SampleSet, unit: Unit, terms: Terms) -> tuple[MetricResult, ...]:
-    series = summarise_set(new, margins(new, terms.policy))
+def _judge(
+    baseline: BaselineSet,
+    series: Mapping[tuple[str, str], SummarySeries],
+    reference: str | None,
+    unit: Unit,
+    terms: Terms,
+) -> tuple[MetricResult, ...]:
     judge = MetricsJudge(
         baseline.series,
         series,
-        new.reference,
+        reference,
         baseline.family,
         unit,
         terms.policy,

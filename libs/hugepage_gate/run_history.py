@@ -13,11 +13,9 @@ from typing import Any
 
 from hugepage_gate.baseline_file import block_id
 from hugepage_gate.baseline_store import file_name
-from hugepage_gate.block_summary import BlockSummary, summarise_set
-from hugepage_gate.compare_suites import margins
+from hugepage_gate.block_summary import BlockSummary, SummarySeries
 from hugepage_gate.comparison import Comparison
 from hugepage_gate.environment import env_id
-from hugepage_gate.gate_policy import Policy
 from hugepage_gate.input_file import parse_json, read_text
 from hugepage_gate.samples import SampleSet, Scalar
 from hugepage_qa.errors import InputError
@@ -43,13 +41,22 @@ def history_file(directory: Path, environment: Mapping[str, Scalar], suite: str)
     return directory / file_name(str(environment["arch"])) / env_id(environment) / f"{file_name(suite)}.jsonl"
 
 
-def keep_run(directory: Path, samples: SampleSet, comparison: Comparison, policy: Policy, now: datetime) -> None:
-    """Append the blocks of ``samples`` that are not kept yet, with the verdicts of ``comparison``. Raises OSError."""
+def keep_run(
+    directory: Path,
+    samples: SampleSet,
+    numbers: Mapping[tuple[str, str], SummarySeries],
+    comparison: Comparison,
+    now: datetime,
+) -> None:
+    """Append the blocks of ``samples`` that are not kept yet, with the verdicts of ``comparison``.
+
+    ``numbers`` are the samples in numbers. Raises OSError.
+    """
     path = history_file(directory, samples.environment, samples.suite)
     known = {block.name for blocks in read_runs(path).values() for block in blocks}
     verdicts = {(one.metric, one.configuration): one.verdict for one in comparison.results if one.estimand == "level"}
     lines = []
-    for key, series in summarise_set(samples, margins(samples, policy)).items():
+    for key, series in numbers.items():
         blocks = [_document(block) for block in series.blocks if _name(key, block) not in known]
         verdict = verdicts.get(key, comparison.verdict)
         identity = {"metric": key[0], "configuration": key[1], "unit": series.unit}

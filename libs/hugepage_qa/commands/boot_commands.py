@@ -24,7 +24,8 @@ from hugepage_qa.qemu.boards import BOARDS, find_board, find_cpu
 from hugepage_qa.qemu.kernel_image import KernelImage, identify
 from hugepage_qa.qemu.nominal import nominal_machine
 from hugepage_qa.qemu.virtual_machine import full_command_line
-from hugepage_qa.report.boot_report import MatrixReport, open_console, print_facts, print_judgement, print_prediction
+from hugepage_qa.report.boot_report import MatrixReport, print_facts, print_judgement, print_prediction
+from hugepage_qa.report.open_console import open_console
 from hugepage_qa.sizes import parse_memory
 
 ARCHITECTURES = tuple(BOARDS)

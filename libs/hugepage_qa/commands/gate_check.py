@@ -13,7 +13,8 @@ import click
 from hugepage_gate.accept import Request, accept, write
 from hugepage_gate.baseline_file import FEWEST_BLOCKS
 from hugepage_gate.baseline_store import BaselineStore
-from hugepage_gate.compare_suites import Terms, compare
+from hugepage_gate.block_summary import summarise_set
+from hugepage_gate.compare_suites import Terms, compare, margins
 from hugepage_gate.comparison import Comparison, MetricResult
 from hugepage_gate.environment import env_id
 from hugepage_gate.sample_files import read_one_machine
@@ -25,9 +26,9 @@ from hugepage_qa.commands.gate_measure import Measured, Wish, take_samples
 from hugepage_qa.commands.gate_options import html_renderer, make_policy
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
-from hugepage_qa.report.boot_report import open_console
 from hugepage_qa.report.gate_page import GatePage, make_page
 from hugepage_qa.report.gate_tables import percent, print_comparison, render_markdown, why
+from hugepage_qa.report.open_console import open_console
 from hugepage_qa.report.tmt_results import write_results
 
 _GOOD = frozenset({GateVerdict.PASS, GateVerdict.IMPROVED})
@@ -212,8 +213,9 @@ class _Check:
         # what was done on purpose may differ although the kernel is judged
         allowed = frozenset({"stand_ins"} & samples.subject.keys())
         terms = Terms(self._policy, _SUBJECT, allowed, fewest_boots=settings.min_boots)
-        comparison = compare(baseline, samples, terms)
-        self._pages[samples.suite] = make_page(comparison, baseline, samples, self._policy)
+        numbers = summarise_set(samples, margins(samples, self._policy))
+        comparison = compare(baseline, samples, terms, numbers)
+        self._pages[samples.suite] = make_page(comparison, baseline, samples, numbers)
         return comparison
 
     def _report(self, comparisons: Sequence[Comparison], measured: Measured) -> None:

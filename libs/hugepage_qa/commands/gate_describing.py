@@ -33,8 +33,8 @@ from hugepage_qa.commands.gate_options import (
     baselines_option,
 )
 from hugepage_qa.errors import InputError
-from hugepage_qa.report.boot_report import open_console
 from hugepage_qa.report.gate_tables import print_classic_table, print_rates
+from hugepage_qa.report.open_console import open_console
 
 
 @click.command(name="history", epilog="Example: hugepage-qa gate history pgbench --baselines baselines")

@@ -11,7 +11,8 @@ import click
 
 from hugepage_gate.accept import Accepted, Outcome, Request, accept, write
 from hugepage_gate.baseline_store import BaselineStore
-from hugepage_gate.compare_suites import BaselineSet, Terms, baseline_from_samples, compare
+from hugepage_gate.block_summary import SummarySeries, summarise_set
+from hugepage_gate.compare_suites import BaselineSet, Terms, baseline_from_samples, compare, margins
 from hugepage_gate.comparison import Comparison, as_json
 from hugepage_gate.gate_policy import Policy
 from hugepage_gate.run_history import DIRECTORY, keep_run
@@ -29,9 +30,9 @@ from hugepage_qa.commands.gate_options import (
 )
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
-from hugepage_qa.report.boot_report import open_console
 from hugepage_qa.report.gate_page import make_page
 from hugepage_qa.report.gate_tables import print_comparison, render_markdown
+from hugepage_qa.report.open_console import open_console
 
 
 @click.command(
@@ -157,13 +158,14 @@ def compare_command(
         fewest_boots=min_boots,
         waivers=waived,
     )
-    comparison = compare(baseline, new, terms)
+    numbers = summarise_set(new, margins(new, policy))
+    comparison = compare(baseline, new, terms, numbers)
     if history is not None or not against:
-        _keep(history or baselines / DIRECTORY, new, comparison, policy)
+        _keep(history or baselines / DIRECTORY, new, numbers, comparison)
     if markdown is not None:
         write_durably(markdown, render_markdown(comparison))
     if html is not None:
-        page = make_page(comparison, baseline, new, policy)
+        page = make_page(comparison, baseline, new, numbers)
         write_durably(html, html_renderer()(page))
     if is_json:
         click.echo(json.dumps(as_json(comparison), indent=2, allow_nan=False))
@@ -172,10 +174,12 @@ def compare_command(
     sys.exit(comparison.exit_code)
 
 
-def _keep(directory: Path, new: SampleSet, comparison: Comparison, policy: Policy) -> None:
+def _keep(
+    directory: Path, new: SampleSet, numbers: Mapping[tuple[str, str], SummarySeries], comparison: Comparison
+) -> None:
     """Keep the run for the history; where that cannot be written the verdict counts all the same."""
     try:
-        keep_run(directory, new, comparison, policy, datetime.now(UTC))
+        keep_run(directory, new, numbers, comparison, datetime.now(UTC))
     except (OSError, InputError) as error:
         click.echo(one_line(f"note: the run is not kept in {directory}: {error}"), err=True)
 

@@ -1,8 +1,6 @@
 """Boots for people: prediction, fact and difference side by side, and a matrix with its progress and its sum."""
 
-import os
 import shlex
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -22,14 +20,6 @@ from hugepage_qa.oracle.prediction import Expectation, Prediction, SumOf
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.report.terminal import STYLES, progress_bar
 from hugepage_qa.sizes import format_size
-
-#: characters in a line where there is no terminal: enough for the names of all facts
-_WIDTH = 200
-
-
-def open_console() -> Console:
-    """Return a console on standard output, wide where it is no terminal."""
-    return Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=_WIDTH)
 
 
 def print_facts(console: Console, facts: Facts) -> None:

@@ -6,11 +6,10 @@ Where there are many metrics only those that ask for a look have pictures: nobod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hugepage_gate.block_summary import SummarySeries, summarise_set
+from hugepage_gate.block_summary import SummarySeries
 from hugepage_gate.classic_table import ClassicTable, classic_table
-from hugepage_gate.compare_suites import BaselineSet, margins
+from hugepage_gate.compare_suites import BaselineSet
 from hugepage_gate.comparison import Comparison, MetricResult
-from hugepage_gate.gate_policy import Policy
 from hugepage_gate.samples import SampleSet, Verdict
 
 MOST_PICTURES = 12
@@ -52,9 +51,13 @@ class GatePage:
     metrics: tuple[MetricPage, ...]
 
 
-def make_page(comparison: Comparison, baseline: BaselineSet, new: SampleSet, policy: Policy) -> GatePage:
-    """Return what a report on ``comparison``, of ``new`` with ``baseline``, shows."""
-    summaries = summarise_set(new, margins(new, policy))
+def make_page(
+    comparison: Comparison,
+    baseline: BaselineSet,
+    new: SampleSet,
+    numbers: Mapping[tuple[str, str], SummarySeries],
+) -> GatePage:
+    """Return what a report on ``comparison``, of ``new`` and its ``numbers`` with ``baseline``, shows."""
     metrics = list(dict.fromkeys(series.metric for series in new))
     if len(metrics) > MOST_PICTURES:
         asking = dict.fromkeys(one.metric for one in comparison.results if one.verdict not in _QUIET)
@@ -63,7 +66,7 @@ def make_page(comparison: Comparison, baseline: BaselineSet, new: SampleSet, pol
         comparison,
         dict(new.environment),
         dict(new.subject),
-        tuple(_metric(metric, comparison, baseline, new, summaries) for metric in metrics),
+        tuple(_metric(metric, comparison, baseline, new, numbers) for metric in metrics),
     )
 
 

@@ -10,7 +10,8 @@ from rich.console import Console
 from tests.unit.gate.documents import MACHINE, levels_of, measured, rows_of, sample_set, series_of
 from tests.unit.gate.test_contrasts import ABBA, interleaved
 
-from hugepage_gate.compare_suites import Terms, baseline_from_samples, compare
+from hugepage_gate.block_summary import summarise_set
+from hugepage_gate.compare_suites import Terms, baseline_from_samples, compare, margins
 from hugepage_gate.comparison import Interval
 from hugepage_gate.gate_policy import Policy
 from hugepage_gate.samples import SampleSet
@@ -23,7 +24,7 @@ EVIL = "<script>alert(1)</script>|*x*"
 
 def page(baseline: SampleSet, new: SampleSet) -> GatePage:
     old = baseline_from_samples(baseline, Policy())
-    return make_page(compare(old, new, Terms()), old, new, Policy())
+    return make_page(compare(old, new, Terms()), old, new, summarise_set(new, margins(new, Policy())))
 
 
 @pytest.fixture(scope="module")

@@ -76,6 +76,19 @@ def cloud(random: np.random.Generator, blocks: int, samples: int) -> Noise:
     return hierarchical(random, 0.03 * random.standard_t(4, blocks), 0.005, samples)
 
 
+def unrecorded_hosts(random: np.random.Generator, blocks: int, samples: int) -> Noise:
+    """Virtual machines on one of four hosts, which differ by 2 % and are not recorded; the half stay for the next day.
+
+    On one host sessions differ by 0.3 %, runs by 0.5 %.
+    """
+    hosts = random.normal(0, 0.02, 4)
+    drawn = random.integers(len(hosts), size=blocks)
+    for day in range(1, blocks):
+        if random.random() < 0.5:  # noqa: PLR2004 - the half
+            drawn[day] = drawn[day - 1]
+    return hierarchical(random, hosts[drawn] + random.normal(0, 0.003, blocks), 0.005, samples)
+
+
 def jvm_forks(random: np.random.Generator, blocks: int, samples: int) -> Noise:
     """Processes of a JVM: 2.1 % between, and every fourth compiles the hot loop 6 % slower; 4.6 % within."""
     slow = 0.06 * (random.random(blocks) < 0.25)  # noqa: PLR2004 - every fourth
@@ -102,6 +115,7 @@ WORLDS = (
     World("very quiet machine", very_quiet_machine),
     World("quiet machine", quiet_machine),
     World("cloud VMs", cloud),
+    World("unrecorded hosts", unrecorded_hosts),
     World("JVM forks", jvm_forks, samples=20),
     World("seconds, AR(1)", autocorrelated, samples=300),
     World("drift", drift),

@@ -73,14 +73,15 @@ class RunningMachine(Emulator):
 
 
 @contextmanager
-def start_agent_machine(machine: VirtualMachine, cache: Path) -> Iterator[RunningMachine]:
+def start_agent_machine(machine: VirtualMachine, cache: Path, acting: Path = ACTOR) -> Iterator[RunningMachine]:
     """Start ``machine`` and yield it, which comes up by then or later; it is gone after the block.
 
-    Raises InputError for what can never boot.
+    ``acting`` is the C source of the program that acts in it, which is asked as an actor is. Raises InputError for what
+    can never boot.
     """
     machine.check()
     modules = load_order(machine.kernel.modules, _MODULES)
-    agent, actor = (build_static(source, machine.kernel.architecture) for source in (AGENT, ACTOR))
+    agent, actor = (build_static(source, machine.kernel.architecture) for source in (AGENT, acting))
     initramfs = agent_initramfs(agent, actor, modules, machine.board.second_port_device, cache)
     with ExitStack() as stack:
         ours, theirs = socket.socketpair()

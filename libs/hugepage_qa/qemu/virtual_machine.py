@@ -12,6 +12,8 @@ from hugepage_qa.qemu.kernel_image import KernelImage
 
 #: no network, no disk, no display, no user configuration
 BARE = ("-nodefaults", "-no-user-config", "-display", "none")
+_COUNTED_SINCE = "2026-01-01T00:00:00"
+"""What the clock of a machine that counts instructions shows at first: the same at each boot."""
 _EMULATOR_MEMORY = 256 << 20
 """Bytes that QEMU takes besides the guest's memory: translated code above all."""
 
@@ -29,6 +31,8 @@ class VirtualMachine:
     """It is handed to the kernel as it is, after our own words."""
     cpus: int = 1
     accelerator: str = TCG
+    instructions_seed: int | None = None
+    """With a number, its clock counts instructions, one a nanosecond, and what is random is drawn from the number."""
 
     @property
     def board(self) -> Board:
@@ -56,6 +60,7 @@ class VirtualMachine:
         arguments = (
             *(*BARE, "-no-reboot"),
             *processor_arguments(board, find_cpu(board, self.cpu), self.accelerator),
+            *self._counting_arguments(),
             *memory_arguments(self.memory, self.cpus),
             *("-chardev", "stdio,id=console,signal=off", *board.serial),
             *devices,
@@ -64,6 +69,13 @@ class VirtualMachine:
         )
         expect_offered(emulator, arguments)
         return (emulator, *arguments)
+
+    def _counting_arguments(self) -> tuple[str, ...]:
+        if self.instructions_seed is None:
+            return ()
+        # sleep=off: while nothing runs, time goes on to the next timer at once
+        clocks = ("-icount", "shift=0,sleep=off", "-rtc", f"clock=vm,base={_COUNTED_SINCE}")
+        return (*clocks, "-seed", str(self.instructions_seed))
 
 
 def our_words(board: Board) -> str:

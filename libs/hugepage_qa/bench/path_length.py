@@ -14,7 +14,7 @@ from pathlib import Path
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.actor_link import packet
 from hugepage_qa.qemu.agent_channel import AgentChannel
-from hugepage_qa.qemu.agent_machine import RunningMachine, start_agent_machine
+from hugepage_qa.qemu.agent_machine import RunningMachine
 from hugepage_qa.qemu.boards import find_board
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.virtual_machine import VirtualMachine
@@ -58,9 +58,10 @@ class Pages:
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation of path_length.c on pages of ``kinds``; of hugetlb the pool has ``pool`` pages for each that is used.
+    """An operation of path_length.c on pages of ``kinds``; the pool of hugetlb pages has ``pool`` of them for each.
 
-    ``anew`` is the kind of pages that it starts with, where it makes others of them.
+    ``starts_with`` is the kind of pages that it makes others of. Gigantic pages, and transparent ones that are smaller
+    than the largest (medium), are left out where that says nothing, or takes minutes.
     """
 
     name: str
@@ -91,7 +92,7 @@ OPERATIONS = (
 
 @dataclass(frozen=True)
 class BootPaths:
-    """What one boot has shown: metric -> instructions for a page, of each round; ``missing`` tells why one has none."""
+    """What one boot has shown: metric -> instructions for a page, in each round; ``missing``: metric -> why none."""
 
     lengths: Mapping[str, Sequence[float]]
     missing: Mapping[str, str]
@@ -104,14 +105,8 @@ def counted_machine(kernel: KernelImage, seed: int, append: str = "") -> Virtual
     return VirtualMachine(kernel, board.default_cpu, nodes, f"{_WORDS} {append}".strip(), instructions_seed=seed)
 
 
-def measure_boot(machine: VirtualMachine, cache: Path) -> BootPaths:
-    """Boot ``machine`` and return the lengths of all paths. Raises InputError for what never boots, MachineLost."""
-    with start_agent_machine(machine, cache, SOURCE) as running:
-        running.await_agent()
-        return _measure(running)
-
-
-def _measure(running: RunningMachine) -> BootPaths:
+def count_paths(running: RunningMachine) -> BootPaths:
+    """Return the lengths of all paths on a counted machine that ``SOURCE`` acts in. Raises MachineLost."""
     channel = running.channel
     _settle(channel)
     number = int(channel.ask("a", "/actor")[0])
@@ -175,7 +170,8 @@ def choose(pages: Sequence[Pages]) -> Iterator[tuple[Operation, Pages]]:
 def request(operation: Operation, pages: Pages) -> str:
     """Return what path_length.c is asked."""
     pool = operation.pool * pages.count if pages.kind == "hugetlb" else 0
-    rounds = _ROUNDS_OF_GIGANTIC if pages.is_gigantic else _ROUNDS
+    is_long = pages.is_gigantic and operation.name != "reserve"
+    rounds = _ROUNDS_OF_GIGANTIC if is_long else _ROUNDS
     kind = operation.starts_with or pages.kind
     return f"{operation.name} {kind} {pages.size} {pages.count} {pool} {rounds}"
 

@@ -15,6 +15,7 @@ _COMMANDS = {
     "history": "gate_describing:history_command",
     "import": "gate_import:command",
     "measure": "gate_measure:command",
+    "path-length": "gate_path_length:path_length",
     "plan": "gate_describing:plan_command",
     "table": "gate_describing:table_command",
 }

@@ -1,0 +1,159 @@
+"""The command "gate path-length" without a machine: what it finds, what it refuses, and how it ends."""
+
+import errno
+import sys
+from pathlib import Path
+
+import pytest
+from tests.unit.bench.counted_machines import USUAL, CountedMachines
+from tests.unit.cases.fake_machines import lost
+
+from hugepage_gate.sample_files import read_one_machine
+from hugepage_qa import cli
+from hugepage_qa.bench import counted_kernels
+from hugepage_qa.commands import gate_path_length
+from hugepage_qa.qemu.kernel_image import KernelImage
+from hugepage_qa.qemu.lost_machine import Loss
+
+OLD, NEW = "6.1.0", "6.12.0"
+
+
+class Cli:
+    """Runs the command on kernels that nobody boots: OLD and NEW are files, and the word is what they are."""
+
+    def __init__(self, machines: CountedMachines, capsys: pytest.CaptureFixture[str], directory: Path) -> None:
+        self.machines, self._capsys = machines, capsys
+        self.new, self.old = directory / "new", directory / "old"
+        self.new.write_text(NEW)
+        self.old.write_text(OLD)
+        self.output = self.errors = ""
+
+    def __call__(self, *arguments: str) -> int:
+        """Run it and return its exit code."""
+        sys.argv = ["hugepage-qa", "gate", "path-length", *arguments]
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+        self.output, self.errors = self._capsys.readouterr()
+        return code
+
+    def compare(self, *arguments: str) -> int:
+        """Compare NEW with OLD."""
+        return self(str(self.new), "--against", str(self.old), "--machines", "1", *arguments)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cli:
+    def image(path: Path, *_: object) -> KernelImage:
+        return KernelImage(path, "x86_64", path.read_text(), None)
+
+    def find(_architecture: str, settings: gate_path_length.Settings) -> KernelImage:
+        return image(settings.kernel or tmp_path / "old")
+
+    monkeypatch.setenv("HUGEPAGE_QA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(gate_path_length, "open_kernel", image)
+    monkeypatch.setattr(gate_path_length, "find_kernel", find)
+    monkeypatch.setattr(counted_kernels, "find_emulator", lambda _board: "/bin/true")
+    return Cli(CountedMachines(monkeypatch), capsys, tmp_path)
+
+
+def test_kernels_with_paths_as_long_pass(run: Cli) -> None:
+    assert run.compare() == 0
+    lines = run.output.splitlines()
+    assert lines[0] == f"[1/6] {NEW}: 0 s"
+    assert lines[6].startswith("pass  ")
+    assert f"suite path-length: {NEW} against {OLD}" in lines
+
+
+@pytest.mark.parametrize(
+    "path", ["fault hugetlb 2097152", "unmap base 4096", "fault thp 2097152", "reserve hugetlb 1073741824"]
+)
+def test_a_path_that_is_a_tenth_longer_is_named(run: Cli, path: str) -> None:
+    run.machines.lengths[NEW] = {path: USUAL * 11 // 10}
+    assert run.compare() == 1
+    operation, kind, _size = path.split()
+    assert f"regressed  1 of 37: {operation}-{kind}-" in run.output
+
+
+def test_what_is_longer_by_less_than_the_margin_passes(run: Cli) -> None:
+    run.machines.lengths[NEW] = {"unmap base 4096": USUAL * 11 // 10}
+    assert run.compare("--margin", "20%") == 0
+
+
+def test_the_same_kernel_twice_passes(run: Cli) -> None:
+    assert run(str(run.new), "--against", str(run.new), "--machines", "1") == 0
+    assert f"{NEW} against {NEW}" in run.output
+
+
+def test_further_words_are_for_the_kernel_alone(run: Cli) -> None:
+    run.compare("--append", "init_on_alloc=1")
+    lines = {one.machine.kernel.release: one.machine.command_line for one in run.machines.started}
+    assert "init_on_alloc=1" in lines[NEW]
+    assert "init_on_alloc=1" not in lines[OLD]
+
+
+def test_what_only_the_other_kernel_does_decides_nothing(run: Cli) -> None:
+    run.machines.lengths[NEW] = {"collapse base 2097152": OSError(errno.EINVAL, "")}
+    assert run.compare() == 2
+    assert f"{NEW} does not do what {OLD} does: collapse-thp-2M" in run.output
+    assert f"not counted: collapse-thp-2M of {NEW}: Invalid argument" in run.output
+
+
+def test_what_only_the_new_kernel_does_has_no_say(run: Cli) -> None:
+    run.machines.lengths[OLD] = {"collapse base 2097152": OSError(errno.EINVAL, "")}
+    assert run.compare() == 0
+
+
+def test_a_kernel_that_panics_is_bad_and_one_that_is_lost_is_not(run: Cli) -> None:
+    run.machines.lengths[NEW] = lost(Loss.PANICKED)
+    assert run.compare() == 1
+    assert f"regressed: {NEW}: the kernel panicked" in run.output
+    run.machines.lengths[NEW] = lost(Loss.NO_ANSWER)
+    assert run.compare() == 3
+    assert run.errors == f"hugepage-qa: {NEW}: no answer came: what was seen of it\n"
+
+
+def test_a_panic_of_the_other_kernel_says_nothing_of_this_one(run: Cli) -> None:
+    run.machines.lengths[OLD] = lost(Loss.PANICKED)
+    assert run.compare() == 3
+
+
+def test_several_kernels_are_in_one_table(run: Cli, tmp_path: Path) -> None:
+    run.machines.lengths[NEW] = {"unmap base 4096": USUAL * 2}
+    output = tmp_path / "report"
+    assert run.compare("--against-suite", "sid", "--output", str(output)) == 1
+    report = (output / "report.md").read_text(encoding="utf-8")
+    assert f"| instructions for a page | {NEW} | {OLD} | {OLD} |" in report
+    (line,) = (line for line in report.splitlines() if line.startswith("| unmap-base-4K | 2,000 "))
+    assert line == "| unmap-base-4K | 2,000 (+100.0%) | 1,000 (-0.0%) | 1,000 |"
+    assert report.count(f"# {NEW} against {OLD}\n") == 2
+    assert read_one_machine([output / "kernel-0.json"]).suite == "path-length"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "--against or --against-suite: expected a kernel to compare with"),
+        (("--against", "{old}", "--package", "linux"), "KERNEL and --package or --suite: expected one kernel"),
+        (("--against", "{old}", "--boots", "2"), "2 is not in the range 3<=x<=20"),
+        (("--against", "{old}", "--margin", "a lot"), "'a lot': expected a percentage above 0%"),
+        (("--against", "{old}", "--output", "{old}"), "is there already; expected a new directory"),
+        (("--against", "{old}", "--arch", "vax"), "'vax' is not one of"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_3(run: Cli, arguments: tuple[str, ...], told: str) -> None:
+    assert run(str(run.new), *(word.format(old=run.old) for word in arguments)) == 3
+    assert told in run.errors
+    assert run.errors.count("\n") == 1
+    assert not run.machines.started
+
+
+def test_a_file_that_is_no_kernel(run: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("HUGEPAGE_QA_CACHE", str(tmp_path / "cache"))
+    assert run.compare() == 3
+    assert run.errors.startswith(f"hugepage-qa: {run.new}: ")
+    assert run.errors.count("\n") == 1

@@ -2,13 +2,16 @@
 
     ci/gate-kernel bzImage --output report               # an image, of any of the four architectures
     ci/gate-kernel linux-image-6.12_amd64.deb --output report   # or kernel-core-6.17.rpm
+    ci/gate-kernel bzImage --against bzImage.old --output report   # and is it no slower by its instructions?
     ci/gate-kernel --compose fedora-42 --output report   # the kernel of a distribution's image
 
 An image or package boots in throwaway machines with named boot parameters, and all live cases run there; with
 --thorough also in a whole system with the plans that change one, into which a package of Debian is installed. A compose
-is provisioned by tmt's own "virtual" method.
+is provisioned by tmt's own "virtual" method. With --against the instructions that both kernels take for what they do
+with pages are compared, too (hugepage-qa gate path-length).
 
-DIRECTORY gets report.md, report.html and report.json, and below runs/ what tmt left. The last line is the verdict; the
+DIRECTORY gets report.md, report.html and report.json, below runs/ what tmt left, and below path-length/ what was
+counted. The last line is the verdict; the
 exit code is 0 good, 1 bad, 2 undecided, 3 the suite, its surroundings or the input are wrong.
 """
 
@@ -21,6 +24,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -58,6 +62,9 @@ class Step:
 
 #: carries out a step, leaves its run in the directory, and returns the exit code of make qa
 Runner = Callable[[Step, Path], int]
+#: compares the paths of a kernel with those of another, leaves a report in the directory, and returns the exit code
+PathComparer = Callable[[Path, Path, Path], int]
+_PATHS = "path-length"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -67,11 +74,12 @@ class _Parser(argparse.ArgumentParser):
         sys.exit(3)
 
 
-def main(arguments: Sequence[str] | None = None, run: Runner | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, run: Runner | None = None, compare: PathComparer | None = None) -> int:
     """Gate and return the exit code."""
     parser = _Parser(description="Is a kernel good?")
     parser.add_argument("kernel", nargs="?", type=Path, help="image or package of a kernel")
     parser.add_argument("--compose", default="", help="image of a distribution for tmt's virtual method")
+    parser.add_argument("--against", type=Path, help="image or package of a kernel whose paths are not to be shorter")
     parser.add_argument("--output", type=Path, required=True, help="new directory for the report")
     parser.add_argument("--plan", action="append", default=[], help="these plans instead of those that fit")
     parser.add_argument("--thorough", action="store_true", help="also in a whole system")
@@ -81,8 +89,9 @@ def main(arguments: Sequence[str] | None = None, run: Runner | None = None) -> i
         if options.output.exists() or options.output.is_symlink():
             raise InputError(f"--output {options.output}: is there already; expected the name of a new directory")
         steps = choose(options.kernel, options.compose, options.plan, thorough=options.thorough)
+        paths = _path_comparison(options.kernel, options.against, compare or compare_paths)
         options.output.parent.mkdir(parents=True, exist_ok=True)
-        return gate(subject, steps, options.output.absolute(), run or run_step)
+        return gate(subject, steps, options.output.absolute(), run or run_step, paths)
     except InputError as error:
         print(f"gate-kernel: {error}", file=sys.stderr)
         return 3
@@ -113,17 +122,44 @@ def choose(kernel: Path | None, compose: str, plans: Sequence[str], *, thorough:
     return [Step(plan, given | {"PROVISION": LAB} if plan in MACHINE_PLANS else given) for plan in chosen]
 
 
-def gate(subject: str, steps: Sequence[Step], output: Path, run: Runner) -> int:
-    """Run ``steps``, merge what they left into a report in ``output``, and print the verdict on ``subject``."""
+def _path_comparison(kernel: Path | None, against: Path | None, compare: PathComparer) -> Callable[[Path], int] | None:
+    """Return what compares the paths of both kernels and leaves a report in the directory that it is given.
+
+    None without ``against``. Raises InputError for kernels that cannot be compared.
+    """
+    if against is None:
+        return None
+    if kernel is None:
+        raise InputError(f"--against {against}: a compose has no file with its kernel; give both as images or packages")
+    if not against.is_file():
+        raise InputError(f"--against {against}: no such file; expected the image or package of a kernel")
+    with tempfile.TemporaryDirectory(prefix="gate-kernel-") as unpacked:
+        architectures = [open_kernel(one, Path(unpacked)).architecture for one in (kernel, against)]
+    if len(set(architectures)) > 1:
+        raise InputError(f"--against {against}: is for {architectures[1]}, and {kernel} for {architectures[0]}")
+    return partial(compare, kernel, against)
+
+
+def gate(
+    subject: str, steps: Sequence[Step], output: Path, run: Runner, paths: Callable[[Path], int] | None = None
+) -> int:
+    """Run ``steps``, merge what they left into a report in ``output``, and print the verdict on ``subject``.
+
+    ``paths`` compares its paths with those of another kernel.
+    """
     work = output.with_name(f".{output.name}.gate")
     shutil.rmtree(work, ignore_errors=True)
     (work / "runs").mkdir(parents=True)
     try:
         codes = [run(step, work / "runs" / step.name) for step in steps]
+        parts = [f"plan {step.name}: {WORDS[code]}" for step, code in zip(steps, codes, strict=True)]
+        if paths is not None:
+            codes.append(paths(work / _PATHS))
+            parts.append(f"path length: {WORDS[codes[-1]]}")
     except SystemExit:
         shutil.rmtree(work)
         raise
-    plans = ", ".join(f"plan {step.name}: {WORDS[code]}" for step, code in zip(steps, codes, strict=True))
+    plans = ", ".join(parts)
     about = ["--about", f"{subject}: {plans}"]
     merge = [sys.executable, "-m", "hugepage_qa", "report", "merge", "runs", "--output", "report", *about]
     # runs are named as they lie beside the report, wherever that is carried
@@ -131,7 +167,9 @@ def gate(subject: str, steps: Sequence[Step], output: Path, run: Runner) -> int:
     report = work / "report"
     if not report.is_dir():
         raise InputError(f"{done.stderr.strip()}; what there is lies in {work / 'runs'}")
-    (work / "runs").rename(report / "runs")
+    for kept in ("runs", _PATHS):
+        if (work / kept).is_dir():
+            (work / kept).rename(report / kept)
     report.rename(output)
     work.rmdir()
     # a plan can also decide nothing where another one does
@@ -156,6 +194,12 @@ def run_step(step: Step, kept: Path) -> int:
         raise InputError(f"plan {step.plan} left no results; what went wrong is told above")
     shutil.copytree(left, kept, symlinks=True)
     return code
+
+
+def compare_paths(kernel: Path, against: Path, directory: Path) -> int:
+    """Count the paths of both kernels, and leave samples and report in ``directory``."""
+    command = [sys.executable, "-m", "hugepage_qa", "gate", _PATHS, str(kernel.absolute())]
+    return _supervised([*command, "--against", str(against.absolute()), "--output", str(directory)], os.environ)
 
 
 def _supervised(command: Sequence[str], environment: Mapping[str, str]) -> int:

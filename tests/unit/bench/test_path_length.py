@@ -122,12 +122,12 @@ def test_what_the_kernel_does_not_do_is_missing_with_its_reason() -> None:
 
 
 def test_a_program_that_ends_is_told() -> None:
-    with pytest.raises(InputError, match="path_length.c ended at 'copy base 4096 512 0 25'"):
+    with pytest.raises(InputError, match=r"path_length\.c ended at 'copy base 4096 512 0 25'"):
         counted({"copy base 4096": -1})
 
 
 def test_a_time_of_nothing_is_no_time() -> None:
-    with pytest.raises(InputError, match=r"path_length.c answers 'ok 1 2 .* to 'fault base 4096 512 0 25'"):
+    with pytest.raises(InputError, match=r"path_length\.c answers 'ok 1 2 .* to 'fault base 4096 512 0 25'"):
         counted({"fault base 4096": 0})
 
 

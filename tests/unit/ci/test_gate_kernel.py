@@ -130,6 +130,41 @@ def test_what_no_case_tells_is_in_verdict_and_summary(
     assert line in str(document)
 
 
+@pytest.mark.parametrize(("code", "word"), [(0, "good"), (1, "bad"), (2, "undecided")])
+def test_paths_are_compared_with_those_of_another_kernel(
+    code: int, word: str, kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(b"another kernel")
+
+    def compare(new: Path, against: Path, directory: Path) -> int:
+        assert (new, against) == (kernel, other)
+        directory.mkdir()
+        (directory / "report.md").write_text("what was counted")
+        return code
+
+    arguments = [str(kernel), "--against", str(other), "--output", str(tmp_path / "report")]
+    assert main(arguments, run_good, compare) == code
+    assert f"(exit code {code}); plan kernel: good, path length: {word}; report: " in capsys.readouterr().out
+    assert (tmp_path / "report" / "path-length" / "report.md").read_text() == "what was counted"
+    document = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))
+    assert document["about"] == f"{kernel}: plan kernel: good, path length: {word}"
+
+
+def test_a_kernel_of_another_architecture_has_no_paths_to_compare(
+    kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    other.touch()
+
+    def open_either(path: Path, _cache: Path) -> KernelImage:
+        return KernelImage(path, "aarch64" if path == other else "x86_64", "6.12.0", None)
+
+    monkeypatch.setattr(gate_kernel, "open_kernel", open_either)
+    assert main([str(kernel), "--against", str(other), "--output", str(tmp_path / "report")], run_good) == 3
+    assert f"--against {other}: is for aarch64, and {kernel} for x86_64" in capsys.readouterr().err
+
+
 def test_a_run_without_end_leaves_no_report(kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(kernel), "--output", str(tmp_path / "report")], run_without_end) == 3
     assert "expected a finished run" in capsys.readouterr().err
@@ -158,6 +193,8 @@ def test_a_gate_that_is_stopped_leaves_nothing(kernel: Path, tmp_path: Path) -> 
         ["kernel.deb"],
         ["bzImage", "--plan", "none"],
         ["--compose", "fedora-42"],
+        ["bzImage", "--against", "none"],
+        ["--compose", "fedora-42", "--against", "bzImage"],
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_3(

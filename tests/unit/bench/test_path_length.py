@@ -85,6 +85,17 @@ def test_all_kinds_of_pages_are_counted() -> None:
     assert machine.written["/sys/kernel/mm/transparent_hugepage/enabled"] == b"madvise"
 
 
+def test_the_kernel_is_let_be_done_with_its_boot_first() -> None:
+    machine, paths = counted()
+    first, *others = machine.requests
+    assert first == "rest 20"
+    assert others[::2] == ["rest 1"] * len(paths.lengths)
+
+
+def test_a_rest_is_answered(program: ActorLink) -> None:
+    assert program.request("rest 0")[0] == "ok"
+
+
 def test_what_takes_minutes_or_is_not_there_is_left_out() -> None:
     names = {f"{operation.name}-{pages.name}" for operation, pages in choose([Pages("hugetlb", GIB, 1)])}
     assert names == {f"{name}-hugetlb-1G" for name in ("fault", "unmap", "reserve", "grow", "shrink")}

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ci.seeded_kernel.command_line import BROKEN, Parser
-from ci.seeded_kernel.faults import choose, read_faults
+from ci.seeded_kernel.faults import LONGER_PATHS, choose, read_faults
 from ci.seeded_kernel.seeded_image import SeededImage
 from ci.seeded_kernel.seeded_source import SeededSource
 
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="tell which edits cannot be made, and build nothing")
     options = parser.parse_args(arguments)
     try:
-        faults = choose(read_faults(), options.fault)
+        faults = choose((*read_faults(), *read_faults(LONGER_PATHS)), options.fault)
         place = PLACE / options.series
         source = SeededSource(options.source or _unpacked(options.series, place), place / "originals")
         if options.source:

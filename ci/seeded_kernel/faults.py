@@ -15,6 +15,8 @@ from hugepage_qa.schema import build, find_violation
 from hugepage_qa.version import KernelVersion
 
 DIRECTORY = Path(__file__).with_name("faults")
+#: those that no case of the suite is to find: all is right and takes longer. They have no proof but that
+LONGER_PATHS = Path(__file__).with_name("longer_paths")
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,12 @@ class EditOfVersions:
 class Proof:
     """What shows that a fault acts: the body of a C function that prints what it sees.
 
-    The fault is live where it prints something else than on the healthy kernel. With ``words`` of the kernel command
-    line two boots are compared, without them the fault is switched on while the machine runs.
+    The fault is live where it prints something else than on the healthy kernel; one of ``LONGER_PATHS`` has no program.
+    With ``words`` of the kernel command line two boots are compared, without them the fault is switched on while the
+    machine runs.
     """
 
-    program: str
+    program: str = ""
     words: str = ""
 
 
@@ -65,7 +68,7 @@ class Fault:
     breaks: str
     found_in: tuple[str, ...]
     edits: tuple[EditOfVersions, ...]
-    proof: Proof
+    proof: Proof = Proof()
     absent: Mapping[str, str] = field(default_factory=dict)
     area: str = ""
 
@@ -120,6 +123,10 @@ def _read_file(file: Path) -> Iterator[Fault]:
         raise InputError(f"{file}: {violation}")
     for entry in document:
         _check_edits(file, entry)
+        if ("proof" in entry) == (file.parent == LONGER_PATHS):
+            raise InputError(
+                f"{file}: {entry['name']}: expected a proof of all faults but those of {LONGER_PATHS.name}"
+            )
         yield build(Fault, entry | {"area": file.stem})
 
 

@@ -7,7 +7,7 @@ import yaml
 from ci.seeded_kernel import build_kernel
 from ci.seeded_kernel.build_kernel import main
 from ci.seeded_kernel.detection_table import Outcome, table
-from ci.seeded_kernel.faults import Fault, choose, read_faults
+from ci.seeded_kernel.faults import LONGER_PATHS, Fault, choose, read_faults
 from ci.seeded_kernel.proofs import Shown, judge, program_text
 from ci.seeded_kernel.seeded_source import SeededSource, header
 
@@ -65,6 +65,19 @@ def test_our_faults_are_many_and_name_areas_that_there_are() -> None:
         for area in fault.found_in:
             folder, _, name = area.partition("@")[0].partition("/")
             assert name in groups() if folder == "boot" else folder in LIVE
+
+
+def test_longer_paths_are_faults_that_no_case_is_to_find() -> None:
+    longer = read_faults(LONGER_PATHS)
+    assert len(longer) == 3
+    assert {fault.found_in for fault in longer} == {("path-length",)}
+    assert all(fault.edits_for(KernelVersion(6, 1)) and not fault.proof.program for fault in longer)
+    assert {fault.name for fault in longer}.isdisjoint(fault.name for fault in read_faults())
+
+
+def test_a_fault_without_a_proof_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="expected a proof of all faults but those of longer_paths"):
+        read_faults(written(tmp_path, {key: value for key, value in FAULT.items() if key != "proof"}))
 
 
 def test_a_fault_has_all_that_its_entry_says(tmp_path: Path) -> None:
@@ -153,7 +166,7 @@ def test_the_check_names_what_cannot_be_edited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     faults = read_faults(written(tmp_path, FAULT))
-    monkeypatch.setattr(build_kernel, "read_faults", lambda: faults)
+    monkeypatch.setattr(build_kernel, "read_faults", lambda *_directory: faults)
     source = source_of_a_kernel(tmp_path)
     assert main(["--check", "--source", str(source.tree)]) == 0
     (source.tree / "mm" / "pool.c").write_text(SOURCE.replace("grow", "shrink"))

@@ -7,7 +7,7 @@ its own, drawn from its place among all boots, and is one block.
 import platform
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -86,7 +86,7 @@ class CountedBoots:
         self._running: set[RunningMachine] = set()
         self._is_stopped = False
 
-    def run(self) -> Iterator[CountedBoot]:
+    def run(self) -> Generator[CountedBoot, None, None]:
         """Yield each boot when it is over. Raises InputError for what never boots, KernelLost."""
         jobs = run_jobs(self._jobs, self._boot, lambda _job: _HOST_MEMORY, machines=self._machines, stop=self._stop)
         for _number, boot in jobs:

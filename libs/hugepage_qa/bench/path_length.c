@@ -4,9 +4,8 @@
  *
  * It is started and asked as an actor is (process/actor.c), one request per packet on its standard input:
  *   OPERATION KIND SIZE COUNT POOL ROUNDS
- * does it ROUNDS times, each to COUNT pages of SIZE bytes; KIND is base, thp or hugetlb. Meanwhile the pool of such pages
- * has POOL of them. Answer: "ok TIME...", or "errno NUMBER" where the kernel does not do it.
- *
+ * does it ROUNDS times, each to COUNT pages of SIZE bytes; KIND is base, thp or hugetlb. Meanwhile the pool of such
+ * pages has POOL of them. Answer: "ok TIME...", or "errno NUMBER" where the kernel does not do it.
  *   rest SECONDS
  * sleeps. Answer: "ok".
  *
@@ -224,8 +223,12 @@ static int do_copy(uint64_t *took)
 	pid_t child;
 	char ready;
 
-	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) || map_and_touch())
+	if (map_and_touch())
 		return -1;
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends)) {
+		unmap();
+		return -1;
+	}
 	child = fork();
 	if (!child) {
 		close(ends[0]);

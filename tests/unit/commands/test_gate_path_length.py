@@ -11,6 +11,7 @@ from tests.unit.cases.fake_machines import lost
 from hugepage_gate.sample_files import read_one_machine
 from hugepage_qa import cli
 from hugepage_qa.bench import counted_kernels
+from hugepage_qa.cases.boot.boot_matrix import Settings
 from hugepage_qa.commands import gate_path_length
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.lost_machine import Loss
@@ -49,7 +50,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     def image(path: Path, *_: object) -> KernelImage:
         return KernelImage(path, "x86_64", path.read_text(), None)
 
-    def find(_architecture: str, settings: gate_path_length.Settings) -> KernelImage:
+    def find(_architecture: str, settings: Settings) -> KernelImage:
         return image(settings.kernel or tmp_path / "old")
 
     monkeypatch.setenv("HUGEPAGE_QA_CACHE", str(tmp_path / "cache"))

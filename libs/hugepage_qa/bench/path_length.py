@@ -37,7 +37,7 @@ _POOLS = "/sys/kernel/mm/hugepages"
 _MEDIUM = 64 * KIB
 _GIGANTIC = 256 * MIB
 #: bytes of one round, and how many rounds there are; a round is longer than what a timer interrupt takes
-_ROUND, _ROUNDS, _ROUNDS_OF_GIGANTIC = 8 * MIB, 25, 2
+_ROUND, _ROUNDS, _ROUNDS_OF_GIGANTIC = 8 * MIB, 25, 3
 _BASE_PAGES = 512
 
 

@@ -112,7 +112,7 @@ def test_what_takes_minutes_or_is_not_there_is_left_out() -> None:
         ("copy", Pages("hugetlb", 2 * MIB, 4), "copy hugetlb 2097152 4 8 25"),
         ("grow", Pages("hugetlb", 2 * MIB, 4), "grow hugetlb 2097152 4 0 25"),
         ("collapse", Pages("thp", 2 * MIB, 4), "collapse base 2097152 4 0 25"),
-        ("fault", Pages("hugetlb", GIB, 1), "fault hugetlb 1073741824 1 1 2"),
+        ("fault", Pages("hugetlb", GIB, 1), "fault hugetlb 1073741824 1 1 3"),
         ("reserve", Pages("hugetlb", GIB, 1), "reserve hugetlb 1073741824 1 1 25"),
     ],
 )

@@ -22,6 +22,7 @@ from hugepage_qa.process.c_compiler import FLAGS, first_lines
 from hugepage_qa.process.child import run_to_end
 
 AGENT = Path(__file__).with_name("agent.c")
+BUSY_MEMORY = Path(__file__).with_name("busy_memory.c")
 
 #: architecture -> what the cross compilers of distributions are named after, and zig's name of it
 NAMES = {

@@ -56,10 +56,12 @@ def pack(entries: list[Entry]) -> bytes:
     return _padded(b"".join([*packed, _pack(0, Entry("TRAILER!!!", 0))]), _BLOCK)
 
 
-def probe_archive(busybox: bytes, modules: Mapping[str, bytes] | None = None) -> bytes:
+def probe_archive(
+    busybox: bytes, modules: Mapping[str, bytes] | None = None, programs: Mapping[str, bytes] | None = None
+) -> bytes:
     """Return the initramfs that prints the facts: ``busybox`` must be a static binary of the guest.
 
-    ``modules`` are files in /modules, which nobody loads.
+    ``modules`` are files in /modules, which nobody loads, ``programs`` are static ones in /bin, which nobody starts.
     """
     directory = stat.S_IFDIR | 0o755
     program = stat.S_IFREG | 0o755
@@ -68,6 +70,7 @@ def probe_archive(busybox: bytes, modules: Mapping[str, bytes] | None = None) ->
         [
             Entry("bin", directory),
             Entry("bin/busybox", program, busybox),
+            *(Entry(f"bin/{name}", program, content) for name, content in (programs or {}).items()),
             Entry("dev", directory),
             # the kernel opens it for init before anything could be mounted
             Entry("dev/console", stat.S_IFCHR | 0o600, device=(5, 1)),
@@ -83,10 +86,13 @@ def probe_archive(busybox: bytes, modules: Mapping[str, bytes] | None = None) ->
     )
 
 
-def probe_initramfs(busybox: Path, cache: Path, modules: Sequence[Path] = ()) -> Path:
-    """Return the initramfs around ``busybox`` and ``modules`` below ``cache``; built once per content."""
+def probe_initramfs(
+    busybox: Path, cache: Path, modules: Sequence[Path] = (), programs: Mapping[str, Path] | None = None
+) -> Path:
+    """Return the initramfs around ``busybox``, ``modules`` and ``programs`` below ``cache``; built once per content."""
     contents = {f"{file.name.partition('.ko')[0]}.ko": Module(file).content for file in modules}
-    return _keep(probe_archive(busybox.read_bytes(), contents), cache)
+    binaries = {name: file.read_bytes() for name, file in (programs or {}).items()}
+    return _keep(probe_archive(busybox.read_bytes(), contents, binaries), cache)
 
 
 def agent_initramfs(agent: Path, actor: Path, modules: Sequence[Module], serial_port: str, cache: Path) -> Path:

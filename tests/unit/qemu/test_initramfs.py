@@ -59,6 +59,13 @@ def test_modules_are_there_as_they_are_loaded(tmp_path: Path) -> None:
     assert "modules" not in entries(probe_archive(b"BUSYBOX"))
 
 
+def test_programs_are_beside_busybox_and_can_be_started(tmp_path: Path) -> None:
+    for name in ("busybox", "built"):
+        (tmp_path / name).write_bytes(name.encode())
+    archive = probe_initramfs(tmp_path / "busybox", tmp_path / "cache", programs={"busy": tmp_path / "built"})
+    assert entries(archive.read_bytes())["bin/busy"] == (stat.S_IFREG | 0o755, b"built", (0, 0))
+
+
 def test_init_is_valid_shell(tmp_path: Path) -> None:
     script = tmp_path / "init"
     script.write_bytes(entries(probe_archive(b""))["init"][1])

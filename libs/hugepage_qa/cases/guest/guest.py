@@ -6,11 +6,11 @@ from hugepage_qa.cases.guest.guest_machine import AskedDriver
 from hugepage_qa.cases.guest.guest_readings import mapped_pages, pages_on_nodes, transparent_bytes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.counters import parse_meminfo
-from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.qemu.guest.console import load_drivers
 from hugepage_qa.qemu.guest.driver import Driver, GuestError, State
 from hugepage_qa.qemu.guest.guest_description import Cell, GuestDescription, MemoryDevice, pages_needed, whole_pages
-from hugepage_qa.qemu.guest.guest_site import READY
+from hugepage_qa.qemu.guest.guest_site import BUSY_PROGRAM, READY
 from hugepage_qa.qemu.guest.libvirt_driver import LibvirtDriver
 from hugepage_qa.qemu.guest.qemu_driver import QemuDriver
 from hugepage_qa.sizes import MIB, format_size
@@ -75,6 +75,23 @@ class Guest:
         if code != "0":
             raise GuestError(f"{command} ends with {code} in the guest: {output[-200:]}")
         return output.partition("\n")[2]
+
+    def keep_busy(self, memory: int | None = None) -> None:
+        """Have a program in it write and check ``memory`` bytes from now on, two thirds of what it has free for None.
+
+        Returns when all of them have been written. Raises CannotRun where no such program can be built.
+        """
+        if self._driver.site.never_busy:
+            raise CannotRun(f"nothing keeps a guest busy: {self._driver.site.never_busy}")
+        self.run(f"/bin/{BUSY_PROGRAM} start {memory or ''}".rstrip())
+
+    def expect_busy(self) -> None:
+        """Expect the program of ``keep_busy`` to live, and all that it has written until now to be there.
+
+        A guest that was saved or migrated is asked where it is now. Two rounds: the first one may be half over.
+        """
+        said = self.run(f"/bin/{BUSY_PROGRAM} await 2").strip()
+        self._live.expect(f"what {self.name} finds in its memory", "right", said)
 
     def has_virtio_driver(self, name: str) -> bool:
         """Load the driver ``name`` where the image has it as a module, and tell whether the guest's kernel has it."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.static_program import BUSY_MEMORY, build_static
 from hugepage_qa.qemu.boards import BOARDS, find_cpu
 from hugepage_qa.qemu.initramfs import probe_initramfs
 from hugepage_qa.qemu.installed_emulator import NotOffered, expect_offered, find_emulator
@@ -39,6 +40,8 @@ class Site:
     directory: str = ""
     mounts: Mapping[int, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    #: why the initramfs has no program that is busy in memory; empty where it has
+    never_busy: str = ""
 
     def console(self, guest: str) -> str:
         """Return the socket of a guest's serial console."""
@@ -49,6 +52,8 @@ class Site:
         return f"{self.directory}/{guest}.log"
 
 
+#: what keeps memory busy in a guest (process/busy_memory.c)
+BUSY_PROGRAM = "busy-memory"
 #: what the guest prints when it waits for commands
 READY = "@ready"
 # an interactive shell would edit the lines that it reads, and wrap them
@@ -80,6 +85,7 @@ def default_site(cache: Path, kernel: Path | None, report: Callable[[str], None]
     except NotOffered as error:
         raise NotHere(str(error)) from error
     busybox = static_busybox(board.architecture, cache, report=report)
+    programs, never_busy = _programs(board.architecture)
     return Site(
         architecture=board.architecture,
         emulator=emulator,
@@ -87,7 +93,16 @@ def default_site(cache: Path, kernel: Path | None, report: Callable[[str], None]
         machine=machine,
         cpu=model,
         kernel=str(image.path),
-        initramfs=str(probe_initramfs(busybox, cache, image.modules)),
+        initramfs=str(probe_initramfs(busybox, cache, image.modules, programs)),
+        never_busy=never_busy,
         # a panic ends the guest; what stands behind -- are arguments of init
         words=f'{board.kernel_words} panic=-1 loglevel=1 rdinit=/bin/busybox -- sh -c "{_SHELL}"',
     )
+
+
+def _programs(architecture: str) -> tuple[dict[str, Path], str]:
+    """Return the programs of the initramfs, and why one of them is missing: most guests do without."""
+    try:
+        return {BUSY_PROGRAM: build_static(BUSY_MEMORY, architecture)}, ""
+    except InputError as error:
+        return {}, str(error)

@@ -27,6 +27,7 @@ class Guest:
         self._driver = driver
         self.description = description
         self.name = description.name
+        self._boots = 1
 
     @property
     def pages(self) -> int:
@@ -51,7 +52,11 @@ class Guest:
 
     def define(self) -> None:
         """Have it be what its description says from its next start on."""
-        self._driver.ask(Driver.define, self.name, self.definition)
+        self.define_as(self.definition)
+
+    def define_as(self, definition: str) -> None:
+        """Have it be what ``definition``, in the words of its driver, says from its next start on."""
+        self._driver.ask(Driver.define, self.name, definition)
 
     def start(self) -> None:
         """Start it with its CPUs stopped: it takes its memory, and touches none by itself."""
@@ -60,11 +65,40 @@ class Guest:
     def boot(self) -> None:
         """Start it, and wait until its shell asks for a command."""
         self._driver.ask(Driver.start, self.name, False)
+        self._boots = 1
+        self.await_shell()
+
+    def reset(self) -> None:
+        """Have it begin again in the same QEMU, as by its button, and wait until its shell asks for a command."""
+        self._driver.ask(Driver.reset, self.name)
+        self.await_next_shell()
+
+    def reboot(self) -> None:
+        """Have its kernel reboot, in the same QEMU, and wait until its shell asks for a command."""
+        self.type("reboot -f", "reboot")
+        self.await_next_shell()
+
+    def can_tell_of_panics(self) -> bool:
+        """Load the driver of the device that is there for it, and tell whether its kernel has one."""
+        self.run(load_drivers("pvpanic", "pvpanic-mmio", "pvpanic-pci"))
+        # those of POWER and s390x tell their firmware without a driver
+        if self._driver.site.architecture not in ("x86_64", "aarch64"):
+            return True
+        return "pvpanic" in self.run("find /sys/bus -name 'pvpanic*' -path '*/drivers/*'")
+
+    def panic(self) -> None:
+        """Have its kernel panic."""
+        self.type("echo c >/proc/sysrq-trigger", "sysrq-trigger")
+
+    def await_next_shell(self) -> None:
+        """Wait as ``await_shell`` does, but for that of a boot which has just begun in the same QEMU."""
+        self._boots += 1
         self.await_shell()
 
     def await_shell(self) -> None:
         """Wait until the shell asks for its first command, and give it the kernel's files."""
-        self._driver.ask(Driver.await_output, self.name, READY, _PATIENCE)
+        earlier = f"{READY}(?s:.*?)" * (self._boots - 1)
+        self._driver.ask(Driver.await_output, self.name, f"{earlier}{READY}", _PATIENCE)
         self.run("/bin/busybox mount -a")
 
     def run(self, command: str, seconds: float = _PATIENCE) -> str:
@@ -114,6 +148,10 @@ class Guest:
         """Let its CPUs run."""
         self._driver.ask(Driver.resume, self.name)
 
+    def pause(self) -> None:
+        """Stop its CPUs."""
+        self._driver.ask(Driver.pause, self.name)
+
     def destroy(self) -> None:
         """End it at once."""
         self._driver.ask(Driver.destroy, self.name)
@@ -127,6 +165,10 @@ class Guest:
     def await_end(self, pid: int) -> None:
         """Wait until it is off and its QEMU ``pid`` has given back its memory."""
         self._driver.ask(Driver.await_end, self.name, pid, _PATIENCE)
+
+    def await_state(self, state: State) -> None:
+        """Wait for a while until its driver says so."""
+        self._live.host.wait_until(lambda: self._driver.ask(Driver.state, self.name) == state)
 
     def has_ended(self, seconds: float) -> bool:
         """Tell whether it is off, or will be within ``seconds``: its console is closed first."""
@@ -146,6 +188,20 @@ class Guest:
     def restore(self, path: str) -> None:
         """Start it with the memory in the file ``path``."""
         self._driver.ask(Driver.restore, self.name, path)
+
+    def managed_save(self) -> None:
+        """Have libvirt write its memory to a file, and end it; its next start goes on from there."""
+        self._driver.ask(LibvirtDriver.managed_save, self.name)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that its kernel has to give."""
+        return parse_meminfo(self.run("grep MemTotal /proc/meminfo"), "/proc/meminfo of the guest")["MemTotal"]
+
+    def expect_memory(self, memory: int) -> None:
+        """Expect its kernel to have ``memory`` bytes to give: soon, as it takes a while to be told of new ones."""
+        self._live.host.wait_until(lambda: self.memory == memory)
+        self._live.expect(f"MemTotal of {self.name}", memory, self.memory)
 
     def attach(self, device: MemoryDevice) -> None:
         """Plug a memory device in."""

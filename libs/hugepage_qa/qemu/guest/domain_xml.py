@@ -10,12 +10,15 @@ from hugepage_qa.qemu.guest.guest_description import (
     DeviceKind,
     GuestDescription,
     MemoryDevice,
+    OnCrash,
     Source,
 )
 from hugepage_qa.qemu.guest.guest_site import Site
 
 _QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
 _SLOTS = 4
+#: what tells of a panic, by the architecture of the guest
+_PANIC_MODELS = {"x86_64": "isa", "aarch64": "pvpanic", "ppc64le": "pseries", "s390x": "s390"}
 
 
 def domain_xml(guest: GuestDescription, site: Site) -> str:
@@ -32,8 +35,9 @@ def domain_xml(guest: GuestDescription, site: Site) -> str:
     _text(domain, "vcpu", str(len(guest.cells)))
     _add_boot(domain, guest, site)
     _add_cpu(domain, guest, site)
-    for event in ("on_poweroff", "on_reboot", "on_crash"):
-        _text(domain, event, "destroy")
+    _text(domain, "on_poweroff", "destroy")
+    _text(domain, "on_reboot", "restart" if guest.reboots else "destroy")
+    _text(domain, "on_crash", (guest.on_crash or OnCrash.DESTROY).value)
     _add_devices(domain, guest, site)
     command_line = SubElement(domain, "qemu:commandline")
     for name, value in site.environment.items():
@@ -123,6 +127,8 @@ def _add_devices(domain: Element, guest: GuestDescription, site: Site) -> None:
     balloon = SubElement(devices, "memballoon", model="virtio" if guest.balloon else "none")
     if guest.reports_free_pages:
         balloon.set("freePageReporting", "on")
+    if guest.on_crash is not None:
+        SubElement(devices, "panic", model=_PANIC_MODELS[site.architecture])
     devices.extend(_memory_device(device) for device in guest.devices)
 
 

@@ -36,7 +36,11 @@ class State(enum.StrEnum):
 
     RUNNING = "running"
     PAUSED = "paused"
+    #: its kernel has panicked, and it was preserved
+    PANICKED = "panicked"
     OFF = "off"
+    #: off, and its next start has it go on where it was
+    SAVED = "saved"
 
 
 def await_condition(is_so: Callable[[], bool], seconds: float, otherwise: str) -> None:
@@ -109,6 +113,14 @@ class Driver(ABC):
     @abstractmethod
     def resume(self, name: str) -> None:
         """Let the CPUs of a paused guest run."""
+
+    @abstractmethod
+    def pause(self, name: str) -> None:
+        """Stop the CPUs of a running guest."""
+
+    @abstractmethod
+    def reset(self, name: str) -> None:
+        """Have it begin again in the same QEMU, as by its button."""
 
     @abstractmethod
     def destroy(self, name: str) -> None:

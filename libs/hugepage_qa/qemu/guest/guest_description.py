@@ -44,6 +44,14 @@ class DeviceKind(enum.Enum):
     VIRTIO_MEM = "virtio-mem"
 
 
+class OnCrash(enum.Enum):
+    """What becomes of a guest whose kernel panics, which a device of it tells (libvirt: on_crash)."""
+
+    DESTROY = "destroy"
+    RESTART = "restart"
+    PRESERVE = "preserve"
+
+
 @dataclass(frozen=True)
 class Cell:
     """A NUMA cell of the guest: ``memory`` bytes in pages of ``page`` bytes of the host, None for ordinary pages.
@@ -100,6 +108,10 @@ class GuestDescription:
     balloon: bool = False
     #: whether its balloon tells the host which of its pages are free
     reports_free_pages: bool = False
+    #: whether it boots again in the same QEMU when it is reset or reboots; else it ends
+    reboots: bool = False
+    #: None without the device that tells: its kernel reboots by itself
+    on_crash: OnCrash | None = None
     #: further words for the guest's kernel
     words: str = ""
     devices: tuple[MemoryDevice, ...] = ()

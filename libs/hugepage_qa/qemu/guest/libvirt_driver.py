@@ -127,13 +127,16 @@ class LibvirtDriver(Driver):
     def state(self, name: str) -> State:
         """Ask libvirt; a domain that it does not know is off."""
         try:
-            state, _reason = self._connection.lookupByName(name).state()
+            domain = self._connection.lookupByName(name)
+            state, _reason = domain.state()
+            if state == self._libvirt.VIR_DOMAIN_SHUTOFF:
+                return State.SAVED if domain.hasManagedSaveImage() else State.OFF
         except self._libvirt.libvirtError as error:
             if error.get_error_code() == self._libvirt.VIR_ERR_NO_DOMAIN:
                 return State.OFF
             raise self._judged(error) from error
-        if state in (self._libvirt.VIR_DOMAIN_SHUTOFF, self._libvirt.VIR_DOMAIN_CRASHED):
-            return State.OFF
+        if state == self._libvirt.VIR_DOMAIN_CRASHED:
+            return State.PANICKED
         return State.RUNNING if state == self._libvirt.VIR_DOMAIN_RUNNING else State.PAUSED
 
     def pid(self, name: str) -> int:
@@ -146,15 +149,26 @@ class LibvirtDriver(Driver):
     def resume(self, name: str) -> None:
         self._call(self._find(name).resume)
 
+    def pause(self, name: str) -> None:
+        self._call(self._find(name).suspend)
+
+    def reset(self, name: str) -> None:
+        self._call(self._find(name).reset)
+
     def destroy(self, name: str) -> None:
-        """Destroy the domain if it runs, forget it, and wait for the end of its QEMU."""
+        """Destroy the domain if it runs, forget it and what it saved, and wait for the end of its QEMU."""
         with suppress(GuestError):
             self._end(name, self._find(name).destroy)
         with suppress(GuestError):
-            self._call(self._find(name).undefine)
+            flag = self._libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
+            self._call(partial(self._find(name).undefineFlags, flag))
 
     def save(self, name: str, path: str) -> None:
         self._end(name, partial(self._find(name).save, path))
+
+    def managed_save(self, name: str) -> None:
+        """Write its memory to a file of libvirt's, from which the next start has it, and end it."""
+        self._end(name, self._find(name).managedSave)
 
     def restore(self, name: str, path: str) -> None:
         """Restore the domain; the file knows its definition."""

@@ -10,6 +10,7 @@ from hugepage_qa.qemu.guest.guest_description import (
     DeviceKind,
     GuestDescription,
     MemoryDevice,
+    OnCrash,
     Source,
 )
 from hugepage_qa.qemu.guest.guest_site import Site
@@ -18,6 +19,10 @@ _SLOTS = 4
 # machines on whose root bus nothing can be plugged in
 _PCI_EXPRESS = ("q35", "virt")
 _PORT = "port0"
+#: what tells QEMU of a panic, by the architecture of the guest; the firmware of others does without a device
+_PANIC_DEVICES = {"x86_64": "pvpanic", "aarch64": "pvpanic-pci"}
+#: QEMU's words for what it then does; none leaves the guest to its kernel, which reboots
+_ON_PANIC = {OnCrash.DESTROY: "shutdown", OnCrash.RESTART: "none", OnCrash.PRESERVE: "pause"}
 
 
 def qemu_arguments(guest: GuestDescription, site: Site) -> list[str]:
@@ -31,7 +36,9 @@ def qemu_arguments(guest: GuestDescription, site: Site) -> list[str]:
     has_port = guest.max_memory is not None and site.machine.startswith(_PCI_EXPRESS)
     plugged = [json.loads(memory_device(guest, device, site)) for device in guest.devices]
     return [
-        *("-name", f"guest={guest.name}", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+        *("-name", f"guest={guest.name}", "-nodefaults", "-no-user-config", "-display", "none"),
+        *(() if guest.reboots or guest.on_crash is OnCrash.RESTART else ("-no-reboot",)),
+        *_on_crash(guest, site),
         *("-accel", site.accelerator, "-cpu", site.cpu, "-smp", str(len(guest.cells))),
         *_memory(guest, site),
         *("-overcommit", f"mem-lock={'on' if guest.locked else 'off'}"),
@@ -62,6 +69,13 @@ def memory_device(guest: GuestDescription, device: MemoryDevice, site: Site) -> 
         backend |= {"prealloc": False, "reserve": False}
         itself |= {"requested-size": device.requested, "prealloc": True}
     return json.dumps({"backend": backend, "device": itself})
+
+
+def _on_crash(guest: GuestDescription, site: Site) -> list[str]:
+    if guest.on_crash is None:
+        return []
+    device = _PANIC_DEVICES.get(site.architecture)
+    return ["-action", f"panic={_ON_PANIC[guest.on_crash]}", *(("-device", device) if device else ())]
 
 
 def _memory(guest: GuestDescription, site: Site) -> list[str]:

@@ -89,17 +89,26 @@ class QemuDriver(Driver):
         if running is None or running.has_ended:
             return State.OFF
         try:
-            return State.RUNNING if running.ask("query-status")["running"] else State.PAUSED
+            status = running.ask("query-status")
         except (GuestError, InputError):
             if running.has_ended:
                 return State.OFF
             raise
+        if status["status"] == "guest-panicked":
+            return State.PANICKED
+        return State.RUNNING if status["running"] else State.PAUSED
 
     def pid(self, name: str) -> int:
         return self._find(name).pid
 
     def resume(self, name: str) -> None:
         self._find(name).ask("cont")
+
+    def pause(self, name: str) -> None:
+        self._find(name).ask("stop")
+
+    def reset(self, name: str) -> None:
+        self._find(name).ask("system_reset")
 
     def destroy(self, name: str) -> None:
         running = self._running.pop(name, None)

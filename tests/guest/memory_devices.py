@@ -1,6 +1,7 @@
 """Memory that is plugged into and out of running guests takes pages of its own size and gives them back."""
 
 from dataclasses import replace
+from typing import Any
 
 from hugepage_qa.cases.guest import guest_machine as drivers
 from hugepage_qa.cases.guest.guest import Guest
@@ -20,8 +21,12 @@ VIRTIO_MEM = "libvirt.org/formatdomain.html memory-devices virtio-mem; QEMU virt
 
 #: the least that Linux takes on x86 and arm64 at once: a memory block, or a section
 _BLOCK = 128 * MIB
+#: what a guest does with plugged memory by itself; only what is movable can be given back
+_ONLINE = "memhp_default_state=online_movable"
 #: what a kernel boots in that prepares for memory above 4 GiB
 _MEMORY = 256 * MIB
+#: what a guest has in use while memory comes and goes, in bytes
+_BUSY = 64 * MIB
 
 
 def dimm(size: int) -> MemoryDevice:
@@ -29,33 +34,54 @@ def dimm(size: int) -> MemoryDevice:
     return MemoryDevice("dimm0", DeviceKind.DIMM, max(size, _BLOCK), size)
 
 
-def with_room(guests: Guests, *devices: MemoryDevice, page: int | None = None) -> Guest:
+def with_room(guests: Guests, *devices: MemoryDevice, page: int | None = None, **options: Any) -> Guest:
     """Return a guest of the usual size on pages of ``page`` bytes that has room for the devices."""
     size = page or guests.live.size
     memory = max(guests.pages * guests.live.size, _MEMORY, size)
     whole = memory + sum(device.memory for device in devices)
     # each device is aligned to its pages
-    return guests.new(Cell(memory, size), max_memory=whole + sum(2 * device.memory for device in devices))
+    room = whole + sum(2 * device.memory for device in devices)
+    return guests.new(Cell(memory, size), max_memory=room, **options)
 
 
-@case("memory that is plugged in takes its pages at once, and gives them back when it is plugged out", HOTPLUG)
+@case("memory that is plugged into a busy guest takes its pages at once, and gives them back plugged out", HOTPLUG)
 def plugged_in_and_out(live: Live, guests: Guests) -> None:
     device = dimm(live.size)
-    guest = with_room(guests, device)
+    guest = with_room(guests, device, words=_ONLINE)
     pages = device_pages(device)
     live.reserve(guest.pages + pages)
     guest.boot()
     live.expect_pool(nr=guest.pages + pages, free=pages)
+    guest.keep_busy(_BUSY)
+    memory = guest.memory
     guest.attach(device)
     live.expect_pool(nr=guest.pages + pages, free=0)
     guest.expect_mapped(**{format_size(live.size): pages})
+    guest.expect_memory(memory + device.memory)
     guest.detach(device)
     guests.await_free(pages)
     live.expect_pool(nr=guest.pages + pages, free=pages)
     guest.expect_mapped()
+    guest.expect_memory(memory)
+    guest.expect_busy()
     guest.destroy()
     live.expect_pool(nr=guest.pages + pages, free=guest.pages + pages)
     guests.expect_files()
+
+
+@case("a guest that is reset has its plugged memory, and the pages of it, again", HOTPLUG)
+def plugged_in_and_reset(live: Live, guests: Guests) -> None:
+    device = dimm(live.size)
+    guest = with_room(guests, device, words=_ONLINE, reboots=True)
+    pages = device_pages(device)
+    live.reserve(guest.pages + pages)
+    guest.boot()
+    memory = guest.memory
+    guest.attach(device)
+    guest.reset()
+    guest.expect_memory(memory + device.memory)
+    live.expect_pool(nr=guest.pages + pages, free=0)
+    guest.expect_mapped(**{format_size(live.size): pages})
 
 
 @case("memory whose pages are not there is refused, the guest goes on, and takes it once they are", HOTPLUG)
@@ -143,6 +169,40 @@ def virtio_mem_grows_and_shrinks(live: Live, guests: Guests) -> None:
     guest.destroy()
     live.expect_pool(nr=nr, free=nr)
     guests.expect_files()
+
+
+@case("a virtio-mem device that is there from the start has its pages through a save and a reset", VIRTIO_MEM)
+def virtio_mem_saved_and_reset(live: Live, guests: Guests) -> None:
+    needs(guests.site.architecture in ("x86_64", "aarch64"), f"QEMU has no virtio-mem on {guests.site.architecture}")
+    whole = max(2 * live.size, _BLOCK)
+    device = MemoryDevice("virtio0", DeviceKind.VIRTIO_MEM, whole, live.size, requested=whole // 2)
+    guest = with_room(guests, device, words=_ONLINE, reboots=True, devices=(device,))
+    nr = guest.pages + device.requested // live.size
+
+    def expect_requested() -> None:
+        guest.await_mapped(nr)
+        live.expect_pool(nr=nr, free=0)
+        guest.expect_mapped(**{format_size(live.size): nr - guest.pages})
+
+    live.reserve(nr)
+    guest.boot()
+    live.expect_pool(nr=nr, free=nr - guest.pages)
+    needs(guest.has_virtio_driver("virtio_mem"), "the guest's kernel has no driver for virtio-mem")
+    expect_requested()
+    guest.keep_busy(_BUSY)
+    saved = guest.save()
+    live.expect_pool(nr=nr, free=nr)
+    guest.restore(saved)
+    guest.resume()
+    expect_requested()
+    guest.expect_busy()
+    guest.reset()
+    # QEMU takes all of it back at a reset, until the driver asks again (virtio_mem_system_reset())
+    live.expect_pool(nr=nr, free=nr - guest.pages)
+    guest.has_virtio_driver("virtio_mem")
+    expect_requested()
+    guest.destroy()
+    live.expect_pool(nr=nr, free=nr)
 
 
 @case("a guest that wants more of a virtio-mem device than there are pages gets no more, and lives on", VIRTIO_MEM)

@@ -21,6 +21,7 @@ from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.qemu.guest.driver import GuestError, State
 from hugepage_qa.qemu.guest.guest_description import Access, Cell, Source, whole_pages
+from hugepage_qa.sizes import KIB
 
 QEMU, LIBVIRT = GuestArea("guest/refuse", drivers.QEMU), GuestArea("guest/refuse", drivers.LIBVIRT)
 case = guest_case(QEMU, LIBVIRT)
@@ -105,6 +106,34 @@ def absent_page_size(live: Live, guests: Guests) -> None:
         guests.expect_refused(Meaning.NO_SUCH_SIZE, guest.start)
         guest.expect_state(State.OFF)
     live.expect_pool(nr=guests.pages, free=guests.pages)
+
+
+@guest_case(QEMU)("a guest whose memory is to be in a directory that is not there is refused", SHORT)
+def absent_directory(live: Live, guests: Guests) -> None:
+    guest = guests.new()
+    live.reserve(guest.pages)
+    mount = guests.site.mounts[live.size]
+    guest.define_as(guest.definition.replace(mount, f"{mount}/absent/directory"))
+    guests.expect_refused(Meaning.NO_SUCH_DIRECTORY, guest.start)
+    guests.expect_all_back(guest)
+    guest.define()
+    guests.expect_started(guest)
+
+
+@guest_case(LIBVIRT)("pages of a size of 0 are refused", "libvirt.org/formatdomain.html hugepages page size")
+def size_of_nothing(live: Live, guests: Guests) -> None:
+    guest = guests.new()
+    live.reserve(guest.pages)
+
+    def start_on_pages_of_nothing() -> None:
+        # older ones refuse the start, and newer ones the definition
+        guest.define_as(guest.definition.replace(f'size="{live.size // KIB}"', 'size="0"'))
+        guest.start()
+
+    guests.expect_refused(Meaning.NO_SUCH_SIZE, start_on_pages_of_nothing)
+    guests.expect_all_back(guest)
+    guest.define()
+    guests.expect_started(guest)
 
 
 @guest_case(LIBVIRT)(

@@ -39,6 +39,8 @@ def boots_in_its_pages(live: Live, guests: Guests) -> None:
     live.reserve(guest.pages)
     guest.boot()
     live.expect("the guest's kernel", "Linux", guest.run("uname -s").strip())
+    guest.keep_busy()
+    guest.expect_busy()
     guest.expect_state(State.RUNNING)
     live.expect_pool(nr=guest.pages, free=0)
     guest.expect_mapped()

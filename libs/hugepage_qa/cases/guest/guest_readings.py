@@ -28,6 +28,11 @@ def transparent_bytes(tree: Tree, pid: int) -> int:
     return sum(mapping.anon_huge_pages + mapping.shmem_pmd_mapped for mapping in _mappings(tree, pid))
 
 
+def swapped_bytes(tree: Tree, pid: int) -> int:
+    """Return the bytes of the process that are in swap. Raises as ``mapped_pages`` does."""
+    return sum(mapping.fields.get("Swap", 0) for mapping in _mappings(tree, pid))
+
+
 def pages_on_nodes(tree: Tree, pid: int, size: int) -> Mapping[int, int] | None:
     """Return node -> huge pages of ``size`` bytes; None for a kernel without numa_maps. Raises InputError."""
     mappings = read_numa_maps(tree, pid)

@@ -14,6 +14,7 @@ class Meaning(enum.Enum):
     SHORT_OF_PAGES = "not enough free huge pages"
     NO_MOUNT = "no hugetlbfs is mounted"
     NO_SUCH_SIZE = "no huge pages of this size"
+    NO_SUCH_DIRECTORY = "the directory for its memory is not there"
     MISALIGNED = "memory is no multiple of the page size"
     NO_SUCH_NODE = "no such NUMA node"
     KVM_WITHOUT_HUGE_PAGES = "KVM backs no guest with huge pages here"
@@ -42,6 +43,7 @@ _WORDINGS: tuple[tuple[Meaning, str], ...] = (
     (Meaning.NO_SUCH_SIZE, r"[Hh]ugepage(?:s)?:? .*size can't be zero|hugepage size can't be zero"),
     (Meaning.NO_MOUNT, r"hugetlbfs filesystem is not mounted(?: or disabled by administrator config)?"),
     (Meaning.NO_MOUNT, r"hugetlbfs filesystem disabled by administrator config"),
+    (Meaning.NO_SUCH_DIRECTORY, r"can't open backing store \S+ for guest RAM: No such file or directory"),
     # since QEMU 8.2
     (Meaning.MISALIGNED, r"memory size must be multiple of \d"),
     (Meaning.NO_SUCH_NODE, r"NUMA node \d+ is unavailable|hugepages: node \d+ not found"),

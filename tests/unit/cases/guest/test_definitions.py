@@ -13,6 +13,7 @@ from hugepage_qa.qemu.guest.guest_description import (
     DeviceKind,
     GuestDescription,
     MemoryDevice,
+    OnCrash,
     Source,
 )
 from hugepage_qa.qemu.guest.guest_site import Site
@@ -154,6 +155,20 @@ def test_what_every_guest_is_started_with(site: Site) -> None:
     # else QEMU starts the guest again that we wait to end
     assert "-no-reboot" in qemu_arguments(guest, site)
     assert found.findtext("on_reboot") == found.findtext("on_crash") == "destroy"
+
+
+def test_what_becomes_of_a_guest_that_reboots_or_crashes(site: Site) -> None:
+    reboots = GuestDescription("guest", (CELL,), reboots=True)
+    assert "-no-reboot" not in qemu_arguments(reboots, site)
+    assert domain(reboots, site).findtext("on_reboot") == "restart"
+    assert not attributes(reboots, site, "devices/panic")
+    actions = {OnCrash.DESTROY: "panic=shutdown", OnCrash.RESTART: "panic=none", OnCrash.PRESERVE: "panic=pause"}
+    for on_crash, action in actions.items():
+        guest = GuestDescription("guest", (CELL,), on_crash=on_crash)
+        assert (value(guest, site, "-action"), value(guest, site, "-device")) == (action, "pvpanic")
+        assert ("-no-reboot" in qemu_arguments(guest, site)) is (on_crash is not OnCrash.RESTART)
+        assert domain(guest, site).findtext("on_crash") == on_crash.value
+        assert attributes(guest, site, "devices/panic") == [{"model": "isa"}]
 
 
 def test_ordinary_memory_is_anonymous_and_taken_at_the_start(site: Site) -> None:

@@ -27,7 +27,8 @@ _TOTAL_LINE = re.compile(r"^HugePages_Total: +(\d+)", re.MULTILINE)
 #: what the shell of a guest prints besides what was typed, where that is one line
 _LINE_OF_GUEST = re.compile(r"\A(?P<typed>[^\n]*\n)(?P<said>[^\n]+)(?P<end>\n@ended 0\n)\Z")
 #: what a case decides by: the page of the guest's kernel, and whether it has a driver
-_DECIDED_BY = ("KernelPageSize", "insmod")
+_DECIDED_BY = ("KernelPageSize", "insmod", "pvpanic")
+_MEMORY_LINE = re.compile(r"^(MemTotal: +)(\d+)( kB)$", re.MULTILINE)
 
 
 def _has_guests(area: Area) -> bool:
@@ -261,6 +262,10 @@ def _other_words(recorded: Recorded) -> Iterator[tuple[Event, Lie]]:
         elif _asks(event, "page_sizes"):
             cells = {cell: dict.fromkeys(sizes, 9999) for cell, sizes in event["result"][DONE].items()}
             yield event, instead(event, event | {"result": {DONE: cells}})
+        elif _tells_memory(event):
+            if following is None or not _tells_memory(following):
+                said = _MEMORY_LINE.sub(lambda found: f"{found[1]}{int(found[2]) + 4}{found[3]}", event["result"][DONE])
+                yield event, instead(event, event | {"result": {DONE: said}})
         elif found := _is_line(event):
             said = f"{found['typed']}other words{found['end']}"
             yield event, instead(event, event | {"result": {DONE: said}})
@@ -281,6 +286,10 @@ def _is_state(event: Event) -> bool:
 
 def _is_number(event: Event) -> bool:
     return _asks(event, "balloon") or _asks(event, "free_pages")
+
+
+def _tells_memory(event: Event) -> bool:
+    return _asks(event, "type") and "grep MemTotal" in event["arguments"][3]
 
 
 def _is_line(event: Event) -> re.Match[str] | None:

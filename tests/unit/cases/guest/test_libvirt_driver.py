@@ -35,11 +35,14 @@ class LibvirtError(Exception):
 class Domain:
     """A domain whose start fails with ``refusal``, if there is one."""
 
-    def __init__(self, refusal: str = "", state: int = 5, code: int = 1) -> None:
-        self.refusal, self.now, self.code = refusal, state, code
+    def __init__(self, refusal: str = "", state: int = 5, code: int = 1, saved: int = 0) -> None:
+        self.refusal, self.now, self.code, self.saved = refusal, state, code, saved
 
     def state(self) -> tuple[int, int]:
         return self.now, 0
+
+    def hasManagedSaveImage(self) -> int:  # noqa: N802 - libvirt's name
+        return self.saved
 
     def createWithFlags(self, _flags: int) -> None:  # noqa: N802 - libvirt's name
         if self.refusal:
@@ -122,6 +125,20 @@ def test_a_daemon_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, site: Si
         driver(monkeypatch, site, None)
 
 
+@pytest.mark.parametrize(
+    ("domain", "state"),
+    [
+        (Domain(state=1), State.RUNNING),
+        (Domain(state=3), State.PAUSED),
+        (Domain(state=5), State.OFF),
+        (Domain(state=5, saved=1), State.SAVED),
+        (Domain(state=6), State.PANICKED),
+    ],
+)
+def test_states_in_libvirts_words(monkeypatch: pytest.MonkeyPatch, site: Site, domain: Domain, state: State) -> None:
+    assert driver(monkeypatch, site, Connection(domain)).state("guest") is state
+
+
 def test_a_refused_start_is_handed_on_in_one_line(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     guests = driver(monkeypatch, site, Connection(Domain("internal error:\n  unable to map")))
     with pytest.raises(GuestError) as caught:
@@ -157,11 +174,6 @@ def test_a_qemu_that_ended_before_libvirt_knew_why_is_asked_in_its_log(
     log.write_text(f"{log.read_text()}2026-11-22 22:01:00.000+0000: starting up libvirt version: 9.0.0\n")
     with pytest.raises(InputError, match="does not tell why"):
         guests.start("guest", paused=False)
-
-
-@pytest.mark.parametrize(("number", "state"), [(1, State.RUNNING), (3, State.PAUSED), (5, State.OFF), (6, State.OFF)])
-def test_states(monkeypatch: pytest.MonkeyPatch, site: Site, number: int, state: State) -> None:
-    assert driver(monkeypatch, site, Connection(Domain(state=number))).state("guest") is state
 
 
 def test_a_domain_that_libvirt_does_not_know_is_off(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:

@@ -36,7 +36,7 @@ def domain_xml(guest: GuestDescription, site: Site) -> str:
     _add_boot(domain, guest, site)
     _add_cpu(domain, guest, site)
     _text(domain, "on_poweroff", "destroy")
-    _text(domain, "on_reboot", "restart" if guest.reboots else "destroy")
+    _text(domain, "on_reboot", "restart" if guest.comes_up_again else "destroy")
     _text(domain, "on_crash", (guest.on_crash or OnCrash.DESTROY).value)
     _add_devices(domain, guest, site)
     command_line = SubElement(domain, "qemu:commandline")

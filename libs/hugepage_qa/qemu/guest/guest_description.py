@@ -137,6 +137,11 @@ class GuestDescription:
         return sum(cell.memory for cell in self.cells)
 
     @property
+    def comes_up_again(self) -> bool:
+        """Whether QEMU goes on when it is reset, which a restart after a crash is, too."""
+        return self.reboots or self.on_crash is OnCrash.RESTART
+
+    @property
     def has_topology(self) -> bool:
         """Whether the cells have to be spelled out to it: one cell on any node is no topology."""
         return len(self.cells) > 1 or self.max_memory is not None or self.cells[0].node is not None

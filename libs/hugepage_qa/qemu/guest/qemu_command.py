@@ -37,7 +37,7 @@ def qemu_arguments(guest: GuestDescription, site: Site) -> list[str]:
     plugged = [json.loads(memory_device(guest, device, site)) for device in guest.devices]
     return [
         *("-name", f"guest={guest.name}", "-nodefaults", "-no-user-config", "-display", "none"),
-        *(() if guest.reboots or guest.on_crash is OnCrash.RESTART else ("-no-reboot",)),
+        *(() if guest.comes_up_again else ("-no-reboot",)),
         *_on_crash(guest, site),
         *("-accel", site.accelerator, "-cpu", site.cpu, "-smp", str(len(guest.cells))),
         *_memory(guest, site),

@@ -168,6 +168,8 @@ def test_what_becomes_of_a_guest_that_reboots_or_crashes(site: Site) -> None:
         assert (value(guest, site, "-action"), value(guest, site, "-device")) == (action, "pvpanic")
         assert ("-no-reboot" in qemu_arguments(guest, site)) is (on_crash is not OnCrash.RESTART)
         assert domain(guest, site).findtext("on_crash") == on_crash.value
+        # libvirt restarts it by a reset, at which a guest ends that may not reboot
+        assert domain(guest, site).findtext("on_reboot") == ("restart" if on_crash is OnCrash.RESTART else "destroy")
         assert attributes(guest, site, "devices/panic") == [{"model": "isa"}]
 
 

@@ -188,6 +188,8 @@ class Guest:
     def restore(self, path: str) -> None:
         """Start it with the memory in the file ``path``."""
         self._driver.ask(Driver.restore, self.name, path)
+        # it goes on behind its prompt, and a log of its own begins with it
+        self._boots = 0
 
     def managed_save(self) -> None:
         """Have libvirt write its memory to a file, and end it; its next start goes on from there."""

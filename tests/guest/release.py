@@ -100,26 +100,6 @@ def saved_and_restored(live: Live, guests: Guests) -> None:
     guests.expect_all_back(guest)
 
 
-@guest_case(QEMU)("a migrated guest has its pages once, and one whose target is short stays where it is", RELEASE)
-def migrated(live: Live, guests: Guests) -> None:
-    source, target = guests.new(name="source"), guests.new(name="target")
-    pages = source.pages
-    live.reserve(2 * pages - 1)
-    source.boot()
-    guests.expect_refused(Meaning.SHORT_OF_PAGES, source.migrate, target)
-    target.expect_state(State.OFF)
-    source.expect_state(State.RUNNING)
-    live.expect_pool(nr=2 * pages - 1, free=pages - 1)
-    live.expect("the guest after a migration that was refused", "here", source.run("echo here").strip())
-    live.reserve(2 * pages)
-    source.migrate(target)
-    source.expect_state(State.OFF)
-    live.expect_pool(nr=2 * pages, free=pages)
-    target.expect_mapped()
-    target.resume()
-    live.expect("the guest after the migration", "here", target.run("echo here").strip())
-
-
 def restarted(live: Live, guests: Guests, number: signal.Signals) -> None:
     """Expect a guest to outlive its daemon, which the signal ends, with its pages, and to give them back later."""
     guest = guests.new()

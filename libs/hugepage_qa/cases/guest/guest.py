@@ -12,7 +12,6 @@ from hugepage_qa.qemu.guest.driver import Driver, GuestError, State
 from hugepage_qa.qemu.guest.guest_description import Cell, GuestDescription, MemoryDevice, pages_needed, whole_pages
 from hugepage_qa.qemu.guest.guest_site import BUSY_PROGRAM, READY
 from hugepage_qa.qemu.guest.libvirt_driver import LibvirtDriver
-from hugepage_qa.qemu.guest.qemu_driver import QemuDriver
 from hugepage_qa.sizes import MIB, format_size
 
 #: seconds for a boot, a command or an end: in an emulated machine a guest is emulated twice
@@ -235,9 +234,22 @@ class Guest:
         """
         self._live.host.wait_until(lambda: self.mapped == pages)
 
-    def migrate(self, target: "Guest") -> None:
-        """Have it go on as ``target`` on this machine (QEMU alone)."""
-        self._driver.ask(QemuDriver.migrate, self.name, target.name, target.definition)
+    def begin_migration(self, target: "Guest", *, postcopy: bool = False) -> None:
+        """Begin to send it where it is to go on as ``target``, slowly; with ``postcopy`` its CPUs can go first."""
+        destination = target._driver.ask(Driver.receive, target.name, target.definition, postcopy)
+        self._driver.ask(Driver.send, self.name, destination, postcopy)
+
+    def start_postcopy(self) -> None:
+        """Have the CPUs go on at the target, which gets the memory as it touches it, and else slowly."""
+        self._driver.ask(Driver.start_postcopy, self.name)
+
+    def finish_migration(self) -> None:
+        """Send what is left as fast as can be, and wait until its QEMU has given back its memory."""
+        self._driver.ask(Driver.finish_migration, self.name)
+
+    def cancel_migration(self) -> None:
+        """Have it go on here."""
+        self._driver.ask(Driver.cancel_migration, self.name)
 
     def expect_state(self, state: State) -> None:
         """Expect its driver to say so."""

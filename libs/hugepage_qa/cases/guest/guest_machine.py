@@ -27,6 +27,9 @@ from hugepage_qa.schema import build
 
 #: drivers by name; the last one is libvirt with a daemon that finds no hugetlbfs
 QEMU, LIBVIRT, LIBVIRT_WITHOUT_MOUNTS = "qemu", "libvirt", "libvirt-without-mounts"
+#: a second driver of each kind, with directories, a daemon and a hugetlbfs of its own, as another host has
+ELSEWHERE = {QEMU: "qemu-elsewhere", LIBVIRT: "libvirt-elsewhere"}
+_OF_QEMU_ALONE = (QEMU, ELSEWHERE[QEMU])
 
 #: the operation that a guest machine knows besides those of the machine, and the parts of its answer
 GUEST = "guest"
@@ -47,7 +50,7 @@ class AskedDriver:
         """Raises CannotRun where the machine has no such driver, InputError when it does not come up."""
         self._backend = host.backend
         self._name = name
-        self.kind: type[Driver] = QemuDriver if name == QEMU else LibvirtDriver
+        self.kind: type[Driver] = QemuDriver if name in _OF_QEMU_ALONE else LibvirtDriver
         self.site = build(Site, self.ask(Driver.site))
 
     def ask(self, method: Callable[[_AnyDriver, *_Arguments], _Result], *arguments: *_Arguments) -> _Result:
@@ -104,7 +107,7 @@ class GuestMachine:
     def _find(self, name: str) -> Driver:
         if name not in self._drivers:
             try:
-                self._drivers[name] = self._start_qemu() if name == QEMU else self._start_libvirt(name)
+                self._drivers[name] = self._start_qemu() if name in _OF_QEMU_ALONE else self._start_libvirt(name)
             # it would take as long each time
             except NotHere as error:
                 self._drivers[name] = error
@@ -124,7 +127,7 @@ class GuestMachine:
     def _start_libvirt(self, name: str) -> Driver:
         import_libvirt()
         site = self._make_site()
-        mounts = site.mounts.values() if name == LIBVIRT else ()
+        mounts = () if name == LIBVIRT_WITHOUT_MOUNTS else site.mounts.values()
         visible = [self._scratch, cache_directory()]
         daemon = PrivateDaemon(Path(site.directory), visible, site.emulator, mounts, site.environment)
         self._stack.callback(daemon.close)
@@ -137,9 +140,8 @@ class GuestMachine:
     def _image(self) -> Site:
         return default_site(cache_directory(), self._kernel, lambda _line: None)
 
-    @cached_property
-    def _mounts(self) -> dict[int, str]:
-        """A hugetlbfs of each page size, which is mounted before a driver starts: it goes after that has ended."""
+    def _mount(self) -> dict[int, str]:
+        """Mount a hugetlbfs of each page size, before the driver starts that has it: it goes after that has ended."""
         mounts = {}
         for pool in read_pools(DirectoryTree(Path("/"))):
             mounts[pool.size] = self._machine.perform("mount", [f"pagesize={pool.size}", "hugetlbfs"])
@@ -147,8 +149,8 @@ class GuestMachine:
         return mounts
 
     def _make_site(self) -> Site:
-        """Return the site of guests that have a directory of their own."""
-        image, mounts = self._image, self._mounts
+        """Return the site of guests that have a directory and a hugetlbfs of their own."""
+        image, mounts = self._image, self._mount()
         directory = tempfile.mkdtemp(prefix="guests-", dir=self._scratch)
         # what marks a process of this run, so that it is found after SIGKILL
         marks = {RUN: os.environ[RUN]} if RUN in os.environ else {}

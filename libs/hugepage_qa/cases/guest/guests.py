@@ -169,7 +169,10 @@ class Guests:
             self.live.differences.append(Difference("files in hugetlbfs", NOTHING_LEFT, "none", ", ".join(left)))
 
 
-GuestAct = Callable[[Live, Guests], None]
+#: what a case does with its guests: the second argument is what ``guest_case`` was told, else Guests
+GuestAct = Callable[[Live, Any], None]
+#: makes the guests of a case, under the driver of a name
+Cast = Callable[[Live, str], object]
 
 
 class GuestArea(Area):
@@ -180,15 +183,18 @@ class GuestArea(Area):
         self.driver = driver
 
 
-def guest_case(*areas: GuestArea) -> Callable[..., Callable[[GuestAct], GuestAct]]:
-    """Return what makes functions cases of ``areas``; its arguments are those of ``Area.case``."""
+def guest_case(*areas: GuestArea, cast: Cast = Guests) -> Callable[..., Callable[[GuestAct], GuestAct]]:
+    """Return what makes functions cases of ``areas``; its arguments are those of ``Area.case``.
+
+    They act on what ``cast`` makes.
+    """
 
     def case(
         statement: str, source: str, *, sizes: Sizes | None = None, nodes: int = 1
     ) -> Callable[[GuestAct], GuestAct]:
         def register(act: GuestAct) -> GuestAct:
             for area in areas:
-                area.case(statement, source, sizes=sizes, nodes=nodes)(with_guests(act, area.driver))
+                area.case(statement, source, sizes=sizes, nodes=nodes)(with_guests(act, area.driver, cast))
             return act
 
         return register
@@ -196,13 +202,13 @@ def guest_case(*areas: GuestArea) -> Callable[..., Callable[[GuestAct], GuestAct
     return case
 
 
-def with_guests(act: GuestAct, driver: str) -> Callable[[Live], None]:
+def with_guests(act: GuestAct, driver: str, cast: Cast = Guests) -> Callable[[Live], None]:
     """Return what a case does that has guests under ``driver``; a refusal that it does not expect is a difference."""
 
     @wraps(act)
     def act_with_guests(live: Live) -> None:
         try:
-            act(live, Guests(live, driver))
+            act(live, cast(live, driver))
         except GuestError as error:
             live.fail("the driver", "no refusal", str(error))
 

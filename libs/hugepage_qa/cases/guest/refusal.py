@@ -23,6 +23,8 @@ class Meaning(enum.Enum):
     NOT_PERMITTED = "its user may not have pages of this hugetlbfs"
     NOT_A_DEFINITION = "not a valid definition of a guest"
     NOT_OFFERED = "this QEMU has no such machine, CPU, accelerator or device"
+    NO_USERFAULTFD = "the kernel gives its user no userfaultfd, so no post-copy"
+    TARGET_LOST = "what a guest was sent to is gone"
     MACHINE_EXHAUSTED = "the machine is out of processes, open files or ordinary memory"
 
 
@@ -57,6 +59,8 @@ _WORDINGS: tuple[tuple[Meaning, str], ...] = (
     (Meaning.MAY_NOT_LOCK, r"cannot limit locked memory .*Operation not permitted|locking memory failed"),
     # open(2) in the mount
     (Meaning.NOT_PERMITTED, r"can't open backing store \S+ for guest RAM: Permission denied"),
+    # userfaultfd(2) without a privilege; before QEMU 8.1 in front of this
+    (Meaning.NO_USERFAULTFD, r"[Uu]serfaultfd not available: Operation not permitted"),
     # of libvirt, which asks QEMU what it has; under QEMU alone we ask
     (Meaning.NOT_OFFERED, r"(?:is not|isn't) supported (?:by|with) this QEMU|Emulator '[^']*' does not support"),
     (Meaning.NOT_A_DEFINITION, r"XML error:|\(domain_definition\)|unsupported configuration:"),

@@ -135,6 +135,33 @@ class Driver(ABC):
         """Start it, paused, with the memory in ``path``."""
 
     @abstractmethod
+    def receive(self, name: str, definition: str, postcopy: bool) -> str:
+        """Let a guest go on here as ``name``, which is what ``definition`` says, and return where it is to be sent."""
+
+    @abstractmethod
+    def send(self, name: str, destination: str, postcopy: bool) -> None:
+        """Begin to send it where ``receive`` of another driver said, slowly, and wait until its memory is on the way.
+
+        With ``postcopy`` its CPUs may be moved before its memory; ``receive`` must have been told so, too. When this
+        raises, it goes on here.
+        """
+
+    @abstractmethod
+    def start_postcopy(self, name: str) -> None:
+        """Move the CPUs of a guest that is being sent: from now on memory follows as it is asked for, else slowly."""
+
+    @abstractmethod
+    def finish_migration(self, name: str) -> None:
+        """Send what is left as fast as can be, and wait until its QEMU here has given back its memory.
+
+        When this raises, it goes on here, unless its CPUs were moved before.
+        """
+
+    @abstractmethod
+    def cancel_migration(self, name: str) -> None:
+        """Have it go on here, and wait until nothing is sent any more."""
+
+    @abstractmethod
     def attach(self, name: str, device: str) -> None:
         """Plug in the memory device that ``device`` describes."""
 

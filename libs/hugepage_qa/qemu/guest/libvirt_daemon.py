@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from uuid import uuid4
 
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
@@ -59,7 +60,10 @@ def write_emulator(directory: Path, emulator: str, environment: Mapping[str, str
 
 
 def write_configuration(directory: Path, mounts: Iterable[str]) -> dict[str, str]:
-    """Write the daemon's files and return target -> source of those that replace files of the machine."""
+    """Write the daemon's files and return target -> source of those that replace files of the machine.
+
+    Each daemon has a UUID as of a host of its own: else libvirt would migrate nothing from one to another.
+    """
     points = ", ".join(f'"{point}"' for point in mounts)
     write_durably(
         directory / "qemu.conf",
@@ -74,7 +78,8 @@ stdio_handler = "file"
     )
     write_durably(
         directory / "daemon.conf",
-        f"""unix_sock_dir = "{directory}"
+        f"""host_uuid = "{uuid4()}"
+unix_sock_dir = "{directory}"
 auth_unix_ro = "none"
 auth_unix_rw = "none"
 log_outputs = "3:stderr"

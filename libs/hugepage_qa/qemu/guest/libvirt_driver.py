@@ -18,6 +18,7 @@ from hugepage_qa.qemu.guest.driver import Driver, GuestError, State, await_condi
 from hugepage_qa.qemu.guest.guest_description import GuestDescription, MemoryDevice
 from hugepage_qa.qemu.guest.guest_site import NotHere, Site
 from hugepage_qa.qemu.guest.libvirt_daemon import PrivateDaemon
+from hugepage_qa.qemu.guest.libvirt_migration import LibvirtMigration, destination
 from hugepage_qa.sizes import KIB
 
 # what an emulated guest does on a busy machine takes minutes
@@ -57,6 +58,7 @@ class LibvirtDriver(Driver):
         self._libvirt = import_libvirt()
         self._daemon = daemon
         self._names: set[str] = set()
+        self._migrations: dict[str, LibvirtMigration] = {}
         self._connection = self._call(partial(self._libvirt.open, daemon.uri))
 
     @staticmethod
@@ -162,6 +164,7 @@ class LibvirtDriver(Driver):
         with suppress(GuestError):
             flag = self._libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
             self._call(partial(self._find(name).undefineFlags, flag))
+        self._forget_migration(name)
 
     def save(self, name: str, path: str) -> None:
         self._end(name, partial(self._find(name).save, path))
@@ -175,6 +178,36 @@ class LibvirtDriver(Driver):
         self._names.add(name)
         paused = self._libvirt.VIR_DOMAIN_SAVE_PAUSED
         self._call(partial(self._connection.restoreFlags, path, None, paused))
+
+    def receive(self, name: str, definition: str, _postcopy: bool) -> str:
+        """Nothing to do: the daemon starts it when the source tells it to."""
+        self._names.add(name)
+        return destination(self._daemon.uri, f"{self._site.directory}/{name}.migration", definition)
+
+    def send(self, name: str, destination: str, postcopy: bool) -> None:
+        self._forget_migration(name)
+        start = partial(LibvirtMigration, self._libvirt, self._find(name), destination, postcopy)
+        self._migrations[name] = self._call(start)
+        self._call(self._migrations[name].await_sending)
+
+    def start_postcopy(self, name: str) -> None:
+        self._call(self._migration(name).start_postcopy)
+
+    def finish_migration(self, name: str) -> None:
+        self._end(name, self._migration(name).finish)
+
+    def cancel_migration(self, name: str) -> None:
+        self._call(self._migration(name).cancel)
+
+    def _migration(self, name: str) -> LibvirtMigration:
+        if name not in self._migrations:
+            raise GuestError(f"{name} is not being migrated")
+        return self._migrations[name]
+
+    def _forget_migration(self, name: str) -> None:
+        migration = self._migrations.pop(name, None)
+        if migration is not None:
+            migration.end()
 
     def attach(self, name: str, device: str) -> None:
         self._call(partial(self._find(name).attachDevice, device))

@@ -14,6 +14,16 @@ from hugepage_qa.qemu.guest.driver import Driver, GuestError, State, refusal_of
 from hugepage_qa.qemu.guest.guest_description import GuestDescription, MemoryDevice
 from hugepage_qa.qemu.guest.guest_site import NotHere, Site
 from hugepage_qa.qemu.guest.qemu_command import memory_device, qemu_arguments
+from hugepage_qa.qemu.guest.qemu_migration import (
+    COMPLETED,
+    await_status,
+    cancel,
+    hasten,
+    receive,
+    send,
+    send_slowly,
+    start_postcopy,
+)
 from hugepage_qa.qemu.guest.qemu_process import QemuProcess
 from hugepage_qa.qemu.installed_emulator import Part, expect_offered, expect_part
 from hugepage_qa.qemu.qmp_monitor import require_qmp
@@ -123,7 +133,8 @@ class QemuDriver(Driver):
             self._find(name).give(descriptor, "saved")
         finally:
             os.close(descriptor)
-        self._migrate(name, "fd:saved")
+        send(self._find(name), "fd:saved")
+        await_status(self._find(name), COMPLETED)
         self.destroy(name)
 
     def restore(self, name: str, path: str) -> None:
@@ -135,13 +146,31 @@ class QemuDriver(Driver):
         guest = self._find(name)
         guest.await_condition(lambda: guest.ask("query-status")["status"] != "inmigrate", "does not come in")
 
-    def migrate(self, name: str, target: str, definition: str) -> None:
-        """Have the guest go on as ``target``, started from ``definition``; when this raises, it stays as it is."""
-        self.define(target, definition)
-        path = str(self._directory / f"{target}.migration")
-        self._start(target, ["-S", "-incoming", f"unix:{path}"])
-        self._migrate(name, f"unix:{path}")
+    def receive(self, name: str, definition: str, postcopy: bool) -> str:
+        """Start QEMU, which waits at a socket for the guest."""
+        self.define(name, definition)
+        self._start(name, ["-incoming", "defer"])
+        destination = f"unix:{self._directory / name}.migration"
+        try:
+            receive(self._find(name), destination, postcopy)
+        except GuestError:
+            self.destroy(name)
+            raise
+        return destination
+
+    def send(self, name: str, destination: str, postcopy: bool) -> None:
+        send_slowly(self._find(name), destination, postcopy)
+
+    def start_postcopy(self, name: str) -> None:
+        start_postcopy(self._find(name))
+
+    def finish_migration(self, name: str) -> None:
+        hasten(self._find(name))
+        await_status(self._find(name), COMPLETED)
         self.destroy(name)
+
+    def cancel_migration(self, name: str) -> None:
+        cancel(self._find(name))
 
     def attach(self, name: str, device: str) -> None:
         """Add the backend and the device; when the device is refused, the backend goes again."""
@@ -201,18 +230,6 @@ class QemuDriver(Driver):
         except (GuestError, InputError):
             self.destroy(name)
             raise
-
-    def _migrate(self, name: str, uri: str) -> None:
-        guest = self._find(name)
-        guest.ask("migrate", uri=uri)
-
-        def is_over() -> bool:
-            status = guest.ask("query-migrate").get("status")
-            if status in ("failed", "cancelled"):
-                raise GuestError(f"migration {status}: {guest.said}")
-            return bool(status == "completed")
-
-        guest.await_condition(is_over, "the migration does not end")
 
     def _find(self, name: str) -> QemuProcess:
         running = self._running.get(name)

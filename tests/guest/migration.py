@@ -1,13 +1,20 @@
 """Guests that migrate have their pages once when they have arrived, and where they were when they have not."""
 
+from hugepage_qa.cases.case import Sizes
+from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
 from hugepage_qa.cases.guest import guest_machine as drivers
-from hugepage_qa.cases.guest.guests import GuestArea, guest_case
+from hugepage_qa.cases.guest.guest import Guest
+from hugepage_qa.cases.guest.guests import GuestArea, guest_case, needs
 from hugepage_qa.cases.guest.refusal import Meaning
 from hugepage_qa.cases.guest.two_hosts import TwoHosts
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_policy import set_policy
 from hugepage_qa.kernel.uapi import NOBODY
 from hugepage_qa.plugins.guest_test import GuestTest
-from hugepage_qa.qemu.guest.guest_description import Cell
+from hugepage_qa.qemu.guest.driver import State
+from hugepage_qa.qemu.guest.guest_description import Cell, DeviceKind, MemoryDevice, device_pages, whole_pages
+from hugepage_qa.sizes import MIB, format_size
 
 QEMU, LIBVIRT = GuestArea("guest/migration", drivers.QEMU), GuestArea("guest/migration", drivers.LIBVIRT)
 case = guest_case(QEMU, LIBVIRT, cast=TwoHosts)
@@ -20,6 +27,14 @@ POSTCOPY = (
     "QEMU, Postcopy; Documentation/admin-guide/mm/userfaultfd.rst UFFDIO_COPY; mm/hugetlb.c hugetlb_mfill_atomic_pte()"
 )
 PERMISSION = "Documentation/admin-guide/sysctl/vm.rst unprivileged_userfaultfd; QEMU, Postcopy"
+HOTPLUG = "QEMU docs/memory-hotplug.txt, pc-dimm: the target is started with what was plugged in; Migration framework"
+VIRTIO_MEM = "QEMU hw/virtio/virtio-mem.c: what is unplugged is not sent; Migration framework"
+THP = "Documentation/admin-guide/mm/transhuge.rst enabled; QEMU, Migration framework"
+
+#: what a kernel boots in that prepares for memory above 4 GiB
+_MEMORY = 256 * MIB
+#: the least that Linux takes on x86 and arm64 at once: a memory block, or a section
+_BLOCK = 128 * MIB
 
 
 @case(
@@ -29,8 +44,7 @@ def moved(live: Live, hosts: TwoHosts) -> None:
     source, target = hosts.here.new(), hosts.there.new()
     nr = source.pages + target.pages
     live.reserve(nr - 1)
-    source.boot()
-    hosts.write_lines(source)
+    hosts.boot_busy(source)
     hosts.there.expect_refused(Meaning.SHORT_OF_PAGES, source.begin_migration, target)
     hosts.expect_at_source(source, target, nr - 1)
     live.reserve(nr)
@@ -39,7 +53,7 @@ def moved(live: Live, hosts: TwoHosts) -> None:
     source.finish_migration()
     hosts.expect_at_target(source, target, nr)
     target.destroy()
-    hosts.expect_all_back(source, target)
+    hosts.expect_all_back(nr, source, target)
 
 
 @case(
@@ -49,8 +63,7 @@ def cancelled_and_lost(live: Live, hosts: TwoHosts) -> None:
     source, target = hosts.here.new(), hosts.there.new()
     nr = source.pages + target.pages
     live.reserve(nr)
-    source.boot()
-    hosts.write_lines(source)
+    hosts.boot_busy(source)
     source.begin_migration(target)
     hosts.expect_at_both(source, target, nr)
     pid = target.pid
@@ -63,7 +76,7 @@ def cancelled_and_lost(live: Live, hosts: TwoHosts) -> None:
     hosts.there.expect_refused(Meaning.TARGET_LOST, source.finish_migration)
     hosts.expect_at_source(source, target, nr)
     source.destroy()
-    hosts.expect_all_back(source, target)
+    hosts.expect_all_back(nr, source, target)
 
 
 @qemu_case("a guest goes from huge pages to ordinary ones and back, and takes pages where they are huge", MIGRATION)
@@ -71,15 +84,14 @@ def to_ordinary_pages_and_back(live: Live, hosts: TwoHosts) -> None:
     huge = hosts.here.new()
     ordinary = hosts.there.new(Cell(huge.description.memory, None))
     live.reserve(huge.pages)
-    huge.boot()
-    hosts.write_lines(huge)
+    hosts.boot_busy(huge)
     for source, target in ((huge, ordinary), (ordinary, huge)):
         source.begin_migration(target)
         hosts.expect_at_both(source, target, huge.pages)
         source.finish_migration()
         hosts.expect_at_target(source, target, huge.pages)
     huge.destroy()
-    hosts.expect_all_back(huge)
+    hosts.expect_all_back(huge.pages, huge, ordinary)
 
 
 @case("post-copy places whole huge pages as the guest touches them; each page of the pool is somewhere once", POSTCOPY)
@@ -87,23 +99,23 @@ def postcopy(live: Live, hosts: TwoHosts) -> None:
     source, target = hosts.here.new(), hosts.there.new()
     nr = source.pages + target.pages
     live.reserve(nr)
-    source.boot()
-    hosts.write_lines(source)
+    hosts.boot_busy(source)
     source.begin_migration(target, postcopy=True)
     hosts.expect_each_page_once(source, target, nr)
     source.start_postcopy()
-    hosts.expect_lines(target)
+    target.expect_busy()
     hosts.expect_each_page_once(source, target, nr)
     source.finish_migration()
     hosts.expect_at_target(source, target, nr)
     target.destroy()
-    hosts.expect_all_back(source, target)
+    hosts.expect_all_back(nr, source, target)
 
 
 @qemu_case("post-copy is refused where the kernel gives QEMU no userfaultfd, and no page is lost", PERMISSION)
 def postcopy_without_userfaultfd(live: Live, hosts: TwoHosts) -> None:
     live.set_knob("proc/sys/vm/unprivileged_userfaultfd", "0")
-    source, target = hosts.here.new(), hosts.there.new()
+    # what others of the name left in the directory is not this user's
+    source, target = hosts.here.new(), hosts.there.new(name="of-nobody")
     nr = source.pages + target.pages
     live.reserve(nr)
     source.start()
@@ -117,7 +129,77 @@ def postcopy_without_userfaultfd(live: Live, hosts: TwoHosts) -> None:
     live.expect_pool(nr=nr, free=target.pages)
     source.expect_mapped()
     source.destroy()
-    hosts.expect_all_back(source, target)
+    hosts.expect_all_back(nr, source, target)
+
+
+def with_device(live: Live, hosts: TwoHosts, device: MemoryDevice) -> tuple[Guest, Guest]:
+    """Return a guest that is busy in memory plugged into it, and its target, which is started with the device."""
+    cell = Cell(max(hosts.here.pages * live.size, _MEMORY), live.size)
+    # the device is aligned to its pages
+    room = cell.memory + 3 * device.memory
+    source = hosts.here.new(cell, max_memory=room)
+    target = hosts.there.new(cell, max_memory=room, devices=(device,))
+    live.reserve(2 * (source.pages + whole_pages(device.memory, live.size)))
+    source.boot()
+    # what is not movable would not go there first
+    source.run("echo online_movable >/sys/devices/system/memory/auto_online_blocks")
+    return source, target
+
+
+@qemu_case("a guest that was migrated after memory was plugged in has the pages of that memory, too, once", HOTPLUG)
+def with_plugged_memory(live: Live, hosts: TwoHosts) -> None:
+    device = MemoryDevice("dimm0", DeviceKind.DIMM, max(live.size, _BLOCK), live.size)
+    source, target = with_device(live, hosts, device)
+    nr, plugged = 2 * target.pages, device_pages(device)
+    source.attach(device)
+    source.keep_busy(_BLOCK // 2)
+    source.begin_migration(target)
+    hosts.expect_at_both(source, target, nr, plugged)
+    source.finish_migration()
+    hosts.expect_at_target(source, target, nr)
+    target.destroy()
+    hosts.expect_all_back(nr, source, target)
+
+
+@qemu_case(
+    "a guest with virtio-mem has at its target the pages of what it uses of the device, no more and no less", VIRTIO_MEM
+)
+def with_virtio_mem(live: Live, hosts: TwoHosts) -> None:
+    needs(hosts.here.site.architecture in ("x86_64", "aarch64"), "QEMU has virtio-mem on x86_64 and aarch64 alone")
+    memory = max(2 * live.size, _BLOCK)
+    device = MemoryDevice("virtio0", DeviceKind.VIRTIO_MEM, memory, live.size, requested=memory // 2)
+    source, target = with_device(live, hosts, device)
+    nr, plugged = 2 * (source.pages + memory // live.size), memory // 2 // live.size
+    needs(source.has_virtio_driver("virtio_mem"), "the guest's kernel has no driver for virtio-mem")
+    source.attach(device)
+    source.await_mapped(source.pages + plugged)
+    live.expect_pool(nr=nr, free=nr - source.pages - plugged)
+    source.keep_busy(_BLOCK // 4)
+    source.begin_migration(target)
+    source.expect_mapped(**{format_size(live.size): plugged})
+    source.finish_migration()
+    hosts.expect_at_target(source, target, nr, plugged)
+    target.destroy()
+    hosts.expect_all_back(nr, source, target)
+
+
+@qemu_case("a guest that is busy in transparent huge pages is migrated with what it writes", THP, sizes=Sizes.ONCE)
+def in_transparent_pages(live: Live, hosts: TwoHosts) -> None:
+    needs(live.host.read("sys/kernel/mm/transparent_hugepage/enabled") is not None, "this kernel has no THP")
+    size = pmd_size(live)
+    needs(8 * size <= _MEMORY, f"a huge page of {format_size(size)} is too large for a guest of {format_size(_MEMORY)}")
+    set_policy(live, "always")
+    compact_if_short(live, size, 2 * _MEMORY // size)
+    expect_no_shortage(live, size, 2 * _MEMORY // size)
+    source, target = hosts.here.new(Cell(_MEMORY, None)), hosts.there.new(Cell(_MEMORY, None))
+    hosts.boot_busy(source)
+    source.expect_transparent_pages()
+    source.begin_migration(target)
+    source.expect_busy()
+    source.finish_migration()
+    source.expect_state(State.OFF)
+    target.expect_busy()
+    target.expect_mapped()
 
 
 class Migration(GuestTest):

@@ -61,6 +61,9 @@ _WORDINGS: tuple[tuple[Meaning, str], ...] = (
     (Meaning.NOT_PERMITTED, r"can't open backing store \S+ for guest RAM: Permission denied"),
     # userfaultfd(2) without a privilege; before QEMU 8.1 in front of this
     (Meaning.NO_USERFAULTFD, r"[Uu]serfaultfd not available: Operation not permitted"),
+    # the other end of the socket, as QEMU and libvirt see it; libvirt quotes the job since 9.1
+    (Meaning.TARGET_LOST, r"migration (?:failed|out' failed): .*(?:Broken pipe|Connection reset by peer)"),
+    (Meaning.TARGET_LOST, r"migration out(?: job:|') unexpectedly failed|domain is no longer running"),
     # of libvirt, which asks QEMU what it has; under QEMU alone we ask
     (Meaning.NOT_OFFERED, r"(?:is not|isn't) supported (?:by|with) this QEMU|Emulator '[^']*' does not support"),
     (Meaning.NOT_A_DEFINITION, r"XML error:|\(domain_definition\)|unsupported configuration:"),

@@ -161,9 +161,13 @@ class Guests:
         found = hugetlbfs_files(self.live.host)
         self.live.expect("files in hugetlbfs", sorted(self._files), sorted(found))
 
+    def destroy_all(self) -> None:
+        """End all of them, and let their driver forget them."""
+        while self._guests:
+            self._driver.ask(Driver.destroy, self._guests.pop().name)
+
     def _end(self) -> None:
-        for guest in reversed(self._guests):
-            self._driver.ask(Driver.destroy, guest.name)
+        self.destroy_all()
         left = sorted(hugetlbfs_files(self.live.host) - self._files)
         if left:
             self.live.differences.append(Difference("files in hugetlbfs", NOTHING_LEFT, "none", ", ".join(left)))

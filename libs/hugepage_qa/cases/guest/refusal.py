@@ -64,6 +64,8 @@ _WORDINGS: tuple[tuple[Meaning, str], ...] = (
     # the other end of the socket, as QEMU and libvirt see it; libvirt quotes the job since 9.1
     (Meaning.TARGET_LOST, r"migration (?:failed|out' failed): .*(?:Broken pipe|Connection reset by peer)"),
     (Meaning.TARGET_LOST, r"migration out(?: job:|') unexpectedly failed|domain is no longer running"),
+    # it says nothing when it is killed
+    (Meaning.TARGET_LOST, r"(?:qemu|QEMU) unexpectedly closed the monitor(?: \(vm='[^']*'\))?$"),
     # of libvirt, which asks QEMU what it has; under QEMU alone we ask
     (Meaning.NOT_OFFERED, r"(?:is not|isn't) supported (?:by|with) this QEMU|Emulator '[^']*' does not support"),
     (Meaning.NOT_A_DEFINITION, r"XML error:|\(domain_definition\)|unsupported configuration:"),

@@ -6,8 +6,9 @@ from hugepage_qa.cases.guest.guest import Guest
 from hugepage_qa.cases.guest.guest_machine import ELSEWHERE, AskedDriver
 from hugepage_qa.cases.guest.guests import Guests
 from hugepage_qa.cases.live import Live
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.pool.pool_kernel import PoolKernel
-from hugepage_qa.qemu.guest.driver import State
+from hugepage_qa.qemu.guest.driver import GuestError, State
 from hugepage_qa.sizes import MIB, format_size
 
 #: what a guest writes and checks while it is sent, in bytes: more than goes over in a second at first
@@ -37,6 +38,8 @@ class TwoHosts:
             # its hugetlbfs has to be there before the other one's files are counted
             AskedDriver(live.host, name)
         self._live = live
+        # before files are counted, where a case ends in the middle
+        live.when_actors_have_ended(self._destroy_all)
         self.here, self.there = (Guests(live, name) for name in names)
 
     def boot_busy(self, guest: Guest) -> None:
@@ -73,9 +76,15 @@ class TwoHosts:
     def expect_each_page_once(self, source: Guest, target: Guest, nr: int) -> None:
         """Expect each page of the pool to be the source's, mapped by the target, or free and the target's to come.
 
-        It is true at every moment of a post-copy, in which pages come to the target one by one.
+        It is true at every moment of a post-copy, in which pages come to the target one by one. Raises CannotRun where
+        that is over before it can be looked at: a source that has sent all is gone, under libvirt at once.
         """
-        source.expect_mapped()
+        try:
+            source.expect_mapped()
+        except GuestError as error:
+            # one that has failed tells so
+            source.finish_migration()
+            raise CannotRun("this machine is too slow to look at a migration while it runs") from error
         looks = [self._look(target)]
 
         def is_still() -> bool:
@@ -95,6 +104,10 @@ class TwoHosts:
             guest.expect_state(State.OFF)
         self._live.expect_pool(nr=nr, free=nr)
         self.here.expect_files()
+
+    def _destroy_all(self) -> None:
+        for guests in (self.here, self.there):
+            guests.destroy_all()
 
     def _pages(self, plugged: int) -> dict[str, int]:
         return {format_size(self._live.size): plugged} if plugged else {}

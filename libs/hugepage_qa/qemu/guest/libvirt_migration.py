@@ -8,7 +8,7 @@ from typing import Any
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.guest.driver import await_condition
-from hugepage_qa.qemu.guest.qemu_migration import DOWNTIME, FAST, SLOW
+from hugepage_qa.qemu.guest.qemu_migration import DOWNTIME, FAST, SLOW, SLOW_POSTCOPY
 from hugepage_qa.sizes import MIB
 
 #: what is to be seen of a migration in an emulated guest on a busy machine takes minutes
@@ -40,7 +40,7 @@ class LibvirtMigration:
         flags = libvirt.VIR_MIGRATE_LIVE
         if postcopy:
             flags |= libvirt.VIR_MIGRATE_POSTCOPY
-            parameters[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH_POSTCOPY] = SLOW // MIB
+            parameters[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH_POSTCOPY] = SLOW_POSTCOPY // MIB
         self._thread = ThreadPoolExecutor(1)
         # libvirt returns when it is over
         self._result = self._thread.submit(domain.migrate3, self._target, parameters, flags)

@@ -7,8 +7,9 @@ from hugepage_qa.qemu.guest.driver import GuestError
 from hugepage_qa.qemu.guest.qemu_process import QemuProcess
 from hugepage_qa.sizes import GIB, MIB
 
-#: of bytes each second: so slow that what happens meanwhile can be looked at, and as good as without a limit
-SLOW, FAST = MIB, 1024 * GIB
+#: bytes each second: so slow that what happens meanwhile can be looked at, the same for post-copy, where a guest waits
+#: for a page of 1 GiB until all of it is there, and as good as without a limit
+SLOW, SLOW_POSTCOPY, FAST = MIB, 8 * MIB, 1024 * GIB
 #: for how many milliseconds a guest may stand still: one that is busy on a slow machine need not be faster than that
 DOWNTIME = 60_000
 
@@ -34,7 +35,7 @@ def send(guest: QemuProcess, uri: str) -> None:
 def send_slowly(guest: QemuProcess, uri: str, postcopy: bool) -> None:
     """Begin to send a guest, and wait until its memory is on the way. Raises as ``await_status`` does."""
     _allow(guest, postcopy)
-    guest.ask("migrate-set-parameters", max_bandwidth=SLOW, max_postcopy_bandwidth=SLOW)
+    guest.ask("migrate-set-parameters", max_bandwidth=SLOW, max_postcopy_bandwidth=SLOW_POSTCOPY)
     send(guest, uri)
     await_status(guest, ACTIVE)
 

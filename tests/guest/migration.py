@@ -103,15 +103,19 @@ def postcopy(live: Live, hosts: TwoHosts) -> None:
     source.begin_migration(target, postcopy=True)
     hosts.expect_each_page_once(source, target, nr)
     source.start_postcopy()
-    target.expect_busy()
     hosts.expect_each_page_once(source, target, nr)
+    target.expect_busy()
     source.finish_migration()
     hosts.expect_at_target(source, target, nr)
     target.destroy()
     hosts.expect_all_back(nr, source, target)
 
 
-@qemu_case("post-copy is refused where the kernel gives QEMU no userfaultfd, and no page is lost", PERMISSION)
+@qemu_case(
+    "post-copy is refused where the kernel gives QEMU no userfaultfd, and no page is lost",
+    PERMISSION,
+    sizes=Sizes.BUDDY,
+)
 def postcopy_without_userfaultfd(live: Live, hosts: TwoHosts) -> None:
     live.set_knob("proc/sys/vm/unprivileged_userfaultfd", "0")
     # what others of the name left in the directory is not this user's
@@ -132,25 +136,33 @@ def postcopy_without_userfaultfd(live: Live, hosts: TwoHosts) -> None:
     hosts.expect_all_back(nr, source, target)
 
 
-def with_device(live: Live, hosts: TwoHosts, device: MemoryDevice) -> tuple[Guest, Guest]:
-    """Return a guest that is busy in memory plugged into it, and its target, which is started with the device."""
+def with_device(live: Live, hosts: TwoHosts, device: MemoryDevice, plugged: int) -> tuple[Guest, Guest]:
+    """Return a booted guest and its target, which is started with the device, of which each is to have ``plugged`` pages.
+
+    The pool has as many as that.
+    """
     cell = Cell(max(hosts.here.pages * live.size, _MEMORY), live.size)
     # the device is aligned to its pages
     room = cell.memory + 3 * device.memory
     source = hosts.here.new(cell, max_memory=room)
     target = hosts.there.new(cell, max_memory=room, devices=(device,))
-    live.reserve(2 * (source.pages + whole_pages(device.memory, live.size)))
+    live.reserve(2 * (source.pages + plugged))
     source.boot()
     # what is not movable would not go there first
     source.run("echo online_movable >/sys/devices/system/memory/auto_online_blocks")
     return source, target
 
 
-@qemu_case("a guest that was migrated after memory was plugged in has the pages of that memory, too, once", HOTPLUG)
+@qemu_case(
+    "a guest that was migrated after memory was plugged in has the pages of that memory, too, once",
+    HOTPLUG,
+    sizes=Sizes.BUDDY,
+)
 def with_plugged_memory(live: Live, hosts: TwoHosts) -> None:
     device = MemoryDevice("dimm0", DeviceKind.DIMM, max(live.size, _BLOCK), live.size)
-    source, target = with_device(live, hosts, device)
-    nr, plugged = 2 * target.pages, device_pages(device)
+    plugged = device_pages(device)
+    source, target = with_device(live, hosts, device, plugged)
+    nr = 2 * (source.pages + plugged)
     source.attach(device)
     source.keep_busy(_BLOCK // 2)
     source.begin_migration(target)
@@ -162,14 +174,17 @@ def with_plugged_memory(live: Live, hosts: TwoHosts) -> None:
 
 
 @qemu_case(
-    "a guest with virtio-mem has at its target the pages of what it uses of the device, no more and no less", VIRTIO_MEM
+    "a guest with virtio-mem has at its target the pages of what it uses of the device, no more and no less",
+    VIRTIO_MEM,
+    sizes=Sizes.BUDDY,
 )
 def with_virtio_mem(live: Live, hosts: TwoHosts) -> None:
     needs(hosts.here.site.architecture in ("x86_64", "aarch64"), "QEMU has virtio-mem on x86_64 and aarch64 alone")
     memory = max(2 * live.size, _BLOCK)
     device = MemoryDevice("virtio0", DeviceKind.VIRTIO_MEM, memory, live.size, requested=memory // 2)
-    source, target = with_device(live, hosts, device)
-    nr, plugged = 2 * (source.pages + memory // live.size), memory // 2 // live.size
+    plugged = whole_pages(device.requested, live.size)
+    source, target = with_device(live, hosts, device, plugged)
+    nr = 2 * (source.pages + plugged)
     needs(source.has_virtio_driver("virtio_mem"), "the guest's kernel has no driver for virtio-mem")
     source.attach(device)
     source.await_mapped(source.pages + plugged)

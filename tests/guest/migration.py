@@ -73,7 +73,7 @@ def cancelled_and_lost(live: Live, hosts: TwoHosts) -> None:
     source.begin_migration(target)
     hosts.expect_at_both(source, target, nr)
     target.kill()
-    hosts.there.expect_refused(Meaning.TARGET_LOST, source.finish_migration)
+    hosts.there.expect_refused(Meaning.QEMU_LOST, source.finish_migration)
     hosts.expect_at_source(source, target, nr)
     source.destroy()
     hosts.expect_all_back(nr, source, target)
@@ -137,9 +137,9 @@ def postcopy_without_userfaultfd(live: Live, hosts: TwoHosts) -> None:
 
 
 def with_device(live: Live, hosts: TwoHosts, device: MemoryDevice, plugged: int) -> tuple[Guest, Guest]:
-    """Return a booted guest and its target, which is started with the device, of which each is to have ``plugged`` pages.
+    """Return a booted guest and its target, which is started with the device.
 
-    The pool has as many as that.
+    The pool has the pages of both, and ``plugged`` pages for the device of each.
     """
     cell = Cell(max(hosts.here.pages * live.size, _MEMORY), live.size)
     # the device is aligned to its pages

@@ -24,7 +24,7 @@ class Meaning(enum.Enum):
     NOT_A_DEFINITION = "not a valid definition of a guest"
     NOT_OFFERED = "this QEMU has no such machine, CPU, accelerator or device"
     NO_USERFAULTFD = "the kernel gives its user no userfaultfd, so no post-copy"
-    TARGET_LOST = "what a guest was sent to is gone"
+    QEMU_LOST = "a QEMU, here or where a guest was sent to, is gone without a word"
     MACHINE_EXHAUSTED = "the machine is out of processes, open files or ordinary memory"
 
 
@@ -62,10 +62,10 @@ _WORDINGS: tuple[tuple[Meaning, str], ...] = (
     # userfaultfd(2) without a privilege; before QEMU 8.1 in front of this
     (Meaning.NO_USERFAULTFD, r"[Uu]serfaultfd not available: Operation not permitted"),
     # the other end of the socket, as QEMU and libvirt see it; libvirt quotes the job since 9.1
-    (Meaning.TARGET_LOST, r"migration (?:failed|out' failed): .*(?:Broken pipe|Connection reset by peer)"),
-    (Meaning.TARGET_LOST, r"migration out(?: job:|') unexpectedly failed|domain is no longer running"),
+    (Meaning.QEMU_LOST, r"migration (?:failed|out' failed): .*(?:Broken pipe|Connection reset by peer)"),
+    (Meaning.QEMU_LOST, r"migration out(?: job:|') unexpectedly failed|domain is no longer running"),
     # it says nothing when it is killed
-    (Meaning.TARGET_LOST, r"(?:qemu|QEMU) unexpectedly closed the monitor(?: \(vm='[^']*'\))?$"),
+    (Meaning.QEMU_LOST, r"(?:qemu|QEMU) unexpectedly closed the monitor(?: \(vm='[^']*'\))?$"),
     # of libvirt, which asks QEMU what it has; under QEMU alone we ask
     (Meaning.NOT_OFFERED, r"(?:is not|isn't) supported (?:by|with) this QEMU|Emulator '[^']*' does not support"),
     (Meaning.NOT_A_DEFINITION, r"XML error:|\(domain_definition\)|unsupported configuration:"),

@@ -46,6 +46,24 @@ OTHERS = [
         "qemu-kvm: can't open backing store /mnt/absent for guest RAM: No such file or directory",
     ),
     (Meaning.NOT_PERMITTED, "qemu-kvm: can't open backing store /mnt/huge for guest RAM: Permission denied"),
+    # QEMU before 8.1, and later
+    (
+        Meaning.NO_USERFAULTFD,
+        "migrate-set-capabilities: Postcopy is not supported qemu-system-x86_64: postcopy_ram_supported_by_host:"
+        " userfaultfd not available: Operation not permitted",
+    ),
+    (
+        Meaning.NO_USERFAULTFD,
+        "migrate-set-capabilities: Postcopy is not supported: Userfaultfd not available: Operation not permitted",
+    ),
+    (Meaning.QEMU_LOST, "migration failed: Unable to write to socket: Broken pipe qemu-kvm: failed to save"),
+    (Meaning.QEMU_LOST, "migration failed: Unable to write to socket: Connection reset by peer"),
+    (Meaning.QEMU_LOST, "operation failed: domain is no longer running"),
+    (Meaning.QEMU_LOST, "operation failed: migration out job: unexpectedly failed"),
+    (Meaning.QEMU_LOST, "operation failed: job 'migration out' unexpectedly failed"),
+    (Meaning.QEMU_LOST, "operation failed: job 'migration out' failed: Unable to write to socket: Broken pipe"),
+    (Meaning.QEMU_LOST, "internal error: qemu unexpectedly closed the monitor"),
+    (Meaning.QEMU_LOST, "internal error: QEMU unexpectedly closed the monitor (vm='guest')"),
     (Meaning.NO_SUCH_SIZE, "XML error: hugepage size can't be zero"),
     (Meaning.MACHINE_EXHAUSTED, "qemu-kvm: -chardev socket: Failed to open file: Too many open files"),
     (Meaning.MACHINE_EXHAUSTED, "internal error: cannot fork child process: Cannot allocate memory"),
@@ -62,7 +80,7 @@ OTHERS = [
 NOT_JUDGED = {Meaning.MACHINE_EXHAUSTED: InputError, Meaning.NOT_OFFERED: CannotRun}
 UNKNOWN = [
     "",
-    "internal error: qemu unexpectedly closed the monitor",
+    "internal error: qemu unexpectedly closed the monitor: something else",
     "unable to map backing store for guest RAM: Permission denied",
     "unable to map backing store for guest RAM: Invalid argument",
     "can't open backing store /dev/hugepages for guest RAM: Is a directory",

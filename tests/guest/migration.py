@@ -21,15 +21,16 @@ case = guest_case(QEMU, LIBVIRT, cast=TwoHosts)
 qemu_case = guest_case(QEMU, cast=TwoHosts)
 
 MIGRATION = (
-    "QEMU, Migration framework; libvirt.org/migration.html; mm/hugetlb.c hugetlb_acct_memory(), free_huge_folio()"
+    "QEMU docs/devel/migration; libvirt.org/migration.html; mm/hugetlb.c hugetlb_acct_memory(), free_huge_folio()"
 )
 POSTCOPY = (
-    "QEMU, Postcopy; Documentation/admin-guide/mm/userfaultfd.rst UFFDIO_COPY; mm/hugetlb.c hugetlb_mfill_atomic_pte()"
+    "QEMU docs/devel/migration, Postcopy; Documentation/admin-guide/mm/userfaultfd.rst UFFDIO_COPY;"
+    " mm/hugetlb.c hugetlb_mfill_atomic_pte(), __unmap_hugepage_range() (df7a6d1f6405)"
 )
-PERMISSION = "Documentation/admin-guide/sysctl/vm.rst unprivileged_userfaultfd; QEMU, Postcopy"
-HOTPLUG = "QEMU docs/memory-hotplug.txt, pc-dimm: the target is started with what was plugged in; Migration framework"
-VIRTIO_MEM = "QEMU hw/virtio/virtio-mem.c: what is unplugged is not sent; Migration framework"
-THP = "Documentation/admin-guide/mm/transhuge.rst enabled; QEMU, Migration framework"
+PERMISSION = "Documentation/admin-guide/sysctl/vm.rst unprivileged_userfaultfd; QEMU docs/devel/migration, Postcopy"
+HOTPLUG = "QEMU docs/memory-hotplug.txt, pc-dimm: the target is started with what was plugged in; docs/devel/migration"
+VIRTIO_MEM = "QEMU hw/virtio/virtio-mem.c: what is unplugged is not sent; docs/devel/migration"
+THP = "Documentation/admin-guide/mm/transhuge.rst enabled; QEMU docs/devel/migration"
 
 #: what a kernel boots in that prepares for memory above 4 GiB
 _MEMORY = 256 * MIB

@@ -36,6 +36,8 @@ THP = "Documentation/admin-guide/mm/transhuge.rst enabled; QEMU docs/devel/migra
 _MEMORY = 256 * MIB
 #: the least that Linux takes on x86 and arm64 at once: a memory block, or a section
 _BLOCK = 128 * MIB
+#: in the guest
+_ONLINE = "/sys/devices/system/memory/auto_online_blocks"
 
 
 @case(
@@ -150,7 +152,7 @@ def with_device(live: Live, hosts: TwoHosts, device: MemoryDevice, plugged: int)
     live.reserve(2 * (source.pages + plugged))
     source.boot()
     # what is not movable would not go there first
-    source.run("echo online_movable >/sys/devices/system/memory/auto_online_blocks")
+    source.run(f"[ ! -e {_ONLINE} ] || echo online_movable >{_ONLINE}")
     return source, target
 
 

@@ -95,7 +95,8 @@ def test_a_refusal_that_does_not_come_breaks_the_rule(recorded: Recorded) -> Non
     for event in filter(_is_refusal, recorded.events):
         # what cannot be defined may be refused at the start instead
         if event["arguments"][1] != "define":
-            assert fails_by(recorded, instead(event, event | {"result": {DONE: None}}))
+            taken = instead(event, event | {"result": {DONE: None}})
+            assert fails_by(_then_sent(recorded, event), taken)
 
 
 @every_record
@@ -218,6 +219,24 @@ def _nothing_taken(recorded: Recorded) -> Lie:
         return event | {"result": true_free[id(event)]} if id(event) in true_free else event
 
     return lie
+
+
+def _then_sent(recorded: Recorded, refused: Event) -> Recorded:
+    """Return the record with what follows when a host takes the guest that it has ``refused``: it is sent there."""
+    host, method, _target, *others = refused["arguments"]
+    if method != "receive":
+        return recorded
+    source = next(
+        event["arguments"][2] for event in recorded.events if _asks(event, "start") and event["arguments"][0] in host
+    )
+    sent: Event = {
+        "operation": GUEST,
+        "arguments": [host.partition("-")[0], "send", source, None, others[-1]],
+        "result": {DONE: None},
+    }
+    after = 1 + next(index for index, event in enumerate(recorded.events) if event is refused)
+    events = [*recorded.events[:after], sent, *recorded.events[after:]]
+    return Recorded(recorded.area, recorded.case, recorded.size, events)
 
 
 def _as_after_the_boot(recorded: Recorded) -> Lie:

@@ -1,11 +1,20 @@
 """One guest: what it is asked to do, what is expected of it, and the pool of its own that it may have inside."""
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 
 from hugepage_qa.cases.guest.guest_machine import AskedDriver
-from hugepage_qa.cases.guest.guest_readings import mapped_pages, pages_on_nodes, transparent_bytes
+from hugepage_qa.cases.guest.guest_readings import (
+    hugetlb_mappings,
+    hugetlb_policies,
+    mapped_pages,
+    mappings_of_size,
+    pages_on_nodes,
+    transparent_bytes,
+)
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.counters import parse_meminfo
+from hugepage_qa.kernel.smaps import MemoryMapping
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.qemu.guest.console import load_drivers
 from hugepage_qa.qemu.guest.driver import Driver, GuestError, State
@@ -52,6 +61,11 @@ class Guest:
     def define(self) -> None:
         """Have it be what its description says from its next start on."""
         self._driver.ask(Driver.define, self.name, self.definition)
+
+    def define_and_start(self, definition: str) -> None:
+        """Have it be what ``definition`` says, whatever its description does, and start it with its CPUs stopped."""
+        self._driver.ask(Driver.define, self.name, definition)
+        self.start()
 
     def start(self) -> None:
         """Start it with its CPUs stopped: it takes its memory, and touches none by itself."""
@@ -159,6 +173,47 @@ class Guest:
         A page is out of the pool before it is cleared, which takes a while, and mapped after that.
         """
         self._live.host.wait_until(lambda: self.mapped == pages)
+
+    def define_with_memory(self, backend: str) -> None:
+        """Have it be what its description says but for the memory of the board, which is ``backend`` (QEMU alone)."""
+        words = json.loads(self.definition)
+        words[words.index("-object") + 1] = backend
+        self._driver.ask(Driver.define, self.name, json.dumps(words))
+
+    def add_backend(self, backend: str) -> None:
+        """Add the memory backend that ``backend`` describes; no device of the guest has it (QEMU alone)."""
+        self._driver.ask(QemuDriver.add_backend, self.name, backend)
+
+    def remove_backend(self, name: str) -> None:
+        """Remove the memory backend ``name`` (QEMU alone)."""
+        self._driver.ask(QemuDriver.remove_backend, self.name, name)
+
+    def quit(self) -> None:
+        """Have QEMU end by itself: it cleans up, which it does not where it is killed (QEMU alone)."""
+        self._driver.ask(QemuDriver.quit, self.name)
+
+    @property
+    def hugetlb_mappings(self) -> list[tuple[bool, int, int]]:
+        """What its QEMU maps of pools, by address: whether that is shared, its bytes, and those that are there."""
+        return hugetlb_mappings(ObservedTree(self._live.host), self.pid)
+
+    @property
+    def mapped_memory(self) -> list[MemoryMapping]:
+        """What its QEMU maps in one piece as large as its only cell."""
+        [cell] = self.description.cells
+        return mappings_of_size(ObservedTree(self._live.host), self.pid, cell.memory)
+
+    def await_hugetlb_unmapped(self) -> None:
+        """Wait for a while until its QEMU maps nothing of a pool: it does that after it has told (call_rcu())."""
+        self._live.host.wait_until(lambda: not self.hugetlb_mappings)
+
+    def expect_policy(self, policy: str, nodes: Sequence[int]) -> None:
+        """Expect the memory of its QEMU in huge pages to have this policy of ``policy=`` for these nodes."""
+        name = {"preferred": "prefer"}.get(policy, policy)
+        # QEMU says "many" where the kernel knows that (MPOL_PREFERRED_MANY, Linux 5.15), which is the same of one node
+        wanted = f"{name}:{','.join(map(str, nodes))}" if nodes else name
+        found = hugetlb_policies(ObservedTree(self._live.host), self.pid)
+        self._live.expect("policies of memory in huge pages", [wanted], [one.replace(" (many)", "") for one in found])
 
     def migrate(self, target: "Guest") -> None:
         """Have it go on as ``target`` on this machine (QEMU alone)."""

@@ -16,6 +16,8 @@ class Meaning(enum.Enum):
     NO_SUCH_SIZE = "no huge pages of this size"
     MISALIGNED = "memory is no multiple of the page size"
     NO_SUCH_NODE = "no such NUMA node"
+    NO_SUCH_PATH = "no such directory for the memory"
+    EXCLUDE_EACH_OTHER = "options that exclude each other, or need another one"
     KVM_WITHOUT_HUGE_PAGES = "KVM backs no guest with huge pages here"
     MORE_THAN_ADDRESSABLE = "more memory than the machine can have"
     MAY_NOT_LOCK = "nobody may lock so much memory here"
@@ -47,6 +49,13 @@ _WORDINGS: tuple[tuple[Meaning, str], ...] = (
     (Meaning.NO_SUCH_NODE, r"NUMA node \d+ is unavailable|hugepages: node \d+ not found"),
     (Meaning.NO_SUCH_NODE, r"cannot bind memory to host NUMA nodes: Invalid argument"),
     (Meaning.NO_SUCH_NODE, r"Invalid value for property 'host-nodes'|host-nodes.*out of range"),
+    # open(2), mkstemp(3)
+    (Meaning.NO_SUCH_PATH, r"can't (?:open|create) backing store \S+ for guest RAM: No such file or directory"),
+    # since QEMU 6.1; before reserve= is no property
+    (Meaning.EXCLUDE_EACH_OTHER, r"'prealloc=on' and 'reserve=off' are incompatible"),
+    # qemuValidateDomainDefMemory() of libvirt
+    (Meaning.EXCLUDE_EACH_OTHER, r"hugepages are not allowed with (?:memory allocation ondemand|anonymous memory)"),
+    (Meaning.EXCLUDE_EACH_OTHER, r"host-nodes must be (?:empty for policy default|set for policy \w+)"),
     # target/s390x/kvm: kvm.hpage is 0
     (Meaning.KVM_WITHOUT_HUGE_PAGES, r"Memory backing with [12][MG] pages was specified, but KVM does not support"),
     (Meaning.KVM_WITHOUT_HUGE_PAGES, r"This QEMU machine does not support huge page mappings"),

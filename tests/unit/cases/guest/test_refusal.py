@@ -42,6 +42,24 @@ OTHERS = [
     ),
     (Meaning.KVM_WITHOUT_HUGE_PAGES, "This QEMU machine does not support huge page mappings"),
     (Meaning.NOT_PERMITTED, "qemu-kvm: can't open backing store /mnt/huge for guest RAM: Permission denied"),
+    (
+        Meaning.NO_SUCH_PATH,
+        "qemu-kvm: can't open backing store /dev/hugepages/none/file for guest RAM: No such file or directory",
+    ),
+    (Meaning.EXCLUDE_EACH_OTHER, "object-add: 'prealloc=on' and 'reserve=off' are incompatible"),
+    (
+        Meaning.EXCLUDE_EACH_OTHER,
+        "host-nodes must be empty for policy default, or you should explicitly specify a policy other than default",
+    ),
+    (Meaning.EXCLUDE_EACH_OTHER, "qemu-system-x86_64: host-nodes must be set for policy bind"),
+    (
+        Meaning.EXCLUDE_EACH_OTHER,
+        "unsupported configuration: hugepages are not allowed with memory allocation ondemand",
+    ),
+    (
+        Meaning.EXCLUDE_EACH_OTHER,
+        "unsupported configuration: hugepages are not allowed with anonymous memory source",
+    ),
     (Meaning.NO_SUCH_SIZE, "XML error: hugepage size can't be zero"),
     (Meaning.MACHINE_EXHAUSTED, "qemu-kvm: -chardev socket: Failed to open file: Too many open files"),
     (Meaning.MACHINE_EXHAUSTED, "internal error: cannot fork child process: Cannot allocate memory"),
@@ -61,7 +79,6 @@ UNKNOWN = [
     "internal error: qemu unexpectedly closed the monitor",
     "unable to map backing store for guest RAM: Permission denied",
     "unable to map backing store for guest RAM: Invalid argument",
-    "can't open backing store /dev/hugepages for guest RAM: No such file or directory",
     "qemu_prealloc_mem: preallocating memory failed: Operation not permitted",
     "Could not access KVM kernel module: No such file or directory",
     "operation failed: domain 'guest' already exists",

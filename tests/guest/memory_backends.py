@@ -6,7 +6,6 @@ The backends come and go in one QEMU whose guest has ordinary memory and never r
 import itertools
 import json
 
-
 from hugepage_qa.cases.case import Sizes
 from hugepage_qa.cases.guest import guest_machine as drivers
 from hugepage_qa.cases.guest.guest import Guest

@@ -96,10 +96,10 @@ def each_nodeset(live: Live, guests: Guests) -> None:
     guest = guests.new(cell, cell)
     pages = guest.pages
     live.reserve(pages)
-    in_cells = f'<page size="{live.size // KIB}" unit="KiB" nodeset="0" /><page size="{live.size // KIB}" unit="KiB" nodeset="1" />'
+    page = f'<page size="{live.size // KIB}" unit="KiB"'
+    in_cells = f'{page} nodeset="0" />{page} nodeset="1" />'
     for nodeset, named in (("0", 1), ("1", 1), ("0-1", 2), ("0-1,^0", 1), ("2", None), ("0,2", None), ("1-3", None)):
-        page = f'<page size="{live.size // KIB}" unit="KiB" nodeset="{nodeset}" />'
-        definition = guest.definition.replace(in_cells, page)
+        definition = guest.definition.replace(in_cells, f'{page} nodeset="{nodeset}" />')
         with live.about(f"nodeset={nodeset}"):
             if named is None:
                 guests.expect_refused(Meaning.NO_SUCH_NODE, guest.define_and_start, definition)

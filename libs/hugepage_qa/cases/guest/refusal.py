@@ -18,6 +18,8 @@ class Meaning(enum.Enum):
     NO_SUCH_NODE = "no such NUMA node"
     NO_SUCH_PATH = "no such directory for the memory"
     EXCLUDE_EACH_OTHER = "options that exclude each other, or need another one"
+    READ_ONLY = "a client that may only read changes nothing"
+    NOT_CHANGEABLE = "a pool of base pages is not changed"
     KVM_WITHOUT_HUGE_PAGES = "KVM backs no guest with huge pages here"
     MORE_THAN_ADDRESSABLE = "more memory than the machine can have"
     MAY_NOT_LOCK = "nobody may lock so much memory here"
@@ -42,6 +44,11 @@ _WORDINGS: tuple[tuple[Meaning, str], ...] = (
     (Meaning.NO_SUCH_SIZE, r"Unable to find any usable hugetlbfs mount for \d+ KiB"),
     (Meaning.NO_SUCH_SIZE, r"failed to create memfd.*: (?:Invalid argument|No such file or directory|No such device)"),
     (Meaning.NO_SUCH_SIZE, r"[Hh]ugepage(?:s)?:? .*size can't be zero|hugepage size can't be zero"),
+    # virNodeGetFreePages(), virNodeAllocPages()
+    (Meaning.NO_SUCH_SIZE, r"page size \d+ is not available on node -?\d+"),
+    (Meaning.NO_SUCH_NODE, r"start cell \d+ out of range"),
+    (Meaning.NOT_CHANGEABLE, r"system pages pool can't be modified"),
+    (Meaning.READ_ONLY, r"read only access prevents "),
     (Meaning.NO_MOUNT, r"hugetlbfs filesystem is not mounted(?: or disabled by administrator config)?"),
     (Meaning.NO_MOUNT, r"hugetlbfs filesystem disabled by administrator config"),
     # since QEMU 8.2

@@ -2,6 +2,7 @@
 
 import re
 
+from hugepage_qa.cases.case import Sizes
 from hugepage_qa.cases.guest import guest_machine as drivers
 from hugepage_qa.cases.guest.guest import Guest
 from hugepage_qa.cases.guest.guests import (
@@ -108,7 +109,9 @@ def with_tuning(guest: Guest, *elements: str) -> str:
     return guest.definition.replace("</memoryBacking>", f"</memoryBacking>{''.join(elements)}")
 
 
-@guest_case(LIBVIRT)("the memory of a guest has the policy that its mode says, for all cells and for each", MODES)
+@guest_case(LIBVIRT)(
+    "the memory of a guest has the policy that its mode says, for all cells and for each", MODES, sizes=Sizes.DEFAULT
+)
 def each_mode(live: Live, guests: Guests) -> None:
     needs(bool(live.nodes), NO_NODES)
     node = live.nodes[0]
@@ -130,7 +133,9 @@ def each_mode(live: Live, guests: Guests) -> None:
                 live.expect_pool(nr=pages, free=pages)
 
 
-@guest_case(LIBVIRT)("a restrictive mode leaves the policy of the memory to the group of the guest", MODES)
+@guest_case(LIBVIRT)(
+    "a restrictive mode leaves the policy of the memory to the group of the guest", MODES, sizes=Sizes.DEFAULT
+)
 def restrictive(live: Live, guests: Guests) -> None:
     needs(bool(live.nodes), NO_NODES)
     node = live.nodes[0]
@@ -143,7 +148,9 @@ def restrictive(live: Live, guests: Guests) -> None:
 
 
 @guest_case(LIBVIRT)(
-    "memory that is bound to a node comes from there, on whatever processor QEMU's own thread is", PINNED
+    "memory that is bound to a node comes from there, on whatever processor QEMU's own thread is",
+    PINNED,
+    sizes=Sizes.DEFAULT,
 )
 def emulator_thread_elsewhere(live: Live, guests: Guests) -> None:
     needs(bool(live.nodes), NO_NODES)

@@ -136,16 +136,14 @@ def nodes_of_the_host(live: Live, guests: Guests) -> None:
     for node, directory in directories.items():
         with live.about(f"node {node}"):
             in_pools = sum(size * pool.nr for size, pool in pools[node].items())
+            found = told[str(node)]
             base = (live.node_meminfo(node)["MemTotal"] - in_pools) // live.base_page
-            live.expect("base pages", base, told[str(node)]["pages"].get(str(live.base_page // KIB)))
+            live.expect("base pages", base, found["pages"].get(str(live.base_page // KIB)))
             distances = (tree.read(f"{directory}/distance") or "").split()
-            live.expect(
-                "distances",
-                dict(zip(map(str, directories), map(int, distances), strict=True)),
-                told[str(node)]["distances"],
-            )
+            expected = dict(zip(map(str, directories), map(int, distances), strict=True))
+            live.expect("distances", expected, found["distances"])
             cpus = parse_list(tree.read(f"{directory}/cpulist") or "", "cpulist")
-            live.expect("processors", sorted(map(str, cpus)), sorted(told[str(node)]["cpus"]))
+            live.expect("processors", sorted(map(str, cpus)), sorted(found["cpus"]))
     live.expect_pool(nr=1, free=1)
 
 

@@ -15,7 +15,7 @@ from hugepage_qa.cases.guest.refusal import Meaning
 from hugepage_qa.cases.live import Live
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.qemu.guest.driver import State
-from hugepage_qa.qemu.guest.guest_description import Cell
+from hugepage_qa.qemu.guest.guest_description import Cell, whole_pages
 from hugepage_qa.sizes import MIB
 
 #: libvirt has no such options, or sets them by itself
@@ -29,6 +29,8 @@ POLICY = "QEMU qapi/qom.json HostMemPolicy; mbind(2); Documentation/admin-guide/
 #: of the guest, on ordinary pages
 _MEMORY = 64 * MIB
 _NAME = "backend"
+#: the least that Linux plugs in at once, and in what it boots that prepares for more memory
+_BLOCK, _ROOM = 128 * MIB, 256 * MIB
 AT_FDCWD = -100
 
 
@@ -124,13 +126,48 @@ def expect_board(live: Live, guests: Guests, guest: Guest, backend: MemoryBacken
     live.expect("whether all pages are taken", backend.is_preallocated, there == 0)
     shared = [shared for shared, memory, _ in guest.hugetlb_mappings if memory == backend.memory]
     live.expect("whether its memory is mapped as shared", [backend.is_shared], shared)
-    touched = 0 if backend.is_preallocated else guest.pages - there
+    outcome = backend.outcome(guest.pages, guest.pages - there)
     pid = guest.pid
     guest.quit()
     guest.await_end(pid)
-    kept = outcome.kept + (touched if outcome.kept_reserved and not backend.is_discarded else 0)
-    left = Outcome(None, kept=kept, kept_reserved=max(0, outcome.kept_reserved - touched))
-    expect_left(live, guests, backend, left, guest.pages)
+    expect_left(live, guests, backend, outcome, guest.pages)
+
+
+@case(
+    "memory that is plugged in takes, reserves and shares what the options of its backend say, and leaves what they say"
+    " when it is plugged out",
+    DISCARD,
+    sizes=Sizes.DEFAULT,
+)
+def each_combination_of_a_dimm(live: Live, guests: Guests) -> None:
+    nr = whole_pages(_BLOCK, live.size)
+    memory = nr * live.size
+    # what is plugged in is aligned to its pages
+    guest = guests.new(Cell(_ROOM, None), max_memory=_ROOM + 4 * memory)
+    live.reserve(nr)
+    guest.boot()
+    for backend in every_backend(memory, live.size, (Store.NAMED_FILE,)):
+        with live.about(str(backend)):
+            expect_dimm(live, guests, guest, backend, nr)
+
+
+def expect_dimm(live: Live, guests: Guests, guest: Guest, backend: MemoryBackend, nr: int) -> None:
+    """Expect a DIMM with ``backend`` to do to a pool of ``nr`` free pages what its options say, plugged in and out."""
+    outcome = backend.outcome(nr)
+    definition = backend.definition(guests.site, _NAME)
+    if outcome.refusal is not None:
+        guests.expect_refused(outcome.refusal, guest.plug, definition)
+        live.expect_pool(nr=nr, free=nr)
+        return
+    guest.plug(definition)
+    guest.run("sleep 1")
+    there = nr - guest.mapped
+    live.expect("whether all pages are taken", True, there == 0 or not backend.is_preallocated)
+    live.expect_pool(nr=nr, free=there, resv=there if backend.is_reserved else 0)
+    live.expect("whether it is mapped as shared", [backend.is_shared], [one[0] for one in guest.hugetlb_mappings])
+    guest.unplug(definition)
+    guest.await_hugetlb_unmapped()
+    expect_left(live, guests, backend, backend.outcome(nr, nr - there), nr)
 
 
 @case("a backend has the policy that it is given, and is refused where nodes and policy do not go together", POLICY)

@@ -90,10 +90,13 @@ class Guest:
             raise GuestError(f"{command} ends with {code} in the guest: {output[-200:]}")
         return output.partition("\n")[2]
 
-    def has_virtio_driver(self, name: str) -> bool:
-        """Load the driver ``name`` where the image has it as a module, and tell whether the guest's kernel has it."""
+    def has_virtio_driver(self, name: str, *needed: str) -> bool:
+        """Load the driver ``name``, and those ``needed`` before it, and tell whether the guest's kernel has it.
+
+        They are loaded where the image has them as modules.
+        """
         # /sys/bus/virtio is not there without the bus
-        return name in self.run(f"{load_drivers(name)}; ls /sys/bus/virtio/drivers || true").split()
+        return name in self.run(f"{load_drivers(*needed, name)}; ls /sys/bus/virtio/drivers || true").split()
 
     def type(self, line: str, pattern: str) -> str:
         """Type a line in the guest's shell and return what it prints up to ``pattern``."""
@@ -155,6 +158,26 @@ class Guest:
     def request(self, device: MemoryDevice, memory: int) -> None:
         """Have a virtio-mem device give the guest ``memory`` bytes."""
         self._driver.ask(Driver.request, self.name, self._device(device), memory)
+
+    def plug(self, backend: str) -> None:
+        """Plug in a DIMM that is called as the memory backend ``backend`` is, and has it (QEMU alone)."""
+        self._driver.ask(Driver.attach, self.name, _dimm_with(backend))
+
+    def unplug(self, backend: str) -> None:
+        """Plug that DIMM out, and wait until the guest has given it back."""
+        self._driver.ask(Driver.detach, self.name, _dimm_with(backend))
+
+    def nvdimm_file(self, device: MemoryDevice) -> str:
+        """Return the file that an NVDIMM of it has."""
+        return self._driver.site.nvdimm(self.name, device.name, device.page)
+
+    def start_peer(self) -> int:
+        """Start the process that is to serve its network device, and return the process id."""
+        return self._driver.ask(Driver.start_peer, self.name)
+
+    def end_peer(self) -> None:
+        """End that process, which has had its memory until now."""
+        self._driver.ask(Driver.end_peer, self.name)
 
     def set_balloon(self, memory: int) -> int:
         """Ask the guest to make do with ``memory`` bytes, wait for a while, and return with how many it does."""
@@ -263,6 +286,12 @@ class Guest:
 
     def _device(self, device: MemoryDevice) -> str:
         return self._driver.kind.device_of(self.description, device, self._driver.site)
+
+
+def _dimm_with(backend: str) -> str:
+    document = json.loads(backend)
+    dimm = {"driver": "pc-dimm", "id": f"dimm-{document['id']}", "memdev": document["id"], "node": 0}
+    return json.dumps({"backend": document, "device": dimm})
 
 
 #: in the guest

@@ -79,14 +79,17 @@ class MemoryBackend:
                 options |= {"mem-path": self.path(site), "discard-data": self.is_discarded}
         return json.dumps(options)
 
-    def outcome(self, available: int) -> Outcome:
-        """Return what must come of it where ``available`` pages are neither in use nor reserved."""
+    def outcome(self, available: int, touched: int = 0) -> Outcome:
+        """Return what must come of it where ``available`` pages are neither in use nor reserved.
+
+        ``touched`` pages of it a guest or QEMU has used, which counts where they were not taken at once.
+        """
         pages = whole_pages(self.memory, self.page)
         if self.is_preallocated and not self.is_reserved:
             return Outcome(Meaning.EXCLUDE_EACH_OTHER)
         if self.is_reserved and available < pages:
             return Outcome(Meaning.SHORT_OF_PAGES)
-        taken = pages if self.is_preallocated else 0
+        taken = pages if self.is_preallocated else touched
         reserved = pages - taken if self.is_reserved else 0
         # what a file has is reserved for and kept by the file itself where it is shared, else by the mapping
         is_kept = self.store is Store.NAMED_FILE and self.is_shared

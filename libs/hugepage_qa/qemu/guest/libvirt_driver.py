@@ -64,8 +64,8 @@ class LibvirtDriver(Driver):
         return domain_xml(guest, site)
 
     @staticmethod
-    def device_of(_guest: GuestDescription, device: MemoryDevice, _site: Site) -> str:
-        return memory_device_xml(device)
+    def device_of(guest: GuestDescription, device: MemoryDevice, site: Site) -> str:
+        return memory_device_xml(guest, device, site)
 
     def define(self, name: str, definition: str) -> None:
         self._names.add(name)
@@ -274,6 +274,7 @@ class LibvirtDriver(Driver):
                 self.destroy(name)
         with suppress(self._libvirt.libvirtError):
             self._connection.close()
+        super().close()
 
     def _end(self, name: str, end: Callable[[], Any]) -> None:
         """Call what ends the domain, and wait until its QEMU has given back its memory."""

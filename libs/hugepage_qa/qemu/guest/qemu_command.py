@@ -18,6 +18,7 @@ _SLOTS = 4
 # machines on whose root bus nothing can be plugged in
 _PCI_EXPRESS = ("q35", "virt")
 _PORT = "port0"
+_DRIVERS = {DeviceKind.DIMM: "pc-dimm", DeviceKind.VIRTIO_MEM: "virtio-mem-pci", DeviceKind.NVDIMM: "nvdimm"}
 
 
 def qemu_arguments(guest: GuestDescription, site: Site) -> list[str]:
@@ -38,6 +39,7 @@ def qemu_arguments(guest: GuestDescription, site: Site) -> list[str]:
         *("-chardev", console),
         *("-serial", "chardev:console"),
         *(("-device", balloon) if guest.balloon else ()),
+        *(_peer(guest, site) if guest.has_peer else ()),
         *("-kernel", site.kernel, "-initrd", site.initramfs),
         *("-append", f"{guest.words} {site.words}".strip()),
         *(("-device", f"pcie-root-port,id={_PORT}") if has_port else ()),
@@ -53,8 +55,18 @@ def memory_device(guest: GuestDescription, device: MemoryDevice, site: Site) -> 
     """Return a memory device of ``guest`` for the monitor: its backend and itself, in JSON."""
     cell = Cell(device.memory, device.page, guest.cells[device.cell].node)
     backend = _backend(f"memory-{device.name}", cell, guest, site)
-    kind = "pc-dimm" if device.kind is DeviceKind.DIMM else "virtio-mem-pci"
-    itself: dict[str, Any] = {"driver": kind, "id": device.name, "memdev": backend["id"], "node": device.cell}
+    itself: dict[str, Any] = {
+        "driver": _DRIVERS[device.kind],
+        "id": device.name,
+        "memdev": backend["id"],
+        "node": device.cell,
+    }
+    if device.kind is DeviceKind.NVDIMM:
+        backend |= {
+            "qom-type": "memory-backend-file",
+            "mem-path": site.nvdimm(guest.name, device.name, device.page),
+            "share": True,
+        }
     if device.kind is DeviceKind.VIRTIO_MEM:
         if site.machine.startswith(_PCI_EXPRESS):
             itself["bus"] = _PORT
@@ -62,6 +74,12 @@ def memory_device(guest: GuestDescription, device: MemoryDevice, site: Site) -> 
         backend |= {"prealloc": False, "reserve": False}
         itself |= {"requested-size": device.requested, "prealloc": True}
     return json.dumps({"backend": backend, "device": itself})
+
+
+def _peer(guest: GuestDescription, site: Site) -> tuple[str, ...]:
+    """Return a network device that the process behind a socket serves."""
+    socket, device = f"socket,id=peer,path={site.peer(guest.name)}", "virtio-net-pci,netdev=peer-net,romfile="
+    return ("-chardev", socket, "-netdev", "vhost-user,id=peer-net,chardev=peer", "-device", device)
 
 
 def _memory(guest: GuestDescription, site: Site) -> list[str]:
@@ -74,7 +92,9 @@ def _memory(guest: GuestDescription, site: Site) -> list[str]:
     if guest.max_memory is not None:
         size += f",slots={_SLOTS},maxmem={guest.max_memory}B"
     cells = [f"node,nodeid={number},cpus={number},memdev={one['id']}" for number, one in enumerate(backends)]
-    return ["-machine", site.machine, "-m", size, *words, *(word for cell in cells for word in ("-numa", cell))]
+    has_nvdimm = any(device.kind is DeviceKind.NVDIMM for device in guest.devices)
+    machine = f"{site.machine},nvdimm=on" if has_nvdimm else site.machine
+    return ["-machine", machine, "-m", size, *words, *(word for cell in cells for word in ("-numa", cell))]
 
 
 def _backend(name: str, cell: Cell, guest: GuestDescription, site: Site) -> dict[str, Any]:

@@ -185,6 +185,7 @@ class QemuDriver(Driver):
     def close(self) -> None:
         for name in list(self._running):
             self.destroy(name)
+        super().close()
 
     def _start(self, name: str, more: Sequence[str], descriptors: tuple[int, ...] = ()) -> None:
         self._spawn(name, more, descriptors)

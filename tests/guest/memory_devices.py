@@ -272,15 +272,14 @@ def of_several_kinds(live: Live, guests: Guests) -> None:
 def no_such_page_size(live: Live, guests: Guests) -> None:
     absent = next(live.size << shift for shift in range(1, 64) if live.size << shift not in live.sizes)
     device = MemoryDevice("dimm0", DeviceKind.DIMM, max(absent, _BLOCK), absent)
-    memfd = {"source": Source.MEMFD, "access": Access.SHARED}
-    guest = with_room(guests, device, **memfd)
+    guest = with_room(guests, device, source=Source.MEMFD, access=Access.SHARED)
     live.reserve(guest.pages)
     guest.start()
     guests.expect_refused(Meaning.NO_SUCH_SIZE, guest.attach, device)
     guest.expect_state(State.PAUSED)
     guest.expect_all_taken()
     guest.destroy()
-    from_the_start = with_room(guests, device, plugged=True, name="with-it", **memfd)
+    from_the_start = with_room(guests, device, plugged=True, name="with-it", source=Source.MEMFD, access=Access.SHARED)
     guests.expect_refused(Meaning.NO_SUCH_SIZE, from_the_start.start)
     from_the_start.expect_state(State.OFF)
     live.expect_pool(nr=guest.pages, free=guest.pages)

@@ -10,7 +10,7 @@ from hugepage_qa.cases.case import Sizes
 from hugepage_qa.cases.guest import guest_machine as drivers
 from hugepage_qa.cases.guest.guest import Guest
 from hugepage_qa.cases.guest.guests import NO_NODES, GuestArea, Guests, guest_case, needs
-from hugepage_qa.cases.guest.memory_backend import MemoryBackend, Outcome, Store, every_backend
+from hugepage_qa.cases.guest.memory_backend import MemoryBackend, PoolOutcome, Store, every_backend
 from hugepage_qa.cases.guest.refusal import Meaning
 from hugepage_qa.cases.live import Live
 from hugepage_qa.plugins.guest_test import GuestTest
@@ -68,7 +68,7 @@ def expect_backend(live: Live, guests: Guests, guest: Guest, backend: MemoryBack
     expect_left(live, guests, backend, outcome, nr)
 
 
-def expect_left(live: Live, guests: Guests, backend: MemoryBackend, outcome: Outcome, nr: int) -> None:
+def expect_left(live: Live, guests: Guests, backend: MemoryBackend, outcome: PoolOutcome, nr: int) -> None:
     """Expect a backend that is gone to have left in the pool what its file keeps, and nothing without that file."""
     live.expect_pool(nr=nr, free=nr - outcome.kept, resv=outcome.kept_reserved)
     if backend.store is Store.NAMED_FILE and outcome.refusal is None:

@@ -24,7 +24,7 @@ class Store(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PoolOutcome:
     """What a backend does to a pool: pages that it takes at once, and that are reserved for it beyond these.
 
     ``kept`` and ``kept_reserved`` are what is left of them without the backend, as long as its file is there. Where it
@@ -79,23 +79,23 @@ class MemoryBackend:
                 options |= {"mem-path": self.path(site), "discard-data": self.is_discarded}
         return json.dumps(options)
 
-    def outcome(self, available: int, touched: int = 0) -> Outcome:
+    def outcome(self, available: int, touched: int = 0) -> PoolOutcome:
         """Return what must come of it where ``available`` pages are neither in use nor reserved.
 
         ``touched`` pages of it a guest or QEMU has used, which counts where they were not taken at once.
         """
         pages = whole_pages(self.memory, self.page)
         if self.is_preallocated and not self.is_reserved:
-            return Outcome(Meaning.EXCLUDE_EACH_OTHER)
+            return PoolOutcome(Meaning.EXCLUDE_EACH_OTHER)
         if self.is_reserved and available < pages:
-            return Outcome(Meaning.SHORT_OF_PAGES)
+            return PoolOutcome(Meaning.SHORT_OF_PAGES)
         taken = pages if self.is_preallocated else touched
         reserved = pages - taken if self.is_reserved else 0
         # what a file has is reserved for and kept by the file itself where it is shared, else by the mapping
         is_kept = self.store is Store.NAMED_FILE and self.is_shared
         # a hole gives back what lay in it, and no reservation of what was never there
         kept = taken if is_kept and not self.is_discarded else 0
-        return Outcome(None, taken, reserved, kept, reserved if is_kept else 0)
+        return PoolOutcome(None, taken, reserved, kept, reserved if is_kept else 0)
 
 
 def every_backend(memory: int, page: int, stores: Iterable[Store] = tuple(Store)) -> Iterator[MemoryBackend]:

@@ -15,7 +15,7 @@ from hugepage_qa.qemu.guest.guest_description import Access, Allocation, Source
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MemoryOutcome:
     """How a guest has its memory; one that is refused has none. ``is_there`` is whether all of it is from the start."""
 
     refusal: Meaning | None = None
@@ -69,18 +69,18 @@ class MemoryBacking:
         if self.discard:
             yield Element("discard")
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> MemoryOutcome:
         """Return what must come of it."""
         is_huge = self.page is not None
         if is_huge and (self.allocation is Allocation.ON_DEMAND or self.source is Source.ANONYMOUS):
-            return Outcome(Meaning.EXCLUDE_EACH_OTHER)
+            return MemoryOutcome(Meaning.EXCLUDE_EACH_OTHER)
         # without an access it is QEMU that chooses: it shares a memfd, and nothing else
         is_shared = self.access is Access.SHARED or (self.access is None and self.source is Source.MEMFD)
         is_there = is_huge or self.allocation is Allocation.IMMEDIATE
         # a memfd has nothing to be discarded from
         is_in_a_file = is_huge or self.source is Source.FILE
         is_discarded = self.discard and is_in_a_file and self.source is not Source.MEMFD
-        return Outcome(None, is_huge, is_shared, is_there, is_discarded)
+        return MemoryOutcome(None, is_huge, is_shared, is_there, is_discarded)
 
 
 def every_backing_with_huge_pages(page: int) -> Iterator[MemoryBacking]:

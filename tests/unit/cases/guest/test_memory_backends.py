@@ -6,13 +6,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hugepage_qa.cases.guest.memory_backend import MemoryBackend, Outcome, Store, every_backend
+from hugepage_qa.cases.guest.memory_backend import MemoryBackend, PoolOutcome, Store, every_backend
 from hugepage_qa.cases.guest.memory_backing import (
     MemoryBacking,
+    MemoryOutcome,
     every_backing_with_huge_pages,
     every_backing_with_ordinary_pages,
 )
-from hugepage_qa.cases.guest.memory_backing import Outcome as BackingOutcome
 from hugepage_qa.cases.guest.refusal import Meaning
 from hugepage_qa.qemu.guest.domain_xml import domain_xml
 from hugepage_qa.qemu.guest.guest_description import Access, Allocation, Cell, GuestDescription, Source
@@ -30,29 +30,29 @@ def backend(store: Store, **options: bool) -> MemoryBackend:
 @pytest.mark.parametrize(
     ("options", "outcome"),
     [
-        (backend(MEMFD), Outcome(taken=4)),
-        (backend(MEMFD, is_preallocated=False), Outcome(reserved=4)),
-        (backend(MEMFD, is_preallocated=False, is_reserved=False), Outcome()),
-        (backend(MEMFD, is_reserved=False), Outcome(Meaning.EXCLUDE_EACH_OTHER)),
-        (backend(NAMED, is_shared=True), Outcome(taken=4, kept=4)),
-        (backend(NAMED, is_shared=True, is_discarded=True), Outcome(taken=4)),
-        (backend(NAMED), Outcome(taken=4)),
+        (backend(MEMFD), PoolOutcome(taken=4)),
+        (backend(MEMFD, is_preallocated=False), PoolOutcome(reserved=4)),
+        (backend(MEMFD, is_preallocated=False, is_reserved=False), PoolOutcome()),
+        (backend(MEMFD, is_reserved=False), PoolOutcome(Meaning.EXCLUDE_EACH_OTHER)),
+        (backend(NAMED, is_shared=True), PoolOutcome(taken=4, kept=4)),
+        (backend(NAMED, is_shared=True, is_discarded=True), PoolOutcome(taken=4)),
+        (backend(NAMED), PoolOutcome(taken=4)),
         # a hole gives no reservation back
         (
             backend(NAMED, is_shared=True, is_preallocated=False, is_discarded=True),
-            Outcome(reserved=4, kept_reserved=4),
+            PoolOutcome(reserved=4, kept_reserved=4),
         ),
-        (backend(Store.FILE, is_shared=True), Outcome(taken=4)),
+        (backend(Store.FILE, is_shared=True), PoolOutcome(taken=4)),
     ],
 )
-def test_what_a_backend_does_to_a_pool(options: MemoryBackend, outcome: Outcome) -> None:
+def test_what_a_backend_does_to_a_pool(options: MemoryBackend, outcome: PoolOutcome) -> None:
     assert options.outcome(4) == outcome
 
 
 def test_what_was_touched_counts_where_it_was_not_taken_at_once() -> None:
     on_demand = backend(NAMED, is_shared=True, is_preallocated=False)
-    assert on_demand.outcome(4, 1) == Outcome(taken=1, reserved=3, kept=1, kept_reserved=3)
-    assert backend(NAMED).outcome(4, 4) == Outcome(taken=4)
+    assert on_demand.outcome(4, 1) == PoolOutcome(taken=1, reserved=3, kept=1, kept_reserved=3)
+    assert backend(NAMED).outcome(4, 4) == PoolOutcome(taken=4)
 
 
 def test_what_is_short_is_refused_where_it_reserves() -> None:
@@ -76,20 +76,20 @@ def test_every_combination_is_there_once_and_is_told_apart(site: Site) -> None:
 @pytest.mark.parametrize(
     ("backing", "outcome"),
     [
-        (MemoryBacking(PAGE), BackingOutcome(is_huge=True, is_there=True)),
-        (MemoryBacking(PAGE, Source.MEMFD), BackingOutcome(is_huge=True, is_there=True, is_shared=True)),
-        (MemoryBacking(PAGE, Source.MEMFD, access=Access.PRIVATE), BackingOutcome(is_huge=True, is_there=True)),
-        (MemoryBacking(PAGE, discard=True), BackingOutcome(is_huge=True, is_there=True, is_discarded=True)),
-        (MemoryBacking(PAGE, Source.ANONYMOUS), BackingOutcome(Meaning.EXCLUDE_EACH_OTHER)),
-        (MemoryBacking(PAGE, None, Allocation.ON_DEMAND), BackingOutcome(Meaning.EXCLUDE_EACH_OTHER)),
-        (MemoryBacking(), BackingOutcome()),
+        (MemoryBacking(PAGE), MemoryOutcome(is_huge=True, is_there=True)),
+        (MemoryBacking(PAGE, Source.MEMFD), MemoryOutcome(is_huge=True, is_there=True, is_shared=True)),
+        (MemoryBacking(PAGE, Source.MEMFD, access=Access.PRIVATE), MemoryOutcome(is_huge=True, is_there=True)),
+        (MemoryBacking(PAGE, discard=True), MemoryOutcome(is_huge=True, is_there=True, is_discarded=True)),
+        (MemoryBacking(PAGE, Source.ANONYMOUS), MemoryOutcome(Meaning.EXCLUDE_EACH_OTHER)),
+        (MemoryBacking(PAGE, None, Allocation.ON_DEMAND), MemoryOutcome(Meaning.EXCLUDE_EACH_OTHER)),
+        (MemoryBacking(), MemoryOutcome()),
         (
             MemoryBacking(None, Source.FILE, Allocation.IMMEDIATE, Access.SHARED),
-            BackingOutcome(None, False, True, True),
+            MemoryOutcome(None, False, True, True),
         ),
     ],
 )
-def test_what_a_backing_does(backing: MemoryBacking, outcome: BackingOutcome) -> None:
+def test_what_a_backing_does(backing: MemoryBacking, outcome: MemoryOutcome) -> None:
     assert backing.outcome() == outcome
 
 

@@ -129,8 +129,8 @@ def balloon_with_plugged_memory(live: Live, guests: Guests) -> None:
     live.expect_pool(nr=nr, free=0)
     whole = memory + dimm.memory
     live.expect("memory of the guest without its balloon", whole, guest.set_balloon(whole))
-    # of the board alone there is not as much to give
-    left = memory // 2
+    # the board alone has not as much to give
+    left = memory * 3 // 4
     live.expect("memory of the guest with its balloon", left, guest.set_balloon(left))
     back = nr - guest.mapped
     live.expect_pool(

@@ -24,7 +24,7 @@ ALLOCATE = "virNodeAllocPages(), virsh allocpages"
 #: what libvirt takes for all of them
 ANY_NODE = -1
 
-TOPOLOGY = "virConnectGetCapabilities(), host/topology/cells/cell; Documentation/ABI/stable/sysfs-devices-node"
+TOPOLOGY = "virConnectGetCapabilities(), host/topology/cells/cell"
 CAPABILITIES = "virConnectGetCapabilities(), host/topology/cells/cell/pages"
 
 

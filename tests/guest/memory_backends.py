@@ -22,9 +22,9 @@ from hugepage_qa.sizes import MIB
 QEMU = GuestArea("guest/memory-backends", drivers.QEMU)
 case = guest_case(QEMU)
 
-HOSTMEM = "QEMU qapi/qom.json MemoryBackendProperties; backends/hostmem.c host_memory_backend_memory_complete()"
-DISCARD = "QEMU backends/hostmem-file.c file_backend_unparent(): MADV_REMOVE; mm/hugetlb.c hugetlb_unreserve_pages()"
-POLICY = "QEMU qapi/qom.json HostMemPolicy; mbind(2); Documentation/admin-guide/mm/numa_memory_policy.rst"
+HOSTMEM = "QEMU backends/hostmem.c host_memory_backend_memory_complete(); mm/hugetlb.c hugetlb_reserve_pages()"
+DISCARD = "QEMU memory-backend-file discard-data=; mm/hugetlb.c hugetlb_unreserve_pages(); madvise(2) MADV_REMOVE"
+POLICY = "QEMU memory-backend policy=, host-nodes=; mbind(2); Documentation/admin-guide/mm/numa_memory_policy.rst"
 
 #: of the guest, on ordinary pages
 _MEMORY = 64 * MIB

@@ -77,6 +77,8 @@ def each_combination_without_huge_pages(live: Live, guests: Guests) -> None:
     "huge pages of which no size is said are those of the default size, and one page short is short of these", BACKING
 )
 def no_size(live: Live, configured: Guests) -> None:
+    others = foreign_mounts(live, configured)
+    needs(not others, f"libvirt would make directories in {', '.join(others)}, which are none of ours")
     # of several mounts in qemu.conf libvirt takes the second one for that of the default size
     guests = Guests(live, drivers.LIBVIRT_LOOKING_FOR_MOUNTS)
     guest = guests.new(Cell(configured.pages * live.size, live.size))

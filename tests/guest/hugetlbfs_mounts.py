@@ -46,13 +46,16 @@ def where_qemu_conf_says(live: Live, guests: Guests) -> None:
     guest.start()
     named = guests.site.mounts[live.size]
     expect_in(live, guest, named)
-    mounted_later = live.mount()
-    live.expect_pool(nr=guest.pages + other.pages, free=other.pages)
-    guest.expect_mapped()
-    other.start()
-    expect_in(live, other, named)
-    live.expect("what is in the other mount", [], live.host.names(mounted_later.lstrip("/")))
-    live.expect_pool(nr=guest.pages + other.pages, free=0)
+    mounted_later = live.host.mount(f"pagesize={live.size}")
+    try:
+        live.expect_pool(nr=guest.pages + other.pages, free=other.pages)
+        guest.expect_mapped()
+        other.start()
+        expect_in(live, other, named)
+        live.expect("what is in the other mount", [], live.host.names(mounted_later.lstrip("/")))
+        live.expect_pool(nr=guest.pages + other.pages, free=0)
+    finally:
+        live.host.unmount(mounted_later)
     guest.destroy()
     live.expect_pool(nr=guest.pages + other.pages, free=guest.pages)
     other.expect_mapped()

@@ -13,6 +13,7 @@ from hugepage_qa.cases.guest.memory_backing import (
 )
 from hugepage_qa.cases.guest.refusal import Meaning
 from hugepage_qa.cases.live import Live
+from hugepage_qa.kernel.proc_tables import read_mounts
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.qemu.guest.driver import State
 from hugepage_qa.qemu.guest.guest_description import Cell
@@ -71,6 +72,12 @@ def each_combination_without_huge_pages(live: Live, guests: Guests) -> None:
     for backing in every_backing_with_ordinary_pages():
         with live.about(str(backing)):
             expect_backing(live, guests, guest, backing, guests.pages)
+
+
+def foreign_mounts(live: Live, guests: Guests) -> list[str]:
+    """Return the hugetlbfs that the machine has besides those for guests."""
+    ours = set(guests.site.mounts.values())
+    return [one.point for one in read_mounts(live.host) if one.type == "hugetlbfs" and one.point not in ours]
 
 
 @case(

@@ -261,9 +261,18 @@ def _other_words(recorded: Recorded) -> Iterator[tuple[Event, Lie]]:
         elif _asks(event, "page_sizes"):
             cells = {cell: dict.fromkeys(sizes, 9999) for cell, sizes in event["result"][DONE].items()}
             yield event, instead(event, event | {"result": {DONE: cells}})
+        elif _asks(event, "host_cells"):
+            for kind in ("pages", "distances", "cpus"):
+                other = {cell: told | {kind: _others(told[kind])} for cell, told in event["result"][DONE].items()}
+                yield event, instead(event, event | {"result": {DONE: other}})
         elif found := _is_line(event):
             said = f"{found['typed']}other words{found['end']}"
             yield event, instead(event, event | {"result": {DONE: said}})
+
+
+def _others(numbers: dict[str, int]) -> dict[str, int]:
+    """Return other names, which are numbers, and other numbers."""
+    return {str(int(name) + 1): number + 1 for name, number in numbers.items()}
 
 
 # --- events ----------------------------------------------------------------------------------------------------------

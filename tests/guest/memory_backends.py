@@ -189,6 +189,8 @@ def each_policy(live: Live, guests: Guests) -> None:
                 guest.add_backend(definition)
                 live.expect_pool(nr=nr, free=0)
                 live.expect_pool(nr=nr, free=0, node=node)
+                whole = [(False, nr * live.size, nr * live.size)]
+                live.expect("memory in huge pages: shared, bytes, bytes that are there", whole, guest.hugetlb_mappings)
                 guest.expect_policy(policy, nodes)
                 guest.expect_on_nodes({node: nr})
                 guest.remove_backend(_NAME)

@@ -289,7 +289,7 @@ def _is_state(event: Event) -> bool:
 
 
 def _is_number(event: Event) -> bool:
-    return _asks(event, "balloon") or _asks(event, "free_pages")
+    return (_asks(event, "balloon") or _asks(event, "free_pages")) and DONE in event["result"]
 
 
 def _is_line(event: Event) -> re.Match[str] | None:

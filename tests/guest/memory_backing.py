@@ -97,6 +97,8 @@ def no_size(live: Live, configured: Guests) -> None:
     live.reserve(guest.pages)
     guest.define_and_start(definition)
     guest.expect_all_taken()
+    guest.destroy()
+    guests.expect_all_back(guest)
 
 
 @case(

@@ -229,7 +229,8 @@ def nvdimm_beside(_live: Live, guests: Guests) -> None:
 )
 def nvdimm_in_huge_pages(live: Live, guests: Guests) -> None:
     device = nvdimm(live.size)
-    guest = with_room(guests, device, plugged=True)
+    # else what is written stays in the guest (libvirt)
+    guest = with_room(guests, device, plugged=True, access=Access.SHARED)
     guests.expect_started(guest)
     guest.destroy()
     guest.expect_state(State.OFF)

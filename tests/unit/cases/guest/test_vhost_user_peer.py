@@ -28,11 +28,15 @@ def test_memory_is_kept_until_it_is_ended(tmp_path: Path) -> None:
             qemu.connect(str(path))
             qemu.sendall(HEADER.pack(1, 1, 0))
             assert HEADER.unpack(qemu.recv(HEADER.size)) == (1, 5, 8)
-            assert struct.unpack("<Q", qemu.recv(8)) == (1 << 32,)
+            assert struct.unpack("<Q", qemu.recv(8)) == (1 << 32 | 1 << 30 | 1 << 17 | 1 << 16,)
+            qemu.sendall(HEADER.pack(15, 1, 0))
+            assert HEADER.unpack(qemu.recv(HEADER.size)) == (15, 5, 8)
+            assert struct.unpack("<Q", qemu.recv(8)) == (0,)
             # of a kick no memory is kept
             socket.send_fds(qemu, [HEADER.pack(12, 1, 8) + bytes(8)], [memory])
             region = struct.pack("<IIQQQQ", 1, 0, 0, SIZE, 0, 0)
-            socket.send_fds(qemu, [HEADER.pack(5, 1, len(region)) + region], [memory])
+            # the file of two regions is mapped once
+            socket.send_fds(qemu, [HEADER.pack(5, 1, len(region)) + region], [memory, memory])
             qemu.sendall(HEADER.pack(11, 1, 8) + struct.pack("<II", 1, 0))
             assert HEADER.unpack(qemu.recv(HEADER.size)) == (11, 5, 8)
             assert struct.unpack("<II", qemu.recv(8)) == (1, 0)

@@ -298,6 +298,7 @@ def virtio_mem_on_a_node(live: Live, guests: Guests) -> None:
     pages = device_pages(device)
     guest.request(device, device.memory)
     guest.await_mapped(guest.pages + pages)
+    guest.expect_mapped(**{format_size(live.size): pages})
     live.expect_pool(nr=guest.pages + pages, free=0, node=node)
     guest.expect_on_nodes({node: guest.pages + pages})
     guest.request(device, 0)

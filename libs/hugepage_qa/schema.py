@@ -70,7 +70,7 @@ def build(kind: type[_Built], document: Mapping[str, Any]) -> _Built:
     Its keys are the names of the fields; others, such as the format and its version, are left out, and a field that
     has no key keeps its default. Raises TypeError without a key that is needed, ValueError for what is no date.
     """
-    types = _types(kind)
+    types = _types(kind)  # type: ignore[arg-type]
     known = [field.name for field in fields(kind) if field.name in document]  # type: ignore[arg-type]
     return kind(**{name: _value(types[name], document[name]) for name in known})
 

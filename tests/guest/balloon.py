@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
+from hugepage_qa.cases.case import Sizes
 from hugepage_qa.cases.guest import guest_machine as drivers
 from hugepage_qa.cases.guest.guest import Guest
 from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case, needs
@@ -14,7 +15,7 @@ from hugepage_qa.kernel.memory_layout import read_free_blocks
 from hugepage_qa.kernel.tree import CapturedTree
 from hugepage_qa.oracle.pool.pool_kernel import PoolKernel
 from hugepage_qa.plugins.guest_test import GuestTest
-from hugepage_qa.qemu.guest.guest_description import Cell
+from hugepage_qa.qemu.guest.guest_description import Cell, DeviceKind, MemoryDevice, device_pages
 from hugepage_qa.sizes import KIB, MIB
 
 QEMU, LIBVIRT = GuestArea("guest/balloon", drivers.QEMU), GuestArea("guest/balloon", drivers.LIBVIRT)
@@ -28,6 +29,8 @@ REPORTING = (
 
 #: what a kernel boots in, with as much to spare
 _MEMORY = 256 * MIB
+#: a block of memory
+_PLUGGED = 128 * MIB
 #: what one request to inflate a balloon can hold (drivers/virtio/virtio_balloon.c: 256 pages of 4 KiB)
 _REQUEST = MIB
 #: what a guest reports are free blocks of at least this size (pageblock_order), of none a gigantic page
@@ -106,6 +109,41 @@ def free_pages_are_reported(live: Live, guests: Guests) -> None:
     expect_reported(live, guest)
     guest.destroy()
     guests.expect_all_back(guest)
+
+
+@case(
+    "a balloon holds memory that was plugged in, too, and the pool has what the guest has taken",
+    BALLOON,
+    sizes=Sizes.DEFAULT,
+)
+def balloon_with_plugged_memory(live: Live, guests: Guests) -> None:
+    dimm = MemoryDevice("dimm0", DeviceKind.DIMM, max(live.size, _PLUGGED), live.size)
+    memory = max(guests.pages * live.size, _MEMORY)
+    guest = guests.new(Cell(memory, live.size), balloon=True, max_memory=memory + 3 * dimm.memory)
+    nr = guest.pages + device_pages(dimm)
+    live.reserve(nr)
+    guest.boot()
+    needs(guest.has_virtio_driver("virtio_balloon"), "the guest's kernel has no driver for balloons")
+    guest.run("echo online >/sys/devices/system/memory/auto_online_blocks")
+    guest.attach(dimm)
+    live.expect_pool(nr=nr, free=0)
+    whole = memory + dimm.memory
+    live.expect("memory of the guest without its balloon", whole, guest.set_balloon(whole))
+    # the board alone has not as much to give
+    left = memory * 3 // 4
+    live.expect("memory of the guest with its balloon", left, guest.set_balloon(left))
+    back = nr - guest.mapped
+    live.expect_pool(
+        nr=nr, free=back, resv=back if PoolKernel(live.kernel_version).unmapping_restores_reservation else 0
+    )
+    if live.size > _REQUEST:
+        live.expect("pages that are back", 0, back)
+    live.expect("memory of the guest without it again", whole, guest.set_balloon(whole))
+    write(guest, "kept", _KEPT)
+    write(guest, "written", _WRITTEN)
+    expect_content(live, guest)
+    guest.destroy()
+    live.expect_pool(nr=nr, free=nr)
 
 
 def expect_reported(live: Live, guest: Guest) -> GuestMemory:

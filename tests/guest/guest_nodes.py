@@ -1,6 +1,10 @@
 """Guests whose cells are bound to NUMA nodes, have page sizes of their own, or are locked in memory."""
 
+import re
+
+from hugepage_qa.cases.case import Sizes
 from hugepage_qa.cases.guest import guest_machine as drivers
+from hugepage_qa.cases.guest.guest import Guest
 from hugepage_qa.cases.guest.guests import (
     NO_NODES,
     GuestArea,
@@ -10,6 +14,7 @@ from hugepage_qa.cases.guest.guests import (
 )
 from hugepage_qa.cases.guest.refusal import Meaning, find_meaning, without_process_ids
 from hugepage_qa.cases.live import Live
+from hugepage_qa.kernel.nodes import parse_list
 from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.plugins.guest_test import GuestTest
@@ -21,6 +26,9 @@ QEMU, LIBVIRT = GuestArea("guest/nodes", drivers.QEMU), GuestArea("guest/nodes",
 case = guest_case(QEMU, LIBVIRT)
 
 NUMA = "libvirt.org/formatdomain.html numatune memnode; QEMU memory-backend host-nodes=, policy=bind; mbind(2)"
+MODES = "libvirt.org/formatdomain.html numatune memory mode, memnode mode; set_mempolicy(2), mbind(2)"
+PINNED = "libvirt.org/formatdomain.html cputune emulatorpin; mbind(2): a policy knows no processors"
+ONLINE = "sys/devices/system/cpu/online"
 PAGES = "libvirt.org/formatdomain.html hugepages page nodeset"
 
 
@@ -94,6 +102,83 @@ def a_cell_on_ordinary_pages(live: Live, guests: Guests) -> None:
     guest.start()
     live.expect_pool(nr=guests.pages + 1, free=1)
     guest.expect_mapped()
+
+
+def with_tuning(guest: Guest, *elements: str) -> str:
+    """Return the domain of a guest with further ``elements`` of tuning."""
+    return guest.definition.replace("</memoryBacking>", f"</memoryBacking>{''.join(elements)}")
+
+
+@guest_case(LIBVIRT)(
+    "the memory of a guest has the policy that its mode says, for all cells and for each", MODES, sizes=Sizes.DEFAULT
+)
+def each_mode(live: Live, guests: Guests) -> None:
+    needs(bool(live.nodes), NO_NODES)
+    node = live.nodes[0]
+    pages = guests.pages
+    live.reserve(pages, node)
+    whole = guests.new(Cell(pages * live.size, live.size))
+    # what is plugged in later needs cells
+    in_a_cell = guests.new(Cell(pages * live.size, live.size), name="of-a-cell", max_memory=2 * pages * live.size)
+    for mode, policy in (("strict", "bind"), ("interleave", "interleave"), ("preferred", "preferred")):
+        of_all = f'<numatune><memory mode="{mode}" nodeset="{node}"/></numatune>'
+        of_one = f'<numatune><memnode cellid="0" mode="{mode}" nodeset="{node}"/></numatune>'
+        for guest, tuning in ((whole, of_all), (in_a_cell, of_all), (in_a_cell, of_one)):
+            with live.about(tuning):
+                guest.define_and_start(with_tuning(guest, tuning))
+                live.expect_pool(nr=pages, free=0, node=node)
+                guest.expect_policy(policy, [node])
+                guest.expect_on_nodes({node: pages})
+                guest.destroy()
+                live.expect_pool(nr=pages, free=pages)
+
+
+@guest_case(LIBVIRT)(
+    "a restrictive mode leaves the policy of the memory to the group of the guest", MODES, sizes=Sizes.DEFAULT
+)
+def restrictive(live: Live, guests: Guests) -> None:
+    needs(bool(live.nodes), NO_NODES)
+    node = live.nodes[0]
+    live.reserve(guests.pages, node)
+    guest = guests.new()
+    guest.define_and_start(with_tuning(guest, f'<numatune><memory mode="restrictive" nodeset="{node}"/></numatune>'))
+    live.expect_pool(nr=guest.pages, free=0, node=node)
+    guest.expect_policy("default", [])
+    guest.expect_on_nodes({node: guest.pages})
+
+
+@guest_case(LIBVIRT)(
+    "memory that is bound to a node comes from there, on whatever processor QEMU's own thread is",
+    PINNED,
+    sizes=Sizes.DEFAULT,
+)
+def emulator_thread_elsewhere(live: Live, guests: Guests) -> None:
+    needs(bool(live.nodes), NO_NODES)
+    node, cpus = live.nodes[0], online_processors(live)
+    live.reserve(guests.pages, node)
+    guest = guests.new()
+    for cpu in (cpus[0], cpus[-1]):
+        with live.about(f"emulator thread on processor {cpu}"):
+            pinned = f'<cputune><emulatorpin cpuset="{cpu}"/></cputune>'
+            bound = f'<numatune><memory mode="strict" nodeset="{node}"/></numatune>'
+            guest.define_and_start(with_tuning(guest, pinned, bound))
+            live.expect("processors of QEMU's own thread", str(cpu), allowed_processors(live, guest))
+            guest.expect_policy("bind", [node])
+            guest.expect_on_nodes({node: guest.pages})
+            live.expect_pool(nr=guest.pages, free=0, node=node)
+            guest.destroy()
+            live.expect_pool(nr=guest.pages, free=guest.pages)
+
+
+def online_processors(live: Live) -> tuple[int, ...]:
+    """Return the processors that are switched on."""
+    return parse_list(live.host.read(ONLINE) or "0", ONLINE)
+
+
+def allowed_processors(live: Live, guest: Guest) -> str:
+    """Return the list of processors that the first thread of a guest's QEMU may run on."""
+    status = live.host.observe(f"proc/{guest.pid}/status") or ""
+    return "".join(re.findall(r"^Cpus_allowed_list:\t(.*)$", status, re.MULTILINE))
 
 
 @case("a guest that is locked in memory takes the same pages", "mlockall(2); libvirt.org/formatdomain.html locked")

@@ -8,8 +8,11 @@ from hugepage_qa.cases.guest.guests import (
     guest_case,
     needs,
 )
+from hugepage_qa.cases.guest.refusal import Meaning
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.pool_view import read_pool_view
+from hugepage_qa.kernel.nodes import node_directories, parse_list
+from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.sizes import KIB
 
@@ -18,6 +21,10 @@ case = guest_case(LIBVIRT)
 
 FREE = "virNodeGetFreePages(), virsh freepages"
 ALLOCATE = "virNodeAllocPages(), virsh allocpages"
+#: what libvirt takes for all of them
+ANY_NODE = -1
+
+TOPOLOGY = "virConnectGetCapabilities(), host/topology/cells/cell"
 CAPABILITIES = "virConnectGetCapabilities(), host/topology/cells/cell/pages"
 
 
@@ -70,6 +77,74 @@ def allocate_pages(live: Live, guests: Guests) -> None:
     live.expect_pool(nr=1, free=1, node=node)
     guests.allocate_pages(live.size, before, node, add=False)
     live.expect_pool(nr=0, free=0)
+
+
+@case("each node gets its pages by its number, and the machine by none", ALLOCATE)
+def allocate_pages_of_all(live: Live, guests: Guests) -> None:
+    needs(bool(live.nodes), NO_NODES)
+    live.reserve(2 * len(live.nodes))
+    live.set_nr(0)
+    for number, node in enumerate(live.nodes, start=1):
+        guests.allocate_pages(live.size, 1, node, add=True)
+        live.expect_pool(nr=number, free=number)
+        live.expect_pool(nr=1, free=1, node=node)
+    nodes = len(live.nodes)
+    guests.allocate_pages(live.size, nodes, ANY_NODE, add=True)
+    live.expect_pool(nr=2 * nodes, free=2 * nodes)
+    before = live.before.pools[live.size].nr
+    guests.allocate_pages(live.size, before + 1, ANY_NODE, add=False)
+    live.expect_pool(nr=1, free=1)
+    found = guests.free_pages(live.size, ANY_NODE)
+    live.expect("free pages of all nodes, as libvirt tells", read_pool_view(live.host).pools[live.size].free, found)
+    guests.allocate_pages(live.size, before, ANY_NODE, add=False)
+    live.expect_pool(nr=0, free=0)
+
+
+@case("who may only read changes no pool", ALLOCATE)
+def read_only(live: Live, guests: Guests) -> None:
+    live.reserve(1)
+    for node in (*live.nodes, ANY_NODE):
+        guests.expect_refused(Meaning.READ_ONLY, guests.allocate_pages_read_only, live.size, 1, node)
+        live.expect_pool(nr=1, free=1)
+
+
+@case("neither a page size nor a node that is not there has pages, and base pages are no pool", f"{FREE}; {ALLOCATE}")
+def what_is_not_there(live: Live, guests: Guests) -> None:
+    live.reserve(1)
+    absent_size = next(live.size << shift for shift in range(1, 64) if live.size << shift not in live.sizes)
+    absent_node = max(live.nodes, default=0) + 1
+    for meaning, size, node in (
+        (Meaning.NO_SUCH_SIZE, absent_size, 0),
+        (Meaning.NO_SUCH_NODE, live.size, absent_node),
+    ):
+        guests.expect_refused(meaning, guests.free_pages, size, node)
+        guests.expect_refused(meaning, guests.add_page, size, node)
+        live.expect_pool(nr=1, free=1)
+    guests.expect_refused(Meaning.NOT_CHANGEABLE, guests.add_page, live.base_page, 0)
+    live.expect_pool(nr=1, free=1)
+
+
+@case("the capabilities have base pages, distances and processors of every node as the kernel has", TOPOLOGY)
+def nodes_of_the_host(live: Live, guests: Guests) -> None:
+    needs(bool(live.nodes), NO_NODES)
+    live.reserve(1)
+    told = guests.host_cells()
+    tree = ObservedTree(live.host)
+    directories = node_directories(tree)
+    live.expect("nodes that libvirt tells of", sorted(map(str, directories)), sorted(told))
+    pools = read_pool_view(live.host).nodes
+    for node, directory in directories.items():
+        with live.about(f"node {node}"):
+            in_pools = sum(size * pool.nr for size, pool in pools[node].items())
+            found = told[str(node)]
+            base = (live.node_meminfo(node)["MemTotal"] - in_pools) // live.base_page
+            live.expect("base pages", base, found["pages"].get(str(live.base_page // KIB)))
+            distances = (tree.read(f"{directory}/distance") or "").split()
+            expected = dict(zip(map(str, directories), map(int, distances), strict=True))
+            live.expect("distances", expected, found["distances"])
+            cpus = parse_list(tree.read(f"{directory}/cpulist") or "", "cpulist")
+            live.expect("processors", sorted(map(str, cpus)), sorted(found["cpus"]))
+    live.expect_pool(nr=1, free=1)
 
 
 class LibvirtPages(GuestTest):

@@ -3,14 +3,23 @@
 from dataclasses import replace
 from typing import Any
 
+from hugepage_qa.cases.case import Sizes
 from hugepage_qa.cases.guest import guest_machine as drivers
 from hugepage_qa.cases.guest.guest import Guest
-from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case, needs
+from hugepage_qa.cases.guest.guests import NO_NODES, GuestArea, Guests, guest_case, needs
 from hugepage_qa.cases.guest.refusal import Meaning
 from hugepage_qa.cases.live import Live
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.qemu.guest.driver import State
-from hugepage_qa.qemu.guest.guest_description import Cell, DeviceKind, MemoryDevice, device_pages, whole_pages
+from hugepage_qa.qemu.guest.guest_description import (
+    Access,
+    Cell,
+    DeviceKind,
+    MemoryDevice,
+    Source,
+    device_pages,
+    whole_pages,
+)
 from hugepage_qa.sizes import MIB, format_size
 
 QEMU, LIBVIRT = GuestArea("guest/memory-devices", drivers.QEMU), GuestArea("guest/memory-devices", drivers.LIBVIRT)
@@ -18,7 +27,10 @@ case = guest_case(QEMU, LIBVIRT)
 
 HOTPLUG = "libvirt.org/formatdomain.html memory-devices; QEMU docs/memory-hotplug.txt, pc-dimm"
 VIRTIO_MEM = "libvirt.org/formatdomain.html memory-devices virtio-mem; QEMU virtio-mem-pci"
+NVDIMM = "libvirt.org/formatdomain.html memory-devices nvdimm; QEMU docs/nvdimm.txt"
+MIXED = f"{HOTPLUG}; {VIRTIO_MEM}; QEMU docs/nvdimm.txt"
 
+AT_FDCWD = -100
 #: the least that Linux takes on x86 and arm64 at once: a memory block, or a section
 _BLOCK = 128 * MIB
 #: what a guest does with plugged memory by itself; only what is movable can be given back
@@ -34,14 +46,34 @@ def dimm(size: int) -> MemoryDevice:
     return MemoryDevice("dimm0", DeviceKind.DIMM, max(size, _BLOCK), size)
 
 
-def with_room(guests: Guests, *devices: MemoryDevice, page: int | None = None, **options: Any) -> Guest:
-    """Return a guest of the usual size on pages of ``page`` bytes that has room for the devices."""
+def nvdimm(size: int | None) -> MemoryDevice:
+    """Return an NVDIMM in pages of ``size`` bytes, or in an ordinary file."""
+    return MemoryDevice("nvdimm0", DeviceKind.NVDIMM, max(size or 0, _BLOCK), size)
+
+
+def needs_virtio_mem(guests: Guests) -> None:
+    """Raise CannotRun where QEMU has no such device."""
+    needs(guests.site.architecture in ("x86_64", "aarch64"), f"QEMU has no virtio-mem on {guests.site.architecture}")
+
+
+def with_room(
+    guests: Guests,
+    *devices: MemoryDevice,
+    page: int | None = None,
+    node: int | None = None,
+    plugged: bool = False,
+    **options: Any,
+) -> Guest:
+    """Return a guest of the usual size on pages of ``page`` bytes, of ``node``, that has room for the devices.
+
+    With ``plugged`` it starts with them.
+    """
     size = page or guests.live.size
     memory = max(guests.pages * guests.live.size, _MEMORY, size)
     whole = memory + sum(device.memory for device in devices)
     # each device is aligned to its pages
     room = whole + sum(2 * device.memory for device in devices)
-    return guests.new(Cell(memory, size), max_memory=room, **options)
+    return guests.new(Cell(memory, size, node), max_memory=room, devices=devices if plugged else (), **options)
 
 
 @case("memory that is plugged into a busy guest takes its pages at once, and gives them back plugged out", HOTPLUG)
@@ -125,7 +157,7 @@ def pages_of_another_size(live: Live, guests: Guests) -> None:
 
 @case("a virtio-mem device that the guest was asked to use nothing of takes no page", VIRTIO_MEM)
 def virtio_mem_of_nothing(live: Live, guests: Guests) -> None:
-    needs(guests.site.architecture in ("x86_64", "aarch64"), f"QEMU has no virtio-mem on {guests.site.architecture}")
+    needs_virtio_mem(guests)
     device = replace(dimm(live.size), name="virtio0", kind=DeviceKind.VIRTIO_MEM)
     guest = with_room(guests, device)
     live.reserve(guest.pages + 1)
@@ -138,12 +170,15 @@ def virtio_mem_of_nothing(live: Live, guests: Guests) -> None:
     guests.expect_files()
 
 
-def with_virtio_mem(live: Live, guests: Guests, missing: int) -> tuple[Guest, MemoryDevice]:
-    """Return a booted guest and a device in it, in a pool that lacks ``missing`` pages of what both can need."""
-    needs(guests.site.architecture in ("x86_64", "aarch64"), f"QEMU has no virtio-mem on {guests.site.architecture}")
+def with_virtio_mem(live: Live, guests: Guests, missing: int, node: int | None = None) -> tuple[Guest, MemoryDevice]:
+    """Return a booted guest and a device in it, in a pool that lacks ``missing`` pages of what both can need.
+
+    Both are bound to ``node``, if there is one.
+    """
+    needs_virtio_mem(guests)
     device = MemoryDevice("virtio0", DeviceKind.VIRTIO_MEM, max(2 * live.size, _BLOCK), live.size)
-    guest = with_room(guests, device)
-    live.reserve(guest.pages + device_pages(device) - missing)
+    guest = with_room(guests, device, node=node)
+    live.reserve(guest.pages + device_pages(device) - missing, node)
     guest.boot()
     needs(guest.has_virtio_driver("virtio_mem"), "the guest's kernel has no driver for virtio-mem")
     # what is not movable cannot be given back
@@ -176,7 +211,7 @@ def virtio_mem_saved_and_reset(live: Live, guests: Guests) -> None:
     needs(guests.site.architecture in ("x86_64", "aarch64"), f"QEMU has no virtio-mem on {guests.site.architecture}")
     whole = max(2 * live.size, _BLOCK)
     device = MemoryDevice("virtio0", DeviceKind.VIRTIO_MEM, whole, live.size, requested=whole // 2)
-    guest = with_room(guests, device, words=_ONLINE, reboots=True, devices=(device,))
+    guest = with_room(guests, device, words=_ONLINE, reboots=True, plugged=True)
     nr = guest.pages + device.requested // live.size
 
     def expect_requested() -> None:
@@ -222,6 +257,112 @@ def virtio_mem_short(live: Live, guests: Guests) -> None:
     guest.await_mapped(guest.pages + pages)
     live.expect_pool(nr=guest.pages + pages, free=0)
     guest.expect_mapped(**{format_size(live.size): pages})
+
+
+@case("memory that a guest starts with in a DIMM is taken with that of its board, or the guest is refused", HOTPLUG)
+def cold_plugged(live: Live, guests: Guests) -> None:
+    device = dimm(live.size)
+    guest = with_room(guests, device, plugged=True)
+    guests.expect_refused_then_started(guest, guest.pages - 1)
+    guest.destroy()
+    guests.expect_all_back(guest)
+
+
+@case(
+    "an NVDIMM in an ordinary file takes no page of the pool that the guest beside it is in",
+    NVDIMM,
+    sizes=Sizes.DEFAULT,
+)
+def nvdimm_beside(_live: Live, guests: Guests) -> None:
+    guest = with_room(guests, nvdimm(None), plugged=True)
+    guests.expect_started(guest)
+    guest.destroy()
+    guests.expect_all_back(guest)
+
+
+@case(
+    "an NVDIMM in a file of hugetlbfs takes its pages, and keeps them when the guest has ended",
+    NVDIMM,
+    sizes=Sizes.DEFAULT,
+)
+def nvdimm_in_huge_pages(live: Live, guests: Guests) -> None:
+    device = nvdimm(live.size)
+    # else what is written stays in the guest (libvirt)
+    guest = with_room(guests, device, plugged=True, access=Access.SHARED)
+    guests.expect_started(guest)
+    guest.destroy()
+    guest.expect_state(State.OFF)
+    live.expect_pool(nr=guest.pages, free=guest.pages - device_pages(device))
+    live.actor().call("unlinkat", AT_FDCWD, guest.nvdimm_file(device), 0)
+    guests.expect_all_back(guest)
+
+
+@case(
+    "a guest with a DIMM, an NVDIMM and virtio-mem has the pages of all three, also when it is restored",
+    MIXED,
+    sizes=Sizes.DEFAULT,
+)
+def of_several_kinds(live: Live, guests: Guests) -> None:
+    needs_virtio_mem(guests)
+    virtio = MemoryDevice("virtio0", DeviceKind.VIRTIO_MEM, 2 * _BLOCK, live.size, requested=_BLOCK)
+    guest = with_room(guests, dimm(live.size), nvdimm(None), virtio, plugged=True)
+    requested = whole_pages(_BLOCK, live.size)
+    nr = guest.pages + requested + 1
+    live.reserve(nr)
+    guest.boot()
+    needs(guest.has_virtio_driver("virtio_mem"), "the guest's kernel has no driver for virtio-mem")
+    guest.await_mapped(guest.pages + requested)
+    live.expect_pool(nr=nr, free=1)
+    guest.expect_mapped(**{format_size(live.size): requested})
+    saved = guest.save()
+    live.expect_pool(nr=nr, free=nr)
+    guest.restore(saved)
+    live.expect_pool(nr=nr, free=1)
+    guest.expect_mapped(**{format_size(live.size): requested})
+    guest.resume()
+    live.expect("the guest that was restored", "here", guest.run("echo here").strip())
+    guest.destroy()
+    live.expect_pool(nr=nr, free=nr)
+
+
+@case(
+    "a memory device whose page size there is not is refused, plugged in or at the start", HOTPLUG, sizes=Sizes.DEFAULT
+)
+def no_such_page_size(live: Live, guests: Guests) -> None:
+    absent = next(live.size << shift for shift in range(1, 64) if live.size << shift not in live.sizes)
+    device = MemoryDevice("dimm0", DeviceKind.DIMM, max(absent, _BLOCK), absent)
+    guest = with_room(guests, device, source=Source.MEMFD, access=Access.SHARED)
+    live.reserve(guest.pages)
+    guest.start()
+    guests.expect_refused(Meaning.NO_SUCH_SIZE, guest.attach, device)
+    guest.expect_state(State.PAUSED)
+    guest.expect_all_taken()
+    guest.destroy()
+    from_the_start = with_room(guests, device, plugged=True, name="with-it", source=Source.MEMFD, access=Access.SHARED)
+    guests.expect_refused(Meaning.NO_SUCH_SIZE, from_the_start.start)
+    from_the_start.expect_state(State.OFF)
+    live.expect_pool(nr=guest.pages, free=guest.pages)
+
+
+@case(
+    "a virtio-mem device of a cell that is bound to a node takes pages of this node, and gives them back",
+    VIRTIO_MEM,
+    sizes=Sizes.DEFAULT,
+)
+def virtio_mem_on_a_node(live: Live, guests: Guests) -> None:
+    needs(bool(live.nodes), NO_NODES)
+    node = live.nodes[-1]
+    guest, device = with_virtio_mem(live, guests, missing=0, node=node)
+    pages = device_pages(device)
+    guest.request(device, device.memory)
+    guest.await_mapped(guest.pages + pages)
+    guest.expect_mapped(**{format_size(live.size): pages})
+    live.expect_pool(nr=guest.pages + pages, free=0, node=node)
+    guest.expect_on_nodes({node: guest.pages + pages})
+    guest.request(device, 0)
+    guests.await_free(pages)
+    live.expect_pool(nr=guest.pages + pages, free=pages, node=node)
+    guest.expect_on_nodes({node: guest.pages})
 
 
 class MemoryDevices(GuestTest):

@@ -3,7 +3,9 @@
 import os
 import signal
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Any, NoReturn
@@ -65,6 +67,17 @@ class Expectations:
         if deviates and issue.applies_to(self.kernel_version):
             raise KnownBug(issue)
 
+    @contextmanager
+    def about(self, what: str) -> Iterator[None]:
+        """Have the differences that are found in the block tell that they are about ``what``, a row of a table."""
+        before = len(self.differences)
+        try:
+            yield
+        except Failed as error:
+            raise Failed(_about(what, error.difference)) from error
+        finally:
+            self.differences[before:] = [_about(what, difference) for difference in self.differences[before:]]
+
     def expect_errno(
         self,
         number: int,
@@ -105,6 +118,10 @@ class Expectations:
             line = _line_of_the_case()
             where = f"{subject} at {Path(line.filename).name}:{line.lineno}"
             self.differences.append(Difference(where, self.rule, str(expected), str(found)))
+
+
+def _about(what: str, difference: Difference) -> Difference:
+    return replace(difference, subject=f"{what}: {difference.subject}")
 
 
 def _line_of_the_case() -> traceback.FrameSummary:

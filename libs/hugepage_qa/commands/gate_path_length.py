@@ -30,8 +30,8 @@ from hugepage_qa.commands.gate_options import Share
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.packages import cache_directory, open_kernel
-from hugepage_qa.report.boot_report import open_console
 from hugepage_qa.report.gate_tables import print_comparison, render_markdown
+from hugepage_qa.report.open_console import open_console
 from hugepage_qa.report.path_table import path_table
 
 #: boots of each kernel: the gate looks at 3 and at 5

@@ -10,6 +10,7 @@ has from another one. What a kernel did wrong as a known bug says is recorded, t
 import argparse
 import gzip
 import json
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -34,6 +35,12 @@ from hugepage_qa.qemu.agent_machine import start_agent_machine
 from hugepage_qa.qemu.virtual_machine import VirtualMachine
 from hugepage_qa.sizes import GIB
 
+_NEXT_MAPPING = re.compile(r"\n(?=[0-9a-f]+-[0-9a-f]+ )")
+#: 32 MiB or more, huge pages of a pool, or transparent ones
+_MAY_BE_OF_A_GUEST = re.compile(
+    r"^Size: +(?:3[2-9]|[4-9]\d|\d{3,})\d{3} kB$|^VmFlags:.* ht\b|^(?:Anon|Shmem|File)\w+(?:Pages|Mapped): +[1-9]",
+    re.MULTILINE,
+)
 RECORDS = Path(__file__).resolve().parents[1] / "captures" / "live"
 
 
@@ -63,10 +70,23 @@ def main() -> None:
 def write_records(area: Area, records: dict[str, list[Event]], verdict: Verdict) -> None:
     """Keep ``records`` of cases that ended in ``verdict``."""
     if records:
-        text = json.dumps(records, sort_keys=True)
+        short = {name: [_without_small_mappings(event) for event in events] for name, events in records.items()}
+        text = json.dumps(short, sort_keys=True)
         # no time in it: the same records are the same file
         record_file(area, verdict).write_bytes(gzip.compress(text.encode(), mtime=0))
         print(f"{area.name}: {len(records)} records of {verdict.value}")  # noqa: T201
+
+
+def _without_small_mappings(event: Event) -> Event:
+    """Return ``event`` with as much of the smaps of a QEMU as cases on guests look at.
+
+    Of its hundreds of mappings these are what may be a guest's memory, and all that have huge pages of some kind.
+    """
+    path, text = str(event["arguments"][0]) if event["arguments"] else "", event.get("result")
+    if event["operation"] != "observe" or not path.endswith("/smaps") or not text:
+        return event
+    first, *others = _NEXT_MAPPING.split(text)
+    return event | {"result": "\n".join([first.rstrip("\n"), *filter(_MAY_BE_OF_A_GUEST.search, others)])}
 
 
 def record_file(area: Area, verdict: Verdict = Verdict.PASS) -> Path:

@@ -16,7 +16,7 @@ Key = tuple[str, ...]
 #: operations that only look: how often and when a case looks may change without a new record
 _LOOKS = {"read", "observe", "names", "kernel_option", "file_system", "new_kernel_log"}
 #: and those of what a driver is asked about a guest
-_LOOKS_AT_GUESTS = {"site", "state", "pid", "balloon", "free_pages", "page_sizes"}
+_LOOKS_AT_GUESTS = {"site", "state", "pid", "balloon", "free_pages", "page_sizes", "host_cells"}
 #: the clock of a replay goes on with what is waited, and a little each time that it is asked
 _WAITS = {"pause", "clock", "skip_kernel_log"}
 _TICK_SECONDS = 0.001

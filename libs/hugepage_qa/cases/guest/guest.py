@@ -1,17 +1,27 @@
 """One guest: what it is asked to do, what is expected of it, and the pool of its own that it may have inside."""
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 
 from hugepage_qa.cases.guest.guest_machine import AskedDriver
-from hugepage_qa.cases.guest.guest_readings import mapped_pages, pages_on_nodes, transparent_bytes
+from hugepage_qa.cases.guest.guest_readings import (
+    hugetlb_mappings,
+    hugetlb_policies,
+    mapped_pages,
+    mappings_of_size,
+    pages_on_nodes,
+    transparent_bytes,
+)
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.counters import parse_meminfo
+from hugepage_qa.kernel.smaps import MemoryMapping
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.qemu.guest.console import load_drivers
 from hugepage_qa.qemu.guest.driver import Driver, GuestError, State
 from hugepage_qa.qemu.guest.guest_description import Cell, GuestDescription, MemoryDevice, pages_needed, whole_pages
 from hugepage_qa.qemu.guest.guest_site import BUSY_PROGRAM, READY
 from hugepage_qa.qemu.guest.libvirt_driver import LibvirtDriver
+from hugepage_qa.qemu.guest.qemu_driver import QemuDriver
 from hugepage_qa.sizes import MIB, format_size
 
 #: seconds for a boot, a command or an end: in an emulated machine a guest is emulated twice
@@ -56,6 +66,11 @@ class Guest:
     def define_as(self, definition: str) -> None:
         """Have it be what ``definition``, in the words of its driver, says from its next start on."""
         self._driver.ask(Driver.define, self.name, definition)
+
+    def define_and_start(self, definition: str) -> None:
+        """Have it be what ``definition`` says, whatever its description does, and start it with its CPUs stopped."""
+        self.define_as(definition)
+        self.start()
 
     def start(self) -> None:
         """Start it with its CPUs stopped: it takes its memory, and touches none by itself."""
@@ -126,10 +141,13 @@ class Guest:
         said = self.run(f"/bin/{BUSY_PROGRAM} await 2").strip()
         self._live.expect(f"what {self.name} finds in its memory", "right", said)
 
-    def has_virtio_driver(self, name: str) -> bool:
-        """Load the driver ``name`` where the image has it as a module, and tell whether the guest's kernel has it."""
+    def has_virtio_driver(self, name: str, *needed: str) -> bool:
+        """Load the driver ``name``, and those ``needed`` before it, and tell whether the guest's kernel has it.
+
+        They are loaded where the image has them as modules.
+        """
         # /sys/bus/virtio is not there without the bus
-        return name in self.run(f"{load_drivers(name)}; ls /sys/bus/virtio/drivers || true").split()
+        return name in self.run(f"{load_drivers(*needed, name)}; ls /sys/bus/virtio/drivers || true").split()
 
     def type(self, line: str, pattern: str) -> str:
         """Type a line in the guest's shell and return what it prints up to ``pattern``."""
@@ -216,6 +234,26 @@ class Guest:
         """Have a virtio-mem device give the guest ``memory`` bytes."""
         self._driver.ask(Driver.request, self.name, self._device(device), memory)
 
+    def plug(self, backend: str) -> None:
+        """Plug in a DIMM that is called as the memory backend ``backend`` is, and has it (QEMU alone)."""
+        self._driver.ask(Driver.attach, self.name, _dimm_with(backend))
+
+    def unplug(self, backend: str) -> None:
+        """Plug that DIMM out, and wait until the guest has given it back."""
+        self._driver.ask(Driver.detach, self.name, _dimm_with(backend))
+
+    def nvdimm_file(self, device: MemoryDevice) -> str:
+        """Return the file that an NVDIMM of it has."""
+        return self._driver.site.nvdimm(self.name, device.name, device.page)
+
+    def start_peer(self) -> int:
+        """Start the process that is to serve its network device, and return the process id."""
+        return self._driver.ask(Driver.start_peer, self.name)
+
+    def end_peer(self) -> None:
+        """End that process, which has had its memory until now."""
+        self._driver.ask(Driver.end_peer, self.name)
+
     def set_balloon(self, memory: int) -> int:
         """Ask the guest to make do with ``memory`` bytes, wait for a while, and return with how many it does."""
         self._driver.ask(Driver.set_balloon, self.name, memory)
@@ -250,6 +288,47 @@ class Guest:
     def cancel_migration(self) -> None:
         """Have it go on here."""
         self._driver.ask(Driver.cancel_migration, self.name)
+
+    def define_with_memory(self, backend: str) -> None:
+        """Have it be what its description says but for the memory of the board, which is ``backend`` (QEMU alone)."""
+        words = json.loads(self.definition)
+        words[words.index("-object") + 1] = backend
+        self.define_as(json.dumps(words))
+
+    def add_backend(self, backend: str) -> None:
+        """Add the memory backend that ``backend`` describes; no device of the guest has it (QEMU alone)."""
+        self._driver.ask(QemuDriver.add_backend, self.name, backend)
+
+    def remove_backend(self, name: str) -> None:
+        """Remove the memory backend ``name`` (QEMU alone)."""
+        self._driver.ask(QemuDriver.remove_backend, self.name, name)
+
+    def quit(self) -> None:
+        """Have QEMU end by itself: it cleans up, which it does not where it is killed (QEMU alone)."""
+        self._driver.ask(QemuDriver.quit, self.name)
+
+    @property
+    def hugetlb_mappings(self) -> list[tuple[bool, int, int]]:
+        """What its QEMU maps of pools, by address: whether that is shared, its bytes, and those that are there."""
+        return hugetlb_mappings(ObservedTree(self._live.host), self.pid)
+
+    @property
+    def mapped_memory(self) -> list[MemoryMapping]:
+        """What its QEMU maps in one piece as large as its only cell."""
+        [cell] = self.description.cells
+        return mappings_of_size(ObservedTree(self._live.host), self.pid, cell.memory)
+
+    def await_hugetlb_unmapped(self) -> None:
+        """Wait for a while until its QEMU maps nothing of a pool: it does that after it has told (call_rcu())."""
+        self._live.host.wait_until(lambda: not self.hugetlb_mappings)
+
+    def expect_policy(self, policy: str, nodes: Sequence[int]) -> None:
+        """Expect the memory of its QEMU in huge pages to have this policy of ``policy=`` for these nodes."""
+        name = {"preferred": "prefer"}.get(policy, policy)
+        # QEMU says "many" where the kernel knows that (MPOL_PREFERRED_MANY, Linux 5.15), which is the same of one node
+        wanted = f"{name}:{','.join(map(str, nodes))}" if nodes else name
+        found = hugetlb_policies(ObservedTree(self._live.host), self.pid)
+        self._live.expect("policies of memory in huge pages", [wanted], [one.replace(" (many)", "") for one in found])
 
     def expect_state(self, state: State) -> None:
         """Expect its driver to say so."""
@@ -295,6 +374,12 @@ class Guest:
 
     def _device(self, device: MemoryDevice) -> str:
         return self._driver.kind.device_of(self.description, device, self._driver.site)
+
+
+def _dimm_with(backend: str) -> str:
+    document = json.loads(backend)
+    dimm = {"driver": "pc-dimm", "id": f"dimm-{document['id']}", "memdev": document["id"], "node": 0}
+    return json.dumps({"backend": document, "device": dimm})
 
 
 #: in the guest

@@ -1,6 +1,7 @@
 """The machine and its guests as one backend, and its drivers as a case asks them: all that it does with guests."""
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,22 +15,25 @@ from hugepage_qa.cases.guest.refusal import refusal
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.pools import read_pools
 from hugepage_qa.kernel.tree import DirectoryTree
+from hugepage_qa.kernel.uapi import NOBODY
 from hugepage_qa.machine.host import Backend, CannotRun, Host, MachineKind
 from hugepage_qa.machine.real_machine import real_machine
 from hugepage_qa.process.marks import RUN
 from hugepage_qa.qemu.guest.driver import Driver, GuestError
 from hugepage_qa.qemu.guest.guest_site import NotHere, Site, default_site
-from hugepage_qa.qemu.guest.libvirt_daemon import PrivateDaemon
+from hugepage_qa.qemu.guest.libvirt_daemon import PrivateDaemon, QemuSettings
 from hugepage_qa.qemu.guest.libvirt_driver import LibvirtDriver, import_libvirt
 from hugepage_qa.qemu.guest.qemu_driver import QemuDriver
 from hugepage_qa.qemu.installed_emulator import NotOffered
 from hugepage_qa.schema import build
 
-#: drivers by name; the last one is libvirt with a daemon that finds no hugetlbfs
+#: drivers by name; libvirt has a daemon that is told which hugetlbfs to use, or that there is none, or nothing of
+#: them, or who is to own what a guest needs
 QEMU, LIBVIRT, LIBVIRT_WITHOUT_MOUNTS = "qemu", "libvirt", "libvirt-without-mounts"
 #: a second driver of each kind, with directories, a daemon and a hugetlbfs of its own, as another host has
 ELSEWHERE = {QEMU: "qemu-elsewhere", LIBVIRT: "libvirt-elsewhere"}
 _OF_QEMU_ALONE = (QEMU, ELSEWHERE[QEMU])
+LIBVIRT_LOOKING_FOR_MOUNTS, LIBVIRT_OF_NOBODY = "libvirt-looking-for-mounts", "libvirt-of-nobody"
 
 #: the operation that a guest machine knows besides those of the machine, and the parts of its answer
 GUEST = "guest"
@@ -127,9 +131,18 @@ class GuestMachine:
     def _start_libvirt(self, name: str) -> Driver:
         import_libvirt()
         site = self._make_site()
-        mounts = () if name == LIBVIRT_WITHOUT_MOUNTS else site.mounts.values()
+        if name == LIBVIRT_OF_NOBODY:
+            site = _readable_for_all(site, self._scratch)
+        mounts = tuple(site.mounts.values())
+        settings = {
+            LIBVIRT: QemuSettings(mounts),
+            ELSEWHERE[LIBVIRT]: QemuSettings(mounts),
+            LIBVIRT_WITHOUT_MOUNTS: QemuSettings(()),
+            LIBVIRT_LOOKING_FOR_MOUNTS: QemuSettings(None),
+            LIBVIRT_OF_NOBODY: QemuSettings(mounts, NOBODY),
+        }[name]
         visible = [self._scratch, cache_directory()]
-        daemon = PrivateDaemon(Path(site.directory), visible, site.emulator, mounts, site.environment)
+        daemon = PrivateDaemon(Path(site.directory), visible, site.emulator, settings, site.environment)
         self._stack.callback(daemon.close)
         daemon.start()
         driver = LibvirtDriver(replace(site, emulator=str(daemon.emulator)), daemon)
@@ -155,6 +168,17 @@ class GuestMachine:
         # what marks a process of this run, so that it is found after SIGKILL
         marks = {RUN: os.environ[RUN]} if RUN in os.environ else {}
         return replace(image, directory=directory, mounts=mounts, environment=marks)
+
+
+def _readable_for_all(site: Site, scratch: Path) -> Site:
+    """Return a site with a kernel of its own, which a user without privileges finds: the cache may be in a home."""
+    directory = Path(site.directory)
+    for path in (scratch, directory):
+        path.chmod(0o711)
+    copies = {name: directory / name for name in ("kernel", "initramfs")}
+    for name, copy in copies.items():
+        shutil.copyfile(getattr(site, name), copy)
+    return replace(site, kernel=str(copies["kernel"]), initramfs=str(copies["initramfs"]))
 
 
 @contextmanager

@@ -23,6 +23,28 @@ def mapped_pages(tree: Tree, pid: int) -> Mapping[int, int]:
     return +pages
 
 
+def hugetlb_mappings(tree: Tree, pid: int) -> list[tuple[bool, int, int]]:
+    """Return what the process maps of pools, by address: whether it is shared, its bytes, and those that are there.
+
+    Raises as ``mapped_pages`` does.
+    """
+    return [
+        (mapping.is_shared, mapping.size, mapping.shared_hugetlb + mapping.private_hugetlb)
+        for mapping in _mappings(tree, pid)
+        if mapping.is_hugetlb
+    ]
+
+
+def mappings_of_size(tree: Tree, pid: int, size: int) -> list[MemoryMapping]:
+    """Return what the process maps in one piece of ``size`` bytes. Raises as ``mapped_pages`` does."""
+    return [mapping for mapping in _mappings(tree, pid) if mapping.size == size]
+
+
+def hugetlb_policies(tree: Tree, pid: int) -> list[str]:
+    """Return the memory policy of each mapping of a pool, by address; none for a kernel without numa_maps."""
+    return [mapping.policy for mapping in read_numa_maps(tree, pid) or () if mapping.huge]
+
+
 def transparent_bytes(tree: Tree, pid: int) -> int:
     """Return the bytes of the process in transparent huge pages. Raises as ``mapped_pages`` does."""
     return sum(mapping.anon_huge_pages + mapping.shmem_pmd_mapped for mapping in _mappings(tree, pid))

@@ -90,6 +90,18 @@ class Guests:
         """Have libvirt set the pool of a node to ``pages``, or ``add`` as many."""
         self._driver.ask(LibvirtDriver.allocate_pages, size, pages, node, add)
 
+    def add_page(self, size: int, node: int) -> None:
+        """Have libvirt add a page to the pool of a node."""
+        self.allocate_pages(size, 1, node, add=True)
+
+    def allocate_pages_read_only(self, size: int, pages: int, node: int) -> None:
+        """Ask libvirt to add pages to the pool of a node, as a client that may only read."""
+        self._driver.ask(LibvirtDriver.allocate_pages_read_only, size, pages, node)
+
+    def host_cells(self) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
+        """Return node -> ``pages``, ``distances`` and ``cpus``, as in libvirt's capabilities."""
+        return self._driver.ask(LibvirtDriver.host_cells)
+
     def page_sizes(self) -> Mapping[str, Mapping[str, int]]:
         """Return node -> page size in KiB -> pages, as in libvirt's capabilities."""
         return self._driver.ask(LibvirtDriver.page_sizes)

@@ -17,6 +17,9 @@ class Meaning(enum.Enum):
     NO_SUCH_DIRECTORY = "the directory for its memory is not there"
     MISALIGNED = "memory is no multiple of the page size"
     NO_SUCH_NODE = "no such NUMA node"
+    EXCLUDE_EACH_OTHER = "options that exclude each other, or need another one"
+    READ_ONLY = "a client that may only read changes nothing"
+    NOT_CHANGEABLE = "a pool of base pages is not changed"
     KVM_WITHOUT_HUGE_PAGES = "KVM backs no guest with huge pages here"
     MORE_THAN_ADDRESSABLE = "more memory than the machine can have"
     MAY_NOT_LOCK = "nobody may lock so much memory here"
@@ -43,14 +46,25 @@ _WORDINGS: tuple[tuple[Meaning, str], ...] = (
     (Meaning.NO_SUCH_SIZE, r"Unable to find any usable hugetlbfs mount for \d+ KiB"),
     (Meaning.NO_SUCH_SIZE, r"failed to create memfd.*: (?:Invalid argument|No such file or directory|No such device)"),
     (Meaning.NO_SUCH_SIZE, r"[Hh]ugepage(?:s)?:? .*size can't be zero|hugepage size can't be zero"),
+    # virNodeGetFreePages(), virNodeAllocPages()
+    (Meaning.NO_SUCH_SIZE, r"page size \d+ is not available on node -?\d+"),
+    (Meaning.NO_SUCH_NODE, r"start cell \d+ out of range"),
+    (Meaning.NOT_CHANGEABLE, r"system pages pool can't be modified"),
+    (Meaning.READ_ONLY, r"read only access prevents "),
     (Meaning.NO_MOUNT, r"hugetlbfs filesystem is not mounted(?: or disabled by administrator config)?"),
     (Meaning.NO_MOUNT, r"hugetlbfs filesystem disabled by administrator config"),
-    (Meaning.NO_SUCH_DIRECTORY, r"can't open backing store \S+ for guest RAM: No such file or directory"),
+    # open(2), mkstemp(3)
+    (Meaning.NO_SUCH_DIRECTORY, r"can't (?:open|create) backing store \S+ for guest RAM: No such file or directory"),
     # since QEMU 8.2
     (Meaning.MISALIGNED, r"memory size must be multiple of \d"),
     (Meaning.NO_SUCH_NODE, r"NUMA node \d+ is unavailable|hugepages: node \d+ not found"),
     (Meaning.NO_SUCH_NODE, r"cannot bind memory to host NUMA nodes: Invalid argument"),
     (Meaning.NO_SUCH_NODE, r"Invalid value for property 'host-nodes'|host-nodes.*out of range"),
+    # since QEMU 6.1; before reserve= is no property
+    (Meaning.EXCLUDE_EACH_OTHER, r"'prealloc=on' and 'reserve=off' are incompatible"),
+    # qemuValidateDomainDefMemory() of libvirt
+    (Meaning.EXCLUDE_EACH_OTHER, r"hugepages are not allowed with (?:memory allocation ondemand|anonymous memory)"),
+    (Meaning.EXCLUDE_EACH_OTHER, r"host-nodes must be (?:empty for policy default|set for policy \w+)"),
     # target/s390x/kvm: kvm.hpage is 0
     (Meaning.KVM_WITHOUT_HUGE_PAGES, r"Memory backing with [12][MG] pages was specified, but KVM does not support"),
     (Meaning.KVM_WITHOUT_HUGE_PAGES, r"This QEMU machine does not support huge page mappings"),

@@ -42,17 +42,28 @@ def domain_xml(guest: GuestDescription, site: Site) -> str:
     command_line = SubElement(domain, "qemu:commandline")
     for name, value in site.environment.items():
         SubElement(command_line, "qemu:env", name=name, value=value)
+    if guest.has_peer:
+        _take_interrupts_from_peer(domain)
     return tostring(domain, encoding="unicode")
 
 
-def memory_device_xml(device: MemoryDevice) -> str:
+def _take_interrupts_from_peer(domain: Element) -> None:
+    """Have the only network device no message-signalled interrupts, with which QEMU 7.2 crashes (qemu_command.py)."""
+    device = SubElement(SubElement(domain, "qemu:override"), "qemu:device", alias="net0")
+    frontend = SubElement(device, "qemu:frontend")
+    SubElement(frontend, "qemu:property", name="vectors", type="unsigned", value="0")
+
+
+def memory_device_xml(guest: GuestDescription, device: MemoryDevice, site: Site) -> str:
     """Return a memory device, to be plugged in or out."""
-    return tostring(_memory_device(device), encoding="unicode")
+    return tostring(_memory_device(guest, device, site), encoding="unicode")
 
 
-def _memory_device(device: MemoryDevice) -> Element:
+def _memory_device(guest: GuestDescription, device: MemoryDevice, site: Site) -> Element:
     memory = Element("memory", model=device.kind.value)
-    if device.page is not None:
+    if device.kind is DeviceKind.NVDIMM:
+        _text(SubElement(memory, "source"), "path", site.nvdimm(guest.name, device.name, device.page))
+    elif device.page is not None:
         _text(SubElement(memory, "source"), "pagesize", str(device.page // 1024), unit="KiB")
     target = SubElement(memory, "target")
     _text(target, "size", str(device.memory), unit="b")
@@ -129,7 +140,11 @@ def _add_devices(domain: Element, guest: GuestDescription, site: Site) -> None:
         balloon.set("freePageReporting", "on")
     if guest.on_crash is not None:
         SubElement(devices, "panic", model=_PANIC_MODELS[site.architecture])
-    devices.extend(_memory_device(device) for device in guest.devices)
+    devices.extend(_memory_device(guest, device, site) for device in guest.devices)
+    if guest.has_peer:
+        interface = SubElement(devices, "interface", type="vhostuser")
+        SubElement(interface, "source", type="unix", path=site.peer(guest.name), mode="client")
+        SubElement(interface, "model", type="virtio")
 
 
 def _text(parent: Element, tag: str, text: str, **attributes: str) -> None:

@@ -3,6 +3,7 @@
 import enum
 import os
 import signal
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -12,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.child import Child
 from hugepage_qa.process.process_table import has_ended
+from hugepage_qa.qemu.guest import vhost_user_peer
 from hugepage_qa.qemu.guest.console import await_output, converse
 from hugepage_qa.qemu.guest.guest_description import GuestDescription, MemoryDevice
 from hugepage_qa.qemu.guest.guest_site import Site
 
 _PAUSE_SECONDS = 0.02
+_PEER_SECONDS = 60.0
 
 
 class GuestError(Exception):
@@ -71,6 +75,7 @@ class Driver(ABC):
 
     def __init__(self, site: Site) -> None:
         self._site = site
+        self._peers: dict[str, Child] = {}
 
     def site(self) -> dict[str, Any]:
         """Return the document of what guests are started with."""
@@ -198,6 +203,19 @@ class Driver(ABC):
                 raise GuestError(f"{name} has ended by itself: {error} at its console") from error
             raise
 
+    def start_peer(self, name: str) -> int:
+        """Start the process that is to serve the network device of a guest, and return its process id."""
+        path = Path(self._site.peer(name))
+        path.unlink(missing_ok=True)
+        peer = self._peers[name] = Child([sys.executable, vhost_user_peer.__file__, str(path)])
+        if not peer.wait_until(path.is_socket, _PEER_SECONDS):
+            raise InputError(f"the process that is to serve {name} does not listen within {_PEER_SECONDS:g} s")
+        return peer.pid
+
+    def end_peer(self, name: str) -> None:
+        """End that process, and wait until it has let go of the guest's memory."""
+        self._peers.pop(name).kill()
+
     def kill(self, name: str) -> None:
         """Kill its QEMU, of which the driver is not told."""
         os.kill(self.pid(name), signal.SIGKILL)
@@ -208,6 +226,7 @@ class Driver(ABC):
         await_condition(lambda: has_ended(pid), seconds, f"{name}: its QEMU, process {pid}, does not end")
         await_condition(lambda: self.state(name) is State.OFF, seconds, f"{name} has no QEMU, and does not get off")
 
-    @abstractmethod
     def close(self) -> None:
         """End all guests that it started, and what it needs for them."""
+        for name in list(self._peers):
+            self.end_peer(name)

@@ -38,10 +38,12 @@ class Allocation(enum.Enum):
 
 
 class DeviceKind(enum.Enum):
-    """Memory that is plugged into a running guest."""
+    """Memory that a guest has besides that of its cells, from its start on or plugged in while it runs."""
 
     DIMM = "dimm"
     VIRTIO_MEM = "virtio-mem"
+    #: whose content stays in a file
+    NVDIMM = "nvdimm"
 
 
 class OnCrash(enum.Enum):
@@ -72,7 +74,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class MemoryDevice:
-    """Memory that is plugged into the cell ``cell`` of a running guest; a virtio-mem device has ``requested`` of it."""
+    """Memory of the cell ``cell`` in a device; a virtio-mem device has ``requested`` bytes of it.
+
+    An NVDIMM without a ``page`` is in an ordinary file, with one in a file of hugetlbfs that stays when the guest ends.
+    """
 
     name: str
     kind: DeviceKind
@@ -112,6 +117,8 @@ class GuestDescription:
     reboots: bool = False
     #: None without the device that tells: its kernel reboots by itself
     on_crash: OnCrash | None = None
+    #: whether it has a network device that another process serves, which has the guest's memory for that (vhost-user)
+    has_peer: bool = False
     #: further words for the guest's kernel
     words: str = ""
     devices: tuple[MemoryDevice, ...] = ()
@@ -128,6 +135,8 @@ class GuestDescription:
             raise InputError(f"guest {self.name}: max_memory {self.max_memory}: expected at least its memory, {whole}")
         if self.reports_free_pages and not self.balloon:
             raise InputError(f"guest {self.name}: free pages are reported through a balloon, found none")
+        if self.has_peer and self.access is not Access.SHARED:
+            raise InputError(f"guest {self.name}: a peer has its memory, expected shared memory")
         if self.devices and self.max_memory is None:
             raise InputError(f"guest {self.name}: memory devices need a max_memory")
 

@@ -47,6 +47,14 @@ class Site:
         """Return the socket of a guest's serial console."""
         return f"{self.directory}/{guest}.console"
 
+    def peer(self, guest: str) -> str:
+        """Return the socket of the process that serves a guest's network device."""
+        return f"{self.directory}/{guest}.peer"
+
+    def nvdimm(self, guest: str, device: str, page: int | None) -> str:
+        """Return the file of an NVDIMM: in hugetlbfs of pages of ``page`` bytes, an ordinary one for None."""
+        return f"{self.directory if page is None else self.mounts[page]}/{guest}-{device}.nvdimm"
+
     def log(self, guest: str) -> str:
         """Return the file that keeps what a guest prints there."""
         return f"{self.directory}/{guest}.log"

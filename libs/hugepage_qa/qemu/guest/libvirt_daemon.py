@@ -6,8 +6,9 @@ import shlex
 import shutil
 import signal
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -59,19 +60,31 @@ def write_emulator(directory: Path, emulator: str, environment: Mapping[str, str
     return program
 
 
-def write_configuration(directory: Path, mounts: Iterable[str]) -> dict[str, str]:
+@dataclass(frozen=True)
+class QemuSettings:
+    """What the daemon is told of the QEMU that it starts: hugetlbfs and user.
+
+    ``mounts`` are the hugetlbfs that it may use, None has it look for all that the machine has. With a ``user`` QEMU is
+    a process of that one, and files that it needs become his while it runs (dynamic_ownership).
+    """
+
+    mounts: Sequence[str] | None
+    user: int = 0
+
+
+def write_configuration(directory: Path, settings: QemuSettings) -> dict[str, str]:
     """Write the daemon's files and return target -> source of those that replace files of the machine.
 
     Each daemon has a UUID as of a host of its own: else libvirt would migrate nothing from one to another.
     """
-    points = ", ".join(f'"{point}"' for point in mounts)
+    points = ", ".join(f'"{point}"' for point in settings.mounts or ())
     write_durably(
         directory / "qemu.conf",
-        f"""hugetlbfs_mount = [{points}]
+        f"""{"" if settings.mounts is None else f"hugetlbfs_mount = [{points}]"}
 security_driver = "none"
-user = "root"
-group = "root"
-dynamic_ownership = 0
+user = "+{settings.user}"
+group = "+{settings.user}"
+dynamic_ownership = {int(settings.user != 0)}
 namespaces = []
 stdio_handler = "file"
 """,
@@ -109,8 +122,7 @@ class PrivateDaemon:
     """A daemon in a mount namespace of its own, with QEMU's driver alone and one emulator to look at.
 
     All that it keeps is in memory, gone with its last guest. Of what lies where it writes it sees only ``visible``,
-    with ``directory`` in one of them. ``mounts`` are the hugetlbfs that it may use, ``environment`` marks what it
-    starts.
+    with ``directory`` in one of them. ``settings`` are those of its QEMU, ``environment`` marks what it starts.
     """
 
     def __init__(
@@ -118,7 +130,7 @@ class PrivateDaemon:
         directory: Path,
         visible: Sequence[Path],
         emulator: str,
-        mounts: Iterable[str],
+        settings: QemuSettings,
         environment: Mapping[str, str],
     ) -> None:
         """Nothing is started yet. Raises NotHere without a daemon to start."""
@@ -129,7 +141,7 @@ class PrivateDaemon:
         self._namespace: int | None = None
         self._group: str | None = None
         self.emulator = write_emulator(directory, emulator, environment)
-        self._bound = write_configuration(directory, mounts)
+        self._bound = write_configuration(directory, settings)
         # this driver and no other
         drivers = directory / "drivers"
         drivers.mkdir()

@@ -66,8 +66,8 @@ class LibvirtDriver(Driver):
         return domain_xml(guest, site)
 
     @staticmethod
-    def device_of(_guest: GuestDescription, device: MemoryDevice, _site: Site) -> str:
-        return memory_device_xml(device)
+    def device_of(guest: GuestDescription, device: MemoryDevice, site: Site) -> str:
+        return memory_device_xml(guest, device, site)
 
     def define(self, name: str, definition: str) -> None:
         self._names.add(name)
@@ -280,16 +280,38 @@ class LibvirtDriver(Driver):
         flags = _ADD if add else _SET
         return int(self._call(partial(self._connection.allocPages, {size // KIB: pages}, cell, 1, flags)))
 
+    def allocate_pages_read_only(self, size: int, pages: int, cell: int) -> int:
+        """Ask for ``pages`` more pages of a cell as a client that may only read. Raises GuestError."""
+        connection = self._call(partial(self._libvirt.openReadOnly, self._daemon.uri))
+        try:
+            return int(self._call(partial(connection.allocPages, {size // KIB: pages}, cell, 1, _ADD)))
+        finally:
+            connection.close()
+
+    def host_cells(self) -> dict[str, dict[str, dict[str, int]]]:
+        """Return what the capabilities tell of each cell, which is a NUMA node. Raises GuestError.
+
+        That are ``pages`` by their size in KiB, ``distances`` by node, and ``cpus``, the cell of each processor.
+        """
+        return {
+            name: {
+                "pages": {page.get("size", ""): int(page.text or 0) for page in cell.findall("pages")},
+                "distances": {to.get("id", ""): int(to.get("value", "0")) for to in cell.findall("distances/sibling")},
+                "cpus": {cpu.get("id", ""): int(name) for cpu in cell.findall("cpus/cpu")},
+            }
+            for cell in self._capabilities().findall("./host/topology/cells/cell")
+            if (name := cell.get("id", ""))
+        }
+
     def page_sizes(self) -> dict[str, dict[str, int]]:
         """Return cell -> page size in KiB -> pages in its pool, as the capabilities have it. Raises GuestError."""
+        return {cell: found["pages"] for cell, found in self.host_cells().items()}
+
+    def _capabilities(self) -> ElementTree.Element:
         try:
-            document = ElementTree.fromstring(self._call(self._connection.getCapabilities))  # noqa: S314
+            return ElementTree.fromstring(self._call(self._connection.getCapabilities))  # noqa: S314 - of the daemon
         except ElementTree.ParseError as error:
             raise GuestError(f"capabilities of libvirt: {error}") from error
-        return {
-            cell.get("id", ""): {page.get("size", ""): int(page.text or 0) for page in cell.findall("pages")}
-            for cell in document.findall("./host/topology/cells/cell")
-        }
 
     def close(self) -> None:
         """Destroy and forget the domains that were defined here."""
@@ -299,6 +321,7 @@ class LibvirtDriver(Driver):
                 self.destroy(name)
         with suppress(self._libvirt.libvirtError):
             self._connection.close()
+        super().close()
 
     def _end(self, name: str, end: Callable[[], Any]) -> None:
         """Call what ends the domain, and wait until its QEMU has given back its memory."""

@@ -23,6 +23,7 @@ _PORT = "port0"
 _PANIC_DEVICES = {"x86_64": "pvpanic", "aarch64": "pvpanic-pci"}
 #: QEMU's words for what it then does; none leaves the guest to its kernel, which reboots
 _ON_PANIC = {OnCrash.DESTROY: "shutdown", OnCrash.RESTART: "none", OnCrash.PRESERVE: "pause"}
+_DRIVERS = {DeviceKind.DIMM: "pc-dimm", DeviceKind.VIRTIO_MEM: "virtio-mem-pci", DeviceKind.NVDIMM: "nvdimm"}
 
 
 def qemu_arguments(guest: GuestDescription, site: Site) -> list[str]:
@@ -45,6 +46,7 @@ def qemu_arguments(guest: GuestDescription, site: Site) -> list[str]:
         *("-chardev", console),
         *("-serial", "chardev:console"),
         *(("-device", balloon) if guest.balloon else ()),
+        *(_peer(guest, site) if guest.has_peer else ()),
         *("-kernel", site.kernel, "-initrd", site.initramfs),
         *("-append", f"{guest.words} {site.words}".strip()),
         *(("-device", f"pcie-root-port,id={_PORT}") if has_port else ()),
@@ -60,8 +62,18 @@ def memory_device(guest: GuestDescription, device: MemoryDevice, site: Site) -> 
     """Return a memory device of ``guest`` for the monitor: its backend and itself, in JSON."""
     cell = Cell(device.memory, device.page, guest.cells[device.cell].node)
     backend = _backend(f"memory-{device.name}", cell, guest, site)
-    kind = "pc-dimm" if device.kind is DeviceKind.DIMM else "virtio-mem-pci"
-    itself: dict[str, Any] = {"driver": kind, "id": device.name, "memdev": backend["id"], "node": device.cell}
+    itself: dict[str, Any] = {
+        "driver": _DRIVERS[device.kind],
+        "id": device.name,
+        "memdev": backend["id"],
+        "node": device.cell,
+    }
+    if device.kind is DeviceKind.NVDIMM:
+        backend |= {
+            "qom-type": "memory-backend-file",
+            "mem-path": site.nvdimm(guest.name, device.name, device.page),
+            "share": True,
+        }
     if device.kind is DeviceKind.VIRTIO_MEM:
         if site.machine.startswith(_PCI_EXPRESS):
             itself["bus"] = _PORT
@@ -78,6 +90,14 @@ def _on_crash(guest: GuestDescription, site: Site) -> list[str]:
     return ["-action", f"panic={_ON_PANIC[guest.on_crash]}", *(("-device", device) if device else ())]
 
 
+def _peer(guest: GuestDescription, site: Site) -> tuple[str, ...]:
+    """Return a network device that the process behind a socket serves."""
+    socket = f"socket,id=peer,path={site.peer(guest.name)}"
+    # QEMU 7.2 crashes when it masks the message-signalled interrupt of such a device without KVM
+    device = "virtio-net-pci,netdev=peer-net,romfile=,vectors=0"
+    return ("-chardev", socket, "-netdev", "vhost-user,id=peer-net,chardev=peer", "-device", device)
+
+
 def _memory(guest: GuestDescription, site: Site) -> list[str]:
     backends = [_backend(f"memory{number}", cell, guest, site) for number, cell in enumerate(guest.cells)]
     words = [word for backend in backends for word in ("-object", json.dumps(backend))]
@@ -88,7 +108,9 @@ def _memory(guest: GuestDescription, site: Site) -> list[str]:
     if guest.max_memory is not None:
         size += f",slots={_SLOTS},maxmem={guest.max_memory}B"
     cells = [f"node,nodeid={number},cpus={number},memdev={one['id']}" for number, one in enumerate(backends)]
-    return ["-machine", site.machine, "-m", size, *words, *(word for cell in cells for word in ("-numa", cell))]
+    has_nvdimm = any(device.kind is DeviceKind.NVDIMM for device in guest.devices)
+    machine = f"{site.machine},nvdimm=on" if has_nvdimm else site.machine
+    return ["-machine", machine, "-m", size, *words, *(word for cell in cells for word in ("-numa", cell))]
 
 
 def _backend(name: str, cell: Cell, guest: GuestDescription, site: Site) -> dict[str, Any]:

@@ -196,6 +196,18 @@ class QemuDriver(Driver):
         )
         guest.ask("object-del", id=document["backend"]["id"])
 
+    def add_backend(self, name: str, backend: str) -> None:
+        """Add the memory backend that ``backend`` describes in JSON: it has its memory, and no device has it."""
+        self._find(name).ask("object-add", **json.loads(backend))
+
+    def remove_backend(self, name: str, identifier: str) -> None:
+        """Remove a memory backend that no device has."""
+        self._find(name).ask("object-del", id=identifier)
+
+    def quit(self, name: str) -> None:
+        """Have QEMU end by itself, after which it is off."""
+        self._find(name).ask("quit")
+
     def set_balloon(self, name: str, memory: int) -> None:
         self._find(name).ask("balloon", value=memory)
 
@@ -211,6 +223,7 @@ class QemuDriver(Driver):
     def close(self) -> None:
         for name in list(self._running):
             self.destroy(name)
+        super().close()
 
     def _start(self, name: str, more: Sequence[str], descriptors: tuple[int, ...] = ()) -> None:
         self._spawn(name, more, descriptors)

@@ -5,6 +5,9 @@ from dataclasses import asdict
 from typing import Any
 from xml.etree import ElementTree
 
+import pytest
+
+from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.guest.domain_xml import domain_xml, memory_device_xml
 from hugepage_qa.qemu.guest.guest_description import (
     Access,
@@ -14,7 +17,9 @@ from hugepage_qa.qemu.guest.guest_description import (
     GuestDescription,
     MemoryDevice,
     OnCrash,
+    Pool,
     Source,
+    pages_needed,
 )
 from hugepage_qa.qemu.guest.guest_site import Site
 from hugepage_qa.qemu.guest.qemu_command import memory_device, qemu_arguments
@@ -115,7 +120,7 @@ def test_memory_devices(site: Site) -> None:
     assert document["backend"]["mem-path"] == "/scratch/huge-1G"
     assert document["backend"]["host-nodes"] == [1]
     assert document["device"] == {"driver": "pc-dimm", "id": "dimm0", "memdev": "memory-dimm0", "node": 0}
-    element = parse(memory_device_xml(dimm))
+    element = parse(memory_device_xml(guest, dimm, site))
     assert (element.get("model"), element.findtext("source/pagesize"), element.findtext("target/size")) == (
         "dimm",
         str(MIB),
@@ -131,7 +136,7 @@ def test_a_virtio_mem_device_takes_nothing_by_itself(site: Site) -> None:
     document = json.loads(memory_device(guest, device, site))
     assert (document["backend"]["prealloc"], document["backend"]["reserve"]) == (False, False)
     assert document["device"]["requested-size"] == 4 * MIB
-    element = parse(memory_device_xml(device))
+    element = parse(memory_device_xml(guest, device, site))
     assert element.findtext("target/requested") == str(4 * MIB)
     assert element.findtext("target/block") == "2048"
 
@@ -141,6 +146,35 @@ def test_devices_that_are_there_from_the_start(site: Site) -> None:
     guest = GuestDescription("guest", (CELL,), max_memory=2 * GIB, devices=(dimm,))
     assert backends(guest, site)[1]["id"] == "memory-dimm0"
     assert attributes(guest, site, "devices/memory") == [{"model": "dimm"}]
+
+
+def test_an_nvdimm_is_in_a_file_that_stays(site: Site) -> None:
+    beside = MemoryDevice("nvdimm0", DeviceKind.NVDIMM, GIB, None)
+    huge = MemoryDevice("nvdimm0", DeviceKind.NVDIMM, GIB, 2 * MIB)
+    for device, path in (
+        (beside, "/scratch/guests/guest-nvdimm0.nvdimm"),
+        (huge, "/scratch/huge-2M/guest-nvdimm0.nvdimm"),
+    ):
+        guest = GuestDescription("guest", (CELL,), max_memory=2 * GIB, devices=(device,))
+        backend = backends(guest, site)[1]
+        assert (backend["qom-type"], backend["mem-path"], backend["share"]) == ("memory-backend-file", path, True)
+        assert value(guest, site, "-machine") == "q35,nvdimm=on"
+        assert domain(guest, site).findtext("devices/memory/source/path") == path
+    assert pages_needed(GuestDescription("guest", (CELL,), max_memory=2 * GIB, devices=(beside,))) == {
+        Pool(2 * MIB): 512
+    }
+    assert pages_needed(GuestDescription("guest", (CELL,), max_memory=2 * GIB, devices=(huge,))) == {
+        Pool(2 * MIB): 1024
+    }
+
+
+def test_a_process_that_has_the_memory_is_connected(site: Site) -> None:
+    guest = GuestDescription("guest", (CELL,), access=Access.SHARED, has_peer=True)
+    assert "socket,id=peer,path=/scratch/guests/guest.peer" in qemu_arguments(guest, site)
+    [source] = attributes(guest, site, "devices/interface/source")
+    assert source == {"type": "unix", "path": "/scratch/guests/guest.peer", "mode": "client"}
+    with pytest.raises(InputError, match="expected shared memory"):
+        GuestDescription("guest", (CELL,), has_peer=True)
 
 
 def test_what_every_guest_is_started_with(site: Site) -> None:

@@ -290,9 +290,18 @@ def _other_words(recorded: Recorded) -> Iterator[tuple[Event, Lie]]:
             if following is None or not _tells_memory(following):
                 said = _MEMORY_LINE.sub(lambda found: f"{found[1]}{int(found[2]) + 4}{found[3]}", event["result"][DONE])
                 yield event, instead(event, event | {"result": {DONE: said}})
+        elif _asks(event, "host_cells"):
+            for kind in ("pages", "distances", "cpus"):
+                other = {cell: told | {kind: _others(told[kind])} for cell, told in event["result"][DONE].items()}
+                yield event, instead(event, event | {"result": {DONE: other}})
         elif found := _is_line(event):
             said = f"{found['typed']}other words{found['end']}"
             yield event, instead(event, event | {"result": {DONE: said}})
+
+
+def _others(numbers: dict[str, int]) -> dict[str, int]:
+    """Return other names, which are numbers, and other numbers."""
+    return {str(int(name) + 1): number + 1 for name, number in numbers.items()}
 
 
 # --- events ----------------------------------------------------------------------------------------------------------
@@ -309,7 +318,7 @@ def _is_state(event: Event) -> bool:
 
 
 def _is_number(event: Event) -> bool:
-    return _asks(event, "balloon") or _asks(event, "free_pages")
+    return (_asks(event, "balloon") or _asks(event, "free_pages")) and DONE in event["result"]
 
 
 def _tells_memory(event: Event) -> bool:

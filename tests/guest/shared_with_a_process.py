@@ -1,0 +1,64 @@
+"""Guests whose memory another process has, too, such as virtiofsd, passt or DPDK: pages live as long as it does."""
+
+from hugepage_qa.cases.case import Sizes
+from hugepage_qa.cases.guest import guest_machine as drivers
+from hugepage_qa.cases.guest.guest_readings import mapped_pages
+from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case, needs
+from hugepage_qa.cases.live import Live
+from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.plugins.guest_test import GuestTest
+from hugepage_qa.qemu.guest.console import NETWORK
+from hugepage_qa.qemu.guest.driver import State
+from hugepage_qa.qemu.guest.guest_description import Access, Source
+
+QEMU, LIBVIRT = (
+    GuestArea("guest/shared-with-a-process", driver, sizes=Sizes.DEFAULT) for driver in (drivers.QEMU, drivers.LIBVIRT)
+)
+case = guest_case(QEMU, LIBVIRT)
+
+VHOST_USER = (
+    "QEMU docs/interop/vhost-user.rst VHOST_USER_SET_MEM_TABLE; libvirt.org/kbase/virtiofs.html;"
+    " mm/hugetlb.c free_huge_folio(); fs/hugetlbfs/inode.c hugetlbfs_evict_inode()"
+)
+
+
+def expect_held(live: Live, guests: Guests, source: Source) -> None:
+    """Expect the pages of a guest to be in use until QEMU and the process that it gave them to have both ended."""
+    guest = guests.new(source=source, access=Access.SHARED, has_peer=True)
+    live.reserve(guest.pages)
+    peer = guest.start_peer()
+
+    def held() -> int:
+        return mapped_pages(ObservedTree(live.host), peer).get(live.size, 0)
+
+    guest.boot()
+    needs(guest.has_virtio_driver(NETWORK[-1], *NETWORK[:-1]), f"the guest's kernel has no driver {NETWORK[-1]}")
+    live.host.wait_until(lambda: held() == guest.pages)
+    live.expect("pages that the other process maps", guest.pages, held())
+    guest.expect_all_taken()
+    guest.destroy()
+    guest.expect_state(State.OFF)
+    live.expect("pages that the other process maps without QEMU", guest.pages, held())
+    live.expect_pool(nr=guest.pages, free=0)
+    guest.end_peer()
+    guests.expect_all_back(guest)
+
+
+@case("pages in files that another process maps are in use until it ends, not only until QEMU does", VHOST_USER)
+def held_by_a_file(live: Live, guests: Guests) -> None:
+    expect_held(live, guests, Source.ANONYMOUS)
+
+
+@case("pages of a memfd that another process maps are in use until it ends, not only until QEMU does", VHOST_USER)
+def held_by_a_memfd(live: Live, guests: Guests) -> None:
+    expect_held(live, guests, Source.MEMFD)
+
+
+class Shared(GuestTest):
+    """See main.fmf."""
+
+    def test_qemu(self) -> None:
+        self.run_area(QEMU)
+
+    def test_libvirt(self) -> None:
+        self.run_area(LIBVIRT)

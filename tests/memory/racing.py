@@ -207,7 +207,8 @@ def stressed_file(live: Live) -> None:
     file.truncate(4)
     # without reservations: what a fault takes of one that ftruncate() gives back is another matter
     memory = file.map(4, noreserve=True)
-    other, descriptor, actor = file.map(2, noreserve=True), file.descriptor, file.actor
+    # of the same pages from the first: what a thread stored elsewhere would be other words
+    other, descriptor, actor = file.map(2, first=1, noreserve=True), file.descriptor, file.actor
     punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
     fixed = mmap.MAP_SHARED | MAP_FIXED | live.host.uapi.map_noreserve
     with at_once(live, actor) as threads:

@@ -233,7 +233,8 @@ def read_only_after_a_move(live: Live) -> None:
         memory = make(live)
         memory.protect(mmap.PROT_READ)
         for node in live.nodes[:2]:
-            memory_policy.bind(memory, [node], memory_policy.MOVE_STRICTLY)
+            # strictly, Linux 6.1 refuses a huge page that is mapped in parts: it comes to it once for each part
+            memory_policy.bind(memory, [node], memory_policy.MOVE)
             live.expect(f"nodes of the memory bound to node {node}", [node], list(memory.numa_maps().nodes))
             for offset in (0, memory.length // 2, memory.length - WORD):
                 live.expect_signal(signal.SIGSEGV, memory.actor.write, memory.address + offset, _NEW_VALUE)

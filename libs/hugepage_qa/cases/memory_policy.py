@@ -22,7 +22,7 @@ class Mode(enum.IntEnum):
 
 #: pages that do not follow the policy are moved; those that cannot be are an error
 MOVE_STRICTLY = 1 | 2
-_MOVE = 2
+MOVE = 2
 
 
 def set_policy(actor: Actor, mode: Mode, nodes: Iterable[int]) -> None:
@@ -58,7 +58,7 @@ def move_page(memory: Memory, page: int, node: int) -> int:
     """Move a page to ``node`` and return where it is then, or a negative errno (move_pages(2)). Raises OSError."""
     uapi = memory.actor.uapi
     pages, nodes, status = uapi.pack("Q", memory.at(page)), uapi.pack("i", node), uapi.pack("i", 0)
-    _value, buffers = memory.actor.call_with_buffers("move_pages", 0, 1, pages, nodes, status, _MOVE)
+    _value, buffers = memory.actor.call_with_buffers("move_pages", 0, 1, pages, nodes, status, MOVE)
     return uapi.unpack("i", buffers[2])[0]
 
 
@@ -66,7 +66,7 @@ def moving(memory: Memory, node: int) -> tuple[int | bytes, ...]:
     """Return the arguments of move_pages(2) that move all pages to ``node``."""
     uapi, count = memory.actor.uapi, memory.pages
     pages = uapi.pack(f"{count}Q", *map(memory.at, range(count)))
-    return 0, count, pages, uapi.pack(f"{count}i", *[node] * count), bytes(4 * count), _MOVE
+    return 0, count, pages, uapi.pack(f"{count}i", *[node] * count), bytes(4 * count), MOVE
 
 
 def node_of(memory: Memory, page: int = 0) -> int:

@@ -44,7 +44,7 @@ def contents_and_end(live: Live) -> None:
 
 @SHARED_TABLES.case(
     "memory that one process made read-only stays so for it, when the other one has written it, too",
-    f"mprotect(2); {SHARED}, hugetlb_change_protection()",
+    f"mprotect(2); {SHARED} (dff11abe280b), hugetlb_change_protection()",
     pages=2,
 )
 def protection(live: Live) -> None:
@@ -63,7 +63,7 @@ def protection(live: Live) -> None:
 
 @SHARED_TABLES.case(
     "a part that one process unmaps, or gives back, is there for the other one, and again for the first",
-    f"munmap(2); madvise(2) MADV_DONTNEED; {SHARED}, hugetlb_split(), __unmap_hugepage_range()",
+    f"munmap(2); madvise(2) MADV_DONTNEED; {SHARED}, hugetlb_split() (081056dc00a2), __unmap_hugepage_range()",
     pages=2,
     since="5.18",  # MADV_DONTNEED
 )
@@ -111,7 +111,7 @@ def counted_tables(live: Live) -> None:
     ours.touch()
     with_table = process_status(live, ours.actor).page_tables
     theirs = ours.seen_by(ours.actor.fork())
-    theirs.read()
+    live.expect("what the other process sees", 1, theirs.read())
     live.expect(
         "VmPTE of the process that came to the table", with_table, process_status(live, theirs.actor).page_tables
     )

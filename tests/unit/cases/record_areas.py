@@ -70,8 +70,9 @@ def main() -> None:
 def write_records(area: Area, records: dict[str, list[Event]], verdict: Verdict) -> None:
     """Keep ``records`` of cases that ended in ``verdict``."""
     if records:
-        short = {name: [_without_small_mappings(event) for event in events] for name, events in records.items()}
-        text = json.dumps(short, sort_keys=True)
+        if isinstance(area, GuestArea):
+            records = {name: [_without_small_mappings(event) for event in events] for name, events in records.items()}
+        text = json.dumps(records, sort_keys=True)
         # no time in it: the same records are the same file
         record_file(area, verdict).write_bytes(gzip.compress(text.encode(), mtime=0))
         print(f"{area.name}: {len(records)} records of {verdict.value}")  # noqa: T201

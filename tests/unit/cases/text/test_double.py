@@ -21,6 +21,7 @@ NOT_OF_THE_DOUBLE = {
     "collapsed-text",
     "counted-text",
     "split-text",
+    "text-collapsed-by-another",
     "text-in-tmpfs",
     "text-on-btrfs",
     "text-on-xfs",

@@ -1,26 +1,17 @@
 """Memory that is fragmented on purpose: what compaction makes of it, and huge pages afterwards."""
 
-from collections.abc import Mapping
 from functools import partial
 from statistics import median
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage
-from hugepage_qa.cases.fragments import fragment, without_free_blocks
-from hugepage_qa.cases.khugepaged_clock import (
-    KHUGEPAGED,
-    PATIENT_SCANS,
-    allow_absent,
-    await_khugepaged,
-    await_scans,
-    quicken,
-)
+from hugepage_qa.cases.fragments import fragment
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import collapse, expect_change, pmd_size, read_counters
+from hugepage_qa.cases.thp_memory import collapse, expect_change, read_counters
 from hugepage_qa.cases.thp_policy import advised
 from hugepage_qa.kernel.nodes import read_nodes
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE, MADV_NOHUGEPAGE
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -33,8 +24,6 @@ _KEPT = 8
 #: of the blocks that held our pages, or of those that are owed; as much by others hides what compaction does
 _ENOUGH = 0.25
 _HUGE_PAGES = 16
-#: huge pages that khugepaged wants, and what counts that it did not get one
-_WANTED, _FAILED = 4, "thp_collapse_alloc_failed"
 #: processes for each CPU: more than the case itself and daemons that go mad by it
 _BUSY = 2.0
 
@@ -111,37 +100,6 @@ def collapsed(live: Live) -> None:
     # each page that is left holds one word
     left = huge // (_KEPT * live.base_page)
     live.expect("words that are not zero", left, memory.actor.nonzero(memory.address, huge))
-
-
-@FRAGMENTED.case(
-    "khugepaged compacts memory to get a huge page where khugepaged/defrag is 1, and goes without where it is 0",
-    f"{THP_DOC} khugepaged/defrag; mm/khugepaged.c alloc_hugepage_khugepaged_gfpmask()",
-)
-def compacted_by_khugepaged(live: Live) -> None:
-    _fragments, actor = without_free_blocks(live)
-    quicken(live)
-    allow_absent(live, pmd_size(live) // live.base_page - 1)
-    for value in ("0", "1"):
-        live.set_knob(f"{KHUGEPAGED}/defrag", value)
-        memory = advised(live, _WANTED, MADV_NOHUGEPAGE, actor=actor)
-        memory.fill()
-        before = read_counters(live)
-        await_scans(live)
-        if read_counters(live)["compact_stall"] > before["compact_stall"]:
-            raise CannotRun("others compact memory, too")
-        before = read_counters(live)
-        memory.advise(MADV_HUGEPAGE)
-        await_khugepaged(live, partial(_has_compacted, live, before), PATIENT_SCANS)
-        after = read_counters(live)
-        if after[_FAILED] == before[_FAILED] and after["compact_stall"] == before["compact_stall"]:
-            raise CannotRun("free blocks come back before khugepaged wants one")
-        live.expect(f"khugepaged compacts with defrag={value}", value == "1", _has_compacted(live, before))
-        memory.expect_filled()
-        memory.unmap()
-
-
-def _has_compacted(live: Live, before: Mapping[str, int]) -> bool:
-    return read_counters(live)["compact_stall"] > before["compact_stall"]
 
 
 class ThpFragmented(LiveTest):

@@ -857,18 +857,20 @@ static void *run_clash(void *number_of)
 	}
 }
 
-/* Places where nothing else is mapped, aligned as the kernel aligns such mappings; 0 unless there are none. */
+/*
+ * Places where nothing else is mapped, aligned as the kernel aligns such mappings; 0 unless there are none. They stay
+ * mapped: a round maps over them, and the stacks of its threads would be given the same addresses.
+ */
 static int find_places(void)
 {
-	size_t length = (size_t)arguments[2];
-
 	clash.place = map_at(NULL, MAP_NORESERVE);
 	if (clash.place == MAP_FAILED)
 		return -1;
 	clash.elsewhere = map_at(NULL, MAP_NORESERVE);
 	if (clash.elsewhere != MAP_FAILED)
-		munmap(clash.elsewhere, length);
-	return munmap(clash.place, length) || clash.elsewhere == MAP_FAILED;
+		return 0;
+	munmap(clash.place, (size_t)arguments[2]);
+	return -1;
 }
 
 static void answer_clash(void)
@@ -900,6 +902,8 @@ static void answer_clash(void)
 	}
 	for (long number = 1; number < started; number++)
 		pthread_join(threads[number], NULL);
+	munmap(clash.place, (size_t)arguments[2]);
+	munmap(clash.elsewhere, (size_t)arguments[2]);
 	if (clash.error) {
 		answer_error(clash.error);
 		return;

@@ -73,7 +73,8 @@ def unmapped(live: Live) -> None:
 @EVENTS.case(
     "a huge page, or a part, that UFFDIO_MOVE takes from its place is where it was missing, in the same frames, with"
     " what it holds; its place is empty, and pages that a child has, too, are refused with EBUSY",
-    "ioctl_userfaultfd(2) UFFDIO_MOVE; mm/userfaultfd.c move_pages_huge_pmd(), move_pages_ptes() (adef440691ba)",
+    "ioctl_userfaultfd(2) UFFDIO_MOVE; mm/huge_memory.c move_pages_huge_pmd();"
+    " mm/userfaultfd.c move_pages_ptes() (adef440691ba)",
     since="6.8",
 )
 def moved_by_the_program(live: Live) -> None:

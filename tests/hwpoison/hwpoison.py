@@ -1,18 +1,29 @@
 """Memory that is said to be broken: madvise(2) MADV_SOFT_OFFLINE and MADV_HWPOISON on huge pages."""
 
 import errno
+import mmap
 
-from hugepage_qa.cases.broken_memory import break_page, expect_broken, expect_flag, out_of_use, soft_offline
+from hugepage_qa.cases.broken_memory import (
+    break_page,
+    expect_broken,
+    expect_flag,
+    mend,
+    need_mending,
+    out_of_use,
+    soft_offline,
+)
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import FRAME
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import FRAME, WORD
 from hugepage_qa.kernel.uapi import MADV_HWPOISON, MADV_SOFT_OFFLINE
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 HWPOISON = Area("hwpoison")
 SOFT = "madvise(2) MADV_SOFT_OFFLINE; mm/memory-failure.c soft_offline_page()"
-# not of files: the page stays in their page cache, and counted in the pool, until the machine boots again
+# not of files without mending: the page stays in use and counted in the pool until the machine boots again
 HARD = "madvise(2) MADV_HWPOISON; mm/memory-failure.c memory_failure(), try_memory_failure_hugetlb()"
+MEND = "Documentation/mm/hwpoison.rst unpoison-pfn; mm/memory-failure.c unpoison_memory()"
 
 
 @HWPOISON.case("a page that will break is replaced by a free one, and nobody notices", SOFT, sizes=Sizes.BUDDY, pages=3)
@@ -103,6 +114,67 @@ def broken_private_page(live: Live) -> None:
     memory.unmap()
     live.expect_pool(nr=2, free=1)
     live.expect_sysctl(2)
+
+
+@HWPOISON.case(
+    "a broken base page that is mended is in use again, and the pool gets back the page that it had lost",
+    MEND,
+    sizes=Sizes.BUDDY,
+    pages=1,
+)
+def mended_page(live: Live) -> None:
+    need_mending(live)
+    for advice in (MADV_HWPOISON, MADV_SOFT_OFFLINE):
+        memory, before = live.map(1), out_of_use(live)
+        memory.fill()
+        frame = memory.pagemap([memory.address])[0] & FRAME
+        break_page(live, memory, 0, advice)
+        live.expect("base pages out of use", 1, out_of_use(live) - before)
+        expect_flag(live, memory, frame)
+        memory.unmap()
+        mend(live, frame)
+        live.expect("base pages out of use after mending", 0, out_of_use(live) - before)
+        expect_flag(live, memory, frame, is_set=False)
+        live.reserve(1)
+        again = live.map(1, memory.actor)
+        again.fill()
+        again.expect_filled()
+        live.expect_pool(nr=1, free=0)
+        again.unmap()
+        live.expect_pool(nr=1, free=1)
+
+
+@HWPOISON.case(
+    "read(2) of a file with a broken page gives what is before it and behind it, and EIO at it; mended, the page is the"
+    " pool's again",
+    "read(2) EIO; fs/hugetlbfs/inode.c hugetlbfs_read_iter(), adjust_range_hwpoison() (38c1ddbde6c6)",
+    sizes=Sizes.BUDDY,
+    since="6.6",
+    pages=1,
+)
+def read_of_a_broken_page(live: Live) -> None:
+    need_mending(live)
+    file = new_memfd(live)
+    file.truncate(1)
+    memory, before = file.map(1), out_of_use(live)
+    memory.fill()
+    frame, broken, base = memory.frames().pop(), live.size // 2, live.base_page
+    break_page(live, memory, broken, MADV_HWPOISON)
+    live.expect("base pages out of use", 1, out_of_use(live) - before)
+    expect_flag(live, memory, frame)
+    buffer = file.actor.mmap(3 * base, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for start, length in ((broken - 2 * base, 2 * base), (broken + base, 3 * base)):
+        read = file.actor.call("pread64", file.descriptor, buffer, 3 * base, start)
+        live.expect(f"bytes read at {start}", length, read)
+        wrong = file.actor.check(buffer, length, WORD, 1 + start)
+        live.expect(f"words that are wrong at {start}", 0, wrong)
+    live.expect_errno(errno.EIO, file.actor.call, "pread64", file.descriptor, buffer, base, broken)
+    memory.unmap()
+    file.truncate(0)
+    live.expect_pool(nr=1, free=0)
+    mend(live, frame)
+    live.expect_pool(nr=1, free=1)
+    live.expect("base pages out of use after mending", 0, out_of_use(live) - before)
 
 
 class HwpoisonTest(LiveTest):

@@ -70,6 +70,34 @@ def unmapped(live: Live) -> None:
     memory.expect_filled(first=2)
 
 
+@EVENTS.case(
+    "a huge page, or a part, that UFFDIO_MOVE takes from its place is where it was missing, in the same frames, with"
+    " what it holds; its place is empty, and pages that a child has, too, are refused with EBUSY",
+    "ioctl_userfaultfd(2) UFFDIO_MOVE; mm/huge_memory.c move_pages_huge_pmd();"
+    " mm/userfaultfd.c move_pages_ptes() (adef440691ba)",
+    since="6.8",
+)
+def moved_by_the_program(live: Live) -> None:
+    source = huge_pages(live)
+    for length in (source.size, source.size // 2):
+        source.fill()
+        memory = advised(live, 1, actor=source.actor)
+        fault = Userfault(memory, Mode.MISSING, Feature.MOVE)
+        frames = source.present_frames(1)
+        live.expect(f"bytes moved of {length}", length, fault.move(source, length=length))
+        live.expect("frames", frames[: length // live.base_page], memory.present_frames(1))
+        live.expect("frames that are left", frames[length // live.base_page :], source.present_frames(1))
+        live.expect("words that changed", 0, memory.wrong(0, length) + source.wrong(length, source.size - length))
+        live.expect("words that are not zero where it was", 0, source.actor.nonzero(source.address, length))
+        memory.unmap()
+    shared = huge_pages(live)
+    child = shared.seen_by(shared.actor.fork())
+    fault = Userfault(advised(live, 1, actor=shared.actor), Mode.MISSING, Feature.MOVE)
+    live.expect_errno(errno.EBUSY, fault.move, shared)
+    for each in (shared, child):
+        each.expect_filled()
+
+
 class ThpUserfaultEvents(LiveTest):
     """Events of userfaultfd(2).
 

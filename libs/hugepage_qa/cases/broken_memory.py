@@ -3,6 +3,7 @@
 import errno
 import signal
 
+from hugepage_qa.cases.debugfs import mount_debugfs, write_debugfs
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.page_flags import kpageflags
@@ -16,6 +17,7 @@ _BUS_MCEERR_AR = 4
 # include/uapi/linux/kernel-page-flags.h
 _HWPOISON = 1 << 19
 _MEMORY, _SOFT_OFFLINE = "sys/devices/system/memory", "soft_offline_page"
+_MENDS = "unpoison-pfn"
 _BUSY_SECONDS, _PAUSE_SECONDS = 10.0, 0.1
 
 
@@ -50,6 +52,21 @@ def soft_offline(live: Live, frame: int) -> None:
     live.host.write(f"{_MEMORY}/{_SOFT_OFFLINE}", f"{frame * live.base_page:#x}")
 
 
+def need_mending(live: Live) -> None:
+    """Raise CannotRun where a page of a file must not be broken, since nothing but a reboot would mend it."""
+    if _MENDS not in live.host.names(f"{mount_debugfs(live)}/hwpoison"):
+        raise CannotRun("this kernel mends nothing: hwpoison-inject is not loaded")
+
+
+def mend(live: Live, frame: int) -> None:
+    """Have a page frame taken for whole again that was said to be broken, of a huge page its first one.
+
+    Raises Refused, and CannotRun as ``need_mending`` does.
+    """
+    need_mending(live)
+    write_debugfs(live, f"hwpoison/{_MENDS}", f"{frame:#x}")
+
+
 def expect_broken(live: Live, memory: Memory, offset: int = 0, extent: int | None = None) -> None:
     """Expect a read at ``offset`` to end in the signal that broken memory has: it tells the address and what is lost.
 
@@ -65,9 +82,10 @@ def expect_broken(live: Live, memory: Memory, offset: int = 0, extent: int | Non
         live.expect("signal, code, address, bytes", expected, None)
 
 
-def expect_flag(live: Live, memory: Memory, frame: int) -> None:
-    """Expect /proc/kpageflags to show ``frame`` as broken. Raises CannotRun for a kernel without the file."""
-    live.expect("HWPOISON in kpageflags", _HWPOISON, kpageflags(live, memory.actor, [frame])[0] & _HWPOISON)
+def expect_flag(live: Live, memory: Memory, frame: int, *, is_set: bool = True) -> None:
+    """Expect /proc/kpageflags to show ``frame`` as broken, or no longer. Raises CannotRun without the file."""
+    expected = _HWPOISON if is_set else 0
+    live.expect("HWPOISON in kpageflags", expected, kpageflags(live, memory.actor, [frame])[0] & _HWPOISON)
 
 
 def out_of_use(live: Live) -> int:

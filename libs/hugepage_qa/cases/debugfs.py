@@ -23,7 +23,8 @@ def mount_debugfs(live: Live) -> str:
 def write_debugfs(live: Live, name: str, text: str) -> None:
     """Write to a file of debugfs. Raises CannotRun where there is none, and where a locked down kernel refuses it."""
     point = mount_debugfs(live)
-    if name not in live.host.names(point):
+    directory, _slash, file = f"{point}/{name}".rpartition("/")
+    if file not in live.host.names(directory):
         raise CannotRun(f"this kernel has no {name} in debugfs")
     try:
         live.host.write(f"{point}/{name}", text)

@@ -29,11 +29,12 @@ _CALLS = {
     "register": (0x00, "4Q"),
     "copy": (0x03, "5q"),
     "zeropage": (0x04, "4q"),
+    "move": (0x05, "5q"),
     "writeprotect": (0x06, "3Q"),
     "continue": (0x07, "4q"),
     "poison": (0x08, "4q"),
 }
-_COPY_DONE = 4
+_COPY_DONE = _MOVE_DONE = 4
 # UFFDIO_COPY_MODE_WP
 _COPY_PROTECTED = 2
 
@@ -53,6 +54,7 @@ class Feature(IntFlag):
     WP_UNPOPULATED = 1 << 13
     POISON = 1 << 14
     WP_ASYNC = 1 << 15
+    MOVE = 1 << 16
 
 
 class Mode(IntFlag):
@@ -96,6 +98,14 @@ class Userfault:
         mode = _COPY_PROTECTED if protected else 0
         words = self._ioctl("copy", self._memory.at(page) + offset, source.address + offset, size, mode, 0)
         return words[_COPY_DONE]
+
+    def move(self, source: Memory, page: int = 0, *, length: int | None = None) -> int:
+        """Have a missing page be the first page of ``source``, which is missing then (UFFDIO_MOVE).
+
+        Returns the bytes moved, by default to be the whole page. Raises OSError.
+        """
+        size = self._memory.size if length is None else length
+        return self._ioctl("move", self._memory.at(page), source.address, size, 0, 0)[_MOVE_DONE]
 
     def copying(self, source: Memory, offset: int, length: int) -> tuple[int, int, bytes]:
         """Return the arguments of ioctl(2) that copy ``length`` bytes of ``source``, from ``offset`` on, to there."""

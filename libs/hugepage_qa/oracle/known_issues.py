@@ -57,6 +57,7 @@ class Quirk(Enum):
     MOVE_MISPLACES_PAGES = "move-misplaces-pages"
     MOVED_PAGE_UNCOUNTED = "moved-page-uncounted"
     HINT_ROUNDED_TO_ZERO = "hint-rounded-to-zero"
+    SHARED_TAILS_SHOWN_AS_HEADS = "shared-tails-shown-as-heads"
 
 
 @dataclass(frozen=True, kw_only=True)

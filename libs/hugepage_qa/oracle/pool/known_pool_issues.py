@@ -348,6 +348,19 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             "(dffe24e95876)",
             seen="6.1.192 on aarch64",
         ),
+        KnownIssue(
+            quirk=Quirk.SHARED_TAILS_SHOWN_AS_HEADS,
+            summary="/proc/kpageflags shows a huge page that gave struct pages back as having a further head at the "
+            "start of each base page of struct pages",
+            example="vm.hugetlb_optimize_vmemmap=1, a page of 2M: 8 of its 512 base pages are heads instead of 1",
+            cause="snapshot_page(), by which stable_page_flags() reads a page since 6.17, copies its struct page and "
+            "takes it for a head if that says so, without page_fixed_fake_head(): all base pages of struct pages are "
+            "the first one, with the head in it (d863a12108f2)",
+            since=KernelVersion(6, 17),
+            until=KernelVersion(7, 1),
+            fix="mm/hugetlb: remove fake head pages",
+            seen="6.18.44; right on 6.1.192, 7.3.4",
+        ),
     )
 }
 

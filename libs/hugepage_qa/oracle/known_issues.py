@@ -150,7 +150,9 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
             quirk=Quirk.IMPLICIT_KEEPS_NODES,
             summary="a count given first as hugepages= is cut to what a later hugepagesz= pair named for nodes",
             example="`hugepages=4 hugepagesz=2M hugepages=0:1 default_hugepagesz=2M` reserves 1 page instead of the 4 "
-            "that cannot be overwritten",
+            "that cannot be overwritten. Where memory falls short of the node counts vm.nr_hugepages can wrap below 0: "
+            "`hugepages=4 hugepagesz=1G hugepages=1:40 default_hugepagesz=1G` on nodes of 3G and 4G made 7.3.4 show "
+            "18446744073709551582 pages",
             cause="default_hugepagesz_setup() copies only the node counts that are not 0, so those of the pair stay",
             since=_EARLY_PARAMETERS,
             seen="7.2.13, 7.3.4; right on 6.1.192, 6.12.107, 6.12.117",

@@ -121,6 +121,20 @@ def test_known_issue_changes_the_prediction(make_machine: MakeMachine, words: st
     assert (documented.expectations, documented.messages) != (deviating.expectations, deviating.messages)
 
 
+def test_what_is_shown_of_known_issues_wraps_below_zero(make_machine: MakeMachine) -> None:
+    words = "hugepages=4 hugepagesz=1G hugepages=1:40 default_hugepagesz=1G"
+    machine = make_machine(memory="3G,4G", version="7.3")
+    both = frozenset({Quirk.IMPLICIT_KEEPS_NODES, Quirk.COUNT_NOT_RESERVED})
+    prediction = predict(words, machine, both)
+    reserved, shown = value(prediction, TOTAL_1G), value(prediction, "vm/nr_hugepages")
+    assert isinstance(reserved, Between)
+    # of the 40 pages those that node 1 has no room for are taken off the 4 that are counted
+    assert shown == Between(2**64 - 36 + reserved.low, 2**64 - 36 + reserved.high)
+    # 3 or 4 of 8 there: 4 less 5, or 4 less 4
+    near = predict(words.replace("40", "8"), machine, both)
+    assert "vm/nr_hugepages" in [one.subject for one in near.unjudged]
+
+
 def test_there_is_room_for_one_pair_of_each_page_size_and_one_default(make_machine: MakeMachine) -> None:
     words = "hugepages=4 hugepagesz=2M hugepages=8 hugepagesz=1G hugepages=1 default_hugepagesz=1G"
     since, before = (predict(words, make_machine(version=version)) for version in ("6.15", "6.14"))

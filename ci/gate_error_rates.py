@@ -47,7 +47,7 @@ def main(words: Sequence[str]) -> int:
                 print_rates(console, {one.name: measure_rates(one.sample_set(SEED, METRICS), plan) for one in WORLDS})
         case ["--go", directory]:
             samples = go_sessions(Path(directory))
-            for baseline, new in ((5, 3), (5, 5), (9, 5)):
+            for baseline, new in ((5, 2), (5, 3), (5, 4), (5, 5), (9, 5)):
                 found = {f"after the step, {baseline} + {new}": _since(samples, STEP)}
                 plan = Plan(baseline=baseline, new=new, splits=2 * SPLITS)
                 print_rates(console, {name: measure_rates(one, plan) for name, one in found.items()})

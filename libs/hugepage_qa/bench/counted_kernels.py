@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from hugepage_qa.bench.path_length import SOURCE, UNIT, BootPaths, count_paths, counted_machine
+from hugepage_qa.bench.path_length import SOURCE, UNIT, WORDS, BootPaths, count_paths, counted_machine
 from hugepage_qa.cases.verdicts import try_again
 from hugepage_qa.process.child import run_to_end
 from hugepage_qa.qemu.agent_machine import RunningMachine, start_agent_machine
@@ -158,6 +158,7 @@ def environment(kernel: KernelImage) -> Mapping[str, str]:
         "arch": board.architecture,
         "cpu_model": find_cpu(board, None).qemu_cpu,
         "emulator": emulator.strip(),
+        "command_line": WORDS,
         "program": sha256(SOURCE.read_bytes()).hexdigest()[:12],
         "hostname": platform.node() or "n/a",
     }

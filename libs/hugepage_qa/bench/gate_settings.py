@@ -20,14 +20,14 @@ MEANING = {
     BASELINES: "directory of accepted baselines, under tmt below its tree (default: baselines)",
     ACCEPT: "reason to accept a first baseline where this machine has none; then measure again and compare",
     PROFILE: "quick (minutes, default) or reference (the studies' own numbers)",
-    BLOCKS: "most sessions to measure for a verdict: 1, 3 or 5 (default 3)",
+    BLOCKS: "most sessions to measure for a verdict: 1 to 5 (default 3)",
     WORKLOADS: f"names of workloads, separated by spaces (default: {' '.join(USUAL)})",
     MIN_BOOTS: "boots that a baseline has to be of (default 1 in the quick profile, else 2)",
     STAND_IN: "NAME=OTHER: measure NAME on the pages of OTHER, to see that the gate notices",
 }
 
 #: sessions after which a verdict may be asked for (the looks of the gate)
-_LOOKS = (1, 3, 5)
+_LOOKS = (1, 2, 3, 4, 5)
 
 
 @dataclass(frozen=True)

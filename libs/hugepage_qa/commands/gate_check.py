@@ -88,7 +88,8 @@ _WRONG = 3
     epilog="Example: HUGEPAGE_QA_ACCEPT='first baseline' hugepage-qa gate check --output monday",
     help="""Measure, compare with the baseline of this machine, and report; to tmt when it started us.
 
-    It looks after 1, 3 and 5 sessions, and stops at a verdict. A check that was killed goes on with the same command.
+    It looks after each session, up to five, and stops at a verdict. A check that was killed goes on with the same
+    command.
 
     \b
     These environment variables are read:

@@ -1,8 +1,9 @@
 """``hugepage-qa gate path-length``: does a kernel take more instructions than another for what it does with pages?"""
 
+import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,9 +24,11 @@ from hugepage_qa.bench.counted_kernels import (
     sample_document,
 )
 from hugepage_qa.cases.boot.boot_matrix import Settings, find_kernel
-from hugepage_qa.cases.result import one_line
+from hugepage_qa.cases.result import Result, one_line
+from hugepage_qa.cases.result import Verdict as Outcome
 from hugepage_qa.cases.verdicts import BY_THE_KERNEL
 from hugepage_qa.commands.boot_commands import ARCHITECTURES
+from hugepage_qa.commands.gate_check import comparison_results
 from hugepage_qa.commands.gate_options import Share
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
@@ -33,6 +36,7 @@ from hugepage_qa.qemu.packages import cache_directory, open_kernel
 from hugepage_qa.report.gate_tables import print_comparison, render_markdown
 from hugepage_qa.report.open_console import open_console
 from hugepage_qa.report.path_table import path_table
+from hugepage_qa.report.tmt_results import write_results
 
 #: boots of each kernel: the gate looks at 3 and at 5
 _FEWEST, _USUAL, _MOST = 3, 3, 20
@@ -40,7 +44,7 @@ _FEWEST, _USUAL, _MOST = 3, 3, 20
 _MARGIN = 0.03
 #: for the mean of all rounds: a timer interrupt in one of 25, of the shortest operation, is 2 % of it
 _SLOW_MARGIN = 0.1
-_BAD = 1
+_BAD, _UNDECIDED = 1, 2
 _REPORT = "report.md"
 
 
@@ -83,8 +87,14 @@ def path_length(
     emulated machines whose clock counts instructions, so that neither load nor speed of this host shows. Nor do caches,
     TLBs and other processors: it is the length of the path that is compared. Needs neither root nor KVM.
 
+    Under tmt it leaves a result for each path; without a kernel to compare with it is skipped there.
+
     Exit code: 0 pass or improved, 1 a path became longer, 2 undecided, 3 the tool or its input is wrong.
     """
+    data = os.environ.get("TMT_TEST_DATA")
+    if data and not (others or suites):
+        write_results([Result("/", Outcome.SKIP, ("HUGEPAGE_QA_AGAINST: no kernel to compare with",))], Path(data))
+        sys.exit(_UNDECIDED)
     if kernel is not None and (package or suite):
         raise InputError("KERNEL and --package or --suite: expected one kernel, leave out the one or the other")
     if not (others or suites):
@@ -92,6 +102,8 @@ def path_length(
     if output is not None and (output.exists() or output.is_symlink()):
         raise InputError(f"--output {output}: is there already; expected a new directory")
     wanted = architecture or (open_kernel(kernel, cache_directory()).architecture if kernel else ARCHITECTURES[0])
+    if data and output is None:
+        output = Path(data) / "path-length"
     console = open_console()
 
     def say(line: str) -> None:
@@ -101,7 +113,8 @@ def path_length(
     others_settings = [Settings(other, say=say) for other in others] + [Settings(suite=one, say=say) for one in suites]
     subjects = [CountedKernel(find_kernel(wanted, settings), append)]
     subjects += [CountedKernel(find_kernel(wanted, one)) for one in others_settings]
-    counted = _count(subjects, boots, machines, say)
+    with _told_to_tmt(data, subjects[0], say):
+        counted = _count(subjects, boots, machines, say)
     samples = [
         parse_samples(sample_document(subject, its_boots), subject.label)
         for subject, its_boots in zip(subjects, counted, strict=True)
@@ -116,6 +129,9 @@ def path_length(
     if output is not None:
         _keep(output, samples, comparisons)
         say(f"report: {output / _REPORT}")
+        if data:
+            logs = (output / _REPORT,)
+            write_results([result for one in comparisons for result in comparison_results(one, logs)], Path(data))
     sys.exit(exit_code(verdict_on_all(one.verdict for one in comparisons)))
 
 
@@ -136,23 +152,36 @@ def compare_paths(old: SampleSet, new: SampleSet, policy: Policy) -> Comparison:
     return found
 
 
+@contextmanager
+def _told_to_tmt(data: str | None, kernel: CountedKernel, say: Callable[[str], None]) -> Iterator[None]:
+    """End with what keeps paths from being counted, and leave it in ``data`` where tmt started us.
+
+    Where ``kernel`` makes its machine panic, that is a failure of its own. Raises InputError.
+    """
+    try:
+        yield
+    except KernelLost as error:
+        is_bad = error.kernel is kernel and error.lost.loss in BY_THE_KERNEL
+        if data:
+            outcome = Outcome.FAIL if is_bad else Outcome.ERROR
+            write_results([Result("/", outcome, (one_line(str(error)),))], Path(data))
+        if not is_bad:
+            raise InputError(str(error)) from error
+        say(one_line(f"regressed: {error}"))
+        sys.exit(_BAD)
+
+
 def _count(
     kernels: Sequence[CountedKernel], boots: int, machines: int | None, say: Callable[[str], None]
 ) -> list[list[CountedBoot]]:
-    """Return the boots of each of ``kernels``; where the first one makes its machine panic, that is the end."""
+    """Return the boots of each of ``kernels``. Raises InputError for what never boots, KernelLost."""
     counted: list[list[CountedBoot]] = [[] for _ in kernels]
     run = CountedBoots(kernels, boots, cache_directory(), machines)
-    try:
-        with closing(run.run()) as finished:
-            for boot in finished:
-                counted[boot.kernel].append(boot)
-                done = sum(map(len, counted))
-                say(f"[{done}/{len(kernels) * boots}] {kernels[boot.kernel].label}: {boot.seconds:.0f} s")
-    except KernelLost as error:
-        if error.kernel is kernels[0] and error.lost.loss in BY_THE_KERNEL:
-            say(one_line(f"regressed: {error}"))
-            sys.exit(_BAD)
-        raise InputError(str(error)) from error
+    with closing(run.run()) as finished:
+        for boot in finished:
+            counted[boot.kernel].append(boot)
+            done = sum(map(len, counted))
+            say(f"[{done}/{len(kernels) * boots}] {kernels[boot.kernel].label}: {boot.seconds:.0f} s")
     return counted
 
 

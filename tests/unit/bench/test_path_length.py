@@ -147,7 +147,7 @@ def test_the_clock_of_the_machine_counts_instructions(monkeypatch: pytest.Monkey
     monkeypatch.setattr("hugepage_qa.qemu.virtual_machine.expect_offered", lambda _emulator, _arguments: None)
     words = " ".join(counted_machine(KERNEL, 7, "quiet").qemu_command(Path("initramfs")))
     assert "-icount shift=0,sleep=off -rtc clock=vm,base=2026-01-01T00:00:00 -seed 7 " in words
-    assert words.endswith("init_on_alloc=0 oops=panic quiet")
+    assert words.endswith("init_on_alloc=0 norandmaps oops=panic quiet")
 
 
 def test_an_architecture_without_nodes_has_one() -> None:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.unit.bench.counted_machines import USUAL, CountedMachines
 from tests.unit.cases.fake_machines import lost
 
@@ -59,6 +60,40 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr(gate_path_length, "find_kernel", find)
     monkeypatch.setattr(counted_kernels, "find_emulator", lambda _board: "/bin/true")
     return Cli(CountedMachines(monkeypatch), capsys, tmp_path)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Let tmt have started us, and return where it looks for results."""
+    data = tmp_path / "data"
+    data.mkdir()
+    monkeypatch.setenv("TMT_TEST_DATA", str(data))
+    return data / "results.yaml"
+
+
+def test_tmt_is_told_of_each_path(run: Cli, told: Path) -> None:
+    run.machines.lengths[NEW] = {"unmap base 4096": USUAL * 11 // 10}
+    assert run.compare() == 1
+    results = {one["name"]: one["result"] for one in yaml.safe_load(told.read_text())}
+    assert len(results) == 38
+    assert [name for name, result in results.items() if result != "pass"] == [
+        "/path-length",
+        "/path-length/unmap-base-4K/level",
+    ]
+    assert (told.parent / "path-length" / "report.md").exists()
+
+
+def test_tmt_is_told_of_a_panic(run: Cli, told: Path) -> None:
+    run.machines.lengths[NEW] = lost(Loss.PANICKED)
+    assert run.compare() == 1
+    (result,) = yaml.safe_load(told.read_text())
+    assert (result["name"], result["result"]) == ("/", "fail")
+
+
+def test_without_another_kernel_a_test_of_tmt_is_skipped(run: Cli, told: Path) -> None:
+    assert run(str(run.new)) == 2
+    (result,) = yaml.safe_load(told.read_text())
+    assert (result["result"], result["note"]) == ("skip", ["HUGEPAGE_QA_AGAINST: no kernel to compare with"])
 
 
 def test_kernels_with_paths_as_long_pass(run: Cli) -> None:

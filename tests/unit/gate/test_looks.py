@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.special import stdtrit
 
 from hugepage_gate.looks import (
     ALARM_ERROR,
@@ -33,9 +34,24 @@ def judge(one: Evidence) -> Decision:
     return decide([one])[0]
 
 
-def test_the_error_of_all_looks_is_what_is_allowed() -> None:
-    assert sum(share for _, share in LOOKS) == pytest.approx(1)
-    assert (ALARM_ERROR, PASS_ERROR) == (0.025, 0.02)
+@pytest.mark.parametrize("baseline", [5, 20, 1000])
+@pytest.mark.parametrize("allowed", [ALARM_ERROR, PASS_ERROR])
+def test_who_looks_after_every_block_errs_no_more_often_than_is_allowed(baseline: int, allowed: float) -> None:
+    random = np.random.default_rng(1)
+    runs = 100_000
+    old = random.normal(0, 1, runs) / math.sqrt(baseline)
+    spread = random.chisquare(baseline - 1, runs)
+    new = random.normal(0, 1, (runs, LOOKS[-1][0]))
+    wrong = np.zeros(runs, dtype=bool)
+    for blocks, share in LOOKS:
+        seen = new[:, :blocks]
+        mean = seen.mean(axis=1)
+        degrees = baseline + blocks - 2
+        variance = (spread + ((seen - mean[:, None]) ** 2).sum(axis=1)) / degrees
+        error = np.sqrt(variance * (1 / baseline + 1 / blocks))
+        wrong |= (mean - old) / error > stdtrit(degrees, 1 - share * allowed)
+    # three standard errors of what is drawn
+    assert 0.85 * allowed < wrong.mean() <= allowed + 3 * math.sqrt(allowed / runs)
 
 
 def test_unchanged_blocks_pass() -> None:
@@ -45,10 +61,10 @@ def test_unchanged_blocks_pass() -> None:
 def test_absence_of_evidence_is_no_pass() -> None:
     decision = judge(evidence(0.0, between=0.005))
     assert decision.verdict is Verdict.BLIND
-    assert decision.more_blocks == 4
+    assert decision.more_blocks == 3
     decision = judge(evidence(0.0065, between=0.002))
     assert decision.verdict is Verdict.UNDECIDED
-    assert decision.more_blocks == 2
+    assert decision.more_blocks == 1
 
 
 @pytest.mark.parametrize(("new", "between"), [(1, 0.005), (1, 0.007), (3, 0.007), (3, 0.009), (5, 0.009)])
@@ -103,6 +119,12 @@ def test_a_slow_down_needs_a_second_block() -> None:
     assert first.more_blocks == 1
     assert judge(evidence(0.02, 0.021)).verdict is Verdict.REGRESSED
     assert judge(evidence(0.02, 0.0)).verdict is Verdict.UNDECIDED
+    assert judge(evidence(0.02, 0.0, 0.0)).verdict is not Verdict.REGRESSED
+
+
+def test_each_block_up_to_the_fifth_counts() -> None:
+    sight = [judge(evidence(*[0.0] * blocks)).looks[-1].sees for blocks in range(1, 6)]
+    assert sight == sorted(sight, reverse=True)
 
 
 @pytest.mark.parametrize("place", range(3))
@@ -137,9 +159,10 @@ def test_an_improvement_is_offered() -> None:
     assert judge(evidence(-0.02)).verdict is Verdict.PASS
 
 
-def test_blocks_between_looks_are_not_looked_at() -> None:
-    decision = judge(evidence(0.0, 0.0, 0.0, 0.5, between=0.003))
-    assert [look.blocks for look in decision.looks] == [1, 3]
+def test_blocks_after_the_last_look_are_not_looked_at() -> None:
+    decision = judge(evidence(*[0.0] * 5, *[0.5] * 3, between=0.003))
+    assert [look.blocks for look in decision.looks] == [1, 2, 3, 4, 5]
+    assert decision.verdict is Verdict.PASS
 
 
 def test_a_single_block_on_both_sides_is_undecided() -> None:
@@ -171,7 +194,7 @@ def test_unchanged_metrics_together_raise_as_many_alarms_as_are_allowed() -> Non
 
 
 @pytest.mark.parametrize("between", [0.002, 0.003, 0.03])
-@pytest.mark.parametrize("blocks", [2, 3, 5])
+@pytest.mark.parametrize("blocks", [2, 3, 4, 5])
 def test_error_rates_of_the_decision(between: float, blocks: int) -> None:
     random = np.random.default_rng(1)
     runs = 1500

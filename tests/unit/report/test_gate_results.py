@@ -111,18 +111,18 @@ def test_baselines_are_those_of_the_tree(told: dict[str, str], found: str) -> No
 
 def test_settings() -> None:
     settings = GateSettings.from_environment({})
-    assert (settings.profile, settings.looks, settings.min_boots, settings.accept) == ("quick", (1, 3), 1, "")
+    assert (settings.profile, settings.looks, settings.min_boots, settings.accept) == ("quick", (1, 2, 3), 1, "")
     settings = GateSettings.from_environment(
         {"HUGEPAGE_QA_PROFILE": "reference", "HUGEPAGE_QA_BLOCKS": "5", "HUGEPAGE_QA_WORKLOADS": "pgbench  page-access"}
     )
-    assert (settings.looks, settings.min_boots, settings.workloads) == ((1, 3, 5), 2, ("pgbench", "page-access"))
+    assert (settings.looks, settings.min_boots, settings.workloads) == ((1, 2, 3, 4, 5), 2, ("pgbench", "page-access"))
 
 
 @pytest.mark.parametrize(
     "environment",
     [
         {"HUGEPAGE_QA_PROFILE": "long"},
-        {"HUGEPAGE_QA_BLOCKS": "2"},
+        {"HUGEPAGE_QA_BLOCKS": "6"},
         {"HUGEPAGE_QA_BLOCKS": "-1"},
         {"HUGEPAGE_QA_MIN_BOOTS": "0"},
         {"HUGEPAGE_QA_ACCEPT": "first", "HUGEPAGE_QA_STAND_IN": "thp=4k"},

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from hugepage_qa.bench import gate_settings
 from hugepage_qa.bench.workloads import choose_workloads
-from hugepage_qa.commands.qa_request import GATE, KERNEL, QaRequest
+from hugepage_qa.commands.qa_request import GATES, KERNEL, QaRequest
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.static_program import NAMES
 from hugepage_qa.qemu.boards import BOARDS, find_board
@@ -90,7 +90,7 @@ def _of_request(request: QaRequest) -> Iterator[tuple[str, str, str]]:
         yield from _of_guests()
     if request.needs_vt and not request.in_lab:
         yield from AVOCADO_VT
-    if request.plan == GATE:
+    if request.plan in GATES:
         yield from _of_workloads(request.test_environment.get(gate_settings.WORKLOADS, ""))
 
 

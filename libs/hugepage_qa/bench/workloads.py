@@ -6,6 +6,7 @@ from hugepage_qa.bench.guest_database import GuestDatabase
 from hugepage_qa.bench.guest_memory import GuestMemory, GuestMemoryPair
 from hugepage_qa.bench.guest_network import GuestNetwork
 from hugepage_qa.bench.mariadb_oltp import MariadbOltp
+from hugepage_qa.bench.memory_at_once import FragmentedFaults, Stutter, SwapAtOnce, TouchAtOnce
 from hugepage_qa.bench.page_access import PageAccess
 from hugepage_qa.bench.pgbench import Pgbench
 from hugepage_qa.bench.source_build import SourceBuild
@@ -18,6 +19,10 @@ _ALL: tuple[Workload, ...] = (
     SysbenchMemory(),
     Pgbench(),
     SourceBuild(),
+    TouchAtOnce(),
+    SwapAtOnce(),
+    Stutter(),
+    FragmentedFaults(),
     MariadbOltp(),
     GuestMemory(),
     GuestMemoryPair(),

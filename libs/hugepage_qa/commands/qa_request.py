@@ -19,11 +19,12 @@ from hugepage_qa.sizes import parse_size
 KERNEL = "kernel"
 #: plan -> the architectures that its throwaway machines cover
 PLANS = {"smoke": ("x86_64",), "boot": tuple(BOARDS), KERNEL: tuple(BOARDS)}
-GATE = "gate"
+#: plans that judge performance: the usual workloads, and those of memory that is scarce
+GATES = ("gate", "gate-memory")
 #: plans that start guests on the machine that they run on
 _GUEST_PLANS = ("functional", "guest", "vt")
 #: plans whose tests change the machine that they run on, and put it back
-MACHINE_PLANS = (*_GUEST_PLANS, "thp", "text", GATE)
+MACHINE_PLANS = (*_GUEST_PLANS, "thp", "text", *GATES)
 #: where the tests run: on this machine, or on a whole system that is started for them
 LOCAL, LAB = "local", "lab"
 #: what the tests of these plans read
@@ -32,7 +33,7 @@ _READ_ON_MACHINES = {
         _GUEST_PLANS,
         (test_settings.SEED, test_settings.OPERATIONS, test_settings.CYCLES, test_settings.VT, test_settings.QEMU),
     ),
-    GATE: tuple(gate_settings.MEANING),
+    **dict.fromkeys(GATES, tuple(gate_settings.MEANING)),
 }
 
 
@@ -89,7 +90,7 @@ class QaRequest:
         if environment.get("ARCH", "").strip():
             raise InputError(f"ARCH={environment['ARCH']}: plan {environment['PLAN']} tests one machine; leave it out")
         plan = environment["PLAN"].strip()
-        if plan == GATE and how == LAB:
+        if plan in GATES and how == LAB:
             raise InputError(f"PROVISION={how}: a machine in an emulator has no performance to speak of; leave it out")
         return cls(
             plan=plan,
@@ -112,7 +113,7 @@ class QaRequest:
     @property
     def needs_all_results(self) -> bool:
         """Whether nothing is decided as long as one case is skipped."""
-        return self.plan == GATE
+        return self.plan in GATES
 
     @property
     def needs_vt(self) -> bool:

@@ -229,6 +229,8 @@ def each_policy_of_a_dimm(live: Live, guests: Guests) -> None:
             guest.plug(definition)
             guest.expect_memory(board + memory)
             live.expect_pool(nr=nr, free=0, node=node)
+            whole = [(False, memory, memory)]
+            live.expect("memory in huge pages: shared, bytes, bytes that are there", whole, guest.hugetlb_mappings)
             guest.expect_policy(policy, nodes)
             guest.expect_on_nodes({node: nr})
             guest.unplug(definition)

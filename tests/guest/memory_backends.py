@@ -29,6 +29,7 @@ POLICY = "QEMU memory-backend policy=, host-nodes=; mbind(2); Documentation/admi
 #: of the guest, on ordinary pages
 _MEMORY = 64 * MIB
 _NAME = "backend"
+_POLICIES = ("default", "bind", "preferred", "interleave")
 #: the least that Linux plugs in at once, and in what it boots that prepares for more memory
 _BLOCK, _ROOM = 128 * MIB, 256 * MIB
 AT_FDCWD = -100
@@ -170,6 +171,12 @@ def expect_dimm(live: Live, guests: Guests, guest: Guest, backend: MemoryBackend
     expect_left(live, guests, backend, backend.outcome(nr, nr - there), nr)
 
 
+def with_policy(live: Live, guests: Guests, pages: int, policy: str, nodes: list[int]) -> str:
+    """Return a backend of ``pages`` pages with a policy for ``nodes``."""
+    backend = json.loads(MemoryBackend(pages * live.size, live.size, Store.FILE).definition(guests.site, _NAME))
+    return json.dumps(backend | {"policy": policy} | ({"host-nodes": nodes} if nodes else {}))
+
+
 @case("a backend has the policy that it is given, and is refused where nodes and policy do not go together", POLICY)
 def each_policy(live: Live, guests: Guests) -> None:
     needs(bool(live.nodes), NO_NODES)
@@ -177,10 +184,9 @@ def each_policy(live: Live, guests: Guests) -> None:
     node, absent = live.nodes[0], max(live.nodes) + 1
     live.reserve(nr, node)
     guest = on_ordinary_pages(guests)
-    backend = json.loads(MemoryBackend(nr * live.size, live.size, Store.FILE).definition(guests.site, _NAME))
-    for policy, nodes in itertools.product(("default", "bind", "preferred", "interleave"), ([], [node], [absent])):
+    for policy, nodes in itertools.product(_POLICIES, ([], [node], [absent])):
         with live.about(f"policy={policy} host-nodes={nodes}"):
-            definition = json.dumps(backend | {"policy": policy} | ({"host-nodes": nodes} if nodes else {}))
+            definition = with_policy(live, guests, nr, policy, nodes)
             if (policy == "default") == bool(nodes):
                 guests.expect_refused(Meaning.EXCLUDE_EACH_OTHER, guest.add_backend, definition)
             elif absent in nodes:
@@ -197,6 +203,41 @@ def each_policy(live: Live, guests: Guests) -> None:
             guest.await_hugetlb_unmapped()
             live.expect("memory in huge pages without it", [], guest.hugetlb_mappings)
             live.expect_pool(nr=nr, free=nr)
+
+
+@case(
+    "memory that is plugged into a busy guest has the policy of its backend, takes pages of its node, and gives them"
+    " back",
+    POLICY,
+    sizes=Sizes.DEFAULT,
+)
+def each_policy_of_a_dimm(live: Live, guests: Guests) -> None:
+    needs(bool(live.nodes), NO_NODES)
+    node, nr = live.nodes[0], whole_pages(_BLOCK, live.size)
+    memory = nr * live.size
+    # what is plugged in is aligned to its pages, and only what is movable can be given back
+    words = "memhp_default_state=online_movable"
+    guest = guests.new(Cell(_ROOM, None), max_memory=_ROOM + 4 * memory, words=words)
+    live.reserve(nr, node)
+    guest.boot()
+    guest.keep_busy(_MEMORY)
+    board = guest.memory
+    for policy in _POLICIES:
+        nodes = [] if policy == "default" else [node]
+        with live.about(f"policy={policy} host-nodes={nodes}"):
+            definition = with_policy(live, guests, nr, policy, nodes)
+            guest.plug(definition)
+            guest.expect_memory(board + memory)
+            live.expect_pool(nr=nr, free=0, node=node)
+            whole = [(False, memory, memory)]
+            live.expect("memory in huge pages: shared, bytes, bytes that are there", whole, guest.hugetlb_mappings)
+            guest.expect_policy(policy, nodes)
+            guest.expect_on_nodes({node: nr})
+            guest.unplug(definition)
+            guest.await_hugetlb_unmapped()
+            guest.expect_memory(board)
+            guest.expect_busy()
+            live.expect_pool(nr=nr, free=nr, node=node)
 
 
 @case("memory in a directory that is not there is refused, and no page is lost", HOSTMEM, sizes=Sizes.DEFAULT)

@@ -22,7 +22,9 @@ from hugepage_qa.qemu.guest.guest_description import (
 )
 from hugepage_qa.sizes import MIB, format_size
 
-QEMU, LIBVIRT = GuestArea("guest/memory-devices", drivers.QEMU), GuestArea("guest/memory-devices", drivers.LIBVIRT)
+QEMU = GuestArea("guest/memory-devices", drivers.QEMU)
+# what a larger page changes is QEMU's and the kernel's, and libvirt does the same with each
+LIBVIRT = GuestArea("guest/memory-devices", drivers.LIBVIRT, sizes=Sizes.DEFAULT)
 case = guest_case(QEMU, LIBVIRT)
 
 HOTPLUG = "libvirt.org/formatdomain.html memory-devices; QEMU docs/memory-hotplug.txt, pc-dimm"
@@ -37,6 +39,8 @@ _BLOCK = 128 * MIB
 _ONLINE = "memhp_default_state=online_movable"
 #: what a kernel boots in that prepares for memory above 4 GiB
 _MEMORY = 256 * MIB
+#: restrictive leaves memory to the group of the guest
+_POLICIES_OF_MODES = {"strict": "bind", "interleave": "interleave", "preferred": "preferred", "restrictive": "default"}
 #: what a guest has in use while memory comes and goes, in bytes
 _BUSY = 64 * MIB
 
@@ -363,6 +367,39 @@ def virtio_mem_on_a_node(live: Live, guests: Guests) -> None:
     guests.await_free(pages)
     live.expect_pool(nr=guest.pages + pages, free=pages, node=node)
     guest.expect_on_nodes({node: guest.pages})
+
+
+@guest_case(LIBVIRT)(
+    "a virtio-mem device has the policy that the mode of its guest says, and takes and gives back pages of its node",
+    f"{VIRTIO_MEM}; libvirt.org/formatdomain.html numatune memory mode; mbind(2)",
+)
+def virtio_mem_of_each_mode(live: Live, guests: Guests) -> None:
+    needs(bool(live.nodes), NO_NODES)
+    needs_virtio_mem(guests)
+    node = live.nodes[0]
+    device = MemoryDevice("virtio0", DeviceKind.VIRTIO_MEM, max(2 * live.size, _BLOCK), live.size)
+    guest, pages = with_room(guests, device, words=_ONLINE), device_pages(device)
+    nr = guest.pages + pages
+    live.reserve(nr, node)
+    for mode, policy in _POLICIES_OF_MODES.items():
+        tuning = f'<numatune><memory mode="{mode}" nodeset="{node}"/></numatune>'
+        with live.about(tuning):
+            guest.define_as(guest.definition.replace("</memoryBacking>", f"</memoryBacking>{tuning}"))
+            guest.boot()
+            needs(guest.has_virtio_driver("virtio_mem"), "the guest's kernel has no driver for virtio-mem")
+            guest.attach(device)
+            guest.request(device, device.memory)
+            guest.await_mapped(nr)
+            guest.expect_mapped(**{format_size(live.size): pages})
+            live.expect_pool(nr=nr, free=0, node=node)
+            guest.expect_policy(policy, [] if policy == "default" else [node], mappings=2)
+            guest.expect_on_nodes({node: nr})
+            guest.request(device, 0)
+            guests.await_free(pages)
+            live.expect_pool(nr=nr, free=pages, node=node)
+            guest.expect_on_nodes({node: guest.pages})
+            guest.destroy()
+            live.expect_pool(nr=nr, free=nr, node=node)
 
 
 class MemoryDevices(GuestTest):

@@ -107,7 +107,9 @@ def postcopy(live: Live, hosts: TwoHosts) -> None:
     hosts.expect_each_page_once(source, target, nr)
     source.start_postcopy()
     hosts.expect_each_page_once(source, target, nr)
-    target.expect_busy()
+    if not live.is_gigantic:
+        # a page of 1 GiB would be on its way for minutes
+        target.expect_busy()
     source.finish_migration()
     hosts.expect_at_target(source, target, nr)
     target.destroy()

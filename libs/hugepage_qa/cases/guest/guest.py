@@ -138,8 +138,15 @@ class Guest:
 
         A guest that was saved or migrated is asked where it is now. Two rounds: the first one may be half over.
         """
-        said = self.run(f"/bin/{BUSY_PROGRAM} await 2").strip()
-        self._live.expect(f"what {self.name} finds in its memory", "right", said)
+        self.expect_found_right(self.find_in_memory())
+
+    def find_in_memory(self) -> str:
+        """Return what that program has found: "right", or what was wrong (process/busy_memory.c)."""
+        return self.run(f"/bin/{BUSY_PROGRAM} await 2").strip()
+
+    def expect_found_right(self, found: str) -> None:
+        """Expect that program to have found nothing wrong."""
+        self._live.expect(f"what {self.name} finds in its memory", "right", found)
 
     def has_virtio_driver(self, name: str, *needed: str) -> bool:
         """Load the driver ``name``, and those ``needed`` before it, and tell whether the guest's kernel has it.
@@ -322,13 +329,14 @@ class Guest:
         """Wait for a while until its QEMU maps nothing of a pool: it does that after it has told (call_rcu())."""
         self._live.host.wait_until(lambda: not self.hugetlb_mappings)
 
-    def expect_policy(self, policy: str, nodes: Sequence[int]) -> None:
-        """Expect the memory of its QEMU in huge pages to have this policy of ``policy=`` for these nodes."""
+    def expect_policy(self, policy: str, nodes: Sequence[int], mappings: int = 1) -> None:
+        """Expect the ``mappings`` of its QEMU in huge pages to have this policy of ``policy=`` for these nodes."""
         name = {"preferred": "prefer"}.get(policy, policy)
         # QEMU says "many" where the kernel knows that (MPOL_PREFERRED_MANY, Linux 5.15), which is the same of one node
         wanted = f"{name}:{','.join(map(str, nodes))}" if nodes else name
         found = hugetlb_policies(ObservedTree(self._live.host), self.pid)
-        self._live.expect("policies of memory in huge pages", [wanted], [one.replace(" (many)", "") for one in found])
+        found = [one.replace(" (many)", "") for one in found]
+        self._live.expect("policies of memory in huge pages", [wanted] * mappings, found)
 
     def expect_state(self, state: State) -> None:
         """Expect its driver to say so."""

@@ -1,7 +1,7 @@
 """What a running guest shows: the huge pages in its QEMU, where they lie, and the files in hugetlbfs."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from hugepage_qa.kernel.numa_maps import read_numa_maps
 from hugepage_qa.kernel.proc_tables import read_mounts
@@ -67,11 +67,14 @@ def pages_on_nodes(tree: Tree, pid: int, size: int) -> Mapping[int, int] | None:
     return pages
 
 
-def hugetlbfs_files(tree: Tree) -> frozenset[str]:
-    """Return the files, and the directories without any, in all hugetlbfs mounts of the machine."""
-    # in one order, so that a record can be replayed
-    points = sorted({mount.point for mount in read_mounts(tree) if mount.type == "hugetlbfs"})
-    return frozenset(path for point in points for path in _leaves(tree, point.lstrip("/")))
+def hugetlbfs_mounts(tree: Tree) -> tuple[str, ...]:
+    """Return where the machine has a hugetlbfs, in one order, so that a record can be replayed."""
+    return tuple(sorted({mount.point for mount in read_mounts(tree) if mount.type == "hugetlbfs"}))
+
+
+def hugetlbfs_files(tree: Tree, mounts: Iterable[str]) -> frozenset[str]:
+    """Return the files, and the directories without any, in these ``mounts``."""
+    return frozenset(path for point in mounts for path in _leaves(tree, point.lstrip("/")))
 
 
 def _mappings(tree: Tree, pid: int) -> tuple[MemoryMapping, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.guest.guest import Guest
 from hugepage_qa.cases.guest.guest_machine import AskedDriver
-from hugepage_qa.cases.guest.guest_readings import hugetlbfs_files
+from hugepage_qa.cases.guest.guest_readings import hugetlbfs_files, hugetlbfs_mounts
 from hugepage_qa.cases.guest.refusal import Meaning, find_meaning, refusal
 from hugepage_qa.cases.judge import NOTHING_LEFT
 from hugepage_qa.cases.live import Live
@@ -36,7 +36,9 @@ class Guests:
         self.live = live
         self._driver = AskedDriver(live.host, driver)
         self._guests: list[Guest] = []
-        self._files = hugetlbfs_files(live.host)
+        # a driver that the same case starts later brings its own, and counts its files by itself
+        self._mounts = hugetlbfs_mounts(live.host)
+        self._files = self._files_now()
         live.when_actors_have_ended(self._end)
 
     @property
@@ -112,14 +114,14 @@ class Guests:
 
     def expect_refused(self, meaning: Meaning, call: Callable[..., Any], *arguments: Any) -> None:
         """Expect ``call`` to be refused with a message of this ``meaning``, and no file to be left of it."""
-        before = hugetlbfs_files(self.live.host)
+        before = self._files_now()
         try:
             call(*arguments)
         except GuestError as error:
             self.expect_meaning(meaning, str(error))
         else:
             self.live.expect("the driver", f"a refusal: {meaning.value}", "success")
-        self.live.expect("files in hugetlbfs", sorted(before), sorted(hugetlbfs_files(self.live.host)))
+        self.live.expect("files in hugetlbfs", sorted(before), sorted(self._files_now()))
 
     def expect_refused_then_started(self, guest: Guest, free: int) -> None:
         """Expect a guest to be refused with ``free`` pages in the pool, and to start with all that it needs."""
@@ -170,8 +172,11 @@ class Guests:
 
     def expect_files(self) -> None:
         """Expect the files in hugetlbfs to be those that were there before the case."""
-        found = hugetlbfs_files(self.live.host)
+        found = self._files_now()
         self.live.expect("files in hugetlbfs", sorted(self._files), sorted(found))
+
+    def _files_now(self) -> frozenset[str]:
+        return hugetlbfs_files(self.live.host, self._mounts)
 
     def destroy_all(self) -> None:
         """End all of them, and let their driver forget them."""
@@ -180,7 +185,7 @@ class Guests:
 
     def _end(self) -> None:
         self.destroy_all()
-        left = sorted(hugetlbfs_files(self.live.host) - self._files)
+        left = sorted(self._files_now() - self._files)
         if left:
             self.live.differences.append(Difference("files in hugetlbfs", NOTHING_LEFT, "none", ", ".join(left)))
 

@@ -26,18 +26,24 @@ HARD = "madvise(2) MADV_HWPOISON; mm/memory-failure.c memory_failure(), try_memo
 MEND = "Documentation/mm/hwpoison.rst unpoison-pfn; mm/memory-failure.c unpoison_memory()"
 
 
-@HWPOISON.case("a page that will break is replaced by a free one, and nobody notices", SOFT, sizes=Sizes.BUDDY, pages=3)
+@HWPOISON.case(
+    "a page that will break, a private one and one of a file, is replaced by a free one, and nobody notices",
+    SOFT,
+    sizes=Sizes.BUDDY,
+    pages=4,
+)
 def soft_offline_takes_a_free_page(live: Live) -> None:
-    memory = live.map(1)
-    memory.fill()
-    before = out_of_use(live)
-    break_page(live, memory, 0, MADV_SOFT_OFFLINE)
-    live.expect_pool(nr=2, free=1)
-    live.expect_sysctl(2)
-    memory.expect_filled()
-    live.expect("base pages out of use", 1, out_of_use(live) - before)
-    memory.unmap()
-    live.expect_pool(nr=2, free=2)
+    for shared, left in ((False, 3), (True, 2)):
+        memory = live.map(1, shared=shared)
+        memory.fill()
+        before = out_of_use(live)
+        break_page(live, memory, 0, MADV_SOFT_OFFLINE)
+        live.expect_pool(nr=left, free=left - 1)
+        live.expect_sysctl(left)
+        memory.expect_filled()
+        live.expect("base pages out of use", 1, out_of_use(live) - before)
+        memory.actor.end()
+        live.expect_pool(nr=left, free=left)
 
 
 @HWPOISON.case("without a free page the one that will break gets a new one", SOFT, sizes=Sizes.BUDDY, pages=1)

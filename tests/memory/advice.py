@@ -70,7 +70,12 @@ def dontneed_of_private_copies(live: Live) -> None:
     private = file.map(2, shared=False)
     private.expect_filled(5)
     live.expect_pool(nr=4, free=2, resv=2)
+    # no copies yet: there is nothing to give back
+    private.advise(mmap.MADV_DONTNEED)
+    live.expect_pool(nr=4, free=2, resv=2)
     private.fill(7)
+    live.expect_pool(nr=4, free=0)
+    shared.advise(mmap.MADV_DONTNEED)
     live.expect_pool(nr=4, free=0)
     private.advise(mmap.MADV_DONTNEED, 1, 1)
     live.expect("free pages", 1, live.pool().free)
@@ -139,6 +144,28 @@ def dontneed_of_parts(live: Live) -> None:
     call("madvise", memory.address, live.size + part, mmap.MADV_DONTNEED)
     live.expect("free pages", 1, live.pool().free)
     live.expect("the page of which a part was meant", 2, memory.read(1))
+
+
+@ADVICE.case(
+    "MADV_DONTNEED of a range that reaches into what is not mapped is ENOMEM, and gives the whole pages in it back",
+    f"{DONTNEED}; madvise(2) ENOMEM",
+    since="6.1",
+    pages=3,
+)
+def dontneed_beyond_the_mapping(live: Live) -> None:
+    memory = live.map(3)
+    for page in (0, 2):
+        memory.unmap(page, 1)
+    memory.touch(1, 5)
+    live.expect_pool(nr=3, free=2)
+    start, part, call = memory.at(1), live.base_page, memory.actor.call
+    live.expect_errno(errno.ENOMEM, call, "madvise", start - part, live.size, mmap.MADV_DONTNEED)
+    live.expect_pool(nr=3, free=2)
+    live.expect("what the page holds", 5, memory.read(1))
+    live.expect_errno(errno.ENOMEM, call, "madvise", start, live.size + part, mmap.MADV_DONTNEED)
+    live.expect("free pages", 3, live.pool().free)
+    memory.expect_zero(1)
+    live.expect_pool(nr=3, free=2)
 
 
 @ADVICE.case(

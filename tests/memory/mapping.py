@@ -274,6 +274,7 @@ def moved_pages(live: Live) -> None:
         live.expect_pool(nr=2, free=0)
         moved.unmap()
         live.expect_pool(nr=2, free=2)
+        live.expect_errno(errno.EFAULT, memory.actor.call, "mremap", target, moved.length, moved.length, 0)
 
 
 @MAPPING.case(

@@ -226,6 +226,9 @@ def sealed_by_others(live: Live) -> None:
         seal(one, added)
         expected |= added
         live.expect("seals", len(everybody) * [expected], [seals_of(each) for each in everybody])
+    reader = open_file(live, f"/proc/{file.actor.pid}/fd/{file.descriptor}", flags=os.O_RDONLY)
+    live.expect_errno(errno.EPERM, seal, reader, fcntl.F_SEAL_GROW)
+    live.expect("seals, seen by who may only read", expected, seals_of(reader))
     for each in everybody:
         live.expect_errno(errno.EPERM, each.truncate, 1)
         live.expect_errno(errno.EPERM, each.truncate, 3)

@@ -14,7 +14,7 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
 from hugepage_qa.cases.pinned_pages import Pin, pinned, pipe_with, word_from
 from hugepage_qa.cases.shared_pages import let_only_pmd_inherit
 from hugepage_qa.cases.swapped import need_swap, swap_out
-from hugepage_qa.cases.thp_memory import mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_memory import mount_tmpfs, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -215,29 +215,61 @@ def anonymous_memory_pinned_after_the_fork(live: Live) -> None:
 
 
 @PINNED.case(
-    "base pages, parts of huge pages and memory in swap that a child gave to a pipe do not show what its parent writes",
+    "base pages, huge pages in parts and memory in swap that one of parent and child gave to a pipe, and unmapped, do"
+    " not show what the other one writes",
     f"{COPY_OF_THP}; mm/memory.c do_wp_page(), do_swap_page() (CVE-2020-29374)",
     sizes=Sizes.ONCE,
     since="5.12",
 )
-def child_leaves_anonymous_memory_to_a_pipe(live: Live) -> None:
+def anonymous_memory_left_to_a_pipe(live: Live) -> None:
     need_swap(live, 2 * pmd_size(live))
-    for make in (base_pages, _part_of_a_huge_page, partial(_swapped, base_pages), partial(_swapped, huge_pages)):
-        memory = make(live)
-        child = memory.seen_by(memory.actor.fork())
-        reader = pipe_with(live, child)
-        old = child.read()
-        child.unmap()
-        memory.touch(value=NEW)
-        live.expect("what comes out of the pipe", old, word_from(live, child.actor, reader))
-        live.expect("what the parent reads", NEW, memory.read())
+    whole = base_pages, huge_pages, _mapped_in_parts
+    in_part = _part_of_a_huge_page, _moved_in_part, _shared_in_part
+    for make in (*whole, *in_part, *(partial(_swapped, one) for one in whole)):
+        for by_parent in (False, True):
+            memory = make(live)
+            child = memory.seen_by(memory.actor.fork())
+            giver, other = (memory, child) if by_parent else (child, memory)
+            reader = pipe_with(live, giver)
+            old = giver.read()
+            giver.unmap()
+            other.touch(value=NEW)
+            live.expect("what comes out of the pipe", old, word_from(live, giver.actor, reader))
+            live.expect("what the other one reads", NEW, other.read())
+            memory.actor.end()
+
+
+def _mapped_in_parts(live: Live) -> Memory:
+    """Return a huge page that is mapped as base pages."""
+    memory = huge_pages(live)
+    for prot in (mmap.PROT_READ, READ_WRITE):
+        memory.actor.call("mprotect", memory.at(1) - live.base_page, live.base_page, prot)
+    return memory
 
 
 def _part_of_a_huge_page(live: Live) -> Memory:
     """Return the second half of a huge page, of which the first is gone."""
+    memory = _second_half(live)
+    memory.actor.call("munmap", memory.address - memory.size, memory.size)
+    return memory
+
+
+def _moved_in_part(live: Live) -> Memory:
+    """Return the second half of a huge page, which has moved away from the first."""
+    memory = _second_half(live)
+    return memory.moved_to(room_for(memory.actor, 1, memory.size))
+
+
+def _shared_in_part(live: Live) -> Memory:
+    """Return the second half of a huge page, of which children do not get the first."""
+    memory = _second_half(live)
+    memory.actor.call("madvise", memory.address - memory.size, memory.size, mmap.MADV_DONTFORK)
+    return memory
+
+
+def _second_half(live: Live) -> Memory:
     memory = huge_pages(live)
     half = memory.size // 2
-    memory.actor.call("munmap", memory.address, half)
     return Memory(live, memory.actor, memory.address + half, 1, half)
 
 

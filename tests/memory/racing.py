@@ -50,6 +50,22 @@ def replaced_mapping(live: Live) -> None:
 
 
 @RACING.case(
+    "threads that touch many private pages while the mapping of all is replaced find what they wrote, or fresh pages",
+    f"mmap(2) MAP_FIXED; {FAULT}, region_chg(), region_add()",
+    pages=8,
+)
+def replaced_mapping_of_many_pages(live: Live) -> None:
+    memory = live.map(8)
+    fixed = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED | MAP_HUGETLB | live.size_flag
+    with at_once(live, memory.actor) as threads:
+        for _thread in range(RACERS - 1):
+            threads.use(memory, LEFT_OR_GONE)
+        threads.call("mmap", memory.address, memory.length, READ_WRITE, fixed, -1, 0)
+    memory.actor.end()
+    live.expect_pool(nr=8, free=8)
+
+
+@RACING.case(
     "threads that write to a page that is given back find what they wrote, or a fresh page, and never none",
     DISCARD,
     since="6.7",
@@ -145,17 +161,18 @@ def copies_of_a_file(live: Live) -> None:
     pages=4,
 )
 def page_filled_by_others(live: Live) -> None:
-    source = live.map(1)
-    source.fill()
-    memory = live.map(1, source.actor)
-    fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS, waits=True)
-    with at_once(live, memory.actor) as threads:
-        threads.call("ioctl", *fault.copying(source, 0, live.size), may_fail=(errno.EEXIST, errno.EAGAIN))
-        for _thread in range(2):
-            threads.watch(memory)
-        threads.call("madvise", memory.address, memory.length, mmap.MADV_DONTNEED)
-    memory.actor.end()
-    live.expect_pool(nr=4, free=4)
+    for shared, give_back in ((False, mmap.MADV_DONTNEED), (True, mmap.MADV_REMOVE)):
+        source = live.map(1)
+        source.fill()
+        memory = live.map(1, source.actor, shared=shared)
+        fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS, waits=True)
+        with at_once(live, memory.actor) as threads:
+            threads.call("ioctl", *fault.copying(source, 0, live.size), may_fail=(errno.EEXIST, errno.EAGAIN))
+            for _thread in range(2):
+                threads.watch(memory)
+            threads.call("madvise", memory.address, memory.length, give_back)
+        memory.actor.end()
+        live.expect_pool(nr=4, free=4)
 
 
 @RACING.case(

@@ -3,14 +3,16 @@
 import errno
 import signal
 
-from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import (
     IPC_CREAT,
     IPC_EXCL,
+    IPC_PRIVATE,
     SHM_HUGETLB,
     SHM_NORESERVE,
     SHM_RDONLY,
     SHM_RND,
+    Segment,
     get_segment,
 )
 from hugepage_qa.cases.live import Live
@@ -37,13 +39,14 @@ def life_of_a_segment(live: Live) -> None:
     memory = segment.attach()
     live.expect("alignment of the address", 0, memory.address % live.size)
     memory.expect_zero(0)
-    memory.touch(value=5)
+    memory.actor.fill(memory.address, live.size, memory.step, 5)
+    memory.expect_filled(5, pages=1)
     live.expect_pool(nr=2, free=1, resv=1)
     segment.detach(memory)
     live.expect_signal(signal.SIGSEGV, memory.read)
     live.expect_signal(signal.SIGSEGV, memory.touch)
     live.expect_pool(nr=2, free=1, resv=1)
-    live.expect("what another process sees", 5, segment.attach(live.actor()).read())
+    segment.attach(live.actor()).expect_filled(5, pages=1)
     segment.actor.end()
     live.expect_pool(nr=2, free=1, resv=1)
     segment.remove(live.actor())
@@ -69,17 +72,24 @@ def touched_pages_are_resident(live: Live) -> None:
         live.expect_pool(nr=2, free=2 - touched, resv=2 - touched)
 
 
-@SEGMENTS.case("a removed segment goes with its last attachment", GET, pages=1)
+@SEGMENTS.case(
+    "a removed segment is for all who have it attached, sees what each of them writes, and goes with the last of them",
+    GET,
+    pages=1,
+)
 def removed_while_attached(live: Live) -> None:
     segment = get_segment(live, live.size)
     memory = segment.attach()
-    child = memory.seen_by(memory.actor.fork())
+    children = [memory.seen_by(memory.actor.fork()) for _child in range(3)]
     segment.remove()
-    child.touch(value=6)
-    live.expect("what the other process sees", 6, memory.read())
+    for value, writer in enumerate((*children, memory)):
+        writer.fill(value)
+        for reader in (memory, *children):
+            reader.expect_filled(value)
     segment.detach(memory)
-    live.expect_pool(nr=1, free=0)
-    child.actor.end()
+    for child in children:
+        live.expect_pool(nr=1, free=0)
+        child.actor.end()
     live.expect_pool(nr=1, free=1)
     live.expect_errno(errno.EINVAL, segment.attach)
 
@@ -94,6 +104,18 @@ def sizes_are_rounded_up(live: Live) -> None:
         segment.detach(memory)
         segment.remove()
         live.expect_pool(nr=2, free=2)
+
+
+@SEGMENTS.case("SHM_HUGETLB alone makes a segment of the default size", GET, sizes=Sizes.DEFAULT, pages=1)
+def segment_of_the_default_size(live: Live) -> None:
+    actor = live.actor()
+    segment = Segment(live, actor, actor.call("shmget", IPC_PRIVATE, live.size, SHM_HUGETLB | IPC_CREAT | 0o600), 1)
+    memory = segment.attach()
+    # it goes with the actor
+    segment.remove()
+    live.expect_pool(nr=1, free=1, resv=1)
+    memory.touch()
+    live.expect_pool(nr=1, free=0)
 
 
 @SEGMENTS.case("a segment larger than the pool is refused, and reserves nothing", GET, pages=1)

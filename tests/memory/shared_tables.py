@@ -7,7 +7,7 @@ from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.places import memory_of_one_table
+from hugepage_qa.cases.places import free_place, memory_of_one_table
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MADV_DONTNEED
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -78,6 +78,26 @@ def parts(live: Live) -> None:
     live.expect("what the other process sees", (3, 2), (theirs.read(0), theirs.read(1)))
     theirs.touch(0, 4)
     live.expect("what is left for the first process", 4, ours.read())
+    live.expect_pool(nr=2, free=0)
+
+
+@SHARED_TABLES.case(
+    "memory that one process moves is at its new place for it, where it was for the other one, and the same memory",
+    f"mremap(2); {SHARED}, move_hugetlb_page_tables()",
+    pages=2,
+    since="5.16",
+)
+def moved(live: Live) -> None:
+    ours, theirs = of_two_processes(live)
+    there = ours.moved_to(free_place(live, ours.actor, ours.pages))
+    live.expect_signal(signal.SIGSEGV, ours.read)
+    live.expect("what is where it was moved", 1, there.read())
+    for page, (writer, reader) in enumerate(((theirs, there), (there, theirs))):
+        writer.touch(page, 5)
+        live.expect("what the other process sees", 5, reader.read(page))
+    live.expect_pool(nr=2, free=0)
+    there.unmap()
+    live.expect("what is left", (5, 5), (theirs.read(0), theirs.read(1)))
     live.expect_pool(nr=2, free=0)
 
 

@@ -272,6 +272,7 @@ def protected_page_moved(live: Live) -> None:
         Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM).write_protect()
         live.expect_signal(signal.SIGBUS, memory.touch)
         there = memory.moved_to(room_for(memory.actor, 1, live.size))
+        live.expect("base pages that pagemap shows as protected", 0, len(protected_pages(there)))
         there.expect_filled(3)
         there.fill(4)
         there.expect_filled(4)

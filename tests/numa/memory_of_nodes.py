@@ -209,6 +209,11 @@ def a_cpuset_keeps_to_its_nodes(live: Live) -> None:
     cpuset_of(live, here).add(actor)
     live.expect_errno(errno.ENOMEM, live.map, 2, actor)
     live.expect_pool(nr=3, free=3)
+    for shared in (False, True):
+        memory = live.map(1, actor, shared=shared)
+        memory.touch()
+        live.expect("node in numa_maps of reserved memory", {here: 1}, memory.numa_maps().nodes)
+        memory.unmap()
     memory = live.map(2, actor, noreserve=True)
     memory.touch(0)
     live.expect("node in numa_maps", {here: 1}, memory.numa_maps().nodes)

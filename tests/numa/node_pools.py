@@ -1,6 +1,7 @@
 """Where a pool grows and shrinks: nr_hugepages of a machine and of a node, the policies of writers, surplus pages."""
 
 import os
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
@@ -188,21 +189,23 @@ def nodes_without_memory_are_left_out(live: Live) -> None:
 
 
 @POOLS.case(
-    "a page in use that the pool gives up is surplus on its node, and persistent there when the pool grows again",
+    "a page in use that the pool, or that of its node, gives up is surplus on its node, and persistent there when the"
+    " pool grows again",
     f"{PER_NODE} surplus_hugepages; mm/hugetlb.c adjust_pool_surplus()",
     nodes=2,
 )
 def a_page_that_is_given_up_is_surplus_on_its_node(live: Live) -> None:
     _require_no_page(live)
-    for node in live.nodes:
+    for node, by_node in product(live.nodes, (False, True)):
         live.reserve(1, node)
         memory = filled_page_on(live, node)
         for kept, surplus in ((0, 1), (1, 0)):
-            live.set_nr(kept)
+            live.set_nr(kept, node if by_node else None)
             live.expect_pool(nr=1, free=0, surplus=surplus)
             for other in live.nodes:
                 here = int(other == node)
                 live.expect_pool(node=other, nr=here, free=0, surplus=here * surplus)
+        memory.expect_filled()
         memory.unmap()
         live.set_nr(0)
 

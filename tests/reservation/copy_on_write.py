@@ -197,7 +197,8 @@ def copy_of_a_page_of_a_file(live: Live) -> None:
 
 
 @COPY_ON_WRITE.case(
-    "a private write leaves the file as it was, also where no other mapping has the page, and one that was read first",
+    "a private write leaves the file as it was, also where no other mapping has the page, and one that was read first;"
+    " what is written to the file then leaves the copy as it was",
     "mmap(2) MAP_PRIVATE; mm/hugetlb.c hugetlb_wp(), hugetlb_no_page()",
     pages=3,
 )
@@ -215,9 +216,11 @@ def private_write_leaves_the_file(live: Live) -> None:
     again = file.map(2)
     again.expect_filled(1)
     private.expect_filled(2)
+    again.fill(3)
+    private.expect_filled(2)
     private.unmap()
     live.expect_pool(nr=3, free=1)
-    again.expect_filled(1)
+    again.expect_filled(3)
 
 
 @COPY_ON_WRITE.case(

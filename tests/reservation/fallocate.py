@@ -114,6 +114,9 @@ def allocate_behind_the_end(live: Live) -> None:
 @FALLOCATE.case("a part of a page takes the whole page", ALLOCATE, pages=2)
 def allocate_parts(live: Live) -> None:
     for file in files(live):
+        file.actor.call("fallocate", file.descriptor, 0, 0, 1)
+        live.expect_pool(nr=2, free=1)
+        live.expect("the size of the file", 1, file.size)
         file.actor.call("fallocate", file.descriptor, FALLOC_FL_KEEP_SIZE, live.size - 1, 1)
         live.expect_pool(nr=2, free=1)
         file.actor.call("fallocate", file.descriptor, FALLOC_FL_KEEP_SIZE, live.size - 1, 2)
@@ -186,7 +189,7 @@ def punch_between_reservations(live: Live) -> None:
 
 
 @FALLOCATE.case(
-    "a hole in a part of a page zeroes that part and keeps the page",
+    "a hole in a part of a page zeroes that part and keeps the page, and gives the whole pages in it back",
     "fs/hugetlbfs/inode.c hugetlbfs_zero_partial_page() (68d32527d340)",
     since="5.19",
     pages=2,
@@ -205,6 +208,14 @@ def punch_parts(live: Live) -> None:
         live.expect("what is left of the pages", [7, 7, 0, 0, 0, 0, 7, 7], found)
         file.actor.call("fallocate", file.descriptor, hole, 8, 8)
         live.expect("the word before the hole", 7, memory.read(0))
+        for place in places:
+            file.actor.write(place, 7)
+        # all of the first page, and half of the second
+        file.actor.call("fallocate", file.descriptor, hole, 0, live.size + half)
+        live.expect_pool(nr=2, free=1)
+        found = [file.actor.read(place) for place in places]
+        live.expect("what is left of the pages", [0, 0, 0, 0, 0, 0, 7, 7], found)
+        live.expect_pool(nr=2, free=0)
         file.truncate(0)
         live.expect_pool(nr=2, free=2)
 

@@ -7,10 +7,11 @@ from functools import partial
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.shared_pages import let_only_pmd_inherit
+from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import collapse, map_aligned, pmd_size
-from hugepage_qa.cases.thp_policy import advised, leave_dirt, set_policy
+from hugepage_qa.cases.thp_policy import advised, huge_pages, leave_dirt, set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_name
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_NOHUGEPAGE, PR_SET_THP_DISABLE
@@ -24,6 +25,7 @@ SINCE = "6.1"
 #: commit 1d65b771bc08 of Linux 6.6; before, others kept their base pages until khugepaged came along
 _RETRACTED_EVERYWHERE = KernelVersion(6, 6)
 _PROT_NONE = 0
+_NEW_VALUE = 77
 
 
 @COLLAPSE.case(
@@ -71,6 +73,42 @@ def one_page_is_enough(live: Live) -> None:
 
 
 @COLLAPSE.case(
+    "MADV_COLLAPSE keeps to no limit of khugepaged: pages in swap, and those shared with a parent, may be as many as"
+    " there are, and a single piece of a huge page is enough",
+    DOC,
+    since=SINCE,
+)
+def beyond_each_limit(live: Live) -> None:
+    need_swap(live, pmd_size(live))
+    for name in ("swap", "shared", "none"):
+        live.set_knob(f"{KHUGEPAGED}/max_ptes_{name}", "0")
+    base = live.base_page
+    for length in (base, pmd_size(live) // 4):
+        memory = _base_pages(live)
+        swap_out(live, memory, length)
+        _expect_collapsed(live, memory, f"{length} bytes in swap")
+        memory.expect_filled()
+    for length in (base, pmd_size(live) // 2, pmd_size(live)):
+        parent = map_aligned(live, 1, pmd_size(live))
+        parent.actor.fill(parent.address, length, WORD, 1)
+        child = parent.seen_by(parent.actor.fork())
+        # of its own: before Linux 6.18 none is made of pages of which none may be written
+        child.actor.write(child.at(1) - WORD, 1 + child.length - WORD)
+        _expect_collapsed(live, child, f"{length} bytes shared")
+        live.expect("words of the child that changed", 0, child.wrong(0, length))
+        live.expect("AnonHugePages of the parent", 0, parent.smaps().anon_huge_pages)
+        child.fill(_NEW_VALUE)
+        live.expect("words of the parent that changed", 0, parent.wrong(0, length))
+        child.expect_filled(_NEW_VALUE)
+    memory = huge_pages(live)
+    memory.actor.call("madvise", memory.address + base, memory.size - base, mmap.MADV_DONTNEED)
+    live.expect("AnonHugePages of a piece", 0, memory.smaps().anon_huge_pages)
+    _expect_collapsed(live, memory, "one base page of a huge page")
+    live.expect("words of it that changed", 0, memory.wrong(0, base))
+    live.expect("words beside it that are not zero", 0, memory.actor.nonzero(memory.address + base, memory.size - base))
+
+
+@COLLAPSE.case(
     "MADV_COLLAPSE refuses memory with MADV_NOHUGEPAGE, and processes with PR_SET_THP_DISABLE, with EINVAL",
     DOC,
     since=SINCE,
@@ -81,10 +119,19 @@ def exempt_memory(live: Live) -> None:
     live.expect_errno(errno.EINVAL, memory.advise, MADV_COLLAPSE)
     other = _base_pages(live)
     other.actor.call("prctl", PR_SET_THP_DISABLE, 1, 0, 0, 0)
-    live.expect_errno(errno.EINVAL, other.advise, MADV_COLLAPSE)
-    for each in (memory, other):
+    child = other.seen_by(other.actor.fork())
+    for each in (other, child):
+        live.expect_errno(errno.EINVAL, each.advise, MADV_COLLAPSE)
+    for each in (memory, other, child):
         live.expect("AnonHugePages", 0, each.smaps().anon_huge_pages)
         each.expect_filled()
+    child.actor.end()
+    other.actor.call("prctl", PR_SET_THP_DISABLE, 0, 0, 0, 0)
+    # after the fork it may only be read
+    other.fill()
+    collapse(live, partial(other.advise, MADV_COLLAPSE))
+    live.expect("AnonHugePages of who may have them again", other.length, other.smaps().anon_huge_pages)
+    other.expect_filled()
 
 
 @COLLAPSE.case(
@@ -104,6 +151,17 @@ def shared_memory(live: Live) -> None:
     theirs.expect_filled()
     if live.kernel_version >= _RETRACTED_EVERYWHERE:
         live.expect("ShmemPmdMapped of the other one", theirs.length, theirs.smaps().shmem_pmd_mapped)
+    # what is huge already: nothing is left to do but to map it
+    for each in (ours, theirs):
+        collapse(live, partial(each.advise, MADV_COLLAPSE))
+        live.expect("ShmemPmdMapped after advice of its own", each.length, each.smaps().shmem_pmd_mapped)
+        each.expect_filled()
+    single = map_aligned(live, 1, pmd_size(live), shared=True)
+    single.touch(0, 5)
+    collapse(live, partial(single.advise, MADV_COLLAPSE))
+    live.expect("ShmemPmdMapped where one base page was there", single.length, single.smaps().shmem_pmd_mapped)
+    live.expect("the word that was written", 5, single.read())
+    live.expect("words that are not zero", 1, single.actor.nonzero(single.address, single.length))
 
 
 @COLLAPSE.case(
@@ -153,6 +211,11 @@ def odd_ranges(live: Live) -> None:
     actor.call("munmap", room, 2 * size)
     live.expect_errno(errno.ENOMEM, partial(actor.call, "madvise", -(-room // size) * size, size, MADV_COLLAPSE))
     memory.expect_filled()
+
+
+def _expect_collapsed(live: Live, memory: Memory, where: str) -> None:
+    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    live.expect(f"AnonHugePages, {where}", memory.length, memory.smaps().anon_huge_pages)
 
 
 def _base_pages(live: Live) -> Memory:

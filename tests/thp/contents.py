@@ -31,7 +31,7 @@ _PAGES = 8
 
 
 @CONTENTS.case(
-    "mprotect() of a part of a huge page maps it as base pages, which hold what it held",
+    "mprotect() of a part of a huge page maps it as base pages, which hold what it held and are written if they may be",
     f"{THP_DOC} thp_split_pmd; mm/huge_memory.c change_huge_pmd()",
 )
 def protected_in_part(live: Live) -> None:
@@ -39,9 +39,18 @@ def protected_in_part(live: Live) -> None:
     memory.actor.call("mprotect", memory.address, live.base_page, mmap.PROT_READ)
     live.expect("AnonHugePages of the part", 0, memory.smaps().anon_huge_pages)
     live.expect("AnonHugePages of the page behind it", memory.size, memory.smaps(1).anon_huge_pages)
+    live.expect_signal(signal.SIGSEGV, memory.touch, 0, _NEW_VALUE)
     memory.expect_filled()
     memory.protect(READ_WRITE)
     memory.expect_filled()
+    # dirty it stays when it is mapped as base pages, and read-only
+    memory.protect(mmap.PROT_READ, 1, 1)
+    memory.actor.call("mprotect", memory.at(2) - live.base_page, live.base_page, READ_WRITE)
+    live.expect("AnonHugePages", 0, memory.smaps(1).anon_huge_pages)
+    for place in (memory.at(1), memory.at(2) - live.base_page - WORD):
+        live.expect_signal(signal.SIGSEGV, memory.actor.write, place, _NEW_VALUE)
+    memory.expect_filled()
+    memory.actor.fill(memory.at(2) - live.base_page, live.base_page, WORD, _NEW_VALUE)
 
 
 @CONTENTS.case(

@@ -18,7 +18,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
-from hugepage_qa.cases.thp_policy import base_pages, leave_dirt, smaller_sizes
+from hugepage_qa.cases.thp_policy import advised, base_pages, leave_dirt, smaller_sizes
 from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
@@ -35,14 +35,16 @@ _LIMITS_COUNTED_SINCE = KernelVersion(5, 17)
 
 
 @KHUGEPAGED_AREA.case(
-    "khugepaged makes huge pages of advised base pages, keeps what they hold, and counts them",
+    "khugepaged makes huge pages of advised base pages, not of what was never touched, keeps what they hold, and counts"
+    " them",
     DOC,
 )
 def advised_base_pages(live: Live) -> None:
     put_to_work(live)
     before, allocated = pages_collapsed(live), _counted(live, "thp_collapse_alloc")
-    memory = base_pages(live, 2)
+    untouched, memory = advised(live), base_pages(live, 2)
     expect_collapse(live, memory, memory.length)
+    live.expect("Rss of advised memory that nobody touched", 0, untouched.smaps().rss)
     live.expect("pages_collapsed rose by at least two", True, pages_collapsed(live) - before >= 2)
     allocated = _counted(live, "thp_collapse_alloc") - allocated
     live.expect("thp_collapse_alloc rose by at least two", True, allocated >= 2)

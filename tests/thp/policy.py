@@ -178,18 +178,22 @@ def values_that_are_refused(live: Live) -> None:
     PRCTL,
 )
 def disabled_for_a_process(live: Live) -> None:
-    set_policy(live, "always")
-    parent = live.actor()
-    parent.call("prctl", PR_SET_THP_DISABLE, 1, 0, 0, 0)
-    child = parent.fork()
-    child.exec()
-    for actor, name in ((parent, "the process"), (parent.fork(), "its child"), (child, "a child after exec")):
-        live.expect(f"PR_GET_THP_DISABLE of {name}", 1, actor.call("prctl", PR_GET_THP_DISABLE, 0, 0, 0, 0))
-        for advice in (None, MADV_HUGEPAGE):
-            prepare = partial(map_aligned, live, 1, pmd_size(live), actor=actor, advice=advice)
-            expect_at_fault(live, name, False, prepare)
-    parent.call("prctl", PR_SET_THP_DISABLE, 0, 0, 0, 0)
-    expect_at_fault(live, "enabled again", True, partial(map_aligned, live, 1, pmd_size(live), actor=parent))
+    for policy in ("always", "madvise"):
+        set_policy(live, policy)
+        parent = live.actor()
+        parent.call("prctl", PR_SET_THP_DISABLE, 1, 0, 0, 0)
+        child, executed = parent.fork(), parent.fork()
+        executed.exec()
+        for actor, name in ((parent, "the process"), (child, "its child"), (executed, "a child after exec")):
+            live.expect(f"PR_GET_THP_DISABLE of {name}", 1, actor.call("prctl", PR_GET_THP_DISABLE, 0, 0, 0, 0))
+            for advice in (None, MADV_HUGEPAGE):
+                where = f"{name}, {policy}, advice {advice}"
+                expect_at_fault(live, where, False, partial(advised, live, 1, advice, actor=actor))
+            actor.call("prctl", PR_SET_THP_DISABLE, 0, 0, 0, 0)
+            for advice in ADVICES:
+                where = f"{name}, enabled again, {policy}, advice {advice}"
+                huge = allows(policy, "inherit", advice)
+                expect_at_fault(live, where, huge, partial(advised, live, 1, advice, actor=actor))
 
 
 @POLICY.case(

@@ -109,7 +109,7 @@ def read_while_it_is_split(live: Live) -> None:
 
 
 @RACING.case(
-    "who reads a file of a tmpfs while others punch holes in its folios finds what lies beside the holes",
+    "who reads and maps a file of a tmpfs while others punch holes in its folios finds what lies beside the holes",
     "fallocate(2) FALLOC_FL_PUNCH_HOLE; mm/huge_memory.c folio_split() (577a1f495fd7)",
 )
 def read_while_it_is_punched(live: Live) -> None:
@@ -119,8 +119,9 @@ def read_while_it_is_punched(live: Live) -> None:
         memory = filled_file(live, f"{point}/{number}", 4)
         file = live.open(memory.actor, f"{point}/{number}")
         with at_once(live, memory.actor, 0) as threads:
-            for _thread in range(3):
+            for _thread in range(2):
                 threads.reread(file, memory.length, 2 * base)
+                threads.watch(memory, step=2 * base)
             for offset in range(base, memory.length, memory.size // 8):
                 punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
                 memory.actor.call("fallocate", file, punch, offset, base)

@@ -4,6 +4,7 @@ import errno
 import mmap
 import signal
 from functools import partial
+from itertools import product
 
 from hugepage_qa.cases import memory_policy
 from hugepage_qa.cases.case import Area, Sizes
@@ -13,11 +14,13 @@ from hugepage_qa.cases.khugepaged_clock import await_scans, let_rest
 from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.shared_pages import expect_shared, let_only_pmd_inherit
 from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import collapse, map_aligned, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_PAGEOUT
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
 from hugepage_qa.version import KernelVersion
@@ -119,6 +122,32 @@ def moved_in_swap(live: Live) -> None:
     there.expect_filled()
     there.fill(_NEW_VALUE)
     there.expect_filled(_NEW_VALUE)
+
+
+@USERFAULT.case(
+    "base pages and shared memory, huge or not, that were protected, in swap or not, can be written where mremap() has"
+    " moved them",
+    f"{DOC} UFFD_FEATURE_EVENT_REMAP; mm/mremap.c move_ptes() (0cef0bb836e3)",
+    since="6.13",
+)
+def other_memory_moved(live: Live) -> None:
+    need_swap(live, pmd_size(live))
+    let_only_pmd_inherit(live)
+    for make, in_swap in product((base_pages, _shared_base_pages, _shared_huge_page), (False, True)):
+        memory = make(live)
+        fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.PAGEFAULT_FLAG_WP | Feature.WP_HUGETLBFS_SHMEM)
+        fault.write_protect()
+        if in_swap:
+            live.host.wait_until(partial(_is_out, memory))
+            live.expect("Rss of what was swapped out", 0, memory.smaps().rss)
+        every = memory.length // live.base_page
+        live.expect("base pages that are protected before", every, len(protected_pages(memory)))
+        there = memory.moved_to(room_for(memory.actor, memory.pages, memory.size))
+        live.expect("base pages that are protected", [], protected_pages(there))
+        there.expect_filled()
+        there.fill(_NEW_VALUE)
+        there.expect_filled(_NEW_VALUE)
+        memory.actor.end()
 
 
 @USERFAULT.case(
@@ -228,6 +257,26 @@ def given_back(live: Live) -> None:
     live.expect("bytes copied", half, fault.copy(source, offset=half, length=half))
     live.expect("words that were filled and are wrong", 0, memory.wrong(half, half, _NEW_VALUE))
     live.expect_signal(signal.SIGBUS, memory.touch, 1)
+
+
+def _is_out(memory: Memory) -> bool:
+    # what somebody else has a hold of is passed over; of shared memory smaps shows nothing in swap
+    memory.advise(MADV_PAGEOUT)
+    return memory.smaps().rss == 0
+
+
+def _shared_base_pages(live: Live) -> Memory:
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")
+    memory = map_aligned(live, 1, pmd_size(live), shared=True)
+    memory.fill()
+    return memory
+
+
+def _shared_huge_page(live: Live) -> Memory:
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
+    memory = map_aligned(live, 1, pmd_size(live), shared=True)
+    expect_shared(live, memory, True, "shmem_enabled=always")
+    return memory
 
 
 def _protect(live: Live, memory: Memory) -> Userfault:

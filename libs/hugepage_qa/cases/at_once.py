@@ -29,10 +29,13 @@ class Threads:
         self._allow(f"use of {memory.address:#x}", may_come)
         self._actor.use(memory.address, memory.length, self._live.base_page)
 
-    def watch(self, memory: Memory, value: int = 1, may_come: Came = Came.DONE) -> None:
-        """Find in each base page of ``memory`` what ``fill`` has stored there, with a ``value`` of 0 nothing."""
+    def watch(self, memory: Memory, value: int = 1, may_come: Came = Came.DONE, *, step: int | None = None) -> None:
+        """Find in each base page of ``memory`` what ``fill`` has stored there, with a ``value`` of 0 nothing.
+
+        With a ``step`` it is at each multiple of so many bytes.
+        """
         self._allow(f"a look at {memory.address:#x}", may_come)
-        self._actor.watch(memory.address, memory.length, self._live.base_page, value)
+        self._actor.watch(memory.address, memory.length, step or self._live.base_page, value)
 
     def reread(self, descriptor: int, length: int, step: int, value: int = 1) -> None:
         """Find the same in ``length`` bytes of a file, at each multiple of ``step``."""

@@ -14,8 +14,9 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.process.actor import Actor
 
 # struct statx of include/uapi/linux/stat.h, the same on all architectures
-_STATX_MODE, _STATX_BLOCKS, _STATX_SIZE = 0x2, 0x400, 256
-_BLOCK_SIZE_AT, _MODE_AT, _BLOCKS_AT, _BLOCK = 0x04, 0x1C, 0x30, 512
+_STATX_MODE, _STATX_BLOCKS, _STATX_DIOALIGN, _STATX_SIZE = 0x2, 0x400, 0x2000, 256
+_BLOCK_SIZE_AT, _MODE_AT, _BLOCKS_AT, _DIRECT_ALIGNMENT_AT, _BLOCK = 0x04, 0x1C, 0x30, 0x9C, 512
+_STATX_WANTED = _STATX_MODE | _STATX_BLOCKS | _STATX_DIOALIGN
 _PERMISSIONS = 0o7777
 
 
@@ -43,12 +44,18 @@ class HugeFile:
         return self.actor.uapi.unpack("I", self._status()[_BLOCK_SIZE_AT : _BLOCK_SIZE_AT + 4])[0]
 
     @property
+    def direct_alignment(self) -> int:
+        """Of what O_DIRECT carries multiples, in bytes: stx_dio_offset_align of statx(2), a base page if it is 0."""
+        found = self.actor.uapi.unpack("I", self._status()[_DIRECT_ALIGNMENT_AT : _DIRECT_ALIGNMENT_AT + 4])[0]
+        return found or self._live.base_page
+
+    @property
     def mode(self) -> int:
         """The bits that chmod(2) sets."""
         return self.actor.uapi.unpack("H", self._status()[_MODE_AT : _MODE_AT + 2])[0] & _PERMISSIONS
 
     def _status(self) -> bytes:
-        words = self.descriptor, "", AT_EMPTY_PATH, _STATX_MODE | _STATX_BLOCKS, bytes(_STATX_SIZE)
+        words = self.descriptor, "", AT_EMPTY_PATH, _STATX_WANTED, bytes(_STATX_SIZE)
         _zero, (*_path, status) = self.actor.call_with_buffers("statx", *words)
         return status
 

@@ -198,7 +198,8 @@ def judge_facts(
     log = [line.text for line in facts.log]
     documented = later(predict(words, machine))
     modelled = compare(documented, observations, log)
-    literal = examples(facts)
+    # what the source says is of kernels that read hugepages= as the model does
+    literal = [] if any(one.subject == "hugepages" for one in documented.unjudged) else examples(facts)
     # an issue can only explain what differs in the model's eyes, too
     explainable = {difference.subject for difference in modelled}
     if modelled and all(difference.subject in explainable for difference in literal):

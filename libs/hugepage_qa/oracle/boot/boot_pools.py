@@ -3,7 +3,12 @@
 from hugepage_qa.oracle.boot.boot_reservation import Bounds, Pool, Reservation, gigantic_room, reserve
 from hugepage_qa.oracle.boot.cma import read_cma_only
 from hugepage_qa.oracle.boot.cstring import kstrtoul, string_get_size
-from hugepage_qa.oracle.boot.hugetlb_parameters import EARLY_PARAMETERS, HugetlbPlan, plan_hugetlb
+from hugepage_qa.oracle.boot.hugetlb_parameters import (
+    EARLY_PARAMETERS,
+    HugetlbPlan,
+    is_count_everywhere,
+    plan_hugetlb,
+)
 from hugepage_qa.oracle.prediction import (
     Absent,
     AtLeast,
@@ -44,6 +49,7 @@ from hugepage_qa.oracle.rules import (
     Rule,
 )
 from hugepage_qa.sizes import MIB
+from hugepage_qa.version import KernelVersion
 
 #: a system with less left than this may panic for want of memory before it reaches its init
 _ROOM_TO_BOOT = 192 * MIB
@@ -51,6 +57,8 @@ _ROOM_TO_BOOT = 192 * MIB
 _OTHER_AREAS = 512 * MIB
 #: numbers of an unsigned long: what falls below 0 wraps to the last of them
 _UNSIGNED_LONG = 1 << 64
+#: hugetlb_register_all_nodes() walks over all nodes that are online, before over those with memory
+_FILES_OF_ALL_NODES = KernelVersion(6, 1)
 _CMA_SKIPS = "HugeTLB: hugetlb_cma is enabled, skip boot time allocation"
 
 
@@ -58,6 +66,12 @@ def expect_pools(draft: Draft) -> None:
     """Add all that follows from hugepages=, hugepagesz=, default_hugepagesz=, hugetlb_cma= and their kin."""
     if draft.machine.is_configured("HUGETLB_PAGE") is False:
         draft.expect("meminfo/HugePages_Total", Absent(), NO_SUPPORT)
+        return
+    if not NODE_FORM.holds_for(draft.machine.version) and not all(map(is_count_everywhere, _counts(draft))):
+        # distributions have brought the node form back to 5.14 and others
+        draft.leave_open("hugepages", f"kernel {draft.machine.version} may have the node form, of 5.16, or not")
+        draft.tolerate("HugeTLB: ")
+        draft.may_exhaust_memory = True
         return
     plan = plan_hugetlb(draft.words, draft.machine, draft.follow)
     draft.quirks |= plan.quirks
@@ -92,6 +106,10 @@ def expect_pools(draft: Draft) -> None:
     _expect_default(draft, plan.default)
     _expect_vm_nr_hugepages(draft, plan.default, plan, reservation)
     _expect_threads(draft, plan)
+
+
+def _counts(draft: Draft) -> list[str]:
+    return [value for value in draft.values("hugepages") if value is not None]
 
 
 def _expect_sizes(draft: Draft) -> None:
@@ -136,7 +154,8 @@ def _expect_total(draft: Draft) -> None:
     machine = draft.machine
     _expect_total_of(draft, None, sum(node.present for node in machine.nodes))
     if draft.has_nodes:
-        for node in machine.nodes:
+        with_files = _nodes_with_files(draft)
+        for node in (one for one in machine.nodes if one.number in with_files):
             _expect_total_of(draft, node.number, node.present)
 
 
@@ -155,7 +174,7 @@ def _expect_consistency(draft: Draft, size: int) -> None:
     for name in ("resv_hugepages", "surplus_hugepages", "nr_overcommit_hugepages"):
         draft.expect(pool_subject(size, name), Exactly(0), ALL_FREE)
     draft.pre_allocated.append(PreAllocated(subject, string_get_size(size), LOG_POOL))
-    numbers = [node.number for node in draft.machine.nodes]
+    numbers = _nodes_with_files(draft)
     if draft.has_nodes:
         draft.expect(pool_subject(size, "nr_hugepages_mempolicy"), _same(size, "nr_hugepages"), MEMPOLICY_VIEW)
         nodes = SumOf(tuple((pool_subject(size, "nr_hugepages", number), 1) for number in numbers))
@@ -189,8 +208,14 @@ def _count_rule(pool: Pool, on_nodes: bool) -> Rule:
 
 def _expect_nodes(draft: Draft, pool: Pool, rule: Rule) -> None:
     if draft.has_nodes:
-        for number, pages in pool.nodes.items():
-            draft.expect(pool_subject(pool.size, "nr_hugepages", number), _expected(pages), rule)
+        for number in sorted(set(pool.nodes) & set(_nodes_with_files(draft))):
+            draft.expect(pool_subject(pool.size, "nr_hugepages", number), _expected(pool.nodes[number]), rule)
+
+
+def _nodes_with_files(draft: Draft) -> list[int]:
+    """Return the numbers of the nodes that have files of pools for sure: those without memory have them since 6.1."""
+    nodes = draft.machine.nodes if draft.machine.version >= _FILES_OF_ALL_NODES else draft.machine.memory_nodes
+    return [node.number for node in nodes]
 
 
 def _expect_shortages(draft: Draft, pool: Pool) -> None:

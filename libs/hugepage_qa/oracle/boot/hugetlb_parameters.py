@@ -4,6 +4,7 @@ It follows Documentation/admin-guide/mm/hugetlbpage.rst and, where that is silen
 and default_hugepagesz_setup() in mm/hugetlb.c (the same since 5.8, node form since 5.16).
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,8 @@ NAMES = ("hugepages", "hugepagesz", "default_hugepagesz")
 
 #: hugetlb parameters are collected as early parameters and parsed once page sizes are known (commit 5b47c02967ab)
 EARLY_PARAMETERS = KernelVersion(6, 15)
+
+_COUNT = re.compile(r"[0-9]+(?!:)|$")
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,14 @@ class HugetlbPlan:
     shown: int | None
     #: known issues that make a difference to this command line
     quirks: frozenset[Quirk]
+
+
+def is_count_everywhere(value: str) -> bool:
+    """Tell whether kernels without the node form (before 5.16) read ``value`` of hugepages= as later ones do.
+
+    These read a number and pass over the rest, and take what is none for 0 without a word.
+    """
+    return _COUNT.match(value) is not None
 
 
 def plan_hugetlb(words: Sequence[Parameter], machine: Machine, quirks: frozenset[Quirk]) -> HugetlbPlan:

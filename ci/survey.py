@@ -232,5 +232,9 @@ def _throwaway_machines(console: Console, say: Callable[[str], None]) -> Machine
 
 
 if __name__ == "__main__":
+    # it takes days: nobody who asks what it does starts it
+    if sys.argv[1:]:
+        print(__doc__)
+        sys.exit(0 if sys.argv[1:] in (["-h"], ["--help"]) else _WRONG)
     exit_on_sigterm()
     sys.exit(main())

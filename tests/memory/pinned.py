@@ -224,8 +224,9 @@ def anonymous_memory_pinned_after_the_fork(live: Live) -> None:
 def anonymous_memory_left_to_a_pipe(live: Live) -> None:
     need_swap(live, 2 * pmd_size(live))
     whole = base_pages, huge_pages, _mapped_in_parts
-    in_part = _part_of_a_huge_page, _moved_in_part, _shared_in_part
-    for make in (*whole, *in_part, *(partial(_swapped, one) for one in whole)):
+    makers: list[Callable[[Live], Memory]] = [*whole, _part_of_a_huge_page, _moved_in_part, _shared_in_part]
+    makers += [partial(_swapped, one) for one in whole]
+    for make in makers:
         for by_parent in (False, True):
             memory = make(live)
             child = memory.seen_by(memory.actor.fork())

@@ -28,6 +28,8 @@ _DEADLINE_SECONDS = 600.0
 _SLOWEST = 0.99
 #: what processes have a multiple of where there are no transparent pages
 _BLOCK = 2 * MIB
+#: processes that the program starts, MOST_PROCESSES there
+_MOST = 64
 
 #: one repeat of the program: word -> number
 Repeat = Mapping[str, int]
@@ -56,6 +58,8 @@ class MemoryAtOnce(Workload):
             # of smaller transparent pages the memory is where one of the largest could be, too
             pages = str(backing.page_size) if backing.kind is Kind.STATIC else backing.kind.value
             size, other = self.shares(parameters)
+            if size // parameters.get("processes", 1) < block:
+                raise Unavailable(f"{format_size(size)} of {self.name} is less than {format_size(block)} a process")
             arguments = (self.operation, size, pages, block, repeats, other, disk / self.name)
             with self.surroundings(parameters):
                 output = run_program([program, *map(str, arguments)], deadline=_DEADLINE_SECONDS)
@@ -197,8 +201,8 @@ class Stutter(MemoryAtOnce):
     words = ("probe-ns",)
     metrics = (Metric("stutter", "us", "lower"), Metric("stutter-slowest", "us", "lower"))
     profiles: Mapping[str, Mapping[str, Fact]] = {
-        "quick": {"bytes": GIB, "processes": max(1, (os.cpu_count() or 1) - 1), "samples": 1500},
-        "reference": {"bytes": 8 * GIB, "processes": os.cpu_count() or 1, "samples": 30_000},
+        "quick": {"bytes": GIB, "processes": min(max(1, (os.cpu_count() or 1) - 1), _MOST), "samples": 1500},
+        "reference": {"bytes": 8 * GIB, "processes": min(os.cpu_count() or 1, _MOST), "samples": 30_000},
     }
 
     def figures(self, repeats: Sequence[Repeat], size: int) -> Figures:  # noqa: ARG002 - of a probe, whatever is beside

@@ -11,6 +11,7 @@ from hugepage_qa.kernel.uapi import MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun, Host, ObservedTree
 from hugepage_qa.process.actor import Actor, Refused
 from hugepage_qa.sizes import MIB
+from hugepage_qa.version import KernelVersion
 
 #: what is stored and looked at: every word, for a page may be wrong in any of them
 WORD = 8
@@ -41,6 +42,10 @@ class Owner(Protocol):
     def open(self, actor: Actor, path: str, flags: int) -> int:
         """Return a descriptor of ``path`` that ``actor`` has opened."""
 
+    @property
+    def kernel_version(self) -> KernelVersion:
+        """The version of the running kernel."""
+
     def expect(self, subject: str, expected: Any, found: Any) -> None:
         """Keep a difference where ``found`` is not what is expected."""
 
@@ -53,6 +58,7 @@ class Memory:
 
     def __init__(self, live: Owner, actor: Actor, address: int, pages: int, size: int) -> None:
         self._live = live
+        self.kernel_version = live.kernel_version
         self.actor = actor
         self.address = address
         self.pages = pages

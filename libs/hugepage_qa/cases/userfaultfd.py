@@ -13,11 +13,13 @@ from hugepage_qa.cases.mapped_memory import WORD, WRITE_PROTECTED, Memory
 from hugepage_qa.kernel.uapi import iowr
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.process.actor import Actor
+from hugepage_qa.version import KernelVersion
 
 Acted = TypeVar("Acted")
 
 _API = 0xAA
-_USER_MODE_ONLY = 1
+#: faults of the kernel itself stay its own; flags that it does not know are EINVAL
+_USER_MODE_ONLY, _USER_MODE_ONLY_SINCE = 1, KernelVersion(5, 11)
 # O_NONBLOCK, the same on all architectures
 _NONBLOCK = 0o4000
 # struct uffd_msg
@@ -83,7 +85,10 @@ class Userfault:
         """Register ``memory``. Raises CannotRun where the kernel has no userfaultfd or not ``feature``, OSError."""
         self._memory = memory
         self._actor = memory.actor
-        self.descriptor = _open(self._actor, feature if waits else Feature.SIGBUS | feature, _NONBLOCK if waits else 0)
+        flags = _NONBLOCK if waits else 0
+        if memory.kernel_version >= _USER_MODE_ONLY_SINCE:
+            flags |= _USER_MODE_ONLY
+        self.descriptor = _open(self._actor, feature if waits else Feature.SIGBUS | feature, flags)
         self._ioctl("register", memory.address, memory.length, mode, 0)
 
     def copy(
@@ -163,7 +168,7 @@ def protected_pages(memory: Memory) -> list[int]:
 
 def _open(actor: Actor, features: Feature, flags: int) -> int:
     try:
-        descriptor = actor.call("userfaultfd", _USER_MODE_ONLY | flags)
+        descriptor = actor.call("userfaultfd", flags)
     except OSError as error:
         if error.errno != errno.ENOSYS:
             raise

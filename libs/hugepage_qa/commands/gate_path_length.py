@@ -38,7 +38,7 @@ from hugepage_qa.report.open_console import open_console
 from hugepage_qa.report.path_table import path_table
 from hugepage_qa.report.tmt_results import write_results
 
-#: boots of each kernel: the gate looks at 3 and at 5
+#: boots of each kernel: of fewer than three the gate says little
 _FEWEST, _USUAL, _MOST = 3, 3, 20
 #: boots of one kernel differ by up to half a percent, and two builds of it by what the compiler made of it
 _MARGIN = 0.03
@@ -99,11 +99,11 @@ def path_length(
         raise InputError("KERNEL and --package or --suite: expected one kernel, leave out the one or the other")
     if not (others or suites):
         raise InputError("--against or --against-suite: expected a kernel to compare with")
+    if data and output is None:
+        output = Path(data) / "path-length"
     if output is not None and (output.exists() or output.is_symlink()):
         raise InputError(f"--output {output}: is there already; expected a new directory")
     wanted = architecture or (open_kernel(kernel, cache_directory()).architecture if kernel else ARCHITECTURES[0])
-    if data and output is None:
-        output = Path(data) / "path-length"
     console = open_console()
 
     def say(line: str) -> None:

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.process.c_compiler import SOURCE as ACTOR
+from hugepage_qa.process.c_compiler import ACTOR
 from hugepage_qa.process.child import PIPE, Child, find_installed, run_to_end
 from hugepage_qa.process.static_program import AGENT, build_static
 from hugepage_qa.qemu.agent_channel import AgentChannel

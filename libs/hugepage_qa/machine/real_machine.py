@@ -77,7 +77,7 @@ class RealMachine:
     """Carries out the operations of a case on the running machine; ``scratch`` is a directory of its own."""
 
     def __init__(self, scratch: Path, stack: ExitStack) -> None:
-        self.kind = MachineKind(platform.machine(), mmap.PAGESIZE)
+        self.kind = MachineKind(platform.machine(), mmap.PAGESIZE, has_others=True)
         self._tree = DirectoryTree(_ROOT)
         self._scratch = scratch
         self._stack = stack

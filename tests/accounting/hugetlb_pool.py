@@ -98,7 +98,7 @@ def a_copy_on_write_takes_one_page(live: Live) -> None:
     sizes=Sizes.BUDDY,
 )
 def surplus_pages_come_and_go(live: Live) -> None:
-    live.overcommit(2)
+    live.let_grow(2)
     memory = live.map(3)
     live.expect_pool(nr=3, free=3, resv=3, surplus=2)
     memory.touch(0)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import (
+    CHARGED_AHEAD,
     ControlGroup,
     GroupAct,
     HugetlbGroup,
@@ -513,6 +514,9 @@ def _options(live: Live) -> list[list[str]]:
 
 
 def _expect_accounted(live: Live, *, is_accounted: bool) -> None:
+    # two of them may be of two CPUs
+    if 4 * CHARGED_AHEAD * live.base_page > live.size:
+        raise CannotRun(f"each CPU may be charged for {CHARGED_AHEAD} base pages that nobody has, as much as a page")
     group = new_group(live, "memory", Version.TWO)
     actor = live.actor()
     group.add(actor)

@@ -48,6 +48,9 @@ def soft_offline_takes_a_free_page(live: Live) -> None:
 
 @HWPOISON.case("without a free page the one that will break gets a new one", SOFT, sizes=Sizes.BUDDY, pages=1)
 def soft_offline_without_a_free_page(live: Live) -> None:
+    # the memory for it is there
+    live.reserve(2)
+    live.set_nr(1)
     memory = live.map(1)
     memory.fill()
     before = out_of_use(live)

@@ -142,7 +142,7 @@ def a_page_comes_from_the_node_of_the_processor(live: Live) -> None:
 )
 def surplus_pages_come_from_the_bound_node(live: Live) -> None:
     for node in live.nodes:
-        live.overcommit(1)
+        live.let_grow(1, node)
         memory = live.map(1, noreserve=True)
         bind(memory, [node])
         memory.touch()
@@ -178,7 +178,7 @@ def a_page_comes_from_the_home_node(live: Live) -> None:
     since="5.17",
 )
 def a_page_comes_from_the_home_node_of_many(live: Live) -> None:
-    reserve_on_all(live, 1)
+    _reserve_the_only_ones(live)
     for node in live.nodes:
         memories = [live.map(1) for _ in live.nodes]
         for memory in memories:

@@ -11,6 +11,7 @@ from hugepage_qa.cases.khugepaged_clock import (
     PATIENT_SCANS,
     allow_absent,
     await_khugepaged,
+    await_rest,
     await_scans,
     full_scans,
     let_rest,
@@ -213,7 +214,7 @@ def _let_sleep(live: Live) -> None:
     # of what is under way when it is to rest as little as can be
     live.set_knob(f"{KHUGEPAGED}/pages_to_scan", "1")
     let_rest(live)
-    live.host.wait_until(partial(_is_quiet, live))
+    await_rest(live)
 
 
 def _make_huge(live: Live, memory: Memory, by_advice: bool) -> None:
@@ -240,13 +241,6 @@ def _mapped_whole(live: Live, memory: Memory) -> int:
     # khugepaged leaves it to the next access to map what it made
     live.expect("the first word", 1, memory.read())
     return memory.smaps().shmem_pmd_mapped
-
-
-def _is_quiet(live: Live) -> bool:
-    """Return whether khugepaged ended no scan for a while: one was under way when it was to rest."""
-    before = full_scans(live)
-    live.host.pause(_QUIET_SECONDS)
-    return full_scans(live) == before
 
 
 def _faults(live: Live, path: str) -> int:

@@ -4,10 +4,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.fragmentation import expect_at_fault
+from hugepage_qa.cases.fragmentation import expect_at_fault, expect_no_shortage, fragmentation, with_blocks
 from hugepage_qa.cases.fragments import Fragments, take_free_blocks, without_free_blocks
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_policy import Mode
+from hugepage_qa.cases.memory_policy import set_policy as set_memory_policy
 from hugepage_qa.cases.thp_memory import expect_change, pmd_size
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.counters import read_vmstat
@@ -87,10 +89,12 @@ class Effort:
     DOC,
 )
 def huge_pages_in_each_mode(live: Live) -> None:
+    node = _roomiest_node(live)
     for mode in _MODES:
         set_policy(live, "always", defrag=mode)
         for advice in _DIRECT:
-            expect_at_fault(live, f"defrag={mode}, advice {advice}", True, partial(advised, live, _PAGES, advice))
+            prepare = partial(_advised_on, live, node, advice)
+            expect_at_fault(live, f"defrag={mode}, advice {advice}", True, prepare, node)
 
 
 @DEFRAG.case(
@@ -112,11 +116,37 @@ def without_free_blocks_in_each_mode(live: Live) -> None:
     f"{THP_DOC} thp_fault_alloc, thp_fault_fallback",
 )
 def counted_in_each_mode(live: Live) -> None:
+    node = _roomiest_node(live)
     for mode in _MODES:
         set_policy(live, "madvise", defrag=mode)
+        with_blocks(live, pmd_size(live), _PAGES, node)
         counted = {"thp_fault_alloc": _PAGES, "thp_fault_fallback": 0}
-        memory = expect_change(live, counted, partial(advised, live, _PAGES), Memory.fill, _events)
+        prepare = partial(_advised_on, live, node, MADV_HUGEPAGE)
+        memory = expect_change(live, counted, prepare, partial(_fill_on, live, node), _events)
         live.expect(f"AnonHugePages with defrag={mode}", _PAGES * pmd_size(live), memory.smaps().anon_huge_pages)
+
+
+def _roomiest_node(live: Live) -> int | None:
+    """Return the node with the most free blocks, None where there are no several nodes.
+
+    A fault that may not reclaim gets no huge page of another node than its own (alloc_pages_mpol() in mm/mempolicy.c).
+    """
+    if not live.has_several_nodes:
+        return None
+    return max(live.nodes, key=lambda node: fragmentation(live, pmd_size(live), node).blocks)
+
+
+def _advised_on(live: Live, node: int | None, advice: int | None) -> Memory:
+    actor = live.actor()
+    if node is not None:
+        set_memory_policy(actor, Mode.BIND, [node])
+    return advised(live, _PAGES, advice, actor=actor)
+
+
+def _fill_on(live: Live, node: int | None, memory: Memory) -> None:
+    memory.fill()
+    if memory.smaps().anon_huge_pages != memory.length:
+        expect_no_shortage(live, memory.size, memory.pages, node)
 
 
 def _expect_effort(

@@ -9,6 +9,7 @@ from hugepage_qa.cases.khugepaged_clock import (
     PATIENT_SCANS,
     allow_absent,
     await_khugepaged,
+    await_rest,
     await_scans,
     full_scans,
     pages_collapsed,
@@ -218,9 +219,7 @@ def rest(live: Live) -> None:
         raise CannotRun("shared memory or a mode of hugetext keeps khugepaged at work")
     memory = base_pages(live)
     live.host.write(f"{DIRECTORY}/enabled", "never")
-    # a scan that is under way ends
-    live.host.pause(0.5)
-    before, huge = full_scans(live), memory.smaps().anon_huge_pages
+    before, huge = await_rest(live), memory.smaps().anon_huge_pages
     other = base_pages(live)
     live.host.pause(0.5)
     live.expect("full scans", before, full_scans(live))

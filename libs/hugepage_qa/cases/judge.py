@@ -40,6 +40,8 @@ KERNEL_CONTENT = Rule(
 
 _EVIDENCE = ("proc/buddyinfo", "proc/meminfo", "proc/vmstat", "proc/pagetypeinfo")
 _TAINT = "proc/sys/kernel/tainted"
+#: of mm/oom_kill.c, for the whole machine; that of a control group begins with a small letter
+_OUT_OF_MEMORY = "Out of memory"
 
 
 def run_area(
@@ -129,7 +131,10 @@ def run_judged(
         live.differences.append(failure.difference)
     except of_the_kernel as error:
         found = f"{type(error).__name__}: {error}"
-        live.differences.append(Difference("the case", live.rule, "an end without an error", found))
+        if live.ran_out_of_memory:
+            live.problems.append(found)
+        else:
+            live.differences.append(Difference("the case", live.rule, "an end without an error", found))
     except passed_on:
         raise
     except Exception as error:
@@ -229,10 +234,16 @@ def _trouble(live: Live, host: Host, taint: str | None) -> list[Difference]:
     except InputError as error:
         lines = []
         live.problems.append(str(error))
+    out_of_memory = [line for line in lines if _OUT_OF_MEMORY in line]
+    if out_of_memory and host.has_others:
+        # whether the case or others took the last of it, no line tells
+        live.ran_out_of_memory = True
+        live.problems += out_of_memory
+        out_of_memory = []
     differences = [
         Difference("kernel log", KERNEL_CONTENT, "no such line", line)
         for line in lines
-        if tells_of_trouble(line) or "Out of memory" in line
+        if tells_of_trouble(line) or line in out_of_memory
     ]
     now = host.observe(_TAINT)
     if now != taint:

@@ -184,6 +184,16 @@ class Live(Expectations):
         """Let the pool grow by ``pages`` surplus pages. Raises Refused (EINVAL for gigantic pages before 6.19)."""
         self.host.write(self.pool_file("nr_overcommit_hugepages"), f"{self._base.surplus + pages}")
 
+    def let_grow(self, pages: int, node: int | None = None) -> None:
+        """Let the pool grow by ``pages`` surplus pages, for which there is memory, on ``node`` or anywhere.
+
+        Raises as ``reserve`` and ``overcommit`` do.
+        """
+        persistent = self.pool(node).nr
+        self.reserve(persistent + pages, node)
+        self.set_nr(persistent, node)
+        self.overcommit(pages)
+
     def set_knob(self, path: str, value: str) -> None:
         """Write ``value`` to a file such as ``proc/sys/vm/hugetlb_shm_group`` until the case ends.
 

@@ -25,11 +25,12 @@ class CannotRun(Exception):
 class MachineKind:
     """What a machine is as long as it runs: ``uname -m``, and the bytes of a base page.
 
-    It need not be that of the machine on which the suite runs.
+    It need not be that of the machine on which the suite runs. One that ``has_others`` runs what is not the suite's.
     """
 
     architecture: str
     base_page: int
+    has_others: bool = False
 
 
 class Backend(Protocol):
@@ -74,6 +75,11 @@ class Host:
     def base_page(self) -> int:
         """The size of a base page in bytes."""
         return self._backend.kind.base_page
+
+    @property
+    def has_others(self) -> bool:
+        """Whether others use the machine, too, and its memory."""
+        return self._backend.kind.has_others
 
     @property
     def uapi(self) -> Uapi:

@@ -77,7 +77,7 @@ class RealMachine:
     """Carries out the operations of a case on the running machine; ``scratch`` is a directory of its own."""
 
     def __init__(self, scratch: Path, stack: ExitStack) -> None:
-        self.kind = MachineKind(platform.machine(), mmap.PAGESIZE)
+        self.kind = MachineKind(platform.machine(), mmap.PAGESIZE, has_others=True)
         self._tree = DirectoryTree(_ROOT)
         self._scratch = scratch
         self._stack = stack
@@ -173,6 +173,9 @@ class RealMachine:
 @contextmanager
 def real_machine(scratch: Path) -> Iterator[RealMachine]:
     """Yield the machine; what it started is ended after the block."""
+    with suppress(OSError):
+        # a segment outlives its process: those of a run that is killed would keep their pages until a reboot
+        libc.have_own_segments()
     with ExitStack() as stack:
         yield RealMachine(scratch, stack)
 

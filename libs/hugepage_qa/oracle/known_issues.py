@@ -27,6 +27,7 @@ class Quirk(Enum):
     BALANCED_PAGES_MISSED = "balanced-pages-missed"
     WITHIN_SIZE_PASSED = "within-size-passed"
     DIRTY_LOST_AT_UNMAP = "dirty-lost-at-unmap"
+    PIPE_SHOWS_LATER_WRITES = "pipe-shows-later-writes"
 
     # of the pools of a running machine, recorded in pool/known_pool_issues.py
     DEMOTE_TAKES_RESERVED = "demote-takes-reserved"

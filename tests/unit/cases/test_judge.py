@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import NoReturn
 
@@ -108,6 +109,34 @@ def test_what_a_broken_suite_leaves_behind_is_no_finding() -> None:
 def test_a_kernel_in_trouble_is_one_although_the_suite_broke() -> None:
     machine = StillMachine({"new_kernel_log": lambda: ["BUG: Bad page state in process actor"]})
     assert judge_on(machine, _raising(ActorStarved("it had 1 s of a CPU"))).verdict is Verdict.FAIL
+
+
+_OUT_OF_MEMORY = "Out of memory: Killed process 4711 (actor) total-vm:4096kB"
+
+
+class Used(StillMachine):
+    """A machine that others use, too."""
+
+    kind = replace(StillMachine.kind, has_others=True)
+
+
+def test_memory_that_runs_out_is_the_kernels_where_nobody_else_takes_any() -> None:
+    machine = StillMachine({"new_kernel_log": lambda: [_OUT_OF_MEMORY]})
+    assert judge_on(machine, lambda live: live.expect_pool(nr=0, free=0)).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("error", [ActorGone("the actor ended"), Refused(errno.ENOMEM, "mmap")], ids=str)
+def test_memory_that_runs_out_beside_others_is_an_error(error: Exception) -> None:
+    machine = Used({"new_kernel_log": lambda: [_OUT_OF_MEMORY]})
+    for act in (lambda live: live.expect_pool(nr=0, free=0), _raising(error)):
+        judgement = judge_on(machine, act)
+        assert judgement.verdict is Verdict.ERROR
+        assert _OUT_OF_MEMORY in judgement.reason
+
+
+def test_what_is_wrong_stays_so_where_memory_runs_out_beside_others() -> None:
+    machine = Used({"new_kernel_log": lambda: [_OUT_OF_MEMORY]})
+    assert judge_on(machine, lambda live: live.expect("words that changed", 0, 1)).verdict is Verdict.FAIL
 
 
 @pytest.mark.parametrize("operation", ["skip_kernel_log", "new_kernel_log"])

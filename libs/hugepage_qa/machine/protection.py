@@ -16,7 +16,7 @@ from typing import Any
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine import libc
-from hugepage_qa.machine.boot_loader import find_boot_loader as this_boot_loader
+from hugepage_qa.machine.boot_loader.find_loader import find_boot_loader as this_boot_loader
 from hugepage_qa.machine.journal import Journal, find_journal, read_boot_id
 from hugepage_qa.machine.kept_file import Repair, unrestored
 from hugepage_qa.machine.restore import FindBootLoader, Restoration, put_back, restore

@@ -76,8 +76,10 @@ class Starvation:
 
     def take(self, printed: str) -> None:
         """Look for lockups in what the machine has printed just now; a line counts when it has come to its end."""
-        *lines, self._line = (self._line + printed).split("\n")
-        for line in filter(None, map(find_lockup, lines)):
+        told, _, self._line = (self._line + printed).rpartition("\n")
+        if not find_lockup(told):
+            return  # line by line, megabytes would take longer than the machine that prints them
+        for line in filter(None, map(find_lockup, told.split("\n"))):
             (began, before), (now, after) = self._looks[0], self._now()
             if starved := _starved(before, after, now - began):
                 self.told = f"{starved}: {line}"

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine.boot_loader import BootLoader
+from hugepage_qa.machine.boot_loader.loader import BootLoader
 from hugepage_qa.machine.restore import restore_arguments, still_running
 from hugepage_qa.machine.saved_state import KeptArguments
 

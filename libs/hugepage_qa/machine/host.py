@@ -115,9 +115,9 @@ class Host:
         point: str = self._ask_kernel("mount", options, file_system)
         return point
 
-    def mount_point(self, file_system: str = "hugetlbfs") -> str:
-        """Make a directory that an actor is to mount ``file_system`` on; return its absolute path."""
-        point: str = self._backend.perform("mount_point", [file_system])
+    def mount_point(self) -> str:
+        """Make a directory that an actor is to mount a hugetlbfs on; return its absolute path."""
+        point: str = self._backend.perform("mount_point", ["hugetlbfs"])
         return point
 
     def unmount(self, point: str, seconds: float | None = None) -> None:

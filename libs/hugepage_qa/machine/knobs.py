@@ -105,7 +105,7 @@ def knob_name(path: str) -> str:
     return path.removeprefix(f"{nodes.DIRECTORY}/").replace("/hugepages/", "/")
 
 
-def find_knobs(root: Path = Path("/")) -> tuple[Knob, ...]:
+def find_knobs(root: Path) -> tuple[Knob, ...]:
     """Return the knobs that the machine below ``root`` has. Raises InputError for a directory of an unknown form."""
     return tuple(
         knob

@@ -196,8 +196,3 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
         ),
     )
 }
-
-
-def issues_of(version: KernelVersion) -> tuple[KnownIssue, ...]:
-    """Return the known issues that kernels of ``version`` have."""
-    return tuple(issue for issue in KNOWN_ISSUES.values() if issue.applies_to(version))

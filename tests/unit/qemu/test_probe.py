@@ -17,12 +17,11 @@ from tests.unit.qemu.conftest import OFFER
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu import emulator, probe_machine
 from hugepage_qa.qemu.boards import find_board
-from hugepage_qa.qemu.emulator import OUTPUT_LIMIT, Stopped
+from hugepage_qa.qemu.emulator import OUTPUT_LIMIT, Look, Stopped
 from hugepage_qa.qemu.installed_emulator import NotOffered
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.lost_machine import Loss, MachineLost
 from hugepage_qa.qemu.probe_machine import Lab
-from hugepage_qa.qemu.starvation import Look
 from hugepage_qa.qemu.virtual_machine import VirtualMachine, full_command_line, host_memory, our_words
 
 Install = Callable[[Path, str, str], None]

@@ -128,9 +128,8 @@ def without_free_blocks(live: Live) -> tuple[Fragments, Actor]:
     node, available = None, _available(live)
     if live.has_several_nodes:
         free = {each: live.node_meminfo(each)["MemFree"] for each in live.nodes}
-        # the one that is filled first, of those that have anything to fill
-        large = [each for each in free if free[each] // _PARTS > _FEWEST_BLOCKS * pmd_size(live)]
-        node = min(large or free, key=free.__getitem__)
+        # the one that is filled first, but for those that are full already
+        node = min((each for each in free if _PARTS * free[each] >= max(free.values())), key=free.__getitem__)
         available = free[node]
         set_memory_policy(actor, Mode.BIND, [node])
     _keep_daemons_from_compacting(live)

@@ -133,7 +133,7 @@ def _put_together(live: Live, *, locked: bool) -> None:
         # and the holes stay holes
         memory.actor.call("mlock2", memory.address, memory.length, MLOCK_ONFAULT)
     pages = int(_ASKED * free) // live.size
-    live.reserve(pages, node)
+    live.reserve(pages, node, movable=True)
     live.expect_pool(nr=pages, free=pages)
     live.expect_pool(node=node, nr=pages, free=pages)
     moved = memory.actor.check(memory.address + hole, memory.length - hole, _GRAIN, 1 + hole)

@@ -8,6 +8,7 @@ from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode, node_of, run_on, set_policy
+from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.thp_memory import allow_on_advice, collapse, expect_change, map_aligned, pmd_size
 from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.nodes import read_nodes
@@ -204,6 +205,7 @@ def _waited_for(live: Live, pages: int) -> tuple[Memory, int]:
     if not far:
         raise CannotRun("no node has memory that is far from a processor")
     near, node = far[0]
+    need_memory(live, (node,), pages * pmd_size(live))
     allow_on_advice(live)
     live.set_knob(_BALANCING, "0")
     actor = live.actor()

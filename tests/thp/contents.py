@@ -12,6 +12,7 @@ from hugepage_qa.cases.fragments import fragment
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, only_swap, swap_out, swapped
 from hugepage_qa.cases.thp_memory import expect_change, map_start_of_file, mount_tmpfs, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
@@ -227,6 +228,7 @@ def compacted(live: Live) -> None:
 )
 def migrated(live: Live) -> None:
     first, second = live.nodes[:2]
+    need_memory(live, (first, second), 2 * pmd_size(live))
     memory = huge_pages(live, 2)
     # the first time they may be there already
     for old, new in ((second, first), (first, second), (second, first)):
@@ -243,6 +245,7 @@ def migrated(live: Live) -> None:
     nodes=2,
 )
 def read_only_after_a_move(live: Live) -> None:
+    need_memory(live, live.nodes[:2], pmd_size(live))
     for make in (huge_pages, base_pages, _mapped_in_parts):
         memory = make(live)
         memory.protect(mmap.PROT_READ)

@@ -11,6 +11,7 @@ from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode
+from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.thp_memory import collapse, expect_change, pmd_size
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.counters import parse_meminfo, read_vmstat
@@ -33,6 +34,7 @@ _MIGRATED, _NOT_MIGRATED = "thp_migration_success", "thp_migration_fail"
     nodes=2,
 )
 def bound(live: Live) -> None:
+    need_memory(live, live.nodes[:2], _PAGES * pmd_size(live))
     set_policy(live, "madvise")
     for node in live.nodes[:2]:
         compact_if_short(live, pmd_size(live), _PAGES)
@@ -49,6 +51,7 @@ def bound(live: Live) -> None:
     nodes=2,
 )
 def interleaved(live: Live) -> None:
+    need_memory(live, live.nodes[:2], _PAGES * pmd_size(live))
     set_policy(live, "madvise")
     compact_if_short(live, pmd_size(live), _PAGES)
     memory = advised(live, _PAGES)
@@ -68,6 +71,7 @@ def interleaved(live: Live) -> None:
     nodes=2,
 )
 def collapsed(live: Live) -> None:
+    need_memory(live, live.nodes[:2], _PAGES * pmd_size(live))
     for node in live.nodes[:2]:
         set_policy(live, "never")
         compact_if_short(live, pmd_size(live), _PAGES)
@@ -87,6 +91,7 @@ def collapsed(live: Live) -> None:
     nodes=2,
 )
 def moved(live: Live) -> None:
+    need_memory(live, live.nodes[:2], _PAGES * pmd_size(live))
     set_policy(live, "madvise")
     old, new = live.nodes[:2]
     compact_if_short(live, pmd_size(live), 2 * _PAGES)
@@ -121,6 +126,7 @@ def moved(live: Live) -> None:
     nodes=2,
 )
 def migrated(live: Live) -> None:
+    need_memory(live, live.nodes[:2], _PAGES * pmd_size(live))
     set_policy(live, "madvise")
     old, new = live.nodes[:2]
     compact_if_short(live, pmd_size(live), 2 * _PAGES)

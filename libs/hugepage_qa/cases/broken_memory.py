@@ -18,6 +18,7 @@ _BUS_MCEERR_AR = 4
 _HWPOISON = 1 << 19
 _MEMORY, _SOFT_OFFLINE = "sys/devices/system/memory", "soft_offline_page"
 _MENDS = "unpoison-pfn"
+_LOCKDOWN = "sys/kernel/security/lockdown"
 _BUSY_SECONDS, _PAUSE_SECONDS = 10.0, 0.1
 
 
@@ -56,6 +57,9 @@ def need_mending(live: Live) -> None:
     """Raise CannotRun where a page of a file must not be broken, since nothing but a reboot would mend it."""
     if _MENDS not in live.host.names(f"{mount_debugfs(live)}/hwpoison"):
         raise CannotRun("this kernel mends nothing: hwpoison-inject is not loaded")
+    # a locked down one refuses it when a page is broken already (kernel_lockdown(7))
+    if "[none]" not in (live.host.read(_LOCKDOWN) or "[none]"):
+        raise CannotRun(f"this kernel mends nothing: /{_LOCKDOWN}")
 
 
 def mend(live: Live, frame: int) -> None:

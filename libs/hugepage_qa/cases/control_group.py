@@ -131,7 +131,7 @@ def new_group(live: Live, controller: str, version: Version) -> ControlGroup:
     except OSError as error:
         if error.errno not in _NOT_OURS:
             raise
-        raise CannotRun(f"{root}: no group can be made there, as in a container: {os.strerror(error.errno)}") from error
+        raise CannotRun(f"{root}: no group can be made there, as in a container: {error.strerror}") from error
 
 
 def keeping_hierarchy(controller: str) -> Around:
@@ -237,7 +237,7 @@ def _hand_down(live: Live, controller: str, root: str, cleanup: ExitStack) -> No
         except OSError as error:
             if error.errno not in _NOT_OURS:
                 raise
-            raise CannotRun(f"{control} is not ours, as in a container: {os.strerror(error.errno)}") from error
+            raise CannotRun(f"{control} is not ours, as in a container: {error.strerror}") from error
         cleanup.callback(live.host.write, control, f"-{controller}")
 
 

@@ -127,8 +127,10 @@ def without_free_blocks(live: Live) -> tuple[Fragments, Actor]:
     actor = live.actor()
     node, available = None, _available(live)
     if live.has_several_nodes:
-        node = min(live.nodes, key=lambda each: live.node_meminfo(each)["MemFree"])
-        available = live.node_meminfo(node)["MemFree"]
+        free = {each: live.node_meminfo(each)["MemFree"] for each in live.nodes}
+        # the one that is filled first, but for those that are full already
+        node = min((each for each in free if _PARTS * free[each] >= max(free.values())), key=free.__getitem__)
+        available = free[node]
         set_memory_policy(actor, Mode.BIND, [node])
     _keep_daemons_from_compacting(live)
     _join_free_pages(live)

@@ -139,6 +139,43 @@ def test_what_is_wrong_stays_so_where_memory_runs_out_beside_others() -> None:
     assert judge_on(machine, lambda live: live.expect("words that changed", 0, 1)).verdict is Verdict.FAIL
 
 
+_OF_A_DRIVER = "WARNING: CPU: 1 PID: 2 at drivers/net/ethernet/some.c:12 some_poll+0x10/0x20 [some]"
+
+
+@pytest.mark.parametrize(
+    ("machine", "taint", "line", "verdict"),
+    [
+        (StillMachine, 1 << 5, "", Verdict.FAIL),
+        (Used, 1 << 7, "", Verdict.FAIL),
+        # a module that somebody has loaded
+        (Used, 1 << 12 | 1 << 13, "", Verdict.PASS),
+        (Used, 1 << 9, _OF_A_DRIVER, Verdict.PASS),
+        (
+            Used,
+            1 << 9,
+            "WARNING: drivers/net/ethernet/some.c:12 at some_poll+0x10/0x20, CPU#1: swapper/2",
+            Verdict.PASS,
+        ),
+        (Used, 1 << 9, "WARNING: CPU: 1 PID: 2 at lib/percpu-refcount.c:179 percpu_ref_switch+0x1/0x2", Verdict.FAIL),
+        (Used, 1 << 9, "", Verdict.FAIL),
+        (StillMachine, 1 << 9, _OF_A_DRIVER, Verdict.FAIL),
+        # a processor of a busy machine may go on no more for seconds
+        (Used, 1 << 14, "", Verdict.ERROR),
+        (StillMachine, 1 << 14, "", Verdict.FAIL),
+    ],
+)
+def test_what_taints_a_kernel_is_told_from_what_others_did(
+    machine: type[StillMachine], taint: int, line: str, verdict: Verdict
+) -> None:
+    def observe(path: str) -> str | None:
+        text: str | None = StillMachine().perform("observe", [path])
+        return f"{taint}\n" if path == "proc/sys/kernel/tainted" else text
+
+    found = judge_on(machine({"observe": observe, "new_kernel_log": lambda: [line]}), lambda _live: None)
+    assert found.verdict is verdict, found.reason
+    assert line in found.reason or verdict is Verdict.FAIL
+
+
 @pytest.mark.parametrize("operation", ["skip_kernel_log", "new_kernel_log"])
 def test_a_log_that_cannot_be_read_is_an_error(operation: str) -> None:
     machine = StillMachine({operation: _raising(InputError("/dev/kmsg: Operation not permitted"))})

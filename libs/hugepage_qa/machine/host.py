@@ -157,6 +157,11 @@ class Host:
         is_set: bool | None = self._backend.perform("kernel_option", [name])
         return is_set
 
+    def has_modules(self, names: Sequence[str]) -> bool:
+        """Tell whether the kernel has these modules; a throwaway machine loads them, any other stays as it is."""
+        are_there: bool = self._backend.perform("has_modules", [list(names)])
+        return are_there
+
     def build_text(self, recipe: Recipe, directory: str | None = None) -> BuiltText:
         """Build a program below ``directory``, by default below one of the run on a disk. Raises InputError.
 

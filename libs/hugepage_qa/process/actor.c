@@ -10,6 +10,7 @@
  *                                    the word of 8 bytes in each line that has the number of the line, modulo 8
  *   check ADDRESS LENGTH STEP VALUE  how many of these are not as fill left them
  *   nonzero ADDRESS LENGTH [STEP]    how many words of 8 bytes are not zero: all, or those that fill with STEP stores
+ *   tag ADDRESS LENGTH TAG           give so many bytes a tag (arm64, MTE), which pointers to them need to have
  *   text                             the address of the code that was linked to it for tests, 0 without
  *   run ADDRESS COUNT STEP           call COUNT functions, STEP bytes apart, and count those that do not return their number
  *   sum ADDRESS LENGTH               the Adler-32 checksum (RFC 1950) of these bytes
@@ -296,6 +297,20 @@ static long sum(long address, unsigned long length)
 	return (long)((high % modulus) << 16 | low % modulus);
 }
 
+#ifdef __aarch64__
+enum { GRANULE = 16, TAG_SHIFT = 56 };
+
+static void tag(long address, unsigned long length, unsigned long value)
+{
+	for (unsigned long offset = 0; offset < length; offset += GRANULE) {
+		register unsigned long place __asm__("x0") = (unsigned long)address + offset | value << TAG_SHIFT;
+
+		/* stg x0, [x0]: assemblers know it if they are told of a processor with it */
+		__asm__ volatile(".inst 0xd9200800" : : "r"(place) : "memory");
+	}
+}
+#endif
+
 /* 0 for a verb that is none of these */
 static int access_memory(const char *verb)
 {
@@ -318,6 +333,10 @@ static int access_memory(const char *verb)
 		fill(arguments[0], a[1], a[2], a[3]);
 	else if (!strcmp(verb, "text"))
 		value = (long)text_page_0;
+#ifdef __aarch64__
+	else if (!strcmp(verb, "tag"))
+		tag(arguments[0], a[1], a[2]);
+#endif
 	else if (!strcmp(verb, "run"))
 		value = run(arguments[0], a[1], a[2]);
 	else if (!strcmp(verb, "sum"))
@@ -349,7 +368,7 @@ static const struct {
 	CALL(process_vm_readv), CALL(process_vm_writev), CALL(userfaultfd), CALL(ioctl), CALL(setrlimit), CALL(fcntl),
 	CALL(fsync), CALL(mount), CALL(statx), CALL(copy_file_range), CALL(brk), CALL(unshare), CALL(rt_sigprocmask),
 	CALL(rt_sigpending), CALL(io_uring_setup), CALL(io_uring_register), CALL(io_uring_enter), CALL(setitimer),
-	CALL(fchmod), CALL(ppoll),
+	CALL(fchmod), CALL(ppoll), CALL(socket),
 #ifdef SYS_pkey_alloc
 	CALL(pkey_alloc), CALL(pkey_free), CALL(pkey_mprotect),
 #endif

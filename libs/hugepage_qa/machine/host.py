@@ -157,6 +157,11 @@ class Host:
         is_set: bool | None = self._backend.perform("kernel_option", [name])
         return is_set
 
+    def is_thrown_away(self) -> bool:
+        """Tell whether the machine ends with the run: nobody else uses it, and nothing of it need be put back."""
+        ends: bool = self._backend.perform("is_thrown_away", [])
+        return ends
+
     def has_modules(self, names: Sequence[str]) -> bool:
         """Tell whether the kernel has these modules; a throwaway machine loads them, any other stays as it is."""
         are_there: bool = self._backend.perform("has_modules", [list(names)])

@@ -102,6 +102,7 @@ class RealMachine:
             "start_actor": self._start_actor,
             "kernel_option": _kernel_option,
             "has_modules": _has_modules,
+            "is_thrown_away": lambda: False,
             "build_text": self._build_text,
             "start_program": self._start_program,
             "request": self._request,

@@ -82,6 +82,7 @@ class ThrowawayMachine:
             "start_actor": partial(self._start, _ACTOR),
             "kernel_option": self._kernel_option,
             "has_modules": self._has_modules,
+            "is_thrown_away": lambda: True,
             "build_text": self._build_text,
             "start_program": self._start,
             "request": self._request,

@@ -113,7 +113,7 @@ def soft_offline_disabled(live: Live) -> None:
 @HWPOISON.case(
     "pages that will break are taken out of use while they move from node to node, and lose nothing of what threads"
     " write to them",
-    f"{SOFT}; move_pages(2); mm/migrate.c migrate_pages(), mm/hugetlb.c isolate_hugetlb()",
+    f"{SOFT}; move_pages(2); mm/migrate.c migrate_pages()",
     sizes=Sizes.BUDDY,
     nodes=2,
 )

@@ -1,4 +1,4 @@
-"""Memory that is added to a machine busy in huge pages: the pool uses it. Memory that is taken: pages move out of it."""
+"""Memory that is added to a machine busy in huge pages, where the pool uses it, and taken: pages move out of it."""
 
 from hugepage_qa.cases.at_once import at_once
 from hugepage_qa.cases.case import Area, Sizes

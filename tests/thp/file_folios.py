@@ -232,7 +232,7 @@ def behind_the_end(live: Live, file: KnownFile) -> None:
 
 @FILES.case(
     "khugepaged and MADV_COLLAPSE make a huge page of smaller large folios of a file on XFS, which holds what it held",
-    f"{SMALLER}, xfs_inode_supports_folio_order()",
+    SMALLER,
     since="7.2",
 )
 def collapsed_smaller_folios_on_xfs(live: Live) -> None:
@@ -241,7 +241,7 @@ def collapsed_smaller_folios_on_xfs(live: Live) -> None:
 
 @FILES.case(
     "khugepaged and MADV_COLLAPSE make a huge page of smaller large folios of a file on ext4, which holds what it held",
-    f"{SMALLER}, ext4_set_inode_mapping_order()",
+    SMALLER,
     since="7.2",
 )
 def collapsed_smaller_folios_on_ext4(live: Live) -> None:

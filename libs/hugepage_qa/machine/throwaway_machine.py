@@ -196,8 +196,12 @@ class ThrowawayMachine:
         self._channel.ask("x", path)
 
     def _has_modules(self, names: list[str]) -> bool:
-        for module in load_order(self._modules, [*_CHECKSUMS, *names]):
-            self._load(module)
+        if not self._are_loaded(names):
+            for module in load_order(self._modules, [*_CHECKSUMS, *names]):
+                self._load(module)
+        return self._are_loaded(names)
+
+    def _are_loaded(self, names: list[str]) -> bool:
         return all(self._names(f"sys/module/{name}") for name in names)
 
     def _need_disk(self) -> None:

@@ -1,14 +1,17 @@
-"""Huge pages and what else the kernel does with memory: futexes, protection keys, tags, the page cache's statistics."""
+"""Huge pages and what else the kernel does with memory: futexes, protection keys, tags, seals, its own statistics."""
 
 import errno
+import mmap
 import signal
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.cases.mapped_memory import FRAME, Memory
+from hugepage_qa.cases.page_flags import HUGE, TRANSPARENT, kpageflags
+from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.kernel.cpu import read_cpu
+from hugepage_qa.kernel.uapi import MAP_FIXED
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Fault, Refused
@@ -191,6 +194,45 @@ def _expect_refused(live: Live, actor: Actor, pointer: int) -> None:
         live.expect("signal and code", (signal.SIGSEGV, _SEGV_MTESERR), (fault.signal, fault.code))
     else:
         live.expect("signal and code", (signal.SIGSEGV, _SEGV_MTESERR), None)
+
+
+@INTERFACES.case(
+    "kpageflags shows hugetlb pages as huge, and no transparent huge page nor base page, of which it shows the first as"
+    " transparent",
+    "Documentation/admin-guide/mm/pagemap.rst HUGE, THP; fs/proc/page.c stable_page_flags()",
+    pages=1,
+)
+def flags_of_huge_pages(live: Live) -> None:
+    memory, transparent, ordinary = live.map(1), huge_pages(live), base_pages(live)
+    memory.touch()
+    for one, expected in ((memory, HUGE), (transparent, TRANSPARENT), (ordinary, 0)):
+        places = (one.address, one.address + live.base_page, one.address + one.size - live.base_page)
+        frames = [entry & FRAME for entry in one.pagemap(places)]
+        found = [flags & (HUGE | TRANSPARENT) for flags in kpageflags(live, one.actor, frames)]
+        live.expect("HUGE and THP of the first base page, the second and the last one", [expected] * 3, found)
+
+
+@INTERFACES.case(
+    "a sealed mapping can be neither unmapped, moved, protected nor mapped over: EPERM; its pages go with the process",
+    "Documentation/userspace-api/mseal.rst; mm/mseal.c",
+    since="6.10",
+    pages=2,
+)
+def sealed_mapping(live: Live) -> None:
+    for shared in (False, True):
+        memory = live.map(1, shared=shared)
+        other = live.map(1, memory.actor, noreserve=True)
+        memory.fill()
+        memory.actor.call("mseal", memory.address, memory.length, 0)
+        live.expect_errno(errno.EPERM, memory.unmap)
+        live.expect_errno(errno.EPERM, memory.protect, mmap.PROT_READ)
+        live.expect_errno(errno.EPERM, memory.moved_to, other.address)
+        live.expect_errno(errno.EPERM, live.map, 1, memory.actor, at=memory.address, flags=MAP_FIXED)
+        memory.fill(2)
+        memory.expect_filled(2)
+        live.expect_pool(nr=2, free=1)
+        memory.actor.end()
+        live.expect_pool(nr=2, free=2)
 
 
 class OtherInterfaces(LiveTest):

@@ -375,7 +375,9 @@ static const struct {
 #ifdef SYS_set_mempolicy_home_node
 	CALL(set_mempolicy_home_node),
 #endif
-	{"cachestat", 451}, /* on every architecture here, and younger than the headers of many (6.5) */
+	/* on every architecture here, and younger than the headers of many (6.5 and 6.10) */
+	{"cachestat", 451},
+	{"mseal", 462},
 };
 
 static long make_call(const char *name, const long *a)

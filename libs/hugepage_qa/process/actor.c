@@ -303,7 +303,7 @@ enum { GRANULE = 16, TAG_SHIFT = 56 };
 static void tag(long address, unsigned long length, unsigned long value)
 {
 	for (unsigned long offset = 0; offset < length; offset += GRANULE) {
-		register unsigned long place __asm__("x0") = (unsigned long)address + offset | value << TAG_SHIFT;
+		register unsigned long place __asm__("x0") = ((unsigned long)address + offset) | value << TAG_SHIFT;
 
 		/* stg x0, [x0]: assemblers know it if they are told of a processor with it */
 		__asm__ volatile(".inst 0xd9200800" : : "r"(place) : "memory");

@@ -63,8 +63,8 @@ def moved_out_of_what_is_taken(live: Live) -> None:
 def _with_pages_in_a_block(live: Live) -> tuple[MemoryBlock, int]:
     """Take a block from the machine, have the pool take the rest, and add the block, which the pool has pages of then.
 
-    Returned is how many pages it has, too. Expected is that half of the block was not to be had before. Raises CannotRun
-    where none can be taken.
+    Returned is how many pages it has, too. Expected is that half of the block was not to be had before. Raises
+    CannotRun where none can be taken.
     """
     total = read_meminfo(live.host)["MemTotal"]
     block = take_a_block(live)

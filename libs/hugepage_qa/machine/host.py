@@ -163,6 +163,16 @@ class Host:
         is_set: bool | None = self._backend.perform("kernel_option", [name])
         return is_set
 
+    def is_thrown_away(self) -> bool:
+        """Tell whether the machine ends with the run: nobody else uses it, and nothing of it need be put back."""
+        ends: bool = self._backend.perform("is_thrown_away", [])
+        return ends
+
+    def has_modules(self, names: Sequence[str]) -> bool:
+        """Tell whether the kernel has these modules; a throwaway machine loads them, any other stays as it is."""
+        are_there: bool = self._backend.perform("has_modules", [list(names)])
+        return are_there
+
     def build_text(self, recipe: Recipe, directory: str | None = None) -> BuiltText:
         """Build a program below ``directory``, by default below one of the run on a disk. Raises InputError.
 

@@ -142,7 +142,8 @@ _AARCH64 = Board(
     second_port_device="/dev/ttyS0",
     cpus=_by_name(
         # SVE and the architected pointer authentication cost TCG much time and change no page size
-        Cpu("max", "max,sve=off,pauth-impdef=on", frozenset(), "4K", kvm_cpu="host")
+        # MTE is there for memory that is mapped with PROT_MTE
+        Cpu("max", "max,sve=off,pauth-impdef=on", frozenset(), "4K", machine_options=("mte=on",), kvm_cpu="host")
     ),
     default_cpu="max",
     command_line_size=2048,

@@ -20,6 +20,7 @@
  *     check ADDRESS LENGTH STEP VALUE    how many of these are not as fill left them
  *     nonzero ADDRESS LENGTH [STEP]      how many words of 8 bytes are not zero: all, or those of fill with STEP
  *     sum ADDRESS LENGTH                 the Adler-32 checksum (RFC 1950) of these bytes
+ *     tag ADDRESS LENGTH TAG             give so many bytes a tag (arm64, MTE), which pointers to them need to have
  *     text                               the address of the code that was linked to it for tests, 0 without
  *     run ADDRESS COUNT STEP             call COUNT functions, STEP bytes apart, and count those that do not return
  *                                        their number

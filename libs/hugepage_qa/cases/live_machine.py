@@ -51,7 +51,7 @@ class MachinePlan:
         """Return a machine with ``memory`` bytes on each node, on one where the architecture has no more."""
         nodes = memory if len(memory) <= find_board(self.kernel.architecture).max_nodes else (sum(memory),)
         words = f"{_WORDS} {self.append}".strip()
-        return VirtualMachine(self.kernel, self.cpu, nodes, words, cpus=2)
+        return VirtualMachine(self.kernel, self.cpu, nodes, words, cpus=2, runs_guests=True)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from hugepage_qa.oracle.kvm_mapping import (
 )
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
+from hugepage_qa.sizes import KIB
 
 KVM = Area("kvm/mapped")
 
@@ -35,6 +36,7 @@ EXECUTES = "Documentation/admin-guide/hw-vuln/multihit.rst nx_huge_pages; arch/x
 STATISTICS = "Documentation/virt/kvm/api.rst KVM_GET_STATS_FD; virt/kvm/kvm_main.c kvm_create_vm_debugfs()"
 
 _PAGES = 2
+_STEP_IN_GIGANTIC = 256 * KIB
 #: of the transparent ones
 _THP_PAGES = 4
 
@@ -43,6 +45,14 @@ def with_memory(live: Live, pages: int = _PAGES) -> tuple[KvmGuest, Memory]:
     """Return a guest without memory, and pages of the pool in its process."""
     guest = KvmGuest(live)
     return guest, live.map(pages, guest.actor)
+
+
+def step_within(live: Live) -> int:
+    """Return how many bytes what a guest touches is apart where KVM maps it in smaller pages.
+
+    Each of these is a fault, and an emulated processor takes a millisecond for one.
+    """
+    return _STEP_IN_GIGANTIC if live.is_gigantic else live.base_page
 
 
 def expect_whole(live: Live, guest: KvmGuest, given: GuestMemory) -> None:
@@ -71,8 +81,8 @@ def whole_pages(live: Live) -> None:
 )
 def shifted(live: Live) -> None:
     guest, memory = with_memory(live)
-    # by the next smaller size that KVM can map, and by a base page
-    for shift in {size for size in PAGES.values() if size < live.size}:
+    # by each smaller size; of a gigantic page there would be too many base pages
+    for shift in sorted(size for size in PAGES.values() if step_within(live) <= size < live.size):
         given = guest.give(memory, at=START + shift, length=memory.length - shift)
         expect_whole(live, guest, given)
         guest.expect_written(given, memory)
@@ -110,10 +120,15 @@ def dirty_log(live: Live, *, eagerly: bool) -> None:
     live.expect("how many are in the log that were not written", 0, len(found - written))
     live.expect("how many are in the log when it is read again", 0, len(guest.dirty_pages(given)))
     # what is mapped to be looked at, may be written at once where the process may write it, and counts as written then
-    live.expect("words of the guest that it does not find", 0, guest.wrong(given))
-    guest.write(given)
-    guest.expect_mapped(mapped_with_dirty_log(given))
-    live.expect("how many are in the log when all were written", given.length // page, len(guest.dirty_pages(given)))
+    first = guest.wrong(given, step=live.size)
+    live.expect("words of the guest that it does not find", 0, first)
+    step = step_within(live)
+    guest.write(given, step=step)
+    if step == page:
+        guest.expect_mapped(mapped_with_dirty_log(given))
+    live.expect("larger pages that are mapped", 0, sum(guest.mapped[size] for size in PAGES.values() if size > page))
+    found = guest.dirty_pages(given)
+    live.expect("pages that are not in the log", [], sorted({*range(0, given.length // page, step // page)} - found))
     guest.log_dirty(given, on=False)
     expect_whole(live, guest, given)
     guest.expect_written(given, memory)
@@ -224,8 +239,8 @@ def executed(live: Live) -> None:
     memory.actor.write(memory.address + code, HALT)
     guest.execute(given.guest + code)
     # all but the page with the code, which stays as it is
-    guest.write(given, 0, code)
-    guest.expect_mapped(mapped_after_execution(given, largest_page(live)))
+    guest.write(given, 0, code, step_within(live))
+    guest.expect_mapped(mapped_after_execution(given, largest_page(live), step_within(live)))
     live.expect(SPLITS, split_for_execution(given, largest_page(live)), guest.splits)
     live.set_knob(f"{PARAMETERS}/nx_huge_pages_recovery_ratio", "1")
     live.set_knob(f"{PARAMETERS}/nx_huge_pages_recovery_period_ms", "100")

@@ -3,14 +3,13 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hugepage_qa.sizes import GIB, KIB, MIB
 
 #: what the tables of x86 can map, the largest first
 SIZES = (GIB, 2 * MIB, 4 * KIB)
 _BASE = SIZES[-1]
-#: how many of each size are one of the next larger size
-_ENTRIES = 512
 
 
 @dataclass(frozen=True)
@@ -48,17 +47,18 @@ def mapped_with_dirty_log(memory: GuestMemory) -> Mapping[int, int]:
     return Counter({_BASE: memory.length // _BASE})
 
 
-def mapped_after_execution(memory: GuestMemory, largest: int) -> Mapping[int, int]:
-    """Return the same when the guest has executed code in one of the largest pages, with nx_huge_pages.
+def mapped_after_execution(memory: GuestMemory, largest: int, step: int) -> Mapping[int, int]:
+    """Return the same when the guest has executed the last base page of its memory, with nx_huge_pages.
 
-    Of that page only the base page with the code is executable, and each table on the way to it is split.
+    Of the page around that the last base page alone is executable, and each table on the way to it is split: what the
+    guest touches there at multiples of ``step`` is mapped in pages of the smaller sizes.
     """
     whole = Counter(mapped_by_kvm(memory, largest))
     size = max(whole)
     whole[size] -= 1
-    for smaller in SIZES[SIZES.index(size) + 1 :]:
-        is_last = smaller == _BASE
-        whole[smaller] += _ENTRIES if is_last else _ENTRIES - 1
+    for larger, smaller in pairwise(SIZES[SIZES.index(size) :]):
+        others = larger // smaller - 1
+        whole[smaller] += others if smaller > _BASE else -(-(larger - _BASE) // step) + 1
     return +whole
 
 

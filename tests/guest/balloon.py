@@ -163,7 +163,7 @@ def compacted(live: Live, guests: Guests) -> None:
     needs(_MOVED in guest.run("cat /proc/vmstat"), "the guest's kernel moves no pages of balloons")
     memory = guest.description.memory
     # every other piece of memory is free when the balloon takes as much, and the rest of them when it has
-    piece = f"head -c {_PIECE} /dev/zero"
+    piece = f"yes piece | head -c {_PIECE}"
     guest.run("mkdir /tmp/first /tmp/second")
     guest.run(f"for number in $(seq {_PIECES}); do {piece} >/tmp/first/$number; {piece} >/tmp/second/$number; done")
     guest.run("rm -r /tmp/first")

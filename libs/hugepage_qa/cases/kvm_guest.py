@@ -47,6 +47,8 @@ _CR0_PROTECTED = 1
 # struct kvm_run
 _EXIT_REASON_AT = 8
 _EXIT_HLT = 5
+#: KVM_EXIT_UNKNOWN, _FAIL_ENTRY, _INTERNAL_ERROR: of a processor, or a hypervisor around it, that KVM cannot use
+_NOT_ENTERED = (0, 9, 17)
 
 _CODE_AT, _WRITE_AT, _LOOK_AT, _HALT_AT = 0x1000, 0x1000, 0x1040, 0x1080
 _PROGRAM = {
@@ -184,7 +186,7 @@ class KvmGuest:
 
     def _read(self) -> Mapping[str, int]:
         # the page with the code is ordinary memory, which may be moved meanwhile: when this is executed it is mapped
-        self._enter(_HALT_AT, 0, 0, 0)
+        self._expect_halted(self._enter(_HALT_AT, 0, 0, 0))
         if self._directory is not None:
             found = read_kvm_directory(ObservedTree(self._live.host), self._directory)
             if found is None:
@@ -244,8 +246,9 @@ class KvmGuest:
         except Refused as refusal:
             why = os.strerror(refusal.errno or 0)
             raise CannotRun(f"/dev/kvm does not run a guest of one instruction: KVM_RUN: {why}") from refusal
-        if reason != _EXIT_HLT:
+        if reason in _NOT_ENTERED:
             raise CannotRun(f"/dev/kvm does not run a guest of one instruction: exit reason {reason}")
+        self._expect_halted(reason)
 
     def _go(self, code: int, given: GuestMemory, first: int, length: int | None, step: int | None) -> None:
         start = given.guest + first

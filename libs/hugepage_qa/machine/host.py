@@ -145,6 +145,10 @@ class Host:
         """Bring back what was swapped to a file of ``add_swap``, and remove it. Raises OSError."""
         self._backend.perform("remove_swap", [name])
 
+    def load_kvm(self) -> None:
+        """Have a throwaway machine load KVM; a machine that is somebody's has it loaded, or has none."""
+        self._backend.perform("load_kvm", [])
+
     def make_directory(self, path: str) -> None:
         """Make a directory (a control group, say). Raises Refused."""
         self._ask_kernel("make_directory", path)

@@ -97,6 +97,7 @@ class RealMachine:
             "disk": self._disk_with,
             "add_swap": add_swap,
             "remove_swap": remove_swap,
+            "load_kvm": lambda: None,
             "make_directory": os.mkdir,
             "remove_directory": os.rmdir,
             "start_actor": self._start_actor,

@@ -37,6 +37,8 @@ _DISK_DEVICE, _DISK_FILE_SYSTEM = "/dev/vda", "ext4"
 #: what btrfs asks the crypto API for, at a mount, and does not depend on (softdep); 6.16 has it under another name; and
 #: what rdma_rxe asks it for before 6.14
 _CHECKSUMS = ("crc32c_generic", "crc32c_cryptoapi", "crc32_generic")
+#: of AMD's processors and of Intel's
+_KVM = ("kvm_amd", "kvm_intel")
 _UPLOAD = 1 << 20
 _PROGRAM_MODE = 0o755
 #: operations that explain how a machine was lost, and characters of each
@@ -77,6 +79,7 @@ class ThrowawayMachine:
             "disk": self._disk_with,
             "add_swap": self._add_swap,
             "remove_swap": self._remove_swap,
+            "load_kvm": self._load_kvm,
             "make_directory": partial(self._do, "d"),
             "remove_directory": partial(self._do, "D"),
             "start_actor": partial(self._start, _ACTOR),
@@ -186,6 +189,10 @@ class ThrowawayMachine:
         if maker.find() is None:
             raise CannotRun(f"a disk with {file_system} needs {maker.program}, which is not installed here")
         raise CannotRun("this kernel has no virtio disks")
+
+    def _load_kvm(self) -> None:
+        for module in load_order(self._modules, _KVM):
+            self._load(module)
 
     def _load(self, module: Module) -> None:
         path = f"{_SCRATCH}/{module.name}.ko"

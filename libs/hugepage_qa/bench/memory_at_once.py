@@ -63,7 +63,7 @@ class MemoryAtOnce(Workload):
             arguments = (self.operation, size, pages, block, repeats, other, disk / self.name)
             with self.surroundings(parameters):
                 output = run_program([program, *map(str, arguments)], deadline=_DEADLINE_SECONDS)
-            return self.figures(parse_lines(output, self.words, repeats)[self.warms_up :], size)
+            return backing.without_hidden(self.figures(parse_lines(output, self.words, repeats)[self.warms_up :], size))
 
         try:
             yield Prepared(run, parameters.get("bytes", 0), {"source": sha256(SOURCE)}, {})

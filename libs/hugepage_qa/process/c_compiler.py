@@ -36,15 +36,19 @@ def build_actor(directory: Path) -> Path:
     return build_program(SOURCE, directory)
 
 
-def build_program(source: Path, directory: Path) -> Path:
-    """Return the program that the C file ``source`` makes, under the same rules and with the same errors."""
-    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+def build_program(source: Path, directory: Path, others: Sequence[Path] = (), options: Sequence[str] = ()) -> Path:
+    """Return the program that the C file ``source`` makes, with ``others``, under the same rules, with the same errors.
+
+    ``options`` are added to those that have every warning be an error.
+    """
+    inputs = [source, *others]
+    digest = hashlib.sha256(repr((list(options), [one.read_bytes() for one in inputs])).encode()).hexdigest()[:16]
     program = directory / f"{source.stem}-{digest}"
     if not program.exists():
         # made under another name: two runs may do so at the same time, and one that is killed leaves half a file
         with tempfile.TemporaryDirectory(dir=directory, prefix=".build-") as scratch:
             unfinished = Path(scratch, source.stem)
-            compile_to(unfinished, [source], _STRICT)
+            compile_to(unfinished, inputs, [*_STRICT, *options])
             unfinished.rename(program)
     return program
 

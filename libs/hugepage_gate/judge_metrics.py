@@ -67,6 +67,7 @@ class MetricsJudge:
     policy: Policy
     looks: tuple[tuple[int, float], ...]
     doubt: Doubt
+    unknown_hosts: bool = False
     _disturbed: set[object] = field(default_factory=set)
 
     def judge(self) -> tuple[MetricResult, ...]:
@@ -99,9 +100,11 @@ class MetricsJudge:
         if new.kind is Kind.COUNT:
             yield self._count(empty, baseline, new, policy)
             return
-        yield _Question(empty, level_evidence(baseline, new, self.unit, policy.margin, self.family.level), *sides)
+        level = level_evidence(baseline, new, self.unit, policy.margin, self.family.level)
         slow = slow_evidence(baseline, new, self.unit, policy.tail_margin, self.family.mean)
-        yield _Question(replace(empty, estimand=SLOW_RUNS, margin=policy.tail_margin), slow, *sides)
+        empty_slow = replace(empty, estimand=SLOW_RUNS, margin=policy.tail_margin)
+        for result, evidence in ((empty, level), (empty_slow, slow)):
+            yield _Question(result, replace(evidence, unknown_hosts=self.unknown_hosts), *sides)
 
     def _count(
         self, empty: MetricResult, baseline: SummarySeries, new: SummarySeries, policy: MetricPolicy

@@ -1,0 +1,121 @@
+/* What measured_memory.h declares. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "measured_memory.h"
+
+#ifndef MAP_HUGE_SHIFT
+#define MAP_HUGE_SHIFT 26
+#endif
+
+size_t base_page, huge_page, block;
+int sharing = MAP_PRIVATE, is_one_of_many;
+
+static int is_thp;
+
+void choose_pages(const char *kind, const char *block_bytes)
+{
+	base_page = (size_t)sysconf(_SC_PAGESIZE);
+	block = strtoull(block_bytes, NULL, 10);
+	is_thp = !strcmp(kind, "thp");
+	huge_page = is_thp ? block : strtoull(kind, NULL, 10);
+}
+
+void fail(const char *what)
+{
+	fprintf(stderr, "%s: %s\n", what, strerror(errno));
+	fflush(NULL);
+	if (is_one_of_many)
+		kill(0, SIGKILL);
+	exit(1);
+}
+
+uint64_t now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+}
+
+/* the sum of the lines of a file that begin with one of the names, in kB */
+static long kilobytes(const char *path, const char *const *names)
+{
+	char line[256], format[64];
+	long sum = 0, value;
+	FILE *file = fopen(path, "re");
+
+	if (!file)
+		fail(path);
+	while (fgets(line, sizeof(line), file))
+		for (const char *const *name = names; *name; name++) {
+			snprintf(format, sizeof(format), "%s: %%ld kB", *name);
+			if (sscanf(line, format, &value) == 1)
+				sum += value;
+		}
+	fclose(file);
+	return sum;
+}
+
+long huge(void)
+{
+	static const char *const names[] = { "AnonHugePages", "ShmemPmdMapped", "Shared_Hugetlb", "Private_Hugetlb", NULL };
+
+	return kilobytes("/proc/self/smaps_rollup", names);
+}
+
+long swapped(void)
+{
+	static const char *const names[] = { "Swap", NULL };
+
+	return kilobytes("/proc/self/smaps_rollup", names);
+}
+
+long page_tables(void)
+{
+	static const char *const names[] = { "VmPTE", NULL };
+
+	return kilobytes("/proc/self/status", names);
+}
+
+char *map(size_t bytes)
+{
+	int flags = sharing | MAP_ANONYMOUS;
+	size_t alignment = is_thp ? huge_page : base_page, before, after;
+	char *start;
+
+	if (huge_page && !is_thp) {
+		flags |= MAP_HUGETLB | __builtin_ctzl(huge_page) << MAP_HUGE_SHIFT;
+		alignment = 1;
+	}
+	start = mmap(NULL, bytes + (alignment > 1 ? alignment : 0), PROT_READ | PROT_WRITE, flags, -1, 0);
+	if (start == MAP_FAILED)
+		fail("mmap");
+	if (alignment == 1)
+		return start;
+	before = (alignment - (uintptr_t)start % alignment) % alignment;
+	after = alignment - before;
+	if ((before && munmap(start, before)) || munmap(start + before + bytes, after))
+		fail("munmap");
+	return start + before;
+}
+
+void unmap(char *start, size_t bytes)
+{
+	if (munmap(start, bytes))
+		fail("munmap");
+}
+
+void touch(char *start, size_t bytes, size_t step)
+{
+	for (size_t offset = 0; offset < bytes; offset += step)
+		*(volatile char *)(start + offset) = 1;
+}
+

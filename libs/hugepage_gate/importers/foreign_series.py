@@ -95,15 +95,6 @@ def _series(found: ForeignSeries, path: Path, origin: Origin) -> Series:
     return Series(*identity, tuple(blocks), same_as=found.same_as)
 
 
-def number(text: str, where: str) -> float:
-    """Return the number that ``text`` is. Raises InputError, which begins with ``where``."""
-    try:
-        # Python takes 1_000 and digits of other scripts, too
-        return float(text if text.isascii() and "_" not in text else "")
-    except ValueError as error:
-        raise InputError(f"{where}: expected a number, got {text!r}") from error
-
-
 def name_sessions(paths: Sequence[Path]) -> list[str]:
     """Return the names of the sessions that files stand for: programs write one file per session.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from hugepage_qa.bench.backing import Backing
 from hugepage_qa.bench.benchmark_program import find_program, page_tables_of, run_program, sha256
 from hugepage_qa.bench.measured_guest import GuestHost, GuestProfile, emulator, program_archive
-from hugepage_qa.bench.source_build import write_tree
+from hugepage_qa.bench.source_build import FLAGS, write_tree
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program, Unavailable, Workload
 from hugepage_qa.sizes import KIB, parse_size
 
@@ -66,7 +66,7 @@ class GuestBuild(Workload):
 
 def headers_of(compiler: Path, source: Path) -> list[Path]:
     """Return the headers that the files in ``source`` include, their own left out. Raises InputError."""
-    output = run_program([compiler, "-M", *sorted(source.glob("*.c"))], deadline=_SECONDS)
+    output = run_program([compiler, *FLAGS, "-M", *sorted(source.glob("*.c"))], deadline=_SECONDS)
     paths = {Path(word) for word in output.split() if word.endswith(".h")}
     return sorted(path for path in paths if not path.is_relative_to(source))
 

@@ -118,7 +118,7 @@ class SwapFromDisk(SwapAtOnce):
     operation = "limited"
     metrics = _metrics(name)
     profiles: Mapping[str, Mapping[str, Fact]] = {
-        "quick": {"bytes": 256 * MIB, "processes": 2, "samples": 3},
+        "quick": {"bytes": 128 * MIB, "processes": 2, "samples": 3},
         "reference": {"bytes": 4 * GIB, "processes": 16, "samples": 15},
     }
     #: half of it does not fit, and some more is swapped ahead of need

@@ -144,7 +144,7 @@ def _notes(baseline: BaselineSet, terms: Terms) -> tuple[str, ...]:
 
 
 def _notes_on_hosts(baseline: BaselineSet, terms: Terms) -> tuple[str, ...]:
-    """Return what is to be known where nobody recorded hosts: see ``Evidence.may_be_of_hosts``."""
+    """Return what is to be known where nobody recorded hosts: see ``of_unknown_hosts``."""
     differ = math.sqrt(baseline.family.level.variance)
     if differ <= FLOOR * min((terms.policy.of(metric).margin for metric, _ in baseline.series), default=math.inf):
         return ()

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hugepage_gate.block_summary import SummarySeries, summarise
 from hugepage_gate.comparison import run_verdict
 from hugepage_gate.contrasts import Unit
-from hugepage_gate.evidence import Family, learn_family, level_evidence, slow_evidence
+from hugepage_gate.evidence import Family, learn_family, level_evidence, of_unknown_hosts, slow_evidence
 from hugepage_gate.gate_policy import DEFAULT_TAIL_MARGIN
 from hugepage_gate.looks import Decision, Evidence, PerLook, alarm_limits, decide_one, noise_alarms
 from hugepage_gate.samples import Block, Direction, Kind, Samples, SampleSet, Series, Verdict
@@ -226,7 +226,7 @@ class _Prepared:
     def _asked(self, baseline: SummarySeries, new: SummarySeries, family: Family) -> "_Asked":
         level = level_evidence(baseline, new, Unit.SESSION, self._plan.margin, family.level)
         slow = slow_evidence(baseline, new, Unit.SESSION, DEFAULT_TAIL_MARGIN, family.mean)
-        return _Asked(*(replace(one, unknown_hosts=self._unknown_hosts) for one in (level, slow)))
+        return _Asked(*of_unknown_hosts(level, slow)) if self._unknown_hosts else _Asked(level, slow)
 
     def _add_usual(self, rates: Rates, baseline: int, new: int) -> None:
         for name, group in {UNCHANGED: list(self._raw), **self._changed}.items():

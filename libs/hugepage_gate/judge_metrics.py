@@ -22,6 +22,7 @@ from hugepage_gate.evidence import (
     count_evidence,
     disturbed_blocks,
     level_evidence,
+    of_unknown_hosts,
     slow_evidence,
 )
 from hugepage_gate.gate_policy import MetricPolicy, Policy, decide_count, noise_margin
@@ -102,9 +103,10 @@ class MetricsJudge:
             return
         level = level_evidence(baseline, new, self.unit, policy.margin, self.family.level)
         slow = slow_evidence(baseline, new, self.unit, policy.tail_margin, self.family.mean)
-        empty_slow = replace(empty, estimand=SLOW_RUNS, margin=policy.tail_margin)
-        for result, evidence in ((empty, level), (empty_slow, slow)):
-            yield _Question(result, replace(evidence, unknown_hosts=self.unknown_hosts), *sides)
+        if self.unknown_hosts:
+            level, slow = of_unknown_hosts(level, slow)
+        yield _Question(empty, level, *sides)
+        yield _Question(replace(empty, estimand=SLOW_RUNS, margin=policy.tail_margin), slow, *sides)
 
     def _count(
         self, empty: MetricResult, baseline: SummarySeries, new: SummarySeries, policy: MetricPolicy

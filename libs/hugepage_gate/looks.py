@@ -60,7 +60,7 @@ class Evidence:
     block is noisier than those of the baseline because it holds fewer samples. Where a block here is a session of
     several, ``shown`` is what most of those in each new one show at least, of worse and of better. What is
     ``alarm_only`` never has to pass; there the baseline alone tells how much blocks vary, as what is looked for makes
-    new ones vary more. ``unknown_hosts``: nobody recorded of which machines blocks are.
+    new ones vary more. ``as_one``: all new blocks may be of one machine that nobody recorded (``of_unknown_hosts``).
     """
 
     baseline: Samples
@@ -70,21 +70,12 @@ class Evidence:
     extra_variance: Samples | None = None
     shown: tuple[Samples, Samples] | None = None
     alarm_only: bool = False
-    unknown_hosts: bool = False
+    as_one: bool = False
 
     @property
     def floor(self) -> float:
         """Return the smallest change that is reported."""
         return FLOOR * self.margin
-
-    @property
-    def may_be_of_hosts(self) -> bool:
-        """Whether new blocks may look like a change because they are of another host than most of the baseline.
-
-        That is where blocks of the usual metric differ by more than would be reported: all new blocks may be of one
-        such host, and a baseline that seems to be quieter may be so by luck.
-        """
-        return self.unknown_hosts and self.prior.degrees > 0 and self.prior.variance > self.floor**2
 
     def first(self, blocks: int) -> "Evidence":
         """Return what there was when only ``blocks`` new blocks were measured."""
@@ -111,14 +102,14 @@ class Evidence:
         if len(self.new) < blocks:
             return None
         excess = 0.0 if self.extra_variance is None else float(np.mean(self.extra_variance[:blocks]))
-        as_one = self.may_be_of_hosts
-        least = self.prior.variance if as_one else (_LEAST_DEVIATION * self.margin) ** 2
+        # where machines differ, a baseline that seems to be quiet may have seen one of them only
+        least = self.prior.variance if self.as_one else (_LEAST_DEVIATION * self.margin) ** 2
         new, pooled = self.new[:blocks], not self.alarm_only
-        return estimate(self.baseline, new, self.prior, least, excess, pooled=pooled, as_one=as_one)
+        return estimate(self.baseline, new, self.prior, least, excess, pooled=pooled, as_one=self.as_one)
 
     def share_of_variance(self, baseline: int, new: int) -> float:
         """Return by how much the difference of so many blocks varies, as a share of how much one block does."""
-        return share_of_variance(baseline, 1 if self.may_be_of_hosts else new)
+        return share_of_variance(baseline, 1 if self.as_one else new)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class GuestBuild(Workload):
     metrics = (Metric("guest-build", "s", "lower"), Metric("guest-build-host-page-tables", "kB", "lower"))
     programs = (Program("cc", "build-essential", "gcc"), Program("make", "make", "make"), *emulator())
     profiles: Mapping[str, Mapping[str, Fact]] = {
-        "quick": {"guest": "1G", "cpus": 1, "files": 3, "functions": 20, "jobs": 1},
+        "quick": {"guest": "1G", "cpus": 1, "files": 2, "functions": 6, "jobs": 1},
         "reference": {"guest": "12G", "cpus": 14, "files": 240, "functions": 200, "jobs": 12},
     }
 

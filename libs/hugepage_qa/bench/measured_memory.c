@@ -15,6 +15,9 @@
 #define MAP_HUGE_SHIFT 26
 #endif
 
+/* what a table of the second level covers (x86, arm64 with 4K pages); those of others cover less or a multiple of it */
+#define TABLE_SPAN (1UL << 30)
+
 size_t base_page, huge_page, block;
 int sharing = MAP_PRIVATE, is_one_of_many;
 
@@ -85,26 +88,46 @@ long page_tables(void)
 	return kilobytes("/proc/self/status", names);
 }
 
+static int flags_of_pages(void)
+{
+	int huge_flags = MAP_HUGETLB | __builtin_ctzl(huge_page ? huge_page : 1) << MAP_HUGE_SHIFT;
+
+	return sharing | MAP_ANONYMOUS | (huge_page && !is_thp ? huge_flags : 0);
+}
+
+static char *checked(char *memory)
+{
+	if (memory == MAP_FAILED)
+		fail("mmap");
+	return memory;
+}
+
 char *map(size_t bytes)
 {
-	int flags = sharing | MAP_ANONYMOUS;
 	size_t alignment = is_thp ? huge_page : base_page, before, after;
-	char *start;
+	int is_static = huge_page && !is_thp, flags = flags_of_pages();
+	char *start = checked(mmap(NULL, bytes + (is_static ? 0 : alignment), PROT_READ | PROT_WRITE, flags, -1, 0));
 
-	if (huge_page && !is_thp) {
-		flags |= MAP_HUGETLB | __builtin_ctzl(huge_page) << MAP_HUGE_SHIFT;
-		alignment = 1;
-	}
-	start = mmap(NULL, bytes + (alignment > 1 ? alignment : 0), PROT_READ | PROT_WRITE, flags, -1, 0);
-	if (start == MAP_FAILED)
-		fail("mmap");
-	if (alignment == 1)
+	if (is_static)
 		return start;
 	before = (alignment - (uintptr_t)start % alignment) % alignment;
 	after = alignment - before;
 	if ((before && munmap(start, before)) || munmap(start + before + bytes, after))
 		fail("munmap");
 	return start + before;
+}
+
+char *map_apart(size_t bytes)
+{
+	static char *apart;
+	size_t whole = (bytes + TABLE_SPAN - 1) / TABLE_SPAN * TABLE_SPAN;
+	int reserving = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
+	if (!apart) {
+		apart = checked(mmap(NULL, whole + TABLE_SPAN, PROT_NONE, reserving, -1, 0));
+		apart += (TABLE_SPAN - (uintptr_t)apart % TABLE_SPAN) % TABLE_SPAN;
+	}
+	return checked(mmap(apart, bytes, PROT_READ | PROT_WRITE, MAP_FIXED | flags_of_pages(), -1, 0));
 }
 
 void unmap(char *start, size_t bytes)

@@ -26,6 +26,8 @@ long page_tables(void);
 
 /* Memory that begins where a transparent page may. */
 char *map(size_t bytes);
+/* Memory that shares no table of the first two levels with other mappings; each call gives the same. */
+char *map_apart(size_t bytes);
 void unmap(char *start, size_t bytes);
 void touch(char *start, size_t bytes, size_t step);
 

@@ -29,16 +29,25 @@ static void bind(char *memory, size_t bytes, int node)
 		fail("mbind");
 }
 
-/* A page that did not move is a failure: there is memory for all of them. */
+/* a page that is not on a list yet is busy for a moment (folio_isolate_lru()) */
+enum { ATTEMPTS = 20 };
+
+/* A page that does not move at all is a failure: there is memory for all of them. */
 static void move(void **pages, size_t count, const int *nodes, int *status)
 {
-	if (syscall(SYS_move_pages, 0, count, pages, nodes, status, MPOL_MF_MOVE))
-		fail("move_pages");
-	for (size_t page = 0; page < count; page++)
-		if (status[page] != nodes[page]) {
-			errno = status[page] < 0 ? -status[page] : EIO;
-			fail("a page did not move");
-		}
+	size_t page;
+
+	for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+		/* it returns how many it could not move, or that it failed */
+		if (syscall(SYS_move_pages, 0, count, pages, nodes, status, MPOL_MF_MOVE) < 0)
+			fail("move_pages");
+		for (page = 0; page < count && status[page] == nodes[page]; page++)
+			;
+		if (page == count)
+			return;
+	}
+	errno = status[page] < 0 ? -status[page] : EIO;
+	fail("a page did not move");
 }
 
 int main(int argc, char **argv)

@@ -218,6 +218,51 @@ def read_of_a_broken_page(live: Live) -> None:
     live.expect("base pages out of use after mending", 0, out_of_use(live) - before)
 
 
+@HWPOISON.case(
+    "a child gets SIGBUS where the memory of its parent broke before, and its parent, too; the rest is there for both",
+    f"{HARD}; mm/hugetlb.c copy_hugetlb_page_range()",
+    sizes=Sizes.BUDDY,
+    pages=3,
+)
+def child_of_a_broken_page(live: Live) -> None:
+    memory = live.map(2)
+    memory.fill()
+    break_page(live, memory, 0, MADV_HWPOISON)
+    child = memory.seen_by(memory.actor.fork())
+    for seen in (child, memory):
+        expect_broken(live, seen)
+        seen.expect_filled(first=1)
+    live.expect_pool(nr=2, free=1)
+    memory.actor.end()
+    live.expect_pool(nr=2, free=2)
+
+
+@HWPOISON.case(
+    "who maps a file with a broken page gets SIGBUS at it, before it broke or after, and read(2) there is EIO",
+    f"{HARD}; mm/hugetlb.c hugetlb_no_page(); fs/hugetlbfs/inode.c hugetlbfs_read_iter()",
+    sizes=Sizes.BUDDY,
+    since="5.19",  # 405ce051236c: before, a page of a file was taken out of it
+    pages=2,
+)
+def broken_page_of_a_file(live: Live) -> None:
+    need_mending(live)
+    file = new_memfd(live)
+    file.truncate(2)
+    memory = file.map(2)
+    memory.fill()
+    frame = memory.pagemap([memory.address])[0] & FRAME
+    break_page(live, memory, 0, MADV_HWPOISON)
+    for mapped in (memory, file.map(2)):
+        expect_broken(live, mapped)
+        mapped.expect_filled(first=1)
+    words = bytes(WORD), WORD, 0
+    live.expect_errno(errno.EIO, file.actor.call, "pread64", file.descriptor, *words)
+    file.truncate(0)
+    file.actor.end()
+    mend(live, frame)
+    live.expect_pool(nr=2, free=2)
+
+
 class HwpoisonTest(LiveTest):
     """Huge pages with broken memory.
 

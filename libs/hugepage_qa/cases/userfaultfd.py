@@ -91,7 +91,12 @@ class Userfault:
         if memory.kernel_version >= _USER_MODE_ONLY_SINCE:
             flags |= _USER_MODE_ONLY
         self.descriptor = _open(self._actor, feature if waits else Feature.SIGBUS | feature, flags)
-        self._ioctl("register", memory.address, memory.length, mode, 0)
+        *_words, self._promised = self._ioctl("register", memory.address, memory.length, mode, 0)
+
+    def promises(self, name: str) -> bool:
+        """Tell whether the kernel said of the memory, when it was registered, that the call ``name`` works on it."""
+        number, _layout = _CALLS[name]
+        return bool(self._promised >> number & 1)
 
     def copy(
         self, source: Memory, page: int = 0, *, offset: int = 0, length: int | None = None, protected: bool = False

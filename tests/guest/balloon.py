@@ -45,7 +45,7 @@ _REPORTED_SECONDS = 6
 #: a line of /proc/vmstat, with CONFIG_BALLOON_COMPACTION
 _MOVED = "balloon_migrate"
 #: what scatters free memory: pieces, each of so many bytes, and as many between them
-_PIECES, _PIECE = 128, 256 * KIB
+_PIECES, _PIECE = 32, MIB
 #: what the guest writes before and after it has reported, in bytes
 _KEPT, _WRITTEN = 4 * MIB, 64 * MIB
 #: free pages that no list of free blocks has: those that CPUs keep for themselves
@@ -163,7 +163,7 @@ def compacted(live: Live, guests: Guests) -> None:
     needs(_MOVED in guest.run("cat /proc/vmstat"), "the guest's kernel moves no pages of balloons")
     memory = guest.description.memory
     # every other piece of memory is free when the balloon takes as much, and the rest of them when it has
-    piece = f"yes piece | head -c {_PIECE}"
+    piece = f"head -c {_PIECE} /tmp/kept"
     guest.run("mkdir /tmp/first /tmp/second")
     guest.run(f"for number in $(seq {_PIECES}); do {piece} >/tmp/first/$number; {piece} >/tmp/second/$number; done")
     guest.run("rm -r /tmp/first")

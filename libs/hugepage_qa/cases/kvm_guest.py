@@ -14,6 +14,8 @@ from hugepage_qa.cases.debugfs import mount_debugfs
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.errors import InputError
+from hugepage_qa.kernel import kvm_requests
+from hugepage_qa.kernel.kvm_requests import KvmRequest, ebp_in, in_protected_mode, registers
 from hugepage_qa.kernel.kvm_statistics import PAGES, SPLITS, read_kvm_directory, read_kvm_statistics
 from hugepage_qa.kernel.uapi import SIG_BLOCK
 from hugepage_qa.machine.host import CannotRun, ObservedTree
@@ -27,29 +29,7 @@ PARAMETERS = "sys/module/kvm/parameters"
 #: switches of the processor's own tables for guests, by the module
 _NESTED_TABLES = ("sys/module/kvm_amd/parameters/npt", "sys/module/kvm_intel/parameters/ept")
 
-# include/uapi/linux/kvm.h: direction (1 to the kernel, 2 from it), number, bytes of the argument
-_CREATE_VM, _CREATE_VCPU, _RUN_SIZE, _RUN = (0, 0x01, 0), (0, 0x41, 0), (0, 0x04, 0), (0, 0x80, 0)
-_SET_MEMORY, _GET_DIRTY_LOG = (1, 0x46, 32), (1, 0x42, 16)
-_GET_REGISTERS, _SET_REGISTERS = (2, 0x81, 144), (1, 0x82, 144)
-_GET_SPECIAL, _SET_SPECIAL = (2, 0x83, 312), (1, 0x84, 312)
-_SET_SIGNALS, _SET_TSS, _GET_STATISTICS = (1, 0x8B, 4), (0, 0x47, 0), (0, 0xCE, 0)
-_LOG_DIRTY = 1
 _CODE_SLOT, _FIRST_SLOT = 0, 1
-# Intel's processors without "unrestricted guest" need three pages there; as QEMU has it
-_TSS = 0xFFFBD000
-# struct kvm_regs: rax rbx rcx rdx rsi rdi rsp rbp r8-r15 rip rflags
-_REGISTERS, _RBP = "18Q", 7
-_RFLAGS = 2
-# struct kvm_sregs: cs ds es fs gs ss of 24 bytes each, at last cr0
-_SEGMENT, _SEGMENT_SIZE, _SEGMENTS, _CR0_AT = "QIH10B", 24, 6, 224
-_FLAT, _CODE, _DATA = 0xFFFFFFFF, 11, 3
-_CR0_PROTECTED = 1
-# struct kvm_run
-_EXIT_REASON_AT = 8
-_EXIT_HLT = 5
-#: KVM_EXIT_UNKNOWN, _FAIL_ENTRY, _INTERNAL_ERROR: of a processor, or a hypervisor around it, that KVM cannot use
-_NOT_ENTERED = (0, 9, 17)
-
 _CODE_AT, _WRITE_AT, _LOOK_AT, _HALT_AT = 0x1000, 0x1000, 0x1040, 0x1080
 _PROGRAM = {
     # 1: mov [esi], esi; mov dword [esi+4], 0; add esi, edi; cmp esi, edx; jb 1; hlt
@@ -78,15 +58,14 @@ class KvmGuest:
         _need_nested_tables(live)
         kvm = _open_kvm(live, self.actor)
         try:
-            self._machine = self._ioctl(kvm, _CREATE_VM)
-            self._ioctl(self._machine, _SET_TSS, _TSS)
+            self._machine = self._ioctl(kvm, kvm_requests.CREATE_VM)
+            self._ioctl(self._machine, kvm_requests.SET_TSS, kvm_requests.TSS)
             self._put_code()
-            self._processor = self._ioctl(self._machine, _CREATE_VCPU)
+            self._processor = self._ioctl(self._machine, kvm_requests.CREATE_VCPU)
         except Refused as refusal:
             raise CannotRun(f"/dev/kvm makes no virtual machine: {os.strerror(refusal.errno or 0)}") from refusal
-        length = self._ioctl(kvm, _RUN_SIZE)
+        length = self._ioctl(kvm, kvm_requests.RUN_SIZE)
         self._run = self.actor.mmap(length, READ_WRITE, mmap.MAP_SHARED, self._processor)
-        self._slots: list[Memory] = []
         self._protect()
         self._end_after_seconds()
         self._prove()
@@ -99,14 +78,13 @@ class KvmGuest:
     def give(self, memory: Memory, *, at: int = START, offset: int = 0, length: int | None = None) -> GuestMemory:
         """Let the guest have ``length`` bytes of ``memory`` from ``offset`` on, at the address ``at``."""
         length = memory.length - offset if length is None else length
-        self._slots.append(memory)
         given = GuestMemory(at, memory.address + offset, length, memory.size)
         self._set_memory(_FIRST_SLOT, 0, given)
         return given
 
     def log_dirty(self, given: GuestMemory, *, on: bool = True) -> None:
         """Have KVM log which pages the guest writes, or no longer."""
-        self._set_memory(_FIRST_SLOT, _LOG_DIRTY if on else 0, given)
+        self._set_memory(_FIRST_SLOT, kvm_requests.LOG_DIRTY if on else 0, given)
 
     def take(self, given: GuestMemory) -> None:
         """Take memory from the guest."""
@@ -117,7 +95,7 @@ class KvmGuest:
         bits = given.length // self._live.base_page
         size = -(-bits // (8 * WORD)) * WORD
         bitmap = self.actor.mmap(size, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._ioctl(self._machine, _GET_DIRTY_LOG, self._pack("2IQ", _FIRST_SLOT, 0, bitmap))
+        self._ioctl(self._machine, kvm_requests.GET_DIRTY_LOG, self._pack("2IQ", _FIRST_SLOT, 0, bitmap))
         found = int.from_bytes(self._memory_at(bitmap, size), self._live.host.byte_order)
         self.actor.call("munmap", bitmap, size)
         return {number for number in range(bits) if found >> number & 1}
@@ -131,8 +109,7 @@ class KvmGuest:
     def wrong(self, given: GuestMemory, first: int = 0, length: int | None = None, step: int | None = None) -> int:
         """Have the guest look at these words; return how many are not its own address."""
         self._go(_LOOK_AT, given, first, length, step)
-        _value, (registers,) = self._ioctl_with_buffer(self._processor, _GET_REGISTERS, bytes(_GET_REGISTERS[2]))
-        return self._unpack(_REGISTERS, registers)[_RBP]
+        return ebp_in(self.actor.uapi, self._answer(kvm_requests.GET_REGISTERS))
 
     def execute(self, address: int) -> None:
         """Have the guest execute what is at ``address``, which ends with HALT."""
@@ -172,7 +149,7 @@ class KvmGuest:
     def statistics(self) -> Mapping[str, int]:
         """Return the statistics in KVM's own file. Raises CannotRun before Linux 5.14."""
         try:
-            descriptor = self._ioctl(self._machine, _GET_STATISTICS)
+            descriptor = self._ioctl(self._machine, kvm_requests.GET_STATISTICS)
         except Refused as refusal:
             raise CannotRun("this kernel has no KVM_GET_STATS_FD (Linux 5.14)") from refusal
 
@@ -219,25 +196,17 @@ class KvmGuest:
 
     def _set_memory(self, slot: int, flags: int, given: GuestMemory) -> None:
         region = self._pack("2I3Q", slot, flags, given.guest, given.length, given.host)
-        self._ioctl(self._machine, _SET_MEMORY, region)
+        self._ioctl(self._machine, kvm_requests.SET_MEMORY, region)
 
     def _protect(self) -> None:
-        """Have the processor in protected mode, with flat segments and without paging."""
-        _value, (special,) = self._ioctl_with_buffer(self._processor, _GET_SPECIAL, bytes(_GET_SPECIAL[2]))
-        registers = bytearray(special)
-        for number in range(_SEGMENTS):
-            selector, kind = (8, _CODE) if number == 0 else (16, _DATA)
-            segment = self._pack(_SEGMENT, 0, _FLAT, selector, kind, 1, 0, 1, 1, 0, 1, 0, 0, 0)
-            registers[number * _SEGMENT_SIZE : (number + 1) * _SEGMENT_SIZE] = segment
-        [cr0] = self._unpack("Q", registers[_CR0_AT : _CR0_AT + WORD])
-        registers[_CR0_AT : _CR0_AT + WORD] = self._pack("Q", cr0 | _CR0_PROTECTED)
-        self._ioctl(self._processor, _SET_SPECIAL, bytes(registers))
+        special = self._answer(kvm_requests.GET_SPECIAL)
+        self._ioctl(self._processor, kvm_requests.SET_SPECIAL, in_protected_mode(self.actor.uapi, special))
 
     def _end_after_seconds(self) -> None:
         """Have SIGALRM end KVM_RUN, and nothing else: only there it is not blocked."""
         alarm = 1 << (_SIGALRM - 1)
         self.actor.call("rt_sigprocmask", SIG_BLOCK, self._pack("Q", alarm), 0, _SIGNALS)
-        self._ioctl(self._processor, _SET_SIGNALS, self._pack("IQ", _SIGNALS, 0))
+        self._ioctl(self._processor, kvm_requests.SET_SIGNALS, self._pack("IQ", _SIGNALS, 0))
 
     def _prove(self) -> None:
         """Raise CannotRun where the guest does not run."""
@@ -246,7 +215,7 @@ class KvmGuest:
         except Refused as refusal:
             why = os.strerror(refusal.errno or 0)
             raise CannotRun(f"/dev/kvm does not run a guest of one instruction: KVM_RUN: {why}") from refusal
-        if reason in _NOT_ENTERED:
+        if reason in kvm_requests.NOT_ENTERED:
             raise CannotRun(f"/dev/kvm does not run a guest of one instruction: exit reason {reason}")
         self._expect_halted(reason)
 
@@ -257,22 +226,22 @@ class KvmGuest:
 
     def _enter(self, code: int, start: int, end: int, step: int) -> int:
         """Run the guest from ``code`` on and return the reason of its exit. Raises Refused."""
-        registers = [0, 0, 0, end, start, step, *[0] * 10, code, _RFLAGS]
-        self._ioctl(self._processor, _SET_REGISTERS, self._pack(_REGISTERS, *registers))
+        wanted = registers(self.actor.uapi, edx=end, esi=start, edi=step, eip=code)
+        self._ioctl(self._processor, kvm_requests.SET_REGISTERS, wanted)
         self._set_timer(_SECONDS)
         try:
-            self._ioctl(self._processor, _RUN)
+            self._ioctl(self._processor, kvm_requests.RUN)
         except Refused as refusal:
             if refusal.errno == errno.EINTR:
                 raise InputError(f"a guest of a few instructions does not end within {_SECONDS} s") from refusal
             raise
         finally:
             self._set_timer(0)
-        return self.actor.read(self._run + _EXIT_REASON_AT) % (1 << 32)
+        return self.actor.read(self._run + kvm_requests.EXIT_REASON_AT) % (1 << 32)
 
     def _expect_halted(self, reason: int) -> None:
-        if reason != _EXIT_HLT:
-            self._live.fail("how the guest ended (KVM_EXIT_*)", _EXIT_HLT, reason)
+        if reason != kvm_requests.EXIT_HLT:
+            self._live.fail("how the guest ended (KVM_EXIT_*)", kvm_requests.EXIT_HLT, reason)
 
     def _set_timer(self, seconds: int) -> None:
         self.actor.call("setitimer", _ITIMER_REAL, self._pack("4q", 0, 0, seconds, 0), 0)
@@ -288,19 +257,19 @@ class KvmGuest:
         self.actor.call("close", file)
         return content
 
-    def _ioctl(self, descriptor: int, request: tuple[int, int, int], argument: bytes | int = 0) -> int:
-        return self.actor.call("ioctl", descriptor, _number(request), argument)
+    def _ioctl(self, descriptor: int, request: KvmRequest, argument: bytes | int = 0) -> int:
+        return self.actor.call("ioctl", descriptor, request.number, argument)
 
-    def _ioctl_with_buffer(
-        self, descriptor: int, request: tuple[int, int, int], argument: bytes
-    ) -> tuple[int, tuple[bytes, ...]]:
-        return self.actor.call_with_buffers("ioctl", descriptor, _number(request), argument)
+    def _answer(self, request: KvmRequest) -> bytes:
+        """Return what the processor tells."""
+        place = bytes(request.size)
+        return self.actor.call_with_buffers("ioctl", self._processor, request.number, place)[1][0]
 
     def _pack(self, layout: str, *values: int) -> bytes:
         return self.actor.uapi.pack(layout, *values)
 
-    def _unpack(self, layout: str, data: bytes | bytearray) -> tuple[int, ...]:
-        return self.actor.uapi.unpack(layout, bytes(data))
+    def _unpack(self, layout: str, data: bytes) -> tuple[int, ...]:
+        return self.actor.uapi.unpack(layout, data)
 
 
 def largest_page(live: Live) -> int:
@@ -308,12 +277,6 @@ def largest_page(live: Live) -> int:
     # AMD's tables for guests have the form of the host's; Intel's have a flag of their own
     of_intel = [line for line in (live.host.read("proc/cpuinfo") or "").splitlines() if line.startswith("vmx flags")]
     return 2 * MIB if of_intel and "ept_1gb" not in of_intel[0].split() else GIB
-
-
-def _number(request: tuple[int, int, int]) -> int:
-    """Return the number of an ioctl of KVM (include/uapi/asm-generic/ioctl.h)."""
-    direction, number, size = request
-    return direction << 30 | size << 16 | 0xAE << 8 | number
 
 
 def _open_kvm(live: Live, actor: Actor) -> int:

@@ -66,6 +66,7 @@ class ThrowawayMachine:
         self._mounts = 0
         self._actors: dict[int, tuple[int, list[int]]] = {}
         self._stored: set[str] = set()
+        self._loaded: set[str] = set()
         self._disk_refusal = self._mount_disk()
         self._operations: dict[str, Callable[..., Any]] = {
             "read": self._read,
@@ -195,6 +196,9 @@ class ThrowawayMachine:
             self._load(module)
 
     def _load(self, module: Module) -> None:
+        if module.name in self._loaded:
+            return
+        self._loaded.add(module.name)
         path = f"{_SCRATCH}/{module.name}.ko"
         self._store(path, module.content, _PROGRAM_MODE)
         # one that is there, and one that the processor does not suit: whether it is missed is seen at the mount

@@ -118,7 +118,7 @@ def drift(random: np.random.Generator, blocks: int, samples: int) -> Noise:
 WORLDS = (
     World("very quiet machine", very_quiet_machine),
     World("quiet machine", quiet_machine),
-    World("cloud VMs", cloud, host=None),
+    World("cloud VMs", cloud),
     World("unrecorded hosts", unrecorded_hosts, host=None),
     World("JVM forks", jvm_forks, samples=20),
     World("seconds, AR(1)", autocorrelated, samples=300),

@@ -6,8 +6,8 @@
  * fault: a page is touched in each of REPEATS blocks of memory, BLOCK_BYTES each: fault-ns N huge-kB N
  * hold: memory is left like that until the program is ended; as soon as it is, FILE is there
  *
- * BYTES are fragmented, OTHER_BYTES in use. KIND is base, thp, or the bytes of a static huge page; BLOCK_BYTES are those
- * of the largest transparent page.
+ * BYTES are fragmented, OTHER_BYTES in use. KIND is base, thp, or the bytes of a static huge page; BLOCK_BYTES are
+ * those of the largest transparent page.
  */
 #define _GNU_SOURCE
 #include <stdio.h>

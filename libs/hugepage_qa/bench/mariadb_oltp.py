@@ -81,7 +81,7 @@ class MariadbOltp(Workload):
     metrics = (
         *(Metric(f"mariadb-oltp-tps-{number}", "tps", "higher") for number in CONNECTIONS),
         *(Metric(f"mariadb-oltp-tps-per-cpu-{number}", "tps", "higher") for number in CONNECTIONS),
-        *(Metric(f"mariadb-oltp-tps-at-{share}%-cpu", "tps", "higher") for share in CPU_SHARES),
+        *(Metric(f"mariadb-oltp-tps-cpu-{share}", "tps", "higher") for share in CPU_SHARES),
         Metric("mariadb-oltp-page-tables", "kB", "lower"),
         Metric("mariadb-oltp-huge-code", "kB", "higher", "count"),
         # only where the CPU counts them
@@ -204,7 +204,7 @@ def _block(
             if number in CONNECTIONS:
                 figures[f"mariadb-oltp-tps-{number}"] = [rate]
                 figures[f"mariadb-oltp-tps-per-cpu-{number}"] = [rate / busy]
-            figures |= {f"mariadb-oltp-tps-at-{share}%-cpu": [rate] for share, own in at_share.items() if own == number}
+            figures |= {f"mariadb-oltp-tps-cpu-{share}": [rate] for share, own in at_share.items() if own == number}
     return figures
 
 

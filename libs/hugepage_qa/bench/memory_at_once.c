@@ -8,8 +8,8 @@
  *   out-ns N in-ns N swapped-kB N huge-kB N
  * probe: while PROCESSES touch and unmap their part of BYTES again and again, and one more writes FILE, a little memory
  *   is mapped, touched and unmapped once in a while: probe-ns N
- * limited: the same in the control group whose cgroup.procs is FILE and which has less memory: it is filled, what does not
- *   fit is swapped out, and all is read again, from the disk: out-ns N in-ns N swapped-kB N huge-kB N
+ * limited: in the control group whose cgroup.procs is FILE and which has less memory PROCESSES fill their part, of
+ *   which some is swapped out, and read all of it again, from the disk: out-ns N in-ns N swapped-kB N huge-kB N
  * share: PROCESSES touch the same BYTES: touch-ns N table-kB N huge-kB N
  *
  * KIND is base, thp, or the bytes of a static huge page; BLOCK_BYTES are those of the largest transparent page.

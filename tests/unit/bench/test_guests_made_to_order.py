@@ -9,6 +9,7 @@ from tests.unit.bench.fake_guest import FakeHost
 
 from hugepage_qa.bench import guest_build, guest_start
 from hugepage_qa.bench.backing import Backing, Kind
+from hugepage_qa.bench.fragmented_memory import SOURCE
 from hugepage_qa.bench.guest_build import GuestBuild, headers_of, parts_of
 from hugepage_qa.bench.guest_start import GuestStart, fragmented
 from hugepage_qa.bench.memory_program import MEMORY
@@ -41,14 +42,14 @@ def test_a_start_beside_fragmented_memory(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_memory_is_fragmented_until_the_guest_has_started(tmp_path: Path) -> None:
-    program, ready = build_program(guest_start.SOURCE, tmp_path, [MEMORY]), tmp_path / "ready"
+    program, ready = build_program(SOURCE, tmp_path, [MEMORY]), tmp_path / "ready"
     with fragmented(program, (8 * MIB, 4 * MIB), ready):
         assert ready.exists()
     assert not ready.exists()
 
 
 def test_memory_that_cannot_be_fragmented(tmp_path: Path) -> None:
-    program = build_program(guest_start.SOURCE, tmp_path, [MEMORY])
+    program = build_program(SOURCE, tmp_path, [MEMORY])
     with (
         pytest.raises(InputError, match="has not fragmented the memory"),
         fragmented(program, (8 * MIB, 1 << 62), tmp_path / "ready"),
@@ -58,7 +59,12 @@ def test_memory_that_cannot_be_fragmented(tmp_path: Path) -> None:
 
 def test_a_build_in_a_guest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     packed: list[Path] = []
-    monkeypatch.setattr(guest_build, "program_archive", lambda programs, _trees: packed.extend(programs) or b"")
+
+    def pack(programs: list[Path], _trees: list[Path]) -> bytes:
+        packed.extend(programs)
+        return b""
+
+    monkeypatch.setattr(guest_build, "program_archive", pack)
     monkeypatch.setattr(guest_build, "GuestHost", lambda *_: FakeHost({}))
     monkeypatch.setattr(guest_build, "page_tables_of", lambda _pid: 4 * MIB)
     with GuestBuild().prepare("quick", tmp_path, tmp_path) as ready:

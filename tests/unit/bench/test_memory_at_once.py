@@ -16,6 +16,7 @@ from hugepage_qa.bench.shared_memory import SharedMemory
 from hugepage_qa.bench.swapped_memory import SwapAtOnce, SwapFromDisk, limited_group
 from hugepage_qa.bench.workload import Unavailable
 from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.proc_tables import MOUNTS
 from hugepage_qa.kernel.tree import CapturedTree
 from hugepage_qa.process.c_compiler import build_program
 from hugepage_qa.sizes import GIB, MIB
@@ -92,7 +93,7 @@ def test_a_machine_of_one_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 def test_a_group_is_limited_and_removed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mounts: str, control: str, file: str
 ) -> None:
-    files = {"proc/mounts": mounts.format(point=tmp_path), f"{tmp_path}/cgroup.subtree_control": control}
+    files = {MOUNTS: mounts.format(point=tmp_path), f"{tmp_path}/cgroup.subtree_control": control}
     monkeypatch.setattr(swapped_memory, "_ROOT", CapturedTree(files))
     removed: list[Path] = []
     monkeypatch.setattr(swapped_memory, "remove_cgroup", removed.append)
@@ -103,7 +104,7 @@ def test_a_group_is_limited_and_removed(
 
 @pytest.mark.parametrize("control", ["cpu\n", ""])
 def test_a_machine_that_limits_no_memory(monkeypatch: pytest.MonkeyPatch, control: str) -> None:
-    files = {"proc/mounts": "cgroup /c cgroup2 rw 0 0\n", "/c/cgroup.subtree_control": control}
+    files = {MOUNTS: "cgroup /c cgroup2 rw 0 0\n", "/c/cgroup.subtree_control": control}
     monkeypatch.setattr(swapped_memory, "_ROOT", CapturedTree(files))
     with pytest.raises(Unavailable, match="no control groups"), limited_group(MIB):
         pytest.fail("there is none")

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,10 @@ def changed(value: Any, at: tuple[Any, ...], change: Callable[[Any, Any], None])
     return whole[0]
 
 
+def put(new: Any, inside: Any, key: Any) -> None:
+    inside[key] = new
+
+
 def remove(inside: Any, key: Any) -> None:
     del inside[key]
 
@@ -123,7 +128,7 @@ def remove(inside: Any, key: Any) -> None:
 def odd_documents(value: Any) -> Iterator[str]:
     for at in places(value):
         for strange in STRANGE:
-            text = json.dumps(changed(value, at, lambda inside, key, new=strange: inside.__setitem__(key, new)))
+            text = json.dumps(changed(value, at, partial(put, strange)))
             yield text.replace(json.dumps(DEEP), "[" * 900 + "]" * 900)
         if at:
             yield json.dumps(changed(value, at, remove))

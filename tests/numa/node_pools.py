@@ -10,7 +10,7 @@ from hugepage_qa.cases.memory_policy import (
     run_on,
     set_policy,
 )
-from hugepage_qa.cases.pages_of_a_node import cpuset_of, filled_page_on, reserve_on_all
+from hugepage_qa.cases.pages_of_a_node import cpuset_of, filled_page_on, need_memory, reserve_on_all
 from hugepage_qa.kernel.nodes import node_directories, read_nodes
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.machine.host import CannotRun
@@ -237,6 +237,9 @@ def _require_room(live: Live, pages: int) -> None:
     """Make sure that each node has room for ``pages`` pages. Raises CannotRun or Failed as ``Live.reserve`` does."""
     reserve_on_all(live, pages)
     live.set_nr(0)
+    # what a full node has just given it may not give again
+    if not live.is_gigantic:
+        need_memory(live, live.nodes, pages * live.size)
 
 
 def _require_no_page(live: Live) -> None:

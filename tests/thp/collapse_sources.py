@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
+from hugepage_qa.cases.fragmentation import expect_no_node_short, expect_no_shortage, with_blocks
 from hugepage_qa.cases.khugepaged_clock import (
     KHUGEPAGED,
     PATIENT_SCANS,
@@ -276,7 +276,7 @@ def _expect_shared(live: Live, memory: Memory, huge: bool, where: str) -> None:
     with_blocks(live, memory.size, 1)
     if huge:
         if not await_khugepaged(live, lambda: _mapped_whole(live, memory) == memory.length, PATIENT_SCANS):
-            expect_no_shortage(live, memory.size, 1)
+            expect_no_node_short(live, memory.size, 1)
     else:
         await_scans(live)
     live.expect(f"ShmemPmdMapped, {where}", memory.length if huge else 0, _mapped_whole(live, memory))

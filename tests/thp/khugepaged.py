@@ -3,7 +3,7 @@
 import errno
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.fragmentation import expect_no_shortage
+from hugepage_qa.cases.fragmentation import expect_no_node_short
 from hugepage_qa.cases.khugepaged_clock import (
     KHUGEPAGED,
     PATIENT_SCANS,
@@ -246,7 +246,7 @@ def _made(live: Live, path: str) -> int:
 
 def _expect_made(live: Live, path: str, before: int, wanted: int, size: int) -> None:
     if not await_khugepaged(live, lambda: _made(live, path) - before >= wanted, PATIENT_SCANS):
-        expect_no_shortage(live, size, wanted)
+        expect_no_node_short(live, size, wanted)
     # it may make those of others, too: never fewer than ours
     live.expect(f"pages of {size >> 10} kB", wanted, min(_made(live, path) - before, wanted))
 
@@ -254,7 +254,7 @@ def _expect_made(live: Live, path: str, before: int, wanted: int, size: int) -> 
 def _expect_made_whole(live: Live, memory: Memory, size: int) -> None:
     """Expect pages of ``size`` bytes, which are there as a whole, in place of base pages of which some are absent."""
     if not await_khugepaged(live, lambda: memory.smaps().rss == memory.length, PATIENT_SCANS):
-        expect_no_shortage(live, size, memory.length // size)
+        expect_no_node_short(live, size, memory.length // size)
     live.expect(f"Rss of pages of {size >> 10} kB", memory.length, memory.smaps().rss)
 
 

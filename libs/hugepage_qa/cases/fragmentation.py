@@ -90,6 +90,16 @@ def expect_no_shortage(live: Live, size: int, pages: int, node: int | None = Non
         raise CannotRun(f"memory is too fragmented: {now}")
 
 
+def expect_no_node_short(live: Live, size: int, pages: int) -> None:
+    """Raise CannotRun where memory of any node is too fragmented for pages of ``size`` bytes.
+
+    Who does not reclaim, or has to stay on a node, gets no block of another one: shared memory in most modes of defrag,
+    khugepaged and MADV_COLLAPSE (mm/mempolicy.c alloc_pages_mpol(), mm/khugepaged.c).
+    """
+    for node in (*live.before.nodes, None):
+        expect_no_shortage(live, size, pages, node)
+
+
 def expect_at_fault(
     live: Live, subject: str, huge: bool, prepare: Callable[[], Memory], node: int | None = None
 ) -> None:

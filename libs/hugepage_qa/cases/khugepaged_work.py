@@ -1,6 +1,6 @@
 """khugepaged at work for a case: quick, allowed to fill what is absent, and what it must have made in the end."""
 
-from hugepage_qa.cases.fragmentation import expect_no_shortage, tell, with_blocks
+from hugepage_qa.cases.fragmentation import expect_no_node_short, tell, with_blocks
 from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED, PATIENT_SCANS, allow_absent, await_khugepaged, quicken
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
@@ -27,5 +27,5 @@ def expect_collapse(live: Live, memory: Memory, expected: int) -> None:
     now = with_blocks(live, memory.size, memory.pages)
     tell(live, now)
     if not await_khugepaged(live, lambda: memory.smaps().anon_huge_pages == expected, PATIENT_SCANS):
-        expect_no_shortage(live, memory.size, memory.pages)
+        expect_no_node_short(live, memory.size, memory.pages)
     live.expect(f"AnonHugePages ({now})", expected, memory.smaps().anon_huge_pages)

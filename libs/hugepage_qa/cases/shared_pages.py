@@ -1,6 +1,6 @@
 """Shared memory in PMD-sized pages, files of a tmpfs among it: what gives them, and that memory is in them."""
 
-from hugepage_qa.cases.fragmentation import expect_no_shortage, tell, with_blocks
+from hugepage_qa.cases.fragmentation import expect_no_node_short, tell, with_blocks
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import keep_min_free, map_start_of_file, pmd_size
@@ -46,7 +46,7 @@ def expect_mapped_whole(live: Live, memory: Memory, pages: int, where: str = "hu
     """
     mapping = memory.smaps()
     if pages and mapping.shmem_pmd_mapped != pages * memory.size:
-        expect_no_shortage(live, memory.size, pages)
+        expect_no_node_short(live, memory.size, pages)
     live.expect(f"ShmemPmdMapped, {where}", pages * memory.size, mapping.shmem_pmd_mapped)
     return mapping
 

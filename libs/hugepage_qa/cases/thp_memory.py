@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from hugepage_qa.cases.fragmentation import expect_no_shortage
+from hugepage_qa.cases.fragmentation import expect_no_node_short, expect_no_shortage
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.counters import read_meminfo, read_vmstat
@@ -72,6 +72,8 @@ def collapse(live: Live, advise: Callable[[], object], node: int | None = None) 
             advise()
         except Refused as refusal:
             if refusal.errno == errno.ENOMEM:
+                if node is None:
+                    expect_no_node_short(live, pmd_size(live), 1)
                 expect_no_shortage(live, pmd_size(live), 1, node)
             if refusal.errno not in (errno.EAGAIN, errno.EBUSY) or live.host.clock() > end:
                 raise

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.unit.cases.text.linked import link
 from hugepage_qa.cases.fragmentation import (
     compact_if_short,
     expect_at_fault,
+    expect_no_node_short,
     expect_no_shortage,
     fragmentation,
     tell,
@@ -62,6 +64,18 @@ def test_blocks_of_another_node_owe_nothing_to_memory_of_one(node: int, differen
         with nullcontext() if differences else pytest.raises(CannotRun, match="too fragmented"):
             expect_at_fault(case, "never", True, lambda: map_aligned(case, 1, PMD), node)
     assert len(case.differences) == differences
+
+
+@pytest.mark.parametrize("blocks", [0, 8, 9])
+def test_who_may_have_to_stay_on_a_node_is_owed_nothing_where_one_is_short(blocks: int) -> None:
+    machine = Fragmented(blocks)
+    machine.others = "Node 1, zone Normal 512 0 0 0 0 0 0 0 0 100 0\n"
+    with ExitStack() as stack:
+        case = Live(Host(machine), PMD, Rule("rule", "statement", "source"), stack)
+        case._before = replace(case.before, nodes={0: {}, 1: {}})
+        expect_no_shortage(case, PMD, 1)
+        with nullcontext() if blocks == 9 else pytest.raises(CannotRun, match="too fragmented"):
+            expect_no_node_short(case, PMD, 1)
 
 
 def test_a_huge_page_that_does_not_come_is_a_difference_where_there_are_blocks() -> None:

@@ -98,7 +98,7 @@ def _committed_by(live: Live, pages: int, actor: Actor, prot: int) -> int:
     sizes=Sizes.DEFAULT,
 )
 def nodes_show_the_default_pool_in_meminfo(live: Live) -> None:
-    live.overcommit(1)
+    live.let_grow(1)
     _expect_node_meminfo(live)
     live.map(4).touch()
     live.expect_pool(nr=4, free=3, resv=3, surplus=1)
@@ -129,7 +129,7 @@ def vmstat_counts_pages_from_the_buddy_allocator(live: Live) -> None:
     sizes=Sizes.BUDDY,
 )
 def vmstat_counts_surplus_pages(live: Live) -> None:
-    live.overcommit(1)
+    live.let_grow(1)
     before = _vmstat(live)
     live.map(1).touch()
     live.expect("htlb_buddy_alloc_success", 1, vmstat_delta(before, _vmstat(live))["htlb_buddy_alloc_success"])

@@ -4,9 +4,11 @@ import errno
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode, node_of, run_on, set_policy
+from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.thp_memory import allow_on_advice, collapse, expect_change, map_aligned, pmd_size
 from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.nodes import read_nodes
@@ -37,8 +39,9 @@ _ROUNDS, _SECONDS, _SURE_SECONDS = 20, 0.5, 2.0
 def anonymous_huge_pages(live: Live) -> None:
     allow_on_advice(live)
     size = pmd_size(live)
+    with_blocks(live, size, 2)
     counted = {"AnonHugePages": 2 * size, "nr_anon_transparent_hugepages": 2, "thp_fault_alloc": 2}
-    memory = expect_change(live, counted, lambda: _advised(live, 2), Memory.fill)
+    memory = expect_change(live, counted, lambda: _advised(live, 2), partial(_fill, live))
     mapping = memory.smaps()
     live.expect("AnonHugePages", 2 * size, mapping.anon_huge_pages)
     live.expect("Rss", 2 * size, mapping.rss)
@@ -127,7 +130,9 @@ def shared_huge_pages(live: Live) -> None:
     size = pmd_size(live)
     counted = {"ShmemHugePages": size, "ShmemPmdMapped": size, "Shmem": size, "AnonHugePages": 0}
     events = {"thp_file_alloc": 1, "thp_file_mapped": 1, "thp_fault_alloc": 0}
-    memory = expect_change(live, counted | events, lambda: _advised(live, 1, shared=True), Memory.touch)
+    with_blocks(live, size, 1)
+    touch = partial(_touch, live)
+    memory = expect_change(live, counted | events, lambda: _advised(live, 1, shared=True), touch)
     mapping = memory.smaps()
     live.expect("ShmemPmdMapped", size, mapping.shmem_pmd_mapped)
     live.expect("Rss", size, mapping.rss)
@@ -200,6 +205,7 @@ def _waited_for(live: Live, pages: int) -> tuple[Memory, int]:
     if not far:
         raise CannotRun("no node has memory that is far from a processor")
     near, node = far[0]
+    need_memory(live, (node,), pages * pmd_size(live))
     allow_on_advice(live)
     live.set_knob(_BALANCING, "0")
     actor = live.actor()
@@ -207,6 +213,7 @@ def _waited_for(live: Live, pages: int) -> tuple[Memory, int]:
     set_policy(actor, Mode.BIND, [node])
     memory = map_aligned(live, pages, pmd_size(live), actor=actor, advice=MADV_HUGEPAGE)
     memory.fill()
+    _need_blocks(live, memory, node)
     live.expect("AnonHugePages before", memory.length, memory.smaps().anon_huge_pages)
     # what a policy binds is not balanced (vma_policy_mof() in mm/mempolicy.c)
     set_policy(actor, Mode.DEFAULT, [])
@@ -227,8 +234,25 @@ def _advised(live: Live, pages: int, *, shared: bool = False) -> Memory:
 
 def _filled(live: Live, pages: int, *, shared: bool = False) -> Memory:
     memory = _advised(live, pages, shared=shared)
-    memory.fill()
+    _fill(live, memory)
     return memory
+
+
+def _fill(live: Live, memory: Memory) -> None:
+    memory.fill()
+    _need_blocks(live, memory)
+
+
+def _touch(live: Live, memory: Memory) -> None:
+    memory.touch()
+    _need_blocks(live, memory)
+
+
+def _need_blocks(live: Live, memory: Memory, node: int | None = None) -> None:
+    """Raise CannotRun where memory is not in huge pages, and too fragmented for them."""
+    mapping = memory.smaps()
+    if mapping.anon_huge_pages + mapping.shmem_pmd_mapped != memory.length:
+        expect_no_shortage(live, memory.size, memory.pages, node)
 
 
 def _base_pages(live: Live) -> Memory:

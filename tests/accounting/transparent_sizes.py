@@ -3,6 +3,7 @@
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import expect_change, map_aligned, pmd_size
@@ -26,7 +27,8 @@ def each_size_is_counted_for_itself(live: Live) -> None:
         _allow_only(live, size)
         taken = dict.fromkeys(_read_size_counters(live), 0)
         taken |= {_counter(size, "anon_fault_alloc"): 3, _counter(size, "nr_anon"): 3}
-        memory = expect_change(live, taken, partial(_three, live, size), _touch_all, _read_size_counters)
+        touch = partial(_touch_where_there_are_blocks, live)
+        memory = expect_change(live, taken, partial(_three, live, size), touch, _read_size_counters)
         live.expect(f"Rss with pages of {size} bytes", 3 * size, memory.smaps().rss)
         live.expect("AnonHugePages, which is for PMD-sized ones", 0, memory.smaps().anon_huge_pages)
         given = {_counter(size, "anon_fault_alloc"): 0, _counter(size, "nr_anon"): -3}
@@ -56,6 +58,12 @@ def _three_touched(live: Live, size: int) -> Memory:
     memory = _three(live, size)
     _touch_all(memory)
     return memory
+
+
+def _touch_where_there_are_blocks(live: Live, memory: Memory) -> None:
+    """Touch all pages. Raises CannotRun where memory is too fragmented for them."""
+    _touch_all(memory)
+    expect_no_shortage(live, memory.size, memory.pages)
 
 
 def _touch_all(memory: Memory) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial, wraps
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
+from hugepage_qa.cases.control_group import CHARGED_AHEAD, ControlGroup, Version, new_group
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
@@ -26,8 +26,6 @@ _PAGES = 4
 _SHRINKERS = "2"
 #: statistics of a group are added up every two seconds (mm/memcontrol.c FLUSH_TIME)
 _SECONDS = 6.0
-#: base pages that a CPU is charged for at once (MEMCG_CHARGE_BATCH)
-_CHARGED_AHEAD = 64
 
 GroupAct = Callable[[Live, ControlGroup], None]
 
@@ -178,8 +176,8 @@ def _expect_charged(live: Live, group: ControlGroup, before: int, pages: int) ->
 
     A CPU may be charged for base pages that nobody has yet. Raises CannotRun where these are a huge page.
     """
-    if _CHARGED_AHEAD * live.base_page >= pmd_size(live):
-        raise CannotRun(f"a CPU may be charged for {_CHARGED_AHEAD} base pages that nobody has, which are a huge page")
+    if CHARGED_AHEAD * live.base_page >= pmd_size(live):
+        raise CannotRun(f"a CPU may be charged for {CHARGED_AHEAD} base pages that nobody has, which are a huge page")
     live.host.wait_until(lambda: _is_charged(live, group, before, pages), _SECONDS)
     is_charged = _is_charged(live, group, before, pages)
     live.expect(f"memory.current rose by {pages} huge pages, one is within the error", True, is_charged)

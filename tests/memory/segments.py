@@ -18,7 +18,7 @@ from hugepage_qa.cases.hugetlb_files import (
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.places import free_place
 from hugepage_qa.kernel.proc_tables import read_segment_sizes
-from hugepage_qa.kernel.uapi import HUGE_MASK, HUGE_SHIFT
+from hugepage_qa.kernel.uapi import HUGE_MASK, HUGE_SHIFT, RLIMIT_MEMLOCK
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
@@ -228,6 +228,8 @@ def permissions(live: Live) -> None:
 def group_that_may(live: Live) -> None:
     live.set_knob("proc/sys/vm/hugetlb_shm_group", f"{GROUP_ID}")
     stranger, member = live.actor(), live.actor()
+    # before Linux 5.16 (83c1fd763b32) a segment within the limit of locked memory was for everyone
+    stranger.call("setrlimit", RLIMIT_MEMLOCK, live.host.uapi.pack("2Q", 0, 0))
     become_nobody(stranger)
     become_nobody(member, GROUP_ID)
     live.expect_errno(errno.EPERM, get_segment, live, live.size, stranger)

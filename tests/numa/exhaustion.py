@@ -7,6 +7,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode, set_policy
+from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.thp_memory import MIN_FREE
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.uapi import MLOCK_ONFAULT, PR_SET_THP_DISABLE
@@ -22,7 +23,7 @@ _LEAST = 0.8
 _LARGEST = 2**64 - 1
 #: movable memory that is spread over the node, and what is asked for afterwards, as parts of what is free
 _FILLED, _ASKED = 0.7, 0.25
-#: in use in base pages while the machine is asked for all it has
+#: in use in base pages while the machine, or a node, is asked for all it has
 _KEPT = 64 * MIB
 #: that the kernel keeps for itself meanwhile, and processes have afterwards
 _LEFT = 192 * MIB
@@ -40,6 +41,7 @@ _LARGE = 4 * GIB
 )
 def more_than_a_node_has(live: Live) -> None:
     *others, node = live.nodes
+    need_memory(live, [max(others, key=lambda other: live.node_meminfo(other)["MemFree"])], _KEPT)
     for other in others:
         live.reserve(1, other)
     meminfo = live.node_meminfo(node)
@@ -53,7 +55,7 @@ def more_than_a_node_has(live: Live) -> None:
     least = int(_LEAST * meminfo["MemFree"]) // live.size
     live.expect(f"{found} pages, at least {least}", True, found >= least)
     live.expect(f"{found} pages, less than the node has", True, found * live.size < meminfo["MemTotal"])
-    _base_pages(live, others, 64 * MIB).expect_filled()
+    _base_pages(live, others, _KEPT).expect_filled()
     live.set_nr(0, node)
     live.expect_pool(nr=len(others), free=len(others))
     back = live.node_meminfo(node)["MemFree"]
@@ -131,7 +133,7 @@ def _put_together(live: Live, *, locked: bool) -> None:
         # and the holes stay holes
         memory.actor.call("mlock2", memory.address, memory.length, MLOCK_ONFAULT)
     pages = int(_ASKED * free) // live.size
-    live.reserve(pages, node)
+    live.reserve(pages, node, movable=True)
     live.expect_pool(nr=pages, free=pages)
     live.expect_pool(node=node, nr=pages, free=pages)
     moved = memory.actor.check(memory.address + hole, memory.length - hole, _GRAIN, 1 + hole)

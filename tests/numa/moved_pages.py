@@ -87,6 +87,9 @@ def a_page_moves_to_a_free_page(live: Live) -> None:
 def a_page_moves_with_its_place_in_the_pool(live: Live) -> None:
     here, there = live.nodes[:2]
     require_no_free_page(live, there)
+    # the memory for it is there
+    live.reserve(1, there)
+    live.set_nr(0, there)
     live.reserve(1, here)
     memory = filled_page_on(live, here)
     live.expect("status of move_pages", there, move_page(memory, 0, there))
@@ -137,7 +140,7 @@ def a_surplus_page_moves(live: Live) -> None:
     here, there = live.nodes[:2]
     for node in (here, there):
         require_no_free_page(live, node)
-    live.overcommit(1)
+        live.let_grow(1, node)
     memory = live.map(1, noreserve=True)
     bind(memory, [here])
     memory.fill()

@@ -24,10 +24,7 @@ def let_grow(live: Live, pages: int) -> None:
     """Allow surplus pages, after a check that the machine has the memory for them."""
     if live.is_gigantic and live.kernel_version < KernelVersion.parse(GIGANTIC_SINCE):
         raise CannotRun(f"Linux {live.kernel_version}: gigantic pages have no surplus before {GIGANTIC_SINCE}")
-    persistent = live.pool().nr
-    live.reserve(persistent + pages)
-    live.set_nr(persistent)
-    live.overcommit(pages)
+    live.let_grow(pages)
 
 
 @OVERCOMMIT.case("a mapping beyond the pool reserves surplus pages, which go when it does", SURPLUS)

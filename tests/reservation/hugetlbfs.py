@@ -126,7 +126,7 @@ def race_for_the_limit(live: Live) -> None:
 
 @HUGETLBFS.case("size= in percent is that part of the persistent pool", SIZE, sizes=Sizes.BUDDY, pages=4)
 def size_in_percent(live: Live) -> None:
-    live.overcommit(4)
+    live.let_grow(4)
     live.map(8)
     pool = read_pool_view(live.host).pools[live.size]
     expected = (pool.nr - pool.surplus) * 50 // 100

@@ -12,7 +12,7 @@ from hugepage_qa.cases.hugetext import (
     see_khugepaged_at_work,
     switch,
 )
-from hugepage_qa.cases.khugepaged_clock import full_scans
+from hugepage_qa.cases.khugepaged_clock import await_rest, full_scans
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.text_program import TextProgram, start_again, start_used
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE, PR_SET_THP_DISABLE
@@ -70,9 +70,7 @@ def khugepaged_for_hugetext_alone(live: Live) -> None:
     switch(live, 1, thp="never")
     expect_merged(live, start_used(live, Recipe(size)), 1)
     live.host.write(ENABLED, "0")
-    # a scan that is under way ends
-    live.host.pause(_REST)
-    before = full_scans(live)
+    before = await_rest(live)
     live.host.pause(_REST)
     live.expect("full scans with all of it off", before, full_scans(live))
 

@@ -12,6 +12,7 @@ from hugepage_qa.cases.fragments import fragment
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, only_swap, swap_out, swapped
 from hugepage_qa.cases.thp_memory import expect_change, map_start_of_file, mount_tmpfs, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
@@ -58,6 +59,7 @@ def protected_in_part(live: Live) -> None:
     "madvise(2) MADV_DONTNEED; mm/huge_memory.c zap_huge_pmd(), __split_huge_pmd()",
 )
 def given_back_in_part(live: Live) -> None:
+    let_rest(live)
     memory = huge_pages(live, 3)
     half = memory.size // 2
     memory.actor.call("madvise", memory.address + half, half, mmap.MADV_DONTNEED)
@@ -137,6 +139,7 @@ def cleared(live: Live) -> None:
     f"{THP_DOC}; mm/huge_memory.c split_huge_pages_all()",
 )
 def split(live: Live) -> None:
+    let_rest(live)
     memory = huge_pages(live, 2)
     expect_split(live, "1", 2)
     live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
@@ -150,6 +153,7 @@ def split(live: Live) -> None:
     since="5.13",
 )
 def split_in_a_process(live: Live) -> None:
+    let_rest(live)
     memory = huge_pages(live, 3)
     expect_split(live, f"{memory.actor.pid},{memory.at(1):#x},{memory.at(3):#x}", 2)
     live.expect("AnonHugePages", memory.size, memory.smaps().anon_huge_pages)
@@ -165,6 +169,7 @@ def split_in_a_process(live: Live) -> None:
 def split_in_a_file(live: Live) -> None:
     if live.host.read(f"{DIRECTORY}/shmem_enabled") is None:
         raise CannotRun("this kernel has no shared memory in huge pages")
+    let_rest(live)
     live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")  # and not "deny", which goes before huge=
     file = f"{mount_tmpfs(live, 'always')}/file"
     with_blocks(live, pmd_size(live), 2)
@@ -185,6 +190,7 @@ def split_in_a_file(live: Live) -> None:
     since="6.9",
 )
 def split_to_orders(live: Live) -> None:
+    let_rest(live)
     highest = (huge_pages(live).size // live.base_page).bit_length() - 1
     for order in (0, *range(2, highest)):
         memory = huge_pages(live)
@@ -222,6 +228,7 @@ def compacted(live: Live) -> None:
 )
 def migrated(live: Live) -> None:
     first, second = live.nodes[:2]
+    need_memory(live, (first, second), 2 * pmd_size(live))
     memory = huge_pages(live, 2)
     # the first time they may be there already
     for old, new in ((second, first), (first, second), (second, first)):
@@ -238,6 +245,7 @@ def migrated(live: Live) -> None:
     nodes=2,
 )
 def read_only_after_a_move(live: Live) -> None:
+    need_memory(live, live.nodes[:2], pmd_size(live))
     for make in (huge_pages, base_pages, _mapped_in_parts):
         memory = make(live)
         memory.protect(mmap.PROT_READ)

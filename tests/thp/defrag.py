@@ -4,14 +4,17 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.fragmentation import expect_at_fault
+from hugepage_qa.cases.fragmentation import expect_at_fault, expect_no_shortage, fragmentation, with_blocks
 from hugepage_qa.cases.fragments import Fragments, take_free_blocks, without_free_blocks
+from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED, PATIENT_SCANS, await_khugepaged, let_rest, quicken
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import expect_change, pmd_size
+from hugepage_qa.cases.memory_policy import Mode
+from hugepage_qa.cases.memory_policy import set_policy as set_memory_policy
+from hugepage_qa.cases.thp_memory import expect_change, map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.counters import read_vmstat
-from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -87,10 +90,12 @@ class Effort:
     DOC,
 )
 def huge_pages_in_each_mode(live: Live) -> None:
+    node = _roomiest_node(live)
     for mode in _MODES:
         set_policy(live, "always", defrag=mode)
         for advice in _DIRECT:
-            expect_at_fault(live, f"defrag={mode}, advice {advice}", True, partial(advised, live, _PAGES, advice))
+            prepare = partial(_advised_on, live, node, advice)
+            expect_at_fault(live, f"defrag={mode}, advice {advice}", True, prepare, node)
 
 
 @DEFRAG.case(
@@ -112,11 +117,87 @@ def without_free_blocks_in_each_mode(live: Live) -> None:
     f"{THP_DOC} thp_fault_alloc, thp_fault_fallback",
 )
 def counted_in_each_mode(live: Live) -> None:
+    node = _roomiest_node(live)
     for mode in _MODES:
         set_policy(live, "madvise", defrag=mode)
+        with_blocks(live, pmd_size(live), _PAGES, node)
         counted = {"thp_fault_alloc": _PAGES, "thp_fault_fallback": 0}
-        memory = expect_change(live, counted, partial(advised, live, _PAGES), Memory.fill, _events)
+        prepare = partial(_advised_on, live, node, MADV_HUGEPAGE)
+        memory = expect_change(live, counted, prepare, partial(_fill_on, live, node), _events)
         live.expect(f"AnonHugePages with defrag={mode}", _PAGES * pmd_size(live), memory.smaps().anon_huge_pages)
+
+
+def _roomiest_node(live: Live) -> int | None:
+    """Return the node with the most free blocks, None where there are no several nodes.
+
+    A fault that may not reclaim gets no huge page of another node than its own (alloc_pages_mpol() in mm/mempolicy.c).
+    """
+    if not live.has_several_nodes:
+        return None
+    return max(live.nodes, key=lambda node: fragmentation(live, pmd_size(live), node).blocks)
+
+
+def _advised_on(live: Live, node: int | None, advice: int | None) -> Memory:
+    actor = live.actor()
+    if node is not None:
+        set_memory_policy(actor, Mode.BIND, [node])
+    return advised(live, _PAGES, advice, actor=actor)
+
+
+def _fill_on(live: Live, node: int | None, memory: Memory) -> None:
+    memory.fill()
+    if memory.smaps().anon_huge_pages != memory.length:
+        expect_no_shortage(live, memory.size, memory.pages, node)
+
+
+@DEFRAG.case(
+    "without free blocks khugepaged compacts memory for its allocations with defrag=1, and with defrag=0 it does not",
+    f"{THP_DOC} khugepaged defrag; mm/khugepaged.c alloc_hugepage_khugepaged_gfpmask()",
+)
+def khugepaged_without_free_blocks(live: Live) -> None:
+    fragments, actor = without_free_blocks(live)
+    memory = map_aligned(live, _PAGES, pmd_size(live), actor=actor, advice=MADV_NOHUGEPAGE)
+    memory.fill()
+    for defrag, compacts in (("0", False), ("1", True)):
+        live.set_knob(f"{KHUGEPAGED}/defrag", defrag)
+        _expect_khugepaged(live, memory, fragments, compacts=compacts)
+    memory.expect_filled()
+    fragments.expect_intact(live)
+
+
+def _expect_khugepaged(live: Live, memory: Memory, fragments: Fragments, *, compacts: bool) -> None:
+    """Expect khugepaged to compact memory, or not, where it finds no free block for ``memory``.
+
+    That it looked for one is told by thp_collapse_alloc_failed, or by what it made. Raises CannotRun where others
+    compact memory all the time, or leave it blocks.
+    """
+    found, others = [], Others()
+    for _attempt in range(_ATTEMPTS):
+        take_free_blocks(live, memory.actor, fragments.memory.length)
+        set_policy(live, "madvise")
+        memory.advise(MADV_NOHUGEPAGE)
+        if not others.rest(live):
+            continue
+        before = read_vmstat(ObservedTree(live.host))
+        memory.advise(MADV_HUGEPAGE)
+        quicken(live)
+        failed = partial(_rose, live, before, "thp_collapse_alloc_failed")
+        compacted = partial(_rose, live, before, "compact_stall")
+        await_khugepaged(live, compacted if compacts else failed, PATIENT_SCANS)
+        let_rest(live)
+        if failed() or compacted():
+            found.append(compacted())
+            if found[-1] == compacts:
+                return
+    if not found:
+        raise CannotRun(f"free blocks come back before khugepaged looks for one, others: {others}")
+    if others.may_explain(len(found)):
+        raise CannotRun(f"others compact memory, too, in {others}")
+    live.fail("whether khugepaged compacts", compacts, found[-1])
+
+
+def _rose(live: Live, before: dict[str, int], name: str) -> bool:
+    return read_vmstat(ObservedTree(live.host))[name] > before[name]
 
 
 def _expect_effort(

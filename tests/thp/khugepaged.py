@@ -9,6 +9,7 @@ from hugepage_qa.cases.khugepaged_clock import (
     PATIENT_SCANS,
     allow_absent,
     await_khugepaged,
+    await_rest,
     await_scans,
     full_scans,
     pages_collapsed,
@@ -44,7 +45,9 @@ def advised_base_pages(live: Live) -> None:
     before, allocated = pages_collapsed(live), _counted(live, "thp_collapse_alloc")
     untouched, memory = advised(live), base_pages(live, 2)
     expect_collapse(live, memory, memory.length)
-    live.expect("Rss of advised memory that nobody touched", 0, untouched.smaps().rss)
+    nobodys = untouched.smaps()
+    found = (nobodys.rss, nobodys.anon_huge_pages)
+    live.expect("Rss and AnonHugePages of advised memory that nobody touched", (0, 0), found)
     live.expect("pages_collapsed rose by at least two", True, pages_collapsed(live) - before >= 2)
     allocated = _counted(live, "thp_collapse_alloc") - allocated
     live.expect("thp_collapse_alloc rose by at least two", True, allocated >= 2)
@@ -216,9 +219,7 @@ def rest(live: Live) -> None:
         raise CannotRun("shared memory or a mode of hugetext keeps khugepaged at work")
     memory = base_pages(live)
     live.host.write(f"{DIRECTORY}/enabled", "never")
-    # a scan that is under way ends
-    live.host.pause(0.5)
-    before, huge = full_scans(live), memory.smaps().anon_huge_pages
+    before, huge = await_rest(live), memory.smaps().anon_huge_pages
     other = base_pages(live)
     live.host.pause(0.5)
     live.expect("full scans", before, full_scans(live))

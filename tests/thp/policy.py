@@ -4,7 +4,7 @@ import errno
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.fragmentation import expect_at_fault
+from hugepage_qa.cases.fragmentation import expect_at_fault, expect_no_shortage, with_blocks
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import expect_change, keep_min_free, map_aligned, pmd_size
@@ -112,8 +112,11 @@ def policies_of_smaller_sizes(live: Live) -> None:
                 memory = take()
                 before = _faults(live, path, where)[where]
                 memory.fill()
+                given = _faults(live, path, where)[where] - before
+                if not given:
+                    expect_no_shortage(live, size, 1)
                 # others may have such pages, too: never fewer than ours
-                live.expect(where, 1, min(_faults(live, path, where)[where] - before, 1))
+                live.expect(where, 1, min(given, 1))
             else:
                 # those of others that have advice, as emulators give it, come now and then
                 memory = expect_change(live, {where: 0}, take, Memory.fill, partial(_faults, path=path, name=where))
@@ -204,8 +207,11 @@ def no_zero_page(live: Live) -> None:
     set_policy(live, "madvise")
     for allowed in ("0", "1"):
         live.set_knob(f"{DIRECTORY}/use_zero_page", allowed)
+        with_blocks(live, pmd_size(live), 1)
         memory = advised(live)
         memory.expect_zero(0)
+        if allowed == "0" and memory.smaps().rss != memory.length:
+            expect_no_shortage(live, memory.size, 1)
         live.expect(f"Rss with use_zero_page={allowed}", 0 if allowed == "1" else memory.length, memory.smaps().rss)
         memory.fill()
         memory.expect_filled()

@@ -9,8 +9,9 @@ from hugepage_qa.cases.debugfs import mount_debugfs
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.memory_policy import moving
+from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.shared_pages import filled_file, let_only_pmd_inherit
-from hugepage_qa.cases.thp_memory import map_aligned, mount_tmpfs
+from hugepage_qa.cases.thp_memory import map_aligned, mount_tmpfs, pmd_size
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.counters import read_vmstat, vmstat_delta
@@ -64,6 +65,7 @@ def shared_memory_filled_by_others(live: Live) -> None:
     nodes=2,
 )
 def used_while_they_move(live: Live) -> None:
+    need_memory(live, live.nodes[:2], 2 * pmd_size(live))
     memory = huge_pages(live, 2)
     before = read_vmstat(ObservedTree(live.host))
     with at_once(live, memory.actor) as threads:

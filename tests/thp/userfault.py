@@ -14,6 +14,7 @@ from hugepage_qa.cases.khugepaged_clock import await_scans, let_rest
 from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.shared_pages import expect_shared, let_only_pmd_inherit
 from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import collapse, map_aligned, pmd_size, room_for
@@ -174,6 +175,7 @@ def filled_and_read_only(live: Live) -> None:
 def on_another_node(live: Live) -> None:
     let_rest(live)
     first, second = live.nodes[:2]
+    need_memory(live, (first, second), 3 * pmd_size(live))
     memory = huge_pages(live, 3)
     _protect(live, memory)
     # the first time they may be there already

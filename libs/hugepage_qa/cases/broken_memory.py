@@ -18,6 +18,7 @@ _BUS_MCEERR_AR = 4
 _HWPOISON = 1 << 19
 _MEMORY, _SOFT_OFFLINE = "sys/devices/system/memory", "soft_offline_page"
 _MENDS = "unpoison-pfn"
+_LOCKDOWN = "sys/kernel/security/lockdown"
 _BUSY_SECONDS, _PAUSE_SECONDS = 10.0, 0.1
 
 
@@ -44,6 +45,20 @@ def break_page(live: Live, memory: Memory, offset: int, advice: int) -> None:
         raise CannotRun("this kernel has no CONFIG_MEMORY_FAILURE") from error
 
 
+def is_taken_out_of_use(live: Live, memory: Memory, offset: int) -> bool:
+    """Tell the kernel that a base page at ``offset`` will break, and whether it was taken out of use.
+
+    It is not while others move it for longer than ``break_page`` waits. Raises CannotRun, OSError.
+    """
+    try:
+        break_page(live, memory, offset, MADV_SOFT_OFFLINE)
+    except OSError as error:
+        if error.errno not in (errno.EBUSY, errno.EIO):
+            raise
+        return False
+    return True
+
+
 def soft_offline(live: Live, frame: int) -> None:
     """Have a page frame taken out of use that will break, whoever has it. Raises CannotRun, OSError."""
     live.set_knob_if_there("proc/sys/vm/enable_soft_offline", "1")
@@ -56,6 +71,9 @@ def need_mending(live: Live) -> None:
     """Raise CannotRun where a page of a file must not be broken, since nothing but a reboot would mend it."""
     if _MENDS not in live.host.names(f"{mount_debugfs(live)}/hwpoison"):
         raise CannotRun("this kernel mends nothing: hwpoison-inject is not loaded")
+    # a locked down one refuses it when a page is broken already (kernel_lockdown(7))
+    if "[none]" not in (live.host.read(_LOCKDOWN) or "[none]"):
+        raise CannotRun(f"this kernel mends nothing: /{_LOCKDOWN}")
 
 
 def mend(live: Live, frame: int) -> None:

@@ -36,8 +36,12 @@ _REMEMBERED_SECONDS = 5.0
 #: in /proc/cgroups: the number of the version 1 hierarchy of a controller that has none, and the groups of an empty one
 _NONE = 0
 _ROOT_ALONE = 1
+#: of cgroups(7): processes are in the group itself, and what is no root of its own; or it may not be written at all
+_NOT_OURS = (errno.EBUSY, errno.EPERM, errno.EACCES, errno.EROFS)
 #: a grace period and a worker take milliseconds on an idle machine
 _OFFLINE_SECONDS = 2
+#: base pages that a CPU is charged for at once (MEMCG_CHARGE_BATCH)
+CHARGED_AHEAD = 64
 
 
 class Version(enum.IntEnum):
@@ -122,7 +126,12 @@ def new_group(live: Live, controller: str, version: Version) -> ControlGroup:
     cleanup = ExitStack()
     live.when_actors_have_ended(cleanup.close)
     root = _root_v1(live, controller, cleanup) if version is Version.ONE else _root_v2(live, controller, cleanup)
-    return ControlGroup(live, controller, version, f"{root}/{PREFIX}case", cleanup)
+    try:
+        return ControlGroup(live, controller, version, f"{root}/{PREFIX}case", cleanup)
+    except OSError as error:
+        if error.errno not in _NOT_OURS:
+            raise
+        raise CannotRun(f"{root}: no group can be made there, as in a container: {error.strerror}") from error
 
 
 def keeping_hierarchy(controller: str) -> Around:
@@ -223,7 +232,12 @@ def _hand_down(live: Live, controller: str, root: str, cleanup: ExitStack) -> No
         )
     control = f"{root}/{_SUBTREE_CONTROL}"
     if controller not in (live.host.read(control) or "").split():
-        live.host.write(control, f"+{controller}")
+        try:
+            live.host.write(control, f"+{controller}")
+        except OSError as error:
+            if error.errno not in _NOT_OURS:
+                raise
+            raise CannotRun(f"{control} is not ours, as in a container: {error.strerror}") from error
         cleanup.callback(live.host.write, control, f"-{controller}")
 
 
@@ -272,11 +286,15 @@ class HugetlbGroup:
 
     def expect(self, *, usage: int, reserved: int, refusals: int = 0, refused_reservations: int = 0) -> None:
         """Expect what the group and those below it use and reserve in pages, and how many charges were refused."""
+        self.expect_charged(usage=usage, reserved=reserved)
+        self._expect_refusals(refusals, refused_reservations)
+
+    def expect_charged(self, *, usage: int, reserved: int) -> None:
+        """Expect what the group and those below it use and reserve, in pages, whatever was refused."""
         expect = self._live.expect
         expect(f"usage of {self.group.path}", usage * self._live.size, self._number(self._files.usage))
         found = self._number(f"{RESERVATIONS}{self._files.usage}")
         expect(f"reservations of {self.group.path}", reserved * self._live.size, found)
-        self._expect_refusals(refusals, refused_reservations)
 
     def expect_highest(self, *, usage: int, reserved: int) -> None:
         """Expect the most that a group of version 1 used and reserved, in pages, since that was reset."""

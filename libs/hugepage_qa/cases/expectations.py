@@ -49,6 +49,8 @@ class Expectations:
         self.differences: list[Difference] = []
         #: what the suite could not do or see, which leaves nothing to judge by
         self.problems: list[str] = []
+        #: whether memory ran out on a machine that others use, too: what a case did not get then is nobody's fault
+        self.ran_out_of_memory = False
         self.traceback = ""
         #: facts on which the verdict depends, told with a pass
         self.notes: list[str] = []

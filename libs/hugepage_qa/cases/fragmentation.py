@@ -51,13 +51,13 @@ def fragmentation(live: Live, size: int, node: int | None = None) -> Fragmentati
     return Fragmentation(size, free * live.base_page, (free - usable) * live.base_page)
 
 
-def with_blocks(live: Live, size: int, pages: int) -> Fragmentation:
-    """Return how fragmented memory is for ``pages`` pages of ``size`` bytes.
+def with_blocks(live: Live, size: int, pages: int, node: int | None = None) -> Fragmentation:
+    """Return how fragmented memory of a node, or all, is for ``pages`` pages of ``size`` bytes.
 
     Where free blocks are too few for them, memory is compacted before, as ``compact_if_short`` does.
     """
-    now = fragmentation(live, size)
-    return fragmentation(live, size) if _compacted(live, now, size, pages) else now
+    now = fragmentation(live, size, node)
+    return fragmentation(live, size, node) if _compacted(live, now, size, pages) else now
 
 
 def compact_if_short(live: Live, size: int, pages: int) -> bool:
@@ -90,16 +90,18 @@ def expect_no_shortage(live: Live, size: int, pages: int, node: int | None = Non
         raise CannotRun(f"memory is too fragmented: {now}")
 
 
-def expect_at_fault(live: Live, subject: str, huge: bool, prepare: Callable[[], Memory]) -> None:
+def expect_at_fault(
+    live: Live, subject: str, huge: bool, prepare: Callable[[], Memory], node: int | None = None
+) -> None:
     """Expect the memory that ``prepare`` maps to get PMD-sized pages when it is written, or none of them.
 
-    Tried several times. A huge page is owed where there are free blocks: an attempt without them says nothing.
-    Raises CannotRun where no attempt says anything.
+    With a ``node`` they come from there alone. Tried several times. A huge page is owed where there are free blocks: an
+    attempt without them says nothing. Raises CannotRun where no attempt says anything.
     """
     counted = 0
     for _sample in range(SAMPLES):
         memory = prepare()
-        now = with_blocks(live, memory.size, memory.pages if huge else 0)
+        now = with_blocks(live, memory.size, memory.pages if huge else 0, node)
         memory.fill()
         if not huge or now.blocks >= memory.pages + _MARGIN:
             counted += 1

@@ -112,7 +112,7 @@ def fragment(live: Live, kept: int = 8) -> Fragments:
 
     Raises CannotRun where the machine is too small.
     """
-    _join_free_pages(live)
+    join_free_pages(live)
     scattered = fragmentation(live, pmd_size(live)).scattered
     return _fragment(live, live.actor(), kept, min(_available(live) // _PARTS, _MOST + scattered))
 
@@ -127,19 +127,21 @@ def without_free_blocks(live: Live) -> tuple[Fragments, Actor]:
     actor = live.actor()
     node, available = None, _available(live)
     if live.has_several_nodes:
-        node = min(live.nodes, key=lambda each: live.node_meminfo(each)["MemFree"])
-        available = live.node_meminfo(node)["MemFree"]
+        free = {each: live.node_meminfo(each)["MemFree"] for each in live.nodes}
+        # the one that is filled first, but for those that are full already
+        node = min((each for each in free if _PARTS * free[each] >= max(free.values())), key=free.__getitem__)
+        available = free[node]
         set_memory_policy(actor, Mode.BIND, [node])
     _keep_daemons_from_compacting(live)
-    _join_free_pages(live)
+    join_free_pages(live)
     length = available // (_PARTS if available < _LARGE else _PARTS_OF_LARGE)
-    _take_into_pool(live, node, length)
+    take_into_pool(live, node, length)
     fragments = _fragment(live, actor, pmd_size(live) // live.base_page // 2, length)
     take_free_blocks(live, actor, length)
     return fragments, actor
 
 
-def _take_into_pool(live: Live, node: int | None, left: int) -> None:
+def take_into_pool(live: Live, node: int | None, left: int) -> None:
     """Have a hugetlb pool take all free blocks but those of ``left`` bytes: it need not clear them.
 
     Without such a pool faults have to take them, which clear each of them.
@@ -196,7 +198,7 @@ def _available(live: Live) -> int:
     return read_meminfo(live.host).get("MemAvailable", 0)
 
 
-def _join_free_pages(live: Live) -> None:
+def join_free_pages(live: Live) -> None:
     """Have free base pages join blocks: those that there are, for they would be filled first, and new ones at once.
 
     Since Linux 6.7 the lists of a CPU grow to an eighth of its memory, and what is in them is in no block.

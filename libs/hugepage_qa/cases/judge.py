@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 
 from hugepage_qa.cases.case import Area, Case, Sizes, result_name
 from hugepage_qa.cases.expectations import Failed, KnownBug
+from hugepage_qa.cases.kernel_trouble import KERNEL_CONTENT, TAINT, find_trouble
 from hugepage_qa.cases.live import Live, running_mmu
 from hugepage_qa.cases.pool_view import (
     NO_HUGETLB,
@@ -18,7 +19,6 @@ from hugepage_qa.cases.result import BAD, NOT_RUN, Result, Verdict, because
 from hugepage_qa.cases.selection import EVERYTHING, Selection
 from hugepage_qa.cases.verdicts import decide
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.log import tells_of_trouble
 from hugepage_qa.kernel.tree import size_name
 from hugepage_qa.machine.host import CannotRun, Host, ObservedTree
 from hugepage_qa.oracle.compare import Difference
@@ -32,14 +32,7 @@ NOTHING_LEFT = Rule(
     "when the processes have ended and the settings are back, every pool of every size and node is as before",
     f"{HUGETLB_DOC}; mm/hugetlb.c free_huge_folio(), hugetlb_unreserve_pages()",
 )
-KERNEL_CONTENT = Rule(
-    "kernel-content",
-    "the kernel reports no bug, warning or bad page, and is not more tainted than before",
-    "Documentation/admin-guide/tainted-kernels.rst",
-)
-
 _EVIDENCE = ("proc/buddyinfo", "proc/meminfo", "proc/vmstat", "proc/pagetypeinfo")
-_TAINT = "proc/sys/kernel/tainted"
 
 
 def run_area(
@@ -129,7 +122,10 @@ def run_judged(
         live.differences.append(failure.difference)
     except of_the_kernel as error:
         found = f"{type(error).__name__}: {error}"
-        live.differences.append(Difference("the case", live.rule, "an end without an error", found))
+        if live.ran_out_of_memory:
+            live.problems.append(found)
+        else:
+            live.differences.append(Difference("the case", live.rule, "an end without an error", found))
     except passed_on:
         raise
     except Exception as error:
@@ -169,7 +165,7 @@ def _require(case: Case, live: Live) -> None:
 def checked_end(live: Live, host: Host, stack: ExitStack) -> Iterator[None]:
     """End what the case started, put the pools back, and compare the machine with what it was."""
     before = live.before
-    taint = host.read(_TAINT)
+    taint = host.read(TAINT)
     host.skip_kernel_log()
     try:
         yield
@@ -178,7 +174,7 @@ def checked_end(live: Live, host: Host, stack: ExitStack) -> Iterator[None]:
         _put_back(live, host, before)
         after = read_pool_view(ObservedTree(host))
         live.differences += _left(before, after)
-        live.differences += _trouble(live, host, taint)
+        live.differences += find_trouble(live, host, taint)
 
 
 def _put_back(live: Live, host: Host, before: PoolView) -> None:
@@ -221,23 +217,6 @@ def _lost(was: object, now: object) -> str:
         return ""
     lost = (now.nr - now.free) - (was.nr - was.free)
     return f", {lost} pages that are not free, and no process of the case is left that has them" if lost > 0 else ""
-
-
-def _trouble(live: Live, host: Host, taint: str | None) -> list[Difference]:
-    try:
-        lines = host.new_kernel_log()
-    except InputError as error:
-        lines = []
-        live.problems.append(str(error))
-    differences = [
-        Difference("kernel log", KERNEL_CONTENT, "no such line", line)
-        for line in lines
-        if tells_of_trouble(line) or "Out of memory" in line
-    ]
-    now = host.observe(_TAINT)
-    if now != taint:
-        differences.append(Difference(_TAINT, KERNEL_CONTENT, (taint or "nothing").strip(), (now or "nothing").strip()))
-    return differences
 
 
 def evidence(host: Host) -> str:

@@ -109,8 +109,9 @@ class KernelCheck:
         the other CPUs; one that the emulator does not have is a skip.
         """
         settings, board = self._settings, self._matrix.board
-        plan = MachinePlan(self.kernel, cpu, settings.cache, settings.append)
-        self._live = ThrowawayRun(plan, settings.machines or machines_at_once(sum(NODES)), self._finished)
+        nodes = self._wanted.nodes
+        plan = MachinePlan(self.kernel, cpu, settings.cache, settings.append, nodes, self._wanted.cpus)
+        self._live = ThrowawayRun(plan, settings.machines or machines_at_once(sum(nodes or NODES)), self._finished)
         memory = settings.cache / "durations" / f"{board.architecture}-{cpu}.json"
         mark = "" if cpu == board.default_cpu else f"{CPU_MARK}{cpu}"
         took = _recall(memory)
@@ -123,8 +124,8 @@ class KernelCheck:
         except NotOffered as error:
             yield Result(f"/machine{mark}", Verdict.SKIP, (str(error),))
             return
-        if self._wanted.selection == EVERYTHING:
-            # a part of an area tells nothing of what the whole takes
+        if self._wanted.selection == EVERYTHING and not nodes:
+            # a part of an area tells nothing of what the whole takes, nor does another machine
             write_atomically(memory, json.dumps(took | self._live.seconds, indent=1).encode())
 
 

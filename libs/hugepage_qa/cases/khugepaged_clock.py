@@ -19,6 +19,8 @@ _REST_MILLISECONDS = 600_000
 _PAUSE = 0.05
 #: how long a round of _PAGES_TO_SCAN may take beside its sleep: khugepaged has the lowest priority
 _ROUND_SECONDS = 0.5
+#: without the end of a scan it is taken to rest, and so long is waited for that
+_QUIET_SECONDS, _REST_SECONDS = 1.0, 60.0
 
 
 def quicken(live: Live) -> None:
@@ -68,6 +70,21 @@ def await_khugepaged(live: Live, is_done: Callable[[], bool], scans: int = SCANS
 def await_scans(live: Live, scans: int = SCANS) -> None:
     """Wait until khugepaged has had its chance: until ``scans`` full scans are over. Raises as above."""
     await_khugepaged(live, lambda: False, scans)
+
+
+def await_rest(live: Live) -> int:
+    """Wait until khugepaged has ended what is under way, and return its full scans; whether it rests is to be seen.
+
+    It has the lowest priority, and on a busy machine a scan takes its time.
+    """
+    live.host.wait_until(lambda: _ends_no_scan(live), _REST_SECONDS)
+    return full_scans(live)
+
+
+def _ends_no_scan(live: Live) -> bool:
+    before = full_scans(live)
+    live.host.pause(_QUIET_SECONDS)
+    return full_scans(live) == before
 
 
 def full_scans(live: Live) -> int:

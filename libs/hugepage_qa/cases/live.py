@@ -19,6 +19,7 @@ from hugepage_qa.cases.pool_view import (
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.counters import parse_meminfo, read_meminfo
 from hugepage_qa.kernel.cpu import read_cpu
+from hugepage_qa.kernel.memory_layout import read_free_blocks
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.pools import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer, size_name
@@ -37,12 +38,14 @@ READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 
 RESERVES = Rule(
     "reserves-what-memory-allows",
-    "a write to nr_hugepages reserves that many pages where twice their memory is available",
+    "a write to nr_hugepages reserves that many pages where twice their memory is available, in blocks or movable",
     f"{HUGETLB_DOC} nr_hugepages; mm/hugetlb.c set_max_huge_pages()",
 )
 #: memory that must stay for the machine itself
 _MARGIN = 256 * MIB
 _ATTEMPTS = 3
+#: that others may take meanwhile
+_SPARE_BLOCKS = 8
 
 _SYSCTL = "proc/sys/vm/nr_hugepages"
 _COUNTERS = ("nr", "free", "resv", "surplus")
@@ -163,10 +166,11 @@ class Live(Expectations):
         base = self._base_of(node)
         self.host.write(self.pool_file("nr_hugepages", node=node), f"{base.nr - base.surplus + pages}")
 
-    def reserve(self, pages: int, node: int | None = None) -> None:
+    def reserve(self, pages: int, node: int | None = None, *, movable: bool = False) -> None:
         """Set nr_hugepages as ``set_nr`` does and make sure that the pages are there.
 
-        Raises CannotRun where memory is short, or too fragmented for a gigantic page, and Failed where it is not.
+        Raises CannotRun where memory is short or too fragmented, and Failed where it is not. What fragments it may be
+        ``movable`` for sure: that is no reason then, but for gigantic pages.
         """
         if not pages and self.size not in self._before.pools:
             return  # a kernel without hugetlb
@@ -178,11 +182,21 @@ class Live(Expectations):
             if missing <= 0:
                 return
             self.make_room()
-        raise self._shortage(pages, missing, memory)
+        raise self._shortage(pages, missing, memory, movable or self._free_blocks(node) >= missing + _SPARE_BLOCKS)
 
     def overcommit(self, pages: int) -> None:
         """Let the pool grow by ``pages`` surplus pages. Raises Refused (EINVAL for gigantic pages before 6.19)."""
         self.host.write(self.pool_file("nr_overcommit_hugepages"), f"{self._base.surplus + pages}")
+
+    def let_grow(self, pages: int, node: int | None = None) -> None:
+        """Let the pool grow by ``pages`` surplus pages, for which there is memory, on ``node`` or anywhere.
+
+        Raises as ``reserve`` and ``overcommit`` do.
+        """
+        persistent = self.pool(node).nr
+        self.reserve(persistent + pages, node)
+        self.set_nr(persistent, node)
+        self.overcommit(pages)
 
     def set_knob(self, path: str, value: str) -> None:
         """Write ``value`` to a file such as ``proc/sys/vm/hugetlb_shm_group`` until the case ends.
@@ -217,7 +231,13 @@ class Live(Expectations):
             return self.node_meminfo(node).get("MemFree", 0)
         return read_meminfo(self.host).get("MemAvailable", 0)
 
-    def _shortage(self, pages: int, missing: int, memory: int) -> Exception:
+    def _free_blocks(self, node: int | None) -> int:
+        """Return how many pages of this size the free blocks of a node, or of all, have room for."""
+        order = (self.size // self.base_page).bit_length() - 1
+        zones = (zone for zone in read_free_blocks(self.host) if node is None or zone.node == node)
+        return sum(count << at - order for zone in zones for at, count in enumerate(zone.counts) if at >= order)
+
+    def _shortage(self, pages: int, missing: int, memory: int, owed: bool) -> Exception:
         needed = pages * self.size
         size = format_size(self.size)
         # no numbers that differ from case to case: a report shows one line for all that it kept out
@@ -225,6 +245,8 @@ class Live(Expectations):
             return CannotRun(f"memory is short: no pages of {size} and as much again for the machine itself are free")
         if self.is_gigantic:
             return CannotRun(f"memory is fragmented: no range is contiguous and free for one page of {size} more")
+        if not owed:
+            return CannotRun(f"memory is fragmented: after compaction there are no free blocks for pages of {size}")
         found = f"{pages - missing} with {memory >> 20} MiB available, after compaction"
         return Failed(Difference(self.pool_file("nr_hugepages"), RESERVES, f"{pages} pages", found))
 

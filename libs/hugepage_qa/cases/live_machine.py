@@ -40,18 +40,28 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class MachinePlan:
-    """The machines of a run: one kernel and CPU; ``append`` are further words of its command line."""
+    """The machines of a run: one kernel and CPU; ``append`` are further words of its command line.
+
+    With ``nodes`` all machines have that many bytes on each node, whatever is run on them.
+    """
 
     kernel: KernelImage
     cpu: str
     cache: Path
     append: str = ""
+    nodes: tuple[int, ...] = ()
+    cpus: int = 2
 
     def machine(self, memory: tuple[int, ...]) -> VirtualMachine:
         """Return a machine with ``memory`` bytes on each node, on one where the architecture has no more."""
+        if self.nodes:
+            return VirtualMachine(self.kernel, self.cpu, self.nodes, self._words, cpus=self.cpus, runs_guests=True)
         nodes = memory if len(memory) <= find_board(self.kernel.architecture).max_nodes else (sum(memory),)
-        words = f"{_WORDS} {self.append}".strip()
-        return VirtualMachine(self.kernel, self.cpu, nodes, words, cpus=2)
+        return VirtualMachine(self.kernel, self.cpu, nodes, self._words, cpus=self.cpus, runs_guests=True)
+
+    @property
+    def _words(self) -> str:
+        return f"{_WORDS} {self.append}".strip()
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,38 @@
 """Pages of one node: what a case needs of its pool, memory that is bound to it, processes that are kept to it."""
 
+from collections.abc import Sequence
+
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import bind
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.sizes import MIB
+
+#: memory that must stay for others, the kernel's own reserves among them
+_MARGIN = 256 * MIB
 
 
 def reserve_on_all(live: Live, pages: int) -> None:
     """Have ``pages`` pages on each node. Raises CannotRun or Failed as ``Live.reserve`` does."""
     for node in live.nodes:
         live.reserve(pages, node)
+
+
+def need_memory(live: Live, nodes: Sequence[int], length: int) -> None:
+    """Raise CannotRun where one of ``nodes`` has not ``length`` bytes, and as much again for others.
+
+    Who is bound to it is killed for want of memory (mm/oom_kill.c CONSTRAINT_MEMORY_POLICY), or gets that of another.
+    """
+
+    def short() -> list[int]:
+        return [node for node in nodes if live.node_meminfo(node).get("MemFree", 0) < 2 * length + _MARGIN]
+
+    if short():
+        live.make_room()
+    if still := short():
+        raise CannotRun(f"node {still[0]} has no {length >> 20} MiB free, and as much again for others")
 
 
 def require_no_free_page(live: Live, node: int) -> None:

@@ -34,12 +34,17 @@ Finished = Callable[[str, Sequence[Result], float], None]
 
 @dataclass(frozen=True)
 class LiveWanted:
-    """What is run: cases of ``areas`` that are selected, and random ``operations`` on the pool of each page size."""
+    """What is run: cases of ``areas`` that are selected, and random ``operations`` on the pool of each page size.
+
+    It is run on machines with ``nodes`` of so many bytes, by default as it needs them, and with ``cpus``.
+    """
 
     areas: Sequence[Area] = ()
     selection: Selection = EVERYTHING
     operations: int = 0
     seed: int = 1
+    nodes: tuple[int, ...] = ()
+    cpus: int = 2
 
     def units(self, sizes: Sequence[int], pools: Collection[int]) -> Iterator[Unit]:
         """Yield what is to be run for pages of ``sizes`` bytes on a machine that has ``pools`` of such pages."""
@@ -52,7 +57,7 @@ class LiveWanted:
                 )
                 if tasks:
                     memory = _NODES_OF_GIGANTIC if size in pools and (size or 0) >= _GIGANTIC else NODES
-                    yield Unit(f"{area.name} {_words(size)}", memory, tasks, area.around)
+                    yield Unit(f"{area.name} {_words(size)}", self.nodes or memory, tasks, area.around)
         for size in pools:
             if not self.operations or (self.selection.sizes and size not in self.selection.sizes):
                 continue
@@ -62,7 +67,7 @@ class LiveWanted:
             random = partial(run_random_programs, size=size, seed=self.seed, operations=self.operations)
             name = f"/random/{format_size(size)}"
             memory = _NODES_OF_RANDOM_GIGANTIC if size >= _GIGANTIC else NODES
-            yield Unit(f"random {_words(size)}", memory, (Task(name, random),))
+            yield Unit(f"random {_words(size)}", self.nodes or memory, (Task(name, random),))
 
     def untried(self, results: Collection[str], sizes: Sequence[int]) -> Iterator[Result]:
         """Yield a skip for each case that none of ``results`` is of: it is for no page size of the machine."""
@@ -118,7 +123,7 @@ class ThrowawayRun:
     ) -> None:
         """Run units until all are taken, or others need the memory; machines end with the thread that started them."""
         with closing(machine), suppress(Stopped):
-            units = self._plan(machine.host(NODES), wanted, took)
+            units = self._plan(machine.host(wanted.nodes or NODES), wanted, took)
             while unit := units.take(machine, lambda one: one.memory == machine.memory, waits=False):
                 self._run_unit(unit, machine, tell)
 
@@ -140,7 +145,7 @@ class ThrowawayRun:
                 planned = [*wanted.units(self._sizes, read_pool_view(host).pools)]
                 # of those that took as long, which are all that have never run, the last ones first
                 planned.sort(key=lambda unit: took.get(unit.name, _UNKNOWN_SECONDS))
-                held = dict.fromkeys(self._machines, sum(NODES))
+                held = dict.fromkeys(self._machines, sum(wanted.nodes or NODES))
                 self._units = Jobs(planned[::-1], lambda unit: sum(unit.memory), self._free, held)
             return self._units
 

@@ -32,6 +32,8 @@ AREAS = ("boot", *LIVE, "random")
 @click.option("--package", help="Package of the distribution that holds the kernel, instead of KERNEL.")
 @click.option("--suite", help="Release of the distribution to take the kernel from, such as sid.")
 @click.option("--append", default="", metavar="WORDS", help="Further kernel arguments for every boot.")
+@click.option("--node", "nodes", multiple=True, metavar="SIZE", help="Memory of a node of live machines; repeatable.")
+@click.option("--cpus", type=click.IntRange(1), default=2, help="CPUs of machines for live cases.  [2]")
 @click.option("--area", "areas", multiple=True, metavar="AREA", help=f"{', '.join(AREAS)}; a file: pool/demote.")
 @click.option("--case", "cases", multiple=True, metavar="NAME", help="Live case, or a pattern of names; repeatable.")
 @click.option("--size", "sizes", multiple=True, metavar="SIZE", help="Page size of live cases; repeatable.")
@@ -47,6 +49,8 @@ def check_kernel(
     package: str | None,
     suite: str | None,
     append: str,
+    nodes: tuple[str, ...],
+    cpus: int,
     areas: tuple[str, ...],
     cases: tuple[str, ...],
     sizes: tuple[str, ...],
@@ -73,7 +77,8 @@ def check_kernel(
     if "random" in areas and not (random_boots or operations):
         raise InputError("--area random: expected how much of it, add --random or --operations")
     chosen_seed = draw_seed() if seed is None else seed
-    live = LiveWanted(tuple(live_areas(folders)), selection, operations, chosen_seed)
+    memory = tuple(parse_size(size) for size in nodes)
+    live = LiveWanted(tuple(live_areas(folders)), selection, operations, chosen_seed, memory, cpus)
     console = Console()
     report = CheckReport(console, output)
     default = open_kernel(kernel, cache_directory()).architecture if kernel else "x86_64"

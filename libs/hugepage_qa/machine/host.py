@@ -25,11 +25,12 @@ class CannotRun(Exception):
 class MachineKind:
     """What a machine is as long as it runs: ``uname -m``, and the bytes of a base page.
 
-    It need not be that of the machine on which the suite runs.
+    It need not be that of the machine on which the suite runs. One that ``has_others`` runs what is not the suite's.
     """
 
     architecture: str
     base_page: int
+    has_others: bool = False
 
 
 class Backend(Protocol):
@@ -74,6 +75,11 @@ class Host:
     def base_page(self) -> int:
         """The size of a base page in bytes."""
         return self._backend.kind.base_page
+
+    @property
+    def has_others(self) -> bool:
+        """Whether others use the machine, too, and its memory."""
+        return self._backend.kind.has_others
 
     @property
     def uapi(self) -> Uapi:
@@ -139,6 +145,10 @@ class Host:
         """Bring back what was swapped to a file of ``add_swap``, and remove it. Raises OSError."""
         self._backend.perform("remove_swap", [name])
 
+    def load_kvm(self) -> None:
+        """Have a throwaway machine load KVM; a machine that is somebody's has it loaded, or has none."""
+        self._backend.perform("load_kvm", [])
+
     def make_directory(self, path: str) -> None:
         """Make a directory (a control group, say). Raises Refused."""
         self._ask_kernel("make_directory", path)
@@ -156,6 +166,16 @@ class Host:
         """Tell whether the running kernel was built with CONFIG_``name``; None where no file tells."""
         is_set: bool | None = self._backend.perform("kernel_option", [name])
         return is_set
+
+    def is_thrown_away(self) -> bool:
+        """Tell whether the machine ends with the run: nobody else uses it, and nothing of it need be put back."""
+        ends: bool = self._backend.perform("is_thrown_away", [])
+        return ends
+
+    def has_modules(self, names: Sequence[str]) -> bool:
+        """Tell whether the kernel has these modules; a throwaway machine loads them, any other stays as it is."""
+        are_there: bool = self._backend.perform("has_modules", [list(names)])
+        return are_there
 
     def build_text(self, recipe: Recipe, directory: str | None = None) -> BuiltText:
         """Build a program below ``directory``, by default below one of the run on a disk. Raises InputError.

@@ -6,6 +6,8 @@ import os
 import time
 from collections.abc import Callable
 
+from hugepage_qa.kernel.uapi import CLONE_NEWIPC
+
 # linux/fs.h, linux/ipc.h
 _UMOUNT_NOFOLLOW = 8
 _IPC_RMID = 0
@@ -27,6 +29,14 @@ def unmount(point: str) -> None:
 def remove_segment(identifier: int) -> None:
     """Remove a System V shared memory segment; it goes when the last process detaches (shmctl(2)). Raises OSError."""
     _check(_LIBC.shmctl(identifier, _IPC_RMID, None), f"segment {identifier}")
+
+
+def have_own_segments() -> None:
+    """Have this thread, and what it starts, see no System V segments but its own, which go with the last of them.
+
+    Raises OSError for those without rights, and on a kernel without CONFIG_IPC_NS (unshare(2)).
+    """
+    _check(_LIBC.unshare(CLONE_NEWIPC), "System V segments")
 
 
 def swap_on(file: str) -> None:

@@ -77,7 +77,7 @@ class RealMachine:
     """Carries out the operations of a case on the running machine; ``scratch`` is a directory of its own."""
 
     def __init__(self, scratch: Path, stack: ExitStack) -> None:
-        self.kind = MachineKind(platform.machine(), mmap.PAGESIZE)
+        self.kind = MachineKind(platform.machine(), mmap.PAGESIZE, has_others=True)
         self._tree = DirectoryTree(_ROOT)
         self._scratch = scratch
         self._stack = stack
@@ -97,10 +97,13 @@ class RealMachine:
             "disk": self._disk_with,
             "add_swap": add_swap,
             "remove_swap": remove_swap,
+            "load_kvm": lambda: None,
             "make_directory": os.mkdir,
             "remove_directory": os.rmdir,
             "start_actor": self._start_actor,
             "kernel_option": _kernel_option,
+            "has_modules": _has_modules,
+            "is_thrown_away": lambda: False,
             "build_text": self._build_text,
             "start_program": self._start_program,
             "request": self._request,
@@ -173,6 +176,9 @@ class RealMachine:
 @contextmanager
 def real_machine(scratch: Path) -> Iterator[RealMachine]:
     """Yield the machine; what it started is ended after the block."""
+    with suppress(OSError):
+        # a segment outlives its process: those of a run that is killed would keep their pages until a reboot
+        libc.have_own_segments()
     with ExitStack() as stack:
         yield RealMachine(scratch, stack)
 
@@ -188,6 +194,10 @@ def _write(path: str, text: str) -> None:
 def _kernel_option(name: str) -> bool | None:
     config = read_running_config(platform.release())
     return None if config is None else f"CONFIG_{name}" in config
+
+
+def _has_modules(names: Sequence[str]) -> bool:
+    return all(Path("/sys/module", name).is_dir() for name in names)
 
 
 def _unmount(point: str, seconds: float = BUSY_SECONDS) -> None:

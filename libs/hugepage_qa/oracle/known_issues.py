@@ -27,6 +27,7 @@ class Quirk(Enum):
     BALANCED_PAGES_MISSED = "balanced-pages-missed"
     WITHIN_SIZE_PASSED = "within-size-passed"
     DIRTY_LOST_AT_UNMAP = "dirty-lost-at-unmap"
+    PIPE_SHOWS_LATER_WRITES = "pipe-shows-later-writes"
 
     # of the pools of a running machine, recorded in pool/known_pool_issues.py
     DEMOTE_TAKES_RESERVED = "demote-takes-reserved"
@@ -46,6 +47,7 @@ class Quirk(Enum):
     SMAPS_SHOWS_SHARED = "smaps-shows-shared"
     PINNED_PAGE_UNRESERVED = "pinned-page-unreserved"
     UFFD_COPY_EXISTS = "uffd-copy-exists"
+    TRUNCATION_PASSES_OVER_A_FAULT = "truncation-passes-over-a-fault"
     SEAL_GROW_PASSED_OVER = "seal-grow-passed-over"
     SEAL_EXEC_PASSED_OVER = "seal-exec-passed-over"
     NR_HUGETLB_LOST = "nr-hugetlb-lost"

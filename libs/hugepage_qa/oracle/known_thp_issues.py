@@ -46,4 +46,18 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         backports=(KernelVersion(6, 1, 191), KernelVersion(6, 12, 114)),
         seen="6.12.107; right on 6.1.192, 6.12.117, 7.3.4",
     ),
+    Quirk.PIPE_SHOWS_LATER_WRITES: KnownIssue(
+        quirk=Quirk.PIPE_SHOWS_LATER_WRITES,
+        summary="a huge page, or memory in swap, that one of parent and child gave to a pipe and unmapped shows there "
+        "what the other one writes later",
+        example="2 MiB in a huge page that holds 1, fork(), the child gives the first word to a pipe (vmsplice(2)) and "
+        "unmaps the page, the parent stores 8: 8 comes out of the pipe, and not 1",
+        cause="do_huge_pmd_wp_page() and do_swap_page() ask reuse_swap_page(), which counts who maps the page or has "
+        "it in swap, and not who else holds it, as do_wp_page() does since 5.9 (09854ba94c6a); then it was taken back "
+        "that who takes hold of a page gets one of its own (17839856fd58)",
+        since=KernelVersion(5, 9),
+        until=KernelVersion(5, 18),
+        fix="3bff7e3f1f16 (5.18), and for swap c145e0b47c77 (5.18) (CVE-2020-29374)",
+        seen="5.10.223; right on 6.1.192, 7.3.4",
+    ),
 }

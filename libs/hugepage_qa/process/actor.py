@@ -203,6 +203,10 @@ class Actor:
         )
         return [Repeated(times, Came(came), _errors(words)) for times, came, *words in found]
 
+    def tag(self, address: int, length: int, tag: int) -> None:
+        """Give ``length`` bytes a ``tag``, which pointers to them need to have then (arm64, MTE). Raises Fault."""
+        self._ask("tag", address, length, tag)
+
     def text(self) -> int:
         """Return the address of the code that was linked to the actor for tests, 0 without."""
         return int(self._ask("text")[0]) % _WORD

@@ -39,7 +39,7 @@ def build_actor(directory: Path) -> Path:
 
 
 def digest_of(source: Path) -> bytes:
-    """Return the digest of all files of ``source``, a file or the directory of a program, headers among them."""
+    """Return the digest of all files of ``source``, a file with its header or the directory of a program."""
     digest = hashlib.sha256()
     for file in _files(source):
         digest.update(hashlib.sha256(file.read_bytes()).digest())
@@ -52,18 +52,25 @@ def compiled(source: Path) -> list[Path]:
 
 
 def _files(source: Path) -> list[Path]:
-    return sorted(source.glob("*.[ch]")) if source.is_dir() else [source]
+    if source.is_dir():
+        return sorted(source.glob("*.[ch]"))
+    header = source.with_suffix(".h")
+    return [source, *([header] if header.is_file() else [])]
 
 
-def build_program(source: Path, directory: Path) -> Path:
-    """Return the program that ``source`` makes, a C file or a directory, under the same rules, with the same errors."""
-    digest = digest_of(source).hex()[:16]
+def build_program(source: Path, directory: Path, others: Sequence[Path] = (), options: Sequence[str] = ()) -> Path:
+    """Return the program of ``source``, a C file or a directory, and ``others``, under the same rules.
+
+    The errors are the same. ``options`` are added to those that have every warning be an error.
+    """
+    inputs = [source, *others]
+    digest = hashlib.sha256(repr((list(options), [digest_of(one) for one in inputs])).encode()).hexdigest()[:16]
     program = directory / f"{source.stem}-{digest}"
     if not program.exists():
         # made under another name: two runs may do so at the same time, and one that is killed leaves half a file
         with tempfile.TemporaryDirectory(dir=directory, prefix=".build-") as scratch:
             unfinished = Path(scratch, source.stem)
-            compile_to(unfinished, [source], _STRICT)
+            compile_to(unfinished, inputs, [*_STRICT, *options])
             unfinished.rename(program)
     return program
 

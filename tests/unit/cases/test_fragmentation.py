@@ -32,9 +32,11 @@ class Fragmented:
 
     def __init__(self, blocks: int) -> None:
         self._double = TextDouble(link)
-        self._double.files.texts["proc/buddyinfo"] = f"Node 0, zone Normal 512 0 0 0 0 0 0 0 0 {blocks} 0\n"
+        self._buddyinfo = f"Node 0, zone Normal 512 0 0 0 0 0 0 0 0 {blocks} 0\n"
+        self.others = ""
 
     def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
+        self._double.files.texts["proc/buddyinfo"] = self._buddyinfo + self.others
         if operation == "request" and "munmap" in arguments[1]:
             return "ok 0", None
         return self._double.perform(operation, arguments)
@@ -49,6 +51,17 @@ def test_the_share_of_free_memory_in_smaller_blocks(blocks: int, unusable: float
     with ExitStack() as stack:
         found = fragmentation(live(blocks, stack), PMD)
     assert (found.blocks, found.unusable) == (blocks, unusable)
+
+
+@pytest.mark.parametrize(("node", "differences"), [(0, 0), (1, 3)])
+def test_blocks_of_another_node_owe_nothing_to_memory_of_one(node: int, differences: int) -> None:
+    machine = Fragmented(0)
+    machine.others = "Node 1, zone Normal 512 0 0 0 0 0 0 0 0 100 0\n"
+    with ExitStack() as stack:
+        case = Live(Host(machine), PMD, Rule("rule", "statement", "source"), stack)
+        with nullcontext() if differences else pytest.raises(CannotRun, match="too fragmented"):
+            expect_at_fault(case, "never", True, lambda: map_aligned(case, 1, PMD), node)
+    assert len(case.differences) == differences
 
 
 def test_a_huge_page_that_does_not_come_is_a_difference_where_there_are_blocks() -> None:

@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import NoReturn
 
@@ -108,6 +109,71 @@ def test_what_a_broken_suite_leaves_behind_is_no_finding() -> None:
 def test_a_kernel_in_trouble_is_one_although_the_suite_broke() -> None:
     machine = StillMachine({"new_kernel_log": lambda: ["BUG: Bad page state in process actor"]})
     assert judge_on(machine, _raising(ActorStarved("it had 1 s of a CPU"))).verdict is Verdict.FAIL
+
+
+_OUT_OF_MEMORY = "Out of memory: Killed process 4711 (actor) total-vm:4096kB"
+
+
+class Used(StillMachine):
+    """A machine that others use, too."""
+
+    kind = replace(StillMachine.kind, has_others=True)
+
+
+def test_memory_that_runs_out_is_the_kernels_where_nobody_else_takes_any() -> None:
+    machine = StillMachine({"new_kernel_log": lambda: [_OUT_OF_MEMORY]})
+    assert judge_on(machine, lambda live: live.expect_pool(nr=0, free=0)).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("error", [ActorGone("the actor ended"), Refused(errno.ENOMEM, "mmap")], ids=str)
+def test_memory_that_runs_out_beside_others_is_an_error(error: Exception) -> None:
+    machine = Used({"new_kernel_log": lambda: [_OUT_OF_MEMORY]})
+    for act in (lambda live: live.expect_pool(nr=0, free=0), _raising(error)):
+        judgement = judge_on(machine, act)
+        assert judgement.verdict is Verdict.ERROR
+        assert _OUT_OF_MEMORY in judgement.reason
+
+
+def test_what_is_wrong_stays_so_where_memory_runs_out_beside_others() -> None:
+    machine = Used({"new_kernel_log": lambda: [_OUT_OF_MEMORY]})
+    assert judge_on(machine, lambda live: live.expect("words that changed", 0, 1)).verdict is Verdict.FAIL
+
+
+_OF_A_DRIVER = "WARNING: CPU: 1 PID: 2 at drivers/net/ethernet/some.c:12 some_poll+0x10/0x20 [some]"
+
+
+@pytest.mark.parametrize(
+    ("machine", "taint", "line", "verdict"),
+    [
+        (StillMachine, 1 << 5, "", Verdict.FAIL),
+        (Used, 1 << 7, "", Verdict.FAIL),
+        # a module that somebody has loaded
+        (Used, 1 << 12 | 1 << 13, "", Verdict.PASS),
+        (Used, 1 << 9, _OF_A_DRIVER, Verdict.PASS),
+        (
+            Used,
+            1 << 9,
+            "WARNING: drivers/net/ethernet/some.c:12 at some_poll+0x10/0x20, CPU#1: swapper/2",
+            Verdict.PASS,
+        ),
+        (Used, 1 << 9, "WARNING: CPU: 1 PID: 2 at lib/percpu-refcount.c:179 percpu_ref_switch+0x1/0x2", Verdict.FAIL),
+        (Used, 1 << 9, "", Verdict.FAIL),
+        (StillMachine, 1 << 9, _OF_A_DRIVER, Verdict.FAIL),
+        # a processor of a busy machine may go on no more for seconds
+        (Used, 1 << 14, "", Verdict.ERROR),
+        (StillMachine, 1 << 14, "", Verdict.FAIL),
+    ],
+)
+def test_what_taints_a_kernel_is_told_from_what_others_did(
+    machine: type[StillMachine], taint: int, line: str, verdict: Verdict
+) -> None:
+    def observe(path: str) -> str | None:
+        text: str | None = StillMachine().perform("observe", [path])
+        return f"{taint}\n" if path == "proc/sys/kernel/tainted" else text
+
+    found = judge_on(machine({"observe": observe, "new_kernel_log": lambda: [line]}), lambda _live: None)
+    assert found.verdict is verdict, found.reason
+    assert line in found.reason or verdict is Verdict.FAIL
 
 
 @pytest.mark.parametrize("operation", ["skip_kernel_log", "new_kernel_log"])

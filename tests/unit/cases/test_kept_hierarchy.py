@@ -142,3 +142,29 @@ def test_where_it_cannot_be_mounted_the_case_says_why() -> None:
         Verdict.SKIP,
         "groups of version 2 use the controller hugetlb",
     )
+
+
+@pytest.mark.parametrize("number", [errno.EBUSY, errno.EROFS, errno.EACCES])
+def test_a_hierarchy_that_is_not_ours_is_a_skip(number: int) -> None:
+    """In a container the root of what is seen has processes, or may only be read."""
+
+    def refuse(path: str, *_text: str) -> None:
+        if "cgroup" in path:
+            raise OSError(number, os.strerror(number))
+
+    def read(path: str) -> str | None:
+        shown = {
+            "proc/self/mounts": "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n",
+            "/sys/fs/cgroup/cgroup.controllers": "memory hugetlb\n",
+            "/sys/fs/cgroup/cgroup.subtree_control": "memory\n",
+        }
+        return shown.get(path) or Hierarchies().read(path)
+
+    machine = StillMachine({"read": read, "write": refuse, "make_directory": refuse})
+    for controller in ("hugetlb", "memory"):
+
+        def act(live: Live, controller: str = controller) -> None:
+            new_group(live, controller, Version.TWO)
+
+        judgement = judge_on(machine, act)
+        assert judgement.verdict is Verdict.SKIP, judgement.reason

@@ -11,7 +11,7 @@ from tests.unit.cases.text.double.machine import TextDouble
 from tests.unit.cases.text.linked import link
 
 from hugepage_qa.cases.expectations import Failed
-from hugepage_qa.cases.khugepaged_clock import await_khugepaged, quicken
+from hugepage_qa.cases.khugepaged_clock import await_khugepaged, await_rest, full_scans, quicken
 from hugepage_qa.cases.live import Live
 from hugepage_qa.machine.host import CannotRun, Host
 from hugepage_qa.oracle.rules import Rule
@@ -67,3 +67,14 @@ def test_a_khugepaged_that_does_not_run_is_at_fault_after_the_time_that_its_knob
 def test_one_that_is_slow_says_nothing_of_the_kernel() -> None:
     with pytest.raises(CannotRun, match=r"ended 2 of 3 scans in 27 s: this machine is too busy"):
         wait(Slow(2))
+
+
+@pytest.mark.parametrize("scans", [0, 3, 1000])
+def test_a_scan_that_is_under_way_is_waited_for_and_one_that_never_rests_is_seen(scans: int) -> None:
+    machine = Slow(scans)
+    with ExitStack() as stack:
+        live = Live(Host(machine), PMD, Rule("rule", "statement", "source"), stack)
+        before = await_rest(live)
+        live.host.pause(1)
+        assert (full_scans(live) == before) == (scans < 1000)
+    assert machine.now < 240

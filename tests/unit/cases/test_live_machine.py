@@ -1,7 +1,8 @@
 """When a machine is kept, replaced, tried once more and given up; and what a loss says. The machines are doubles."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.machine.host import Host
 from hugepage_qa.qemu.emulator import Stopped
 from hugepage_qa.qemu.lost_machine import Loss, MachineLost
+from hugepage_qa.sizes import GIB
 
 SMALL, LARGE = (1, 1), (2, 2)
 BY_THE_KERNEL = pytest.mark.parametrize("loss", [Loss.PANICKED, Loss.LOCKED_UP])
@@ -98,6 +100,15 @@ def test_another_memory_is_another_machine(live: LiveMachine, machines: FakeMach
     assert memories == [SMALL, SMALL, LARGE, SMALL]
     assert [machine.machine.memory for machine in machines.started] == [SMALL, LARGE, SMALL]
     assert len(machines.running) == 1
+
+
+def test_machines_of_a_shape_that_was_asked_for_have_it_whatever_is_run(tmp_path: Path, machines: FakeMachines) -> None:
+    shape = (GIB, 2 * GIB, GIB)
+    live = LiveMachine(replace(plan(tmp_path), nodes=shape, cpus=1))
+    with closing(live):
+        for memory in (SMALL, LARGE):
+            judge(live, unit(ending_in(Verdict.PASS), memory=memory))
+    assert {(machine.machine.memory, machine.machine.cpus) for machine in machines.started} == {(shape, 1)}
 
 
 @BY_THE_KERNEL

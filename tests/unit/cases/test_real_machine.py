@@ -1,6 +1,8 @@
 """The kernel log of the machine itself: what cannot be read of it is told, and never passed over."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -8,6 +10,8 @@ from typing import NoReturn
 import pytest
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.proc_tables import read_segments
+from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine import real_machine as module
 from hugepage_qa.machine.real_machine import RealMachine, real_machine
 
@@ -39,3 +43,23 @@ def test_lines_that_were_overwritten_are_told(
     monkeypatch.setattr(os, "read", overwritten)
     with pytest.raises(InputError, match="overwritten"):
         machine.perform("new_kernel_log", [])
+
+
+_MAKES_A_SEGMENT = """
+import os, signal, sys
+from pathlib import Path
+from hugepage_qa.machine.host import Host
+from hugepage_qa.machine.real_machine import real_machine
+with real_machine(Path(sys.argv[1])) as machine:
+    print(Host(machine).start_actor().call("shmget", 0, 4096, 0o1600), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs rights")
+def test_a_run_that_is_killed_leaves_no_segment(tmp_path: Path) -> None:
+    before = read_segments(DirectoryTree(Path("/")))
+    run = subprocess.run([sys.executable, "-c", _MAKES_A_SEGMENT, tmp_path], stdout=subprocess.PIPE, check=False)
+    assert run.returncode < 0
+    assert int(run.stdout) >= 0
+    assert read_segments(DirectoryTree(Path("/"))) == before

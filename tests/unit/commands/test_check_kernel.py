@@ -97,6 +97,8 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
         (["bzImage", "--arch", "vax"], "vax"),
         (["bzImage", "--arch", "x86_64", "--arch", "s390x"], "a kernel for x86_64: expected one for s390x"),
         (["bzImage", "--machines", "0"], "--machines"),
+        (["bzImage", "--cpus", "0"], "--cpus"),
+        (["bzImage", "--node", "large"], "'large'"),
         (["bzImage", "--seed", "-1"], "--seed"),
         (["bzImage", "bzImage"], "bzImage"),
     ],

@@ -3,6 +3,7 @@
 import errno
 import mmap
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -99,6 +100,17 @@ def test_discard_of_what_is_not_mapped_is_refused(actor: Actor) -> None:
         actor.discard(0, PAGE, PAGE, PAGE)
     with pytest.raises(ValueError, match="malformed"):
         actor.discard(0, PAGE, 0, PAGE)
+
+
+def test_limits_of_who_starts_the_suite_are_none_of_the_actor(program: Path) -> None:
+    limit, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (PAGE, most))
+    try:
+        with start_actor(program) as actor:
+            fd = actor.call("memfd_create", "file", 0)
+            assert actor.call("ftruncate", fd, 2 * PAGE) == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, most))
 
 
 def test_those_that_race_tell_how_many_of_them_could_store(actor: Actor) -> None:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from hugepage_qa.cases.judge import KERNEL_CONTENT, NOTHING_LEFT, checked_end, evidence, run_judged
+from hugepage_qa.cases.judge import NOTHING_LEFT, checked_end, evidence, run_judged
+from hugepage_qa.cases.kernel_trouble import KERNEL_CONTENT
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.random.random_search import (
     Program,

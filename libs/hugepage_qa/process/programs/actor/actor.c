@@ -20,6 +20,7 @@
  *     check ADDRESS LENGTH STEP VALUE    how many of these are not as fill left them
  *     nonzero ADDRESS LENGTH [STEP]      how many words of 8 bytes are not zero: all, or those of fill with STEP
  *     sum ADDRESS LENGTH                 the Adler-32 checksum (RFC 1950) of these bytes
+ *     tag ADDRESS LENGTH TAG             give so many bytes a tag (arm64, MTE), which pointers to them need to have
  *     text                               the address of the code that was linked to it for tests, 0 without
  *     run ADDRESS COUNT STEP             call COUNT functions, STEP bytes apart, and count those that do not return
  *                                        their number
@@ -57,6 +58,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -84,6 +86,16 @@ static void serve(char *request)
 		answer_malformed();
 }
 
+/* whoever started the suite may be a user with limits: what they refuse is no answer of the kernel to a case */
+static void raise_limits(void)
+{
+	static const int limits[] = {RLIMIT_AS, RLIMIT_CPU, RLIMIT_DATA, RLIMIT_FSIZE};
+	static const struct rlimit none = {RLIM_INFINITY, RLIM_INFINITY};
+
+	for (size_t at = 0; at < sizeof(limits) / sizeof(*limits); at++)
+		setrlimit(limits[at], &none); /* not for those without rights */
+}
+
 int main(int count, char **words)
 {
 	static char request[PACKET + 1];
@@ -93,6 +105,7 @@ int main(int count, char **words)
 	prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
 	if (count < 2 || getppid() != atoi(words[1]))
 		return 1;
+	raise_limits();
 	signal(SIGCHLD, SIG_IGN); /* nobody waits for a forked actor */
 	catch_faults();
 	if (count > 2)

@@ -29,14 +29,16 @@ static const struct {
 	CALL(process_vm_readv), CALL(process_vm_writev), CALL(userfaultfd), CALL(ioctl), CALL(setrlimit), CALL(fcntl),
 	CALL(fsync), CALL(mount), CALL(statx), CALL(copy_file_range), CALL(brk), CALL(unshare), CALL(rt_sigprocmask),
 	CALL(rt_sigpending), CALL(io_uring_setup), CALL(io_uring_register), CALL(io_uring_enter), CALL(setitimer),
-	CALL(fchmod), CALL(ppoll),
+	CALL(fchmod), CALL(ppoll), CALL(socket),
 #ifdef SYS_pkey_alloc
 	CALL(pkey_alloc), CALL(pkey_free), CALL(pkey_mprotect),
 #endif
 #ifdef SYS_set_mempolicy_home_node
 	CALL(set_mempolicy_home_node),
 #endif
-	{"cachestat", 451}, /* on every architecture here, and younger than the headers of many (6.5) */
+	/* on every architecture here, and younger than the headers of many (6.5 and 6.10) */
+	{"cachestat", 451},
+	{"mseal", 462},
 };
 
 long make_call(const char *name, const long *a)

@@ -152,6 +152,21 @@ static long sum(const uint64_t *a)
 	return (long)((high % modulus) << 16 | low % modulus);
 }
 
+#ifdef __aarch64__
+enum { GRANULE = 16, TAG_SHIFT = 56 };
+
+static long tag(const uint64_t *a)
+{
+	for (uint64_t offset = 0; offset < a[1]; offset += GRANULE) {
+		register uint64_t place __asm__("x0") = (a[0] + offset) | a[2] << TAG_SHIFT;
+
+		/* stg x0, [x0]: assemblers know it if they are told of a processor with it */
+		__asm__ volatile(".inst 0xd9200800" : : "r"(place) : "memory");
+	}
+	return 0;
+}
+#endif
+
 static const struct access {
 	const char *verb;
 	long (*act)(const uint64_t *a);
@@ -159,6 +174,9 @@ static const struct access {
 } accesses[] = {
 	{"load", load_word, 0},	 {"store", store_word, 0}, {"fill", fill, 1}, {"check", check, 1},
 	{"nonzero", nonzero, 0}, {"text", text, 0},	   {"run", run, 0},   {"sum", sum, 0},
+#ifdef __aarch64__
+	{"tag", tag, 0},
+#endif
 };
 
 static const struct access *find_access(const char *verb)

@@ -160,7 +160,7 @@ def _expect_effort(
     """
     efforts, others = [], Others()
     for _attempt in range(_ATTEMPTS):
-        take_free_blocks(live, actor, fragments.memory.length)
+        take_free_blocks(live, actor, fragments.memory.length, fragments.node)
         set_policy(live, "always", defrag=mode)
         memory = advised(live, _PAGES if expected.compacts else 1, advice, actor=actor)
         if not others.rest(live):

@@ -29,12 +29,16 @@ Draw = Callable[[np.random.Generator, int, int], Noise]
 
 @dataclass(frozen=True)
 class World:
-    """``draw`` returns the logarithms of the samples of one metric, a row per block."""
+    """``draw`` returns the logarithms of the samples of one metric, a row per block.
+
+    ``host`` is the machine that all blocks are of, None where nobody recorded of which they are.
+    """
 
     name: str
     draw: Draw
     blocks: int = 22
     samples: int = 10
+    host: str | None = "lab7"
 
     def sample_set(self, seed: int, metrics: int) -> SampleSet:
         """Return ``metrics`` metrics of this world."""
@@ -42,7 +46,7 @@ class World:
         return SampleSet(
             self.name,
             "simulated",
-            _ENVIRONMENT,
+            _ENVIRONMENT if self.host is None else {**_ENVIRONMENT, "hostname": self.host},
             {},
             tuple(
                 _series(f"metric{number:03}", _LEVEL * np.exp(self.draw(random, self.blocks, self.samples)))
@@ -115,7 +119,7 @@ WORLDS = (
     World("very quiet machine", very_quiet_machine),
     World("quiet machine", quiet_machine),
     World("cloud VMs", cloud),
-    World("unrecorded hosts", unrecorded_hosts),
+    World("unrecorded hosts", unrecorded_hosts, host=None),
     World("JVM forks", jvm_forks, samples=20),
     World("seconds, AR(1)", autocorrelated, samples=300),
     World("drift", drift),

@@ -31,10 +31,9 @@ from hugepage_qa.process.supervised import run_supervised
 from hugepage_qa.qemu.boards import find_board
 from hugepage_qa.qemu.installed_emulator import installed_emulator
 from hugepage_qa.qemu.system.machine_registry import Registry, drop_machines
-from hugepage_qa.report.plan_progress import PlanProgress
 from hugepage_qa.report.run_directory import read_surroundings, write_surroundings
 from hugepage_qa.report.terminal import closing_lines, line_on_others, print_reasons
-from hugepage_qa.report.tmt_results import read_run
+from hugepage_qa.report.tmt_results import PlanProgress, read_run
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"

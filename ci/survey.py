@@ -37,8 +37,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.process.supervised import SIGNALLED, exit_on_sigterm
 from hugepage_qa.qemu.debian_kernels import DebianKernel, choose_kernels
 from hugepage_qa.qemu.kernel_image import KernelImage
-from hugepage_qa.report.check_report import CheckReport
-from hugepage_qa.report.kept_check import RESULTS, read_check
+from hugepage_qa.report.check_report import RESULTS, CheckReport, read_check
 from hugepage_qa.report.survey_record import Amounts, Measured, SurveyRecord, make_record, read_record, write_record
 
 ROOT = Path(__file__).resolve().parent.parent

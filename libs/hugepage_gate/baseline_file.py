@@ -18,7 +18,8 @@ from typing import Any
 from hugepage_gate.block_summary import BlockSummary, SummarySeries
 from hugepage_gate.contrasts import Unit, replicate_keys
 from hugepage_gate.environment import env_id
-from hugepage_gate.input_file import check_document, parse_json
+from hugepage_gate.input_file import check_document, is_text, parse_json
+from hugepage_gate.sample_format import LARGEST
 from hugepage_gate.samples import Direction, Kind, Scalar
 from hugepage_qa.errors import InputError
 from hugepage_qa.schema import build
@@ -168,9 +169,11 @@ def _take_lists(document: Any) -> dict[str, list[Any]]:
 def _baseline(head: Mapping[str, Any], lists: Mapping[str, list[dict[str, Any]]], source: object) -> Baseline:
     try:
         blocks = [_block(one) for one in lists["blocks"]]
-        acceptances = [build(Acceptance, one) for one in lists["accepted"]]
-    except (AttributeError, TypeError, ValueError) as error:
+        acceptances = [_acceptance(one) for one in lists["accepted"]]
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{source}: expected blocks and acceptances as gate accept writes them ({error})") from error
+    if head["kind"] == Kind.MEASURED and any(min(one.location, one.mean) <= 0 for one in blocks):
+        raise InputError(f"{source}: what is measured has locations and means above 0; restore the file from git")
     series = SummarySeries(
         head["metric"],
         head["unit"],
@@ -182,14 +185,36 @@ def _baseline(head: Mapping[str, Any], lists: Mapping[str, list[dict[str, Any]]]
     return Baseline(head["suite"], head["environment"], series, tuple(sorted(acceptances, key=lambda one: one.on)))
 
 
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and is_text(value)
+
+
+def _acceptance(document: Mapping[str, Any]) -> Acceptance:
+    acceptance = build(Acceptance, document)
+    texts = (acceptance.by, acceptance.reason, acceptance.release, *acceptance.blocks)
+    if not all(_is_text(one) for one in texts) or not isinstance(acceptance.starts, bool):
+        raise TypeError("by, reason, release and the names of blocks have to be texts")
+    return acceptance
+
+
 _NUMBERS = ("order", "samples", "effective", "location", "mean", "spread", "steady_from")
 
 
 def _block(document: Mapping[str, Any]) -> BlockSummary:
     block = build(BlockSummary, document)
     numbers = [getattr(block, name) for name in _NUMBERS]
-    if not all(type(one) in (int, float) and math.isfinite(one) and one >= 0 for one in numbers):
+    if not all(type(one) in (int, float) and 0 <= one <= LARGEST for one in numbers):
         raise ValueError(f"{', '.join(_NUMBERS)} have to be numbers")
+    if block.samples < 1 or block.effective <= 0:
+        raise ValueError("samples and effective have to be above 0")
+    if not all(one is None or _is_text(one) for one in (block.session, block.boot, block.host)):
+        raise TypeError("session, boot and host have to be texts")
+    sentinels = [one for one in (block.sentinel, block.sentinel_after) if one is not None]
+    if not all(type(one) in (int, float) and math.isfinite(one) and one > 0 for one in sentinels):
+        raise ValueError("sentinels have to be times")
+    facts = block.subject.values()
+    if not _is_text(block.sha256) or not all(isinstance(one, int | float | None) or _is_text(one) for one in facts):
+        raise TypeError("sha256 has to be a text, and subject a map of facts")
     return block
 
 

@@ -1,5 +1,6 @@
 """Compare new samples with baselines: is it the same machine, is the baseline good enough, and what became worse?"""
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -12,7 +13,7 @@ from hugepage_gate.environment import Difference, environment_differences, subje
 from hugepage_gate.evidence import Family, learn_family
 from hugepage_gate.gate_policy import Policy
 from hugepage_gate.judge_metrics import MetricsJudge
-from hugepage_gate.looks import LOOKS
+from hugepage_gate.looks import FLOOR, LOOKS
 from hugepage_gate.sample_format import Place, digest, is_among, is_telling
 from hugepage_gate.samples import SampleSet, Scalar, Series, Verdict
 from hugepage_qa.errors import InputError
@@ -86,11 +87,11 @@ def compare(
         )
     if numbers is None:
         numbers = summarise_set(new, margins(new, terms.policy))
-    results = _judge(baseline, numbers, new.reference, unit, terms)
+    unknown_hosts = None in _hosts(baseline) or not new.hosts
+    results = _judge(baseline, numbers, new.reference, unit, terms, unknown_hosts=unknown_hosts)
     verdict, reason = overall_verdict(results)
-    return Comparison(
-        new.suite, baseline.source, new.source, verdict, reason, results, differences, _notes(baseline, terms)
-    )
+    notes = (*_notes(baseline, terms), *(_notes_on_hosts(baseline, terms) if unknown_hosts else ()))
+    return Comparison(new.suite, baseline.source, new.source, verdict, reason, results, differences, notes)
 
 
 def _machine_differences(baseline: BaselineSet, new: SampleSet, terms: Terms) -> list[Difference]:
@@ -116,6 +117,8 @@ def _judge(
     reference: str | None,
     unit: Unit,
     terms: Terms,
+    *,
+    unknown_hosts: bool,
 ) -> tuple[MetricResult, ...]:
     judge = MetricsJudge(
         baseline.series,
@@ -126,6 +129,7 @@ def _judge(
         terms.policy,
         terms.looks,
         doubt=lambda one: doubt(one, series.values(), terms),
+        unknown_hosts=unknown_hosts,
     )
     return judge.judge()
 
@@ -137,6 +141,17 @@ def _notes(baseline: BaselineSet, terms: Terms) -> tuple[str, ...]:
     if terms.fewest_boots <= len(boots) < FEWEST_BOOTS:
         return ("the baseline is of one boot: what differs from boot to boot would count as a change",)
     return ()
+
+
+def _notes_on_hosts(baseline: BaselineSet, terms: Terms) -> tuple[str, ...]:
+    """Return what is to be known where nobody recorded hosts: see ``of_unknown_hosts``."""
+    differ = math.sqrt(baseline.family.level.variance)
+    if differ <= FLOOR * min((terms.policy.of(metric).margin for metric, _ in baseline.series), default=math.inf):
+        return ()
+    return (
+        f"hosts are not recorded, and the usual metric differs by {differ:.1%} from start to start: all new blocks may"
+        " be of one other host, and count as one; record hosts, by --fact hostname=NAME",
+    )
 
 
 def doubt(baseline: SummarySeries, new: Collection[SummarySeries], terms: Terms) -> tuple[Verdict, str] | None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hugepage_gate.block_summary import SummarySeries, summarise
 from hugepage_gate.comparison import run_verdict
 from hugepage_gate.contrasts import Unit
-from hugepage_gate.evidence import Family, learn_family, level_evidence, slow_evidence
+from hugepage_gate.evidence import Family, learn_family, level_evidence, of_unknown_hosts, slow_evidence
 from hugepage_gate.gate_policy import DEFAULT_TAIL_MARGIN
 from hugepage_gate.looks import Decision, Evidence, PerLook, alarm_limits, decide_one, noise_alarms
 from hugepage_gate.samples import Block, Direction, Kind, Samples, SampleSet, Series, Verdict
@@ -166,7 +166,7 @@ def measure_rates(samples: SampleSet, plan: Plan) -> Rates:
         groups.setdefault(len(kept), []).append(replace(series, blocks=kept))
     done = False
     for blocks, group in groups.items():
-        prepared = _Prepared(group, plan, random)
+        prepared = _Prepared(group, plan, random, unknown_hosts=not samples.hosts)
         for baseline, new in _splits(blocks, plan, random):
             prepared.add_split(rates, baseline, new)
             done = True
@@ -192,8 +192,11 @@ def _splits(blocks: int, plan: Plan, random: np.random.Generator) -> Iterator[tu
 class _Prepared:
     """Series of equal length in numbers, with nothing injected and with everything, computed once for all splits."""
 
-    def __init__(self, group: Sequence[Series], plan: Plan, random: np.random.Generator) -> None:
+    def __init__(
+        self, group: Sequence[Series], plan: Plan, random: np.random.Generator, *, unknown_hosts: bool
+    ) -> None:
         self._plan = plan
+        self._unknown_hosts = unknown_hosts
         self._raw = group
         self._injections: tuple[Injection, ...] = injections(plan.margin)
         self._plain = [summarise(one, plan.margin, {}, None) for one in group]
@@ -221,10 +224,9 @@ class _Prepared:
         return [_chosen(one, blocks) for one in summaries]
 
     def _asked(self, baseline: SummarySeries, new: SummarySeries, family: Family) -> "_Asked":
-        return _Asked(
-            level_evidence(baseline, new, Unit.SESSION, self._plan.margin, family.level),
-            slow_evidence(baseline, new, Unit.SESSION, DEFAULT_TAIL_MARGIN, family.mean),
-        )
+        level = level_evidence(baseline, new, Unit.SESSION, self._plan.margin, family.level)
+        slow = slow_evidence(baseline, new, Unit.SESSION, DEFAULT_TAIL_MARGIN, family.mean)
+        return _Asked(*of_unknown_hosts(level, slow)) if self._unknown_hosts else _Asked(level, slow)
 
     def _add_usual(self, rates: Rates, baseline: int, new: int) -> None:
         for name, group in {UNCHANGED: list(self._raw), **self._changed}.items():

@@ -79,6 +79,16 @@ def slow_evidence(baseline: SummarySeries, new: SummarySeries, unit: Unit, margi
     return replace(_of_sides(values, keys, margin, prior), alarm_only=True)
 
 
+def of_unknown_hosts(level: Evidence, slow: Evidence) -> tuple[Evidence, Evidence]:
+    """Return the evidence on a metric where nobody recorded of which machines blocks are.
+
+    Where blocks of the usual metric differ by more than would be reported, machines may be why, and all new blocks may
+    be of one that most of the baseline is not of: they count as one.
+    """
+    as_one = level.prior.degrees > 0 and level.prior.variance > level.floor**2
+    return replace(level, as_one=as_one), replace(slow, as_one=as_one)
+
+
 def count_evidence(baseline: SummarySeries, new: SummarySeries, unit: Unit, margin: float) -> Evidence:
     """Return the evidence on a count that varies from block to block: logarithms of one more, as it may be 0."""
     values = [one.worse * np.log1p([block.location for block in one.blocks]) for one in (baseline, new)]

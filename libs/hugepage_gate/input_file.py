@@ -64,6 +64,15 @@ def _refuse(constant: str) -> float:
     raise ValueError(f"{constant} is not JSON")
 
 
+def number(text: str, where: str) -> float:
+    """Return the number that ``text`` is. Raises InputError, which begins with ``where``."""
+    try:
+        # Python takes 1_000 and digits of other scripts, too
+        return float(text if text.isascii() and "_" not in text else "")
+    except ValueError as error:
+        raise InputError(f"{where}: expected a number, got {text!r}") from error
+
+
 _DEEPEST = 32
 #: as many as a million blocks have
 _MOST_VALUES = 20_000_000

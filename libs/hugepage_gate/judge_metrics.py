@@ -22,6 +22,7 @@ from hugepage_gate.evidence import (
     count_evidence,
     disturbed_blocks,
     level_evidence,
+    of_unknown_hosts,
     slow_evidence,
 )
 from hugepage_gate.gate_policy import MetricPolicy, Policy, decide_count, noise_margin
@@ -67,6 +68,7 @@ class MetricsJudge:
     policy: Policy
     looks: tuple[tuple[int, float], ...]
     doubt: Doubt
+    unknown_hosts: bool = False
     _disturbed: set[object] = field(default_factory=set)
 
     def judge(self) -> tuple[MetricResult, ...]:
@@ -99,8 +101,11 @@ class MetricsJudge:
         if new.kind is Kind.COUNT:
             yield self._count(empty, baseline, new, policy)
             return
-        yield _Question(empty, level_evidence(baseline, new, self.unit, policy.margin, self.family.level), *sides)
+        level = level_evidence(baseline, new, self.unit, policy.margin, self.family.level)
         slow = slow_evidence(baseline, new, self.unit, policy.tail_margin, self.family.mean)
+        if self.unknown_hosts:
+            level, slow = of_unknown_hosts(level, slow)
+        yield _Question(empty, level, *sides)
         yield _Question(replace(empty, estimand=SLOW_RUNS, margin=policy.tail_margin), slow, *sides)
 
     def _count(

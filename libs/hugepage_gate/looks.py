@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import stdtrit
 
-from hugepage_gate.moderated_t import NO_PRIOR, Estimate, Prior, estimate
+from hugepage_gate.moderated_t import NO_PRIOR, Estimate, Prior, estimate, share_of_variance
 from hugepage_gate.samples import Samples, Verdict
 
 #: new blocks at each look, and its part of the allowed error. The parts may add up to more than one: looks share the
@@ -60,7 +60,7 @@ class Evidence:
     block is noisier than those of the baseline because it holds fewer samples. Where a block here is a session of
     several, ``shown`` is what most of those in each new one show at least, of worse and of better. What is
     ``alarm_only`` never has to pass; there the baseline alone tells how much blocks vary, as what is looked for makes
-    new ones vary more.
+    new ones vary more. ``as_one``: all new blocks may be of one machine that nobody recorded (``of_unknown_hosts``).
     """
 
     baseline: Samples
@@ -70,6 +70,7 @@ class Evidence:
     extra_variance: Samples | None = None
     shown: tuple[Samples, Samples] | None = None
     alarm_only: bool = False
+    as_one: bool = False
 
     @property
     def floor(self) -> float:
@@ -101,8 +102,14 @@ class Evidence:
         if len(self.new) < blocks:
             return None
         excess = 0.0 if self.extra_variance is None else float(np.mean(self.extra_variance[:blocks]))
-        least = (_LEAST_DEVIATION * self.margin) ** 2
-        return estimate(self.baseline, self.new[:blocks], self.prior, least, excess, pooled=not self.alarm_only)
+        # where machines differ, a baseline that seems to be quiet may have seen one of them only
+        least = self.prior.variance if self.as_one else (_LEAST_DEVIATION * self.margin) ** 2
+        new, pooled = self.new[:blocks], not self.alarm_only
+        return estimate(self.baseline, new, self.prior, least, excess, pooled=pooled, as_one=self.as_one)
+
+    def share_of_variance(self, baseline: int, new: int) -> float:
+        """Return by how much the difference of so many blocks varies, as a share of how much one block does."""
+        return share_of_variance(baseline, 1 if self.as_one else new)
 
 
 @dataclass(frozen=True)
@@ -265,13 +272,13 @@ def blocks_to_see(evidence: Evidence, look: Look, looks: Sequence[tuple[int, flo
     None where 200 do not. New ones come first, up to the last look, and count where there is a look.
     """
     base, new = len(evidence.baseline), look.blocks
-    variance = look.estimate.error**2 / (1 / base + 1 / new)
+    variance = look.estimate.error**2 / evidence.share_of_variance(base, new)
     later = [(blocks, share) for blocks, share in looks if blocks > look.blocks]
     last, share = looks[-1]
     steps = [(blocks, 0, part) for blocks, part in later]
     steps += [(last, more, share) for more in range(1, _MOST_BLOCKS + 1)]
     for blocks, more, part in steps:
-        error = math.sqrt(variance * (1 / (base + more) + 1 / blocks))
+        error = math.sqrt(variance * evidence.share_of_variance(base + more, blocks))
         if _sight(error, evidence.prior.degrees + base + more + blocks - 2, part) <= evidence.margin:
             return max(0, blocks - len(evidence.new)), more
     return None

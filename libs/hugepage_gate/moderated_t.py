@@ -103,14 +103,22 @@ class Estimate:
 
 
 def estimate(
-    baseline: Samples, new: Samples, prior: Prior, least_variance: float, excess: float = 0.0, *, pooled: bool = True
+    baseline: Samples,
+    new: Samples,
+    prior: Prior,
+    least_variance: float,
+    excess: float = 0.0,
+    *,
+    pooled: bool = True,
+    as_one: bool = False,
 ) -> Estimate | None:
     """Return the difference of the means of blocks, or None when nothing is known of how much blocks vary.
 
     The variance of both sides together, or of the baseline alone where they are not ``pooled``, is shrunk to that of
     the prior. ``least_variance`` keeps a coarse clock, whose blocks are all alike, from making a difference certain.
     ``excess`` is by how much the variance of one new block is larger than that of a baseline block because it holds
-    fewer samples.
+    fewer samples. ``as_one``: all new blocks may have something in common that others have not, and tell no more than
+    a single one.
     """
     sides = [baseline, new] if pooled else [baseline]
     degrees = prior.degrees + sum(len(side) - 1 for side in sides)
@@ -118,8 +126,13 @@ def estimate(
         return None
     squares = sum(float(((side - side.mean()) ** 2).sum()) for side in sides)
     variance = max((prior.degrees * prior.variance + squares) / degrees, least_variance)
-    error = math.sqrt(variance * (1 / len(baseline) + 1 / len(new)) + excess / len(new))
+    error = math.sqrt(variance * share_of_variance(len(baseline), 1 if as_one else len(new)) + excess / len(new))
     return Estimate(float(new.mean() - baseline.mean()), error, degrees)
+
+
+def share_of_variance(baseline: int, new: int) -> float:
+    """Return by how much the difference of means of so many blocks varies, as a share of how much one block does."""
+    return 1 / baseline + 1 / new
 
 
 def estimate_mean(blocks: Samples, prior: Prior, least_variance: float) -> Estimate | None:

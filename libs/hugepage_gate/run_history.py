@@ -76,7 +76,7 @@ def read_runs(path: Path) -> dict[tuple[str, str], list[KeptBlock]]:
             run = parse_json(line)
             key = run["metric"], run["configuration"]
             found.setdefault(key, []).extend(_kept(key, run))
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InputError(f"{path}:{number}: expected a run as gate compare keeps it; remove the line") from error
     return found
 

@@ -125,7 +125,7 @@ FORMAT = "hugepage-qa samples"
 VERSION = 1
 
 #: beyond this, and below its inverse, squares have no place in a floating point number
-_LARGEST = 1e100
+LARGEST = 1e100
 
 _PER_SERIES = ("metric", "unit", "direction", "kind", "configuration", "same_as", "blocks")
 
@@ -221,10 +221,8 @@ def _numbers(values: list[Any], where: str) -> Samples:
         raise InputError(f"{where}: a sample is too large for a floating point number") from error
     if not np.isfinite(numbers).all():
         raise InputError(f"{where}: sample {int(np.argmin(np.isfinite(numbers))) + 1} is NaN or infinite")
-    if (numbers > _LARGEST).any() or ((numbers > 0) & (numbers < 1 / _LARGEST)).any():
-        raise InputError(
-            f"{where}: expected samples between {1 / _LARGEST:g} and {_LARGEST:g}, or 0; is the unit right?"
-        )
+    if (numbers > LARGEST).any() or ((numbers > 0) & (numbers < 1 / LARGEST)).any():
+        raise InputError(f"{where}: expected samples between {1 / LARGEST:g} and {LARGEST:g}, or 0; is the unit right?")
     if (numbers < 0).any():
         raise InputError(
             f"{where}: sample {int(np.argmax(numbers < 0)) + 1} is negative; expected times, rates or counts"

@@ -11,6 +11,8 @@ from hugepage_qa.errors import InputError
 
 _INPUT_WRONG = 3
 _INTERRUPTED = 130
+#: what is wrong may be a text of megabytes, which a message shows
+_LONGEST_LINE = 1000
 
 #: name -> where it is; in the order of the help
 COMMANDS: Mapping[str, str] = {
@@ -62,5 +64,6 @@ def main() -> None:
 
 
 def _fail(message: str) -> None:
-    click.echo(f"hugepage-qa: {' '.join(message.split())}", err=True)
+    line = " ".join(message.split())
+    click.echo(f"hugepage-qa: {line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + '...'}", err=True)
     sys.exit(_INPUT_WRONG)

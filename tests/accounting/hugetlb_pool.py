@@ -3,6 +3,8 @@
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import expect_hugetlb, forked
 from hugepage_qa.cases.live import Live
+from hugepage_qa.kernel.counters import read_meminfo
+from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -109,6 +111,25 @@ def surplus_pages_come_and_go(live: Live) -> None:
     live.expect_pool(nr=2, free=1)
     memory.unmap(0, 1)
     live.expect_pool(nr=2, free=2)
+
+
+@ACCOUNTING.case(
+    "the memory of a gigantic page that leaves the pool is free memory again",
+    f"{HUGETLB_DOC} nr_hugepages; mm/hugetlb.c __update_and_free_hugetlb_folio()",
+    sizes=Sizes.GIGANTIC,
+    pages=1,
+)
+def memory_of_a_gigantic_page(live: Live) -> None:
+    before = _free_memory(live)
+    live.set_nr(0)
+    # others take and give back some of it meanwhile
+    live.host.wait_until(lambda: _free_memory(live) - before > live.size // 2)
+    back = _free_memory(live) - before
+    live.expect(f"{back} bytes are free again, most of a page", True, back > live.size // 2)
+
+
+def _free_memory(live: Live) -> int:
+    return read_meminfo(ObservedTree(live.host))["MemFree"]
 
 
 class PoolAccounting(LiveTest):

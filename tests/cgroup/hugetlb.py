@@ -3,6 +3,7 @@
 import errno
 import signal
 from collections.abc import Callable
+from typing import Any
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import (
@@ -15,7 +16,7 @@ from hugepage_qa.cases.control_group import (
     keeping_hierarchy,
     new_group,
 )
-from hugepage_qa.cases.hugetlb_files import new_memfd, open_file
+from hugepage_qa.cases.hugetlb_files import get_segment, new_memfd, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import move_page
@@ -23,6 +24,7 @@ from hugepage_qa.kernel import hugetlb_cgroup
 from hugepage_qa.kernel.hugetlb_cgroup import RESERVATIONS, file_prefix
 from hugepage_qa.kernel.proc_tables import read_mounts
 from hugepage_qa.kernel.tree import parse_integer
+from hugepage_qa.kernel.uapi import MAP_POPULATE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -195,6 +197,70 @@ def reservations_beyond_the_limit_are_refused(live: Live, group: HugetlbGroup) -
     live.map(1, actor).touch()
     group.expect(usage=1, reserved=1, refused_reservations=2)
     live.expect_pool(nr=2, free=1)
+
+
+@case(
+    "a segment and a file that reserve more than the group may are refused with ENOMEM, and within the limit charged",
+    f"{V1_DOC} Reservation accounting; {V2_DOC} hugetlb.<hugepagesize>.rsvd.max; mm/hugetlb.c hugetlb_reserve_pages()",
+    pages=2,
+)
+def reservations_of_each_kind_are_limited(live: Live, group: HugetlbGroup) -> None:
+    group.limit_reservations(1)
+    for refused, kind in enumerate(_KINDS, start=1):
+        actor = _actor_in(live, group)
+        with live.about(kind.__name__):
+            live.expect_errno(errno.ENOMEM, kind, live, actor, 2)
+            group.expect(usage=0, reserved=0, refused_reservations=refused)
+            live.expect_pool(nr=2, free=2)
+            memory = kind(live, actor, 1)
+            group.expect(usage=0, reserved=1, refused_reservations=refused)
+            memory.touch()
+            group.expect(usage=1, reserved=1, refused_reservations=refused)
+            actor.end()
+            group.expect(usage=0, reserved=0, refused_reservations=refused)
+            live.expect_pool(nr=2, free=2)
+
+
+@case(
+    "MAP_POPULATE of a file, or of no file, takes as many pages as the limit allows, and a touch of others gets SIGBUS",
+    f"{V1_DOC}; {V2_DOC} hugetlb.<hugepagesize>.max; mmap(2) MAP_POPULATE; mm/hugetlb.c alloc_hugetlb_folio()",
+    pages=2,
+)
+def a_populated_mapping_is_limited(live: Live, group: HugetlbGroup) -> None:
+    group.limit(1)
+    for noreserve in (False, True):
+        for of_a_file in (False, True):
+            actor = _actor_in(live, group)
+            file = new_memfd(live, actor) if of_a_file else None
+            named: dict[str, Any] = {"noreserve": noreserve, "flags": MAP_POPULATE}
+            memory = file.map(2, **named) if file else live.map(2, actor, **named)
+            reserved = 1 if noreserve else 2
+            with live.about(f"of a file {of_a_file}, without a reservation {noreserve}"):
+                # how often it is tried to have the other page is told nowhere
+                group.expect_charged(usage=1, reserved=reserved)
+                live.expect("what the page within the limit holds", 0, memory.read())
+                live.expect_signal(signal.SIGBUS, memory.touch, 1)
+                group.expect_charged(usage=1, reserved=reserved)
+                live.expect_pool(nr=2, free=1, resv=reserved - 1)
+            actor.end()
+            group.expect_charged(usage=0, reserved=0)
+            live.expect_pool(nr=2, free=2)
+
+
+def _segment(live: Live, actor: Actor, pages: int) -> Memory:
+    segment = get_segment(live, pages * live.size, actor)
+    memory = segment.attach()
+    # it goes with the last process that has it attached
+    segment.remove()
+    return memory
+
+
+def _file(live: Live, actor: Actor, pages: int) -> Memory:
+    return new_memfd(live, actor).map(pages)
+
+
+#: what a process has huge pages by that others can have, too
+_KINDS = (_segment, _file)
 
 
 @case(

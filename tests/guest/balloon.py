@@ -28,6 +28,7 @@ REPORTING = (
     "QEMU hw/virtio/virtio-balloon.c virtio_balloon_handle_report(): what is no whole page of the host is ignored;"
     " mm/page_reporting.c; mm/hugetlb.c __unmap_hugepage_range() (df7a6d1f6405)"
 )
+COMPACTED = "mm/balloon_compaction.c; drivers/virtio/virtio_balloon.c virtballoon_migratepage()"
 
 #: what a kernel boots in, with as much to spare
 _MEMORY = 256 * MIB
@@ -41,6 +42,10 @@ _REPORTED_BLOCK = 2 * MIB
 _REPORTED_ZONE = 96 * MIB
 #: two seconds after a block came free (PAGE_REPORTING_DELAY), and a part of them each time
 _REPORTED_SECONDS = 6
+#: a line of /proc/vmstat, with CONFIG_BALLOON_COMPACTION
+_MOVED = "balloon_migrate"
+#: what scatters free memory: pieces, each of so many bytes, and as many between them
+_PIECES, _PIECE = 32, MIB
 #: what the guest writes before and after it has reported, in bytes
 _KEPT, _WRITTEN = 4 * MIB, 64 * MIB
 #: free pages that no list of free blocks has: those that CPUs keep for themselves
@@ -148,6 +153,48 @@ def balloon_with_plugged_memory(live: Live, guests: Guests) -> None:
     live.expect_pool(nr=nr, free=nr)
 
 
+@guest_case(QEMU)(
+    "pages of a balloon that lie scattered are moved when the guest compacts its memory, and no whole block is lost",
+    COMPACTED,
+    sizes=Sizes.DEFAULT,
+)
+def compacted(live: Live, guests: Guests) -> None:
+    guest = with_balloon(live, guests)
+    needs(_MOVED in guest.run("cat /proc/vmstat"), "the guest's kernel moves no pages of balloons")
+    memory = guest.description.memory
+    # every other piece of memory is free when the balloon takes as much, and the rest of them when it has
+    piece = f"head -c {_PIECE} /tmp/kept"
+    guest.run("mkdir /tmp/first /tmp/second")
+    guest.run(f"for number in $(seq {_PIECES}); do {piece} >/tmp/first/$number; {piece} >/tmp/second/$number; done")
+    guest.run("rm -r /tmp/first")
+    less, moved = memory - _PIECES * _PIECE, moved_pages(guest)
+    live.expect("memory of the guest with a balloon", less, guest.set_balloon(less))
+    guest.run("rm -r /tmp/second")
+    before = free_blocks(guest)
+    guest.run("echo 1 >/proc/sys/vm/compact_memory")
+    after = free_blocks(guest)
+    live.notes.append(f"{before} free blocks, {after} when memory was compacted")
+    live.expect("whether pages of the balloon were moved", True, moved_pages(guest) > moved)
+    # as many where the guest has compacted by itself before (vm.compaction_proactiveness)
+    live.expect("whether as many blocks are free, or more", True, after >= before)
+    expect_reserved(live, guests, guest)
+    live.expect("memory of the guest without it", memory, guest.set_balloon(memory))
+    write(guest, "written", _WRITTEN)
+    expect_content(live, guest)
+    guest.destroy()
+    guests.expect_all_back(guest)
+
+
+def free_blocks(guest: Guest) -> int:
+    """Return how many blocks as large as those that it reports the guest has free."""
+    return read_free_memory(guest, _REPORTED_BLOCK, least=0).pages
+
+
+def moved_pages(guest: Guest) -> int:
+    """Return how many pages of balloons its kernel has moved."""
+    return int(guest.run(f"grep {_MOVED} /proc/vmstat").split()[-1])
+
+
 def expect_reported(live: Live, guest: Guest) -> GuestMemory:
     """Expect at least the pages of the blocks that the guest has free to be back in the pool, and return these."""
     guest.run(f"sleep {_REPORTED_SECONDS}")
@@ -163,15 +210,18 @@ def expect_reserved(live: Live, guests: Guests, guest: Guest) -> int:
     return guests.expect_rest_in_pool(guest, reserved=PoolKernel(live.kernel_version).unmapping_restores_reservation)
 
 
-def read_free_memory(guest: Guest, page: int) -> GuestMemory:
-    """Return what the guest's kernel has free; it reports whole pages of ``page`` bytes of the host."""
+def read_free_memory(guest: Guest, page: int, least: int = _REPORTED_ZONE) -> GuestMemory:
+    """Return what the guest's kernel has free; it reports whole pages of ``page`` bytes of the host.
+
+    Zones with less than ``least`` bytes count as if nothing in them were whole.
+    """
     base = int(re.findall(r"\d+", guest.run("grep -m 1 KernelPageSize /proc/self/smaps"))[0]) * KIB
     pages = other = 0
     for zone in read_free_blocks(CapturedTree({"proc/buddyinfo": guest.run("cat /proc/buddyinfo")})):
         blocks = {base << order: count for order, count in enumerate(zone.counts)}
         free = sum(size * count for size, count in blocks.items())
-        least = max(page, _REPORTED_BLOCK)
-        whole = sum(size * count for size, count in blocks.items() if size >= least) if free >= _REPORTED_ZONE else 0
+        smallest = max(page, _REPORTED_BLOCK)
+        whole = sum(size * count for size, count in blocks.items() if size >= smallest) if free >= least else 0
         pages += whole // page
         other += free - whole
     return GuestMemory(pages, other)

@@ -3,10 +3,12 @@
 import errno
 import mmap
 
+from hugepage_qa.cases.at_once import at_once
 from hugepage_qa.cases.broken_memory import (
     break_page,
     expect_broken,
     expect_flag,
+    is_taken_out_of_use,
     mend,
     need_mending,
     out_of_use,
@@ -16,13 +18,17 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, WORD
+from hugepage_qa.cases.memory_policy import moving
 from hugepage_qa.kernel.uapi import MADV_HWPOISON, MADV_SOFT_OFFLINE
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 HWPOISON = Area("hwpoison")
 SOFT = "madvise(2) MADV_SOFT_OFFLINE; mm/memory-failure.c soft_offline_page()"
 # not of files without mending: the page stays in use and counted in the pool until the machine boots again
 HARD = "madvise(2) MADV_HWPOISON; mm/memory-failure.c memory_failure(), try_memory_failure_hugetlb()"
+#: there is always one for a page that moves, and one for a page that is replaced
+_ON_EACH_NODE = 6
 MEND = "Documentation/mm/hwpoison.rst unpoison-pfn; mm/memory-failure.c unpoison_memory()"
 
 
@@ -107,6 +113,32 @@ def soft_offline_disabled(live: Live) -> None:
     live.expect_pool(nr=2, free=1)
 
 
+@HWPOISON.case(
+    "pages that will break are taken out of use while they move from node to node, and lose nothing of what threads"
+    " write to them",
+    f"{SOFT}; move_pages(2); mm/migrate.c migrate_pages()",
+    sizes=Sizes.BUDDY,
+    nodes=2,
+)
+def soft_offline_of_pages_that_move(live: Live) -> None:
+    nodes, taken, before = live.nodes[:2], 0, out_of_use(live)
+    for node in nodes:
+        live.reserve(_ON_EACH_NODE, node)
+    for shared in (False, True):
+        memory = live.map(2, shared=shared)
+        with at_once(live, memory.actor) as threads:
+            for node in nodes:
+                threads.use(memory)
+                threads.call("move_pages", *moving(memory, node))
+            taken += sum(is_taken_out_of_use(live, memory, page * live.size) for page in range(2))
+        memory.actor.end()
+    if not taken:
+        raise CannotRun("each time one was to be taken out of use it was on its way to another node")
+    live.expect("base pages out of use", taken, out_of_use(live) - before)
+    left = _ON_EACH_NODE * len(nodes) - taken
+    live.expect_pool(nr=left, free=left)
+
+
 @HWPOISON.case("a broken page ends its user and no other, and leaves the pool", HARD, sizes=Sizes.BUDDY, pages=3)
 def broken_private_page(live: Live) -> None:
     memory, other = live.map(2), live.map(1)
@@ -184,6 +216,51 @@ def read_of_a_broken_page(live: Live) -> None:
     mend(live, frame)
     live.expect_pool(nr=1, free=1)
     live.expect("base pages out of use after mending", 0, out_of_use(live) - before)
+
+
+@HWPOISON.case(
+    "a child gets SIGBUS where the memory of its parent broke before, and its parent, too; the rest is there for both",
+    f"{HARD}; mm/hugetlb.c copy_hugetlb_page_range()",
+    sizes=Sizes.BUDDY,
+    pages=3,
+)
+def child_of_a_broken_page(live: Live) -> None:
+    memory = live.map(2)
+    memory.fill()
+    break_page(live, memory, 0, MADV_HWPOISON)
+    child = memory.seen_by(memory.actor.fork())
+    for seen in (child, memory):
+        expect_broken(live, seen)
+        seen.expect_filled(first=1)
+    live.expect_pool(nr=2, free=1)
+    memory.actor.end()
+    live.expect_pool(nr=2, free=2)
+
+
+@HWPOISON.case(
+    "who maps a file with a broken page gets SIGBUS at it, before it broke or after, and read(2) there is EIO",
+    f"{HARD}; mm/hugetlb.c hugetlb_no_page(); fs/hugetlbfs/inode.c hugetlbfs_read_iter()",
+    sizes=Sizes.BUDDY,
+    since="5.19",  # 405ce051236c: before, a page of a file was taken out of it
+    pages=2,
+)
+def broken_page_of_a_file(live: Live) -> None:
+    need_mending(live)
+    file = new_memfd(live)
+    file.truncate(2)
+    memory = file.map(2)
+    memory.fill()
+    frame = memory.pagemap([memory.address])[0] & FRAME
+    break_page(live, memory, 0, MADV_HWPOISON)
+    for mapped in (memory, file.map(2)):
+        expect_broken(live, mapped)
+        mapped.expect_filled(first=1)
+    words = bytes(WORD), WORD, 0
+    live.expect_errno(errno.EIO, file.actor.call, "pread64", file.descriptor, *words)
+    file.truncate(0)
+    file.actor.end()
+    mend(live, frame)
+    live.expect_pool(nr=2, free=2)
 
 
 class HwpoisonTest(LiveTest):

@@ -269,6 +269,21 @@ def advice_for_a_fork(live: Live) -> None:
     live.expect("what the parent reads", 6, memory.read())
 
 
+@ADVICE.case(
+    "MADV_REMOVE through a mapping of a part of a file makes the hole at that part, and nowhere else", REMOVE, pages=3
+)
+def remove_through_a_part_of_the_file(live: Live) -> None:
+    file = new_memfd(live)
+    memory = file.map(3)
+    memory.fill()
+    part = file.map(2, first=1)
+    part.advise(mmap.MADV_REMOVE, 1, 1)
+    live.expect_pool(nr=3, free=1)
+    memory.expect_filled(pages=2)
+    memory.expect_zero(2)
+    live.expect_pool(nr=3, free=0)
+
+
 class Advice(LiveTest):
     """Cases on madvise(2) with every page size of the machine.
 

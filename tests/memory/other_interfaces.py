@@ -1,22 +1,35 @@
-"""Huge pages and what else the kernel does with memory: futexes, protection keys, the page cache's statistics."""
+"""Huge pages and what else the kernel does with memory: futexes, protection keys, tags, seals, its own statistics."""
 
 import errno
+import mmap
 import signal
 
-from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import FRAME, Memory
+from hugepage_qa.cases.page_flags import HUGE, TRANSPARENT, kpageflags
+from hugepage_qa.cases.thp_policy import base_pages, huge_pages
+from hugepage_qa.kernel.cpu import read_cpu
+from hugepage_qa.kernel.uapi import MAP_FIXED
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Fault, Refused
+from hugepage_qa.process.actor import Actor, Fault, Refused
 
 INTERFACES = Area("other-interfaces")
+TAGS = "Documentation/arch/arm64/memory-tagging-extension.rst"
 
 # include/uapi/asm-generic/mman-common.h, siginfo.h
 PKEY_DISABLE_ACCESS, PKEY_DISABLE_WRITE = 1, 2
 _DEFAULT_KEY = 0
 _SEGV_PKUERR = 4
+# arch/arm64/include/uapi/asm/mman.h
+_PROT_MTE = 0x20
+# include/uapi/linux/prctl.h: tags are checked at once, and those of random tags that are allowed are all
+_PR_SET_TAGGED_ADDR_CTRL, _TAGGED_ADDR_ENABLE, _TCF_SYNC = 55, 1, 2
+# include/uapi/asm-generic/siginfo.h
+_SEGV_MTESERR = 9
+_TAG_SHIFT, _TAG, _TAGGED_BYTES = 56, 5, 4096
 #: struct cachestat_range: from where on, and 0 for up to the end; struct cachestat: five counts
 _WHOLE_FILE, _COUNTS = "QQ", 5 * 8
 
@@ -98,6 +111,128 @@ def cachestat(live: Live) -> None:
     words = "cachestat", file.descriptor, span, bytes(_COUNTS), 0
     live.expect_errno(errno.EOPNOTSUPP, file.actor.call, *words)
     live.expect_pool(nr=1, free=0)
+
+
+@INTERFACES.case(
+    "a page of hugetlb, of a file or not, has tags where it is mapped with PROT_MTE, all 0 at first; a child has them,"
+    " too, and the next one who gets the page has none of them",
+    f"{TAGS}; fs/hugetlbfs/inode.c hugetlbfs_file_mmap(); arch/arm64/mm/copypage.c copy_highpage() (25c17c4b55de)",
+    since="6.13",
+    sizes=Sizes.BUDDY,
+    pages=2,
+)
+def tagged_page(live: Live) -> None:
+    for shared, of_a_file in ((False, False), (True, False), (False, True), (True, True)):
+        with live.about(f"shared {shared}, of a file {of_a_file}"):
+            actor = _checked(live)
+            if of_a_file:
+                memory = new_memfd(live, actor).map(1, shared=shared, prot=READ_WRITE | _PROT_MTE)
+            else:
+                memory = live.map(1, actor, shared=shared, prot=READ_WRITE | _PROT_MTE)
+            _expect_tags(live, memory, shared=shared)
+            actor.end()
+            live.expect_pool(nr=2, free=2)
+
+
+@INTERFACES.case(
+    "a huge page has tags where it is mapped with PROT_MTE, all 0 at first, and a child has them, too",
+    f"{TAGS}; arch/arm64/kernel/mte.c mte_sync_tags(); mm/huge_memory.c copy_huge_pmd(), do_huge_pmd_wp_page()",
+    since="5.10",
+    sizes=Sizes.ONCE,
+)
+def tagged_huge_page(live: Live) -> None:
+    memory = huge_pages(live)
+    _need_tags(live, memory.actor)
+    memory.protect(READ_WRITE | _PROT_MTE)
+    _expect_tags(live, memory, shared=False)
+
+
+def _checked(live: Live) -> Actor:
+    actor = live.actor()
+    _need_tags(live, actor)
+    return actor
+
+
+def _need_tags(live: Live, actor: Actor) -> None:
+    """Have the tags of pointers of ``actor`` checked. Raises CannotRun where the processor has none."""
+    if "mte" not in read_cpu(live.host).features:
+        raise CannotRun("this processor has no tagged memory (MTE of arm64)")
+    actor.call("prctl", _PR_SET_TAGGED_ADDR_CTRL, _TAGGED_ADDR_ENABLE | _TCF_SYNC, 0, 0, 0)
+
+
+def _expect_tags(live: Live, memory: Memory, *, shared: bool) -> None:
+    """Expect a page whose tags are 0 to be tagged, in its first bytes, for its owner, and for a child."""
+    actor, last = memory.actor, memory.address + memory.length - _TAGGED_BYTES
+    memory.fill()
+    live.expect("mt in VmFlags", True, "mt" in memory.smaps().flags)
+    for place in (memory.address, last):
+        _expect_refused(live, actor, place | _TAG << _TAG_SHIFT)
+        actor.tag(place, _TAGGED_BYTES, _TAG)
+        _expect_refused(live, actor, place)
+    child = actor.fork()
+    for one in (actor, child):
+        for place in (memory.address, last):
+            tagged = place | _TAG << _TAG_SHIFT
+            live.expect("word of tagged memory", 1 + place - memory.address, one.read(tagged))
+            _expect_refused(live, one, place)
+    # a copy has the tags, too
+    child.write(memory.address | _TAG << _TAG_SHIFT, 77)
+    for place in (memory.address, last):
+        _expect_refused(live, child, place)
+    found = actor.read(memory.address | _TAG << _TAG_SHIFT)
+    live.expect("first word of the parent", 77 if shared else 1, found)
+    between = memory.address + _TAGGED_BYTES
+    live.expect("words that changed", 0, memory.wrong(_TAGGED_BYTES, memory.length - 2 * _TAGGED_BYTES))
+    _expect_refused(live, actor, between | _TAG << _TAG_SHIFT)
+    child.end()
+
+
+def _expect_refused(live: Live, actor: Actor, pointer: int) -> None:
+    try:
+        actor.read(pointer)
+    except Fault as fault:
+        live.expect("signal and code", (signal.SIGSEGV, _SEGV_MTESERR), (fault.signal, fault.code))
+    else:
+        live.expect("signal and code", (signal.SIGSEGV, _SEGV_MTESERR), None)
+
+
+@INTERFACES.case(
+    "kpageflags shows hugetlb pages as huge, and no transparent huge page nor base page, of which it shows the first as"
+    " transparent",
+    "Documentation/admin-guide/mm/pagemap.rst HUGE, THP; fs/proc/page.c stable_page_flags()",
+    pages=1,
+)
+def flags_of_huge_pages(live: Live) -> None:
+    memory, transparent, ordinary = live.map(1), huge_pages(live), base_pages(live)
+    memory.touch()
+    for one, expected in ((memory, HUGE), (transparent, TRANSPARENT), (ordinary, 0)):
+        places = (one.address, one.address + live.base_page, one.address + one.size - live.base_page)
+        frames = [entry & FRAME for entry in one.pagemap(places)]
+        found = [flags & (HUGE | TRANSPARENT) for flags in kpageflags(live, one.actor, frames)]
+        live.expect("HUGE and THP of the first base page, the second and the last one", [expected] * 3, found)
+
+
+@INTERFACES.case(
+    "a sealed mapping can be neither unmapped, moved, protected nor mapped over: EPERM; its pages go with the process",
+    "Documentation/userspace-api/mseal.rst; mm/mseal.c",
+    since="6.10",
+    pages=2,
+)
+def sealed_mapping(live: Live) -> None:
+    for shared in (False, True):
+        memory = live.map(1, shared=shared)
+        other = live.map(1, memory.actor, noreserve=True)
+        memory.fill()
+        memory.actor.call("mseal", memory.address, memory.length, 0)
+        live.expect_errno(errno.EPERM, memory.unmap)
+        live.expect_errno(errno.EPERM, memory.protect, mmap.PROT_READ)
+        live.expect_errno(errno.EPERM, memory.moved_to, other.address)
+        live.expect_errno(errno.EPERM, live.map, 1, memory.actor, at=memory.address, flags=MAP_FIXED)
+        memory.fill(2)
+        memory.expect_filled(2)
+        live.expect_pool(nr=2, free=1)
+        memory.actor.end()
+        live.expect_pool(nr=2, free=2)
 
 
 class OtherInterfaces(LiveTest):

@@ -222,7 +222,7 @@ def unmapped_while_they_move(live: Live) -> None:
 def stressed_file(live: Live) -> None:
     file = new_memfd(live)
     file.truncate(4)
-    # without reservations: what a fault takes of one that ftruncate() gives back is another matter
+    # without reservations: what a fault takes of one that ftruncate() gives back is truncation-passes-over-a-fault
     memory = file.map(4, noreserve=True)
     # of the same pages from the first: what a thread stored elsewhere would be other words
     other, descriptor, actor = file.map(2, first=1, noreserve=True), file.descriptor, file.actor
@@ -239,6 +239,31 @@ def stressed_file(live: Live) -> None:
         threads.use(other, LEFT_OR_GONE | Came.SIGBUS)
     actor.end()
     live.expect_pool(nr=5, free=5)
+
+
+@RACING.case(
+    "threads that use a file whose pages are reserved while others allocate it, punch it and map it anew find what they"
+    " wrote or a fresh page, and every page and reservation is given back",
+    "fallocate(2); fs/hugetlbfs/inode.c hugetlbfs_fallocate(), remove_inode_hugepages(); mm/hugetlb.c"
+    " hugetlb_unreserve_pages(), region_add()",
+    pages=6,
+)
+def stressed_file_of_reserved_pages(live: Live) -> None:
+    file = new_memfd(live)
+    memory, other = file.map(4), file.map(2, first=1)
+    descriptor, may_come = file.descriptor, LEFT_OR_GONE | Came.SIGBUS
+    with at_once(live, file.actor) as threads:
+        for _thread in range(2):
+            threads.use(memory, may_come)
+        threads.call("fallocate", descriptor, 0, 0, 3 * live.size, may_fail=(errno.ENOSPC,))
+        punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+        threads.call("fallocate", descriptor, punch, live.size, 2 * live.size)
+        where = other.address, other.length, READ_WRITE, mmap.MAP_SHARED | MAP_FIXED, descriptor, live.size
+        threads.call("mmap", *where, may_fail=(errno.ENOMEM,))
+        # where a page is missing for its reservation nothing is mapped until the next time
+        threads.use(other, may_come | Came.SIGSEGV)
+    file.actor.end()
+    live.expect_pool(nr=6, free=6)
 
 
 class Racing(LiveTest):

@@ -3,6 +3,7 @@
 import errno
 import mmap
 
+from hugepage_qa.cases.at_once import at_once
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
@@ -14,6 +15,7 @@ from hugepage_qa.cases.thp_memory import mount_tmpfs, pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 SCANNED = Area("memory/scanned", sizes=Sizes.ONCE)
@@ -22,6 +24,8 @@ DOC = "Documentation/admin-guide/mm/pagemap.rst PAGEMAP_SCAN"
 WRITTEN = f"{DOC} PM_SCAN_WP_MATCHING; Documentation/admin-guide/mm/userfaultfd.rst UFFD_FEATURE_WP_ASYNC"
 SINCE = "6.7"
 _KINDS = Is.FILE | Is.PRESENT | Is.SWAPPED | Is.PFNZERO | Is.HUGE
+#: scans that find writes, and how long these are waited for
+_SEEN, _SEEN_SECONDS = 5, 60
 _ASYNC = Feature.WP_ASYNC | Feature.WP_UNPOPULATED | Feature.PAGEFAULT_FLAG_WP | Feature.WP_HUGETLBFS_SHMEM
 
 
@@ -158,6 +162,70 @@ def refused(live: Live) -> None:
     live.expect_errno(errno.EPERM, scan, live, memory, Is.PRESENT, Is.PRESENT, do=protect)
     memory.fill()
     memory.expect_filled()
+
+
+@SCANNED.case(
+    "whoever copies the pages that a scan tells as written, and protects, has all that threads write meanwhile",
+    f"{WRITTEN}; fs/proc/task_mmu.c pagemap_scan_thp_entry(), pagemap_scan_pmd_entry()",
+    since=SINCE,
+)
+def written_while_they_are_scanned(live: Live) -> None:
+    let_rest(live)
+    for make in (huge_pages, base_pages):
+        _expect_every_write_told(live, make(live, 2))
+
+
+@SCANNED.case(
+    "whoever copies the hugetlb pages that a scan tells as written, and protects, has all that threads write meanwhile",
+    f"{WRITTEN}; fs/proc/task_mmu.c pagemap_scan_hugetlb_entry()",
+    since=SINCE,
+    sizes=Sizes.BUDDY,
+    pages=4,
+)
+def written_while_hugetlb_pages_are_scanned(live: Live) -> None:
+    for shared in (False, True):
+        memory = live.map(4, shared=shared)
+        memory.fill()
+        _expect_every_write_told(live, memory)
+        memory.actor.end()
+        live.expect_pool(nr=4, free=4)
+
+
+def _expect_every_write_told(live: Live, memory: Memory) -> None:
+    """Copy what is told as written while threads write, again and again, and expect the copy to be right at the end.
+
+    So is memory saved of a process that goes on (Documentation/admin-guide/mm/pagemap.rst). Raises CannotRun where the
+    threads wrote nothing meanwhile.
+    """
+    actor = memory.actor
+    Userfault(memory, Mode.WRITE_PROTECTED, _ASYNC).write_protect(length=memory.length)
+    saved = actor.call("memfd_create", "saved", 0)
+    actor.call("pwrite64", saved, memory.address, memory.length, 0)
+    seen = 0
+    with at_once(live, actor, 0) as threads:
+        for _thread in range(2):
+            threads.use(memory)
+        end = live.host.clock() + _SEEN_SECONDS
+        while seen < _SEEN and live.host.clock() < end:
+            seen += _save_what_is_written(live, memory, saved)
+    if seen < _SEEN:
+        raise CannotRun(f"threads wrote nothing before {_SEEN} scans of {_SEEN_SECONDS} s: this machine is too busy")
+    _save_what_is_written(live, memory, saved)
+    copy = actor.mmap(memory.length, mmap.PROT_READ, mmap.MAP_SHARED, saved)
+    live.expect("checksum of the copy", actor.sum(memory.address, memory.length), actor.sum(copy, memory.length))
+    live.expect("what is written after that", [], scan(live, memory, Is.WRITTEN, Is.WRITTEN).regions)
+
+
+def _save_what_is_written(live: Live, memory: Memory, saved: int) -> bool:
+    """Protect what was written, and copy it to a file; return whether there was anything."""
+    end, is_seen = 0, False
+    while end < memory.length:
+        found = scan(live, memory, Is.WRITTEN, Is.WRITTEN, do=Do.WP_MATCHING | Do.CHECK_WPASYNC, start=end)
+        for region in found.regions:
+            length = region.end - region.start
+            memory.actor.call("pwrite64", saved, memory.address + region.start, length, region.start)
+        end, is_seen = found.end, is_seen or bool(found.regions)
+    return is_seen
 
 
 def _expect_writes_told(live: Live, memory: Memory, told: int) -> None:

@@ -64,6 +64,7 @@ def parts_and_zero_pages(live: Live) -> None:
     source = live.map(1)
     source.touch()
     fault = Userfault(live.map(1, source.actor), Mode.MISSING, Feature.MISSING_HUGETLBFS)
+    live.expect("calls that are promised", (True, False), (fault.promises("copy"), fault.promises("zeropage")))
     half = live.size // 2
     live.expect_errno(errno.EINVAL, fault.copy, source, length=half)
     live.expect_errno(errno.EINVAL, fault.copy, source, offset=half, length=half)
@@ -279,6 +280,27 @@ def protected_page_moved(live: Live) -> None:
         live.expect_pool(nr=1, free=0)
         memory.actor.end()
         live.expect_pool(nr=1, free=1)
+
+
+@USERFAULT.case(
+    "pages are filled from memory that the program has not touched before, a private page and one of a file",
+    f"{COPY}; mm/hugetlb.c hugetlb_mfill_atomic_pte()",
+    # a page that nobody reserved holds what is copied until it can be where it belongs
+    pages=4,
+)
+def copy_of_what_was_not_touched(live: Live) -> None:
+    written = new_memfd(live)
+    written.map(1).fill(7)
+    for shared in (False, True):
+        source = written.map(1)
+        memory = live.map(1, written.actor, shared=shared)
+        fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS)
+        live.expect("bytes copied", live.size, fault.copy(source))
+        live.expect_pool(nr=4, free=2)
+        memory.expect_filled(7)
+        memory.unmap()
+        source.unmap()
+        live.expect_pool(nr=4, free=3)
 
 
 class UserfaultTest(LiveTest):

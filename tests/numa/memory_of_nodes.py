@@ -7,6 +7,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import (
+    STRICT,
     Mode,
     bind,
     interleave,
@@ -220,6 +221,26 @@ def a_cpuset_keeps_to_its_nodes(live: Live) -> None:
     live.expect_signal(signal.SIGBUS, memory.touch, 1)
     live.expect_pool(nr=3, free=2)
     live.expect_pool(node=there, nr=2, free=2)
+
+
+@MEMORY.case(
+    "mbind(2) with MPOL_MF_STRICT alone is EIO where a page lies on another node, and moves none",
+    "mbind(2) MPOL_MF_STRICT; mm/mempolicy.c queue_folios_hugetlb()",
+    nodes=2,
+)
+def strict_about_nodes(live: Live) -> None:
+    here, there = live.nodes[:2]
+    reserve_on_all(live, 1)
+    for shared in (False, True):
+        memory = live.map(1, shared=shared)
+        bind(memory, [here])
+        memory.touch()
+        bind(memory, [here], STRICT)
+        live.expect_errno(errno.EIO, bind, memory, [there], STRICT)
+        live.expect("node in numa_maps", {here: 1}, memory.numa_maps().nodes)
+        memory.unmap()
+        for node in (here, there):
+            live.expect_pool(node=node, nr=1, free=1)
 
 
 def _reserve_the_only_ones(live: Live) -> None:

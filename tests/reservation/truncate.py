@@ -5,13 +5,17 @@ import mmap
 import os
 import signal
 
-from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.at_once import at_once
+from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_file
 from hugepage_qa.cases.live import Live
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Came
 from hugepage_qa.sizes import GIB
 
 TRUNCATE = Area("truncate")
+_ROUNDS = 30
 SHRINK = "ftruncate(2); mmap(2) SIGBUS; fs/hugetlbfs/inode.c hugetlb_vmtruncate(), remove_inode_hugepages()"
 ADVICE = "mm/readahead.c force_page_cache_ra(): hugetlbfs has no readahead; mm/hugetlb.c hugetlb_reserve_pages()"
 
@@ -40,6 +44,33 @@ def access_beyond_the_end(live: Live) -> None:
         live.expect_pool(nr=2, free=2)
         live.expect_signal(signal.SIGBUS, memory.touch, 0)
         live.expect_pool(nr=2, free=2)
+
+
+@TRUNCATE.case(
+    "a file that is emptied while a page of it is touched has no page and no reservation left, whoever came first",
+    f"{SHRINK}; mm/hugetlb.c hugetlb_fault(), hugetlb_no_page()",
+    sizes=Sizes.BUDDY,
+    pages=1,
+)
+def emptied_while_it_is_touched(live: Live) -> None:
+    file = new_memfd(live)
+    for _round in range(_ROUNDS):
+        file.truncate(1)
+        memory = file.map(1)
+        with at_once(live, file.actor, 0) as threads:
+            threads.use(memory, Came.DONE | Came.SIGBUS)
+            file.truncate(0)
+        _expect_gone(live)
+        live.expect_signal(signal.SIGBUS, memory.read)
+        memory.unmap()
+        live.expect_pool(nr=1, free=1)
+
+
+def _expect_gone(live: Live) -> None:
+    # the page that stays had its reservation still when it was taken, or not any more
+    counters = {"free": 0, "resv": -1} if live.pool().resv else {"free": 0}
+    known = {Quirk.TRUNCATION_PASSES_OVER_A_FAULT: counters}
+    live.expect_pool(nr=1, free=1, known=known)
 
 
 @TRUNCATE.case("reservations beyond the new end go, those before it stay", SHRINK, pages=3)

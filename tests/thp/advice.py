@@ -1,6 +1,7 @@
 """Advice on huge pages: what the kernel may take of them, what it merges, and what it keeps in memory."""
 
 import mmap
+import signal
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -10,7 +11,7 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import expect_change, pmd_size
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.tree import read_integer
-from hugepage_qa.kernel.uapi import MADV_MERGEABLE, MADV_PAGEOUT
+from hugepage_qa.kernel.uapi import MADV_MERGEABLE, MADV_PAGEOUT, MADV_WIPEONFORK
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -111,6 +112,25 @@ def merged(live: Live) -> None:
     equal.fill(_NEW_VALUE)
     memory.expect_filled()
     equal.expect_filled(_NEW_VALUE)
+
+
+@ADVICE.case(
+    "a child has zeroes where its parent has huge pages with MADV_WIPEONFORK, and with MADV_DONTFORK no memory at all",
+    "madvise(2) MADV_WIPEONFORK, MADV_DONTFORK; mm/mmap.c dup_mmap()",
+)
+def kept_from_children(live: Live) -> None:
+    for wiped in (False, True):
+        memory = huge_pages(live, 2)
+        memory.advise(MADV_WIPEONFORK if wiped else mmap.MADV_DONTFORK, 0, 1)
+        child = memory.seen_by(memory.actor.fork())
+        child.expect_filled(first=1)
+        if wiped:
+            child.expect_zero()
+            child.touch(value=_NEW_VALUE)
+        else:
+            live.expect_signal(signal.SIGSEGV, child.read)
+        memory.expect_filled()
+        live.expect("AnonHugePages of the parent", memory.size, memory.smaps().anon_huge_pages)
 
 
 def _free(live: Live, memory: Memory, length: int) -> int:

@@ -6,14 +6,15 @@ from functools import partial
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_at_fault, expect_no_shortage, fragmentation, with_blocks
 from hugepage_qa.cases.fragments import Fragments, take_free_blocks, without_free_blocks
+from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED, PATIENT_SCANS, await_khugepaged, let_rest, quicken
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode
 from hugepage_qa.cases.memory_policy import set_policy as set_memory_policy
-from hugepage_qa.cases.thp_memory import expect_change, pmd_size
+from hugepage_qa.cases.thp_memory import expect_change, map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.counters import read_vmstat
-from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -147,6 +148,56 @@ def _fill_on(live: Live, node: int | None, memory: Memory) -> None:
     memory.fill()
     if memory.smaps().anon_huge_pages != memory.length:
         expect_no_shortage(live, memory.size, memory.pages, node)
+
+
+@DEFRAG.case(
+    "without free blocks khugepaged compacts memory for its allocations with defrag=1, and with defrag=0 it does not",
+    f"{THP_DOC} khugepaged defrag; mm/khugepaged.c alloc_hugepage_khugepaged_gfpmask()",
+)
+def khugepaged_without_free_blocks(live: Live) -> None:
+    fragments, actor = without_free_blocks(live)
+    memory = map_aligned(live, _PAGES, pmd_size(live), actor=actor, advice=MADV_NOHUGEPAGE)
+    memory.fill()
+    for defrag, compacts in (("0", False), ("1", True)):
+        live.set_knob(f"{KHUGEPAGED}/defrag", defrag)
+        _expect_khugepaged(live, memory, fragments, compacts=compacts)
+    memory.expect_filled()
+    fragments.expect_intact(live)
+
+
+def _expect_khugepaged(live: Live, memory: Memory, fragments: Fragments, *, compacts: bool) -> None:
+    """Expect khugepaged to compact memory, or not, where it finds no free block for ``memory``.
+
+    That it looked for one is told by thp_collapse_alloc_failed, or by what it made. Raises CannotRun where others
+    compact memory all the time, or leave it blocks.
+    """
+    found, others = [], Others()
+    for _attempt in range(_ATTEMPTS):
+        take_free_blocks(live, memory.actor, fragments.memory.length, fragments.node)
+        set_policy(live, "madvise")
+        memory.advise(MADV_NOHUGEPAGE)
+        if not others.rest(live):
+            continue
+        before = read_vmstat(ObservedTree(live.host))
+        memory.advise(MADV_HUGEPAGE)
+        quicken(live)
+        failed = partial(_rose, live, before, "thp_collapse_alloc_failed")
+        compacted = partial(_rose, live, before, "compact_stall")
+        await_khugepaged(live, compacted if compacts else failed, PATIENT_SCANS)
+        let_rest(live)
+        if failed() or compacted():
+            found.append(compacted())
+            if found[-1] == compacts:
+                return
+    if not found:
+        raise CannotRun(f"free blocks come back before khugepaged looks for one, others: {others}")
+    if others.may_explain(len(found)):
+        raise CannotRun(f"others compact memory, too, in {others}")
+    live.fail("whether khugepaged compacts", compacts, found[-1])
+
+
+def _rose(live: Live, before: dict[str, int], name: str) -> bool:
+    return read_vmstat(ObservedTree(live.host))[name] > before[name]
 
 
 def _expect_effort(

@@ -8,16 +8,18 @@ from functools import partial, wraps
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import write_debugfs
 from hugepage_qa.cases.file_contents import TMPFS, KnownFile, written_file
+from hugepage_qa.cases.khugepaged_clock import PATIENT_SCANS, await_khugepaged, let_rest, quicken
+from hugepage_qa.cases.khugepaged_work import put_to_work
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory
 from hugepage_qa.cases.page_flags import largest_folio
 from hugepage_qa.cases.thp_memory import allow_on_advice, collapse, pmd_size
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_POPULATE_READ
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE, MADV_POPULATE_READ
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
-from hugepage_qa.sizes import MIB
+from hugepage_qa.sizes import KIB, MIB
 
 FILES = Area("thp/file-folios", sizes=Sizes.ONCE)
 
@@ -29,6 +31,9 @@ _NOT_COLLAPSED = (errno.EINVAL, errno.EAGAIN, errno.EBUSY, errno.ENOMEM)
 #: base pages of 64 KiB have huge pages of half a GiB
 _LARGEST_BLOCK = 16 * MIB
 _SPLIT_SECONDS = 10.0
+SMALLER = "mm/khugepaged.c collapse_file(); mm/huge_memory.c file_thp_enabled()"
+#: what is written at once, and is in a folio of its own then
+_PIECE = 64 * KIB
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 FileAct = Callable[[Live, KnownFile], None]
@@ -223,6 +228,54 @@ def behind_the_end(live: Live, file: KnownFile) -> None:
         live.expect_signal(signal.SIGBUS, memory.actor.read, memory.address + place)
         live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + place, 1)
     file.expect("after accesses behind its end")
+
+
+@FILES.case(
+    "khugepaged and MADV_COLLAPSE make a huge page of smaller large folios of a file on XFS, which holds what it held",
+    SMALLER,
+    since="7.2",
+)
+def collapsed_smaller_folios_on_xfs(live: Live) -> None:
+    _expect_smaller_folios_collapsed(live, "xfs")
+
+
+@FILES.case(
+    "khugepaged and MADV_COLLAPSE make a huge page of smaller large folios of a file on ext4, which holds what it held",
+    SMALLER,
+    since="7.2",
+)
+def collapsed_smaller_folios_on_ext4(live: Live) -> None:
+    _expect_smaller_folios_collapsed(live, "ext4")
+
+
+def _expect_smaller_folios_collapsed(live: Live, file_system: str) -> None:
+    directory = live.host.disk(file_system)
+    for by_advice in (False, True):
+        put_to_work(live)
+        let_rest(live)
+        file = KnownFile(live, live.actor(), directory, pmd_size(live))
+        for first in range(0, pmd_size(live), _PIECE):
+            file.write(first, _PIECE)
+        # what is dirty is left alone
+        file.actor.call("fsync", file.descriptor)
+        memory = file.map()
+        memory.actor.sum(memory.address, memory.length)
+        largest = largest_folio(live, file.actor, memory.present_frames(1))
+        if largest == 1:
+            raise CannotRun(f"this kernel has no large folios on {file_system} for writes of {_PIECE >> 10} KiB")
+        live.expect(f"FilePmdMapped before, folios of up to {largest} base pages", 0, _mapped_whole(memory))
+        if by_advice:
+            collapse(live, partial(memory.advise, MADV_COLLAPSE))
+        else:
+            quicken(live)
+            memory.advise(MADV_HUGEPAGE)
+            await_khugepaged(live, partial(_is_mapped_whole, memory), PATIENT_SCANS)
+        live.expect(f"FilePmdMapped, by advice {by_advice}", memory.length, _mapped_whole(memory))
+        file.expect(f"collapsed, by advice {by_advice}")
+
+
+def _is_mapped_whole(memory: Memory) -> bool:
+    return _mapped_whole(memory) == memory.length
 
 
 def _mapped_whole(memory: Memory) -> int:

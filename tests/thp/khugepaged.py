@@ -45,7 +45,9 @@ def advised_base_pages(live: Live) -> None:
     before, allocated = pages_collapsed(live), _counted(live, "thp_collapse_alloc")
     untouched, memory = advised(live), base_pages(live, 2)
     expect_collapse(live, memory, memory.length)
-    live.expect("Rss of advised memory that nobody touched", 0, untouched.smaps().rss)
+    nobodys = untouched.smaps()
+    found = (nobodys.rss, nobodys.anon_huge_pages)
+    live.expect("Rss and AnonHugePages of advised memory that nobody touched", (0, 0), found)
     live.expect("pages_collapsed rose by at least two", True, pages_collapsed(live) - before >= 2)
     allocated = _counted(live, "thp_collapse_alloc") - allocated
     live.expect("thp_collapse_alloc rose by at least two", True, allocated >= 2)

@@ -12,11 +12,13 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.thp_memory import collapse, expect_change, pmd_size
+from hugepage_qa.cases.shared_pages import let_only_pmd_inherit
+from hugepage_qa.cases.thp_memory import collapse, expect_change, map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.counters import parse_meminfo, read_vmstat
 from hugepage_qa.kernel.nodes import node_directories
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -25,6 +27,7 @@ from hugepage_qa.process.actor import Refused
 NODES = Area("thp/nodes", sizes=Sizes.ONCE)
 
 _PAGES = 4
+_SHARED = "ShmemHugePages", "ShmemPmdMapped"
 _MIGRATED, _NOT_MIGRATED = "thp_migration_success", "thp_migration_fail"
 
 
@@ -38,11 +41,37 @@ def bound(live: Live) -> None:
     set_policy(live, "madvise")
     for node in live.nodes[:2]:
         compact_if_short(live, pmd_size(live), _PAGES)
-        counted = {_of(node): _PAGES * pmd_size(live), "thp_fault_alloc": _PAGES}
+        counted = {_of(node): _PAGES * pmd_size(live), "thp_fault_alloc": _PAGES} | dict.fromkeys(_shared_of(node), 0)
         fill = partial(_fill, live, [node])
         memory = expect_change(live, counted, partial(_bound, live, node), fill, _read_counters)
         _expect_nodes(live, memory, {node: _PAGES})
         memory.expect_filled()
+
+
+@NODES.case(
+    "shared huge pages of a process that is bound to a node are in its ShmemHugePages and ShmemPmdMapped alone",
+    f"{THP_DOC} ShmemHugePages; drivers/base/node.c node_read_meminfo()",
+    nodes=2,
+)
+def bound_shared(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
+    length = _PAGES * pmd_size(live)
+    for node, other in pairwise([*live.nodes[:2], live.nodes[0]]):
+        compact_if_short(live, pmd_size(live), _PAGES)
+
+        def mapped(node: int = node) -> Memory:
+            actor = live.actor()
+            memory_policy.set_policy(actor, Mode.BIND, [node])
+            return map_aligned(live, _PAGES, pmd_size(live), shared=True, actor=actor, advice=MADV_HUGEPAGE)
+
+        def fill(memory: Memory, node: int = node) -> None:
+            memory.fill()
+            if memory.smaps().shmem_pmd_mapped != memory.length:
+                expect_no_shortage(live, memory.size, memory.pages, node)
+
+        counted = dict.fromkeys(_shared_of(node), length) | dict.fromkeys((*_shared_of(other), _of(node)), 0)
+        expect_change(live, counted, mapped, fill, _read_counters).expect_filled()
 
 
 @NODES.case(
@@ -182,14 +211,19 @@ def _of(node: int) -> str:
     return f"node{node} AnonHugePages"
 
 
+def _shared_of(node: int) -> tuple[str, ...]:
+    return tuple(f"node{node} {name}" for name in _SHARED)
+
+
 def _read_counters(live: Live) -> dict[str, int]:
-    """Return AnonHugePages of each node in bytes, and the counters of /proc/vmstat."""
+    """Return what huge pages each node shows, in bytes, and the counters of /proc/vmstat."""
     # the counters of each CPU are added up now, not within the next second
     live.host.write("proc/sys/vm/stat_refresh", "1")
     tree = ObservedTree(live.host)
     paths = {node: f"{node_directories(live.host)[node]}/meminfo" for node in live.nodes}
-    huge = {_of(node): parse_meminfo(tree.read(path) or "", path)["AnonHugePages"] for node, path in paths.items()}
-    return huge | read_vmstat(tree)
+    shown = {node: parse_meminfo(tree.read(path) or "", path) for node, path in paths.items()}
+    names = ("AnonHugePages", *_SHARED)
+    return {f"node{node} {name}": shown[node][name] for node in shown for name in names} | read_vmstat(tree)
 
 
 class ThpNodes(LiveTest):

@@ -10,13 +10,14 @@ from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage, with_bl
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.shared_pages import expect_mapped_whole, let_only_pmd_inherit
+from hugepage_qa.cases.shared_pages import expect_mapped_whole, expect_shared, filled_file, let_only_pmd_inherit
 from hugepage_qa.cases.swapped import need_swap
 from hugepage_qa.cases.thp_memory import map_file, map_start, map_start_of_file, mount_tmpfs, pmd_size
 from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.kernel.proc_tables import find_mount, huge_policy
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_PAGEOUT
-from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -25,6 +26,8 @@ TMPFS_FILES = Area("thp/tmpfs-files", sizes=Sizes.ONCE)
 
 DOC = f"{THP_DOC} Hugepages in tmpfs/shmem"
 _PAGES = 8
+# include/uapi/linux/mount.h
+_MS_REMOUNT = 32
 _VALUE = 77
 
 
@@ -158,6 +161,62 @@ def written_after_a_read(live: Live) -> None:
     live.expect("words that changed", 0, wrong, {Quirk.DIRTY_LOST_AT_UNMAP: memory.length // WORD})
 
 
+@TMPFS_FILES.case(
+    "a mount shows its huge=, and a remount has another one decide for what is written then",
+    f"{DOC} huge=; mm/shmem.c shmem_show_options(), shmem_reconfigure()",
+)
+def remounted(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    point = mount_tmpfs(live, "never")
+    for huge, given in (("always", True), ("never", False), ("within_size", True), ("advise", False)):
+        live.actor().call("mount", "none", point, "tmpfs", _MS_REMOUNT, f"huge={huge}")
+        mount = find_mount(ObservedTree(live.host), point)
+        live.expect("huge= in /proc/mounts", huge, mount and huge_policy(mount))
+        expect_shared(live, map_start_of_file(live, f"{point}/{huge}"), given, f"a remount with huge={huge}")
+
+
+@TMPFS_FILES.case(
+    "statfs(2) counts the whole memory of a huge page, and fallocate(2) that finds no room leaves a file without pages",
+    "statfs(2); fallocate(2) ENOSPC; mm/shmem.c shmem_inode_acct_blocks(), shmem_fallocate()",
+)
+def room_that_is_taken(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    size = pmd_size(live)
+    point = _mount(live, 4 * size)
+    with_blocks(live, size, 4)
+    actor = live.actor()
+    first, second = (HugeFile(live, actor, live.open(actor, f"{point}/{name}")) for name in ("first", "second"))
+    # what lies behind the end would be given to who finds no room
+    actor.call("ftruncate", first.descriptor, size)
+    _write(live, first, 0)
+    if first.blocks != size:
+        expect_no_shortage(live, size, 1)
+    live.expect("bytes that statfs tells as free", 3 * size, _free_room(live, point))
+    live.expect_errno(errno.ENOSPC, actor.call, "fallocate", second.descriptor, 0, 0, 4 * size)
+    live.expect("size and st_blocks of a file that found no room", (0, 0), (second.size, second.blocks))
+    live.expect("bytes that statfs tells as free after that", 3 * size, _free_room(live, point))
+    actor.call("ftruncate", first.descriptor, 0)
+    live.expect("bytes that statfs tells as free without files", 4 * size, _free_room(live, point))
+
+
+@TMPFS_FILES.case(
+    "read(2) gives what is in each part of a huge page, and in two of them at once",
+    "read(2); mm/shmem.c shmem_file_read_iter()",
+)
+def read_in_parts(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    path = f"{mount_tmpfs(live, 'always')}/file"
+    memory = filled_file(live, path, 2)
+    actor, size, length = memory.actor, memory.size, 2 * live.base_page
+    file = live.open(actor, path)
+    buffer = actor.mmap(length, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for start in (0, live.base_page, size // 2 + WORD, size - length, size - live.base_page - WORD, 2 * size - length):
+        live.expect(f"bytes read at {start}", length, actor.call("pread64", file, buffer, length, start))
+        wrong = actor.check(buffer, length, WORD, 1 + start)
+        live.expect(f"words that are wrong at {start}", 0, wrong)
+    expect_mapped_whole(live, memory, 2)
+
+
 def _is_out(memory: Memory) -> bool:
     # what somebody else has a hold of is passed over
     memory.advise(MADV_PAGEOUT)
@@ -167,6 +226,11 @@ def _is_out(memory: Memory) -> bool:
 def _mount(live: Live, room: int) -> str:
     """Mount a tmpfs for ``room`` bytes with huge=always until the case ends, and return where. Raises Refused."""
     return live.mount_other(f"huge=always,size={room},mode=0700", "tmpfs")
+
+
+def _free_room(live: Live, point: str) -> int:
+    use = live.host.file_system(point)
+    return use.free_blocks * use.block_size
 
 
 def _write(live: Live, file: HugeFile, offset: int) -> None:

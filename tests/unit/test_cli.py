@@ -28,6 +28,12 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *ar
     return code, captured.out, captured.err
 
 
+def test_a_long_message_is_cut(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong may be megabytes of a file."""
+    code, _, said = run(capsys, monkeypatch, "boot", "x", "--memory", "9" * 100_000)
+    assert (code, len(said.splitlines()), len(said) < 1100) == (3, 1, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hugepage_gate.importers.foreign_series import Origin, number
-from hugepage_gate.input_file import read_text
+from hugepage_gate.importers.foreign_series import Origin
+from hugepage_gate.input_file import number, read_text
 from hugepage_gate.sample_format import FORMAT, VERSION, direction_of, parse_samples
 from hugepage_gate.samples import SampleSet
 from hugepage_qa.errors import InputError

@@ -4,7 +4,7 @@ A file is one session: what a program measured one after another inside of it ar
 format says which of its numbers were taken by which start of a program they are several blocks, of one session.
 """
 
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -64,6 +64,7 @@ class ForeignSeries:
 
 
 _LONGEST_NAME = 200
+_LARGEST = sys.float_info.max
 
 
 def one_session(
@@ -86,22 +87,13 @@ def _series(found: ForeignSeries, path: Path, origin: Origin) -> Series:
     starts = [*found.starts, *[None] * len(found.blocks)]
     blocks = []
     for place, values in enumerate(found.blocks):
-        if not len(values) or any(not math.isfinite(value) or value < 0 for value in values):
+        if not len(values) or any(not 0 <= value <= _LARGEST for value in values):
             raise InputError(f"{path}: {name}: expected finite values of at least 0")
         of_session = f"{session}/{place}" if found.are_sessions else session
         blocks.append(Block(np.array(values, dtype=np.float64), place, starts[place], of_session))
     direction = found.direction or direction_of(found.unit)
     identity = name, found.unit, direction, found.kind, origin.configuration
     return Series(*identity, tuple(blocks), same_as=found.same_as)
-
-
-def number(text: str, where: str) -> float:
-    """Return the number that ``text`` is. Raises InputError, which begins with ``where``."""
-    try:
-        # Python takes 1_000 and digits of other scripts, too
-        return float(text if text.isascii() and "_" not in text else "")
-    except ValueError as error:
-        raise InputError(f"{where}: expected a number, got {text!r}") from error
 
 
 def name_sessions(paths: Sequence[Path]) -> list[str]:

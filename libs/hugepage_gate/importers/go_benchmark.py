@@ -8,8 +8,8 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from hugepage_gate.importers.foreign_series import ForeignSeries, Origin, number, one_session
-from hugepage_gate.input_file import read_text
+from hugepage_gate.importers.foreign_series import ForeignSeries, Origin, one_session
+from hugepage_gate.input_file import number, read_text
 from hugepage_gate.samples import Kind, SampleSet, Scalar
 from hugepage_qa.errors import InputError
 

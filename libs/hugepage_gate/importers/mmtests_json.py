@@ -7,8 +7,8 @@ Specified by https://github.com/gormanm/mmtests, bin/lib/MMTests/Extract.pm and 
 from pathlib import Path
 from typing import Any
 
-from hugepage_gate.importers.foreign_series import ForeignSeries, Origin, number, one_session
-from hugepage_gate.input_file import read_json
+from hugepage_gate.importers.foreign_series import ForeignSeries, Origin, one_session
+from hugepage_gate.input_file import number, read_json
 from hugepage_gate.samples import Direction, SampleSet
 from hugepage_qa.errors import InputError
 from hugepage_qa.schema import find_violation

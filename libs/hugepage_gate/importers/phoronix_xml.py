@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
-from hugepage_gate.importers.foreign_series import ForeignSeries, Origin, number, one_session
-from hugepage_gate.input_file import read_text
+from hugepage_gate.importers.foreign_series import ForeignSeries, Origin, one_session
+from hugepage_gate.input_file import number, read_text
 from hugepage_gate.sample_format import parse_time
 from hugepage_gate.samples import Direction, SampleSet, Scalar
 from hugepage_qa.errors import InputError

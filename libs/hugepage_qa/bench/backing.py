@@ -1,6 +1,6 @@
 """The pages that a workload runs on: base pages, THP, or static huge pages of one size. Each is a configuration."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -8,7 +8,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.counters import parse_meminfo
 from hugepage_qa.kernel.cpu import read_cpu
 from hugepage_qa.kernel.pools import read_pools
-from hugepage_qa.kernel.thp import read_thp
+from hugepage_qa.kernel.thp import Thp, read_thp
 from hugepage_qa.kernel.tree import Tree
 from hugepage_qa.sizes import GIB, MIB, format_size
 
@@ -16,6 +16,31 @@ from hugepage_qa.sizes import GIB, MIB, format_size
 REFERENCE = "thp"
 
 _HALF = "/2"
+
+
+class ProgramText(StrEnum):
+    """Who makes the text of programs huge: madvise(2), or a mode of hugetext (1 files, 2 anonymous memory, 3 both)."""
+
+    COLLAPSED = "text-thp"
+    HUGETEXT_1 = "hugetext-1"
+    HUGETEXT_2 = "hugetext-2"
+    HUGETEXT_3 = "hugetext-3"
+    #: with the end of a text that fills no huge page, too
+    HUGETEXT_3_PADDED = "hugetext-3-padded"
+
+    @property
+    def mode(self) -> int:
+        """What hugetext_enabled is."""
+        return 0 if self is ProgramText.COLLAPSED else int(self.value.split("-")[1])
+
+    @property
+    def is_padded(self) -> bool:
+        return self is ProgramText.HUGETEXT_3_PADDED
+
+    @property
+    def is_of_files(self) -> bool:
+        """Whether the text of a program that is mapped from its file becomes huge."""
+        return self is not ProgramText.HUGETEXT_2
 
 
 class Kind(StrEnum):
@@ -28,17 +53,21 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Backing:
-    """One kind of pages of ``page_size`` bytes (of THP: the size of a PMD). ``is_default``: of the default pool.
+    """One kind of pages of ``page_size`` bytes. ``is_default``: of the default pool, of THP the size of a PMD.
 
-    ``is_halved``: half of the static pages that a workload needs are missing, and what does not get them falls back
-    to base pages. That is a slow-down on purpose. ``guest``: the pages that programs in a guest have, where the backing
-    is that of the guest and both are varied. ``beside``: the backing of a second guest that is busy at the same time.
+    ``defrag``: the mode of ``transparent_hugepage/defrag``, None as the machine has it. ``text``: how the text of
+    programs becomes huge, None where it does not. ``is_halved``: half of the static pages that a workload needs are
+    missing, and what does not get them falls back to base pages. That is a slow-down on purpose. ``guest``: the
+    pages that programs in a guest have, where the backing is that of the guest and both are varied. ``beside``: the
+    backing of a second guest that is busy at the same time.
     """
 
     kind: Kind
     page_size: int
     is_default: bool = False
     is_halved: bool = False
+    defrag: str | None = None
+    text: ProgramText | None = None
     guest: str | None = None
     beside: "Backing | None" = None
 
@@ -52,16 +81,27 @@ class Backing:
         """Whether all memory that can be has to be on static pages."""
         return self.kind is Kind.STATIC and not self.is_halved
 
+    def without_hidden(self, figures: Mapping[str, list[float]]) -> Mapping[str, list[float]]:
+        """Return ``figures`` without huge pages had, where smaps tells of none but those of the size of a PMD."""
+        if self.kind is not Kind.TRANSPARENT or self.is_default:
+            return figures
+        return {name: values for name, values in figures.items() if not name.endswith("-huge")}
+
     @property
     def name(self) -> str:
-        """The configuration in the samples: ``4k``, ``thp``, ``shp-2M``, ``host=4k,guest=huge``, ``thp-beside-4k``."""
+        """The configuration in the samples: ``4k``, ``thp``, ``thp-64K``, ``thp-defrag-defer``, ``shp-2M``,
+        ``hugetext-1``, ``host=4k,guest=huge``, ``thp-beside-4k``.
+        """
         if self.beside is not None:
             return f"{replace(self, beside=None).name}-beside-{self.beside.name}"
         if self.guest is not None:
             return f"host={replace(self, guest=None).name},guest={self.guest}"
-        if self.kind is Kind.TRANSPARENT:
-            return REFERENCE
+        if self.text is not None:
+            return self.text.value
         size = format_size(self.page_size)
+        if self.kind is Kind.TRANSPARENT:
+            of_size = REFERENCE if self.is_default else f"{REFERENCE}-{size}"
+            return of_size if self.defrag is None else f"{of_size}-defrag-{self.defrag}"
         if self.kind is Kind.BASE:
             return size.lower()
         return f"shp-{size}{_HALF if self.is_halved else ''}"
@@ -74,9 +114,27 @@ def find_backings(tree: Tree) -> tuple[Backing, ...]:
         raise InputError("/proc/self/smaps: cannot be read, expected it to tell the size of a base page")
     thp = read_thp(tree)
     default = parse_meminfo(tree.read("proc/meminfo") or "", "proc/meminfo").get("Hugepagesize")
-    transparent = [Backing(Kind.TRANSPARENT, thp.hpage_pmd_size)] if thp and thp.hpage_pmd_size else []
+    transparent = _transparent(thp, thp.hpage_pmd_size) if thp and thp.hpage_pmd_size else []
     static = [Backing(Kind.STATIC, pool.size, pool.size == default) for pool in read_pools(tree)]
     return (Backing(Kind.BASE, base), *transparent, *static)
+
+
+def _transparent(thp: Thp, pmd_size: int) -> list[Backing]:
+    """Return THP as the machine has it, of each smaller size that anonymous memory can have, in each mode of defrag."""
+    usual = Backing(Kind.TRANSPARENT, pmd_size, is_default=True)
+    smaller = [one.size for one in thp.sizes if one.size < pmd_size and one.enabled is not None]
+    defrag = thp.selections.get("defrag")
+    modes = defrag.allowed if defrag else ()
+    return [
+        usual,
+        *(Backing(Kind.TRANSPARENT, size) for size in smaller),
+        *(replace(usual, defrag=mode) for mode in modes),
+    ]
+
+
+def text_backings(there: Sequence[Backing]) -> tuple[Backing, ...]:
+    """Return the ways in which text becomes huge, whether this kernel has them or not; all else is on base pages."""
+    return tuple(replace(one, text=text) for one in there if one.kind is Kind.BASE for text in ProgramText)
 
 
 def halved_backings(there: Sequence[Backing]) -> tuple[Backing, ...]:
@@ -85,15 +143,22 @@ def halved_backings(there: Sequence[Backing]) -> tuple[Backing, ...]:
     return tuple(replace(one, is_halved=True) for one in static)
 
 
+def _is_usual(one: Backing, largest: int) -> bool:
+    if one.kind is Kind.TRANSPARENT:
+        return one.is_default and one.defrag is None
+    return one.kind is Kind.BASE or one.is_default or one.page_size == largest
+
+
 def choose_backings(there: Sequence[Backing], names: Sequence[str]) -> tuple[Backing, ...]:
     """Return those of ``there`` that are called ``names``; without names base pages, THP, and the usual static sizes.
 
-    Usual are the default size and that of 1 GiB or the largest below it. Raises InputError for an unknown name.
+    THP is as the machine has it; usual are the default size and that of 1 GiB or the largest below it. Raises
+    InputError for an unknown name.
     """
     if not names:
         static = [one for one in there if one.kind is Kind.STATIC]
         largest = max((one.page_size for one in static if MIB <= one.page_size <= GIB), default=0)
-        return tuple(one for one in there if one.kind is not Kind.STATIC or one.is_default or one.page_size == largest)
+        return tuple(one for one in there if _is_usual(one, largest))
     known = {one.name: one for one in there}
     for name in names:
         if name not in known:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hugepage_qa.bench.backing import Backing, Kind
+from hugepage_qa.bench.backing import Backing, Kind, ProgramText
 from hugepage_qa.bench.workload import Unavailable
 from hugepage_qa.kernel import pools, thp
 from hugepage_qa.kernel.counters import read_meminfo
@@ -22,6 +22,12 @@ _KEPT = GIB
 #: part of the available memory that a pool may take
 _SHARE_OF_MEMORY = 0.7
 
+_KHUGEPAGED = f"{thp.DIRECTORY}/khugepaged"
+#: rests of 10 ms instead of 10 s
+_QUICK = {"scan_sleep_millisecs": 10, "alloc_sleep_millisecs": 10, "pages_to_scan": 65536}
+#: bytes of text behind its last whole huge page, from which on the kernel fills up the page
+_PADDED_FROM = 4096
+
 _DROP_CACHES = "proc/sys/vm/drop_caches"
 _COMPACT = "proc/sys/vm/compact_memory"
 _PAGES_AND_SLAB = "3"
@@ -33,12 +39,16 @@ class Surroundings:
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
         self._tree = DirectoryTree(root)
+        found = thp.read_thp(self._tree)
+        self._defrag = found.defrag if found else None
+        self._khugepaged = {name: value for name, value in found.khugepaged.items() if name in _QUICK} if found else {}
 
     @contextmanager
     def of(self, backing: Backing, huge_bytes: int) -> Iterator[None]:
         """Have the machine ready for a block on ``backing`` that needs ``huge_bytes``. Raises Unavailable."""
         by_kind = {one.kind: one for one in backing.in_use}
         self._set_thp(by_kind.get(Kind.TRANSPARENT))
+        self._set_hugetext(backing.text)
         self._quieten()
         static = by_kind.get(Kind.STATIC)
         if static is None:
@@ -64,6 +74,20 @@ class Surroundings:
                 self._choose(f"{path}/{name}", of_size)
         for name in ("enabled", "shmem_enabled"):
             self._choose(f"{thp.DIRECTORY}/{name}", mode)
+        chosen = self._defrag if transparent is None else transparent.defrag or self._defrag
+        if chosen is not None:
+            self._choose(f"{thp.DIRECTORY}/defrag", chosen)
+
+    def _set_hugetext(self, text: ProgramText | None) -> None:
+        """Set the mode of hugetext, and have khugepaged look often where it is the one who merges."""
+        mode = 0 if text is None else text.mode
+        padding = _PADDED_FROM if text is not None and text.is_padded else 0
+        for name, value in (("hugetext_enabled", mode), ("hugetext_pad_threshold", padding)):
+            if value and not (self._root / thp.DIRECTORY / name).exists():
+                raise Unavailable(f"this kernel has no hugetext (/{thp.DIRECTORY}/{name})")
+            self._choose(f"{thp.DIRECTORY}/{name}", str(value))
+        for name, usual in self._khugepaged.items():
+            self._choose(f"{_KHUGEPAGED}/{name}", str(_QUICK[name] if mode else usual))
 
     def _choose(self, path: str, value: str) -> None:
         """Write ``value`` where the kernel has the file."""

@@ -13,6 +13,7 @@ ACCEPT = "HUGEPAGE_QA_ACCEPT"
 PROFILE = "HUGEPAGE_QA_PROFILE"
 BLOCKS = "HUGEPAGE_QA_BLOCKS"
 WORKLOADS = "HUGEPAGE_QA_WORKLOADS"
+CONFIGURATIONS = "HUGEPAGE_QA_CONFIGURATIONS"
 MIN_BOOTS = "HUGEPAGE_QA_MIN_BOOTS"
 STAND_IN = "HUGEPAGE_QA_STAND_IN"
 
@@ -22,6 +23,7 @@ MEANING = {
     PROFILE: "quick (minutes, default) or reference (the studies' own numbers)",
     BLOCKS: "most sessions to measure for a verdict: 1 to 5 (default 3)",
     WORKLOADS: f"names of workloads, separated by spaces (default: {' '.join(USUAL)})",
+    CONFIGURATIONS: "names such as 4k thp-64K thp-defrag-defer, separated by spaces (default: 4k thp and static pages)",
     MIN_BOOTS: "boots that a baseline has to be of (default 1 in the quick profile, else 2)",
     STAND_IN: "NAME=OTHER: measure NAME on the pages of OTHER, to see that the gate notices",
 }
@@ -39,6 +41,7 @@ class GateSettings:
     profile: str
     most_sessions: int
     workloads: tuple[str, ...]
+    configurations: tuple[str, ...]
     min_boots: int
     stand_ins: tuple[str, ...]
 
@@ -55,6 +58,7 @@ class GateSettings:
             profile=profile,
             most_sessions=_one_of(environment, BLOCKS, 3, _LOOKS),
             workloads=tuple(environment.get(WORKLOADS, "").split()),
+            configurations=tuple(environment.get(CONFIGURATIONS, "").split()),
             min_boots=_one_of(environment, MIN_BOOTS, 1 if profile == "quick" else 2, (1, 2, 3)),
             stand_ins=tuple(environment.get(STAND_IN, "").split()),
         )

@@ -98,26 +98,26 @@ _AS_BUSY = 0.5
 
 
 class GuestMemoryPair(GuestMemory):
-    """Write memory in two guests."""
+    """Write memory in one guest, and in two."""
 
     name = "guest-memory-pair"
     metrics = metrics_of(name)
     profiles: Mapping[str, Mapping[str, Fact]] = {
-        profile: {**sizes, "guests": "at the same time"} for profile, sizes in SIZES.items()
+        profile: {**sizes, "guests": "alone, and two at the same time"} for profile, sizes in SIZES.items()
     }
 
     def backings(self, there: Sequence[Backing]) -> tuple[Backing, ...]:
-        """THP beside the largest static pages up to 1 GiB, and the other way round."""
+        """THP and the largest static pages up to 1 GiB, each alone and beside the other."""
         thp = next((one for one in there if one.kind is Kind.TRANSPARENT), None)
         static = [one for one in there if one.kind is Kind.STATIC and one.page_size <= GIB]
         if thp is None or not static:
             return ()
         shp = max(static, key=lambda one: one.page_size)
-        return replace(thp, beside=shp), replace(shp, beside=thp)
+        return thp, shp, replace(thp, beside=shp), replace(shp, beside=thp)
 
     def _figures(self, host: GuestHost, writing: Writing, backing: Backing) -> Figures:
         if backing.beside is None:
-            raise InputError(f"{self.name}: {backing.name} is one guest, expected two at the same time")
+            return super()._figures(host, writing, backing)
         with host.running(backing.beside, writing.guest, "beside") as other:
             other.run(f"{{ while :; do {writing.command}; done >/dev/null 2>&1 & }}", _COMMAND_SECONDS)
             with host.running(replace(backing, beside=None), writing.guest) as guest:

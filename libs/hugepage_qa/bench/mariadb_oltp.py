@@ -5,6 +5,7 @@ the server, which perf reads; virtual machines mostly have no such counter. The 
 too (``large_pages``).
 """
 
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from hugepage_qa.bench.backing import Backing, Kind
+from hugepage_gate.importers.sysbench_report import read_run
+from hugepage_qa.bench.backing import Backing, Kind, ProgramText, text_backings
 from hugepage_qa.bench.benchmark_program import (
     expect_static,
     find_program,
@@ -24,6 +26,7 @@ from hugepage_qa.bench.benchmark_program import (
 from hugepage_qa.bench.databases import DATABASE, MariaDb, MariadbInstallation
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program, Unavailable, Workload
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.process_table import cpu_seconds
 from hugepage_qa.sizes import KIB, MIB, parse_size
 
 _INSTRUCTIONS, _MISSES = "instructions:u", "iTLB-load-misses:u"
@@ -58,11 +61,9 @@ def _command(perf: Path) -> list[str]:
 
 
 CONNECTIONS = (1, 8, 16, 32)
+#: as many connections as keep so many of a hundred CPUs busy: in the study 8, 16 and 32 on 32 CPUs
+CPU_SHARES = (25, 50, 100)
 
-_TRANSACTIONS = re.compile(
-    r"^ +transactions: +(?P<number>[0-9]{1,18}) +\((?P<rate>[0-9.]{1,20}) per sec\.\)$", re.MULTILINE
-)
-_ERRORS = re.compile(r"^ +reconnects: +(?P<number>[0-9]{1,18}) ", re.MULTILINE)
 _VERSION = re.compile(r"Ver (?P<version>[0-9]+(?:\.[0-9]+)*)-MariaDB")
 
 #: the buffer pool is taken in pieces; the server takes the largest pages that fit into one, whatever is asked for
@@ -79,6 +80,8 @@ class MariadbOltp(Workload):
     name = "mariadb-oltp"
     metrics = (
         *(Metric(f"mariadb-oltp-tps-{number}", "tps", "higher") for number in CONNECTIONS),
+        *(Metric(f"mariadb-oltp-tps-per-cpu-{number}", "tps", "higher") for number in CONNECTIONS),
+        *(Metric(f"mariadb-oltp-tps-cpu-{share}", "tps", "higher") for share in CPU_SHARES),
         Metric("mariadb-oltp-page-tables", "kB", "lower"),
         Metric("mariadb-oltp-huge-code", "kB", "higher", "count"),
         # only where the CPU counts them
@@ -96,8 +99,9 @@ class MariadbOltp(Workload):
     }
 
     def backings(self, there: Sequence[Backing]) -> tuple[Backing, ...]:
-        """Static pages have to be smaller than the pieces that the buffer pool is made of."""
-        return tuple(one for one in there if one.page_size < _CHUNK)
+        """Static pages have to be smaller than the pieces of the buffer pool; and text that the kernel makes huge."""
+        text = (one for one in text_backings(there) if one.text is not ProgramText.COLLAPSED)
+        return (*(one for one in there if one.page_size < _CHUNK), *text)
 
     @contextmanager
     def prepare(self, profile: str, scratch: Path, disk: Path) -> Iterator[Prepared]:  # noqa: ARG002 - needs the disk
@@ -138,16 +142,12 @@ def settings(parameters: Mapping[str, Fact], backing: Backing) -> dict[str, str]
 
 def parse_oltp(output: str) -> float:
     """Return the transactions per second. Raises InputError for none, for broken connections, and if nobody knows."""
-    found, broken = _TRANSACTIONS.search(output), _ERRORS.search(output)
-    try:
-        rate = float(found["rate"]) if found else 0.0
-    except ValueError:
-        rate = 0.0
-    if rate <= 0 or broken is None:
+    run = read_run(output, "sysbench")
+    if not run.transactions or run.reconnects is None:
         raise InputError(f"sysbench: expected 'transactions: ... per sec.' and 'reconnects:', got {output[-200:]!r}")
-    if int(broken["number"]):
-        raise InputError(f"sysbench: {broken['number']} connections broke, expected none")
-    return rate
+    if run.reconnects:
+        raise InputError(f"sysbench: {run.reconnects:g} connections broke, expected none")
+    return run.transactions
 
 
 def parse_version(text: str) -> str:
@@ -191,12 +191,26 @@ def _block(
         if backing.is_all_static:
             # a piece is mapped whole or not at all, and touched where it is needed
             expect_static(pid, backing.page_size, "mariadbd")
-        for number in CONNECTIONS:
+        at_share = connections_at_shares(os.cpu_count() or 1)
+        for number in sorted({*CONNECTIONS, *at_share.values()}):
             words = [*client, f"--threads={number}", f"--time={seconds}", "run"]
             look = partial(_look, figures, perf, pid, seconds) if number == max(CONNECTIONS) else None
+            before, began = cpu_seconds(pid), time.monotonic()
             output = run_program(words, deadline=seconds + _MORE_SECONDS, while_running=look)
-            figures[f"mariadb-oltp-tps-{number}"] = [parse_oltp(output)]
+            busy = (cpu_seconds(pid) - before) / (time.monotonic() - began)
+            rate = parse_oltp(output)
+            if busy <= 0:
+                raise InputError("mariadbd: has used no CPU time, expected it to run")
+            if number in CONNECTIONS:
+                figures[f"mariadb-oltp-tps-{number}"] = [rate]
+                figures[f"mariadb-oltp-tps-per-cpu-{number}"] = [rate / busy]
+            figures |= {f"mariadb-oltp-tps-cpu-{share}": [rate] for share, own in at_share.items() if own == number}
     return figures
+
+
+def connections_at_shares(cpus: int) -> dict[int, int]:
+    """Return the connections that make so many of a hundred CPUs busy; a machine with few CPUs has no quarter."""
+    return {share: cpus * share // 100 for share in CPU_SHARES if cpus * share % 100 == 0}
 
 
 def _look(figures: dict[str, list[float]], perf: Path | None, server: int, seconds: int, _client: int) -> None:

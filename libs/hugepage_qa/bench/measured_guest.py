@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -33,14 +34,16 @@ from hugepage_qa.qemu.installed_emulator import NotOffered, installed_emulator, 
 from hugepage_qa.sizes import format_size
 
 #: part of a guest that has to be on transparent pages: what is at the ends of its memory may not be
-_MOSTLY = 0.9
+MOSTLY = 0.9
 
 
-def expect_pages(tree: Tree, pid: int, backing: Backing, memory: int) -> None:
-    """Expect all ``memory`` bytes of a guest, whose QEMU is ``pid`` and has touched them all, on ``backing``.
+def expect_pages(tree: Tree, pid: int, backing: Backing, memory: int, share: float = MOSTLY) -> int:
+    """Return how many bytes of a guest are on huge pages, and expect its pages to be what they are called.
 
-    Raises Unavailable where the kernel had too few pages for THP, InputError where QEMU is on other pages than it was
-    told.
+    Expect all ``memory`` bytes of a guest, whose QEMU is ``pid`` and has touched them all, on ``backing``.
+
+    Raises Unavailable where THP has less than a ``share`` of it, as the kernel had too few pages, InputError where QEMU
+    is on other pages than it was told.
     """
     guest = f"guest of {format_size(memory)} on {backing.name}"
     # an emulator's translated code is large, too
@@ -61,8 +64,9 @@ def expect_pages(tree: Tree, pid: int, backing: Backing, memory: int) -> None:
         raise InputError(f"{guest}: {seen}, expected all of it on its own")
     if backing.kind is Kind.BASE and transparent:
         raise InputError(f"{guest}: {seen}, expected none")
-    if backing.kind is Kind.TRANSPARENT and transparent < _MOSTLY * memory:
+    if backing.kind is Kind.TRANSPARENT and transparent < share * memory:
         raise Unavailable(f"{guest}: {seen}, the kernel gave no more")
+    return static + transparent
 
 
 _NAME = "bench"
@@ -90,10 +94,17 @@ class GuestProfile:
 
 @dataclass(frozen=True)
 class RunningGuest:
-    """A guest whose shell waits for commands. ``pid`` is its QEMU."""
+    """A guest whose shell waits for commands. ``pid`` is its QEMU.
+
+    ``huge`` are the bytes of it that are on huge pages; ``memory_seconds`` is how long it took until all of its memory
+    was there, ``boot_seconds`` until the shell was.
+    """
 
     pid: int
     console: Path
+    huge: int = 0
+    memory_seconds: float = 0.0
+    boot_seconds: float = 0.0
 
     def run(self, command: str, seconds: float) -> str:
         """Run a command in its shell and return what it prints. Raises InputError when it fails or takes longer."""
@@ -139,26 +150,35 @@ class GuestHost:
         }
 
     @contextmanager
-    def running(self, backing: Backing, profile: GuestProfile, name: str = _NAME) -> Iterator[RunningGuest]:
-        """Boot a guest, called ``name``, whose memory is on ``backing``. It has ended after the block.
+    def running(
+        self, backing: Backing, profile: GuestProfile, name: str = _NAME, share: float = MOSTLY
+    ) -> Iterator[RunningGuest]:
+        """Boot a guest, called ``name``, whose memory is on ``backing``, THP at least a ``share`` of it.
+
+        It has ended after the block.
 
         Raises Unavailable when QEMU refuses or the kernel has no such pages for it, InputError when it does not come up
         or is on other pages.
         """
         self._driver.define(name, _definition(name, backing, profile, self._site))
+        began = time.monotonic()
         try:
             self._driver.start(name, False)
+            with_memory = time.monotonic()
         except (GuestError, NotOffered) as error:
             raise Unavailable(f"QEMU: {error}") from error
         try:
-            running = RunningGuest(self._driver.pid(name), Path(self._site.console(name)))
             try:
                 self._driver.await_output(name, READY, _BOOT_SECONDS)
             except GuestError as error:
                 raise InputError(f"guest: {error}") from error
+            booted = time.monotonic()
+            pid = self._driver.pid(name)
+            huge = expect_pages(DirectoryTree(Path("/")), pid, backing, profile.memory, share)
+            console = Path(self._site.console(name))
+            running = RunningGuest(pid, console, huge, with_memory - began, booted - began)
             # a shell starts nothing in the background without /dev/null
             running.run("/bin/busybox mount -a; /bin/busybox mount -t devtmpfs devtmpfs /dev", _BOOT_SECONDS)
-            expect_pages(DirectoryTree(Path("/")), running.pid, backing, profile.memory)
             yield running
         finally:
             self._driver.destroy(name)

@@ -186,6 +186,7 @@ def sample_document(plan: Plan, workload: Workload, blocks: Collection[FinishedB
         return None
     if any((block.identity, block.subject) != (own[0].identity, own[0].subject) for block in own):
         raise InputError(f"{workload.name}: its program has changed between blocks; name another directory")
+    of_configuration = {name: [one for one in own if one.cell.configuration == name] for name in configurations}
     parameters = {f"benchmark.parameters.{key}": value for key, value in workload.profiles[plan.profile].items()}
     # what is not what it is called is part of what a verdict is about
     stand_ins = ", ".join(f"{name} on {other}" for name, other in plan.stand_ins.items())
@@ -203,10 +204,10 @@ def sample_document(plan: Plan, workload: Workload, blocks: Collection[FinishedB
         "subject": {**plan.subject, **own[0].subject, **({"stand_ins": stand_ins} if stand_ins else {})},
         "reference": REFERENCE if REFERENCE in configurations else configurations[0],
         "series": [
-            _series(plan, metric, name, [block for block in own if block.cell.configuration == name])
+            _series(plan, metric, name, blocks)
             for metric in workload.metrics
-            if all(metric.name in block.figures for block in own)
-            for name in configurations
+            for name, blocks in of_configuration.items()
+            if all(metric.name in block.figures for block in blocks)
         ],
     }
 

@@ -6,7 +6,8 @@
  *
  * Of BYTES the first HUGE_BYTES are on static huge pages, if any are; the rest is on base pages. Each repeat maps,
  * touches, reads and unmaps BYTES, and prints a line:
- * first-touch-ns N access-ns N unmap-ns N faults N page-table-kB N huge-kB N
+ * first-touch-ns N access-ns N unmap-ns N faults N page-table-kB N huge-kB N misses N accesses N instructions N
+ * The last three are of the data TLB while it reads, n/a where the processor counts none.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -17,6 +18,8 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <time.h>
+
+#include "tlb_counters.h"
 
 #ifndef MAP_HUGE_SHIFT
 #define MAP_HUGE_SHIFT 26
@@ -163,15 +166,19 @@ static void repeat(size_t bytes, size_t huge_page, size_t huge_bytes, long acces
 	first_touch = now() - begin;
 	touched = faults() - before;
 	tables = page_tables() - tables;
+	tlb_count(DATA_TLB);
 	access = read_at_random(memory.start, bytes, accesses);
+	tlb_keep();
 	had = huge();
 	unmap = now();
 	if (munmap(memory.start, memory.size) != 0)
 		fail("munmap");
 	unmap = now() - unmap;
-	printf("first-touch-ns %llu access-ns %llu unmap-ns %llu faults %ld page-table-kB %ld huge-kB %ld\n",
+	printf("first-touch-ns %llu access-ns %llu unmap-ns %llu faults %ld page-table-kB %ld huge-kB %ld",
 	       (unsigned long long)first_touch, (unsigned long long)access, (unsigned long long)unmap,
 	       touched, tables, had);
+	tlb_print();
+	puts("");
 	fflush(stdout);
 	munmap(memory.mapping, memory.mapped);
 }

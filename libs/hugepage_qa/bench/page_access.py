@@ -7,6 +7,8 @@ from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing, Kind
 from hugepage_qa.bench.benchmark_program import find_program, run_program, sha256
+from hugepage_qa.bench.tlb_counters import PATTERN, tlb_figures, tlb_metrics
+from hugepage_qa.bench.tlb_counters import SOURCE as COUNTERS
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program, Workload
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.c_compiler import build_program
@@ -16,8 +18,9 @@ SOURCE = Path(__file__).with_name("page_access.c")
 
 _LINE = re.compile(
     r"first-touch-ns (?P<touch>[0-9]{1,18}) access-ns (?P<access>[0-9]{1,18}) unmap-ns (?P<unmap>[0-9]{1,18})"
-    r" faults (?P<faults>[0-9]{1,18}) page-table-kB (?P<tables>-?[0-9]{1,18}) huge-kB (?P<huge>[0-9]{1,18})"
+    r" faults (?P<faults>[0-9]{1,18}) page-table-kB (?P<tables>-?[0-9]{1,18}) huge-kB (?P<huge>[0-9]{1,18}) " + PATTERN
 )
+_TLB = "page-access-dtlb"
 _NS_PER_MS = 1e6
 _DEADLINE_SECONDS = 600.0
 
@@ -33,6 +36,8 @@ class PageAccess(Workload):
         Metric("page-access-faults", "faults", "lower", "count"),
         Metric("page-access-page-tables", "kB", "lower", "count"),
         Metric("page-access-huge", "kB", "higher", "count"),
+        # only where the CPU counts them
+        *tlb_metrics(_TLB),
     )
     programs = (Program("cc", "build-essential", "gcc"),)
     profiles: Mapping[str, Mapping[str, Fact]] = {
@@ -44,7 +49,7 @@ class PageAccess(Workload):
     def prepare(self, profile: str, scratch: Path, disk: Path) -> Iterator[Prepared]:  # noqa: ARG002 - needs no disk
         """Build the program."""
         find_program("cc", "build-essential")
-        program = build_program(SOURCE, scratch)
+        program = build_program(SOURCE, scratch, [COUNTERS])
         parameters = self.profiles[profile]
         size, accesses, samples = (int(parameters[name] or 0) for name in ("bytes", "accesses", "samples"))
 
@@ -54,7 +59,7 @@ class PageAccess(Workload):
             # the first one warms caches and clocks up
             words = [size, pages, accesses, samples + 1, huge]
             output = run_program([program, *map(str, words)], deadline=_DEADLINE_SECONDS)
-            return parse_page_access(output, size, accesses, samples + 1)
+            return backing.without_hidden(parse_page_access(output, size, accesses, samples + 1))
 
         try:
             yield Prepared(block, size, {"source": sha256(SOURCE)}, {})
@@ -67,7 +72,9 @@ def parse_page_access(output: str, size: int, accesses: int, repeats: int) -> Fi
     lines = [_LINE.fullmatch(line) for line in output.splitlines()]
     if len(lines) != repeats or not all(lines):
         raise InputError(f"page_access: expected {repeats} lines of figures, got {output[:200]!r}")
-    repeat = [{name: int(value) for name, value in line.groupdict().items()} for line in lines if line][1:]
+    counted = [line.groupdict() for line in lines if line][1:]
+    names = ("touch", "access", "unmap", "faults", "tables", "huge")
+    repeat = [{name: int(one[name]) for name in names} for one in counted]
     if any(0 in (one["touch"], one["access"], one["unmap"]) or one["tables"] < 0 for one in repeat):
         raise InputError(f"page_access: expected times above 0 and page tables that grow, got {output[:200]!r}")
     # a page of 1 GiB is cleared and freed as a whole, whatever is touched of it
@@ -79,4 +86,5 @@ def parse_page_access(output: str, size: int, accesses: int, repeats: int) -> Fi
         "page-access-faults": [float(one["faults"]) for one in repeat],
         "page-access-page-tables": [float(one["tables"]) for one in repeat],
         "page-access-huge": [float(one["huge"]) for one in repeat],
+        **tlb_figures(_TLB, counted),
     }

@@ -2,7 +2,7 @@
  * How long the path of the kernel is through what it does with pages: each operation is done again and again, and each
  * time is told in nanoseconds. In a machine whose clock counts instructions that is their number.
  *
- * It is started and asked as an actor is (process/actor.c), one request per packet on its standard input:
+ * It is started and asked as an actor is (process/programs/actor), one request per packet on its standard input:
  *   OPERATION KIND SIZE COUNT POOL ROUNDS
  * does it ROUNDS times, each to COUNT pages of SIZE bytes; KIND is base, thp or hugetlb. Meanwhile the pool of such
  * pages has POOL of them. Answer: "ok TIME...", or "errno NUMBER" where the kernel does not do it.

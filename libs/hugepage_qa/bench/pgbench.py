@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from hugepage_gate.importers.pgbench_report import read_runs
 from hugepage_qa.bench.backing import Backing, Kind
 from hugepage_qa.bench.benchmark_program import page_tables_of, sha256
 from hugepage_qa.bench.databases import PROGRAMS, Cluster, PostgresqlInstallation
@@ -17,15 +18,6 @@ from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Unavaila
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import KIB, parse_size
 
-_TPS = re.compile(
-    # since PostgreSQL 14, and before
-    r"^tps = (?P<tps>[0-9.]{1,20}) \((?:without initial connection time|excluding connections establishing)\)$",
-    re.MULTILINE,
-)
-_PROCESSED = re.compile(
-    r"^number of transactions actually processed: (?P<number>[0-9]{1,18})(?:/[0-9]+)?$", re.MULTILINE
-)
-_FAILED = re.compile(r"^number of failed transactions: (?P<number>[0-9]{1,18}) ", re.MULTILINE)
 _VERSION = re.compile(r"\(PostgreSQL\) (?P<version>[0-9]+(?:\.[0-9]+)*)")
 
 #: since this version the size of huge pages can be chosen (huge_page_size)
@@ -121,16 +113,12 @@ def settings(parameters: Mapping[str, Fact], backing: Backing) -> dict[str, str]
 
 def parse_pgbench(output: str) -> float:
     """Return the transactions per second. Raises InputError when transactions failed, or nobody knows."""
-    tps, processed, failed = (pattern.search(output) for pattern in (_TPS, _PROCESSED, _FAILED))
-    try:
-        rate = float(tps["tps"]) if tps else 0.0
-    except ValueError:
-        rate = 0.0
-    if rate <= 0 or processed is None or int(processed["number"]) == 0:
+    runs = read_runs(output, "pgbench")
+    if len(runs) != 1 or not runs[0].tps or not runs[0].processed:
         raise InputError(f"pgbench: expected transactions and 'tps = ...', got {output[-200:]!r}")
-    if failed is not None and int(failed["number"]):
-        raise InputError(f"pgbench: {failed['number']} transactions failed, expected none")
-    return rate
+    if runs[0].failed:
+        raise InputError(f"pgbench: {runs[0].failed:g} transactions failed, expected none")
+    return runs[0].tps
 
 
 def parse_version(text: str) -> str:

@@ -37,14 +37,17 @@ static double f{number}(struct vector *v, long n)
 }}
 """
 
-_MAKEFILE = """\
+#: with these headers include others
+FLAGS = ("-O2", "-g")
+
+_MAKEFILE = f"""\
 objects := $(patsubst %.c,%.o,$(wildcard part*.c)) main.o
 
 program: $(objects)
 	$(CC) -o $@ $^
 
 %.o: %.c vector.h
-	$(CC) -O2 -g -c -o $@ $<
+	$(CC) {" ".join(FLAGS)} -c -o $@ $<
 """
 
 

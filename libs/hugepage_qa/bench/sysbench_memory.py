@@ -9,14 +9,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from hugepage_gate.importers.sysbench_report import read_run
 from hugepage_qa.bench.backing import Backing, Kind
 from hugepage_qa.bench.benchmark_program import expect_static, find_program, run_program, sha256
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program, Workload
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import parse_size
 
-_TRANSFERRED = re.compile(r"^(?P<transferred>[0-9.]{1,20}) MiB transferred \(", re.MULTILINE)
-_TOTAL_TIME = re.compile(r"^ +total time: +(?P<seconds>[0-9.]{1,20})s$", re.MULTILINE)
 _VERSION = re.compile(r"sysbench (?P<version>\S{1,40})")
 
 _MIB = float(1 << 20)
@@ -89,15 +88,12 @@ def on_pages(backing: Backing) -> tuple[list[str], dict[str, str]]:
 
 def parse_sysbench(output: str, total: int) -> float:
     """Return the seconds that writing ``total`` bytes took. Raises InputError when it was not all, or nobody knows."""
-    transferred, seconds = _TRANSFERRED.search(output), _TOTAL_TIME.search(output)
-    try:
-        if transferred is None or seconds is None:
-            raise ValueError("lines are missing")
-        amount, duration = float(transferred["transferred"]), float(seconds["seconds"])
-    except ValueError as error:
-        raise InputError(f"sysbench: expected 'MiB transferred' and 'total time', got {output[-200:]!r}") from error
-    if amount < total / _MIB or duration <= 0:
+    run = read_run(output, "sysbench")
+    if run.written is None or not run.seconds:
+        raise InputError(f"sysbench: expected 'MiB transferred' and 'total time', got {output[-200:]!r}")
+    if run.written < total / _MIB:
         raise InputError(
-            f"sysbench: wrote {amount:g} MiB in {duration:g} s, expected {total / _MIB:g} MiB: the time was too short"
+            f"sysbench: wrote {run.written:g} MiB in {run.seconds:g} s, expected {total / _MIB:g} MiB: the time was too"
+            " short"
         )
-    return duration
+    return run.seconds

@@ -45,6 +45,20 @@ def break_page(live: Live, memory: Memory, offset: int, advice: int) -> None:
         raise CannotRun("this kernel has no CONFIG_MEMORY_FAILURE") from error
 
 
+def is_taken_out_of_use(live: Live, memory: Memory, offset: int) -> bool:
+    """Tell the kernel that a base page at ``offset`` will break, and whether it was taken out of use.
+
+    It is not while others move it for longer than ``break_page`` waits. Raises CannotRun, OSError.
+    """
+    try:
+        break_page(live, memory, offset, MADV_SOFT_OFFLINE)
+    except OSError as error:
+        if error.errno not in (errno.EBUSY, errno.EIO):
+            raise
+        return False
+    return True
+
+
 def soft_offline(live: Live, frame: int) -> None:
     """Have a page frame taken out of use that will break, whoever has it. Raises CannotRun, OSError."""
     live.set_knob_if_there("proc/sys/vm/enable_soft_offline", "1")

@@ -286,11 +286,15 @@ class HugetlbGroup:
 
     def expect(self, *, usage: int, reserved: int, refusals: int = 0, refused_reservations: int = 0) -> None:
         """Expect what the group and those below it use and reserve in pages, and how many charges were refused."""
+        self.expect_charged(usage=usage, reserved=reserved)
+        self._expect_refusals(refusals, refused_reservations)
+
+    def expect_charged(self, *, usage: int, reserved: int) -> None:
+        """Expect what the group and those below it use and reserve, in pages, whatever was refused."""
         expect = self._live.expect
         expect(f"usage of {self.group.path}", usage * self._live.size, self._number(self._files.usage))
         found = self._number(f"{RESERVATIONS}{self._files.usage}")
         expect(f"reservations of {self.group.path}", reserved * self._live.size, found)
-        self._expect_refusals(refusals, refused_reservations)
 
     def expect_highest(self, *, usage: int, reserved: int) -> None:
         """Expect the most that a group of version 1 used and reserved, in pages, since that was reset."""

@@ -116,7 +116,7 @@ def fragment(live: Live, kept: int = 8) -> Fragments:
 
     Raises CannotRun where the machine is too small.
     """
-    _join_free_pages(live)
+    join_free_pages(live)
     scattered = fragmentation(live, pmd_size(live)).scattered
     return _fragment(live, live.actor(), kept, min(_available(live) // _PARTS, _MOST + scattered))
 
@@ -138,15 +138,15 @@ def without_free_blocks(live: Live) -> tuple[Fragments, Actor]:
         available = free[node]
         set_memory_policy(actor, Mode.BIND, [node])
     _keep_daemons_from_compacting(live)
-    _join_free_pages(live)
+    join_free_pages(live)
     length = available // (_PARTS if available < _LARGE else _PARTS_OF_LARGE)
-    _take_into_pool(live, node, length)
+    take_into_pool(live, node, length)
     fragments = _fragment(live, actor, pmd_size(live) // live.base_page // 2, length, node)
     take_free_blocks(live, actor, length, node)
     return fragments, actor
 
 
-def _take_into_pool(live: Live, node: int | None, left: int) -> None:
+def take_into_pool(live: Live, node: int | None, left: int) -> None:
     """Have a hugetlb pool take all free blocks but those of ``left`` bytes: it need not clear them.
 
     Without such a pool faults have to take them, which clear each of them.
@@ -206,7 +206,7 @@ def _available(live: Live, node: int | None = None) -> int:
     return read_meminfo(live.host).get("MemAvailable", 0)
 
 
-def _join_free_pages(live: Live) -> None:
+def join_free_pages(live: Live) -> None:
     """Have free base pages join blocks: those that there are, for they would be filled first, and new ones at once.
 
     Since Linux 6.7 the lists of a CPU grow to an eighth of its memory, and what is in them is in no block.

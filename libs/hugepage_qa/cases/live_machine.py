@@ -55,9 +55,9 @@ class MachinePlan:
     def machine(self, memory: tuple[int, ...]) -> VirtualMachine:
         """Return a machine with ``memory`` bytes on each node, on one where the architecture has no more."""
         if self.nodes:
-            return VirtualMachine(self.kernel, self.cpu, self.nodes, self._words, cpus=self.cpus)
+            return VirtualMachine(self.kernel, self.cpu, self.nodes, self._words, cpus=self.cpus, runs_guests=True)
         nodes = memory if len(memory) <= find_board(self.kernel.architecture).max_nodes else (sum(memory),)
-        return VirtualMachine(self.kernel, self.cpu, nodes, self._words, cpus=self.cpus)
+        return VirtualMachine(self.kernel, self.cpu, nodes, self._words, cpus=self.cpus, runs_guests=True)
 
     @property
     def _words(self) -> str:

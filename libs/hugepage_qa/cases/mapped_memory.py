@@ -58,11 +58,15 @@ class Memory:
 
     def __init__(self, live: Owner, actor: Actor, address: int, pages: int, size: int) -> None:
         self._live = live
-        self.kernel_version = live.kernel_version
         self.actor = actor
         self.address = address
         self.pages = pages
         self.size = size
+
+    @property
+    def kernel_version(self) -> KernelVersion:
+        """The version of the kernel that maps it."""
+        return self._live.kernel_version
 
     @property
     def length(self) -> int:

@@ -20,7 +20,9 @@ class Mode(enum.IntEnum):
     PREFERRED_MANY = 5
 
 
-#: pages that do not follow the policy are moved; those that cannot be are an error
+#: pages that do not follow the policy are an error
+STRICT = 1
+#: they are moved; those that cannot be are an error
 MOVE_STRICTLY = 1 | 2
 MOVE = 2
 

@@ -10,7 +10,7 @@ from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.process.actor import Actor, Refused
 
 # include/uapi/linux/kernel-page-flags.h
-COMPOUND_HEAD, COMPOUND_TAIL, HUGE = 1 << 15, 1 << 16, 1 << 17
+COMPOUND_HEAD, COMPOUND_TAIL, HUGE, TRANSPARENT = 1 << 15, 1 << 16, 1 << 17, 1 << 22
 #: what the actor reads at once
 _AT_ONCE = 2048
 

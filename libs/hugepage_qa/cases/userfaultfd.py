@@ -45,6 +45,7 @@ class Feature(IntFlag):
     """What is asked of the kernel: UFFD_FEATURE_*."""
 
     PAGEFAULT_FLAG_WP = 1 << 0
+    EVENT_FORK = 1 << 1
     EVENT_REMAP = 1 << 2
     EVENT_REMOVE = 1 << 3
     MISSING_HUGETLBFS = 1 << 4
@@ -70,6 +71,7 @@ class Mode(IntFlag):
 class Event(IntEnum):
     """What a program is told of: UFFD_EVENT_*."""
 
+    FORK = 0x13
     REMAP = 0x14
     REMOVE = 0x15
     UNMAP = 0x16
@@ -89,7 +91,12 @@ class Userfault:
         if memory.kernel_version >= _USER_MODE_ONLY_SINCE:
             flags |= _USER_MODE_ONLY
         self.descriptor = _open(self._actor, feature if waits else Feature.SIGBUS | feature, flags)
-        self._ioctl("register", memory.address, memory.length, mode, 0)
+        *_words, self._promised = self._ioctl("register", memory.address, memory.length, mode, 0)
+
+    def promises(self, name: str) -> bool:
+        """Tell whether the kernel said of the memory, when it was registered, that the call ``name`` works on it."""
+        number, _layout = _CALLS[name]
+        return bool(self._promised >> number & 1)
 
     def copy(
         self, source: Memory, page: int = 0, *, offset: int = 0, length: int | None = None, protected: bool = False
@@ -135,6 +142,26 @@ class Userfault:
 
         ``numbers`` are the old and the new address, and the length in bytes; or the start and the end.
         """
+        acted, told = self._told_of(live, act, event)
+        # what a number does not need is zero
+        live.expect("numbers of the event", [*numbers, 0, 0][: len(told)], told)
+        return acted
+
+    def fork(self, live: Live) -> "tuple[Memory, Userfault]":
+        """Fork the actor, and expect a thread to be told of it; return what the child has, and what handles its faults.
+
+        These are the actor's to handle, not the child's.
+        """
+        child, (descriptor, *others) = self._told_of(live, self._actor.fork, Event.FORK)
+        live.expect("further numbers of the event", [0, 0], others)
+        memory = self._memory.seen_by(child)
+        faults = self.handling(memory)
+        # of the word the first four bytes are the number
+        faults.descriptor, _rest = self._actor.uapi.unpack("2I", self._actor.uapi.pack("Q", descriptor))
+        return memory, faults
+
+    def _told_of(self, live: Live, act: Callable[[], Acted], event: Event) -> tuple[Acted, list[int]]:
+        """Expect a thread to be told of ``event`` when ``act`` is called; return what it does, and all else of it."""
         message = self._actor.mmap(live.base_page, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with at_once(live, self._actor, 0) as threads:
             threads.call("read", self.descriptor, message, _MESSAGE_SIZE, may_fail=(errno.EAGAIN,))
@@ -143,12 +170,10 @@ class Userfault:
         first, *told = (self._actor.read(message + at) for at in range(0, _MESSAGE_SIZE, WORD))
         wanted = self._actor.uapi.unpack("Q", self._actor.uapi.pack("B7x", event))[0]
         live.expect("event", wanted, first)
-        # and so is what a number does not need
-        live.expect("numbers of the event", [*numbers, 0, 0][: len(told)], told)
-        return acted
+        return acted, told
 
     def handling(self, memory: Memory) -> "Userfault":
-        """Return that of memory that has moved."""
+        """Return that of memory that has moved, or that a child has."""
         other = copy(self)
         other._memory = memory
         return other

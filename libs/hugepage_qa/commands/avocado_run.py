@@ -25,7 +25,7 @@ from hugepage_qa.plugins.vt_provider import VT_TYPES, prepare_vt, vt_options
 from hugepage_qa.process.marks import PREFIX
 from hugepage_qa.process.supervised import SIGNALLED, run_supervised
 from hugepage_qa.report.avocado_results import JOB, read_job
-from hugepage_qa.report.live_results import shown_as_they_come
+from hugepage_qa.report.case_recorder import shown_as_they_come
 from hugepage_qa.report.terminal import closing_lines, print_result
 from hugepage_qa.report.tmt_results import write_results
 from hugepage_qa.sizes import parse_size

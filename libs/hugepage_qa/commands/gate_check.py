@@ -171,9 +171,8 @@ class _Check:
     def _measure(self, sessions: int) -> Measured:
         settings = self._settings
         directory = self._again if self._again.exists() else self._directory / "samples"
-        return take_samples(
-            Wish(settings.profile, settings.workloads, (), sessions, directory, None, settings.stand_ins)
-        )
+        chosen = settings.workloads, settings.configurations
+        return take_samples(Wish(settings.profile, *chosen, sessions, directory, None, settings.stand_ins))
 
     def _without_baseline(self, measured: Measured) -> list[SampleSet]:
         """Return the samples that have no baseline of just this machine and set-up."""

@@ -47,7 +47,7 @@ _MAY_PASS = 0o711
     "configuration_names",
     multiple=True,
     metavar="NAME",
-    help="4k, thp, shp-2M, shp-1G, or what this machine has; default: base pages, THP, the default size, 1G.",
+    help="4k, thp, thp-64K, thp-defrag-defer, shp-2M or what this machine has; default: 4k, thp, the default size, 1G.",
 )
 @click.option(
     "--blocks",

@@ -16,8 +16,16 @@ from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.report import compared_runs
 from hugepage_qa.report.fill_template import fill_template
-from hugepage_qa.report.merged_pages import as_json, render_html, render_markdown
-from hugepage_qa.report.merged_runs import MergedReport, Table, headline, merge, read_runs
+from hugepage_qa.report.merged_runs import (
+    MergedReport,
+    Table,
+    as_json,
+    headline,
+    merge,
+    read_runs,
+    render_html,
+    render_markdown,
+)
 from hugepage_qa.report.run_directory import Run, find_runs
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine.boot_loader import find_boot_loader
+from hugepage_qa.machine.boot_loader.find_loader import find_boot_loader
 from hugepage_qa.machine.journal import Journal, find_journal, read_boot_id
 from hugepage_qa.machine.protection import StopSignals, new_record, require_root
 from hugepage_qa.machine.restore import restore

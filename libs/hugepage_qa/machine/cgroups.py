@@ -23,7 +23,7 @@ _SUBTREE_CONTROL = "cgroup.subtree_control"
 _CONTROLLER = "hugetlb"
 
 
-def find_cgroups(root: Path = Path("/")) -> tuple[str, ...]:
+def find_cgroups(root: Path) -> tuple[str, ...]:
     """Return the directories of our cgroups, sorted, without those below them."""
     return tuple(sorted(path for point in _hierarchies(root, "cgroup", "cgroup2") for path in _ours(root, point)))
 
@@ -36,7 +36,7 @@ def remove_cgroup(path: Path) -> None:
             retry_while_busy(Path(directory).rmdir)
 
 
-def read_hugetlb_control(root: Path = Path("/")) -> dict[str, bool]:
+def read_hugetlb_control(root: Path) -> dict[str, bool]:
     """Return for each mounted version 2 hierarchy whether its root hands down the controller hugetlb.
 
     The other controllers are systemd's, which hands them down whenever a service asks for one.
@@ -46,7 +46,7 @@ def read_hugetlb_control(root: Path = Path("/")) -> dict[str, bool]:
     return {point: _CONTROLLER in text.split() for point, text in found.items() if text is not None}
 
 
-def write_hugetlb_control(point: str, handed_down: bool, root: Path = Path("/")) -> None:
+def write_hugetlb_control(point: str, handed_down: bool, root: Path) -> None:
     """Have the root of the hierarchy at ``point`` hand the controller hugetlb down, or not. Raises OSError."""
     with (root / _control_file(point)).open("w") as stream:
         stream.write(f"{'+' if handed_down else '-'}{_CONTROLLER}")
@@ -86,12 +86,12 @@ _BETWEEN_MOUNTS_SECONDS = 1.0
 _PAUSE_SECONDS = 0.02
 
 
-def read_hierarchies(root: Path = Path("/")) -> tuple[str, ...]:
+def read_hierarchies(root: Path) -> tuple[str, ...]:
     """Return the controllers that a hierarchy of version 1 has, mounted or not."""
     return tuple(sorted(name for name, one in read_controllers(DirectoryTree(root)).items() if one.hierarchy))
 
 
-def remove_hierarchies(saved: Sequence[str], root: Path = Path("/"), seconds: float = _SECONDS) -> list[Repair]:
+def remove_hierarchies(saved: Sequence[str], root: Path, seconds: float = _SECONDS) -> list[Repair]:
     """Give the controllers back that are not in ``saved`` and have a hierarchy that is mounted nowhere.
 
     A hierarchy that has not gone after ``seconds`` stays.

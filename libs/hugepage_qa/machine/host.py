@@ -115,9 +115,9 @@ class Host:
         point: str = self._ask_kernel("mount", options, file_system)
         return point
 
-    def mount_point(self, file_system: str = "hugetlbfs") -> str:
-        """Make a directory that an actor is to mount ``file_system`` on; return its absolute path."""
-        point: str = self._backend.perform("mount_point", [file_system])
+    def mount_point(self) -> str:
+        """Make a directory that an actor is to mount a hugetlbfs on; return its absolute path."""
+        point: str = self._backend.perform("mount_point", ["hugetlbfs"])
         return point
 
     def unmount(self, point: str, seconds: float | None = None) -> None:
@@ -145,6 +145,10 @@ class Host:
         """Bring back what was swapped to a file of ``add_swap``, and remove it. Raises OSError."""
         self._backend.perform("remove_swap", [name])
 
+    def load_kvm(self) -> None:
+        """Have a throwaway machine load KVM; a machine that is somebody's has it loaded, or has none."""
+        self._backend.perform("load_kvm", [])
+
     def make_directory(self, path: str) -> None:
         """Make a directory (a control group, say). Raises Refused."""
         self._ask_kernel("make_directory", path)
@@ -162,6 +166,16 @@ class Host:
         """Tell whether the running kernel was built with CONFIG_``name``; None where no file tells."""
         is_set: bool | None = self._backend.perform("kernel_option", [name])
         return is_set
+
+    def is_thrown_away(self) -> bool:
+        """Tell whether the machine ends with the run: nobody else uses it, and nothing of it need be put back."""
+        ends: bool = self._backend.perform("is_thrown_away", [])
+        return ends
+
+    def has_modules(self, names: Sequence[str]) -> bool:
+        """Tell whether the kernel has these modules; a throwaway machine loads them, any other stays as it is."""
+        are_there: bool = self._backend.perform("has_modules", [list(names)])
+        return are_there
 
     def build_text(self, recipe: Recipe, directory: str | None = None) -> BuiltText:
         """Build a program below ``directory``, by default below one of the run on a disk. Raises InputError.

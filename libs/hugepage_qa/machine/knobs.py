@@ -46,6 +46,13 @@ SYSCTLS = (
     "kernel/shmmni",
     "kernel/shm_rmid_forced",
 )
+#: of KVM: whether and how it splits the pages that it maps for guests
+_KVM_PARAMETERS = (
+    "eager_page_split",
+    "nx_huge_pages",
+    "nx_huge_pages_recovery_ratio",
+    "nx_huge_pages_recovery_period_ms",
+)
 MIN_FREE = "vm/min_free_kbytes"
 
 _NR_HUGEPAGES = "nr_hugepages"
@@ -105,7 +112,7 @@ def knob_name(path: str) -> str:
     return path.removeprefix(f"{nodes.DIRECTORY}/").replace("/hugepages/", "/")
 
 
-def find_knobs(root: Path = Path("/")) -> tuple[Knob, ...]:
+def find_knobs(root: Path) -> tuple[Knob, ...]:
     """Return the knobs that the machine below ``root`` has. Raises InputError for a directory of an unknown form."""
     return tuple(
         knob
@@ -143,6 +150,8 @@ def _thp_knobs(tree: Tree) -> Iterator[Knob]:
 def _sysctl_knobs() -> Iterator[Knob]:
     for name in SYSCTLS:
         yield Knob(Kind.SYSCTL, f"{_SYSCTL_DIRECTORY}/{name}")
+    for name in _KVM_PARAMETERS:
+        yield Knob(Kind.SYSCTL, f"sys/module/kvm/parameters/{name}")
     yield Knob(Kind.MIN_FREE, f"{_SYSCTL_DIRECTORY}/{MIN_FREE}")
 
 

@@ -38,7 +38,7 @@ def end_processes(run_id: str) -> list[Repair]:
     ]
 
 
-def remove_mounts(saved: Sequence[Mount], directories: Iterable[str], root: Path = Path("/")) -> list[Repair]:
+def remove_mounts(saved: Sequence[Mount], directories: Iterable[str], root: Path) -> list[Repair]:
     """Unmount what is mounted below ``directories`` or /run/hugepage-qa-* and is not among the mounts ``saved``."""
     spare = Counter(mount.point for mount in saved)
     ours = []
@@ -53,7 +53,7 @@ def remove_mounts(saved: Sequence[Mount], directories: Iterable[str], root: Path
     return [_remove_mount(mount, root) for mount in reversed(ours)]
 
 
-def remove_cgroups(saved: Sequence[str], root: Path = Path("/")) -> list[Repair]:
+def remove_cgroups(saved: Sequence[str], root: Path) -> list[Repair]:
     """Remove our cgroups that are not among ``saved``, with all that runs in them."""
     return [
         remove_by(partial(remove_cgroup, root / name.lstrip("/")), f"cgroup {name}", "a directory")
@@ -61,7 +61,7 @@ def remove_cgroups(saved: Sequence[str], root: Path = Path("/")) -> list[Repair]
     ]
 
 
-def remove_segments(saved: Sequence[Segment], root: Path = Path("/")) -> list[Repair]:
+def remove_segments(saved: Sequence[Segment], root: Path) -> list[Repair]:
     """Remove the System V segments with our prefix that are not among ``saved``."""
     return [
         remove_by(
@@ -74,7 +74,7 @@ def remove_segments(saved: Sequence[Segment], root: Path = Path("/")) -> list[Re
     ]
 
 
-def remove_directories(directories: Iterable[str], root: Path = Path("/")) -> list[Repair]:
+def remove_directories(directories: Iterable[str], root: Path) -> list[Repair]:
     """Remove ``directories`` with what is in them, but never what is still mounted below one."""
     repairs = []
     for name in directories:

@@ -16,11 +16,10 @@ from typing import Any
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine import libc
-from hugepage_qa.machine.boot_loader import find_boot_loader as this_boot_loader
+from hugepage_qa.machine.boot_loader.find_loader import find_boot_loader as this_boot_loader
 from hugepage_qa.machine.journal import Journal, find_journal, read_boot_id
 from hugepage_qa.machine.kept_file import Repair, unrestored
-from hugepage_qa.machine.kernel_arguments import FindBootLoader
-from hugepage_qa.machine.restore import Restoration, put_back, restore
+from hugepage_qa.machine.restore import FindBootLoader, Restoration, put_back, restore
 from hugepage_qa.machine.resume import goes_on
 from hugepage_qa.machine.run_lock import Holder, hold_run_lock
 from hugepage_qa.machine.saved_state import MachineState, Record
@@ -159,7 +158,7 @@ def protected_machine(
             protection.unrestored = _end(protection, say)
 
 
-def new_record(purpose: str, holder: Holder, root: Path = Path("/")) -> Record:
+def new_record(purpose: str, holder: Holder, root: Path) -> Record:
     """Return a record of the machine as it is now. Raises InputError for a kernel file of an unknown form."""
     run_id = secrets.token_hex(8)
     return Record(

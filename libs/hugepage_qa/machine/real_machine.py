@@ -97,10 +97,13 @@ class RealMachine:
             "disk": self._disk_with,
             "add_swap": add_swap,
             "remove_swap": remove_swap,
+            "load_kvm": lambda: None,
             "make_directory": os.mkdir,
             "remove_directory": os.rmdir,
             "start_actor": self._start_actor,
             "kernel_option": _kernel_option,
+            "has_modules": _has_modules,
+            "is_thrown_away": lambda: False,
             "build_text": self._build_text,
             "start_program": self._start_program,
             "request": self._request,
@@ -191,6 +194,10 @@ def _write(path: str, text: str) -> None:
 def _kernel_option(name: str) -> bool | None:
     config = read_running_config(platform.release())
     return None if config is None else f"CONFIG_{name}" in config
+
+
+def _has_modules(names: Sequence[str]) -> bool:
+    return all(Path("/sys/module", name).is_dir() for name in names)
 
 
 def _unmount(point: str, seconds: float = BUSY_SECONDS) -> None:

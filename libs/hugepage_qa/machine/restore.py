@@ -1,18 +1,23 @@
-"""Put a machine back to what its journal says, knobs in the order that the kernel needs, and tell what that took."""
+"""Put a machine back to what its journal says, knobs in the order that the kernel needs, and tell what that took.
+
+Kernel arguments of the entry that boots next are put back through the boot loader.
+"""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.proc_tables import Mount, huge_policy, read_mounts
 from hugepage_qa.kernel.tree import DirectoryTree
+from hugepage_qa.machine.boot_loader.loader import BootLoader
 from hugepage_qa.machine.cgroups import read_hugetlb_control, remove_hierarchies, write_hugetlb_control
 from hugepage_qa.machine.journal import Journal, read_boot_id
 from hugepage_qa.machine.kept_file import NOTHING, Repair, restore_file, unrestored
-from hugepage_qa.machine.kernel_arguments import FindBootLoader, restore_arguments, still_running
 from hugepage_qa.machine.knobs import Kind, Knob, find_knobs, knob_name
 from hugepage_qa.machine.leftovers import (
     end_processes,
@@ -21,8 +26,50 @@ from hugepage_qa.machine.leftovers import (
     remove_mounts,
     remove_segments,
 )
-from hugepage_qa.machine.saved_state import Record, describe_control
+from hugepage_qa.machine.saved_state import KeptArguments, Record, describe_control
 from hugepage_qa.machine.swap_file import remove_swap_files
+from hugepage_qa.oracle.boot.unknown_parameters import PARAMETERS
+
+#: from the root directory of a machine to its boot loader; raises InputError when it is not known
+FindBootLoader = Callable[[Path], BootLoader]
+
+
+def restore_arguments(kept: KeptArguments, find_boot_loader: FindBootLoader, root: Path = Path("/")) -> list[Repair]:
+    """Remove what was not there, add what is missing, and return what that took; empty when nothing had changed.
+
+    Raises InputError when the boot loader is not the one that was kept, or does not do as told.
+    """
+    loader = find_boot_loader(root)
+    if loader.name != kept.loader:
+        raise InputError(f"boot loader {loader.name}: expected {kept.loader}, whose kernel arguments were kept")
+    before = loader.arguments()
+    if before == kept.arguments:
+        return []
+    if added := _without(before, kept.arguments):
+        loader.remove(added)
+    if missing := _without(kept.arguments, loader.arguments()):
+        loader.add(missing)
+    after = loader.arguments()
+    return [Repair(f"kernel arguments ({loader.name})", *map(" ".join, (kept.arguments, before, after)))]
+
+
+def still_running(kept: KeptArguments, root: Path) -> tuple[str, ...]:
+    """Return the huge page words that this boot was started with and that the kept arguments do not have."""
+    words = (DirectoryTree(root).read("proc/cmdline") or "").split()
+    return tuple(word for word in _without(words, kept.arguments) if word.partition("=")[0] in PARAMETERS)
+
+
+def _without(words: Sequence[str], others: Sequence[str]) -> list[str]:
+    """Return ``words`` less ``others``, each as often as it is too many; the first ones stay."""
+    spare = Counter(others)
+    left = []
+    for word in words:
+        if spare[word]:
+            spare[word] -= 1
+        else:
+            left.append(word)
+    return left
+
 
 _ATTEMPTS = 5
 _PAUSE_SECONDS = 0.5
@@ -31,7 +78,7 @@ _PAUSE_SECONDS = 0.5
 _FREE_MEMORY = {"proc/sys/vm/drop_caches": "3", "proc/sys/vm/compact_memory": "1"}
 
 
-def restore_knobs(wanted: Mapping[str, str], root: Path = Path("/")) -> list[Repair]:
+def restore_knobs(wanted: Mapping[str, str], root: Path) -> list[Repair]:
     """Put the knobs back to the values in ``wanted`` (path to value) and return those that were not as wanted.
 
     Only what differs is written: a write of the same value is a change, too (after one to min_free_kbytes the kernel

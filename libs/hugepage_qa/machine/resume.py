@@ -16,13 +16,13 @@ from hugepage_qa.machine.journal import STATE, Journal, find_journal, read_boot_
 from hugepage_qa.machine.saved_state import Record
 
 
-def goes_on(record: Record, token: str | None, root: Path = Path("/")) -> bool:
+def goes_on(record: Record, token: str | None, root: Path) -> bool:
     """Tell whether a start with ``token`` is the one that the run of ``record`` has announced by ``expect_reboot``."""
     expected = record.expected_reboot
     return expected is not None and expected.token == token and _is_next_boot(record, read_boot_id(root))
 
 
-def leave_for_its_run(journal: Journal, root: Path = Path("/")) -> bool:
+def leave_for_its_run(journal: Journal, root: Path) -> bool:
     """Tell, while the machine boots, whether the run of ``journal`` is still to come, and note this boot then.
 
     It is when its reboot is yet to be, or was just now. After a second boot nobody came for it: put it back.
@@ -52,7 +52,7 @@ _WANTED_BY = "sysinit.target.wants"
 _SPECIAL = re.compile(r"""["\\]""")
 
 
-def install_unit(root: Path = Path("/")) -> Path:
+def install_unit(root: Path) -> Path:
     """Write the unit for this Python and the journal's directory, enable it, and return its path. Raises InputError."""
     directory = root / _DIRECTORY
     link = directory / _WANTED_BY / _NAME
@@ -67,7 +67,7 @@ def install_unit(root: Path = Path("/")) -> Path:
     return directory / _NAME
 
 
-def remove_unit(root: Path = Path("/")) -> Path:
+def remove_unit(root: Path) -> Path:
     """Disable and remove the unit and return its path; it need not be there. Raises InputError."""
     directory = root / _DIRECTORY
     for path in (directory / _WANTED_BY / _NAME, directory / _NAME):

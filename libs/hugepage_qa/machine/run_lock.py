@@ -45,7 +45,7 @@ def this_process() -> Holder:
 
 
 @contextmanager
-def hold_run_lock(root: Path = Path("/")) -> Iterator[Holder]:
+def hold_run_lock(root: Path) -> Iterator[Holder]:
     """Hold the lock of the machine whose files lie below ``root``.
 
     The kernel frees it when we end, however that happens (flock(2)); programs that we start do not inherit it.
@@ -63,7 +63,7 @@ def hold_run_lock(root: Path = Path("/")) -> Iterator[Holder]:
         os.close(descriptor)
 
 
-def read_holder(root: Path = Path("/")) -> str | None:
+def read_holder(root: Path) -> str | None:
     """Return who holds the lock, in words, or None when it is free. Raises OSError when that cannot be seen."""
     try:
         descriptor = os.open(root / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -60,7 +60,7 @@ def describe_control(handed_down: bool) -> str:
     return "handed down" if handed_down else "not handed down"
 
 
-def find_segments(root: Path = Path("/")) -> tuple[Segment, ...]:
+def find_segments(root: Path) -> tuple[Segment, ...]:
     """Return the System V segments whose key has our prefix. Raises InputError for a malformed line."""
     segments = read_segments(DirectoryTree(root))
     return tuple(segment for segment in segments if segment.key >> 16 == KEY_PREFIX)

@@ -59,7 +59,7 @@ def remove_swap(name: str) -> None:
     Path(name).unlink()
 
 
-def remove_swap_files(root: Path = Path("/")) -> list[Repair]:
+def remove_swap_files(root: Path) -> list[Repair]:
     """Remove every file of ``add_swap`` below ``root``, in use or not."""
     used = read_swaps(DirectoryTree(root))
     return [_remove(f"/{_DIRECTORY}/{path.name}", path, used) for path in sorted(_our_files(root / _DIRECTORY))]

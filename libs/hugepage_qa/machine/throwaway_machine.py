@@ -34,8 +34,11 @@ _SCRATCH = "/tmp"  # noqa: S108 - of a machine that nobody else is on
 #: where a disk is mounted, as swap and programs with text need one
 _DISK = "/var/tmp"  # noqa: S108
 _DISK_DEVICE, _DISK_FILE_SYSTEM = "/dev/vda", "ext4"
-#: what btrfs asks the crypto API for, at a mount, and does not depend on (softdep); 6.16 has it under another name
-_CHECKSUMS = ("crc32c_generic", "crc32c_cryptoapi")
+#: what btrfs asks the crypto API for, at a mount, and does not depend on (softdep); 6.16 has it under another name; and
+#: what rdma_rxe asks it for before 6.14
+_CHECKSUMS = ("crc32c_generic", "crc32c_cryptoapi", "crc32_generic")
+#: of AMD's processors and of Intel's
+_KVM = ("kvm_amd", "kvm_intel")
 _UPLOAD = 1 << 20
 _PROGRAM_MODE = 0o755
 #: operations that explain how a machine was lost, and characters of each
@@ -63,6 +66,7 @@ class ThrowawayMachine:
         self._mounts = 0
         self._actors: dict[int, tuple[int, list[int]]] = {}
         self._stored: set[str] = set()
+        self._loaded: set[str] = set()
         self._disk_refusal = self._mount_disk()
         self._operations: dict[str, Callable[..., Any]] = {
             "read": self._read,
@@ -76,10 +80,13 @@ class ThrowawayMachine:
             "disk": self._disk_with,
             "add_swap": self._add_swap,
             "remove_swap": self._remove_swap,
+            "load_kvm": self._load_kvm,
             "make_directory": partial(self._do, "d"),
             "remove_directory": partial(self._do, "D"),
             "start_actor": partial(self._start, _ACTOR),
             "kernel_option": self._kernel_option,
+            "has_modules": self._has_modules,
+            "is_thrown_away": lambda: True,
             "build_text": self._build_text,
             "start_program": self._start,
             "request": self._request,
@@ -184,13 +191,29 @@ class ThrowawayMachine:
             raise CannotRun(f"a disk with {file_system} needs {maker.program}, which is not installed here")
         raise CannotRun("this kernel has no virtio disks")
 
+    def _load_kvm(self) -> None:
+        for module in load_order(self._modules, _KVM):
+            self._load(module)
+
     def _load(self, module: Module) -> None:
+        if module.name in self._loaded:
+            return
+        self._loaded.add(module.name)
         path = f"{_SCRATCH}/{module.name}.ko"
         self._store(path, module.content, _PROGRAM_MODE)
         # one that is there, and one that the processor does not suit: whether it is missed is seen at the mount
         with suppress(OSError):
             self._channel.ask("i", path)
         self._channel.ask("x", path)
+
+    def _has_modules(self, names: list[str]) -> bool:
+        if not self._are_loaded(names):
+            for module in load_order(self._modules, [*_CHECKSUMS, *names]):
+                self._load(module)
+        return self._are_loaded(names)
+
+    def _are_loaded(self, names: list[str]) -> bool:
+        return all(self._names(f"sys/module/{name}") for name in names)
 
     def _need_disk(self) -> None:
         if self._disk_refusal:

@@ -47,6 +47,7 @@ class Quirk(Enum):
     SMAPS_SHOWS_SHARED = "smaps-shows-shared"
     PINNED_PAGE_UNRESERVED = "pinned-page-unreserved"
     UFFD_COPY_EXISTS = "uffd-copy-exists"
+    TRUNCATION_PASSES_OVER_A_FAULT = "truncation-passes-over-a-fault"
     SEAL_GROW_PASSED_OVER = "seal-grow-passed-over"
     SEAL_EXEC_PASSED_OVER = "seal-exec-passed-over"
     NR_HUGETLB_LOST = "nr-hugetlb-lost"
@@ -196,8 +197,3 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
         ),
     )
 }
-
-
-def issues_of(version: KernelVersion) -> tuple[KnownIssue, ...]:
-    """Return the known issues that kernels of ``version`` have."""
-    return tuple(issue for issue in KNOWN_ISSUES.values() if issue.applies_to(version))

@@ -14,8 +14,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.machine.host import Backend, Host
 from hugepage_qa.machine.real_machine import real_machine
 from hugepage_qa.plugins.asked import Asked
-from hugepage_qa.report.case_recorder import CaseRecorder
-from hugepage_qa.report.live_results import append_result
+from hugepage_qa.report.case_recorder import CaseRecorder, append_result
 
 
 class CaseTest(Test):  # type: ignore[misc] # Avocado has no types

@@ -19,7 +19,7 @@ Argument = int | str | bytes
 _WORD = 1 << 64
 #: bytes of what is stored and looked at
 _LEAST_STEP = 8
-# struct repeated in actor.c
+# struct repeated in repeaters.c
 _REPEATED, _REPEATED_SIZE = "5Q", 40
 
 
@@ -43,7 +43,7 @@ class Fault(Exception):
 
 
 class Deed(Enum):
-    """What a thread does to a mapping, or to its file, while others do theirs: act() in actor.c."""
+    """What a thread does to a mapping, or to its file, while others do theirs: act() in same_moment.c."""
 
     TOUCH = "t"
     COPY = "c"
@@ -57,7 +57,7 @@ class Deed(Enum):
 
 
 class Came(Flag):
-    """What came of a deed: enum came in actor.c."""
+    """What came of a deed: enum came in actor.h."""
 
     DONE = 1
     GONE = 2
@@ -109,7 +109,7 @@ class Actor:
     def call(self, name: str, *arguments: Argument) -> int:
         """Make the system call ``name``; a str argument is passed as a path, bytes as a buffer.
 
-        Raises Refused with the errno that the kernel gave, ENOSYS too for a call that actor.c does not list.
+        Raises Refused with the errno that the kernel gave, ENOSYS too for a call that calls.c does not list.
         """
         value, _buffers = self.call_with_buffers(name, *arguments)
         return value
@@ -202,6 +202,10 @@ class Actor:
             self.uapi.unpack(_REPEATED, data[at : at + _REPEATED_SIZE]) for at in range(0, len(data), _REPEATED_SIZE)
         )
         return [Repeated(times, Came(came), _errors(words)) for times, came, *words in found]
+
+    def tag(self, address: int, length: int, tag: int) -> None:
+        """Give ``length`` bytes a ``tag``, which pointers to them need to have then (arm64, MTE). Raises Fault."""
+        self._ask("tag", address, length, tag)
 
     def text(self) -> int:
         """Return the address of the code that was linked to the actor for tests, 0 without."""

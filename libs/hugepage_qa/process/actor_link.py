@@ -13,7 +13,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.process.child import Child, RunningProcess
 from hugepage_qa.process.process_table import stat_fields, state_and_cpu_seconds
 
-# actor.c, PACKET
+# PACKET in actor.h
 _PACKET = 65536
 
 # clearing a page of 16 GiB takes seconds, on an emulated machine a minute; that is time on a CPU, and on a busy machine
@@ -50,7 +50,7 @@ class ActorLink:
         self.pid = pid
 
     def request(self, text: str) -> tuple[str, "ActorLink | None"]:
-        """Send a request (``actor.c`` says which there are); return the answer, and the child after a fork.
+        """Send a request (programs/actor/actor.c says which there are); return the answer, and the child after a fork.
 
         Raises ActorGone or ActorStarved when there is no answer, ValueError for a request that is too long.
         """

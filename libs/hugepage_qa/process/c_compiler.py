@@ -14,7 +14,9 @@ from hugepage_qa.cache import cache_directory, write_atomically
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.child import run_to_end
 
-SOURCE = Path(__file__).with_name("actor.c")
+#: the programs of this room; one of several files is the directory that has them, and nothing else
+PROGRAMS = Path(__file__).with_name("programs")
+ACTOR = PROGRAMS / "actor"
 
 #: before glibc 2.34 threads were in a library of their own
 _STRICT = ("-Wall", "-Wextra", "-Werror", "-pthread")
@@ -33,18 +35,42 @@ def build_actor(directory: Path) -> Path:
     The directory has to be the caller's own: whoever can write to it decides what runs.
     Raises InputError without a C compiler, or when it refuses the source.
     """
-    return build_program(SOURCE, directory)
+    return build_program(ACTOR, directory)
 
 
-def build_program(source: Path, directory: Path) -> Path:
-    """Return the program that the C file ``source`` makes, under the same rules and with the same errors."""
-    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+def digest_of(source: Path) -> bytes:
+    """Return the digest of all files of ``source``, a file with its header or the directory of a program."""
+    digest = hashlib.sha256()
+    for file in _files(source):
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.digest()
+
+
+def compiled(source: Path) -> list[Path]:
+    """Return the files of ``source`` that a compiler is given."""
+    return [file for file in _files(source) if file.suffix != ".h"]
+
+
+def _files(source: Path) -> list[Path]:
+    if source.is_dir():
+        return sorted(source.glob("*.[ch]"))
+    header = source.with_suffix(".h")
+    return [source, *([header] if header.is_file() else [])]
+
+
+def build_program(source: Path, directory: Path, others: Sequence[Path] = (), options: Sequence[str] = ()) -> Path:
+    """Return the program of ``source``, a C file or a directory, and ``others``, under the same rules.
+
+    The errors are the same. ``options`` are added to those that have every warning be an error.
+    """
+    inputs = [source, *others]
+    digest = hashlib.sha256(repr((list(options), [digest_of(one) for one in inputs])).encode()).hexdigest()[:16]
     program = directory / f"{source.stem}-{digest}"
     if not program.exists():
         # made under another name: two runs may do so at the same time, and one that is killed leaves half a file
         with tempfile.TemporaryDirectory(dir=directory, prefix=".build-") as scratch:
             unfinished = Path(scratch, source.stem)
-            compile_to(unfinished, [source], _STRICT)
+            compile_to(unfinished, inputs, [*_STRICT, *options])
             unfinished.rename(program)
     return program
 
@@ -55,8 +81,8 @@ _RUNNABLE = 0o755
 def compile_to(output: Path, inputs: Sequence[Path], options: Sequence[str], compiler: str | None = None) -> None:
     """Make ``output`` of ``inputs``, which no option may name, with ``options`` of the compiler, or of ``compiler``.
 
-    For megabytes of code an emulated machine takes a minute: what was made is kept in the cache. Raises InputError
-    without a C compiler, or when it refuses.
+    An input is a file, or the directory of a program. For megabytes of code an emulated machine takes a minute: what
+    was made is kept in the cache. Raises InputError without a C compiler, or when it refuses.
     """
     compiler = compiler or shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
@@ -90,7 +116,7 @@ def _kept(compiler: str, inputs: Sequence[Path], options: Sequence[str]) -> Path
         return None
     digest = hashlib.sha256(repr((_version(compiler), [path.name for path in inputs], list(options))).encode())
     for path in inputs:
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
+        digest.update(digest_of(path))
     return directory / "programs" / f"{digest.hexdigest()}.gz"
 
 
@@ -102,7 +128,8 @@ def _version(compiler: str) -> tuple[str, ...]:
 
 
 def _compile(compiler: str, output: Path, inputs: Sequence[Path], options: Sequence[str]) -> None:
-    done = run_to_end([compiler, "-O1", "-o", output.name, *options, *map(str, inputs)], directory=output.parent)
+    files = [str(file) for path in inputs for file in compiled(path)]
+    done = run_to_end([compiler, "-O1", "-o", output.name, *options, *files], directory=output.parent)
     if done.returncode != 0:
         raise InputError(f"{compiler} makes no {output.name}: {first_lines(done.stderr)}")
 

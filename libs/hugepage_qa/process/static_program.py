@@ -18,11 +18,11 @@ from pathlib import Path
 
 from hugepage_qa.cache import cache_directory, locked
 from hugepage_qa.errors import InputError
-from hugepage_qa.process.c_compiler import FLAGS, first_lines
+from hugepage_qa.process.c_compiler import FLAGS, PROGRAMS, compiled, digest_of, first_lines
 from hugepage_qa.process.child import run_to_end
 
-AGENT = Path(__file__).with_name("agent.c")
-BUSY_MEMORY = Path(__file__).with_name("busy_memory.c")
+AGENT = PROGRAMS / "agent"
+BUSY_MEMORY = PROGRAMS / "busy_memory.c"
 
 #: architecture -> what the cross compilers of distributions are named after, and zig's name of it
 NAMES = {
@@ -59,9 +59,10 @@ def compilers(architecture: str) -> Iterator[Compiler]:
 
 
 def build_static(source: Path, architecture: str) -> Path:
-    """Return the program that the C file ``source`` makes for ``architecture``; built once per content and compiler.
+    """Return the program that ``source`` makes for ``architecture``; built once per content and compiler.
 
-    Raises InputError without a compiler for it, or when none links the source.
+    ``source`` is a C file or the directory of a program. Raises InputError without a compiler for it, or when none
+    links it.
     """
     refusals = [f"install {NAMES[architecture][0]}-gcc with its C library, or ziglang (pip)"]
     for compiler in compilers(architecture):
@@ -78,7 +79,7 @@ def build_static(source: Path, architecture: str) -> Path:
 
 def _place(source: Path, compiler: Compiler) -> Path:
     digest = hashlib.sha256(repr((compiler.command, version(compiler.command), FLAGS)).encode())
-    digest.update(source.read_bytes())
+    digest.update(digest_of(source))
     return cache_directory() / "programs" / f"{source.stem}-{compiler.architecture}-{digest.hexdigest()[:16]}"
 
 
@@ -92,7 +93,7 @@ def _link(source: Path, compiler: Compiler, program: Path) -> str | None:
     """Link ``program``; return why it cannot be, None when it is there."""
     with tempfile.TemporaryDirectory(dir=program.parent, prefix=".build-") as scratch:
         unfinished = Path(scratch, "program")
-        command = [*compiler.command, *FLAGS, "-static", "-o", str(unfinished), str(source)]
+        command = [*compiler.command, *FLAGS, "-static", "-o", str(unfinished), *map(str, compiled(source))]
         done = run_to_end(command)
         if done.returncode != 0:
             return first_lines(done.stderr)

@@ -15,8 +15,7 @@ from elftools.elf.segments import InterpSegment
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.oracle.program_text import ElfFile, Kind, Segment, tail
-from hugepage_qa.process.c_compiler import SOURCE as ACTOR
-from hugepage_qa.process.c_compiler import compile_to, which_file
+from hugepage_qa.process.c_compiler import ACTOR, compile_to, which_file
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Requests to the agent of a throwaway machine (process/agent.c)."""
+"""Requests to the agent of a throwaway machine (process/programs/agent)."""
 
 import errno
 import os

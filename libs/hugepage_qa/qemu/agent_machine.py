@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.process.c_compiler import SOURCE as ACTOR
+from hugepage_qa.process.c_compiler import ACTOR
 from hugepage_qa.process.child import PIPE, Child, find_installed, run_to_end
 from hugepage_qa.process.static_program import AGENT, build_static
 from hugepage_qa.qemu.agent_channel import AgentChannel
@@ -44,9 +44,9 @@ class RunningMachine(Emulator):
         self.channel = AgentChannel(line, self.find_loss, self.lost_by)
         self.base_page = 0
 
-    def await_agent(self, seconds: float = _BOOT_SECONDS) -> None:
+    def await_agent(self) -> None:
         """Wait until the agent has come up. Raises MachineLost."""
-        self.base_page = int(self.channel.receive(seconds)[1 + 4 :])
+        self.base_page = int(self.channel.receive(_BOOT_SECONDS)[1 + 4 :])
 
     def find_loss(self, seconds: float = 0) -> MachineLost | None:
         """Tell how the machine was lost, None while it lives as far as is seen in ``seconds``."""

@@ -18,6 +18,8 @@ class Cpu:
     """What the page tables of this CPU can do, in the words of /proc/cpuinfo where it has any."""
     mmu: str
     """Kind of page table: x86, 4K (arm64 granule), radix, hash, s390x."""
+    kvm_inside: str | None = None
+    """The same value for a machine in which KVM runs guests; None where TCG has nothing for it."""
     machine_options: tuple[str, ...] = ()
     """Further properties of ``-machine`` that this CPU model needs."""
     kvm_cpu: str | None = None
@@ -111,6 +113,8 @@ _X86_64 = Board(
             "max,-erms,-fsrm,-svm,min-xlevel=0x8000000a,model=4,stepping=1",
             frozenset({"pse", "pdpe1gb"}),
             "x86",
+            # guests of a few instructions it ran thousands of times, one after the other
+            kvm_inside="max,-erms,-fsrm,min-xlevel=0x8000000a,model=4,stepping=1",
             kvm_cpu="host",
             host_flags=frozenset({"pse", "pdpe1gb"}),
         ),
@@ -142,7 +146,8 @@ _AARCH64 = Board(
     second_port_device="/dev/ttyS0",
     cpus=_by_name(
         # SVE and the architected pointer authentication cost TCG much time and change no page size
-        Cpu("max", "max,sve=off,pauth-impdef=on", frozenset(), "4K", kvm_cpu="host")
+        # MTE is there for memory that is mapped with PROT_MTE
+        Cpu("max", "max,sve=off,pauth-impdef=on", frozenset(), "4K", machine_options=("mte=on",), kvm_cpu="host")
     ),
     default_cpu="max",
     command_line_size=2048,

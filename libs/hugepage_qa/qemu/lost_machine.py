@@ -79,6 +79,8 @@ def find_panic(serial: str, starved: str) -> MachineLost | None:
 
 def find_lockup(serial: str) -> str:
     """Return the line in which the kernel tells of a lockup; empty without one."""
+    if not _LOCKUP.search(serial):
+        return ""
     return next((line.strip() for line in serial.splitlines() if _LOCKUP.search(line)), "")
 
 

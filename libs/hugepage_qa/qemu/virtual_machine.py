@@ -31,6 +31,8 @@ class VirtualMachine:
     """It is handed to the kernel as it is, after our own words."""
     cpus: int = 1
     accelerator: str = TCG
+    runs_guests: bool = False
+    """Whether KVM is to work in it, where an emulated CPU of its kind has what that needs."""
     instructions_seed: int | None = None
     """With a number, its clock counts instructions, one a nanosecond, and what is random is drawn from the number."""
 
@@ -59,7 +61,7 @@ class VirtualMachine:
         emulator = find_emulator(board)
         arguments = (
             *(*BARE, "-no-reboot"),
-            *processor_arguments(board, find_cpu(board, self.cpu), self.accelerator),
+            *processor_arguments(board, find_cpu(board, self.cpu), self.accelerator, runs_guests=self.runs_guests),
             *self._counting_arguments(),
             *memory_arguments(self.memory, self.cpus),
             *("-chardev", "stdio,id=console,signal=off", *board.serial),
@@ -108,9 +110,11 @@ def check_nodes(board: Board, memory: tuple[int, ...]) -> None:
         raise InputError(f"{len(memory)} NUMA nodes: the {name} has at most {board.max_nodes}")
 
 
-def processor_arguments(board: Board, cpu: Cpu, accelerator: str) -> tuple[str, ...]:
-    """Return QEMU's arguments for machine, accelerator and CPU model."""
+def processor_arguments(board: Board, cpu: Cpu, accelerator: str, *, runs_guests: bool = False) -> tuple[str, ...]:
+    """Return QEMU's arguments for machine, accelerator and CPU model, so that it ``runs_guests`` where it can."""
     machine, model = machine_and_cpu(board, cpu, accelerator)
+    if runs_guests and accelerator == TCG and cpu.kvm_inside:
+        model = cpu.kvm_inside
     return ("-machine", machine, "-accel", accelerator, "-cpu", model)
 
 

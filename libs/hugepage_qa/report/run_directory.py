@@ -18,7 +18,7 @@ from hugepage_qa.cases.result import Result, Verdict, one_line
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.boards import BOARDS
-from hugepage_qa.report.kept_check import KERNELS, RESULTS, read_check, read_kernels
+from hugepage_qa.report.check_report import KERNELS, RESULTS, read_check, read_kernels
 from hugepage_qa.report.tmt_results import PENDING, parse_tmt_yaml, read_results
 from hugepage_qa.report.untested import name_parts
 

@@ -16,6 +16,9 @@ class FakeGuest:
     pid: int
     answers: Mapping[str, str]
     typed: list[str]
+    huge: int = 0
+    memory_seconds: float = 2.5
+    boot_seconds: float = 9.0
 
     def run(self, command: str, seconds: float) -> str:  # noqa: ARG002
         self.typed.append(command)
@@ -38,7 +41,13 @@ class FakeHost:
         FakeHost.typed = {}
 
     @contextmanager
-    def running(self, backing: Backing, profile: GuestProfile, name: str = "bench") -> Iterator[FakeGuest]:  # noqa: ARG002
+    def running(
+        self,
+        backing: Backing,
+        profile: GuestProfile,  # noqa: ARG002
+        name: str = "bench",
+        share: float = 0.9,  # noqa: ARG002
+    ) -> Iterator[FakeGuest]:
         self.started.append((name, backing.name))
         yield FakeGuest(self.pids[name], self._answers, self.typed.setdefault(name, []))
 

@@ -14,7 +14,7 @@ from hugepage_qa.bench.workload import Cell, Fact, Figures, Metric, Prepared, Pr
 from hugepage_qa.sizes import MIB
 
 BASE = Backing(Kind.BASE, 4096)
-THP = Backing(Kind.TRANSPARENT, 2 * MIB)
+THP = Backing(Kind.TRANSPARENT, 2 * MIB, is_default=True)
 SHP = Backing(Kind.STATIC, 2 * MIB, is_default=True)
 BACKINGS = (BASE, THP, SHP)
 

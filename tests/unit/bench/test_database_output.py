@@ -4,7 +4,14 @@ import pytest
 
 from hugepage_qa.bench.backing import Backing, Kind
 from hugepage_qa.bench.guest_database import parse_counters
-from hugepage_qa.bench.mariadb_oltp import MariadbOltp, parse_misses, parse_oltp, parse_version, settings
+from hugepage_qa.bench.mariadb_oltp import (
+    MariadbOltp,
+    connections_at_shares,
+    parse_misses,
+    parse_oltp,
+    parse_version,
+    settings,
+)
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import GIB, MIB
 
@@ -66,7 +73,17 @@ def test_static_pages_are_asked_for_by_name() -> None:
 
 
 def test_pages_that_no_piece_of_the_buffer_pool_fills() -> None:
-    assert MariadbOltp().backings([BASE, SHP, LARGE]) == (BASE, SHP)
+    assert MariadbOltp().backings([SHP, LARGE]) == (SHP,)
+
+
+def test_text_of_the_server_is_huge_where_the_kernel_makes_it_so() -> None:
+    names = [one.name for one in MariadbOltp().backings([BASE])]
+    assert names == ["4k", "hugetext-1", "hugetext-2", "hugetext-3", "hugetext-3-padded"]
+
+
+@pytest.mark.parametrize(("cpus", "connections"), [(32, {25: 8, 50: 16, 100: 32}), (2, {50: 1, 100: 2}), (1, {100: 1})])
+def test_connections_for_a_share_of_the_cpus(cpus: int, connections: dict[int, int]) -> None:
+    assert connections_at_shares(cpus) == connections
 
 
 def test_misses_per_thousand_instructions() -> None:

@@ -17,7 +17,7 @@ from hugepage_qa.bench.workload import Prepared
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import GIB, MIB
 
-THP, LARGE = Backing(Kind.TRANSPARENT, 2 * MIB), Backing(Kind.STATIC, GIB)
+THP, LARGE = Backing(Kind.TRANSPARENT, 2 * MIB, is_default=True), Backing(Kind.STATIC, GIB)
 BASE, SHP = Backing(Kind.BASE, 4096), Backing(Kind.STATIC, 2 * MIB, is_default=True)
 ON_BASE, ON_HUGE = GuestDatabase().backings([BASE])
 

@@ -10,7 +10,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.tree import CapturedTree
 from hugepage_qa.sizes import GIB, KIB, MIB
 
-BASE, THP = Backing(Kind.BASE, 4096), Backing(Kind.TRANSPARENT, 2 * MIB)
+BASE, THP = Backing(Kind.BASE, 4096), Backing(Kind.TRANSPARENT, 2 * MIB, is_default=True)
 SHP, LARGE = Backing(Kind.STATIC, 2 * MIB, is_default=True), Backing(Kind.STATIC, GIB)
 
 # code that an emulator has translated, which is as large as the guest and on transparent pages
@@ -42,7 +42,8 @@ ON_SHP, ON_LARGE = qemu(2 * MIB, 0, static=GIB), qemu(GIB, 0, static=GIB)
 
 @pytest.mark.parametrize(("backing", "tree"), [(BASE, ON_BASE), (THP, ON_THP), (SHP, ON_SHP), (LARGE, ON_LARGE)])
 def test_on_its_pages(backing: Backing, tree: CapturedTree) -> None:
-    expect_pages(tree, 7, backing, GIB)
+    huge = {BASE: 0, THP: GIB - 4 * MIB}.get(backing, GIB)
+    assert expect_pages(tree, 7, backing, GIB) == huge
 
 
 @pytest.mark.parametrize(
@@ -69,6 +70,7 @@ def test_on_other_pages(backing: Backing, tree: CapturedTree, said: str) -> None
 def test_a_kernel_with_too_few_transparent_pages(tree: CapturedTree) -> None:
     with pytest.raises(Unavailable, match="the kernel gave no more"):
         expect_pages(tree, 7, THP, GIB)
+    assert expect_pages(tree, 7, THP, GIB, share=0) < GIB
 
 
 def meminfo(total: int, free: int, reserved: int) -> dict[str, int]:

@@ -19,7 +19,7 @@ from hugepage_qa.bench.workload import Cell, Fact, Prepared, draw_session
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import GIB, MIB
 
-BASE, THP = Backing(Kind.BASE, 4096), Backing(Kind.TRANSPARENT, 2 * MIB)
+BASE, THP = Backing(Kind.BASE, 4096), Backing(Kind.TRANSPARENT, 2 * MIB, is_default=True)
 SHP, LARGE = Backing(Kind.STATIC, 2 * MIB, is_default=True), Backing(Kind.STATIC, GIB)
 
 
@@ -40,7 +40,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, seconds_beside:
 
 
 def test_one_is_measured_while_the_other_one_is_busy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    thp, _ = GuestMemoryPair().backings([BASE, THP, SHP, LARGE])
+    _, _, thp, _ = GuestMemoryPair().backings([BASE, THP, SHP, LARGE])
     with prepared(monkeypatch, tmp_path, seconds_beside=3.9) as ready:
         assert ready.block(thp) == {"guest-memory-pair": [0.8739], "guest-memory-pair-host-page-tables": [4096]}
     assert FakeHost.started == [("beside", "shp-1G"), ("bench", "thp")]
@@ -49,7 +49,7 @@ def test_one_is_measured_while_the_other_one_is_busy(monkeypatch: pytest.MonkeyP
 
 
 def test_the_other_one_did_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    thp, _ = GuestMemoryPair().backings([THP, LARGE])
+    _, _, thp, _ = GuestMemoryPair().backings([THP, LARGE])
     with (
         prepared(monkeypatch, tmp_path, seconds_beside=0.1) as ready,
         pytest.raises(InputError, match="expected both to be busy"),
@@ -57,9 +57,10 @@ def test_the_other_one_did_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         ready.block(thp)
 
 
-def test_one_guest_is_no_pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with prepared(monkeypatch, tmp_path, seconds_beside=4) as ready, pytest.raises(InputError, match="4k is one guest"):
-        ready.block(BASE)
+def test_one_guest_is_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with prepared(monkeypatch, tmp_path, seconds_beside=0) as ready:
+        assert ready.block(THP)["guest-memory-pair"] == [0.8739]
+    assert FakeHost.started == [("bench", "thp")]
 
 
 @pytest.mark.parametrize(("beside", "measured"), [(0.0, 4.0), (1.9, 4.0), (0.0, 0.0)])
@@ -71,12 +72,12 @@ def test_guests_that_were_not_busy_alike(beside: float, measured: float) -> None
 def test_each_in_its_turn_beside_the_other() -> None:
     pair = GuestMemoryPair().backings([BASE, THP, SHP, LARGE])
     names = [one.name for one in pair]
-    assert names == ["thp-beside-shp-1G", "shp-1G-beside-thp"]
+    assert names == ["thp", "shp-1G", "thp-beside-shp-1G", "shp-1G-beside-thp"]
     cells = draw_session(1, 1, {"guest-memory-pair": names})
     drawn = [cell.configuration for cell in cells]
-    assert sorted(drawn[:2]) == sorted(names)
+    assert sorted(drawn[:4]) == sorted(names)
     assert drawn == drawn[::-1]
-    assert [one.name for one in find_contrasts(names, names[0])] == ["shp-1G-beside-thp over thp-beside-shp-1G"]
+    assert "thp-beside-shp-1G over thp" in [one.name for one in find_contrasts(names, names[0])]
 
 
 @pytest.mark.parametrize("there", [[BASE, SHP], [BASE, THP], []])
@@ -89,7 +90,7 @@ def test_at_the_same_time_is_another_environment_than_by_turns() -> None:
     alternating, together = (_environment(one) for one in (GuestMemory(), GuestMemoryPair()))
     assert alternating.pop("benchmark.name") != together.pop("benchmark.name")
     assert alternating["benchmark.parameters.guests"] == "alternating"
-    assert together["benchmark.parameters.guests"] == "at the same time"
+    assert together["benchmark.parameters.guests"] == "alone, and two at the same time"
     assert env_id(alternating) != env_id(together)
     assert env_id(alternating) == env_id(together | {"benchmark.parameters.guests": "alternating"})
 

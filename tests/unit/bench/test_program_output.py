@@ -11,6 +11,7 @@ from hugepage_qa.bench.measure import parse_sentinel
 from hugepage_qa.bench.page_access import SOURCE, PageAccess, parse_page_access
 from hugepage_qa.bench.pgbench import parse_pgbench, parse_version
 from hugepage_qa.bench.sysbench_memory import parse_sysbench
+from hugepage_qa.bench.tlb_counters import SOURCE as COUNTERS
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.c_compiler import build_program
 from hugepage_qa.sizes import GIB, KIB, MIB
@@ -84,11 +85,18 @@ tps = 5771.742572 (including connections establishing)
 tps = 5773.500733 (excluding connections establishing)
 """
 
-PAGE_ACCESS = """\
-first-touch-ns 349291807 access-ns 792004289 unmap-ns 366507244 faults 131074 page-table-kB 1028 huge-kB 0
-first-touch-ns 589097812 access-ns 817111511 unmap-ns 361040043 faults 131072 page-table-kB 1028 huge-kB 0
-first-touch-ns 448981737 access-ns 754877219 unmap-ns 406878089 faults 131072 page-table-kB 1028 huge-kB 0
-"""
+_PAGE_ACCESS_LINE = (
+    "first-touch-ns {} access-ns {} unmap-ns {} faults {} page-table-kB 1028 huge-kB 0"
+    " misses {} accesses 100 instructions {}\n"
+)
+PAGE_ACCESS = "".join(
+    _PAGE_ACCESS_LINE.format(*numbers)
+    for numbers in (
+        (349291807, 792004289, 366507244, 131074, 5, 500),
+        (589097812, 817111511, 361040043, 131072, 6, 2000),
+        (448981737, 754877219, 406878089, 131072, 8, 2000),
+    )
+)
 
 
 def test_sysbench() -> None:
@@ -150,10 +158,24 @@ def test_page_access_without_the_first_repeat() -> None:
     assert figures["page-access-faults"] == [131072, 131072]
     assert figures["page-access-page-tables"] == [1028, 1028]
     assert figures["page-access-huge"] == [0, 0]
+    assert figures["page-access-dtlb-mpki"] == [3, 4]
+    assert figures["page-access-dtlb-miss-rate"] == [6, 8]
+
+
+@pytest.mark.parametrize("word", ["accesses 100", "misses 8", "instructions 2000"])
+def test_what_is_not_counted_is_no_figure(word: str) -> None:
+    """Never 0: virtual machines have no such counters."""
+    name, _ = word.split()
+    figures = parse_page_access(PAGE_ACCESS.replace(word, f"{name} n/a"), 512 * MIB, 2_000_000, 3)
+    missing = {metric.name for metric in PageAccess.metrics} - set(figures)
+    mpki, rate = "page-access-dtlb-mpki", "page-access-dtlb-miss-rate"
+    assert missing == {"accesses": {rate}, "instructions": {mpki}, "misses": {mpki, rate}}[name]
 
 
 def test_first_touch_clears_a_page_as_a_whole() -> None:
-    line = "first-touch-ns 200000000 access-ns 1 unmap-ns 5000000 faults 1 page-table-kB 0 huge-kB 1048576\n"
+    counters = "misses n/a accesses n/a instructions n/a"
+    had = "faults 1 page-table-kB 0 huge-kB 1048576"
+    line = f"first-touch-ns 200000000 access-ns 1 unmap-ns 5000000 {had} {counters}\n"
     figures = parse_page_access(2 * line, 512 * MIB, 1, 2)
     assert figures["page-access-first-touch"] == [pytest.approx(200.0)]
     assert figures["page-access-unmap"] == [pytest.approx(5.0)]
@@ -166,7 +188,7 @@ def test_every_metric_has_its_figures() -> None:
 
 def test_page_tables_are_as_large_wherever_memory_is(tmp_path: Path) -> None:
     """Each run gets other addresses."""
-    program, size = build_program(SOURCE, tmp_path), 4 * MIB
+    program, size = build_program(SOURCE, tmp_path, [COUNTERS]), 4 * MIB
     found = set()
     for _ in range(20):
         output = run_program([program, str(size), "base", "1", "2", "0"], deadline=60)

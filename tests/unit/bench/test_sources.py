@@ -36,7 +36,7 @@ def test_the_source_can_be_built(tmp_path: Path) -> None:
 def test_compilers_on_static_pages() -> None:
     small, large = Backing(Kind.STATIC, 2 * MIB), Backing(Kind.STATIC, GIB)
     assert environment_on(small) == {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=2097152"}
-    assert environment_on(Backing(Kind.TRANSPARENT, 2 * MIB)) == {}
+    assert environment_on(Backing(Kind.TRANSPARENT, 2 * MIB, is_default=True)) == {}
     assert SourceBuild().backings([small, large]) == (small,)
 
 

@@ -2,7 +2,8 @@
 
 ``python -m tests.unit.cases.record_areas AREA...``. Root is needed, and a machine that nobody else uses; with
 ``--throwaway`` neither. ``--suite`` names the release that such a machine has its kernel from, ``--package`` another
-kernel of it than the newest, ``--kernel`` an image, ``--case`` a case and can be repeated.
+kernel of it than the newest, ``--kernel`` an image, ``--arch`` another architecture than x86_64 (what one has alone is
+recorded there, and replayed as if it was x86_64), ``--case`` a case and can be repeated.
 A record holds what one case did and saw on one page size. A case that this machine cannot run keeps the record that it
 has from another one. What a kernel did wrong as a known bug says is recorded, too, apart from the right ones.
 """
@@ -32,6 +33,7 @@ from hugepage_qa.machine.protection import protected_machine
 from hugepage_qa.machine.real_machine import real_machine
 from hugepage_qa.machine.throwaway_machine import ThrowawayMachine
 from hugepage_qa.qemu.agent_machine import start_agent_machine
+from hugepage_qa.qemu.boards import find_board
 from hugepage_qa.qemu.virtual_machine import VirtualMachine
 from hugepage_qa.sizes import GIB
 
@@ -50,6 +52,7 @@ def main() -> None:
     parser.add_argument("areas", nargs="*")
     parser.add_argument("--throwaway", action="store_true")
     parser.add_argument("--suite")
+    parser.add_argument("--arch", default="x86_64")
     parser.add_argument("--package")
     parser.add_argument("--kernel", type=Path)
     parser.add_argument("--case", action="append", default=[])
@@ -60,7 +63,7 @@ def main() -> None:
         for area in read_areas():
             if wanted.areas and area.name not in wanted.areas:
                 continue
-            with _throwaway(settings) if wanted.throwaway else _machine(area) as machine:
+            with _throwaway(settings, wanted.arch) if wanted.throwaway else _machine(area) as machine:
                 found = list(_record_on(area, machine, wanted.case))
             for verdict in (Verdict.PASS, Verdict.KNOWN):
                 records = {name: events for kind, name, events in found if kind is verdict}
@@ -112,10 +115,10 @@ def _machine(area: Area) -> Iterator[Backend]:
 
 
 @contextmanager
-def _throwaway(settings: Settings) -> Iterator[Backend]:
-    kernel = find_kernel("x86_64", settings)
+def _throwaway(settings: Settings, architecture: str) -> Iterator[Backend]:
+    kernel = find_kernel(architecture, settings)
     # room for gigantic pages (cases/throwaway_run.py)
-    machine = VirtualMachine(kernel, "max", (6 * GIB, 5 * GIB), cpus=2)
+    machine = VirtualMachine(kernel, find_board(architecture).default_cpu, (6 * GIB, 5 * GIB), cpus=2, runs_guests=True)
     with tempfile.TemporaryDirectory() as scratch, start_agent_machine(machine, cache_directory()) as running:
         running.await_agent()
         yield ThrowawayMachine(running, Path(scratch))

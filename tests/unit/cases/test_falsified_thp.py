@@ -30,6 +30,8 @@ _WITHOUT_HUGE_PAGES = {
     "shared-memory-filled-by-others",
     # no more than so many
     "one-at-a-time",
+    # which base pages are protected, and can be written, whatever maps them
+    "other-memory-moved",
     "values-that-are-shown",
     "files-of-hugetext",
     "dropped-caches",

@@ -19,7 +19,7 @@ from hugepage_qa.commands.check_kernel import AREAS
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.debian_kernels import DebianKernel
 from hugepage_qa.qemu.kernel_image import KernelImage
-from hugepage_qa.report.kept_check import read_check, write_evidence, write_results
+from hugepage_qa.report.check_report import read_check, write_evidence, write_results
 
 CHOICE = "trixie/x86_64 trixie/s390x"
 

@@ -445,3 +445,22 @@ def test_a_fact_is_waived_with_a_reason_that_is_shown() -> None:
     assert (waived.kind, waived.reason) == ("waived", "what does the update cost?")
     other = new_samples(environment={**MACHINE, "microcode": "2", "dimms": 4})
     assert judge(other, baseline, Terms(waivers={"microcode": "x"})).verdict is Verdict.NOT_COMPARABLE
+
+
+def fleet(blocks: int, seed: int, day: int, **facts: Any) -> SampleSet:
+    """Return metrics of virtual machines that differ by 2 %."""
+    rows = [measured_fleet(blocks, seed + place, day, f"m{place}") for place in range(12)]
+    return sample_set(*rows, source=f"day {day}", **facts)
+
+
+def measured_fleet(blocks: int, seed: int, day: int, metric: str) -> dict[str, Any]:
+    return series_of(rows_of(levels_of(blocks, seed=seed, between=0.02), seed), metric, day)
+
+
+def test_it_is_said_that_hosts_are_not_recorded() -> None:
+    (note,) = [one for one in judge(fleet(3, 50, 40), fleet(10, 1, 0)).notes if "hosts" in one]
+    assert "the usual metric differs by 2." in note or "the usual metric differs by 1." in note
+    recorded = {"environment": {**MACHINE, "hostname": "lab7"}}
+    comparison = judge(fleet(3, 50, 40, **recorded), fleet(10, 1, 0, **recorded))
+    assert not [one for one in comparison.notes if "hosts" in one]
+    assert not [one for one in judge(new_samples()).notes if "hosts" in one]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
+from hugepage_gate.evidence import of_unknown_hosts
 from hugepage_gate.looks import (
     ALARM_ERROR,
     LOOKS,
@@ -18,8 +19,8 @@ from hugepage_gate.looks import (
     blocks_to_see,
     decide,
 )
-from hugepage_gate.moderated_t import Prior
-from hugepage_gate.samples import Verdict
+from hugepage_gate.moderated_t import NO_PRIOR, Prior
+from hugepage_gate.samples import Samples, Verdict
 
 MARGIN = math.log1p(0.01)
 
@@ -211,3 +212,33 @@ def test_error_rates_of_the_decision(between: float, blocks: int) -> None:
     if between <= 0.003 and blocks > 2:
         assert share(0.01, Verdict.REGRESSED) > 0.85
         assert share(0.02, Verdict.REGRESSED) > 0.97
+
+
+def fleet(levels: Samples, seed: int = 1) -> tuple[Evidence, Evidence]:
+    """Return what is asked of a metric whose starts are at ``levels`` (logarithms), of a family that differs by 2 %."""
+    prior = Prior(4, 0.02**2)
+    new = np.full(3, 0.05) + np.random.default_rng(seed).normal(0, 0.001, 3)
+    level = Evidence(levels, new, math.log1p(0.01), prior)
+    return level, replace(level, margin=math.log1p(0.05), alarm_only=True)
+
+
+def test_new_blocks_of_unknown_hosts_count_as_one() -> None:
+    """A quiet baseline may be of one host, and all new blocks of another."""
+    level, slow = fleet(np.random.default_rng(2).normal(0, 0.002, 8))
+    assert [one.verdict for one in decide([level])] == [Verdict.REGRESSED]
+    level, slow = of_unknown_hosts(level, slow)
+    assert level.as_one
+    assert slow.as_one
+    (decision,) = decide([level])
+    assert decision.verdict is Verdict.BLIND
+    assert "more blocks would not help" in decision.reason
+    assert decide([slow])[0].verdict is Verdict.PASS
+    # what no host of the fleet explains is found all the same
+    far = replace(level, new=level.new + 0.2)
+    assert decide([far])[0].verdict is Verdict.REGRESSED
+
+
+@pytest.mark.parametrize("prior", [NO_PRIOR, Prior(4, 0.004**2)])
+def test_starts_that_hardly_differ_are_what_they_are(prior: Prior) -> None:
+    level, slow = (replace(one, prior=prior) for one in fleet(np.zeros(8)))
+    assert of_unknown_hosts(level, slow) == (level, slow)

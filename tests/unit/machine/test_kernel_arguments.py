@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine.boot_loader import BootLoader
-from hugepage_qa.machine.kernel_arguments import restore_arguments, still_running
+from hugepage_qa.machine.boot_loader.loader import BootLoader
+from hugepage_qa.machine.restore import restore_arguments, still_running
 from hugepage_qa.machine.saved_state import KeptArguments
 
 from .conftest import write

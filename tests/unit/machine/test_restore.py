@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine.boot_loader import ArgumentsLost, BootLoader
+from hugepage_qa.machine.boot_loader.loader import ArgumentsLost, BootLoader
 from hugepage_qa.machine.journal import Journal, find_journal
 from hugepage_qa.machine.kept_file import NOTHING, Repair
 from hugepage_qa.machine.protection import new_record

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hugepage_qa.process.c_compiler import SOURCE as ACTOR
+from hugepage_qa.process.c_compiler import ACTOR
 from hugepage_qa.process.child import Child
 from hugepage_qa.process.static_program import AGENT, build_static
 from hugepage_qa.qemu.agent_channel import AgentChannel

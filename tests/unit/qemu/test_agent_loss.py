@@ -11,9 +11,9 @@ import pytest
 from hugepage_qa.process.child import PIPE, Child
 from hugepage_qa.qemu import agent_machine, emulator
 from hugepage_qa.qemu.agent_machine import RunningMachine
+from hugepage_qa.qemu.emulator import Look
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.lost_machine import Loss, MachineLost
-from hugepage_qa.qemu.starvation import Look
 from hugepage_qa.qemu.virtual_machine import VirtualMachine
 
 MACHINE = VirtualMachine(KernelImage(Path("vmlinuz"), "x86_64", "6.1.0", None), "max", (1 << 30,))

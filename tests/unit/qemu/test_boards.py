@@ -3,12 +3,14 @@
 import pytest
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.qemu.accelerator import TCG
 from hugepage_qa.qemu.boards import (
     BOARDS,
     Board,
     find_board,
     find_cpu,
 )
+from hugepage_qa.qemu.virtual_machine import processor_arguments
 
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
@@ -37,3 +39,15 @@ def test_x86_has_a_machine_without_gigantic_pages() -> None:
     assert "pdpe1gb" in cpus["max"].features
     assert "pdpe1gb" not in cpus["qemu64"].features
     assert "pdpe1gb" in cpus["max"].host_flags, "KVM on a host without it would give another machine"
+
+
+@pytest.mark.parametrize("cpu", ["max", "qemu64"])
+def test_kvm_works_in_an_emulated_machine_that_is_to_run_guests_alone(cpu: str) -> None:
+    board = find_board("x86_64")
+    model = find_cpu(board, cpu)
+    others = processor_arguments(board, model, TCG)
+    inside = processor_arguments(board, model, TCG, runs_guests=True)
+    assert "-svm" in others[-1].split(",") or cpu == "qemu64"
+    assert "-svm" not in inside[-1].split(",")
+    # under KVM it is what the host's is
+    assert processor_arguments(board, model, "kvm", runs_guests=True) == processor_arguments(board, model, "kvm")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hugepage_qa.qemu.serial_capture import GarbledCapture, parse_capture
+from hugepage_qa.qemu.probe_machine import GarbledCapture, parse_capture
 
 
 def record(path: str, text: str) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.qemu import starvation
-from hugepage_qa.qemu.starvation import Look, Starvation, look_at
+from hugepage_qa.qemu import emulator
+from hugepage_qa.qemu.emulator import Look, Starvation, look_at
 
 LOCKUPS = (
     "[   88.078948] watchdog: BUG: soft lockup - CPU#0 stuck for 54s! [swapper/0:1]",
@@ -21,8 +21,8 @@ Start = Callable[..., Starvation]
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Watch for a while an emulator that has a share of a CPU, waits for a share of the time, and reads pages back."""
-    monkeypatch.setattr(starvation, "_WATCHED_SECONDS", 0.2)
-    monkeypatch.setattr(starvation, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(emulator, "_WATCHED_SECONDS", 0.2)
+    monkeypatch.setattr(emulator, "_LOOK_SECONDS", 0.01)
     opened = []
 
     def start(had: float, waited: float = 0.0, faults: int = 0) -> Starvation:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hugepage_qa.commands.ps import as_json, printable, table_lines
 from hugepage_qa.kernel.pools import Pool
 from hugepage_qa.machine.huge_page_users import HugePageUser, HugePageUsers, HugetlbUse, MemoryUse
-from hugepage_qa.report.huge_page_table import as_json, printable, table_lines
 from hugepage_qa.sizes import GIB, KIB, MIB
 
 POSTGRES = HugePageUser(

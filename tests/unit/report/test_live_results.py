@@ -4,7 +4,7 @@ from pathlib import Path
 from threading import Event
 
 from hugepage_qa.cases.result import Result, Verdict
-from hugepage_qa.report.live_results import append_result, shown_as_they_come
+from hugepage_qa.report.case_recorder import append_result, shown_as_they_come
 
 FIRST = Result("/pool/grow/2M", Verdict.PASS, (), 0.5)
 SECOND = Result("/pool/grow/1G", Verdict.FAIL, ("nr_hugepages: expected 1, found \u2028 0",), 2.0)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.report import plan_progress
-from hugepage_qa.report.plan_progress import PlanProgress
+from hugepage_qa.report import tmt_results
+from hugepage_qa.report.tmt_results import PlanProgress
 
 _RESULTS = "- name: /one\n  result: pass\n- name: /two\n  result: skip\n- name: /three\n  result: pass\n"
 
@@ -60,7 +60,7 @@ def test_a_test_that_has_ended_is_told_once_with_what_came_of_its_cases(run: Run
 
 
 def test_results_that_are_there_while_it_runs_are_not_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_progress, "_SILENT_SECONDS", -1.0)
+    monkeypatch.setattr(tmt_results, "_SILENT_SECONDS", -1.0)
     run.end("reboot/cases-1", "- name: /not/run\n  result: error\n", minutes_ago=2)
     assert run.look() == ["/tests/reboot/cases runs for 2 min"]
     run.end("reboot/cases-1", minutes_ago=2)
@@ -76,7 +76,7 @@ def test_they_are_told_in_the_order_in_which_they_began(run: Run) -> None:
 def test_what_runs_is_told_after_a_silent_minute(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run.begin("guest/balloon-1", minutes_ago=3)
     assert run.look() == []
-    monkeypatch.setattr(plan_progress, "_SILENT_SECONDS", -1.0)
+    monkeypatch.setattr(tmt_results, "_SILENT_SECONDS", -1.0)
     assert run.look() == ["/tests/guest/balloon runs for 3 min"]
 
 
@@ -87,7 +87,7 @@ def test_results_that_cannot_be_read_are_the_readers_matter(run: Run, results: s
 
 
 def test_it_looks_as_long_as_the_block_lasts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_progress, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(tmt_results, "_LOOK_SECONDS", 0.01)
     with run.progress:
         run.end("a-1", minutes_ago=1)
         run.begin("b-2")

@@ -28,6 +28,7 @@ class Meaning(enum.Enum):
     NOT_OFFERED = "this QEMU has no such machine, CPU, accelerator or device"
     NO_USERFAULTFD = "the kernel gives its user no userfaultfd, so no post-copy"
     QEMU_LOST = "a QEMU, here or where a guest was sent to, is gone without a word"
+    UNEXPLAINED = "libvirt itself does not know why"
     MACHINE_EXHAUSTED = "the machine is out of processes, open files or ordinary memory"
 
 
@@ -83,6 +84,8 @@ _WORDINGS: tuple[tuple[Meaning, str], ...] = (
     # of libvirt, which asks QEMU what it has; under QEMU alone we ask
     (Meaning.NOT_OFFERED, r"(?:is not|isn't) supported (?:by|with) this QEMU|Emulator '[^']*' does not support"),
     (Meaning.NOT_A_DEFINITION, r"XML error:|\(domain_definition\)|unsupported configuration:"),
+    # virErrorMsg(): no error was set; seen of libvirt 9.0 with QEMU 10
+    (Meaning.UNEXPLAINED, r"An error occurred, but the cause is unknown"),
     # EMFILE, ENFILE, EAGAIN of fork(2) and pthread_create(3); no mapping of guest memory fails with them
     (Meaning.MACHINE_EXHAUSTED, r"Too many open files|Resource temporarily unavailable"),
     (Meaning.MACHINE_EXHAUSTED, r"cannot fork|fork: Cannot allocate memory|qemu_thread_create: |pthread_create failed"),
@@ -107,10 +110,11 @@ def find_meaning(message: str) -> Meaning | None:
 def refusal(message: str) -> Exception:
     """Return what to raise for ``message``: a GuestError, by which a case is judged, an InputError or CannotRun.
 
-    An exhausted machine starts no QEMU, and that says nothing of huge pages. What QEMU was built without cannot run.
+    An exhausted machine starts no QEMU, and that says nothing of huge pages; nor does an error that nobody can tell.
+    What QEMU was built without cannot run.
     """
     match find_meaning(message):
-        case Meaning.MACHINE_EXHAUSTED:
+        case Meaning.MACHINE_EXHAUSTED | Meaning.UNEXPLAINED:
             return InputError(message)
         case Meaning.NOT_OFFERED:
             return CannotRun(message)

@@ -17,7 +17,7 @@ from hugepage_qa.cases.reboot.run_time_settings import OWN_FILE
 from hugepage_qa.cases.result import Result, Verdict, because
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.facts import Facts
-from hugepage_qa.machine.boot_loader import ArgumentsLost
+from hugepage_qa.machine.boot_loader.loader import ArgumentsLost
 from hugepage_qa.machine.describe import describe
 from hugepage_qa.machine.journal import Journal
 from hugepage_qa.machine.protection import Protection

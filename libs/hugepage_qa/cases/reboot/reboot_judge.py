@@ -9,7 +9,7 @@ from hugepage_qa.cases.reboot.run_time_settings import Persisted, after_sysctl
 from hugepage_qa.cases.result import Verdict
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.facts import Facts
-from hugepage_qa.machine.boot_loader import ArgumentsLost
+from hugepage_qa.machine.boot_loader.loader import ArgumentsLost
 from hugepage_qa.machine.describe import describe
 from hugepage_qa.oracle.boot.unknown_parameters import PARAMETERS
 from hugepage_qa.oracle.compare import Difference, is_met

@@ -24,7 +24,8 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.facts import Facts, read_facts
 from hugepage_qa.kernel.log import PATH as LOG_PATH
 from hugepage_qa.kernel.tree import DirectoryTree
-from hugepage_qa.machine.boot_loader import BootLoader, find_boot_loader
+from hugepage_qa.machine.boot_loader.find_loader import find_boot_loader
+from hugepage_qa.machine.boot_loader.loader import BootLoader
 from hugepage_qa.machine.journal import read_boot_id
 from hugepage_qa.machine.protection import Protection, protected_machine
 from hugepage_qa.process.child import run_to_end

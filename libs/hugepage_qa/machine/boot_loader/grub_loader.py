@@ -6,10 +6,14 @@ the administrator is touched: in a drop-in where grub-mkconfig reads drop-ins (D
 
 grub.cfg is a script, and only GRUB knows which entry it boots. All entries that grub-mkconfig makes of the variables
 have the same arguments, but recovery ones, so the first of them is read; /proc/cmdline tells what was booted.
+
+The variables that GRUB loads at boot, such as saved_entry, are in grubenv (GRUB manual, "The GRUB environment block").
 """
 
 import re
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
@@ -20,7 +24,6 @@ from hugepage_qa.machine.boot_loader.boot_files import (
     remove_file,
     replace_text,
 )
-from hugepage_qa.machine.boot_loader.grub_environment import parse_grub_words, read_grub_environment
 from hugepage_qa.machine.boot_loader.loader import (
     BootLoader,
     append_words,
@@ -29,6 +32,43 @@ from hugepage_qa.machine.boot_loader.loader import (
     run_tool,
     without_last,
 )
+
+#: GRUB calls its directory grub or, where GRUB 1 had that name, grub2
+GRUB_DIRECTORIES = ("boot/grub2", "boot/grub")
+
+_REFERENCE = re.compile(r"(?<!\\)\$(?:\{(?P<braced>\w+)\}|(?P<bare>\w+))")
+_COMMAND_ENDS = ";&|"
+
+
+def find_in_grub_directory(root: Path, name: str) -> Path | None:
+    """Return the file ``name`` of GRUB's directory below ``root``, None where there is none."""
+    paths = (root / directory / name for directory in GRUB_DIRECTORIES)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def read_grub_environment(root: Path) -> dict[str, str]:
+    """Return the variables in grubenv; none where there is no such file. Raises InputError if it cannot be read."""
+    path = find_in_grub_directory(root, "grubenv")
+    text = (read_optional_text(path) if path else None) or ""
+    lines = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
+    return {name: value.replace("\\\\", "\\") for name, equals, value in lines if equals}
+
+
+def parse_grub_words(text: str, variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the words that GRUB makes of the kernel arguments ``text``, without quotes.
+
+    A variable that is not set is nothing, and what follows a ``;`` without quotes is no argument. Raises InputError
+    for a quote that has no end.
+    """
+    expanded = _REFERENCE.sub(lambda match: variables.get(match["braced"] or match["bare"], ""), text)
+    # GRUB quotes as a shell does
+    lexer = shlex.shlex(expanded, posix=True, punctuation_chars=_COMMAND_ENDS)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    try:
+        return tuple(takewhile(lambda word: not word or word.strip(_COMMAND_ENDS), lexer))
+    except ValueError as error:
+        raise InputError(f"kernel arguments {text!r}: expected what GRUB can read ({error})") from error
+
 
 _DEFAULTS = "etc/default/grub"
 # the drop-ins are read in the order of their names; kdump-tools and cloud images have some, too

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.boot_loader.bls import ENTRIES, BlsEntry, read_entries, sort_for_grub
 from hugepage_qa.machine.boot_loader.boot_files import keep_files
-from hugepage_qa.machine.boot_loader.grub_environment import (
+from hugepage_qa.machine.boot_loader.grub_loader import (
     find_in_grub_directory,
     parse_grub_words,
     read_grub_environment,

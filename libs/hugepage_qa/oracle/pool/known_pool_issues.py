@@ -213,6 +213,18 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.18.44, 7.3.4; right on 6.1.192, 6.12.107, 6.12.117",
         ),
         KnownIssue(
+            quirk=Quirk.TRUNCATION_PASSES_OVER_A_FAULT,
+            summary="a page stays mapped behind the end, and resv_hugepages mostly falls below 0, where a shared file "
+            "is emptied while a thread touches a page of it",
+            example="a file of 1 page of 2M, mapped: a thread touches it, ftruncate(0) meanwhile: resv_hugepages reads "
+            "2^64 - 1, free_hugepages 0",
+            cause="hugetlb_vmdelete_list() passes over a mapping whose lock a fault holds, and the fault, which has "
+            "seen the old end, puts its page into the file when remove_inode_hugepages() has looked there and ended "
+            "the reservation (40549ba8f8e0)",
+            since=KernelVersion(6, 1),
+            seen="6.1.192, 6.12.117, 7.3.4",
+        ),
+        KnownIssue(
             quirk=Quirk.SEAL_GROW_PASSED_OVER,
             summary="a writable mapping beyond the end of a file, shared or private, grows it, F_SEAL_GROW or not",
             example="a memfd of 1 page with F_SEAL_GROW has 2 after mmap() of 2; with F_SEAL_WRITE, too, a private "

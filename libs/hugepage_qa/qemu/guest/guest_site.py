@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
@@ -13,6 +13,7 @@ from hugepage_qa.qemu.installed_emulator import NotOffered, expect_offered, find
 from hugepage_qa.qemu.kernel_image import identify
 from hugepage_qa.qemu.packages import distribution_kernel, static_busybox
 from hugepage_qa.qemu.probe_machine import Lab
+from hugepage_qa.qemu.unpacked_kernel import entered_directly
 from hugepage_qa.qemu.virtual_machine import VirtualMachine, machine_and_cpu
 from hugepage_qa.sizes import GIB
 
@@ -62,6 +63,8 @@ class Site:
 
 #: what keeps memory busy in a guest (process/busy_memory.c)
 BUSY_PROGRAM = "busy-memory"
+#: what names of modules begin with that guests load
+_DRIVERS = ("virtio", "failover", "net_failover", "pvpanic")
 #: what the guest prints when it waits for commands
 READY = "@ready"
 # an interactive shell would edit the lines that it reads, and wrap them
@@ -86,13 +89,17 @@ def default_site(cache: Path, kernel: Path | None, report: Callable[[str], None]
         image = distribution_kernel(board.architecture, cache, report=report)
     else:
         image = identify(kernel, board.architecture)
+    booted = VirtualMachine(image, cpu.name, (GIB,))
     try:
-        accelerator = Lab(cache, report=report).accelerator(VirtualMachine(image, cpu.name, (GIB,)))
+        accelerator = Lab(cache, report=report).accelerator(booted)
         machine, model = machine_and_cpu(board, cpu, accelerator)
         expect_offered(emulator, ("-machine", machine, "-cpu", model))
     except NotOffered as error:
         raise NotHere(str(error)) from error
     busybox = static_busybox(board.architecture, cache, report=report)
+    drivers = [file for file in image.modules if file.name.startswith(_DRIVERS)]
+    # what unpacks itself over the emulator's translation costs it a quarter of each boot, and more of a reset
+    entered = entered_directly(replace(booted, accelerator=accelerator), cache)
     programs, never_busy = _programs(board.architecture)
     return Site(
         architecture=board.architecture,
@@ -100,8 +107,8 @@ def default_site(cache: Path, kernel: Path | None, report: Callable[[str], None]
         accelerator=accelerator,
         machine=machine,
         cpu=model,
-        kernel=str(image.path),
-        initramfs=str(probe_initramfs(busybox, cache, image.modules, programs)),
+        kernel=str(entered.kernel.path),
+        initramfs=str(probe_initramfs(busybox, cache, drivers, programs)),
         never_busy=never_busy,
         # a panic ends the guest; what stands behind -- are arguments of init
         words=f'{board.kernel_words} panic=-1 loglevel=1 rdinit=/bin/busybox -- sh -c "{_SHELL}"',

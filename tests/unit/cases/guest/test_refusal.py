@@ -84,6 +84,8 @@ OTHERS = [
     (Meaning.NOT_CHANGEABLE, "Operation not supported: system pages pool can't be modified"),
     (Meaning.READ_ONLY, "operation forbidden: read only access prevents virNodeAllocPages"),
     (Meaning.NO_SUCH_SIZE, "XML error: hugepage size can't be zero"),
+    # libvirt 9.0 with QEMU 10.0
+    (Meaning.UNEXPLAINED, "An error occurred, but the cause is unknown"),
     (Meaning.MACHINE_EXHAUSTED, "qemu-kvm: -chardev socket: Failed to open file: Too many open files"),
     (Meaning.MACHINE_EXHAUSTED, "internal error: cannot fork child process: Cannot allocate memory"),
     (Meaning.MACHINE_EXHAUSTED, "qemu-kvm: qemu_thread_create: Resource temporarily unavailable"),
@@ -96,7 +98,11 @@ OTHERS = [
     ),
     (Meaning.NOT_A_DEFINITION, "(domain_definition):1: Opening and ending tag mismatch: a line 1 and b"),
 ]
-NOT_JUDGED = {Meaning.MACHINE_EXHAUSTED: InputError, Meaning.NOT_OFFERED: CannotRun}
+NOT_JUDGED = {
+    Meaning.MACHINE_EXHAUSTED: InputError,
+    Meaning.UNEXPLAINED: InputError,
+    Meaning.NOT_OFFERED: CannotRun,
+}
 UNKNOWN = [
     "",
     "internal error: qemu unexpectedly closed the monitor: something else",

@@ -15,8 +15,7 @@ from hugepage_qa.cases.reboot.run_time_settings import OWN_FILE, Persisted, RunT
 from hugepage_qa.cases.result import Result
 from hugepage_qa.kernel.facts import Facts, read_facts
 from hugepage_qa.kernel.tree import CapturedTree
-from hugepage_qa.machine.boot_loader import ArgumentsLost, BootLoader
-from hugepage_qa.machine.boot_loader.loader import without_last
+from hugepage_qa.machine.boot_loader.loader import ArgumentsLost, BootLoader, without_last
 from hugepage_qa.machine.kept_file import Repair
 from hugepage_qa.machine.protection import Protection
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.machine.boot_loader import BootLoader, find_boot_loader
+from hugepage_qa.machine.boot_loader.find_loader import find_boot_loader
+from hugepage_qa.machine.boot_loader.loader import BootLoader
 from hugepage_qa.process import child
 
 HERE = Path(__file__).parent

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.machine.boot_loader.conftest import FakeMachine, GetMachine
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine.boot_loader import ArgumentsLost
+from hugepage_qa.machine.boot_loader.loader import ArgumentsLost
 
 PAIRS = ("hugepagesz=1G", "hugepages=1", "hugepagesz=2M", "hugepages=64")
 

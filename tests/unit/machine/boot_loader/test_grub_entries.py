@@ -6,7 +6,7 @@ import pytest
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.boot_loader.bls import compare_versions
-from hugepage_qa.machine.boot_loader.grub_environment import parse_grub_words, read_grub_environment
+from hugepage_qa.machine.boot_loader.grub_loader import parse_grub_words, read_grub_environment
 
 
 @pytest.mark.parametrize(

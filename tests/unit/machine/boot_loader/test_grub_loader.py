@@ -6,7 +6,7 @@ import pytest
 from tests.unit.machine.boot_loader.conftest import GetMachine
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine.boot_loader import ArgumentsLost
+from hugepage_qa.machine.boot_loader.loader import ArgumentsLost
 
 DROP_IN = "etc/default/grub.d/zz-hugepage-qa.cfg"
 DEBIAN = ("debian", "grub-mkconfig", "update-grub")

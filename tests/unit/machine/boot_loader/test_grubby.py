@@ -3,7 +3,7 @@
 import pytest
 from tests.unit.machine.boot_loader.conftest import GetMachine
 
-from hugepage_qa.machine.boot_loader import ArgumentsLost
+from hugepage_qa.machine.boot_loader.loader import ArgumentsLost
 
 ID = "5a3cf2b1d9e84c0f8b7a6e5d4c3b2a19"
 

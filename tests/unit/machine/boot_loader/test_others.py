@@ -7,8 +7,7 @@ import pytest
 from tests.unit.machine.boot_loader.conftest import GetMachine
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine.boot_loader import ArgumentsLost
-from hugepage_qa.machine.boot_loader.loader import append_words, drop_words, join_words, run_tool
+from hugepage_qa.machine.boot_loader.loader import ArgumentsLost, append_words, drop_words, join_words, run_tool
 
 GRUB = ("grubby", "grub-mkconfig", "grub2-mkconfig", "update-grub")
 ALL = (*GRUB, "zipl", "bootctl", "kernel-install", "rpm-ostree", "ostree")

@@ -118,3 +118,24 @@ def test_a_swap_file_that_is_refused_is_removed(
     assert seen[0][1024:].startswith(swap_header(MIB, page, "little" if os.uname().machine != "s390x" else "big"))
     assert seen[0][:page].endswith(MAGIC)
     assert not list((place / "disk").iterdir())
+
+
+def test_modules_are_loaded_once_each_behind_what_it_needs(
+    machine: ThrowawayMachine, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rdma_rxe.ko").write_bytes(b"\0depends=ib_core\0")
+    (tmp_path / "ib_core.ko").write_bytes(b"a module")
+    machine._modules = tuple(tmp_path.glob("*.ko"))
+    asked = with_disks(machine, monkeypatch)
+    assert not Host(machine).has_modules(["rdma_rxe"])
+    loaded = [one[1:] for one in asked if one[0] == "i"]
+    assert loaded == [(f"{place}/tmp/ib_core.ko",), (f"{place}/tmp/rdma_rxe.ko",)]
+    monkeypatch.setattr(machine, "_names", lambda _path: ["refcnt"])
+    assert Host(machine).has_modules(["rdma_rxe"])
+    assert [one[1:] for one in asked if one[0] == "i"] == loaded
+
+
+def test_a_real_machine_loads_nothing_and_is_not_thrown_away(machine: ThrowawayMachine, real: RealMachine) -> None:
+    assert not Host(real).has_modules(["no_such_module_as_this"])
+    assert not Host(real).is_thrown_away()
+    assert Host(machine).is_thrown_away()

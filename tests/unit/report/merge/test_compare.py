@@ -11,8 +11,8 @@ from tests.bench.made_up_runs import KERNELS, MadeUpRun
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.commands.report import report
 from hugepage_qa.errors import InputError
+from hugepage_qa.report.check_report import write_kernels, write_results
 from hugepage_qa.report.compared_runs import Comparison, compare, headline
-from hugepage_qa.report.kept_check import write_kernels, write_results
 from hugepage_qa.report.merged_runs import merge, read_runs
 from hugepage_qa.report.run_directory import read_run_directory
 

@@ -12,8 +12,7 @@ from hugepage_qa.cases.result import Verdict
 from hugepage_qa.cli import COMMANDS
 from hugepage_qa.commands.report import report
 from hugepage_qa.errors import InputError
-from hugepage_qa.report.merged_pages import as_json, render_html, render_markdown
-from hugepage_qa.report.merged_runs import Subject, headline, merge, read_runs
+from hugepage_qa.report.merged_runs import Subject, as_json, headline, merge, read_runs, render_html, render_markdown
 from hugepage_qa.report.run_directory import find_runs, read_run_directory
 from hugepage_qa.schema import find_violation
 

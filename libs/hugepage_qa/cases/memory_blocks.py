@@ -1,0 +1,81 @@
+"""Blocks of memory that are taken from a throwaway machine that runs, and added to it again.
+
+Documentation/admin-guide/mm/memory-hotplug.rst.
+"""
+
+import errno
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hugepage_qa.cases.live import Live
+from hugepage_qa.kernel.counters import read_meminfo
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+
+_DIRECTORY = "sys/devices/system/memory"
+_BLOCK = "memory"
+#: it has pages that cannot be moved, or that others hold for the moment
+_NOT_TAKEN = (errno.EBUSY, errno.EAGAIN, errno.EINVAL, errno.ENOMEM)
+_TRIED = 32
+
+
+@dataclass(frozen=True)
+class MemoryBlock:
+    """A block: ``number`` times ``size`` bytes is where it begins."""
+
+    number: int
+    size: int
+
+    def has(self, live: Live, frame: int) -> bool:
+        """Tell whether a page frame lies in it."""
+        return frame * live.base_page // self.size == self.number
+
+    def is_taken(self, live: Live) -> bool:
+        """Take it from the machine; return whether it could be: it cannot with pages that nothing moves."""
+        try:
+            live.host.write(self._state, "offline")
+        except OSError as error:
+            if error.errno not in _NOT_TAKEN:
+                raise
+            return False
+        return True
+
+    def add(self, live: Live) -> None:
+        """Add it again. Raises Refused."""
+        live.host.write(self._state, "online")
+
+    @property
+    def _state(self) -> str:
+        return f"{_DIRECTORY}/{_BLOCK}{self.number}/state"
+
+
+def memory_blocks(live: Live) -> Iterator[MemoryBlock]:
+    """Yield the blocks of the machine that are online, from the last one on.
+
+    Raises CannotRun where none can be taken, and on machines that go on when the suite has ended.
+    """
+    if not live.host.is_thrown_away():
+        raise CannotRun("no memory is taken from a machine that others use")
+    size = live.host.read(f"{_DIRECTORY}/block_size_bytes")
+    if size is None:
+        raise CannotRun("this kernel has no CONFIG_MEMORY_HOTREMOVE")
+    names = [name.removeprefix(_BLOCK) for name in live.host.names(_DIRECTORY)]
+    for number in sorted((int(name) for name in names if name.isdigit()), reverse=True):
+        if (live.host.read(f"{_DIRECTORY}/{_BLOCK}{number}/state") or "").strip() == "online":
+            yield MemoryBlock(number, int(size, 16))
+
+
+def take_a_block(live: Live) -> MemoryBlock:
+    """Take a block from the machine, and expect MemTotal to tell so; return it. Raises CannotRun as above."""
+    before = read_meminfo(live.host)["MemTotal"]
+    for tried, block in enumerate(memory_blocks(live)):
+        if block.is_taken(live):
+            expect_total(live, before - block.size)
+            return block
+        if tried == _TRIED:
+            break
+    raise CannotRun("each block of memory has pages that cannot be moved")
+
+
+def expect_total(live: Live, expected: int) -> None:
+    """Expect MemTotal to be so many bytes."""
+    live.expect("MemTotal", expected, read_meminfo(ObservedTree(live.host))["MemTotal"])

@@ -1,0 +1,163 @@
+/* Calls that the actor makes: of the kernel, and of the C library. */
+#define _GNU_SOURCE
+#include "actor.h"
+
+#include <errno.h>
+#ifdef __GLIBC__
+#include <gnu/libc-version.h>
+#endif
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static const struct {
+	const char *name;
+	long number;
+} system_calls[] = {
+#define CALL(name) {#name, SYS_##name}
+	CALL(munmap), CALL(mprotect), CALL(mremap), CALL(madvise), CALL(mlock), CALL(mlock2), CALL(munlock), CALL(msync),
+	CALL(mincore), CALL(fallocate), CALL(ftruncate), CALL(openat), CALL(close), CALL(read), CALL(write),
+	CALL(pread64), CALL(pwrite64), CALL(lseek), CALL(readahead), CALL(fadvise64), CALL(unlinkat), CALL(dup),
+	CALL(memfd_create), CALL(shmget), CALL(shmat), CALL(shmdt), CALL(shmctl), CALL(set_mempolicy), CALL(mbind),
+	CALL(get_mempolicy), CALL(move_pages), CALL(migrate_pages), CALL(sched_setaffinity), CALL(prctl),
+	CALL(getrusage), CALL(setresuid), CALL(setresgid), CALL(setgroups), CALL(fstatfs), CALL(vmsplice), CALL(pipe2),
+	CALL(process_vm_readv), CALL(process_vm_writev), CALL(userfaultfd), CALL(ioctl), CALL(setrlimit), CALL(fcntl),
+	CALL(fsync), CALL(mount), CALL(statx), CALL(copy_file_range), CALL(brk), CALL(unshare), CALL(rt_sigprocmask),
+	CALL(rt_sigpending), CALL(io_uring_setup), CALL(io_uring_register), CALL(io_uring_enter), CALL(setitimer),
+	CALL(fchmod), CALL(ppoll), CALL(socket),
+#ifdef SYS_pkey_alloc
+	CALL(pkey_alloc), CALL(pkey_free), CALL(pkey_mprotect),
+#endif
+#ifdef SYS_set_mempolicy_home_node
+	CALL(set_mempolicy_home_node),
+#endif
+	/* on every architecture here, and younger than the headers of many (6.5 and 6.10) */
+	{"cachestat", 451},
+	{"mseal", 462},
+};
+
+long make_call(const char *name, const long *a)
+{
+	/* the system call itself takes a pointer to its arguments on s390x */
+	if (!strcmp(name, "mmap"))
+		return (long)mmap((void *)a[0], (size_t)a[1], (int)a[2], (int)a[3], (int)a[4], a[5]);
+	for (size_t index = 0; index < sizeof(system_calls) / sizeof(*system_calls); index++)
+		if (!strcmp(name, system_calls[index].name))
+			return syscall(system_calls[index].number, a[0], a[1], a[2], a[3], a[4], a[5]);
+	errno = ENOSYS;
+	return -1;
+}
+
+void answer_discard(void)
+{
+	unsigned long *a = (unsigned long *)arguments;
+
+	if (!a[2])
+		return answer_malformed(); /* a step of 0 has no end */
+	for (unsigned long offset = 0; offset < a[1]; offset += a[2])
+		if (madvise((void *)(a[0] + offset), a[3], MADV_DONTNEED))
+			return answer_error(errno);
+	answer_value(0);
+}
+
+long milliseconds(clockid_t clock)
+{
+	struct timespec now;
+
+	clock_gettime(clock, &now);
+	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+void answer_compute(void)
+{
+	long end = milliseconds(CLOCK_PROCESS_CPUTIME_ID) + arguments[0];
+
+	while (milliseconds(CLOCK_PROCESS_CPUTIME_ID) < end)
+		;
+	answer_value(0);
+}
+
+void answer_call(void)
+{
+	long value = make_call(call_name, arguments);
+
+	if (value == -1)
+		answer_error(errno);
+	else
+		answer_value(value);
+}
+
+/* ---- the C library ---- */
+
+void answer_libc(void)
+{
+#ifdef __GLIBC__
+	answer_value((long)(1000 * atof(gnu_get_libc_version()) + 0.5));
+#else
+	answer_value(0);
+#endif
+}
+
+void answer_malloc(void)
+{
+	void *memory = malloc((size_t)arguments[0]);
+
+	if (memory)
+		answer_value((long)memory);
+	else
+		answer_error(errno);
+}
+
+void answer_free(void)
+{
+	free((void *)arguments[0]);
+	answer_value(0);
+}
+
+/* ---- sleeping threads ---- */
+
+static long futex(long word, int operation, long count, void *timeout_or_count, long other)
+{
+	return syscall(SYS_futex, word, operation, count, timeout_or_count, other, 0);
+}
+
+static void *sleep_on(void *word)
+{
+	struct timespec patience = {.tv_sec = 60};
+
+	futex((long)word, FUTEX_WAIT, 0, &patience, 0);
+	return NULL;
+}
+
+/* How many sleep on a word: it is what is moved from it to itself. */
+static long sleepers(long word)
+{
+	return futex(word, FUTEX_REQUEUE, 0, (void *)2L, word);
+}
+
+void answer_wake(void)
+{
+	pthread_t threads[2];
+	long woken[2], end = milliseconds(CLOCK_MONOTONIC) + 30000;
+
+	for (int number = 0; number < 2; number++) {
+		/* the first one sleeps there, too, if both words were one futex */
+		long before = sleepers(arguments[number]);
+		int error = pthread_create(&threads[number], NULL, sleep_on, (void *)arguments[number]);
+
+		if (error)
+			return answer_error(error);
+		while (sleepers(arguments[number]) == before && milliseconds(CLOCK_MONOTONIC) < end)
+			sched_yield();
+	}
+	for (int number = 1; number >= 0; number--)
+		woken[number] = futex(arguments[number], FUTEX_WAKE, 2, NULL, 0);
+	for (int number = 0; number < 2; number++)
+		pthread_join(threads[number], NULL);
+	answer_value(woken[0] << 8 | woken[1]);
+}

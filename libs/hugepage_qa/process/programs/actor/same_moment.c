@@ -1,0 +1,289 @@
+/* Processes that race, and threads that clash: what many do at the same moment, again and again, to the same pages. */
+#define _GNU_SOURCE
+#include "actor.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { RACERS = 32, MOST_SECONDS = 240 };
+
+/* How many come to each meeting, and how often one has come. */
+struct meetings {
+	long comers, come;
+};
+
+/* Go on when all have come, as nearly at the same moment as their processors allow: nobody has to be woken. */
+static void meet(struct meetings *meetings, long *mine)
+{
+	++*mine;
+	__atomic_add_fetch(&meetings->come, 1, __ATOMIC_SEQ_CST);
+	while (__atomic_load_n(&meetings->come, __ATOMIC_SEQ_CST) <
+	       *mine * __atomic_load_n(&meetings->comers, __ATOMIC_SEQ_CST))
+		sched_yield();
+}
+
+/* Of a race on a file; 0 unless that fails. */
+static int empty_file(void)
+{
+	return arguments[4] < 0 ? 0 : ftruncate((int)arguments[4], 0);
+}
+
+static void *map_at(void *place, int flags)
+{
+	return mmap(place, (size_t)arguments[2], PROT_READ | PROT_WRITE, (int)arguments[3] | flags, (int)arguments[4], 0);
+}
+
+/* ---- processes ---- */
+
+/* What those that race share: how many stored in this round, and in all rounds. */
+struct race {
+	struct meetings meetings;
+	long stored, is_over, ended;
+	uint64_t outcomes;
+};
+
+static void run_race(struct race *race, long number)
+{
+	struct meetings *meetings = &race->meetings;
+	size_t length = (size_t)arguments[2];
+	long mine = 0, offset = number * arguments[5], end = milliseconds(CLOCK_MONOTONIC) + arguments[1];
+
+	for (meet(meetings, &mine); !race->is_over; meet(meetings, &mine)) {
+		void *memory;
+
+		memory = mmap(NULL, length, PROT_READ | PROT_WRITE, (int)arguments[3], (int)arguments[4], offset);
+		meet(meetings, &mine);
+		if (memory != MAP_FAILED && store(memory, 1) == DONE)
+			__atomic_add_fetch(&race->stored, 1, __ATOMIC_SEQ_CST);
+		meet(meetings, &mine);
+		if (memory != MAP_FAILED)
+			munmap(memory, length);
+		meet(meetings, &mine);
+		if (number)
+			continue;
+		race->outcomes |= (uint64_t)1 << race->stored;
+		race->stored = 0;
+		race->is_over = empty_file() || milliseconds(CLOCK_MONOTONIC) >= end;
+	}
+	__atomic_add_fetch(&race->ended, 1, __ATOMIC_SEQ_CST);
+}
+
+void answer_race(void)
+{
+	long processes = arguments[0];
+	struct race *race;
+	pid_t racers[RACERS], parent = getpid();
+
+	if (processes < 1 || processes > RACERS)
+		return answer_malformed();
+	race = mmap(NULL, sizeof(*race), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (race == MAP_FAILED || empty_file())
+		return answer_error(errno);
+	race->meetings.comers = processes;
+	for (long number = 0; number < processes; number++) {
+		racers[number] = fork();
+		if (racers[number] > 0)
+			continue;
+		if (racers[number] < 0) {
+			int error = errno;
+
+			for (long started = 0; started < number; started++) {
+				kill(racers[started], SIGKILL);
+				waitpid(racers[started], NULL, 0);
+			}
+			munmap(race, sizeof(*race));
+			return answer_error(error);
+		}
+		prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+		/* those that wait for one that was killed do so until here */
+		alarm(MOST_SECONDS);
+		if (getppid() == parent)
+			run_race(race, number);
+		_exit(0);
+	}
+	/* the kernel reaps them, and tells no status: waiting ends when they have */
+	for (long number = 0; number < processes; number++)
+		waitpid(racers[number], NULL, 0);
+	if (race->ended == processes)
+		answer_value((long)race->outcomes);
+	else
+		answer_text(-1, "lost");
+	munmap(race, sizeof(*race));
+}
+/* ---- threads ---- */
+/* What the threads of a clash share; ``elsewhere`` is a place that is free. */
+static struct {
+	struct meetings meetings;
+	char deeds[RACERS], came[RACERS], *place, *elsewhere;
+	long rounds, end;
+	int is_over, error;
+} clash;
+
+/* Each thread stores in a word of its own, far from those of others. */
+static volatile uint64_t *word_of(const char *memory, long number)
+{
+	return word_at((long)memory + arguments[2] / RACERS * number);
+}
+
+static int came_of(int failed)
+{
+	return failed ? REFUSED : DONE;
+}
+
+/* What a private copy of a file is made of. */
+enum { OF_THE_FILE = 7 };
+
+static int makes_copies(void)
+{
+	return memchr(clash.deeds, 'c', sizeof(clash.deeds)) != NULL;
+}
+
+static int act(char deed, long number, char **memory, uint64_t value)
+{
+	char *place = clash.place;
+	size_t length = (size_t)arguments[2];
+	int fd = (int)arguments[4], child, came;
+	void *more;
+
+	switch (deed) {
+	case 't': /* touch */
+		return store(word_of(place, number), value);
+	case 'c': /* copy: touch what it has mapped privately of the file */
+		*memory = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+		if (*memory == MAP_FAILED)
+			return REFUSED;
+		came = look(word_of(*memory, number), OF_THE_FILE, OF_THE_FILE);
+		return came | store(word_of(*memory, number), value);
+	case 'd': /* discard */
+		return came_of(madvise(place, length, MADV_DONTNEED));
+	case 'r': /* replace by another mapping */
+		return came_of(map_at(place, MAP_FIXED) == MAP_FAILED);
+	case 'p': /* punch out of the file */
+		return came_of(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)length));
+	case 'v': /* move away and back */
+		return came_of(mremap(place, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, clash.elsewhere) == MAP_FAILED ||
+			       mremap(clash.elsewhere, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, place) == MAP_FAILED);
+	case 'w': /* forbid writes, and allow them */
+		return came_of(mprotect(place, length, PROT_READ) || mprotect(place, length, PROT_READ | PROT_WRITE));
+	case 'm': /* map as much again */
+		more = map_at(NULL, 0);
+		return came_of(more == MAP_FAILED || munmap(more, length));
+	case 'k': /* fork: the child ends at once */
+		child = fork();
+		if (!child)
+			_exit(0);
+		waitpid(child, NULL, 0);
+		return came_of(child < 0);
+	}
+	return WRONG;
+}
+
+/* Of the deeds that store. */
+static int look_again(char deed, long number, char *memory, uint64_t value)
+{
+	if (deed == 't')
+		return look(word_of(memory, number), value, 0);
+	if (deed != 'c' || memory == MAP_FAILED)
+		return DONE;
+	return look(word_of(memory, number), value, OF_THE_FILE) |
+	       look(word_of(clash.place, number), OF_THE_FILE, OF_THE_FILE);
+}
+
+/* Before a round, by one of its threads. */
+static void begin_round(void)
+{
+	if (empty_file() || map_at(clash.place, MAP_FIXED) == MAP_FAILED) {
+		clash.error = errno;
+		clash.is_over = 1;
+		return;
+	}
+	for (long number = 0; makes_copies() && number < clash.meetings.comers; number++)
+		for (int beside = 0; beside < 2; beside++)
+			clash.came[number] |= (char)(store(word_of(clash.place, number) + beside, OF_THE_FILE) & ~DONE);
+}
+
+static void *run_clash(void *number_of)
+{
+	long number = (long)number_of, mine = 0;
+	char deed = clash.deeds[number];
+
+	for (uint64_t value = RACERS + (uint64_t)number;; value += RACERS) {
+		char *memory = clash.place;
+		int came;
+
+		if (!number && !clash.is_over)
+			begin_round();
+		meet(&clash.meetings, &mine);
+		if (clash.is_over)
+			return NULL;
+		came = act(deed, number, &memory, value);
+		meet(&clash.meetings, &mine);
+		if (came == DONE)
+			came = look_again(deed, number, memory, value);
+		clash.came[number] |= (char)came;
+		if (memory != clash.place && memory != MAP_FAILED)
+			munmap(memory, (size_t)arguments[2]);
+		meet(&clash.meetings, &mine);
+		if (!number) {
+			munmap(clash.place, (size_t)arguments[2]);
+			clash.rounds++;
+			clash.is_over = empty_file() || milliseconds(CLOCK_MONOTONIC) >= clash.end;
+		}
+	}
+}
+
+/*
+ * Places where nothing else is mapped, aligned as the kernel aligns such mappings; 0 unless there are none. They stay
+ * mapped: a round maps over them, and the stacks of its threads would be given the same addresses.
+ */
+static int find_places(void)
+{
+	clash.place = map_at(NULL, MAP_NORESERVE);
+	if (clash.place == MAP_FAILED)
+		return -1;
+	clash.elsewhere = map_at(NULL, MAP_NORESERVE);
+	if (clash.elsewhere != MAP_FAILED)
+		return 0;
+	munmap(clash.place, (size_t)arguments[2]);
+	return -1;
+}
+
+void answer_clash(void)
+{
+	pthread_t threads[RACERS];
+	size_t deeds = buffer_sizes[0];
+	long started = 1;
+
+	if (deeds < 1 || deeds > RACERS)
+		return answer_malformed();
+	memset(&clash, 0, sizeof(clash));
+	memcpy(clash.deeds, buffers[0], deeds);
+	if (find_places())
+		return answer_error(errno);
+	clash.end = milliseconds(CLOCK_MONOTONIC) + arguments[1];
+	clash.meetings.comers = (long)deeds;
+	for (; started < (long)deeds && !clash.error; started++)
+		clash.error = pthread_create(&threads[started], NULL, run_clash, (void *)started);
+	if (clash.error) {
+		clash.is_over = 1;
+		__atomic_store_n(&clash.meetings.comers, --started - 1, __ATOMIC_SEQ_CST);
+	} else {
+		run_clash(NULL);
+	}
+	for (long number = 1; number < started; number++)
+		pthread_join(threads[number], NULL);
+	munmap(clash.place, (size_t)arguments[2]);
+	munmap(clash.elsewhere, (size_t)arguments[2]);
+	if (clash.error)
+		return answer_error(clash.error);
+	memcpy(buffers[0], clash.came, deeds);
+	answer_value(clash.rounds);
+}

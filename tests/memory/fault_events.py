@@ -1,0 +1,168 @@
+"""What a program is told of memory whose faults it handles itself, of each kind: that it is forked, moved, unmapped."""
+
+import errno
+import mmap
+from functools import partial
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.shared_pages import let_only_pmd_inherit
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
+from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.cases.userfaultfd import Event, Feature, Mode, Userfault
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+FAULT_EVENTS = Area("memory/fault-events")
+
+DOC = "Documentation/admin-guide/mm/userfaultfd.rst Non-cooperative userfaultfd"
+FORKED = f"{DOC} UFFD_EVENT_FORK; mm/userfaultfd.c dup_userfaultfd(), dup_userfaultfd_complete()"
+CHANGED = f"{DOC} UFFD_EVENT_REMAP, UFFD_EVENT_REMOVE, UFFD_EVENT_UNMAP; mm/userfaultfd.c userfaultfd_remove()"
+_PARENTS, _CHILDS = 77, 78
+
+
+@FAULT_EVENTS.case(
+    "who handles the faults of huge pages is told of a fork, and fills what is missing for the child and for itself",
+    FORKED,
+    sizes=Sizes.ONCE,
+)
+def forked_huge_pages(live: Live) -> None:
+    memory = huge_pages(live, 2)
+    memory.advise(mmap.MADV_DONTNEED, 1, 1)
+    _expect_told_of_a_fork(live, memory, Feature(0))
+
+
+@FAULT_EVENTS.case(
+    "who handles the faults of shared memory is told of a fork, and what is filled for the child is there for both",
+    FORKED,
+    sizes=Sizes.ONCE,
+)
+def forked_shared_memory(live: Live) -> None:
+    memory = _shared_memory(live)
+    fault = Userfault(memory, Mode.MISSING, Feature.MISSING_SHMEM | Feature.EVENT_FORK, waits=True)
+    source = _source(live, memory)
+    child, faults = fault.fork(live)
+    source.fill(_CHILDS)
+    live.expect("bytes copied", memory.size, faults.copy(source, 1))
+    for one in (child, memory):
+        one.expect_filled(_CHILDS - memory.size, first=1)
+        one.expect_filled(pages=1)
+
+
+@FAULT_EVENTS.case(
+    "who handles the faults of hugetlb pages is told of a fork, and fills what is missing for the child and for itself",
+    f"{FORKED}; mm/hugetlb.c copy_hugetlb_page_range()",
+    sizes=Sizes.BUDDY,
+    pages=3,
+)
+def forked_hugetlb_pages(live: Live) -> None:
+    child = _expect_told_of_a_fork(live, _hugetlb_pages(live), Feature.MISSING_HUGETLBFS)
+    # the first page is that of both, and each has a second one
+    live.expect_pool(nr=3, free=0)
+    child.actor.end()
+    live.expect_pool(nr=3, free=1)
+
+
+@FAULT_EVENTS.case(
+    "who handles the faults of shared memory is told where it moves, what is taken out of its file, and what is"
+    " unmapped",
+    CHANGED,
+    sizes=Sizes.ONCE,
+)
+def changed_shared_memory(live: Live) -> None:
+    memory = _shared_memory(live)
+    _expect_told_of_a_move(live, memory, Feature.MISSING_SHMEM, room_for(memory.actor, 2, memory.size))
+    _expect_told_of_what_goes(live, _shared_memory(live), Feature.MISSING_SHMEM, mmap.MADV_REMOVE)
+
+
+@FAULT_EVENTS.case(
+    "who handles the faults of hugetlb pages is told where they move, which are given back, and which are unmapped",
+    CHANGED,
+    since="5.18",
+    sizes=Sizes.BUDDY,
+    pages=2,
+)
+def changed_hugetlb_pages(live: Live) -> None:
+    for shared, give_back in ((False, mmap.MADV_DONTNEED), (True, mmap.MADV_REMOVE)):
+        memory = _hugetlb_pages(live, shared=shared)
+        there = live.map(2, memory.actor, noreserve=True).address
+        _expect_told_of_a_move(live, memory, Feature.MISSING_HUGETLBFS, there)
+        memory.actor.end()
+        memory = _hugetlb_pages(live, shared=shared)
+        _expect_told_of_what_goes(live, memory, Feature.MISSING_HUGETLBFS, give_back)
+        memory.actor.end()
+        live.expect_pool(nr=2, free=2)
+
+
+def _hugetlb_pages(live: Live, *, shared: bool = False) -> Memory:
+    """Return two pages of hugetlb, of which one is filled."""
+    memory = live.map(2, shared=shared)
+    memory.actor.fill(memory.address, memory.size, memory.step, 1)
+    return memory
+
+
+def _shared_memory(live: Live) -> Memory:
+    """Return two pages of shared memory, which get huge pages where they are advised, and of which one is filled."""
+    let_only_pmd_inherit(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
+    memory = map_aligned(live, 2, pmd_size(live), shared=True, advice=MADV_HUGEPAGE)
+    memory.actor.fill(memory.address, memory.size, memory.step, 1)
+    return memory
+
+
+def _source(live: Live, memory: Memory) -> Memory:
+    """Return as much ordinary memory as a page in the same actor, to fill pages from."""
+    return map_aligned(live, 1, memory.size, actor=memory.actor)
+
+
+def _expect_told_of_a_fork(live: Live, memory: Memory, feature: Feature) -> Memory:
+    """Expect parent and child of private memory to have what each is filled with; return what the child has."""
+    fault = Userfault(memory, Mode.MISSING, feature | Feature.EVENT_FORK, waits=True)
+    source = _source(live, memory)
+    child, faults = fault.fork(live)
+    source.fill(_CHILDS)
+    live.expect("bytes copied for the child", memory.size, faults.copy(source, 1))
+    source.fill(_PARENTS)
+    live.expect("bytes copied for the parent", memory.size, fault.copy(source, 1))
+    for one, value in ((child, _CHILDS), (memory, _PARENTS)):
+        one.expect_filled(value - memory.size, first=1)
+        one.expect_filled(pages=1)
+    return child
+
+
+def _expect_told_of_a_move(live: Live, memory: Memory, feature: Feature, there: int) -> None:
+    """Expect the move of two pages, the first of which is filled, to be told, and the second to be filled there."""
+    fault = Userfault(memory, Mode.MISSING, feature | Feature.EVENT_REMAP, waits=True)
+    move = partial(memory.moved_to, there)
+    moved = fault.event_of(live, move, Event.REMAP, memory.address, there, memory.length)
+    source = _source(live, memory)
+    source.fill(_CHILDS)
+    live.expect("bytes copied", memory.size, fault.handling(moved).copy(source, 1))
+    moved.expect_filled(pages=1)
+    moved.expect_filled(_CHILDS - memory.size, first=1)
+
+
+def _expect_told_of_what_goes(live: Live, memory: Memory, feature: Feature, give_back: int) -> None:
+    """Expect it to be told that one of two pages is given back, and filled anew, and the other one unmapped."""
+    fault = Userfault(memory, Mode.MISSING, feature | Feature.EVENT_REMOVE | Feature.EVENT_UNMAP, waits=True)
+    fault.event_of(live, partial(memory.advise, give_back, 0, 1), Event.REMOVE, memory.at(0), memory.at(1))
+    source = _source(live, memory)
+    source.fill(_CHILDS)
+    live.expect("bytes copied", memory.size, fault.copy(source))
+    memory.expect_filled(_CHILDS, pages=1)
+    fault.event_of(live, partial(memory.unmap, 1, 1), Event.UNMAP, memory.at(1), memory.at(2))
+    live.expect_errno(errno.ENOENT, fault.copy, source, 1)
+    memory.expect_filled(_CHILDS, pages=1)
+
+
+class FaultEvents(LiveTest):
+    """Events of userfaultfd(2), of each kind of memory.
+
+    :avocado: enable
+    """
+
+    def test_fault_events(self) -> None:
+        """Every case, those on hugetlb pages for every page size that the buddy allocator has."""
+        self.run_area(FAULT_EVENTS)

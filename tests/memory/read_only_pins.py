@@ -1,0 +1,208 @@
+"""Pages that are pinned for long, to be read alone or written: whose they are then, of which memory and which file."""
+
+import errno
+import mmap
+import os
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.registered_memory import Registry
+from hugepage_qa.cases.shared_pages import let_only_pmd_inherit
+from hugepage_qa.cases.thp_memory import mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, set_policy, smaller_sizes
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
+
+READ_ONLY_PINS = Area("memory/read-only-pins", sizes=Sizes.ONCE)
+
+UNSHARE = "mm/gup.c FOLL_LONGTERM; mm/internal.h gup_must_unshare(); mm/memory.c do_wp_page()"
+FILES = "mm/gup.c FOLL_LONGTERM, writable_file_mapping_allowed() (84209e87c696, a6e79df92e4a)"
+OLD, NEW, NEWER = 7, 8, 9
+
+
+@READ_ONLY_PINS.case(
+    "who has base pages, or huge pages of any size, pinned after a fork, to be read alone or written, has pages of its"
+    " own from then on, and keeps them when it writes",
+    f"{UNSHARE}, mm/huge_memory.c do_huge_pmd_wp_page()",
+    since="5.19",
+)
+def anonymous_memory(live: Live) -> None:
+    for make in (base_pages, huge_pages):
+        _expect_own_in_each_way(live, [make(live) for _way in range(4)])
+    sizes = smaller_sizes(live)
+    for size, path in sizes[:1] + sizes[1:][-1:]:
+        set_policy(live, "madvise", pmd="never")
+        live.set_knob(f"{path}/enabled", "always")
+        memories = [advised(live) for _way in range(4)]
+        for memory in memories:
+            memory.fill()
+        with live.about(f"pages of {size >> 10} kB"):
+            _expect_own_in_each_way(live, memories)
+
+
+@READ_ONLY_PINS.case(
+    "who has a hugetlb page pinned after a fork, to be read alone or written, has a page of its own from then on, and"
+    " keeps it when it writes",
+    f"{UNSHARE}, mm/hugetlb.c hugetlb_wp()",
+    since="5.19",
+    sizes=Sizes.EACH,
+    pages=2,
+)
+def hugetlb_page(live: Live) -> None:
+    for written in (False, True):
+        for by_child in (False, True):
+            memory = live.map(1)
+            _expect_own(live, memory, written=written, by_child=by_child)
+            live.expect_pool(nr=2, free=0)
+            memory.actor.end()
+            live.expect_pool(nr=2, free=2)
+
+
+@READ_ONLY_PINS.case(
+    "a page of a file of hugetlbfs that is pinned is the file's for a shared mapping, and a copy for a private one",
+    f"{FILES}; mm/hugetlb.c hugetlb_wp()",
+    since="5.19",
+    sizes=Sizes.EACH,
+    pages=2,
+)
+def page_of_a_hugetlbfs(live: Live) -> None:
+    for written in (False, True):
+        file = new_memfd(live)
+        shared = file.map(1)
+        shared.touch(value=OLD)
+        _expect_copy(live, shared, file.map(1, shared=False), written=written)
+        live.expect_pool(nr=2, free=0)
+        _expect_of_the_file(live, shared, written=written)
+        file.actor.end()
+        live.expect_pool(nr=2, free=2)
+
+
+@READ_ONLY_PINS.case(
+    "pages of a memfd and of a tmpfs, huge ones too, that are pinned are the file's for a shared mapping, copies for"
+    " a private one",
+    f"{FILES}; mm/shmem.c",
+    since="5.19",
+)
+def pages_of_a_tmpfs(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    actor = live.actor()
+    point = mount_tmpfs(live, "always")
+    for written in (False, True):
+        for file in (actor.call("memfd_create", "pinned", 0), live.open(actor, f"{point}/{written}")):
+            shared, private = _mappings(live, actor, file)
+            _expect_copy(live, shared, private, written=written)
+            _expect_of_the_file(live, shared, written=written)
+
+
+@READ_ONLY_PINS.case(
+    "a page of a file on ext4 is the file's when it is pinned to be read by a shared mapping, refused with EFAULT to"
+    " be written; by a private mapping it is a copy",
+    FILES,
+    since="6.5",
+)
+def page_on_ext4(live: Live) -> None:
+    _expect_pinned_to_be_read_alone(live, "ext4")
+
+
+@READ_ONLY_PINS.case(
+    "a page of a file on XFS is the file's when it is pinned to be read by a shared mapping, refused with EFAULT to"
+    " be written; by a private mapping it is a copy",
+    FILES,
+    since="6.5",
+)
+def page_on_xfs(live: Live) -> None:
+    _expect_pinned_to_be_read_alone(live, "xfs")
+
+
+@READ_ONLY_PINS.case(
+    "a page of a file on btrfs is the file's when it is pinned to be read by a shared mapping, and refused with EFAULT"
+    " to be written; by a private mapping it is a copy",
+    FILES,
+    since="6.5",
+)
+def page_on_btrfs(live: Live) -> None:
+    _expect_pinned_to_be_read_alone(live, "btrfs")
+
+
+def _expect_pinned_to_be_read_alone(live: Live, file_system: str) -> None:
+    actor = live.actor()
+    file = live.open(actor, live.host.disk(file_system), live.host.uapi.o_tmpfile | os.O_RDWR)
+    shared, private = _mappings(live, actor, file)
+    _expect_copy(live, shared, private, written=False)
+    # a page of the file again
+    private.advise(mmap.MADV_DONTNEED)
+    _expect_copy(live, shared, private, written=True)
+    with Registry(live, actor).registered(shared):
+        live.expect("what is read of the page that is pinned", OLD, shared.read())
+    with live.about("pinned to be written"):
+        live.expect_errno(errno.EFAULT, _pin_to_write, live, shared)
+
+
+def _pin_to_write(live: Live, memory: Memory) -> None:
+    with Registry(live, memory.actor).registered(memory, written=True):
+        pass
+
+
+def _mappings(live: Live, actor: Actor, file: int) -> tuple[Memory, Memory]:
+    """Return a shared and a private mapping of the start of a file, which is written."""
+    actor.call("ftruncate", file, pmd_size(live))
+    actor.call("pwrite64", file, live.host.uapi.pack("Q", OLD), WORD, 0)
+    size = live.base_page
+    shared, private = (actor.mmap(size, READ_WRITE, kind, file) for kind in (mmap.MAP_SHARED, mmap.MAP_PRIVATE))
+    return Memory(live, actor, shared, 1, size), Memory(live, actor, private, 1, size)
+
+
+def _expect_own_in_each_way(live: Live, memories: list[Memory]) -> None:
+    ways = [(written, by_child) for written in (False, True) for by_child in (False, True)]
+    for memory, (written, by_child) in zip(memories, ways, strict=True):
+        _expect_own(live, memory, written=written, by_child=by_child)
+        memory.actor.end()
+
+
+def _expect_own(live: Live, memory: Memory, *, written: bool, by_child: bool) -> None:
+    """Expect of memory that parent and child have that who has it pinned has a page of its own, and neither other."""
+    memory.touch(value=OLD)
+    child = memory.seen_by(memory.actor.fork())
+    owner, other = (child, memory) if by_child else (memory, child)
+    with Registry(live, owner.actor).registered(owner, written=written):
+        frames = owner.frames()
+        live.expect("frames that both have", set(), frames & other.frames())
+        other.touch(value=NEW)
+        live.expect("what is read of the page that is pinned", OLD, owner.read())
+        owner.touch(value=NEWER)
+        live.expect("frames of the page that is pinned, when it is written", frames, owner.frames())
+        live.expect("what both read", (NEWER, NEW), (owner.read(), other.read()))
+
+
+def _expect_copy(live: Live, shared: Memory, private: Memory, *, written: bool) -> None:
+    """Expect a private mapping of a file, of which the first word is OLD, to have a copy when it is pinned."""
+    live.expect("what is read before", (OLD, OLD), (shared.read(), private.read()))
+    with Registry(live, private.actor).registered(private, written=written):
+        frames = private.frames()
+        live.expect("frames that are the file's, too", set(), frames & shared.frames())
+        private.touch(value=NEWER)
+        live.expect("frames of the page that is pinned, when it is written", frames, private.frames())
+        live.expect("what the file and the copy hold", (OLD, NEWER), (shared.read(), private.read()))
+
+
+def _expect_of_the_file(live: Live, shared: Memory, *, written: bool) -> None:
+    """Expect a shared mapping to have the page of the file when it is pinned, and after it was written."""
+    frames = shared.frames()
+    with Registry(live, shared.actor).registered(shared, written=written):
+        shared.touch(value=NEW)
+        live.expect("frames of the page that is pinned", frames, shared.frames())
+        live.expect("what the file holds", NEW, shared.read())
+    shared.touch(value=OLD)
+
+
+class ReadOnlyPins(LiveTest):
+    """Pages that are pinned to be read alone.
+
+    :avocado: enable
+    """
+
+    def test_read_only_pins(self) -> None:
+        """Every case, those on hugetlb pages for every page size."""
+        self.run_area(READ_ONLY_PINS)

@@ -25,6 +25,13 @@ from hugepage_qa.cases.result import Verdict
 
 #: a read that is there for its fault: what it finds is judged by other cases
 _READ_FOR_THE_FAULT = {"a-page-shared-by-fork", "the-zero-page-is-nobodys"}
+#: what they read besides are numbers that the kernel gives to be named by, and that are asked with: of a descriptor, or
+#: of memory that is registered. Another one was not recorded
+_READ_FOR_THE_NUMBER = {
+    *("forked-huge-pages", "forked-shared-memory", "forked-hugetlb-pages"),
+    *("anonymous-memory", "hugetlb-page", "page-of-a-hugetlbfs", "pages-of-a-tmpfs"),
+    *("page-on-ext4", "page-on-xfs", "page-on-btrfs"),
+}
 #: cases that judge other facts of the machine than a counter that they look at
 _JUDGES_OTHER_FACTS = {
     "demoted-page-is-clean": set(COUNTERS),
@@ -116,7 +123,7 @@ def test_no_answer_to_the_actor_is_taken_on_trust(recorded: Recorded) -> None:
     """A refusal or a signal that does not come, and memory that holds something else, are not passed over."""
     for event, lie in other_answers(recorded):
         is_load = event["operation"] == "request" and event["arguments"][1].startswith("load ")
-        if not (is_load and recorded.case.name in _READ_FOR_THE_FAULT):
+        if not (is_load and recorded.case.name in _READ_FOR_THE_FAULT | _READ_FOR_THE_NUMBER):
             judgement, told = lied_to(recorded, lie)
             assert not told or judgement.verdict is Verdict.FAIL, (event, judgement.reason)
 

@@ -203,13 +203,13 @@ def _persistent(view: PoolView, size: int) -> dict[int | None, int]:
 
 
 def _short(before: PoolView, after: PoolView) -> list[tuple[int, int | None]]:
-    """Return page size and node of each pool that has fewer persistent pages than before; the node may be None."""
-    return [
-        (size, node)
-        for size in before.pools
-        for node, count in _persistent(before, size).items()
-        if _persistent(after, size).get(node, 0) < count
+    """Return page size and node of each pool that has fewer pages than before; None is the machine's."""
+    pairs: list[tuple[int, int | None, int, int]] = [
+        (size, None, pool.nr, after.pools[size].nr) for size, pool in before.pools.items() if size in after.pools
     ]
+    for node, pools in before.nodes.items():
+        pairs += [(size, node, pool.nr, after.nodes[node][size].nr) for size, pool in pools.items()]
+    return [(size, node) for size, node, was, now in pairs if now < was]
 
 
 def _taken_by_others(live: Live, before: PoolView, after: PoolView) -> list[str]:

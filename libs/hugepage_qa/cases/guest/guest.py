@@ -258,10 +258,6 @@ class Guest:
         """Start the process that is to serve its network device, and return the process id."""
         return self._driver.ask(Driver.start_peer, self.name)
 
-    def exchange(self, found: str, written: str) -> int:
-        """Have that process write ``written`` over all that is ``found`` in its memory, and return how often."""
-        return self._driver.ask(Driver.exchange, self.name, found, written)
-
     def end_peer(self) -> None:
         """End that process, which has had its memory until now."""
         self._driver.ask(Driver.end_peer, self.name)

@@ -1,10 +1,8 @@
 """What starts and stops guests on this machine: QEMU alone or libvirt, behind one abstract class."""
 
 import enum
-import json
 import os
 import signal
-import socket
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -24,8 +22,6 @@ from hugepage_qa.qemu.guest.guest_site import Site
 
 _PAUSE_SECONDS = 0.02
 _PEER_SECONDS = 60.0
-#: bytes that hold one
-_NUMBER = 32
 
 
 class GuestError(Exception):
@@ -214,24 +210,11 @@ class Driver(ABC):
     def start_peer(self, name: str) -> int:
         """Start the process that is to serve the network device of a guest, and return its process id."""
         path = Path(self._site.peer(name))
-        exchange = Path(f"{path}.exchange")
-        for one in (path, exchange):
-            one.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         peer = self._peers[name] = Child([sys.executable, vhost_user_peer.__file__, str(path)])
-        if not peer.wait_until(lambda: path.is_socket() and exchange.is_socket(), _PEER_SECONDS):
+        if not peer.wait_until(path.is_socket, _PEER_SECONDS):
             raise InputError(f"the process that is to serve {name} does not listen within {_PEER_SECONDS:g} s")
         return peer.pid
-
-    def exchange(self, name: str, found: str, written: str) -> int:
-        """Have that process write ``written`` over all that is ``found`` in the guest's memory, and return how often.
-
-        Both are as long.
-        """
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
-            peer.settimeout(_PEER_SECONDS)
-            peer.connect(f"{self._site.peer(name)}.exchange")
-            peer.sendall(json.dumps([found, written]).encode())
-            return int(peer.recv(_NUMBER))
 
     def end_peer(self, name: str) -> None:
         """End that process, and wait until it has let go of the guest's memory."""

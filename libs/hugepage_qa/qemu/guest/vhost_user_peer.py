@@ -3,12 +3,10 @@
 That is what a virtiofsd or passt does to huge pages: QEMU hands them the files of the guest's memory, and as long as
 one of them maps these their pages are in use, whatever becomes of QEMU. It moves no packet and answers no other
 request than those that QEMU waits for (QEMU docs/interop/vhost-user.rst). It needs nothing
-but Python: ``python vhost_user_peer.py SOCKET``. It can be connected once. Behind SOCKET.exchange it writes into the
-guest's memory what it is asked to.
+but Python: ``python vhost_user_peer.py SOCKET``. It can be connected once.
 """
 
 import array
-import json
 import mmap
 import os
 import socket
@@ -24,14 +22,12 @@ _FEATURES, _NONE = 1 << 32 | 1 << 30 | 1 << 17 | 1 << 16, 0
 _REPLY_FLAGS = 0x1 | 0x4
 _MOST_DESCRIPTORS = 8
 _BASE_PAGE = 4096
-_MOST_BYTES = 1 << 16
 
 
 def main(path: str) -> None:
     """Serve the socket ``path`` until QEMU hangs up, and keep its guest's memory after that until we are killed."""
     # several regions may be of one file, and each table names all of them again
     kept: dict[tuple[int, int], mmap.mmap] = {}
-    threading.Thread(target=_serve_exchanges, args=(f"{path}.exchange", kept), daemon=True).start()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(path)
         listening.listen(1)
@@ -54,27 +50,6 @@ def main(path: str) -> None:
             for descriptor in descriptors:
                 os.close(descriptor)
     threading.Event().wait()
-
-
-def _serve_exchanges(path: str, kept: dict[tuple[int, int], mmap.mmap]) -> None:
-    """Write the second of two texts wherever the first one, as long, is in memory, and answer in how many places."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-        listening.bind(path)
-        listening.listen(1)
-        while True:
-            connection, _address = listening.accept()
-            with connection:
-                found, written = (text.encode() for text in json.loads(connection.recv(_MOST_BYTES)))
-                places = sum(_exchange(memory, found, written) for memory in list(kept.values()))
-                connection.sendall(str(places).encode())
-
-
-def _exchange(memory: mmap.mmap, found: bytes, written: bytes) -> int:
-    places, position = 0, memory.find(found)
-    while position >= 0:
-        memory[position : position + len(found)] = written
-        places, position = places + 1, memory.find(found, position + len(found))
-    return places
 
 
 def _receive(connection: socket.socket) -> tuple[int, bytes, list[int]] | None:

@@ -35,15 +35,20 @@ PAGES = "libvirt.org/formatdomain.html hugepages page nodeset"
 @case("a cell that is bound to a node takes its pages there and nowhere else", NUMA)
 def bound_to_a_node(live: Live, guests: Guests) -> None:
     needs(bool(live.nodes), NO_NODES)
-    node = live.nodes[-1]
+    *others, node = live.nodes
     guest = guests.new(Cell(guests.pages * live.size, live.size, node))
-    live.reserve(guests.pages, node)
+    # enough of them where it is not to take any
+    for one in live.nodes:
+        live.reserve(guests.pages, one)
+    nr = guests.pages * len(live.nodes)
     guest.start()
-    live.expect_pool(nr=guests.pages, free=0)
+    live.expect_pool(nr=nr, free=nr - guests.pages)
     live.expect_pool(nr=guests.pages, free=0, node=node)
+    for other in others:
+        live.expect_pool(nr=guests.pages, free=guests.pages, node=other)
     guest.expect_on_nodes({node: guests.pages})
     guest.destroy()
-    live.expect_pool(nr=guests.pages, free=guests.pages)
+    live.expect_pool(nr=nr, free=nr)
 
 
 @case("a guest is refused when its node is short, however many pages another one has", NUMA, nodes=2)

@@ -1,5 +1,7 @@
 """What libvirt tells of the pools, and the pools that it changes, are those of the kernel."""
 
+import re
+
 from hugepage_qa.cases.guest.guest_machine import LIBVIRT as DRIVER
 from hugepage_qa.cases.guest.guests import (
     NO_NODES,
@@ -14,12 +16,13 @@ from hugepage_qa.cases.pool_view import read_pool_view
 from hugepage_qa.kernel.nodes import node_directories, parse_list
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.plugins.guest_test import GuestTest
-from hugepage_qa.sizes import KIB
+from hugepage_qa.sizes import KIB, format_size
 
 LIBVIRT = GuestArea("guest/libvirt-pages", DRIVER)
 case = guest_case(LIBVIRT)
 
 FREE = "virNodeGetFreePages(), virsh freepages"
+VIRSH = "virsh freepages, virsh allocpages: pagesize with a unit, --cellno, --all, --add"
 ALLOCATE = "virNodeAllocPages(), virsh allocpages"
 #: what libvirt takes for all of them
 ANY_NODE = -1
@@ -122,6 +125,59 @@ def what_is_not_there(live: Live, guests: Guests) -> None:
         live.expect_pool(nr=1, free=1)
     guests.expect_refused(Meaning.NOT_CHANGEABLE, guests.add_page, live.base_page, 0)
     live.expect_pool(nr=1, free=1)
+
+
+@case("virsh takes the size of pages with each unit, tells and changes the pools of one node and of all", VIRSH)
+def by_virsh(live: Live, guests: Guests) -> None:
+    needs(bool(live.nodes), NO_NODES)
+    node = live.nodes[0]
+    of_node = ("--cellno", str(node))
+    before = read_pool_view(live.host).nodes[node][live.size].nr
+    live.reserve(2 + len(live.nodes), node)
+    live.set_nr(0, node)
+    kib = live.size // KIB
+    # without a unit it is KiB
+    for size in (f"{kib}", f"{kib}kib", format_size(live.size), f"{live.size}b"):
+        with live.about(f"page size {size}"):
+            guests.virsh("allocpages", size, "1", "--add", *of_node)
+            live.expect_pool(nr=1, free=1, node=node)
+            guests.virsh("allocpages", size, str(before + 2), *of_node)
+            live.expect_pool(nr=2, free=2, node=node)
+            free = read_pool_view(live.host).nodes[node][live.size].free
+            told = guests.virsh("freepages", *of_node, "--pagesize", size)
+            live.expect("what virsh freepages tells", f"{kib}KiB: {free}", told.strip())
+            guests.virsh("allocpages", size, str(before), *of_node)
+            live.expect_pool(nr=0, free=0, node=node)
+    guests.virsh("allocpages", str(kib), "1", "--add", "--all")
+    for one in live.nodes:
+        live.expect_pool(nr=1, free=1, node=one)
+    told = guests.virsh("freepages", "--all")
+    expected = {
+        (node, size // KIB): pool.free
+        for node, pools in read_pool_view(live.host).nodes.items()
+        for size, pool in pools.items()
+    }
+    # base pages come and go
+    live.expect("what virsh freepages --all tells of huge pages", expected, free_by_virsh(told, live.base_page // KIB))
+    for words in (
+        ("freepages", *of_node, "--pagesize", "-1"),
+        ("allocpages", "-1", "1", *of_node),
+        ("allocpages", str(kib), "-1", *of_node),
+    ):
+        guests.expect_refused(Meaning.NOT_A_NUMBER, guests.virsh, *words)
+    live.expect_pool(nr=len(live.nodes), free=len(live.nodes))
+
+
+def free_by_virsh(told: str, base_kib: int) -> dict[tuple[int, int], int]:
+    """Return node and KiB of a page -> free pages, but for base pages, as virsh freepages --all has it."""
+    found: dict[tuple[int, int], int] = {}
+    node = ANY_NODE
+    for line in told.splitlines():
+        if heading := re.fullmatch(r"Node (\d+):", line):
+            node = int(heading[1])
+        elif (pool := re.fullmatch(r"(\d+)KiB: (\d+)", line)) and int(pool[1]) != base_kib:
+            found[node, int(pool[1])] = int(pool[2])
+    return found
 
 
 @case("the capabilities have base pages, distances and processors of every node as the kernel has", TOPOLOGY)

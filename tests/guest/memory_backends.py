@@ -171,34 +171,48 @@ def expect_dimm(live: Live, guests: Guests, guest: Guest, backend: MemoryBackend
     expect_left(live, guests, backend, backend.outcome(nr, nr - there), nr)
 
 
-def with_policy(live: Live, guests: Guests, pages: int, policy: str, nodes: list[int]) -> str:
+def with_policy(
+    live: Live, guests: Guests, pages: int, policy: str, nodes: list[int], *, is_preallocated: bool = True
+) -> str:
     """Return a backend of ``pages`` pages with a policy for ``nodes``."""
-    backend = json.loads(MemoryBackend(pages * live.size, live.size, Store.FILE).definition(guests.site, _NAME))
+    memory = pages * live.size
+    options = MemoryBackend(memory, live.size, Store.FILE, is_preallocated=is_preallocated)
+    backend = json.loads(options.definition(guests.site, _NAME))
     return json.dumps(backend | {"policy": policy} | ({"host-nodes": nodes} if nodes else {}))
 
 
 @case("a backend has the policy that it is given, and is refused where nodes and policy do not go together", POLICY)
 def each_policy(live: Live, guests: Guests) -> None:
     needs(bool(live.nodes), NO_NODES)
-    nr = pages_of_a_backend(live)
-    node, absent = live.nodes[0], max(live.nodes) + 1
-    live.reserve(nr, node)
+    nr, absent = pages_of_a_backend(live), max(live.nodes) + 1
     guest = on_ordinary_pages(guests)
-    for policy, nodes in itertools.product(_POLICIES, ([], [node], [absent])):
-        with live.about(f"policy={policy} host-nodes={nodes}"):
-            definition = with_policy(live, guests, nr, policy, nodes)
+    for node in sorted({live.nodes[0], live.nodes[-1]}):
+        live.set_nr(0)
+        live.reserve(nr, node)
+        expect_policies_on(live, guests, guest, node, absent)
+
+
+def expect_policies_on(live: Live, guests: Guests, guest: Guest, node: int, absent: int) -> None:
+    """Expect backends to have each policy for ``node``, which has all pages, and to be refused the ``absent`` one."""
+    nr = pages_of_a_backend(live)
+    for policy, nodes, is_preallocated in itertools.product(_POLICIES, ([], [node], [absent]), (True, False)):
+        with live.about(f"policy={policy} host-nodes={nodes} prealloc={is_preallocated}"):
+            definition = with_policy(live, guests, nr, policy, nodes, is_preallocated=is_preallocated)
             if (policy == "default") == bool(nodes):
                 guests.expect_refused(Meaning.EXCLUDE_EACH_OTHER, guest.add_backend, definition)
             elif absent in nodes:
                 guests.expect_refused(Meaning.NO_SUCH_NODE, guest.add_backend, definition)
             else:
                 guest.add_backend(definition)
-                live.expect_pool(nr=nr, free=0)
-                live.expect_pool(nr=nr, free=0, node=node)
-                whole = [(False, nr * live.size, nr * live.size)]
+                there = nr if is_preallocated else 0
+                live.expect_pool(nr=nr, free=nr - there, resv=nr - there)
+                live.expect_pool(nr=nr, free=nr - there, node=node)
+                whole = [(False, nr * live.size, there * live.size)]
                 live.expect("memory in huge pages: shared, bytes, bytes that are there", whole, guest.hugetlb_mappings)
                 guest.expect_policy(policy, nodes)
-                guest.expect_on_nodes({node: nr})
+                guest.expect_on_nodes({node: there} if there else {})
+                told = [(one["policy"], one["host-nodes"], one["prealloc"]) for one in guest.backends(nr * live.size)]
+                live.expect("policy, nodes and preallocation of it", [(policy, nodes, is_preallocated)], told)
                 guest.remove_backend(_NAME)
             guest.await_hugetlb_unmapped()
             live.expect("memory in huge pages without it", [], guest.hugetlb_mappings)

@@ -8,6 +8,7 @@ from hugepage_qa.cases.guest.guest import Guest
 from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case, needs
 from hugepage_qa.cases.guest.memory_backing import (
     MemoryBacking,
+    every_backing_of_a_cell,
     every_backing_with_huge_pages,
     every_backing_with_ordinary_pages,
 )
@@ -23,6 +24,7 @@ LIBVIRT = GuestArea("guest/memory-backing", drivers.LIBVIRT, sizes=Sizes.DEFAULT
 case = guest_case(LIBVIRT)
 
 BACKING = "libvirt.org/formatdomain.html memoryBacking; libvirt src/qemu/qemu_validate.c qemuValidateDomainDefMemory()"
+CELL = "libvirt.org/formatdomain.html cell memAccess, discard; libvirt src/qemu/qemu_command.c"
 NODESET = "libvirt.org/formatdomain.html hugepages page nodeset; libvirt src/conf/domain_conf.c"
 MERGED = "libvirt.org/formatdomain.html nosharepages; QEMU -machine mem-merge=; madvise(2) MADV_MERGEABLE"
 
@@ -61,6 +63,17 @@ def each_combination(live: Live, guests: Guests) -> None:
     guest = guests.new()
     live.reserve(guest.pages)
     for backing in every_backing_with_huge_pages(live.size):
+        with live.about(str(backing)):
+            expect_backing(live, guests, guest, backing, guest.pages)
+
+
+@case("access and discard of a cell count, whatever the guest says of them", CELL)
+def each_combination_of_a_cell(live: Live, guests: Guests) -> None:
+    memory = guests.pages * live.size
+    # a guest without room for more spells out no cells
+    guest = guests.new(max_memory=2 * memory)
+    live.reserve(guest.pages)
+    for backing in every_backing_of_a_cell(live.size):
         with live.about(str(backing)):
             expect_backing(live, guests, guest, backing, guest.pages)
 

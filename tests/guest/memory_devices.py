@@ -1,5 +1,6 @@
 """Memory that is plugged into and out of running guests takes pages of its own size and gives them back."""
 
+import signal
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +29,7 @@ LIBVIRT = GuestArea("guest/memory-devices", drivers.LIBVIRT, sizes=Sizes.DEFAULT
 case = guest_case(QEMU, LIBVIRT)
 
 HOTPLUG = "libvirt.org/formatdomain.html memory-devices; QEMU docs/memory-hotplug.txt, pc-dimm"
+BACKING = "QEMU memory-backend host-nodes=, share=, discard-data=; libvirt src/qemu/qemu_command.c"
 VIRTIO_MEM = "libvirt.org/formatdomain.html memory-devices virtio-mem; QEMU virtio-mem-pci"
 NVDIMM = "libvirt.org/formatdomain.html memory-devices nvdimm; QEMU docs/nvdimm.txt"
 MIXED = f"{HOTPLUG}; {VIRTIO_MEM}; QEMU docs/nvdimm.txt"
@@ -159,6 +161,70 @@ def pages_of_another_size(live: Live, guests: Guests) -> None:
     of_guest.expect_pool(nr=guest_pages, free=guest_pages)
 
 
+@case("memory that is plugged into a guest on ordinary pages takes pages of its own size", HOTPLUG)
+def into_ordinary_memory(live: Live, guests: Guests) -> None:
+    device = dimm(live.size)
+    guest = guests.new(Cell(_MEMORY, None), max_memory=_MEMORY + 3 * device.memory)
+    pages = device_pages(device)
+    live.reserve(pages)
+    guest.start()
+    live.expect_pool(nr=pages, free=pages)
+    guest.attach(device)
+    live.expect_pool(nr=pages, free=0)
+    guest.expect_mapped(**{format_size(live.size): pages})
+    guest.destroy()
+    live.expect_pool(nr=pages, free=pages)
+    guests.expect_files()
+
+
+@case(
+    "plugged memory is bound, shared and discarded as its own device says, whatever its guest does",
+    f"{HOTPLUG}; {BACKING}",
+    sizes=Sizes.DEFAULT,
+)
+def as_its_device_says(live: Live, guests: Guests) -> None:
+    needs(bool(live.nodes), NO_NODES)
+    device, node = dimm(live.size), live.nodes[-1]
+    guest = with_room(guests, device, words=_ONLINE)
+    pages = device_pages(device)
+    for one in live.nodes:
+        live.reserve(guest.pages + pages, one)
+    nr = len(live.nodes) * (guest.pages + pages)
+    guest.boot()
+    for plugged in (
+        replace(device, node=node),
+        replace(device, access=Access.SHARED),
+        replace(device, access=Access.SHARED, discard=True),
+        replace(device, node=node, access=Access.SHARED, discard=True),
+    ):
+        with live.about(f"node={plugged.node} access={plugged.access} discard={plugged.discard}"):
+            there = live.pool(node)
+            guest.attach(plugged)
+            live.expect_pool(nr=nr, free=nr - guest.pages - pages)
+            if plugged.node is not None:
+                live.expect_pool(nr=there.nr, free=there.free - pages, node=node)
+            expect_backend_of(live, guest, plugged)
+            guest.detach(plugged)
+            guests.await_free(nr - guest.pages)
+            live.expect_pool(nr=nr, free=nr - guest.pages)
+    guest.destroy()
+    live.expect_pool(nr=nr, free=nr)
+    guests.expect_files()
+
+
+def expect_backend_of(live: Live, guest: Guest, device: MemoryDevice) -> None:
+    """Expect QEMU and the kernel to have the memory of ``device``, which no cell is as large as, as that says."""
+    is_shared = device.access is Access.SHARED
+    shared = [shared for shared, memory, _there in guest.hugetlb_mappings if memory == device.memory]
+    live.expect("whether it is mapped as shared", [is_shared], shared)
+    bound = ("default", []) if device.node is None else ("bind", [device.node])
+    told = [
+        (one["policy"], one["host-nodes"], one["share"], guest.property_of(f"/objects/{one['id']}", "discard-data"))
+        for one in guest.backends(device.memory)
+    ]
+    live.expect("policy, nodes, sharing and discarding of it", [(*bound, is_shared, bool(device.discard))], told)
+
+
 @case("a virtio-mem device that the guest was asked to use nothing of takes no page", VIRTIO_MEM)
 def virtio_mem_of_nothing(live: Live, guests: Guests) -> None:
     needs_virtio_mem(guests)
@@ -272,6 +338,26 @@ def cold_plugged(live: Live, guests: Guests) -> None:
     guests.expect_all_back(guest)
 
 
+@case("memory that a guest has started with in a DIMM gives its pages back when it is plugged out", HOTPLUG)
+def cold_plugged_and_out(live: Live, guests: Guests) -> None:
+    architecture = guests.site.architecture
+    needs(architecture in ("x86_64", "aarch64"), f"on {architecture} it is memory of the board to the guest's kernel")
+    device = dimm(live.size)
+    guest = with_room(guests, device, plugged=True, words=_ONLINE)
+    pages = device_pages(device)
+    live.reserve(guest.pages)
+    guest.boot()
+    guest.expect_all_taken()
+    memory = guest.memory
+    guest.detach(device)
+    guests.await_free(pages)
+    live.expect_pool(nr=guest.pages, free=pages)
+    live.expect("huge pages in its QEMU", guest.pages - pages, guest.mapped)
+    guest.expect_memory(memory - device.memory)
+    guest.destroy()
+    guests.expect_all_back(guest)
+
+
 @case(
     "an NVDIMM in an ordinary file takes no page of the pool that the guest beside it is in",
     NVDIMM,
@@ -329,20 +415,73 @@ def of_several_kinds(live: Live, guests: Guests) -> None:
     live.expect_pool(nr=nr, free=nr)
 
 
+@guest_case(LIBVIRT)(
+    "memory that was plugged in is there when the daemon was started again, and when the guest is restored", MIXED
+)
+def plugged_in_and_restored(live: Live, guests: Guests) -> None:
+    first = dimm(live.size)
+    second = replace(first, name="dimm1", memory=2 * first.memory)
+    guest = with_room(guests, first, second, words=_ONLINE)
+    pages, more = device_pages(first), device_pages(second)
+    nr = guest.pages + pages + more
+    live.reserve(nr)
+    guest.boot()
+    memory = guest.memory
+    guest.attach(first)
+    guests.restart(signal.SIGTERM)
+    guest.expect_state(State.RUNNING)
+    live.expect_pool(nr=nr, free=more)
+    guest.attach(second)
+    guest.expect_memory(memory + first.memory + second.memory)
+    live.expect_pool(nr=nr, free=0)
+    saved = guest.save()
+    live.expect_pool(nr=nr, free=nr)
+    guest.restore(saved)
+    live.expect_pool(nr=nr, free=0)
+    guest.expect_mapped(**{format_size(live.size): pages + more})
+    guest.resume()
+    guest.expect_memory(memory + first.memory + second.memory)
+    guest.detach(second)
+    guests.await_free(more)
+    live.expect_pool(nr=nr, free=more)
+    guest.expect_memory(memory + first.memory)
+    guest.detach(first)
+    guests.await_free(more + pages)
+    live.expect_pool(nr=nr, free=more + pages)
+    guest.expect_mapped()
+    guest.destroy()
+    live.expect_pool(nr=nr, free=nr)
+    guests.expect_files()
+
+
+@guest_case(LIBVIRT)(
+    "a memory device of a page size for which there is no hugetlbfs is put into no other one, plugged in or at the"
+    " start",
+    HOTPLUG,
+)
+def no_mount_of_such_pages(live: Live, guests: Guests) -> None:
+    expect_no_such_pages(live, guests)
+
+
 @case(
     "a memory device whose page size there is not is refused, plugged in or at the start", HOTPLUG, sizes=Sizes.DEFAULT
 )
 def no_such_page_size(live: Live, guests: Guests) -> None:
+    expect_no_such_pages(live, guests, source=Source.MEMFD, access=Access.SHARED)
+
+
+def expect_no_such_pages(live: Live, guests: Guests, **options: Any) -> None:
+    """Expect a DIMM of a page size that the machine has not to be refused by a guest with these ``options``."""
     absent = next(live.size << shift for shift in range(1, 64) if live.size << shift not in live.sizes)
     device = MemoryDevice("dimm0", DeviceKind.DIMM, max(absent, _BLOCK), absent)
-    guest = with_room(guests, device, source=Source.MEMFD, access=Access.SHARED)
+    guest = with_room(guests, device, **options)
     live.reserve(guest.pages)
     guest.start()
     guests.expect_refused(Meaning.NO_SUCH_SIZE, guest.attach, device)
     guest.expect_state(State.PAUSED)
     guest.expect_all_taken()
     guest.destroy()
-    from_the_start = with_room(guests, device, plugged=True, name="with-it", source=Source.MEMFD, access=Access.SHARED)
+    from_the_start = with_room(guests, device, plugged=True, name="with-it", **options)
     guests.expect_refused(Meaning.NO_SUCH_SIZE, from_the_start.start)
     from_the_start.expect_state(State.OFF)
     live.expect_pool(nr=guest.pages, free=guest.pages)

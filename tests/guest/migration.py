@@ -199,6 +199,12 @@ def with_virtio_mem(live: Live, hosts: TwoHosts) -> None:
     source.expect_mapped(**{format_size(live.size): plugged})
     source.finish_migration()
     hosts.expect_at_target(source, target, nr, plugged)
+    whole = whole_pages(memory, live.size)
+    hosts.there.expect_refused(Meaning.MORE_THAN_THE_DEVICE, target.request, device, memory + live.size)
+    target.request(device, memory)
+    target.await_mapped(target.pages + whole)
+    live.expect_pool(nr=nr, free=nr - target.pages - whole)
+    target.expect_mapped(**{format_size(live.size): whole})
     target.destroy()
     hosts.expect_all_back(nr, source, target)
 

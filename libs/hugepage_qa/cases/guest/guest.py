@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from hugepage_qa.cases.guest.guest_machine import AskedDriver
 from hugepage_qa.cases.guest.guest_readings import (
@@ -264,8 +265,25 @@ class Guest:
     def set_balloon(self, memory: int) -> int:
         """Ask the guest to make do with ``memory`` bytes, wait for a while, and return with how many it does."""
         self._driver.ask(Driver.set_balloon, self.name, memory)
-        self._live.host.wait_until(lambda: self._driver.ask(Driver.balloon, self.name) == memory)
+        self._live.host.wait_until(lambda: self.balloon == memory)
+        return self.balloon
+
+    @property
+    def balloon(self) -> int:
+        """Bytes that it makes do with now."""
         return self._driver.ask(Driver.balloon, self.name)
+
+    def monitor(self, command: str, **arguments: Any) -> Any:
+        """Return what its QEMU's monitor answers to ``command``."""
+        return self._driver.ask(Driver.monitor, self.name, command, arguments)
+
+    def backends(self, memory: int) -> list[dict[str, Any]]:
+        """Return what its QEMU tells of memory backends of ``memory`` bytes."""
+        return [backend for backend in self.monitor("query-memdev") if backend["size"] == memory]
+
+    def property_of(self, path: str, name: str) -> Any:
+        """Return the property ``name`` of the object ``path`` of its QEMU."""
+        return self.monitor("qom-get", path=path, property=name)
 
     @property
     def mapped(self) -> int:

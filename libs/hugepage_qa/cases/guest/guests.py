@@ -100,6 +100,10 @@ class Guests:
         """Ask libvirt to add pages to the pool of a node, as a client that may only read."""
         self._driver.ask(LibvirtDriver.allocate_pages_read_only, size, pages, node)
 
+    def virsh(self, *words: str) -> str:
+        """Return what the program virsh prints for ``words``."""
+        return self._driver.ask(LibvirtDriver.virsh, [*words])
+
     def host_cells(self) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
         """Return node -> ``pages``, ``distances`` and ``cpus``, as in libvirt's capabilities."""
         return self._driver.ask(LibvirtDriver.host_cells)

@@ -35,10 +35,20 @@ class MemoryBacking:
     access: Access | None = None
     discard: bool = False
     nosharepages: bool = False
+    #: what its cells say instead (memAccess=, discard=)
+    cell_access: Access | None = None
+    cell_discard: bool | None = None
 
     def __str__(self) -> str:
-        words = {"source": self.source, "allocation": self.allocation, "access": self.access}
+        words = {
+            "source": self.source,
+            "allocation": self.allocation,
+            "access": self.access,
+            "memAccess": self.cell_access,
+        }
         given = [f"{name}={value.value}" for name, value in words.items() if value is not None]
+        if self.cell_discard is not None:
+            given.append(f"discard of the cell={self.cell_discard}")
         named = {"hugepages": self.page is not None, "discard": self.discard, "nosharepages": self.nosharepages}
         return " ".join([*(name for name, is_there in named.items() if is_there), *given]) or "nothing"
 
@@ -50,6 +60,11 @@ class MemoryBacking:
             raise ValueError("a definition of ours has a memoryBacking")
         backing.clear()
         backing.extend(self._elements())
+        for cell in domain.iterfind("cpu/numa/cell"):
+            if self.cell_access is not None:
+                cell.set("memAccess", self.cell_access.value)
+            if self.cell_discard is not None:
+                cell.set("discard", "yes" if self.cell_discard else "no")
         return ElementTree.tostring(domain, encoding="unicode")
 
     def _elements(self) -> Iterator[Element]:
@@ -74,12 +89,14 @@ class MemoryBacking:
         is_huge = self.page is not None
         if is_huge and (self.allocation is Allocation.ON_DEMAND or self.source is Source.ANONYMOUS):
             return MemoryOutcome(Meaning.EXCLUDE_EACH_OTHER)
+        access = self.cell_access or self.access
         # without an access it is QEMU that chooses: it shares a memfd, and nothing else
-        is_shared = self.access is Access.SHARED or (self.access is None and self.source is Source.MEMFD)
+        is_shared = access is Access.SHARED or (access is None and self.source is Source.MEMFD)
         is_there = is_huge or self.allocation is Allocation.IMMEDIATE
         # a memfd has nothing to be discarded from
         is_in_a_file = is_huge or self.source is Source.FILE
-        is_discarded = self.discard and is_in_a_file and self.source is not Source.MEMFD
+        discard = self.discard if self.cell_discard is None else self.cell_discard
+        is_discarded = discard and is_in_a_file and self.source is not Source.MEMFD
         return MemoryOutcome(None, is_huge, is_shared, is_there, is_discarded)
 
 
@@ -88,6 +105,13 @@ def every_backing_with_huge_pages(page: int) -> Iterator[MemoryBacking]:
     sources, allocations, accesses = (None, *Source), (None, *Allocation), (None, *Access)
     for words in itertools.product(sources, allocations, accesses, (False, True)):
         yield MemoryBacking(page, *words)
+
+
+def every_backing_of_a_cell(page: int) -> Iterator[MemoryBacking]:
+    """Yield each combination of access and discard of the guest with those of its cell."""
+    switch = (False, True)
+    for access, discard, cell_access, cell_discard in itertools.product(Access, switch, Access, switch):
+        yield MemoryBacking(page, access=access, discard=discard, cell_access=cell_access, cell_discard=cell_discard)
 
 
 def every_backing_with_ordinary_pages() -> Iterator[MemoryBacking]:

@@ -15,10 +15,12 @@ class Meaning(enum.Enum):
     NO_MOUNT = "no hugetlbfs is mounted"
     NO_SUCH_SIZE = "no huge pages of this size"
     NO_SUCH_DIRECTORY = "the directory for its memory is not there"
+    MORE_THAN_THE_DEVICE = "more memory than the device has"
     MISALIGNED = "memory is no multiple of the page size"
     NO_SUCH_NODE = "no such NUMA node"
     EXCLUDE_EACH_OTHER = "options that exclude each other, or need another one"
     READ_ONLY = "a client that may only read changes nothing"
+    NOT_A_NUMBER = "no number of pages, and no size of one"
     NOT_CHANGEABLE = "a pool of base pages is not changed"
     KVM_WITHOUT_HUGE_PAGES = "KVM backs no guest with huge pages here"
     MORE_THAN_ADDRESSABLE = "more memory than the machine can have"
@@ -52,11 +54,15 @@ _WORDINGS: tuple[tuple[Meaning, str], ...] = (
     (Meaning.NO_SUCH_SIZE, r"page size \d+ is not available on node -?\d+"),
     (Meaning.NO_SUCH_NODE, r"start cell \d+ out of range"),
     (Meaning.NOT_CHANGEABLE, r"system pages pool can't be modified"),
+    # of virsh
+    (Meaning.NOT_A_NUMBER, r"umeric value '[^']*' for <\w+> option is malformed or out of range"),
     (Meaning.READ_ONLY, r"read only access prevents "),
     (Meaning.NO_MOUNT, r"hugetlbfs filesystem is not mounted(?: or disabled by administrator config)?"),
     (Meaning.NO_MOUNT, r"hugetlbfs filesystem disabled by administrator config"),
     # open(2), mkstemp(3)
     (Meaning.NO_SUCH_DIRECTORY, r"can't (?:open|create) backing store \S+ for guest RAM: No such file or directory"),
+    # virtio_mem_set_requested_size()
+    (Meaning.MORE_THAN_THE_DEVICE, r"requested-size' cannot exceed the memory backend size"),
     # since QEMU 8.2
     (Meaning.MISALIGNED, r"memory size must be multiple of \d"),
     (Meaning.NO_SUCH_NODE, r"NUMA node \d+ is unavailable|hugepages: node \d+ not found"),

@@ -61,10 +61,17 @@ def memory_device_xml(guest: GuestDescription, device: MemoryDevice, site: Site)
 
 def _memory_device(guest: GuestDescription, device: MemoryDevice, site: Site) -> Element:
     memory = Element("memory", model=device.kind.value)
+    if device.access is not None:
+        memory.set("access", device.access.value)
+    if device.discard is not None:
+        memory.set("discard", "yes" if device.discard else "no")
     if device.kind is DeviceKind.NVDIMM:
         _text(SubElement(memory, "source"), "path", site.nvdimm(guest.name, device.name, device.page))
     elif device.page is not None:
-        _text(SubElement(memory, "source"), "pagesize", str(device.page // 1024), unit="KiB")
+        source = SubElement(memory, "source")
+        _text(source, "pagesize", str(device.page // 1024), unit="KiB")
+        if device.node is not None:
+            _text(source, "nodemask", str(device.node))
     target = SubElement(memory, "target")
     _text(target, "size", str(device.memory), unit="b")
     _text(target, "node", str(device.cell))

@@ -187,6 +187,10 @@ class Driver(ABC):
         """Return how many bytes the guest makes do with now."""
 
     @abstractmethod
+    def monitor(self, name: str, command: str, arguments: dict[str, Any]) -> Any:
+        """Return what its QEMU's monitor answers to ``command``."""
+
+    @abstractmethod
     def enter_group(self, path: str | None) -> None:
         """Have guests that are started from now on in the control group ``path``; None has them out of it."""
 

@@ -85,6 +85,10 @@ class MemoryDevice:
     page: int | None
     cell: int = 0
     requested: int = 0
+    #: what it has another way than its guest: the host's node, how it is mapped, and whether its content is discarded
+    node: int | None = None
+    access: Access | None = None
+    discard: bool | None = None
 
     def __post_init__(self) -> None:
         """Raises InputError for what can be no device."""
@@ -190,7 +194,8 @@ def pages_needed(guest: GuestDescription) -> Mapping[Pool, int]:
     need = Counter(pages_of_cells(guest.cells))
     for device in guest.devices:
         if device.page is not None:
-            need[Pool(device.page, guest.cells[device.cell].node)] += device_pages(device)
+            node = guest.cells[device.cell].node if device.node is None else device.node
+            need[Pool(device.page, node)] += device_pages(device)
     return need
 
 

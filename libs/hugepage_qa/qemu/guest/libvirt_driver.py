@@ -1,7 +1,9 @@
 """Guests under libvirt, through its Python binding, and the machine's pools as libvirt tells and changes them."""
 
+import json
 import os
 import re
+import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +14,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.child import run_to_end
 from hugepage_qa.process.process_table import has_ended
 from hugepage_qa.qemu.guest.domain_xml import domain_xml, memory_device_xml
 from hugepage_qa.qemu.guest.driver import Driver, GuestError, State, await_condition, refusal_of
@@ -215,9 +218,14 @@ class LibvirtDriver(Driver):
     def detach(self, name: str, device: str) -> None:
         """Unplug it and wait until libvirt has forgotten it."""
         domain = self._find(name)
+
+        def memory_devices() -> int:
+            return int(self._call(domain.XMLDesc).count("<memory model="))
+
+        before = memory_devices()
         self._call(partial(domain.detachDevice, device))
         await_condition(
-            lambda: "<memory model=" not in self._call(domain.XMLDesc),
+            lambda: memory_devices() < before,
             _END_SECONDS,
             f"{name}: the guest does not give its memory device back",
         )
@@ -227,6 +235,15 @@ class LibvirtDriver(Driver):
 
     def balloon(self, name: str) -> int:
         return int(self._call(self._find(name).memoryStats)["actual"]) * 1024
+
+    def monitor(self, name: str, command: str, arguments: dict[str, Any]) -> Any:
+        import libvirt_qemu  # noqa: PLC0415 - a part of an optional package
+
+        words = json.dumps({"execute": command, "arguments": arguments})
+        answer = json.loads(self._call(partial(libvirt_qemu.qemuMonitorCommand, self._find(name), words, 0)))
+        if "error" in answer:
+            raise GuestError(f"{command}: {answer['error']['desc']}")
+        return answer["return"]
 
     def request(self, name: str, _device: str, memory: int) -> None:
         domain = self._find(name)
@@ -287,6 +304,16 @@ class LibvirtDriver(Driver):
             return int(self._call(partial(connection.allocPages, {size // KIB: pages}, cell, 1, _ADD)))
         finally:
             connection.close()
+
+    def virsh(self, words: list[str]) -> str:
+        """Return what the program virsh prints for ``words``. Raises GuestError, NotHere without it."""
+        program = shutil.which("virsh")
+        if program is None:
+            raise NotHere("the program virsh is not installed (Debian: package libvirt-clients)")
+        ran = run_to_end([program, "--connect", self._daemon.uri, *words], environment={"LC_ALL": "C"})
+        if ran.returncode != 0:
+            raise GuestError(ran.stderr)
+        return ran.stdout
 
     def host_cells(self) -> dict[str, dict[str, dict[str, int]]]:
         """Return what the capabilities tell of each cell, which is a NUMA node. Raises GuestError.

@@ -1,6 +1,7 @@
 """A description as arguments of QEMU, and memory devices as what its monitor takes."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from hugepage_qa.qemu.guest.guest_description import (
@@ -60,8 +61,13 @@ def qemu_arguments(guest: GuestDescription, site: Site) -> list[str]:
 
 def memory_device(guest: GuestDescription, device: MemoryDevice, site: Site) -> str:
     """Return a memory device of ``guest`` for the monitor: its backend and itself, in JSON."""
-    cell = Cell(device.memory, device.page, guest.cells[device.cell].node)
-    backend = _backend(f"memory-{device.name}", cell, guest, site)
+    node = guest.cells[device.cell].node if device.node is None else device.node
+    itself_in = replace(
+        guest,
+        access=device.access or guest.access,
+        discard=guest.discard if device.discard is None else device.discard,
+    )
+    backend = _backend(f"memory-{device.name}", Cell(device.memory, device.page, node), itself_in, site)
     itself: dict[str, Any] = {
         "driver": _DRIVERS[device.kind],
         "id": device.name,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.child import run_to_end
@@ -213,6 +214,9 @@ class QemuDriver(Driver):
 
     def balloon(self, name: str) -> int:
         return int(self._find(name).ask("query-balloon")["actual"])
+
+    def monitor(self, name: str, command: str, arguments: dict[str, Any]) -> Any:
+        return self._find(name).ask(command, **arguments)
 
     def request(self, name: str, device: str, memory: int) -> None:
         identifier = json.loads(device)["device"]["id"]

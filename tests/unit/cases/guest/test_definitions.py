@@ -148,6 +148,17 @@ def test_devices_that_are_there_from_the_start(site: Site) -> None:
     assert attributes(guest, site, "devices/memory") == [{"model": "dimm"}]
 
 
+def test_a_memory_device_is_what_it_says_and_not_what_its_guest_does(site: Site) -> None:
+    guest = GuestDescription("guest", (CELL,), access=Access.SHARED, discard=True, max_memory=2 * GIB)
+    dimm = MemoryDevice("dimm0", DeviceKind.DIMM, GIB, 2 * MIB, node=1, access=Access.PRIVATE, discard=False)
+    backend = json.loads(memory_device(guest, dimm, site))["backend"]
+    assert (backend["share"], backend["discard-data"]) == (False, False)
+    assert (backend["host-nodes"], backend["policy"]) == ([1], "bind")
+    element = parse(memory_device_xml(guest, dimm, site))
+    assert element.attrib == {"model": "dimm", "access": "private", "discard": "no"}
+    assert element.findtext("source/nodemask") == "1"
+
+
 def test_an_nvdimm_is_in_a_file_that_stays(site: Site) -> None:
     beside = MemoryDevice("nvdimm0", DeviceKind.NVDIMM, GIB, None)
     huge = MemoryDevice("nvdimm0", DeviceKind.NVDIMM, GIB, 2 * MIB)

@@ -6,6 +6,7 @@ The world is wrong only while the case itself acts: what the harness reads befor
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.unit.cases.lies import Lie, by_its_own_rule, fails_by, instead, lied_to, one_page_more
@@ -21,6 +22,8 @@ from hugepage_qa.cases.result import Verdict
 _POOL_FILE = re.compile(r"(?P<pool>.*/hugepages-\d+kB)/(?P<counter>\w+)_hugepages$")
 _HUGETLB_PAGES = re.compile(r"^(Shared_Hugetlb|Private_Hugetlb):.*$", re.MULTILINE)
 _TRANSPARENT_PAGES = re.compile(r"^(AnonHugePages): +(\d+) kB$", re.MULTILINE)
+#: what virsh freepages tells
+_FREE_BY_VIRSH = re.compile(r"(KiB: )(\d+)")
 _FLAGS = re.compile(r"^(VmFlags:.*) ht\b", re.MULTILINE)
 _FREE_LINE = re.compile(r"^(HugePages_Free: +)(\d+)", re.MULTILINE)
 _TOTAL_LINE = re.compile(r"^HugePages_Total: +(\d+)", re.MULTILINE)
@@ -284,20 +287,34 @@ def _other_words(recorded: Recorded) -> Iterator[tuple[Event, Lie]]:
             # of those that a case waits for, the last one counts
             if following is None or following["arguments"] != event["arguments"]:
                 yield event, instead(event, event | {"result": {DONE: event["result"][DONE] + 1}})
-        elif _asks(event, "page_sizes"):
-            cells = {cell: dict.fromkeys(sizes, 9999) for cell, sizes in event["result"][DONE].items()}
-            yield event, instead(event, event | {"result": {DONE: cells}})
         elif _tells_memory(event):
             if following is None or not _tells_memory(following):
                 said = _MEMORY_LINE.sub(lambda found: f"{found[1]}{int(found[2]) + 4}{found[3]}", event["result"][DONE])
                 yield event, instead(event, event | {"result": {DONE: said}})
-        elif _asks(event, "host_cells"):
-            for kind in ("pages", "distances", "cpus"):
-                other = {cell: told | {kind: _others(told[kind])} for cell, told in event["result"][DONE].items()}
-                yield event, instead(event, event | {"result": {DONE: other}})
         elif found := _is_line(event):
             said = f"{found['typed']}other words{found['end']}"
             yield event, instead(event, event | {"result": {DONE: said}})
+        else:
+            for other in _other_answers(event):
+                yield event, instead(event, event | {"result": {DONE: other}})
+
+
+def _other_answers(event: Event) -> Iterator[Any]:
+    """Yield what libvirt, virsh or a monitor could say instead of what it does."""
+    answer = event["result"].get(DONE)
+    if _asks(event, "page_sizes"):
+        yield {cell: dict.fromkeys(sizes, 9999) for cell, sizes in answer.items()}
+    elif _asks(event, "host_cells"):
+        for kind in ("pages", "distances", "cpus"):
+            yield {cell: told | {kind: _others(told[kind])} for cell, told in answer.items()}
+    elif _asks(event, "virsh") and _FREE_BY_VIRSH.search(answer or ""):
+        yield _FREE_BY_VIRSH.sub(lambda found: f"{found[1]}{int(found[2]) + 1}", answer)
+    elif _asks(event, "monitor") and isinstance(answer, bool):
+        yield not answer
+    elif _asks(event, "monitor"):
+        # what it tells of memory backends
+        for other in ({"policy": "other"}, {"host-nodes": [9]}):
+            yield [backend | other for backend in answer]
 
 
 def _others(numbers: dict[str, int]) -> dict[str, int]:

@@ -27,6 +27,11 @@ from hugepage_qa.cases.result import Verdict
 _NOT_JUDGED = {
     "a-page-shared-by-fork": "load ",
     "the-zero-page-is-nobodys": "load ",
+    # the number that the kernel gives to a descriptor: another one was not recorded
+    "forked-protected-memory": "load ",
+    "forked-protected-hugetlb-pages": "load ",
+    # the number that it gives to registered memory
+    "memory-that-was-only-read": "load ",
     "direct-io": "call statx ",
     "direct-io-of-a-segment": "call statx ",
 }

@@ -107,9 +107,9 @@ class Evidence:
         new, pooled = self.new[:blocks], not self.alarm_only
         return estimate(self.baseline, new, self.prior, least, excess, pooled=pooled, as_one=self.as_one)
 
-    def share_of_variance(self, baseline: int, new: int) -> float:
-        """Return by how much the difference of so many blocks varies, as a share of how much one block does."""
-        return share_of_variance(baseline, 1 if self.as_one else new)
+    def replicates(self, new: int) -> int:
+        """Return how many independent ones so many new blocks are."""
+        return 1 if self.as_one else new
 
 
 @dataclass(frozen=True)
@@ -272,13 +272,13 @@ def blocks_to_see(evidence: Evidence, look: Look, looks: Sequence[tuple[int, flo
     None where 200 do not. New ones come first, up to the last look, and count where there is a look.
     """
     base, new = len(evidence.baseline), look.blocks
-    variance = look.estimate.error**2 / evidence.share_of_variance(base, new)
+    variance = look.estimate.error**2 / share_of_variance(base, evidence.replicates(new))
     later = [(blocks, share) for blocks, share in looks if blocks > look.blocks]
     last, share = looks[-1]
     steps = [(blocks, 0, part) for blocks, part in later]
     steps += [(last, more, share) for more in range(1, _MOST_BLOCKS + 1)]
     for blocks, more, part in steps:
-        error = math.sqrt(variance * evidence.share_of_variance(base + more, blocks))
+        error = math.sqrt(variance * share_of_variance(base + more, evidence.replicates(blocks)))
         if _sight(error, evidence.prior.degrees + base + more + blocks - 2, part) <= evidence.margin:
             return max(0, blocks - len(evidence.new)), more
     return None

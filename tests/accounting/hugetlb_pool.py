@@ -126,6 +126,7 @@ def memory_of_a_gigantic_page(live: Live) -> None:
     live.host.wait_until(lambda: _free_memory(live) - before > live.size // 2)
     back = _free_memory(live) - before
     live.expect(f"{back} bytes are free again, most of a page", True, back > live.size // 2)
+    live.expect_pool(nr=0, free=0)
 
 
 def _free_memory(live: Live) -> int:

@@ -7,6 +7,7 @@ from functools import partial, wraps
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import CHARGED_AHEAD, ControlGroup, Version, new_group
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
+from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.memory_policy import run_on
@@ -14,7 +15,7 @@ from hugepage_qa.cases.thp_memory import collapse, expect_change, pmd_size
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.kernel.tree import parse_integer
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -86,6 +87,26 @@ def charged_for_a_collapse(live: Live, group: ControlGroup) -> None:
     live.host.wait_until(lambda: _collapses(group) >= _PAGES, _SECONDS)
     live.expect(f"thp_collapse_alloc, {_PAGES} at least", _PAGES, min(_PAGES, _collapses(group)))
     memory.expect_filled()
+    memory.unmap()
+    _expect_charged(live, group, before, 0)
+
+
+@case(
+    "huge pages that khugepaged makes are charged to the group of the process whose base pages they were",
+    f"{DOC} memory.current, memory.stat anon_thp; mm/khugepaged.c alloc_charge_folio()",
+    since="5.11",
+)
+def charged_for_what_khugepaged_makes(live: Live, group: ControlGroup) -> None:
+    put_to_work(live)
+    memory = _memory_in(live, group)
+    memory.advise(MADV_NOHUGEPAGE)
+    before = _current(group)
+    memory.fill()
+    _expect_charged(live, group, before, _PAGES)
+    memory.advise(MADV_HUGEPAGE)
+    expect_collapse(live, memory, memory.length)
+    _expect_charged(live, group, before, _PAGES)
+    _expect_stat(live, group, {"anon_thp": memory.length})
     memory.unmap()
     _expect_charged(live, group, before, 0)
 

@@ -241,7 +241,7 @@ def child_of_a_broken_page(live: Live) -> None:
     "who maps a file with a broken page gets SIGBUS at it, before it broke or after, and read(2) there is EIO",
     f"{HARD}; mm/hugetlb.c hugetlb_no_page(); fs/hugetlbfs/inode.c hugetlbfs_read_iter()",
     sizes=Sizes.BUDDY,
-    since="5.19",  # 405ce051236c: before, a page of a file was taken out of it
+    since="6.1",  # 8625147cafaa: before, a broken page was taken out of its file
     pages=2,
 )
 def broken_page_of_a_file(live: Live) -> None:

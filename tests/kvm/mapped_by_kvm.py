@@ -15,7 +15,7 @@ from hugepage_qa.kernel.kvm_statistics import PAGES, SPLITS, read_kvm_directory
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_DONTNEED
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.kvm_mapping import (
-    GuestMemory,
+    GivenMemory,
     mapped_after_execution,
     mapped_by_kvm,
     mapped_with_dirty_log,
@@ -55,7 +55,7 @@ def step_within(live: Live) -> int:
     return _STEP_IN_GIGANTIC if live.is_gigantic else live.base_page
 
 
-def expect_whole(live: Live, guest: KvmGuest, given: GuestMemory) -> None:
+def expect_whole(live: Live, guest: KvmGuest, given: GivenMemory) -> None:
     """Expect KVM to map pages as large as can be when the guest has touched all of its memory."""
     guest.write(given)
     guest.expect_mapped(mapped_by_kvm(given, largest_page(live)))
@@ -164,7 +164,7 @@ def page_given_back(live: Live) -> None:
     expect_whole(live, guest, given)
     file.punch(1, first=1)
     live.expect_pool(nr=2, free=1)
-    rest = GuestMemory(given.guest, given.host, live.size, live.size)
+    rest = GivenMemory(given.guest, given.host, live.size, live.size)
     guest.expect_mapped(mapped_by_kvm(rest, largest_page(live)))
     words = live.size // live.base_page
     live.expect("words that the guest still finds there", 0, words - guest.wrong(given, live.size, live.size))
@@ -271,8 +271,8 @@ def transparent(live: Live) -> None:
     # one base page of the last one: what is left of that cannot be huge
     memory.actor.call("madvise", memory.address + memory.length - live.base_page, live.base_page, MADV_DONTNEED)
     guest.write(given)
-    whole = GuestMemory(given.guest, given.host, given.length - size, size)
-    in_pieces = GuestMemory(whole.guest + whole.length, whole.host + whole.length, size, live.base_page)
+    whole = GivenMemory(given.guest, given.host, given.length - size, size)
+    in_pieces = GivenMemory(whole.guest + whole.length, whole.host + whole.length, size, live.base_page)
     largest = largest_page(live)
     guest.expect_mapped({**mapped_by_kvm(whole, largest), **mapped_by_kvm(in_pieces, largest)})
     collapse(live, partial(memory.advise, MADV_COLLAPSE))

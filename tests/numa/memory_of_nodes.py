@@ -237,6 +237,7 @@ def strict_about_nodes(live: Live) -> None:
         memory.touch()
         bind(memory, [here], STRICT)
         live.expect_errno(errno.EIO, bind, memory, [there], STRICT)
+        live.expect_pool(nr=len(live.nodes), free=len(live.nodes) - 1)
         live.expect("node in numa_maps", {here: 1}, memory.numa_maps().nodes)
         memory.unmap()
         for node in (here, there):

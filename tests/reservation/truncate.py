@@ -9,7 +9,9 @@ from hugepage_qa.cases.at_once import at_once
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_file
 from hugepage_qa.cases.live import Live
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Came
 from hugepage_qa.sizes import GIB
@@ -53,6 +55,12 @@ def access_beyond_the_end(live: Live) -> None:
     pages=1,
 )
 def emptied_while_it_is_touched(live: Live) -> None:
+    issue = POOL_ISSUES[Quirk.TRUNCATION_PASSES_OVER_A_FAULT]
+    if issue.applies_to(live.kernel_version):
+        # now and then the count stays below 0 when the file is gone
+        raise CannotRun(
+            f"{issue.quirk.value}, a known bug of this kernel, spoils the pool until the machine is rebooted"
+        )
     file = new_memfd(live)
     for _round in range(_ROUNDS):
         file.truncate(1)
@@ -60,17 +68,10 @@ def emptied_while_it_is_touched(live: Live) -> None:
         with at_once(live, file.actor, 0) as threads:
             threads.use(memory, Came.DONE | Came.SIGBUS)
             file.truncate(0)
-        _expect_gone(live)
+        live.expect_pool(nr=1, free=1)
         live.expect_signal(signal.SIGBUS, memory.read)
         memory.unmap()
         live.expect_pool(nr=1, free=1)
-
-
-def _expect_gone(live: Live) -> None:
-    # the page that stays had its reservation still when it was taken, or not any more
-    counters = {"free": 0, "resv": -1} if live.pool().resv else {"free": 0}
-    known = {Quirk.TRUNCATION_PASSES_OVER_A_FAULT: counters}
-    live.expect_pool(nr=1, free=1, known=known)
 
 
 @TRUNCATE.case("reservations beyond the new end go, those before it stay", SHRINK, pages=3)

@@ -173,7 +173,7 @@ def _expect_khugepaged(live: Live, memory: Memory, fragments: Fragments, *, comp
     """
     found, others = [], Others()
     for _attempt in range(_ATTEMPTS):
-        take_free_blocks(live, memory.actor, fragments.memory.length)
+        take_free_blocks(live, memory.actor, fragments.memory.length, fragments.node)
         set_policy(live, "madvise")
         memory.advise(MADV_NOHUGEPAGE)
         if not others.rest(live):
@@ -211,7 +211,7 @@ def _expect_effort(
     """
     efforts, others = [], Others()
     for _attempt in range(_ATTEMPTS):
-        take_free_blocks(live, actor, fragments.memory.length)
+        take_free_blocks(live, actor, fragments.memory.length, fragments.node)
         set_policy(live, "always", defrag=mode)
         memory = advised(live, _PAGES if expected.compacts else 1, advice, actor=actor)
         if not others.rest(live):

@@ -12,7 +12,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.shared_pages import let_only_pmd_inherit
+from hugepage_qa.cases.shared_pages import expect_mapped_whole, let_only_pmd_inherit
 from hugepage_qa.cases.thp_memory import collapse, expect_change, map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.counters import parse_meminfo, read_vmstat
@@ -50,7 +50,7 @@ def bound(live: Live) -> None:
 
 @NODES.case(
     "shared huge pages of a process that is bound to a node are in its ShmemHugePages and ShmemPmdMapped alone",
-    f"{THP_DOC} ShmemHugePages; drivers/base/node.c node_read_meminfo()",
+    f"{THP_DOC} ShmemHugePages; Documentation/filesystems/proc.rst ShmemHugePages, ShmemPmdMapped",
     nodes=2,
 )
 def bound_shared(live: Live) -> None:
@@ -65,10 +65,9 @@ def bound_shared(live: Live) -> None:
             memory_policy.set_policy(actor, Mode.BIND, [node])
             return map_aligned(live, _PAGES, pmd_size(live), shared=True, actor=actor, advice=MADV_HUGEPAGE)
 
-        def fill(memory: Memory, node: int = node) -> None:
+        def fill(memory: Memory) -> None:
             memory.fill()
-            if memory.smaps().shmem_pmd_mapped != memory.length:
-                expect_no_shortage(live, memory.size, memory.pages, node)
+            expect_mapped_whole(live, memory, _PAGES, "shmem_enabled=advise")
 
         counted = dict.fromkeys(_shared_of(node), length) | dict.fromkeys((*_shared_of(other), _of(node)), 0)
         expect_change(live, counted, mapped, fill, _read_counters).expect_filled()

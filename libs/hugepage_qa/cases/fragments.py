@@ -56,12 +56,16 @@ class Compaction:
 
 @dataclass(frozen=True)
 class Fragments:
-    """Memory of which one base page of ``kept`` is left, and how fragmented the machine is without it and with it."""
+    """Memory of which one base page of ``kept`` is left, and how fragmented the machine is without it and with it.
+
+    All of it comes from ``node``, if from one alone.
+    """
 
     memory: Memory
     kept: int
     before: Fragmentation
     after: Fragmentation
+    node: int | None = None
 
     @property
     def owed(self) -> int:
@@ -125,7 +129,8 @@ def without_free_blocks(live: Live) -> tuple[Fragments, Actor]:
     small.
     """
     actor = live.actor()
-    node, available = None, _available(live)
+    node = None
+    available = _available(live)
     if live.has_several_nodes:
         free = {each: live.node_meminfo(each)["MemFree"] for each in live.nodes}
         # the one that is filled first, but for those that are full already
@@ -136,8 +141,8 @@ def without_free_blocks(live: Live) -> tuple[Fragments, Actor]:
     join_free_pages(live)
     length = available // (_PARTS if available < _LARGE else _PARTS_OF_LARGE)
     take_into_pool(live, node, length)
-    fragments = _fragment(live, actor, pmd_size(live) // live.base_page // 2, length)
-    take_free_blocks(live, actor, length)
+    fragments = _fragment(live, actor, pmd_size(live) // live.base_page // 2, length, node)
+    take_free_blocks(live, actor, length, node)
     return fragments, actor
 
 
@@ -154,19 +159,20 @@ def take_into_pool(live: Live, node: int | None, left: int) -> None:
         live.set_knob(path, str(pages + more))
 
 
-def take_free_blocks(live: Live, actor: Actor, left: int) -> None:
-    """Have ``actor`` take every free block that a fault gets without compaction, and keep it.
+def take_free_blocks(live: Live, actor: Actor, left: int, node: int | None) -> None:
+    """Have ``actor``, which is bound to ``node`` if any, take every free block that a fault gets without compaction.
 
-    ``left`` are the bytes that others had in base pages when it began. Raises Failed where these faults compact,
-    CannotRun where others give blocks back as fast as they are taken, or have used up most of what they had.
+    It keeps them. ``left`` are the bytes that others had in base pages when it began. Raises Failed where these faults
+    compact, CannotRun where others give blocks back as fast as they are taken, or have used up most of what they had.
     """
     set_policy(live, "madvise", defrag="never")
     before = read_vmstat(ObservedTree(live.host))
     for _attempt in range(_ATTEMPTS):
-        if _available(live) < left // _LEAST_LEFT:
+        if _available(live, node) < left // _LEAST_LEFT:
             # a busy machine would do nothing any more but read its programs from the disk
             raise CannotRun("others need the memory that is left")
-        memory = advised(live, fragmentation(live, pmd_size(live)).blocks + _SPARE, actor=actor)
+        # each that is not to be had costs a base page and a page table
+        memory = advised(live, fragmentation(live, pmd_size(live), node).blocks + _SPARE, actor=actor)
         # what is reclaimed would be free blocks again
         actor.call("mlock2", memory.address, memory.length, MLOCK_ONFAULT)
         actor.fill(memory.address, memory.length, memory.size, 1)
@@ -178,7 +184,7 @@ def take_free_blocks(live: Live, actor: Actor, left: int) -> None:
     raise CannotRun(f"free blocks come back while they are taken: {fragmentation(live, pmd_size(live))}")
 
 
-def _fragment(live: Live, actor: Actor, kept: int, length: int) -> Fragments:
+def _fragment(live: Live, actor: Actor, kept: int, length: int, node: int | None = None) -> Fragments:
     set_policy(live, "madvise")
     size = pmd_size(live)
     pages = length // size
@@ -189,12 +195,14 @@ def _fragment(live: Live, actor: Actor, kept: int, length: int) -> Fragments:
     actor.fill(memory.address, memory.length, live.base_page, 1)
     step = kept * live.base_page
     actor.discard(memory.address + live.base_page, memory.length, step, step - live.base_page)
-    fragments = Fragments(memory, kept, before, fragmentation(live, size))
+    fragments = Fragments(memory, kept, before, fragmentation(live, size), node)
     tell(live, f"before {fragments.before}", f"fragmented {fragments.after}")
     return fragments
 
 
-def _available(live: Live) -> int:
+def _available(live: Live, node: int | None = None) -> int:
+    if node is not None:
+        return live.node_meminfo(node)["MemFree"]
     return read_meminfo(live.host).get("MemAvailable", 0)
 
 

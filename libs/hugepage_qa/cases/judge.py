@@ -173,6 +173,12 @@ def checked_end(live: Live, host: Host, stack: ExitStack) -> Iterator[None]:
         stack.close()
         _put_back(live, host, before)
         after = read_pool_view(ObservedTree(host))
+        if _short(before, after):
+            # others may have taken what the case gave back, before the pool could have it again
+            live.make_room()
+            _put_back(live, host, before)
+            after = read_pool_view(ObservedTree(host))
+            live.problems += _taken_by_others(live, before, after)
         live.differences += _left(before, after)
         live.differences += find_trouble(live, host, taint)
 
@@ -194,6 +200,25 @@ def _persistent(view: PoolView, size: int) -> dict[int | None, int]:
     if not view.nodes:
         return {None: view.pools[size].nr - view.pools[size].surplus}
     return {node: pools[size].nr - pools[size].surplus for node, pools in view.nodes.items() if size in pools}
+
+
+def _short(before: PoolView, after: PoolView) -> list[tuple[int, int | None]]:
+    """Return page size and node of each pool that has fewer persistent pages than before; the node may be None."""
+    return [
+        (size, node)
+        for size in before.pools
+        for node, count in _persistent(before, size).items()
+        if _persistent(after, size).get(node, 0) < count
+    ]
+
+
+def _taken_by_others(live: Live, before: PoolView, after: PoolView) -> list[str]:
+    """Return what keeps pools short for want of free blocks; of gigantic pages that cannot be told from a page lost."""
+    return [
+        f"others have the memory of {size_name(size)}{'' if node is None else f' on node {node}'} that was given back"
+        for size, node in _short(before, after)
+        if size <= live.largest_block and not live.free_blocks(node, size)
+    ]
 
 
 def _left(before: PoolView, after: PoolView) -> list[Difference]:

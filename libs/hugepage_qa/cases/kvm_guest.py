@@ -19,7 +19,7 @@ from hugepage_qa.kernel.kvm_requests import KvmRequest, ebp_in, in_protected_mod
 from hugepage_qa.kernel.kvm_statistics import PAGES, SPLITS, read_kvm_directory, read_kvm_statistics
 from hugepage_qa.kernel.uapi import SIG_BLOCK
 from hugepage_qa.machine.host import CannotRun, ObservedTree
-from hugepage_qa.oracle.kvm_mapping import GuestMemory
+from hugepage_qa.oracle.kvm_mapping import GivenMemory
 from hugepage_qa.process.actor import Actor, Refused
 from hugepage_qa.sizes import GIB, KIB, MIB
 
@@ -75,22 +75,22 @@ class KvmGuest:
 
     # --- memory ---
 
-    def give(self, memory: Memory, *, at: int = START, offset: int = 0, length: int | None = None) -> GuestMemory:
+    def give(self, memory: Memory, *, at: int = START, offset: int = 0, length: int | None = None) -> GivenMemory:
         """Let the guest have ``length`` bytes of ``memory`` from ``offset`` on, at the address ``at``."""
         length = memory.length - offset if length is None else length
-        given = GuestMemory(at, memory.address + offset, length, memory.size)
+        given = GivenMemory(at, memory.address + offset, length, memory.size)
         self._set_memory(_FIRST_SLOT, 0, given)
         return given
 
-    def log_dirty(self, given: GuestMemory, *, on: bool = True) -> None:
+    def log_dirty(self, given: GivenMemory, *, on: bool = True) -> None:
         """Have KVM log which pages the guest writes, or no longer."""
         self._set_memory(_FIRST_SLOT, kvm_requests.LOG_DIRTY if on else 0, given)
 
-    def take(self, given: GuestMemory) -> None:
+    def take(self, given: GivenMemory) -> None:
         """Take memory from the guest."""
-        self._set_memory(_FIRST_SLOT, 0, GuestMemory(given.guest, given.host, 0, given.page))
+        self._set_memory(_FIRST_SLOT, 0, GivenMemory(given.guest, given.host, 0, given.page))
 
-    def dirty_pages(self, given: GuestMemory) -> set[int]:
+    def dirty_pages(self, given: GivenMemory) -> set[int]:
         """Return the numbers of the base pages that the guest has written since it was asked last."""
         bits = given.length // self._live.base_page
         size = -(-bits // (8 * WORD)) * WORD
@@ -102,11 +102,11 @@ class KvmGuest:
 
     # --- running ---
 
-    def write(self, given: GuestMemory, first: int = 0, length: int | None = None, step: int | None = None) -> None:
+    def write(self, given: GivenMemory, first: int = 0, length: int | None = None, step: int | None = None) -> None:
         """Have the guest store its own address in a word at each multiple of ``step``, by default a base page."""
         self._go(_WRITE_AT, given, first, length, step)
 
-    def wrong(self, given: GuestMemory, first: int = 0, length: int | None = None, step: int | None = None) -> int:
+    def wrong(self, given: GivenMemory, first: int = 0, length: int | None = None, step: int | None = None) -> int:
         """Have the guest look at these words; return how many are not its own address."""
         self._go(_LOOK_AT, given, first, length, step)
         return ebp_in(self.actor.uapi, self._answer(kvm_requests.GET_REGISTERS))
@@ -115,7 +115,7 @@ class KvmGuest:
         """Have the guest execute what is at ``address``, which ends with HALT."""
         self._expect_halted(self._enter(address, 0, 0, 0))
 
-    def expect_written(self, given: GuestMemory, memory: Memory) -> None:
+    def expect_written(self, given: GivenMemory, memory: Memory) -> None:
         """Expect the process to find what the guest has written to each base page, and the guest itself."""
         wrong = memory.actor.check(given.host, given.length, self._live.base_page, given.guest)
         self._live.expect("words of the guest that its process does not find", 0, wrong)
@@ -192,9 +192,9 @@ class KvmGuest:
             for offset in range(0, len(content), WORD):
                 word = self._unpack("Q", content[offset : offset + WORD])[0]
                 self.actor.write(code + at - _CODE_AT + offset, word)
-        self._set_memory(_CODE_SLOT, 0, GuestMemory(_CODE_AT, code, length, length))
+        self._set_memory(_CODE_SLOT, 0, GivenMemory(_CODE_AT, code, length, length))
 
-    def _set_memory(self, slot: int, flags: int, given: GuestMemory) -> None:
+    def _set_memory(self, slot: int, flags: int, given: GivenMemory) -> None:
         region = self._pack("2I3Q", slot, flags, given.guest, given.length, given.host)
         self._ioctl(self._machine, kvm_requests.SET_MEMORY, region)
 
@@ -219,7 +219,7 @@ class KvmGuest:
             raise CannotRun(f"/dev/kvm does not run a guest of one instruction: exit reason {reason}")
         self._expect_halted(reason)
 
-    def _go(self, code: int, given: GuestMemory, first: int, length: int | None, step: int | None) -> None:
+    def _go(self, code: int, given: GivenMemory, first: int, length: int | None, step: int | None) -> None:
         start = given.guest + first
         end = given.guest + given.length if length is None else start + length
         self._expect_halted(self._enter(code, start, end, step or self._live.base_page))

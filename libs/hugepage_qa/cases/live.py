@@ -63,7 +63,8 @@ class Live(Expectations):
         super().__init__(rule, KernelVersion.parse(host.read("proc/sys/kernel/osrelease") or ""))
         self.host = host
         self._stack = stack
-        self._largest_block = _largest_block(host)
+        self.largest_block = _largest_block(host)
+        """Bytes of the largest block of the buddy allocator."""
         self._before = read_pool_view(host)
         self.size = self._before.meminfo.get("Hugepagesize", 0) if size is None else size
         self._base = self._before.pools.get(self.size, NO_POOL)
@@ -93,7 +94,7 @@ class Live(Expectations):
     @property
     def is_gigantic(self) -> bool:
         """Whether the buddy allocator has no block of this size."""
-        return self.size > self._largest_block
+        return self.size > self.largest_block
 
     @property
     def mmu(self) -> Mmu:
@@ -182,7 +183,8 @@ class Live(Expectations):
             if missing <= 0:
                 return
             self.make_room()
-        raise self._shortage(pages, missing, memory, movable or self._free_blocks(node) >= missing + _SPARE_BLOCKS)
+        has_blocks = self.free_blocks(node, self.size) >= missing + _SPARE_BLOCKS
+        raise self._shortage(pages, missing, memory, movable or has_blocks)
 
     def overcommit(self, pages: int) -> None:
         """Let the pool grow by ``pages`` surplus pages. Raises Refused (EINVAL for gigantic pages before 6.19)."""
@@ -231,9 +233,9 @@ class Live(Expectations):
             return self.node_meminfo(node).get("MemFree", 0)
         return read_meminfo(self.host).get("MemAvailable", 0)
 
-    def _free_blocks(self, node: int | None) -> int:
-        """Return how many pages of this size the free blocks of a node, or of all, have room for."""
-        order = (self.size // self.base_page).bit_length() - 1
+    def free_blocks(self, node: int | None, size: int) -> int:
+        """Return how many pages of ``size`` bytes the free blocks of a node, or of all, have room for."""
+        order = (size // self.base_page).bit_length() - 1
         zones = (zone for zone in read_free_blocks(self.host) if node is None or zone.node == node)
         return sum(count << at - order for zone in zones for at, count in enumerate(zone.counts) if at >= order)
 

@@ -25,10 +25,6 @@ class MemoryBlock:
     number: int
     size: int
 
-    def has(self, live: Live, frame: int) -> bool:
-        """Tell whether a page frame lies in it."""
-        return frame * live.base_page // self.size == self.number
-
     def is_taken(self, live: Live) -> bool:
         """Take it from the machine; return whether it could be: it cannot with pages that nothing moves."""
         try:

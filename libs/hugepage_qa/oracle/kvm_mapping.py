@@ -13,7 +13,7 @@ _BASE = SIZES[-1]
 
 
 @dataclass(frozen=True)
-class GuestMemory:
+class GivenMemory:
     """``length`` bytes of a guest, all of them touched.
 
     The guest has them at the address ``guest``, its process at ``host``, which has pages of ``page`` bytes mapped there
@@ -26,7 +26,7 @@ class GuestMemory:
     page: int
 
 
-def mapped_by_kvm(memory: GuestMemory, largest: int) -> Mapping[int, int]:
+def mapped_by_kvm(memory: GivenMemory, largest: int) -> Mapping[int, int]:
     """Return the size of a page -> how many KVM maps, where its tables can map pages of up to ``largest`` bytes.
 
     A page is mapped whole where it lies whole in the memory, and where it begins both to the guest and to its process.
@@ -42,12 +42,12 @@ def mapped_by_kvm(memory: GuestMemory, largest: int) -> Mapping[int, int]:
     return counts
 
 
-def mapped_with_dirty_log(memory: GuestMemory) -> Mapping[int, int]:
+def mapped_with_dirty_log(memory: GivenMemory) -> Mapping[int, int]:
     """Return the same while KVM logs which pages the guest writes: it has to see each base page."""
     return Counter({_BASE: memory.length // _BASE})
 
 
-def mapped_after_execution(memory: GuestMemory, largest: int, step: int) -> Mapping[int, int]:
+def mapped_after_execution(memory: GivenMemory, largest: int, step: int) -> Mapping[int, int]:
     """Return the same when the guest has executed the last base page of its memory, with nx_huge_pages.
 
     Of the page around that the last base page alone is executable, and each table on the way to it is split: what the
@@ -62,6 +62,6 @@ def mapped_after_execution(memory: GuestMemory, largest: int, step: int) -> Mapp
     return +whole
 
 
-def split_for_execution(memory: GuestMemory, largest: int) -> int:
+def split_for_execution(memory: GivenMemory, largest: int) -> int:
     """Return how many tables are there only for that (nx_lpage_splits)."""
     return SIZES.index(_BASE) - SIZES.index(max(mapped_by_kvm(memory, largest)))

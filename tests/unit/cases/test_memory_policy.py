@@ -1,6 +1,7 @@
 """How node masks and pages are passed to the kernel."""
 
 import struct
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -63,7 +64,8 @@ def test_where_a_page_is_asked_without_moving_it(architecture: str, order: str) 
 
     link = Answers()
     actor = Actor(link, UAPIS[architecture])
-    assert memory_policy.node_of(Memory(cast(Any, None), actor, 0x4000, 2, 0x1000), 1) == -14
+    live = cast(Any, SimpleNamespace(kernel_version=None))
+    assert memory_policy.node_of(Memory(live, actor, 0x4000, 2, 0x1000), 1) == -14
     assert link.words[1:4] == ["move_pages", "0", "1"]
     assert link.words[4] == f"x{struct.pack(f'{order}Q', 0x5000).hex()}"
     assert (link.words[5], link.words[7]) == ("0", "0")

@@ -71,6 +71,8 @@ class Replay:
         self._clock = 0.0
         #: how often in turn something was looked at again that was not looked at again then
         self._stale = 0
+        #: how often in turn something was done again that was not done again then, and whether it is just now
+        self._repeats, self._is_repeat = 0, False
         #: what was seen since the last action and not asked for yet, and what was seen last
         self._ahead: dict[Key, list[Event]] = {}
         self._seen: dict[Key, Event] = {}
@@ -90,7 +92,7 @@ class Replay:
     def _wait(self, operation: str, arguments: Sequence[Any]) -> float:
         """Let time pass, the faster the longer nothing new is seen: a case may wait in vain for minutes."""
         seconds = arguments[0] if operation == "pause" else _TICK_SECONDS
-        self._clock += seconds * _FASTER**self._stale
+        self._clock += seconds * _FASTER ** max(self._stale, self._repeats)
         return self._clock
 
     def _look(self, operation: str, arguments: Sequence[Any]) -> Event:
@@ -111,6 +113,8 @@ class Replay:
             raise Diverged(f"operation {self._next}: recorded {recorded}, asked for {asked}")
         self._next += 1
         self._stale = 0
+        self._repeats = min(self._repeats + 1, _MOST_STALE) if self._is_repeat else 0
+        self._is_repeat = False
         self._look_ahead()
         return event
 
@@ -121,6 +125,7 @@ class Replay:
             event = self._events[index]
             if (event["operation"], event["arguments"]) == asked:
                 self._next = index
+                self._is_repeat = True
                 self._look_ahead()
                 return True
         return False

@@ -3,7 +3,7 @@
 import pytest
 
 from hugepage_qa.oracle.kvm_mapping import (
-    GuestMemory,
+    GivenMemory,
     mapped_after_execution,
     mapped_by_kvm,
     mapped_with_dirty_log,
@@ -18,26 +18,26 @@ K4, M2, G1 = 4 * KIB, 2 * MIB, GIB
     ("memory", "largest", "pages"),
     [
         # aligned for both
-        (GuestMemory(G1, 6 * G1, 4 * M2, M2), G1, {M2: 4}),
-        (GuestMemory(G1, 6 * G1, 2 * G1, G1), G1, {G1: 2}),
+        (GivenMemory(G1, 6 * G1, 4 * M2, M2), G1, {M2: 4}),
+        (GivenMemory(G1, 6 * G1, 2 * G1, G1), G1, {G1: 2}),
         # Intel without ept_1gb
-        (GuestMemory(G1, 6 * G1, 2 * G1, G1), M2, {M2: 1024}),
+        (GivenMemory(G1, 6 * G1, 2 * G1, G1), M2, {M2: 1024}),
         # ordinary pages of the process
-        (GuestMemory(G1, 6 * G1, M2, K4), G1, {K4: 512}),
+        (GivenMemory(G1, 6 * G1, M2, K4), G1, {K4: 512}),
         # the guest has it shifted by a base page, and by 2M
-        (GuestMemory(G1 + K4, 6 * G1, M2, M2), G1, {K4: 512}),
-        (GuestMemory(G1 + M2, 6 * G1, G1, G1), G1, {M2: 512}),
+        (GivenMemory(G1 + K4, 6 * G1, M2, M2), G1, {K4: 512}),
+        (GivenMemory(G1 + M2, 6 * G1, G1, G1), G1, {M2: 512}),
         # both have it shifted: what lies whole in it is whole
-        (GuestMemory(G1 + MIB, 6 * G1 + MIB, 2 * M2, M2), G1, {K4: 512, M2: 1}),
-        (GuestMemory(G1 + 512 * MIB, 6 * G1 + 512 * MIB, 2 * G1, G1), G1, {M2: 512, G1: 1}),
+        (GivenMemory(G1 + MIB, 6 * G1 + MIB, 2 * M2, M2), G1, {K4: 512, M2: 1}),
+        (GivenMemory(G1 + 512 * MIB, 6 * G1 + 512 * MIB, 2 * G1, G1), G1, {M2: 512, G1: 1}),
     ],
 )
-def test_pages_are_whole_where_they_can_be(memory: GuestMemory, largest: int, pages: dict[int, int]) -> None:
+def test_pages_are_whole_where_they_can_be(memory: GivenMemory, largest: int, pages: dict[int, int]) -> None:
     assert mapped_by_kvm(memory, largest) == pages
 
 
 def test_each_base_page_is_mapped_while_writes_are_logged() -> None:
-    assert mapped_with_dirty_log(GuestMemory(G1, 6 * G1, 3 * M2, M2)) == {K4: 1536}
+    assert mapped_with_dirty_log(GivenMemory(G1, 6 * G1, 3 * M2, M2)) == {K4: 1536}
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,6 @@ def test_each_base_page_is_mapped_while_writes_are_logged() -> None:
 def test_a_page_with_executed_code_is_split_down_to_base_pages(
     page: int, step: int, pages: dict[int, int], splits: int
 ) -> None:
-    memory = GuestMemory(G1, 6 * G1, 2 * page, page)
+    memory = GivenMemory(G1, 6 * G1, 2 * page, page)
     assert mapped_after_execution(memory, G1, step) == pages
     assert split_for_execution(memory, G1) == splits

@@ -28,6 +28,7 @@ class Meaning(enum.Enum):
     NOT_OFFERED = "this QEMU has no such machine, CPU, accelerator or device"
     NO_USERFAULTFD = "the kernel gives its user no userfaultfd, so no post-copy"
     QEMU_LOST = "a QEMU, here or where a guest was sent to, is gone without a word"
+    NOT_PROBED = "libvirt cannot ask its emulator what it has"
     UNEXPLAINED = "libvirt itself does not know why"
     MACHINE_EXHAUSTED = "the machine is out of processes, open files or ordinary memory"
 
@@ -84,6 +85,7 @@ _WORDINGS: tuple[tuple[Meaning, str], ...] = (
     # of libvirt, which asks QEMU what it has; under QEMU alone we ask
     (Meaning.NOT_OFFERED, r"(?:is not|isn't) supported (?:by|with) this QEMU|Emulator '[^']*' does not support"),
     (Meaning.NOT_A_DEFINITION, r"XML error:|\(domain_definition\)|unsupported configuration:"),
+    (Meaning.NOT_PROBED, r"Failed to start QEMU binary \S+ for probing|Failed to probe QEMU binary"),
     # virErrorMsg(): no error was set; seen of libvirt 9.0 with QEMU 10
     (Meaning.UNEXPLAINED, r"An error occurred, but the cause is unknown"),
     # EMFILE, ENFILE, EAGAIN of fork(2) and pthread_create(3); no mapping of guest memory fails with them
@@ -114,7 +116,7 @@ def refusal(message: str) -> Exception:
     What QEMU was built without cannot run.
     """
     match find_meaning(message):
-        case Meaning.MACHINE_EXHAUSTED | Meaning.UNEXPLAINED:
+        case Meaning.MACHINE_EXHAUSTED | Meaning.NOT_PROBED | Meaning.UNEXPLAINED:
             return InputError(message)
         case Meaning.NOT_OFFERED:
             return CannotRun(message)

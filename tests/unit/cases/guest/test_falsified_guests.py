@@ -26,8 +26,9 @@ _FREE_LINE = re.compile(r"^(HugePages_Free: +)(\d+)", re.MULTILINE)
 _TOTAL_LINE = re.compile(r"^HugePages_Total: +(\d+)", re.MULTILINE)
 #: what the shell of a guest prints besides what was typed, where that is one line
 _LINE_OF_GUEST = re.compile(r"\A(?P<typed>[^\n]*\n)(?P<said>[^\n]+)(?P<end>\n@ended 0\n)\Z")
-#: what a case decides by: the page of the guest's kernel, and whether it has a driver
-_DECIDED_BY = ("KernelPageSize", "insmod", "pvpanic")
+#: what a case decides by: the page of the guest's kernel, and whether it has a driver; and a counter of which a case
+#: expects no more than that it is above 0
+_DECIDED_BY = ("KernelPageSize", "insmod", "pvpanic", "balloon_migrate")
 _MEMORY_LINE = re.compile(r"^(MemTotal: +)(\d+)( kB)$", re.MULTILINE)
 
 

@@ -84,6 +84,11 @@ OTHERS = [
     (Meaning.NOT_CHANGEABLE, "Operation not supported: system pages pool can't be modified"),
     (Meaning.READ_ONLY, "operation forbidden: read only access prevents virNodeAllocPages"),
     (Meaning.NO_SUCH_SIZE, "XML error: hugepage size can't be zero"),
+    (
+        Meaning.NOT_PROBED,
+        "internal error: Failed to start QEMU binary /run/bin/qemu-kvm for probing: env: 'python3': No such file or"
+        " directory",
+    ),
     # libvirt 9.0 with QEMU 10.0
     (Meaning.UNEXPLAINED, "An error occurred, but the cause is unknown"),
     (Meaning.MACHINE_EXHAUSTED, "qemu-kvm: -chardev socket: Failed to open file: Too many open files"),
@@ -100,6 +105,7 @@ OTHERS = [
 ]
 NOT_JUDGED = {
     Meaning.MACHINE_EXHAUSTED: InputError,
+    Meaning.NOT_PROBED: InputError,
     Meaning.UNEXPLAINED: InputError,
     Meaning.NOT_OFFERED: CannotRun,
 }

@@ -51,6 +51,7 @@ class LiveStub:
         self.differences: list[Difference] = []
         self.problems: list[str] = []
         self.traceback = ""
+        self.ran_out_of_memory = False
 
 
 @contextmanager

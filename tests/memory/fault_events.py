@@ -82,7 +82,7 @@ def forked_protected_memory(live: Live) -> None:
 @FAULT_EVENTS.case(
     "what is protected in hugetlb pages when who handles their faults is told of a fork is so in the child, too, each"
     " until it is allowed",
-    f"{FORKED}; mm/hugetlb.c copy_hugetlb_page_range() (bc70fbf269fd)",
+    f"{FORKED}; mm/hugetlb.c copy_hugetlb_page_range()",
     since="5.19",
     sizes=Sizes.BUDDY,
     pages=4,

@@ -92,7 +92,7 @@ def pages_are_cleared(live: Live) -> None:
     live.map(1).expect_zero()
 
 
-@MAPPING.case("a length is rounded up to whole pages, of a file, too", f"{ALIGNED}; {MAP} (af73e4d9506d)", pages=2)
+@MAPPING.case("a length is rounded up to whole pages, of a file, too", f"{ALIGNED}; {MAP}", pages=2)
 def lengths_are_rounded_up(live: Live) -> None:
     file = new_memfd(live)
     actor = file.actor

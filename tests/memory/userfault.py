@@ -284,7 +284,7 @@ def protected_page_moved(live: Live) -> None:
 
 @USERFAULT.case(
     "after fork() a child writes what its parent has protected; in the parent it stays protected",
-    f"{DOC} UFFD_FEATURE_EVENT_FORK; mm/hugetlb.c copy_hugetlb_page_range() (bc70fbf269fd)",
+    f"{DOC} UFFD_FEATURE_EVENT_FORK; mm/hugetlb.c copy_hugetlb_page_range()",
     since="5.19",
     pages=2,
 )

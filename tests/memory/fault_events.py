@@ -68,7 +68,7 @@ def forked_hugetlb_pages(live: Live) -> None:
 @FAULT_EVENTS.case(
     "what is protected in huge pages and shared memory when who handles its faults is told of a fork is so in the"
     " child, too, each until it is allowed",
-    f"{FORKED}; mm/memory.c vma_needs_copy(), mm/huge_memory.c copy_huge_pmd()",
+    f"{FORKED}; mm/huge_memory.c copy_huge_pmd()",
     since="5.19",
     sizes=Sizes.ONCE,
 )

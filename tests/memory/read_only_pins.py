@@ -46,7 +46,7 @@ def anonymous_memory(live: Live) -> None:
 @READ_ONLY_PINS.case(
     "who has memory pinned that it has only read, base pages or a huge page, has pages of its own from then on, and"
     " keeps them when it writes",
-    f"{UNSHARE}, mm/huge_memory.c do_huge_pmd_wp_zero_page(); {FILES}",
+    f"{UNSHARE}, mm/huge_memory.c do_huge_pmd_wp_page(); {FILES}",
     since="5.19",
 )
 def memory_that_was_only_read(live: Live) -> None:

@@ -3,6 +3,7 @@
 import errno
 import mmap
 import signal
+from itertools import product
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import new_memfd
@@ -60,13 +61,17 @@ def misaligned_hints(live: Live) -> None:
         live.expect_pool(nr=1, free=1)
 
 
-@ADDRESSES.case("MAP_FIXED with a part of a page replaces the whole page, and nothing else", REPLACE, pages=3)
+@ADDRESSES.case(
+    "MAP_FIXED with a part of a page, of a file, too, replaces the whole page, and nothing else", REPLACE, pages=3
+)
 def short_lengths_replace_whole_pages(live: Live) -> None:
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB | MAP_FIXED | live.size_flag
-    for length in (1, live.base_page, live.size - 1):
-        memory = live.map(2)
+    file = new_memfd(live)
+    anonymous = mmap.MAP_ANONYMOUS | MAP_HUGETLB | live.size_flag, -1
+    for (kind, descriptor), length in product((anonymous, (0, file.descriptor)), (1, live.base_page, live.size - 1)):
+        memory = live.map(2, file.actor)
         memory.fill(5)
-        address = memory.actor.mmap(length, READ_WRITE, flags, address=memory.address)
+        flags = mmap.MAP_PRIVATE | MAP_FIXED | kind
+        address = memory.actor.mmap(length, READ_WRITE, flags, descriptor, address=memory.address)
         live.expect("the address", memory.address, address)
         live.expect_pool(nr=3, free=2, resv=1)
         memory.expect_zero(0)

@@ -10,7 +10,7 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.shared_pages import let_only_pmd_inherit
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import huge_pages
-from hugepage_qa.cases.userfaultfd import Event, Feature, Mode, Userfault
+from hugepage_qa.cases.userfaultfd import Event, Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -63,6 +63,37 @@ def forked_hugetlb_pages(live: Live) -> None:
     live.expect_pool(nr=3, free=0)
     child.actor.end()
     live.expect_pool(nr=3, free=1)
+
+
+@FAULT_EVENTS.case(
+    "what is protected in huge pages and shared memory when who handles its faults is told of a fork is so in the"
+    " child, too, each until it is allowed",
+    f"{FORKED}; mm/huge_memory.c copy_huge_pmd()",
+    since="5.19",
+    sizes=Sizes.ONCE,
+)
+def forked_protected_memory(live: Live) -> None:
+    _expect_protected_in_both(live, huge_pages(live, 2), Feature(0), shared=False)
+    memory = _shared_memory(live)
+    memory.fill()
+    _expect_protected_in_both(live, memory, Feature.WP_HUGETLBFS_SHMEM, shared=True)
+
+
+@FAULT_EVENTS.case(
+    "what is protected in hugetlb pages when who handles their faults is told of a fork is so in the child, too, each"
+    " until it is allowed",
+    f"{FORKED}; mm/hugetlb.c copy_hugetlb_page_range()",
+    since="5.19",
+    sizes=Sizes.BUDDY,
+    pages=4,
+)
+def forked_protected_hugetlb_pages(live: Live) -> None:
+    for shared in (False, True):
+        memory = live.map(2, shared=shared)
+        memory.fill()
+        _expect_protected_in_both(live, memory, Feature.WP_HUGETLBFS_SHMEM, shared=shared)
+        memory.actor.end()
+        live.expect_pool(nr=4, free=4)
 
 
 @FAULT_EVENTS.case(
@@ -130,6 +161,26 @@ def _expect_told_of_a_fork(live: Live, memory: Memory, feature: Feature) -> Memo
         one.expect_filled(value - memory.size, first=1)
         one.expect_filled(pages=1)
     return child
+
+
+def _expect_protected_in_both(live: Live, memory: Memory, feature: Feature, *, shared: bool) -> None:
+    """Expect the first of two pages that are filled to stay protected in parent and child, each until it is allowed."""
+    features = feature | Feature.PAGEFAULT_FLAG_WP | Feature.EVENT_FORK
+    fault = Userfault(memory, Mode.WRITE_PROTECTED, features, waits=True)
+    fault.write_protect()
+    child, faults = fault.fork(live)
+    every = [*range(memory.size // live.base_page)]
+    for one in (memory, child):
+        live.expect("base pages that are protected", every, protected_pages(one))
+    faults.write_protect(on=False)
+    live.expect("base pages of the child that are protected", [], protected_pages(child))
+    live.expect("base pages of the parent that are protected", every, protected_pages(memory))
+    child.fill(_CHILDS)
+    child.expect_filled(_CHILDS)
+    memory.expect_filled(_CHILDS if shared else 1)
+    fault.write_protect(on=False)
+    memory.fill(_PARENTS)
+    memory.expect_filled(_PARENTS)
 
 
 def _expect_told_of_a_move(live: Live, memory: Memory, feature: Feature, there: int) -> None:

@@ -92,17 +92,19 @@ def pages_are_cleared(live: Live) -> None:
     live.map(1).expect_zero()
 
 
-@MAPPING.case("a length is rounded up to whole pages", ALIGNED, pages=2)
+@MAPPING.case("a length is rounded up to whole pages, of a file, too", f"{ALIGNED}; {MAP}", pages=2)
 def lengths_are_rounded_up(live: Live) -> None:
-    actor = live.actor()
-    for length, pages in ((1, 1), (live.size - 1, 1), (live.size + 1, 2)):
-        address = actor.mmap(length, READ_WRITE, ANONYMOUS | live.size_flag)
-        live.expect_pool(nr=2, free=2, resv=pages)
-        actor.write(address + pages * live.size - 8, 1)
-        live.expect_pool(nr=2, free=1, resv=pages - 1)
-        actor.call("munmap", address, pages * live.size)
-    live.expect_errno(errno.EINVAL, actor.mmap, 0, READ_WRITE, ANONYMOUS | live.size_flag)
-    live.expect_pool(nr=2, free=2)
+    file = new_memfd(live)
+    actor = file.actor
+    for flags, descriptor in ((ANONYMOUS | live.size_flag, -1), (mmap.MAP_PRIVATE, file.descriptor)):
+        for length, pages in ((1, 1), (live.size - 1, 1), (live.size + 1, 2)):
+            address = actor.mmap(length, READ_WRITE, flags, descriptor)
+            live.expect_pool(nr=2, free=2, resv=pages)
+            actor.write(address + pages * live.size - 8, 1)
+            live.expect_pool(nr=2, free=1, resv=pages - 1)
+            actor.call("munmap", address, pages * live.size)
+        live.expect_errno(errno.EINVAL, actor.mmap, 0, READ_WRITE, flags, descriptor)
+        live.expect_pool(nr=2, free=2)
 
 
 @MAPPING.case("addresses and offsets that are not a multiple of the page size are refused", ALIGNED, pages=2)
@@ -153,6 +155,10 @@ def pages_at_once(live: Live) -> None:
         memory = live.map(2, shared=shared, flags=flags)
         live.expect_pool(nr=2, free=0)
         expect_nothing_locked(live, memory)
+        for call in ("mlock", "munlock"):
+            memory.actor.call(call, memory.address, memory.length)
+            live.expect_pool(nr=2, free=0)
+            expect_nothing_locked(live, memory)
         memory.unmap()
         live.expect_pool(nr=2, free=2)
     for shared in (False, True):
@@ -231,12 +237,16 @@ def protection(live: Live) -> None:
         live.expect_signal(signal.SIGSEGV, memory.touch, 0, 9)
         live.expect("the page to read", 1, memory.read(0))
         memory.touch(1, 3)
+        memory.protect(mmap.PROT_READ)
+        memory.protect(READ_WRITE, 0, 1)
+        memory.touch(0, 5)
+        live.expect_signal(signal.SIGSEGV, memory.touch, 1, 9)
         memory.protect(0)
         for page in (0, 1):
             live.expect_signal(signal.SIGSEGV, memory.read, page)
         live.expect_pool(nr=2, free=0)
         memory.protect(READ_WRITE)
-        live.expect("what the pages hold", (1, 3), (memory.read(0), memory.read(1)))
+        live.expect("what the pages hold", (5, 3), (memory.read(0), memory.read(1)))
         memory.touch(0, 4)
         live.expect_pool(nr=2, free=0)
         memory.unmap()

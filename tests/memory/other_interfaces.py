@@ -3,6 +3,7 @@
 import errno
 import mmap
 import signal
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
@@ -52,28 +53,34 @@ def futexes_in_a_page(live: Live) -> None:
 
 
 @INTERFACES.case(
-    "a page with a protection key is accessed as the key allows, and its contents come back with another key",
+    "a page with a protection key is accessed as the key allows, by a child, too, and if it was first touched with the"
+    " key; its contents come back with another key",
     "pkeys(7); Documentation/core-api/protection-keys.rst",
-    pages=1,
+    pages=2,
 )
 def protection_keys(live: Live) -> None:
     for shared in (False, True):
-        memory = live.map(1, shared=shared)
-        memory.fill(5)
-        live.expect_pool(nr=1, free=0)
+        memory = live.map(2, shared=shared)
+        memory.actor.fill(memory.address, live.size, memory.step, 5)
+        live.expect_pool(nr=2, free=1, resv=1)
         for rights in (PKEY_DISABLE_WRITE, PKEY_DISABLE_ACCESS):
             key = _protect(memory, rights)
-            if rights == PKEY_DISABLE_WRITE:
-                memory.expect_filled(5)
-                _expect_denied(live, memory, is_write=True)
-            else:
-                _expect_denied(live, memory, is_write=False)
-            memory.actor.call("pkey_mprotect", memory.address, live.size, READ_WRITE, _DEFAULT_KEY)
-            memory.expect_filled(5)
-            memory.fill(5)
+            is_write = rights == PKEY_DISABLE_WRITE
+            if is_write:
+                memory.expect_filled(5, pages=1)
+                # the first time nobody has touched the other page before
+                memory.expect_zero(1)
+                live.expect_pool(nr=2, free=0)
+            child = memory.seen_by(memory.actor.fork())
+            for one, page in product((child, memory), range(2)):
+                _expect_denied(live, one, page, is_write=is_write)
+            child.actor.end()
+            memory.actor.call("pkey_mprotect", memory.address, memory.length, READ_WRITE, _DEFAULT_KEY)
+            memory.expect_filled(5, pages=1)
+            memory.expect_zero(1)
             memory.actor.call("pkey_free", key)
         memory.unmap()
-        live.expect_pool(nr=1, free=1)
+        live.expect_pool(nr=2, free=2)
 
 
 def _protect(memory: Memory, rights: int) -> int:
@@ -88,10 +95,10 @@ def _protect(memory: Memory, rights: int) -> int:
     return key
 
 
-def _expect_denied(live: Live, memory: Memory, *, is_write: bool) -> None:
+def _expect_denied(live: Live, memory: Memory, page: int, *, is_write: bool) -> None:
     found: tuple[signal.Signals, int] | None = None
     try:
-        memory.touch(value=6) if is_write else memory.read()
+        memory.touch(page, 6) if is_write else memory.read(page)
     except Fault as fault:
         found = fault.signal, fault.code
     # a signal handler begins with the rights of a new process, and so goes on who leaves it by siglongjmp()

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import forked, new_memfd
@@ -15,7 +16,7 @@ from hugepage_qa.cases.pinned_pages import Pin, pinned, pipe_with, word_from
 from hugepage_qa.cases.shared_pages import let_only_pmd_inherit
 from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import mount_tmpfs, pmd_size, room_for
-from hugepage_qa.cases.thp_policy import base_pages, huge_pages
+from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -32,10 +33,12 @@ COPY_OF_THP = "fork(2); mm/huge_memory.c do_huge_pmd_wp_page(), copy_huge_pmd()"
 AT_FORK = "mm/hugetlb.c copy_hugetlb_page_range(), hugetlb_try_dup_anon_rmap() (4eae4efa2c29)"
 
 
-def write_of_another(live: Live, writer: Actor, memory: Memory, value: int) -> int:
-    """Have ``writer`` store ``value`` in the first word of another's ``memory``, as a debugger does. Raises Refused."""
+def write_of_another(live: Live, writer: Actor, memory: Memory, value: int, offset: int = 0) -> int:
+    """Have ``writer`` store ``value`` in a word of another's ``memory``, as a debugger does. Raises Refused."""
     file = live.open(writer, f"/proc/{memory.actor.pid}/mem", os.O_RDWR)
-    return writer.call("pwrite64", file, live.host.uapi.pack("Q", value), WORD, memory.address)
+    written = writer.call("pwrite64", file, live.host.uapi.pack("Q", value), WORD, memory.address + offset)
+    writer.call("close", file)
+    return written
 
 
 # --- held by a pipe --------------------------------------------------------------------------------------------------
@@ -226,9 +229,9 @@ def anonymous_memory_pinned_after_the_fork(live: Live) -> None:
 )
 def anonymous_memory_left_to_a_pipe(live: Live) -> None:
     need_swap(live, 2 * pmd_size(live))
-    whole = base_pages, huge_pages, _mapped_in_parts
+    whole = base_pages, huge_pages, mapped_in_parts
     makers: list[Callable[[Live], Memory]]
-    makers = [base_pages, _mapped_in_parts, _part_of_a_huge_page, _moved_in_part, _shared_in_part]
+    makers = [base_pages, mapped_in_parts, _part_of_a_huge_page, _moved_in_part, _shared_in_part]
     # what is known of a kernel ends the case: it comes last
     may_be_known: list[Callable[[Live], Memory]] = [huge_pages, *(partial(_swapped, one) for one in whole)]
     for make in (*makers, *may_be_known):
@@ -244,14 +247,6 @@ def anonymous_memory_left_to_a_pipe(live: Live) -> None:
             live.expect("what comes out of the pipe", old, word_from(live, giver.actor, reader), known)
             live.expect("what the other one reads", NEW, other.read())
             memory.actor.end()
-
-
-def _mapped_in_parts(live: Live) -> Memory:
-    """Return a huge page that is mapped as base pages."""
-    memory = huge_pages(live)
-    for prot in (mmap.PROT_READ, READ_WRITE):
-        memory.actor.call("mprotect", memory.at(1) - live.base_page, live.base_page, prot)
-    return memory
 
 
 def _part_of_a_huge_page(live: Live) -> Memory:
@@ -367,32 +362,45 @@ def direct_read_after_a_fork(live: Live) -> None:
 
 
 @PINNED.case(
-    "what others write into a child's page is seen by the child alone: by process_vm_writev(2) and /proc/PID/mem",
+    "what others write into a child's page, wherever in it, is seen by the child alone, and of a shared page by both:"
+    " by process_vm_writev(2) and /proc/PID/mem",
     f"process_vm_readv(2) process_vm_writev; fs/proc/base.c mem_rw(); {COPY}",
     pages=4,
 )
 def others_write_after_a_fork(live: Live) -> None:
     source = live.map(1)
-    source.touch(value=NEW)
-    for by_file in (False, True):
-        memory = live.map(1)
+    for shared, by_file in product((False, True), (False, True)):
+        memory = live.map(1, shared=shared)
         memory.fill(OLD)
-        child = forked(live, memory)
-        local, remote = (live.host.uapi.pack("2Q", one.address, WORD) for one in (source, child))
-        # before it is written: the machine may forbid both
-        live.expect("bytes read", WORD, read_of_another(live, source.actor, child.actor.pid, local, remote))
-        live.expect("what was read", OLD, source.read())
-        source.touch(value=NEW)
-        if by_file:
-            written = write_of_another(live, source.actor, child, NEW)
+        # a shared page is mapped for the child when it is reached
+        child = memory.seen_by(memory.actor.fork()) if shared else forked(live, memory)
+        places = 0, live.base_page, live.size - WORD
+        for offset in places:
+            _expect_others_to_reach(live, source, child, offset, by_file=by_file)
+        if shared:
+            found = [memory.actor.read(memory.address + offset) for offset in places]
+            live.expect("what the parent reads", [NEW] * len(places), found)
         else:
-            written = source.actor.call("process_vm_writev", child.actor.pid, local, 1, remote, 1, 0)
-        live.expect("bytes written", WORD, written)
-        live.expect("what the child reads", NEW, child.read())
-        memory.expect_filled(OLD)
-        live.expect_pool(nr=4, free=1)
+            memory.expect_filled(OLD)
+        live.expect_pool(nr=4, free=2 if shared else 1)
         memory.actor.end()
         live.expect_pool(nr=4, free=3)
+
+
+def _expect_others_to_reach(live: Live, source: Memory, child: Memory, offset: int, *, by_file: bool) -> None:
+    """Expect the owner of ``source`` to read a word of ``child``, which was filled with OLD, and to write NEW there."""
+    place = source.address + offset
+    local, remote = (live.host.uapi.pack("2Q", one.address + offset, WORD) for one in (source, child))
+    # before it is written: the machine may forbid both
+    live.expect("bytes read", WORD, read_of_another(live, source.actor, child.actor.pid, local, remote))
+    live.expect(f"what was read at {offset}", OLD + offset, source.actor.read(place))
+    source.actor.write(place, NEW)
+    if by_file:
+        written = write_of_another(live, source.actor, child, NEW, offset)
+    else:
+        written = source.actor.call("process_vm_writev", child.actor.pid, local, 1, remote, 1, 0)
+    live.expect("bytes written", WORD, written)
+    live.expect(f"what the child reads at {offset}", NEW, child.actor.read(child.address + offset))
 
 
 @PINNED.case(

@@ -195,16 +195,18 @@ def used_while_they_move(live: Live) -> None:
 
 
 @RACING.case(
-    "pages that move from node to node while they are unmapped and mapped anew are all given back",
+    "pages that their owner and another one move from node to node while they are unmapped and mapped anew are all"
+    " given back",
     "move_pages(2); mm/migrate.c add_folio_for_migration() (e66f17ff7177)",
     pages=2,
     nodes=2,
 )
 def unmapped_while_they_move(live: Live) -> None:
     memory = live.map(1)
-    with at_once(live, memory.actor) as threads:
+    with at_once(live, memory.actor) as threads, at_once(live, live.actor(), 0) as others:
         for node in live.nodes[:2]:
             threads.call("move_pages", *moving(memory, node), may_fail=(errno.ENOENT,))
+            others.call("move_pages", *moving(memory, node, by_another=True), may_fail=(errno.ENOENT,))
         threads.use(memory, LEFT_OR_GONE | Came.SIGSEGV | Came.SIGBUS)
         threads.call("munmap", memory.address, memory.length)
         fixed = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED | MAP_HUGETLB | live.size_flag
@@ -246,24 +248,23 @@ def stressed_file(live: Live) -> None:
     " wrote or a fresh page, and every page and reservation is given back",
     "fallocate(2); fs/hugetlbfs/inode.c hugetlbfs_fallocate(), remove_inode_hugepages(); mm/hugetlb.c"
     " hugetlb_unreserve_pages(), region_add()",
-    pages=6,
+    pages=12,
 )
 def stressed_file_of_reserved_pages(live: Live) -> None:
     file = new_memfd(live)
     memory, other = file.map(4), file.map(2, first=1)
-    descriptor, may_come = file.descriptor, LEFT_OR_GONE | Came.SIGBUS
+    descriptor = file.descriptor
     with at_once(live, file.actor) as threads:
         for _thread in range(2):
-            threads.use(memory, may_come)
-        threads.call("fallocate", descriptor, 0, 0, 3 * live.size, may_fail=(errno.ENOSPC,))
+            threads.use(memory, LEFT_OR_GONE)
+        threads.call("fallocate", descriptor, 0, 0, 3 * live.size)
         punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
         threads.call("fallocate", descriptor, punch, live.size, 2 * live.size)
         where = other.address, other.length, READ_WRITE, mmap.MAP_SHARED | MAP_FIXED, descriptor, live.size
-        threads.call("mmap", *where, may_fail=(errno.ENOMEM,))
-        # where a page is missing for its reservation nothing is mapped until the next time
-        threads.use(other, may_come | Came.SIGSEGV)
+        threads.call("mmap", *where)
+        threads.use(other, LEFT_OR_GONE)
     file.actor.end()
-    live.expect_pool(nr=6, free=6)
+    live.expect_pool(nr=12, free=12)
 
 
 class Racing(LiveTest):

@@ -11,7 +11,7 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.registered_memory import Registry
 from hugepage_qa.cases.shared_pages import let_only_pmd_inherit
 from hugepage_qa.cases.thp_memory import mount_tmpfs, pmd_size
-from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, set_policy, smaller_sizes
+from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts, set_policy, smaller_sizes
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
@@ -23,14 +23,15 @@ OLD, NEW, NEWER = 7, 8, 9
 
 
 @READ_ONLY_PINS.case(
-    "who has base pages, or huge pages of any size, pinned after a fork, to be read alone or written, has pages of its"
-    " own from then on, and keeps them when it writes",
+    "who has base pages, or huge pages of any size, mapped as a whole or in parts, pinned after a fork, to be read"
+    " alone or written, has pages of its own from then on, and keeps them when it writes",
     f"{UNSHARE}, mm/huge_memory.c do_huge_pmd_wp_page()",
     since="5.19",
 )
 def anonymous_memory(live: Live) -> None:
-    for make in (base_pages, huge_pages):
+    for make in (base_pages, huge_pages, mapped_in_parts):
         _expect_own_in_each_way(live, [make(live) for _way in range(4)])
+        _expect_kept_without_child(live, [make(live) for _way in range(2)])
     sizes = smaller_sizes(live)
     for size, path in sizes[:1] + sizes[1:][-1:]:
         set_policy(live, "madvise", pmd="never")
@@ -40,6 +41,23 @@ def anonymous_memory(live: Live) -> None:
             memory.fill()
         with live.about(f"pages of {size >> 10} kB"):
             _expect_own_in_each_way(live, memories)
+
+
+@READ_ONLY_PINS.case(
+    "who has memory pinned that it has only read, base pages or a huge page, has pages of its own from then on, and"
+    " keeps them when it writes",
+    f"{UNSHARE}, mm/huge_memory.c do_huge_pmd_wp_page(); {FILES}",
+    since="5.19",
+)
+def memory_that_was_only_read(live: Live) -> None:
+    for enabled in ("never", "madvise"):
+        set_policy(live, enabled)
+        for written in (False, True):
+            memory = advised(live)
+            live.expect("what is read", 0, memory.read())
+            with live.about(f"enabled={enabled}, written {written}"):
+                _expect_kept(live, memory, written=written, value=0)
+            memory.actor.end()
 
 
 @READ_ONLY_PINS.case(
@@ -58,6 +76,8 @@ def hugetlb_page(live: Live) -> None:
             live.expect_pool(nr=2, free=0)
             memory.actor.end()
             live.expect_pool(nr=2, free=2)
+    _expect_kept_without_child(live, [live.map(1) for _way in range(2)])
+    live.expect_pool(nr=2, free=2)
 
 
 @READ_ONLY_PINS.case(
@@ -174,6 +194,26 @@ def _expect_own(live: Live, memory: Memory, *, written: bool, by_child: bool) ->
         owner.touch(value=NEWER)
         live.expect("frames of the page that is pinned, when it is written", frames, owner.frames())
         live.expect("what both read", (NEWER, NEW), (owner.read(), other.read()))
+
+
+def _expect_kept_without_child(live: Live, memories: list[Memory]) -> None:
+    """Expect memory that a child had, which has ended, to be pinned as it is, to be read alone and to be written."""
+    for memory, written in zip(memories, (False, True), strict=True):
+        memory.touch(value=OLD)
+        memory.actor.fork().end()
+        with live.about("without the child"):
+            _expect_kept(live, memory, written=written, value=OLD)
+        memory.actor.end()
+
+
+def _expect_kept(live: Live, memory: Memory, *, written: bool, value: int) -> None:
+    """Expect the page that is pinned, of which the first word is ``value``, to stay when it is written."""
+    with Registry(live, memory.actor).registered(memory, written=written):
+        frames = memory.frames()
+        live.expect("what is read of the page that is pinned", value, memory.read())
+        memory.touch(value=NEWER)
+        live.expect("frames of the page that is pinned, when it is written", frames, memory.frames())
+        live.expect("what is read then", NEWER, memory.read())
 
 
 def _expect_copy(live: Live, shared: Memory, private: Memory, *, written: bool) -> None:

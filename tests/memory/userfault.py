@@ -4,7 +4,7 @@ import errno
 import signal
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_files import forked, new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.memory_policy import move_page, node_of
 from hugepage_qa.cases.thp_memory import room_for
@@ -280,6 +280,31 @@ def protected_page_moved(live: Live) -> None:
         live.expect_pool(nr=1, free=0)
         memory.actor.end()
         live.expect_pool(nr=1, free=1)
+
+
+@USERFAULT.case(
+    "after fork() a child writes what its parent has protected; in the parent it stays protected",
+    f"{DOC} UFFD_FEATURE_EVENT_FORK; mm/hugetlb.c copy_hugetlb_page_range()",
+    since="5.19",
+    pages=2,
+)
+def protected_page_forked(live: Live) -> None:
+    for shared in (False, True):
+        memory = live.map(1, shared=shared)
+        memory.fill(3)
+        Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM).write_protect()
+        # a shared page is mapped for the child when it is written
+        child = memory.seen_by(memory.actor.fork()) if shared else forked(live, memory)
+        every = live.size // live.base_page
+        live.expect("base pages that are protected in the child", 0, len(protected_pages(child)))
+        child.fill(4)
+        child.expect_filled(4)
+        live.expect("base pages that are protected in the parent", every, len(protected_pages(memory)))
+        live.expect_signal(signal.SIGBUS, memory.touch, 0, 9)
+        memory.expect_filled(4 if shared else 3)
+        live.expect_pool(nr=2, free=1 if shared else 0)
+        memory.actor.end()
+        live.expect_pool(nr=2, free=2)
 
 
 @USERFAULT.case(

@@ -60,7 +60,12 @@ def size_limits_faults(live: Live) -> None:
     live.expect("the page that there is", 1, memory.read(0))
 
 
-@HUGETLBFS.case("statfs(2) shows the limit in huge pages, and what is left of it", SIZE, pages=2)
+@HUGETLBFS.case(
+    "statfs(2) shows the limit in huge pages, and what is left of it; private pages count, too, and of a full mount"
+    " there is none",
+    SIZE,
+    pages=3,
+)
 def statfs_of_a_limit(live: Live) -> None:
     point = live.mount(size=2 * live.size)
     expect_blocks(live, point, 2, 2)
@@ -69,10 +74,21 @@ def statfs_of_a_limit(live: Live) -> None:
     expect_blocks(live, point, 2, 1)
     memory.touch()
     expect_blocks(live, point, 2, 1)
-    private = file.map(1, shared=False)
-    expect_blocks(live, point, 2, 0)
-    private.unmap()
-    expect_blocks(live, point, 2, 1)
+    for is_touched in (False, True):
+        private = file.map(1, shared=False)
+        expect_blocks(live, point, 2, 0)
+        if is_touched:
+            private.touch(value=2)
+            expect_blocks(live, point, 2, 0)
+        live.expect_errno(errno.ENOMEM, file.map, 1, shared=False)
+        # the page of the file can be read, and not copied
+        copy = file.map(1, shared=False, noreserve=True)
+        live.expect("what the file holds", 1, copy.read())
+        live.expect_signal(signal.SIGBUS, copy.touch)
+        copy.unmap()
+        private.unmap()
+        expect_blocks(live, point, 2, 1)
+        live.expect_pool(nr=3, free=2)
     memory.unmap()
     expect_blocks(live, point, 2, 1)
     file.truncate(0)

@@ -60,8 +60,8 @@ def moved_over_others(live: Live) -> None:
 
 
 @PARTS.case(
-    "a part of a huge page that may not be accessed is SIGSEGV, in a child, too, though it may be merged; allowed"
-    " again, it holds what it held",
+    "a part of a huge page, and all of one that was split, that may not be accessed is SIGSEGV, in a child, too, though"
+    " it may be merged; allowed again, it holds what it held",
     "mprotect(2); madvise(2) MADV_MERGEABLE; fork(2); mm/huge_memory.c __split_huge_pmd(), mm/mprotect.c",
 )
 def forbidden(live: Live) -> None:
@@ -82,6 +82,25 @@ def forbidden(live: Live) -> None:
     memory.expect_filled()
     live.expect("words that the child wrote and changed", 0, child.wrong(0, half, _NEW_VALUE))
     live.expect("words of the child that changed", 0, child.wrong(half, child.length - half))
+    _expect_split_while_forbidden(live)
+
+
+def _expect_split_while_forbidden(live: Live) -> None:
+    """Expect a huge page that nobody may access to be mapped as base pages that nobody may access, in a child, too."""
+    memory = huge_pages(live, 2)
+    memory.protect(_PROT_NONE)
+    # a base page with other flags is a mapping of its own
+    memory.actor.call("madvise", memory.address + live.base_page, live.base_page, mmap.MADV_DONTDUMP)
+    live.expect("AnonHugePages of the mapping behind it", memory.size, memory.smaps(1).anon_huge_pages)
+    child = memory.seen_by(memory.actor.fork())
+    for each in (memory, child):
+        for offset in (0, live.base_page, memory.size - WORD, memory.length - WORD):
+            live.expect_signal(signal.SIGSEGV, each.actor.read, each.address + offset)
+        each.protect(READ_WRITE)
+        each.expect_filled()
+    child.fill(_NEW_VALUE)
+    memory.expect_filled()
+    child.expect_filled(_NEW_VALUE)
 
 
 @PARTS.case(

@@ -21,7 +21,7 @@ from hugepage_qa.cases.thp_memory import collapse, map_aligned, pmd_size, room_f
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_PAGEOUT
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_PAGEOUT, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
 from hugepage_qa.version import KernelVersion
@@ -167,6 +167,31 @@ def filled_and_read_only(live: Live) -> None:
 
 
 @USERFAULT.case(
+    "shared memory that is collapsed is mapped when the program says so, and not before: huge, it holds what it held",
+    f"{DOC} UFFDIO_CONTINUE; madvise(2) MADV_COLLAPSE; mm/khugepaged.c collapse_file(), retract_page_tables()",
+    since="6.1",
+)
+def collapsed_before_it_is_mapped(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    owner = _shared_base_pages(live)
+    # both map one file: the new address has what the old one had, and that stays
+    other = _mapped_again(live, owner)
+    fault = Userfault(other, Mode.MINOR, Feature.MINOR_SHMEM)
+    live.expect_signal(signal.SIGBUS, other.read)
+    fault.go_on(length=live.base_page)
+    live.expect("the first word", 1, other.read())
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
+    collapse(live, partial(owner.advise, MADV_COLLAPSE))
+    live.expect("ShmemPmdMapped", owner.length, owner.smaps().shmem_pmd_mapped)
+    # what was mapped of base pages is not any more
+    for offset in (0, live.base_page, other.size // 2, other.size - WORD):
+        live.expect_signal(signal.SIGBUS, other.actor.read, other.address + offset)
+    fault.go_on()
+    for one in (owner, other):
+        one.expect_filled()
+
+
+@USERFAULT.case(
     "huge pages that move to another node stay protected, whole ones and those that are protected in part",
     f"{PROTECTED}; mm/migrate.c remove_migration_pte(), mm/huge_memory.c remove_migration_pmd()",
     since=SINCE,
@@ -272,6 +297,13 @@ def _shared_base_pages(live: Live) -> Memory:
     memory = map_aligned(live, 1, pmd_size(live), shared=True)
     memory.fill()
     return memory
+
+
+def _mapped_again(live: Live, memory: Memory) -> Memory:
+    """Return the shared ``memory`` at another aligned address, too: to move none of it leaves it where it is."""
+    there = room_for(memory.actor, memory.pages, memory.size)
+    memory.actor.call("mremap", memory.address, 0, memory.length, MREMAP_MAYMOVE | MREMAP_FIXED, there)
+    return Memory(live, memory.actor, there, memory.pages, memory.size)
 
 
 def _shared_huge_page(live: Live) -> Memory:

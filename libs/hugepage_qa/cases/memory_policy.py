@@ -25,6 +25,8 @@ STRICT = 1
 #: they are moved; those that cannot be are an error
 MOVE_STRICTLY = 1 | 2
 MOVE = 2
+#: those that others have, too
+MOVE_ALL = 4
 
 
 def set_policy(actor: Actor, mode: Mode, nodes: Iterable[int]) -> None:
@@ -64,11 +66,15 @@ def move_page(memory: Memory, page: int, node: int) -> int:
     return uapi.unpack("i", buffers[2])[0]
 
 
-def moving(memory: Memory, node: int) -> tuple[int | bytes, ...]:
-    """Return the arguments of move_pages(2) that move all pages to ``node``."""
-    uapi, count = memory.actor.uapi, memory.pages
-    pages = uapi.pack(f"{count}Q", *map(memory.at, range(count)))
-    return 0, count, pages, uapi.pack(f"{count}i", *[node] * count), bytes(4 * count), MOVE
+def moving(memory: Memory, node: int, *, by_another: bool = False) -> tuple[int | bytes, ...]:
+    """Return the arguments of move_pages(2) that move all pages to ``node``: each named by its start and its middle.
+
+    They are for the actor that has the memory, or for another one.
+    """
+    uapi, count = memory.actor.uapi, 2 * memory.pages
+    pages = uapi.pack(f"{count}Q", *(memory.address + number * memory.size // 2 for number in range(count)))
+    process, flags = (memory.actor.pid, MOVE_ALL) if by_another else (0, MOVE)
+    return process, count, pages, uapi.pack(f"{count}i", *[node] * count), bytes(4 * count), flags
 
 
 def node_of(memory: Memory, page: int = 0) -> int:

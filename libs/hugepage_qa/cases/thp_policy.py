@@ -1,7 +1,9 @@
 """The policies of transparent huge pages for a case, and memory to try them on."""
 
+import mmap
+
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import keep_min_free, map_aligned, pmd_size
 from hugepage_qa.kernel.thp import DIRECTORY
@@ -75,6 +77,14 @@ def huge_pages(live: Live, pages: int = 1) -> Memory:
     if found != memory.length:
         expect_no_shortage(live, memory.size, pages)
         live.fail("AnonHugePages of advised memory", memory.length, found)
+    return memory
+
+
+def mapped_in_parts(live: Live) -> Memory:
+    """Return a huge page that is mapped as base pages."""
+    memory = huge_pages(live)
+    for prot in (mmap.PROT_READ, READ_WRITE):
+        memory.actor.call("mprotect", memory.at(1) - live.base_page, live.base_page, prot)
     return memory
 
 

@@ -53,6 +53,7 @@ class Feature(IntFlag):
     EVENT_UNMAP = 1 << 6
     SIGBUS = 1 << 7
     MINOR_HUGETLBFS = 1 << 9
+    MINOR_SHMEM = 1 << 10
     WP_HUGETLBFS_SHMEM = 1 << 12
     WP_UNPOPULATED = 1 << 13
     POISON = 1 << 14
@@ -133,9 +134,10 @@ class Userfault:
         size = self._memory.size if length is None else length
         self._ioctl("writeprotect", self._memory.at(page) + offset, size, int(on))
 
-    def go_on(self, page: int = 0) -> None:
-        """Map a page that the file has already (UFFDIO_CONTINUE). Raises OSError."""
-        self._ioctl("continue", self._memory.at(page), self._memory.size, 0, 0)
+    def go_on(self, page: int = 0, *, length: int | None = None) -> None:
+        """Map a page, or its first ``length`` bytes, that the file has already (UFFDIO_CONTINUE). Raises OSError."""
+        size = self._memory.size if length is None else length
+        self._ioctl("continue", self._memory.at(page), size, 0, 0)
 
     def event_of(self, live: Live, act: Callable[[], Acted], event: Event, *numbers: int) -> Acted:
         """Expect a thread to be told of ``event`` when ``act`` is called, which waits for that; return what it does.

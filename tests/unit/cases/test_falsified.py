@@ -31,6 +31,9 @@ _NOT_JUDGED = {
     **dict.fromkeys(("forked-huge-pages", "forked-shared-memory", "forked-hugetlb-pages"), "load "),
     **dict.fromkeys(("anonymous-memory", "hugetlb-page", "page-of-a-hugetlbfs", "pages-of-a-tmpfs"), "load "),
     **dict.fromkeys(("page-on-ext4", "page-on-xfs", "page-on-btrfs"), "load "),
+    **dict.fromkeys(
+        ("forked-protected-memory", "forked-protected-hugetlb-pages", "memory-that-was-only-read"), "load "
+    ),
 }
 #: cases that judge other facts of the machine than a counter that they look at
 _JUDGES_OTHER_FACTS = {

@@ -189,12 +189,17 @@ static int act(char deed, long number, char **memory, uint64_t value)
 /* Of the deeds that store. */
 static int look_again(char deed, long number, char *memory, uint64_t value)
 {
+	int came;
+
 	if (deed == 't')
 		return look(word_of(memory, number), value, 0);
 	if (deed != 'c' || memory == MAP_FAILED)
 		return DONE;
-	return look(word_of(memory, number), value, OF_THE_FILE) |
-	       look(word_of(clash.place, number), OF_THE_FILE, OF_THE_FILE);
+	came = look(word_of(clash.place, number), OF_THE_FILE, OF_THE_FILE);
+	/* who got the page of another one's copy has its word, too */
+	for (long word = 0; word < clash.meetings.comers; word++)
+		came |= look(word_of(memory, word), word == number ? value : OF_THE_FILE, OF_THE_FILE);
+	return came;
 }
 
 /* Before a round, by one of its threads. */

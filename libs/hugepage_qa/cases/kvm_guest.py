@@ -63,7 +63,7 @@ class KvmGuest:
             self._put_code()
             self._processor = self._ioctl(self._machine, kvm_requests.CREATE_VCPU)
         except Refused as refusal:
-            raise CannotRun(f"/dev/kvm makes no virtual machine: {os.strerror(refusal.errno or 0)}") from refusal
+            raise CannotRun(f"/dev/kvm makes no virtual machine: {refusal.strerror}") from refusal
         length = self._ioctl(kvm, kvm_requests.RUN_SIZE)
         self._run = self.actor.mmap(length, READ_WRITE, mmap.MAP_SHARED, self._processor)
         self._protect()
@@ -213,7 +213,7 @@ class KvmGuest:
         try:
             reason = self._enter(_HALT_AT, 0, 0, 0)
         except Refused as refusal:
-            why = os.strerror(refusal.errno or 0)
+            why = refusal.strerror
             raise CannotRun(f"/dev/kvm does not run a guest of one instruction: KVM_RUN: {why}") from refusal
         if reason in kvm_requests.NOT_ENTERED:
             raise CannotRun(f"/dev/kvm does not run a guest of one instruction: exit reason {reason}")
@@ -283,7 +283,7 @@ def _open_kvm(live: Live, actor: Actor) -> int:
     try:
         return live.open(actor, "/dev/kvm", os.O_RDWR)
     except Refused as refusal:
-        raise CannotRun(f"/dev/kvm cannot be opened: {os.strerror(refusal.errno or 0)}") from refusal
+        raise CannotRun(f"/dev/kvm cannot be opened: {refusal.strerror}") from refusal
 
 
 def _need_nested_tables(live: Live) -> None:

@@ -129,7 +129,7 @@ def _messages(uapi: Uapi, answer: bytes) -> Iterator[dict[int, bytes]]:
         if kind == _ERROR:
             (error,) = uapi.unpack("i", body[:4])
             if error:
-                raise Refused(-error, os.strerror(-error))
+                raise Refused(-error, errno.errorcode.get(-error, str(-error)))
         elif kind > _ERROR + 1:
             yield dict(_attributes(uapi, body))
 

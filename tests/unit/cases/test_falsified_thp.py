@@ -28,8 +28,10 @@ _WITHOUT_HUGE_PAGES = {
     "refused-arguments",
     "room-behind-the-end",
     "shared-memory-filled-by-others",
-    # no more than so many
+    # no more than so many, most of them, or how many rounds they took
     "one-at-a-time",
+    "taken-again-and-again",
+    "more-at-a-time",
     # which base pages are protected, and can be written, whatever maps them
     "other-memory-moved",
     "values-that-are-shown",

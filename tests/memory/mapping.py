@@ -278,7 +278,7 @@ def moved_pages(live: Live) -> None:
         memory.actor.call("mremap", memory.address, memory.length, memory.length, flags, target)
         moved = Memory(live, memory.actor, target, 2, live.size)
         live.expect_signal(signal.SIGSEGV, memory.read, 0)
-        live.expect_pool(nr=2, free=1, resv=1 if shared else live.pool().resv)
+        live.expect_pool(nr=2, free=1, resv=1)
         live.expect("the page that was moved", 1, moved.read(0))
         moved.touch(1, 2)
         live.expect_pool(nr=2, free=0)

@@ -22,7 +22,7 @@ LIBVIRT = GuestArea("guest/libvirt-pages", DRIVER)
 case = guest_case(LIBVIRT)
 
 FREE = "virNodeGetFreePages(), virsh freepages"
-VIRSH = "virsh freepages, virsh allocpages: pagesize with a unit, --cellno, --all, --add"
+VIRSH = "libvirt.org/manpages/virsh.html freepages, allocpages: pagesize with a unit, --cellno, --all, --add"
 ALLOCATE = "virNodeAllocPages(), virsh allocpages"
 #: what libvirt takes for all of them
 ANY_NODE = -1

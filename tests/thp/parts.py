@@ -15,6 +15,7 @@ from hugepage_qa.cases.thp_memory import collapse
 from hugepage_qa.cases.thp_policy import advised, huge_pages
 from hugepage_qa.kernel.uapi import (
     MADV_COLLAPSE,
+    MADV_DONTDUMP,
     MADV_GUARD_INSTALL,
     MADV_GUARD_REMOVE,
     MADV_HUGEPAGE,
@@ -90,7 +91,7 @@ def _expect_split_while_forbidden(live: Live) -> None:
     memory = huge_pages(live, 2)
     memory.protect(_PROT_NONE)
     # a base page with other flags is a mapping of its own
-    memory.actor.call("madvise", memory.address + live.base_page, live.base_page, mmap.MADV_DONTDUMP)
+    memory.actor.call("madvise", memory.address + live.base_page, live.base_page, MADV_DONTDUMP)
     live.expect("AnonHugePages of the mapping behind it", memory.size, memory.smaps(1).anon_huge_pages)
     child = memory.seen_by(memory.actor.fork())
     for each in (memory, child):

@@ -32,13 +32,13 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("forked-huge-pages", "forked-shared-memory", "forked-hugetlb-pages"), ("load ",)),
     **dict.fromkeys(("forked-protected-memory", "forked-protected-hugetlb-pages"), ("load ",)),
     **dict.fromkeys(("written-while-they-are-scanned", "written-while-hugetlb-pages-are-scanned"), ("load ",)),
-    **dict.fromkeys(("anonymous-memory", "hugetlb-page", "page-of-a-hugetlbfs", "pages-of-a-tmpfs"), ("load ",)),
-    **dict.fromkeys(("page-on-ext4", "page-on-xfs", "page-on-btrfs"), ("load ", "call write ")),
-    "memory-that-was-only-read": ("load ",),
+    **dict.fromkeys(("page-on-ext4", "page-on-xfs", "page-on-btrfs"), ("call write ",)),
     "reservations-of-each-kind-are-limited": ("call shmget ",),
     # it tries another block where one is refused
     "added-to-a-busy-machine": ("sys/devices/system/memory/",),
 }
+#: the same of all cases of an area, whose names others have, too: each registers memory, and asks with its number
+_NOT_JUDGED_IN = {"memory/read-only-pins": ("load ",)}
 #: cases that judge other facts of the machine than a counter that they look at
 _JUDGES_OTHER_FACTS = {
     "demoted-page-is-clean": set(COUNTERS),
@@ -129,7 +129,7 @@ def test_a_case_sees_what_it_does(recorded: Recorded) -> None:
 def test_no_answer_to_the_actor_is_taken_on_trust(recorded: Recorded) -> None:
     """A refusal or a signal that does not come, and memory that holds something else, are not passed over."""
     for event, lie in other_answers(recorded):
-        passed_over = _NOT_JUDGED.get(recorded.case.name, ())
+        passed_over = _NOT_JUDGED.get(recorded.case.name, ()) + _NOT_JUDGED_IN.get(recorded.area.name, ())
         asked = event["arguments"][1 if event["operation"] == "request" else 0]
         if not str(asked).startswith(passed_over):
             judgement, told = lied_to(recorded, lie)

@@ -284,19 +284,21 @@ def protected_page_moved(live: Live) -> None:
 
 @USERFAULT.case(
     "after fork() a child writes what its parent has protected; in the parent it stays protected",
-    f"{DOC} UFFD_FEATURE_EVENT_FORK; mm/hugetlb.c copy_hugetlb_page_range()",
+    f"{DOC} UFFD_FEATURE_EVENT_FORK; mm/hugetlb.c copy_hugetlb_page_range() (5a2f8d22ace4)",
     since="5.19",
     pages=2,
 )
 def protected_page_forked(live: Live) -> None:
-    for shared in (False, True):
+    # a known bug of private pages ends the case
+    for shared in (True, False):
         memory = live.map(1, shared=shared)
         memory.fill(3)
         Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM).write_protect()
         # a shared page is mapped for the child when it is written
         child = memory.seen_by(memory.actor.fork()) if shared else forked(live, memory)
         every = live.size // live.base_page
-        live.expect("base pages that are protected in the child", 0, len(protected_pages(child)))
+        known = {} if shared else {Quirk.FORKED_PAGE_STAYS_PROTECTED: every}
+        live.expect("base pages that are protected in the child", 0, len(protected_pages(child)), known)
         child.fill(4)
         child.expect_filled(4)
         live.expect("base pages that are protected in the parent", every, len(protected_pages(memory)))

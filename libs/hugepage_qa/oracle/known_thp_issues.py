@@ -8,8 +8,8 @@ from hugepage_qa.version import KernelVersion
 THP_ISSUES: Mapping[Quirk, KnownIssue] = {
     Quirk.BALANCED_PAGES_MISSED: KnownIssue(
         quirk=Quirk.BALANCED_PAGES_MISSED,
-        summary="a huge page that NUMA balancing waits for a fault on is missing from Rss and AnonHugePages in smaps, "
-        "and move_pages() tells EFAULT instead of its node",
+        summary="a huge page that NUMA balancing waits for a fault on, or that nobody may access, is missing from Rss "
+        "and AnonHugePages in smaps, and move_pages() tells EFAULT instead of its node",
         example="2 huge pages on node 1, numa_balancing 1, their process computes on node 0 for 3 s without touching "
         "them: numa_huge_pte_updates rises by 2, Rss and AnonHugePages fall from 4096 kB to 0; pagemap and numa_maps "
         "show all of it",

@@ -213,6 +213,20 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.18.44, 7.3.4; right on 6.1.192, 6.12.107, 6.12.117",
         ),
         KnownIssue(
+            quirk=Quirk.FORKED_PAGE_STAYS_PROTECTED,
+            summary="a private page that userfaultfd protects is protected in a child, too, which nobody ends: a write "
+            "of the child faults for ever",
+            example="a page of 2M, written, given UFFDIO_WRITEPROTECT, fork(): pagemap of the child shows 512 base "
+            "pages as protected, and its first store there takes 121 s of CPU time without an end",
+            cause="copy_hugetlb_page_range() leaves the bit of a page that is present to a child that does not inherit "
+            "the userfaultfd, and hugetlb_wp() copies no page that has it (60d5b473d61b, which stable has without the "
+            "mend)",
+            since=KernelVersion(5, 19),
+            until=KernelVersion(6, 4),
+            fix="5a2f8d22ace4 (6.4); 6.1.y has it not",
+            seen="6.1.192; right on 6.12.117, 7.3.4",
+        ),
+        KnownIssue(
             quirk=Quirk.TRUNCATION_PASSES_OVER_A_FAULT,
             summary="a page stays mapped behind the end, and resv_hugepages mostly falls below 0, where a shared file "
             "is emptied while a thread touches a page of it",

@@ -8,7 +8,7 @@ from functools import cache
 
 from hugepage_qa.cases.case import Sizes
 from hugepage_qa.cases.guest import guest_machine as drivers
-from hugepage_qa.cases.guest.guest import Guest
+from hugepage_qa.cases.guest.guest import PIECE, Guest
 from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case, needs
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.memory_layout import read_free_blocks
@@ -198,11 +198,14 @@ def moved_pages(guest: Guest) -> int:
 
 def expect_reported(live: Live, guest: Guest) -> GuestMemory:
     """Expect at least the pages of the blocks that the guest has free to be back in the pool, and return these."""
-    guest.run(f"sleep {_REPORTED_SECONDS}")
+
+    def missing(free: GuestMemory) -> int:
+        return max(0, free.pages - (guest.pages - guest.mapped))
+
+    live.host.wait_until(lambda: not missing(read_free_memory(guest, live.size)), _REPORTED_SECONDS)
     free = read_free_memory(guest, live.size)
-    live.host.wait_until(lambda: guest.pages - guest.mapped >= free.pages)
-    missing = max(0, free.pages - (guest.pages - guest.mapped))
-    live.expect("free pages of the guest that are not back", 0, missing)
+    live.host.wait_until(lambda: not missing(free))
+    live.expect("free pages of the guest that are not back", 0, missing(free))
     return free
 
 
@@ -230,7 +233,7 @@ def read_free_memory(guest: Guest, page: int, least: int = _REPORTED_ZONE) -> Gu
 
 def write(guest: Guest, name: str, length: int) -> None:
     """Have the guest write ``length`` bytes of lines that are the name of the file."""
-    guest.run(f"yes {name} | head -c {length} >/tmp/{name}")
+    guest.write_file(f"/tmp/{name}", name, length)
 
 
 def expect_content(live: Live, guest: Guest) -> None:
@@ -244,7 +247,7 @@ def expect_content(live: Live, guest: Guest) -> None:
 @cache
 def _md5_of_lines(line: str, length: int) -> str:
     text = f"{line}\n".encode()
-    content = (text * (length // len(text) + 1))[:length]
+    content = (text * PIECE)[:PIECE] * (length // PIECE)
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 

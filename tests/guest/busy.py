@@ -126,7 +126,7 @@ def collapsed(live: Live, guests: Guests) -> None:
     live.expect("bytes of QEMU in THP", 0, transparent(live, guest))
     put_to_work(live)
     # what was mapped under "never" is not on its list: the next fault of the process puts it there
-    guest.run(f"yes more | head -c {_MORE} >/tmp/more")
+    guest.write_file("/tmp/more", "more", _MORE)
     await_khugepaged(live, lambda: 2 * transparent(live, guest) >= _BUSY, PATIENT_SCANS)
     expect_transparent(live, guest)
     guest.expect_busy()
@@ -140,7 +140,8 @@ def swapped_out_in_part(live: Live, guests: Guests, version: Version) -> None:
     guests.enter_group(group.path)
     try:
         guest = on_ordinary_memory(live, guests, "always")
-        guest.run(f"yes idle | head -c {_IDLE} >/tmp/idle; md5sum /tmp/idle >/tmp/sum")
+        guest.write_file("/tmp/idle", "idle", _IDLE)
+        guest.run("md5sum /tmp/idle >/tmp/sum")
         expect_transparent(live, guest)
 
         def is_out() -> bool:

@@ -91,7 +91,7 @@ def on_demand_memory_is_reserved(live: Live, guests: Guests) -> None:
     live.expect_errno(errno.ENOMEM, live.map, 1)
     guest.resume()
     guest.await_shell()
-    guest.run(f"yes hugepage | head -c {_WRITTEN} >/tmp/file")
+    guest.write_file("/tmp/file", "hugepage", _WRITTEN)
     touched = guest.pages - guests.expect_rest_in_pool(guest, reserved=True)
     live.expect("whether what the guest wrote has pages", True, touched >= whole_pages(_WRITTEN, live.size))
     guest.destroy()

@@ -25,6 +25,8 @@ from hugepage_qa.qemu.guest.libvirt_driver import LibvirtDriver
 from hugepage_qa.qemu.guest.qemu_driver import QemuDriver
 from hugepage_qa.sizes import MIB, format_size
 
+#: bytes that a file is written from
+PIECE = MIB
 #: seconds for a boot, a command or an end: in an emulated machine a guest is emulated twice
 _PATIENCE = 300.0
 
@@ -124,6 +126,15 @@ class Guest:
         if code != "0":
             raise GuestError(f"{command} ends with {code} in the guest: {output[-200:]}")
         return output.partition("\n")[2]
+
+    def write_file(self, path: str, line: str, length: int) -> None:
+        """Have it write a file of ``length`` bytes, which are as many pieces of lines as go into it (``PIECE``).
+
+        Each of its lines alone would be a system call, and 64 MiB take half a minute in an emulated guest.
+        """
+        piece = f"{path}.piece"
+        self.run(f"yes {line} | head -c {PIECE} >{piece}")
+        self.run(f"for _ in $(seq {length // PIECE}); do cat {piece}; done >{path}; rm {piece}")
 
     def keep_busy(self, memory: int | None = None) -> None:
         """Have a program in it write and check ``memory`` bytes from now on, two thirds of what it has free for None.

@@ -4,7 +4,8 @@
  *   busy-memory start [BYTES] go on in the background, once all of the memory, two thirds of what is free, was written
  *   busy-memory await ROUNDS  wait until so many further rounds have ended, and print "right", or what was wrong
  *
- * A round finds in the first word of each cache line what the round before it has left there, and leaves another one.
+ * A round finds in the first word of each cache line what the round before it has left there, and leaves another one;
+ * of more than 128 MiB it visits so many lines, in each page others: an emulated guest writes 100 MiB in a second.
  * Whatever happens to the memory while a round runs is seen by the end of the next one: a second round is enough for
  * what has happened before. Both fail when the program has ended by itself.
  */
@@ -20,6 +21,7 @@
 #include <unistd.h>
 
 #define LINE 64
+#define LINES_OF_A_ROUND ((128 << 20) / LINE)
 #define PAUSE 10000 /* in microseconds */
 
 /* in the directory that it is started in */
@@ -84,8 +86,11 @@ static void note_wrong(uint64_t offset, uint64_t expected, uint64_t found)
 
 static void be_busy(volatile uint64_t *memory, size_t size)
 {
+	/* an odd number of lines from one to the next comes to each line of a page in one page or another */
+	size_t lines = size / LINE, step = lines > LINES_OF_A_ROUND ? (lines / LINES_OF_A_ROUND + 1) | 1 : 1;
+
 	for (uint64_t round = 1;; round++) {
-		for (size_t line = 0; line < size / LINE; line++) {
+		for (size_t line = 0; line < lines; line += step) {
 			volatile uint64_t *at = memory + line * (LINE / sizeof(*memory));
 			uint64_t found = *at, expected = round == 1 ? 0 : word(line, round - 1);
 
@@ -110,6 +115,8 @@ static int start(size_t size)
 	memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (memory == MAP_FAILED || pipe(locked))
 		return failed("memory");
+	/* where the guest has none its faults are just slower */
+	madvise(memory, size, MADV_HUGEPAGE);
 	pid = fork();
 	if (!pid) {
 		setsid();

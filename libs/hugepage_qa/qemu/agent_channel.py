@@ -6,6 +6,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
 from hugepage_qa.qemu.lost_machine import MachineLost
 
@@ -143,6 +144,8 @@ class ReadAhead:
 
     A round trip to an emulated machine costs more than reading a file there. What is read has been so since the last
     action; nothing is kept beyond the next one, and who reads a file again before that gets what it holds by then.
+    The kernel works meanwhile: what is read later is never older than what was read before, and so what was fetched
+    before it and not used is dropped.
     """
 
     _REMEMBERED = 200
@@ -169,7 +172,9 @@ class ReadAhead:
             # a file that was read twice is fetched once: the second time it may hold something else
             wanted = list(dict.fromkeys([key, *self._after.get(key, ())])) if is_first else [key]
             answers = self._channel.ask_many([(one, (place,)) for one, place in wanted])
-            self._fetched |= zip(wanted, answers, strict=True)
+            self._fetched = dict(zip(wanted, answers, strict=True))
+        for passed_over in takewhile(key.__ne__, list(self._fetched)):
+            del self._fetched[passed_over]
         answer = self._fetched.pop(key)
         if isinstance(answer, OSError):
             raise answer

@@ -1,6 +1,7 @@
 """The channel to an agent: frames in and out, what is refused, and how a machine is lost. The agent is a double."""
 
 import errno
+import itertools
 import os
 import socket
 import struct
@@ -8,6 +9,8 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hugepage_qa.qemu import agent_channel
 from hugepage_qa.qemu.agent_channel import AgentChannel, ReadAhead
@@ -308,6 +311,21 @@ def test_a_file_that_is_read_again_without_an_action_is_read_anew() -> None:
         assert ahead.read("r", "a") == [b"r", b"new"], number
         ahead.forget()
     assert files.asked[-2:] == [["ra", "rb"], ["ra"]]
+
+
+@given(st.lists(st.text("abcd", min_size=1, max_size=8), min_size=1, max_size=6))
+def test_what_is_read_later_is_not_older(rounds: list[str]) -> None:
+    fetches = itertools.count()
+
+    class Clock(Files):
+        def ask_many(self, requests: list[tuple[str, tuple[str, ...]]]) -> list[list[bytes] | OSError]:
+            return [[b"%06d" % next(fetches)] for _request in requests]
+
+    ahead = ahead_of(Clock())
+    for paths in rounds:
+        read = read_all(ahead, paths)
+        assert read == sorted(read)
+        ahead.forget()
 
 
 def test_it_follows_another_way_when_the_reader_does() -> None:

@@ -48,8 +48,7 @@ uint64_t now(void)
 	return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
 }
 
-/* the sum of the lines of a file that begin with one of the names, in kB */
-static long kilobytes(const char *path, const char *const *names)
+long kilobytes(const char *path, const char *const *names)
 {
 	char line[256], format[64];
 	long sum = 0, value;

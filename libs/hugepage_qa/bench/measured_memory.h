@@ -19,6 +19,9 @@ extern int is_one_of_many;
 
 uint64_t now(void);
 
+/* The sum of the lines of a file of /proc that begin with one of the names, which NULL ends, in kB. */
+long kilobytes(const char *path, const char *const *names);
+
 /* of this process, in kB */
 long huge(void);
 long swapped(void);

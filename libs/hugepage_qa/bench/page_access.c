@@ -10,15 +10,13 @@
  * The last three are of the data TLB while it reads, n/a where the processor counts none.
  */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <time.h>
 
+#include "measured_memory.h"
 #include "tlb_counters.h"
 
 #ifndef MAP_HUGE_SHIFT
@@ -34,59 +32,12 @@
 /* no base page is smaller */
 #define STEP 4096
 
-static void fail(const char *what)
-{
-	fprintf(stderr, "%s: %s\n", what, strerror(errno));
-	exit(1);
-}
-
-static uint64_t now(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return time.tv_sec * 1000000000ULL + time.tv_nsec;
-}
-
 static long faults(void)
 {
 	struct rusage usage;
 
 	getrusage(RUSAGE_SELF, &usage);
 	return usage.ru_minflt;
-}
-
-/* the sum of the lines of a file of ours that begin with one of the names, in kB */
-static long kilobytes(const char *path, const char *const *names)
-{
-	char line[256], format[64];
-	long sum = 0, value;
-	FILE *file = fopen(path, "r");
-
-	if (!file)
-		fail(path);
-	while (fgets(line, sizeof(line), file))
-		for (const char *const *name = names; *name; name++) {
-			snprintf(format, sizeof(format), "%s: %%ld kB", *name);
-			if (sscanf(line, format, &value) == 1)
-				sum += value;
-		}
-	fclose(file);
-	return sum;
-}
-
-static long page_tables(void)
-{
-	static const char *const names[] = { "VmPTE", NULL };
-
-	return kilobytes("/proc/self/status", names);
-}
-
-static long huge(void)
-{
-	static const char *const names[] = { "AnonHugePages", "Shared_Hugetlb", "Private_Hugetlb", NULL };
-
-	return kilobytes("/proc/self/smaps_rollup", names);
 }
 
 struct memory {
@@ -104,7 +55,7 @@ static size_t round_up(size_t value, size_t multiple)
  * Wherever the kernel puts the mapping, the same tables must be new to it: the memory shares no table of the first two
  * levels with other mappings, lies in a single one of the third, and that one is there before.
  */
-static struct memory map(size_t bytes, size_t huge_page, size_t huge_bytes)
+static struct memory map_among_others(size_t bytes, size_t huge_page, size_t huge_bytes)
 {
 	int flags = MAP_PRIVATE | MAP_ANONYMOUS, huge_flags;
 	size_t alignment = huge_page > ALIGNMENT ? huge_page : ALIGNMENT;
@@ -156,7 +107,7 @@ static uint64_t read_at_random(const char *start, size_t bytes, long accesses)
 
 static void repeat(size_t bytes, size_t huge_page, size_t huge_bytes, long accesses)
 {
-	struct memory memory = map(bytes, huge_page, huge_bytes);
+	struct memory memory = map_among_others(bytes, huge_page, huge_bytes);
 	long tables = page_tables(), before = faults(), touched;
 	uint64_t begin = now(), first_touch, access, unmap;
 	long had;

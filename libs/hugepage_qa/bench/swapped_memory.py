@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing, Kind
-from hugepage_qa.bench.memory_at_once import SOURCE
-from hugepage_qa.bench.memory_program import MemoryProgram, Repeat, of_a_gib
+from hugepage_qa.bench.memory_program import AT_ONCE, MemoryProgram, Repeat, of_a_gib
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Unavailable
 from hugepage_qa.kernel.proc_tables import read_mounts
 from hugepage_qa.kernel.tree import DirectoryTree
@@ -75,7 +74,7 @@ class SwapAtOnce(MemoryProgram):
     """
 
     name = "swap-at-once"
-    source = SOURCE
+    source = AT_ONCE
     operation = "swap"
     words = ("out-ns", "in-ns", "swapped-kB", "huge-kB")
     metrics = _metrics(name)

@@ -9,15 +9,14 @@
  * The last three are of the instruction TLB, n/a where the processor counts none.
  */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "measured_memory.h"
 #include "tlb_counters.h"
 
 #ifndef MADV_COLLAPSE
@@ -31,20 +30,6 @@ typedef unsigned long function(void);
 
 extern function text_page_0;
 
-static void fail(const char *what)
-{
-	fprintf(stderr, "%s: %s\n", what, strerror(errno));
-	exit(1);
-}
-
-static uint64_t now(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
-}
-
 static unsigned long call(unsigned long page)
 {
 	function *one = (function *)((uintptr_t)&text_page_0 + page * STEP);
@@ -53,19 +38,11 @@ static unsigned long call(unsigned long page)
 }
 
 /* huge pages of files, those of tmpfs included, that are mapped as such, in kB */
-static long huge(void)
+static long huge_text(void)
 {
-	FILE *file = fopen("/proc/self/smaps_rollup", "re");
-	char line[256];
-	long sum = 0, value;
+	static const char *const names[] = { "FilePmdMapped", "ShmemPmdMapped", NULL };
 
-	if (!file)
-		fail("/proc/self/smaps_rollup");
-	while (fgets(line, sizeof(line), file))
-		if (sscanf(line, "FilePmdMapped: %ld", &value) == 1 || sscanf(line, "ShmemPmdMapped: %ld", &value) == 1)
-			sum += value;
-	fclose(file);
-	return sum;
+	return kilobytes("/proc/self/smaps_rollup", names);
 }
 
 static void collapse(size_t bytes, size_t huge_page)
@@ -95,7 +72,7 @@ int main(int argc, char **argv)
 	if (!strcmp(argv[5], "collapse"))
 		collapse(pages * STEP, huge_page);
 	else
-		for (int pause = 0; pause < PATIENCE_SECONDS * (1000000 / PAUSE_US) && huge() < atol(argv[5]) / 1024; pause++)
+		for (int pause = 0; pause < PATIENCE_SECONDS * (1000000 / PAUSE_US) && huge_text() < atol(argv[5]) / 1024; pause++)
 			usleep(PAUSE_US);
 	for (unsigned long repeat = 0; repeat < repeats; repeat++) {
 		uint64_t state = 1, began;
@@ -109,7 +86,7 @@ int main(int argc, char **argv)
 		tlb_keep();
 		/* the result is used, or there would be nothing to compute */
 		wrong += !state;
-		printf("call-ns %llu huge-kB %ld", (unsigned long long)began, huge());
+		printf("call-ns %llu huge-kB %ld", (unsigned long long)began, huge_text());
 		tlb_print();
 		puts("");
 	}

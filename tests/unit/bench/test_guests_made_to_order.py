@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from tests.unit.bench.fake_guest import FakeHost
 
-from hugepage_qa.bench import guest_build, guest_start
+from hugepage_qa.bench import fragmented_memory, guest_build
 from hugepage_qa.bench.backing import Backing, Kind
-from hugepage_qa.bench.fragmented_memory import SOURCE
+from hugepage_qa.bench.fragmented_memory import SOURCE, GuestStart, fragmented
 from hugepage_qa.bench.guest_build import GuestBuild, headers_of, parts_of
-from hugepage_qa.bench.guest_start import GuestStart, fragmented
 from hugepage_qa.bench.memory_program import MEMORY
 from hugepage_qa.bench.source_build import write_tree
 from hugepage_qa.errors import InputError
@@ -30,9 +29,9 @@ def test_a_start_beside_fragmented_memory(monkeypatch: pytest.MonkeyPatch, tmp_p
         asked.append(sizes)
         yield
 
-    monkeypatch.setattr(guest_start, "fragmented", noted)
-    monkeypatch.setattr(guest_start, "GuestHost", lambda *_: FakeHost({}))
-    monkeypatch.setattr(guest_start, "fragmented_and_used", lambda parts, left: (parts, left))
+    monkeypatch.setattr(fragmented_memory, "fragmented", noted)
+    monkeypatch.setattr(fragmented_memory, "GuestHost", lambda *_: FakeHost({}))
+    monkeypatch.setattr(fragmented_memory, "fragmented_and_used", lambda parts, left: (parts, left))
     assert GuestStart().backings([BASE, THP, SHP, LARGE]) == (BASE, THP, SHP)
     with GuestStart().prepare("quick", tmp_path, tmp_path) as ready:
         figures = ready.block(THP)

@@ -8,10 +8,10 @@ import pytest
 from hugepage_qa.bench import benchmark_program
 from hugepage_qa.bench.benchmark_program import expect_static, run_program
 from hugepage_qa.bench.measure import parse_sentinel
-from hugepage_qa.bench.page_access import SOURCE, PageAccess, parse_page_access
+from hugepage_qa.bench.memory_program import MEMORY
+from hugepage_qa.bench.page_access import ACCESS_SOURCE, COUNTERS, PageAccess, parse_page_access
 from hugepage_qa.bench.pgbench import parse_pgbench, parse_version
 from hugepage_qa.bench.sysbench_memory import parse_sysbench
-from hugepage_qa.bench.tlb_counters import SOURCE as COUNTERS
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.c_compiler import build_program
 from hugepage_qa.sizes import GIB, KIB, MIB
@@ -188,7 +188,7 @@ def test_every_metric_has_its_figures() -> None:
 
 def test_page_tables_are_as_large_wherever_memory_is(tmp_path: Path) -> None:
     """Each run gets other addresses."""
-    program, size = build_program(SOURCE, tmp_path, [COUNTERS]), 4 * MIB
+    program, size = build_program(ACCESS_SOURCE, tmp_path, [MEMORY, COUNTERS]), 4 * MIB
     found = set()
     for _ in range(20):
         output = run_program([program, str(size), "base", "1", "2", "0"], deadline=60)

@@ -3,7 +3,6 @@
 import errno
 import mmap
 
-from hugepage_qa.cases.at_once import at_once
 from hugepage_qa.cases.broken_memory import (
     break_page,
     expect_broken,
@@ -19,6 +18,7 @@ from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, WORD
 from hugepage_qa.cases.memory_policy import moving
+from hugepage_qa.cases.race import at_once
 from hugepage_qa.kernel.uapi import MADV_HWPOISON, MADV_SOFT_OFFLINE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest

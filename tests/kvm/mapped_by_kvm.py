@@ -11,7 +11,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import collapse, pmd_size
 from hugepage_qa.cases.thp_policy import advised, set_policy
-from hugepage_qa.kernel.kvm_statistics import PAGES, SPLITS, read_kvm_directory
+from hugepage_qa.kernel.kvm import PAGES, SPLITS, read_kvm_directory
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_DONTNEED
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.kvm_mapping import (

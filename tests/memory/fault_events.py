@@ -7,8 +7,7 @@ from functools import partial
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.shared_pages import let_only_pmd_inherit
-from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_aligned, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.cases.userfaultfd import Event, Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.thp import DIRECTORY

@@ -13,9 +13,8 @@ from hugepage_qa.cases.hugetlb_files import forked, new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
 from hugepage_qa.cases.pinned_pages import Pin, pinned, pipe_with, word_from
-from hugepage_qa.cases.shared_pages import let_only_pmd_inherit
 from hugepage_qa.cases.swapped import need_swap, swap_out
-from hugepage_qa.cases.thp_memory import mount_tmpfs, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, mount_tmpfs, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk

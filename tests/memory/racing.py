@@ -3,12 +3,11 @@
 import errno
 import mmap
 
-from hugepage_qa.cases.at_once import at_once
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.memory_policy import moving
-from hugepage_qa.cases.race import RACERS, clash
+from hugepage_qa.cases.race import RACERS, at_once, clash
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MAP_FIXED, MAP_HUGETLB
 from hugepage_qa.plugins.avocado_test import LiveTest

@@ -3,15 +3,14 @@
 import errno
 import mmap
 
-from hugepage_qa.cases.at_once import at_once
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.pagemap_scan import Do, Is, Region, Scan, scan
-from hugepage_qa.cases.shared_pages import filled_file, let_only_pmd_inherit
+from hugepage_qa.cases.pagemap import Do, Is, Region, Scan, scan
+from hugepage_qa.cases.race import at_once
 from hugepage_qa.cases.swapped import need_swap, swap_out
-from hugepage_qa.cases.thp_memory import mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_memory import filled_file, let_only_pmd_inherit, mount_tmpfs, pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.thp import DIRECTORY

@@ -1,9 +1,9 @@
 """Memory that is added to a machine busy in huge pages: the pool, which had no room, uses it."""
 
-from hugepage_qa.cases.at_once import at_once
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.memory_blocks import expect_total, take_a_block
+from hugepage_qa.cases.race import at_once
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.machine.host import CannotRun

@@ -5,10 +5,10 @@ import mmap
 import os
 import signal
 
-from hugepage_qa.cases.at_once import at_once
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_file
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.race import at_once
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES

@@ -8,9 +8,8 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.shared_pages import let_only_pmd_inherit
 from hugepage_qa.cases.swapped import need_swap, swap_out
-from hugepage_qa.cases.thp_memory import collapse, map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import collapse, let_only_pmd_inherit, map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import advised, huge_pages, leave_dirt, set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_name

@@ -20,8 +20,7 @@ from hugepage_qa.cases.khugepaged_clock import (
 from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.shared_pages import let_only_pmd_inherit
-from hugepage_qa.cases.thp_memory import collapse, map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import collapse, let_only_pmd_inherit, map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, leave_dirt, set_policy, smaller_sizes
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer

@@ -12,8 +12,14 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.shared_pages import expect_mapped_whole, let_only_pmd_inherit
-from hugepage_qa.cases.thp_memory import collapse, expect_change, map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import (
+    collapse,
+    expect_change,
+    expect_mapped_whole,
+    let_only_pmd_inherit,
+    map_aligned,
+    pmd_size,
+)
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.counters import parse_meminfo, read_vmstat
 from hugepage_qa.kernel.nodes import node_directories

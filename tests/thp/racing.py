@@ -3,15 +3,14 @@
 import errno
 import mmap
 
-from hugepage_qa.cases.at_once import at_once
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import mount_debugfs
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.memory_policy import moving
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.shared_pages import filled_file, let_only_pmd_inherit
-from hugepage_qa.cases.thp_memory import map_aligned, mount_tmpfs, pmd_size
+from hugepage_qa.cases.race import at_once
+from hugepage_qa.cases.thp_memory import filled_file, let_only_pmd_inherit, map_aligned, mount_tmpfs, pmd_size
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.counters import read_vmstat, vmstat_delta

@@ -10,8 +10,10 @@ from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.shared_pages import expect_shared, filled_file, let_only_pmd_inherit
 from hugepage_qa.cases.thp_memory import (
+    expect_shared,
+    filled_file,
+    let_only_pmd_inherit,
     map_aligned,
     map_start,
     map_start_of_file,

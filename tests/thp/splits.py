@@ -8,8 +8,7 @@ from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.shared_pages import filled_file, let_only_pmd_inherit
-from hugepage_qa.cases.thp_memory import expect_change, mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_memory import expect_change, filled_file, let_only_pmd_inherit, mount_tmpfs, pmd_size
 from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy
 from hugepage_qa.kernel.uapi import MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.oracle.rules import THP_DOC

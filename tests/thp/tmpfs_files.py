@@ -10,9 +10,18 @@ from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage, with_bl
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.shared_pages import expect_mapped_whole, expect_shared, filled_file, let_only_pmd_inherit
 from hugepage_qa.cases.swapped import need_swap
-from hugepage_qa.cases.thp_memory import map_file, map_start, map_start_of_file, mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_memory import (
+    expect_mapped_whole,
+    expect_shared,
+    filled_file,
+    let_only_pmd_inherit,
+    map_file,
+    map_start,
+    map_start_of_file,
+    mount_tmpfs,
+    pmd_size,
+)
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.proc_tables import find_mount, huge_policy
 from hugepage_qa.kernel.thp import DIRECTORY

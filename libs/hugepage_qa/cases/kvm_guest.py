@@ -14,9 +14,17 @@ from hugepage_qa.cases.debugfs import mount_debugfs
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel import kvm_requests
-from hugepage_qa.kernel.kvm_requests import KvmRequest, ebp_in, in_protected_mode, registers
-from hugepage_qa.kernel.kvm_statistics import PAGES, SPLITS, read_kvm_directory, read_kvm_statistics
+from hugepage_qa.kernel import kvm
+from hugepage_qa.kernel.kvm import (
+    PAGES,
+    SPLITS,
+    KvmRequest,
+    ebp_in,
+    in_protected_mode,
+    read_kvm_directory,
+    read_kvm_statistics,
+    registers,
+)
 from hugepage_qa.kernel.uapi import SIG_BLOCK
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.kvm_mapping import GivenMemory
@@ -56,15 +64,15 @@ class KvmGuest:
         self.actor = actor or live.actor()
         live.host.load_kvm()
         _need_nested_tables(live)
-        kvm = _open_kvm(live, self.actor)
+        device = _open_kvm(live, self.actor)
         try:
-            self._machine = self._ioctl(kvm, kvm_requests.CREATE_VM)
-            self._ioctl(self._machine, kvm_requests.SET_TSS, kvm_requests.TSS)
+            self._machine = self._ioctl(device, kvm.CREATE_VM)
+            self._ioctl(self._machine, kvm.SET_TSS, kvm.TSS)
             self._put_code()
-            self._processor = self._ioctl(self._machine, kvm_requests.CREATE_VCPU)
+            self._processor = self._ioctl(self._machine, kvm.CREATE_VCPU)
         except Refused as refusal:
             raise CannotRun(f"/dev/kvm makes no virtual machine: {refusal.strerror}") from refusal
-        length = self._ioctl(kvm, kvm_requests.RUN_SIZE)
+        length = self._ioctl(device, kvm.RUN_SIZE)
         self._run = self.actor.mmap(length, READ_WRITE, mmap.MAP_SHARED, self._processor)
         self._protect()
         self._end_after_seconds()
@@ -84,7 +92,7 @@ class KvmGuest:
 
     def log_dirty(self, given: GivenMemory, *, on: bool = True) -> None:
         """Have KVM log which pages the guest writes, or no longer."""
-        self._set_memory(_FIRST_SLOT, kvm_requests.LOG_DIRTY if on else 0, given)
+        self._set_memory(_FIRST_SLOT, kvm.LOG_DIRTY if on else 0, given)
 
     def take(self, given: GivenMemory) -> None:
         """Take memory from the guest."""
@@ -95,7 +103,7 @@ class KvmGuest:
         bits = given.length // self._live.base_page
         size = -(-bits // (8 * WORD)) * WORD
         bitmap = self.actor.mmap(size, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._ioctl(self._machine, kvm_requests.GET_DIRTY_LOG, self._pack("2IQ", _FIRST_SLOT, 0, bitmap))
+        self._ioctl(self._machine, kvm.GET_DIRTY_LOG, self._pack("2IQ", _FIRST_SLOT, 0, bitmap))
         found = int.from_bytes(self._memory_at(bitmap, size), self._live.host.byte_order)
         self.actor.call("munmap", bitmap, size)
         return {number for number in range(bits) if found >> number & 1}
@@ -109,7 +117,7 @@ class KvmGuest:
     def wrong(self, given: GivenMemory, first: int = 0, length: int | None = None, step: int | None = None) -> int:
         """Have the guest look at these words; return how many are not its own address."""
         self._go(_LOOK_AT, given, first, length, step)
-        return ebp_in(self.actor.uapi, self._answer(kvm_requests.GET_REGISTERS))
+        return ebp_in(self.actor.uapi, self._answer(kvm.GET_REGISTERS))
 
     def execute(self, address: int) -> None:
         """Have the guest execute what is at ``address``, which ends with HALT."""
@@ -149,7 +157,7 @@ class KvmGuest:
     def statistics(self) -> Mapping[str, int]:
         """Return the statistics in KVM's own file. Raises CannotRun before Linux 5.14."""
         try:
-            descriptor = self._ioctl(self._machine, kvm_requests.GET_STATISTICS)
+            descriptor = self._ioctl(self._machine, kvm.GET_STATISTICS)
         except Refused as refusal:
             raise CannotRun("this kernel has no KVM_GET_STATS_FD (Linux 5.14)") from refusal
 
@@ -196,17 +204,17 @@ class KvmGuest:
 
     def _set_memory(self, slot: int, flags: int, given: GivenMemory) -> None:
         region = self._pack("2I3Q", slot, flags, given.guest, given.length, given.host)
-        self._ioctl(self._machine, kvm_requests.SET_MEMORY, region)
+        self._ioctl(self._machine, kvm.SET_MEMORY, region)
 
     def _protect(self) -> None:
-        special = self._answer(kvm_requests.GET_SPECIAL)
-        self._ioctl(self._processor, kvm_requests.SET_SPECIAL, in_protected_mode(self.actor.uapi, special))
+        special = self._answer(kvm.GET_SPECIAL)
+        self._ioctl(self._processor, kvm.SET_SPECIAL, in_protected_mode(self.actor.uapi, special))
 
     def _end_after_seconds(self) -> None:
         """Have SIGALRM end KVM_RUN, and nothing else: only there it is not blocked."""
         alarm = 1 << (_SIGALRM - 1)
         self.actor.call("rt_sigprocmask", SIG_BLOCK, self._pack("Q", alarm), 0, _SIGNALS)
-        self._ioctl(self._processor, kvm_requests.SET_SIGNALS, self._pack("IQ", _SIGNALS, 0))
+        self._ioctl(self._processor, kvm.SET_SIGNALS, self._pack("IQ", _SIGNALS, 0))
 
     def _prove(self) -> None:
         """Raise CannotRun where the guest does not run."""
@@ -215,7 +223,7 @@ class KvmGuest:
         except Refused as refusal:
             why = refusal.strerror
             raise CannotRun(f"/dev/kvm does not run a guest of one instruction: KVM_RUN: {why}") from refusal
-        if reason in kvm_requests.NOT_ENTERED:
+        if reason in kvm.NOT_ENTERED:
             raise CannotRun(f"/dev/kvm does not run a guest of one instruction: exit reason {reason}")
         self._expect_halted(reason)
 
@@ -227,21 +235,21 @@ class KvmGuest:
     def _enter(self, code: int, start: int, end: int, step: int) -> int:
         """Run the guest from ``code`` on and return the reason of its exit. Raises Refused."""
         wanted = registers(self.actor.uapi, edx=end, esi=start, edi=step, eip=code)
-        self._ioctl(self._processor, kvm_requests.SET_REGISTERS, wanted)
+        self._ioctl(self._processor, kvm.SET_REGISTERS, wanted)
         self._set_timer(_SECONDS)
         try:
-            self._ioctl(self._processor, kvm_requests.RUN)
+            self._ioctl(self._processor, kvm.RUN)
         except Refused as refusal:
             if refusal.errno == errno.EINTR:
                 raise InputError(f"a guest of a few instructions does not end within {_SECONDS} s") from refusal
             raise
         finally:
             self._set_timer(0)
-        return self.actor.read(self._run + kvm_requests.EXIT_REASON_AT) % (1 << 32)
+        return self.actor.read(self._run + kvm.EXIT_REASON_AT) % (1 << 32)
 
     def _expect_halted(self, reason: int) -> None:
-        if reason != kvm_requests.EXIT_HLT:
-            self._live.fail("how the guest ended (KVM_EXIT_*)", kvm_requests.EXIT_HLT, reason)
+        if reason != kvm.EXIT_HLT:
+            self._live.fail("how the guest ended (KVM_EXIT_*)", kvm.EXIT_HLT, reason)
 
     def _set_timer(self, seconds: int) -> None:
         self.actor.call("setitimer", _ITIMER_REAL, self._pack("4q", 0, 0, seconds, 0), 0)

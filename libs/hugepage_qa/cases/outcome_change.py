@@ -16,8 +16,7 @@ from hugepage_qa.cases.live_machine import MachinePlan
 from hugepage_qa.cases.result import Result, Verdict, because, worst
 from hugepage_qa.cases.selection import Selection
 from hugepage_qa.cases.throwaway_run import LiveWanted, ThrowawayRun
-from hugepage_qa.cases.upstream.bug_report import Answer, BugReport, bug_reports
-from hugepage_qa.cases.upstream.reproduction import reproduce
+from hugepage_qa.cases.upstream.reproduction import Answer, BugReport, bug_reports, reproduce
 from hugepage_qa.errors import InputError
 from hugepage_qa.oracle.architecture import hugetlb_sizes
 from hugepage_qa.qemu.apt import KERNEL_PREFIX

@@ -1,17 +1,20 @@
-"""Processes, and threads, that want something at the same moment, again and again: what a kernel counts and what memory
-holds must not depend on who comes first.
+"""Processes, and threads, that want something at the same moment, or go on and on with the same memory meanwhile.
+
+What a kernel counts and what memory holds must not depend on who comes first.
 """
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from functools import reduce
 from operator import or_
 
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.uapi import MAP_HUGETLB
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.process.actor import Came, Deed
+from hugepage_qa.process.actor import Actor, Argument, Came, Deed
 
 #: processes, or threads: twice as many as a throwaway machine has processors
 RACERS = 4
@@ -59,3 +62,60 @@ def clash(
 def _flags(live: Live, file: HugeFile | None, *, shared: bool) -> int:
     flags = mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE
     return flags if file else flags | mmap.MAP_ANONYMOUS | MAP_HUGETLB | live.size_flag
+
+
+#: thousands of rounds on a machine that has nothing else to do
+_THREADS_SECONDS = 1.0
+
+
+class Threads:
+    """The threads of one actor: what has been started, and what may come of it."""
+
+    def __init__(self, live: Live, actor: Actor) -> None:
+        self._live = live
+        self._actor = actor
+        self._allowed: list[tuple[str, Came, frozenset[int]]] = []
+
+    def call(self, name: str, *arguments: Argument, may_fail: Collection[int] = ()) -> None:
+        """Make the system call ``name`` again and again; it may fail with the errors ``may_fail``, and not always."""
+        self._allow(name, Came.DONE | Came.REFUSED, may_fail)
+        self._actor.repeat(name, *arguments)
+
+    def use(self, memory: Memory, may_come: Came = Came.DONE) -> None:
+        """Store in each base page of ``memory`` words of the thread's own, and find them there the next time."""
+        self._allow(f"use of {memory.address:#x}", may_come)
+        self._actor.use(memory.address, memory.length, self._live.base_page)
+
+    def watch(self, memory: Memory, value: int = 1, may_come: Came = Came.DONE, *, step: int | None = None) -> None:
+        """Find in each base page of ``memory`` what ``fill`` has stored there, with a ``value`` of 0 nothing.
+
+        With a ``step`` it is at each multiple of so many bytes.
+        """
+        self._allow(f"a look at {memory.address:#x}", may_come)
+        self._actor.watch(memory.address, memory.length, step or self._live.base_page, value)
+
+    def reread(self, descriptor: int, length: int, step: int, value: int = 1) -> None:
+        """Find the same in ``length`` bytes of a file, at each multiple of ``step``."""
+        self._allow(f"a read of descriptor {descriptor}", Came.DONE)
+        self._actor.reread(descriptor, length, step, value)
+
+    def end(self, seconds: float) -> None:
+        """End them after ``seconds``, and expect of each what may come of it."""
+        for (what, may_come, may_fail), found in zip(self._allowed, self._actor.stop(seconds), strict=True):
+            self._live.expect(f"what came of {what} that may not", Came(0), found.came & ~may_come)
+            self._live.expect(f"errors of {what} that may not be", set(), set(found.errors - may_fail))
+            self._live.expect(f"{what} was done", True, found.times > 0)
+
+    def _allow(self, what: str, may_come: Came, may_fail: Collection[int] = ()) -> None:
+        self._allowed.append((what, may_come, frozenset(may_fail)))
+
+
+@contextmanager
+def at_once(live: Live, actor: Actor, seconds: float = _THREADS_SECONDS) -> Iterator[Threads]:
+    """Have threads that are started in this block go on for ``seconds`` after it, and while it acts.
+
+    Expected is of each that nothing comes of it but what may, that it is done once at least, and that it ends.
+    """
+    threads = Threads(live, actor)
+    yield threads
+    threads.end(seconds)

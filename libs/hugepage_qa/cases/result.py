@@ -8,9 +8,12 @@ PASS   a comparison was made and there was no difference
 """
 
 import enum
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 
 class Verdict(enum.StrEnum):
@@ -80,3 +83,35 @@ def one_line(text: str) -> str:
     words = " ".join(text.split())
     encodable = words.encode("utf-8", "backslashreplace").decode("utf-8")
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in encodable)
+
+
+_NAME = re.compile(r"(?P<rule>.*?)(?:/(?P<size>[0-9]+[KMG]))?(?:@(?P<cpu>\w+))?", re.DOTALL)
+
+
+class NameParts(NamedTuple):
+    """The parts of the name of a result: its case, and the page size and the CPU, which can be empty."""
+
+    rule: str
+    size: str
+    cpu: str
+
+
+@cache
+def name_parts(name: str) -> NameParts:
+    """Return the parts of the name of a result."""
+    match = _NAME.fullmatch(name)
+    return NameParts(*(match.groups("") if match else (name, "", "")))
+
+
+def rule_of(name: str) -> str:
+    """Return the name of the case in that of a result, which may end with a page size and a CPU."""
+    return name_parts(name).rule
+
+
+def untested_rules(results: Iterable[tuple[str, Verdict]]) -> tuple[str, ...]:
+    """Return the rules of which no result, given with its name, is more than a skip."""
+    tested: dict[str, bool] = {}
+    for name, verdict in results:
+        rule = rule_of(name)
+        tested[rule] = tested.get(rule, False) or verdict is not Verdict.SKIP
+    return tuple(rule for rule, is_tested in tested.items() if not is_tested)

@@ -1,7 +1,4 @@
-"""Memory that may get transparent huge pages: anonymous, or files of a tmpfs with its mount option huge=.
-
-Changes of counters are measured in a quiet moment.
-"""
+"""Memory that may get transparent huge pages: anonymous and shared, files of a tmpfs with huge= among it."""
 
 import errno
 import mmap
@@ -9,12 +6,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from hugepage_qa.cases.fragmentation import expect_no_node_short, expect_no_shortage
+from hugepage_qa.cases.fragmentation import expect_no_node_short, expect_no_shortage, tell, with_blocks
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.counters import read_meminfo, read_vmstat
+from hugepage_qa.kernel.smaps import MemoryMapping
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.tree import read_integer, size_name
+from hugepage_qa.kernel.tree import read_integer, size_directories, size_name
 from hugepage_qa.kernel.uapi import MAP_FIXED
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.process.actor import Actor, Refused
@@ -190,3 +188,51 @@ def room_for(actor: Actor, pages: int, size: int) -> int:
     """Return a multiple of ``size`` from which on ``pages`` pages can be mapped: nothing else is there."""
     start = actor.mmap((pages + 1) * size, _PROT_NONE, mmap.MAP_ANONYMOUS | mmap.MAP_PRIVATE)
     return -(-start // size) * size
+
+
+def let_only_pmd_inherit(live: Live) -> None:
+    """Have shmem_enabled, "never" for now, and mounts decide for PMD-sized pages alone, until the case ends.
+
+    Raises CannotRun on a kernel without shared memory in huge pages.
+    """
+    keep_min_free(live)
+    live.set_knob(f"{DIRECTORY}/enabled", "madvise")
+    if live.host.read(f"{DIRECTORY}/shmem_enabled") is None:
+        raise CannotRun("this kernel has no shared memory in huge pages")
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")
+    ours = f"{DIRECTORY}/{size_name(pmd_size(live))}"
+    for path in size_directories(live.host, DIRECTORY).values():
+        if live.host.read(f"{path}/shmem_enabled") is not None:  # since Linux 6.11
+            live.set_knob(f"{path}/shmem_enabled", "inherit" if path == ours else "never")
+
+
+def expect_shared(live: Live, memory: Memory, huge: bool, where: str) -> None:
+    """Expect shared ``memory`` to get PMD-sized pages when it is filled, or none of them.
+
+    Raises CannotRun where memory is too fragmented for them.
+    """
+    now = with_blocks(live, memory.size, memory.pages if huge else 0)
+    tell(live, now)
+    memory.fill()
+    mapping = expect_mapped_whole(live, memory, memory.pages if huge else 0, f"{where} ({now})")
+    live.expect(f"AnonHugePages, {where}", 0, mapping.anon_huge_pages)
+    memory.expect_filled()
+
+
+def expect_mapped_whole(live: Live, memory: Memory, pages: int, where: str = "huge=always") -> MemoryMapping:
+    """Expect ``pages`` of a shared mapping to be mapped whole, and return what smaps shows of it.
+
+    Raises CannotRun where memory is too fragmented for them.
+    """
+    mapping = memory.smaps()
+    if pages and mapping.shmem_pmd_mapped != pages * memory.size:
+        expect_no_node_short(live, memory.size, pages)
+    live.expect(f"ShmemPmdMapped, {where}", pages * memory.size, mapping.shmem_pmd_mapped)
+    return mapping
+
+
+def filled_file(live: Live, path: str, pages: int) -> Memory:
+    """Map a new file of a tmpfs with huge=always and fill it, in huge pages. Raises CannotRun as above."""
+    memory = map_start_of_file(live, path, pages)
+    expect_shared(live, memory, True, "huge=always")
+    return memory

@@ -7,9 +7,9 @@ from copy import copy
 from enum import IntEnum, IntFlag
 from typing import TypeVar
 
-from hugepage_qa.cases.at_once import at_once
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, WRITE_PROTECTED, Memory
+from hugepage_qa.cases.race import at_once
 from hugepage_qa.kernel.uapi import iowr
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.process.actor import Actor

@@ -33,9 +33,8 @@ from hugepage_qa.commands.gate_options import Share
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.packages import cache_directory, open_kernel
-from hugepage_qa.report.gate_tables import print_comparison, render_markdown
+from hugepage_qa.report.gate_tables import path_table, print_comparison, render_markdown
 from hugepage_qa.report.open_console import open_console
-from hugepage_qa.report.path_table import path_table
 from hugepage_qa.report.tmt_results import write_results
 
 #: boots of each kernel: of fewer than three the gate says little

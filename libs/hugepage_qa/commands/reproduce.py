@@ -6,8 +6,7 @@ from pathlib import Path
 import click
 
 from hugepage_qa.cases.boot.boot_matrix import Settings, find_kernel
-from hugepage_qa.cases.upstream.bug_report import DIRECTORY, Answer, bug_reports
-from hugepage_qa.cases.upstream.reproduction import Reproduction, reproduce
+from hugepage_qa.cases.upstream.reproduction import DIRECTORY, Answer, Reproduction, bug_reports, reproduce
 from hugepage_qa.commands.boot_commands import ARCHITECTURES
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.packages import cache_directory, open_kernel

@@ -7,10 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hugepage_qa.cases.result import Verdict
+from hugepage_qa.cases.result import NameParts, Verdict, name_parts
 from hugepage_qa.report.merged_runs import Table
 from hugepage_qa.report.run_directory import MergedCase, Run
-from hugepage_qa.report.untested import NameParts, name_parts
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,18 @@ passed and what nobody could have seen.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from hugepage_gate.block_summary import summarise_set
 from hugepage_gate.classic_table import ClassicTable
 from hugepage_gate.comparison import Comparison, Interval, MetricResult
 from hugepage_gate.error_rates import FEW_RUNS, SOME_RUNS, UNCHANGED, USUAL_RULES, Rates
-from hugepage_gate.samples import Direction, Verdict
+from hugepage_gate.samples import Direction, SampleSet, Verdict
 from hugepage_qa.report.fill_template import fill_template
 
 STYLES = {
@@ -269,3 +271,29 @@ def _gate_cells(rates: Rates) -> list[str]:
 
 def _percent(share: float) -> str:
     return "" if math.isnan(share) else f"{share:.1%}"
+
+
+def path_table(kernels: Sequence[SampleSet]) -> Iterator[str]:
+    """Yield the lines of a table in Markdown: a path each, and what it takes in each of ``kernels``.
+
+    The share is the change from the last kernel, which the others are set against. A path that a kernel lacks is empty.
+    """
+    levels = [_path_levels(one) for one in kernels]
+    yield f"| instructions for a page | {' | '.join(one.source for one in kernels)} |"
+    yield f"|---|{'---:|' * len(kernels)}"
+    for metric in dict.fromkeys(metric for one in levels for metric in one):
+        usual = levels[-1].get(metric)
+        cells = [_path_cell(one.get(metric), usual if one is not levels[-1] else None) for one in levels]
+        yield f"| {metric} | {' | '.join(cells)} |"
+
+
+def _path_levels(samples: SampleSet) -> Mapping[str, float]:
+    summaries = summarise_set(samples, dict.fromkeys((one.metric for one in samples), 1.0))
+    return {metric: float(np.median([one.location for one in each.blocks])) for (metric, _), each in summaries.items()}
+
+
+def _path_cell(level: float | None, usual: float | None) -> str:
+    if level is None:
+        return ""
+    change = f" ({level / usual - 1:+.1%})" if usual else ""
+    return f"{float(f'{level:.4g}'):,.10g}{change}"

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hugepage_qa.cases.result import BAD, Verdict, exit_code
+from hugepage_qa.cases.result import BAD, Verdict, exit_code, rule_of, untested_rules
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.fill_template import fill_template
 from hugepage_qa.report.run_directory import MergedCase, Run, read_run_directory
-from hugepage_qa.report.untested import rule_of, untested_rules
 
 _CHUNK = 8
 

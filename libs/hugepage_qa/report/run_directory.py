@@ -14,13 +14,12 @@ from typing import Any
 
 import yaml
 
-from hugepage_qa.cases.result import Result, Verdict, one_line
+from hugepage_qa.cases.result import Result, Verdict, name_parts, one_line
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.boards import BOARDS
 from hugepage_qa.report.check_report import KERNELS, RESULTS, read_check, read_kernels
 from hugepage_qa.report.tmt_results import PENDING, parse_tmt_yaml, read_results
-from hugepage_qa.report.untested import name_parts
 
 _FILE = "surroundings.yaml"
 

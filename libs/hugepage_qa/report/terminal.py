@@ -7,8 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from hugepage_qa.cases.result import Result, Verdict
-from hugepage_qa.report.untested import rule_of, untested_rules
+from hugepage_qa.cases.result import Result, Verdict, rule_of, untested_rules
 
 #: the styles of verdicts, of cases and of boots
 STYLES = {

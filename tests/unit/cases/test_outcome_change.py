@@ -16,8 +16,7 @@ from hugepage_qa.cases.live_machine import MachinePlan
 from hugepage_qa.cases.outcome_change import Candidate, ChangeSearch, find_trial, kernels_in, kernels_of_suite
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.cases.throwaway_run import LiveWanted
-from hugepage_qa.cases.upstream.bug_report import Answer, bug_reports
-from hugepage_qa.cases.upstream.reproduction import Reproduction
+from hugepage_qa.cases.upstream.reproduction import Answer, Reproduction, bug_reports
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.lost_machine import Loss

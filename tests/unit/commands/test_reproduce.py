@@ -7,8 +7,7 @@ import pytest
 
 from hugepage_qa import cli
 from hugepage_qa.cases.boot.boot_matrix import Settings
-from hugepage_qa.cases.upstream.bug_report import DIRECTORY, Answer, BugReport, bug_reports
-from hugepage_qa.cases.upstream.reproduction import Reproduction
+from hugepage_qa.cases.upstream.reproduction import DIRECTORY, Answer, BugReport, Reproduction, bug_reports
 from hugepage_qa.commands import reproduce
 from hugepage_qa.qemu.kernel_image import KernelImage
 

@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.kvm_statistics import read_kvm_directory, read_kvm_statistics
+from hugepage_qa.kernel.kvm import read_kvm_directory, read_kvm_statistics
 from hugepage_qa.kernel.tree import CapturedTree
 from hugepage_qa.kernel.uapi import find_uapi
 

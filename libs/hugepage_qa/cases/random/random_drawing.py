@@ -1,17 +1,33 @@
-"""A random program while it is drawn: what there is to draw from at that point, and what is done with an operation."""
+"""How large random programs are, and one while it is drawn: what there is to draw from, what an operation does."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from hypothesis import reject
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 
-from hugepage_qa.cases.random.random_scale import FIRST_PROCESS, Scale
 from hugepage_qa.cases.random.random_step import PoolRun
 from hugepage_qa.oracle.compare import Difference
 from hugepage_qa.oracle.pool.pool_machine import PoolMachine
 from hugepage_qa.oracle.pool.pool_setup import Operation, area_of
+
+#: the process that a program starts with
+FIRST_PROCESS = "a"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large programs are: pages of ``size`` bytes in the pool and in a file or mapping, and what there may be."""
+
+    size: int
+    pool: int
+    pages: int
+    steps: int = 40
+    processes: int = 4
+    mounts: int = 2
+    groups: int = 2
 
 
 class Present:

@@ -14,8 +14,8 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
 from hugepage_qa.cases.hypothesis_search import nothing_stored, search_settings
+from hugepage_qa.cases.random.random_drawing import Scale
 from hugepage_qa.cases.random.random_program import RandomPool
-from hugepage_qa.cases.random.random_scale import Scale
 from hugepage_qa.cases.random.random_step import PoolRun
 from hugepage_qa.oracle.compare import Difference
 from hugepage_qa.oracle.known_issues import Quirk

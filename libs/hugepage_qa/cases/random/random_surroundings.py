@@ -7,7 +7,7 @@ from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.memory_policy import Mode, run_on, set_policy
 from hugepage_qa.cases.pool_view import PoolView, read_pool_view
-from hugepage_qa.cases.random.random_scale import FIRST_PROCESS, Scale
+from hugepage_qa.cases.random.random_drawing import FIRST_PROCESS, Scale
 from hugepage_qa.cases.random.random_step import PoolRun
 from hugepage_qa.cases.random.random_target import RealPools
 from hugepage_qa.errors import InputError

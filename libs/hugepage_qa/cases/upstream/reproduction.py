@@ -1,17 +1,24 @@
-"""A reproducer run on a throwaway machine, through its agent, and what it says of the kernel."""
+"""Reports of kernel bugs for upstream, each with a reproducer, which runs on a throwaway machine, by its agent.
+
+A reproducer needs nothing of this suite.
+"""
 
 import os
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from hugepage_qa.cases.live_machine import MachinePlan
 from hugepage_qa.cases.result import one_line
-from hugepage_qa.cases.upstream.bug_report import Answer, BugReport, Reading
 from hugepage_qa.cases.verdicts import try_again
+from hugepage_qa.errors import InputError
 from hugepage_qa.process.process_table import STATE, split_stat
 from hugepage_qa.process.static_program import build_static
 from hugepage_qa.qemu.agent_channel import AgentChannel
@@ -20,7 +27,88 @@ from hugepage_qa.qemu.boards import find_board
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.lost_machine import MachineLost
 from hugepage_qa.qemu.virtual_machine import VirtualMachine
+from hugepage_qa.schema import build, find_violation
+from hugepage_qa.sizes import parse_memory
 from hugepage_qa.version import KernelVersion
+
+DIRECTORY = Path(__file__).with_name("reports")
+
+
+class Answer(IntEnum):
+    """What a reproducer says of a kernel; the value is its exit code."""
+
+    RIGHT = 0
+    BUG = 1
+    UNDECIDED = 2
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A word that a file has on a kernel that is ``right``, and the one that it has on a kernel with the bug."""
+
+    right: str
+    wrong: str
+
+
+@dataclass(frozen=True)
+class BootedMachine:
+    """The machine that a reproducer needs. ``memory`` is that of its nodes, as in ``2G,2G``.
+
+    ``since`` is the first kernel that knows the words, where older ones would seem to have the bug. ``reads`` are by
+    file, below the root.
+    """
+
+    memory: str
+    words: str = ""
+    since: str = "0.0"
+    reads: Mapping[str, Reading] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BugReport:
+    """The report of the known issue ``name``."""
+
+    name: str
+    directory: Path
+
+    @property
+    def program(self) -> Path | None:
+        """The source of its reproducer, None where reading files after a boot shows the bug."""
+        source = self.directory / "reproducer.c"
+        return source if source.exists() else None
+
+    @property
+    def text(self) -> str:
+        """The report, in Markdown."""
+        return (self.directory / "report.md").read_text(encoding="utf-8")
+
+    @property
+    def subject(self) -> str:
+        """What is wrong, in one line."""
+        return self.text.partition("\n")[0].removeprefix("# ")
+
+    @cached_property
+    def machine(self) -> BootedMachine:
+        """The machine that shows the bug. Raises InputError for a file of another form."""
+        document: Any = yaml.safe_load((self.directory / "reproducer.yaml").read_text(encoding="utf-8"))
+        if violation := find_violation(document, __package__, "reproducer"):
+            raise InputError(f"{self.directory / 'reproducer.yaml'}: {violation}")
+        return build(BootedMachine, document)
+
+    @property
+    def memory(self) -> tuple[int, ...]:
+        """Bytes of each NUMA node of the machine."""
+        return parse_memory(self.machine.memory)
+
+    def is_for(self, version: KernelVersion) -> bool:
+        """Tell whether kernels of ``version`` know the words of the command line."""
+        return version >= KernelVersion.parse(self.machine.since)
+
+
+def bug_reports(directory: Path = DIRECTORY) -> dict[str, BugReport]:
+    """Return name -> report of all that are in ``directory``, by name."""
+    return {path.name: BugReport(path.name, path) for path in sorted(directory.iterdir()) if path.is_dir()}
+
 
 _PROGRAM = "/tmp/reproducer"  # noqa: S108 - of a machine that nobody else is on
 _PIECE = 1 << 20

@@ -7,7 +7,7 @@ from functools import cmp_to_key
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine.boot_loader.boot_files import read_text
+from hugepage_qa.machine.boot_loader.loader import read_text
 
 ENTRIES = "boot/loader/entries"
 

@@ -5,10 +5,8 @@ from pathlib import Path
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.boot_loader.bls import ENTRIES
-from hugepage_qa.machine.boot_loader.boot_files import read_optional_text
-from hugepage_qa.machine.boot_loader.grub_loader import Grub, find_in_grub_directory
-from hugepage_qa.machine.boot_loader.grubby import Grubby
-from hugepage_qa.machine.boot_loader.loader import BootLoader
+from hugepage_qa.machine.boot_loader.grub_loader import Grub, Grubby, find_in_grub_directory
+from hugepage_qa.machine.boot_loader.loader import BootLoader, read_optional_text
 from hugepage_qa.machine.boot_loader.ostree import BOOTED, Ostree, RpmOstree
 from hugepage_qa.machine.boot_loader.systemd_boot import SystemdBoot
 from hugepage_qa.machine.boot_loader.zipl import Zipl, find_zipl_configuration

@@ -6,8 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine.boot_loader.boot_files import keep_files, read_optional_text, replace_text
-from hugepage_qa.machine.boot_loader.loader import BootLoader, append_words, drop_words, parse_words, run_tool
+from hugepage_qa.machine.boot_loader.loader import (
+    BootLoader,
+    append_words,
+    drop_words,
+    keep_files,
+    parse_words,
+    read_optional_text,
+    replace_text,
+    run_tool,
+)
 
 _COMMAND_LINE = "etc/kernel/cmdline"
 _FIELD = re.compile(r"\s*(?P<name>[\w-]+): (?P<value>.*)")

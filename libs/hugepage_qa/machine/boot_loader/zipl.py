@@ -10,15 +10,17 @@ from pathlib import Path
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.boot_loader.bls import ENTRIES, read_entries, sort_for_zipl
-from hugepage_qa.machine.boot_loader.boot_files import keep_files, read_text, replace_text
-from hugepage_qa.machine.boot_loader.grubby import kernel_for_grubby
+from hugepage_qa.machine.boot_loader.grub_loader import kernel_for_grubby
 from hugepage_qa.machine.boot_loader.loader import (
     ArgumentsLost,
     BootLoader,
     append_words,
     drop_words,
     join_words,
+    keep_files,
     parse_words,
+    read_text,
+    replace_text,
     run_tool,
 )
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from tests.unit.oracle.right_machine import right_observations
 
-from hugepage_qa.cases.random.random_scale import FIRST_PROCESS, Scale
+from hugepage_qa.cases.random.random_drawing import FIRST_PROCESS, Scale
 from hugepage_qa.cases.random.random_search import Program, draw_and_run
 from hugepage_qa.cases.random.random_step import PoolRun
 from hugepage_qa.oracle.compare import Observations

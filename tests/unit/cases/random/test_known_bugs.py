@@ -15,7 +15,7 @@ from tests.unit.cases.random.targets import (
     programs,
 )
 
-from hugepage_qa.cases.random.random_scale import Scale
+from hugepage_qa.cases.random.random_drawing import Scale
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.oracle.pool.pool_machine import PoolMachine

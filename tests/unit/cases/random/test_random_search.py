@@ -15,7 +15,7 @@ from tests.unit.cases.random.targets import (
     programs,
 )
 
-from hugepage_qa.cases.random.random_scale import Scale
+from hugepage_qa.cases.random.random_drawing import Scale
 from hugepage_qa.cases.random.random_search import draw_and_run, run_again
 from hugepage_qa.oracle.pool import pool_setup, pool_use
 from hugepage_qa.oracle.pool.pool_setup import Operation, Outcome, SetCount

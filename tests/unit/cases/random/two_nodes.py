@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.unit.cases.kinds import X86_64
 
-from hugepage_qa.cases.random.random_scale import FIRST_PROCESS
+from hugepage_qa.cases.random.random_drawing import FIRST_PROCESS
 from hugepage_qa.oracle.pool.pool_setup import (
     MountPool,
     Operation,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.cases.upstream.bug_report import BugReport, bug_reports
+from hugepage_qa.cases.upstream.reproduction import BugReport, bug_reports
 from hugepage_qa.errors import InputError
 from hugepage_qa.oracle.known_issues import KNOWN_ISSUES
 from hugepage_qa.oracle.known_thp_issues import THP_ISSUES

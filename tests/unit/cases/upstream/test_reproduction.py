@@ -8,8 +8,7 @@ import pytest
 from tests.unit.cases.fake_machines import lost
 
 from hugepage_qa.cases.upstream import reproduction
-from hugepage_qa.cases.upstream.bug_report import Answer, BugReport, Reading
-from hugepage_qa.cases.upstream.reproduction import compare, reproduce
+from hugepage_qa.cases.upstream.reproduction import Answer, BugReport, Reading, compare, reproduce
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.lost_machine import Loss, MachineLost
 from hugepage_qa.qemu.virtual_machine import VirtualMachine

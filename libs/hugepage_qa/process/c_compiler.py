@@ -19,14 +19,9 @@ PROGRAMS = Path(__file__).with_name("programs")
 ACTOR = PROGRAMS / "actor"
 
 #: before glibc 2.34 threads were in a library of their own
-_STRICT = ("-Wall", "-Wextra", "-Werror", "-pthread")
-FLAGS = ("-O1", *_STRICT)
+STRICT = ("-Wall", "-Wextra", "-Werror", "-pthread")
 _SHOWN_LINES = 3
-
-
-def first_lines(errors: str) -> str:
-    """Return what a compiler says first, in one line."""
-    return " ".join(errors.splitlines()[:_SHOWN_LINES])
+DIGITS = 16
 
 
 def build_actor(directory: Path) -> Path:
@@ -38,24 +33,19 @@ def build_actor(directory: Path) -> Path:
     return build_program(ACTOR, directory)
 
 
-def digest_of(source: Path) -> bytes:
-    """Return the digest of all files of ``source``, a file with its header or the directory of a program."""
-    digest = hashlib.sha256()
-    for file in _files(source):
-        digest.update(hashlib.sha256(file.read_bytes()).digest())
-    return digest.digest()
-
-
-def compiled(source: Path) -> list[Path]:
-    """Return the files of ``source`` that a compiler is given."""
-    return [file for file in _files(source) if file.suffix != ".h"]
-
-
 def _files(source: Path) -> list[Path]:
     if source.is_dir():
         return sorted(source.glob("*.[ch]"))
     header = source.with_suffix(".h")
     return [source, *([header] if header.is_file() else [])]
+
+
+def digest_of(what: object, inputs: Sequence[Path]) -> str:
+    """Return the digest of ``what`` and of all files of ``inputs``, each a file with its header or a directory."""
+    digest = hashlib.sha256(repr(what).encode())
+    for source in inputs:
+        digest.update(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in _files(source)))
+    return digest.hexdigest()
 
 
 def build_program(source: Path, directory: Path, others: Sequence[Path] = (), options: Sequence[str] = ()) -> Path:
@@ -64,13 +54,12 @@ def build_program(source: Path, directory: Path, others: Sequence[Path] = (), op
     The errors are the same. ``options`` are added to those that have every warning be an error.
     """
     inputs = [source, *others]
-    digest = hashlib.sha256(repr((list(options), [digest_of(one) for one in inputs])).encode()).hexdigest()[:16]
-    program = directory / f"{source.stem}-{digest}"
+    program = directory / f"{source.stem}-{digest_of(list(options), inputs)[:DIGITS]}"
     if not program.exists():
         # made under another name: two runs may do so at the same time, and one that is killed leaves half a file
         with tempfile.TemporaryDirectory(dir=directory, prefix=".build-") as scratch:
             unfinished = Path(scratch, source.stem)
-            compile_to(unfinished, inputs, [*_STRICT, *options])
+            compile_to(unfinished, inputs, [*STRICT, *options])
             unfinished.rename(program)
     return program
 
@@ -95,7 +84,8 @@ def compile_to(output: Path, inputs: Sequence[Path], options: Sequence[str], com
         output.write_bytes(made)
         output.chmod(_RUNNABLE)
         return
-    _compile(compiler, output, inputs, options)
+    if refusal := link((compiler,), output, inputs, options):
+        raise InputError(f"{compiler} makes no {output.name}: {refusal}")
     if kept:
         write_atomically(kept, gzip.compress(output.read_bytes(), compresslevel=1))
 
@@ -114,24 +104,26 @@ def _kept(compiler: str, inputs: Sequence[Path], options: Sequence[str]) -> Path
         directory = cache_directory()
     except InputError:
         return None
-    digest = hashlib.sha256(repr((_version(compiler), [path.name for path in inputs], list(options))).encode())
-    for path in inputs:
-        digest.update(digest_of(path))
-    return directory / "programs" / f"{digest.hexdigest()}.gz"
+    ingredients = (version_of((compiler,)), [path.name for path in inputs], list(options))
+    return directory / KEPT / f"{digest_of(ingredients, inputs)}.gz"
+
+
+#: below the cache
+KEPT = "programs"
 
 
 @cache
-def _version(compiler: str) -> tuple[str, ...]:
-    """Return which compiler and which linker it is."""
+def version_of(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return which compiler and which linker ``command`` is."""
     asked = (["--version"], ["-dumpmachine"], ["-Wl,--version"])
-    return compiler, *(run_to_end([compiler, *options]).stdout for options in asked)
+    return *command, *(run_to_end([*command, *options]).stdout for options in asked)
 
 
-def _compile(compiler: str, output: Path, inputs: Sequence[Path], options: Sequence[str]) -> None:
-    files = [str(file) for path in inputs for file in compiled(path)]
-    done = run_to_end([compiler, "-O1", "-o", output.name, *options, *files], directory=output.parent)
-    if done.returncode != 0:
-        raise InputError(f"{compiler} makes no {output.name}: {first_lines(done.stderr)}")
+def link(command: Sequence[str], output: Path, inputs: Sequence[Path], options: Sequence[str]) -> str:
+    """Have the compiler make ``output``; return what it says first, in one line, where it refuses, else nothing."""
+    files = [str(file) for path in inputs for file in _files(path) if file.suffix != ".h"]
+    done = run_to_end([*command, "-O1", "-o", output.name, *options, *files], directory=output.parent)
+    return " ".join(done.stderr.splitlines()[:_SHOWN_LINES]) or "it failed" if done.returncode != 0 else ""
 
 
 def which_file(compiler: str, name: str) -> Path | None:

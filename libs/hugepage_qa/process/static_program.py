@@ -4,7 +4,6 @@ The machine's own compiler serves for its own architecture, a cross compiler of 
 ``ziglang``, which needs no root) for the others.
 """
 
-import hashlib
 import importlib.util
 import os
 import platform
@@ -13,13 +12,11 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from hugepage_qa.cache import cache_directory, locked
 from hugepage_qa.errors import InputError
-from hugepage_qa.process.c_compiler import FLAGS, PROGRAMS, compiled, digest_of, first_lines
-from hugepage_qa.process.child import run_to_end
+from hugepage_qa.process.c_compiler import DIGITS, KEPT, PROGRAMS, STRICT, digest_of, link, version_of
 
 AGENT = PROGRAMS / "agent"
 BUSY_MEMORY = PROGRAMS / "busy_memory.c"
@@ -66,36 +63,17 @@ def build_static(source: Path, architecture: str) -> Path:
     """
     refusals = [f"install {NAMES[architecture][0]}-gcc with its C library, or ziglang (pip)"]
     for compiler in compilers(architecture):
-        program = _place(source, compiler)
-        with locked(program.with_suffix(".lock")):
+        digest = digest_of((version_of(compiler.command), STRICT), [source])[:DIGITS]
+        program = cache_directory() / KEPT / f"{source.stem}-{architecture}-{digest}"
+        with (
+            locked(program.with_suffix(".lock")),
+            tempfile.TemporaryDirectory(dir=program.parent, prefix=".build-") as scratch,
+        ):
             if program.exists():
                 return program
-            refusal = _link(source, compiler, program)
-            if refusal is None:
-                return program
-            refusals.append(f"{compiler.command[0]}: {refusal}")
+            unfinished = Path(scratch, "program")
+            refusal = link(compiler.command, unfinished, [source], [*STRICT, "-static"])
+            if not refusal:
+                return unfinished.rename(program)
+        refusals.append(f"{compiler.command[0]}: {refusal}")
     raise InputError(f"no C compiler makes a static {source.stem} for {architecture}: {'; '.join(refusals)}")
-
-
-def _place(source: Path, compiler: Compiler) -> Path:
-    digest = hashlib.sha256(repr((compiler.command, version(compiler.command), FLAGS)).encode())
-    digest.update(digest_of(source))
-    return cache_directory() / "programs" / f"{source.stem}-{compiler.architecture}-{digest.hexdigest()[:16]}"
-
-
-@cache
-def version(command: tuple[str, ...]) -> str:
-    """Return which compiler ``command`` is."""
-    return run_to_end([*command, "--version"]).stdout
-
-
-def _link(source: Path, compiler: Compiler, program: Path) -> str | None:
-    """Link ``program``; return why it cannot be, None when it is there."""
-    with tempfile.TemporaryDirectory(dir=program.parent, prefix=".build-") as scratch:
-        unfinished = Path(scratch, "program")
-        command = [*compiler.command, *FLAGS, "-static", "-o", str(unfinished), *map(str, compiled(source))]
-        done = run_to_end(command)
-        if done.returncode != 0:
-            return first_lines(done.stderr)
-        unfinished.rename(program)
-        return None

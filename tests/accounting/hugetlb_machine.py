@@ -202,9 +202,9 @@ def _expect_node_meminfo(live: Live) -> None:
         for pool in pools[node]:
             if pool.size != live.size:
                 continue
-            live.expect(f"node{node} HugePages_Total", pool.nr_hugepages, meminfo["HugePages_Total"])
-            live.expect(f"node{node} HugePages_Free", pool.free_hugepages, meminfo["HugePages_Free"])
-            live.expect(f"node{node} HugePages_Surp", pool.surplus_hugepages, meminfo["HugePages_Surp"])
+            live.expect(f"node{node} HugePages_Total", pool.files.get("nr_hugepages"), meminfo["HugePages_Total"])
+            live.expect(f"node{node} HugePages_Free", pool.files.get("free_hugepages"), meminfo["HugePages_Free"])
+            live.expect(f"node{node} HugePages_Surp", pool.files.get("surplus_hugepages"), meminfo["HugePages_Surp"])
 
 
 def _meminfo(live: Live) -> dict[str, int]:

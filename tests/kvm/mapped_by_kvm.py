@@ -61,6 +61,21 @@ def expect_whole(live: Live, guest: KvmGuest, given: GivenMemory) -> None:
     guest.expect_mapped(mapped_by_kvm(given, largest_page(live)))
 
 
+def with_memory_mapped_whole(live: Live) -> tuple[KvmGuest, Memory, GivenMemory]:
+    """Return a guest that has touched all of its memory, which KVM has mapped whole, and the pages that it is."""
+    guest, memory = with_memory(live)
+    given = guest.give(memory)
+    expect_whole(live, guest, given)
+    return guest, memory, given
+
+
+def expect_whole_again(live: Live, guest: KvmGuest, given: GivenMemory, memory: Memory) -> None:
+    """Expect the same once more, the process to find what the guest wrote, and the pool to have no other page."""
+    expect_whole(live, guest, given)
+    guest.expect_written(given, memory)
+    live.expect_pool(nr=_PAGES, free=0)
+
+
 @KVM.case("each huge page is mapped whole, and guest and process see what the other writes", MAPS, pages=2, since=SINCE)
 def whole_pages(live: Live) -> None:
     guest, memory = with_memory(live)
@@ -68,9 +83,7 @@ def whole_pages(live: Live) -> None:
     given = guest.give(memory)
     live.expect("words of the process that the guest does not find", 0, guest.wrong(given))
     guest.expect_mapped(mapped_by_kvm(given, largest_page(live)))
-    expect_whole(live, guest, given)
-    guest.expect_written(given, memory)
-    live.expect_pool(nr=2, free=0)
+    expect_whole_again(live, guest, given, memory)
 
 
 @KVM.case(
@@ -130,9 +143,7 @@ def dirty_log(live: Live, *, eagerly: bool) -> None:
     found = guest.dirty_pages(given)
     live.expect("pages that are not in the log", [], sorted({*range(0, given.length // page, step // page)} - found))
     guest.log_dirty(given, on=False)
-    expect_whole(live, guest, given)
-    guest.expect_written(given, memory)
-    live.expect_pool(nr=2, free=0)
+    expect_whole_again(live, guest, given, memory)
 
 
 @KVM.case(
@@ -169,18 +180,14 @@ def page_given_back(live: Live) -> None:
     words = live.size // live.base_page
     live.expect("words that the guest still finds there", 0, words - guest.wrong(given, live.size, live.size))
     live.expect("words that it does not find in the other page", 0, guest.wrong(given, 0, live.size))
-    expect_whole(live, guest, given)
-    guest.expect_written(given, memory)
-    live.expect_pool(nr=2, free=0)
+    expect_whole_again(live, guest, given, memory)
 
 
 @KVM.case(
     "what the process unmaps is mapped for the guest no more, and is refused to it", NOTIFIES, pages=2, since=SINCE
 )
 def unmapped(live: Live) -> None:
-    guest, memory = with_memory(live)
-    given = guest.give(memory)
-    expect_whole(live, guest, given)
+    guest, memory, given = with_memory_mapped_whole(live)
     memory.unmap()
     guest.expect_mapped({})
     live.expect_pool(nr=2, free=2)
@@ -189,9 +196,7 @@ def unmapped(live: Live) -> None:
 
 @KVM.case("memory that is taken from the guest is mapped for it no more", MAPS, pages=2, since=SINCE)
 def taken(live: Live) -> None:
-    guest, memory = with_memory(live)
-    given = guest.give(memory)
-    expect_whole(live, guest, given)
+    guest, memory, given = with_memory_mapped_whole(live)
     guest.take(given)
     guest.expect_mapped({})
     live.expect_pool(nr=2, free=0)

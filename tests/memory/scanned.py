@@ -23,6 +23,8 @@ DOC = "Documentation/admin-guide/mm/pagemap.rst PAGEMAP_SCAN"
 WRITTEN = f"{DOC} PM_SCAN_WP_MATCHING; Documentation/admin-guide/mm/userfaultfd.rst UFFD_FEATURE_WP_ASYNC"
 SINCE = "6.7"
 _KINDS = Is.FILE | Is.PRESENT | Is.SWAPPED | Is.PFNZERO | Is.HUGE
+#: what is written from then on is told by the next scan
+_PROTECT = Do.WP_MATCHING | Do.CHECK_WPASYNC
 #: scans that find writes, and how long these are waited for
 _SEEN, _SEEN_SECONDS = 5, 60
 _ASYNC = Feature.WP_ASYNC | Feature.WP_UNPOPULATED | Feature.PAGEFAULT_FLAG_WP | Feature.WP_HUGETLBFS_SHMEM
@@ -41,7 +43,7 @@ def hugetlb_pages(live: Live) -> None:
         memory.touch(1)
         kind = Is.HUGE | Is.PRESENT | (Is.FILE if shared else Is(0))
         expected = [Region(live.size, 2 * live.size, kind)]
-        live.expect(f"pages that are there, shared {shared}", expected, scan(live, memory, Is.PRESENT, _KINDS).regions)
+        live.expect(f"pages that are there, shared {shared}", expected, _there(live, memory))
         memory.actor.end()
 
 
@@ -76,7 +78,7 @@ def kinds_of_memory(live: Live) -> None:
     memory.advise(mmap.MADV_DONTNEED, 1, 1)
     memory.actor.call("munmap", memory.at(3) - base, base)
     whole = [Region(0, size, Is.HUGE | Is.PRESENT), Region(2 * size, 3 * size - base, Is.PRESENT)]
-    live.expect("what is there", whole, scan(live, memory, Is.PRESENT, _KINDS).regions)
+    live.expect("what is there", whole, _there(live, memory))
     live.expect("what is huge", whole[:1], scan(live, memory, Is.HUGE, _KINDS).regions)
     live.expect("what is not huge", whole[1:], scan(live, memory, Is.PRESENT, _KINDS, without=Is.HUGE).regions)
     ordinary = base_pages(live)
@@ -97,7 +99,7 @@ def huge_pages_of_a_file(live: Live) -> None:
     let_only_pmd_inherit(live)
     memory = filled_file(live, f"{mount_tmpfs(live, 'always')}/file", 2)
     expected = [Region(0, memory.length, Is.HUGE | Is.PRESENT | Is.FILE)]
-    live.expect("what is there", expected, scan(live, memory, Is.PRESENT, _KINDS).regions)
+    live.expect("what is there", expected, _there(live, memory))
 
 
 @SCANNED.case(
@@ -127,7 +129,7 @@ def written_part(live: Live) -> None:
     fault.write_protect(length=half)
     memory.actor.write(memory.address + base, 1 + base)
     written = [Region(base, 2 * base, Is.WRITTEN), Region(half, memory.length, Is.WRITTEN)]
-    live.expect("what is written", written, scan(live, memory, Is.WRITTEN, Is.WRITTEN).regions)
+    live.expect("what is written", written, _written(live, memory))
     live.expect("AnonHugePages of the page that was left alone", memory.size, memory.smaps(1).anon_huge_pages)
     memory.expect_filled()
 
@@ -157,8 +159,7 @@ def limits(live: Live) -> None:
 def refused(live: Live) -> None:
     memory = huge_pages(live)
     live.expect_errno(errno.EINVAL, scan, live, memory, Is.PRESENT, Is.PRESENT, start=1)
-    protect = Do.WP_MATCHING | Do.CHECK_WPASYNC
-    live.expect_errno(errno.EPERM, scan, live, memory, Is.PRESENT, Is.PRESENT, do=protect)
+    live.expect_errno(errno.EPERM, scan, live, memory, Is.PRESENT, Is.PRESENT, do=_PROTECT)
     memory.fill()
     memory.expect_filled()
 
@@ -190,6 +191,14 @@ def written_while_hugetlb_pages_are_scanned(live: Live) -> None:
         live.expect_pool(nr=4, free=4)
 
 
+def _there(live: Live, memory: Memory) -> list[Region]:
+    return scan(live, memory, Is.PRESENT, _KINDS).regions
+
+
+def _written(live: Live, memory: Memory, do: Do = Do(0)) -> list[Region]:  # noqa: B008 - a flag
+    return scan(live, memory, Is.WRITTEN, Is.WRITTEN, do=do).regions
+
+
 def _expect_every_write_told(live: Live, memory: Memory) -> None:
     """Copy what is told as written while threads write, again and again, and expect the copy to be right at the end.
 
@@ -212,14 +221,14 @@ def _expect_every_write_told(live: Live, memory: Memory) -> None:
     _save_what_is_written(live, memory, saved)
     copy = actor.mmap(memory.length, mmap.PROT_READ, mmap.MAP_SHARED, saved)
     live.expect("checksum of the copy", actor.sum(memory.address, memory.length), actor.sum(copy, memory.length))
-    live.expect("what is written after that", [], scan(live, memory, Is.WRITTEN, Is.WRITTEN).regions)
+    live.expect("what is written after that", [], _written(live, memory))
 
 
 def _save_what_is_written(live: Live, memory: Memory, saved: int) -> bool:
     """Protect what was written, and copy it to a file; return whether there was anything."""
     end, is_seen = 0, False
     while end < memory.length:
-        found = scan(live, memory, Is.WRITTEN, Is.WRITTEN, do=Do.WP_MATCHING | Do.CHECK_WPASYNC, start=end)
+        found = scan(live, memory, Is.WRITTEN, Is.WRITTEN, do=_PROTECT, start=end)
         for region in found.regions:
             length = region.end - region.start
             memory.actor.call("pwrite64", saved, memory.address + region.start, length, region.start)
@@ -230,13 +239,13 @@ def _save_what_is_written(live: Live, memory: Memory, saved: int) -> bool:
 def _expect_writes_told(live: Live, memory: Memory, told: int) -> None:
     """Expect a word that is written to page 1, and to 2, which is not there yet, to be told once, as ``told`` bytes."""
     Userfault(memory, Mode.WRITE_PROTECTED, _ASYNC).write_protect(length=memory.length)
-    live.expect("what is written before", [], scan(live, memory, Is.WRITTEN, Is.WRITTEN).regions)
+    live.expect("what is written before", [], _written(live, memory))
     for page in (1, 2):
         memory.touch(page)
         start = page * memory.size
-        found = scan(live, memory, Is.WRITTEN, Is.WRITTEN, do=Do.WP_MATCHING | Do.CHECK_WPASYNC).regions
+        found = _written(live, memory, _PROTECT)
         live.expect(f"what is written to page {page}", [Region(start, start + told, Is.WRITTEN)], found)
-        live.expect("what is written after that", [], scan(live, memory, Is.WRITTEN, Is.WRITTEN).regions)
+        live.expect("what is written after that", [], _written(live, memory))
     live.expect("what the pages hold", (1, 1), (memory.read(1), memory.read(2)))
 
 

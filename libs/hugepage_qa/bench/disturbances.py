@@ -137,8 +137,8 @@ class Surroundings:
 
 
 def _unused(pool: Pool) -> int:
-    return (pool.free_hugepages or 0) - (pool.resv_hugepages or 0)
+    return pool.count("free_hugepages") - pool.count("resv_hugepages")
 
 
 def _persistent(pool: Pool) -> int:
-    return (pool.nr_hugepages or 0) - (pool.surplus_hugepages or 0)
+    return pool.count("nr_hugepages") - pool.count("surplus_hugepages")

@@ -160,7 +160,7 @@ def _huge_pages(tree: Tree) -> dict[str, Fact]:
     counters = {"pages_collapsed", "full_scans"}
     if thp:
         facts |= {f"thp.khugepaged.{name}": number for name, number in thp.khugepaged.items() if name not in counters}
-    pools = {f"nr_hugepages.{format_size(pool.size)}": pool.nr_hugepages for pool in read_pools(tree)}
+    pools = {f"nr_hugepages.{format_size(pool.size)}": pool.files.get("nr_hugepages") for pool in read_pools(tree)}
     return facts | pools
 
 

@@ -175,7 +175,7 @@ def _pages_in_use(size: int) -> int:
     tree, deadline = DirectoryTree(Path("/")), time.monotonic() + _LOOK_SECONDS
     while time.monotonic() < deadline:
         pool = next(one for one in read_pools(tree) if one.size == size)
-        if (in_use := (pool.nr_hugepages or 0) - (pool.free_hugepages or 0)) > 0:
+        if (in_use := pool.count("nr_hugepages") - pool.count("free_hugepages")) > 0:
             return in_use
         time.sleep(_PAUSE_SECONDS)
     return 0

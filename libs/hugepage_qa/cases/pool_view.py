@@ -108,7 +108,7 @@ def read_pool_view(tree: Tree) -> PoolView:
         nodes={
             node: {pool.size: _counters(pool) for pool in of_node} for node, of_node in read_node_pools(tree).items()
         },
-        overcommit={pool.size: pool.nr_overcommit_hugepages or 0 for pool in pools},
+        overcommit={pool.size: pool.count("nr_overcommit_hugepages") for pool in pools},
         meminfo=read_meminfo(tree),
     )
 

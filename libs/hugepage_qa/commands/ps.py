@@ -102,7 +102,7 @@ def table_lines(users: HugePageUsers, processes: Sequence[HugePageUser]) -> Iter
         yield _GAP.join([*(cell.rjust(width) for cell, width in zip(cells, widths, strict=False)), name])
     if any(use.shared for use in total.hugetlb.values()):
         yield "a page that several processes map is in each of them, and in the total several times"
-    yield from (_pool_line(pool) for pool in users.pools if pool.nr_hugepages or pool.size in sizes)
+    yield from (_pool_line(pool) for pool in users.pools if pool.count("nr_hugepages") or pool.size in sizes)
     if users.not_readable:
         yield f"not readable: {_count(users.not_readable, 'process', 'processes')} of other users, or protected"
 
@@ -139,11 +139,11 @@ def _cells(memory: MemoryUse, sizes: Iterable[int]) -> list[str]:
 
 
 def _pool_line(pool: Pool) -> str:
-    pages, free = pool.nr_hugepages or 0, pool.free_hugepages or 0
+    pages, free, reserved, surplus = (pool.count(f"{kind}_hugepages") for kind in ("nr", "free", "resv", "surplus"))
     used = pages - free
     return (
         f"pool of {format_size(pool.size)} pages: {pages}, of which {used} in use ({format_size(used * pool.size)})"
-        f" and {free} free ({pool.resv_hugepages or 0} of them reserved); {pool.surplus_hugepages or 0} surplus"
+        f" and {free} free ({reserved} of them reserved); {surplus} surplus"
     )
 
 

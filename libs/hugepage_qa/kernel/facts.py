@@ -23,24 +23,12 @@ from hugepage_qa.kernel.nodes import Nodes, read_nodes
 from hugepage_qa.kernel.pools import Pool, read_node_pools, read_pools
 from hugepage_qa.kernel.proc_tables import read_filesystems, read_tmpfs_huge
 from hugepage_qa.kernel.thp import Thp, read_thp
-from hugepage_qa.kernel.tree import Tree, read_integer
+from hugepage_qa.kernel.tree import Tree, read_numbers
 from hugepage_qa.parameters import Parameter, parse_parameters
 from hugepage_qa.version import KernelVersion
 
-
-def read_cmdline(tree: Tree) -> str:
-    """Return ``/proc/cmdline`` without its final newline; empty where it was not captured."""
-    return (tree.read("proc/cmdline") or "").removesuffix("\n")
-
-
 #: What the huge page parameters of the command line can change.
 HUGE_PAGE_SYSCTLS = ("nr_hugepages", "nr_hugepages_mempolicy", "nr_overcommit_hugepages", "hugetlb_optimize_vmemmap")
-
-
-def read_numbers(tree: Tree, directory: str, names: Iterable[str]) -> dict[str, int]:
-    """Return the values of the files ``names`` that ``directory`` has; raises InputError for what is no number."""
-    values = ((name, read_integer(tree, f"{directory}/{name}")) for name in names)
-    return {name: value for name, value in values if value is not None}
 
 
 def read_process_names(tree: Tree) -> frozenset[str]:
@@ -148,7 +136,7 @@ def read_facts(tree: Tree, *, machine: str | None = None) -> Facts:
     return Facts(
         architecture=_word(tree, "proc/sys/kernel/arch") or machine,
         release=_release(tree),
-        command_line=read_cmdline(tree),
+        command_line=(tree.read("proc/cmdline") or "").removesuffix("\n"),
         meminfo=read_meminfo(tree),
         pools=read_pools(tree),
         node_pools=read_node_pools(tree),

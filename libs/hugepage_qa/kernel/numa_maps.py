@@ -62,7 +62,13 @@ def _parse_line(line: str, number: int, path: str) -> NumaMapping:
     if len(values) < len(words):
         malformed(path, number, line, "every name once")
     file = values.pop("file", "")
-    counts = {name: _parse_count(name, value, number, path) for name, value in values.items() if _is_count(name, value)}
+    counts = {}
+    for name, value in values.items():
+        # words that later kernels add count if they are numbers; heap, stack and huge have none
+        if _NUMBER.fullmatch(value):
+            counts[name] = int(value)
+        elif name in _KNOWN or _NODE.fullmatch(name):
+            malformed(path, number, f"{name}={value}", f"a number behind {name}=")
     nodes = {int(node["node"]): counts.pop(name) for name in list(counts) if (node := _NODE.fullmatch(name))}
     page_size = counts.pop(_PAGE_SIZE, None)
     if nodes and not page_size:
@@ -76,17 +82,6 @@ def _parse_line(line: str, number: int, path: str) -> NumaMapping:
         nodes=nodes,
         counts=counts,
     )
-
-
-def _is_count(name: str, value: str) -> bool:
-    """Words that later kernels add count if they are numbers; ``heap``, ``stack`` and ``huge`` have none."""
-    return name in _KNOWN or _NODE.fullmatch(name) is not None or _NUMBER.fullmatch(value) is not None
-
-
-def _parse_count(name: str, value: str, line: int, path: str) -> int:
-    if _NUMBER.fullmatch(value) is None:
-        malformed(path, line, f"{name}={value}", f"a number behind {name}=")
-    return int(value)
 
 
 def _unescape(path: str) -> str:

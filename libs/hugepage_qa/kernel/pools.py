@@ -38,40 +38,9 @@ class Pool:
         """The directory name, for example ``hugepages-2048kB``."""
         return size_name(self.size)
 
-    @property
-    def nr_hugepages(self) -> int | None:
-        """Pages in the pool, surplus pages included."""
-        return self.files.get("nr_hugepages")
-
-    @property
-    def nr_hugepages_mempolicy(self) -> int | None:
-        """The same as ``nr_hugepages`` when read; only with CONFIG_NUMA and not for a node."""
-        return self.files.get("nr_hugepages_mempolicy")
-
-    @property
-    def nr_overcommit_hugepages(self) -> int | None:
-        """How many surplus pages may be taken; not for a node."""
-        return self.files.get("nr_overcommit_hugepages")
-
-    @property
-    def free_hugepages(self) -> int | None:
-        """Pages that nothing maps; some of them may be reserved."""
-        return self.files.get("free_hugepages")
-
-    @property
-    def resv_hugepages(self) -> int | None:
-        """Free pages that are reserved for a mapping; not for a node."""
-        return self.files.get("resv_hugepages")
-
-    @property
-    def surplus_hugepages(self) -> int | None:
-        """Pages above what was asked for, given back when freed."""
-        return self.files.get("surplus_hugepages")
-
-    @property
-    def demote_size(self) -> int | None:
-        """Bytes of the pages that ``demote`` splits into; None where these pages cannot be split."""
-        return self.files.get("demote_size")
+    def count(self, name: str) -> int:
+        """Return the number in the file ``name``, 0 without it: nodes have no resv_hugepages, for one."""
+        return self.files.get(name, 0)
 
 
 def read_pools(tree: Tree) -> tuple[Pool, ...]:

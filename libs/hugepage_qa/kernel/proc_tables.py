@@ -65,9 +65,12 @@ def _parse_mount(line: str, number: int) -> Mount:
     fields = line.split(" ")
     if len(fields) != _MOUNT_FIELDS:
         malformed(MOUNTS, number, line, f"{_MOUNT_FIELDS} fields")
-    # the kernel escapes space, tab, newline and backslash in octal
-    point = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[1])
-    return Mount(point, fields[2], fields[3])
+    return Mount(_unescape(fields[1]), fields[2], fields[3])
+
+
+def _unescape(path: str) -> str:
+    """Return ``path`` without the kernel's escapes of space, tab, newline and backslash, which are octal."""
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), path)
 
 
 def read_filesystems(tree: Tree) -> frozenset[str]:
@@ -109,11 +112,10 @@ def read_swaps(tree: Tree) -> tuple[str, ...]:
 
 
 def _parse_swap(line: str, number: int) -> str:
-    # the kernel escapes space, tab, newline and backslash in octal
     fields = line.split()
     if len(fields) != _SWAP_FIELDS or not fields[0].startswith("/"):
         malformed(SWAPS, number, line, "a line such as '/swapfile file 65532 0 -2'")
-    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[0])
+    return _unescape(fields[0])
 
 
 SEGMENTS = "proc/sysvipc/shm"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.tree import Tree, malformed, parse_integer, size_directories, size_name
+from hugepage_qa.kernel.tree import Tree, malformed, parse_integer, read_numbers, size_directories, size_name
 
 DIRECTORY = "sys/kernel/mm/transparent_hugepage"
 
@@ -67,11 +67,6 @@ class Thp:
         return self._selected("shmem_enabled")
 
     @property
-    def use_zero_page(self) -> int | None:
-        """1 when a read fault may map the huge zero page."""
-        return self.numbers.get("use_zero_page")
-
-    @property
     def hpage_pmd_size(self) -> int | None:
         """Bytes of a PMD-sized page."""
         return self.numbers.get("hpage_pmd_size")
@@ -80,11 +75,6 @@ class Thp:
     def hugetext_enabled(self) -> int | None:
         """Bit 0: file text, bit 1: anonymous executable memory; None on kernels without hugetext."""
         return self.numbers.get("hugetext_enabled")
-
-    @property
-    def hugetext_pad_threshold(self) -> int | None:
-        """Bytes of text tail from which execve pads to a whole huge page; 0 is off."""
-        return self.numbers.get("hugetext_pad_threshold")
 
     def _selected(self, name: str) -> str | None:
         selection = self.selections.get(name)
@@ -108,11 +98,11 @@ def read_thp(tree: Tree) -> Thp | None:
             size=size,
             enabled=_read_selection(tree, f"{path}/enabled"),
             shmem_enabled=_read_selection(tree, f"{path}/shmem_enabled"),
-            stats=_read_numbers(tree, f"{path}/stats"),
+            stats=read_numbers(tree, f"{path}/stats"),
         )
         for size, path in size_directories(tree, DIRECTORY).items()
     ]
-    return Thp(selections, numbers, tuple(sizes), _read_numbers(tree, f"{DIRECTORY}/khugepaged"))
+    return Thp(selections, numbers, tuple(sizes), read_numbers(tree, f"{DIRECTORY}/khugepaged"))
 
 
 def parse_selection(text: str, path: str) -> Selection:
@@ -143,12 +133,3 @@ def _sort_file(tree: Tree, name: str, selections: dict[str, Selection], numbers:
 def _read_selection(tree: Tree, path: str) -> Selection | None:
     text = tree.read(path)
     return None if text is None else parse_selection(text, path)
-
-
-def _read_numbers(tree: Tree, directory: str) -> dict[str, int]:
-    numbers = {}
-    for name in tree.names(directory):
-        text = tree.read(f"{directory}/{name}")
-        if text is not None:
-            numbers[name] = parse_integer(text, f"{directory}/{name}")
-    return numbers

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from io import FileIO
 from pathlib import Path
 from typing import NoReturn, Protocol
@@ -91,6 +91,12 @@ def read_integer(tree: Tree, path: str) -> int | None:
     """Return the number in the file ``path``, or None where there is no such file."""
     text = tree.read(path)
     return None if text is None else parse_integer(text, path)
+
+
+def read_numbers(tree: Tree, directory: str, names: Iterable[str] | None = None) -> dict[str, int]:
+    """Return the numbers in the files of ``directory``, in those called ``names``. Raises InputError for other text."""
+    values = ((name, read_integer(tree, f"{directory}/{name}")) for name in names or tree.names(directory))
+    return {name: value for name, value in values if value is not None}
 
 
 def size_directories(tree: Tree, directory: str) -> dict[int, str]:

@@ -36,8 +36,6 @@ class AgentChannel:
         self._lost_by = lost_by
         self._received = bytearray()
         self._lost: MachineLost | None = None
-        #: how often the agent was waited for
-        self.round_trips = 0
 
     def ask(self, letter: str, *fields: str | bytes | int) -> list[bytes]:
         """Send a request and return the fields of its answer. Raises OSError as the kernel says, or MachineLost."""
@@ -73,7 +71,6 @@ class AgentChannel:
 
     def receive(self, seconds: float = _ANSWER_SECONDS) -> bytes:
         """Return the next frame. Raises MachineLost."""
-        self.round_trips += 1
         size = _LENGTH.unpack(self._receive_bytes(_LENGTH.size, seconds))[0]
         return self._receive_bytes(size, seconds)
 

@@ -176,7 +176,7 @@ def test_thp_before_it_had_sizes(capture: Capture) -> None:
     assert thp.sizes == ()
     assert (thp.enabled, thp.defrag, thp.shmem_enabled) == ("always", "madvise", "never")
     assert thp.selections["shmem_enabled"].allowed == ("always", "within_size", "advise", "never", "deny", "force")
-    assert (thp.use_zero_page, thp.hpage_pmd_size, thp.hugetext_enabled) == (1, 2 * MIB, None)
+    assert (thp.numbers["use_zero_page"], thp.hpage_pmd_size, thp.hugetext_enabled) == (1, 2 * MIB, None)
     assert thp.khugepaged["max_ptes_none"] == 511
 
 

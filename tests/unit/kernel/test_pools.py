@@ -24,9 +24,15 @@ def test_every_file_of_a_pool() -> None:
     }
     (pool,) = read_pools(CapturedTree({f"{GLOBAL}/{name}": text for name, text in files.items()}))
     assert (pool.size, pool.name) == (2 << 20, "hugepages-2048kB")
-    assert (pool.nr_hugepages, pool.nr_hugepages_mempolicy, pool.nr_overcommit_hugepages) == (8, 8, 2)
-    assert (pool.free_hugepages, pool.resv_hugepages, pool.surplus_hugepages) == (5, 1, 3)
-    assert pool.demote_size == 64 << 10
+    assert pool.files == {
+        "nr_hugepages": 8,
+        "nr_hugepages_mempolicy": 8,
+        "nr_overcommit_hugepages": 2,
+        "free_hugepages": 5,
+        "resv_hugepages": 1,
+        "surplus_hugepages": 3,
+        "demote_size": 64 << 10,
+    }
 
 
 def test_file_of_a_later_kernel() -> None:
@@ -36,8 +42,8 @@ def test_file_of_a_later_kernel() -> None:
 
 def test_missing_files_are_none() -> None:
     (pool,) = read_pools(CapturedTree({f"{GLOBAL}/nr_hugepages": "1\n"}))
-    assert pool.resv_hugepages is None
-    assert pool.demote_size is None
+    assert pool.count("resv_hugepages") == 0
+    assert "demote_size" not in pool.files
 
 
 def test_no_hugetlb() -> None:

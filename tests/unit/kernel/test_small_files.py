@@ -3,9 +3,9 @@
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.facts import read_cmdline, read_numbers, read_process_names
+from hugepage_qa.kernel.facts import read_facts, read_process_names
 from hugepage_qa.kernel.proc_tables import read_filesystems
-from hugepage_qa.kernel.tree import CapturedTree
+from hugepage_qa.kernel.tree import CapturedTree, read_numbers
 
 
 def test_only_numbers_are_processes() -> None:
@@ -19,8 +19,8 @@ def test_file_systems_with_and_without_a_device() -> None:
 
 
 def test_command_line() -> None:
-    assert read_cmdline(CapturedTree({"proc/cmdline": "a  b \n"})) == "a  b "
-    assert read_cmdline(CapturedTree({})) == ""
+    assert read_facts(CapturedTree({"proc/cmdline": "a  b \n"})).command_line == "a  b "
+    assert read_facts(CapturedTree({})).command_line == ""
 
 
 def test_sysctls_that_the_kernel_has() -> None:

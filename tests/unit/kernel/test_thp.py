@@ -49,8 +49,8 @@ def test_every_kind_of_file() -> None:
     )
     assert thp is not None
     assert (thp.enabled, thp.defrag, thp.shmem_enabled) == ("madvise", None, "deny")
-    assert (thp.use_zero_page, thp.hpage_pmd_size) == (1, 2 << 20)
-    assert (thp.hugetext_enabled, thp.hugetext_pad_threshold) == (3, 4096)
+    assert (thp.numbers["use_zero_page"], thp.hpage_pmd_size) == (1, 2 << 20)
+    assert (thp.hugetext_enabled, thp.numbers["hugetext_pad_threshold"]) == (3, 4096)
     assert thp.khugepaged == {"defrag": 1, "max_nr_hugetext": 0}
     assert thp.sizes == (
         ThpSize(8 << 10, None, Selection("inherit", ("always", "inherit", "within_size", "advise", "never")), {}),

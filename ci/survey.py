@@ -47,6 +47,7 @@ RECORDS = ROOT / "docs" / "kernels"
 #: the same for all kernels, so that they are asked the same
 AMOUNTS = Amounts(boots=20, operations=400, seed=1)
 
+#: hexadecimal digits that tell kernels, and versions of the cases, apart
 _DIGITS = 12
 _NONE_THERE = 2
 _WRONG = 3
@@ -164,8 +165,6 @@ _ROOMS = ("cases", "oracle")
 #: cases of other machines than throwaway ones
 _OTHERS = ("guest", "reboot", "upstream")
 _SUFFIXES = (".py", ".yaml")
-#: hexadecimal digits that tell versions apart
-_DIGITS = 12
 
 
 def case_version() -> str:

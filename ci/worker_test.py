@@ -20,11 +20,10 @@ import tempfile
 import time
 import venv
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from hugepage_qa.cache import cache_directory
@@ -35,9 +34,6 @@ from hugepage_qa.qemu.system.machine_registry import Registry
 from hugepage_qa.qemu.system.system_launch import Wish, bring_up, parse_nodes
 from hugepage_qa.qemu.system.system_machine import SystemMachine
 from hugepage_qa.report.tmt_results import read_run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "build" / "worker"
@@ -217,14 +213,14 @@ def _print(name: str, seen: Seen, problems: list[str]) -> list[str]:
 
 
 @contextmanager
-def _scratch() -> "Iterator[Path]":
+def _scratch() -> Iterator[Path]:
     # /tmp is emptied at each boot of the machine
     with tempfile.TemporaryDirectory(prefix="hugepage-qa-worker-", dir="/var/tmp") as directory:
         yield Path(directory)
 
 
 @contextmanager
-def _machine(memory: str, cpus: int) -> "Iterator[SystemMachine]":
+def _machine(memory: str, cpus: int) -> Iterator[SystemMachine]:
     wish = Wish(parse_nodes(memory, "2"), cpus)
     machine = bring_up(cache_directory(), wish, deadline=DEADLINE, report=print)
     try:

@@ -11,10 +11,10 @@ from tests.unit.bench.test_program_output import SYSBENCH
 
 from hugepage_gate.contrasts import find_contrasts
 from hugepage_gate.environment import env_id
-from hugepage_qa.bench import guest_memory
+from hugepage_qa.bench import sysbench_memory
 from hugepage_qa.bench.backing import Backing, Kind
-from hugepage_qa.bench.guest_memory import GuestMemory, GuestMemoryPair, expect_as_busy
 from hugepage_qa.bench.measurement import FinishedBlock, sample_document
+from hugepage_qa.bench.sysbench_memory import GuestMemory, GuestMemoryPair, expect_as_busy
 from hugepage_qa.bench.workload import Cell, Fact, Prepared, draw_session
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import GIB, MIB
@@ -30,11 +30,11 @@ def prepared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, seconds_beside:
     sysbench.touch()
     written = SYSBENCH.replace("4096.00 MiB transferred", "8192.00 MiB transferred")
     busy = {FakeHost.pids["bench"]: iter([10.0, 14.0]), FakeHost.pids["beside"]: iter([30.0, 30.0 + seconds_beside])}
-    monkeypatch.setattr(guest_memory, "cpu_seconds", lambda pid: next(busy[pid]))
-    monkeypatch.setattr(guest_memory, "find_program", lambda *_names: sysbench)
-    monkeypatch.setattr(guest_memory, "program_archive", lambda _programs: b"")
-    monkeypatch.setattr(guest_memory, "GuestHost", lambda *_: FakeHost({"sysbench": written}))
-    monkeypatch.setattr(guest_memory, "page_tables_of", lambda _pid: 4 * MIB)
+    monkeypatch.setattr(sysbench_memory, "cpu_seconds", lambda pid: next(busy[pid]))
+    monkeypatch.setattr(sysbench_memory, "find_program", lambda *_names: sysbench)
+    monkeypatch.setattr(sysbench_memory, "program_archive", lambda _programs: b"")
+    monkeypatch.setattr(sysbench_memory, "GuestHost", lambda *_: FakeHost({"sysbench": written}))
+    monkeypatch.setattr(sysbench_memory, "page_tables_of", lambda _pid: 4 * MIB)
     with GuestMemoryPair().prepare("quick", tmp_path, tmp_path) as ready:
         yield ready
 

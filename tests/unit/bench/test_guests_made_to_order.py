@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 from tests.unit.bench.fake_guest import FakeHost
 
-from hugepage_qa.bench import fragmented_memory, guest_build
+from hugepage_qa.bench import fragmented_memory, source_build
 from hugepage_qa.bench.backing import Backing, Kind
 from hugepage_qa.bench.fragmented_memory import SOURCE, GuestStart, fragmented
-from hugepage_qa.bench.guest_build import GuestBuild, headers_of, parts_of
 from hugepage_qa.bench.memory_program import MEMORY
-from hugepage_qa.bench.source_build import write_tree
+from hugepage_qa.bench.source_build import GuestBuild, headers_of, parts_of, write_tree
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.c_compiler import build_program
 from hugepage_qa.sizes import GIB, MIB
@@ -63,9 +62,9 @@ def test_a_build_in_a_guest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         packed.extend(programs)
         return b""
 
-    monkeypatch.setattr(guest_build, "program_archive", pack)
-    monkeypatch.setattr(guest_build, "GuestHost", lambda *_: FakeHost({}))
-    monkeypatch.setattr(guest_build, "page_tables_of", lambda _pid: 4 * MIB)
+    monkeypatch.setattr(source_build, "program_archive", pack)
+    monkeypatch.setattr(source_build, "GuestHost", lambda *_: FakeHost({}))
+    monkeypatch.setattr(source_build, "page_tables_of", lambda _pid: 4 * MIB)
     with GuestBuild().prepare("quick", tmp_path, tmp_path) as ready:
         figures = ready.block(SHP)
     assert figures["guest-build"][0] > 0

@@ -32,7 +32,6 @@ def find_program(name: str, package: str, directories: Sequence[Path] = ()) -> P
 
 
 def sha256(program: Path) -> str:
-    """Return the sha256 of the file of a program."""
     return hashlib.sha256(program.read_bytes()).hexdigest()
 
 

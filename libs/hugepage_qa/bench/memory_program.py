@@ -117,7 +117,6 @@ def block_size() -> int:
 
 
 def sources_digest(*sources: Path) -> str:
-    """Return the sha256 of the files together."""
     return hashlib.sha256(b"".join(one.read_bytes() for one in sources)).hexdigest()
 
 

@@ -47,7 +47,6 @@ class Contents:
 
     @property
     def length(self) -> int:
-        """The size of the file."""
         return sum(piece.length for piece in self.pieces)
 
     def replace(self, first: int, length: int, by: Sequence[Piece]) -> None:

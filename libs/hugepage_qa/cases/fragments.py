@@ -73,7 +73,6 @@ class Fragments:
         return self.before.blocks - self.after.blocks - self.memory.pages // self.kept
 
     def compact(self, live: Live) -> None:
-        """Compact memory."""
         live.host.write("proc/sys/vm/compact_memory", "1")
         live.notes.append(f"compacted {fragmentation(live, self.memory.size)}")
 

@@ -59,7 +59,6 @@ class TextProgram:
         return sum(mapping.file_pmd_mapped for mapping in self.mappings())
 
     def mapped(self) -> tuple[TextMapping, ...]:
-        """Return where its text is mapped."""
         return tuple(TextMapping(one.start, one.end, one.offset) for one in self.mappings())
 
     def touch(self) -> None:

@@ -25,7 +25,6 @@ class LazyGroup(click.Group):
         return list(self._places)
 
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command."""
         module, _, name = self._places.get(cmd_name, "").partition(":")
         command: click.Command | None = getattr(self.find(module), name) if module else None
         return command

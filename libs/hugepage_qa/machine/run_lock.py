@@ -38,7 +38,6 @@ class Holder:
 
 
 def this_process() -> Holder:
-    """Return us as a holder, from now on."""
     # an argument need not be valid text
     command = shlex.join(sys.orig_argv).encode("utf-8", "replace").decode()
     return Holder(os.getpid(), command, datetime.now().astimezone().isoformat(timespec="seconds"))

@@ -80,7 +80,6 @@ def _worked_out(expected: SumOf, observations: Observations) -> str:
 
 
 def is_met(expectation: Expectation, observations: Observations) -> bool:
-    """Tell whether the fact is as expected."""
     found = observations.get(expectation.subject)
     expected = expectation.expected
     match expected:

@@ -189,7 +189,6 @@ class Draft:
         return [word.value for word in self.words if word.canonical == name]
 
     def expect(self, subject: str, expected: Expected, rule: Rule) -> None:
-        """Expect a fact."""
         if rule.holds_for(self.machine.version):
             self.expectations.append(Expectation(subject, expected, rule))
 
@@ -211,7 +210,6 @@ class Draft:
         self.tolerated.append(rf"HugeTLB: allocating \d+ of page size {re.escape(size)} failed")
 
     def finish(self, command_line: str) -> Prediction:
-        """Return the prediction."""
         return Prediction(
             command_line,
             tuple(self.expectations),

@@ -90,5 +90,4 @@ class LiveTest(CaseTest):
         super().conclude()
 
     def machine(self) -> AbstractContextManager[Backend]:
-        """Return the machine that the cases act on."""
         return real_machine(Path(self.workdir))

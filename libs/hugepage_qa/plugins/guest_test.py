@@ -17,7 +17,6 @@ class GuestTest(LiveTest):
     needs_only_areas = False
 
     def machine(self) -> AbstractContextManager[GuestMachine]:
-        """Return the machine and its guests."""
         return machine_with_guests()
 
 

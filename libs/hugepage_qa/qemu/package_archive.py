@@ -20,8 +20,6 @@ from hugepage_qa.process.child import complaint, run_to_end
 
 @dataclass(frozen=True)
 class Package:
-    """A package that was downloaded."""
-
     name: str
     version: str
     files: tuple[Path, ...]

@@ -23,7 +23,6 @@ class CaseRecorder:
         self._cases: list[dict[str, object]] = []
 
     def add(self, case: Result) -> None:
-        """Record one case and write its evidence."""
         self._cases.append(
             {
                 "name": case.name,

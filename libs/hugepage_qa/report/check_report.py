@@ -108,7 +108,6 @@ class CheckReport:
             self._progress.start()
 
     def add(self, result: Result) -> None:
-        """Take one result."""
         self.results.append(result)
         self._keep(result)
         if self._progress is not None and self._task is not None:

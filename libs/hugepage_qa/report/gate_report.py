@@ -20,7 +20,6 @@ from hugepage_qa.report.gate_tables import MEANINGS, amount, percent, why
 
 
 def render_html(page: GatePage) -> str:
-    """Return the report as a text of HTML."""
     comparison = page.comparison
     shown = [one for one in comparison.results if one.change is not None][:_MOST_INTERVALS]
     return fill_template(

@@ -256,7 +256,6 @@ def render_markdown(report: MergedReport, samples: Sequence[SampleSummary]) -> s
 
 
 def render_html(report: MergedReport, samples: Sequence[SampleSummary]) -> str:
-    """Return the report as a text of HTML."""
     return _fill("merged.html.j2", report, samples)
 
 

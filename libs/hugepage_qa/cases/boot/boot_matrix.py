@@ -89,7 +89,6 @@ class Matrix:
                 yield shrink(target, judgement, self._judge.judge)
 
     def stop(self) -> None:
-        """End every machine that runs."""
         self._lab.stop()
 
     def __enter__(self) -> Self:

@@ -9,7 +9,6 @@ from hugepage_qa.errors import InputError
 
 @cache
 def groups() -> tuple[str, ...]:
-    """Return the names of the groups of named cases."""
     folder = resources.files(__package__) / "cases"
     return tuple(sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")))
 

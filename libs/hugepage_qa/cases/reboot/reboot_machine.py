@@ -133,7 +133,6 @@ class MachineUnderTest:
         return read_running_config(release)
 
     def boot_id(self) -> str:
-        """Return the id of the running boot."""
         return read_boot_id()
 
     def boot_loader(self) -> BootLoader:

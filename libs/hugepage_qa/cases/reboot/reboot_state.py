@@ -48,7 +48,6 @@ class ChainState:
 
 
 def new_token() -> str:
-    """Return a token for a new chain."""
     return secrets.token_hex(_TOKEN_BYTES)
 
 

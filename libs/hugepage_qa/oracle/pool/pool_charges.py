@@ -44,7 +44,6 @@ class GroupCounter:
         return True
 
     def uncharge(self, size: int, pages: int) -> None:
-        """Take a charge back."""
         self._pages[size] -= pages
 
 

@@ -43,7 +43,6 @@ class PoolMachine:
         self.internal = {size: Mount(pool) for size, pool in self.pools.items()}
 
     def start_process(self, name: str) -> None:
-        """Add a process that has nothing mapped."""
         self.processes[name] = Process(self._root)
 
     def can_demote(self, size: int) -> bool:

@@ -90,7 +90,6 @@ class SystemImage:
 
     @property
     def name(self) -> str:
-        """The name of the image in the cache."""
         return self.disk.parent.name
 
 

@@ -38,8 +38,6 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class SystemRoot:
-    """A root in the cache."""
-
     directory: Path
 
     @property
@@ -55,7 +53,6 @@ class SystemRoot:
 
     @property
     def kernel(self) -> Path:
-        """The kernel that the boot loader starts."""
         return self.directory / f"vmlinuz-{self.release}"
 
     @property

@@ -8,6 +8,7 @@ from hugepage_qa.cases.case import Sizes
 from hugepage_qa.cases.guest import guest_machine as drivers
 from hugepage_qa.cases.guest.guest import Guest
 from hugepage_qa.cases.guest.guests import NO_NODES, GuestArea, Guests, guest_case, needs
+from hugepage_qa.cases.guest.plugged_memory import BLOCK, LEAST_MEMORY, ONLINE, dimm, needs_virtio_mem, with_room
 from hugepage_qa.cases.guest.refusal import Meaning
 from hugepage_qa.cases.live import Live
 from hugepage_qa.plugins.guest_test import GuestTest
@@ -35,57 +36,19 @@ NVDIMM = "libvirt.org/formatdomain.html memory-devices nvdimm; QEMU docs/nvdimm.
 MIXED = f"{HOTPLUG}; {VIRTIO_MEM}; QEMU docs/nvdimm.txt"
 
 AT_FDCWD = -100
-#: the least that Linux takes on x86 and arm64 at once: a memory block, or a section
-_BLOCK = 128 * MIB
-#: what a guest does with plugged memory by itself; only what is movable can be given back
-_ONLINE = "memhp_default_state=online_movable"
-#: what a kernel boots in that prepares for memory above 4 GiB
-_MEMORY = 256 * MIB
-#: restrictive leaves memory to the group of the guest
-_POLICIES_OF_MODES = {"strict": "bind", "interleave": "interleave", "preferred": "preferred", "restrictive": "default"}
 #: what a guest has in use while memory comes and goes, in bytes
 _BUSY = 64 * MIB
 
 
-def dimm(size: int) -> MemoryDevice:
-    """Return a DIMM of one page of ``size`` bytes, or of as many as make a block of memory."""
-    return MemoryDevice("dimm0", DeviceKind.DIMM, max(size, _BLOCK), size)
-
-
 def nvdimm(size: int | None) -> MemoryDevice:
     """Return an NVDIMM in pages of ``size`` bytes, or in an ordinary file."""
-    return MemoryDevice("nvdimm0", DeviceKind.NVDIMM, max(size or 0, _BLOCK), size)
-
-
-def needs_virtio_mem(guests: Guests) -> None:
-    """Raise CannotRun where QEMU has no such device."""
-    needs(guests.site.architecture in ("x86_64", "aarch64"), f"QEMU has no virtio-mem on {guests.site.architecture}")
-
-
-def with_room(
-    guests: Guests,
-    *devices: MemoryDevice,
-    page: int | None = None,
-    node: int | None = None,
-    plugged: bool = False,
-    **options: Any,
-) -> Guest:
-    """Return a guest of the usual size on pages of ``page`` bytes, of ``node``, that has room for the devices.
-
-    With ``plugged`` it starts with them.
-    """
-    size = page or guests.live.size
-    memory = max(guests.pages * guests.live.size, _MEMORY, size)
-    whole = memory + sum(device.memory for device in devices)
-    # each device is aligned to its pages
-    room = whole + sum(2 * device.memory for device in devices)
-    return guests.new(Cell(memory, size, node), max_memory=room, devices=devices if plugged else (), **options)
+    return MemoryDevice("nvdimm0", DeviceKind.NVDIMM, max(size or 0, BLOCK), size)
 
 
 @case("memory that is plugged into a busy guest takes its pages at once, and gives them back plugged out", HOTPLUG)
 def plugged_in_and_out(live: Live, guests: Guests) -> None:
     device = dimm(live.size)
-    guest = with_room(guests, device, words=_ONLINE)
+    guest = with_room(guests, device, words=ONLINE)
     pages = device_pages(device)
     live.reserve(guest.pages + pages)
     guest.boot()
@@ -110,7 +73,7 @@ def plugged_in_and_out(live: Live, guests: Guests) -> None:
 @case("a guest that is reset has its plugged memory, and the pages of it, again", HOTPLUG)
 def plugged_in_and_reset(live: Live, guests: Guests) -> None:
     device = dimm(live.size)
-    guest = with_room(guests, device, words=_ONLINE, reboots=True)
+    guest = with_room(guests, device, words=ONLINE, reboots=True)
     pages = device_pages(device)
     live.reserve(guest.pages + pages)
     guest.boot()
@@ -164,7 +127,7 @@ def pages_of_another_size(live: Live, guests: Guests) -> None:
 @case("memory that is plugged into a guest on ordinary pages takes pages of its own size", HOTPLUG)
 def into_ordinary_memory(live: Live, guests: Guests) -> None:
     device = dimm(live.size)
-    guest = guests.new(Cell(_MEMORY, None), max_memory=_MEMORY + 3 * device.memory)
+    guest = guests.new(Cell(LEAST_MEMORY, None), max_memory=LEAST_MEMORY + 3 * device.memory)
     pages = device_pages(device)
     live.reserve(pages)
     guest.start()
@@ -185,7 +148,7 @@ def into_ordinary_memory(live: Live, guests: Guests) -> None:
 def as_its_device_says(live: Live, guests: Guests) -> None:
     needs(bool(live.nodes), NO_NODES)
     device, node = dimm(live.size), live.nodes[-1]
-    guest = with_room(guests, device, words=_ONLINE)
+    guest = with_room(guests, device, words=ONLINE)
     pages = device_pages(device)
     for one in live.nodes:
         live.reserve(guest.pages + pages, one)
@@ -225,110 +188,6 @@ def expect_backend_of(live: Live, guest: Guest, device: MemoryDevice) -> None:
     live.expect("policy, nodes, sharing and discarding of it", [(*bound, is_shared, bool(device.discard))], told)
 
 
-@case("a virtio-mem device that the guest was asked to use nothing of takes no page", VIRTIO_MEM)
-def virtio_mem_of_nothing(live: Live, guests: Guests) -> None:
-    needs_virtio_mem(guests)
-    device = replace(dimm(live.size), name="virtio0", kind=DeviceKind.VIRTIO_MEM)
-    guest = with_room(guests, device)
-    live.reserve(guest.pages + 1)
-    guest.start()
-    guest.attach(device)
-    live.expect_pool(nr=guest.pages + 1, free=1)
-    guest.expect_mapped()
-    guest.destroy()
-    live.expect_pool(nr=guest.pages + 1, free=guest.pages + 1)
-    guests.expect_files()
-
-
-def with_virtio_mem(live: Live, guests: Guests, missing: int, node: int | None = None) -> tuple[Guest, MemoryDevice]:
-    """Return a booted guest and a device in it, in a pool that lacks ``missing`` pages of what both can need.
-
-    Both are bound to ``node``, if there is one.
-    """
-    needs_virtio_mem(guests)
-    device = MemoryDevice("virtio0", DeviceKind.VIRTIO_MEM, max(2 * live.size, _BLOCK), live.size)
-    guest = with_room(guests, device, node=node)
-    live.reserve(guest.pages + device_pages(device) - missing, node)
-    guest.boot()
-    needs(guest.has_virtio_driver("virtio_mem"), "the guest's kernel has no driver for virtio-mem")
-    # what is not movable cannot be given back
-    guest.run("echo online_movable >/sys/devices/system/memory/auto_online_blocks")
-    guest.attach(device)
-    return guest, device
-
-
-@case("a virtio-mem device takes pages for what the guest uses of it, and gives them back", VIRTIO_MEM)
-def virtio_mem_grows_and_shrinks(live: Live, guests: Guests) -> None:
-    guest, device = with_virtio_mem(live, guests, missing=0)
-    pages = device_pages(device)
-    nr = guest.pages + pages
-    live.expect_pool(nr=nr, free=pages)
-    guest.request(device, device.memory // 2)
-    guest.await_mapped(guest.pages + pages // 2)
-    live.expect_pool(nr=nr, free=pages - pages // 2)
-    guest.expect_mapped(**{format_size(live.size): pages // 2})
-    guest.request(device, 0)
-    guests.await_free(pages)
-    live.expect_pool(nr=nr, free=pages)
-    guest.expect_mapped()
-    guest.destroy()
-    live.expect_pool(nr=nr, free=nr)
-    guests.expect_files()
-
-
-@case("a virtio-mem device that is there from the start has its pages through a save and a reset", VIRTIO_MEM)
-def virtio_mem_saved_and_reset(live: Live, guests: Guests) -> None:
-    needs(guests.site.architecture in ("x86_64", "aarch64"), f"QEMU has no virtio-mem on {guests.site.architecture}")
-    whole = max(2 * live.size, _BLOCK)
-    device = MemoryDevice("virtio0", DeviceKind.VIRTIO_MEM, whole, live.size, requested=whole // 2)
-    guest = with_room(guests, device, words=_ONLINE, reboots=True, plugged=True)
-    nr = guest.pages + device.requested // live.size
-
-    def expect_requested() -> None:
-        guest.await_mapped(nr)
-        live.expect_pool(nr=nr, free=0)
-        guest.expect_mapped(**{format_size(live.size): nr - guest.pages})
-
-    live.reserve(nr)
-    guest.boot()
-    live.expect_pool(nr=nr, free=nr - guest.pages)
-    needs(guest.has_virtio_driver("virtio_mem"), "the guest's kernel has no driver for virtio-mem")
-    expect_requested()
-    guest.keep_busy(_BUSY)
-    saved = guest.save()
-    live.expect_pool(nr=nr, free=nr)
-    guest.restore(saved)
-    guest.resume()
-    expect_requested()
-    guest.expect_busy()
-    guest.reset()
-    # QEMU takes all of it back at a reset, until the driver asks again (virtio_mem_system_reset())
-    live.expect_pool(nr=nr, free=nr - guest.pages)
-    guest.has_virtio_driver("virtio_mem")
-    expect_requested()
-    guest.destroy()
-    live.expect_pool(nr=nr, free=nr)
-
-
-@case("a guest that wants more of a virtio-mem device than there are pages gets no more, and lives on", VIRTIO_MEM)
-def virtio_mem_short(live: Live, guests: Guests) -> None:
-    guest, device = with_virtio_mem(live, guests, missing=1)
-    pages = device_pages(device)
-    guest.request(device, device.memory)
-    live.expect("the guest that is short of pages", "here", guest.run("sleep 1; echo here").strip())
-    # it may have got a part
-    guests.await_free_or_mapped(guest)
-    live.expect_pool(nr=guest.pages + pages - 1, free=guest.pages + pages - 1 - guest.mapped)
-    live.reserve(guest.pages + pages)
-    # it tries again by itself, but not soon
-    guest.request(device, 0)
-    guests.await_free(pages)
-    guest.request(device, device.memory)
-    guest.await_mapped(guest.pages + pages)
-    live.expect_pool(nr=guest.pages + pages, free=0)
-    guest.expect_mapped(**{format_size(live.size): pages})
-
-
 @case("memory that a guest starts with in a DIMM is taken with that of its board, or the guest is refused", HOTPLUG)
 def cold_plugged(live: Live, guests: Guests) -> None:
     device = dimm(live.size)
@@ -343,7 +202,7 @@ def cold_plugged_and_out(live: Live, guests: Guests) -> None:
     architecture = guests.site.architecture
     needs(architecture in ("x86_64", "aarch64"), f"on {architecture} it is memory of the board to the guest's kernel")
     device = dimm(live.size)
-    guest = with_room(guests, device, plugged=True, words=_ONLINE)
+    guest = with_room(guests, device, plugged=True, words=ONLINE)
     pages = device_pages(device)
     live.reserve(guest.pages)
     guest.boot()
@@ -394,9 +253,9 @@ def nvdimm_in_huge_pages(live: Live, guests: Guests) -> None:
 )
 def of_several_kinds(live: Live, guests: Guests) -> None:
     needs_virtio_mem(guests)
-    virtio = MemoryDevice("virtio0", DeviceKind.VIRTIO_MEM, 2 * _BLOCK, live.size, requested=_BLOCK)
+    virtio = MemoryDevice("virtio0", DeviceKind.VIRTIO_MEM, 2 * BLOCK, live.size, requested=BLOCK)
     guest = with_room(guests, dimm(live.size), nvdimm(None), virtio, plugged=True)
-    requested = whole_pages(_BLOCK, live.size)
+    requested = whole_pages(BLOCK, live.size)
     nr = guest.pages + requested + 1
     live.reserve(nr)
     guest.boot()
@@ -421,7 +280,7 @@ def of_several_kinds(live: Live, guests: Guests) -> None:
 def plugged_in_and_restored(live: Live, guests: Guests) -> None:
     first = dimm(live.size)
     second = replace(first, name="dimm1", memory=2 * first.memory)
-    guest = with_room(guests, first, second, words=_ONLINE)
+    guest = with_room(guests, first, second, words=ONLINE)
     pages, more = device_pages(first), device_pages(second)
     nr = guest.pages + pages + more
     live.reserve(nr)
@@ -473,7 +332,7 @@ def no_such_page_size(live: Live, guests: Guests) -> None:
 def expect_no_such_pages(live: Live, guests: Guests, **options: Any) -> None:
     """Expect a DIMM of a page size that the machine has not to be refused by a guest with these ``options``."""
     absent = next(live.size << shift for shift in range(1, 64) if live.size << shift not in live.sizes)
-    device = MemoryDevice("dimm0", DeviceKind.DIMM, max(absent, _BLOCK), absent)
+    device = MemoryDevice("dimm0", DeviceKind.DIMM, max(absent, BLOCK), absent)
     guest = with_room(guests, device, **options)
     live.reserve(guest.pages)
     guest.start()
@@ -485,60 +344,6 @@ def expect_no_such_pages(live: Live, guests: Guests, **options: Any) -> None:
     guests.expect_refused(Meaning.NO_SUCH_SIZE, from_the_start.start)
     from_the_start.expect_state(State.OFF)
     live.expect_pool(nr=guest.pages, free=guest.pages)
-
-
-@case(
-    "a virtio-mem device of a cell that is bound to a node takes pages of this node, and gives them back",
-    VIRTIO_MEM,
-    sizes=Sizes.DEFAULT,
-)
-def virtio_mem_on_a_node(live: Live, guests: Guests) -> None:
-    needs(bool(live.nodes), NO_NODES)
-    node = live.nodes[-1]
-    guest, device = with_virtio_mem(live, guests, missing=0, node=node)
-    pages = device_pages(device)
-    guest.request(device, device.memory)
-    guest.await_mapped(guest.pages + pages)
-    guest.expect_mapped(**{format_size(live.size): pages})
-    live.expect_pool(nr=guest.pages + pages, free=0, node=node)
-    guest.expect_on_nodes({node: guest.pages + pages})
-    guest.request(device, 0)
-    guests.await_free(pages)
-    live.expect_pool(nr=guest.pages + pages, free=pages, node=node)
-    guest.expect_on_nodes({node: guest.pages})
-
-
-@guest_case(LIBVIRT)(
-    "a virtio-mem device has the policy that the mode of its guest says, and takes and gives back pages of its node",
-    f"{VIRTIO_MEM}; libvirt.org/formatdomain.html numatune memory mode; mbind(2)",
-)
-def virtio_mem_of_each_mode(live: Live, guests: Guests) -> None:
-    needs(bool(live.nodes), NO_NODES)
-    needs_virtio_mem(guests)
-    node = live.nodes[0]
-    device = MemoryDevice("virtio0", DeviceKind.VIRTIO_MEM, max(2 * live.size, _BLOCK), live.size)
-    guest, pages = with_room(guests, device, words=_ONLINE), device_pages(device)
-    nr = guest.pages + pages
-    live.reserve(nr, node)
-    for mode, policy in _POLICIES_OF_MODES.items():
-        tuning = f'<numatune><memory mode="{mode}" nodeset="{node}"/></numatune>'
-        with live.about(tuning):
-            guest.define_as(guest.definition.replace("</memoryBacking>", f"</memoryBacking>{tuning}"))
-            guest.boot()
-            needs(guest.has_virtio_driver("virtio_mem"), "the guest's kernel has no driver for virtio-mem")
-            guest.attach(device)
-            guest.request(device, device.memory)
-            guest.await_mapped(nr)
-            guest.expect_mapped(**{format_size(live.size): pages})
-            live.expect_pool(nr=nr, free=0, node=node)
-            guest.expect_policy(policy, [] if policy == "default" else [node], mappings=2)
-            guest.expect_on_nodes({node: nr})
-            guest.request(device, 0)
-            guests.await_free(pages)
-            live.expect_pool(nr=nr, free=pages, node=node)
-            guest.expect_on_nodes({node: guest.pages})
-            guest.destroy()
-            live.expect_pool(nr=nr, free=nr, node=node)
 
 
 class MemoryDevices(GuestTest):

@@ -288,6 +288,12 @@ class Guest:
         """Return what its QEMU's monitor answers to ``command``."""
         return self._driver.ask(Driver.monitor, self.name, command, arguments)
 
+    @property
+    def emulator_version(self) -> tuple[int, int]:
+        """The version of its QEMU, major and minor."""
+        told = self.monitor("query-version")["qemu"]
+        return told["major"], told["minor"]
+
     def backends(self, memory: int) -> list[dict[str, Any]]:
         """Return what its QEMU tells of memory backends of ``memory`` bytes."""
         return [backend for backend in self.monitor("query-memdev") if backend["size"] == memory]

@@ -16,6 +16,8 @@ class Meaning(enum.Enum):
     NO_SUCH_SIZE = "no huge pages of this size"
     NO_SUCH_DIRECTORY = "the directory for its memory is not there"
     MORE_THAN_THE_DEVICE = "more memory than the device has"
+    IN_USE = "the guest uses memory of the device"
+    NOT_PLUGGED_OUT = "this QEMU plugs no such device out"
     MISALIGNED = "memory is no multiple of the page size"
     NO_SUCH_NODE = "no such NUMA node"
     EXCLUDE_EACH_OTHER = "options that exclude each other, or need another one"
@@ -64,6 +66,9 @@ _WORDINGS: tuple[tuple[Meaning, str], ...] = (
     # virtio_mem_set_requested_size()
     (Meaning.MORE_THAN_THE_DEVICE, r"requested-size' cannot exceed the memory backend size"),
     # since QEMU 8.2
+    # virtio_mem_unplug_request_check(), since QEMU 8.1; before the board refuses
+    (Meaning.IN_USE, r"virtio-mem device cannot get unplugged while (?:some of its memory is|'size' != )"),
+    (Meaning.NOT_PLUGGED_OUT, r"virtio based memory devices cannot be unplugged"),
     (Meaning.MISALIGNED, r"memory size must be multiple of \d"),
     (Meaning.NO_SUCH_NODE, r"NUMA node \d+ is unavailable|hugepages: node \d+ not found"),
     (Meaning.NO_SUCH_NODE, r"cannot bind memory to host NUMA nodes: Invalid argument"),

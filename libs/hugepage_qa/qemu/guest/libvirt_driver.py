@@ -40,6 +40,8 @@ def import_libvirt() -> Any:
     return libvirt
 
 
+#: the model of a memory device
+_VIRTIO_MEM = "virtio-mem"
 #: flags of virNodeAllocPages
 _ADD, _SET = 0, 1
 
@@ -223,6 +225,9 @@ class LibvirtDriver(Driver):
             return int(self._call(domain.XMLDesc).count("<memory model="))
 
         before = memory_devices()
+        if ElementTree.fromstring(device).get("model") == _VIRTIO_MEM:  # noqa: S314 - our own
+            # as it is now: libvirt finds none of which another size is requested
+            device = ElementTree.tostring(self._virtio_mem(name), encoding="unicode")
         self._call(partial(domain.detachDevice, device))
         await_condition(
             lambda: memory_devices() < before,
@@ -246,15 +251,19 @@ class LibvirtDriver(Driver):
         return answer["return"]
 
     def request(self, name: str, _device: str, memory: int) -> None:
-        domain = self._find(name)
-        # libvirt knows it by the address that it gave it
-        itself = ElementTree.fromstring(self._call(domain.XMLDesc)).find("./devices/memory[@model='virtio-mem']")  # noqa: S314
-        requested = None if itself is None else itself.find("./target/requested")
-        if itself is None or requested is None:
+        itself = self._virtio_mem(name)
+        for requested in itself.iterfind("./target/requested"):
+            requested.set("unit", "b")
+            requested.text = str(memory)
+        self._call(partial(self._find(name).updateDeviceFlags, ElementTree.tostring(itself, encoding="unicode")))
+
+    def _virtio_mem(self, name: str) -> ElementTree.Element:
+        """Return the virtio-mem device of a domain with the address that libvirt knows it by. Raises GuestError."""
+        described = ElementTree.fromstring(self._call(self._find(name).XMLDesc))  # noqa: S314 - of the daemon
+        itself = described.find(f"./devices/memory[@model='{_VIRTIO_MEM}']")
+        if itself is None:
             raise GuestError(f"{name} has no virtio-mem device")
-        requested.set("unit", "b")
-        requested.text = str(memory)
-        self._call(partial(domain.updateDeviceFlags, ElementTree.tostring(itself, encoding="unicode")))
+        return itself
 
     def enter_group(self, path: str | None) -> None:
         """Move the daemon, and thereby the guests that it starts."""

@@ -3,6 +3,7 @@
 The world is wrong only while the case itself acts: what the harness reads before and after it is true.
 """
 
+import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,6 +33,8 @@ _LINE_OF_GUEST = re.compile(r"\A(?P<typed>[^\n]*\n)(?P<said>[^\n]+)(?P<end>\n@en
 #: what a case decides by: the page of the guest's kernel, and whether it has a driver; and a counter of which a case
 #: expects no more than that it is above 0
 _DECIDED_BY = ("KernelPageSize", "insmod", "pvpanic", "balloon_migrate")
+#: of the emulator, from which it follows what it has to do
+_VERSION = "query-version"
 _MEMORY_LINE = re.compile(r"^(MemTotal: +)(\d+)( kB)$", re.MULTILINE)
 
 
@@ -311,7 +314,9 @@ def _other_answers(event: Event) -> Iterator[Any]:
         yield _FREE_BY_VIRSH.sub(lambda found: f"{found[1]}{int(found[2]) + 1}", answer)
     elif _asks(event, "monitor") and isinstance(answer, bool):
         yield not answer
-    elif _asks(event, "monitor"):
+    elif _asks(event, "shared_md5"):
+        yield hashlib.md5(b"", usedforsecurity=False).hexdigest()
+    elif _asks(event, "monitor") and event["arguments"][3] != _VERSION:
         # what it tells of memory backends
         for other in ({"policy": "other"}, {"host-nodes": [9]}):
             yield [backend | other for backend in answer]

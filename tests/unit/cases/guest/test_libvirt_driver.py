@@ -271,6 +271,10 @@ class DomainWithMemory(Domain):
     def XMLDesc(self) -> str:  # noqa: N802 - libvirt's name
         return f"<domain><devices>{self.devices}</devices></domain>"
 
+    def detachDevice(self, device: str) -> None:  # noqa: N802 - libvirt's name
+        self.updated.append(device)
+        self.devices = ""
+
     def updateDeviceFlags(self, device: str) -> None:  # noqa: N802 - libvirt's name
         self.updated.append(device)
 
@@ -287,6 +291,9 @@ def test_a_virtio_mem_device_is_asked_by_the_address_that_libvirt_gave_it(
     [device] = domain.updated
     assert '<requested unit="b">2097152</requested>' in device
     assert '<alias name="virtiomem0" />' in device
+    domain.updated.clear()
+    guests.detach("guest", "<memory model='virtio-mem'/>")
+    assert '<alias name="virtiomem0" />' in domain.updated.pop()
     domain.devices = "<memory model='dimm'/>"
     with pytest.raises(GuestError, match="guest has no virtio-mem device"):
         guests.request("guest", "", 0)

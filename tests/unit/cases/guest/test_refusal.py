@@ -89,6 +89,13 @@ OTHERS = [
         "internal error: Failed to start QEMU binary /run/bin/qemu-kvm for probing: env: 'python3': No such file or"
         " directory",
     ),
+    # QEMU 7.2, 8.1 and 10.0
+    (Meaning.NOT_PLUGGED_OUT, "device_del: virtio based memory devices cannot be unplugged."),
+    (Meaning.IN_USE, "device_del: virtio-mem device cannot get unplugged while 'size' != '0'"),
+    (
+        Meaning.IN_USE,
+        "device_del: virtio-mem device cannot get unplugged while some of its memory is still plugged",
+    ),
     # libvirt 9.0 with QEMU 10.0
     (Meaning.UNEXPLAINED, "An error occurred, but the cause is unknown"),
     (Meaning.MACHINE_EXHAUSTED, "qemu-kvm: -chardev socket: Failed to open file: Too many open files"),

@@ -124,33 +124,72 @@ def free_pages_are_reported(live: Live, guests: Guests) -> None:
     sizes=Sizes.DEFAULT,
 )
 def balloon_with_plugged_memory(live: Live, guests: Guests) -> None:
-    dimm = MemoryDevice("dimm0", DeviceKind.DIMM, max(live.size, _PLUGGED), live.size)
-    memory = max(guests.pages * live.size, _MEMORY)
-    guest = guests.new(Cell(memory, live.size), balloon=True, max_memory=memory + 3 * dimm.memory)
+    guest, dimm = with_balloon_and_room(live, guests)
     nr = guest.pages + device_pages(dimm)
-    live.reserve(nr)
-    guest.boot()
-    needs(guest.has_virtio_driver("virtio_balloon"), "the guest's kernel has no driver for balloons")
-    guest.run("echo online >/sys/devices/system/memory/auto_online_blocks")
     guest.attach(dimm)
     live.expect_pool(nr=nr, free=0)
-    whole = memory + dimm.memory
+    whole = guest.description.memory + dimm.memory
     live.expect("memory of the guest without its balloon", whole, guest.set_balloon(whole))
     # the board alone has not as much to give
-    left = memory * 3 // 4
+    left = guest.description.memory * 3 // 4
     live.expect("memory of the guest with its balloon", left, guest.set_balloon(left))
-    back = nr - guest.mapped
-    live.expect_pool(
-        nr=nr, free=back, resv=back if PoolKernel(live.kernel_version).unmapping_restores_reservation else 0
-    )
-    if live.size > _REQUEST:
-        live.expect("pages that are back", 0, back)
+    expect_given_back(live, guest, nr)
     live.expect("memory of the guest without it again", whole, guest.set_balloon(whole))
     write(guest, "kept", _KEPT)
     write(guest, "written", _WRITTEN)
     expect_content(live, guest)
     guest.destroy()
     live.expect_pool(nr=nr, free=nr)
+
+
+@case(
+    "memory that is plugged in while a balloon is inflated takes its own pages, and the balloon keeps what it has",
+    BALLOON,
+    sizes=Sizes.DEFAULT,
+)
+def plugged_in_beside_a_balloon(live: Live, guests: Guests) -> None:
+    guest, dimm = with_balloon_and_room(live, guests)
+    memory, pages = guest.description.memory, device_pages(dimm)
+    nr = guest.pages + pages
+    write(guest, "kept", _KEPT)
+    live.expect("memory of the guest with its balloon", memory * 3 // 4, guest.set_balloon(memory * 3 // 4))
+    back = expect_given_back(live, guest, nr, free=pages)
+    inside = guest.memory
+    guest.attach(dimm)
+    guest.expect_memory(inside + dimm.memory)
+    # QEMU counts what the balloon lacks of all memory that there is by then
+    live.expect("memory of the guest with its balloon", memory * 3 // 4 + dimm.memory, guest.balloon)
+    live.expect("pages that are back", back, expect_given_back(live, guest, nr))
+    write(guest, "written", _WRITTEN)
+    expect_content(live, guest)
+    whole = memory + dimm.memory
+    live.expect("memory of the guest without it again", whole, guest.set_balloon(whole))
+    expect_content(live, guest)
+    guest.destroy()
+    live.expect_pool(nr=nr, free=nr)
+    guests.expect_files()
+
+
+def with_balloon_and_room(live: Live, guests: Guests) -> tuple[Guest, MemoryDevice]:
+    """Return a booted guest with a balloon, and a DIMM that it has room for: the pool has the pages of both."""
+    dimm = MemoryDevice("dimm0", DeviceKind.DIMM, max(live.size, _PLUGGED), live.size)
+    memory = max(guests.pages * live.size, _MEMORY)
+    guest = guests.new(Cell(memory, live.size), balloon=True, max_memory=memory + 3 * dimm.memory)
+    live.reserve(guest.pages + device_pages(dimm))
+    guest.boot()
+    needs(guest.has_virtio_driver("virtio_balloon"), "the guest's kernel has no driver for balloons")
+    guest.run("echo online >/sys/devices/system/memory/auto_online_blocks")
+    return guest, dimm
+
+
+def expect_given_back(live: Live, guest: Guest, nr: int, free: int = 0) -> int:
+    """Expect the pages of the pool but ``free`` ones to be mapped by the guest, or back, and return how many are."""
+    back = nr - free - guest.mapped
+    restored = PoolKernel(live.kernel_version).unmapping_restores_reservation
+    live.expect_pool(nr=nr, free=back + free, resv=back if restored else 0)
+    if live.size > _REQUEST:
+        live.expect("pages that are back", 0, back)
+    return back
 
 
 @guest_case(QEMU)(

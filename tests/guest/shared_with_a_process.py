@@ -9,7 +9,10 @@ from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.qemu.guest.console import NETWORK
 from hugepage_qa.qemu.guest.driver import State
+from hugepage_qa.qemu.guest.file_server import TAG
 from hugepage_qa.qemu.guest.guest_description import Access, Source
+from hugepage_qa.qemu.guest.numbered_lines import md5_of_lines
+from hugepage_qa.sizes import MIB
 
 QEMU, LIBVIRT = (
     GuestArea("guest/shared-with-a-process", driver, sizes=Sizes.DEFAULT) for driver in (drivers.QEMU, drivers.LIBVIRT)
@@ -20,6 +23,10 @@ VHOST_USER = (
     "QEMU docs/interop/vhost-user.rst VHOST_USER_SET_MEM_TABLE; libvirt.org/kbase/virtiofs.html;"
     " mm/hugetlb.c free_huge_folio(); fs/hugetlbfs/inode.c hugetlbfs_evict_inode()"
 )
+VIRTIOFS = f"{VHOST_USER}; Documentation/filesystems/virtiofs.rst"
+
+#: bytes of a file that the guest is given, and of one that it writes
+_OF_HOST, _OF_GUEST = 4 * MIB, 2 * MIB
 
 
 def expect_held(live: Live, guests: Guests, source: Source) -> None:
@@ -52,6 +59,36 @@ def held_by_a_file(live: Live, guests: Guests) -> None:
 @case("pages of a memfd that another process maps are in use until it ends, not only until QEMU does", VHOST_USER)
 def held_by_a_memfd(live: Live, guests: Guests) -> None:
     expect_held(live, guests, Source.MEMFD)
+
+
+def expect_exchanged(live: Live, guests: Guests, source: Source) -> None:
+    """Expect what virtiofsd puts into the memory of a guest, and what the guest does, to be there for the other."""
+    needs(bool(guests.site.virtiofsd), "virtiofsd is not installed")
+    guest = guests.new(source=source, access=Access.SHARED, shares_files=True)
+    live.reserve(guest.pages)
+    guest.write_shared("of-host", _OF_HOST)
+    guest.start_file_server()
+    guest.boot()
+    needs(guest.has_virtio_driver("virtiofs", "fuse"), "the guest's kernel has no virtiofs")
+    guest.run(f"mkdir /files; mount -t virtiofs {TAG} /files")
+    live.expect("what the guest reads", [md5_of_lines(_OF_HOST), "-"], guest.run("md5sum </files/of-host").split())
+    guest.run(f"seq {_OF_GUEST} | head -c {_OF_GUEST} >/files/of-guest")
+    live.expect("what virtiofsd has from the guest", md5_of_lines(_OF_GUEST), guest.shared_md5("of-guest"))
+    guest.expect_all_taken()
+    guest.destroy()
+    # it ends when QEMU has hung up
+    guests.await_free(guest.pages)
+    guests.expect_all_back(guest)
+
+
+@case("virtiofsd and a guest see in files what the other one writes into them", VIRTIOFS)
+def files_through_a_file(live: Live, guests: Guests) -> None:
+    expect_exchanged(live, guests, Source.ANONYMOUS)
+
+
+@case("virtiofsd and a guest see in a memfd what the other one writes into it", VIRTIOFS)
+def files_through_a_memfd(live: Live, guests: Guests) -> None:
+    expect_exchanged(live, guests, Source.MEMFD)
 
 
 class Shared(GuestTest):

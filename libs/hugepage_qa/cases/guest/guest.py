@@ -265,6 +265,22 @@ class Guest:
         """Return the file that an NVDIMM of it has."""
         return self._driver.site.nvdimm(self.name, device.name, device.page)
 
+    def start_file_server(self) -> None:
+        """Have virtiofsd serve the directory that it shares."""
+        self._driver.ask(Driver.start_file_server, self.name)
+
+    def write_shared(self, file: str, length: int) -> None:
+        """Write ``length`` bytes of numbered lines to ``file`` in the directory that it shares."""
+        self._driver.ask(Driver.write_shared, self.name, file, length)
+
+    def shared_md5(self, file: str) -> str:
+        """Return what md5sum(1) says of ``file`` in that directory."""
+        return self._driver.ask(Driver.shared_md5, self.name, file)
+
+    def write_disk(self, length: int) -> None:
+        """Have its disk hold ``length`` bytes of numbered lines."""
+        self._driver.ask(Driver.write_disk, self.name, length)
+
     def start_peer(self) -> int:
         """Start the process that is to serve its network device, and return the process id."""
         return self._driver.ask(Driver.start_peer, self.name)

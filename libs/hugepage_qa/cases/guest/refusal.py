@@ -29,6 +29,7 @@ class Meaning(enum.Enum):
     MAY_NOT_LOCK = "nobody may lock so much memory here"
     NOT_PERMITTED = "its user may not have pages of this hugetlbfs"
     NOT_A_DEFINITION = "not a valid definition of a guest"
+    NO_DIRECT_IO = "the file system with the guest's disk has no O_DIRECT"
     NOT_OFFERED = "this QEMU has no such machine, CPU, accelerator or device"
     NO_USERFAULTFD = "the kernel gives its user no userfaultfd, so no post-copy"
     QEMU_LOST = "a QEMU, here or where a guest was sent to, is gone without a word"
@@ -65,10 +66,10 @@ _WORDINGS: tuple[tuple[Meaning, str], ...] = (
     (Meaning.NO_SUCH_DIRECTORY, r"can't (?:open|create) backing store \S+ for guest RAM: No such file or directory"),
     # virtio_mem_set_requested_size()
     (Meaning.MORE_THAN_THE_DEVICE, r"requested-size' cannot exceed the memory backend size"),
-    # since QEMU 8.2
     # virtio_mem_unplug_request_check(), since QEMU 8.1; before the board refuses
     (Meaning.IN_USE, r"virtio-mem device cannot get unplugged while (?:some of its memory is|'size' != )"),
     (Meaning.NOT_PLUGGED_OUT, r"virtio based memory devices cannot be unplugged"),
+    # since QEMU 8.2
     (Meaning.MISALIGNED, r"memory size must be multiple of \d"),
     (Meaning.NO_SUCH_NODE, r"NUMA node \d+ is unavailable|hugepages: node \d+ not found"),
     (Meaning.NO_SUCH_NODE, r"cannot bind memory to host NUMA nodes: Invalid argument"),
@@ -93,6 +94,8 @@ _WORDINGS: tuple[tuple[Meaning, str], ...] = (
     (Meaning.QEMU_LOST, r"migration out(?: job:|') unexpectedly failed|domain is no longer running"),
     # it says nothing when it is killed
     (Meaning.QEMU_LOST, r"(?:qemu|QEMU) unexpectedly closed the monitor(?: \(vm='[^']*'\))?$"),
+    # open(2) of a disk
+    (Meaning.NO_DIRECT_IO, r"does not support O_DIRECT"),
     # of libvirt, which asks QEMU what it has; under QEMU alone we ask
     (Meaning.NOT_OFFERED, r"(?:is not|isn't) supported (?:by|with) this QEMU|Emulator '[^']*' does not support"),
     (Meaning.NOT_A_DEFINITION, r"XML error:|\(domain_definition\)|unsupported configuration:"),
@@ -124,11 +127,11 @@ def refusal(message: str) -> Exception:
     """Return what to raise for ``message``: a GuestError, by which a case is judged, an InputError or CannotRun.
 
     An exhausted machine starts no QEMU, and that says nothing of huge pages; nor does an error that nobody can tell.
-    What QEMU was built without cannot run.
+    What QEMU was built without, or the file system has not, cannot run.
     """
     match find_meaning(message):
         case Meaning.MACHINE_EXHAUSTED | Meaning.NOT_PROBED | Meaning.UNEXPLAINED:
             return InputError(message)
-        case Meaning.NOT_OFFERED:
+        case Meaning.NOT_OFFERED | Meaning.NO_DIRECT_IO:
             return CannotRun(message)
     return GuestError(message)

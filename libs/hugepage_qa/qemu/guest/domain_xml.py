@@ -1,9 +1,11 @@
 """A description as the XML of a libvirt domain (libvirt.org/formatdomain.html)."""
 
+from collections.abc import Sequence
 from uuid import NAMESPACE_URL, uuid5
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from hugepage_qa.qemu.accelerator import TCG
+from hugepage_qa.qemu.guest.file_server import SANDBOX, TAG
 from hugepage_qa.qemu.guest.guest_description import (
     Access,
     Allocation,
@@ -42,16 +44,17 @@ def domain_xml(guest: GuestDescription, site: Site) -> str:
     command_line = SubElement(domain, "qemu:commandline")
     for name, value in site.environment.items():
         SubElement(command_line, "qemu:env", name=name, value=value)
-    if guest.has_peer:
-        _take_interrupts_from_peer(domain)
+    _take_messages_from(domain, [name for has, name in ((guest.has_peer, "net0"), (guest.shares_files, "fs0")) if has])
     return tostring(domain, encoding="unicode")
 
 
-def _take_interrupts_from_peer(domain: Element) -> None:
-    """Have the only network device no message-signalled interrupts, with which QEMU 7.2 crashes (qemu_command.py)."""
-    device = SubElement(SubElement(domain, "qemu:override"), "qemu:device", alias="net0")
-    frontend = SubElement(device, "qemu:frontend")
-    SubElement(frontend, "qemu:property", name="vectors", type="unsigned", value="0")
+def _take_messages_from(domain: Element, names: Sequence[str]) -> None:
+    """Have the devices ``names`` no message-signalled interrupts, with which QEMU 7.2 crashes (qemu_command.py)."""
+    if names:
+        override = SubElement(domain, "qemu:override")
+        for name in names:
+            frontend = SubElement(SubElement(override, "qemu:device", alias=name), "qemu:frontend")
+            SubElement(frontend, "qemu:property", name="vectors", type="unsigned", value="0")
 
 
 def memory_device_xml(guest: GuestDescription, device: MemoryDevice, site: Site) -> str:
@@ -148,6 +151,18 @@ def _add_devices(domain: Element, guest: GuestDescription, site: Site) -> None:
     if guest.on_crash is not None:
         SubElement(devices, "panic", model=_PANIC_MODELS[site.architecture])
     devices.extend(_memory_device(guest, device, site) for device in guest.devices)
+    if guest.shares_files:
+        files = SubElement(devices, "filesystem", type="mount", accessmode="passthrough")
+        SubElement(files, "driver", type="virtiofs")
+        SubElement(SubElement(files, "binary", path=site.virtiofsd), "sandbox", mode=SANDBOX)
+        SubElement(files, "source", dir=site.shared(guest.name))
+        SubElement(files, "target", dir=TAG)
+    if guest.has_disk:
+        disk = SubElement(devices, "disk", type="file", device="disk")
+        SubElement(disk, "driver", name="qemu", type="raw", cache="none")
+        SubElement(disk, "source", file=site.disk(guest.name))
+        SubElement(disk, "target", dev="vda", bus="virtio")
+        SubElement(disk, "readonly")
     if guest.has_peer:
         interface = SubElement(devices, "interface", type="vhostuser")
         SubElement(interface, "source", type="unix", path=site.peer(guest.name), mode="client")

@@ -1,6 +1,7 @@
 """What starts and stops guests on this machine: QEMU alone or libvirt, behind one abstract class."""
 
 import enum
+import hashlib
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ from hugepage_qa.qemu.guest import vhost_user_peer
 from hugepage_qa.qemu.guest.console import await_output, converse
 from hugepage_qa.qemu.guest.guest_description import GuestDescription, MemoryDevice
 from hugepage_qa.qemu.guest.guest_site import Site
+from hugepage_qa.qemu.guest.numbered_lines import numbered_lines
 
 _PAUSE_SECONDS = 0.02
 _PEER_SECONDS = 60.0
@@ -219,6 +221,25 @@ class Driver(ABC):
     def end_peer(self, name: str) -> None:
         """End that process, and wait until it has let go of the guest's memory."""
         self._peers.pop(name).kill()
+
+    @abstractmethod
+    def start_file_server(self, name: str) -> None:
+        """Have virtiofsd serve the directory that a guest shares; it ends when its QEMU does."""
+
+    def write_shared(self, name: str, file: str, length: int) -> None:
+        """Write ``length`` bytes of numbered lines to ``file`` in the directory that a guest shares."""
+        path = Path(self._site.shared(name, file))
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(numbered_lines(length))
+
+    def shared_md5(self, name: str, file: str) -> str:
+        """Return what md5sum(1) says of ``file`` in the directory that a guest shares."""
+        content = Path(self._site.shared(name, file)).read_bytes()
+        return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+    def write_disk(self, name: str, length: int) -> None:
+        """Have the disk of a guest hold ``length`` bytes of numbered lines."""
+        Path(self._site.disk(name)).write_bytes(numbered_lines(length))
 
     def kill(self, name: str) -> None:
         """Kill its QEMU, of which the driver is not told."""

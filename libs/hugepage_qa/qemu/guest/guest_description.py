@@ -123,6 +123,10 @@ class GuestDescription:
     on_crash: OnCrash | None = None
     #: whether it has a network device that another process serves, which has the guest's memory for that (vhost-user)
     has_peer: bool = False
+    #: whether it has a file system that virtiofsd serves, which has the guest's memory for that
+    shares_files: bool = False
+    #: whether it has a disk, which QEMU reads past the page cache (cache=none): with O_DIRECT, into the guest's pages
+    has_disk: bool = False
     #: further words for the guest's kernel
     words: str = ""
     devices: tuple[MemoryDevice, ...] = ()
@@ -139,8 +143,8 @@ class GuestDescription:
             raise InputError(f"guest {self.name}: max_memory {self.max_memory}: expected at least its memory, {whole}")
         if self.reports_free_pages and not self.balloon:
             raise InputError(f"guest {self.name}: free pages are reported through a balloon, found none")
-        if self.has_peer and self.access is not Access.SHARED:
-            raise InputError(f"guest {self.name}: a peer has its memory, expected shared memory")
+        if (self.has_peer or self.shares_files) and self.access is not Access.SHARED:
+            raise InputError(f"guest {self.name}: another process has its memory, expected shared memory")
         if self.devices and self.max_memory is None:
             raise InputError(f"guest {self.name}: memory devices need a max_memory")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.static_program import BUSY_MEMORY, build_static
 from hugepage_qa.qemu.boards import BOARDS, find_cpu
+from hugepage_qa.qemu.guest.file_server import find_virtiofsd
 from hugepage_qa.qemu.initramfs import probe_initramfs
 from hugepage_qa.qemu.installed_emulator import NotOffered, expect_offered, find_emulator
 from hugepage_qa.qemu.kernel_image import identify
@@ -43,6 +44,8 @@ class Site:
     environment: Mapping[str, str] = field(default_factory=dict)
     #: why the initramfs has no program that is busy in memory; empty where it has
     never_busy: str = ""
+    #: the program that shares files with guests through their memory; empty where it is not installed
+    virtiofsd: str = ""
 
     def console(self, guest: str) -> str:
         """Return the socket of a guest's serial console."""
@@ -51,6 +54,18 @@ class Site:
     def peer(self, guest: str) -> str:
         """Return the socket of the process that serves a guest's network device."""
         return f"{self.directory}/{guest}.peer"
+
+    def file_server(self, guest: str) -> str:
+        """Return the socket of the virtiofsd of a guest."""
+        return f"{self.directory}/{guest}.virtiofsd"
+
+    def shared(self, guest: str, file: str = "") -> str:
+        """Return the directory that a guest shares, or ``file`` in it."""
+        return f"{self.directory}/{guest}.shared/{file}".rstrip("/")
+
+    def disk(self, guest: str) -> str:
+        """Return the file of a guest's disk."""
+        return f"{self.directory}/{guest}.disk"
 
     def nvdimm(self, guest: str, device: str, page: int | None) -> str:
         """Return the file of an NVDIMM: in hugetlbfs of pages of ``page`` bytes, an ordinary one for None."""
@@ -64,7 +79,7 @@ class Site:
 #: what keeps memory busy in a guest (process/busy_memory.c)
 BUSY_PROGRAM = "busy-memory"
 #: what names of modules begin with that guests load
-_DRIVERS = ("virtio", "failover", "net_failover", "pvpanic")
+_DRIVERS = ("virtio", "failover", "net_failover", "pvpanic", "fuse")
 #: what the guest prints when it waits for commands
 READY = "@ready"
 # an interactive shell would edit the lines that it reads, and wrap them
@@ -110,6 +125,7 @@ def default_site(cache: Path, kernel: Path | None, report: Callable[[str], None]
         kernel=str(entered.kernel.path),
         initramfs=str(probe_initramfs(busybox, cache, drivers, programs)),
         never_busy=never_busy,
+        virtiofsd=find_virtiofsd(),
         # a panic ends the guest; what stands behind -- are arguments of init
         words=f'{board.kernel_words} panic=-1 loglevel=1 rdinit=/bin/busybox -- sh -c "{_SHELL}"',
     )

@@ -171,6 +171,9 @@ class LibvirtDriver(Driver):
             self._call(partial(self._find(name).undefineFlags, flag))
         self._forget_migration(name)
 
+    def start_file_server(self, name: str) -> None:
+        """Nothing to do: libvirt starts one with each guest that has such a file system."""
+
     def save(self, name: str, path: str) -> None:
         self._end(name, partial(self._find(name).save, path))
 

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from hugepage_qa.qemu.guest.file_server import TAG
 from hugepage_qa.qemu.guest.guest_description import (
     Access,
     Allocation,
@@ -25,6 +26,9 @@ _PANIC_DEVICES = {"x86_64": "pvpanic", "aarch64": "pvpanic-pci"}
 #: QEMU's words for what it then does; none leaves the guest to its kernel, which reboots
 _ON_PANIC = {OnCrash.DESTROY: "shutdown", OnCrash.RESTART: "none", OnCrash.PRESERVE: "pause"}
 _DRIVERS = {DeviceKind.DIMM: "pc-dimm", DeviceKind.VIRTIO_MEM: "virtio-mem-pci", DeviceKind.NVDIMM: "nvdimm"}
+
+#: QEMU 7.2 crashes when it masks the message-signalled interrupt of a vhost-user device without KVM
+_NO_MESSAGES = "vectors=0"
 
 
 def qemu_arguments(guest: GuestDescription, site: Site) -> list[str]:
@@ -48,6 +52,8 @@ def qemu_arguments(guest: GuestDescription, site: Site) -> list[str]:
         *("-serial", "chardev:console"),
         *(("-device", balloon) if guest.balloon else ()),
         *(_peer(guest, site) if guest.has_peer else ()),
+        *(_shared_files(guest, site) if guest.shares_files else ()),
+        *(_disk(guest, site) if guest.has_disk else ()),
         *("-kernel", site.kernel, "-initrd", site.initramfs),
         *("-append", f"{guest.words} {site.words}".strip()),
         *(("-device", f"pcie-root-port,id={_PORT}") if has_port else ()),
@@ -99,9 +105,20 @@ def _on_crash(guest: GuestDescription, site: Site) -> list[str]:
 def _peer(guest: GuestDescription, site: Site) -> tuple[str, ...]:
     """Return a network device that the process behind a socket serves."""
     socket = f"socket,id=peer,path={site.peer(guest.name)}"
-    # QEMU 7.2 crashes when it masks the message-signalled interrupt of such a device without KVM
-    device = "virtio-net-pci,netdev=peer-net,romfile=,vectors=0"
+    device = f"virtio-net-pci,netdev=peer-net,romfile=,{_NO_MESSAGES}"
     return ("-chardev", socket, "-netdev", "vhost-user,id=peer-net,chardev=peer", "-device", device)
+
+
+def _shared_files(guest: GuestDescription, site: Site) -> tuple[str, ...]:
+    """Return a file system that virtiofsd serves."""
+    device = f"vhost-user-fs-pci,chardev=files,tag={TAG},{_NO_MESSAGES}"
+    return ("-chardev", f"socket,id=files,path={site.file_server(guest.name)}", "-device", device)
+
+
+def _disk(guest: GuestDescription, site: Site) -> tuple[str, ...]:
+    """Return a disk that is read past the page cache."""
+    drive = f"if=none,id=disk,file={site.disk(guest.name)},format=raw,cache=none,readonly=on"
+    return ("-drive", drive, "-device", "virtio-blk-pci,drive=disk")
 
 
 def _memory(guest: GuestDescription, site: Site) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.child import run_to_end
 from hugepage_qa.qemu.guest.driver import Driver, GuestError, State, refusal_of
+from hugepage_qa.qemu.guest.file_server import start_file_server
 from hugepage_qa.qemu.guest.guest_description import GuestDescription, MemoryDevice
 from hugepage_qa.qemu.guest.guest_site import NotHere, Site
 from hugepage_qa.qemu.guest.qemu_command import memory_device, qemu_arguments
@@ -208,6 +209,12 @@ class QemuDriver(Driver):
     def quit(self, name: str) -> None:
         """Have QEMU end by itself, after which it is off."""
         self._find(name).ask("quit")
+
+    def start_file_server(self, name: str) -> None:
+        if name in self._peers:
+            self.end_peer(name)
+        directory, socket = Path(self._site.shared(name)), Path(self._site.file_server(name))
+        self._peers[name] = start_file_server(self._site.virtiofsd, directory, socket, self._site.environment)
 
     def set_balloon(self, name: str, memory: int) -> None:
         self._find(name).ask("balloon", value=memory)

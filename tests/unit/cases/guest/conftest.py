@@ -21,4 +21,5 @@ def site() -> Site:
         directory="/scratch/guests",
         mounts={2 * MIB: "/scratch/huge-2M", GIB: "/scratch/huge-1G"},
         environment={"HUGEPAGE_QA_RUN": "0123"},
+        virtiofsd="/usr/libexec/virtiofsd",
     )

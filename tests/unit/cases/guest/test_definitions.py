@@ -188,6 +188,29 @@ def test_a_process_that_has_the_memory_is_connected(site: Site) -> None:
         GuestDescription("guest", (CELL,), has_peer=True)
 
 
+def test_files_are_shared_through_the_memory(site: Site) -> None:
+    guest = GuestDescription("guest", (CELL,), access=Access.SHARED, shares_files=True)
+    assert "socket,id=files,path=/scratch/guests/guest.virtiofsd" in qemu_arguments(guest, site)
+    assert value(guest, site, "-device") == "vhost-user-fs-pci,chardev=files,tag=shared,vectors=0"
+    assert attributes(guest, site, "devices/filesystem/source") == [{"dir": "/scratch/guests/guest.shared"}]
+    assert attributes(guest, site, "devices/filesystem/target") == [{"dir": "shared"}]
+    assert attributes(guest, site, "devices/filesystem/binary") == [{"path": "/usr/libexec/virtiofsd"}]
+    assert attributes(guest, site, f"{QEMU}override/{QEMU}device") == [{"alias": "fs0"}]
+    with pytest.raises(InputError, match="expected shared memory"):
+        GuestDescription("guest", (CELL,), shares_files=True)
+
+
+def test_a_disk_is_read_past_the_page_cache(site: Site) -> None:
+    guest = GuestDescription("guest", (CELL,), has_disk=True)
+    assert value(guest, site, "-drive").split(",")[2:5] == [
+        "file=/scratch/guests/guest.disk",
+        "format=raw",
+        "cache=none",
+    ]
+    assert attributes(guest, site, "devices/disk/driver") == [{"name": "qemu", "type": "raw", "cache": "none"}]
+    assert attributes(guest, site, "devices/disk/source") == [{"file": "/scratch/guests/guest.disk"}]
+
+
 def test_what_every_guest_is_started_with(site: Site) -> None:
     guest = GuestDescription("guest", (CELL,), words="hugepages=4")
     assert value(guest, site, "-append") == f"hugepages=4 {site.words}"

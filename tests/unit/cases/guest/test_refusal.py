@@ -96,6 +96,7 @@ OTHERS = [
         Meaning.IN_USE,
         "device_del: virtio-mem device cannot get unplugged while some of its memory is still plugged",
     ),
+    (Meaning.NO_DIRECT_IO, "qemu-kvm: -drive cache=none: Could not open 'a': filesystem does not support O_DIRECT"),
     # libvirt 9.0 with QEMU 10.0
     (Meaning.UNEXPLAINED, "An error occurred, but the cause is unknown"),
     (Meaning.MACHINE_EXHAUSTED, "qemu-kvm: -chardev socket: Failed to open file: Too many open files"),
@@ -115,6 +116,7 @@ NOT_JUDGED = {
     Meaning.NOT_PROBED: InputError,
     Meaning.UNEXPLAINED: InputError,
     Meaning.NOT_OFFERED: CannotRun,
+    Meaning.NO_DIRECT_IO: CannotRun,
 }
 UNKNOWN = [
     "",

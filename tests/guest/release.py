@@ -2,22 +2,32 @@
 
 import os
 import random
+import re
 import signal
 
+from hugepage_qa.cases.case import Sizes
 from hugepage_qa.cases.guest import guest_machine as drivers
-from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case
+from hugepage_qa.cases.guest.guest import Guest
+from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case, needs
 from hugepage_qa.cases.guest.refusal import Meaning
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.test_settings import guest_cycles, random_seed
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.qemu.guest.driver import State
+from hugepage_qa.qemu.guest.numbered_lines import md5_of_lines
+from hugepage_qa.sizes import MIB
 
 QEMU, LIBVIRT = GuestArea("guest/release", drivers.QEMU), GuestArea("guest/release", drivers.LIBVIRT)
 case = guest_case(QEMU, LIBVIRT)
 
 RELEASE = "mm/hugetlb.c free_huge_folio(), hugetlb_unreserve_pages(); fs/hugetlbfs/inode.c hugetlbfs_evict_inode()"
 DAEMON = f"{RELEASE}; libvirt.org/daemons.html"
+DIRECT = f"{RELEASE}; QEMU block/file-posix.c, cache.direct=on; block/bio.c __bio_release_pages(); open(2) O_DIRECT"
 
+#: bytes of a disk
+_DISK = 8 * MIB
+#: in the guest: a line for each time that it has read its disk
+_READ = "/tmp/read"
 #: within which QEMU starts, allocates its memory and boots its guest
 _KILLED_WITHIN_SECONDS = 3.0
 
@@ -77,6 +87,44 @@ def cycles(live: Live, guests: Guests) -> None:
         guest.destroy()
         guests.expect_all_back(guest)
         guest.define()
+
+
+@case(
+    "guests that are destroyed while they read a disk past the page cache leave no page of theirs pinned",
+    DIRECT,
+    sizes=Sizes.DEFAULT,
+)
+def cycles_with_a_disk(live: Live, guests: Guests) -> None:
+    guest = guests.new(has_disk=True)
+    guest.write_disk(_DISK)
+    live.reserve(guest.pages)
+    guest.boot()
+    needs(guest.has_virtio_driver("virtio_blk"), "the guest's kernel has no driver for disks of virtio")
+    guest.run("mount -t devtmpfs none /dev")
+    # in the background, as long as it lives
+    guest.run(f"{{ while :; do echo 1 >/proc/sys/vm/drop_caches; md5sum </dev/vda >>{_READ}; done & }}")
+    # one that has been booted costs seconds, one that goes on none
+    saved = guest.save()
+    for _ in range(guest_cycles(os.environ)):
+        guests.expect_all_back(guest)
+        guest.restore(saved)
+        guest.resume()
+        guest.expect_all_taken()
+        live.expect("files that QEMU has open with O_DIRECT", 1, open_files_with_direct_io(live, guest))
+        # the first of them may be half over
+        read_twice = f"[ $(cat {_READ} 2>/dev/null | wc -l) -ge 2 ]"
+        found = guest.run(f"rm -f {_READ}; until {read_twice}; do sleep 0.1; done; sort -u {_READ}")
+        live.expect("what the guest reads", [md5_of_lines(_DISK), "-"], found.split())
+        guest.destroy()
+    guests.expect_all_back(guest)
+
+
+def open_files_with_direct_io(live: Live, guest: Guest) -> int:
+    """Return how many files the QEMU of a guest has open past the page cache."""
+    directory = f"proc/{guest.pid}/fdinfo"
+    told = [live.host.observe(f"{directory}/{name}") or "" for name in live.host.names(directory)]
+    flags = [int(found[1], 8) for found in map(re.compile(r"^flags:\t(\d+)$", re.MULTILINE).search, told) if found]
+    return sum(bool(one & live.host.uapi.o_direct) for one in flags)
 
 
 @case("a saved guest gives its pages back, and is restored with them but not without", RELEASE)

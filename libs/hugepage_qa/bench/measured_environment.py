@@ -192,11 +192,11 @@ def _frequency(tree: Tree) -> dict[str, Fact]:
     }
 
 
-def _kernel_config(tree: Tree, root: Path = Path("/")) -> str:
+def _kernel_config(tree: Tree) -> str:
     """Return a fingerprint of the configuration of the running kernel."""
     release = (tree.read("proc/sys/kernel/osrelease") or "").strip()
-    places = (root / "proc/config.gz", root / f"boot/config-{release}", root / f"lib/modules/{release}/config")
-    for place in places:
+    places = ("/proc/config.gz", f"/boot/config-{release}", f"/lib/modules/{release}/config")
+    for place in map(Path, places):
         try:
             content = place.read_bytes()
         except OSError:

@@ -67,9 +67,9 @@ def await_khugepaged(live: Live, is_done: Callable[[], bool], scans: int = SCANS
     return live.fail(f"{KHUGEPAGED}/full_scans", f"{scans} scans more", f"none in {seconds:.0f} s")
 
 
-def await_scans(live: Live, scans: int = SCANS) -> None:
-    """Wait until khugepaged has had its chance: until ``scans`` full scans are over. Raises as above."""
-    await_khugepaged(live, lambda: False, scans)
+def await_scans(live: Live) -> None:
+    """Wait until khugepaged has had its chance: until SCANS full scans are over. Raises as above."""
+    await_khugepaged(live, lambda: False)
 
 
 def await_rest(live: Live) -> int:

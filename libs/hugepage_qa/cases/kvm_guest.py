@@ -56,12 +56,12 @@ _SECONDS = 120
 class KvmGuest:
     """The guest; ``actor`` has made it and has its memory, and with it the guest ends."""
 
-    def __init__(self, live: Live, actor: Actor | None = None) -> None:
+    def __init__(self, live: Live) -> None:
         """Raises CannotRun where KVM runs no guest, or does not tell which pages it maps."""
         if live.host.architecture != "x86_64":
             raise CannotRun(f"KVM of {live.host.architecture} does not tell which page sizes it maps")
         self._live = live
-        self.actor = actor or live.actor()
+        self.actor = live.actor()
         live.host.load_kvm()
         _need_nested_tables(live)
         device = _open_kvm(live, self.actor)

@@ -170,12 +170,12 @@ class Memory:
             self._live.fail(f"/proc/{self.actor.pid}/smaps", f"a mapping at {self.at(page):#x}", "none")
         return found[0]
 
-    def numa_maps(self, page: int = 0) -> NumaMapping:
-        """Return what /proc/PID/numa_maps shows of the mapping with a page. Raises Failed where it shows none."""
+    def numa_maps(self) -> NumaMapping:
+        """Return what /proc/PID/numa_maps shows of the mapping. Raises Failed where it shows none."""
         mappings = read_numa_maps(ObservedTree(self._live.host), self.actor.pid) or ()
-        below = [mapping for mapping in mappings if mapping.start <= self.at(page)]
+        below = [mapping for mapping in mappings if mapping.start <= self.address]
         if not below:
-            self._live.fail(f"/proc/{self.actor.pid}/numa_maps", f"a mapping at {self.at(page):#x}", "none")
+            self._live.fail(f"/proc/{self.actor.pid}/numa_maps", f"a mapping at {self.address:#x}", "none")
         return below[-1]
 
 

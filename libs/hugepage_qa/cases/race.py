@@ -4,7 +4,7 @@ What a kernel counts and what memory holds must not depend on who comes first.
 """
 
 import mmap
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import reduce
 from operator import or_
@@ -13,7 +13,6 @@ from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.uapi import MAP_HUGETLB
-from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.process.actor import Actor, Argument, Came, Deed
 
 #: processes, or threads: twice as many as a throwaway machine has processors
@@ -41,13 +40,11 @@ def clash(
     by: Deed = Deed.TOUCH,
     file: HugeFile | None = None,
     shared: bool = False,
-    known: Mapping[Quirk, Came] | None = None,
 ) -> None:
     """Have threads write to one page at the same moment, and one more for each of ``rivals`` do that, again and again.
 
     Expected is that nothing comes of writing, ``by`` touching the page or a copy, but ``may_come``, and that the rivals
-    succeed; who maps more finds no page left. The page is anonymous, or that of an empty ``file``. ``known`` tells what
-    comes of writing besides with a known bug. Raises KnownBug.
+    succeed; who maps more finds no page left. The page is anonymous, or that of an empty ``file``.
     """
     deeds = [*rivals, *(by for _thread in range(RACERS - len(rivals)))]
     actor = file.actor if file else live.actor()
@@ -56,7 +53,7 @@ def clash(
     for rival, found in zip(rivals, came, strict=False):
         live.expect(f"what came of {rival.name}", Came.REFUSED if rival is Deed.MAP_MORE else Came.DONE, found)
     beyond = reduce(or_, came[len(rivals) :]) & ~may_come
-    live.expect("what came of writing that may not", Came(0), beyond, known)
+    live.expect("what came of writing that may not", Came(0), beyond)
 
 
 def _flags(live: Live, file: HugeFile | None, *, shared: bool) -> int:

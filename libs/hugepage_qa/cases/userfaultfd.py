@@ -134,10 +134,10 @@ class Userfault:
         size = self._memory.size if length is None else length
         self._ioctl("writeprotect", self._memory.at(page) + offset, size, int(on))
 
-    def go_on(self, page: int = 0, *, length: int | None = None) -> None:
-        """Map a page, or its first ``length`` bytes, that the file has already (UFFDIO_CONTINUE). Raises OSError."""
+    def go_on(self, *, length: int | None = None) -> None:
+        """Map the first page, or ``length`` bytes of it, which the file has (UFFDIO_CONTINUE). Raises OSError."""
         size = self._memory.size if length is None else length
-        self._ioctl("continue", self._memory.at(page), size, 0, 0)
+        self._ioctl("continue", self._memory.address, size, 0, 0)
 
     def event_of(self, live: Live, act: Callable[[], Acted], event: Event, *numbers: int) -> Acted:
         """Expect a thread to be told of ``event`` when ``act`` is called, which waits for that; return what it does.
@@ -180,9 +180,9 @@ class Userfault:
         other._memory = memory
         return other
 
-    def poison(self, page: int = 0) -> None:
-        """Have every access to a missing page end in SIGBUS. Raises OSError."""
-        self._ioctl("poison", self._memory.at(page), self._memory.size, 0, 0)
+    def poison(self) -> None:
+        """Have every access to the first page, which is missing, end in SIGBUS. Raises OSError."""
+        self._ioctl("poison", self._memory.address, self._memory.size, 0, 0)
 
     def _ioctl(self, name: str, *words: int) -> tuple[int, ...]:
         return _ioctl(self._actor, self.descriptor, name, *words)

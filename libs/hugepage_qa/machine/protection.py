@@ -16,10 +16,10 @@ from typing import Any
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine import libc
-from hugepage_qa.machine.boot_loader.find_loader import find_boot_loader as this_boot_loader
+from hugepage_qa.machine.boot_loader.find_loader import find_boot_loader
 from hugepage_qa.machine.journal import Journal, find_journal, read_boot_id
 from hugepage_qa.machine.kept_file import Repair, unrestored
-from hugepage_qa.machine.restore import FindBootLoader, Restoration, put_back, restore
+from hugepage_qa.machine.restore import Restoration, put_back, restore
 from hugepage_qa.machine.resume import goes_on
 from hugepage_qa.machine.run_lock import Holder, hold_run_lock
 from hugepage_qa.machine.saved_state import MachineState, Record
@@ -101,7 +101,6 @@ class Protection:
     scratch: Path
     resumed: bool
     root: Path
-    find_boot_loader: FindBootLoader
     unrestored: tuple[Repair, ...] = ()
 
     @property
@@ -115,7 +114,7 @@ class Protection:
         The directories of the run are left, for a report on what is in them. Raises InputError.
         """
         record = self.journal.read()
-        return () if record is None else unrestored(put_back(record, self.find_boot_loader, self.root))
+        return () if record is None else unrestored(put_back(record, find_boot_loader, self.root))
 
 
 def say_on_stderr(line: str) -> None:
@@ -129,7 +128,6 @@ def protected_machine(
     *,
     token: str | None = None,
     root: Path = Path("/"),
-    find_boot_loader: FindBootLoader = this_boot_loader,
     say: Say = say_on_stderr,
 ) -> Iterator[Protection]:
     """Save the machine, let the body change it, and put it back, whatever ends the body.
@@ -145,7 +143,7 @@ def protected_machine(
     require_root("changing a machine")
     _require_writable_kernel_files(root)
     with StopSignals() as signals, hold_run_lock(root) as holder:
-        protection = _begin(purpose, token, holder, root, find_boot_loader, say)
+        protection = _begin(purpose, token, holder, root, say)
         try:
             _make_scratch(protection.scratch, root)
             with signals.let_through(), _exported(protection.environment):
@@ -184,9 +182,7 @@ def _require_writable_kernel_files(root: Path) -> None:
             raise InputError(f"{directory}: is mounted read-only, expected to be outside of containers: remount it rw")
 
 
-def _begin(
-    purpose: str, token: str | None, holder: Holder, root: Path, find_boot_loader: FindBootLoader, say: Say
-) -> Protection:
+def _begin(purpose: str, token: str | None, holder: Holder, root: Path, say: Say) -> Protection:
     journal = find_journal(root)
     old = journal.read()
     resumed = old is not None and goes_on(old, token, root)
@@ -198,7 +194,7 @@ def _begin(
     record = new_record(purpose, holder, root)
     journal.begin(record if old is None else _carry_on(old, record))
     run_id = record.run_id if old is None else old.run_id
-    return Protection(journal, run_id, root / RUN_DIRECTORY / f"{PREFIX}{run_id}", resumed, root, find_boot_loader)
+    return Protection(journal, run_id, root / RUN_DIRECTORY / f"{PREFIX}{run_id}", resumed, root)
 
 
 def _carry_on(old: Record, new: Record) -> Record:
@@ -211,7 +207,7 @@ def _end(protection: Protection, say: Say) -> tuple[Repair, ...]:
     record = protection.journal.read()
     if record is None or record.expected_reboot is not None:
         return ()
-    restoration = restore(protection.journal, record, protection.find_boot_loader, protection.root)
+    restoration = restore(protection.journal, record, find_boot_loader, protection.root)
     _tell(Restoration(restoration.unrestored, ()), say)
     return restoration.unrestored
 

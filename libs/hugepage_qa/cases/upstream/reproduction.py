@@ -105,9 +105,9 @@ class BugReport:
         return version >= KernelVersion.parse(self.machine.since)
 
 
-def bug_reports(directory: Path = DIRECTORY) -> dict[str, BugReport]:
-    """Return name -> report of all that are in ``directory``, by name."""
-    return {path.name: BugReport(path.name, path) for path in sorted(directory.iterdir()) if path.is_dir()}
+def bug_reports() -> dict[str, BugReport]:
+    """Return name -> report of all that there are, by name."""
+    return {path.name: BugReport(path.name, path) for path in sorted(DIRECTORY.iterdir()) if path.is_dir()}
 
 
 _PROGRAM = "/tmp/reproducer"  # noqa: S108 - of a machine that nobody else is on

@@ -120,6 +120,18 @@ CMA_ONLY = Rule(
     f"{PARAMETERS_DOC} hugetlb_cma_only; mm/hugetlb_cma.c hugetlb_early_cma(), hugetlb_cma_alloc_bootmem()",
     since=_version("6.15"),
 )
+SET_BEFORE_INIT = Rule(
+    "set-before-init",
+    "sysctl.vm.nr_hugepages= sets the pool of the default size right before init starts",
+    f"{PARAMETERS_DOC} sysctl.*; fs/proc/proc_sysctl.c do_sysctl_args()",
+    since=_version("5.8"),
+)
+CMA_USED = Rule(
+    "cma-used",
+    "gigantic pages that the running kernel allocates come out of the hugetlb_cma= areas",
+    f"{PARAMETERS_DOC} hugetlb_cma; mm/hugetlb.c alloc_gigantic_folio()",
+    since=_version("5.7"),
+)
 CMA_AREA = Rule(
     "cma-area",
     "hugetlb_cma= reserves an area of that size, on the nodes named or spread over all",

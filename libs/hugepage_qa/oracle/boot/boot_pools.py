@@ -1,5 +1,7 @@
 """What the pools, /proc/meminfo and the kernel log must show of the hugetlb parameters."""
 
+from collections.abc import Mapping
+
 from hugepage_qa.oracle.boot.boot_reservation import Bounds, Pool, Reservation, gigantic_room, reserve
 from hugepage_qa.oracle.boot.cma import read_cma_only
 from hugepage_qa.oracle.boot.cstring import kstrtoul, string_get_size
@@ -9,6 +11,7 @@ from hugepage_qa.oracle.boot.hugetlb_parameters import (
     is_count_everywhere,
     plan_hugetlb,
 )
+from hugepage_qa.oracle.boot.set_before_init import expect_set_before_init, is_set_before_init
 from hugepage_qa.oracle.prediction import (
     Absent,
     AtLeast,
@@ -99,7 +102,14 @@ def expect_pools(draft: Draft) -> None:
         _leave_cma_open(draft, draft.cma.open_because)
     else:
         _expect_cma(draft, plan, cma_only=cma_only)
-    _expect_counts(draft, plan, reservation, CMA_ONLY if cma_only else CMA_SKIPS_GIGANTIC)
+    set_later = plan.default if is_set_before_init(draft) else None
+    if set_later:
+        is_empty = reservation.pools[set_later].total.high == 0
+        expect_set_before_init(draft, set_later, is_certain=is_empty and _cma_is_certain(draft))
+    as_reserved = {size: pool for size, pool in reservation.pools.items() if size != set_later}
+    _expect_counts(draft, plan, as_reserved, CMA_ONLY if cma_only else CMA_SKIPS_GIGANTIC)
+    for size in as_reserved:
+        draft.pre_allocated.append(PreAllocated(pool_subject(size, "nr_hugepages"), string_get_size(size), LOG_POOL))
     for size in draft.machine.sizes:
         _expect_consistency(draft, size)
     _expect_total(draft)
@@ -173,7 +183,6 @@ def _expect_consistency(draft: Draft, size: int) -> None:
     draft.expect(pool_subject(size, "free_hugepages"), _same(size, "nr_hugepages"), ALL_FREE)
     for name in ("resv_hugepages", "surplus_hugepages", "nr_overcommit_hugepages"):
         draft.expect(pool_subject(size, name), Exactly(0), ALL_FREE)
-    draft.pre_allocated.append(PreAllocated(subject, string_get_size(size), LOG_POOL))
     numbers = _nodes_with_files(draft)
     if draft.has_nodes:
         draft.expect(pool_subject(size, "nr_hugepages_mempolicy"), _same(size, "nr_hugepages"), MEMPOLICY_VIEW)
@@ -185,9 +194,9 @@ def _expect_consistency(draft: Draft, size: int) -> None:
             draft.expect(pool_subject(size, "surplus_hugepages", number), Exactly(0), ALL_FREE)
 
 
-def _expect_counts(draft: Draft, plan: HugetlbPlan, reservation: Reservation, rule_of_cma: Rule) -> None:
+def _expect_counts(draft: Draft, plan: HugetlbPlan, pools: Mapping[int, Pool], rule_of_cma: Rule) -> None:
     on_nodes = {allocation.size for allocation in plan.allocations if allocation.nodes}
-    for size, pool in reservation.pools.items():
+    for size, pool in pools.items():
         by_cma = bool(draft.cma.total or draft.cma.open_because) and draft.machine.mmu.is_gigantic(size)
         if by_cma and (draft.cma.open_because or not _cma_is_certain(draft)):
             draft.leave_open(pool_subject(size, "nr_hugepages"), "memory decides whether the CMA area comes about")

@@ -11,13 +11,13 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.places import expect_random
 from hugepage_qa.cases.thp_memory import mount_tmpfs, pmd_size
 from hugepage_qa.cases.thp_policy import set_policy
+from hugepage_qa.kernel.uapi import RLIM_INFINITY
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import MIB
 
 PROGRAMS = Area("thp/programs", sizes=Sizes.ONCE)
 
 _RLIMIT_STACK = 3
-_INFINITY = (1 << 64) - 1
 #: include/uapi/linux/binfmts.h MAX_ARG_STRLEN: base pages of one argument; fs/exec.c bprm_stack_limits(): bytes of all
 _LONGEST, _MOST = 32, 6 * MIB
 _POINTER = 8
@@ -33,7 +33,7 @@ def largest_arguments(live: Live) -> None:
     quicken(live)
     actor = live.actor()
     # a quarter of it, and no more than _MOST, may be arguments
-    actor.call("setrlimit", _RLIMIT_STACK, live.host.uapi.pack("QQ", 8 * _MOST, _INFINITY))
+    actor.call("setrlimit", _RLIMIT_STACK, live.host.uapi.pack("QQ", 8 * _MOST, RLIM_INFINITY))
     length = _LONGEST * live.base_page
     # one less: the environment is among them
     count = _MOST // (length + _POINTER) - 1

@@ -1,0 +1,160 @@
+"""Core files of processes with huge pages: which mappings coredump_filter lets in, and what the core has of them."""
+
+import mmap
+import os
+import signal
+from dataclasses import dataclass
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.kernel.counters import read_meminfo
+from hugepage_qa.kernel.uapi import AT_FDCWD, MADV_DODUMP, MADV_DONTDUMP, RLIM_INFINITY, RLIMIT_CORE
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor, Refused
+from hugepage_qa.sizes import MIB
+
+CORES = Area("memory/core-files", sizes=Sizes.BUDDY)
+
+DOC = "core(5); Documentation/filesystems/proc.rst coredump_filter"
+
+_FILTER = "/proc/self/coredump_filter"
+#: bits of it: hugetlb private memory, hugetlb shared memory
+_PRIVATE, _SHARED = 1 << 5, 1 << 6
+_PATTERN = "proc/sys/kernel/core_pattern"
+#: where a core goes into the working directory
+_IN_WORKING_DIRECTORY = "core"
+# include/uapi/linux/elf.h: struct elf64_hdr with e_phoff and e_phnum, struct elf64_phdr
+_HEADER, _HEADER_SIZE, _TABLE, _ENTRIES = "16x2HI3QI6H", 64, 4, 9
+_SEGMENT, _SEGMENT_SIZE = "2I6Q", 56
+#: beside the pages: what else the process has mapped, and what the machine needs
+_MARGIN = 256 * MIB
+
+
+@dataclass(frozen=True)
+class _Core:
+    """A core file that ``reader`` has opened: address -> where its bytes are, how many, and of how much memory."""
+
+    reader: Actor
+    descriptor: int
+    segments: dict[int, tuple[int, int, int]]
+
+
+@CORES.case(
+    "a core has private and shared pages of a pool as coredump_filter says: those that were touched as they are, others"
+    " as zeroes",
+    f"{DOC}; fs/coredump.c vma_dump_size(), dump_user_range()",
+    pages=4,
+)
+def chosen_by_the_filter(live: Live) -> None:
+    parent, directory = _parent(live)
+    for chosen in (0, _PRIVATE, _SHARED, _PRIVATE | _SHARED):
+        with live.about(f"coredump_filter {chosen:#x}"):
+            child = parent.fork()
+            private, shared = (_first_filled(live, child, shared=shared) for shared in (False, True))
+            core = _core_of(live, parent, child, directory, chosen)
+            _expect_in(live, core, private, is_there=bool(chosen & _PRIVATE))
+            _expect_in(live, core, shared, is_there=bool(chosen & _SHARED))
+            live.expect_pool(nr=4, free=4)
+
+
+@CORES.case(
+    "a core lacks pages of a pool that were advised so, whatever coredump_filter says, until that is taken back",
+    f"{DOC}; madvise(2) MADV_DONTDUMP, MADV_DODUMP; fs/coredump.c vma_dump_size()",
+    pages=2,
+)
+def left_out_on_advice(live: Live) -> None:
+    parent, directory = _parent(live)
+    for shared in (False, True):
+        for is_taken_back in (False, True):
+            with live.about(f"shared {shared}, taken back {is_taken_back}"):
+                child = parent.fork()
+                memory = _first_filled(live, child, shared=shared)
+                memory.advise(MADV_DONTDUMP)
+                if is_taken_back:
+                    memory.advise(MADV_DODUMP)
+                core = _core_of(live, parent, child, directory, _PRIVATE | _SHARED)
+                _expect_in(live, core, memory, is_there=is_taken_back)
+                live.expect_pool(nr=2, free=2)
+
+
+def _parent(live: Live) -> tuple[Actor, str]:
+    """Return who has children that end with a core, and a directory for it. Raises CannotRun where none goes there."""
+    pattern = (live.host.read(_PATTERN) or "").strip()
+    if pattern != _IN_WORKING_DIRECTORY:
+        raise CannotRun(f"cores do not go to the working directory: /{_PATTERN} is {pattern!r}")
+    if read_meminfo(live.host).get("MemAvailable", 0) < 2 * 4 * live.size + _MARGIN:
+        raise CannotRun("memory is short: the pages in a core, and as much again for the machine itself, are not free")
+    directory = live.mount_other("mode=0700", "tmpfs")
+    return live.actor(), directory
+
+
+def _first_filled(live: Live, actor: Actor, *, shared: bool) -> Memory:
+    """Return two pages, the first of which is filled."""
+    memory = live.map(2, actor, shared=shared)
+    actor.fill(memory.address, live.size, memory.step, 1)
+    return memory
+
+
+def _core_of(live: Live, parent: Actor, child: Actor, directory: str, chosen: int) -> _Core:
+    """End ``child`` with a core that has what the bits ``chosen`` say, and read which segments that has."""
+    _choose(live, child, chosen)
+    child.call("setrlimit", RLIMIT_CORE, live.host.uapi.pack("2Q", RLIM_INFINITY, RLIM_INFINITY))
+    child.call("chdir", directory)
+    parent.call("kill", child.pid, signal.SIGABRT)
+    # nobody waits for a child of an actor: it is gone as soon as its core is written, which a signal would cut short
+    live.host.wait_until(lambda: live.host.read(f"proc/{child.pid}/stat") is None)
+    child.end()
+    is_numbered = (live.host.read("proc/sys/kernel/core_uses_pid") or "0").strip() != "0"
+    path = f"{directory}/core{f'.{child.pid}' if is_numbered else ''}"
+    descriptor = live.open(parent, path, os.O_RDONLY)
+    parent.call("unlinkat", AT_FDCWD, path, 0)
+    header = live.host.uapi.unpack(_HEADER, _read(parent, descriptor, 0, _HEADER_SIZE))
+    count = header[_ENTRIES]
+    table = _read(parent, descriptor, header[_TABLE], count * _SEGMENT_SIZE)
+    segments = {}
+    for at in range(0, len(table), _SEGMENT_SIZE):
+        _kind, _flags, offset, address, _physical, length, memory, _align = live.host.uapi.unpack(
+            _SEGMENT, table[at : at + _SEGMENT_SIZE]
+        )
+        segments[address] = offset, length, memory
+    return _Core(parent, descriptor, segments)
+
+
+def _choose(live: Live, child: Actor, chosen: int) -> None:
+    try:
+        descriptor = live.open(child, _FILTER, os.O_WRONLY)
+    except Refused as refusal:
+        raise CannotRun("this kernel writes no core files: CONFIG_ELF_CORE") from refusal
+    text = f"{chosen:#x}".encode()
+    child.call("write", descriptor, text, len(text))
+
+
+def _read(actor: Actor, descriptor: int, at: int, size: int) -> bytes:
+    length, (found,) = actor.call_with_buffers("pread64", descriptor, bytes(size), size, at)
+    return found[:length]
+
+
+def _expect_in(live: Live, core: _Core, memory: Memory, *, is_there: bool) -> None:
+    """Expect ``core`` to have a segment for two pages, the first of which was filled, and its bytes if ``is_there``."""
+    offset, length, of_memory = core.segments.get(memory.address, (0, 0, 0))
+    live.expect("bytes of memory of the segment", memory.length, of_memory)
+    live.expect("bytes of it in the core", memory.length if is_there else 0, length)
+    if is_there and length == memory.length:
+        address = core.reader.mmap(length, mmap.PROT_READ, mmap.MAP_PRIVATE, core.descriptor, offset)
+        found = Memory(live, core.reader, address, memory.pages, memory.size)
+        found.expect_filled(pages=1)
+        found.expect_zero(1)
+        found.unmap()
+
+
+class CoreFiles(LiveTest):
+    """Core files of processes with huge pages.
+
+    :avocado: enable
+    """
+
+    def test_core_files(self) -> None:
+        """Every case for every page size that the buddy allocator has."""
+        self.run_area(CORES)

@@ -6,10 +6,10 @@ from functools import partial
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.memory_policy import Mode, node_of, run_on, set_policy
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.thp_memory import allow_on_advice, collapse, expect_change, map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import allow_on_advice, collapse, expect_change, map_aligned, pmd_size, read_counters
 from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.kernel.process_status import read_process_status
@@ -27,6 +27,7 @@ PROC_DOC = "Documentation/filesystems/proc.rst"
 _BALANCING = "proc/sys/kernel/numa_balancing"
 #: in /proc/vmstat: how many huge pages were marked for a fault
 _MARKED = "numa_huge_pte_updates"
+_ZERO_PAGES = "thp_zero_page_alloc"
 #: the address space of a process is looked through by what it has computed: from its second second on
 #: (scan_delay_ms and scan_period_min_ms of /sys/kernel/debug/sched/numa_balancing are 1000)
 _ROUNDS, _SECONDS, _SURE_SECONDS = 20, 0.5, 2.0
@@ -100,6 +101,30 @@ def the_zero_page_is_nobodys(live: Live) -> None:
     memory.expect_zero(0)
     live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
     live.expect("Rss", 0, memory.smaps().rss)
+
+
+@TRANSPARENT.case(
+    "the huge zero page is allocated once for all who read, and again when nobody had it and memory was asked back:"
+    " each time is counted",
+    f"{THP_DOC} thp_zero_page_alloc; mm/huge_memory.c get_huge_zero_page(), shrink_huge_zero_page_scan()",
+)
+def an_allocated_zero_page(live: Live) -> None:
+    allow_on_advice(live)
+    live.set_knob(f"{DIRECTORY}/use_zero_page", "1")
+    with_blocks(live, pmd_size(live), 1)
+    reader = _advised(live, 1)
+    reader.read()
+    first, last = (entry & FRAME for entry in reader.pagemap((reader.address, reader.at(1) - live.base_page)))
+    if first == last:
+        # the zero page of base pages, over and over
+        expect_no_shortage(live, reader.size, 1)
+    live.expect("base pages from the first frame to the last", reader.size // live.base_page - 1, last - first)
+    live.expect(f"{_ZERO_PAGES} is more than none", True, read_counters(live)[_ZERO_PAGES] > 0)
+    expect_change(live, {_ZERO_PAGES: 0}, lambda: _advised(live, 1), _read_and_leave)
+    reader.actor.end()
+    # others may have it, and of kernels that keep it since 6.18 some do not tell
+    if not live.host.has_others and live.host.kernel_option("PERSISTENT_HUGE_ZERO_FOLIO") is False:
+        expect_change(live, {_ZERO_PAGES: 1}, partial(_advised_anew, live), _read_and_leave)
 
 
 @TRANSPARENT.case(
@@ -264,6 +289,17 @@ def _base_pages(live: Live) -> Memory:
 
 def _read_first(memory: Memory) -> None:
     memory.read(0)
+
+
+def _read_and_leave(memory: Memory) -> None:
+    memory.read(0)
+    memory.actor.end()
+
+
+def _advised_anew(live: Live) -> Memory:
+    """Return advised memory of a process that has to have a huge zero page allocated: the last one was given back."""
+    live.host.write("proc/sys/vm/drop_caches", "2")
+    return _advised(live, 1)
 
 
 def _unmap_the_second_half(memory: Memory) -> None:

@@ -27,7 +27,7 @@ from hugepage_qa.cases.result import Verdict
 #: goes on, and a number that the kernel gives to be named by, of a descriptor, a segment or registered memory, or
 #: where a buffer lies: another one was not recorded
 _NOT_JUDGED: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("a-page-shared-by-fork", "the-zero-page-is-nobodys"), ("load ",)),
+    **dict.fromkeys(("a-page-shared-by-fork", "the-zero-page-is-nobodys", "an-allocated-zero-page"), ("load ",)),
     **dict.fromkeys(("direct-io", "direct-io-of-a-segment"), ("call statx ",)),
     **dict.fromkeys(("forked-huge-pages", "forked-shared-memory", "forked-hugetlb-pages"), ("load ",)),
     **dict.fromkeys(("forked-protected-memory", "forked-protected-hugetlb-pages"), ("load ",)),

@@ -25,7 +25,7 @@ from hugepage_qa.kernel.hugetlb_cgroup import RESERVATIONS, file_prefix
 from hugepage_qa.kernel.proc_tables import read_mounts
 from hugepage_qa.kernel.tree import parse_integer
 from hugepage_qa.kernel.uapi import MAP_POPULATE
-from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -163,6 +163,29 @@ def refusals_are_told(live: Live) -> None:
             live.host.wait_until(watch.is_told, _TOLD_SECONDS)
             live.expect(f"whether a refusal is told to who polls the events of {name}", True, watch.is_told())
             watch.read()
+
+
+@VERSION_2.case(
+    "events counts what was refused in the group and in those below it, whoever's limit that was, events.local what was"
+    " in the group itself",
+    f"{V2_DOC} hugetlb.<hugepagesize>.events.local; {HUGETLB_CGROUP} hugetlb_event()",
+    pages=2,
+)
+def refusals_of_a_group_below(live: Live) -> None:
+    above = HugetlbGroup(live, new_group(live, "hugetlb", Version.TWO))
+    group = above.child("limited")
+    memory = live.map(2, _actor_in(live, group))
+    memory.touch(0)
+    for refused, limited in enumerate((group, above), start=1):
+        limited.limit(1)
+        live.expect_signal(signal.SIGBUS, memory.touch, 1)
+        for each, name, local in ((group, "the group", refused), (above, "the one above", 0)):
+            paths = (f"{each.group.path}/{file_prefix(live.size)}{end}" for end in ("events", "events.local"))
+            found = tuple(hugetlb_cgroup.read_refusals(ObservedTree(live.host), path) for path in paths)
+            live.expect(f"events and events.local of {name}", (refused, local), found)
+        limited.limit(2)
+    memory.touch(1)
+    live.expect_pool(nr=2, free=0)
 
 
 @case(

@@ -9,7 +9,7 @@ from contextlib import suppress
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_file
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.kernel.uapi import F_SEAL_EXEC, F_SEAL_FUTURE_WRITE, HUGE_SHIFT
+from hugepage_qa.kernel.uapi import F_SEAL_EXEC, F_SEAL_FUTURE_WRITE, HUGE_SHIFT, MAP_HUGETLB
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
@@ -70,6 +70,23 @@ def file_of_the_default_size(live: Live) -> None:
     file = HugeFile(live, actor, actor.call("memfd_create", "hugepage-qa", os.MFD_HUGETLB))
     file.map(1).touch()
     live.expect_pool(nr=1, free=0)
+
+
+@MEMFD.case(
+    "MAP_HUGETLB of a file without huge pages is refused, of one with huge pages it maps these",
+    "mmap(2) MAP_HUGETLB; mm/mmap.c ksys_mmap_pgoff()",
+    pages=1,
+)
+def file_without_huge_pages(live: Live) -> None:
+    actor = live.actor()
+    small, flags = HugeFile(live, actor, actor.call("memfd_create", "hugepage-qa", 0)), MAP_HUGETLB | live.size_flag
+    small.truncate(1)
+    for shared in (False, True):
+        live.expect_errno(errno.EINVAL, small.map, 1, shared=shared, flags=flags)
+    memory = new_memfd(live, actor).map(1, flags=flags)
+    memory.fill()
+    live.expect_pool(nr=1, free=0)
+    memory.expect_filled()
 
 
 @MEMFD.case("a page size that the machine does not have is refused", CREATE, sizes=Sizes.DEFAULT)

@@ -69,6 +69,27 @@ def split(live: Live) -> None:
 
 
 @USERFAULT.case(
+    "a protected huge page that is mapped as base pages, since a part of it was unmapped, stays protected",
+    f"{PROTECTED}; mm/huge_memory.c __split_huge_pmd_locked()",
+    since=SINCE,
+)
+def mapped_in_parts(live: Live) -> None:
+    memory = huge_pages(live)
+    fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.PAGEFAULT_FLAG_WP)
+    fault.write_protect()
+    rest = memory.size - live.base_page
+    memory.actor.call("munmap", memory.address + rest, live.base_page)
+    live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+    live.expect("base pages that are protected", [*range(rest // live.base_page)], protected_pages(memory))
+    for offset in (0, rest // 2, rest - WORD):
+        live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + offset, _NEW_VALUE)
+    live.expect("words that changed", 0, memory.wrong(0, rest))
+    fault.write_protect(on=False, length=rest)
+    memory.actor.fill(memory.address, rest, WORD, _NEW_VALUE)
+    live.expect("words that were written and changed", 0, memory.wrong(0, rest, _NEW_VALUE))
+
+
+@USERFAULT.case(
     "MADV_COLLAPSE refuses base pages of which one is protected, and it stays so; no longer protected, they are huge",
     f"{PROTECTED}; mm/khugepaged.c hpage_collapse_scan_pmd(), collapse_scan_pmd()",
     since="6.1",

@@ -143,7 +143,7 @@ def pinned_pages_of_a_file(live: Live) -> None:
         memory.touch(value=OLD)
     with pinned(live, shared), pinned(live, private):
         frames = shared.frames(), private.frames()
-        child = file.actor.fork()
+        child = forked(live, private).actor
         shared.touch(value=NEW)
         private.touch(value=NEW)
         live.expect("frames of the pages that are pinned", frames, (shared.frames(), private.frames()))

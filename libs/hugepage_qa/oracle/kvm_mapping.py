@@ -47,18 +47,17 @@ def mapped_with_dirty_log(memory: GivenMemory) -> Mapping[int, int]:
     return Counter({_BASE: memory.length // _BASE})
 
 
-def mapped_after_execution(memory: GivenMemory, largest: int, step: int) -> Mapping[int, int]:
+def mapped_after_execution(memory: GivenMemory, largest: int) -> Mapping[int, int]:
     """Return the same when the guest has executed the last base page of its memory, with nx_huge_pages.
 
     Of the page around that the last base page alone is executable, and each table on the way to it is split: what the
-    guest touches there at multiples of ``step`` is mapped in pages of the smaller sizes.
+    guest touches there is mapped in pages of the smaller sizes.
     """
     whole = Counter(mapped_by_kvm(memory, largest))
     size = max(whole)
     whole[size] -= 1
     for larger, smaller in pairwise(SIZES[SIZES.index(size) :]):
-        others = larger // smaller - 1
-        whole[smaller] += others if smaller > _BASE else -(-(larger - _BASE) // step) + 1
+        whole[smaller] += larger // smaller - (smaller > _BASE)
     return +whole
 
 

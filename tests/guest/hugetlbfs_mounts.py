@@ -1,14 +1,19 @@
 """The hugetlbfs that libvirt puts guests into: which one that is, and whose is what it makes there."""
 
+import signal
+
 from hugepage_qa.cases.case import Sizes
 from hugepage_qa.cases.guest import guest_machine as drivers
 from hugepage_qa.cases.guest.guest import Guest
-from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case
+from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case, needs
+from hugepage_qa.cases.guest.refusal import Meaning
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.uapi import NOBODY
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.process.actor import Actor
-from hugepage_qa.qemu.guest.guest_description import Cell
+from hugepage_qa.qemu.guest.driver import State
+from hugepage_qa.qemu.guest.guest_description import Cell, whole_pages
+from hugepage_qa.sizes import format_size
 
 LIBVIRT = GuestArea("guest/hugetlbfs-mounts", drivers.LIBVIRT, sizes=Sizes.DEFAULT)
 case = guest_case(LIBVIRT)
@@ -18,6 +23,7 @@ OWNERS = (
     "libvirt src/qemu/qemu.conf.in user, dynamic_ownership;"
     " src/qemu/qemu_process.c qemuProcessBuildDestroyMemoryPaths()"
 )
+LATER = f"{MOUNTS}; src/util/virfile.c virFileFindHugeTLBFS()"
 
 # struct statx of include/uapi/linux/stat.h, the same on all architectures
 _STATX_MODE_AND_OWNER, _STATX_SIZE, _OWNER_AT, _MODE_AT = 0x1A, 256, 20, 28
@@ -65,6 +71,40 @@ def expect_in(live: Live, guest: Guest, point: str) -> None:
     """Expect the memory of a guest to be a file below ``point``, where libvirt puts those of guests."""
     found = [one.path.startswith(f"{point}/libvirt/qemu/") for one in guest.mapped_memory]
     live.expect(f"whether its memory is in {point}", [True], found)
+
+
+@case(
+    "a hugetlbfs of another page size that is mounted while a guest runs is used once the daemon was started again",
+    LATER,
+)
+def mounted_later(live: Live, configured: Guests) -> None:
+    foreign = configured.foreign_mounts
+    needs(not foreign, f"libvirt would make directories in {', '.join(foreign)}, which are none of ours")
+    sizes = [size for size in live.sizes if size != live.size]
+    needs(bool(sizes), f"this machine has pages of {format_size(live.size)} alone")
+    guests, other = Guests(live, drivers.LIBVIRT_LOOKING_FOR_MOUNTS), live.of_size(sizes[0])
+    pages = whole_pages(configured.pages * live.size, other.size)
+    guest = guests.new(Cell(configured.pages * live.size, live.size))
+    of_other = guests.new(Cell(pages * other.size, other.size), name="of-another-size")
+    live.reserve(guest.pages)
+    other.reserve(pages)
+    guests.unmount_pages(other.size)
+    guests.restart(signal.SIGTERM)
+    guest.start()
+    guests.expect_refused(Meaning.NO_SUCH_SIZE, of_other.start)
+    point = guests.mount_pages(other.size)
+    guests.restart(signal.SIGTERM)
+    guest.expect_state(State.PAUSED)
+    of_other.start()
+    expect_in(live, of_other, point)
+    of_other.expect_mapped()
+    guest.expect_mapped()
+    live.expect_pool(nr=guest.pages, free=0)
+    other.expect_pool(nr=pages, free=0)
+    of_other.destroy()
+    other.expect_pool(nr=pages, free=pages)
+    guest.destroy()
+    live.expect_pool(nr=guest.pages, free=guest.pages)
 
 
 @case("what libvirt makes for a guest in a mount is its user's alone, and goes with the guest", OWNERS)

@@ -14,7 +14,6 @@ from hugepage_qa.cases.guest.memory_backing import (
 )
 from hugepage_qa.cases.guest.refusal import Meaning
 from hugepage_qa.cases.live import Live
-from hugepage_qa.kernel.proc_tables import read_mounts
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.qemu.guest.driver import State
 from hugepage_qa.qemu.guest.guest_description import Cell
@@ -87,17 +86,11 @@ def each_combination_without_huge_pages(live: Live, guests: Guests) -> None:
             expect_backing(live, guests, guest, backing, guests.pages)
 
 
-def foreign_mounts(live: Live, guests: Guests) -> list[str]:
-    """Return the hugetlbfs that the machine has besides those for guests."""
-    ours = set(guests.site.mounts.values())
-    return [one.point for one in read_mounts(live.host) if one.type == "hugetlbfs" and one.point not in ours]
-
-
 @case(
     "huge pages of which no size is said are those of the default size, and one page short is short of these", BACKING
 )
 def no_size(live: Live, configured: Guests) -> None:
-    others = foreign_mounts(live, configured)
+    others = configured.foreign_mounts
     needs(not others, f"libvirt would make directories in {', '.join(others)}, which are none of ours")
     # of several mounts in qemu.conf libvirt takes the second one for that of the default size
     guests = Guests(live, drivers.LIBVIRT_LOOKING_FOR_MOUNTS)

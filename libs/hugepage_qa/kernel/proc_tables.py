@@ -30,9 +30,12 @@ class Mount:
         return dict(option.partition("=")[::2] for option in self.options.split(",")).get(name)
 
 
-def read_mounts(tree: Tree) -> tuple[Mount, ...]:
-    """Return the mounts in the order in which they were made. Raises InputError for a malformed line."""
-    lines = (tree.read(MOUNTS) or "").splitlines()
+def read_mounts(tree: Tree, pid: int | None = None) -> tuple[Mount, ...]:
+    """Return the mounts that the process ``pid`` sees, None for ours, in the order in which they were made.
+
+    Raises InputError for a malformed line.
+    """
+    lines = (tree.read(MOUNTS if pid is None else f"proc/{pid}/mounts") or "").splitlines()
     return tuple(_parse_mount(line, number) for number, line in enumerate(lines, start=1))
 
 

@@ -36,6 +36,8 @@ def test_mounts() -> None:
 
 def test_no_mounts() -> None:
     assert read_mounts(CapturedTree({})) == ()
+    of_another = CapturedTree({"proc/7/mounts": "none /huge hugetlbfs rw,pagesize=2M 0 0\n"})
+    assert [mount.point for mount in read_mounts(of_another, 7)] == ["/huge"]
 
 
 def test_malformed_mount() -> None:

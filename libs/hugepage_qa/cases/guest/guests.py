@@ -47,6 +47,11 @@ class Guests:
         return max(_LEAST_PAGES, whole_pages(_MEMORY, self.live.size))
 
     @property
+    def foreign_mounts(self) -> list[str]:
+        """The hugetlbfs that the machine has besides those for guests."""
+        return sorted(set(self._mounts) - set(self.site.mounts.values()))
+
+    @property
     def site(self) -> Site:
         """What the guests are started with."""
         return self._driver.site
@@ -83,6 +88,14 @@ class Guests:
     def restart(self, number: signal.Signals, *, killed: Guest | None = None) -> None:
         """End the daemon with the signal ``number`` and start it again; ``killed`` loses its QEMU meanwhile."""
         self._driver.ask(LibvirtDriver.restart, int(number), killed.pid if killed else None)
+
+    def unmount_pages(self, size: int) -> None:
+        """Take each hugetlbfs of pages of ``size`` bytes from the daemon, which has to be started again to notice."""
+        self._driver.ask(LibvirtDriver.unmount_pages, size)
+
+    def mount_pages(self, size: int) -> str:
+        """Mount a hugetlbfs of pages of ``size`` bytes where the daemon alone sees it, and return where."""
+        return self._driver.ask(LibvirtDriver.mount_pages, size)
 
     def free_pages(self, size: int, node: int) -> int:
         """Return the free pages of a node as libvirt tells them."""

@@ -14,7 +14,9 @@ from uuid import uuid4
 
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
-from hugepage_qa.process.child import Child, PrivateMounts
+from hugepage_qa.kernel.proc_tables import read_mounts
+from hugepage_qa.kernel.tree import DirectoryTree
+from hugepage_qa.process.child import PIPE, WITH_OUTPUT, Child, PrivateMounts
 from hugepage_qa.process.process_table import kill_and_wait
 from hugepage_qa.qemu.guest.guest_site import NotHere
 
@@ -211,6 +213,30 @@ class PrivateDaemon:
     def pid_file(self, guest: str) -> Path:
         """Return the file with the process id of a guest's QEMU, seen from outside. Raises InputError."""
         return Path(f"/proc/{self.pid}/root/run/libvirt/qemu/{guest}.pid")
+
+    def unmount_pages(self, size: int) -> None:
+        """Unmount each hugetlbfs of pages of ``size`` bytes that it sees, and nobody else. Raises InputError."""
+        for mount in read_mounts(DirectoryTree(Path("/")), self.pid):
+            # of hugetlbfs a block is a page
+            if mount.type == "hugetlbfs" and os.statvfs(f"/proc/{self.pid}/root{mount.point}").f_frsize == size:
+                self._run("umount", mount.point)
+
+    def mount_pages(self, size: int) -> str:
+        """Mount a hugetlbfs of pages of ``size`` bytes where it alone sees it, and return where. Raises InputError."""
+        point = self._directory / f"mounted-later-{size}"
+        point.mkdir(exist_ok=True)
+        self._run("mount", "-t", "hugetlbfs", "-o", f"pagesize={size}", "none", str(point))
+        return str(point)
+
+    def _run(self, *command: str) -> None:
+        """Run a program in its namespace."""
+        if self._namespace is None:
+            raise InputError("the daemon of libvirt has no namespace yet")
+        inside = PrivateMounts(namespace=self._namespace)
+        with Child(command, mounts=inside, descriptors=[self._namespace], output=PIPE, errors=WITH_OUTPUT) as child:
+            said = child.output.read() if child.output else b""
+            if child.wait() != 0:
+                raise InputError(f"{' '.join(command)}: {said.decode(errors='replace')}")
 
     def close(self) -> None:
         """End it and all that it started, and let go of its namespace."""

@@ -279,6 +279,14 @@ class LibvirtDriver(Driver):
             os.kill(killed, signal.SIGKILL)
         self._start_daemon()
 
+    def unmount_pages(self, size: int) -> None:
+        """Take each hugetlbfs of pages of ``size`` bytes from the daemon, and from nobody else."""
+        self._daemon.unmount_pages(size)
+
+    def mount_pages(self, size: int) -> str:
+        """Mount a hugetlbfs of pages of ``size`` bytes where the daemon sees it, and return where."""
+        return self._daemon.mount_pages(size)
+
     def start_interrupted(self, name: str, seconds: float) -> None:
         """Start a guest, kill the daemon ``seconds`` later, wherever it is then, and start the daemon again."""
         with ThreadPoolExecutor(1) as threads:

@@ -139,6 +139,31 @@ def each_mode(live: Live, guests: Guests) -> None:
 
 
 @guest_case(LIBVIRT)(
+    "a mode that names two nodes has pages of both: all that there are, or as many of each",
+    MODES,
+    nodes=2,
+    sizes=Sizes.DEFAULT,
+)
+def modes_of_two_nodes(live: Live, guests: Guests) -> None:
+    nodes = live.nodes[:2]
+    half = guests.pages // 2
+    guest = guests.new(Cell(2 * half * live.size, live.size))
+    # strict takes what there is, wherever it begins; interleave as much of each, wherever there is more
+    for mode, policy, there in (("strict", "bind", half), ("interleave", "interleave", 2 * half)):
+        tuning = f'<numatune><memory mode="{mode}" nodeset="{nodes[0]},{nodes[1]}"/></numatune>'
+        with live.about(tuning):
+            for node in nodes:
+                live.reserve(there, node)
+            guest.define_and_start(with_tuning(guest, tuning))
+            for node in nodes:
+                live.expect_pool(nr=there, free=there - half, node=node)
+            guest.expect_policy(policy, nodes)
+            guest.expect_on_nodes(dict.fromkeys(nodes, half))
+            guest.destroy()
+            live.expect_pool(nr=2 * there, free=2 * there)
+
+
+@guest_case(LIBVIRT)(
     "a restrictive mode leaves the policy of the memory to the group of the guest", MODES, sizes=Sizes.DEFAULT
 )
 def restrictive(live: Live, guests: Guests) -> None:

@@ -15,6 +15,7 @@ from hugepage_qa.cases.guest.guest_readings import (
 )
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.counters import parse_meminfo
+from hugepage_qa.kernel.nodes import parse_list
 from hugepage_qa.kernel.smaps import MemoryMapping
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.qemu.guest.console import load_drivers
@@ -383,11 +384,11 @@ class Guest:
     def expect_policy(self, policy: str, nodes: Sequence[int], mappings: int = 1) -> None:
         """Expect the ``mappings`` of its QEMU in huge pages to have this policy of ``policy=`` for these nodes."""
         name = {"preferred": "prefer"}.get(policy, policy)
+        told = hugetlb_policies(ObservedTree(self._live.host), self.pid)
         # QEMU says "many" where the kernel knows that (MPOL_PREFERRED_MANY, Linux 5.15), which is the same of one node
-        wanted = f"{name}:{','.join(map(str, nodes))}" if nodes else name
-        found = hugetlb_policies(ObservedTree(self._live.host), self.pid)
-        found = [one.replace(" (many)", "") for one in found]
-        self._live.expect("policies of memory in huge pages", [wanted] * mappings, found)
+        parts = [one.replace(" (many)", "").partition(":") for one in told]
+        found = [(kind, parse_list(of, "numa_maps") if of else ()) for kind, _colon, of in parts]
+        self._live.expect("policies of memory in huge pages", [(name, tuple(nodes))] * mappings, found)
 
     def expect_state(self, state: State) -> None:
         """Expect its driver to say so."""

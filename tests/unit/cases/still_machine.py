@@ -43,11 +43,11 @@ class StillMachine:
         return [] if operation == "new_kernel_log" else None
 
 
-def judge_on(machine: StillMachine, act: Act) -> Result:
-    """Return the verdict on a case that does ``act``."""
+def judge_on(machine: StillMachine, act: Act, size: int = SIZE) -> Result:
+    """Return the verdict on a case that does ``act`` with pages of ``size`` bytes."""
     area = Area("still")
     area.case("what is judged here", "nowhere")(act)
-    judgement = judge(area, area.cases[0], Host(machine), SIZE)
+    judgement = judge(area, area.cases[0], Host(machine), size)
     assert judgement is not None
     return judgement
 

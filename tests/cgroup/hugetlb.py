@@ -1,68 +1,44 @@
-"""The hugetlb controller of control groups: limits, what is charged to whom, and what stays when a group goes."""
+"""The hugetlb controller of control groups: limits, and what is refused beyond them."""
 
 import errno
 import signal
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import (
-    CHARGED_AHEAD,
-    ControlGroup,
-    GroupAct,
     HugetlbGroup,
     Version,
-    in_new_hugetlb_group,
+    hugetlb_case,
     keeping_hierarchy,
     new_group,
 )
 from hugepage_qa.cases.hugetlb_files import get_segment, new_memfd, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.memory_policy import move_page
 from hugepage_qa.kernel import hugetlb_cgroup
 from hugepage_qa.kernel.hugetlb_cgroup import RESERVATIONS, file_prefix
-from hugepage_qa.kernel.proc_tables import read_mounts
-from hugepage_qa.kernel.tree import parse_integer
 from hugepage_qa.kernel.uapi import MAP_POPULATE
-from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
 VERSION_1 = Area("cgroup/v1", around=keeping_hierarchy("hugetlb"))
 VERSION_2 = Area("cgroup/v2")
+case = partial(hugetlb_case, {Version.ONE: VERSION_1, Version.TWO: VERSION_2})
 
 V1_DOC = "Documentation/admin-guide/cgroup-v1/hugetlb.rst"
 V2_DOC = "Documentation/admin-guide/cgroup-v2.rst"
+HUGETLB_CGROUP = "mm/hugetlb_cgroup.c"
 #: groups one below the other, and beside each other
 _DEEP, _MANY = 12, 12
-_ACCOUNTING = "memory_hugetlb_accounting"
-#: what else a hierarchy of version 2 is mounted with (Documentation/admin-guide/cgroup-v2.rst Mounting)
-_OPTIONS = ("nsdelegate", "favordynmods", "memory_localevents", "memory_recursiveprot", "pids_localevents", _ACCOUNTING)
-HUGETLB_CGROUP = "mm/hugetlb_cgroup.c"
-
 #: no machine has that much, and no version 1 limit that stands for none is lower
 ALL_MEMORY = 1 << 56
-_TWO = 2
 #: who polls is told at once, or after the 10 ms in which two changes are told as one
 _TOLD_SECONDS = 5.0
 
 
-def case(
-    statement: str, source: str, *, pages: int = 0, sizes: Sizes = Sizes.EACH, since: str | None = None
-) -> Callable[[GroupAct], GroupAct]:
-    """Make the decorated function, which gets a group of its own, a case for both versions of the hierarchy."""
-
-    def register(act: GroupAct) -> GroupAct:
-        for area, version in ((VERSION_1, Version.ONE), (VERSION_2, Version.TWO)):
-            area.case(statement, source, pages=pages, sizes=sizes, since=since)(in_new_hugetlb_group(act, version))
-        return act
-
-    return register
-
-
-# --- limits ----------------------------------------------------------------------------------------------------------
 @case(
     "a group has the files of each page size of the machine, named 64KB, 2MB or 1GB as the size is, and of no other",
     f"{V1_DOC}; {V2_DOC} HugeTLB Interface Files; {HUGETLB_CGROUP} mem_fmt()",
@@ -105,8 +81,7 @@ def limits_are_whole_pages(live: Live, group: HugetlbGroup) -> None:
 )
 def a_page_beyond_the_limit_is_sigbus(live: Live, group: HugetlbGroup) -> None:
     group.limit(1)
-    actor = live.actor()
-    group.add(actor)
+    actor = group.actor()
     memory = live.map(2, actor)
     memory.touch(0, value=4)
     group.expect(usage=1, reserved=2)
@@ -129,7 +104,7 @@ def a_page_beyond_the_limit_is_sigbus(live: Live, group: HugetlbGroup) -> None:
 def highest_use_and_refusals_are_reset(live: Live) -> None:
     group = HugetlbGroup(live, new_group(live, "hugetlb", Version.ONE))
     group.limit(2)
-    memory = live.map(3, _actor_in(live, group))
+    memory = live.map(3, group.actor())
     for page in (0, 1):
         memory.touch(page)
     live.expect_signal(signal.SIGBUS, memory.touch, 2)
@@ -153,7 +128,7 @@ def refusals_are_told(live: Live) -> None:
     above = HugetlbGroup(live, new_group(live, "hugetlb", Version.TWO))
     group, watcher = above.child("limited"), live.actor()
     group.limit(1)
-    memory = live.map(2, _actor_in(live, group))
+    memory = live.map(2, group.actor())
     memory.touch(0)
     watches = [each.watch(watcher) for each in (group, above)]
     live.expect("told before", [False, False], [watch.is_told() for watch in watches])
@@ -174,7 +149,7 @@ def refusals_are_told(live: Live) -> None:
 def refusals_of_a_group_below(live: Live) -> None:
     above = HugetlbGroup(live, new_group(live, "hugetlb", Version.TWO))
     group = above.child("limited")
-    memory = live.map(2, _actor_in(live, group))
+    memory = live.map(2, group.actor())
     memory.touch(0)
     for refused, limited in enumerate((group, above), start=1):
         limited.limit(1)
@@ -194,8 +169,7 @@ def refusals_of_a_group_below(live: Live) -> None:
     pages=2,
 )
 def a_limit_below_use_is_refused(live: Live, group: HugetlbGroup) -> None:
-    actor = live.actor()
-    group.add(actor)
+    actor = group.actor()
     live.map(2, actor).touch(0)
     live.expect_errno(errno.EBUSY, group.limit, 0)
     group.limit(1)
@@ -211,8 +185,7 @@ def a_limit_below_use_is_refused(live: Live, group: HugetlbGroup) -> None:
 )
 def reservations_beyond_the_limit_are_refused(live: Live, group: HugetlbGroup) -> None:
     group.limit_reservations(1)
-    actor = live.actor()
-    group.add(actor)
+    actor = group.actor()
     for refused, shared in enumerate((False, True), start=1):
         live.expect_errno(errno.ENOMEM, live.map, 2, actor, shared=shared)
         group.expect(usage=0, reserved=0, refused_reservations=refused)
@@ -230,7 +203,7 @@ def reservations_beyond_the_limit_are_refused(live: Live, group: HugetlbGroup) -
 def reservations_of_each_kind_are_limited(live: Live, group: HugetlbGroup) -> None:
     group.limit_reservations(1)
     for refused, kind in enumerate(_KINDS, start=1):
-        actor = _actor_in(live, group)
+        actor = group.actor()
         with live.about(kind.__name__):
             live.expect_errno(errno.ENOMEM, kind, live, actor, 2)
             group.expect(usage=0, reserved=0, refused_reservations=refused)
@@ -253,7 +226,7 @@ def a_populated_mapping_is_limited(live: Live, group: HugetlbGroup) -> None:
     group.limit(1)
     for noreserve in (False, True):
         for of_a_file in (False, True):
-            actor = _actor_in(live, group)
+            actor = group.actor()
             file = new_memfd(live, actor) if of_a_file else None
             named: dict[str, Any] = {"noreserve": noreserve, "flags": MAP_POPULATE}
             memory = file.map(2, **named) if file else live.map(2, actor, **named)
@@ -293,8 +266,7 @@ _KINDS = (_segment, _file)
 )
 def pages_without_reservation_are_charged_when_touched(live: Live, group: HugetlbGroup) -> None:
     group.limit_reservations(1)
-    actor = live.actor()
-    group.add(actor)
+    actor = group.actor()
     memory = live.map(2, actor, noreserve=True)
     group.expect(usage=0, reserved=0)
     memory.touch(0)
@@ -338,7 +310,7 @@ def many_and_deep_groups(live: Live, group: HugetlbGroup) -> None:
         levels.append(levels[-1].child(f"level{level}"))
     many = [levels[-1].child(f"group{number}") for number in range(_MANY)]
     for one in many:
-        actors = [_actor_in(live, one) for _ in range(2)]
+        actors = [one.actor() for _ in range(2)]
         for pages, actor in enumerate(actors, start=1):
             live.map(1, actor).touch()
             for above in (one, *levels):
@@ -360,7 +332,7 @@ def many_and_deep_groups(live: Live, group: HugetlbGroup) -> None:
 )
 def what_is_not_there_is_not_charged(live: Live, group: HugetlbGroup) -> None:
     taken = live.map(1)
-    actor = _actor_in(live, group)
+    actor = group.actor()
     for shared in (False, True):
         live.expect_errno(errno.ENOMEM, live.map, 1, actor, shared=shared)
         group.expect(usage=0, reserved=0)
@@ -381,7 +353,7 @@ def what_is_not_there_is_not_charged(live: Live, group: HugetlbGroup) -> None:
 )
 def a_refused_page_is_in_no_other_count(live: Live, group: HugetlbGroup) -> None:
     point = live.mount(size=live.size)
-    file = open_file(live, f"{point}/file", _actor_in(live, group))
+    file = open_file(live, f"{point}/file", group.actor())
     memory = file.map(1, noreserve=True)
     group.limit(0)
     for refusals in (1, 2):
@@ -400,264 +372,8 @@ def a_refused_page_is_in_no_other_count(live: Live, group: HugetlbGroup) -> None
     group.expect(usage=0, reserved=0, refusals=2)
 
 
-# --- what is charged to whom -----------------------------------------------------------------------------------------
-@case(
-    "reservations are charged when memory is mapped, pages when they are touched, and both go when it is unmapped",
-    f"{V1_DOC}; {V2_DOC} HugeTLB Interface Files; {HUGETLB_CGROUP}",
-    pages=2,
-)
-def charges_follow_the_pages(live: Live, group: HugetlbGroup) -> None:
-    actor = live.actor()
-    group.add(actor)
-    memory = live.map(2, actor)
-    group.expect(usage=0, reserved=2)
-    memory.touch(0)
-    group.expect(usage=1, reserved=2)
-    group.expect_on_nodes(1)
-    live.expect("what the page holds", 0, memory.read(1))
-    group.expect(usage=2, reserved=2)
-    group.expect_on_nodes(2)
-    memory.unmap(1, 1)
-    group.expect(usage=1, reserved=1)
-    memory.unmap(0, 1)
-    group.expect(usage=0, reserved=0)
-    group.expect_on_nodes(0)
-    live.expect_pool(nr=2, free=2)
-
-
-@case(
-    "what a file reserved and used behind its new end is not charged any more",
-    f"{V1_DOC} Reservation accounting; {HUGETLB_CGROUP} hugetlb_cgroup_uncharge_file_region()",
-    pages=3,
-)
-def a_shorter_file_is_charged_less(live: Live, group: HugetlbGroup) -> None:
-    file = new_memfd(live, _actor_in(live, group))
-    memory = file.map(3)
-    memory.touch(0)
-    memory.touch(1)
-    group.expect(usage=2, reserved=3)
-    file.truncate(1)
-    group.expect(usage=1, reserved=1)
-    memory.unmap()
-    file.truncate(0)
-    group.expect(usage=0, reserved=0)
-    live.expect_pool(nr=3, free=3)
-
-
-@case(
-    "a page that moves to another node stays charged, and so does its reservation, until it is given back",
-    f"{HUGETLB_CGROUP} hugetlb_cgroup_migrate()",
-)
-def a_page_that_moves_stays_charged(live: Live, group: HugetlbGroup) -> None:
-    memory, _there = _moved_page(live, group)
-    group.expect(usage=1, reserved=1)
-    memory.unmap()
-    group.expect(usage=0, reserved=0)
-
-
-@case(
-    "numa_stat shows a page that moves on the node that it is on",
-    f"{V1_DOC} numa_stat; {HUGETLB_CGROUP} hugetlb_cgroup_migrate(), since f47761999052",
-    since="5.17",
-)
-def a_page_that_moves_is_shown_on_its_node(live: Live, group: HugetlbGroup) -> None:
-    memory, there = _moved_page(live, group)
-    group.expect_on_node(there, 1, {Quirk.MOVED_PAGE_OFF_NODES: 0})
-    group.expect_on_nodes(1)
-    memory.unmap()
-    group.expect_on_nodes(0)
-
-
-@case(
-    "pages of one size are not charged for another size",
-    f"{V1_DOC} multiple hugepage sizes; {HUGETLB_CGROUP} hugetlb_cgroup_charge_cgroup()",
-    pages=1,
-)
-def each_size_is_charged_for_itself(live: Live, group: HugetlbGroup) -> None:
-    actor = live.actor()
-    group.add(actor)
-    live.map(1, actor).touch()
-    for size in live.sizes:
-        used = 1 if size == live.size else 0
-        HugetlbGroup(live if size == live.size else live.of_size(size), group.group).expect(usage=used, reserved=used)
-
-
-@case(
-    "a page of shared memory is charged to the group that touched it first, the reservation to the one that mapped it",
-    f"{V2_DOC} Memory Ownership; {HUGETLB_CGROUP} hugetlb_cgroup_commit_charge()",
-    pages=2,
-)
-def shared_pages_are_charged_to_the_first(live: Live, group: HugetlbGroup) -> None:
-    first, second = group.child("first"), group.child("second")
-    ours = live.map(2, _actor_in(live, first), shared=True)
-    theirs = ours.seen_by(ours.actor.fork())
-    second.add(theirs.actor)
-    ours.touch(0)
-    live.expect("what the page holds", 1, theirs.read(0))
-    theirs.touch(1)
-    live.expect("what the page holds", 1, ours.read(1))
-    first.expect(usage=1, reserved=2)
-    second.expect(usage=1, reserved=0)
-    ours.actor.end()
-    theirs.actor.end()
-    for empty in (first, second, group):
-        empty.expect(usage=0, reserved=0)
-
-
-@case(
-    "what a process was charged stays with its old group when it moves, what it touches then is charged to the new one",
-    f"{V2_DOC} Memory Ownership; {HUGETLB_CGROUP} has no can_attach",
-    pages=2,
-)
-def charges_do_not_move_with_a_process(live: Live, group: HugetlbGroup) -> None:
-    old, new = group.child("old"), group.child("new")
-    memory = live.map(2, _actor_in(live, old))
-    memory.touch(0)
-    new.add(memory.actor)
-    old.expect(usage=1, reserved=2)
-    new.expect(usage=0, reserved=0)
-    memory.touch(1)
-    old.expect(usage=1, reserved=2)
-    new.expect(usage=1, reserved=0)
-    group.expect(usage=2, reserved=2)
-    memory.unmap()
-    for empty in (old, new, group):
-        empty.expect(usage=0, reserved=0)
-
-
-@case(
-    "the pages of a group that is removed are charged to its parent, until they are freed",
-    f"{V1_DOC}; {HUGETLB_CGROUP} hugetlb_cgroup_css_offline()",
-    pages=2,
-)
-def a_removed_group_leaves_its_pages_to_its_parent(live: Live, group: HugetlbGroup) -> None:
-    memory, stays = _pages_of_a_removed_group(live, group)
-    group.expect(usage=2, reserved=2)
-    stays.expect(usage=0, reserved=0)
-    memory.unmap()
-    group.expect(usage=0, reserved=0)
-    live.expect_pool(nr=2, free=2)
-
-
-@case(
-    "numa_stat of the parent shows the pages of a group that is removed, and none when they are freed",
-    f"{V1_DOC} numa_stat; {HUGETLB_CGROUP} hugetlb_cgroup_move_parent(), since f47761999052",
-    pages=2,
-    since="5.17",
-)
-def a_removed_group_leaves_its_pages_in_numa_stat(live: Live, group: HugetlbGroup) -> None:
-    memory, _stays = _pages_of_a_removed_group(live, group)
-    # until then the pages are the removed group's
-    group.group.wait_until_offline()
-    group.expect_on_nodes(2, {Quirk.REMOVED_GROUP_OFF_NODES: 0})
-    memory.unmap()
-    # version 2 counts groups in as long as they are remembered, and so shows what is wrong only now
-    group.group.wait_until_forgotten()
-    group.expect_on_nodes(0, {Quirk.REMOVED_GROUP_OFF_NODES: -2})
-
-
-# --- the memory controller -------------------------------------------------------------------------------------------
-@VERSION_2.case(
-    "hugetlb pages count for memory.current where the hierarchy is mounted with memory_hugetlb_accounting, else not",
-    f"{V2_DOC} memory_hugetlb_accounting; mm/memcontrol.c mem_cgroup_charge_hugetlb()",
-    pages=2,
-)
-def memory_counts_hugetlb_pages_if_mounted_so(live: Live) -> None:
-    _expect_accounted(live, is_accounted=any(_ACCOUNTING in words for words in _options(live)))
-
-
-@VERSION_2.case(
-    "hugetlb pages count for memory.current after the hierarchy was mounted with memory_hugetlb_accounting",
-    f"{V2_DOC} memory_hugetlb_accounting; kernel/cgroup/cgroup.c apply_cgroup_root_flags()",
-    since="6.7",
-    pages=2,
-)
-def memory_counts_hugetlb_pages_when_mounted_so(live: Live) -> None:
-    mount_with_accounting(live)
-    live.expect("mounts without the option", [], [words for words in _options(live) if _ACCOUNTING not in words])
-    _expect_accounted(live, is_accounted=True)
-
-
-def mount_with_accounting(live: Live) -> None:
-    """Mount the hierarchy of version 2 with memory_hugetlb_accounting until the case ends.
-
-    It is one hierarchy with one set of options, wherever it is mounted. Raises CannotRun where others have groups in
-    it, whom that would concern, too.
-    """
-    mounts = [mount for mount in read_mounts(live.host) if mount.type == "cgroup2"]
-    if not mounts:
-        raise CannotRun("no hierarchy of version 2 is mounted")
-    if "nr_descendants 0" not in (live.host.read(f"{mounts[0].point}/cgroup.stat") or "").splitlines():
-        raise CannotRun("others have control groups, which the option would concern, too")
-    before = [word for word in mounts[0].options.split(",") if word in _OPTIONS]
-
-    def mount_as_before() -> None:
-        live.host.unmount(live.host.mount(",".join(before), "cgroup2"))
-
-    live.when_actors_have_ended(mount_as_before)
-    live.mount_other(",".join([*before, _ACCOUNTING]), "cgroup2")
-
-
-def _options(live: Live) -> list[list[str]]:
-    return [mount.options.split(",") for mount in read_mounts(live.host) if mount.type == "cgroup2"]
-
-
-def _expect_accounted(live: Live, *, is_accounted: bool) -> None:
-    # two of them may be of two CPUs
-    if 4 * CHARGED_AHEAD * live.base_page > live.size:
-        raise CannotRun(f"each CPU may be charged for {CHARGED_AHEAD} base pages that nobody has, as much as a page")
-    group = new_group(live, "memory", Version.TWO)
-    actor = live.actor()
-    group.add(actor)
-    memory = live.map(2, actor)
-    before = _memory_current(group)
-    memory.touch(0)
-    memory.touch(1)
-    # page tables and the like are charged and given back, too, but are much less than half of a page
-    found = round((_memory_current(group) - before) / live.size)
-    live.expect("pages in memory.current", 2 if is_accounted else 0, found)
-    memory.unmap()
-    live.expect("pages in memory.current", 0, round((_memory_current(group) - before) / live.size))
-
-
-def _moved_page(live: Live, group: HugetlbGroup) -> tuple[Memory, int]:
-    """Return a page of a process of ``group`` that moved to another node, and that node. Raises CannotRun."""
-    if len(live.nodes) < _TWO:
-        raise CannotRun("pages move between nodes, of which this machine has one")
-    for node in live.nodes:
-        live.reserve(1, node)
-    memory = live.map(1, _actor_in(live, group), noreserve=True)
-    memory.touch()
-    here = next(iter(memory.numa_maps().nodes))
-    there = next(node for node in live.nodes if node != here)
-    live.expect("status of move_pages", there, move_page(memory, 0, there))
-    return memory, there
-
-
-def _actor_in(live: Live, group: HugetlbGroup) -> Actor:
-    actor = live.actor()
-    group.add(actor)
-    return actor
-
-
-def _pages_of_a_removed_group(live: Live, group: HugetlbGroup) -> tuple[Memory, HugetlbGroup]:
-    """Return two pages that a group was charged for, and the group that their process is in after it was removed."""
-    goes, stays = group.child("goes"), group.child("stays")
-    memory = live.map(2, _actor_in(live, goes))
-    memory.touch(0)
-    memory.touch(1)
-    group.expect(usage=2, reserved=2)
-    stays.add(memory.actor)
-    goes.remove()
-    return memory, stays
-
-
-def _memory_current(group: ControlGroup) -> int:
-    return parse_integer(group.read("memory.current") or "", f"{group.path}/memory.current")
-
-
-class HugetlbGroups(LiveTest):
-    """The hugetlb controller, for every page size of the machine.
+class HugetlbLimits(LiveTest):
+    """Limits of the hugetlb controller, for every page size of the machine.
 
     :avocado: enable
     """

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 
-from hugepage_qa.cases.case import Around
+from hugepage_qa.cases.case import Area, Around, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.hugetlb_cgroup import (
@@ -69,6 +69,12 @@ class ControlGroup:
         if self.version is Version.TWO:
             self.write(_SUBTREE_CONTROL, f"+{self.controller}")
         return ControlGroup(self._live, self.controller, self.version, f"{self.path}/{name}", self._cleanup)
+
+    def actor(self) -> Actor:
+        """Return a new actor in the group."""
+        actor = self._live.actor()
+        self.add(actor)
+        return actor
 
     def add(self, actor: Actor) -> None:
         """Move a process here. Raises OSError."""
@@ -260,6 +266,7 @@ class HugetlbGroup:
         self._files = VERSION_1 if group.version is Version.ONE else VERSION_2
         self._prefix = file_prefix(live.size)
         self.group = group
+        self.actor = group.actor
         self.add = group.add
         self.remove = group.remove
 
@@ -381,9 +388,29 @@ class Watch:
 GroupAct = Callable[[Live, HugetlbGroup], None]
 
 
-def in_new_hugetlb_group(act: GroupAct, version: Version) -> Callable[[Live], None]:
-    """Return ``act`` as what a case does: with a group of its own, made as ``control_group.new_group`` does."""
+def hugetlb_case(
+    areas: Mapping[Version, Area],
+    statement: str,
+    source: str,
+    *,
+    pages: int = 0,
+    sizes: Sizes = Sizes.EACH,
+    since: str | None = None,
+) -> Callable[[GroupAct], GroupAct]:
+    """Make the decorated function a case for both versions of the hierarchy, each of which has an area of its own.
 
+    It gets a group of its own, made as ``new_group`` does.
+    """
+
+    def register(act: GroupAct) -> GroupAct:
+        for version, area in areas.items():
+            area.case(statement, source, pages=pages, sizes=sizes, since=since)(_in_new_group(act, version))
+        return act
+
+    return register
+
+
+def _in_new_group(act: GroupAct, version: Version) -> Callable[[Live], None]:
     @wraps(act)
     def in_group(live: Live) -> None:
         act(live, HugetlbGroup(live, new_group(live, "hugetlb", version)))

@@ -1,0 +1,299 @@
+"""The hugetlb controller of control groups: what is charged to whom, and what stays when a group goes.
+
+Hugetlb pages are charged by the memory controller, too, where the hierarchy is mounted so.
+"""
+
+from functools import partial
+
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.control_group import (
+    CHARGED_AHEAD,
+    ControlGroup,
+    HugetlbGroup,
+    Version,
+    hugetlb_case,
+    keeping_hierarchy,
+    new_group,
+)
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_policy import move_page
+from hugepage_qa.kernel.proc_tables import read_mounts
+from hugepage_qa.kernel.tree import parse_integer
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+VERSION_1 = Area("cgroup/charges-v1", around=keeping_hierarchy("hugetlb"))
+VERSION_2 = Area("cgroup/charges-v2")
+case = partial(hugetlb_case, {Version.ONE: VERSION_1, Version.TWO: VERSION_2})
+
+V1_DOC = "Documentation/admin-guide/cgroup-v1/hugetlb.rst"
+V2_DOC = "Documentation/admin-guide/cgroup-v2.rst"
+HUGETLB_CGROUP = "mm/hugetlb_cgroup.c"
+_ACCOUNTING = "memory_hugetlb_accounting"
+#: what else a hierarchy of version 2 is mounted with (Documentation/admin-guide/cgroup-v2.rst Mounting)
+_OPTIONS = ("nsdelegate", "favordynmods", "memory_localevents", "memory_recursiveprot", "pids_localevents", _ACCOUNTING)
+_TWO = 2
+
+
+@case(
+    "reservations are charged when memory is mapped, pages when they are touched, and both go when it is unmapped",
+    f"{V1_DOC}; {V2_DOC} HugeTLB Interface Files; {HUGETLB_CGROUP}",
+    pages=2,
+)
+def charges_follow_the_pages(live: Live, group: HugetlbGroup) -> None:
+    actor = group.actor()
+    memory = live.map(2, actor)
+    group.expect(usage=0, reserved=2)
+    memory.touch(0)
+    group.expect(usage=1, reserved=2)
+    group.expect_on_nodes(1)
+    live.expect("what the page holds", 0, memory.read(1))
+    group.expect(usage=2, reserved=2)
+    group.expect_on_nodes(2)
+    memory.unmap(1, 1)
+    group.expect(usage=1, reserved=1)
+    memory.unmap(0, 1)
+    group.expect(usage=0, reserved=0)
+    group.expect_on_nodes(0)
+    live.expect_pool(nr=2, free=2)
+
+
+@case(
+    "what a file reserved and used behind its new end is not charged any more",
+    f"{V1_DOC} Reservation accounting; {HUGETLB_CGROUP} hugetlb_cgroup_uncharge_file_region()",
+    pages=3,
+)
+def a_shorter_file_is_charged_less(live: Live, group: HugetlbGroup) -> None:
+    file = new_memfd(live, group.actor())
+    memory = file.map(3)
+    memory.touch(0)
+    memory.touch(1)
+    group.expect(usage=2, reserved=3)
+    file.truncate(1)
+    group.expect(usage=1, reserved=1)
+    memory.unmap()
+    file.truncate(0)
+    group.expect(usage=0, reserved=0)
+    live.expect_pool(nr=3, free=3)
+
+
+@case(
+    "a page that moves to another node stays charged, and so does its reservation, until it is given back",
+    f"{HUGETLB_CGROUP} hugetlb_cgroup_migrate()",
+)
+def a_page_that_moves_stays_charged(live: Live, group: HugetlbGroup) -> None:
+    memory, _there = _moved_page(live, group)
+    group.expect(usage=1, reserved=1)
+    memory.unmap()
+    group.expect(usage=0, reserved=0)
+
+
+@case(
+    "numa_stat shows a page that moves on the node that it is on",
+    f"{V1_DOC} numa_stat; {HUGETLB_CGROUP} hugetlb_cgroup_migrate(), since f47761999052",
+    since="5.17",
+)
+def a_page_that_moves_is_shown_on_its_node(live: Live, group: HugetlbGroup) -> None:
+    memory, there = _moved_page(live, group)
+    group.expect_on_node(there, 1, {Quirk.MOVED_PAGE_OFF_NODES: 0})
+    group.expect_on_nodes(1)
+    memory.unmap()
+    group.expect_on_nodes(0)
+
+
+@case(
+    "pages of one size are not charged for another size",
+    f"{V1_DOC} multiple hugepage sizes; {HUGETLB_CGROUP} hugetlb_cgroup_charge_cgroup()",
+    pages=1,
+)
+def each_size_is_charged_for_itself(live: Live, group: HugetlbGroup) -> None:
+    actor = group.actor()
+    live.map(1, actor).touch()
+    for size in live.sizes:
+        used = 1 if size == live.size else 0
+        HugetlbGroup(live if size == live.size else live.of_size(size), group.group).expect(usage=used, reserved=used)
+
+
+@case(
+    "a page of shared memory is charged to the group that touched it first, the reservation to the one that mapped it",
+    f"{V2_DOC} Memory Ownership; {HUGETLB_CGROUP} hugetlb_cgroup_commit_charge()",
+    pages=2,
+)
+def shared_pages_are_charged_to_the_first(live: Live, group: HugetlbGroup) -> None:
+    first, second = group.child("first"), group.child("second")
+    ours = live.map(2, first.actor(), shared=True)
+    theirs = ours.seen_by(ours.actor.fork())
+    second.add(theirs.actor)
+    ours.touch(0)
+    live.expect("what the page holds", 1, theirs.read(0))
+    theirs.touch(1)
+    live.expect("what the page holds", 1, ours.read(1))
+    first.expect(usage=1, reserved=2)
+    second.expect(usage=1, reserved=0)
+    ours.actor.end()
+    theirs.actor.end()
+    for empty in (first, second, group):
+        empty.expect(usage=0, reserved=0)
+
+
+@case(
+    "what a process was charged stays with its old group when it moves, what it touches then is charged to the new one",
+    f"{V2_DOC} Memory Ownership; {HUGETLB_CGROUP} has no can_attach",
+    pages=2,
+)
+def charges_do_not_move_with_a_process(live: Live, group: HugetlbGroup) -> None:
+    old, new = group.child("old"), group.child("new")
+    memory = live.map(2, old.actor())
+    memory.touch(0)
+    new.add(memory.actor)
+    old.expect(usage=1, reserved=2)
+    new.expect(usage=0, reserved=0)
+    memory.touch(1)
+    old.expect(usage=1, reserved=2)
+    new.expect(usage=1, reserved=0)
+    group.expect(usage=2, reserved=2)
+    memory.unmap()
+    for empty in (old, new, group):
+        empty.expect(usage=0, reserved=0)
+
+
+@case(
+    "the pages of a group that is removed are charged to its parent, until they are freed",
+    f"{V1_DOC}; {HUGETLB_CGROUP} hugetlb_cgroup_css_offline()",
+    pages=2,
+)
+def a_removed_group_leaves_its_pages_to_its_parent(live: Live, group: HugetlbGroup) -> None:
+    memory, stays = _pages_of_a_removed_group(live, group)
+    group.expect(usage=2, reserved=2)
+    stays.expect(usage=0, reserved=0)
+    memory.unmap()
+    group.expect(usage=0, reserved=0)
+    live.expect_pool(nr=2, free=2)
+
+
+@case(
+    "numa_stat of the parent shows the pages of a group that is removed, and none when they are freed",
+    f"{V1_DOC} numa_stat; {HUGETLB_CGROUP} hugetlb_cgroup_move_parent(), since f47761999052",
+    pages=2,
+    since="5.17",
+)
+def a_removed_group_leaves_its_pages_in_numa_stat(live: Live, group: HugetlbGroup) -> None:
+    memory, _stays = _pages_of_a_removed_group(live, group)
+    # until then the pages are the removed group's
+    group.group.wait_until_offline()
+    group.expect_on_nodes(2, {Quirk.REMOVED_GROUP_OFF_NODES: 0})
+    memory.unmap()
+    # version 2 counts groups in as long as they are remembered, and so shows what is wrong only now
+    group.group.wait_until_forgotten()
+    group.expect_on_nodes(0, {Quirk.REMOVED_GROUP_OFF_NODES: -2})
+
+
+# --- the memory controller -------------------------------------------------------------------------------------------
+@VERSION_2.case(
+    "hugetlb pages count for memory.current where the hierarchy is mounted with memory_hugetlb_accounting, else not",
+    f"{V2_DOC} memory_hugetlb_accounting; mm/memcontrol.c mem_cgroup_charge_hugetlb()",
+    pages=2,
+)
+def memory_counts_hugetlb_pages_if_mounted_so(live: Live) -> None:
+    _expect_accounted(live, is_accounted=any(_ACCOUNTING in words for words in _options(live)))
+
+
+@VERSION_2.case(
+    "hugetlb pages count for memory.current after the hierarchy was mounted with memory_hugetlb_accounting",
+    f"{V2_DOC} memory_hugetlb_accounting; kernel/cgroup/cgroup.c apply_cgroup_root_flags()",
+    since="6.7",
+    pages=2,
+)
+def memory_counts_hugetlb_pages_when_mounted_so(live: Live) -> None:
+    mount_with_accounting(live)
+    live.expect("mounts without the option", [], [words for words in _options(live) if _ACCOUNTING not in words])
+    _expect_accounted(live, is_accounted=True)
+
+
+def mount_with_accounting(live: Live) -> None:
+    """Mount the hierarchy of version 2 with memory_hugetlb_accounting until the case ends.
+
+    It is one hierarchy with one set of options, wherever it is mounted. Raises CannotRun where others have groups in
+    it, whom that would concern, too.
+    """
+    mounts = [mount for mount in read_mounts(live.host) if mount.type == "cgroup2"]
+    if not mounts:
+        raise CannotRun("no hierarchy of version 2 is mounted")
+    if "nr_descendants 0" not in (live.host.read(f"{mounts[0].point}/cgroup.stat") or "").splitlines():
+        raise CannotRun("others have control groups, which the option would concern, too")
+    before = [word for word in mounts[0].options.split(",") if word in _OPTIONS]
+
+    def mount_as_before() -> None:
+        live.host.unmount(live.host.mount(",".join(before), "cgroup2"))
+
+    live.when_actors_have_ended(mount_as_before)
+    live.mount_other(",".join([*before, _ACCOUNTING]), "cgroup2")
+
+
+def _options(live: Live) -> list[list[str]]:
+    return [mount.options.split(",") for mount in read_mounts(live.host) if mount.type == "cgroup2"]
+
+
+def _expect_accounted(live: Live, *, is_accounted: bool) -> None:
+    # two of them may be of two CPUs
+    if 4 * CHARGED_AHEAD * live.base_page > live.size:
+        raise CannotRun(f"each CPU may be charged for {CHARGED_AHEAD} base pages that nobody has, as much as a page")
+    group = new_group(live, "memory", Version.TWO)
+    actor = group.actor()
+    memory = live.map(2, actor)
+    before = _memory_current(group)
+    memory.touch(0)
+    memory.touch(1)
+    # page tables and the like are charged and given back, too, but are much less than half of a page
+    found = round((_memory_current(group) - before) / live.size)
+    live.expect("pages in memory.current", 2 if is_accounted else 0, found)
+    memory.unmap()
+    live.expect("pages in memory.current", 0, round((_memory_current(group) - before) / live.size))
+
+
+def _moved_page(live: Live, group: HugetlbGroup) -> tuple[Memory, int]:
+    """Return a page of a process of ``group`` that moved to another node, and that node. Raises CannotRun."""
+    if len(live.nodes) < _TWO:
+        raise CannotRun("pages move between nodes, of which this machine has one")
+    for node in live.nodes:
+        live.reserve(1, node)
+    memory = live.map(1, group.actor(), noreserve=True)
+    memory.touch()
+    here = next(iter(memory.numa_maps().nodes))
+    there = next(node for node in live.nodes if node != here)
+    live.expect("status of move_pages", there, move_page(memory, 0, there))
+    return memory, there
+
+
+def _pages_of_a_removed_group(live: Live, group: HugetlbGroup) -> tuple[Memory, HugetlbGroup]:
+    """Return two pages that a group was charged for, and the group that their process is in after it was removed."""
+    goes, stays = group.child("goes"), group.child("stays")
+    memory = live.map(2, goes.actor())
+    memory.touch(0)
+    memory.touch(1)
+    group.expect(usage=2, reserved=2)
+    stays.add(memory.actor)
+    goes.remove()
+    return memory, stays
+
+
+def _memory_current(group: ControlGroup) -> int:
+    return parse_integer(group.read("memory.current") or "", f"{group.path}/memory.current")
+
+
+class HugetlbCharges(LiveTest):
+    """Charges of the hugetlb controller, for every page size of the machine.
+
+    :avocado: enable
+    """
+
+    def test_version_1(self) -> None:
+        """Every case in a hierarchy of version 1."""
+        self.run_area(VERSION_1)
+
+    def test_version_2(self) -> None:
+        """Every case in the hierarchy of version 2."""
+        self.run_area(VERSION_2)

@@ -12,6 +12,7 @@ from hugepage_qa.cases.khugepaged_clock import (
     await_rest,
     await_scans,
     full_scans,
+    let_rest,
     pages_collapsed,
 )
 from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
@@ -227,6 +228,22 @@ def rest(live: Live) -> None:
     live.host.write(f"{DIRECTORY}/enabled", "madvise")
     other.advise(MADV_HUGEPAGE)
     expect_collapse(live, memory, memory.length)
+
+
+@KHUGEPAGED_AREA.case(
+    "a shorter scan_sleep_millisecs ends the longer sleep that khugepaged is in",
+    f"{THP_DOC} scan_sleep_millisecs; mm/khugepaged.c scan_sleep_millisecs_store()",
+)
+def shorter_sleep(live: Live) -> None:
+    put_to_work(live)
+    # with nobody on its list it would be woken by the first one who comes
+    memory = base_pages(live)
+    expect_collapse(live, memory, memory.length)
+    let_rest(live)
+    await_rest(live)
+    live.host.write(f"{KHUGEPAGED}/scan_sleep_millisecs", "10")
+    await_scans(live)
+    memory.expect_filled()
 
 
 def _with_absent(live: Live, absent: int, size: int) -> Memory:

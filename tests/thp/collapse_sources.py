@@ -42,6 +42,8 @@ _PAGES = 12
 _ALL, _AT_A_TIME, _MORE_ROUNDS = 24, 4, 2
 #: others are looked at, too
 _MOST_ROUNDS, _ROUND_SECONDS = 4 * _ALL, 10.0
+#: one after the other in which nothing comes of ours, after which others have too much
+_IDLE_ROUNDS = 12
 #: where khugepaged has no processor for it, a round takes several
 _TRIES = 3
 _NEW_VALUE = 77
@@ -235,10 +237,15 @@ def _rounds_until_all_is_made(live: Live, to_scan: int, at_least: int) -> int:
     with_blocks(live, memory.size, _ALL)
     path = f"{KHUGEPAGED}/scan_sleep_millisecs"
     minutes = (live.host.read(path) or "").strip()
+    idle = 0
     for rounds in range(1, _MOST_ROUNDS):
-        wanted = min(memory.smaps().anon_huge_pages + at_least * memory.size, memory.length)
+        before = memory.smaps().anon_huge_pages
+        wanted = min(before + at_least * memory.size, memory.length)
         live.host.write(path, minutes)  # who writes it wakes khugepaged
         live.host.wait_until(partial(_has, memory, wanted), _ROUND_SECONDS)
+        idle = 0 if memory.smaps().anon_huge_pages > before else idle + 1
+        if idle == _IDLE_ROUNDS:
+            break
         if _has(memory, memory.length):
             live.expect("AnonHugePages when all is made", memory.length, memory.smaps().anon_huge_pages)
             memory.expect_filled()

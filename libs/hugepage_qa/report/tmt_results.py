@@ -238,12 +238,18 @@ class PlanProgress:
 
 
 def _guest(test: Path) -> str:
-    return test.parts[test.parts.index("guest") + 1]
+    return _on_guest(test)[0]
 
 
 def _name(test: Path) -> str:
-    """Return the name of the test in the directory ``test``: guest/NAME/tests/thp/defrag-4."""
-    return _SERIAL_NUMBER.sub("", "/" + "/".join(test.parts[test.parts.index("guest") + 2 :]))
+    """Return the name of the test in the directory ``test``: .../execute/data/guest/NAME/tests/thp/defrag-4."""
+    return _SERIAL_NUMBER.sub("", "/" + "/".join(_on_guest(test)[1:]))
+
+
+def _on_guest(test: Path) -> tuple[str, ...]:
+    """Return the parts of a path from the name of the guest on; a plan may be called guest, too."""
+    _run, _execute, on_guest = test.as_posix().rpartition("/execute/data/guest/")
+    return tuple(on_guest.split("/"))
 
 
 def _sum(file: Path) -> str:

@@ -15,16 +15,16 @@ _RESULTS = "- name: /one\n  result: pass\n- name: /two\n  result: skip\n- name: 
 class Run:
     """The directory of a run, and what was told of it."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, plan: str) -> None:
+        self.plan = directory / "plans" / plan
         self.told: list[str] = []
         self.progress = PlanProgress(directory, self.told.append)
-        discover = directory / "plans" / "thp" / "discover"
+        discover = self.plan / "discover"
         discover.mkdir(parents=True)
         (discover / "tests.yaml").write_text("- name: /a\n  serial-number: 1\n- name: /b\n  serial-number: 2\n")
 
     def test(self, name: str) -> Path:
-        directory = self.directory / "plans/thp/execute/data/guest/default-0/tests" / name
+        directory = self.plan / "execute/data/guest/default-0/tests" / name
         (directory / "data").mkdir(parents=True, exist_ok=True)
         return directory
 
@@ -44,9 +44,9 @@ class Run:
         return [line.strip() for line in self.told]
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    return Run(tmp_path)
+@pytest.fixture(params=["thp", "guest"])
+def run(tmp_path: Path, request: pytest.FixtureRequest) -> Run:
+    return Run(tmp_path, request.param)
 
 
 def test_a_test_that_has_ended_is_told_once_with_what_came_of_its_cases(run: Run) -> None:

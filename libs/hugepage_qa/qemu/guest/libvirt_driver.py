@@ -42,6 +42,8 @@ def import_libvirt() -> Any:
 
 #: the model of a memory device
 _VIRTIO_MEM = "virtio-mem"
+#: at most, one after the other
+_RESET_CLIENTS = 50
 #: flags of virNodeAllocPages
 _ADD, _SET = 0, 1
 
@@ -302,7 +304,15 @@ class LibvirtDriver(Driver):
         self._daemon.start()
         with suppress(self._libvirt.libvirtError):
             self._connection.close()
-        self._connection = self._call(partial(self._libvirt.open, self._daemon.uri))
+        self._connection = self._call(self._open)
+
+    def _open(self) -> Any:
+        """Connect to a daemon that came up just now: libvirt 9.0 was seen to reset the first of its clients."""
+        for _attempt in range(_RESET_CLIENTS):
+            with suppress(self._libvirt.libvirtError):
+                return self._libvirt.open(self._daemon.uri)
+            time.sleep(_PAUSE_SECONDS)
+        return self._libvirt.open(self._daemon.uri)
 
     def free_pages(self, size: int, cell: int) -> int:
         """Return the free pages of ``size`` bytes of a cell, which is a NUMA node (virNodeGetFreePages)."""

@@ -221,6 +221,22 @@ def test_a_daemon_that_is_started_again_is_connected_again(
     assert daemon.told == [signal.SIGTERM, "start", signal.SIGKILL, "start"]
 
 
+def test_a_daemon_that_resets_its_first_clients_is_connected_again(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
+    connection = Connection(Domain(state=3))
+    guests = driver(monkeypatch, site, connection, Daemon())
+    resets = iter([LibvirtError("Cannot recv data: Connection reset by peer", 38, RPC)] * 2)
+
+    def connect(_uri: str) -> Connection:
+        for reset in resets:
+            raise reset
+        connection.dead = False
+        return connection
+
+    monkeypatch.setattr(guests._libvirt, "open", connect)
+    guests.restart(signal.SIGTERM, None)
+    assert guests.state("guest") is State.PAUSED
+
+
 def test_a_start_that_loses_its_daemon_refuses_nothing(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     daemon = Daemon()
     domain = Domain("Timed out during operation", code=68)

@@ -169,17 +169,23 @@ def as_its_device_says(live: Live, guests: Guests) -> None:
             expect_backend_of(live, guest, plugged)
             guest.detach(plugged)
             guests.await_free(nr - guest.pages)
+            # what is discarded is free before it is unmapped
+            live.host.wait_until(lambda: not sharing_of(guest, device))
             live.expect_pool(nr=nr, free=nr - guest.pages)
     guest.destroy()
     live.expect_pool(nr=nr, free=nr)
     guests.expect_files()
 
 
+def sharing_of(guest: Guest, device: MemoryDevice) -> list[bool]:
+    """Return for each mapping as large as ``device``, as which no cell is, whether it is shared."""
+    return [shared for shared, memory, _there in guest.hugetlb_mappings if memory == device.memory]
+
+
 def expect_backend_of(live: Live, guest: Guest, device: MemoryDevice) -> None:
-    """Expect QEMU and the kernel to have the memory of ``device``, which no cell is as large as, as that says."""
+    """Expect QEMU and the kernel to have the memory of ``device`` as that says."""
     is_shared = device.access is Access.SHARED
-    shared = [shared for shared, memory, _there in guest.hugetlb_mappings if memory == device.memory]
-    live.expect("whether it is mapped as shared", [is_shared], shared)
+    live.expect("whether it is mapped as shared", [is_shared], sharing_of(guest, device))
     bound = ("default", []) if device.node is None else ("bind", [device.node])
     told = [
         (one["policy"], one["host-nodes"], one["share"], guest.property_of(f"/objects/{one['id']}", "discard-data"))

@@ -22,6 +22,10 @@ _PR_SET_PDEATHSIG = 1
 _CLONE_NEWNS = 0x00020000
 _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
 _MNT_DETACH = 2
+_AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
+_OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH = 1, 4
+# those since Linux 5.0 have one number on all architectures (include/uapi/asm-generic/unistd.h)
+_SYS_OPEN_TREE, _SYS_MOVE_MOUNT = 428, 429
 _CGROUPS = ("cgroup", "cgroup2")
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -79,28 +83,41 @@ def _prepare(wishes: dict[str, Any]) -> None:
 def _make_namespace(hidden: list[str], kept: list[str], bound: dict[str, str]) -> None:
     _check(_LIBC.unshare(_CLONE_NEWNS))
     _mount("none", "/", "", _MS_REC | _MS_PRIVATE)
-    _unmount_hidden_pages(hidden, kept)
-    seen = {directory: os.open(directory, os.O_PATH | os.O_DIRECTORY) for directory in kept}
+    # what lies below a hidden directory is listed on, where nobody finds it: a clone takes its place
+    clones = {directory: _cloned(directory) for directory in kept}
+    _unmount_hidden_pages(hidden)
     for directory in hidden:
         if Path(directory).is_dir():
             _mount("hugepage-qa", directory, "tmpfs", 0, "mode=755")
-    for directory, descriptor in seen.items():
+    for directory, clone in clones.items():
         if not Path(directory).is_dir():
             Path(directory).mkdir(parents=True)
-            _mount(f"/proc/self/fd/{descriptor}", directory, "", _MS_BIND | _MS_REC)
-        os.close(descriptor)
+            _move(clone, directory)
+        os.close(clone)
     for target, source in bound.items():
         Path(target).touch()
         _mount(source, target, "", _MS_BIND)
     _hide_cgroups()
 
 
-def _unmount_hidden_pages(hidden: list[str], kept: list[str]) -> None:
+def _cloned(directory: str) -> int:
+    """Return an open copy of a directory and what is mounted in it, which is in no namespace (open_tree(2))."""
+    flags = _OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC
+    clone = _LIBC.syscall(_SYS_OPEN_TREE, _AT_FDCWD, directory.encode(), flags)
+    _check(clone, directory)
+    return int(clone)
+
+
+def _move(clone: int, directory: str) -> None:
+    flags = _MOVE_MOUNT_F_EMPTY_PATH
+    _check(_LIBC.syscall(_SYS_MOVE_MOUNT, clone, b"", _AT_FDCWD, directory.encode(), flags), directory)
+
+
+def _unmount_hidden_pages(hidden: list[str]) -> None:
     """A daemon that reads of a hugetlbfs, and does not find it, does not come up (virFileGetHugepageSize())."""
     for _source, point, kind, *_rest in reversed(_mounts()):
-        below = Path(point).is_relative_to
-        if kind == "hugetlbfs" and any(map(below, hidden)) and not any(map(below, kept)):
-            _check(_LIBC.umount2(point.encode(), _MNT_DETACH))
+        if kind == "hugetlbfs" and any(map(Path(point).is_relative_to, hidden)):
+            _check(_LIBC.umount2(point.encode(), _MNT_DETACH), point)
 
 
 def _mounts() -> list[list[str]]:
@@ -117,15 +134,13 @@ def _hide_cgroups() -> None:
 
 def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
     arguments = (source.encode(), target.encode(), kind.encode(), flags, options.encode())
-    if _LIBC.mount(*arguments) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), target)
+    _check(_LIBC.mount(*arguments), target)
 
 
-def _check(result: int) -> None:
+def _check(result: int, path: str | None = None) -> None:
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+        raise OSError(number, os.strerror(number), path)
 
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ class PrivateDaemon:
         """
         self._socket.unlink(missing_ok=True)
         descriptors = () if self._namespace is None else (self._namespace,)
-        with (self._directory / "daemon.log").open("ab") as log:
+        with self._log.open("ab") as log:
             self._child = Child(
                 self._command(),
                 environment=self._environment,
@@ -186,8 +186,7 @@ class PrivateDaemon:
             )
         if not self._child.wait_until(lambda: _answers(self._socket), _START_SECONDS):
             self.stop(signal.SIGKILL)
-            said = (self._directory / "daemon.log").read_text(encoding="utf-8", errors="replace")
-            raise InputError(f"{self._program} does not answer: {said[-2000:] or 'it says nothing'}")
+            raise InputError(f"{self._program} does not answer: {self.said[-2000:] or 'it says nothing'}")
         if self._namespace is None:
             # keeps the namespace while no daemon runs in it
             self._namespace = os.open(f"/proc/{self.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
@@ -252,6 +251,15 @@ class PrivateDaemon:
             namespace = Path(f"/proc/{pid}/ns/mnt").stat()
             return self._namespace is not None and os.path.samestat(namespace, os.fstat(self._namespace))
         return False
+
+    @property
+    def said(self) -> str:
+        """All that it has said, and those before it; empty before its first start."""
+        return self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""
+
+    @property
+    def _log(self) -> Path:
+        return self._directory / "daemon.log"
 
     @property
     def _socket(self) -> Path:

@@ -42,8 +42,8 @@ def import_libvirt() -> Any:
 
 #: the model of a memory device
 _VIRTIO_MEM = "virtio-mem"
-#: at most, one after the other
-_RESET_CLIENTS = 50
+#: characters of what the daemon said last
+_SHOWN = 500
 #: flags of virNodeAllocPages
 _ADD, _SET = 0, 1
 
@@ -304,15 +304,7 @@ class LibvirtDriver(Driver):
         self._daemon.start()
         with suppress(self._libvirt.libvirtError):
             self._connection.close()
-        self._connection = self._call(self._open)
-
-    def _open(self) -> Any:
-        """Connect to a daemon that came up just now: libvirt 9.0 was seen to reset the first of its clients."""
-        for _attempt in range(_RESET_CLIENTS):
-            with suppress(self._libvirt.libvirtError):
-                return self._libvirt.open(self._daemon.uri)
-            time.sleep(_PAUSE_SECONDS)
-        return self._libvirt.open(self._daemon.uri)
+        self._connection = self._call(partial(self._libvirt.open, self._daemon.uri))
 
     def free_pages(self, size: int, cell: int) -> int:
         """Return the free pages of ``size`` bytes of a cell, which is a NUMA node (virNodeGetFreePages)."""
@@ -406,5 +398,6 @@ class LibvirtDriver(Driver):
         """Return an error of the binding as a refusal, or as one of the way to the daemon."""
         is_lost = error.get_error_domain() in (self._libvirt.VIR_FROM_RPC, self._libvirt.VIR_FROM_REMOTE)
         if is_lost or error.get_error_code() == self._libvirt.VIR_ERR_OPERATION_TIMEOUT:
-            return InputError(f"libvirt: {error}")
+            # it takes clients before its drivers are up, and may end because of one
+            return InputError(f"libvirt: {error}; its daemon said: {' '.join(self._daemon.said.split())[-_SHOWN:]}")
         return GuestError(str(error))

@@ -8,7 +8,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.pinned_pages import Registry
+from hugepage_qa.cases.registered_memory import Registry
 from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, mount_tmpfs, pmd_size
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts, set_policy, smaller_sizes
 from hugepage_qa.plugins.avocado_test import LiveTest

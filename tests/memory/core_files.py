@@ -1,5 +1,6 @@
 """Core files of processes with huge pages: which mappings coredump_filter lets in, and what the core has of them."""
 
+import errno
 import mmap
 import os
 import signal
@@ -126,6 +127,8 @@ def _choose(live: Live, child: Actor, chosen: int) -> None:
     try:
         descriptor = live.open(child, _FILTER, os.O_WRONLY)
     except Refused as refusal:
+        if refusal.errno != errno.ENOENT:
+            raise
         raise CannotRun("this kernel writes no core files: CONFIG_ELF_CORE") from refusal
     text = f"{chosen:#x}".encode()
     child.call("write", descriptor, text, len(text))

@@ -134,7 +134,7 @@ class KvmGuest:
     def expect_mapped(self, pages: Mapping[int, int]) -> None:
         """Expect KVM to map so many pages of each size for the memory of the guest, soon."""
         # the kernel may have moved the page with its code, which is counted when it is executed again
-        self._prove()
+        self.execute(_HALT_AT)
         self._live.host.wait_until(lambda: self.mapped == Counter(pages), seconds=5)
         found = self.mapped
         for name, size in PAGES.items():

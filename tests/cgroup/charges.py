@@ -8,6 +8,9 @@ from functools import partial
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.control_group import (
     CHARGED_AHEAD,
+    HUGETLB_CGROUP,
+    V1_DOC,
+    V2_DOC,
     ControlGroup,
     HugetlbGroup,
     Version,
@@ -29,9 +32,6 @@ VERSION_1 = Area("cgroup/charges-v1", around=keeping_hierarchy("hugetlb"))
 VERSION_2 = Area("cgroup/charges-v2")
 case = partial(hugetlb_case, {Version.ONE: VERSION_1, Version.TWO: VERSION_2})
 
-V1_DOC = "Documentation/admin-guide/cgroup-v1/hugetlb.rst"
-V2_DOC = "Documentation/admin-guide/cgroup-v2.rst"
-HUGETLB_CGROUP = "mm/hugetlb_cgroup.c"
 _ACCOUNTING = "memory_hugetlb_accounting"
 #: what else a hierarchy of version 2 is mounted with (Documentation/admin-guide/cgroup-v2.rst Mounting)
 _OPTIONS = ("nsdelegate", "favordynmods", "memory_localevents", "memory_recursiveprot", "pids_localevents", _ACCOUNTING)

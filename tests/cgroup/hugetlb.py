@@ -7,6 +7,9 @@ from typing import Any
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import (
+    HUGETLB_CGROUP,
+    V1_DOC,
+    V2_DOC,
     HugetlbGroup,
     Version,
     hugetlb_case,
@@ -28,9 +31,6 @@ VERSION_1 = Area("cgroup/v1", around=keeping_hierarchy("hugetlb"))
 VERSION_2 = Area("cgroup/v2")
 case = partial(hugetlb_case, {Version.ONE: VERSION_1, Version.TWO: VERSION_2})
 
-V1_DOC = "Documentation/admin-guide/cgroup-v1/hugetlb.rst"
-V2_DOC = "Documentation/admin-guide/cgroup-v2.rst"
-HUGETLB_CGROUP = "mm/hugetlb_cgroup.c"
 #: groups one below the other, and beside each other
 _DEEP, _MANY = 12, 12
 #: no machine has that much, and no version 1 limit that stands for none is lower

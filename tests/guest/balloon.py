@@ -1,7 +1,6 @@
 """Memory that guests on huge pages give back: to a balloon, or because they report it as free."""
 
 import errno
-import hashlib
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +15,7 @@ from hugepage_qa.kernel.tree import CapturedTree
 from hugepage_qa.oracle.pool.pool_kernel import PoolKernel
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.qemu.guest.guest_description import Cell, DeviceKind, MemoryDevice, device_pages
+from hugepage_qa.qemu.guest.numbered_lines import md5sum
 from hugepage_qa.sizes import KIB, MIB
 
 QEMU = GuestArea("guest/balloon", drivers.QEMU)
@@ -287,7 +287,7 @@ def expect_content(live: Live, guest: Guest) -> None:
 def _md5_of_lines(line: str, length: int) -> str:
     text = f"{line}\n".encode()
     content = (text * PIECE)[:PIECE] * (length // PIECE)
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+    return md5sum(content)
 
 
 class Balloon(GuestTest):

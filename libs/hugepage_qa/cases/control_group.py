@@ -27,6 +27,11 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.process.actor import Actor
 from hugepage_qa.process.marks import PREFIX
 
+#: where the rules of the hugetlb controller are from
+V1_DOC = "Documentation/admin-guide/cgroup-v1/hugetlb.rst"
+V2_DOC = "Documentation/admin-guide/cgroup-v2.rst"
+HUGETLB_CGROUP = "mm/hugetlb_cgroup.c"
+
 _SUBTREE_CONTROL = "cgroup.subtree_control"
 # a group is busy until its last process is buried, and a hierarchy until its last group is
 _BUSY_SECONDS = 60.0

@@ -1,7 +1,6 @@
 """What starts and stops guests on this machine: QEMU alone or libvirt, behind one abstract class."""
 
 import enum
-import hashlib
 import os
 import signal
 import sys
@@ -20,7 +19,7 @@ from hugepage_qa.qemu.guest import vhost_user_peer
 from hugepage_qa.qemu.guest.console import await_output, converse
 from hugepage_qa.qemu.guest.guest_description import GuestDescription, MemoryDevice
 from hugepage_qa.qemu.guest.guest_site import Site
-from hugepage_qa.qemu.guest.numbered_lines import numbered_lines
+from hugepage_qa.qemu.guest.numbered_lines import md5sum, numbered_lines
 
 _PAUSE_SECONDS = 0.02
 _PEER_SECONDS = 60.0
@@ -234,8 +233,7 @@ class Driver(ABC):
 
     def shared_md5(self, name: str, file: str) -> str:
         """Return what md5sum(1) says of ``file`` in the directory that a guest shares."""
-        content = Path(self._site.shared(name, file)).read_bytes()
-        return hashlib.md5(content, usedforsecurity=False).hexdigest()
+        return md5sum(Path(self._site.shared(name, file)).read_bytes())
 
     def write_disk(self, name: str, length: int) -> None:
         """Have the disk of a guest hold ``length`` bytes of numbered lines."""

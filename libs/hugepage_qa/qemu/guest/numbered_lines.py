@@ -17,6 +17,11 @@ def numbered_lines(length: int) -> bytes:
     return bytes(lines[:length])
 
 
+def md5sum(content: bytes) -> str:
+    """Return what md5sum(1) says of ``content``: what the shell of a guest compares files by."""
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
 def md5_of_lines(length: int) -> str:
-    """Return what md5sum(1) says of ``length`` bytes of numbered lines."""
-    return hashlib.md5(numbered_lines(length), usedforsecurity=False).hexdigest()
+    """Return the same of ``length`` bytes of numbered lines."""
+    return md5sum(numbered_lines(length))

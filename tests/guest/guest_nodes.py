@@ -18,6 +18,7 @@ from hugepage_qa.kernel.nodes import parse_list
 from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.plugins.guest_test import GuestTest
+from hugepage_qa.qemu.guest.domain_xml import with_tuning
 from hugepage_qa.qemu.guest.driver import GuestError, State
 from hugepage_qa.qemu.guest.guest_description import Access, Cell
 from hugepage_qa.sizes import MIB, format_size
@@ -109,11 +110,6 @@ def a_cell_on_ordinary_pages(live: Live, guests: Guests) -> None:
     guest.expect_mapped()
 
 
-def with_tuning(guest: Guest, *elements: str) -> str:
-    """Return the domain of a guest with further ``elements`` of tuning."""
-    return guest.definition.replace("</memoryBacking>", f"</memoryBacking>{''.join(elements)}")
-
-
 @guest_case(LIBVIRT)(
     "the memory of a guest has the policy that its mode says, for all cells and for each", MODES, sizes=Sizes.DEFAULT
 )
@@ -130,7 +126,7 @@ def each_mode(live: Live, guests: Guests) -> None:
         of_one = f'<numatune><memnode cellid="0" mode="{mode}" nodeset="{node}"/></numatune>'
         for guest, tuning in ((whole, of_all), (in_a_cell, of_all), (in_a_cell, of_one)):
             with live.about(tuning):
-                guest.define_and_start(with_tuning(guest, tuning))
+                guest.define_and_start(with_tuning(guest.definition, tuning))
                 live.expect_pool(nr=pages, free=0, node=node)
                 guest.expect_policy(policy, [node])
                 guest.expect_on_nodes({node: pages})
@@ -154,7 +150,7 @@ def modes_of_two_nodes(live: Live, guests: Guests) -> None:
         with live.about(tuning):
             for node in nodes:
                 live.reserve(there, node)
-            guest.define_and_start(with_tuning(guest, tuning))
+            guest.define_and_start(with_tuning(guest.definition, tuning))
             for node in nodes:
                 live.expect_pool(nr=there, free=there - half, node=node)
             guest.expect_policy(policy, nodes)
@@ -171,7 +167,9 @@ def restrictive(live: Live, guests: Guests) -> None:
     node = live.nodes[0]
     live.reserve(guests.pages, node)
     guest = guests.new()
-    guest.define_and_start(with_tuning(guest, f'<numatune><memory mode="restrictive" nodeset="{node}"/></numatune>'))
+    guest.define_and_start(
+        with_tuning(guest.definition, f'<numatune><memory mode="restrictive" nodeset="{node}"/></numatune>')
+    )
     live.expect_pool(nr=guest.pages, free=0, node=node)
     guest.expect_policy("default", [])
     guest.expect_on_nodes({node: guest.pages})
@@ -191,7 +189,7 @@ def emulator_thread_elsewhere(live: Live, guests: Guests) -> None:
         with live.about(f"emulator thread on processor {cpu}"):
             pinned = f'<cputune><emulatorpin cpuset="{cpu}"/></cputune>'
             bound = f'<numatune><memory mode="strict" nodeset="{node}"/></numatune>'
-            guest.define_and_start(with_tuning(guest, pinned, bound))
+            guest.define_and_start(with_tuning(guest.definition, pinned, bound))
             live.expect("processors of QEMU's own thread", str(cpu), allowed_processors(live, guest))
             guest.expect_policy("bind", [node])
             guest.expect_on_nodes({node: guest.pages})

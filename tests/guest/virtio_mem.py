@@ -10,6 +10,7 @@ from hugepage_qa.cases.guest.plugged_memory import BLOCK, ONLINE, dimm, needs_vi
 from hugepage_qa.cases.guest.refusal import Meaning
 from hugepage_qa.cases.live import Live
 from hugepage_qa.plugins.guest_test import GuestTest
+from hugepage_qa.qemu.guest.domain_xml import with_tuning
 from hugepage_qa.qemu.guest.guest_description import DeviceKind, MemoryDevice, device_pages
 from hugepage_qa.sizes import MIB, format_size
 
@@ -206,7 +207,7 @@ def of_each_mode(live: Live, guests: Guests) -> None:
     for mode, policy in _POLICIES_OF_MODES.items():
         tuning = f'<numatune><memory mode="{mode}" nodeset="{node}"/></numatune>'
         with live.about(tuning):
-            guest.define_as(guest.definition.replace("</memoryBacking>", f"</memoryBacking>{tuning}"))
+            guest.define_as(with_tuning(guest.definition, tuning))
             guest.boot()
             needs(guest.has_virtio_driver("virtio_mem"), "the guest's kernel has no driver for virtio-mem")
             guest.attach(device)

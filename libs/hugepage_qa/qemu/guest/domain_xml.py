@@ -48,6 +48,11 @@ def domain_xml(guest: GuestDescription, site: Site) -> str:
     return tostring(domain, encoding="unicode")
 
 
+def with_tuning(definition: str, *elements: str) -> str:
+    """Return a definition with ``elements`` such as numatune, which have their place behind its memoryBacking."""
+    return definition.replace("</memoryBacking>", f"</memoryBacking>{''.join(elements)}")
+
+
 def _take_messages_from(domain: Element, names: Sequence[str]) -> None:
     """Have the devices ``names`` no message-signalled interrupts, with which QEMU 7.2 crashes (qemu_command.py)."""
     if names:

@@ -61,11 +61,11 @@ class Registry:
 
     def _command(self, number: int, answer: int, layout: str = "", *values: int) -> int:
         """Give a command whose answer has so many words, and return the first of them. Raises Refused."""
-        pack = self._actor.uapi.pack
+        pack, unpack = self._actor.uapi.pack, self._actor.uapi.unpack
         words = (pack("Q", self._answers) if answer else b"") + pack(layout, *values)
         command = pack("IHH", number, (len(words) + 8) // 4, answer) + words
         self._actor.call("write", self._verbs, command, len(command))
-        return self._actor.read(self._answers) & 0xFFFFFFFF if answer else 0
+        return unpack("2I", pack("Q", self._actor.read(self._answers)))[0] if answer else 0
 
 
 def _make_device(live: Live) -> str:

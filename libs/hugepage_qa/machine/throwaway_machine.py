@@ -53,7 +53,7 @@ class ThrowawayMachine:
     def __init__(self, running: RunningMachine, scratch: Path) -> None:
         kernel = running.machine.kernel
         self.kind = MachineKind(kernel.architecture, running.base_page)
-        #: the last operations that may have changed something
+        #: the last operations that may have changed something, up to that in which the machine was lost
         self.actions: deque[str] = deque(maxlen=_REMEMBERED)
         self._channel = running.channel
         self._starvation = running.starvation
@@ -102,7 +102,9 @@ class ThrowawayMachine:
         """Carry out ``operation``. Raises MachineLost besides what a Backend raises."""
         if operation not in _READS:
             self._ahead.forget()
-            self.actions.append(f"{operation} {json.dumps(arguments)[:_SHOWN]}")
+            # what a case would put back on a machine that is lost tells nothing, and would push out what lost it
+            if not self._channel.is_lost:
+                self.actions.append(f"{operation} {json.dumps(arguments)[:_SHOWN]}")
         return self._operations[operation](*arguments)
 
     def _do(self, letter: str, *fields: str | int) -> None:

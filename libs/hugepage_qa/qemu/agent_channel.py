@@ -37,6 +37,11 @@ class AgentChannel:
         self._received = bytearray()
         self._lost: MachineLost | None = None
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether no answer came, and none will."""
+        return self._lost is not None
+
     def ask(self, letter: str, *fields: str | bytes | int) -> list[bytes]:
         """Send a request and return the fields of its answer. Raises OSError as the kernel says, or MachineLost."""
         self._send([(letter, fields)])

@@ -81,6 +81,17 @@ def test_the_last_operations_that_may_change_something_are_remembered(machine: T
     assert len(machine.actions) == 40
 
 
+def test_what_is_tried_on_a_machine_that_is_lost_does_not_push_out_what_lost_it(
+    agent: LocalAgent, machine: ThrowawayMachine, files: Path
+) -> None:
+    machine.perform("pause", [0])
+    agent.child.kill()
+    for _ in range(60):
+        with pytest.raises(MachineLost):
+            machine.perform("write", [below(files / "text"), "text"])
+    assert list(machine.actions) == ["pause [0]", f'write ["{below(files / "text")}", "text"]']
+
+
 def test_what_is_read_after_an_action_is_what_is_there_then(machine: ThrowawayMachine, files: Path) -> None:
     path = below(files / "text")
     others: Sequence[str] = [below(files / "binary"), path]

@@ -26,10 +26,16 @@ class MemoryBlock:
     size: int
 
     def is_taken(self, live: Live) -> bool:
-        """Take it from the machine; return whether it could be: it cannot with pages that nothing moves."""
+        """Take it from the machine; return whether it could be: it cannot with pages that nothing moves.
+
+        Raises CannotRun where the kernel lets none go.
+        """
         try:
             live.host.write(self._state, "offline")
         except OSError as error:
+            if error.errno == errno.EPERM:
+                # arm64, since 5.7 (bbd6ec605c0f): arch/arm64/mm/mmu.c prevent_bootmem_remove_notifier()
+                raise CannotRun("this kernel keeps all memory that the machine was booted with") from error
             if error.errno not in _NOT_TAKEN:
                 raise
             return False

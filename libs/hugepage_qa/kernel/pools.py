@@ -1,6 +1,6 @@
 """hugetlb pools in sysfs, of the machine and of each NUMA node (Documentation/admin-guide/mm/hugetlbpage.rst)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hugepage_qa.errors import InputError
@@ -43,29 +43,32 @@ class Pool:
         return self.files.get(name, 0)
 
 
-def read_pools(tree: Tree) -> tuple[Pool, ...]:
-    """Return the machine's pools by ascending size; empty without hugetlb. Raises InputError for a malformed file."""
-    return _pools(tree, DIRECTORY)
+def read_pools(tree: Tree, names: Sequence[str] = ()) -> tuple[Pool, ...]:
+    """Return the machine's pools by ascending size; empty without hugetlb. Raises InputError for a malformed file.
+
+    Read are the files ``names``, by default all that there are.
+    """
+    return _pools(tree, DIRECTORY, names)
 
 
-def read_pool(tree: Tree, size: int, node: int | None = None) -> Pool:
+def read_pool(tree: Tree, size: int, node: int | None = None, names: Sequence[str] = ()) -> Pool:
     """Return one pool, of the machine or of a node; without files where there is none. Raises InputError."""
     directory = DIRECTORY if node is None else f"{node_directories(tree)[node]}/hugepages"
-    return Pool(size, _files(tree, f"{directory}/{size_name(size)}"))
+    return Pool(size, _files(tree, f"{directory}/{size_name(size)}", names))
 
 
-def read_node_pools(tree: Tree) -> dict[int, tuple[Pool, ...]]:
+def read_node_pools(tree: Tree, names: Sequence[str] = ()) -> dict[int, tuple[Pool, ...]]:
     """Return node -> its pools by ascending size; nodes without pools (CPUs only) have an empty entry."""
-    return {node: _pools(tree, f"{path}/hugepages") for node, path in node_directories(tree).items()}
+    return {node: _pools(tree, f"{path}/hugepages", names) for node, path in node_directories(tree).items()}
 
 
-def _pools(tree: Tree, directory: str) -> tuple[Pool, ...]:
-    return tuple(Pool(size, _files(tree, path)) for size, path in size_directories(tree, directory).items())
+def _pools(tree: Tree, directory: str, names: Sequence[str]) -> tuple[Pool, ...]:
+    return tuple(Pool(size, _files(tree, path, names)) for size, path in size_directories(tree, directory).items())
 
 
-def _files(tree: Tree, directory: str) -> dict[str, int]:
+def _files(tree: Tree, directory: str, names: Sequence[str]) -> dict[str, int]:
     files = {}
-    for name in tree.names(directory):
+    for name in names or tree.names(directory):
         text = tree.read(f"{directory}/{name}")
         if text is None:  # demote can only be written
             continue

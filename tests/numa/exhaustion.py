@@ -21,8 +21,11 @@ EXHAUSTION = Area("exhaustion")
 _LEAST = 0.8
 #: what nr_hugepages can hold, an unsigned long
 _LARGEST = 2**64 - 1
-#: movable memory that is spread over the node, and what is asked for afterwards, as parts of what is free
+#: movable memory that is spread over what the node has free, and what is asked for afterwards, as parts of that
 _FILLED, _ASKED = 0.7, 0.25
+#: so much of a node is put in pieces, and so many pages at least: an emulated machine takes a minute for gigabytes of
+#: base pages, and the pool has the rest meanwhile
+_PIECES, _PAGES = 512 * MIB, 64
 #: in use in base pages while the machine, or a node, is asked for all it has
 _KEPT = 64 * MIB
 #: that the kernel keeps for itself meanwhile, and processes have afterwards
@@ -126,18 +129,27 @@ def _put_together(live: Live, *, locked: bool) -> None:
     if live.size <= hole:
         raise CannotRun(f"holes of {hole} bytes are large enough for a page")
     node = live.nodes[-1]
+    kept = _beside_pieces(live, node)
+    live.reserve(kept, node)
     free = live.node_meminfo(node)["MemFree"]
     memory = _base_pages(live, [node], int(_FILLED * free))
     memory.actor.discard(memory.address, memory.length, _GRAIN, hole)
     if locked:
         # and the holes stay holes
         memory.actor.call("mlock2", memory.address, memory.length, MLOCK_ONFAULT)
-    pages = int(_ASKED * free) // live.size
+    pages = kept + int(_ASKED * free) // live.size
     live.reserve(pages, node, movable=True)
     live.expect_pool(nr=pages, free=pages)
     live.expect_pool(node=node, nr=pages, free=pages)
     moved = memory.actor.check(memory.address + hole, memory.length - hole, _GRAIN, 1 + hole)
     live.expect("words of moved memory that changed", 0, moved)
+
+
+def _beside_pieces(live: Live, node: int) -> int:
+    """Return how many pages the pool can have of a node beside the memory that is put in pieces."""
+    meminfo = live.node_meminfo(node)
+    pages = (meminfo["MemFree"] - max(_PIECES, _PAGES * live.size)) // live.size
+    return max(0, pages) if meminfo["MemTotal"] <= _LARGE else 0
 
 
 def _base_pages(live: Live, nodes: Sequence[int], length: int) -> Memory:

@@ -7,7 +7,8 @@ from functools import cache
 
 from hugepage_qa.cases.case import Sizes
 from hugepage_qa.cases.guest import guest_machine as drivers
-from hugepage_qa.cases.guest.guest import PIECE, Guest
+from hugepage_qa.cases.guest.booted_guest import PIECE
+from hugepage_qa.cases.guest.guest import Guest
 from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case, needs
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.memory_layout import read_free_blocks

@@ -1,8 +1,8 @@
 """Huge pages inside a guest that lies on huge pages: pools of its own, of which the machine's pool sees nothing."""
 
 from hugepage_qa.cases.guest import guest_machine as drivers
-from hugepage_qa.cases.guest.guest import POOL_FILE, expect_pool_of_its_own, room_for_a_pool
 from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case
+from hugepage_qa.cases.guest.pool_in_guest import POOL_FILE, expect_pool_of_its_own, room_for_a_pool
 from hugepage_qa.cases.live import Live
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.guest_test import GuestTest

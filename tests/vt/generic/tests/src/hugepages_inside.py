@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from hugepage_qa.cases.guest.guest import expect_pool_of_its_own, room_for_a_pool
 from hugepage_qa.cases.guest.guests import Guests
+from hugepage_qa.cases.guest.pool_in_guest import expect_pool_of_its_own, room_for_a_pool
 from hugepage_qa.cases.live import Live
 from hugepage_qa.oracle.rules import HUGETLB_DOC, Rule
 from hugepage_qa.plugins.vt_test import VtTest, console_shell, read_backing, run_variant

@@ -72,6 +72,8 @@ class Board:
     """Kernel words that make messages appear before the serial driver is up: an early death stays readable."""
     kvm_machine_options: tuple[str, ...] = field(default=())
     """Further properties of ``-machine`` under KVM."""
+    tcg_options: tuple[str, ...] = ()
+    """Further properties of ``-accel tcg``."""
 
     @property
     def kernel_words(self) -> str:
@@ -169,6 +171,9 @@ _PPC64LE = Board(
     qemu="qemu-system-ppc64",
     # the small firmware halves the time to the kernel's first line; SLOF takes seconds under TCG
     machine="pseries,x-vof=on",
+    # before QEMU 9.1 (82676f1fc4) a tlbie does not wait for other processors: with a thread of its own one of them goes
+    # on writing to a page that has moved meanwhile, and what it wrote is lost
+    tcg_options=("thread=single",),
     console="hvc0",
     serial=("-device", "spapr-vty,chardev=console"),
     second_port=("-device", "spapr-vty,chardev=second"),

@@ -115,7 +115,8 @@ def processor_arguments(board: Board, cpu: Cpu, accelerator: str, *, runs_guests
     machine, model = machine_and_cpu(board, cpu, accelerator)
     if runs_guests and accelerator == TCG and cpu.kvm_inside:
         model = cpu.kvm_inside
-    return ("-machine", machine, "-accel", accelerator, "-cpu", model)
+    options = board.tcg_options if accelerator == TCG else ()
+    return ("-machine", machine, "-accel", ",".join((accelerator, *options)), "-cpu", model)
 
 
 def machine_and_cpu(board: Board, cpu: Cpu, accelerator: str) -> tuple[str, str]:

@@ -51,3 +51,10 @@ def test_kvm_works_in_an_emulated_machine_that_is_to_run_guests_alone(cpu: str) 
     assert "-svm" not in inside[-1].split(",")
     # under KVM it is what the host's is
     assert processor_arguments(board, model, "kvm", runs_guests=True) == processor_arguments(board, model, "kvm")
+
+
+def test_processors_of_a_power_machine_run_one_after_the_other_where_they_are_emulated() -> None:
+    board = find_board("ppc64le")
+    model = find_cpu(board, None)
+    accelerators = [processor_arguments(board, model, name)[3] for name in (TCG, "kvm")]
+    assert accelerators == ["tcg,thread=single", "kvm"]

@@ -9,7 +9,13 @@ from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.places import end_of_addresses, expect_random, free_place, ordinary_memory
+from hugepage_qa.cases.places import (
+    end_of_addresses,
+    expect_random,
+    free_place,
+    need_places_of_any_size,
+    ordinary_memory,
+)
 from hugepage_qa.kernel.smaps import read_smaps
 from hugepage_qa.kernel.uapi import MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_HUGETLB
 from hugepage_qa.machine.host import CannotRun
@@ -215,6 +221,7 @@ def across_the_window(live: Live) -> None:
     pages=2,
 )
 def many_places(live: Live) -> None:
+    need_places_of_any_size(live)
     file = new_memfd(live)
     file.truncate(2)
     mapped, beside = [], []
@@ -254,6 +261,7 @@ def _places(live: Live, actor: Actor) -> list[int]:
     pages=1,
 )
 def random_addresses(live: Live) -> None:
+    need_places_of_any_size(live)
     actor = live.actor()
     expect_random(live, actor, lambda: live.map(1, actor, noreserve=True), live.size)
 

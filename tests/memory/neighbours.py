@@ -5,7 +5,7 @@ import errno
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.places import free_place, ordinary_memory
+from hugepage_qa.cases.places import free_place, need_places_of_any_size, ordinary_memory
 from hugepage_qa.kernel.uapi import MAP_FIXED_NOREPLACE, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -19,6 +19,7 @@ _GROWTH = 16
 
 @NEIGHBOURS.case("the heap grows up to huge pages and no further, and both hold what they held", HEAP, pages=1)
 def heap_below_huge_pages(live: Live) -> None:
+    need_places_of_any_size(live)
     actor = live.actor()
     heap = -(-actor.call("brk", 0) // live.base_page) * live.base_page
     place = -(-(heap + _GROWTH * live.base_page) // live.size) * live.size
@@ -40,7 +41,8 @@ def heap_below_huge_pages(live: Live) -> None:
 
 
 def huge_page_in_the_middle(live: Live) -> Memory:
-    """Map one filled huge page, with room for another one on each side."""
+    """Map one filled huge page, with room for another one on each side. Raises CannotRun where none is for others."""
+    need_places_of_any_size(live)
     actor = live.actor()
     place = free_place(live, actor, 3)
     memory = live.map(1, actor, at=place + live.size, flags=MAP_FIXED_NOREPLACE)
@@ -83,6 +85,7 @@ def huge_pages_do_not_grow(live: Live) -> None:
     "huge pages are moved beside ordinary memory, and both hold what they held", MOVE, since="5.16", pages=1
 )
 def huge_pages_move_beside(live: Live) -> None:
+    need_places_of_any_size(live)
     memory = live.map(1)
     memory.fill(3)
     actor, page = memory.actor, live.base_page

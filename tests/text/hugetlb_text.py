@@ -7,6 +7,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_file
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory, read_of_another
+from hugepage_qa.cases.places import need_places_of_any_size
 from hugepage_qa.cases.text_program import TextProgram, start_again, start_used
 from hugepage_qa.kernel.uapi import MAP_FIXED, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun
@@ -89,7 +90,11 @@ def moved_text(live: Live) -> None:
 
 
 def _start(live: Live) -> TextProgram:
-    """Start a program with more than one huge page of text. Raises CannotRun where these are too large for that."""
+    """Start a program with more than one huge page of text.
+
+    Raises CannotRun where these are too large for that, or cannot lie beside the rest of it.
+    """
+    need_places_of_any_size(live)
     if live.size > _LARGEST:
         raise CannotRun(f"no program is built with more than {_LARGEST >> 20} MiB of text in a page")
     return start_used(live, Recipe(live.size, tail=live.size // 2))

@@ -27,6 +27,15 @@ def free_place(live: Live, actor: Actor, pages: int) -> int:
     return place.address
 
 
+def need_places_of_any_size(live: Live) -> None:
+    """Raise CannotRun where base pages and hugetlb pages have no addresses in common: they are not side by side there.
+
+    A range for pages of one size begins at its end, whatever of the addresses is random.
+    """
+    if live.mmu.has_slices:
+        raise CannotRun("hugetlb pages have ranges of addresses of their own, in which there are no base pages")
+
+
 def memory_of_one_table(live: Live) -> Memory:
     """Map shared memory, none of it reserved, that has a page table to itself: processes that are forked may share it.
 

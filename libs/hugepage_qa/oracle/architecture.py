@@ -45,6 +45,10 @@ class Mmu:
     kind: str = ""
     #: whether the PMD is a size that THP can use (hash__has_transparent_hugepage())
     has_thp: bool = True
+    #: of a page table of the PMD level or above; 0: as many as a base page has room for
+    entries_above_ptes: int = 0
+    #: whether a range of addresses has pages of one size alone, a "slice" (arch/powerpc/mm/book3s64/slice.c)
+    has_slices: bool = False
 
     @property
     def name(self) -> str:
@@ -63,8 +67,7 @@ class Mmu:
 
     def has_pmd_entries(self, size: int) -> bool:
         """Tell whether page tables of the PMD level hold the entries of huge pages of ``size``."""
-        entries_of_a_table = self.base_page // _ENTRY
-        return self.pmd <= size < self.pmd * entries_of_a_table
+        return self.pmd <= size < self.pmd * self._entries_of_a_table
 
     def may_seem_shared(self, size: int) -> bool:
         """Tell whether the page table of huge pages of ``size`` may be taken for one that processes share.
@@ -79,8 +82,12 @@ class Mmu:
         """Return the bytes that one page table with entries of huge pages of ``size`` covers."""
         covered = self.pmd
         while covered <= size:
-            covered *= self.base_page // _ENTRY
+            covered *= self._entries_of_a_table
         return covered
+
+    @property
+    def _entries_of_a_table(self) -> int:
+        return self.entries_above_ptes or self.base_page // _ENTRY
 
     def anonymous_thp_sizes(self) -> tuple[int, ...]:
         """Return the sizes of anonymous THP (THP_ORDERS_ALL_ANON): four base pages up to the PMD."""
@@ -102,6 +109,8 @@ _RADIX = Mmu(
     largest_block=16 * MIB,
     slots=15,
     cma_page=GIB,
+    # arch/powerpc/include/asm/book3s/64/radix-64k.h, hash-64k.h
+    entries_above_ptes=512,
 )
 # 16 GiB pages of the hash MMU come from the firmware's ibm,expected#pages, never from the kernel's own memory
 _HASH = replace(
@@ -111,6 +120,8 @@ _HASH = replace(
     default=16 * MIB,
     hugetlb={16 * MIB: None, 16 * GIB: "16g-pages"},
     cma_page=None,
+    entries_above_ptes=1024,
+    has_slices=True,
 )
 
 MMUS: Mapping[str, Mmu] = {

@@ -197,21 +197,24 @@ def pages_that_are_there(live: Live) -> None:
 def in_memory(live: Live, memory: Memory) -> tuple[int, ...]:
     """Return the pages whose first and last base pages are in memory; ends the case where not all or none of a page is.
 
-    Of a gigantic page there are more than an actor can tell at once.
+    Of a gigantic page there are more than an actor can tell at once. Raises KnownBug.
     """
-    count = memory.size // live.base_page
-    asked = min(count, 2048)
-    there = []
-    for page in range(memory.pages):
+    asked = min(memory.size // live.base_page, 2048)
+    length = asked * live.base_page
+    there: list[int] = []
+    # from the last one on: a known bug tells of a page that is not there how many behind it are
+    for page in reversed(range(memory.pages)):
         states = b""
-        for address in (memory.at(page), memory.at(page + 1) - asked * live.base_page):
-            length = asked * live.base_page
+        for address in (memory.at(page), memory.at(page + 1) - length):
             states += memory.actor.call_with_buffers("mincore", address, length, bytes(asked))[1][0]
         resident = sum(state & 1 for state in states)
         if resident not in (0, len(states)):
-            live.fail(f"base pages of page {page} in memory", f"none or {len(states)}", resident)
+            subject = f"base pages of page {page} in memory"
+            expected = f"none or {len(states)}"
+            live.expect(subject, expected, resident, {Quirk.MINCORE_COUNTS_HUGE_PAGES: 2 * len(there)})
+            live.fail(subject, expected, resident)
         if resident:
-            there.append(page)
+            there.insert(0, page)
     return tuple(there)
 
 

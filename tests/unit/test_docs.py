@@ -48,7 +48,8 @@ def versions(issue: KnownIssue) -> str:
     since = ", ".join(map(short, (issue.since, *issue.brought_to)))
     mended = [issue.until] if issue.until else []
     until = ", ".join(map(short, (*mended, *issue.backports)))
-    return f"since {since}" + (f"; not {until}" if until else "")
+    alone = f"; {issue.architecture} alone" if issue.architecture else ""
+    return f"since {since}" + (f"; not {until}" if until else "") + alone
 
 
 def short(version: object) -> str:

@@ -2,6 +2,7 @@
 
 import errno
 import signal
+from collections.abc import Mapping
 
 from hugepage_qa.cases.debugfs import mount_debugfs, write_debugfs
 from hugepage_qa.cases.live import Live
@@ -10,6 +11,7 @@ from hugepage_qa.cases.pagemap import kpageflags
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.uapi import MADV_SOFT_OFFLINE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.process.actor import Fault
 
 # include/uapi/asm-generic/siginfo.h
@@ -91,10 +93,16 @@ def mend(live: Live, frame: int) -> None:
         raise CannotRun("this machine has had memory that was really broken, and mends none now") from error
 
 
-def expect_broken(live: Live, memory: Memory, offset: int = 0, extent: int | None = None) -> None:
+def expect_broken(
+    live: Live,
+    memory: Memory,
+    offset: int = 0,
+    extent: int | None = None,
+    known: Mapping[Quirk, None] | None = None,
+) -> None:
     """Expect a read at ``offset`` to end in the signal that broken memory has: it tells the address and what is lost.
 
-    These are ``extent`` bytes, by default a page of the memory.
+    These are ``extent`` bytes, by default a page of the memory. With a ``known`` bug there is no signal.
     """
     address = memory.address + offset
     expected = signal.SIGBUS, _BUS_MCEERR_AR, address, memory.size if extent is None else extent
@@ -103,7 +111,7 @@ def expect_broken(live: Live, memory: Memory, offset: int = 0, extent: int | Non
     except Fault as fault:
         live.expect("signal, code, address, bytes", expected, (fault.signal, fault.code, fault.address, fault.extent))
     else:
-        live.expect("signal, code, address, bytes", expected, None)
+        live.expect("signal, code, address, bytes", expected, None, known)
 
 
 def expect_flag(live: Live, memory: Memory, frame: int, *, is_set: bool = True) -> None:

@@ -42,10 +42,11 @@ _OURS = Path(__file__).parents[1]
 class Expectations:
     """Compares what a case found with what its rule demands; differences are kept, and the case goes on."""
 
-    def __init__(self, rule: Rule, kernel_version: KernelVersion) -> None:
+    def __init__(self, rule: Rule, kernel_version: KernelVersion, architecture: str) -> None:
         self.rule = rule
         #: the version of the running kernel
         self.kernel_version = kernel_version
+        self._architecture = architecture
         self.differences: list[Difference] = []
         #: what the suite could not do or see, which leaves nothing to judge by
         self.problems: list[str] = []
@@ -66,7 +67,7 @@ class Expectations:
     def _end_if_known(self, quirk: Quirk, deviates: bool) -> None:
         """End the case where what it saw ``deviates`` as ``quirk`` does on this kernel. Raises KnownBug."""
         issue = _ISSUES[quirk]
-        if deviates and issue.applies_to(self.kernel_version):
+        if deviates and issue.applies_to(self.kernel_version, self._architecture):
             raise KnownBug(issue)
 
     @contextmanager

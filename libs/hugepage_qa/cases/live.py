@@ -60,7 +60,8 @@ class Live(Expectations):
     """
 
     def __init__(self, host: Host, size: int | None, rule: Rule, stack: ExitStack) -> None:
-        super().__init__(rule, KernelVersion.parse(host.read("proc/sys/kernel/osrelease") or ""))
+        version = KernelVersion.parse(host.read("proc/sys/kernel/osrelease") or "")
+        super().__init__(rule, version, host.architecture)
         self.host = host
         self._stack = stack
         self.largest_block = _largest_block(host)

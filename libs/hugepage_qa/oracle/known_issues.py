@@ -61,6 +61,8 @@ class Quirk(Enum):
     MOVED_PAGE_UNCOUNTED = "moved-page-uncounted"
     HINT_ROUNDED_TO_ZERO = "hint-rounded-to-zero"
     SHARED_TAILS_SHOWN_AS_HEADS = "shared-tails-shown-as-heads"
+    BROKEN_PAGE_LOST_AT_FORK = "broken-page-lost-at-fork"
+    MINCORE_COUNTS_HUGE_PAGES = "mincore-counts-huge-pages"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +72,8 @@ class KnownIssue:
     ``summary`` is what kernels with it do, ``example`` what shows it, with the values, ``cause`` where the sources go
     wrong. ``fix`` is the commit, or its title, that upstream is mended by in version ``until``; without both the issue
     is open, and ``reported`` tells what upstream knows of it. ``backports`` are the first versions without it of older,
-    still maintained branches; ``brought_to`` are the first versions with it of branches older than ``since``. ``seen``
-    are kernels that were run.
+    still maintained branches; ``brought_to`` are the first versions with it of branches older than ``since``. With
+    an ``architecture``, as ``uname -m`` prints it, no other one has it. ``seen`` are kernels that were run.
     """
 
     quirk: Quirk
@@ -84,6 +86,7 @@ class KnownIssue:
     reported: str = ""
     backports: tuple[KernelVersion, ...] = ()
     brought_to: tuple[KernelVersion, ...] = ()
+    architecture: str = ""
     seen: str = ""
 
     @property
@@ -91,8 +94,10 @@ class KnownIssue:
         """Tell whether no version of the kernel is known to be without it, once it came."""
         return self.until is None
 
-    def applies_to(self, version: KernelVersion) -> bool:
-        """Tell whether kernels of ``version`` have this bug."""
+    def applies_to(self, version: KernelVersion, architecture: str = "") -> bool:
+        """Tell whether kernels of ``version`` have this bug; without an ``architecture``, whether all have."""
+        if self.architecture not in ("", architecture):
+            return False
         came = version >= self.since or version.follows_any(self.brought_to)
         return came and (self.until is None or version < self.until) and not version.follows_any(self.backports)
 

@@ -227,6 +227,34 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.1.192; right on 6.12.117, 7.3.4",
         ),
         KnownIssue(
+            quirk=Quirk.BROKEN_PAGE_LOST_AT_FORK,
+            summary="a child that is forked after a private page broke reads zeroes where its parent gets SIGBUS",
+            example="2 pages of 2M, filled, MADV_HWPOISON of the first, fork(): the parent gets SIGBUS there, the "
+            "child reads zeroes out of a third page of the pool",
+            cause="set_huge_pte_at() of arm64 asks the page how many entries are to be written; the page that broke is "
+            "base pages again, for which there are none, and the child has no entry that says so (18f3962953e4)",
+            since=KernelVersion(6, 0),
+            until=KernelVersion(6, 6),
+            fix="6f1bace9a9fb (6.6), for entries that name no page; 6.1.y has it not",
+            architecture="aarch64",
+            seen="6.1.192",
+        ),
+        KnownIssue(
+            quirk=Quirk.MINCORE_COUNTS_HUGE_PAGES,
+            summary="mincore() tells of a huge page of a file that is not there that a base page of it is for each "
+            "huge page of the file behind it",
+            example="a file of 3 pages of 2M, mapped, of which the second was touched: of the 32 base pages of 64K of "
+            "the first mincore() tells that the second is in memory",
+            cause="mincore_unmapped_range() goes from base page to base page with the index of a huge page, which is "
+            "what linear_page_index() makes of a hugetlb mapping, since mincore() walks page tables. It is asked where "
+            "huge_pte_offset() finds nothing: on powerpc wherever no page is mapped, elsewhere where there is no page "
+            "table",
+            since=KernelVersion(4, 0),
+            until=KernelVersion(6, 7),
+            fix="mm/filemap: remove hugetlb special casing in filemap.c (a08c7193e4f1), by the way",
+            seen="6.1.176 of ppc64le",
+        ),
+        KnownIssue(
             quirk=Quirk.TRUNCATION_PASSES_OVER_A_FAULT,
             summary="a page stays mapped behind the end, and resv_hugepages mostly falls below 0, where a shared file "
             "is emptied while a thread touches a page of it",

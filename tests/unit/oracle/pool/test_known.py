@@ -302,6 +302,13 @@ def test_branches_get_bugs_and_fixes_with_backports(quirk: Quirk, having: str, l
             assert POOL_ISSUES[quirk].applies_to(KernelVersion.parse(version)) == has_it, version
 
 
+def test_a_bug_of_one_architecture_is_none_of_others() -> None:
+    issue = POOL_ISSUES[Quirk.BROKEN_PAGE_LOST_AT_FORK]
+    found = {of: issue.applies_to(KernelVersion(6, 1), of) for of in ("aarch64", "x86_64", "")}
+    assert found == {"aarch64": True, "x86_64": False, "": False}
+    assert not issue.applies_to(KernelVersion(6, 6), "aarch64")
+
+
 def test_a_move_that_fails_loses_what_lies_beyond_the_truncated_length() -> None:
     machine = pool_machine("7.3.4", follow={Quirk.MOVE_LENGTH_TRUNCATED})
     run(machine, SetCount(LARGE, 5), private(1, 5, LARGE), Write("a", 1, LARGE, 0, 7), Write("a", 1, LARGE, 4, 8))

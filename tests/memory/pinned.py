@@ -9,6 +9,7 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.direct_io import open_for_direct_io
 from hugepage_qa.cases.hugetlb_files import forked, new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
@@ -345,11 +346,7 @@ def _expect_pinned(live: Live, actor: Actor, file: int, kind: int, expected: int
 def direct_read_after_a_fork(live: Live) -> None:
     memory = live.map(1)
     memory.fill(OLD)
-    uapi = live.host.uapi
-    try:
-        file = live.open(memory.actor, "/var/tmp", uapi.o_tmpfile | os.O_RDWR | uapi.o_direct)
-    except OSError as refusal:
-        raise CannotRun(f"/var/tmp: no O_DIRECT or O_TMPFILE: {refusal}") from refusal
+    file = open_for_direct_io(live, memory.actor)
     memory.actor.fill(memory.address, BLOCK, WORD, NEW)
     live.expect("bytes written", BLOCK, memory.actor.call("pwrite64", file, memory.address, BLOCK, 0))
     memory.fill(OLD)

@@ -1,29 +1,18 @@
 """What the kernel reads from huge pages and writes into them: O_DIRECT, pipes, other processes."""
 
 import errno
-import os
 
 from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.direct_io import open_for_direct_io
 from hugepage_qa.cases.hugetlb_files import HugeFile, get_segment
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory, read_of_another
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor
 
 TRANSFER = Area("transfer")
 DIRECT = "open(2) O_DIRECT; mm/gup.c, mm/hugetlb.c: what was pinned is unpinned"
 BLOCK = 65536
-
-
-def open_for_direct_io(live: Live, actor: Actor) -> int:
-    """Open a file without a name in /var/tmp that passes by the page cache."""
-    uapi = live.host.uapi
-    try:
-        return live.open(actor, "/var/tmp", uapi.o_tmpfile | os.O_RDWR | uapi.o_direct)
-    except OSError as refusal:
-        raise CannotRun(f"/var/tmp: no O_DIRECT or O_TMPFILE: {refusal}") from refusal
 
 
 @TRANSFER.case("O_DIRECT carries huge pages to a file and back, and holds no page afterwards", DIRECT, pages=2)

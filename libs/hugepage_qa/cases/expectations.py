@@ -102,12 +102,16 @@ class Expectations:
         else:
             self._compare("errno", os.strerror(number), "success")
 
-    def expect_signal(self, number: signal.Signals, access: Callable[..., Any], *arguments: Any) -> None:
-        """Expect ``access`` to memory to end in signal ``number``."""
+    def expect_signal(
+        self, number: signal.Signals, access: Callable[..., Any], *arguments: Any, at: int | None = None
+    ) -> None:
+        """Expect ``access`` to memory to end in signal ``number``, which tells the address ``at``, if one is given."""
         try:
             access(*arguments)
         except Fault as fault:
             self._compare("signal", number.name, fault.signal.name)
+            if at is not None:
+                self._compare("si_addr", f"{at:#x}", f"{fault.address:#x}")
         else:
             self._compare("signal", number.name, "none")
 

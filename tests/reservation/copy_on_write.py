@@ -203,24 +203,29 @@ def copy_of_a_page_of_a_file(live: Live) -> None:
     pages=3,
 )
 def private_write_leaves_the_file(live: Live) -> None:
-    file = new_memfd(live)
-    shared = file.map(2)
-    shared.fill(1)
-    shared.unmap()
-    private = file.map(1, shared=False)
-    live.expect_pool(nr=3, free=1, resv=1)
-    private.expect_filled(1)
-    live.expect_pool(nr=3, free=1, resv=1)
-    private.fill(2)
-    live.expect_pool(nr=3, free=0)
-    again = file.map(2)
-    again.expect_filled(1)
-    private.expect_filled(2)
-    again.fill(3)
-    private.expect_filled(2)
-    private.unmap()
-    live.expect_pool(nr=3, free=1)
-    again.expect_filled(3)
+    # who writes first and who has read before get the page in different ways
+    for is_read_before in (False, True):
+        file = new_memfd(live)
+        shared = file.map(2)
+        shared.fill(1)
+        shared.unmap()
+        private = file.map(1, shared=False)
+        live.expect_pool(nr=3, free=1, resv=1)
+        if is_read_before:
+            private.expect_filled(1)
+            live.expect_pool(nr=3, free=1, resv=1)
+        private.fill(2)
+        live.expect_pool(nr=3, free=0)
+        again = file.map(2)
+        again.expect_filled(1)
+        private.expect_filled(2)
+        again.fill(3)
+        private.expect_filled(2)
+        private.unmap()
+        live.expect_pool(nr=3, free=1)
+        again.expect_filled(3)
+        file.actor.end()
+        live.expect_pool(nr=3, free=3)
 
 
 @COPY_ON_WRITE.case(

@@ -18,13 +18,14 @@ from hugepage_qa.cases.memory_policy import (
 )
 from hugepage_qa.cases.pages_of_a_node import cpuset_of, require_no_free_page, reserve_on_all
 from hugepage_qa.kernel.nodes import read_nodes
-from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
 
 MEMORY = Area("numa/memory")
 
+_CPUS = "sys/devices/system/node/node{}/cpulist"
 PER_NODE = f"{HUGETLB_DOC} Per Node Hugepages Attributes"
 
 
@@ -221,6 +222,44 @@ def a_cpuset_keeps_to_its_nodes(live: Live) -> None:
     live.expect_signal(signal.SIGBUS, memory.touch, 1)
     live.expect_pool(nr=3, free=2)
     live.expect_pool(node=there, nr=2, free=2)
+
+
+@MEMORY.case(
+    "a node whose processors are switched off has its pool, and gives its pages to memory that is bound to it, or"
+    " prefers it, and takes them back",
+    "Documentation/core-api/cpu_hotplug.rst; Documentation/admin-guide/mm/numa_memory_policy.rst; mm/hugetlb.c",
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def a_node_without_processors(live: Live) -> None:
+    if not live.host.is_thrown_away():
+        raise CannotRun("processors of a machine that others use are not switched off")
+    # processor 0 stays
+    nodes = read_nodes(live.host).each
+    off = [node for node in live.nodes if nodes[node].cpus and 0 not in nodes[node].cpus]
+    if not off:
+        raise CannotRun("all processors are on one node")
+    node = off[0]
+    live.reserve(2, node)
+    for cpu in nodes[node].cpus:
+        live.set_knob(f"sys/devices/system/cpu/cpu{cpu}/online", "0")
+    live.expect(f"processors of node {node}", "", (ObservedTree(live.host).read(_CPUS.format(node)) or "").strip())
+    for is_bound in (True, False):
+        memory = live.map(2)
+        if is_bound:
+            bind(memory, [node])
+        else:
+            prefer(memory, node)
+        memory.fill()
+        memory.expect_filled()
+        live.expect("nodes in numa_maps", {node: 2}, memory.numa_maps().nodes)
+        live.expect_pool(node=node, nr=2, free=0)
+        memory.unmap()
+        live.expect_pool(node=node, nr=2, free=2)
+    for pages in (1, 3, 0):
+        live.set_nr(pages, node)
+        live.expect_pool(nr=pages, free=pages)
+        live.expect_pool(node=node, nr=pages, free=pages)
 
 
 @MEMORY.case(

@@ -15,6 +15,7 @@ from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_name
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_NOHUGEPAGE, PR_SET_THP_DISABLE
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Refused
 from hugepage_qa.version import KernelVersion
 
 COLLAPSE = Area("thp/collapse", sizes=Sizes.ONCE)
@@ -194,6 +195,33 @@ def a_part_alone(live: Live) -> None:
     live.expect_errno(errno.EINVAL, partial(collapse, live, partial(memory.advise, MADV_COLLAPSE)))
     live.expect("AnonHugePages", first.length, memory.smaps().anon_huge_pages)
     first.expect_filled()
+
+
+@COLLAPSE.case(
+    "process_madvise(2) collapses memory of another process, range for range, and that of one that is gone is ESRCH",
+    "process_madvise(2) MADV_COLLAPSE; mm/khugepaged.c madvise_collapse()",
+    since=SINCE,
+)
+def by_another_process(live: Live) -> None:
+    memory, other = _base_pages(live), live.actor()
+    apart = map_aligned(live, 2, pmd_size(live), actor=memory.actor)
+    apart.fill()
+    process = other.call("pidfd_open", memory.actor.pid, 0)
+    # all of the one, and of the other the second page
+    ranges = live.host.uapi.pack("4Q", memory.address, memory.length, apart.at(1), apart.size)
+
+    def ask() -> None:
+        given = other.call("process_madvise", process, ranges, 2, MADV_COLLAPSE, 0)
+        if given != memory.length + apart.size:
+            raise Refused(errno.EAGAIN, f"process_madvise: {given} bytes of {memory.length + apart.size}")
+
+    collapse(live, ask)
+    live.expect("AnonHugePages of the first range", memory.length, memory.smaps().anon_huge_pages)
+    live.expect("AnonHugePages of the second one", apart.size, apart.smaps(1).anon_huge_pages)
+    for each in (memory, apart):
+        each.expect_filled()
+    memory.actor.end()
+    live.expect_errno(errno.ESRCH, other.call, "process_madvise", process, ranges, 2, MADV_COLLAPSE, 0)
 
 
 @COLLAPSE.case(

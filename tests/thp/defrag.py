@@ -113,6 +113,33 @@ def without_free_blocks_in_each_mode(live: Live) -> None:
 
 
 @DEFRAG.case(
+    "without free blocks faults that compact get huge pages, which compaction has made, and nobody's memory is changed",
+    f"{THP_DOC} defrag, compact_success; mm/page_alloc.c __alloc_pages_direct_compact(), mm/compaction.c",
+)
+def huge_pages_by_compaction(live: Live) -> None:
+    fragments, actor = without_free_blocks(live)
+    tried = huge = 0
+    for _attempt in range(_ATTEMPTS):
+        take_free_blocks(live, actor, fragments.memory.length, fragments.node)
+        set_policy(live, "always", defrag="always")
+        memory = advised(live, _PAGES, actor=actor)
+        before = _events(live)
+        memory.fill()
+        memory.expect_filled()
+        if _events(live)["compact_stall"] > before["compact_stall"]:
+            tried += 1
+            huge += memory.smaps().anon_huge_pages // memory.size
+        if huge:
+            break
+    fragments.expect_intact(live)
+    if not tried:
+        raise CannotRun("free blocks come back before a fault compacts")
+    if not huge and live.host.has_others:
+        raise CannotRun("what compaction makes may be taken by others, or they may have what it cannot move")
+    live.expect(f"a huge page in {tried * _PAGES} faults that compact", True, huge > 0)
+
+
+@DEFRAG.case(
     "a fault that gets its huge page is counted as thp_fault_alloc in each mode, and falls back to nothing",
     f"{THP_DOC} thp_fault_alloc, thp_fault_fallback",
 )

@@ -3,7 +3,7 @@
 import errno
 from collections.abc import Iterable, Mapping
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 
 from hugepage_qa.cases import memory_policy
 from hugepage_qa.cases.case import Area, Sizes
@@ -22,7 +22,7 @@ from hugepage_qa.cases.thp_memory import (
 )
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.counters import parse_meminfo, read_vmstat
-from hugepage_qa.kernel.nodes import node_directories
+from hugepage_qa.kernel.nodes import node_directories, read_nodes
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE
 from hugepage_qa.machine.host import ObservedTree
@@ -52,6 +52,28 @@ def bound(live: Live) -> None:
         memory = expect_change(live, counted, partial(_bound, live, node), fill, _read_counters)
         _expect_nodes(live, memory, {node: _PAGES})
         memory.expect_filled()
+
+
+@NODES.case(
+    "huge pages of a process that prefers a node come from it, on whichever node its processor is",
+    "set_mempolicy(2) MPOL_PREFERRED; mm/mempolicy.c alloc_pages_mpol(), vma_alloc_folio()",
+    nodes=2,
+)
+def preferred(live: Live) -> None:
+    both, of_machine = live.nodes[:2], read_nodes(live.host)
+    need_memory(live, both, _PAGES * pmd_size(live))
+    set_policy(live, "madvise")
+    for node, near in product(both, (each for each in both if of_machine.each[each].cpus)):
+        compact_if_short(live, pmd_size(live), _PAGES)
+        actor = live.actor()
+        memory_policy.run_on(actor, of_machine.each[near].cpus)
+        memory_policy.set_policy(actor, Mode.PREFERRED, [node])
+        memory = advised(live, _PAGES, actor=actor)
+        with live.about(f"processor on node {near}"):
+            _fill(live, [node], memory)
+            _expect_nodes(live, memory, {node: _PAGES})
+            memory.expect_filled()
+        actor.end()
 
 
 @NODES.case(

@@ -36,7 +36,9 @@ static const struct {
 #ifdef SYS_set_mempolicy_home_node
 	CALL(set_mempolicy_home_node),
 #endif
-	/* on every architecture here, and younger than the headers of many (6.5 and 6.10) */
+	/* on every architecture here, and younger than the headers of many (5.3, 5.10, 6.5 and 6.10) */
+	{"pidfd_open", 434},
+	{"process_madvise", 440},
 	{"cachestat", 451},
 	{"mseal", 462},
 };

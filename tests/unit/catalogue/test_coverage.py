@@ -16,11 +16,11 @@ PEERS = read_peers(FILES)
 TESTS = [test for peer in PEERS for test in peer.tests.values()]
 #: how many tests of huge pages each suite had when it was read
 READ = {
-    "LTP": 74,
+    "LTP": 76,
     "libhugetlbfs": 51,
-    "kernel selftests": 44,
-    "tp-libvirt": 30,
-    "tp-qemu": 26,
+    "kernel selftests": 50,
+    "tp-libvirt": 38,
+    "tp-qemu": 28,
     "avocado-misc-tests": 16,
     "others": 10,
     "performance suites": 9,

@@ -66,7 +66,7 @@ class KernelCheck:
         if cpu == default or self._nominal(cpu).mmu != self._nominal(default).mmu:
             return self._wanted
         areas = tuple(area for area in self._wanted.areas if area.name in _BY_PAGE_SIZES)
-        return replace(self._wanted, areas=areas)
+        return replace(self._wanted, areas=areas, minutes=0)
 
     def _page_sizes(self) -> list[int]:
         """Return the page sizes of all CPUs: what one of them has not is a skip there.
@@ -91,7 +91,8 @@ class KernelCheck:
             yield from self._matrix.run(self._boots)
             yield from self._matrix.run_random(self._random_boots, self._wanted.seed)
             for cpu in self._matrix.board.cpus:
-                if self._wanted_on(cpu).areas or self._wanted.operations:
+                wanted = self._wanted_on(cpu)
+                if wanted.areas or wanted.operations or wanted.minutes:
                     yield from self._run_live(cpu)
         finally:
             self.stop()

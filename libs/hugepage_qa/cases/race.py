@@ -12,7 +12,7 @@ from operator import or_
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.kernel.uapi import MAP_HUGETLB
+from hugepage_qa.kernel.uapi import MAP_HUGETLB, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.process.actor import Actor, Argument, Came, Deed
 
 #: processes, or threads: twice as many as a throwaway machine has processors
@@ -63,6 +63,8 @@ def _flags(live: Live, file: HugeFile | None, *, shared: bool) -> int:
 
 #: thousands of rounds on a machine that has nothing else to do
 _THREADS_SECONDS = 1.0
+#: of errno(3)
+_ANY_ERROR = range(1, 134)
 
 
 class Threads:
@@ -77,6 +79,16 @@ class Threads:
         """Make the system call ``name`` again and again; it may fail with the errors ``may_fail``, and not always."""
         self._allow(name, Came.DONE | Came.REFUSED, may_fail)
         self._actor.repeat(name, *arguments)
+
+    def attempt(self, name: str, *arguments: Argument) -> None:
+        """Make the system call ``name`` again and again; whether it is ever done, and why not, says nothing."""
+        self._allow(name, Came.DONE | Came.REFUSED, _ANY_ERROR)
+        self._actor.attempt(name, *arguments)
+
+    def move(self, memory: Memory, other: int) -> None:
+        """Move ``memory`` to the address ``other`` and back, as often as that is possible."""
+        self._allow(f"a move of {memory.address:#x}", Came.DONE | Came.REFUSED, _ANY_ERROR)
+        self._actor.shuttle(memory.address, memory.length, MREMAP_MAYMOVE | MREMAP_FIXED, other)
 
     def use(self, memory: Memory, may_come: Came = Came.DONE) -> None:
         """Store in each base page of ``memory`` words of the thread's own, and find them there the next time."""

@@ -23,6 +23,7 @@ GROUPS = "HUGEPAGE_QA_GROUPS"
 RANDOM = "HUGEPAGE_QA_RANDOM"
 SEED = "HUGEPAGE_QA_SEED"
 OPERATIONS = "HUGEPAGE_QA_OPERATIONS"
+MINUTES = "HUGEPAGE_QA_MINUTES"
 CYCLES = "HUGEPAGE_QA_CYCLES"
 VT = "HUGEPAGE_QA_VT"
 QEMU = installed_emulator.VARIABLE
@@ -36,9 +37,10 @@ MEANING = {
     GROUPS: "groups of named command lines, separated by spaces (default: all)",
     RANDOM: "how many random command lines to try (default 50)",
     SEED: "seed of the random command lines and of the moments when guests are killed (default 1),"
-    " and of the random operations (default: drawn)",
+    " and of the random operations and races (default: drawn)",
     AREAS: "areas of live cases for throwaway machines, such as pool or pool/demote (default: all)",
     OPERATIONS: "how many random operations on the pool of each page size to try (default 400)",
+    MINUTES: "how many minutes of random races to run on throwaway machines (default 1)",
     CYCLES: "how often a guest is started and ended again in one case (default 10)",
     QEMU: "emulator of this machine's own architecture (default qemu-system-ARCH, else qemu-kvm as RHEL has it)",
     VT: "which variants avocado-vt runs in plan vt (default hugepages, which is all; hugepages..page_2M is some)",
@@ -107,6 +109,11 @@ def wanted_areas() -> tuple[str, ...]:
 def guest_cycles(environment: Mapping[str, str]) -> int:
     """Return how often a guest is started and ended again in one case. Raises InputError for what is no number."""
     return _natural(environment, CYCLES, 10)
+
+
+def soak_minutes(environment: Mapping[str, str] = os.environ) -> int:
+    """Return for how many minutes random races are run. Raises InputError for what is no number."""
+    return _natural(environment, MINUTES, 1)
 
 
 def random_seed(environment: Mapping[str, str]) -> int:

@@ -11,6 +11,7 @@ from hugepage_qa.cases.case import Area, result_name
 from hugepage_qa.cases.judge import judge, not_meant, page_sizes
 from hugepage_qa.cases.live_machine import LiveMachine, MachinePlan, Task, Unit
 from hugepage_qa.cases.pool_view import read_pool_view
+from hugepage_qa.cases.random.soak import SOAK, soak_case
 from hugepage_qa.cases.result import Result
 from hugepage_qa.cases.selection import EVERYTHING, Selection
 from hugepage_qa.machine.host import Host
@@ -34,14 +35,16 @@ Finished = Callable[[str, Sequence[Result], float], None]
 
 @dataclass(frozen=True)
 class LiveWanted:
-    """What is run: cases of ``areas`` that are selected, and random ``operations`` on the pool of each page size.
+    """What is run: cases of ``areas`` that are selected, random ``operations`` on the pool of each page size, races.
 
-    It is run on machines with ``nodes`` of so many bytes, by default as it needs them, and with ``cpus``.
+    Each of the ``minutes`` of random races has a seed of its own, of which the first is ``seed``. All is run on
+    machines with ``nodes`` of so many bytes, by default as it needs them, and with ``cpus``.
     """
 
     areas: Sequence[Area] = ()
     selection: Selection = EVERYTHING
     operations: int = 0
+    minutes: int = 0
     seed: int = 1
     nodes: tuple[int, ...] = ()
     cpus: int = 2
@@ -68,6 +71,10 @@ class LiveWanted:
             name = f"/random/{format_size(size)}"
             memory = _NODES_OF_RANDOM_GIGANTIC if size >= _GIGANTIC else NODES
             yield Unit(f"random {_words(size)}", self.nodes or memory, (Task(name, random),))
+        for minute in range(self.minutes):
+            case = soak_case(self.seed + minute)
+            task = Task(result_name(SOAK, case, None), partial(judge, SOAK, case, size=None))
+            yield Unit(f"soak {minute + 1}", self.nodes or NODES, (task,))
 
     def untried(self, results: Collection[str], sizes: Sequence[int]) -> Iterator[Result]:
         """Yield a skip for each case that none of ``results`` is of: it is for no page size of the machine."""

@@ -39,6 +39,7 @@ AREAS = ("boot", *LIVE, "random")
 @click.option("--size", "sizes", multiple=True, metavar="SIZE", help="Page size of live cases; repeatable.")
 @click.option("--random", "random_boots", type=click.IntRange(0), default=0, help="Random command lines for each CPU.")
 @click.option("--operations", type=click.IntRange(0), default=0, help="Random operations on the pool of each size.")
+@click.option("--minutes", type=click.IntRange(0), default=0, help="Soak: so many minutes of random races.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of what is random; it is printed.")
 @click.option("--machines", type=click.IntRange(1), help="Machines at once.  [as many as cores and memory allow]")
 @click.option("-x", "--exitfirst", is_flag=True, help="End at the first failure.")
@@ -56,6 +57,7 @@ def check_kernel(
     sizes: tuple[str, ...],
     random_boots: int,
     operations: int,
+    minutes: int,
     seed: int | None,
     machines: int | None,
     exitfirst: bool,
@@ -74,11 +76,12 @@ def check_kernel(
     selection = Selection(cases, tuple(parse_size(size) for size in sizes))
     wants_boots = "boot" in areas if areas else not (cases or sizes)
     folders = tuple(area for area in areas if area not in ("boot", "random")) if areas else LIVE
-    if "random" in areas and not (random_boots or operations):
-        raise InputError("--area random: expected how much of it, add --random or --operations")
+    is_random = bool(random_boots or operations or minutes)
+    if "random" in areas and not is_random:
+        raise InputError("--area random: expected how much of it, add --random, --operations or --minutes")
     chosen_seed = draw_seed() if seed is None else seed
     memory = tuple(parse_size(size) for size in nodes)
-    live = LiveWanted(tuple(live_areas(folders)), selection, operations, chosen_seed, memory, cpus)
+    live = LiveWanted(tuple(live_areas(folders)), selection, operations, minutes, chosen_seed, memory, cpus)
     console = Console()
     report = CheckReport(console, output)
     default = open_kernel(kernel, cache_directory()).architecture if kernel else "x86_64"
@@ -94,7 +97,7 @@ def check_kernel(
         KernelCheck(architecture, settings, groups, random_boots, live, report.finished)
         for architecture in architectures or (default,)
     ]
-    random = f", random with --seed {chosen_seed}" if random_boots or operations else ""
+    random = f", random with --seed {chosen_seed}" if is_random else ""
     for check in checks:
         report.start(f"{check.architecture}: kernel {check.kernel.release}{random}", check.expected_results)
         # a name says which of several architectures it is of

@@ -196,7 +196,7 @@ def _test_environment(plan: str, environment: Mapping[str, str], kernel: Path | 
     told = {test_settings.APPEND: environment.get("APPEND", ""), test_settings.KERNEL: str(kernel or "")}
     names = [test_settings.CACHE, test_settings.GROUPS, test_settings.RANDOM, test_settings.SEED]
     if plan == KERNEL:
-        names += [test_settings.AREAS, test_settings.OPERATIONS]
+        names += [test_settings.AREAS, test_settings.OPERATIONS, test_settings.MINUTES]
     passed = {name: environment.get(name, "") for name in names}
     if named := environment.get(test_settings.QEMU):
         passed[test_settings.QEMU] = _program(named)

@@ -179,6 +179,14 @@ class Actor:
         """Have a new thread make the system call ``name`` again and again until ``stop``, with copies of buffers."""
         self._ask("repeat", name, *(_encode(argument) for argument in arguments))
 
+    def attempt(self, name: str, *arguments: Argument) -> None:
+        """Have a new thread make a system call as ``repeat`` does; it has acted when it was refused, too."""
+        self._ask("attempt", name, *(_encode(argument) for argument in arguments))
+
+    def shuttle(self, address: int, length: int, flags: int, other: int) -> None:
+        """Have a new thread move a mapping to ``other`` and back again and again until ``stop`` (mremap(2))."""
+        self._ask("shuttle", "mremap", address, length, length, flags, other)
+
     def use(self, address: int, length: int, step: int) -> None:
         """Have a new thread store at multiples of ``step`` and look for it later, again and again until ``stop``."""
         self._ask("use", address, length, step)

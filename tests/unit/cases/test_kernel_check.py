@@ -157,6 +157,13 @@ def test_random_operations_alone_need_machines(tmp_path: Path) -> None:
     assert [told for told in TOLD if "with" in told] == ["3 machines with max: quiet", "3 machines with qemu64: quiet"]
 
 
+def test_a_soak_runs_on_one_cpu_of_each_kind_of_page_table(tmp_path: Path) -> None:
+    made = check(tmp_path, LiveWanted(minutes=4))
+    assert made.expected_results == 4
+    assert names(made) == []
+    assert [told for told in TOLD if "with" in told] == ["3 machines with max: quiet"]
+
+
 def test_without_a_number_as_many_machines_run_as_the_host_has_room_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from hugepage_qa.cases.test_settings import (
     BootSettings,
     PoolSettings,
     describe_settings,
+    soak_minutes,
 )
 from hugepage_qa.errors import InputError
 
@@ -52,6 +53,12 @@ def test_a_wrong_value_is_named(name: str, value: str) -> None:
 
 def test_each_variable_is_described() -> None:
     assert all(name in describe_settings() for name in MEANING)
+
+
+def test_a_minute_of_races_is_run_unless_another_number_is_given() -> None:
+    assert (soak_minutes({}), soak_minutes({"HUGEPAGE_QA_MINUTES": "30"})) == (1, 30)
+    with pytest.raises(InputError, match="HUGEPAGE_QA_MINUTES=long: expected a whole number"):
+        soak_minutes({"HUGEPAGE_QA_MINUTES": "long"})
 
 
 def test_random_operations_have_a_new_seed_unless_one_is_given() -> None:

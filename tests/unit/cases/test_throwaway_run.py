@@ -13,7 +13,8 @@ from hugepage_qa.cases import judge as judge_module
 from hugepage_qa.cases import throwaway_run
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.random import random_run
+from hugepage_qa.cases.random import random_run, soak
+from hugepage_qa.cases.random.soak import soak_case
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.cases.selection import EVERYTHING, Selection
 from hugepage_qa.cases.throwaway_run import NODES, LiveWanted, ThrowawayRun
@@ -191,6 +192,14 @@ def test_random_programs_are_units_of_each_pool_that_is_selected(
     assert len(run(operations=7, selection=Selection(sizes=sizes))) == len(expected)
     assert sorted(asked) == [(2, size, 1, 7) for size in expected]
     assert sorted(name for name, _results in run.units) == sorted(f"random {format_size(size)}" for size in expected)
+
+
+def test_each_minute_of_a_soak_is_a_unit_with_a_seed_of_its_own(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throwaway_run, "soak_case", lambda seed: soak_case(seed, 0))
+    monkeypatch.setattr(soak, "draw_race", _raising(ZeroDivisionError("drawn")))
+    found = list(run.run.run(LiveWanted(minutes=3, seed=5), {}))
+    assert sorted(result.name for result in found) == ["/soak/5", "/soak/6", "/soak/7"]
+    assert sorted(run.units) == [(f"soak {number}", (f"/soak/{4 + number}",)) for number in (1, 2, 3)]
 
 
 # --- in which order ---

@@ -237,6 +237,9 @@ def test_a_choice_of_cases_or_sizes_leaves_boots_out(run: Cli, image: Path, chec
 def test_what_is_random_can_be_all_there_is(run: Cli, image: Path, checks: list[FakeCheck]) -> None:
     check = wanted(run, checks, image, "--area", "random", "--operations", "40")
     assert (check.groups, check.live.areas, check.live.operations) == ((), (), 40)
+    check = wanted(run, checks, image, "--area", "random", "--minutes", "3", "--seed", "5")
+    assert (check.groups, check.live.areas, check.live.minutes, check.live.seed) == ((), (), 3, 5)
+    assert "random with --seed 5" in run.output
     assert run(image, "--area", "random") == 3
     assert "--area random: expected how much of it" in run.errors
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.uapi import MAP_FIXED_NOREPLACE
+from hugepage_qa.kernel.uapi import MAP_FIXED_NOREPLACE, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.process import actor_link
 from hugepage_qa.process.actor import Actor, Came, Deed, Fault, start_actor
 from hugepage_qa.process.actor_link import ActorGone, ActorStarved
@@ -333,6 +333,26 @@ def test_what_is_filled_is_watched_in_memory_and_in_files(actor: Actor) -> None:
     memory, in_file = actor.stop(0.01)
     assert Came.WRONG in memory.came
     assert Came.WRONG | Came.REFUSED in in_file.came
+
+
+def test_a_call_that_is_attempted_need_not_be_done(actor: Actor) -> None:
+    actor.attempt("madvise", PAGE // 2, PAGE, mmap.MADV_DONTNEED)
+    (attempted,) = actor.stop(0.01)
+    assert (attempted.came, attempted.errors) == (Came.REFUSED, frozenset({errno.EINVAL}))
+    assert attempted.times > 0
+
+
+def test_a_mapping_that_shuttles_is_there_and_away_with_what_it_holds(actor: Actor) -> None:
+    address, room = (actor.mmap(4 * PAGE, WRITABLE, PRIVATE) for _mapping in range(2))
+    actor.fill(address, 4 * PAGE, 8, 7)
+    actor.watch(address, 4 * PAGE, PAGE, 7)
+    actor.shuttle(address, 4 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, room)
+    watching, moving = actor.stop(0.3)
+    assert Came.WRONG not in watching.came
+    assert (moving.came, moving.errors) == (Came.DONE, frozenset())
+    # an even or an odd number of times
+    there = address if moving.times % 2 == 0 else room
+    assert actor.check(there, 4 * PAGE, 8, 7) == 0
 
 
 def test_errors_of_a_repeated_call_are_told_beside_its_successes(actor: Actor) -> None:

@@ -41,6 +41,9 @@
  *   repeaters.c
  *     repeat NAME ARGUMENT...            a new thread makes this system call again and again, until stop; it copies
  *                                        buffers
+ *     attempt NAME ARGUMENT...           the same, and being refused is enough
+ *     shuttle NAME ARGUMENT...           the same, and the first argument and the fifth change places when it is done:
+ *                                        mremap moves there and back
  *     use ADDRESS LENGTH STEP            a new thread stores 8 bytes at each multiple of STEP, of its own, again and
  *                                        again, and looks each time for those that it stored there before, until stop
  *     watch ADDRESS LENGTH STEP VALUE    a new thread looks for what fill has stored with a step of 8, at each multiple
@@ -71,12 +74,22 @@ static const struct {
 	{"exec", answer_exec},	   {"race", answer_race},	{"clash", answer_clash},     {"stop", answer_stop},
 };
 
+/* Whether the name of a system call follows ``verb``. */
+static int makes_calls(const char *verb)
+{
+	static const char *const these[] = {"call", "repeat", "attempt", "shuttle"};
+
+	for (size_t index = 0; index < sizeof(these) / sizeof(*these); index++)
+		if (!strcmp(verb, these[index]))
+			return 1;
+	return 0;
+}
+
 static void serve(char *request)
 {
 	char *rest, *verb = strtok_r(request, " ", &rest);
-	int calls = verb && (!strcmp(verb, "call") || !strcmp(verb, "repeat"));
 
-	call_name = calls ? strtok_r(NULL, " ", &rest) : "";
+	call_name = verb && makes_calls(verb) ? strtok_r(NULL, " ", &rest) : "";
 	if (!verb || !call_name || parse_arguments(&rest) < 0)
 		return answer_malformed();
 	for (size_t index = 0; index < sizeof(verbs) / sizeof(*verbs); index++)

@@ -23,7 +23,7 @@ static struct repeater {
 	char name[NAME];
 	long arguments[ARGUMENTS], number;
 	uint64_t *stored; /* by use, for each step */
-	int is_over;
+	int may_never_be_done, is_mover, is_over;
 	struct repeated repeated;
 } repeaters[THREADS];
 static int thread_count;
@@ -36,16 +36,24 @@ void forget_repeaters(void)
 static void repeat_call(struct repeater *repeater)
 {
 	struct repeated *repeated = &repeater->repeated;
+	int is_done = make_call(repeater->name, repeater->arguments) != -1;
 
-	if (make_call(repeater->name, repeater->arguments) != -1) {
+	if (is_done) {
 		repeated->came |= DONE;
-		__atomic_add_fetch(&repeated->times, 1, __ATOMIC_RELAXED);
 	} else {
 		repeated->came |= REFUSED;
 		repeated->errors[errno / 64 % 3] |= (uint64_t)1 << errno % 64;
 		/* those whose work it waits for */
 		sched_yield();
 	}
+	if (is_done && repeater->is_mover) { /* and back the next time */
+		long *a = repeater->arguments, from = a[0];
+
+		a[0] = a[4];
+		a[4] = from;
+	}
+	if (is_done || repeater->may_never_be_done)
+		__atomic_add_fetch(&repeated->times, 1, __ATOMIC_RELAXED);
 }
 
 /* Threads have words of their own in each line of 1 KiB. */
@@ -131,7 +139,8 @@ static int copy_arguments(struct repeater *repeater)
 static const struct {
 	const char *verb;
 	void (*act)(struct repeater *repeater);
-} acts[] = {{"repeat", repeat_call}, {"use", use_again}, {"watch", watch_again}, {"reread", read_again}};
+} acts[] = {{"repeat", repeat_call}, {"attempt", repeat_call}, {"shuttle", repeat_call}, {"use", use_again},
+	    {"watch", watch_again}, {"reread", read_again}};
 
 int answer_repeater(const char *verb)
 {
@@ -148,6 +157,8 @@ int answer_repeater(const char *verb)
 		return 0; /* a step of 0 has no end */
 	memset(repeater, 0, sizeof(*repeater));
 	repeater->act = acts[index].act;
+	repeater->may_never_be_done = strcmp(verb, "repeat") != 0;
+	repeater->is_mover = !strcmp(verb, "shuttle");
 	strcpy(repeater->name, call_name);
 	repeater->number = thread_count;
 	error = copy_arguments(repeater);

@@ -1,5 +1,6 @@
 """Advice on huge pages: what the kernel may take of them, what it merges, and what it keeps in memory."""
 
+import errno
 import mmap
 import signal
 from functools import partial
@@ -11,7 +12,7 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import expect_change, pmd_size
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.tree import read_integer
-from hugepage_qa.kernel.uapi import MADV_MERGEABLE, MADV_PAGEOUT, MADV_WIPEONFORK
+from hugepage_qa.kernel.uapi import MADV_DONTNEED_LOCKED, MADV_MERGEABLE, MADV_PAGEOUT, MADV_WIPEONFORK
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -80,6 +81,30 @@ def locked(live: Live) -> None:
     for release in (_unlock, Memory.unmap):
         given = {"Mlocked": -length, "Unevictable": -length, "AnonHugePages": 0 if release is _unlock else -length}
         expect_change(live, given, partial(_locked, live, pages), release)
+
+
+@ADVICE.case(
+    "MADV_DONTNEED refuses huge pages that are locked; MADV_DONTNEED_LOCKED gives parts of them back, the rest stays as"
+    " it was, and what is touched again is locked as well",
+    "madvise(2) MADV_DONTNEED_LOCKED; mm/madvise.c madvise_dontneed_free_valid_vma()",
+    since="5.18",
+)
+def given_back_though_locked(live: Live) -> None:
+    let_rest(live)
+    memory = _locked(live, 2)
+    half = memory.size // 2
+    part = memory.address + half, memory.size
+    live.expect_errno(errno.EINVAL, memory.actor.call, "madvise", *part, mmap.MADV_DONTNEED)
+    live.expect("Locked after advice that was refused", memory.length, memory.smaps().fields["Locked"])
+    live.expect("AnonHugePages after advice that was refused", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_filled()
+    memory.actor.call("madvise", *part, MADV_DONTNEED_LOCKED)
+    live.expect("Locked without what was given back", memory.length - memory.size, memory.smaps().fields["Locked"])
+    live.expect("words that were given back and are not zero", 0, memory.actor.nonzero(*part))
+    live.expect("words of the rest that changed", 0, memory.wrong(0, half) + memory.wrong(3 * half, half))
+    memory.fill(_NEW_VALUE)
+    live.expect("Locked when all is there again", memory.length, memory.smaps().fields["Locked"])
+    memory.expect_filled(_NEW_VALUE)
 
 
 @ADVICE.case(

@@ -2,9 +2,9 @@
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import expect_hugetlb, expect_private_and_shared, forked, process_status
+from hugepage_qa.cases.kpageflags import COMPOUND_HEAD, COMPOUND_TAIL, HUGE, kpageflags
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, Memory
-from hugepage_qa.cases.pagemap import COMPOUND_HEAD, COMPOUND_TAIL, HUGE, kpageflags
 from hugepage_qa.cases.places import memory_of_one_table
 from hugepage_qa.kernel.smaps import read_smaps_rollup
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MREMAP_FIXED, MREMAP_MAYMOVE

@@ -7,9 +7,9 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.kpageflags import HUGE, TRANSPARENT, kpageflags
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
-from hugepage_qa.cases.pagemap import HUGE, TRANSPARENT, kpageflags
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.kernel.cpu import read_cpu
 from hugepage_qa.kernel.uapi import MAP_FIXED

@@ -7,7 +7,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.pagemap import Do, Is, Region, Scan, scan
+from hugepage_qa.cases.pagemap_scan import Do, Is, Region, Scan, scan
 from hugepage_qa.cases.race import at_once
 from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import filled_file, let_only_pmd_inherit, mount_tmpfs, pmd_size

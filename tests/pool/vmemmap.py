@@ -4,9 +4,9 @@ import mmap
 from collections import Counter
 
 from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.kpageflags import COMPOUND_HEAD, COMPOUND_TAIL, HUGE, flags_from
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.pagemap import COMPOUND_HEAD, COMPOUND_TAIL, HUGE, flags_from
 from hugepage_qa.kernel.memory_layout import read_zones
 from hugepage_qa.kernel.tree import size_name
 from hugepage_qa.kernel.uapi import PR_SET_THP_DISABLE

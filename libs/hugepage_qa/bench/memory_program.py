@@ -1,12 +1,6 @@
-"""Workloads that are one program in C: its arguments, and the lines of figures that it prints.
-
-Those of memory that many want at once are ``touch-at-once``, ``stutter``, which is how long others wait meanwhile, and
-``shared-memory``, the page tables that processes need for the same memory. ``page-migration`` is how fast pages move
-from node to node.
-"""
+"""A workload that is one program in C: its arguments, and the lines of figures that it prints."""
 
 import hashlib
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,9 +8,8 @@ from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing, Kind
 from hugepage_qa.bench.benchmark_program import find_program, run_program
-from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program, Unavailable, Workload
+from hugepage_qa.bench.workload import Figures, Prepared, Program, Unavailable, Workload
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.kernel.thp import read_thp
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.process.c_compiler import build_program
@@ -26,7 +19,7 @@ from hugepage_qa.sizes import GIB, MIB, format_size
 MEMORY = Path(__file__).with_name("measured_memory.c")
 
 _ROOT = DirectoryTree(Path("/"))
-NS_PER_US, NS_PER_MS, NS_PER_S = 1e3, 1e6, 1e9
+NS_PER_US, NS_PER_MS = 1e3, 1e6
 DEADLINE_SECONDS = 600.0
 _SLOWEST = 0.99
 #: what processes have a multiple of where there are no transparent pages
@@ -139,129 +132,3 @@ def slowest(times: Sequence[float]) -> list[float]:
 
 def of_a_gib(repeats: Sequence[Repeat], word: str, size: int) -> list[float]:
     return [one[word] / NS_PER_MS / (size / GIB) for one in repeats]
-
-
-AT_ONCE = Path(__file__).with_name("memory_at_once.c")
-
-#: processes that the program starts, MOST_PROCESSES there
-_MOST = 64
-
-
-class TouchAtOnce(MemoryProgram):
-    """Processes that touch their memory at the same time, and unmap it at the same time."""
-
-    name = "touch-at-once"
-    source = AT_ONCE
-    operation = "touch"
-    words = ("touch-ns", "unmap-ns", "huge-kB")
-    metrics = (
-        Metric("touch-at-once", "ms/GiB", "lower"),
-        Metric("touch-at-once-unmap", "ms/GiB", "lower"),
-        Metric("touch-at-once-huge", "kB", "higher", "count"),
-    )
-    profiles: Mapping[str, Mapping[str, Fact]] = {
-        "quick": {"bytes": GIB, "processes": 8, "samples": 8},
-        "reference": {"bytes": 8 * GIB, "processes": 32, "samples": 15},
-    }
-
-    def figures(self, repeats: Sequence[Repeat], size: int) -> Figures:
-        """Until the last process is done, for each GiB."""
-        return {
-            "touch-at-once": of_a_gib(repeats, "touch-ns", size),
-            "touch-at-once-unmap": of_a_gib(repeats, "unmap-ns", size),
-            "touch-at-once-huge": [float(one["huge-kB"]) for one in repeats],
-        }
-
-
-class Stutter(MemoryProgram):
-    """How long a little memory takes beside processes that touch and unmap much, and one that writes a file."""
-
-    name = "stutter"
-    source = AT_ONCE
-    operation = "probe"
-    words = ("probe-ns",)
-    metrics = (Metric("stutter", "us", "lower"), Metric("stutter-slowest", "us", "lower"))
-    profiles: Mapping[str, Mapping[str, Fact]] = {
-        "quick": {"bytes": GIB, "processes": min(max(1, (os.cpu_count() or 1) - 1), _MOST), "samples": 1500},
-        "reference": {"bytes": 8 * GIB, "processes": min(os.cpu_count() or 1, _MOST), "samples": 30_000},
-    }
-
-    def figures(self, repeats: Sequence[Repeat], size: int) -> Figures:  # noqa: ARG002 - of a probe, whatever is beside
-        """Each probe, and the one of a hundred that takes longest."""
-        times = [one["probe-ns"] / NS_PER_US for one in repeats]
-        return {"stutter": times, "stutter-slowest": slowest(times)}
-
-
-PROCESSES = (1, 4, 16, 64)
-
-
-class SharedMemory(MemoryProgram):
-    """Processes that touch all of the memory that they share, as the sessions of a database do."""
-
-    name = "shared-memory"
-    source = AT_ONCE
-    operation = "share"
-    words = ("touch-ns", "table-kB", "huge-kB")
-    metrics = (
-        *(Metric(f"shared-memory-page-tables-{number}", "kB", "lower", "count") for number in PROCESSES),
-        *(Metric(f"shared-memory-touch-{number}", "ms/GiB", "lower") for number in PROCESSES),
-        Metric("shared-memory-huge", "kB", "higher", "count"),
-    )
-    profiles: Mapping[str, Mapping[str, Fact]] = {
-        "quick": {"bytes": 256 * MIB, "samples": 4},
-        "reference": {"bytes": 8 * GIB, "samples": 15},
-    }
-
-    def measured(self, program: Path, backing: Backing, parameters: Mapping[str, int], file: Path) -> Figures:
-        """Run it with each number of processes."""
-        size, found = parameters["bytes"], dict[str, list[float]]()
-        for number in PROCESSES:
-            repeats = self.run(program, backing, parameters, (size, number, file))
-            found |= self.of_processes(repeats, number, size)
-        return found
-
-    def of_processes(self, repeats: Sequence[Repeat], number: int, size: int) -> Figures:
-        """Return the samples with ``number`` processes; each has touched the memory."""
-        return {
-            f"shared-memory-page-tables-{number}": [float(one["table-kB"]) for one in repeats],
-            f"shared-memory-touch-{number}": of_a_gib(repeats, "touch-ns", number * size),
-            "shared-memory-huge": [float(one["huge-kB"]) for one in repeats],
-        }
-
-
-#: nodes that pages move between: there and back
-_SIDES = 2
-
-
-class PageMigration(MemoryProgram):
-    """Move memory to another node and back by move_pages(2), page by page of its own size."""
-
-    name = "page-migration"
-    source = Path(__file__).with_name("page_migration.c")
-    words = ("move-ns", "huge-kB")
-    metrics = (Metric("page-migration", "GiB/s", "higher"), Metric("page-migration-huge", "kB", "higher", "count"))
-    profiles: Mapping[str, Mapping[str, Fact]] = {
-        "quick": {"bytes": 256 * MIB, "samples": 8},
-        "reference": {"bytes": 4 * GIB, "samples": 15},
-    }
-
-    def pool_bytes(self, parameters: Mapping[str, int]) -> int:
-        """As much on each node: what the pool has the kernel spreads evenly."""
-        return parameters["bytes"] * max(1, len(read_nodes(_ROOT).has_memory))
-
-    def measured(self, program: Path, backing: Backing, parameters: Mapping[str, int], file: Path) -> Figures:  # noqa: ARG002 - no file
-        """Move between the first two nodes."""
-        nodes = read_nodes(_ROOT).has_memory
-        if len(nodes) < _SIDES:
-            raise Unavailable(f"{len(nodes) or 'no'} node of this machine has memory, expected two")
-        repeats = parameters["samples"] + self.warms_up
-        words = (parameters["bytes"], pages_of(backing), block_size(), repeats, *nodes[:_SIDES])
-        output = run_program([program, *map(str, words)], deadline=DEADLINE_SECONDS)
-        return self.figures(parse_lines(output, self.words, repeats)[self.warms_up :], parameters["bytes"])
-
-    def figures(self, repeats: Sequence[Repeat], size: int) -> Figures:
-        """There and back."""
-        return {
-            "page-migration": [_SIDES * size / GIB / (one["move-ns"] / NS_PER_S) for one in repeats],
-            "page-migration-huge": [float(one["huge-kB"]) for one in repeats],
-        }

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing, Kind
-from hugepage_qa.bench.memory_program import AT_ONCE, MemoryProgram, Repeat, of_a_gib
+from hugepage_qa.bench.memory_at_once import AT_ONCE
+from hugepage_qa.bench.memory_program import MemoryProgram, Repeat, of_a_gib
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Unavailable
 from hugepage_qa.kernel.proc_tables import read_mounts
 from hugepage_qa.kernel.tree import DirectoryTree

@@ -6,12 +6,14 @@ from hugepage_qa.bench.fragmented_memory import FragmentedFaults, GuestStart
 from hugepage_qa.bench.guest_database import GuestDatabase
 from hugepage_qa.bench.guest_network import GuestNetwork
 from hugepage_qa.bench.mariadb_oltp import MariadbOltp
-from hugepage_qa.bench.memory_program import PageMigration, SharedMemory, Stutter, TouchAtOnce
-from hugepage_qa.bench.page_access import PageAccess, TextAccess
+from hugepage_qa.bench.memory_at_once import SharedMemory, Stutter, TouchAtOnce
+from hugepage_qa.bench.page_access import PageAccess
+from hugepage_qa.bench.page_migration import PageMigration
 from hugepage_qa.bench.pgbench import Pgbench
 from hugepage_qa.bench.source_build import GuestBuild, SourceBuild
 from hugepage_qa.bench.swapped_memory import SwapAtOnce, SwapFromDisk
 from hugepage_qa.bench.sysbench_memory import GuestMemory, GuestMemoryPair, SysbenchMemory
+from hugepage_qa.bench.text_access import TextAccess
 from hugepage_qa.bench.workload import Workload
 from hugepage_qa.errors import InputError
 

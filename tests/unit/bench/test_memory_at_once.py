@@ -6,18 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.bench import memory_program, swapped_memory
+from hugepage_qa.bench import page_migration, swapped_memory
 from hugepage_qa.bench.backing import Backing, Kind
 from hugepage_qa.bench.fragmented_memory import FragmentedFaults
-from hugepage_qa.bench.memory_program import (
-    MEMORY,
-    MemoryProgram,
-    PageMigration,
-    SharedMemory,
-    Stutter,
-    TouchAtOnce,
-    parse_lines,
-)
+from hugepage_qa.bench.memory_at_once import SharedMemory, Stutter, TouchAtOnce
+from hugepage_qa.bench.memory_program import MEMORY, MemoryProgram, parse_lines
+from hugepage_qa.bench.page_migration import PageMigration
 from hugepage_qa.bench.swapped_memory import SwapAtOnce, SwapFromDisk, limited_group
 from hugepage_qa.bench.workload import Unavailable
 from hugepage_qa.errors import InputError
@@ -81,7 +75,7 @@ def test_pages_move_there_and_back() -> None:
 
 
 def test_a_machine_of_one_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(memory_program, "_ROOT", CapturedTree({"sys/devices/system/node/has_memory": "0\n"}))
+    monkeypatch.setattr(page_migration, "_ROOT", CapturedTree({"sys/devices/system/node/has_memory": "0\n"}))
     parameters = {"bytes": GIB, "samples": 3}
     assert PageMigration().pool_bytes(parameters) == GIB
     with pytest.raises(Unavailable, match="1 node of this machine has memory, expected two"):

@@ -9,9 +9,10 @@ from hugepage_qa.bench import benchmark_program
 from hugepage_qa.bench.benchmark_program import expect_static, run_program
 from hugepage_qa.bench.measure import parse_sentinel
 from hugepage_qa.bench.memory_program import MEMORY
-from hugepage_qa.bench.page_access import ACCESS_SOURCE, COUNTERS, PageAccess, parse_page_access
+from hugepage_qa.bench.page_access import ACCESS_SOURCE, PageAccess, parse_page_access
 from hugepage_qa.bench.pgbench import parse_pgbench, parse_version
 from hugepage_qa.bench.sysbench_memory import parse_sysbench
+from hugepage_qa.bench.tlb_counters import COUNTERS
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.c_compiler import build_program
 from hugepage_qa.sizes import GIB, KIB, MIB

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.bench import page_access
+from hugepage_qa.bench import text_access
 from hugepage_qa.bench.backing import Backing, Kind, ProgramText
 from hugepage_qa.bench.benchmark_program import run_program
-from hugepage_qa.bench.page_access import TextAccess, build_text, parse_text_access
+from hugepage_qa.bench.text_access import TextAccess, build_text, parse_text_access
 from hugepage_qa.bench.workload import Unavailable
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import MIB
@@ -55,11 +55,11 @@ def test_a_block_has_the_pages_that_it_is_called_by(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: ProgramText | None, huge: int, refused: bool
 ) -> None:
     line = NOT_COUNTED.replace("huge-kB 0", f"huge-kB {huge}")
-    monkeypatch.setattr(page_access, "run_program", lambda *_words, **_options: line * 3)
+    monkeypatch.setattr(text_access, "run_program", lambda *_words, **_options: line * 3)
     parameters = {"bytes": 16 * MIB, "calls": 10, "samples": 2}
 
     def block() -> object:
-        return page_access._block(tmp_path, text, parameters, 2 * MIB)
+        return text_access._block(tmp_path, text, parameters, 2 * MIB)
 
     if refused:
         with pytest.raises(Unavailable, match="of 16M of text huge"):

@@ -1,0 +1,63 @@
+"""/proc/kpageflags, as Documentation/admin-guide/mm/pagemap.rst has it.
+
+The flags tell which pages are heads and tails, and so how large folios are.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import read_entries
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.process.actor import Actor, Refused
+
+# include/uapi/linux/kernel-page-flags.h
+COMPOUND_HEAD, COMPOUND_TAIL, HUGE, TRANSPARENT = 1 << 15, 1 << 16, 1 << 17, 1 << 22
+#: what the actor reads at once
+_AT_ONCE = 2048
+
+
+def kpageflags(live: Live, actor: Actor, frames: Iterable[int]) -> list[int]:
+    """Return what /proc/kpageflags shows of ``frames``. Raises CannotRun for a kernel without the file."""
+    descriptor = _open(live, actor)
+    found = [read_entries(actor, descriptor, frame, 1)[0] for frame in frames]
+    actor.call("close", descriptor)
+    return found
+
+
+def flags_from(live: Live, actor: Actor, first: int, count: int) -> list[int]:
+    """Return what /proc/kpageflags shows of ``count`` frames from ``first`` on. Raises CannotRun without the file."""
+    descriptor = _open(live, actor)
+    found = list[int]()
+    while len(found) < count:
+        found += read_entries(actor, descriptor, first + len(found), min(_AT_ONCE, count - len(found)))
+    actor.call("close", descriptor)
+    return found
+
+
+def largest_folio(live: Live, actor: Actor, frames: Sequence[int]) -> int:
+    """Return of how many base pages the largest folio is that has any of ``frames``, which lie as their file has them.
+
+    A head begins a folio, and each tail goes on with it. Raises CannotRun for a kernel without /proc/kpageflags.
+    """
+    largest = pages = 0
+    for first, count in _runs(frames):
+        for flags in flags_from(live, actor, first, count):
+            pages = pages + 1 if flags & COMPOUND_TAIL else 1
+            largest = max(largest, pages)
+    return largest
+
+
+def _runs(frames: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first of frames that follow each other, and how many they are."""
+    for _key, run in groupby(enumerate(frames), lambda placed: placed[1] - placed[0]):
+        found = [frame for _place, frame in run]
+        yield found[0], len(found)
+
+
+def _open(live: Live, actor: Actor) -> int:
+    try:
+        return live.open(actor, "/proc/kpageflags", os.O_RDONLY)
+    except Refused as error:
+        raise CannotRun(f"/proc/kpageflags cannot be opened: {error.strerror}") from error

@@ -1,0 +1,90 @@
+"""PAGEMAP_SCAN (Linux 6.7), the ioctl of /proc/PID/pagemap: Documentation/admin-guide/mm/pagemap.rst."""
+
+import mmap
+import os
+from dataclasses import dataclass
+from enum import IntFlag
+
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import PAGEMAP, WORD, Memory
+from hugepage_qa.kernel.uapi import iowr
+
+#: struct pm_scan_arg, and where walk_end is in it
+_LAYOUT, _WALK_END = "12Q", 4
+_WORDS_OF_A_REGION = 3
+
+
+class Is(IntFlag):
+    """What pages are: PAGE_IS_*."""
+
+    WPALLOWED = 1
+    WRITTEN = 2
+    FILE = 4
+    PRESENT = 8
+    SWAPPED = 16
+    PFNZERO = 32
+    HUGE = 64
+
+
+class Do(IntFlag):
+    """What is done besides: PM_SCAN_*."""
+
+    WP_MATCHING = 1
+    CHECK_WPASYNC = 2
+
+
+_NOTHING, _NOTHING_MORE = Is(0), Do(0)
+
+
+@dataclass(frozen=True)
+class Region:
+    """Adjacent pages of which the same is told; ``start`` and ``end`` in bytes from the start of the memory."""
+
+    start: int
+    end: int
+    categories: Is
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What one call told: ``end`` is where it ended, in bytes from the start of the memory."""
+
+    regions: list[Region]
+    end: int
+
+
+def scan(
+    live: Live,
+    memory: Memory,
+    need: Is,
+    tell: Is,
+    *,
+    do: Do = _NOTHING_MORE,
+    without: Is = _NOTHING,
+    most: int = 0,
+    start: int = 0,
+    regions: int = 64,
+) -> Scan:
+    """Return what ``memory`` has that is all of ``need`` and nothing of ``without``, and what it is of ``tell``.
+
+    At most so many ``regions``, of at most ``most`` base pages together (0: any number), from ``start`` bytes on.
+    Raises Refused.
+    """
+    actor, uapi = memory.actor, memory.actor.uapi
+    length = -(-regions * _WORDS_OF_A_REGION * WORD // live.base_page) * live.base_page
+    found = actor.mmap(length, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    pagemap = live.open(actor, PAGEMAP, os.O_RDONLY)
+    size = len(uapi.pack(_LAYOUT, *range(12)))
+    words = size, do, memory.address + start, memory.address + memory.length, 0, found, regions, most
+    argument = uapi.pack(_LAYOUT, *words, without, need | without, 0, tell)
+    try:
+        count, (answer,) = actor.call_with_buffers("ioctl", pagemap, iowr(ord("f"), 16, size), argument)
+        told = [[actor.read(found + (3 * number + word) * WORD) for word in range(3)] for number in range(count)]
+        walk_end = uapi.unpack(_LAYOUT, answer)[_WALK_END]
+    finally:
+        actor.call("close", pagemap)
+        actor.call("munmap", found, length)
+    return Scan(
+        [Region(first - memory.address, last - memory.address, Is(categories)) for first, last, categories in told],
+        walk_end - memory.address,
+    )

@@ -19,14 +19,14 @@ from pathlib import Path
 from hugepage_gate.baseline_file import FEWEST_BLOCKS, Acceptance, Baseline, block_id, count_replicates
 from hugepage_gate.baseline_store import BaselineStore, store_samples
 from hugepage_gate.block_summary import BlockSummary, SummarySeries, summarise_set
-from hugepage_gate.compare_suites import FEWEST_BOOTS, check_alike, margins, places_of
+from hugepage_gate.compare_suites import FEWEST_BOOTS, check_alike, margins
 from hugepage_gate.contrasts import Unit
 from hugepage_gate.evidence import count_evidence, level_evidence
 from hugepage_gate.gate_policy import Policy, decide_count, noise_margin
 from hugepage_gate.input_file import check_plain
 from hugepage_gate.looks import Decision, Evidence, decide
 from hugepage_gate.moderated_t import NO_PRIOR
-from hugepage_gate.sample_format import is_among
+from hugepage_gate.sample_format import are_one
 from hugepage_gate.samples import Kind, SampleSet, Series, Verdict
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
@@ -220,10 +220,15 @@ _ADVICE = "measure more blocks, or answer for the change with --acknowledge COMM
 
 def _without_known(old: Baseline, series: Series, new: SummarySeries) -> SummarySeries:
     """Return ``new`` without the blocks that were accepted before."""
-    known = places_of(old.series)
     measured = [block for block in series.blocks if not block.warmup]
+    known: dict[str, list[BlockSummary]] = {}
+    for one in old.series.blocks:
+        known.setdefault(one.sha256, []).append(one)
     pairs = zip(measured, new.blocks, strict=True)
-    return replace(new, blocks=tuple(summary for block, summary in pairs if not is_among(known, block)))
+    kept = (
+        summary for block, summary in pairs if not any(are_one(block, one) for one in known.get(summary.sha256, ()))
+    )
+    return replace(new, blocks=tuple(kept))
 
 
 def _against_oldest(old: Baseline, accepted: Baseline, release: str, policy: Policy) -> Decision | None:

@@ -14,8 +14,8 @@ from hugepage_gate.evidence import Family, learn_family
 from hugepage_gate.gate_policy import Policy
 from hugepage_gate.judge_metrics import MetricsJudge
 from hugepage_gate.looks import FLOOR, LOOKS
-from hugepage_gate.sample_format import Place, digest, is_among, is_telling
-from hugepage_gate.samples import SampleSet, Scalar, Series, Verdict
+from hugepage_gate.sample_format import are_one, digest
+from hugepage_gate.samples import Block, SampleSet, Scalar, Series, Verdict
 from hugepage_qa.errors import InputError
 
 FEWEST_BOOTS = 2
@@ -190,15 +190,10 @@ def _apart(baseline: Mapping[tuple[str, str], SummarySeries], new: SampleSet) ->
 
 
 def _without(baseline: SummarySeries, series: Series) -> SummarySeries:
-    places = places_of(baseline)
-    shared = [block for block in series.blocks if is_among(places, block)]
-    names = {(block.session, block.order, digest(block.samples)) for block in shared if block.session is not None}
-    telling = {digest(block.samples) for block in shared if is_telling(block.samples)}
-    kept = (
-        block
-        for block in baseline.blocks
-        if block.sha256 not in telling and (block.session, block.order, block.sha256) not in names
-    )
+    new: dict[str, list[Block]] = {}
+    for block in series.blocks:
+        new.setdefault(digest(block.samples), []).append(block)
+    kept = (one for one in baseline.blocks if not any(are_one(block, one) for block in new.get(one.sha256, ())))
     return replace(baseline, blocks=tuple(kept))
 
 
@@ -207,14 +202,6 @@ def check_alike(baseline: SummarySeries, series: Series, source: str) -> None:
     for what in ("unit", "direction", "kind"):
         if (one := getattr(baseline, what)) != (two := getattr(series, what)):
             raise InputError(f"{source}: {series.name}: {what} is {two}, but {one} in the baseline; convert or fix it")
-
-
-def places_of(series: SummarySeries) -> dict[str, list[Place]]:
-    """Return where the blocks of ``series`` come from, by the digest of their samples."""
-    places: dict[str, list[Place]] = {}
-    for block in series.blocks:
-        places.setdefault(block.sha256, []).append((block.session, block.order))
-    return places
 
 
 def _obstacle(hard: list[Difference], confounds: list[Difference]) -> str | None:

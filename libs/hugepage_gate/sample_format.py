@@ -5,10 +5,10 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,8 +16,22 @@ from hugepage_gate.input_file import check_document
 from hugepage_gate.samples import Block, Direction, Kind, Samples, SampleSet, Scalar, Series, in_time
 from hugepage_qa.errors import InputError
 
-#: session and order of a block
-Place = tuple[str | None, int]
+
+class Origin(Protocol):
+    """Where a block comes from, as ``Block`` has it."""
+
+    @property
+    def session(self) -> str | None:
+        """What was measured in one go."""
+
+    @property
+    def order(self) -> int:
+        """The place in its session."""
+
+    @property
+    def boot(self) -> str | None:
+        """The boot of the machine."""
+
 
 _TIMES = frozenset({"s", "sec", "secs", "seconds", "ms", "us", "µs", "ns", "min", "ns/op", "ms/op", "s/op", "us/op"})
 _RATES = frozenset(
@@ -83,12 +97,19 @@ def is_telling(samples: Samples) -> bool:
     return (len(weighed) - 1) * math.log2(1 + (weighed[-1] - weighed[0]) / step) > _TELLING_BITS
 
 
-def is_among(known: Mapping[str, Collection[Place]], block: Block) -> bool:
-    """Return whether ``block`` is one of the ``known``, which are given by digest and places."""
-    places = known.get(digest(block.samples), ())
-    # few samples may agree by chance, but not in the same session
-    is_same = block.session is not None and (block.session, block.order) in places
-    return is_same or (bool(places) and is_telling(block.samples))
+def are_one(block: Block, other: Origin) -> bool:
+    """Return whether ``other``, which has the same samples as ``block``, is the same block once more.
+
+    Few samples may agree by chance, but not at one place of a session.
+    """
+    is_same_place = block.session is not None and (block.session, block.order) == (other.session, other.order)
+    return is_same_place or _is_copy(block, other)
+
+
+def _is_copy(block: Block, other: Origin) -> bool:
+    # an emulator that counts instructions repeats itself to the last one in another boot
+    are_two_boots = block.boot is not None and other.boot is not None and block.boot != other.boot
+    return is_telling(block.samples) and not are_two_boots
 
 
 def _check_direction(series: Series, source: str) -> None:
@@ -102,13 +123,12 @@ def _check_direction(series: Series, source: str) -> None:
 
 
 def _check_blocks(series: Series, source: str) -> None:
-    seen: dict[str, list[object]] = defaultdict(list)
+    seen: dict[str, list[Block]] = defaultdict(list)
     for block in series.blocks:
-        places = seen[digest(block.samples)]
-        # samples of a coarse clock may agree by chance, but not at the same place
-        if _place(block) in places or (places and is_telling(block.samples)):
+        others = seen[digest(block.samples)]
+        if any(_place(block) == _place(other) or _is_copy(block, other) for other in others):
             raise InputError(f"{source}: {series.name}: block {block.order} is there twice; expected every block once")
-        places.append(_place(block))
+        others.append(block)
 
 
 def _place(block: Block) -> object:

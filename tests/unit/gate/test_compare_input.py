@@ -1,5 +1,6 @@
 """New samples that contradict their baseline, or are part of it, get no verdict."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,6 +35,15 @@ def test_a_single_sample_is_the_same_in_the_same_session_only() -> None:
         judge(of_session("s1", ONE_SAMPLE[:1]), of_session("s1", ONE_SAMPLE[:1]))
     judge(of_session("s2", ONE_SAMPLE[:1]), of_session("s1", ONE_SAMPLE[:1]))
     judge(of_session("s1", [[2.51]]), of_session("s1"))
+
+
+def test_what_another_boot_counted_to_the_last_instruction_is_no_part_of_the_baseline() -> None:
+    again = sample_set(measured(3, 0.05, 2, day=20))
+    (series,) = again.series
+    other_boots = tuple(replace(one, boot=f"other{number}") for number, one in enumerate(series.blocks))
+    comparison = judge(replace(again, series=(replace(series, blocks=other_boots),)), again)
+    (level,) = [one for one in comparison.results if one.estimand == "level"]
+    assert (level.baseline_blocks, level.new_blocks) == (3, 3)
 
 
 def test_blocks_of_the_baseline_are_not_compared_with_themselves() -> None:

@@ -187,6 +187,16 @@ def test_a_coarse_clock_may_show_the_same_samples_twice() -> None:
     assert len(parse_samples(document(coarse), "coarse").series[0].blocks) == 4
 
 
+def test_another_boot_of_an_emulator_may_count_the_same() -> None:
+    content = document(measured(1))
+    content["series"][0]["blocks"].append({**block(content), "order": 1, "started": "2026-03-01", "boot": "another"})
+    of_no_boot = copy.deepcopy(content)
+    of_no_boot["series"][0]["blocks"][1].pop("boot")
+    assert len(parse_samples(content, "emulated").series[0].blocks) == 2
+    with pytest.raises(InputError, match="block 1 is there twice"):
+        parse_samples(of_no_boot, "emulated")
+
+
 def test_two_configurations_need_a_reference() -> None:
     with pytest.raises(InputError, match="reference"):
         parse_samples(document(measured(1, configuration="shp"), measured(1, seed=2, configuration="thp")), "two")

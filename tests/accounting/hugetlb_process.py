@@ -1,8 +1,8 @@
 """What a process and its mappings show of hugetlb pages: smaps, smaps_rollup, status and numa_maps."""
 
 from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.frames import COMPOUND_HEAD, COMPOUND_TAIL, HUGE, kpageflags
 from hugepage_qa.cases.hugetlb_files import expect_hugetlb, expect_private_and_shared, forked, process_status
-from hugepage_qa.cases.kpageflags import COMPOUND_HEAD, COMPOUND_TAIL, HUGE, kpageflags
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, Memory
 from hugepage_qa.cases.places import memory_of_one_table

@@ -266,6 +266,31 @@ def random_addresses(live: Live) -> None:
     expect_random(live, actor, lambda: live.map(1, actor, noreserve=True), live.size)
 
 
+@ADDRESSES.case(
+    "with vm.legacy_va_layout each mapping lies above the one before it, and what is free again is taken first",
+    "Documentation/admin-guide/sysctl/vm.rst legacy_va_layout; fs/hugetlbfs/inode.c hugetlb_get_unmapped_area()",
+    pages=3,
+)
+def from_the_bottom_up(live: Live) -> None:
+    live.set_knob("proc/sys/vm/legacy_va_layout", "1")
+    # the layout of a program is chosen when it starts
+    actor = live.actor()
+    mapped = [live.map(1, actor) for _page in range(3)]
+    for number, memory in enumerate(mapped):
+        live.expect("alignment of the address", 0, memory.address % live.size)
+        memory.touch(value=number)
+    places = [memory.address for memory in mapped]
+    live.expect("addresses in the order in which they were mapped", sorted(places), places)
+    live.expect("what the pages hold", [0, 1, 2], [memory.read() for memory in mapped])
+    # a gap has to have room for a page at any alignment (vm_unmapped_area())
+    for memory in mapped[:2]:
+        memory.unmap()
+    again = live.map(1, actor)
+    live.expect("whether it lies below what was mapped last", True, again.address < places[-1])
+    live.expect("what the new page and the last one hold", (0, 2), (again.read(), mapped[2].read()))
+    live.expect_pool(nr=3, free=1)
+
+
 class Addresses(LiveTest):
     """Cases on the addresses of every page size of the machine.
 

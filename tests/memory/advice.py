@@ -9,9 +9,13 @@ from hugepage_qa.cases.hugetlb_files import forked, new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.uapi import (
     MADV_COLD,
+    MADV_COLLAPSE,
+    MADV_DONTNEED,
     MADV_GUARD_INSTALL,
+    MADV_PAGEOUT,
     MADV_POPULATE_READ,
     MADV_POPULATE_WRITE,
+    MADV_WILLNEED,
     MADV_WIPEONFORK,
 )
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -282,6 +286,29 @@ def remove_through_a_part_of_the_file(live: Live) -> None:
     memory.expect_filled(pages=2)
     memory.expect_zero(2)
     live.expect_pool(nr=3, free=0)
+
+
+@ADVICE.case(
+    "advice on huge pages of another process is EINVAL where it would take them from it, and changes nothing",
+    "process_madvise(2); mm/madvise.c process_madvise_behavior_valid(), can_madv_lru_vma()",
+    since="5.10",
+    pages=1,
+)
+def advice_by_another(live: Live) -> None:
+    other = live.actor()
+    for shared in (False, True):
+        memory = live.map(1, shared=shared)
+        memory.touch(value=5)
+        for advice in (MADV_DONTNEED, MADV_COLD, MADV_PAGEOUT, MADV_COLLAPSE):
+            with live.about(f"shared {shared}, advice {advice}"):
+                live.expect_errno(errno.EINVAL, memory.advised_by, other, advice)
+        # a call takes no more (MAX_RW_COUNT)
+        most = (1 << 31) - live.base_page
+        live.expect("bytes of MADV_WILLNEED", min(memory.length, most), memory.advised_by(other, MADV_WILLNEED))
+        live.expect_pool(nr=1, free=0)
+        live.expect("what the page holds", 5, memory.read())
+        memory.unmap()
+        live.expect_pool(nr=1, free=1)
 
 
 class Advice(LiveTest):

@@ -6,8 +6,8 @@ import signal
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.frames import HUGE, TRANSPARENT, kpagecount, kpageflags
 from hugepage_qa.cases.hugetlb_files import new_memfd
-from hugepage_qa.cases.kpageflags import HUGE, TRANSPARENT, kpageflags
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
@@ -217,6 +217,45 @@ def flags_of_huge_pages(live: Live) -> None:
         frames = [entry & FRAME for entry in one.pagemap(places)]
         found = [flags & (HUGE | TRANSPARENT) for flags in kpageflags(live, one.actor, frames)]
         live.expect("HUGE and THP of the first base page, the second and the last one", [expected] * 3, found)
+
+
+@INTERFACES.case(
+    "kpagecount shows of each part of a page in how many places it is mapped: once for who has touched it, and for each"
+    " child that has it; not where it was unmapped",
+    "Documentation/admin-guide/mm/pagemap.rst kpagecount; fs/proc/page.c kpagecount_read()",
+    pages=1,
+)
+def count_of_mappings(live: Live) -> None:
+    for shared in (False, True):
+        with live.about(f"shared {shared}"):
+            memory = live.map(1, shared=shared)
+            _expect_counted(live, memory, live.actor())
+            live.expect_pool(nr=1, free=1)
+    with live.about("transparent"):
+        _expect_counted(live, huge_pages(live), live.actor())
+
+
+def _expect_counted(live: Live, memory: Memory, reader: Actor) -> None:
+    """Expect ``memory``, a page, to be counted as its owner touches and unmaps it and children come and go."""
+    memory.touch(value=5)
+    places = memory.address, memory.address + live.base_page, memory.at(1) - live.base_page
+    frames = [entry & FRAME for entry in memory.pagemap(places)]
+
+    def expect_count(who: str, count: int) -> None:
+        live.expect(f"mappings with {who}", [count] * len(frames), kpagecount(live, reader, frames))
+
+    expect_count("its owner", 1)
+    children = [memory.actor.fork(), memory.actor.fork()]
+    for child in children:
+        # page tables of shared pages are not copied, and filled where a child looks
+        live.expect("what a child reads", 5, memory.seen_by(child).read())
+    expect_count("two children", 3)
+    children[0].end()
+    expect_count("one child", 2)
+    memory.unmap()
+    expect_count("the child alone", 1)
+    children[1].end()
+    expect_count("nobody", 0)
 
 
 @INTERFACES.case(

@@ -1,7 +1,9 @@
 """From which node memory takes its page: bound, preferring, interleaved, with a home node, in a cpuset."""
 
 import errno
+import mmap
 import signal
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
@@ -11,6 +13,8 @@ from hugepage_qa.cases.memory_policy import (
     Mode,
     bind,
     interleave,
+    node_by_policy,
+    policy_of,
     prefer,
     run_on,
     set_home_node,
@@ -45,6 +49,28 @@ def bound_memory_takes_pages_of_its_node(live: Live) -> None:
         for other in live.nodes:
             live.expect_pool(node=other, nr=1, free=0 if other == node else 1)
         memory.unmap()
+
+
+@MEMORY.case(
+    "get_mempolicy(2) tells what memory is bound to, which mprotect(2) leaves and a child has, and which node has its"
+    " page; that of memory without a policy is the default",
+    "get_mempolicy(2) MPOL_F_ADDR, MPOL_F_NODE; mm/mempolicy.c do_get_mempolicy(), lookup_node()",
+    nodes=2,
+)
+def policy_is_told(live: Live) -> None:
+    reserve_on_all(live, 1)
+    for node, shared in product(live.nodes, (False, True)):
+        with live.about(f"node {node}, shared {shared}"):
+            memory = live.map(1, shared=shared)
+            live.expect("policy and nodes", (Mode.DEFAULT, []), policy_of(memory))
+            bind(memory, [node])
+            memory.touch()
+            memory.protect(mmap.PROT_READ)
+            for one in (memory.seen_by(memory.actor.fork()), memory):
+                live.expect("policy and nodes", (Mode.BIND, [node]), policy_of(one))
+                live.expect("node of the page", node, node_by_policy(one))
+                one.actor.end()
+    live.expect_pool(nr=len(live.nodes), free=len(live.nodes))
 
 
 @MEMORY.case(

@@ -4,7 +4,7 @@ import mmap
 from collections import Counter
 
 from hugepage_qa.cases.case import Area
-from hugepage_qa.cases.kpageflags import COMPOUND_HEAD, COMPOUND_TAIL, HUGE, flags_from
+from hugepage_qa.cases.frames import COMPOUND_HEAD, COMPOUND_TAIL, HUGE, flags_from
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.memory_layout import read_zones

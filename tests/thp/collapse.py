@@ -15,7 +15,7 @@ from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_name
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_NOHUGEPAGE, PR_SET_THP_DISABLE
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Refused
+from hugepage_qa.process.actor import Refused, become_nobody
 from hugepage_qa.version import KernelVersion
 
 COLLAPSE = Area("thp/collapse", sizes=Sizes.ONCE)
@@ -222,6 +222,25 @@ def by_another_process(live: Live) -> None:
         each.expect_filled()
     memory.actor.end()
     live.expect_errno(errno.ESRCH, other.call, "process_madvise", process, ranges, 2, MADV_COLLAPSE, 0)
+
+
+@COLLAPSE.case(
+    "process_madvise(2) of a stranger who may not look at the memory of the process is refused, and collapses nothing",
+    "process_madvise(2) EPERM; mm/madvise.c process_madvise()",
+    since=SINCE,
+)
+def by_a_stranger(live: Live) -> None:
+    memory, stranger = _base_pages(live), live.actor()
+    become_nobody(stranger)
+    # the manual page has EPERM, mm_access() EACCES
+    refusal: int | None = None
+    try:
+        memory.advised_by(stranger, MADV_COLLAPSE)
+    except Refused as error:
+        refusal = error.errno
+    live.expect("whether it is refused", True, refusal in (errno.EPERM, errno.EACCES))
+    live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+    memory.expect_filled()
 
 
 @COLLAPSE.case(

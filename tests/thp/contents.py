@@ -14,12 +14,20 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, only_swap, swap_out, swapped
-from hugepage_qa.cases.thp_memory import expect_change, map_start_of_file, mount_tmpfs, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import (
+    allow_on_advice,
+    expect_change,
+    map_aligned,
+    map_start_of_file,
+    mount_tmpfs,
+    pmd_size,
+    room_for,
+)
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
 from hugepage_qa.kernel.counters import read_vmstat, vmstat_delta
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer, size_name
-from hugepage_qa.kernel.uapi import MADV_PAGEOUT
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_PAGEOUT
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -283,6 +291,30 @@ def swapped_out_in_pieces(live: Live) -> None:
     memory = expect_change(live, change, partial(huge_pages, live), lambda page: page.advise(MADV_PAGEOUT))
     live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
     memory.expect_filled()
+
+
+@CONTENTS.case(
+    "swapoff(2) brings huge pages back that were swapped out, to each process that has them, with what they hold",
+    "swapoff(2); mm/swapfile.c try_to_unuse(), unuse_pte(); mm/shmem.c shmem_unuse()",
+    since="5.4",
+)
+def swapoff(live: Live) -> None:
+    swap_off = only_swap(live, 4 * pmd_size(live))
+    private = huge_pages(live)
+    allow_on_advice(live)
+    shared = map_aligned(live, 1, pmd_size(live), shared=True, advice=MADV_HUGEPAGE)
+    shared.fill()
+    for memory in (private, shared):
+        _swap_out(live, memory)
+    seen = [one.seen_by(one.actor.fork()) for one in (private, shared)]
+    swap_off()
+    for memory in (private, shared, *seen):
+        live.expect("memory in swap after swapoff(2)", 0, swapped(memory))
+        memory.expect_filled()
+    seen[0].fill(2)
+    private.expect_filled()
+    seen[1].fill(3)
+    shared.expect_filled(3)
 
 
 def _mapped_in_parts(live: Live) -> Memory:

@@ -8,9 +8,9 @@ from functools import partial, wraps
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import write_debugfs
 from hugepage_qa.cases.file_contents import TMPFS, KnownFile, written_file
+from hugepage_qa.cases.frames import largest_folio
 from hugepage_qa.cases.khugepaged_clock import PATIENT_SCANS, await_khugepaged, let_rest, quicken
 from hugepage_qa.cases.khugepaged_work import put_to_work
-from hugepage_qa.cases.kpageflags import largest_folio
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory
 from hugepage_qa.cases.thp_memory import allow_on_advice, collapse, pmd_size

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Mapping
 
 from hugepage_qa.cases.debugfs import mount_debugfs, write_debugfs
-from hugepage_qa.cases.kpageflags import kpageflags
+from hugepage_qa.cases.frames import kpageflags
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.counters import read_meminfo

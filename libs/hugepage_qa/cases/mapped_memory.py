@@ -157,6 +157,19 @@ class Memory:
         count = self.pages - first if pages is None else pages
         self.actor.call("madvise", self.at(first), count * self.size, advice)
 
+    def advised_by(self, actor: Actor, advice: int) -> int:
+        """Have ``actor``, another process, give ``advice`` on all of it (process_madvise(2)), and return for how much.
+
+        Raises Refused.
+        """
+        process = actor.call("pidfd_open", self.actor.pid, 0)
+        try:
+            return actor.call(
+                "process_madvise", process, actor.uapi.pack("2Q", self.address, self.length), 1, advice, 0
+            )
+        finally:
+            actor.call("close", process)
+
     def protect(self, prot: int, first: int = 0, pages: int | None = None) -> None:
         """Change the protection of ``pages`` pages from ``first`` on, by default all. Raises OSError."""
         count = self.pages - first if pages is None else pages

@@ -7,6 +7,8 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.process.actor import Actor
 
 _BITS = 64
+# include/uapi/linux/mempolicy.h; MAX_NUMNODES is no more on any architecture
+_F_NODE, _F_ADDR, _MOST_NODES = 1, 2, 1024
 
 
 class Mode(enum.IntEnum):
@@ -83,6 +85,24 @@ def node_of(memory: Memory, page: int = 0) -> int:
     pages, status = uapi.pack("Q", memory.at(page)), uapi.pack("i", 0)
     _value, buffers = memory.actor.call_with_buffers("move_pages", 0, 1, pages, 0, status, 0)
     return uapi.unpack("i", buffers[1])[0]
+
+
+def policy_of(memory: Memory) -> tuple[Mode, list[int]]:
+    """Return the policy of the first page, and its nodes (get_mempolicy(2) MPOL_F_ADDR). Raises OSError."""
+    uapi, empty = memory.actor.uapi, bytes(_MOST_NODES // 8)
+    words = uapi.pack("i", 0), empty, _MOST_NODES + 1, memory.address, _F_ADDR
+    _value, (mode, mask) = memory.actor.call_with_buffers("get_mempolicy", *words)
+    bits = enumerate(uapi.unpack(f"{_MOST_NODES // _BITS}Q", mask))
+    nodes = [_BITS * word + bit for word, value in bits for bit in range(_BITS) if value >> bit & 1]
+    return Mode(uapi.unpack("i", mode)[0]), nodes
+
+
+def node_by_policy(memory: Memory) -> int:
+    """Return the node that the first page is on (get_mempolicy(2) MPOL_F_NODE, MPOL_F_ADDR). Raises OSError."""
+    uapi = memory.actor.uapi
+    words = uapi.pack("i", -1), 0, 0, memory.address, _F_NODE | _F_ADDR
+    _value, (node,) = memory.actor.call_with_buffers("get_mempolicy", *words)
+    return uapi.unpack("i", node)[0]
 
 
 def run_on(actor: Actor, cpus: Iterable[int]) -> None:

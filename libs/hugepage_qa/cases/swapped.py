@@ -1,5 +1,7 @@
 """Swap for a case, and memory that is swapped out."""
 
+from collections.abc import Callable
+
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.counters import read_meminfo
@@ -24,22 +26,30 @@ def need_swap(live: Live, size: int) -> None:
     _add_swap(live, size + _MARGIN)
 
 
-def only_swap(live: Live, size: int) -> None:
+def only_swap(live: Live, size: int) -> Callable[[], None]:
     """Have the machine swap to ``size`` bytes, their header among them, and nowhere else until the case ends.
 
-    Raises CannotRun where it swaps already, and where it cannot.
+    Returns what ends it earlier (swapoff(2)). Raises CannotRun where it swaps already, and where it cannot.
     """
     if read_swaps(live.host):
         raise CannotRun("this machine has swap of its own, which has room")
-    _add_swap(live, size)
+    return _add_swap(live, size)
 
 
-def _add_swap(live: Live, size: int) -> None:
+def _add_swap(live: Live, size: int) -> Callable[[], None]:
     try:
         name = live.host.add_swap(size)
     except OSError as error:
         raise CannotRun(f"this machine has no swap, and a swap file cannot be used: {error.strerror}") from error
-    live.when_actors_have_ended(live.host.remove_swap, name)
+    swapped_to = [name]
+
+    def swap_off() -> None:
+        if swapped_to:
+            live.host.remove_swap(swapped_to[0])
+            swapped_to.clear()
+
+    live.when_actors_have_ended(swap_off)
+    return swap_off
 
 
 def swap_out(live: Live, memory: Memory, length: int) -> None:

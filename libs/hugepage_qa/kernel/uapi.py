@@ -23,6 +23,7 @@ MREMAP_MAYMOVE = 1
 MREMAP_FIXED = 2
 MREMAP_DONTUNMAP = 4
 
+MADV_WILLNEED = 3
 MADV_DONTNEED = 4
 MADV_MERGEABLE = 12
 MADV_HUGEPAGE = 14
@@ -56,8 +57,10 @@ MLOCK_ONFAULT = 1
 
 RLIM_INFINITY = (1 << 64) - 1
 RLIMIT_FSIZE = 1
+RLIMIT_DATA = 2
 RLIMIT_CORE = 4
 RLIMIT_MEMLOCK = 8
+RLIMIT_AS = 9
 
 PR_SET_THP_DISABLE = 41
 PR_GET_THP_DISABLE = 42
@@ -93,6 +96,8 @@ class Uapi:
     # arch/powerpc/include/uapi/asm/mman.h
     map_noreserve: int = 0x4000
     map_locked: int = 0x2000
+    mcl_current: int = 1
+    mcl_future: int = 2
     # arch/{arm64,powerpc}/include/uapi/asm/fcntl.h
     o_direct: int = 0o40000
     o_directory: int = 0o200000
@@ -129,6 +134,8 @@ UAPIS: Mapping[str, Uapi] = {
     "ppc64le": Uapi(
         map_noreserve=0x40,
         map_locked=0x80,
+        mcl_current=0x2000,
+        mcl_future=0x4000,
         o_direct=0o400000,
         o_directory=0o40000,
         shmid_longs=("shm_atime", "shm_dtime", "shm_ctime", "shm_segsz"),

@@ -1,6 +1,6 @@
-"""/proc/kpageflags, as Documentation/admin-guide/mm/pagemap.rst has it.
+"""Frames in /proc/kpageflags and /proc/kpagecount, as Documentation/admin-guide/mm/pagemap.rst has them.
 
-The flags tell which pages are heads and tails, and so how large folios are.
+The flags tell which pages are heads and tails, and so how large folios are; the count, how often a page is mapped.
 """
 
 import os
@@ -14,21 +14,24 @@ from hugepage_qa.process.actor import Actor, Refused
 
 # include/uapi/linux/kernel-page-flags.h
 COMPOUND_HEAD, COMPOUND_TAIL, HUGE, TRANSPARENT = 1 << 15, 1 << 16, 1 << 17, 1 << 22
+_FLAGS = "/proc/kpageflags"
 #: what the actor reads at once
 _AT_ONCE = 2048
 
 
 def kpageflags(live: Live, actor: Actor, frames: Iterable[int]) -> list[int]:
     """Return what /proc/kpageflags shows of ``frames``. Raises CannotRun for a kernel without the file."""
-    descriptor = _open(live, actor)
-    found = [read_entries(actor, descriptor, frame, 1)[0] for frame in frames]
-    actor.call("close", descriptor)
-    return found
+    return _of_frames(live, actor, _FLAGS, frames)
+
+
+def kpagecount(live: Live, actor: Actor, frames: Iterable[int]) -> list[int]:
+    """Return in how many places ``frames`` are mapped, as /proc/kpagecount shows it. Raises CannotRun without it."""
+    return _of_frames(live, actor, "/proc/kpagecount", frames)
 
 
 def flags_from(live: Live, actor: Actor, first: int, count: int) -> list[int]:
     """Return what /proc/kpageflags shows of ``count`` frames from ``first`` on. Raises CannotRun without the file."""
-    descriptor = _open(live, actor)
+    descriptor = _open(live, actor, _FLAGS)
     found = list[int]()
     while len(found) < count:
         found += read_entries(actor, descriptor, first + len(found), min(_AT_ONCE, count - len(found)))
@@ -56,8 +59,15 @@ def _runs(frames: Sequence[int]) -> Iterator[tuple[int, int]]:
         yield found[0], len(found)
 
 
-def _open(live: Live, actor: Actor) -> int:
+def _of_frames(live: Live, actor: Actor, file: str, frames: Iterable[int]) -> list[int]:
+    descriptor = _open(live, actor, file)
+    found = [read_entries(actor, descriptor, frame, 1)[0] for frame in frames]
+    actor.call("close", descriptor)
+    return found
+
+
+def _open(live: Live, actor: Actor, file: str) -> int:
     try:
-        return live.open(actor, "/proc/kpageflags", os.O_RDONLY)
+        return live.open(actor, file, os.O_RDONLY)
     except Refused as error:
-        raise CannotRun(f"/proc/kpageflags cannot be opened: {error.strerror}") from error
+        raise CannotRun(f"{file} cannot be opened: {error.strerror}") from error

@@ -1,0 +1,115 @@
+"""Huge pages within the limits of a process (setrlimit(2)), and what it locks as a whole (mlockall(2))."""
+
+import errno
+import mmap
+import signal
+from itertools import product
+
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.hugetlb_files import process_status
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.kernel.uapi import RLIM_INFINITY, RLIMIT_AS, RLIMIT_DATA
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
+
+LIMITS = Area("limits")
+
+_SPACE = "setrlimit(2) RLIMIT_AS; mm/mmap.c may_expand_vm()"
+_DATA = "setrlimit(2) RLIMIT_DATA; mm/mmap.c may_expand_vm()"
+_LOCK = "mlockall(2); mm/mlock.c apply_mlockall_flags(); mm/mmap.c do_mmap()"
+_IGNORED = "sys/module/kernel/parameters/ignore_rlimit_data"
+
+
+@LIMITS.case(
+    "a mapping for which the limit of address space leaves no room is ENOMEM, and takes and reserves no page",
+    _SPACE,
+    pages=3,
+)
+def address_space(live: Live) -> None:
+    for shared in (False, True):
+        actor = live.actor()
+        # room for one page, and almost for another one
+        _limit(live, actor, RLIMIT_AS, process_status(live, actor).sizes["VmSize"] + 2 * live.size - live.base_page)
+        live.expect_errno(errno.ENOMEM, live.map, 2, actor, shared=shared)
+        live.expect_pool(nr=3, free=3)
+        memory = live.map(1, actor, shared=shared)
+        memory.touch(value=5)
+        live.expect_errno(errno.ENOMEM, live.map, 1, actor, shared=shared)
+        live.expect_pool(nr=3, free=2)
+        live.expect("what the page holds", 5, memory.read())
+        memory.unmap()
+        live.expect_pool(nr=3, free=3)
+        # what was refused, and what is gone, is no part of the address space
+        live.map(1, actor, shared=shared).touch()
+        actor.end()
+        live.expect_pool(nr=3, free=3)
+
+
+@LIMITS.case(
+    "private pages that can be written count as data, which a limit bounds: ENOMEM for a mapping, and for mprotect(2);"
+    " shared ones, and those that can be read alone, do not",
+    _DATA,
+    pages=3,
+)
+def private_data(live: Live) -> None:
+    if (live.host.read(_IGNORED) or "").strip() == "Y":
+        raise CannotRun(f"/{_IGNORED} is Y: this kernel has no limit of data")
+    actor = live.actor()
+    _limit(live, actor, RLIMIT_DATA, process_status(live, actor).sizes["VmData"] + live.size - live.base_page)
+    live.expect_errno(errno.ENOMEM, live.map, 1, actor)
+    live.expect_pool(nr=3, free=3)
+    live.map(1, actor, shared=True).touch()
+    live.expect_pool(nr=3, free=2)
+    read_only = live.map(1, actor, prot=mmap.PROT_READ)
+    live.expect("what the page holds", 0, read_only.read())
+    live.expect_errno(errno.ENOMEM, read_only.protect, READ_WRITE)
+    live.expect_signal(signal.SIGSEGV, read_only.touch)
+    live.expect_pool(nr=3, free=1)
+    _limit(live, actor, RLIMIT_DATA, RLIM_INFINITY)
+    read_only.protect(READ_WRITE)
+    read_only.touch(value=6)
+    live.expect("what the page holds", 6, read_only.read())
+    live.expect_pool(nr=3, free=1)
+
+
+@LIMITS.case(
+    "mlockall(2) takes the pages of all that is mapped, or of all that will be, at once, and counts none as locked",
+    _LOCK,
+    pages=3,
+)
+def locked_all(live: Live) -> None:
+    uapi = live.host.uapi
+    for shared, flag in product((False, True), (uapi.mcl_current, uapi.mcl_future)):
+        actor = live.actor()
+        memory = live.map(1, actor, shared=shared)
+        actor.call("mlockall", flag)
+        is_current = flag == uapi.mcl_current
+        live.expect_pool(nr=3, free=2 if is_current else 3, resv=0 if is_current else 1)
+        later = live.map(2, actor, shared=shared)
+        live.expect_pool(nr=3, free=2 if is_current else 1, resv=2 if is_current else 1)
+        for one in (memory, later):
+            live.expect("Locked of the mapping", 0, one.smaps().fields["Locked"])
+        for page, one in enumerate((memory, later)):
+            one.touch(page, 7)
+        actor.call("munlockall")
+        live.expect_pool(nr=3, free=1 if is_current else 0, resv=1 if is_current else 0)
+        live.expect("what two pages hold", [7, 7], [memory.read(), later.read(1)])
+        actor.end()
+        live.expect_pool(nr=3, free=3)
+
+
+def _limit(live: Live, actor: Actor, resource: int, size: int) -> None:
+    """Have ``actor`` keep to ``size`` bytes of ``resource``, and be free to have more later."""
+    actor.call("setrlimit", resource, live.host.uapi.pack("2Q", size, RLIM_INFINITY))
+
+
+class Limits(LiveTest):
+    """Cases on the limits of processes, for every page size of the machine.
+
+    :avocado: enable
+    """
+
+    def test_limits(self) -> None:
+        """Every case for every page size."""
+        self.run_area(LIMITS)

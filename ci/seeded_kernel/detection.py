@@ -5,8 +5,9 @@
     python -m ci.seeded_kernel.detection build/seeded-kernel/6.1/bzImage --first        # found or not, in half the time
 
 The areas that a fault names run with it, on pages of 2 MiB (pool/demote@1G on others), and once on the healthy kernel:
-what fails there finds nothing. What was measured is kept beside the image in detection.json. It is measured again only
-where the healthy kernel, the fault or a case has changed, so that a killed run goes on. detection.md is the table.
+what fails there finds nothing. What was measured is kept beside the image in detection.json, so that a killed run goes
+on. It counts, and is not measured again, until the healthy kernel, the fault, the file of a case or anything in the
+library has changed: what a case compares and how it is judged lies there. detection.md is the table.
 """
 
 import json
@@ -16,6 +17,7 @@ import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from ci.seeded_kernel.faults import Fault, choose, read_faults
 from ci.seeded_kernel.seeded_image import SeededImage
 from ci.seeded_kernel.seeded_source import HEALTHY
 
+import hugepage_qa
 from hugepage_qa.cache import write_atomically
 from hugepage_qa.cases.area_files import LIVE, live_areas, tests_directory
 from hugepage_qa.cases.boot.boot_matrix import Settings
@@ -37,6 +40,7 @@ from hugepage_qa.cases.throwaway_run import LiveWanted
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import parse_size
 
+_LIBRARY = Path(hugepage_qa.__file__).parent
 _BOOT = "boot/"
 #: of the pages that an area runs on, unless it names another one: those of 1 GiB take many times as long
 _SIZE = "2M"
@@ -134,6 +138,8 @@ class Measured:
 
     def _keep(self, name: str, areas: Sequence[str], machines: int) -> None:
         began = time.monotonic()
+        # of the cases that run, not of those that somebody has written until they are through
+        cases = {area: _cases(area) for area in areas}
         results = {}
         is_left = False
         with closing(_run(self._image, name, areas, machines)) as all_results:
@@ -146,7 +152,7 @@ class Measured:
             run = self._runs[name]
             run["results"] |= results
             run["is_first_enough"] = is_left
-            run["areas"] |= {area: _cases(area) for area in areas}
+            run["areas"] |= cases
             run["seconds"] += time.monotonic() - began
             write_atomically(self._file, json.dumps(self._document, indent=1).encode())
 
@@ -165,9 +171,12 @@ class Measured:
         return verdict == Verdict.FAIL and (case not in healthy or healthy[case][0] in _GOOD)
 
     def outcome(self, fault: Fault) -> Outcome | None:
-        """Return what was measured of ``fault``, None where nothing was."""
+        """Return what was measured of ``fault``, None where nothing was, or with other cases than those of today."""
         run = self._runs.get(fault.name, {})
         if run.get("digest") != fault.digest or not run.get("areas"):
+            return None
+        healthy = self._runs.get(HEALTHY, {}).get("areas", {})
+        if not all(kept == healthy.get(area) and _is_of_today(area, kept) for area, kept in run["areas"].items()):
             return None
         return Outcome(
             fault, tuple(self._found(fault.name)), tuple(run["areas"]), run["seconds"], not run.get("is_first_enough")
@@ -201,18 +210,36 @@ def _run(image: Path, name: str, areas: Sequence[str], machines: int) -> Generat
 
 
 def _cases(area: str) -> str:
-    """Return what changes with the cases of ``area``. Raises InputError for an area that is not there."""
+    """Return what changes with the cases of ``area``, the library included. Raises InputError for no area."""
     if area.startswith(_BOOT):
         group = area.removeprefix(_BOOT)
         if group not in groups():
             raise InputError(f"area {area}: expected boot/ and one of {', '.join(groups())}")
-        files = [tests_directory().parent / "libs/hugepage_qa/cases/boot/cases" / f"{group}.yaml"]
-    else:
-        place = tests_directory() / area.partition("@")[0]
-        files = [place.with_suffix(".py")] if place.with_suffix(".py").is_file() else sorted(place.glob("*.py"))
+        return _library()
+    place = tests_directory() / area.partition("@")[0]
+    files = [place.with_suffix(".py")] if place.with_suffix(".py").is_file() else sorted(place.glob("*.py"))
     if not files:
         raise InputError(f"area {area}: expected a folder of tests/, or a file of one")
-    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+    return sha256(b"".join([_library().encode(), *(file.read_bytes() for file in files)])).hexdigest()[:16]
+
+
+def _is_of_today(area: str, kept: str) -> bool:
+    """Tell whether what was ``kept`` for ``area`` is of its cases as they are, and the area is still there."""
+    try:
+        return _cases(area) == kept
+    except InputError:
+        return False
+
+
+@cache
+def _library() -> str:
+    """Return what changes with the library, as it was when it was asked for first: what is imported stays as it is."""
+    digest = sha256()
+    for file in sorted(_LIBRARY.rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts:
+            digest.update(f"{file.relative_to(_LIBRARY)}\0".encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 if __name__ == "__main__":

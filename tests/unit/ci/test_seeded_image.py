@@ -106,6 +106,49 @@ def test_only_what_has_changed_is_measured_again(image: SeededImage, monkeypatch
     assert runs.asked[4:] == [OTHER.name]
 
 
+def test_nothing_is_found_by_cases_that_have_changed_since(image: SeededImage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detection, "_run", Runs())
+    measured = Measured(image)
+    measured.measure(WANTED, 1)
+    assert measured.outcome(FAULT)
+    with monkeypatch.context() as changed_cases:
+        changed_cases.setattr(detection, "_cases", lambda _area: "changed")
+        assert measured.outcome(FAULT) is None
+        # the healthy kernel is measured anew, and the fault with it or not at all
+        measured.measure({"none": WANTED["none"]}, 1)
+        assert measured.outcome(FAULT) is None
+        measured.measure(WANTED, 1)
+        assert measured.outcome(FAULT)
+    assert measured.outcome(FAULT) is None
+
+
+def test_an_area_that_is_gone_has_found_nothing(image: SeededImage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detection, "_run", Runs())
+    measured = Measured(image)
+    measured.measure(WANTED, 1)
+
+    def gone(area: str) -> str:
+        raise InputError(f"area {area}: expected a folder of tests/")
+
+    monkeypatch.setattr(detection, "_cases", gone)
+    assert measured.outcome(FAULT) is None
+
+
+def test_the_library_is_one_of_the_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detection, "_LIBRARY", tmp_path)
+    keys = set()
+    for text in ("count = 1", "count = 2"):
+        (tmp_path / "oracle.py").write_text(text, encoding="utf-8")
+        detection._library.cache_clear()
+        keys |= {detection._cases(area) for area in ("pool/pool", "pool", "boot/counts")}
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "oracle.pyc").write_bytes(b"compiled")
+    detection._library.cache_clear()
+    assert len(keys) == 6
+    assert detection._cases("pool/pool") in keys
+    detection._library.cache_clear()
+
+
 def test_a_fault_is_left_at_the_first_case_that_finds_it_and_measured_whole_when_that_is_asked(
     image: SeededImage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,8 @@ _SINCE = 2.35
 #: of what is allocated, what the library has for itself, and less than it
 _HEADER = 64
 _BLOCKS, _SMALL = 64, 40_000
+#: what the library reads of /proc/meminfo at once
+_READ = 511
 
 
 @MALLOC.case("malloc() takes pages of the size that the tunable names, and free() gives them back", TUNABLE, pages=3)
@@ -53,6 +55,8 @@ def more_than_the_pool_has(live: Live) -> None:
     "small blocks lie in huge pages together, and hold what was stored in each", TUNABLE, sizes=Sizes.DEFAULT, pages=4
 )
 def many_small_blocks(live: Live) -> None:
+    if not _finds_default_size(live.host.read("proc/meminfo") or ""):
+        raise CannotRun(f"glibc, which reads {_READ} bytes of /proc/meminfo at once, cuts its line Hugepagesize")
     # 2: of the default size
     actor = _start(live, 2)
     blocks = [Memory(live, actor, actor.malloc(_SMALL), 1, _SMALL) for _block in range(_BLOCKS)]
@@ -84,6 +88,16 @@ def advised_memory(live: Live) -> None:
         if not value:
             _fill(memory)
             live.expect("AnonHugePages with 0", 0, memory.smaps(1).anon_huge_pages)
+
+
+def _finds_default_size(meminfo: str) -> bool:
+    """Tell whether the library finds which page size is the default one: it takes a line that it has cut for whole.
+
+    It reads on from the start of the last line (malloc_default_hugepage_size() in glibc's malloc-hugepages.c).
+    """
+    while (part := meminfo[:_READ]) and "Hugepagesize:" not in part:
+        meminfo = meminfo[part.rindex("\n") + 1 :]
+    return " kB" in part.partition("Hugepagesize:")[2]
 
 
 def _start(live: Live, value: int) -> Actor:

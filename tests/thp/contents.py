@@ -17,6 +17,7 @@ from hugepage_qa.cases.swapped import need_swap, only_swap, swap_out, swapped
 from hugepage_qa.cases.thp_memory import (
     allow_on_advice,
     expect_change,
+    expect_shared,
     map_aligned,
     map_start_of_file,
     mount_tmpfs,
@@ -303,7 +304,7 @@ def swapoff(live: Live) -> None:
     private = huge_pages(live)
     allow_on_advice(live)
     shared = map_aligned(live, 1, pmd_size(live), shared=True, advice=MADV_HUGEPAGE)
-    shared.fill()
+    expect_shared(live, shared, True, "shmem_enabled=advise")
     for memory in (private, shared):
         _swap_out(live, memory)
     seen = [one.seen_by(one.actor.fork()) for one in (private, shared)]

@@ -34,6 +34,8 @@ _WITHOUT_HUGE_PAGES = {
     "more-at-a-time",
     # which base pages are protected, and can be written, whatever maps them
     "other-memory-moved",
+    # what swapoff(2) brings back may be huge or not
+    "swapoff",
     "values-that-are-shown",
     "files-of-hugetext",
     "dropped-caches",

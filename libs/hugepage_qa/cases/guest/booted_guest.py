@@ -80,16 +80,17 @@ class BootedGuest(AskedGuest):
         self.run(f"for _ in $(seq {length // PIECE}); do cat {piece}; done >{path}; rm {piece}")
 
     def keep_busy(self, memory: int | None = None) -> None:
-        """Have a program in it write and check ``memory`` bytes from now on, two thirds of what it has free for None.
+        """Have a program in it write and check ``memory`` bytes from now on, for None those that it takes by itself.
 
-        Returns when all of them have been written. Raises CannotRun where no such program can be built.
+        These are two thirds of what is free, at most 128 MiB (process/programs/busy_memory.c). Returns when all of them
+        have been written. Raises CannotRun where no such program can be built.
         """
         if self._driver.site.never_busy:
             raise CannotRun(f"nothing keeps a guest busy: {self._driver.site.never_busy}")
         self.run(f"/bin/{BUSY_PROGRAM} start {memory or ''}".rstrip())
 
     def find_in_memory(self) -> str:
-        """Return what that program has found: "right", or what was wrong (process/busy_memory.c)."""
+        """Return what that program has found: "right", or what was wrong (process/programs/busy_memory.c)."""
         return self.run(f"/bin/{BUSY_PROGRAM} await 2").strip()
 
     def has_virtio_driver(self, name: str, *needed: str) -> bool:

@@ -19,7 +19,8 @@ _BUSY = 32 * MIB
 
 #: what the busy program says of the first word that is wrong: its place, what was found and what was expected
 _WRONG = re.compile(r"\d+ words are wrong, the first at (\w+): (\w+) instead of (\w+)")
-#: of a word (process/busy_memory.c): bytes of a line, what its number is multiplied with, and where the round begins
+#: of a word there (process/programs/busy_memory.c): bytes of a line, what its number is multiplied with, and where the
+#: round begins
 _LINE, _FACTOR, _ROUND, _WORD = 64, 0x9E3779B97F4A7C15, 40, (1 << 64) - 1
 
 

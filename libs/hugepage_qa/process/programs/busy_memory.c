@@ -1,11 +1,11 @@
 /*
  * A guest that is busy in its memory: a program that writes and checks memory of its own, round after round.
  *
- *   busy-memory start [BYTES] go on in the background, once all of the memory, two thirds of what is free, was written
+ *   busy-memory start [BYTES] go on in the background, once all of the memory was written: two thirds of what is free,
+ *                             or 128 MiB, of which an emulated guest writes 100 in a second
  *   busy-memory await ROUNDS  wait until so many further rounds have ended, and print "right", or what was wrong
  *
- * A round finds in the first word of each cache line what the round before it has left there, and leaves another one;
- * of more than 128 MiB it visits so many lines, in each page others: an emulated guest writes 100 MiB in a second.
+ * A round finds in the first word of each cache line what the round before it has left there, and leaves another one.
  * Whatever happens to the memory while a round runs is seen by the end of the next one: a second round is enough for
  * what has happened before. Both fail when the program has ended by itself.
  */
@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #define LINE 64
-#define LINES_OF_A_ROUND ((128 << 20) / LINE)
+#define MOST ((size_t)128 << 20)
 #define PAUSE 10000 /* in microseconds */
 
 /* in the directory that it is started in */
@@ -86,11 +86,10 @@ static void note_wrong(uint64_t offset, uint64_t expected, uint64_t found)
 
 static void be_busy(volatile uint64_t *memory, size_t size)
 {
-	/* an odd number of lines from one to the next comes to each line of a page in one page or another */
-	size_t lines = size / LINE, step = lines > LINES_OF_A_ROUND ? (lines / LINES_OF_A_ROUND + 1) | 1 : 1;
+	size_t lines = size / LINE;
 
 	for (uint64_t round = 1;; round++) {
-		for (size_t line = 0; line < lines; line += step) {
+		for (size_t line = 0; line < lines; line++) {
 			volatile uint64_t *at = memory + line * (LINE / sizeof(*memory));
 			uint64_t found = *at, expected = round == 1 ? 0 : word(line, round - 1);
 
@@ -100,6 +99,13 @@ static void be_busy(volatile uint64_t *memory, size_t size)
 		}
 		state->rounds = round;
 	}
+}
+
+static size_t two_thirds_of_what_is_free(void)
+{
+	size_t size = (size_t)sysconf(_SC_AVPHYS_PAGES) / 3 * 2 * (size_t)sysconf(_SC_PAGESIZE);
+
+	return size < MOST ? size : MOST;
 }
 
 static int start(size_t size)
@@ -157,7 +163,7 @@ int main(int count, char **words)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	if (count == 2 && !strcmp(words[1], "start"))
-		return start((size_t)sysconf(_SC_AVPHYS_PAGES) / 3 * 2 * (size_t)sysconf(_SC_PAGESIZE));
+		return start(two_thirds_of_what_is_free());
 	if (count == 3 && !strcmp(words[1], "start"))
 		return start(strtoull(words[2], NULL, 10));
 	if (count == 3 && !strcmp(words[1], "await"))

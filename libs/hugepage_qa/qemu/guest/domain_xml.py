@@ -41,11 +41,21 @@ def domain_xml(guest: GuestDescription, site: Site) -> str:
     _text(domain, "on_reboot", "restart" if guest.comes_up_again else "destroy")
     _text(domain, "on_crash", (guest.on_crash or OnCrash.DESTROY).value)
     _add_devices(domain, guest, site)
-    command_line = SubElement(domain, "qemu:commandline")
-    for name, value in site.environment.items():
-        SubElement(command_line, "qemu:env", name=name, value=value)
+    _add_command_line(domain, site)
     _take_messages_from(domain, [name for has, name in ((guest.has_peer, "net0"), (guest.shares_files, "fs0")) if has])
     return tostring(domain, encoding="unicode")
+
+
+def _add_command_line(domain: Element, site: Site) -> None:
+    """Add what libvirt has no words for, or what it would say another way."""
+    command_line = SubElement(domain, "qemu:commandline")
+    if site.accelerator == TCG:
+        # of two QEMU takes the second. With libvirt's a guest of x86_64 copies and clears pages by bytes, or by words,
+        # each of them a step of the emulator (qemu/boards.py); model and stepping can only be said with a model's name
+        for word in ("-cpu", site.cpu):
+            SubElement(command_line, "qemu:arg", value=word)
+    for name, value in site.environment.items():
+        SubElement(command_line, "qemu:env", name=name, value=value)
 
 
 def with_tuning(definition: str, *elements: str) -> str:
@@ -147,6 +157,8 @@ def _add_cpu(domain: Element, guest: GuestDescription, site: Site) -> None:
 def _add_devices(domain: Element, guest: GuestDescription, site: Site) -> None:
     devices = SubElement(domain, "devices")
     _text(devices, "emulator", site.emulator)
+    # else libvirt adds one, which the guest's kernel sets up while it boots
+    SubElement(devices, "controller", type="usb", model="none")
     serial = SubElement(devices, "serial", type="unix")
     SubElement(serial, "source", mode="bind", path=site.console(guest.name))
     SubElement(serial, "log", file=site.log(guest.name), append="off")

@@ -76,7 +76,7 @@ class Site:
         return f"{self.directory}/{guest}.log"
 
 
-#: what keeps memory busy in a guest (process/busy_memory.c)
+#: what keeps memory busy in a guest (process/programs/busy_memory.c)
 BUSY_PROGRAM = "busy-memory"
 #: what names of modules begin with that guests load
 _DRIVERS = ("virtio", "failover", "net_failover", "pvpanic", "fuse")

@@ -45,7 +45,7 @@ _FILES = {
 
 @case("a pool that grows and shrinks, also to nothing, leaves a busy guest its pages and what is in them", RESIZED)
 def pool_resized(live: Live, guests: Guests) -> None:
-    guest = guests.new()
+    guest = guests.new(guests.cell(2))
     pages = guest.pages
     live.reserve(pages)
     guest.boot()

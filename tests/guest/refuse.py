@@ -31,13 +31,13 @@ SHORT = "mm/hugetlb.c hugetlb_reserve_pages(): ENOMEM; QEMU prealloc=on; libvirt
 
 @case("one page short is short", SHORT)
 def one_page_short(_live: Live, guests: Guests) -> None:
-    guest = guests.new()
+    guest = guests.new(guests.cell(2))
     guests.expect_refused_then_started(guest, guest.pages - 1)
 
 
 @case("half of the pages are given back when the other half is not there", SHORT)
 def half_short(_live: Live, guests: Guests) -> None:
-    guest = guests.new()
+    guest = guests.new(guests.cell(2))
     guests.expect_refused_then_started(guest, guest.pages // 2)
 
 
@@ -48,7 +48,7 @@ def empty_pool(_live: Live, guests: Guests) -> None:
 
 @case("a shared memfd of huge pages is refused like private files", f"{SHORT}; QEMU memory-backend-memfd")
 def memfd_short(_live: Live, guests: Guests) -> None:
-    guest = guests.new(source=Source.MEMFD, access=Access.SHARED)
+    guest = guests.new(guests.cell(2), source=Source.MEMFD, access=Access.SHARED)
     guests.expect_refused_then_started(guest, guest.pages - 1)
 
 
@@ -200,7 +200,7 @@ def kvm_without_huge_pages(live: Live, guests: Guests) -> None:
 # --- control groups --------------------------------------------------------------------------------------------------
 def refused_in_group(live: Live, guests: Guests, version: Version, reservations: bool) -> None:
     """Expect a guest to be refused in a group that may have one page less than it needs, whatever the pool has."""
-    guest = guests.new()
+    guest = guests.new(guests.cell(2))
     live.reserve(guest.pages)
     group = HugetlbGroup(live, new_group(live, "hugetlb", version))
     limit = group.limit_reservations if reservations else group.limit

@@ -82,7 +82,7 @@ def memfd_takes_the_same(_live: Live, guests: Guests) -> None:
     "QEMU memory-backend prealloc=off, reserve=on (libvirt refuses it for huge pages)",
 )
 def on_demand_memory_is_reserved(live: Live, guests: Guests) -> None:
-    guest = guests.new(allocation=Allocation.ON_DEMAND)
+    guest = guests.new(guests.cell(2), allocation=Allocation.ON_DEMAND)
     live.reserve(guest.pages)
     guest.start()
     # what QEMU loads into the guest's memory itself (a kernel, a device tree) is not all of it

@@ -24,8 +24,6 @@ from hugepage_qa.sizes import MIB
 
 #: what the tiny guest boots in, with room to spare
 _MEMORY = 128 * MIB
-#: one can be short by half
-_LEAST_PAGES = 2
 
 
 class Guests:
@@ -44,7 +42,14 @@ class Guests:
     @property
     def pages(self) -> int:
         """How many pages the guest of a case has, unless the case says otherwise."""
-        return max(_LEAST_PAGES, whole_pages(_MEMORY, self.live.size))
+        return whole_pages(_MEMORY, self.live.size)
+
+    def cell(self, least: int = 1) -> Cell:
+        """Return the memory of the usual guest, or of ``least`` pages where it has fewer: of 1 GiB one is enough.
+
+        A case that has some of its pages missing needs two.
+        """
+        return Cell(max(self.pages, least) * self.live.size, self.live.size)
 
     @property
     def foreign_mounts(self) -> list[str]:
@@ -57,9 +62,8 @@ class Guests:
         return self._driver.site
 
     def new(self, *cells: Cell, name: str = "guest", **options: Any) -> Guest:
-        """Define a guest with ``cells``, by default one of ``pages`` pages. Raises GuestError."""
-        cells = cells or (Cell(self.pages * self.live.size, self.live.size),)
-        description = GuestDescription(f"hugepage-qa-{name}", cells, **options)
+        """Define a guest with ``cells``, by default the usual one. Raises GuestError."""
+        description = GuestDescription(f"hugepage-qa-{name}", cells or (self.cell(),), **options)
         guest = Guest(self.live, self._driver, description)
         self._guests.append(guest)
         guest.define()

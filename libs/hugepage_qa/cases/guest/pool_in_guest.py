@@ -18,12 +18,11 @@ Run = Callable[[str], str]
 _POOL = 4
 _FILE = 3
 _MEMORY = 256 * MIB
-_LEAST_PAGES = 2
 
 
 def room_for_a_pool(page: int) -> Cell:
     """Return memory in pages of ``page`` bytes in which a guest has room for a pool of its own."""
-    return Cell(max(_LEAST_PAGES, whole_pages(_MEMORY, page)) * page, page)
+    return Cell(whole_pages(_MEMORY, page) * page, page)
 
 
 def expect_pool_of_its_own(live: Live, guest: Guest, run: Run) -> None:

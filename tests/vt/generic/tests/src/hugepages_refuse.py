@@ -26,7 +26,7 @@ def run(test: VtTest, params: Mapping[str, str], _env: object) -> None:
     backing, free = read_backing(params), choose(params, "free_pages", FREE_PAGES)
 
     def refused_then_started(_live: Live, guests: Guests) -> None:
-        guest = guests.new(**backing)
+        guest = guests.new(guests.cell(2), **backing)
         guests.expect_refused_then_started(guest, free(guest.pages))
 
     run_variant(test, params, RULE, refused_then_started)

@@ -7,6 +7,7 @@ from hugepage_qa.cases.guest.guest import Guest
 from hugepage_qa.cases.guest.guest_machine import ELSEWHERE, AskedDriver
 from hugepage_qa.cases.guest.guests import Guests
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.pool_view import Counters
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.pool.pool_kernel import PoolKernel
 from hugepage_qa.qemu.accelerator import TCG
@@ -41,11 +42,15 @@ def is_of_earlier_round(found: str) -> bool:
 
 @dataclass(frozen=True)
 class _Look:
-    """The pages that the target maps, and those that are free and reserved in the pool, at one moment."""
+    """The pages that the target maps, and the pool before and after that was read."""
 
     mapped: int
-    free: int
-    reserved: int
+    before: Counters
+    after: Counters
+
+    def is_of_one_moment(self, pages: int) -> bool:
+        """Whether none of the target's ``pages`` was on its way: one is out of the pool before it is mapped."""
+        return self.before == self.after and self.after.free + self.mapped == pages
 
 
 class TwoHosts:
@@ -115,18 +120,17 @@ class TwoHosts:
             # one that has failed tells so
             source.finish_migration()
             raise CannotRun("this machine is too slow to look at a migration while it runs") from error
-        looks = [self._look(target)]
+        looks: list[_Look] = []
 
         def is_still() -> bool:
             looks.append(self._look(target))
-            return looks[-1] == looks[-2] and looks[-1].free + looks[-1].mapped == nr - source.pages
+            return looks[-1].is_of_one_moment(nr - source.pages)
 
-        # a page is out of the pool before it is mapped
         self._live.host.wait_until(is_still)
         rest = nr - source.pages - looks[-1].mapped
-        self._live.expect("free pages while memory follows", rest, looks[-1].free)
+        self._live.expect("free pages while memory follows", rest, looks[-1].after.free)
         restored = PoolKernel(self._live.kernel_version).unmapping_restores_reservation
-        self._live.expect("of these, reserved", rest if restored else 0, looks[-1].reserved)
+        self._live.expect("of these, reserved", rest if restored else 0, looks[-1].after.resv)
 
     def expect_all_back(self, nr: int, *guests: Guest) -> None:
         """Expect ``guests`` to be off, all ``nr`` pages of the pool to be free, and files to be as before."""
@@ -143,5 +147,5 @@ class TwoHosts:
         return {format_size(self._live.size): plugged} if plugged else {}
 
     def _look(self, target: Guest) -> _Look:
-        mapped, pool = target.mapped, self._live.pool()
-        return _Look(mapped, pool.free, pool.resv)
+        before = self._live.pool()
+        return _Look(target.mapped, before, self._live.pool())

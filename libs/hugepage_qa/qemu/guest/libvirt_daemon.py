@@ -16,7 +16,7 @@ from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.proc_tables import read_mounts
 from hugepage_qa.kernel.tree import DirectoryTree
-from hugepage_qa.process.child import PIPE, WITH_OUTPUT, Child, PrivateMounts
+from hugepage_qa.process.child import PIPE, WITH_OUTPUT, Child, PrivateMounts, find_installed
 from hugepage_qa.process.process_table import kill_and_wait
 from hugepage_qa.qemu.guest.guest_site import NotHere
 
@@ -53,13 +53,29 @@ def _find_driver() -> Path:
     raise NotHere(f"libvirt is installed without its driver for QEMU: no {Path(_DRIVER).name}")
 
 
-def write_emulator(directory: Path, emulator: str, environment: Mapping[str, str]) -> Path:
-    """Return a program that is ``emulator`` with ``environment``, which libvirt takes from all that it starts."""
+def write_emulator(directory: Path, emulator: str, environment: Mapping[str, str], *, privileged: bool = True) -> Path:
+    """Return a program that is ``emulator`` with ``environment``, which libvirt takes from all that it starts.
+
+    One that is not ``privileged`` has nothing but what its user may do. Raises NotHere where it cannot be taken away.
+    """
     program = directory / "bin" / Path(emulator).name
     program.parent.mkdir()
+    command = [*(() if privileged else _without_capabilities()), emulator]
     words = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
-    write_durably(program, f'#!/bin/sh\n{words}exec {shlex.quote(emulator)} "$@"\n', mode=_EXECUTABLE)
+    write_durably(program, f'#!/bin/sh\n{words}exec {shlex.join(command)} "$@"\n', mode=_EXECUTABLE)
     return program
+
+
+def _without_capabilities() -> Sequence[str]:
+    """Return what starts a program without those that libvirt gives a QEMU that it asks what it can, whoever runs it.
+
+    With CAP_DAC_OVERRIDE it finds KVM where its user must not, and libvirt, which sees that, asks it again, for seconds
+    each of the dozen times that it looks at the definition of a domain.
+    """
+    program = find_installed("setpriv")
+    if program is None:
+        raise NotHere("the program setpriv is not installed: install util-linux")
+    return (program, "--inh-caps=-all", "--ambient-caps=-all", "--")
 
 
 @dataclass(frozen=True)
@@ -142,7 +158,7 @@ class PrivateDaemon:
         self._child: Child | None = None
         self._namespace: int | None = None
         self._group: str | None = None
-        self.emulator = write_emulator(directory, emulator, environment)
+        self.emulator = write_emulator(directory, emulator, environment, privileged=settings.user == 0)
         self._bound = write_configuration(directory, settings)
         # this driver and no other
         drivers = directory / "drivers"

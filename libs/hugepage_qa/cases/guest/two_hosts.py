@@ -41,7 +41,7 @@ def is_of_earlier_round(found: str) -> bool:
 
 
 @dataclass(frozen=True)
-class _Look:
+class Look:
     """The pages that the target maps, and the pool before and after that was read."""
 
     mapped: int
@@ -120,7 +120,7 @@ class TwoHosts:
             # one that has failed tells so
             source.finish_migration()
             raise CannotRun("this machine is too slow to look at a migration while it runs") from error
-        looks: list[_Look] = []
+        looks: list[Look] = []
 
         def is_still() -> bool:
             looks.append(self._look(target))
@@ -146,6 +146,6 @@ class TwoHosts:
     def _pages(self, plugged: int) -> dict[str, int]:
         return {format_size(self._live.size): plugged} if plugged else {}
 
-    def _look(self, target: Guest) -> _Look:
+    def _look(self, target: Guest) -> Look:
         before = self._live.pool()
-        return _Look(target.mapped, before, self._live.pool())
+        return Look(target.mapped, before, self._live.pool())

@@ -10,6 +10,9 @@ from hugepage_qa.sizes import GIB, MIB
 #: bytes each second: so slow that what happens meanwhile can be looked at, the same for post-copy, where a guest waits
 #: for a page of 1 GiB until all of it is there, and as good as without a limit
 SLOW, SLOW_POSTCOPY, FAST = MIB, 8 * MIB, 1024 * GIB
+#: from when its CPUs are to be moved until they are: QEMU first sends the page of the host that it is in to its end,
+#: which may be of 1 GiB, and moves none where what is left could be sent within the usual downtime of 0.3 s
+UNTIL_POSTCOPY = 16 * MIB
 #: for how many milliseconds a guest may stand still: one that is busy on a slow machine need not be faster than that
 DOWNTIME = 60_000
 
@@ -43,6 +46,7 @@ def send_slowly(guest: QemuProcess, uri: str, postcopy: bool) -> None:
 def start_postcopy(guest: QemuProcess) -> None:
     """Move the CPUs of a guest that is being sent, and wait until they are. Raises as ``await_status`` does."""
     guest.ask("migrate-start-postcopy")
+    guest.ask("migrate-set-parameters", max_bandwidth=UNTIL_POSTCOPY)
     await_status(guest, POSTCOPY)
 
 

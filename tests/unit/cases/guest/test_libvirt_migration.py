@@ -10,6 +10,8 @@ import pytest
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.guest.libvirt_migration import LibvirtMigration, destination
+from hugepage_qa.qemu.guest.qemu_migration import DOWNTIME, FAST, UNTIL_POSTCOPY
+from hugepage_qa.sizes import MIB
 
 TO = destination("qemu:///system?socket=/there", "/there/guest.migration", "<domain/>")
 
@@ -65,7 +67,8 @@ class Domain:
 
     def migrateSetMaxSpeed(self, *pace: int) -> None:  # noqa: N802 - libvirt's name
         self.paces.append(pace)
-        self.is_over.set()
+        if pace[0] == FAST // MIB:
+            self.is_over.set()
 
     def abortJob(self) -> None:  # noqa: N802 - libvirt's name
         self.refusal = self.refusal or "operation aborted: migration out job: canceled by client"
@@ -88,8 +91,8 @@ def test_where_a_guest_goes_is_a_daemon_a_socket_and_a_definition() -> None:
     migration.start_postcopy()
     migration.finish()
     migration.end()
-    # a downtime, and a pace before and after its CPUs are moved
-    assert [len(pace) for pace in domain.paces] == [1, 1, 2]
+    # a pace until its CPUs are moved, then a downtime, and a pace before and after that
+    assert domain.paces == [(UNTIL_POSTCOPY // MIB,), (DOWNTIME,), (FAST // MIB,), (FAST // MIB, 1)]
 
 
 @pytest.mark.parametrize("act", [LibvirtMigration.await_sending, LibvirtMigration.finish])

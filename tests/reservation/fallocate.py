@@ -12,10 +12,9 @@ from hugepage_qa.kernel.uapi import (
     FALLOC_FL_PUNCH_HOLE,
     FALLOC_FL_ZERO_RANGE,
     RLIMIT_FSIZE,
-    SIG_BLOCK,
 )
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.actor import hold_back, is_waiting
 
 FALLOCATE = Area("fallocate")
 ALLOCATE = "fallocate(2); fs/hugetlbfs/inode.c hugetlbfs_fallocate()"
@@ -231,7 +230,7 @@ def limit_on_the_size_of_a_file(live: Live) -> None:
         call = file.actor.call
         # the limit is one page; the signal waits, for it would end the actor
         call("setrlimit", RLIMIT_FSIZE, pack("2Q", live.size, live.size))
-        call("rt_sigprocmask", SIG_BLOCK, pack("Q", 1 << signal.SIGXFSZ - 1), 0, 8)
+        hold_back(file.actor, signal.SIGXFSZ)
         file.allocate(1)
         live.expect("whether SIGXFSZ waits", False, is_waiting(file.actor, signal.SIGXFSZ))
         live.expect_errno(errno.EFBIG, file.allocate, 1, 1)
@@ -242,12 +241,6 @@ def limit_on_the_size_of_a_file(live: Live) -> None:
         live.expect_pool(nr=2, free=1)
         file.truncate(0)
         live.expect_pool(nr=2, free=2)
-
-
-def is_waiting(actor: Actor, number: signal.Signals) -> bool:
-    """Tell whether a blocked signal waits for ``actor``."""
-    _zero, (waiting,) = actor.call_with_buffers("rt_sigpending", bytes(8), 8)
-    return bool(actor.uapi.unpack("Q", waiting)[0] >> number - 1 & 1)
 
 
 @FALLOCATE.case("what fallocate does not do on huge pages is refused and does nothing", ALLOCATE, pages=1)

@@ -11,12 +11,14 @@ from enum import Enum, Flag
 from pathlib import Path
 from typing import Protocol
 
-from hugepage_qa.kernel.uapi import NOBODY, Uapi, find_uapi
+from hugepage_qa.kernel.uapi import NOBODY, SIG_BLOCK, Uapi, find_uapi
 from hugepage_qa.process.actor_link import start_link
 
 Argument = int | str | bytes
 
 _WORD = 1 << 64
+#: bytes of a set of signals
+_SIGNALS = 8
 #: bytes of what is stored and looked at
 _LEAST_STEP = 8
 # struct repeated in repeaters.c
@@ -318,3 +320,14 @@ def become_nobody(actor: Actor, *groups: int) -> None:
         actor.call("setgroups", 0, 0)
     actor.call("setresgid", NOBODY, NOBODY, NOBODY)
     actor.call("setresuid", NOBODY, NOBODY, NOBODY)
+
+
+def hold_back(actor: Actor, number: signal.Signals) -> None:
+    """Have a signal wait that ``actor`` gets from now on."""
+    actor.call("rt_sigprocmask", SIG_BLOCK, actor.uapi.pack("Q", 1 << number - 1), 0, _SIGNALS)
+
+
+def is_waiting(actor: Actor, number: signal.Signals) -> bool:
+    """Tell whether a signal that is held back waits for ``actor``."""
+    _zero, (waiting,) = actor.call_with_buffers("rt_sigpending", bytes(_SIGNALS), _SIGNALS)
+    return bool(actor.uapi.unpack("Q", waiting)[0] >> number - 1 & 1)

@@ -5,6 +5,7 @@ from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
+from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.memory_policy import Mode, node_of, run_on, set_policy
@@ -87,6 +88,23 @@ def a_page_shared_by_fork(live: Live) -> None:
     live.expect("AnonHugePages of the child after its write", 0, theirs.smaps().anon_huge_pages)
     live.expect("Rss of the child after its write", size, theirs.smaps().rss)
     live.expect("AnonHugePages of the parent", size, ours.smaps().anon_huge_pages)
+    ours.expect_filled()
+
+
+@TRANSPARENT.case(
+    "RssAnon in status counts huge pages whole, for the process and for its child, and no longer those that it unmaps",
+    f"{PROC_DOC} RssAnon; mm/huge_memory.c copy_huge_pmd(), zap_huge_pmd()",
+)
+def resident_by_status(live: Live) -> None:
+    allow_on_advice(live)
+    pages = 4
+    ours = _filled(live, pages)
+    theirs = ours.seen_by(ours.actor.fork())
+    found = [_resident(live, memory) for memory in (ours, theirs)]
+    live.expect("RssAnon of parent and child, in huge pages", [pages, pages], found)
+    theirs.unmap(0, 1)
+    found = [_resident(live, memory) for memory in (ours, theirs)]
+    live.expect("RssAnon of both when the child has unmapped one", [pages, pages - 1], found)
     ours.expect_filled()
 
 
@@ -304,6 +322,12 @@ def _advised_anew(live: Live) -> Memory:
 
 def _unmap_the_second_half(memory: Memory) -> None:
     memory.actor.call("munmap", memory.address + memory.size // 2, memory.size // 2)
+
+
+def _resident(live: Live, memory: Memory) -> int:
+    """Return RssAnon in whole huge pages: of base pages some count later (Linux before 6.2), and actors have few."""
+    found = process_status(live, memory.actor).sizes["RssAnon"]
+    return (found + memory.size // 2) // memory.size
 
 
 class TransparentAccounting(LiveTest):

@@ -175,6 +175,25 @@ def a_removed_group_leaves_its_pages_to_its_parent(live: Live, group: HugetlbGro
 
 
 @case(
+    "numa_stat of a group has the pages of the groups below it, too, on their nodes, and no longer when they are freed",
+    f"{V1_DOC} numa_stat; {HUGETLB_CGROUP} hugetlb_cgroup_read_numa_stat(), since f47761999052",
+    pages=2,
+    since="5.17",
+)
+def pages_of_groups_below_are_in_numa_stat(live: Live, group: HugetlbGroup) -> None:
+    below = [group.child(name) for name in ("first", "second")]
+    memories = [live.map(1, each.actor()) for each in below]
+    for count, (each, memory) in enumerate(zip(below, memories, strict=True), start=1):
+        memory.touch()
+        each.expect_on_nodes(1)
+        group.expect_on_nodes(count, with_groups_below=True)
+    for left, (each, memory) in zip((1, 0), zip(below, memories, strict=True), strict=True):
+        memory.unmap()
+        each.expect_on_nodes(0)
+        group.expect_on_nodes(left, with_groups_below=True)
+
+
+@case(
     "numa_stat of the parent shows the pages of a group that is removed, and none when they are freed",
     f"{V1_DOC} numa_stat; {HUGETLB_CGROUP} hugetlb_cgroup_move_parent(), since f47761999052",
     pages=2,

@@ -12,12 +12,14 @@ from hugepage_qa.kernel.uapi import (
     MADV_COLLAPSE,
     MADV_DONTNEED,
     MADV_GUARD_INSTALL,
+    MADV_MERGEABLE,
     MADV_PAGEOUT,
     MADV_POPULATE_READ,
     MADV_POPULATE_WRITE,
     MADV_WILLNEED,
     MADV_WIPEONFORK,
 )
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 ADVICE = Area("advice")
@@ -254,6 +256,25 @@ def refused_advice(live: Live) -> None:
         live.expect_errno(errno.EINVAL, memory.advise, advice)
         live.expect_pool(nr=1, free=0)
     live.expect("what the page holds", 5, memory.read())
+
+
+@ADVICE.case(
+    "MADV_MERGEABLE is ignored: no huge page may be merged, and smaps does not say so",
+    "madvise(2) MADV_MERGEABLE; mm/ksm.c ksm_madvise()",
+    pages=1,
+)
+def advice_to_merge(live: Live) -> None:
+    if live.host.read("sys/kernel/mm/ksm/run") is None:
+        raise CannotRun("this kernel has no CONFIG_KSM")
+    for shared in (False, True):
+        memory = live.map(1, shared=shared)
+        memory.fill()
+        before = memory.smaps().flags
+        memory.advise(MADV_MERGEABLE)
+        live.expect("VmFlags", before, memory.smaps().flags)
+        memory.expect_filled()
+        memory.unmap()
+        live.expect_pool(nr=1, free=1)
 
 
 @ADVICE.case(

@@ -85,6 +85,23 @@ def chain_of_forks(live: Live) -> None:
             live.expect("what the rest reads", [left + 1 for left in rest], [chain[left].read() for left in rest])
 
 
+@FORK.case("a page that one of them alone still has is written where it is, and not copied", COPY, pages=2)
+def page_of_the_last_one(live: Live) -> None:
+    for writer_is_child in (False, True):
+        memory = live.map(1)
+        memory.fill(7)
+        child = forked(live, memory)
+        writer, other = (child, memory) if writer_is_child else (memory, child)
+        before = writer.frames()
+        other.unmap()
+        writer.fill(8)
+        live.expect("whether the page lies where it did", True, writer.frames() == before)
+        writer.expect_filled(8)
+        live.expect_pool(nr=2, free=1)
+        memory.actor.end()
+        live.expect_pool(nr=2, free=2)
+
+
 class Fork(LiveTest):
     """Cases on forked processes with every page size of the machine.
 

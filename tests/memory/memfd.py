@@ -9,6 +9,7 @@ from contextlib import suppress
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_file
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.pinned_pages import pipe_with, word_from
 from hugepage_qa.kernel.uapi import F_SEAL_EXEC, F_SEAL_FUTURE_WRITE, HUGE_SHIFT, MAP_HUGETLB
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -162,6 +163,24 @@ def sealed_against_writing(live: Live) -> None:
     live.expect_errno(errno.EPERM, file.map, 1)
     live.expect_errno(errno.EPERM, file.punch, 1)
     live.expect("what a reader sees", 5, file.map(1, shared=False, prot=mmap.PROT_READ, noreserve=True).read())
+    live.expect_pool(nr=1, free=0)
+
+
+@MEMFD.case(
+    "F_SEAL_WRITE is refused while a pipe has one of the pages, EBUSY, and given when it has none",
+    f"{SEALS}; mm/memfd.c memfd_wait_for_pins()",
+    pages=1,
+)
+def sealed_against_writing_of_others(live: Live) -> None:
+    file = sealable(live)
+    memory = file.map(1)
+    memory.touch(value=5)
+    reader = pipe_with(live, memory)
+    memory.unmap()
+    live.expect_errno(errno.EBUSY, seal, file, fcntl.F_SEAL_WRITE)
+    live.expect("what came out of the pipe", 5, word_from(live, file.actor, reader))
+    seal(file, fcntl.F_SEAL_WRITE)
+    live.expect_errno(errno.EPERM, file.map, 1)
     live.expect_pool(nr=1, free=0)
 
 

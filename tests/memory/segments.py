@@ -41,6 +41,7 @@ def life_of_a_segment(live: Live) -> None:
     memory.expect_zero(0)
     memory.actor.fill(memory.address, live.size, memory.step, 5)
     memory.expect_filled(5, pages=1)
+    live.expect("KernelPageSize", live.size, memory.smaps().kernel_page_size)
     live.expect_pool(nr=2, free=1, resv=1)
     segment.detach(memory)
     live.expect_signal(signal.SIGSEGV, memory.read)

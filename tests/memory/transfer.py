@@ -6,7 +6,7 @@ from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.direct_io import open_for_direct_io
 from hugepage_qa.cases.hugetlb_files import HugeFile, get_segment
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory, read_of_another
+from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -75,14 +75,19 @@ def page_in_a_pipe(live: Live) -> None:
 @TRANSFER.case("one process reads and writes the huge pages of another", "process_vm_readv(2)", pages=2)
 def pages_of_another_process(live: Live) -> None:
     ours, theirs = live.map(1), live.map(1)
-    theirs.touch(value=7)
-    local, remote = (live.host.uapi.pack("2Q", memory.address, 8) for memory in (ours, theirs))
     call = ours.actor.call
-    live.expect("bytes read", 8, read_of_another(live, ours.actor, theirs.actor.pid, local, remote))
-    live.expect("what was read", 7, ours.read())
-    ours.touch(value=8)
-    live.expect("bytes written", 8, call("process_vm_writev", theirs.actor.pid, local, 1, remote, 1, 0))
-    live.expect("what was written", 8, theirs.read())
+    for offset in (0, live.base_page, live.size // 2 + WORD, live.size - WORD):
+        local, remote = (
+            live.host.uapi.pack("2Q", address, WORD) for address in (ours.address, theirs.address + offset)
+        )
+        theirs.actor.write(theirs.address + offset, 7 + offset)
+        read = read_of_another(live, ours.actor, theirs.actor.pid, local, remote)
+        live.expect(f"bytes read at {offset}", WORD, read)
+        live.expect(f"what was read at {offset}", 7 + offset, ours.read())
+        ours.touch(value=8)
+        written = call("process_vm_writev", theirs.actor.pid, local, 1, remote, 1, 0)
+        live.expect(f"bytes written at {offset}", WORD, written)
+        live.expect(f"what was written at {offset}", 8, theirs.actor.read(theirs.address + offset))
     live.expect_pool(nr=2, free=0)
 
 

@@ -6,6 +6,7 @@ import signal
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import forked, new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import move_page, node_of
 from hugepage_qa.cases.thp_memory import room_for
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
@@ -143,6 +144,34 @@ def write_protected_page(live: Live) -> None:
         live.expect("base pages that pagemap shows as protected", 0, len(protected_pages(memory)))
         memory.fill(3)
     memory.expect_filled(3)
+    live.expect_pool(nr=1, free=0)
+
+
+@USERFAULT.case(
+    "no part of a page is watched, protected or mapped by the program: EINVAL, and all is as it was",
+    f"{DOC} UFFDIO_REGISTER, UFFDIO_WRITEPROTECT, UFFDIO_CONTINUE; mm/userfaultfd.c mwriteprotect_range()",
+    since="5.19",
+    pages=1,
+)
+def parts_of_pages(live: Live) -> None:
+    half = live.size // 2
+    file = new_memfd(live)
+    file.truncate(1)
+    memory, other = file.map(1), file.map(1)
+    memory.fill(3)
+    part = Memory(live, file.actor, other.address, 1, half)
+    live.expect_errno(errno.EINVAL, Userfault, part, Mode.MISSING, Feature.MISSING_HUGETLBFS)
+    protecting = Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM)
+    for offset, length in ((0, half), (half, half), (0, live.base_page)):
+        live.expect_errno(errno.EINVAL, protecting.write_protect, offset=offset, length=length)
+    live.expect("base pages that are protected", [], protected_pages(memory))
+    mapping = Userfault(other, Mode.MINOR, Feature.MINOR_HUGETLBFS)
+    live.expect_errno(errno.EINVAL, mapping.go_on, length=half)
+    live.expect_signal(signal.SIGBUS, other.read)
+    mapping.go_on()
+    other.expect_filled(3)
+    memory.fill(4)
+    other.expect_filled(4)
     live.expect_pool(nr=1, free=0)
 
 

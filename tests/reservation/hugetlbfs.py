@@ -289,15 +289,20 @@ def default_page_size(live: Live) -> None:
 @HUGETLBFS.case("uid=, gid= and mode= say who may use the mount", OPTIONS)
 def permissions(live: Live) -> None:
     actor = live.actor()
-    mounts = [
-        live.mount(**options) for options in ({"mode": "0700"}, {"mode": "1777"}, {"mode": "0700", "uid": NOBODY})
-    ]
+    options: tuple[dict[str, str | int], ...] = (
+        {"mode": "0700"},
+        {"mode": "0700", "gid": NOBODY},
+        {"mode": "1777"},
+        {"mode": "0700", "uid": NOBODY},
+        {"mode": "0070", "gid": NOBODY},
+    )
     # opened before: the directories above the mounts are not for everyone
-    closed, open_to_all, given = (live.open(actor, point, os.O_RDONLY | live.host.uapi.o_directory) for point in mounts)
+    directories = [live.open(actor, live.mount(**each), os.O_RDONLY | live.host.uapi.o_directory) for each in options]
     become_nobody(actor)
-    live.expect_errno(errno.EACCES, create_in, actor, closed)
-    create_in(actor, open_to_all)
-    create_in(actor, given)
+    for directory in directories[:2]:
+        live.expect_errno(errno.EACCES, create_in, actor, directory)
+    for directory in directories[2:]:
+        create_in(actor, directory)
 
 
 @HUGETLBFS.case("mode= keeps the sticky bit: nobody removes the files of others", OPTIONS)

@@ -10,9 +10,15 @@ from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import expect_change, pmd_size
-from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.cases.thp_policy import advised, huge_pages
 from hugepage_qa.kernel.tree import read_integer
-from hugepage_qa.kernel.uapi import MADV_DONTNEED_LOCKED, MADV_MERGEABLE, MADV_PAGEOUT, MADV_WIPEONFORK
+from hugepage_qa.kernel.uapi import (
+    MADV_DONTNEED_LOCKED,
+    MADV_MERGEABLE,
+    MADV_PAGEOUT,
+    MADV_WIPEONFORK,
+    MLOCK_ONFAULT,
+)
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -108,6 +114,26 @@ def given_back_though_locked(live: Live) -> None:
 
 
 @ADVICE.case(
+    "a huge page that comes into memory which was locked before counts as locked and unevictable, all of it, and no"
+    " longer when it is unlocked or goes",
+    "mlock2(2) MLOCK_ONFAULT; Documentation/filesystems/proc.rst Mlocked, Locked; mm/mlock.c mlock_new_folio()",
+)
+def locked_before(live: Live) -> None:
+    pages = 2
+    length = pages * pmd_size(live)
+    for release in (_unlock, Memory.unmap):
+        # free blocks for them, and the policies
+        huge_pages(live, pages).unmap()
+        counted = {"Mlocked": length, "Unevictable": length, "AnonHugePages": length}
+        memory = expect_change(live, counted, partial(_locked_on_fault, live, pages), Memory.fill)
+        mapping = memory.smaps()
+        live.expect("Locked, AnonHugePages", (length, length), (mapping.fields["Locked"], mapping.anon_huge_pages))
+        memory.expect_filled()
+        given = {"Mlocked": -length, "Unevictable": -length}
+        expect_change(live, given, partial(_filled_when_locked, live, pages), release)
+
+
+@ADVICE.case(
     "KSM merges equal base pages of huge pages, which hold what they held, and what is written is its writer's alone",
     f"{KSM_DOC}; {THP_DOC}; mm/ksm.c try_to_merge_one_page()",
 )
@@ -195,6 +221,18 @@ def _unlock(memory: Memory) -> None:
 def _locked(live: Live, pages: int) -> Memory:
     memory = huge_pages(live, pages)
     _lock(memory)
+    return memory
+
+
+def _locked_on_fault(live: Live, pages: int) -> Memory:
+    memory = advised(live, pages)
+    memory.actor.call("mlock2", memory.address, memory.length, MLOCK_ONFAULT)
+    return memory
+
+
+def _filled_when_locked(live: Live, pages: int) -> Memory:
+    memory = _locked_on_fault(live, pages)
+    memory.fill()
     return memory
 
 

@@ -70,6 +70,23 @@ def memory_without_advice(live: Live) -> None:
 
 
 @KHUGEPAGED_AREA.case(
+    "khugepaged makes huge pages of what a child has written in memory that its parent advised before fork()",
+    f"{DOC}; fork(2); kernel/fork.c dup_mmap()",
+)
+def memory_of_a_child(live: Live) -> None:
+    put_to_work(live)
+    let_rest(live)
+    parent = base_pages(live)
+    child = parent.seen_by(parent.actor.fork())
+    # what both have limits itself (max_ptes_shared)
+    child.fill(7)
+    put_to_work(live)
+    expect_collapse(live, child, child.length)
+    child.expect_filled(7)
+    parent.expect_filled()
+
+
+@KHUGEPAGED_AREA.case(
     "max_ptes_none is how many pages may be absent of those that are made a huge page, which are zero then",
     f"{DOC} max_ptes_none",
 )

@@ -7,7 +7,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_at_fault, expect_no_shortage, with_blocks
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import expect_change, keep_min_free, map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import MIN_FREE, expect_change, keep_min_free, map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import (
     ADVICES,
     advised,
@@ -29,6 +29,7 @@ POLICY = Area("thp/policy", sizes=Sizes.ONCE)
 PROC_DOC = "Documentation/filesystems/proc.rst"
 PRCTL = "PR_SET_THP_DISABLE(2const); kernel/sys.c prctl_set_thp_disable()"
 _CHOICES = ("enabled", "shmem_enabled")
+_LOW_KIB = 1024
 _POLICIES = ("always", "madvise", "never")
 #: each policy after each other one
 _CHANGES = ("always", "never", "madvise", "always", "madvise", "never", "always")
@@ -174,6 +175,36 @@ def values_that_are_refused(live: Live) -> None:
         for text in ("sometimes", "2", "-1", "\n", "[always]"):
             live.expect_errno(errno.EINVAL, live.host.write, path, text)
             live.expect(path, before, live.host.observe(path))
+
+
+@POLICY.case(
+    "huge pages that are switched on raise vm.min_free_kbytes where that is low, and leave it where it is higher",
+    "mm/khugepaged.c start_stop_khugepaged(), set_recommended_min_free_kbytes()",
+)
+def reserve_of_free_memory(live: Live) -> None:
+    set_policy(live, "never")
+    live.host.write(MIN_FREE, str(_LOW_KIB))
+    for policy in ("madvise", "never", "always"):
+        live.host.write(f"{DIRECTORY}/enabled", policy)
+    raised = read_integer(ObservedTree(live.host), MIN_FREE) or 0
+    live.expect("vm.min_free_kbytes was raised", True, raised > _LOW_KIB)
+    higher = 2 * raised
+    live.host.write(f"{DIRECTORY}/enabled", "never")
+    live.host.write(MIN_FREE, str(higher))
+    for policy in ("madvise", "never", "always"):
+        live.host.write(f"{DIRECTORY}/enabled", policy)
+        found = read_integer(ObservedTree(live.host), MIN_FREE)
+        live.expect(f"vm.min_free_kbytes that was set higher, {policy}", higher, found)
+
+
+@POLICY.case(
+    "hpage_pmd_size is the bytes that the processor maps by one entry of the page middle directory",
+    f"{THP_DOC} hpage_pmd_size; mm/huge_memory.c hpage_pmd_size_show()",
+)
+def size_that_is_shown(live: Live) -> None:
+    pmd_size(live)
+    found = read_integer(ObservedTree(live.host), f"{DIRECTORY}/hpage_pmd_size")
+    live.expect("hpage_pmd_size", live.mmu.pmd, found)
 
 
 @POLICY.case(

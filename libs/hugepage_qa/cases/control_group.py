@@ -326,12 +326,16 @@ class HugetlbGroup:
         """Have ``actor`` watch the refused charges of a group of version 2, and of those below it. Raises OSError."""
         return Watch(actor, self._live.open(actor, self._path(self._files.refusals), os.O_RDONLY))
 
-    def expect_on_nodes(self, pages: int, known: Mapping[Quirk, int] | None = None) -> None:
-        """Expect ``pages`` of the group itself in numa_stat, where the kernel has it, and that its nodes add up.
+    def expect_on_nodes(
+        self, pages: int, known: Mapping[Quirk, int] | None = None, *, with_groups_below: bool = False
+    ) -> None:
+        """Expect ``pages`` of the group in numa_stat, where the kernel has it, and that its nodes add up.
 
+        They are its own in version 1, unless it is to be ``with_groups_below``, and always with those in version 2.
         ``known`` tells how many the nodes have with a known bug; what is below 0 wraps. Raises KnownBug.
         """
-        found = read_numa_stat(ObservedTree(self._live.host), self._path("numa_stat"))
+        tree, path = ObservedTree(self._live.host), self._path("numa_stat")
+        found = read_numa_stat(tree, path, with_groups_below=with_groups_below)
         if found is None:
             return
         total = found.pop("total")

@@ -14,8 +14,8 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.process.actor import Actor
 
 # struct statx of include/uapi/linux/stat.h, the same on all architectures
-_STATX_MODE, _STATX_BLOCKS, _STATX_DIOALIGN, _STATX_SIZE = 0x2, 0x400, 0x2000, 256
-_BLOCK_SIZE_AT, _MODE_AT, _BLOCKS_AT, _DIRECT_ALIGNMENT_AT, _BLOCK = 0x04, 0x1C, 0x30, 0x9C, 512
+_STATX_MODE, _STATX_CTIME, _STATX_BLOCKS, _STATX_DIOALIGN, _STATX_SIZE = 0x2, 0x80, 0x400, 0x2000, 256
+_BLOCK_SIZE_AT, _MODE_AT, _BLOCKS_AT, _CHANGED_AT, _DIRECT_ALIGNMENT_AT, _BLOCK = 0x04, 0x1C, 0x30, 0x60, 0x9C, 512
 _STATX_WANTED = _STATX_MODE | _STATX_BLOCKS | _STATX_DIOALIGN
 _PERMISSIONS = 0o7777
 
@@ -44,6 +44,12 @@ class HugeFile:
         return self.actor.uapi.unpack("I", self._status()[_BLOCK_SIZE_AT : _BLOCK_SIZE_AT + 4])[0]
 
     @property
+    def changed_at(self) -> tuple[int, int]:
+        """When it was changed last, in seconds and nanoseconds: st_ctim of stat(2)."""
+        seconds, nanoseconds = self.actor.uapi.unpack("qI", self._status(_STATX_CTIME)[_CHANGED_AT : _CHANGED_AT + 12])
+        return seconds, nanoseconds
+
+    @property
     def direct_alignment(self) -> int:
         """Of what O_DIRECT carries multiples, in bytes: stx_dio_offset_align of statx(2), a base page if it is 0."""
         found = self.actor.uapi.unpack("I", self._status()[_DIRECT_ALIGNMENT_AT : _DIRECT_ALIGNMENT_AT + 4])[0]
@@ -54,8 +60,8 @@ class HugeFile:
         """The bits that chmod(2) sets."""
         return self.actor.uapi.unpack("H", self._status()[_MODE_AT : _MODE_AT + 2])[0] & _PERMISSIONS
 
-    def _status(self) -> bytes:
-        words = self.descriptor, "", AT_EMPTY_PATH, _STATX_WANTED, bytes(_STATX_SIZE)
+    def _status(self, wanted: int = _STATX_WANTED) -> bytes:
+        words = self.descriptor, "", AT_EMPTY_PATH, wanted, bytes(_STATX_SIZE)
         _zero, (*_path, status) = self.actor.call_with_buffers("statx", *words)
         return status
 

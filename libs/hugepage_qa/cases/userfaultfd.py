@@ -4,6 +4,7 @@ import errno
 import mmap
 from collections.abc import Callable
 from copy import copy
+from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ from hugepage_qa.cases.mapped_memory import WORD, WRITE_PROTECTED, Memory
 from hugepage_qa.cases.race import at_once
 from hugepage_qa.kernel.uapi import iowr
 from hugepage_qa.machine.host import CannotRun
-from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.actor import Actor, Refused
 from hugepage_qa.version import KernelVersion
 
 Acted = TypeVar("Acted")
@@ -52,8 +53,10 @@ class Feature(IntFlag):
     MISSING_SHMEM = 1 << 5
     EVENT_UNMAP = 1 << 6
     SIGBUS = 1 << 7
+    THREAD_ID = 1 << 8
     MINOR_HUGETLBFS = 1 << 9
     MINOR_SHMEM = 1 << 10
+    EXACT_ADDRESS = 1 << 11
     WP_HUGETLBFS_SHMEM = 1 << 12
     WP_UNPOPULATED = 1 << 13
     POISON = 1 << 14
@@ -69,6 +72,9 @@ class Mode(IntFlag):
     MINOR = 4
 
 
+_PAGEFAULT = 0x12
+
+
 class Event(IntEnum):
     """What a program is told of: UFFD_EVENT_*."""
 
@@ -76,6 +82,22 @@ class Event(IntEnum):
     REMAP = 0x14
     REMOVE = 0x15
     UNMAP = 0x16
+
+
+class Told(IntFlag):
+    """What a program is told of a fault: UFFD_PAGEFAULT_FLAG_*."""
+
+    WRITE = 1
+    WRITE_PROTECTED = 2
+    MINOR = 4
+
+
+@dataclass(frozen=True)
+class PageFault:
+    """A fault of which a program is told: what it was, and where."""
+
+    told: Told
+    address: int
 
 
 class Userfault:
@@ -139,6 +161,29 @@ class Userfault:
         size = self._memory.size if length is None else length
         self._ioctl("continue", self._memory.address, size, 0, 0)
 
+    def await_fault(self, live: Live) -> PageFault:
+        """Return the fault of a thread, which waits until it is handled. Raises Failed where none is told."""
+        messages = list[bytes]()
+
+        def is_told() -> bool:
+            try:
+                _length, (message,) = self._actor.call_with_buffers(
+                    "read", self.descriptor, bytes(_MESSAGE_SIZE), _MESSAGE_SIZE
+                )
+            except Refused as refusal:
+                if refusal.errno != errno.EAGAIN:
+                    raise
+                return False
+            messages.append(message)
+            return True
+
+        live.host.wait_until(is_told)
+        if not messages:
+            live.fail("message of a fault", "one", "none")
+        event, told, address, _thread = self._actor.uapi.unpack("B7x3Q", messages[0])
+        live.expect("event", _PAGEFAULT, event)
+        return PageFault(Told(told), address)
+
     def event_of(self, live: Live, act: Callable[[], Acted], event: Event, *numbers: int) -> Acted:
         """Expect a thread to be told of ``event`` when ``act`` is called, which waits for that; return what it does.
 
@@ -193,13 +238,25 @@ def protected_pages(memory: Memory) -> list[int]:
     return [number for number, entry in enumerate(memory.whole_pagemap()) if entry & WRITE_PROTECTED]
 
 
-def _open(actor: Actor, features: Feature, flags: int) -> int:
+def offered_features(live: Live) -> Feature:
+    """Return what UFFDIO_API offers to who asks for nothing. Raises CannotRun without userfaultfd, OSError."""
+    actor = live.actor()
+    descriptor = _create(actor, _USER_MODE_ONLY if live.kernel_version >= _USER_MODE_ONLY_SINCE else 0)
+    _api, offered, _calls = _ioctl(actor, descriptor, "api", _API, 0, 0)
+    return Feature(offered)
+
+
+def _create(actor: Actor, flags: int) -> int:
     try:
-        descriptor = actor.call("userfaultfd", flags)
+        return actor.call("userfaultfd", flags)
     except OSError as error:
         if error.errno != errno.ENOSYS:
             raise
         raise CannotRun("this kernel has no userfaultfd") from error
+
+
+def _open(actor: Actor, features: Feature, flags: int) -> int:
+    descriptor = _create(actor, flags)
     try:
         _ioctl(actor, descriptor, "api", _API, features, 0)
     except OSError as error:

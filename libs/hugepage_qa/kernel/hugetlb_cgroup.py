@@ -10,6 +10,7 @@ from hugepage_qa.kernel.tree import Tree, malformed, parse_integer
 from hugepage_qa.sizes import GIB, KIB, MIB
 
 _EVENT = re.compile(r"max (?P<number>[0-9]{1,20})")
+_HIERARCHICAL = "hierarchical_"
 _NUMA_STAT = re.compile(r"(?P<name>total|N[0-9]{1,5})=(?P<number>[0-9]{1,20})")
 
 
@@ -67,14 +68,16 @@ def read_refusals(tree: Tree, path: str) -> int:
     return int(event["number"]) if event else parse_integer(text, path)
 
 
-def read_numa_stat(tree: Tree, path: str) -> dict[str, int] | None:
+def read_numa_stat(tree: Tree, path: str, *, with_groups_below: bool = False) -> dict[str, int] | None:
     """Return ``total`` and ``N<node>`` -> bytes in use, of a group without those below it in version 1.
 
+    Version 1 has them in a second line, which is the one ``with_groups_below``; in version 2 there is no other.
     None before Linux 5.17, which has no such file. Raises InputError for another form.
     """
     text = tree.read(path)
     if text is None:
         return None
-    line = text.partition("\n")[0]
+    first, _newline, second = text.partition("\n")
+    line = second.removeprefix(_HIERARCHICAL).rstrip("\n") if with_groups_below and second else first
     words = [_NUMA_STAT.fullmatch(word) or malformed(path, 1, line, "words such as N0=0") for word in line.split()]
     return {word["name"]: int(word["number"]) for word in words}

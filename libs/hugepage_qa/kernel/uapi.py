@@ -66,6 +66,12 @@ PR_SET_THP_DISABLE = 41
 PR_GET_THP_DISABLE = 42
 #: since Linux 6.18
 PR_THP_DISABLE_EXCEPT_ADVISED = 2
+PR_MCE_KILL = 33
+PR_MCE_KILL_SET = 1
+PR_MCE_KILL_LATE = 0
+PR_MCE_KILL_EARLY = 1
+PR_MCE_KILL_DEFAULT = 2
+PR_MCE_KILL_GET = 34
 
 # include/uapi/asm-generic/signal.h, include/uapi/linux/sched.h
 SIG_BLOCK = 0

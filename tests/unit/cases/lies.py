@@ -7,6 +7,7 @@ nothing, or on which nothing ever happens, shows what a case would pass over.
 import itertools
 import json
 import re
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -215,6 +216,9 @@ def _other_answer(event: Event) -> Event | None:
         *others, told = values
         wrong = bytes((byte + 1) % 256 for byte in bytes.fromhex(told)).hex()
         return event | {"result": [" ".join(["ok", *others, wrong]), child]}
+    if words[:1] == ["ioctl"] and words[3:] == [_WHAT_IS_OFFERED]:
+        # nothing is: the buffer comes back as it was
+        return event | {"result": [f"ok 0 {_WHAT_IS_OFFERED.removeprefix('x')}", child]}
     other = _OTHER_VALUE.get(verb)
     return event | {"result": [other(*values), child]} if other else None
 
@@ -229,6 +233,8 @@ def _others_found(zero: str, repeated: str = "") -> str:
     return f"ok {zero} {''.join(f'{one[:16]}0400000000000000{one[32:]}' for one in threads)}"
 
 
+#: UFFDIO_API of who asks for no feature: struct uffdio_api
+_WHAT_IS_OFFERED = f"x{struct.pack('<3Q', 0xAA, 0, 0).hex()}"
 #: what else may be answered to a verb, by the value and the buffers of the true answer
 _OTHER_VALUE: dict[str, Callable[..., str]] = {
     "load": _one_more,

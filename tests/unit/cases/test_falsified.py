@@ -34,6 +34,8 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("written-while-they-are-scanned", "written-while-hugetlb-pages-are-scanned"), ("load ",)),
     **dict.fromkeys(("page-on-ext4", "page-on-xfs", "page-on-btrfs"), ("call write ",)),
     "reservations-of-each-kind-are-limited": ("call shmget ",),
+    # that it is later, and not by how much
+    "time-of-the-last-change": ("call statx ",),
     # it tries another block where one is refused
     "added-to-a-busy-machine": ("sys/devices/system/memory/",),
 }
@@ -60,6 +62,7 @@ _NOTHING_HAPPENS = {
     "files-of-a-node",
     "files-of-hugetext",
     "pools-do-not-count-for-the-commit-limit",
+    "size-that-is-shown",
     "the-direct-map-keeps-its-size",
     # the pages that it takes until the counter is exact depend on what it is told
     "vmstat-counts-pages-in-use",

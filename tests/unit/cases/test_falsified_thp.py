@@ -26,8 +26,10 @@ _WITHOUT_HUGE_PAGES = {
     "numbers-that-are-shown",
     "preferred-block-size",
     "refused-arguments",
+    "reserve-of-free-memory",
     "room-behind-the-end",
     "shared-memory-filled-by-others",
+    "size-that-is-shown",
     # no more than so many, most of them, or how many rounds they took
     "one-at-a-time",
     "taken-again-and-again",

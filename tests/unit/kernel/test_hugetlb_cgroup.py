@@ -36,7 +36,12 @@ def test_refusals_of_another_form_are_refused(text: str) -> None:
 
 def test_the_first_line_of_numa_stat_is_of_the_group_itself() -> None:
     text = "total=4194304 N0=0 N1=4194304\nhierarchical_total=6291456 N0=2097152 N1=4194304\n"
-    assert read_numa_stat(CapturedTree({"stat": text}), "stat") == {"total": 4194304, "N0": 0, "N1": 4194304}
+    tree = CapturedTree({"stat": text})
+    assert read_numa_stat(tree, "stat") == {"total": 4194304, "N0": 0, "N1": 4194304}
+    below = {"total": 6291456, "N0": 2097152, "N1": 4194304}
+    assert read_numa_stat(tree, "stat", with_groups_below=True) == below
+    version_2 = CapturedTree({"stat": "total=6291456 N0=2097152 N1=4194304\n"})
+    assert read_numa_stat(version_2, "stat", with_groups_below=True) == below
 
 
 def test_an_old_kernel_has_no_numa_stat() -> None:

@@ -29,8 +29,8 @@ static const struct {
 	CALL(getrusage), CALL(setresuid), CALL(setresgid), CALL(setgroups), CALL(fstatfs), CALL(vmsplice), CALL(pipe2),
 	CALL(process_vm_readv), CALL(process_vm_writev), CALL(userfaultfd), CALL(ioctl), CALL(setrlimit), CALL(fcntl),
 	CALL(fsync), CALL(mount), CALL(statx), CALL(copy_file_range), CALL(brk), CALL(unshare), CALL(rt_sigprocmask),
-	CALL(rt_sigpending), CALL(io_uring_setup), CALL(io_uring_register), CALL(io_uring_enter), CALL(setitimer),
-	CALL(fchmod), CALL(ppoll), CALL(socket), CALL(chdir), CALL(kill),
+	CALL(rt_sigpending), CALL(rt_sigtimedwait), CALL(io_uring_setup), CALL(io_uring_register),
+	CALL(io_uring_enter), CALL(setitimer), CALL(fchmod), CALL(ppoll), CALL(socket), CALL(chdir), CALL(kill),
 #ifdef SYS_pkey_alloc
 	CALL(pkey_alloc), CALL(pkey_free), CALL(pkey_mprotect),
 #endif

@@ -1,0 +1,122 @@
+"""Who is told at once that a huge page broke, before it touches it: prctl(2) PR_MCE_KILL, and the knob for all."""
+
+import errno
+import signal
+from dataclasses import dataclass
+
+from hugepage_qa.cases.broken_memory import break_page, mend, need_mending
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_files import new_memfd, process_status
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import FRAME, Memory
+from hugepage_qa.kernel.uapi import (
+    MADV_HWPOISON,
+    PR_MCE_KILL,
+    PR_MCE_KILL_DEFAULT,
+    PR_MCE_KILL_EARLY,
+    PR_MCE_KILL_GET,
+    PR_MCE_KILL_LATE,
+    PR_MCE_KILL_SET,
+    SIG_BLOCK,
+)
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor, Refused
+
+EARLY_SIGNALS = Area("hwpoison/early-signals", sizes=Sizes.BUDDY)
+
+RULE = "PR_MCE_KILL(2const); Documentation/mm/hwpoison.rst; mm/memory-failure.c collect_procs(), kill_proc()"
+# include/uapi/asm-generic/siginfo.h: signo, errno, code; from byte 16 on the address, and bits of what is lost
+_BUS_MCEERR_AO, _SIGINFO, _CODE, _ADDRESS, _LSB = 5, 128, slice(8, 12), slice(16, 24), slice(24, 26)
+_BYTES_OF_A_SET = 8
+
+
+@dataclass(frozen=True)
+class _Signal:
+    """What a process is told: the code of SIGBUS, where memory broke, and how many bytes are lost."""
+
+    code: int
+    address: int
+    extent: int
+
+
+@EARLY_SIGNALS.case(
+    "all processes that asked for it are told at once which page of a file broke, unused by them; others are not",
+    RULE,
+    pages=1,
+)
+def page_of_a_file(live: Live) -> None:
+    need_mending(live)
+    file = new_memfd(live)
+    file.truncate(1)
+    memory = file.map(1)
+    memory.fill()
+    frame = memory.pagemap([memory.address])[0] & FRAME
+    _expect_told_early(live, memory)
+    file.truncate(0)
+    file.actor.end()
+    mend(live, frame)
+    live.expect_pool(nr=1, free=1)
+
+
+@EARLY_SIGNALS.case(
+    "all processes that asked for it are told at once which page broke that they share since fork(); others are not,"
+    " and none counts it any longer",
+    f"{RULE}; Documentation/filesystems/proc.rst HugetlbPages; mm/rmap.c try_to_unmap_one()",
+    pages=2,
+)
+def page_shared_by_fork(live: Live) -> None:
+    memory = live.map(1)
+    memory.fill()
+    for process in _expect_told_early(live, memory):
+        live.expect("HugetlbPages", 0, process_status(live, process).hugetlb_pages)
+    memory.actor.end()
+    live.expect_pool(nr=1, free=1)
+
+
+def _expect_told_early(live: Live, memory: Memory) -> list[Actor]:
+    """Expect each child of the actor of a page to be told of its breaking as it has chosen; return all processes."""
+    chosen = (PR_MCE_KILL_EARLY, PR_MCE_KILL_LATE, PR_MCE_KILL_EARLY, PR_MCE_KILL_DEFAULT)
+    children = [memory.seen_by(memory.actor.fork()) for _choice in chosen]
+    for child, choice in zip(children, chosen, strict=True):
+        child.expect_filled()
+        # nobody is ended by the signal that it waits for
+        child.actor.call("rt_sigprocmask", SIG_BLOCK, _set_of_sigbus(child.actor), 0, _BYTES_OF_A_SET)
+        child.actor.call("prctl", PR_MCE_KILL, PR_MCE_KILL_SET, choice, 0, 0)
+        live.expect("PR_MCE_KILL_GET", choice, child.actor.call("prctl", PR_MCE_KILL_GET, 0, 0, 0, 0))
+    break_page(live, memory, 0, MADV_HWPOISON)
+    told = _Signal(_BUS_MCEERR_AO, memory.address, live.size)
+    expected = [told if choice == PR_MCE_KILL_EARLY else None for choice in chosen]
+    live.expect("what children are told who chose early, late, early, default", expected, [*map(_signal_of, children)])
+    return [memory.actor, *(child.actor for child in children)]
+
+
+def _signal_of(memory: Memory) -> _Signal | None:
+    """Return the SIGBUS that waits for the actor of ``memory``."""
+    uapi = memory.actor.uapi
+    now = uapi.pack("2q", 0, 0)
+    words = _set_of_sigbus(memory.actor), bytes(_SIGINFO), now, _BYTES_OF_A_SET
+    try:
+        _number, (_set, told, _now) = memory.actor.call_with_buffers("rt_sigtimedwait", *words)
+    except Refused as refusal:
+        if refusal.errno != errno.EAGAIN:
+            raise
+        return None
+    (code,), (address,), (lsb,) = (
+        uapi.unpack(layout, told[where]) for layout, where in (("i", _CODE), ("Q", _ADDRESS), ("h", _LSB))
+    )
+    return _Signal(code, address, 1 << lsb)
+
+
+def _set_of_sigbus(actor: Actor) -> bytes:
+    return actor.uapi.pack("Q", 1 << signal.SIGBUS - 1)
+
+
+class EarlySignals(LiveTest):
+    """Signals for memory that broke, before it is touched.
+
+    :avocado: enable
+    """
+
+    def test_early_signals(self) -> None:
+        """Every case for every page size that the buddy allocator has."""
+        self.run_area(EARLY_SIGNALS)

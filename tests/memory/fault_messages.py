@@ -1,0 +1,149 @@
+"""What a program is told of a fault that it handles itself: what it was, and where; and what the kernel offers."""
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.userfaultfd import Feature, Mode, PageFault, Told, Userfault, offered_features
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Came
+from hugepage_qa.version import KernelVersion
+
+FAULT_MESSAGES = Area("memory/fault-messages")
+
+DOC = "Documentation/admin-guide/mm/userfaultfd.rst"
+TOLD = (
+    f"{DOC} UFFD_EVENT_PAGEFAULT; ioctl_userfaultfd(2) UFFD_FEATURE_EXACT_ADDRESS; userfaultfd(2) UFFD_PAGEFAULT_FLAG_*"
+)
+#: since commit 824ddc601adc; before, the address was exact on some architectures and for some kinds of memory
+EXACT_SINCE = "5.18"
+_VALUE = 7
+#: what every kernel with userfaultfd offers, and since when
+_OFFERED = {
+    Feature.EVENT_FORK: "4.11",
+    Feature.EVENT_REMAP: "4.11",
+    Feature.EVENT_REMOVE: "4.11",
+    Feature.MISSING_HUGETLBFS: "4.11",
+    Feature.MISSING_SHMEM: "4.11",
+    Feature.EVENT_UNMAP: "4.11",
+    Feature.SIGBUS: "4.14",
+    Feature.THREAD_ID: "4.14",
+    Feature.EXACT_ADDRESS: EXACT_SINCE,
+    Feature.POISON: "6.6",
+}
+#: what x86_64 and aarch64 offer besides
+_MINOR = {Feature.MINOR_HUGETLBFS: "5.13", Feature.MINOR_SHMEM: "5.14"}
+_WITH_MINOR_FAULTS = ("x86_64", "aarch64")
+
+
+@FAULT_MESSAGES.case(
+    "of a missing page it is told whether it is read or written, and where: its start, or the very address with"
+    " UFFD_FEATURE_EXACT_ADDRESS",
+    TOLD,
+    since=EXACT_SINCE,
+    sizes=Sizes.BUDDY,
+    pages=2,
+)
+def missing(live: Live) -> None:
+    for shared in (False, True):
+        for exact in (False, True):
+            for writes in (False, True):
+                memory = live.map(1, shared=shared)
+                source = live.map(1, memory.actor)
+                source.fill(_VALUE)
+                features = Feature.MISSING_HUGETLBFS | (Feature.EXACT_ADDRESS if exact else Feature(0))
+                fault = Userfault(memory, Mode.MISSING, features, waits=True)
+                offset = _access(live, memory, writes=writes)
+                _expect_told(live, fault, Told.WRITE if writes else Told(0), memory.address + offset * exact)
+                live.expect("bytes copied", live.size, fault.copy(source))
+                _expect_done(live, memory)
+                memory.actor.end()
+
+
+@FAULT_MESSAGES.case(
+    "of a write to a protected page it is told that it is one, and where",
+    TOLD,
+    since="5.19",
+    sizes=Sizes.BUDDY,
+    pages=1,
+)
+def protected(live: Live) -> None:
+    for shared in (False, True):
+        for exact in (False, True):
+            memory = live.map(1, shared=shared)
+            memory.fill(_VALUE)
+            features = Feature.WP_HUGETLBFS_SHMEM | (Feature.EXACT_ADDRESS if exact else Feature(0))
+            fault = Userfault(memory, Mode.WRITE_PROTECTED, features, waits=True)
+            fault.write_protect()
+            offset = _access(live, memory, writes=True)
+            _expect_told(live, fault, Told.WRITE | Told.WRITE_PROTECTED, memory.address + offset * exact)
+            fault.write_protect(on=False)
+            _expect_done(live, memory)
+            memory.actor.end()
+
+
+@FAULT_MESSAGES.case(
+    "of a page that the file has it is told that the fault is a minor one, whether it is a write, and where",
+    TOLD,
+    since=EXACT_SINCE,
+    sizes=Sizes.BUDDY,
+    pages=1,
+)
+def minor(live: Live) -> None:
+    for exact in (False, True):
+        for writes in (False, True):
+            file = new_memfd(live)
+            file.truncate(1)
+            file.map(1).fill(_VALUE)
+            memory = file.map(1)
+            features = Feature.MINOR_HUGETLBFS | (Feature.EXACT_ADDRESS if exact else Feature(0))
+            fault = Userfault(memory, Mode.MINOR, features, waits=True)
+            offset = _access(live, memory, writes=writes)
+            told = Told.MINOR | (Told.WRITE if writes else Told(0))
+            _expect_told(live, fault, told, memory.address + offset * exact)
+            fault.go_on()
+            _expect_done(live, memory)
+            memory.actor.end()
+
+
+@FAULT_MESSAGES.case(
+    "UFFDIO_API offers what there is since the version of the kernel",
+    f"{DOC} UFFDIO_API; ioctl_userfaultfd(2) UFFD_FEATURE_*",
+    sizes=Sizes.ONCE,
+)
+def offered(live: Live) -> None:
+    found = offered_features(live)
+    wanted = _OFFERED | (_MINOR if live.host.architecture in _WITH_MINOR_FAULTS else {})
+    owed = [feature for feature, since in wanted.items() if live.kernel_version >= KernelVersion.parse(since)]
+    live.expect("features that are not offered", [], [feature.name for feature in owed if feature not in found])
+
+
+def _access(live: Live, memory: Memory, *, writes: bool) -> int:
+    """Have a thread read or write one word in the middle of a page, which waits; return how far in it is."""
+    offset = live.size // 2 + live.base_page + 3 * WORD
+    if not writes:
+        memory.actor.watch(memory.address + offset, WORD, WORD, _VALUE + offset)
+        return offset
+    memory.actor.use(memory.address + offset, WORD, WORD)
+    # the word behind its own is what it stores first (use_again() in repeaters.c)
+    return offset + WORD
+
+
+def _expect_told(live: Live, fault: Userfault, told: Told, address: int) -> None:
+    live.expect("what is told of the fault", PageFault(told, address), fault.await_fault(live))
+
+
+def _expect_done(live: Live, memory: Memory) -> None:
+    """Expect the access to have come to its end, once the fault was handled."""
+    live.expect("what came of the access", [Came.DONE], [done.came for done in memory.actor.stop(0)])
+
+
+class FaultMessages(LiveTest):
+    """Messages of userfaultfd(2) on faults.
+
+    :avocado: enable
+    """
+
+    def test_fault_messages(self) -> None:
+        """Every case, those on hugetlb pages for every page size that the buddy allocator has."""
+        self.run_area(FAULT_MESSAGES)

@@ -4,11 +4,12 @@ import errno
 import signal
 from dataclasses import dataclass
 
-from hugepage_qa.cases.broken_memory import break_page, mend, need_mending
+from hugepage_qa.cases.broken_memory import break_page, expect_broken, mend, need_mending
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd, process_status
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
+from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.uapi import (
     MADV_HWPOISON,
     PR_MCE_KILL,
@@ -17,10 +18,9 @@ from hugepage_qa.kernel.uapi import (
     PR_MCE_KILL_GET,
     PR_MCE_KILL_LATE,
     PR_MCE_KILL_SET,
-    SIG_BLOCK,
 )
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, Refused
+from hugepage_qa.process.actor import Actor, Refused, hold_back
 
 EARLY_SIGNALS = Area("hwpoison/early-signals", sizes=Sizes.BUDDY)
 
@@ -73,19 +73,54 @@ def page_shared_by_fork(live: Live) -> None:
     live.expect_pool(nr=1, free=1)
 
 
-def _expect_told_early(live: Live, memory: Memory) -> list[Actor]:
-    """Expect each child of the actor of a page to be told of its breaking as it has chosen; return all processes."""
+@EARLY_SIGNALS.case(
+    "where the machine tells all processes at once (memory_failure_early_kill) those are told that did not choose it,"
+    " but for those that chose to be told late",
+    f"Documentation/admin-guide/sysctl/vm.rst memory_failure_early_kill; {RULE}",
+    pages=2,
+)
+def told_by_the_machine(live: Live) -> None:
+    memory = live.map(1)
+    memory.fill()
+    _expect_told_early(live, memory, early_kill=True)
+    memory.actor.end()
+    live.expect_pool(nr=1, free=1)
+
+
+@EARLY_SIGNALS.case(
+    "of a base page of a huge page those are told that it broke who share the huge page, of that base page alone",
+    f"{RULE}; mm/memory-failure.c try_to_split_thp_page()",
+    sizes=Sizes.ONCE,
+)
+def part_of_a_huge_page(live: Live) -> None:
+    memory = huge_pages(live, 2)
+    for number, early_kill in enumerate((False, True)):
+        with live.about(f"memory_failure_early_kill {early_kill:d}"):
+            broken = Memory(live, memory.actor, memory.at(number) + memory.size // 2, 1, live.base_page)
+            _expect_told_early(live, broken, number * memory.size + memory.size // 2, early_kill=early_kill)
+            expect_broken(live, broken)
+
+
+def _expect_told_early(live: Live, memory: Memory, filled: int = 0, *, early_kill: bool = False) -> list[Actor]:
+    """Expect each child of the actor of a page to be told of its breaking as it has chosen; return all processes.
+
+    The page has what ``fill`` stored, and begins ``filled`` bytes behind it. With ``early_kill`` the machine tells
+    those who have not chosen.
+    """
+    # the signal that is not for a touch would end it
+    memory.actor.call("prctl", PR_MCE_KILL, PR_MCE_KILL_SET, PR_MCE_KILL_LATE, 0, 0)
     chosen = (PR_MCE_KILL_EARLY, PR_MCE_KILL_LATE, PR_MCE_KILL_EARLY, PR_MCE_KILL_DEFAULT)
     children = [memory.seen_by(memory.actor.fork()) for _choice in chosen]
     for child, choice in zip(children, chosen, strict=True):
-        child.expect_filled()
+        child.expect_filled(1 + filled)
         # nobody is ended by the signal that it waits for
-        child.actor.call("rt_sigprocmask", SIG_BLOCK, _set_of_sigbus(child.actor), 0, _BYTES_OF_A_SET)
+        hold_back(child.actor, signal.SIGBUS)
         child.actor.call("prctl", PR_MCE_KILL, PR_MCE_KILL_SET, choice, 0, 0)
         live.expect("PR_MCE_KILL_GET", choice, child.actor.call("prctl", PR_MCE_KILL_GET, 0, 0, 0, 0))
-    break_page(live, memory, 0, MADV_HWPOISON)
-    told = _Signal(_BUS_MCEERR_AO, memory.address, live.size)
-    expected = [told if choice == PR_MCE_KILL_EARLY else None for choice in chosen]
+    break_page(live, memory, 0, MADV_HWPOISON, early_kill=early_kill)
+    told = _Signal(_BUS_MCEERR_AO, memory.address, memory.size)
+    wanting = {PR_MCE_KILL_EARLY} | ({PR_MCE_KILL_DEFAULT} if early_kill else set())
+    expected = [told if choice in wanting else None for choice in chosen]
     live.expect("what children are told who chose early, late, early, default", expected, [*map(_signal_of, children)])
     return [memory.actor, *(child.actor for child in children)]
 

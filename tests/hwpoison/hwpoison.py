@@ -2,13 +2,11 @@
 
 import errno
 import mmap
-import signal
 
 from hugepage_qa.cases.broken_memory import (
     break_page,
     expect_broken,
     expect_flag,
-    expect_told_early,
     is_taken_out_of_use,
     mend,
     need_mending,
@@ -25,7 +23,6 @@ from hugepage_qa.kernel.uapi import MADV_HWPOISON, MADV_SOFT_OFFLINE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import hold_back, is_waiting
 
 HWPOISON = Area("hwpoison")
 SOFT = "madvise(2) MADV_SOFT_OFFLINE; mm/memory-failure.c soft_offline_page()"
@@ -33,7 +30,6 @@ SOFT = "madvise(2) MADV_SOFT_OFFLINE; mm/memory-failure.c soft_offline_page()"
 HARD = "madvise(2) MADV_HWPOISON; mm/memory-failure.c memory_failure(), try_memory_failure_hugetlb()"
 #: there is always one for a page that moves, and one for a page that is replaced
 _ON_EACH_NODE = 6
-EARLY = "Documentation/admin-guide/sysctl/vm.rst memory_failure_early_kill; prctl(2) PR_MCE_KILL"
 MEND = "Documentation/mm/hwpoison.rst unpoison-pfn; mm/memory-failure.c unpoison_memory()"
 
 
@@ -160,27 +156,6 @@ def broken_private_page(live: Live) -> None:
     memory.unmap()
     live.expect_pool(nr=2, free=1)
     live.expect_sysctl(2)
-
-
-@HWPOISON.case(
-    "of a page that breaks those are told at once, by SIGBUS, who have it and asked for it, or whom the machine tells;"
-    " others when they touch it",
-    f"{EARLY}; mm/memory-failure.c collect_procs(), find_early_kill_thread()",
-    sizes=Sizes.BUDDY,
-    pages=3,
-)
-def told_early(live: Live) -> None:
-    memory, stranger = live.map(2), live.map(1)
-    hold_back(stranger.actor, signal.SIGBUS)
-    for page in (memory, stranger):
-        page.fill()
-    for number, early_kill in enumerate((False, True)):
-        with live.about(f"memory_failure_early_kill {early_kill:d}"):
-            expect_told_early(live, memory, number * live.size, early_kill=early_kill)
-            expect_broken(live, memory, number * live.size)
-    live.expect("whether a stranger has SIGBUS", False, is_waiting(stranger.actor, signal.SIGBUS))
-    memory.actor.end()
-    live.expect_pool(nr=1, free=0)
 
 
 @HWPOISON.case(

@@ -4,7 +4,7 @@ import errno
 import mmap
 import os
 
-from hugepage_qa.cases.broken_memory import break_page, expect_broken, expect_flag, expect_told_early, out_of_use
+from hugepage_qa.cases.broken_memory import break_page, expect_broken, expect_flag, out_of_use
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
@@ -52,21 +52,6 @@ def a_broken_part(live: Live) -> None:
     wrong = memory.wrong(0, broken) + memory.wrong(behind, memory.length - behind)
     live.expect("words beside the broken page that changed", 0, wrong)
     live.expect("AnonHugePages of the page behind it", memory.size, memory.smaps(1).anon_huge_pages)
-
-
-@HWPOISON.case(
-    "of a base page of a huge page that breaks those are told at once, by SIGBUS, who have it and asked for it, or whom"
-    " the machine tells",
-    "Documentation/admin-guide/sysctl/vm.rst memory_failure_early_kill; prctl(2) PR_MCE_KILL; mm/memory-failure.c"
-    " collect_procs()",
-)
-def told_early(live: Live) -> None:
-    memory = huge_pages(live, 2)
-    for number, early_kill in enumerate((False, True)):
-        with live.about(f"memory_failure_early_kill {early_kill:d}"):
-            offset = number * memory.size + memory.size // 2
-            expect_told_early(live, memory, offset, early_kill=early_kill)
-            expect_broken(live, memory, offset, live.base_page)
 
 
 @HWPOISON.case(

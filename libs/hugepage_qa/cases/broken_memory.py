@@ -9,16 +9,13 @@ from hugepage_qa.cases.frames import kpageflags
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.counters import read_meminfo
-from hugepage_qa.kernel.uapi import MADV_HWPOISON, MADV_SOFT_OFFLINE
+from hugepage_qa.kernel.uapi import MADV_SOFT_OFFLINE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.process.actor import Fault, hold_back, is_waiting
+from hugepage_qa.process.actor import Fault
 
 # include/uapi/asm-generic/siginfo.h
 _BUS_MCEERR_AR = 4
-# include/uapi/linux/prctl.h
-_PR_MCE_KILL, _PR_MCE_KILL_SET = 33, 1
-_LATE, _EARLY, _AS_THE_MACHINE = 0, 1, 2
 # include/uapi/linux/kernel-page-flags.h
 _HWPOISON = 1 << 19
 _MEMORY, _SOFT_OFFLINE = "sys/devices/system/memory", "soft_offline_page"
@@ -118,26 +115,6 @@ def expect_broken(
         live.expect("signal, code, address, bytes", expected, (fault.signal, fault.code, fault.address, fault.extent))
     else:
         live.expect("signal, code, address, bytes", expected, None, known)
-
-
-def expect_told_early(live: Live, memory: Memory, offset: int, *, early_kill: bool) -> None:
-    """Break a base page at ``offset`` of ``memory``, and expect those to get SIGBUS at once who want to know it early.
-
-    Children tell by prctl(PR_MCE_KILL) what they want. With ``early_kill`` the machine wants it for those who do not.
-    Raises CannotRun, OSError.
-    """
-    wanted = {"early": (_EARLY, True), "late": (_LATE, False), "as the machine": (_AS_THE_MACHINE, early_kill)}
-    # the signal that is not for a touch would end it
-    memory.actor.call("prctl", _PR_MCE_KILL, _PR_MCE_KILL_SET, _LATE, 0, 0)
-    children = {name: memory.actor.fork() for name in wanted}
-    for name, child in children.items():
-        child.call("prctl", _PR_MCE_KILL, _PR_MCE_KILL_SET, wanted[name][0], 0, 0)
-        hold_back(child, signal.SIGBUS)
-    break_page(live, memory, offset, MADV_HWPOISON, early_kill=early_kill)
-    told = {name: is_waiting(child, signal.SIGBUS) for name, child in children.items()}
-    live.expect("who has SIGBUS", {name: is_told for name, (_policy, is_told) in wanted.items()}, told)
-    for child in children.values():
-        child.end()
 
 
 def expect_flag(live: Live, memory: Memory, frame: int, *, is_set: bool = True) -> None:

@@ -3,8 +3,10 @@
 from collections.abc import Callable
 
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 
 KHUGEPAGED = f"{DIRECTORY}/khugepaged"
@@ -19,6 +21,7 @@ _REST_MILLISECONDS = 600_000
 _PAUSE = 0.05
 #: how long a round of _PAGES_TO_SCAN may take beside its sleep: khugepaged has the lowest priority
 _ROUND_SECONDS = 0.5
+_FIRST_LOOK_SECONDS = 0.5
 #: without the end of a scan it is taken to rest, and so long is waited for that
 _QUIET_SECONDS, _REST_SECONDS = 1.0, 60.0
 
@@ -31,8 +34,16 @@ def quicken(live: Live) -> None:
 
 
 def let_rest(live: Live) -> None:
-    """Have khugepaged look at nothing for ten minutes, or until the case ends."""
+    """Have khugepaged look at nothing for ten minutes, or until the case ends.
+
+    The first process on an empty list it looks at all the same, and at once (khugepaged_wait_work()): that is one of
+    ours that has nothing to look at.
+    """
+    before = full_scans(live)
     live.set_knob(f"{KHUGEPAGED}/scan_sleep_millisecs", str(_REST_MILLISECONDS))
+    map_aligned(live, 1, pmd_size(live), advice=MADV_HUGEPAGE)
+    # a long list, which others are on, has no end within that time
+    live.host.wait_until(lambda: full_scans(live) > before, _FIRST_LOOK_SECONDS)
 
 
 def allow_absent(live: Live, pages: int) -> None:

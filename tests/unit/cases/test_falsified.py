@@ -36,6 +36,8 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     "reservations-of-each-kind-are-limited": ("call shmget ",),
     # that it is later, and not by how much
     "time-of-the-last-change": ("call statx ",),
+    # UFFDIO_API: it asks for no feature, so that it may be offered none
+    "filled-by-others": ("call ioctl 3 3222841919 ",),
     # it tries another block where one is refused
     "added-to-a-busy-machine": ("sys/devices/system/memory/",),
 }

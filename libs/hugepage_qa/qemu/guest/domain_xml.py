@@ -157,8 +157,6 @@ def _add_cpu(domain: Element, guest: GuestDescription, site: Site) -> None:
 def _add_devices(domain: Element, guest: GuestDescription, site: Site) -> None:
     devices = SubElement(domain, "devices")
     _text(devices, "emulator", site.emulator)
-    # else libvirt adds one, which the guest's kernel sets up while it boots
-    SubElement(devices, "controller", type="usb", model="none")
     serial = SubElement(devices, "serial", type="unix")
     SubElement(serial, "source", mode="bind", path=site.console(guest.name))
     SubElement(serial, "log", file=site.log(guest.name), append="off")

@@ -11,13 +11,13 @@ from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
-FRAMES = Area("accounting/frames", sizes=Sizes.ONCE)
+IDLE_PAGES = Area("accounting/idle-pages", sizes=Sizes.ONCE)
 
 _DIRECTORY, _BITMAP = "sys/kernel/mm/page_idle", "bitmap"
 _BITS, _READ = 64, 1
 
 
-@FRAMES.case(
+@IDLE_PAGES.case(
     "a huge page that was marked as idle is so until it is used, and no longer then",
     "Documentation/admin-guide/mm/idle_page_tracking.rst; mm/page_idle.c page_idle_clear_pte_refs_one()",
 )
@@ -47,12 +47,12 @@ def _is_idle(descriptor: int, frame: int, actor: Actor) -> int:
     return read_entries(actor, descriptor, frame // _BITS, 1)[0] >> frame % _BITS & 1
 
 
-class Frames(LiveTest):
-    """Frames of huge pages.
+class IdlePages(LiveTest):
+    """Huge pages that are idle.
 
     :avocado: enable
     """
 
-    def test_frames(self) -> None:
+    def test_idle_pages(self) -> None:
         """Every case, once for the machine."""
-        self.run_area(FRAMES)
+        self.run_area(IDLE_PAGES)

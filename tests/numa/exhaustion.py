@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_of_others import expect_not_others, used_memory
 from hugepage_qa.cases.memory_policy import Mode, set_policy
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.thp_memory import MIN_FREE
@@ -48,7 +49,7 @@ def more_than_a_node_has(live: Live) -> None:
     for other in others:
         live.reserve(1, other)
     live.make_room()
-    meminfo, blocks = live.node_meminfo(node), live.free_blocks(node, live.size)
+    meminfo, blocks, used = live.node_meminfo(node), live.free_blocks(node, live.size), used_memory(live)
     # the pages of the others are added to it before it is compared with those that there are
     live.host.write(live.pool_file("nr_hugepages", node=node), str(_LARGEST))
     found = live.pool(node).nr
@@ -62,7 +63,7 @@ def more_than_a_node_has(live: Live) -> None:
     _base_pages(live, others, _KEPT).expect_filled()
     live.set_nr(0, node)
     live.expect_pool(nr=len(others), free=len(others))
-    _expect_back(live, meminfo["MemFree"], live.node_meminfo(node)["MemFree"])
+    _expect_back(live, meminfo["MemFree"], live.node_meminfo(node)["MemFree"], used)
 
 
 @EXHAUSTION.case(
@@ -74,6 +75,7 @@ def more_than_the_machine_has(live: Live) -> None:
     meminfo = read_meminfo(live.host)
     if meminfo["MemTotal"] > 2 * _LARGE:
         raise CannotRun(f"the machine has more than {2 * _LARGE >> 30} GiB, all of which would be taken")
+    used = used_memory(live)
     small = _base_pages(live, live.nodes, _KEPT)
     watermark = int(live.host.read(MIN_FREE) or 0)
     left = _LEFT + watermark * KIB
@@ -99,7 +101,7 @@ def more_than_the_machine_has(live: Live) -> None:
     memory.unmap()
     live.set_nr(0)
     live.expect_pool(nr=0, free=0)
-    _expect_back(live, meminfo["MemFree"], read_meminfo(live.host)["MemFree"])
+    _expect_back(live, meminfo["MemFree"], read_meminfo(live.host)["MemFree"], used)
     small.expect_filled()
 
 
@@ -127,10 +129,14 @@ def locked_pieces_are_put_together(live: Live) -> None:
     _put_together(live, locked=True)
 
 
-def _expect_back(live: Live, before: int, now: int) -> None:
-    """Expect most of the memory that was free ``before`` to be so ``now``, where nobody else can have it."""
-    if not live.host.has_others:
-        live.expect(f"{now} bytes free again, of {before}", True, now >= _LEAST * before)
+def _expect_back(live: Live, before: int, now: int, used: int) -> None:
+    """Expect most of the memory that was free ``before`` to be so ``now``; ``used`` was used then.
+
+    Raises CannotRun where others have taken what is missing.
+    """
+    short = int(_LEAST * before) - now
+    expect_not_others(live, short, used)
+    live.expect(f"{now} bytes free again, of {before}", True, short <= 0)
 
 
 def _put_together(live: Live, *, locked: bool) -> None:

@@ -6,6 +6,7 @@ from hugepage_qa.cases.fragments import join_free_pages, take_into_pool
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_of_others import expect_not_others, used_memory
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.counters import read_meminfo
@@ -22,8 +23,6 @@ _ROUNDS, _PROCESSES = 4, 2
 #: one part of so many of the blocks may come and go by themselves
 _NOISE = 16
 _FEWEST_BLOCKS = 32
-#: lines of /proc/meminfo
-_USED = ("AnonPages", "Cached", "Buffers", "Slab", "PageTables", "Hugetlb")
 #: of the pages that are taken are huge: the last blocks may be others' by then
 _ENOUGH = 0.75
 
@@ -40,7 +39,7 @@ def taken_again_and_again(live: Live) -> None:
     pages = min(before, read_meminfo(live.host).get("MemAvailable", 0) // pmd_size(live)) - _few(before)
     if pages < _FEWEST_BLOCKS:
         raise CannotRun(f"{pages} blocks of {pmd_size(live) >> 20} MiB are free that may be taken")
-    used = _used(live)
+    used = used_memory(live)
     for number in range(_ROUNDS):
         memories = [advised(live, pages // _PROCESSES) for _process in range(_PROCESSES)]
         for memory in memories:
@@ -49,7 +48,7 @@ def taken_again_and_again(live: Live) -> None:
         taken = sum(memory.length for memory in memories)
         huge = sum(memory.smaps().anon_huge_pages for memory in memories)
         short = int(taken * _ENOUGH) - huge
-        _expect_not_others(live, short, used + sum(memory.smaps().rss for memory in memories))
+        expect_not_others(live, short, used + sum(memory.smaps().rss for memory in memories))
         with live.about(f"round {number}"):
             live.expect(f"most of {taken} bytes are in huge pages, {huge}", True, short <= 0)
             for memory in memories:
@@ -59,21 +58,8 @@ def taken_again_and_again(live: Live) -> None:
     live.make_room()
     after = fragmentation(live, pmd_size(live)).blocks
     short = before - _few(before) - after
-    _expect_not_others(live, short * pmd_size(live), used)
+    expect_not_others(live, short * pmd_size(live), used)
     live.expect(f"of {before} free blocks all but a few are free again, {after}", True, short <= 0)
-
-
-def _used(live: Live) -> int:
-    """Return the bytes of memory that the kernel tells what they are used for; what it has lost is not among them."""
-    counters = read_meminfo(live.host)
-    return sum(counters.get(name, 0) for name in _USED)
-
-
-def _expect_not_others(live: Live, short: int, expected: int) -> None:
-    """Raise CannotRun where others use as much memory more than ``expected`` as we are ``short`` of, in bytes."""
-    more = _used(live) - expected
-    if 0 < short <= more:
-        raise CannotRun(f"others took {more >> 20} MiB of memory meanwhile")
 
 
 def _leave_a_part(live: Live) -> int:

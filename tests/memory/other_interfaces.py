@@ -18,6 +18,11 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Fault, Refused
 
 INTERFACES = Area("other-interfaces")
+COUNTED = (
+    "kpagecount shows of each part of a page in how many places it is mapped: once for who has touched it, and for each"
+    " child that has it; not where it was unmapped"
+)
+COUNT_DOC = "Documentation/admin-guide/mm/pagemap.rst kpagecount; fs/proc/page.c kpagecount_read()"
 TAGS = "Documentation/arch/arm64/memory-tagging-extension.rst"
 
 # include/uapi/asm-generic/mman-common.h, siginfo.h
@@ -219,20 +224,18 @@ def flags_of_huge_pages(live: Live) -> None:
         live.expect("HUGE and THP of the first base page, the second and the last one", [expected] * 3, found)
 
 
-@INTERFACES.case(
-    "kpagecount shows of each part of a page in how many places it is mapped: once for who has touched it, and for each"
-    " child that has it; not where it was unmapped",
-    "Documentation/admin-guide/mm/pagemap.rst kpagecount; fs/proc/page.c kpagecount_read()",
-    pages=1,
-)
+@INTERFACES.case(COUNTED, COUNT_DOC, pages=1)
 def count_of_mappings(live: Live) -> None:
     for shared in (False, True):
         with live.about(f"shared {shared}"):
             memory = live.map(1, shared=shared)
             _expect_counted(live, memory, live.actor())
             live.expect_pool(nr=1, free=1)
-    with live.about("transparent"):
-        _expect_counted(live, huge_pages(live), live.actor())
+
+
+@INTERFACES.case(COUNTED, COUNT_DOC, sizes=Sizes.ONCE)
+def count_of_mappings_of_a_huge_page(live: Live) -> None:
+    _expect_counted(live, huge_pages(live), live.actor())
 
 
 def _expect_counted(live: Live, memory: Memory, reader: Actor) -> None:

@@ -25,6 +25,7 @@ from hugepage_qa.process.actor import Actor, Refused, hold_back
 EARLY_SIGNALS = Area("hwpoison/early-signals", sizes=Sizes.BUDDY)
 
 RULE = "PR_MCE_KILL(2const); Documentation/mm/hwpoison.rst; mm/memory-failure.c collect_procs(), kill_proc()"
+MACHINE = "Documentation/admin-guide/sysctl/vm.rst memory_failure_early_kill"
 # include/uapi/asm-generic/siginfo.h: signo, errno, code; from byte 16 on the address, and bits of what is lost
 _BUS_MCEERR_AO, _SIGINFO, _CODE, _ADDRESS, _LSB = 5, 128, slice(8, 12), slice(16, 24), slice(24, 26)
 _BYTES_OF_A_SET = 8
@@ -59,32 +60,20 @@ def page_of_a_file(live: Live) -> None:
 
 
 @EARLY_SIGNALS.case(
-    "all processes that asked for it are told at once which page broke that they share since fork(); others are not,"
-    " and none counts it any longer",
-    f"{RULE}; Documentation/filesystems/proc.rst HugetlbPages; mm/rmap.c try_to_unmap_one()",
+    "all processes that asked for it are told at once which page broke that they share since fork(), and with"
+    " memory_failure_early_kill those that asked for nothing; others are not, and none counts it any longer",
+    f"{RULE}; {MACHINE}; Documentation/filesystems/proc.rst HugetlbPages; mm/rmap.c try_to_unmap_one()",
     pages=2,
 )
 def page_shared_by_fork(live: Live) -> None:
-    memory = live.map(1)
-    memory.fill()
-    for process in _expect_told_early(live, memory):
-        live.expect("HugetlbPages", 0, process_status(live, process).hugetlb_pages)
-    memory.actor.end()
-    live.expect_pool(nr=1, free=1)
-
-
-@EARLY_SIGNALS.case(
-    "where the machine tells all processes at once (memory_failure_early_kill) those are told that did not choose it,"
-    " but for those that chose to be told late",
-    f"Documentation/admin-guide/sysctl/vm.rst memory_failure_early_kill; {RULE}",
-    pages=2,
-)
-def told_by_the_machine(live: Live) -> None:
-    memory = live.map(1)
-    memory.fill()
-    _expect_told_early(live, memory, early_kill=True)
-    memory.actor.end()
-    live.expect_pool(nr=1, free=1)
+    for left, early_kill in ((1, False), (0, True)):
+        with live.about(f"memory_failure_early_kill {early_kill:d}"):
+            memory = live.map(1)
+            memory.fill()
+            for process in _expect_told_early(live, memory, early_kill=early_kill):
+                live.expect("HugetlbPages", 0, process_status(live, process).hugetlb_pages)
+            memory.actor.end()
+            live.expect_pool(nr=left, free=left)
 
 
 @EARLY_SIGNALS.case(

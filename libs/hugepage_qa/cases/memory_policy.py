@@ -87,14 +87,14 @@ def node_of(memory: Memory, page: int = 0) -> int:
     return uapi.unpack("i", buffers[1])[0]
 
 
-def policy_of(memory: Memory) -> tuple[Mode, list[int]]:
-    """Return the policy of the first page, and its nodes (get_mempolicy(2) MPOL_F_ADDR). Raises OSError."""
+def policy_of(memory: Memory) -> tuple[int, list[int]]:
+    """Return the policy of the first page, mostly a ``Mode``, and its nodes (get_mempolicy(2)). Raises OSError."""
     uapi, empty = memory.actor.uapi, bytes(_MOST_NODES // 8)
     words = uapi.pack("i", 0), empty, _MOST_NODES + 1, memory.address, _F_ADDR
     _value, (mode, mask) = memory.actor.call_with_buffers("get_mempolicy", *words)
     bits = enumerate(uapi.unpack(f"{_MOST_NODES // _BITS}Q", mask))
     nodes = [_BITS * word + bit for word, value in bits for bit in range(_BITS) if value >> bit & 1]
-    return Mode(uapi.unpack("i", mode)[0]), nodes
+    return uapi.unpack("i", mode)[0], nodes
 
 
 def node_by_policy(memory: Memory) -> int:

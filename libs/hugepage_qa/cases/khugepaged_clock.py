@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import keep_min_free, map_aligned, pmd_size
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
@@ -40,6 +40,10 @@ def let_rest(live: Live) -> None:
     ours that has nothing to look at.
     """
     before = full_scans(live)
+    if "[never]" in (live.host.read(f"{DIRECTORY}/enabled") or ""):
+        # nobody is on its list then
+        keep_min_free(live)
+        live.set_knob(f"{DIRECTORY}/enabled", "madvise")
     live.set_knob(f"{KHUGEPAGED}/scan_sleep_millisecs", str(_REST_MILLISECONDS))
     map_aligned(live, 1, pmd_size(live), advice=MADV_HUGEPAGE)
     # a long list, which others are on, has no end within that time

@@ -2,6 +2,7 @@
 
 import errno
 import mmap
+import re
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import READ_WRITE, Live
@@ -16,7 +17,7 @@ from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
-from hugepage_qa.sizes import MIB
+from hugepage_qa.sizes import KIB, MIB
 
 ACCOUNTING = Area("accounting/hugetlb-machine")
 
@@ -26,6 +27,10 @@ _MOST_LOST = 512
 #: more than processes commit by the way
 _COMMITMENT = 256 * MIB
 _ATTEMPTS = 3
+_SYSRQ_MASK = "proc/sys/kernel/sysrq"
+_REPORT = re.compile(
+    r"Node (\d+) hugepages_total=(\d+) hugepages_free=(\d+) hugepages_surp=(\d+) hugepages_size=(\d+)kB"
+)
 
 
 @ACCOUNTING.case(
@@ -103,6 +108,21 @@ def nodes_show_the_default_pool_in_meminfo(live: Live) -> None:
     live.map(4).touch()
     live.expect_pool(nr=4, free=3, resv=3, surplus=1)
     _expect_node_meminfo(live)
+
+
+@ACCOUNTING.case(
+    "the report of memory that sysrq-trigger has the kernel log tells of each node what sysfs does: pages that are"
+    " there, free, and surplus",
+    "Documentation/admin-guide/sysrq.rst m; mm/hugetlb.c hugetlb_show_meminfo_node()",
+    pages=3,
+)
+def logged_report(live: Live) -> None:
+    if live.host.read(_SYSRQ_MASK) is None:
+        raise CannotRun("this kernel has no CONFIG_MAGIC_SYSRQ")
+    _expect_report(live)
+    live.map(3).touch()
+    live.expect_pool(nr=3, free=2, resv=2)
+    _expect_report(live)
 
 
 @ACCOUNTING.case(
@@ -205,6 +225,19 @@ def _expect_node_meminfo(live: Live) -> None:
             live.expect(f"node{node} HugePages_Total", pool.files.get("nr_hugepages"), meminfo["HugePages_Total"])
             live.expect(f"node{node} HugePages_Free", pool.files.get("free_hugepages"), meminfo["HugePages_Free"])
             live.expect(f"node{node} HugePages_Surp", pool.files.get("surplus_hugepages"), meminfo["HugePages_Surp"])
+
+
+def _expect_report(live: Live) -> None:
+    tree, log = ObservedTree(live.host), live.host
+    log.new_kernel_log()
+    log.write("proc/sysrq-trigger", "m")
+    shown = "\n".join(log.new_kernel_log())
+    reported = [tuple(map(int, found)) for found in _REPORT.findall(shown)]
+    for node, pools in read_node_pools(tree).items():
+        files = {pool.size: pool.files for pool in pools}[live.size]
+        counts = [files.get(f"{name}_hugepages") for name in ("nr", "free", "surplus")]
+        found = [list(told) for where, *told, size in reported if (where, size) == (node, live.size // KIB)]
+        live.expect(f"report of node {node}: pages that are there, free, surplus", [counts], found)
 
 
 def _meminfo(live: Live) -> dict[str, int]:

@@ -35,7 +35,9 @@ from hugepage_qa.cases.khugepaged_clock import (
 )
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.text_program import TextProgram, start_again, start_text
-from hugepage_qa.cases.thp_memory import collapse, expect_change, pmd_size
+from hugepage_qa.cases.thp_memory import collapse, expect_change, pmd_size, read_counters
+from hugepage_qa.kernel.counters import parse_meminfo
+from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE
@@ -54,6 +56,7 @@ FILE_THP = "mm/Kconfig READ_ONLY_THP_FOR_FS; mm/huge_memory.c file_thp_enabled()
 COLLAPSE = "madvise(2) MADV_COLLAPSE; mm/khugepaged.c madvise_collapse()"
 #: 2a010c412853 let a program be written while it runs, 3b832035387f took it back
 _WRITABLE_SINCE, _WRITABLE_UNTIL = KernelVersion(6, 11), KernelVersion(6, 13)
+_OF_NODES = "nodes together: "
 
 
 @EVERY_KERNEL.case(
@@ -158,8 +161,9 @@ def text_on_btrfs(live: Live) -> None:
 
 
 @EVERY_KERNEL.case(
-    "FileHugePages is text in huge pages as long as it is in the page cache, FilePmdMapped what of it is mapped",
-    f"{PROC_DOC} FileHugePages, FilePmdMapped; mm/khugepaged.c collapse_file()",
+    "FileHugePages is text in huge pages as long as it is in the page cache, FilePmdMapped what of it is mapped, of"
+    " the machine and of its nodes together",
+    f"{PROC_DOC} FileHugePages, FilePmdMapped; mm/khugepaged.c collapse_file(); drivers/base/node.c",
     since="6.1",
 )
 def counted_text(live: Live) -> None:
@@ -190,9 +194,12 @@ def counted_text(live: Live) -> None:
     def unmapped() -> None:
         merged().actor.end()
 
-    expect_change(live, {"FilePmdMapped": whole, "FileHugePages": whole, "ShmemHugePages": 0}, start, merge)
-    expect_change(live, {"FilePmdMapped": -whole, "FileHugePages": 0}, merged, lambda program: program.actor.end())
-    expect_change(live, {"FileHugePages": -whole}, unmapped, lambda _none: _evict(live, recipe))
+    def end(program: TextProgram) -> None:
+        program.actor.end()
+
+    expect_change(live, _counted(mapped=whole, cached=whole) | {"ShmemHugePages": 0}, start, merge, _with_nodes)
+    expect_change(live, _counted(mapped=-whole, cached=0), merged, end, _with_nodes)
+    expect_change(live, _counted(cached=-whole), unmapped, lambda _none: _evict(live, recipe), _with_nodes)
 
 
 @EVERY_KERNEL.case(
@@ -373,6 +380,22 @@ def _expect_whole_pages(live: Live, program: TextProgram, huge: int) -> None:
     """Large folios of a file system are mapped as a whole, too, but never more than whole aligned blocks."""
     live.expect("FilePmdMapped is whole huge pages", 0, huge % pmd_size(live))
     live.expect("FilePmdMapped lies within the whole blocks", True, huge <= whole_pages(live, program))
+
+
+def _counted(**changes: int) -> dict[str, int]:
+    """Return by how much FilePmdMapped (``mapped``) and FileHugePages (``cached``) change, each time for the nodes."""
+    names = {"mapped": "FilePmdMapped", "cached": "FileHugePages"}
+    return {f"{place}{names[name]}": change for name, change in changes.items() for place in ("", _OF_NODES)}
+
+
+def _with_nodes(live: Live) -> dict[str, int]:
+    """Return what the machine counts, and what the meminfo of each node does, added up."""
+    counters, tree = read_counters(live), ObservedTree(live.host)
+    paths = [f"{directory}/meminfo" for directory in node_directories(live.host).values()]
+    of_nodes = [parse_meminfo(tree.read(path) or "", path) for path in paths]
+    # some lines of a node are younger than those of the machine: Linux 5.4
+    names = set.intersection(*map(set, of_nodes)) if of_nodes else set()
+    return counters | {f"{_OF_NODES}{name}": sum(each[name] for each in of_nodes) for name in names}
 
 
 class TextOfPrograms(LiveTest):

@@ -9,6 +9,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.swapped import need_swap, swapped
 from hugepage_qa.cases.thp_memory import expect_change, pmd_size
 from hugepage_qa.cases.thp_policy import advised, huge_pages
 from hugepage_qa.kernel.tree import read_integer
@@ -70,6 +71,30 @@ def freed(live: Live) -> None:
     live.expect("words that were written again and changed", 0, memory.wrong(0, memory.size, _NEW_VALUE))
     _expect_kept_or_zero(live, memory, memory.size, memory.size)
     memory.expect_filled(first=2)
+
+
+@ADVICE.case(
+    "MADV_PAGEOUT of a part of a huge page swaps that part out and no more, and all of it comes back as it was",
+    "madvise(2) MADV_PAGEOUT; mm/madvise.c madvise_cold_or_pageout_pte_range()",
+    since="5.4",
+)
+def paged_out_in_part(live: Live) -> None:
+    let_rest(live)
+    need_swap(live, 2 * pmd_size(live))
+    for offset, length in ((0, live.base_page), (pmd_size(live) // 2, pmd_size(live) // 4)):
+        memory = huge_pages(live, 2)
+        part = memory.address + offset, length
+
+        def is_out(memory: Memory = memory, part: tuple[int, int] = part) -> bool:
+            # what somebody else has a hold of is passed over
+            memory.actor.call("madvise", *part, MADV_PAGEOUT)
+            return swapped(memory) >= part[1]
+
+        live.host.wait_until(is_out)
+        live.expect(f"memory in swap, {length} bytes at {offset}", length, swapped(memory))
+        live.expect("Rss", memory.length - length, memory.smaps().rss)
+        live.expect("AnonHugePages of the page behind it", memory.size, memory.smaps(1).anon_huge_pages)
+        memory.expect_filled()
 
 
 @ADVICE.case(

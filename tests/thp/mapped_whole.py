@@ -4,6 +4,7 @@ import mmap
 import signal
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import (
     EXCLUSIVE,
@@ -15,6 +16,7 @@ from hugepage_qa.cases.mapped_memory import (
     Memory,
     read_of_another,
 )
+from hugepage_qa.cases.thp_memory import room_for
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -175,6 +177,26 @@ def soft_dirty(live: Live) -> None:
     live.expect("soft-dirty pages of the huge page that was not written", [], others)
     memory.actor.write(memory.address + written, 1 + written)
     memory.expect_filled()
+
+
+@WHOLE.case(
+    "what mremap(2) has moved is soft-dirty at its new place, whole huge pages and others, written or not",
+    "Documentation/admin-guide/mm/soft-dirty.rst; mm/huge_memory.c move_soft_dirty_pmd(), mm/mremap.c"
+    " move_soft_dirty_pte()",
+)
+def moved_is_soft_dirty(live: Live) -> None:
+    let_rest(live)
+    for shift in (0, live.base_page):
+        memory = huge_pages(live, 2)
+        if "sd" not in memory.smaps().flags:
+            raise CannotRun("this kernel has no CONFIG_MEM_SOFT_DIRTY")
+        live.host.write(f"proc/{memory.actor.pid}/clear_refs", _NOT_SOFT_DIRTY)
+        live.expect("soft-dirty pages before", [], _soft_dirty(memory))
+        there = memory.moved_to(room_for(memory.actor, memory.pages + 1, memory.size) + shift)
+        there.expect_filled()
+        every = memory.length // live.base_page
+        live.expect(f"soft-dirty pages, moved to {shift} bytes behind a boundary", every, len(_soft_dirty(there)))
+        live.expect("AnonHugePages", 0 if shift else there.length, there.smaps().anon_huge_pages)
 
 
 def _places(live: Live, memory: Memory, page: int) -> list[int]:

@@ -291,3 +291,10 @@ def test_what_an_area_keeps_is_there_once_for_all_its_cases() -> None:
     assert told == ["begun", "ended"]
     assert _run(_area(Sizes.ONCE, around=around), Selection(("another",))) == {}
     assert len(told) == 2
+
+
+@pytest.mark.usefixtures("two_sizes")
+def test_cases_run_size_by_size() -> None:
+    found = [name.removeprefix("/mine/") for name in _run(_area(Sizes.EACH, Sizes.GIGANTIC, Sizes.ONCE, Sizes.EACH))]
+    large = [f"case-{number}/{size}" for size in ("1G", "4G") for number in (0, 1, 3)]
+    assert found == ["case-2", "case-0/2M", "case-3/2M", *large]

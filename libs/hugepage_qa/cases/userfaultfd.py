@@ -262,7 +262,7 @@ def _open(actor: Actor, features: Feature, flags: int) -> int:
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        raise CannotRun(f"userfaultfd of this kernel has not {features!r}") from error
+        raise CannotRun(f"userfaultfd of this kernel has not {features.name}") from error
     return descriptor
 
 

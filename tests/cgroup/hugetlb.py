@@ -31,8 +31,8 @@ VERSION_1 = Area("cgroup/v1", around=keeping_hierarchy("hugetlb"))
 VERSION_2 = Area("cgroup/v2")
 case = partial(hugetlb_case, {Version.ONE: VERSION_1, Version.TWO: VERSION_2})
 
-#: groups one below the other, and beside each other
-_DEEP, _MANY = 12, 12
+#: groups one below the other, and beside each other: of gigantic pages, which an emulated machine clears slowly, fewer
+_DEEP, _MANY, _FEW = 12, 12, 3
 #: no machine has that much, and no version 1 limit that stands for none is lower
 ALL_MEMORY = 1 << 56
 #: who polls is told at once, or after the 10 ms in which two changes are told as one
@@ -308,7 +308,7 @@ def many_and_deep_groups(live: Live, group: HugetlbGroup) -> None:
     levels = [group]
     for level in range(_DEEP):
         levels.append(levels[-1].child(f"level{level}"))
-    many = [levels[-1].child(f"group{number}") for number in range(_MANY)]
+    many = [levels[-1].child(f"group{number}") for number in range(_FEW if live.is_gigantic else _MANY)]
     for one in many:
         actors = [one.actor() for _ in range(2)]
         for pages, actor in enumerate(actors, start=1):

@@ -33,7 +33,7 @@ _ACTOR = "/actor"
 _SCRATCH = "/tmp"  # noqa: S108 - of a machine that nobody else is on
 #: where a disk is mounted, as swap and programs with text need one
 _DISK = "/var/tmp"  # noqa: S108
-_DISK_DEVICE, _DISK_FILE_SYSTEM = "/dev/vda", "ext4"
+_DISK_FILE_SYSTEM = "ext4"
 #: what btrfs asks the crypto API for, at a mount, and does not depend on (softdep); 6.16 has it under another name; and
 #: what rdma_rxe asks it for before 6.14
 _CHECKSUMS = ("crc32c_generic", "crc32c_cryptoapi", "crc32_generic")
@@ -160,11 +160,21 @@ class ThrowawayMachine:
 
     def _mount_disk(self) -> str:
         """Mount the machine's disk; return why there is none."""
+        device = self._disk_named(_DISK_FILE_SYSTEM)
+        if device is None:
+            return f"the machine has no disk with {_DISK_FILE_SYSTEM}: none is there"
         try:
-            self._channel.ask("M", _DISK_DEVICE, _DISK, _DISK_FILE_SYSTEM, "")
+            self._channel.ask("M", device, _DISK, _DISK_FILE_SYSTEM, "")
         except OSError as error:
             return f"the machine has no disk with {_DISK_FILE_SYSTEM}: {error.strerror}"
         return ""
+
+    def _disk_named(self, file_system: str) -> str | None:
+        """Return the disk that was named to the emulator so: s390x finds disks in any order, and vda may be any."""
+        for name in self._names("sys/block"):
+            if (self._read(f"sys/block/{name}/serial") or "").strip() == file_system:
+                return f"/dev/{name}"
+        return None
 
     def _disk_with(self, file_system: str) -> str:
         """Mount the disk with an empty ``file_system``, and load its modules, as soon as one wants it."""
@@ -184,11 +194,9 @@ class ThrowawayMachine:
         return self._disks[file_system]
 
     def _find_disk(self, file_system: str) -> str:
+        if device := self._disk_named(file_system):
+            return device
         maker = MAKERS[file_system]
-        for name in self._names("sys/block"):
-            # that is how it was named to the emulator
-            if (self._read(f"sys/block/{name}/serial") or "").strip() == file_system:
-                return f"/dev/{name}"
         if maker.find() is None:
             raise CannotRun(f"a disk with {file_system} needs {maker.program}, which is not installed here")
         raise CannotRun("this kernel has no virtio disks")

@@ -106,7 +106,7 @@ def _devices(machine: VirtualMachine, line: int, disk: int | None, more_disks: M
     if disk is not None:
         drive = f"file=/proc/self/fd/{disk},format=raw,if=none,id=disk,cache=unsafe,discard=unmap"
         yield from ("-drive", drive)
-        yield from ("-device", f"virtio-blk-{board.virtio_bus},drive=disk")
+        yield from ("-device", f"virtio-blk-{board.virtio_bus},drive=disk,serial=ext4")
     for name, image in more_disks.items():
         # what is written goes to a temporary file
         yield from ("-drive", f"file={quoted(image)},format=raw,if=none,id={name},snapshot=on,cache=unsafe")

@@ -32,7 +32,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "disk").mkdir()
     monkeypatch.setattr(throwaway_machine, "_SCRATCH", str(root / "tmp"))
     monkeypatch.setattr(throwaway_machine, "_DISK", str(root / "disk"))
-    monkeypatch.setattr(throwaway_machine, "_DISK_DEVICE", str(root / "no-such-device"))
     monkeypatch.setattr(throwaway_machine, "_ACTOR", str(actor_program()))
     monkeypatch.setattr(
         throwaway_machine,

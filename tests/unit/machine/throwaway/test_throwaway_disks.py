@@ -53,6 +53,14 @@ def test_a_disk_is_found_by_its_name_and_mounted_once(
     assert not list((place / "tmp").glob("*.ko")), "no memory is left to them"
 
 
+def test_the_disk_for_programs_and_swap_is_found_by_its_name_in_any_order(
+    machine: ThrowawayMachine, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = with_disks(machine, monkeypatch, "xfs\n", "btrfs\n", "ext4\n")
+    assert machine._mount_disk() == ""
+    assert asked == [("M", "/dev/vdc", f"{place}/disk", "ext4", "")]
+
+
 @pytest.mark.parametrize(
     ("installed", "reason"),
     [(None, "a disk with xfs needs mkfs.xfs, which is not installed here"), ("/sbin/mkfs.xfs", "no virtio disks")],

@@ -30,7 +30,7 @@ def address_space(live: Live) -> None:
     for shared in (False, True):
         actor = live.actor()
         # room for one page, and almost for another one
-        _limit(live, actor, RLIMIT_AS, process_status(live, actor).sizes["VmSize"] + 2 * live.size - live.base_page)
+        _limit(live, actor, RLIMIT_AS, _size(live, actor, "VmSize") + 2 * live.size - live.base_page)
         live.expect_errno(errno.ENOMEM, live.map, 2, actor, shared=shared)
         live.expect_pool(nr=3, free=3)
         memory = live.map(1, actor, shared=shared)
@@ -56,7 +56,7 @@ def private_data(live: Live) -> None:
     if (live.host.read(_IGNORED) or "").strip() == "Y":
         raise CannotRun(f"/{_IGNORED} is Y: this kernel has no limit of data")
     actor = live.actor()
-    _limit(live, actor, RLIMIT_DATA, process_status(live, actor).sizes["VmData"] + live.size - live.base_page)
+    _limit(live, actor, RLIMIT_DATA, _size(live, actor, "VmData") + live.size - live.base_page)
     live.expect_errno(errno.ENOMEM, live.map, 1, actor)
     live.expect_pool(nr=3, free=3)
     live.map(1, actor, shared=True).touch()
@@ -97,6 +97,15 @@ def locked_all(live: Live) -> None:
         live.expect("what two pages hold", [7, 7], [memory.read(), later.read(1)])
         actor.end()
         live.expect_pool(nr=3, free=3)
+
+
+def _size(live: Live, actor: Actor, name: str) -> int:
+    """Return a size of ``actor`` that /proc/PID/status has, in bytes.
+
+    It has answered by then: before, it may not have been executed yet, or have its libraries still to map.
+    """
+    actor.call("brk", 0)
+    return process_status(live, actor).sizes[name]
 
 
 def _limit(live: Live, actor: Actor, resource: int, size: int) -> None:

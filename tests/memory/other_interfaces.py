@@ -3,11 +3,13 @@
 import errno
 import mmap
 import signal
+from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.frames import HUGE, TRANSPARENT, kpagecount, kpageflags
-from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_files import forked, new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
@@ -229,16 +231,20 @@ def count_of_mappings(live: Live) -> None:
     for shared in (False, True):
         with live.about(f"shared {shared}"):
             memory = live.map(1, shared=shared)
-            _expect_counted(live, memory, live.actor())
+            _expect_counted(live, memory, live.actor(), fork=_fork if shared else partial(forked, live))
             live.expect_pool(nr=1, free=1)
 
 
 @INTERFACES.case(COUNTED, COUNT_DOC, sizes=Sizes.ONCE)
 def count_of_mappings_of_a_huge_page(live: Live) -> None:
-    _expect_counted(live, huge_pages(live), live.actor())
+    _expect_counted(live, huge_pages(live), live.actor(), fork=_fork)
 
 
-def _expect_counted(live: Live, memory: Memory, reader: Actor) -> None:
+def _fork(memory: Memory) -> Memory:
+    return memory.seen_by(memory.actor.fork())
+
+
+def _expect_counted(live: Live, memory: Memory, reader: Actor, fork: Callable[[Memory], Memory]) -> None:
     """Expect ``memory``, a page, to be counted as its owner touches and unmaps it and children come and go."""
     memory.touch(value=5)
     places = memory.address, memory.address + live.base_page, memory.at(1) - live.base_page
@@ -248,16 +254,16 @@ def _expect_counted(live: Live, memory: Memory, reader: Actor) -> None:
         live.expect(f"mappings with {who}", [count] * len(frames), kpagecount(live, reader, frames))
 
     expect_count("its owner", 1)
-    children = [memory.actor.fork(), memory.actor.fork()]
+    children = [fork(memory), fork(memory)]
     for child in children:
         # page tables of shared pages are not copied, and filled where a child looks
-        live.expect("what a child reads", 5, memory.seen_by(child).read())
+        live.expect("what a child reads", 5, child.read())
     expect_count("two children", 3)
-    children[0].end()
+    children[0].actor.end()
     expect_count("one child", 2)
     memory.unmap()
     expect_count("the child alone", 1)
-    children[1].end()
+    children[1].actor.end()
     expect_count("nobody", 0)
 
 

@@ -32,13 +32,13 @@ _WANTED = (
     re.compile(r"(?:usr/)?lib/modules/(?P<release>[^/]+)/(?P<name>vmlinu[xz]|config)"),
     re.compile(r"(?:usr/)?s?bin/(?P<name>busybox)"),
     # what a guest needs to have memory plugged in, to give some back, and to tell that it panics; its network; a serial
-    # port and disks of virtio, and ext4, XFS and btrfs, KVM, and RDMA without hardware, with what they depend on:
-    # for throwaway machines with an agent
+    # port and disks of virtio, and ext4, XFS and btrfs, loop devices, KVM, and RDMA without hardware, with what they
+    # depend on: for throwaway machines with an agent
     re.compile(
         r"(?:usr/)?lib/modules/[^/]+/kernel/(?:[\w-]+/)+"
         r"(?P<name>(?:virtio\w*|net_failover|failover|ext4|jbd2|mbcache|crc16|crc32c_generic|crc32c-cryptoapi|libcrc32c"
         r"|crc32_generic|hwpoison-inject|pvpanic(?:-mmio|-pci)?|xfs|btrfs|raid6_pq|xor|xor-neon|zstd_compress|libblake2b"
-        r"|fuse|kvm(?:-amd|-intel)?|irqbypass|ccp|rng-core"
+        r"|fuse|loop|kvm(?:-amd|-intel)?|irqbypass|ccp|rng-core"
         r"|ib_core|ib_uverbs(?:_support)?|rdma_rxe|udp_tunnel|ip6_udp_tunnel)"
         r"\.ko(?:\.(?:gz|xz|zst))?)"
     ),

@@ -51,8 +51,8 @@ class LibvirtMigration:
 
     def start_postcopy(self) -> None:
         """Move its CPUs, and wait until they are. Raises InputError when it was over too soon to be seen."""
-        self._domain.migrateStartPostCopy()
         self._domain.migrateSetMaxSpeed(UNTIL_POSTCOPY // MIB)
+        self._domain.migrateStartPostCopy()
         moved = [self._libvirt.VIR_DOMAIN_PAUSED, self._libvirt.VIR_DOMAIN_PAUSED_POSTCOPY]
         self._await(lambda: self._domain.state() == moved, "its CPUs are moved")
 

@@ -4,9 +4,10 @@ import mmap
 import signal
 
 from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.frames import kpagecount
 from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.places import free_place, memory_of_one_table
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MADV_DONTNEED
@@ -46,6 +47,27 @@ def contents_and_end(live: Live) -> None:
         live.expect_pool(nr=2, free=0)
         last.actor.end()
         live.expect_pool(nr=2, free=2)
+
+
+@SHARED_TABLES.case(
+    "two processes map a page by one table, in which it is mapped once, until one of them has no longer mapped all that"
+    " the table covers",
+    f"{SHARED}; Documentation/admin-guide/mm/pagemap.rst kpagecount",
+    pages=2,
+)
+def mapped_once(live: Live) -> None:
+    if not live.mmu.may_be_shared(live.size):
+        raise CannotRun("page tables are not shared on this architecture")
+    ours, theirs = of_two_processes(live)
+    theirs.touch(1, 2)
+    live.expect("what the first process sees", 2, ours.read(1))
+    entries = ours.pagemap((ours.address, ours.at(1)))
+    frames = [entry & FRAME for entry in entries]
+    live.expect("places where the pages are mapped", [1, 1], kpagecount(live, ours.actor, frames))
+    theirs.unmap(theirs.pages - 1)
+    live.expect("what the other process sees", 1, theirs.read())
+    live.expect("places where the first is mapped then", [2], kpagecount(live, ours.actor, frames[:1]))
+    live.expect_pool(nr=2, free=0)
 
 
 @SHARED_TABLES.case(

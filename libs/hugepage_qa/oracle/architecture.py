@@ -72,11 +72,18 @@ class Mmu:
     def may_seem_shared(self, size: int) -> bool:
         """Tell whether the page table of huge pages of ``size`` may be taken for one that processes share.
 
-        Where tables of the PMD level can be shared (ARCH_WANT_HUGE_PMD_SHARE), kernels ask that of every level; arm64
-        shares none with base pages of 64K.
+        Where tables of the PMD level can be shared, kernels ask that of every level.
         """
-        shares = self.architecture in _SHARES_TABLES and self.base_page < _NO_SHARED_TABLES
-        return shares and not self.has_pmd_entries(size)
+        return self._shares_tables and not self.has_pmd_entries(size)
+
+    def may_be_shared(self, size: int) -> bool:
+        """Tell whether processes may share the page table of huge pages of ``size``."""
+        return self._shares_tables and self.has_pmd_entries(size)
+
+    @property
+    def _shares_tables(self) -> bool:
+        """Tell whether the kernel has tables shared (ARCH_WANT_HUGE_PMD_SHARE): arm64 none with base pages of 64K."""
+        return self.architecture in _SHARES_TABLES and self.base_page < _NO_SHARED_TABLES
 
     def table(self, size: int) -> int:
         """Return the bytes that one page table with entries of huge pages of ``size`` covers."""

@@ -50,6 +50,11 @@ class Compaction:
     made: float
     others: float
 
+    @property
+    def share(self) -> float:
+        """What it has done of what it owed, in whichever way it did."""
+        return max(self.emptied, self.made)
+
     def __str__(self) -> str:
         return f"{self.emptied:.0%} emptied, {self.made:.0%} made, {self.others:.0%} of others"
 

@@ -32,6 +32,19 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(6, 19),
         seen="6.19.6, 7.3.4; right on 6.1.192, 6.12.107, 6.16.3, 6.18.15",
     ),
+    Quirk.COMPACTION_ENDS_AT_LARGE_FOLIO: KnownIssue(
+        quirk=Quirk.COMPACTION_ENDS_AT_LARGE_FOLIO,
+        summary="compaction of a zone ends at a large folio of a file that somebody holds: what lies behind it stays "
+        "fragmented",
+        example="1 MiB of shared memory in a folio of its own, its first byte in a pipe (vmsplice(2)), above it one of "
+        "8 base pages of 480 MiB: compact_memory empties 2 % of these blocks and makes none, of 94 % and all of them "
+        "without the pipe",
+        cause="compaction_alloc() has free pages of smaller orders alone, migrate_pages() cannot split a folio that is "
+        "held, or dirty, and gives -ENOMEM, which compact_zone() takes for memory that has run out; such folios were "
+        "passed over before 733aea0b3a7b",
+        since=KernelVersion(6, 9),
+        seen="7.3.4; right on 6.1.192",
+    ),
     Quirk.DIRTY_LOST_AT_UNMAP: KnownIssue(
         quirk=Quirk.DIRTY_LOST_AT_UNMAP,
         summary="what was written to a huge page of shared memory that was mapped to be read first is lost when it is "

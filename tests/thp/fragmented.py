@@ -74,7 +74,7 @@ def blocks_made_again(live: Live) -> None:
 
 @FRAGMENTED.case(
     "compaction goes on behind large folios of a file that somebody holds, and which it cannot move",
-    "Documentation/admin-guide/sysctl/vm.rst compact_memory; mm/compaction.c compact_zone(), compaction_alloc()",
+    COMPACTION,
     since="6.11",
 )
 def behind_held_folios(live: Live) -> None:

@@ -40,10 +40,10 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         "8 base pages of 480 MiB: compact_memory empties 2 % of these blocks and makes none, of 94 % and all of them "
         "without the pipe",
         cause="compaction_alloc() has free pages of smaller orders alone, migrate_pages() cannot split a folio that is "
-        "held, or dirty, and gives -ENOMEM, which compact_zone() takes for memory that has run out; such folios were "
-        "passed over before 733aea0b3a7b",
+        "held and gives -ENOMEM, which compact_zone() takes for memory that has run out; such folios were passed over "
+        "before 733aea0b3a7b",
         since=KernelVersion(6, 9),
-        seen="7.3.4; right on 6.1.192",
+        seen="6.12.117, 7.3.4; right on 6.1.192",
     ),
     Quirk.DIRTY_LOST_AT_UNMAP: KnownIssue(
         quirk=Quirk.DIRTY_LOST_AT_UNMAP,

@@ -13,8 +13,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define MIB (1UL << 20)
-enum { PAGE = 4096, APART = 40, HELD = 32, FRAGMENTED = 1152, KEPT = 8, ENOUGH = 100 };
+enum { PAGE = 4096, MIB = 1 << 20, ENOUGH = 100 };
+enum { APART = 40 * MIB, HELD = 32, LENGTH = HELD * APART, LEFT = 1152 * MIB };
 
 static int put(const char *path, const char *text)
 {
@@ -37,21 +37,21 @@ static long compact(void)
 int main(void)
 {
 	/* where large folios fit */
-	char *file = mmap((void *)(1UL << 40), HELD * APART * MIB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	char *memory = mmap(NULL, FRAGMENTED * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *file = mmap((void *)(1UL << 40), LENGTH, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	char *memory = mmap(NULL, LEFT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	int ends[2], is_large = !put("/sys/kernel/mm/transparent_hugepage/hugepages-1024kB/shmem_enabled", "always");
 
-	if (file == MAP_FAILED || memory == MAP_FAILED || pipe(ends) || fcntl(ends[1], F_SETPIPE_SZ, 2 * HELD * PAGE) < 0)
+	if (file == MAP_FAILED || memory == MAP_FAILED || pipe(ends) || fcntl(ends[1], F_SETPIPE_SZ, 64 * PAGE) < 0)
 		return perror("cannot be tried here"), 2;
-	memset(file, 1, HELD * APART * MIB);
-	for (char *at = file; at < file + HELD * APART * MIB; at += APART * MIB)
-		if (vmsplice(ends[1], &(struct iovec){at, 1}, 1, 0) != 1 || madvise(at + MIB, (APART - 1) * MIB, MADV_REMOVE))
+	memset(file, 1, LENGTH);
+	for (char *at = file; at < file + LENGTH; at += APART)
+		if (vmsplice(ends[1], &(struct iovec){at, 1}, 1, 0) < 1 || madvise(at + MIB, APART - MIB, MADV_REMOVE))
 			return perror("cannot be tried here: vmsplice, MADV_REMOVE"), 2;
-	put("/proc/sys/vm/percpu_pagelist_high_fraction", "1000000"); /* free pages are in blocks, or compaction has none */
-	madvise(memory, FRAGMENTED * MIB, MADV_NOHUGEPAGE);
-	memset(memory, 1, FRAGMENTED * MIB);
-	for (char *at = memory; at < memory + FRAGMENTED * MIB; at += KEPT * PAGE)
-		madvise(at + PAGE, (KEPT - 1) * PAGE, MADV_DONTNEED);
+	put("/proc/sys/vm/percpu_pagelist_high_fraction", "1000000"); /* what is free is not on lists of a CPU */
+	madvise(memory, LEFT, MADV_NOHUGEPAGE);
+	memset(memory, 1, LEFT);
+	for (char *at = memory; at < memory + LEFT; at += 8 * PAGE)
+		madvise(at + PAGE, 7 * PAGE, MADV_DONTNEED);
 	long held = compact(), more = (close(ends[0]), close(ends[1]), compact()) - held;
 	printf("1 of 8 pages of 1152 MiB left, and a byte of 32 folios of %s in a pipe\n", is_large ? "1 MiB" : "4 kB");
 	printf("expected: no more than %d free blocks of 2 MiB more if compacted without the pipe\n", ENOUGH);

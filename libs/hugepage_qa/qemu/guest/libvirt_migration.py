@@ -8,7 +8,7 @@ from typing import Any
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.guest.driver import await_condition
-from hugepage_qa.qemu.guest.qemu_migration import DOWNTIME, FAST, NO_DOWNTIME, SLOW, SLOW_POSTCOPY, UNTIL_POSTCOPY
+from hugepage_qa.qemu.guest.qemu_migration import DOWNTIME, FAST, SLOW, SLOW_POSTCOPY, UNTIL_POSTCOPY
 from hugepage_qa.sizes import MIB
 
 #: what is to be seen of a migration in an emulated guest on a busy machine takes minutes
@@ -51,11 +51,8 @@ class LibvirtMigration:
 
     def start_postcopy(self) -> None:
         """Move its CPUs, and wait until they are. Raises InputError when it was over too soon to be seen."""
-        # at that pace all of it could be there before they are told to move
-        self._domain.migrateSetMaxDowntime(NO_DOWNTIME)
-        # afterwards libvirt waits for what this hastens
-        self._domain.migrateSetMaxSpeed(UNTIL_POSTCOPY // MIB)
         self._domain.migrateStartPostCopy()
+        self._domain.migrateSetMaxSpeed(UNTIL_POSTCOPY // MIB)
         moved = [self._libvirt.VIR_DOMAIN_PAUSED, self._libvirt.VIR_DOMAIN_PAUSED_POSTCOPY]
         self._await(lambda: self._domain.state() == moved, "its CPUs are moved")
 

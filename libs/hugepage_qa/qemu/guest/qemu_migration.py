@@ -15,8 +15,6 @@ SLOW, SLOW_POSTCOPY, FAST = MIB, 8 * MIB, 1024 * GIB
 UNTIL_POSTCOPY = 16 * MIB
 #: for how many milliseconds a guest may stand still: one that is busy on a slow machine need not be faster than that
 DOWNTIME = 60_000
-#: where its CPUs are to be moved before its memory: so short that what is left is never sent at once instead
-NO_DOWNTIME = 1
 
 ACTIVE, POSTCOPY, COMPLETED, CANCELLED = "active", "postcopy-active", "completed", "cancelled"
 _FAILED = ("failed", "postcopy-paused")

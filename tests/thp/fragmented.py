@@ -9,10 +9,11 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage
 from hugepage_qa.cases.fragments import fragment
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.thp_memory import collapse, expect_change, map_aligned, pmd_size
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.pinned_pages import pipe_with
+from hugepage_qa.cases.thp_memory import collapse, expect_change, map_aligned, pmd_size, read_counters
 from hugepage_qa.cases.thp_policy import advised
-from hugepage_qa.kernel.counters import read_vmstat, vmstat_delta
+from hugepage_qa.kernel.counters import read_meminfo, vmstat_delta
 from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_name
@@ -32,8 +33,8 @@ _ENOUGH = 0.25
 _HUGE_PAGES = 16
 #: base pages of a folio that is large, of which none could be moved: others that could not be are some five
 _LARGE_FOLIO = 16
-#: held folios, one for so many huge pages; as many as a pipe has room for are in one
-_HELD, _APART, _PIPE = 32, 8, 16
+#: held folios, one for so many huge pages, which are at most one part of so many of the memory
+_HELD, _APART, _PARTS = 32, 8, 3
 #: processes for each CPU: more than the case itself and daemons that go mad by it
 _BUSY = 2.0
 
@@ -50,9 +51,9 @@ def blocks_made_again(live: Live) -> None:
         fragments = fragment(live, _KEPT)
         load = max(load, _load_of_a_cpu(live))
         if fragments.owes_blocks:
-            before = read_vmstat(live.host)
+            before = read_counters(live)
             found.append(fragments.compact_and_look(live))
-            change = vmstat_delta(before, read_vmstat(live.host))
+            change = vmstat_delta(before, read_counters(live))
             live.expect("pgmigrate_success rose", True, change["pgmigrate_success"] > 0)
             ended += found[-1].share < _ENOUGH and change["pgmigrate_fail"] >= _LARGE_FOLIO
         else:
@@ -67,7 +68,7 @@ def blocks_made_again(live: Live) -> None:
         raise CannotRun("others take and free as much as compaction can make")
     if median(shares) < _ENOUGH and load > _BUSY:
         raise CannotRun("others are busy: what is given back is theirs before compaction gets it")
-    # what others hold, or have not yet written to their disk
+    # what others hold
     known = {Quirk.COMPACTION_ENDS_AT_LARGE_FOLIO: False} if ended > len(found) // 2 else None
     live.expect(f"blocks made again: most of {told} are enough", True, median(shares) >= _ENOUGH, known)
 
@@ -94,20 +95,20 @@ def behind_held_folios(live: Live) -> None:
 
 
 def _hold_large_folios(live: Live) -> Callable[[], None]:
-    """Have a process hold large folios of shared memory all over a part of what is free; return what ends it."""
+    """Have a process hold large folios of shared memory all over a part of what is free; return what ends it.
+
+    Raises CannotRun where huge pages are so large that this would be most of the memory.
+    """
     size = pmd_size(live)
     half = size // 2
+    if _HELD * _APART * size > read_meminfo(live.host).get("MemAvailable", 0) // _PARTS:
+        raise CannotRun(f"memory is short: {_HELD * _APART} huge pages are more than a part of it")
     live.set_knob(f"{DIRECTORY}/{size_name(half)}/shmem_enabled", "always")
     memory = map_aligned(live, _HELD * _APART, size, shared=True)
     memory.actor.fill(memory.address, memory.length, live.base_page, 1)
-    writer = 0
-    for count in range(_HELD):
-        if count % _PIPE == 0:
-            _value, (ends,) = memory.actor.call_with_buffers("pipe2", bytes(8), 0)
-            _reader, writer = live.host.uapi.unpack("2i", ends)
-        first = memory.at(count * _APART)
-        word = live.host.uapi.pack("2Q", first, WORD)
-        live.expect("bytes in the pipe", WORD, memory.actor.call("vmsplice", writer, word, 1, 0))
+    for page in range(0, memory.pages, _APART):
+        first = memory.at(page)
+        pipe_with(live, Memory(live, memory.actor, first, 1, size))
         memory.actor.call("madvise", first + half, _APART * size - half, mmap.MADV_REMOVE)
     return memory.actor.end
 

@@ -55,8 +55,9 @@ class Kind(StrEnum):
 class Backing:
     """One kind of pages of ``page_size`` bytes. ``is_default``: of the default pool, of THP the size of a PMD.
 
-    ``defrag``: the mode of ``transparent_hugepage/defrag``, None as the machine has it. ``text``: how the text of
-    programs becomes huge, None where it does not. ``is_halved``: half of the static pages that a workload needs are
+    ``defrag``: the mode of ``transparent_hugepage/defrag``, None as the machine has it. ``shmem``: that of
+    ``transparent_hugepage/shmem_enabled``, None for always. ``text``: how the text of programs becomes huge, None where
+    it does not. ``is_halved``: half of the static pages that a workload needs are
     missing, and what does not get them falls back to base pages. That is a slow-down on purpose. ``guest``: the
     pages that programs in a guest have, where the backing is that of the guest and both are varied. ``beside``: the
     backing of a second guest that is busy at the same time.
@@ -67,6 +68,7 @@ class Backing:
     is_default: bool = False
     is_halved: bool = False
     defrag: str | None = None
+    shmem: str | None = None
     text: ProgramText | None = None
     guest: str | None = None
     beside: "Backing | None" = None
@@ -89,8 +91,8 @@ class Backing:
 
     @property
     def name(self) -> str:
-        """The configuration in the samples: ``4k``, ``thp``, ``thp-64K``, ``thp-defrag-defer``, ``shp-2M``,
-        ``hugetext-1``, ``host=4k,guest=huge``, ``thp-beside-4k``.
+        """The configuration in the samples: ``4k``, ``thp``, ``thp-64K``, ``thp-defrag-defer``, ``thp-shmem-advise``,
+        ``shp-2M``, ``hugetext-1``, ``host=4k,guest=huge``, ``thp-beside-4k``.
         """
         if self.beside is not None:
             return f"{replace(self, beside=None).name}-beside-{self.beside.name}"
@@ -101,7 +103,8 @@ class Backing:
         size = format_size(self.page_size)
         if self.kind is Kind.TRANSPARENT:
             of_size = REFERENCE if self.is_default else f"{REFERENCE}-{size}"
-            return of_size if self.defrag is None else f"{of_size}-defrag-{self.defrag}"
+            modes = {"defrag": self.defrag, "shmem": self.shmem}
+            return "-".join([of_size, *(f"{name}-{mode}" for name, mode in modes.items() if mode is not None)])
         if self.kind is Kind.BASE:
             return size.lower()
         return f"shp-{size}{_HALF if self.is_halved else ''}"
@@ -120,15 +123,17 @@ def find_backings(tree: Tree) -> tuple[Backing, ...]:
 
 
 def _transparent(thp: Thp, pmd_size: int) -> list[Backing]:
-    """Return THP as the machine has it, of each smaller size that anonymous memory can have, in each mode of defrag."""
+    """Return THP as the machine has it, of each smaller size that anonymous memory can have, and in each mode of defrag
+    and of shared memory.
+    """
     usual = Backing(Kind.TRANSPARENT, pmd_size, is_default=True)
     smaller = [one.size for one in thp.sizes if one.size < pmd_size and one.enabled is not None]
-    defrag = thp.selections.get("defrag")
-    modes = defrag.allowed if defrag else ()
+    modes = {name: found.allowed for name, found in thp.selections.items()}
     return [
         usual,
         *(Backing(Kind.TRANSPARENT, size) for size in smaller),
-        *(replace(usual, defrag=mode) for mode in modes),
+        *(replace(usual, defrag=mode) for mode in modes.get("defrag", ())),
+        *(replace(usual, shmem=mode) for mode in modes.get("shmem_enabled", ())),
     ]
 
 
@@ -145,7 +150,7 @@ def halved_backings(there: Sequence[Backing]) -> tuple[Backing, ...]:
 
 def _is_usual(one: Backing, largest: int) -> bool:
     if one.kind is Kind.TRANSPARENT:
-        return one.is_default and one.defrag is None
+        return one.is_default and one.defrag is None and one.shmem is None
     return one.kind is Kind.BASE or one.is_default or one.page_size == largest
 
 

@@ -66,14 +66,14 @@ class Surroundings:
             self._write(_COMPACT, "1")
 
     def _set_thp(self, transparent: Backing | None) -> None:
-        """Set THP for anonymous and shared memory to always or never, and sizes below a PMD to never."""
+        """Set THP for anonymous and shared memory to always or never, or as is asked for, and other sizes to never."""
         mode = "never" if transparent is None else "always"
         for size, path in size_directories(self._tree, thp.DIRECTORY).items():
             of_size = "inherit" if transparent is not None and size == transparent.page_size else "never"
             for name in ("enabled", "shmem_enabled"):
                 self._choose(f"{path}/{name}", of_size)
-        for name in ("enabled", "shmem_enabled"):
-            self._choose(f"{thp.DIRECTORY}/{name}", mode)
+        self._choose(f"{thp.DIRECTORY}/enabled", mode)
+        self._choose(f"{thp.DIRECTORY}/shmem_enabled", (transparent and transparent.shmem) or mode)
         chosen = self._defrag if transparent is None else transparent.defrag or self._defrag
         if chosen is not None:
             self._choose(f"{thp.DIRECTORY}/defrag", chosen)

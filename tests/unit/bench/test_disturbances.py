@@ -75,6 +75,14 @@ def test_each_configuration_has_its_mode_of_defrag(root: Path) -> None:
             assert (root / THP / "defrag").read_text().strip() == mode
 
 
+def test_each_configuration_has_its_mode_of_shared_memory(root: Path) -> None:
+    usual = Backing(Kind.TRANSPARENT, 2 * MIB, is_default=True)
+    surroundings = Surroundings(root)
+    for backing, mode in ((replace(usual, shmem="within_size"), "within_size"), (usual, "always"), (BASE, "never")):
+        with surroundings.of(backing, GIB):
+            assert (root / THP / "shmem_enabled").read_text().strip() == mode
+
+
 def test_hugetext_in_each_mode(root: Path) -> None:
     write(root, {f"{THP}/hugetext_enabled": "3", f"{THP}/hugetext_pad_threshold": "0"})
     surroundings = Surroundings(root)
@@ -166,6 +174,7 @@ MACHINE = {
     f"{THP}/enabled": "always [madvise] never",
     f"{THP}/hpage_pmd_size": "2097152",
     f"{THP}/defrag": "always defer [madvise] never",
+    f"{THP}/shmem_enabled": "always within_size advise [never] deny force",
     # two base pages are no page of anonymous memory
     f"{THP}/hugepages-8kB/shmem_enabled": "always [never]",
     f"{THP}/hugepages-64kB/enabled": "always inherit madvise [never]",
@@ -181,7 +190,7 @@ def names(files: dict[str, str], *asked: str) -> list[str]:
 def test_configurations() -> None:
     assert names(MACHINE) == ["4k", "thp", "shp-2M", "shp-1G"]
     assert names(MACHINE, "shp-64K", "thp") == ["thp", "shp-64K"]
-    others = ("thp-64K", "thp-defrag-always", "thp-defrag-defer", "thp-defrag-never")
+    others = ("thp-64K", "thp-defrag-always", "thp-defrag-never", "thp-shmem-within_size", "thp-shmem-force")
     assert set(names(MACHINE, *others)) == set(others)
     without_thp = {path: text for path, text in MACHINE.items() if not path.startswith(THP)}
     assert names(without_thp) == ["4k", "shp-2M", "shp-1G"]

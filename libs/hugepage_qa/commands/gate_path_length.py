@@ -23,6 +23,7 @@ from hugepage_qa.bench.counted_kernels import (
     missing_paths,
     sample_document,
 )
+from hugepage_qa.bench.shorter_paths import no_shorter_paths
 from hugepage_qa.cases.boot.boot_matrix import Settings, find_kernel
 from hugepage_qa.cases.result import Result, one_line
 from hugepage_qa.cases.result import Verdict as Outcome
@@ -45,6 +46,8 @@ _MARGIN = 0.03
 _SLOW_MARGIN = 0.1
 _BAD, _UNDECIDED = 1, 2
 _REPORT = "report.md"
+#: the result of what needs no other kernel
+_SHORTER = "/path-length/shorter-on-huge-pages"
 
 
 @click.command(
@@ -84,7 +87,8 @@ def path_length(
 
     Kernels are images or packages (.deb, .rpm); without KERNEL, the distribution's is taken. They boot in turns in
     emulated machines whose clock counts instructions, so that neither load nor speed of this host shows. Nor do caches,
-    TLBs and other processors: it is the length of the path that is compared. Needs neither root nor KVM.
+    TLBs and other processors: it is the length of the path that is compared. Needs neither root nor KVM. What is done
+    to a huge page as a whole has to be shorter than the same to as many base pages, whatever others take for it.
 
     Under tmt it leaves a result for each path; without a kernel to compare with it is skipped there.
 
@@ -125,13 +129,18 @@ def path_length(
     for subject, its_boots in zip(subjects, counted, strict=True):
         for name, why in missing_paths(its_boots).items():
             say(f"not counted: {name} of {subject.label}: {why}")
+    long_paths = [str(one) for one in no_shorter_paths([boot.paths.lengths for boot in counted[0]])]
+    for told in long_paths:
+        say(f"no shorter on huge pages: {told}")
     if output is not None:
         _keep(output, samples, comparisons)
         say(f"report: {output / _REPORT}")
         if data:
             logs = (output / _REPORT,)
-            write_results([result for one in comparisons for result in comparison_results(one, logs)], Path(data))
-    sys.exit(exit_code(verdict_on_all(one.verdict for one in comparisons)))
+            results = [result for one in comparisons for result in comparison_results(one, logs)]
+            outcome = Outcome.FAIL if long_paths else Outcome.PASS
+            write_results([*results, Result(_SHORTER, outcome, tuple(long_paths))], Path(data))
+    sys.exit(_BAD if long_paths else exit_code(verdict_on_all(one.verdict for one in comparisons)))
 
 
 def path_policy(margin: float = _MARGIN) -> Policy:

@@ -75,7 +75,7 @@ def test_tmt_is_told_of_each_path(run: Cli, told: Path) -> None:
     run.machines.lengths[NEW] = {"unmap base 4096": USUAL * 11 // 10}
     assert run.compare() == 1
     results = {one["name"]: one["result"] for one in yaml.safe_load(told.read_text())}
-    assert len(results) == 38
+    assert len(results) == 39
     assert [name for name, result in results.items() if result != "pass"] == [
         "/path-length",
         "/path-length/unmap-base-4K/level",
@@ -112,6 +112,21 @@ def test_a_path_that_is_a_tenth_longer_is_named(run: Cli, path: str) -> None:
     assert run.compare() == 1
     operation, kind, _size = path.split()
     assert f"regressed  1 of 37: {operation}-{kind}-" in run.output
+
+
+def test_moving_a_huge_page_like_base_pages_is_bad_though_no_other_kernel_is_better(run: Cli, told: Path) -> None:
+    run.machines.lengths = {kernel: {"migrate thp 2097152": USUAL * 513} for kernel in (NEW, OLD)}
+    assert run.compare() == 1
+    (line,) = (line for line in run.output.splitlines() if line.startswith("no shorter on huge pages: "))
+    assert line.endswith("migrate-thp-2M: 513,001 instructions for a page, and 512,003 for as many base pages")
+    (bad,) = (one for one in yaml.safe_load(told.read_text()) if one["result"] == "fail")
+    assert bad["name"] == "/path-length/shorter-on-huge-pages"
+
+
+@pytest.mark.parametrize("path", ["migrate thp 65536", "collapse base 2097152", "copy thp 2097152"])
+def test_what_is_not_done_to_a_huge_page_as_a_whole_may_be_as_long(run: Cli, path: str) -> None:
+    run.machines.lengths = {kernel: {path: USUAL * 513} for kernel in (NEW, OLD)}
+    assert run.compare() == 0
 
 
 def test_what_is_longer_by_less_than_the_margin_passes(run: Cli) -> None:

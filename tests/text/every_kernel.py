@@ -8,15 +8,14 @@ from contextlib import suppress
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.debugfs import split_all
 from hugepage_qa.cases.file_text import (
     absent_pages,
     allow_always,
+    expect_whole_pages,
     is_eligible,
-    need_base_pages_in_cache,
     need_collapsible_cache,
     needs_advice,
-    start_collapsible,
+    start_touched,
     whole_pages,
 )
 from hugepage_qa.cases.hugetext import (
@@ -35,12 +34,9 @@ from hugepage_qa.cases.khugepaged_clock import (
 )
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.text_program import TextProgram, start_again, start_text
-from hugepage_qa.cases.thp_memory import collapse, expect_change, pmd_size, read_counters
-from hugepage_qa.kernel.counters import parse_meminfo
-from hugepage_qa.kernel.nodes import node_directories
-from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.kernel.tree import read_integer
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.program_text import Kind
 from hugepage_qa.oracle.rules import THP_DOC
@@ -51,12 +47,9 @@ from hugepage_qa.version import KernelVersion
 
 EVERY_KERNEL = Area("text/every-kernel", sizes=Sizes.ONCE)
 
-PROC_DOC = "Documentation/filesystems/proc.rst"
 FILE_THP = "mm/Kconfig READ_ONLY_THP_FOR_FS; mm/huge_memory.c file_thp_enabled()"
-COLLAPSE = "madvise(2) MADV_COLLAPSE; mm/khugepaged.c madvise_collapse()"
 #: 2a010c412853 let a program be written while it runs, 3b832035387f took it back
 _WRITABLE_SINCE, _WRITABLE_UNTIL = KernelVersion(6, 11), KernelVersion(6, 13)
-_OF_NODES = "nodes together: "
 
 
 @EVERY_KERNEL.case(
@@ -82,9 +75,9 @@ def files_of_hugetext(live: Live) -> None:
     since="5.4",
 )
 def text_and_khugepaged(live: Live) -> None:
-    program = _started(live, Kind.PIE)
+    program = start_touched(live, Kind.PIE)
     before = program.huge()
-    _expect_whole_pages(live, program, before)
+    expect_whole_pages(live, program, before)
     if needs_advice(live):
         expect_not_merged(live, program)
         program.advise(MADV_HUGEPAGE)
@@ -133,111 +126,11 @@ def absent_text(live: Live) -> None:
 
 
 @EVERY_KERNEL.case(
-    "MADV_COLLAPSE makes text huge where THPeligible says so with enabled=always, else it is EINVAL without effect",
-    f"{COLLAPSE}; {FILE_THP}",
-    since="6.1",
-)
-def collapsed_text(live: Live) -> None:
-    for kind in (Kind.PIE, Kind.FIXED, Kind.LIBRARY):
-        _expect_collapse(live, _started(live, kind))
-
-
-@EVERY_KERNEL.case(
-    "MADV_COLLAPSE makes text on XFS huge where THPeligible says so, else it is EINVAL, and the code stays right",
-    f"{COLLAPSE}; {FILE_THP}; mm/readahead.c page_cache_ra_order()",
-    since="6.1",
-)
-def text_on_xfs(live: Live) -> None:
-    _expect_collapse(live, _started(live, Kind.PIE, live.host.disk("xfs")))
-
-
-@EVERY_KERNEL.case(
-    "MADV_COLLAPSE makes text on btrfs huge where THPeligible says so, else it is EINVAL, and the code stays right",
-    f"{COLLAPSE}; {FILE_THP}",
-    since="6.1",
-)
-def text_on_btrfs(live: Live) -> None:
-    _expect_collapse(live, _started(live, Kind.PIE, live.host.disk("btrfs")))
-
-
-@EVERY_KERNEL.case(
-    "FileHugePages is text in huge pages as long as it is in the page cache, FilePmdMapped what of it is mapped, of"
-    " the machine and of its nodes together",
-    f"{PROC_DOC} FileHugePages, FilePmdMapped; mm/khugepaged.c collapse_file(); drivers/base/node.c",
-    since="6.1",
-)
-def counted_text(live: Live) -> None:
-    started = [_started(live, Kind.LIBRARY)]
-    if not is_eligible(live, started[0]):
-        raise CannotRun("no text becomes huge on this kernel: THPeligible is 0")
-    # MADV_COLLAPSE alone makes it huge
-    live.set_knob(f"{DIRECTORY}/enabled", "never")
-    whole = whole_pages(live, started[0])
-    recipe = Recipe(pmd_size(live), tail=pmd_size(live) // 2, kind=Kind.LIBRARY)
-
-    def start() -> TextProgram:
-        started[-1].actor.end()
-        # what is in the page cache is evicted, now that nobody maps it
-        started.append(start_collapsible(live, recipe))
-        started[-1].touch()
-        return started[-1]
-
-    def merge(program: TextProgram) -> None:
-        _collapse(live, program)
-        program.touch()
-
-    def merged() -> TextProgram:
-        program = start()
-        merge(program)
-        return program
-
-    def unmapped() -> None:
-        merged().actor.end()
-
-    def end(program: TextProgram) -> None:
-        program.actor.end()
-
-    expect_change(live, _counted(mapped=whole, cached=whole) | {"ShmemHugePages": 0}, start, merge, _with_nodes)
-    expect_change(live, _counted(mapped=-whole, cached=0), merged, end, _with_nodes)
-    expect_change(live, _counted(cached=-whole), unmapped, lambda _none: _evict(live, recipe), _with_nodes)
-
-
-@EVERY_KERNEL.case(
-    "huge pages of a file leave the page cache when it is opened for writing, and none are made as long as it is open",
-    "mm/Kconfig READ_ONLY_THP_FOR_FS; fs/open.c do_dentry_open(); mm/khugepaged.c collapse_file()",
-    since="6.1",
-    until="6.16",
-)
-def text_that_is_written(live: Live) -> None:
-    # a file of its own: of one that was huge before, a count that is wrong may be right by chance
-    library = _started(live, Kind.LIBRARY, tail=huge_page_of_text(live) // 4)
-    need_base_pages_in_cache(live, library)
-    if not is_eligible(live, library):
-        raise CannotRun("no text becomes huge on this kernel: THPeligible is 0")
-    whole = whole_pages(live, library)
-    writer = live.actor()
-    for _time in range(2):
-        _collapse(live, library)
-        library.touch()
-        live.expect("FilePmdMapped", whole, library.huge())
-        descriptor = live.open(writer, library.built.file, os.O_RDWR)
-        live.expect("FilePmdMapped after it was opened for writing", 0, library.huge())
-        library.touch()
-        library.expect_intact()
-        live.expect("THPeligible while it is open for writing", False, library.mappings()[0].thp_eligible)
-        live.expect_errno(errno.EINVAL, _collapse, live, library)
-        live.expect("FilePmdMapped while it is open for writing", 0, library.huge())
-        writer.call("close", descriptor)
-        library.touch()
-        library.expect_intact()
-
-
-@EVERY_KERNEL.case(
     "code stays right while caches are dropped, for the process that runs it and for the next one",
     "Documentation/admin-guide/sysctl/vm.rst drop_caches",
 )
 def dropped_caches(live: Live) -> None:
-    program = _started(live, Kind.PIE)
+    program = start_touched(live, Kind.PIE)
     for _round in range(3):
         live.host.write("proc/sys/vm/drop_caches", "3")
         program.touch()
@@ -252,7 +145,7 @@ def dropped_caches(live: Live) -> None:
     "execve(2) ETXTBSY; fs/exec.c exe_file_deny_write_access()",
 )
 def open_for_write(live: Live) -> None:
-    program, library = _started(live, Kind.PIE), _started(live, Kind.LIBRARY)
+    program, library = start_touched(live, Kind.PIE), start_touched(live, Kind.LIBRARY)
     writer = live.actor()
     if _WRITABLE_SINCE <= live.kernel_version < _WRITABLE_UNTIL:
         # stable releases took it back in the middle
@@ -266,106 +159,6 @@ def open_for_write(live: Live) -> None:
     program.touch()
 
 
-@EVERY_KERNEL.case(
-    "text in a tmpfs is collapsed into huge pages of shared memory, in whole aligned blocks, and runs from them",
-    f"{THP_DOC} Hugepages in tmpfs/shmem; {COLLAPSE}",
-    since="6.1",
-)
-def text_in_tmpfs(live: Live) -> None:
-    _collapsed_in_tmpfs(live)
-
-
-@EVERY_KERNEL.case(
-    "text that is mapped as huge pages is split by split_huge_pages, and the code stays right",
-    f"{THP_DOC}; mm/huge_memory.c split_huge_pages_all()",
-    since="6.1",
-)
-def split_text(live: Live) -> None:
-    program = _collapsed_in_tmpfs(live)
-    split_all(live)
-    # each process that has it maps base pages
-    live.expect("ShmemPmdMapped after the split", 0, _shared_huge(program))
-    program.touch()
-    program.expect_intact()
-
-
-@EVERY_KERNEL.case(
-    "text that is collapsed for one program is run by another one, without its page tables, and collapsed there, too",
-    "madvise(2) MADV_COLLAPSE; mm/khugepaged.c retract_page_tables(), collapse_pte_mapped_thp()",
-    since="6.1",
-)
-def text_collapsed_by_another(live: Live) -> None:
-    first = _started(live, Kind.PIE)
-    second = start_again(live, first.built)
-    second.touch()
-    if not is_eligible(live, first):
-        raise CannotRun("this kernel collapses no text of this file system")
-    _collapse(live, first)
-    second.touch()
-    second.expect_intact()
-    _collapse(live, second)
-    for program in (first, second):
-        program.touch()
-        program.expect_intact()
-        live.expect("FilePmdMapped", whole_pages(live, program), program.huge())
-
-
-def _collapsed_in_tmpfs(live: Live) -> TextProgram:
-    size = huge_page_of_text(live)
-    allow_always(live)
-    point = live.host.mount("huge=always,mode=0700", "tmpfs")
-    live.when_actors_have_ended(live.host.unmount, point)
-    program = start_text(live, Recipe(size, tail=size // 2), point)
-    program.touch()
-    _collapse(live, program)
-    program.touch()
-    live.expect("ShmemPmdMapped", whole_pages(live, program), _shared_huge(program))
-    live.expect("FilePmdMapped", 0, program.huge())
-    program.expect_intact()
-    return program
-
-
-def _evict(live: Live, recipe: Recipe) -> None:
-    # a file that was built before begins with an empty page cache
-    live.host.build_text(recipe)
-
-
-def _shared_huge(program: TextProgram) -> int:
-    return sum(mapping.shmem_pmd_mapped for mapping in program.mappings())
-
-
-def _started(live: Live, kind: Kind, directory: str | None = None, *, tail: int = 0) -> TextProgram:
-    size = huge_page_of_text(live)
-    allow_always(live)
-    program = start_collapsible(live, Recipe(size, tail=tail or size // 2, kind=kind), directory)
-    program.touch()
-    return program
-
-
-def _expect_collapse(live: Live, program: TextProgram) -> None:
-    """Expect MADV_COLLAPSE to do what THPeligible says. Large folios that the file system has read stay as they are."""
-    before = program.huge()
-    _expect_whole_pages(live, program, before)
-    if is_eligible(live, program):
-        _collapse(live, program)
-        program.touch()
-        live.expect("FilePmdMapped", whole_pages(live, program), program.huge())
-    else:
-        live.expect_errno(errno.EINVAL, _collapse, live, program)
-        live.expect("FilePmdMapped", before, program.huge())
-    program.touch()
-    program.expect_intact()
-
-
-def _collapse(live: Live, program: TextProgram) -> None:
-    """Collapse the whole huge pages of the text. Raises OSError."""
-    size = pmd_size(live)
-    mapping = program.mapped()[0]
-    start = -(-mapping.start // size) * size
-    length = mapping.end // size * size - start
-    collapse(live, partial(program.actor.call, "madvise", start, length, MADV_COLLAPSE))
-
-
 def _becomes(live: Live, program: TextProgram, run_some: Callable[[], int], huge: int) -> bool:
     live.expect("pages of code that are wrong", 0, run_some())
     return program.huge() == huge
@@ -374,28 +167,6 @@ def _becomes(live: Live, program: TextProgram, run_some: Callable[[], int], huge
 def _after_touch(program: TextProgram) -> int:
     program.touch()
     return program.huge()
-
-
-def _expect_whole_pages(live: Live, program: TextProgram, huge: int) -> None:
-    """Large folios of a file system are mapped as a whole, too, but never more than whole aligned blocks."""
-    live.expect("FilePmdMapped is whole huge pages", 0, huge % pmd_size(live))
-    live.expect("FilePmdMapped lies within the whole blocks", True, huge <= whole_pages(live, program))
-
-
-def _counted(**changes: int) -> dict[str, int]:
-    """Return by how much FilePmdMapped (``mapped``) and FileHugePages (``cached``) change, each time for the nodes."""
-    names = {"mapped": "FilePmdMapped", "cached": "FileHugePages"}
-    return {f"{place}{names[name]}": change for name, change in changes.items() for place in ("", _OF_NODES)}
-
-
-def _with_nodes(live: Live) -> dict[str, int]:
-    """Return what the machine counts, and what the meminfo of each node does, added up."""
-    counters, tree = read_counters(live), ObservedTree(live.host)
-    paths = [f"{directory}/meminfo" for directory in node_directories(live.host).values()]
-    of_nodes = [parse_meminfo(tree.read(path) or "", path) for path in paths]
-    # some lines of a node are younger than those of the machine: Linux 5.4
-    names = set.intersection(*map(set, of_nodes)) if of_nodes else set()
-    return counters | {f"{_OF_NODES}{name}": sum(each[name] for each in of_nodes) for name in names}
 
 
 class TextOfPrograms(LiveTest):

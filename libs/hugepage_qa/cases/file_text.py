@@ -3,7 +3,7 @@
 import mmap
 import os
 
-from hugepage_qa.cases.hugetext import ENABLED
+from hugepage_qa.cases.hugetext import ENABLED, huge_page_of_text
 from hugepage_qa.cases.khugepaged_clock import allow_absent, quicken
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.text_program import TextProgram, start_again
@@ -11,6 +11,7 @@ from hugepage_qa.cases.thp_memory import keep_min_free, pmd_size
 from hugepage_qa.kernel.proc_tables import find_mount
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.program_text import Kind
 from hugepage_qa.process.text_program_build import BuiltText, Recipe
 from hugepage_qa.version import KernelVersion
 
@@ -46,6 +47,18 @@ def start_collapsible(live: Live, recipe: Recipe, directory: str | None = None) 
     if _leaves_large_folios(live):
         _read_page_by_page(live, built)
     return start_again(live, built)
+
+
+def start_touched(live: Live, kind: Kind, directory: str | None = None, *, tail: int = 0) -> TextProgram:
+    """Start and run a program, or a library's, of a huge page of text and ``tail`` bytes more (half a huge page).
+
+    The page cache is as :func:`start_collapsible` leaves it, and khugepaged may merge whatever it can.
+    """
+    size = huge_page_of_text(live)
+    allow_always(live)
+    program = start_collapsible(live, Recipe(size, tail=tail or size // 2, kind=kind), directory)
+    program.touch()
+    return program
 
 
 def need_collapsible_cache(live: Live, program: TextProgram) -> None:
@@ -133,3 +146,9 @@ def absent_pages(live: Live, program: TextProgram) -> tuple[int, ...]:
         for start in program.whole_blocks(pmd_size(live))
     )
     return tuple(sum(not state & _IN_MEMORY for state in states) for states in asked)
+
+
+def expect_whole_pages(live: Live, program: TextProgram, huge: int) -> None:
+    """Expect whole aligned blocks: large folios of a file system are mapped whole, too, but never more than these."""
+    live.expect("FilePmdMapped is whole huge pages", 0, huge % pmd_size(live))
+    live.expect("FilePmdMapped lies within the whole blocks", True, huge <= whole_pages(live, program))

@@ -15,18 +15,8 @@ from hugepage_qa.machine.host import Host
 
 NAMES = {f"text/{name}" for name in ("values", "merging", "processes", "anonymous-code", "clearing", "padding")}
 EVERY_KERNEL = "text/every-kernel"
-#: rules of later kernels than the double is, and one that needs a file system that reads text page by page
-NOT_OF_THE_DOUBLE = {
-    "absent-text",
-    "collapsed-text",
-    "counted-text",
-    "split-text",
-    "text-collapsed-by-another",
-    "text-in-tmpfs",
-    "text-on-btrfs",
-    "text-on-xfs",
-    "text-that-is-written",
-}
+#: it needs a file system that reads text page by page. The rules of text/collapsed are of later kernels than the double
+NOT_OF_THE_DOUBLE = {"absent-text"}
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What the kernel counts of transparent huge pages of each size below that of a PMD."""
+"""What the kernel counts of transparent huge pages of each size."""
 
 from functools import partial
 
@@ -6,11 +6,13 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import expect_change, map_aligned, pmd_size
+from hugepage_qa.cases.pinned_pages import pipe_with
+from hugepage_qa.cases.size_counters import allow_only, counted_sizes, read_size_counters, size_counter
+from hugepage_qa.cases.thp_memory import expect_change, let_only_pmd_inherit, map_aligned, pmd_size, read_counters
+from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.tree import read_integer, size_directories, size_name
-from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
-from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.kernel.tree import size_name
+from hugepage_qa.kernel.uapi import MADV_COLD, MADV_HUGEPAGE
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -23,16 +25,16 @@ SMALLER = Area("accounting/transparent-sizes", sizes=Sizes.ONCE)
     since="6.10",
 )
 def each_size_is_counted_for_itself(live: Live) -> None:
-    for size in _small_sizes(live):
-        _allow_only(live, size)
-        taken = dict.fromkeys(_read_size_counters(live), 0)
-        taken |= {_counter(size, "anon_fault_alloc"): 3, _counter(size, "nr_anon"): 3}
+    for size in counted_sizes(live):
+        allow_only(live, size)
+        taken = dict.fromkeys(_read(live), 0)
+        taken |= {size_counter(size, "anon_fault_alloc"): 3, size_counter(size, "nr_anon"): 3}
         touch = partial(_touch_where_there_are_blocks, live)
-        memory = expect_change(live, taken, partial(_three, live, size), touch, _read_size_counters)
+        memory = expect_change(live, taken, partial(_three, live, size), touch, _read)
         live.expect(f"Rss with pages of {size} bytes", 3 * size, memory.smaps().rss)
         live.expect("AnonHugePages, which is for PMD-sized ones", 0, memory.smaps().anon_huge_pages)
-        given = {_counter(size, "anon_fault_alloc"): 0, _counter(size, "nr_anon"): -3}
-        expect_change(live, given, partial(_three_touched, live, size), Memory.unmap, _read_size_counters)
+        given = {size_counter(size, "anon_fault_alloc"): 0, size_counter(size, "nr_anon"): -3}
+        expect_change(live, given, partial(_three_touched, live, size), Memory.unmap, _read)
 
 
 @SMALLER.case(
@@ -41,12 +43,103 @@ def each_size_is_counted_for_itself(live: Live) -> None:
     since="6.10",
 )
 def a_smaller_page_unmapped_in_part(live: Live) -> None:
-    size = max(_small_sizes(live))
-    _allow_only(live, size)
-    waiting = {_counter(size, "split_deferred"): 1, _counter(size, "anon_fault_alloc"): 0}
+    size = max(counted_sizes(live))
+    allow_only(live, size)
+    waiting = {size_counter(size, "split_deferred"): 1, size_counter(size, "anon_fault_alloc"): 0}
     prepare = partial(_three_touched, live, size)
-    memory = expect_change(live, waiting, prepare, _unmap_half_of_the_last, _read_size_counters)
+    memory = expect_change(live, waiting, prepare, _unmap_half_of_the_last, _read)
     live.expect("Rss", 5 * size // 2, memory.smaps().rss)
+
+
+@SMALLER.case(
+    "a huge page of which a part is unmapped counts as partially mapped of its size, until it has gone",
+    f"{THP_DOC} nr_anon_partially_mapped; mm/huge_memory.c deferred_split_folio(), __folio_unqueue_deferred_split()",
+    since="6.12",
+)
+def partially_mapped(live: Live) -> None:
+    for size in (max(counted_sizes(live)), pmd_size(live)):
+        allow_only(live, size)
+        partly = {size_counter(size, "nr_anon_partially_mapped"): 1, size_counter(size, "nr_anon"): 0}
+        prepare = partial(_three_touched, live, size)
+        expect_change(live, partly, prepare, _unmap_half_of_the_last, _read)
+        gone = {size_counter(size, "nr_anon_partially_mapped"): -1, size_counter(size, "nr_anon"): -3}
+        expect_change(live, gone, partial(_unmapped_in_part, live, size), Memory.unmap, _read)
+
+
+@SMALLER.case(
+    "each size of shared memory counts the pages that faults take for itself, and thp_file_alloc those of a PMD alone",
+    f"{THP_DOC} shmem_alloc, thp_file_alloc; mm/shmem.c shmem_get_folio_gfp()",
+    since="6.11",
+)
+def shared_memory_of_each_size(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    sizes = [*counted_sizes(live), pmd_size(live)]
+    for size in sorted({sizes[0], sizes[len(sizes) // 2], sizes[-2], sizes[-1]}):
+        if live.host.read(f"{DIRECTORY}/{size_name(size)}/shmem_enabled") is None:
+            continue
+        allow_only(live, size, knob="shmem_enabled", policy="always")
+        taken = {size_counter(other, "shmem_alloc"): 3 if other == size else 0 for other in sizes}
+        taken["thp_file_alloc"] = 3 if size == pmd_size(live) else 0
+        touch = partial(_touch_where_there_are_blocks, live)
+        prepare = partial(map_aligned, live, 3, size, shared=True)
+        memory = expect_change(live, taken, prepare, touch, _read_of_shared_memory)
+        live.expect(f"Rss of shared pages of {size} bytes", 3 * size, memory.smaps().rss)
+
+
+@SMALLER.case(
+    "a huge page that somebody holds is not split for advice on a part of it, and counts as one that could not be",
+    f"{THP_DOC} thp_split_page_failed, split_failed; mm/madvise.c madvise_cold_or_pageout_pte_range()",
+    since="5.4",
+)
+def a_held_page_is_not_split(live: Live) -> None:
+    size = pmd_size(live)
+    set_policy(live, "madvise")
+    failed = {"thp_split_page_failed": 1, size_counter(size, "split_failed"): 1}
+    done = {"thp_split_page": 0, size_counter(size, "split"): 0}
+    memory = expect_change(live, failed | done, partial(_held, live), _advise_half, _read_of_splits)
+    live.expect("AnonHugePages of a page that is held", size, memory.smaps().anon_huge_pages)
+    memory.expect_filled()
+    # without the pipe it can be
+    split = dict.fromkeys(failed, 0) | dict.fromkeys(done, 1)
+    memory = expect_change(live, split, partial(_filled_page, live), _advise_half, _read_of_splits)
+    live.expect("AnonHugePages of a page that nobody holds", 0, memory.smaps().anon_huge_pages)
+    memory.expect_filled()
+
+
+def _filled_page(live: Live) -> Memory:
+    memory = advised(live)
+    memory.fill()
+    if memory.smaps().anon_huge_pages != memory.length:
+        expect_no_shortage(live, memory.size, 1)
+    return memory
+
+
+def _held(live: Live) -> Memory:
+    memory = _filled_page(live)
+    pipe_with(live, memory)
+    return memory
+
+
+def _advise_half(memory: Memory) -> None:
+    memory.actor.call("madvise", memory.address, memory.size // 2, MADV_COLD)
+
+
+def _read_of_splits(live: Live) -> dict[str, int]:
+    return read_counters(live) | read_size_counters(live, ("split", "split_failed"))
+
+
+def _read_of_shared_memory(live: Live) -> dict[str, int]:
+    return read_counters(live) | read_size_counters(live, ("shmem_alloc",))
+
+
+def _read(live: Live) -> dict[str, int]:
+    return read_size_counters(live, ("anon_fault_alloc", "nr_anon", "nr_anon_partially_mapped", "split_deferred"))
+
+
+def _unmapped_in_part(live: Live, size: int) -> Memory:
+    memory = _three_touched(live, size)
+    _unmap_half_of_the_last(memory)
+    return memory
 
 
 def _three(live: Live, size: int) -> Memory:
@@ -75,43 +168,8 @@ def _unmap_half_of_the_last(memory: Memory) -> None:
     memory.actor.call("munmap", memory.at(memory.pages - 1) + memory.size // 2, memory.size // 2)
 
 
-def _small_sizes(live: Live) -> dict[int, str]:
-    """Return size in bytes -> directory of the sizes below the PMD's that anonymous memory can have."""
-    directories = size_directories(live.host, DIRECTORY).items()
-    sizes = {
-        size: path
-        for size, path in directories
-        if size < pmd_size(live) and "enabled" in live.host.names(path) and "stats" in live.host.names(path)
-    }
-    if not sizes:
-        raise CannotRun("this kernel counts no sizes below that of a PMD")
-    return sizes
-
-
-def _allow_only(live: Live, size: int) -> None:
-    """Have advised memory get pages of ``size`` bytes and of no other, until the case ends."""
-    directory = f"{DIRECTORY}/{size_name(pmd_size(live))}"
-    for other, path in {**_small_sizes(live), pmd_size(live): directory}.items():
-        live.set_knob(f"{path}/enabled", "madvise" if other == size else "never")
-
-
-def _read_size_counters(live: Live) -> dict[str, int]:
-    """Return the counters of all sizes, their names with the size in front."""
-    tree = ObservedTree(live.host)
-    return {
-        _counter(size, name): read_integer(tree, f"{path}/stats/{name}") or 0
-        for size, path in size_directories(live.host, DIRECTORY).items()
-        for name in ("anon_fault_alloc", "nr_anon", "split_deferred")
-        if live.host.read(f"{path}/stats/{name}") is not None
-    }
-
-
-def _counter(size: int, name: str) -> str:
-    return f"{size // 1024}kB/{name}"
-
-
 class SizesAccounting(LiveTest):
-    """What the kernel counts of transparent huge pages of smaller sizes.
+    """What the kernel counts of transparent huge pages of each size.
 
     :avocado: enable
     """

@@ -11,19 +11,30 @@ from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.memory_policy import run_on
-from hugepage_qa.cases.thp_memory import collapse, expect_change, pmd_size
+from hugepage_qa.cases.size_counters import allow_only, counted_sizes, read_size_counters, size_counter
+from hugepage_qa.cases.thp_memory import (
+    collapse,
+    expect_change,
+    let_only_pmd_inherit,
+    map_aligned,
+    pmd_size,
+    read_counters,
+)
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.process_status import read_process_status
+from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import parse_integer
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
 
 TRANSPARENT = Area("cgroup/transparent", sizes=Sizes.ONCE)
 
 DOC = "Documentation/admin-guide/cgroup-v2.rst"
 _PAGES = 4
+_OF_FAULTS = ("anon_fault_alloc", "anon_fault_fallback", "anon_fault_fallback_charge")
 _SHRINKERS = "2"
 #: statistics of a group are added up every two seconds (mm/memcontrol.c FLUSH_TIME)
 _SECONDS = 6.0
@@ -145,21 +156,7 @@ def charged_for_the_rest(live: Live, group: ControlGroup) -> None:
 def refused_by_a_limit(live: Live, group: ControlGroup) -> None:
     group.write("memory.max", str(pmd_size(live) // 2))
     counted = {"thp_fault_fallback": 1, "thp_fault_fallback_charge": 1, "thp_fault_alloc": 0}
-    earlier: list[Memory] = []
-
-    def prepare() -> Memory:
-        # of each attempt page tables are charged, and the limit is small
-        for memory in earlier:
-            memory.actor.end()
-        earlier[:] = [_memory_in(live, group)]
-        return earlier[0]
-
-    def touch(memory: Memory) -> None:
-        memory.touch()
-        # a page that is not allocated is not charged either
-        expect_no_shortage(live, memory.size, 1)
-
-    refused = expect_change(live, counted, prepare, touch)
+    refused = _refused(live, group, counted, partial(advised, live, _PAGES))
     live.expect("AnonHugePages", 0, refused.smaps().anon_huge_pages)
     eighth = refused.size // 8
     refused.actor.fill(refused.address, eighth, WORD, 1)
@@ -172,13 +169,84 @@ def refused_by_a_limit(live: Live, group: ControlGroup) -> None:
     live.expect("AnonHugePages without a limit", refused.size, refused.smaps().anon_huge_pages)
 
 
+@case(
+    "a size that the limit of a group refuses counts as a fallback, and the smaller one that it allows as had",
+    f"{THP_DOC} anon_fault_fallback, anon_fault_fallback_charge; mm/memory.c alloc_anon_folio()",
+    since="6.10",
+)
+def refused_size(live: Live, group: ControlGroup) -> None:
+    sizes = list(counted_sizes(live))
+    large = sizes[-1]
+    small = max(size for size in sizes if size <= large // 4)
+    allow_only(live, small, large)
+    group.write("memory.max", str(large // 2))
+    counted = {size_counter(large, name): 1 for name in ("anon_fault_fallback", "anon_fault_fallback_charge")}
+    counted |= {size_counter(large, "anon_fault_alloc"): 0, size_counter(small, "anon_fault_alloc"): 1}
+    counted |= {size_counter(small, name): 0 for name in ("anon_fault_fallback", "anon_fault_fallback_charge")}
+    make = partial(map_aligned, live, 1, large, advice=MADV_HUGEPAGE)
+    refused = _refused(live, group, counted, make, partial(read_size_counters, names=_OF_FAULTS))
+    live.expect("Rss", small, refused.smaps().rss)
+
+
+@case(
+    "a huge page of shared memory that the limit of a group refuses is a base page, and counts as a fallback",
+    f"{THP_DOC} thp_file_fallback, thp_file_fallback_charge, shmem_fallback; mm/shmem.c shmem_alloc_and_add_folio()",
+    since="5.8",
+)
+def refused_shared_memory(live: Live, group: ControlGroup) -> None:
+    let_only_pmd_inherit(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
+    size = pmd_size(live)
+    group.write("memory.max", str(size // 2))
+    counted = {"thp_file_fallback": 1, "thp_file_fallback_charge": 1, "thp_file_alloc": 0}
+    counted |= {size_counter(size, "shmem_fallback"): 1, size_counter(size, "shmem_fallback_charge"): 1}
+    counted[size_counter(size, "shmem_alloc")] = 0
+    make = partial(map_aligned, live, 1, size, shared=True)
+    refused = _refused(live, group, counted, make, _read_of_shared_memory)
+    live.expect("ShmemPmdMapped", 0, refused.smaps().shmem_pmd_mapped)
+    live.expect("Rss", live.base_page, refused.smaps().rss)
+
+
+def _refused(
+    live: Live,
+    group: ControlGroup,
+    counted: Mapping[str, int],
+    make: Callable[..., Memory],
+    read: Callable[[Live], Mapping[str, int]] = read_counters,
+) -> Memory:
+    """Expect a fault in memory that ``make`` maps for an ``actor`` of the group to be counted so; return the memory."""
+    earlier: list[Memory] = []
+
+    def prepare() -> Memory:
+        # of each attempt page tables are charged, and the limit is small
+        for memory in earlier:
+            memory.actor.end()
+        earlier[:] = [make(actor=_actor_in(live, group))]
+        return earlier[0]
+
+    def touch(memory: Memory) -> None:
+        memory.touch()
+        # a page that is not allocated is not charged either
+        expect_no_shortage(live, memory.size, 1)
+
+    return expect_change(live, counted, prepare, touch, read)
+
+
+def _read_of_shared_memory(live: Live) -> dict[str, int]:
+    return read_counters(live) | read_size_counters(live, ("shmem_alloc", "shmem_fallback", "shmem_fallback_charge"))
+
+
 def _memory_in(live: Live, group: ControlGroup) -> Memory:
     """Return advised memory that was not touched, of a process in ``group`` that keeps to one CPU."""
+    return advised(live, _PAGES, actor=_actor_in(live, group))
+
+
+def _actor_in(live: Live, group: ControlGroup) -> Actor:
     actor = live.actor()
     status = read_process_status(live.host, actor.pid)
     run_on(actor, status.cpus[:1] if status else ())
     group.add(actor)
-    return advised(live, _PAGES, actor=actor)
+    return actor
 
 
 def _fill(live: Live, memory: Memory) -> None:

@@ -10,9 +10,9 @@ from hugepage_qa.cases.memory_of_others import expect_not_others, used_memory
 from hugepage_qa.cases.memory_policy import Mode, set_policy
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.thp_memory import MIN_FREE
-from hugepage_qa.kernel.counters import read_meminfo
+from hugepage_qa.kernel.counters import read_meminfo, read_vmstat, vmstat_delta
 from hugepage_qa.kernel.uapi import MLOCK_ONFAULT, PR_SET_THP_DISABLE
-from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import GIB, KIB, MIB
@@ -84,8 +84,11 @@ def more_than_the_machine_has(live: Live) -> None:
     live.set_knob(MIN_FREE, str(left // KIB))
     live.make_room()
     blocks = live.free_blocks(None, live.size)
+    before = read_vmstat(ObservedTree(live.host))
     live.host.write(live.pool_file("nr_hugepages"), str(_LARGEST))
     live.host.write(MIN_FREE, str(watermark))
+    refused = vmstat_delta(before, read_vmstat(ObservedTree(live.host)))["htlb_buddy_alloc_fail"]
+    live.expect(f"htlb_buddy_alloc_fail rose, by {refused}", True, refused > 0)
     found = live.pool().nr
     live.expect_pool(nr=found, free=found)
     least = int(_LEAST * (blocks - left // live.size))

@@ -67,7 +67,7 @@ def text_on_btrfs(live: Live) -> None:
 
 @COLLAPSED.case(
     "FileHugePages is text in huge pages as long as it is in the page cache, FilePmdMapped what of it is mapped, of"
-    " the machine and of its nodes together",
+    " the machine, of its nodes together, and in /proc/vmstat",
     f"{PROC_DOC} FileHugePages, FilePmdMapped; mm/khugepaged.c collapse_file(); drivers/base/node.c",
     since="6.1",
 )
@@ -102,9 +102,10 @@ def counted_text(live: Live) -> None:
     def end(program: TextProgram) -> None:
         program.actor.end()
 
-    expect_change(live, _counted(mapped=whole, cached=whole) | {"ShmemHugePages": 0}, start, merge, _with_nodes)
-    expect_change(live, _counted(mapped=-whole, cached=0), merged, end, _with_nodes)
-    expect_change(live, _counted(cached=-whole), unmapped, lambda _none: _evict(live, recipe), _with_nodes)
+    taken = _counted(live, mapped=whole, cached=whole) | {"ShmemHugePages": 0}
+    expect_change(live, taken, start, merge, _with_nodes)
+    expect_change(live, _counted(live, mapped=-whole, cached=0), merged, end, _with_nodes)
+    expect_change(live, _counted(live, cached=-whole), unmapped, lambda _none: _evict(live, recipe), _with_nodes)
 
 
 @COLLAPSED.case(
@@ -229,10 +230,17 @@ def _collapse(live: Live, program: TextProgram) -> None:
     collapse(live, partial(program.actor.call, "madvise", start, length, MADV_COLLAPSE))
 
 
-def _counted(**changes: int) -> dict[str, int]:
-    """Return by how much FilePmdMapped (``mapped``) and FileHugePages (``cached``) change, each time for the nodes."""
-    names = {"mapped": "FilePmdMapped", "cached": "FileHugePages"}
-    return {f"{place}{names[name]}": change for name, change in changes.items() for place in ("", _OF_NODES)}
+def _counted(live: Live, **changes: int) -> dict[str, int]:
+    """Return by how much what is ``mapped`` and ``cached`` changes: of the machine, its nodes, and in huge pages."""
+    names = {
+        "mapped": ("FilePmdMapped", "nr_file_pmdmapped"),
+        "cached": ("FileHugePages", "nr_file_hugepages"),
+    }
+    counted = dict[str, int]()
+    for name, change in changes.items():
+        in_bytes, in_pages = names[name]
+        counted |= {in_bytes: change, f"{_OF_NODES}{in_bytes}": change, in_pages: change // pmd_size(live)}
+    return counted
 
 
 def _with_nodes(live: Live) -> dict[str, int]:

@@ -10,7 +10,8 @@ from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
 from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.memory_policy import run_on
+from hugepage_qa.cases.memory_policy import MOVE_STRICTLY, bind, run_on
+from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.size_counters import allow_only, counted_sizes, read_size_counters, size_counter
 from hugepage_qa.cases.thp_memory import (
     collapse,
@@ -42,7 +43,7 @@ _SECONDS = 6.0
 GroupAct = Callable[[Live, ControlGroup], None]
 
 
-def case(statement: str, source: str, *, since: str) -> Callable[[GroupAct], None]:
+def case(statement: str, source: str, *, since: str, nodes: int = 1) -> Callable[[GroupAct], None]:
     """Make the decorated function, which gets a group of its own, a case."""
 
     def register(act: GroupAct) -> None:
@@ -52,7 +53,7 @@ def case(statement: str, source: str, *, since: str) -> Callable[[GroupAct], Non
             compact_if_short(live, pmd_size(live), _PAGES)
             act(live, new_group(live, "memory", Version.TWO))
 
-        TRANSPARENT.case(statement, source, since=since)(in_group)
+        TRANSPARENT.case(statement, source, since=since, nodes=nodes)(in_group)
 
     return register
 
@@ -76,6 +77,28 @@ def charged_and_given_back(live: Live, group: ControlGroup) -> None:
     memory.unmap()
     _expect_charged(live, group, before, 0)
     _expect_stat(live, group, {"anon_thp": 0, "thp_fault_alloc": _PAGES})
+
+
+@case(
+    "memory.numa_stat shows the huge pages of a group on the node where they are, before and after they move",
+    f"{DOC} memory.numa_stat; mm/memcontrol.c memory_numa_stat_show(), mm/migrate.c migrate_pages()",
+    since="5.11",
+    nodes=2,
+)
+def shown_on_its_node(live: Live, group: ControlGroup) -> None:
+    here, there = live.nodes[:2]
+    for node in (here, there):
+        need_memory(live, [node], _PAGES * pmd_size(live))
+    memory = _memory_in(live, group)
+    bind(memory, [here])
+    _fill(live, memory)
+    _expect_on_nodes(live, group, {here: memory.length, there: 0})
+    bind(memory, [there], MOVE_STRICTLY)
+    if memory.smaps().anon_huge_pages != memory.length:
+        raise CannotRun("huge pages that moved were split: the other node had no free blocks for them")
+    _expect_on_nodes(live, group, {here: 0, there: memory.length})
+    memory.unmap()
+    _expect_on_nodes(live, group, {here: 0, there: 0})
 
 
 @case(
@@ -279,6 +302,18 @@ def _is_charged(live: Live, group: ControlGroup, before: int, pages: int) -> boo
 def _expect_stat(live: Live, group: ControlGroup, expected: Mapping[str, int]) -> None:
     live.host.wait_until(lambda: _stat(group, expected) == expected, _SECONDS)
     live.expect("memory.stat", expected, _stat(group, expected))
+
+
+def _expect_on_nodes(live: Live, group: ControlGroup, expected: Mapping[int, int]) -> None:
+    """Expect anon_thp of these nodes in memory.numa_stat to be so many bytes."""
+    live.host.wait_until(lambda: _on_nodes(group, expected) == expected, _SECONDS)
+    live.expect("anon_thp of nodes in memory.numa_stat", expected, _on_nodes(group, expected))
+
+
+def _on_nodes(group: ControlGroup, nodes: Iterable[int]) -> dict[int, int]:
+    lines = dict(line.split(maxsplit=1) for line in (group.read("memory.numa_stat") or "").splitlines())
+    found = dict(each.removeprefix("N").split("=") for each in lines.get("anon_thp", "").split())
+    return {node: int(found.get(str(node), "-1")) for node in nodes}
 
 
 def _collapses(group: ControlGroup) -> int:

@@ -192,6 +192,12 @@ def pages_that_are_there(live: Live) -> None:
     file.punch(1, first=1)
     live.expect("pages in memory, less the one that was punched out", (0, 2), in_memory(live, memory))
     live.expect_pool(nr=3, free=1)
+    memory.unmap()
+    file.close()
+    private = live.map(3)
+    live.expect("private pages in memory", (), in_memory(live, private))
+    private.touch(1)
+    live.expect("private pages in memory", (1,), in_memory(live, private))
 
 
 def in_memory(live: Live, memory: Memory) -> tuple[int, ...]:

@@ -335,6 +335,29 @@ def no_such_page_size(live: Live, guests: Guests) -> None:
     expect_no_such_pages(live, guests, source=Source.MEMFD, access=Access.SHARED)
 
 
+@guest_case(LIBVIRT)(
+    "a memory device of a node that the machine does not have is refused, plugged in or at the start",
+    f"{HOTPLUG}; mbind(2) EINVAL",
+    sizes=Sizes.DEFAULT,
+)
+def no_such_node(live: Live, guests: Guests) -> None:
+    needs(bool(live.nodes), NO_NODES)
+    device = replace(dimm(live.size), node=max(live.nodes) + 1)
+    guest = with_room(guests, device)
+    nr = guest.pages + device_pages(device)
+    live.reserve(nr)
+    guest.start()
+    guests.expect_refused(Meaning.NO_SUCH_NODE, guest.attach, device)
+    guest.expect_state(State.PAUSED)
+    live.expect_pool(nr=nr, free=nr - guest.pages)
+    guest.expect_mapped()
+    guest.destroy()
+    from_the_start = with_room(guests, device, plugged=True, name="with-it")
+    guests.expect_refused(Meaning.NO_SUCH_NODE, from_the_start.start)
+    from_the_start.expect_state(State.OFF)
+    live.expect_pool(nr=nr, free=nr)
+
+
 def expect_no_such_pages(live: Live, guests: Guests, **options: Any) -> None:
     """Expect a DIMM of a page size that the machine has not to be refused by a guest with these ``options``."""
     absent = next(live.size << shift for shift in range(1, 64) if live.size << shift not in live.sizes)

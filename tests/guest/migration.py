@@ -13,7 +13,7 @@ from hugepage_qa.cases.thp_policy import set_policy
 from hugepage_qa.kernel.uapi import NOBODY
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.qemu.guest.driver import State
-from hugepage_qa.qemu.guest.guest_description import Cell, DeviceKind, MemoryDevice, device_pages, whole_pages
+from hugepage_qa.qemu.guest.guest_description import Cell, DeviceKind, MemoryDevice, whole_pages
 from hugepage_qa.sizes import MIB, format_size
 
 QEMU, LIBVIRT = GuestArea("guest/migration", drivers.QEMU), GuestArea("guest/migration", drivers.LIBVIRT)
@@ -28,7 +28,6 @@ POSTCOPY = (
     " mm/hugetlb.c hugetlb_mfill_atomic_pte(), __unmap_hugepage_range() (df7a6d1f6405)"
 )
 PERMISSION = "Documentation/admin-guide/sysctl/vm.rst unprivileged_userfaultfd; QEMU docs/devel/migration, Postcopy"
-HOTPLUG = "QEMU docs/memory-hotplug.txt, pc-dimm: the target is started with what was plugged in; docs/devel/migration"
 VIRTIO_MEM = "QEMU hw/virtio/virtio-mem.c: what is unplugged is not sent; docs/devel/migration"
 THP = "Documentation/admin-guide/mm/transhuge.rst enabled; QEMU docs/devel/migration"
 
@@ -156,26 +155,6 @@ def with_device(live: Live, hosts: TwoHosts, device: MemoryDevice, plugged: int)
     # what is not movable would not go there first
     source.run(f"[ ! -e {_ONLINE} ] || echo online_movable >{_ONLINE}")
     return source, target
-
-
-@qemu_case(
-    "a guest that was migrated after memory was plugged in has the pages of that memory, too, once",
-    HOTPLUG,
-    sizes=Sizes.BUDDY,
-)
-def with_plugged_memory(live: Live, hosts: TwoHosts) -> None:
-    device = MemoryDevice("dimm0", DeviceKind.DIMM, max(live.size, _BLOCK), live.size)
-    plugged = device_pages(device)
-    source, target = with_device(live, hosts, device, plugged)
-    nr = 2 * (source.pages + plugged)
-    source.attach(device)
-    source.keep_busy(_BLOCK // 2)
-    source.begin_migration(target)
-    hosts.expect_at_both(source, target, nr, plugged)
-    source.finish_migration()
-    hosts.expect_at_target(source, target, nr)
-    target.destroy()
-    hosts.expect_all_back(nr, source, target)
 
 
 @qemu_case(

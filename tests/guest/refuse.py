@@ -19,6 +19,7 @@ from hugepage_qa.cases.guest.refusal import Meaning
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.plugins.guest_test import GuestTest
+from hugepage_qa.qemu.guest.domain_xml import with_tuning
 from hugepage_qa.qemu.guest.driver import GuestError, State
 from hugepage_qa.qemu.guest.guest_description import Access, Cell, Source, whole_pages
 from hugepage_qa.sizes import KIB
@@ -33,6 +34,15 @@ SHORT = "mm/hugetlb.c hugetlb_reserve_pages(): ENOMEM; QEMU prealloc=on; libvirt
 def one_page_short(_live: Live, guests: Guests) -> None:
     guest = guests.new(guests.cell(2))
     guests.expect_refused_then_started(guest, guest.pages - 1)
+
+
+@guest_case(LIBVIRT)("why a guest was refused is in its log, too", SHORT, sizes=Sizes.DEFAULT)
+def told_in_the_log(live: Live, guests: Guests) -> None:
+    guest = guests.new()
+    live.reserve(guest.pages - 1)
+    guests.expect_refused(Meaning.SHORT_OF_PAGES, guest.start)
+    guests.expect_meaning(Meaning.SHORT_OF_PAGES, guest.said)
+    live.expect_pool(nr=guest.pages - 1, free=guest.pages - 1)
 
 
 @case("half of the pages are given back when the other half is not there", SHORT)
@@ -179,6 +189,35 @@ def absent_node(live: Live, guests: Guests) -> None:
     guests.expect_refused(Meaning.NO_SUCH_NODE, guest.start)
     guest.expect_state(State.OFF)
     live.expect_pool(nr=guests.pages, free=guests.pages)
+
+
+@guest_case(LIBVIRT)(
+    "a node that the machine does not have is refused in each mode, for all cells and for one, also beside nodes that"
+    " there are",
+    "libvirt.org/formatdomain.html numatune memory mode, memnode mode",
+    sizes=Sizes.DEFAULT,
+)
+def absent_node_in_each_mode(live: Live, guests: Guests) -> None:
+    needs(bool(live.nodes), NO_NODES)
+    memory = guests.pages * live.size
+    live.reserve(guests.pages)
+    # cells need what can be plugged into them
+    guest = guests.new(Cell(memory, live.size), max_memory=2 * memory)
+    last = max(live.nodes)
+    for mode in ("strict", "interleave", "preferred", "restrictive"):
+        beside = f'<memory mode="{mode}" nodeset="{last}"/>' if mode == "restrictive" else ""
+        # of those that are preferred libvirt takes one alone
+        for nodes in (f"{last + 1}", f"{last + 1}-{last + 2}", f"{last}-{last + 1}")[: 1 if mode == "preferred" else 3]:
+            of_all = f'<memory mode="{mode}" nodeset="{nodes}"/>'
+            of_one = f'{beside}<memnode cellid="0" mode="{mode}" nodeset="{nodes}"/>'
+            for tuning in (of_all, of_one):
+                with live.about(tuning):
+                    guest.define_as(with_tuning(guest.definition, f"<numatune>{tuning}</numatune>"))
+                    guests.expect_refused(Meaning.NO_SUCH_NODE, guest.start)
+                    guest.expect_state(State.OFF)
+                    live.expect_pool(nr=guests.pages, free=guests.pages)
+    guest.define()
+    guests.expect_started(guest)
 
 
 HPAGE = "sys/module/kvm/parameters/hpage"

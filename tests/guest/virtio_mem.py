@@ -18,8 +18,10 @@ QEMU = GuestArea("guest/virtio-mem", drivers.QEMU)
 # what a larger page changes is QEMU's and the kernel's, and libvirt does the same with each
 LIBVIRT = GuestArea("guest/virtio-mem", drivers.LIBVIRT, sizes=Sizes.DEFAULT)
 case = guest_case(QEMU, LIBVIRT)
+libvirt_case = guest_case(LIBVIRT)
 
 VIRTIO_MEM = "libvirt.org/formatdomain.html memory-devices virtio-mem; QEMU virtio-mem-pci"
+MODES = f"{VIRTIO_MEM}; libvirt.org/formatdomain.html numatune memory mode; mbind(2)"
 UNPLUGGED = f"{VIRTIO_MEM}; QEMU hw/virtio/virtio-mem.c virtio_mem_unplug_request_check()"
 
 #: since when QEMU plugs such a device out
@@ -192,9 +194,9 @@ def on_a_node(live: Live, guests: Guests) -> None:
     guest.expect_on_nodes({node: guest.pages})
 
 
-@guest_case(LIBVIRT)(
+@libvirt_case(
     "a virtio-mem device has the policy that the mode of its guest says, and takes and gives back pages of its node",
-    f"{VIRTIO_MEM}; libvirt.org/formatdomain.html numatune memory mode; mbind(2)",
+    MODES,
 )
 def of_each_mode(live: Live, guests: Guests) -> None:
     needs(bool(live.nodes), NO_NODES)
@@ -223,6 +225,76 @@ def of_each_mode(live: Live, guests: Guests) -> None:
             guest.expect_on_nodes({node: guest.pages})
             guest.destroy()
             live.expect_pool(nr=nr, free=nr, node=node)
+
+
+def booted_in_mode(
+    live: Live, guests: Guests, mode: str, nodes: str, pools: dict[int, int], device: MemoryDevice
+) -> Guest:
+    """Return a booted guest with the device, all of which it is asked to use, and ``mode`` for memory of ``nodes``.
+
+    ``pools`` are the pages of each node besides those of the guest.
+    """
+    guest = with_room(guests, device, words=ONLINE)
+    for node, pages in pools.items():
+        live.reserve(guest.pages + pages, node)
+    tuning = f'<numatune><memory mode="{mode}" nodeset="{nodes}"/></numatune>'
+    guest.define_as(with_tuning(guest.definition, tuning))
+    guest.boot()
+    needs(guest.has_virtio_driver("virtio_mem"), "the guest's kernel has no driver for virtio-mem")
+    guest.attach(device)
+    guest.request(device, device.memory)
+    return guest
+
+
+def expect_on_two_nodes(live: Live, guest: Guest, pools: dict[int, int], on_each: dict[int, int]) -> None:
+    """Expect all pages that a guest of ``booted_in_mode`` can have to be where ``on_each`` says, and to come back."""
+    mapped = sum(on_each.values())
+    guest.await_mapped(mapped)
+    guest.expect_mapped(**{format_size(live.size): mapped - guest.pages})
+    guest.expect_on_nodes(on_each)
+    for node, pages in pools.items():
+        live.expect_pool(nr=guest.pages + pages, free=guest.pages + pages - on_each.get(node, 0), node=node)
+    guest.destroy()
+    nr = sum(guest.pages + pages for pages in pools.values())
+    live.expect_pool(nr=nr, free=nr)
+
+
+def virtio_mem(live: Live) -> MemoryDevice:
+    """Return a device of which two pages, or more, can be used."""
+    return MemoryDevice("virtio0", DeviceKind.VIRTIO_MEM, max(2 * live.size, BLOCK), live.size)
+
+
+@libvirt_case("a virtio-mem device of a guest that is interleaved has as many pages of each node", MODES, nodes=2)
+def interleaved(live: Live, guests: Guests) -> None:
+    needs_virtio_mem(guests)
+    here, there = live.nodes[:2]
+    pages = device_pages(virtio_mem(live))
+    pools = dict.fromkeys((here, there), pages)
+    guest = booted_in_mode(live, guests, "interleave", f"{here},{there}", pools, virtio_mem(live))
+    half = (guest.pages + pages) // 2
+    expect_on_two_nodes(live, guest, pools, dict.fromkeys((here, there), half))
+
+
+@libvirt_case(
+    "a virtio-mem device of a guest that is bound to a node has no page of another one where these do not suffice",
+    MODES,
+    nodes=2,
+)
+def bound_and_short(live: Live, guests: Guests) -> None:
+    needs_virtio_mem(guests)
+    here, there = live.nodes[:2]
+    device, pages = virtio_mem(live), device_pages(virtio_mem(live))
+    pools = {here: pages // 2, there: pages}
+    guest = booted_in_mode(live, guests, "strict", f"{here}", pools, device)
+    live.expect("the guest that is short of pages", "here", guest.run("sleep 1; echo here").strip())
+    guests.await_free_or_mapped(guest)
+    live.expect_pool(nr=guest.pages + pages, free=guest.pages + pages, node=there)
+    live.reserve(guest.pages + pages, here)
+    # it tries again by itself, but not soon
+    guest.request(device, 0)
+    guests.await_free(guest.pages + 2 * pages)
+    guest.request(device, device.memory)
+    expect_on_two_nodes(live, guest, dict.fromkeys((here, there), pages), {here: guest.pages + pages})
 
 
 class VirtioMem(GuestTest):

@@ -61,6 +61,11 @@ class AskedGuest:
         """Start it with its CPUs stopped: it takes its memory, and touches none by itself."""
         self._driver.ask(Driver.start, self.name, True)
 
+    @property
+    def said(self) -> str:
+        """The last line that its QEMU left in libvirt's log since its start."""
+        return self._driver.ask(LibvirtDriver.said, self.name)
+
     def start_killed(self, seconds: float) -> None:
         """Start it, and kill its QEMU ``seconds`` later, wherever it is then."""
         self._driver.ask(Driver.start_killed, self.name, seconds)
@@ -191,9 +196,12 @@ class AskedGuest:
         """Return the property ``name`` of the object ``path`` of its QEMU."""
         return self.monitor("qom-get", path=path, property=name)
 
-    def begin_migration(self, target: Self, *, postcopy: bool = False) -> None:
-        """Begin to send it where it is to go on as ``target``, slowly; with ``postcopy`` its CPUs can go first."""
-        destination = target._driver.ask(Driver.receive, target.name, target.definition, postcopy)
+    def begin_migration(self, target: Self, *, postcopy: bool = False, definition: str | None = None) -> None:
+        """Begin to send it where it is to go on as ``target``, slowly; with ``postcopy`` its CPUs can go first.
+
+        There it is what ``definition`` says, or else its description.
+        """
+        destination = target._driver.ask(Driver.receive, target.name, definition or target.definition, postcopy)
         self._driver.ask(Driver.send, self.name, destination, postcopy)
 
     def start_postcopy(self) -> None:

@@ -1,6 +1,6 @@
 """One guest, and what is expected of it: what it tells, and which pages its QEMU has."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from hugepage_qa.cases.guest.booted_guest import BootedGuest
 from hugepage_qa.cases.guest.guest_readings import (
@@ -17,6 +17,9 @@ from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.qemu.guest.driver import Driver, State
 from hugepage_qa.qemu.guest.guest_description import pages_needed
 from hugepage_qa.sizes import format_size
+
+#: of what ``policy=`` of QEMU calls another way than the kernel does
+_NAMES_IN_NUMA_MAPS = {"preferred": "prefer"}
 
 
 class Guest(BootedGuest):
@@ -67,12 +70,16 @@ class Guest(BootedGuest):
 
     def expect_policy(self, policy: str, nodes: Sequence[int], mappings: int = 1) -> None:
         """Expect the ``mappings`` of its QEMU in huge pages to have this policy of ``policy=`` for these nodes."""
-        name = {"preferred": "prefer"}.get(policy, policy)
+        self.expect_policies([(policy, nodes)] * mappings)
+
+    def expect_policies(self, policies: Iterable[tuple[str, Sequence[int]]]) -> None:
+        """Expect its QEMU to have mappings in huge pages with each of ``policies``, wherever they lie."""
+        expected = sorted((_NAMES_IN_NUMA_MAPS.get(policy, policy), tuple(nodes)) for policy, nodes in policies)
         told = hugetlb_policies(ObservedTree(self._live.host), self.pid)
         # QEMU says "many" where the kernel knows that (MPOL_PREFERRED_MANY, Linux 5.15), which is the same of one node
         parts = [one.replace(" (many)", "").partition(":") for one in told]
         found = [(kind, parse_list(of, "numa_maps") if of else ()) for kind, _colon, of in parts]
-        self._live.expect("policies of memory in huge pages", [(name, tuple(nodes))] * mappings, found)
+        self._live.expect("policies of memory in huge pages", expected, sorted(found))
 
     def expect_state(self, state: State) -> None:
         """Expect its driver to say so."""

@@ -74,6 +74,8 @@ _WORDINGS: tuple[tuple[Meaning, str], ...] = (
     (Meaning.NO_SUCH_NODE, r"NUMA node \d+ is unavailable|hugepages: node \d+ not found"),
     (Meaning.NO_SUCH_NODE, r"cannot bind memory to host NUMA nodes: Invalid argument"),
     (Meaning.NO_SUCH_NODE, r"Invalid value for property 'host-nodes'|host-nodes.*out of range"),
+    # the control group of a guest, for all its cells: libvirt before 9.4
+    (Meaning.NO_SUCH_NODE, r"Invalid value '[^']*' for 'cpuset.mems': Invalid argument"),
     # since QEMU 6.1; before reserve= is no property
     (Meaning.EXCLUDE_EACH_OTHER, r"'prealloc=on' and 'reserve=off' are incompatible"),
     # qemuValidateDomainDefMemory() of libvirt

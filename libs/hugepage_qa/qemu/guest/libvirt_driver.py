@@ -92,6 +92,10 @@ class LibvirtDriver(Driver):
         flags = self._libvirt.VIR_DOMAIN_START_PAUSED if paused else 0
         self._call(partial(self._find(name).createWithFlags, flags))
 
+    def said(self, name: str) -> str:
+        """Return the last line that the QEMU of a domain said since its start. Raises InputError."""
+        return self._said(name, "it was refused")
+
     def _said(self, name: str, message: str) -> str:
         """Return the last line that the QEMU of a domain said since its start, which libvirt refused with ``message``.
 

@@ -30,6 +30,9 @@ _FREE_LINE = re.compile(r"^(HugePages_Free: +)(\d+)", re.MULTILINE)
 _TOTAL_LINE = re.compile(r"^HugePages_Total: +(\d+)", re.MULTILINE)
 #: what the shell of a guest prints besides what was typed, where that is one line
 _LINE_OF_GUEST = re.compile(r"\A(?P<typed>[^\n]*\n)(?P<said>[^\n]+)(?P<end>\n@ended 0\n)\Z")
+#: of a mapping in numa_maps: its policy, if it is in huge pages, and a node that has some of it
+_PLACE = re.compile(r"^(\w+) \S+(.* huge\b)", re.MULTILINE)
+_NODE = re.compile(r"\bN(?=\d+=)")
 #: what a case decides by: the page of the guest's kernel, and whether it has a driver; and a counter of which a case
 #: expects no more than that it is above 0
 _DECIDED_BY = ("KernelPageSize", "insmod", "pvpanic", "balloon_migrate")
@@ -132,6 +135,12 @@ def test_a_guest_in_another_state_breaks_the_rule(recorded: Recorded) -> None:
 def test_what_a_guest_or_libvirt_tells_is_not_taken_on_trust(recorded: Recorded) -> None:
     for event, lie in _other_words(recorded):
         assert fails_by(recorded, lie), event
+
+
+@every_record
+def test_pages_with_another_policy_and_on_another_node_break_the_rule(recorded: Recorded) -> None:
+    judgement, told = lied_to(recorded, _at_another_place)
+    assert not told or by_its_own_rule(recorded, judgement), judgement.reason
 
 
 @every_record
@@ -273,6 +282,14 @@ def _on_small_pages(event: Event) -> Event:
     return event | {"result": _FLAGS.sub(r"\1", _HUGETLB_PAGES.sub(r"\1: 0 kB", event["result"]))}
 
 
+def _at_another_place(event: Event) -> Event:
+    """Bound to another node, and there, as numa_maps has it."""
+    path = str(event["arguments"][0]) if event["operation"] == "observe" else ""
+    if not path.endswith("/numa_maps") or not _PLACE.search(event["result"] or ""):
+        return event
+    return event | {"result": _NODE.sub("N9", _PLACE.sub(r"\1 bind:9\2", event["result"]))}
+
+
 def _on_other_transparent_pages(event: Event) -> Event:
     """None where there are some, and some where there are none."""
     path = str(event["arguments"][0]) if event["operation"] == "observe" else ""
@@ -314,6 +331,8 @@ def _other_answers(event: Event) -> Iterator[Any]:
         yield _FREE_BY_VIRSH.sub(lambda found: f"{found[1]}{int(found[2]) + 1}", answer)
     elif _asks(event, "monitor") and isinstance(answer, bool):
         yield not answer
+    elif _asks(event, "said"):
+        yield "qemu-system-x86_64: something else is wrong"
     elif _asks(event, "shared_md5"):
         yield hashlib.md5(b"", usedforsecurity=False).hexdigest()
     elif _asks(event, "monitor") and event["arguments"][3] != _VERSION:

@@ -34,6 +34,7 @@ OTHERS = [
     (Meaning.NO_MOUNT, "internal error: hugetlbfs filesystem is not mounted or disabled by administrator config"),
     (Meaning.MISALIGNED, "qemu-kvm: backend 'memory-backend-file' memory size must be multiple of 2 MiB"),
     (Meaning.NO_SUCH_NODE, "unsupported configuration: NUMA node 7 is unavailable"),
+    (Meaning.NO_SUCH_NODE, "Invalid value '1-2' for 'cpuset.mems': Invalid argument"),
     (Meaning.NO_SUCH_NODE, "unsupported configuration: hugepages: node 2 not found"),
     (Meaning.NO_SUCH_NODE, "qemu-kvm: cannot bind memory to host NUMA nodes: Invalid argument"),
     (

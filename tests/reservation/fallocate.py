@@ -4,9 +4,10 @@ import errno
 import signal
 from functools import partial
 
-from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_file
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import WORD
 from hugepage_qa.kernel.uapi import (
     FALLOC_FL_COLLAPSE_RANGE,
     FALLOC_FL_KEEP_SIZE,
@@ -187,6 +188,36 @@ def punch_between_reservations(live: Live) -> None:
             one.unmap()
         file.truncate(0)
         live.expect_pool(nr=4, free=4)
+
+
+@FALLOCATE.case(
+    "a hole ends where it ends, inside a page, at one of its ends or over several: no word beside it changes",
+    "fs/hugetlbfs/inode.c hugetlbfs_punch_hole(), hugetlbfs_zero_partial_page() (68d32527d340)",
+    since="5.19",
+    sizes=Sizes.BUDDY,  # it takes minutes to look at each word of gigantic pages again and again
+    pages=3,
+)
+def holes_at_any_place(live: Live) -> None:
+    size, base = live.size, live.base_page
+    hole = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+    places = (
+        *((0, base), (base, base), (base, size - 2 * base), (size - base, base), (0, size - base), (base, size - base)),
+        *((size - base, 2 * base), (size - WORD, size + 2 * WORD), (WORD, 3 * size - 2 * WORD), (size, size)),
+    )
+    for offset, length in places:
+        file = new_memfd(live)
+        file.truncate(3)
+        memory = file.map(3)
+        memory.fill()
+        end = offset + length
+        file.actor.call("fallocate", file.descriptor, hole, offset, length)
+        whole = max(0, end // size - -(-offset // size))
+        live.expect_pool(nr=3, free=whole)
+        with live.about(f"a hole of {length} bytes at {offset}"):
+            live.expect("words in front of it that changed", 0, memory.wrong(0, offset))
+            live.expect("words behind it that changed", 0, memory.wrong(end, memory.length - end))
+            live.expect("words in it that are not zero", 0, file.actor.nonzero(memory.address + offset, length))
+        file.actor.end()
 
 
 @FALLOCATE.case(

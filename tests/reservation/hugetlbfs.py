@@ -14,7 +14,7 @@ from hugepage_qa.cases.pool_view import read_pool_view
 from hugepage_qa.cases.race import RACERS, race
 from hugepage_qa.kernel.proc_tables import find_mount
 from hugepage_qa.kernel.uapi import NOBODY
-from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -100,6 +100,30 @@ def expect_blocks(live: Live, point: str, blocks: int, free: int, known: Mapping
     use = live.host.file_system(point)
     deviations = {quirk: (live.size, blocks, left) for quirk, left in (known or {}).items()}
     live.expect("statfs", (live.size, blocks, free), (use.block_size, use.blocks, use.free_blocks), deviations)
+
+
+@HUGETLBFS.case(
+    "an access or an allocation for which the pool has no page takes nothing of the limit of the mount",
+    f"{SIZE}; hugepage_subpool_put_pages()",
+    pages=1,
+)
+def no_page_leaves_the_limit(live: Live) -> None:
+    point = live.mount(size=2 * live.size)
+    file = open_file(live, f"{point}/file")
+    file.truncate(2)
+    shared, private = (file.map(2, shared=shared, noreserve=True) for shared in (True, False))
+    thief = live.map(1)
+    thief.touch()
+    for memory in (shared, private):
+        for access in (memory.touch, memory.read):
+            live.expect_signal(signal.SIGBUS, access, 1)
+            expect_blocks(live, point, 2, 2, {Quirk.SUBPOOL_USE_LOST_AT_FAULT: 1})
+    live.expect_errno(errno.ENOSPC, file.allocate, 1)
+    expect_blocks(live, point, 2, 2)
+    thief.unmap()
+    shared.touch()
+    expect_blocks(live, point, 2, 1)
+    live.expect_pool(nr=1, free=0)
 
 
 @HUGETLBFS.case("pagesize= gives the files of a mount pages of that size, also where none can be had", SIZE)
@@ -206,6 +230,27 @@ def both_limits(live: Live) -> None:
     memory.unmap()
     file.truncate(0)
     live.expect_pool(nr=2, free=2, resv=1)
+
+
+@HUGETLBFS.case(
+    "min_size= in percent promises that part of the persistent pool, less than a page nothing",
+    f"{MIN_SIZE}; fs/hugetlbfs/inode.c hugetlbfs_size_to_hpages()",
+    sizes=Sizes.BUDDY,
+    pages=4,
+)
+def min_size_in_percent(live: Live) -> None:
+    persistent = read_pool_view(live.host).pools[live.size].nr
+    percent = -(-3 * 100 // persistent)
+    promised = persistent * percent // 100
+    if promised > 4:
+        raise CannotRun("of the pages of this pool a percent is more than a case has")
+    for part, pages in ((percent, promised), (0, 0)):
+        point = live.host.mount(f"pagesize={live.size},min_size={part}%")
+        live.expect_pool(nr=4, free=4, resv=pages)
+        live.host.unmount(point)
+        live.expect_pool(nr=4, free=4)
+    expect_blocks(live, live.mount(min_size=f"{percent}%", size="100%"), persistent, persistent)
+    live.expect_pool(nr=4, free=4, resv=promised)
 
 
 @HUGETLBFS.case("what min_size= reserved is free again when the mount has gone", MIN_SIZE, pages=2)
@@ -372,6 +417,31 @@ def read_a_file(live: Live) -> None:
         live.expect(f"8 bytes at {offset}", (8, expected), read_8(file, offset))
     live.expect("bytes behind the end", (0, _BEFORE), read_8(file, 2 * live.size))
     live.expect_pool(nr=1, free=0)
+
+
+@HUGETLBFS.case(
+    "read(2) of a file that ends inside a page ends there, too, and lseek(2) knows no other end",
+    f"read(2); fallocate(2); {FILES} hugetlbfs_read_iter()",
+    pages=2,
+)
+def read_a_file_to_its_end(live: Live) -> None:
+    for whole in (0, 1):
+        file = open_file(live, f"{live.mount()}/file")
+        end = whole * live.size + live.base_page + 4
+        file.actor.call("fallocate", file.descriptor, 0, 0, end)
+        live.expect("the size of the file", end, file.size)
+        for left in (8, 4, 0, -8):
+            found = read_8(file, end - left)
+            live.expect(f"8 bytes, {left} in front of the end", (max(left, 0), _read_before_the_end(left)), found)
+        live.expect("bytes in the last page", (0, _BEFORE), read_8(file, (whole + 1) * live.size - 8))
+        live.expect_pool(nr=2, free=1 - whole)
+        file.truncate(0)
+        live.expect_pool(nr=2, free=2)
+
+
+def _read_before_the_end(left: int) -> bytes:
+    """Return what the buffer of ``read_8`` holds when ``left`` bytes could be read, which are zero."""
+    return bytes(max(left, 0)) + _BEFORE[max(left, 0) :]
 
 
 def read_8(file: HugeFile, offset: int) -> tuple[int, bytes]:

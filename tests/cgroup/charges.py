@@ -140,6 +140,30 @@ def shared_pages_are_charged_to_the_first(live: Live, group: HugetlbGroup) -> No
 
 
 @case(
+    "reservations of several groups side by side in one file are each given back to the group that made them",
+    f"{V1_DOC} Reservation accounting; {HUGETLB_CGROUP}; mm/hugetlb.c has_same_uncharge_info(), region_del()",
+    pages=6,
+)
+def reservations_side_by_side(live: Live, group: HugetlbGroup) -> None:
+    first, second = group.child("first"), group.child("second")
+    file = new_memfd(live)
+    file.truncate(6)
+    # in this order each of them meets what another one has on both sides
+    for each, page in ((first, 0), (first, 4), (second, 2), (second, 5), (first, 1), (second, 3)):
+        theirs = file.actor.fork()
+        each.add(theirs)
+        live.map(1, theirs, fd=file.descriptor, first=page, shared=True).unmap()
+        theirs.end()
+    for pages in (6, 5, 4, 2, 1, 0):
+        file.truncate(pages)
+        of_first, of_second = sum(page < pages for page in (0, 1, 4)), sum(page < pages for page in (2, 3, 5))
+        first.expect(usage=0, reserved=of_first)
+        second.expect(usage=0, reserved=of_second)
+        group.expect(usage=0, reserved=of_first + of_second)
+    live.expect_pool(nr=6, free=6)
+
+
+@case(
     "what a process was charged stays with its old group when it moves, what it touches then is charged to the new one",
     f"{V2_DOC} Memory Ownership; {HUGETLB_CGROUP} has no can_attach",
     pages=2,

@@ -1,11 +1,18 @@
 """What a process and its mappings show of hugetlb pages: smaps, smaps_rollup, status and numa_maps."""
 
-from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.frames import COMPOUND_HEAD, COMPOUND_TAIL, HUGE, kpageflags
-from hugepage_qa.cases.hugetlb_files import expect_hugetlb, expect_private_and_shared, forked, process_status
+from hugepage_qa.cases.hugetlb_files import (
+    expect_hugetlb,
+    expect_private_and_shared,
+    forked,
+    new_memfd,
+    process_status,
+)
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, Memory
-from hugepage_qa.cases.places import memory_of_one_table
+from hugepage_qa.cases.places import memory_of_one_table, ordinary_memory
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.smaps import read_smaps_rollup
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
@@ -130,6 +137,29 @@ def a_page_given_back_is_not_counted(live: Live) -> None:
     memory.advise(MADV_DONTNEED, 0, 1)
     expect_hugetlb(live, memory, private=1)
     live.expect("free pages", 1, live.pool().free)
+
+
+@ACCOUNTING.case(
+    "a page that UFFDIO_COPY or UFFDIO_CONTINUE put there counts for its process as one that was touched does",
+    f"{PROC_DOC} status: HugetlbPages; mm/hugetlb.c hugetlb_mfill_atomic_pte(), hugetlb_count_add()",
+    sizes=Sizes.BUDDY,
+    pages=2,
+    since="5.13",  # UFFDIO_CONTINUE
+)
+def pages_that_a_program_fills(live: Live) -> None:
+    file = new_memfd(live)
+    file.truncate(1)
+    private, shared = live.map(1, file.actor), file.map(1)
+    source = ordinary_memory(live, file.actor, live.size // live.base_page)
+    copied = Userfault(private, Mode.MISSING, Feature.MISSING_HUGETLBFS)
+    live.expect("bytes copied", live.size, copied.copy(source))
+    live.expect("HugetlbPages after a copy", live.size, process_status(live, file.actor).hugetlb_pages)
+    file.allocate(1)
+    Userfault(shared, Mode.MINOR, Feature.MINOR_HUGETLBFS).go_on()
+    live.expect("HugetlbPages after both", 2 * live.size, process_status(live, file.actor).hugetlb_pages)
+    for memory, left in ((private, 1), (shared, 0)):
+        memory.unmap()
+        live.expect("HugetlbPages", left * live.size, process_status(live, file.actor).hugetlb_pages)
 
 
 @ACCOUNTING.case(

@@ -371,6 +371,25 @@ def shrunk_mapping(live: Live) -> None:
     live.expect_signal(signal.SIGSEGV, memory.read, 1)
 
 
+@MAPPING.case(
+    "a mapping that is to shrink to a length inside a page keeps all of that page, and one that is within it changes"
+    " nothing",
+    f"{REMAP}: lengths are rounded up",
+    since="5.16",
+    pages=3,
+)
+def shrunk_to_a_part_of_a_page(live: Live) -> None:
+    memory = live.map(3)
+    memory.fill()
+    for length in (memory.length - live.base_page, live.size + live.base_page, live.size + live.size // 2):
+        found = memory.actor.call("mremap", memory.address, memory.length, length, 0)
+        live.expect("address", memory.address, found)
+        memory = Memory(live, memory.actor, memory.address, -(-length // live.size), live.size)
+        memory.expect_filled()
+        live.expect_pool(nr=3, free=3 - memory.pages)
+    live.expect_signal(signal.SIGSEGV, memory.read, 2)
+
+
 @MAPPING.case("a mapping does not grow", REMAP, pages=2)
 def growing_mapping(live: Live) -> None:
     memory = live.map(1)

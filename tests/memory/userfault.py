@@ -125,6 +125,27 @@ def copy_into_a_file(live: Live) -> None:
 
 
 @USERFAULT.case(
+    "behind the end of a file nothing is filled, EFAULT, and no count changes: grown again, it has no page there",
+    COPY,
+    pages=3,
+)
+def copy_behind_the_end_of_a_file(live: Live) -> None:
+    source = live.map(1)
+    source.fill(7)
+    file = new_memfd(live, source.actor)
+    file.truncate(2)
+    memory = file.map(2)
+    fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS)
+    file.truncate(1)
+    live.expect_errno(errno.EFAULT, fault.copy, source, page=1)
+    live.expect_pool(nr=3, free=2, resv=1)
+    live.expect("bytes copied in front of it", live.size, fault.copy(source))
+    file.truncate(2)
+    live.expect("what the file occupies", live.size, file.blocks)
+    live.expect_pool(nr=3, free=1)
+
+
+@USERFAULT.case(
     "a protected page can be read and not written, and written again later",
     f"{DOC} Write Protect Notifications",
     since="5.19",

@@ -8,7 +8,7 @@ from hugepage_qa.cases.frames import COMPOUND_HEAD, COMPOUND_TAIL, HUGE, flags_f
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.counters import read_vmstat
-from hugepage_qa.kernel.memory_layout import read_zones
+from hugepage_qa.kernel.memory_layout import free_pages
 from hugepage_qa.kernel.tree import size_name
 from hugepage_qa.kernel.uapi import PR_SET_THP_DISABLE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
@@ -152,8 +152,7 @@ def _taken_by(live: Live, pages: int, *, on: bool) -> int:
 
 
 def _free(live: Live) -> int:
-    """Return the bytes that are free, those in lists of processors too, which MemFree leaves out."""
-    return sum(zone.free + zone.listed for zone in read_zones(ObservedTree(live.host))) * live.base_page
+    return free_pages(ObservedTree(live.host)) * live.base_page
 
 
 def _counted_struct_pages(live: Live) -> int:

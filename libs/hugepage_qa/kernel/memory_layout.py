@@ -139,6 +139,11 @@ def read_zones(tree: Tree) -> tuple[Zone, ...]:
     return tuple(draft.finish(path) for draft in drafts)
 
 
+def free_pages(tree: Tree) -> int:
+    """Return the base pages that are free, those in lists of processors, too, which MemFree leaves out."""
+    return sum(zone.free + zone.listed for zone in read_zones(tree))
+
+
 def read_free_blocks(tree: Tree) -> tuple[FreeBlocks, ...]:
     """Return the lines of /proc/buddyinfo; raises InputError for a malformed one."""
     path = "proc/buddyinfo"

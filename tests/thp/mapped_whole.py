@@ -16,7 +16,7 @@ from hugepage_qa.cases.mapped_memory import (
     Memory,
     read_of_another,
 )
-from hugepage_qa.cases.thp_memory import room_for
+from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -197,6 +197,31 @@ def moved_is_soft_dirty(live: Live) -> None:
         every = memory.length // live.base_page
         live.expect(f"soft-dirty pages, moved to {shift} bytes behind a boundary", every, len(_soft_dirty(there)))
         live.expect("AnonHugePages", 0 if shift else there.length, there.smaps().anon_huge_pages)
+
+
+@WHOLE.case(
+    "what was written since clear_refs was written stays soft-dirty when its huge page is mapped as base pages, for"
+    " whatever a part of it is, and nothing beside it becomes so",
+    "Documentation/admin-guide/mm/soft-dirty.rst; mm/huge_memory.c __split_huge_pmd_locked()",
+)
+def soft_dirty_in_parts(live: Live) -> None:
+    let_rest(live)
+    count = pmd_size(live) // live.base_page
+    ways = ("madvise", mmap.MADV_DONTNEED), ("mprotect", mmap.PROT_READ), ("munmap",), ("mlock",)
+    for call, *arguments in ways:
+        memory = huge_pages(live, 2)
+        if "sd" not in memory.smaps().flags:
+            raise CannotRun("this kernel has no CONFIG_MEM_SOFT_DIRTY")
+        live.host.write(f"proc/{memory.actor.pid}/clear_refs", _NOT_SOFT_DIRTY)
+        live.expect("soft-dirty pages before", [], _soft_dirty(memory))
+        memory.actor.write(memory.at(1) + live.base_page, _NEW_VALUE)
+        memory.actor.call(call, memory.at(2) - live.base_page, live.base_page, *arguments)
+        with live.about(f"{call}() of the last base page"):
+            live.expect("AnonHugePages", memory.size, memory.smaps().anon_huge_pages)
+            dirty = _soft_dirty(memory)
+            live.expect("the base page that was written is soft-dirty", True, count + 1 in dirty)
+            live.expect("soft-dirty pages of the huge page beside it", [], [one for one in dirty if one < count])
+        memory.actor.end()
 
 
 def _places(live: Live, memory: Memory, page: int) -> list[int]:

@@ -33,6 +33,7 @@ from hugepage_qa.process.actor import Refused
 NODES = Area("thp/nodes", sizes=Sizes.ONCE)
 
 _PAGES = 4
+_NEW_VALUE = 77
 _SHARED = "ShmemHugePages", "ShmemPmdMapped"
 _MIGRATED, _NOT_MIGRATED = "thp_migration_success", "thp_migration_fail"
 
@@ -205,6 +206,75 @@ def migrated(live: Live) -> None:
     memory = expect_change(live, counted, filled, migrate, _read_counters)
     _expect_nodes(live, memory, {new: _PAGES})
     memory.expect_filled()
+
+
+@NODES.case(
+    "a huge page that moves to another node while a child has it, too, is the same for both until one of them writes,"
+    " whom the other does not see",
+    "move_pages(2) MPOL_MF_MOVE_ALL; fork(2); mm/huge_memory.c set_pmd_migration_entry(), remove_migration_pmd()",
+    since="5.9",
+    nodes=2,
+)
+def moved_with_a_child(live: Live) -> None:
+    need_memory(live, live.nodes[:2], _PAGES * pmd_size(live))
+    set_policy(live, "madvise")
+    old, new = live.nodes[:2]
+    compact_if_short(live, pmd_size(live), 2 * _PAGES)
+    parent = _bound(live, old)
+    _fill(live, [old], parent)
+    child = parent.seen_by(parent.actor.fork())
+    child.actor.call("move_pages", *memory_policy.moving(parent, new, by_another=True))
+    if parent.numa_maps().nodes.keys() != {new}:
+        expect_no_shortage(live, parent.size, parent.pages, new)
+    _expect_nodes(live, parent, {new: _PAGES})
+    for writer, other, page in ((parent, child, 0), (child, parent, 1)):
+        writer.actor.write(writer.at(page) + live.base_page, _NEW_VALUE)
+        live.expect("words of the other process that changed", 0, other.wrong(page * other.size, other.size))
+        live.expect("what its writer reads", _NEW_VALUE, writer.actor.read(writer.at(page) + live.base_page))
+    parent.expect_filled(first=2)
+    child.expect_filled(first=2)
+
+
+@NODES.case(
+    "a locked huge page that moves to another node stays counted as locked and unevictable, until it is unlocked",
+    "mlock(2); move_pages(2); Documentation/filesystems/proc.rst Mlocked; mm/huge_memory.c remove_migration_pmd()",
+    since="5.9",
+    nodes=2,
+)
+def moved_though_locked(live: Live) -> None:
+    need_memory(live, live.nodes[:2], _PAGES * pmd_size(live))
+    set_policy(live, "madvise")
+    old, new = live.nodes[:2]
+    compact_if_short(live, pmd_size(live), 2 * _PAGES)
+    length = _PAGES * pmd_size(live)
+
+    def locked() -> Memory:
+        memory = _bound(live, old)
+        _fill(live, [old], memory)
+        memory.actor.call("mlock", memory.address, memory.length)
+        return memory
+
+    def moved() -> Memory:
+        memory = locked()
+        move(memory)
+        return memory
+
+    def move(memory: Memory) -> None:
+        memory.actor.call("move_pages", *memory_policy.moving(memory, new))
+        found = memory.smaps().anon_huge_pages
+        if found != memory.length:
+            # what finds no free block is split, and moved as base pages
+            expect_no_shortage(live, memory.size, memory.pages, new)
+        live.expect("AnonHugePages when they have moved", memory.length, found)
+
+    def unlock(memory: Memory) -> None:
+        memory.actor.call("munlock", memory.address, memory.length)
+
+    memory = expect_change(live, {"Mlocked": 0, "Unevictable": 0, _MIGRATED: _PAGES}, locked, move)
+    _expect_nodes(live, memory, {new: _PAGES})
+    memory.expect_filled()
+    for release in (unlock, Memory.unmap):
+        expect_change(live, {"Mlocked": -length, "Unevictable": -length}, moved, release)
 
 
 def _bound(live: Live, node: int) -> Memory:

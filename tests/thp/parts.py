@@ -5,13 +5,14 @@ import mmap
 import os
 import signal
 from functools import partial
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.thp_memory import collapse
+from hugepage_qa.cases.thp_memory import collapse, pmd_size
 from hugepage_qa.cases.thp_policy import advised, huge_pages
 from hugepage_qa.kernel.uapi import (
     MADV_COLLAPSE,
@@ -107,6 +108,60 @@ def _expect_split_while_forbidden(live: Live) -> None:
 
 
 @PARTS.case(
+    "what is given back of a huge page is what was named, to the base page: the first or the last, all but one of them,"
+    " the end of one and the start of the next, and no word beside it changes",
+    "madvise(2) MADV_DONTNEED; munmap(2); mm/memory.c zap_pmd_range(), zap_pte_range(); mm/huge_memory.c",
+)
+def given_back_to_the_page(live: Live) -> None:
+    let_rest(live)
+    size, base = pmd_size(live), live.base_page
+    places = (
+        *((0, base), (base, base), (size - base, base), (0, size - base), (base, size - base), (base, size - 2 * base)),
+        *((size - base, 2 * base), (base, 2 * size - 2 * base), (0, 2 * size - base), (0, size)),
+    )
+    for (offset, length), call in product(places, ("madvise", "munmap")):
+        memory = huge_pages(live, 3)
+        advice = (mmap.MADV_DONTNEED,) if call == "madvise" else ()
+        end = offset + length
+        memory.actor.call(call, memory.address + offset, length, *advice)
+        with live.about(f"{call}() of {length} bytes at {offset}"):
+            live.expect("words in front of it that changed", 0, memory.wrong(0, offset))
+            live.expect("words behind it that changed", 0, memory.wrong(end, memory.length - end))
+            for place in (offset, end - base):
+                if advice:
+                    live.expect("words in it that are not zero", 0, memory.actor.nonzero(memory.address + place, base))
+                else:
+                    live.expect_signal(signal.SIGSEGV, memory.actor.read, memory.address + place)
+        memory.actor.end()
+
+
+@PARTS.case(
+    "mprotect(2) forbids what was named of huge pages, to the base page: beside it is written as before, and nothing"
+    " that it holds changes",
+    "mprotect(2); mm/mprotect.c change_pmd_range(); mm/huge_memory.c __split_huge_pmd(), change_huge_pmd()",
+)
+def forbidden_to_the_page(live: Live) -> None:
+    let_rest(live)
+    size, base = pmd_size(live), live.base_page
+    places = (0, base), (size - base, base), (0, size - base), (base, size - base), (size - base, 2 * base), (0, size)
+    for offset, length in places:
+        memory = huge_pages(live, 3)
+        actor, first, last = memory.actor, memory.at(0) + offset, memory.at(0) + offset + length - WORD
+        actor.call("mprotect", first, length, mmap.PROT_READ)
+        with live.about(f"{length} bytes at {offset}"):
+            memory.expect_filled()
+            for place in (first, last):
+                live.expect_signal(signal.SIGSEGV, actor.write, place, _NEW_VALUE)
+            for place in (first - WORD, last + WORD):
+                if memory.address <= place:
+                    actor.write(place, 1 + place - memory.address)
+            actor.call("mprotect", first, length, READ_WRITE)
+            memory.fill(_NEW_VALUE)
+            memory.expect_filled(_NEW_VALUE)
+        actor.end()
+
+
+@PARTS.case(
     "a child that unmaps a part of a huge page keeps the rest, and its parent keeps all of it, mapped as a whole,"
     " though it may be merged",
     "fork(2); munmap(2); madvise(2) MADV_MERGEABLE; mm/huge_memory.c __split_huge_pmd(), zap_huge_pmd()",
@@ -127,6 +182,31 @@ def unmapped_by_a_child(live: Live) -> None:
     parent.expect_filled()
     parent.fill(_NEW_VALUE + 1)
     live.expect("words that the child wrote and changed", 0, child.wrong(0, half, _NEW_VALUE))
+
+
+@PARTS.case(
+    "who writes a huge page that nobody else has any more after a fork, parent or child, keeps it mapped as a whole,"
+    " whether the other one ended or unmapped it",
+    "fork(2); mm/huge_memory.c do_huge_pmd_wp_page()",
+    since="5.18",  # before, what the LRU had in hand made it seem to be shared
+)
+def written_by_the_last_one(live: Live) -> None:
+    let_rest(live)
+    for is_child in (False, True):
+        parent = huge_pages(live, 2)
+        frames = parent.frames()
+        child = parent.seen_by(parent.actor.fork())
+        last, other = (child, parent) if is_child else (parent, child)
+        if is_child:
+            other.unmap()
+        else:
+            other.actor.end()
+        last.fill(_NEW_VALUE)
+        with live.about("the child" if is_child else "the parent"):
+            live.expect("AnonHugePages", last.length, last.smaps().anon_huge_pages)
+            live.expect("frames", frames, last.frames())
+            last.expect_filled(_NEW_VALUE)
+        parent.actor.end()
 
 
 @PARTS.case(

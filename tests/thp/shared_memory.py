@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.fragmentation import with_blocks
+from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
@@ -21,7 +21,7 @@ from hugepage_qa.cases.thp_memory import (
     pmd_size,
 )
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
+from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -74,6 +74,31 @@ def deny_and_force(live: Live) -> None:
 
 
 @SHARED.case(
+    "deny takes huge pages from what is written or allocated without a mapping, too, in files and memfds, and force"
+    " gives them to it",
+    f"{DOC} deny, force; write(2); fallocate(2); mm/shmem.c shmem_get_folio_gfp()",
+)
+def denied_and_forced_without_a_mapping(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    size = pmd_size(live)
+    for policy, of_mount, huge in (("deny", "always", False), ("force", "never", True)):
+        point = mount_tmpfs(live, of_mount)
+        live.set_knob(f"{DIRECTORY}/shmem_enabled", policy)
+        for name, *arguments in (("pwrite64", bytes(WORD), WORD, size // 2), ("fallocate", 0, size // 2, WORD)):
+            actor = live.actor()
+            paths = live.open(actor, f"{point}/{name}"), actor.call("memfd_create", name, 0)
+            for descriptor in paths:
+                file = HugeFile(live, actor, descriptor)
+                actor.call("ftruncate", descriptor, size)
+                with_blocks(live, size, int(huge))
+                actor.call(name, descriptor, *arguments)
+                found = file.blocks
+                if huge and found != size:
+                    expect_no_node_short(live, size, 1)
+                live.expect(f"st_blocks after {name}(), {policy}", size if huge else live.base_page, found)
+
+
+@SHARED.case(
     "huge=within_size gives no huge page that would reach beyond the end of a file",
     f"{DOC} within_size; mm/shmem.c shmem_huge_global_enabled()",
 )
@@ -96,6 +121,34 @@ def memfd_within_size(live: Live) -> None:
         descriptor = actor.call("memfd_create", "within", 0)
         memory = map_start(live, actor, descriptor, length=size)
         _expect_within_size(live, memory, size, {Quirk.WITHIN_SIZE_PASSED: memory.size})
+
+
+@SHARED.case(
+    "a hole in huge pages ends where it ends, inside a base page, too, at an end of one or over both: no word beside it"
+    " changes, whoever makes it",
+    "fallocate(2) FALLOC_FL_PUNCH_HOLE; mm/shmem.c shmem_undo_range(); mm/truncate.c truncate_inode_partial_folio()",
+)
+def holes_at_any_place(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    point = mount_tmpfs(live, "always")
+    size, base = pmd_size(live), live.base_page
+    places = (
+        *((0, base), (size - base, base), (0, size - base), (base, size - base), (size - base, 2 * base)),
+        *((WORD, base), (base + WORD, size - 2 * base), (size - WORD, 2 * WORD), (WORD, 2 * size - 2 * WORD)),
+    )
+    for offset, length in places:
+        path, end = f"{point}/{offset}-{length}", offset + length
+        memory = filled_file(live, path, 2)
+        # another process, which has none of it mapped
+        actor = live.actor()
+        hole = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+        actor.call("fallocate", live.open(actor, path), hole, offset, length)
+        with live.about(f"a hole of {length} bytes at {offset}"):
+            live.expect("words in front of it that changed", 0, memory.wrong(0, offset))
+            live.expect("words behind it that changed", 0, memory.wrong(end, memory.length - end))
+            live.expect("words in it that are not zero", 0, memory.actor.nonzero(memory.address + offset, length))
+        for one in (memory.actor, actor):
+            one.end()
 
 
 @SHARED.case(

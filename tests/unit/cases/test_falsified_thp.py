@@ -19,6 +19,7 @@ _WITHOUT_HUGE_PAGES = {
     "as-it-was-booted",
     "blocks-made-again",
     "counted-text",
+    "denied-and-forced-without-a-mapping",
     "eligible",
     "filled-and-read-only",
     "filled-by-others",

@@ -32,6 +32,8 @@ _NAME = "backend"
 _POLICIES = ("default", "bind", "preferred", "interleave")
 #: the least that Linux plugs in at once, and in what it boots that prepares for more memory
 _BLOCK, _ROOM = 128 * MIB, 256 * MIB
+#: in the guest: how many blocks of memory its kernel has, and had without what was plugged in
+_COUNT_BLOCKS, _BLOCKS_OF_BOARD = "ls /sys/devices/system/memory | grep -c ^memory", "/tmp/blocks"
 AT_FDCWD = -100
 
 
@@ -147,6 +149,7 @@ def each_combination_of_a_dimm(live: Live, guests: Guests) -> None:
     guest = guests.new(Cell(_ROOM, None), max_memory=_ROOM + 4 * memory)
     live.reserve(nr)
     guest.boot()
+    guest.run(f"{_COUNT_BLOCKS} >{_BLOCKS_OF_BOARD}")
     for backend in every_backend(memory, live.size, (Store.NAMED_FILE,)):
         with live.about(str(backend)):
             expect_dimm(live, guests, guest, backend, nr)
@@ -161,7 +164,8 @@ def expect_dimm(live: Live, guests: Guests, guest: Guest, backend: MemoryBackend
         live.expect_pool(nr=nr, free=nr)
         return
     guest.plug(definition)
-    guest.run("sleep 1")
+    # it touches some of it, or none, while it makes them
+    guest.run(f"until [ $({_COUNT_BLOCKS}) -gt $(cat {_BLOCKS_OF_BOARD}) ]; do sleep 0.05; done; sleep 0.2")
     there = nr - guest.mapped
     live.expect("whether all pages are taken", True, there == 0 or not backend.is_preallocated)
     live.expect_pool(nr=nr, free=there, resv=there if backend.is_reserved else 0)

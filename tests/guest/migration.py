@@ -104,6 +104,9 @@ def postcopy(live: Live, hosts: TwoHosts) -> None:
     hosts.boot_busy(source)
     source.begin_migration(target, postcopy=True)
     hosts.expect_each_page_once(source, target, nr)
+    # while its shell and its program take turns QEMU that emulates sees all that it writes (tlb_set_dirty()): with
+    # little to send it would be there before its CPUs are moved
+    source.expect_busy()
     source.start_postcopy()
     hosts.expect_each_page_once(source, target, nr)
     if not live.is_gigantic:

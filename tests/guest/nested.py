@@ -26,7 +26,7 @@ def pool_of_its_own(live: Live, guests: Guests) -> None:
 def pool_from_boot(live: Live, guests: Guests) -> None:
     guest = guests.new(room_for_a_pool(live.size), words=f"hugepages={_POOL}")
     live.reserve(guest.pages)
-    guest.boot()
+    guest.boot_by_itself()
     live.expect("nr_hugepages in the guest", str(_POOL), guest.run(f"cat {POOL_FILE}").strip())
     live.expect_pool(nr=guest.pages, free=0)
 

@@ -37,7 +37,7 @@ def takes_exactly_its_memory(live: Live, guests: Guests) -> None:
 def boots_in_its_pages(live: Live, guests: Guests) -> None:
     guest = guests.new()
     live.reserve(guest.pages)
-    guest.boot()
+    guest.boot_by_itself()
     live.expect("the guest's kernel", "Linux", guest.run("uname -s").strip())
     guest.keep_busy()
     guest.expect_busy()

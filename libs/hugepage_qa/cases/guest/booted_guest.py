@@ -5,6 +5,7 @@ from hugepage_qa.cases.guest.guest_machine import AskedDriver
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.counters import parse_meminfo
 from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.qemu.accelerator import TCG
 from hugepage_qa.qemu.guest.console import load_drivers
 from hugepage_qa.qemu.guest.driver import Driver, GuestError
 from hugepage_qa.qemu.guest.guest_description import GuestDescription
@@ -23,7 +24,20 @@ class BootedGuest(AskedGuest):
         self._boots = 1
 
     def boot(self) -> None:
-        """Start it, and wait until its shell asks for a command."""
+        """Start it, and wait until its shell asks for a command.
+
+        An emulated guest goes on where one has booted before that sees the same: its pages are taken and written, and
+        its kernel runs in them as if it had booted there.
+        """
+        seen = self.description.seen_inside
+        if seen is None or self._driver.site.accelerator != TCG:
+            self.boot_by_itself()
+        else:
+            self._boots = self._driver.ask(Driver.boot, self.name, seen, PATIENCE)
+            self._mount_kernel_files()
+
+    def boot_by_itself(self) -> None:
+        """Start it, and wait until its kernel has booted and its shell asks for a command."""
         self._driver.ask(Driver.start, self.name, False)
         self._boots = 1
         self.await_shell()
@@ -59,6 +73,9 @@ class BootedGuest(AskedGuest):
         """Wait until the shell asks for its first command, and give it the kernel's files."""
         earlier = f"{READY}(?s:.*?)" * (self._boots - 1)
         self._driver.ask(Driver.await_output, self.name, f"{earlier}{READY}", PATIENCE)
+        self._mount_kernel_files()
+
+    def _mount_kernel_files(self) -> None:
         self.run("/bin/busybox mount -a")
 
     def run(self, command: str, seconds: float = PATIENCE) -> str:

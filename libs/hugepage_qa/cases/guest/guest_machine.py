@@ -19,6 +19,7 @@ from hugepage_qa.kernel.uapi import NOBODY
 from hugepage_qa.machine.host import Backend, CannotRun, Host, MachineKind
 from hugepage_qa.machine.real_machine import real_machine
 from hugepage_qa.process.marks import RUN
+from hugepage_qa.qemu.guest.booted_states import BootedStates
 from hugepage_qa.qemu.guest.driver import Driver, GuestError
 from hugepage_qa.qemu.guest.guest_site import NotHere, Site, default_site
 from hugepage_qa.qemu.guest.libvirt_daemon import PrivateDaemon, QemuSettings
@@ -124,7 +125,8 @@ class GuestMachine:
         return found
 
     def _start_qemu(self) -> Driver:
-        driver = QemuDriver(self._make_site())
+        site = self._make_site()
+        driver = QemuDriver(site, _booted_states(QEMU, site))
         self._stack.callback(driver.close)
         return driver
 
@@ -145,7 +147,9 @@ class GuestMachine:
         daemon = PrivateDaemon(Path(site.directory), visible, site.emulator, settings, site.environment)
         self._stack.callback(daemon.close)
         daemon.start()
-        driver = LibvirtDriver(replace(site, emulator=str(daemon.emulator)), daemon)
+        # what root has saved the user of the guests cannot read
+        booted = None if name == LIBVIRT_OF_NOBODY else _booted_states(LIBVIRT, site)
+        driver = LibvirtDriver(replace(site, emulator=str(daemon.emulator)), daemon, booted)
         self._stack.callback(driver.close)
         return driver
 
@@ -168,6 +172,10 @@ class GuestMachine:
         # what marks a process of this run, so that it is found after SIGKILL
         marks = {RUN: os.environ[RUN]} if RUN in os.environ else {}
         return replace(image, directory=directory, mounts=mounts, environment=marks)
+
+
+def _booted_states(kind: str, site: Site) -> BootedStates:
+    return BootedStates(cache_directory() / "booted", kind, site)
 
 
 def _readable_for_all(site: Site, scratch: Path) -> Site:

@@ -16,9 +16,10 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.process.child import Child
 from hugepage_qa.process.process_table import has_ended
 from hugepage_qa.qemu.guest import vhost_user_peer
+from hugepage_qa.qemu.guest.booted_states import BootedStates
 from hugepage_qa.qemu.guest.console import await_output, converse
 from hugepage_qa.qemu.guest.guest_description import GuestDescription, MemoryDevice
-from hugepage_qa.qemu.guest.guest_site import Site
+from hugepage_qa.qemu.guest.guest_site import READY, Site
 from hugepage_qa.qemu.guest.numbered_lines import md5sum, numbered_lines
 
 _PAUSE_SECONDS = 0.02
@@ -74,8 +75,10 @@ class Driver(ABC):
     GuestError, and InputError where QEMU or libvirt is out of reach. What a driver does its own way says how there.
     """
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, booted: BootedStates | None = None) -> None:
+        """``booted`` are the states that guests go on from; without them each boots."""
         self._site = site
+        self._booted = booted
         self._peers: dict[str, Child] = {}
 
     def site(self) -> dict[str, Any]:
@@ -194,6 +197,40 @@ class Driver(ABC):
     @abstractmethod
     def enter_group(self, path: str | None) -> None:
         """Have guests that are started from now on in the control group ``path``; None has them out of it."""
+
+    def boot(self, name: str, seen: str, seconds: float) -> int:
+        """Start it, and have it go on where a guest that sees ``seen`` has asked for its first command.
+
+        Returns how often it has asked itself since its start: not at all, or once where no such state can be kept.
+        """
+        if self._booted is None:
+            return self._boot(name, seconds)
+        try:
+            if self._booted.find(seen) is None:
+                self._boot(name, seconds)
+                with self._booted.new(seen) as path:
+                    self.save(name, str(path))
+            self.go_on(name, str(self._booted.find(seen)))
+        except (GuestError, OSError):
+            # a full disk, or what another release has written: a guest that is refused its pages is so at its boot, too
+            self._booted.drop(seen)
+            self.end(name)
+            return self._boot(name, seconds)
+        self.resume(name)
+        return 0
+
+    def _boot(self, name: str, seconds: float) -> int:
+        self.start(name, False)
+        self.await_output(name, READY, seconds)
+        return 1
+
+    @abstractmethod
+    def go_on(self, name: str, path: str) -> None:
+        """Start it as it is defined, paused, with the memory in the file ``path`` of a guest that was defined alike."""
+
+    @abstractmethod
+    def end(self, name: str) -> None:
+        """End it at once if it runs; it stays defined."""
 
     def await_output(self, name: str, pattern: str, seconds: float) -> None:
         """Wait until the guest has printed what matches the regular expression, now or before."""

@@ -4,6 +4,7 @@ What it must take is computed from its description: never read from a running on
 """
 
 import enum
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -157,6 +158,20 @@ class GuestDescription:
     def comes_up_again(self) -> bool:
         """Whether QEMU goes on when it is reset, which a restart after a crash is, too."""
         return self.reboots or self.on_crash is OnCrash.RESTART
+
+    @property
+    def seen_inside(self) -> str | None:
+        """All of it that a guest can see, on which its kernel boots the same way; None for one that boots by itself.
+
+        That is one whose memory has to come as its kernel touches it, or that has more than memory and a balloon.
+        """
+        is_taken_at_once = self.allocation is Allocation.IMMEDIATE and all(cell.page for cell in self.cells)
+        if not is_taken_at_once or self.devices or self.has_peer or self.shares_files or self.has_disk:
+            return None
+        cells = [cell.memory for cell in self.cells] if self.has_topology else self.memory
+        tells_of_panics = self.on_crash is not None
+        balloon = [self.balloon, self.reports_free_pages]
+        return json.dumps([self.name, cells, self.max_memory, balloon, tells_of_panics, self.words])
 
     @property
     def has_topology(self) -> bool:

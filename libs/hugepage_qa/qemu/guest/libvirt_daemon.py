@@ -165,8 +165,10 @@ class PrivateDaemon:
         self._child: Child | None = None
         self._namespace: int | None = None
         self._group: str | None = None
-        self.emulator = write_emulator(directory, emulator, environment, privileged=settings.user == 0)
-        self._bound = write_configuration(directory, settings)
+        program = write_emulator(directory, emulator, environment, privileged=settings.user == 0)
+        # where every daemon has it: a file with the memory of a guest tells where its emulator was
+        self.emulator = Path("/run", program.name)
+        self._bound = {**write_configuration(directory, settings), str(self.emulator): str(program)}
         # this driver and no other
         drivers = directory / "drivers"
         drivers.mkdir()

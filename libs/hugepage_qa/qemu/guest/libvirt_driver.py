@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.child import run_to_end
 from hugepage_qa.process.process_table import has_ended
+from hugepage_qa.qemu.guest.booted_states import BootedStates
 from hugepage_qa.qemu.guest.domain_xml import domain_xml, memory_device_xml
 from hugepage_qa.qemu.guest.driver import Driver, GuestError, State, await_condition, refusal_of
 from hugepage_qa.qemu.guest.guest_description import GuestDescription, MemoryDevice
@@ -59,12 +60,13 @@ _SAID_BY_QEMU = re.compile(r"(?:^|Z )(?:\S*/)?qemu[\w-]*: ")
 class LibvirtDriver(Driver):
     """Persistent domains of ``daemon``, and the machine's pools as it sees and sets them; a definition is XML."""
 
-    def __init__(self, site: Site, daemon: PrivateDaemon) -> None:
+    def __init__(self, site: Site, daemon: PrivateDaemon, booted: BootedStates | None = None) -> None:
         """Raises NotHere without the binding, InputError when the daemon does not answer."""
-        super().__init__(site)
+        super().__init__(site, booted)
         self._libvirt = import_libvirt()
         self._daemon = daemon
         self._names: set[str] = set()
+        self._definitions: dict[str, str] = {}
         self._migrations: dict[str, LibvirtMigration] = {}
         self._connection = self._call(partial(self._libvirt.open, daemon.uri))
 
@@ -78,6 +80,7 @@ class LibvirtDriver(Driver):
 
     def define(self, name: str, definition: str) -> None:
         self._names.add(name)
+        self._definitions[name] = definition
         self._call(partial(self._connection.defineXML, definition))
 
     def start(self, name: str, paused: bool) -> None:
@@ -170,12 +173,15 @@ class LibvirtDriver(Driver):
 
     def destroy(self, name: str) -> None:
         """Destroy the domain if it runs, forget it and what it saved, and wait for the end of its QEMU."""
-        with suppress(GuestError):
-            self._end(name, self._find(name).destroy)
+        self.end(name)
         with suppress(GuestError):
             flag = self._libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
             self._call(partial(self._find(name).undefineFlags, flag))
         self._forget_migration(name)
+
+    def end(self, name: str) -> None:
+        with suppress(GuestError):
+            self._end(name, self._find(name).destroy)
 
     def start_file_server(self, name: str) -> None:
         """Nothing to do: libvirt starts one with each guest that has such a file system."""
@@ -189,9 +195,15 @@ class LibvirtDriver(Driver):
 
     def restore(self, name: str, path: str) -> None:
         """Restore the domain; the file knows its definition."""
+        self._restore(name, path, None)
+
+    def go_on(self, name: str, path: str) -> None:
+        self._restore(name, path, self._definitions[name])
+
+    def _restore(self, name: str, path: str, definition: str | None) -> None:
         self._names.add(name)
         paused = self._libvirt.VIR_DOMAIN_SAVE_PAUSED
-        self._call(partial(self._connection.restoreFlags, path, None, paused))
+        self._call(partial(self._connection.restoreFlags, path, definition, paused))
 
     def receive(self, name: str, definition: str, _postcopy: bool) -> str:
         """Nothing to do: the daemon starts it when the source tells it to."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.guest.driver import await_condition
-from hugepage_qa.qemu.guest.qemu_migration import DOWNTIME, FAST, SLOW, SLOW_POSTCOPY, UNTIL_POSTCOPY
+from hugepage_qa.qemu.guest.qemu_migration import DOWNTIME, FAST, NO_DOWNTIME, SLOW, SLOW_POSTCOPY, UNTIL_POSTCOPY
 from hugepage_qa.sizes import MIB
 
 #: what is to be seen of a migration in an emulated guest on a busy machine takes minutes
@@ -27,7 +27,11 @@ class LibvirtMigration:
     """A domain that is being sent. Its methods raise libvirtError, also when the migration fails; end it at last."""
 
     def __init__(self, libvirt: Any, domain: Any, to: str, postcopy: bool) -> None:
-        """Begin to send ``domain`` to what ``destination`` returned, slowly."""
+        """Begin to send ``domain`` to what ``destination`` returned, slowly.
+
+        With ``postcopy`` it is as fast as until its CPUs are moved: asked for that once they are to move, libvirt waits
+        until they have, which at the slow pace takes two minutes for a page of 1 GiB.
+        """
         self._libvirt = libvirt
         self._domain = domain
         where = json.loads(to)
@@ -35,10 +39,11 @@ class LibvirtMigration:
         parameters = {
             libvirt.VIR_MIGRATE_PARAM_URI: where["memory"],
             libvirt.VIR_MIGRATE_PARAM_DEST_XML: where["definition"],
-            libvirt.VIR_MIGRATE_PARAM_BANDWIDTH: SLOW // MIB,
+            libvirt.VIR_MIGRATE_PARAM_BANDWIDTH: (UNTIL_POSTCOPY if postcopy else SLOW) // MIB,
         }
         flags = libvirt.VIR_MIGRATE_LIVE
         if postcopy:
+            domain.migrateSetMaxDowntime(NO_DOWNTIME)
             flags |= libvirt.VIR_MIGRATE_POSTCOPY
             parameters[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH_POSTCOPY] = SLOW_POSTCOPY // MIB
         self._thread = ThreadPoolExecutor(1)
@@ -52,7 +57,6 @@ class LibvirtMigration:
     def start_postcopy(self) -> None:
         """Move its CPUs, and wait until they are. Raises InputError when it was over too soon to be seen."""
         self._domain.migrateStartPostCopy()
-        self._domain.migrateSetMaxSpeed(UNTIL_POSTCOPY // MIB)
         moved = [self._libvirt.VIR_DOMAIN_PAUSED, self._libvirt.VIR_DOMAIN_PAUSED_POSTCOPY]
         self._await(lambda: self._domain.state() == moved, "its CPUs are moved")
 

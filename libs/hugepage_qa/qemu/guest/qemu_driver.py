@@ -11,6 +11,7 @@ from typing import Any
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.child import run_to_end
+from hugepage_qa.qemu.guest.booted_states import BootedStates
 from hugepage_qa.qemu.guest.driver import Driver, GuestError, State, refusal_of
 from hugepage_qa.qemu.guest.file_server import start_file_server
 from hugepage_qa.qemu.guest.guest_description import GuestDescription, MemoryDevice
@@ -39,9 +40,9 @@ class QemuDriver(Driver):
     Raises NotOffered where the emulator has not what a definition or a device asks for.
     """
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, booted: BootedStates | None = None) -> None:
         """Raises NotHere without the Python package qemu.qmp."""
-        super().__init__(site)
+        super().__init__(site, booted)
         try:
             require_qmp()
         except InputError as error:
@@ -121,6 +122,12 @@ class QemuDriver(Driver):
 
     def reset(self, name: str) -> None:
         self._find(name).ask("system_reset")
+
+    def go_on(self, name: str, path: str) -> None:
+        self.restore(name, path)
+
+    def end(self, name: str) -> None:
+        self.destroy(name)
 
     def destroy(self, name: str) -> None:
         running = self._running.pop(name, None)

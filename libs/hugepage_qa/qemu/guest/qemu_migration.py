@@ -10,9 +10,9 @@ from hugepage_qa.sizes import GIB, MIB
 #: bytes each second: so slow that what happens meanwhile can be looked at, the same for post-copy, where a guest waits
 #: for a page of 1 GiB until all of it is there, and as good as without a limit
 SLOW, SLOW_POSTCOPY, FAST = MIB, 8 * MIB, 1024 * GIB
-#: from when its CPUs are to be moved until they are: QEMU first sends the page of the host that it is in to its end,
-#: which may be of 1 GiB, and moves none where what is left could be sent within the usual downtime of 0.3 s
-UNTIL_POSTCOPY = 16 * MIB
+#: where its CPUs are to be moved before its memory, until they are: QEMU first sends the page of the host that it is in
+#: to its end, which may be of 1 GiB, and moves none where what is left could be sent within the downtime
+UNTIL_POSTCOPY, NO_DOWNTIME = 16 * MIB, 1
 #: for how many milliseconds a guest may stand still: one that is busy on a slow machine need not be faster than that
 DOWNTIME = 60_000
 
@@ -36,9 +36,15 @@ def send(guest: QemuProcess, uri: str) -> None:
 
 
 def send_slowly(guest: QemuProcess, uri: str, postcopy: bool) -> None:
-    """Begin to send a guest, and wait until its memory is on the way. Raises as ``await_status`` does."""
+    """Begin to send a guest, and wait until its memory is on the way. Raises as ``await_status`` does.
+
+    With ``postcopy`` it is no slower than it has to be until its CPUs are moved.
+    """
     _allow(guest, postcopy)
-    guest.ask("migrate-set-parameters", max_bandwidth=SLOW, max_postcopy_bandwidth=SLOW_POSTCOPY)
+    pace: dict[str, int] = {"max_bandwidth": SLOW}
+    if postcopy:
+        pace = {"max_bandwidth": UNTIL_POSTCOPY, "downtime_limit": NO_DOWNTIME}
+    guest.ask("migrate-set-parameters", max_postcopy_bandwidth=SLOW_POSTCOPY, **pace)
     send(guest, uri)
     await_status(guest, ACTIVE)
 
@@ -46,7 +52,6 @@ def send_slowly(guest: QemuProcess, uri: str, postcopy: bool) -> None:
 def start_postcopy(guest: QemuProcess) -> None:
     """Move the CPUs of a guest that is being sent, and wait until they are. Raises as ``await_status`` does."""
     guest.ask("migrate-start-postcopy")
-    guest.ask("migrate-set-parameters", max_bandwidth=UNTIL_POSTCOPY)
     await_status(guest, POSTCOPY)
 
 

@@ -243,7 +243,7 @@ def _then_sent(recorded: Recorded, refused: Event) -> Recorded:
     if method != "receive":
         return recorded
     source = next(
-        event["arguments"][2] for event in recorded.events if _asks(event, "start") and event["arguments"][0] in host
+        event["arguments"][2] for event in recorded.events if _starts(event) and event["arguments"][0] in host
     )
     sent: Event = {
         "operation": GUEST,
@@ -257,7 +257,7 @@ def _then_sent(recorded: Recorded, refused: Event) -> Recorded:
 
 def _as_after_the_boot(recorded: Recorded) -> Lie:
     """Return the lie that pools, and what QEMU maps, are for ever as they were seen first after the guest's start."""
-    start = next(index for index, event in enumerate(recorded.events) if _asks(event, "start"))
+    start = next(index for index, event in enumerate(recorded.events) if _starts(event))
     first: dict[str, Event] = {}
     for event in recorded.events[start:]:
         if event["operation"] in ("read", "observe"):
@@ -347,6 +347,10 @@ def _others(numbers: dict[str, int]) -> dict[str, int]:
 
 
 # --- events ----------------------------------------------------------------------------------------------------------
+def _starts(event: Event) -> bool:
+    return _asks(event, "start") or _asks(event, "boot")
+
+
 def _asks(event: Event, action: str) -> bool:
     return bool(event["operation"] == GUEST and event["arguments"][1] == action)
 

@@ -10,7 +10,7 @@ import pytest
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.guest.libvirt_migration import LibvirtMigration, destination
-from hugepage_qa.qemu.guest.qemu_migration import DOWNTIME, FAST, UNTIL_POSTCOPY
+from hugepage_qa.qemu.guest.qemu_migration import DOWNTIME, FAST, NO_DOWNTIME, UNTIL_POSTCOPY
 from hugepage_qa.sizes import MIB
 
 TO = destination("qemu:///system?socket=/there", "/there/guest.migration", "<domain/>")
@@ -88,11 +88,12 @@ def test_where_a_guest_goes_is_a_daemon_a_socket_and_a_definition() -> None:
     assert domain.where["URI"] == "unix:///there/guest.migration"
     assert domain.where["DEST_XML"] == "<domain/>"
     assert domain.where["flags"] == 3
+    assert domain.where["BANDWIDTH"] == UNTIL_POSTCOPY // MIB
     migration.start_postcopy()
     migration.finish()
     migration.end()
-    # a pace until its CPUs are moved, then a downtime, and a pace before and after that
-    assert domain.paces == [(UNTIL_POSTCOPY // MIB,), (DOWNTIME,), (FAST // MIB,), (FAST // MIB, 1)]
+    # no downtime until its CPUs are moved, then one, and a pace before and after that
+    assert domain.paces == [(NO_DOWNTIME,), (DOWNTIME,), (FAST // MIB,), (FAST // MIB, 1)]
 
 
 @pytest.mark.parametrize("act", [LibvirtMigration.await_sending, LibvirtMigration.finish])

@@ -69,8 +69,9 @@ def test_both_sides_are_told_of_post_copy_and_the_source_of_its_pace() -> None:
     capability = {"capabilities": [{"capability": "postcopy-ram", "state": True}]}
     assert target.asked == [("migrate-set-capabilities", capability), ("migrate-incoming", {"uri": "unix:/socket"})]
     pace = {
-        "max_bandwidth": qemu_migration.SLOW,
+        "max_bandwidth": qemu_migration.UNTIL_POSTCOPY,
         "max_postcopy_bandwidth": qemu_migration.SLOW_POSTCOPY,
+        "downtime_limit": qemu_migration.NO_DOWNTIME,
     }
     assert source.asked[:3] == [
         ("migrate-set-capabilities", capability),

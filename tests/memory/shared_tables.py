@@ -8,7 +8,7 @@ from hugepage_qa.cases.frames import kpagecount
 from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
-from hugepage_qa.cases.places import free_place, memory_of_one_table
+from hugepage_qa.cases.places import free_place, memory_of_one_table, place_of_a_table
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MADV_DONTNEED
 from hugepage_qa.machine.host import CannotRun
@@ -129,6 +129,28 @@ def moved(live: Live) -> None:
     there.unmap()
     live.expect("what is left", (5, 5), (theirs.read(0), theirs.read(1)))
     live.expect_pool(nr=2, free=0)
+
+
+@SHARED_TABLES.case(
+    "memory whose page table no other process has yet moves to where its table could be shared",
+    f"mremap(2); {SHARED}, move_hugetlb_page_tables()",
+    pages=1,
+    since="5.16",
+)
+def moved_alone(live: Live) -> None:
+    issue = POOL_ISSUES[Quirk.MOVE_WAITS_FOR_ITSELF]
+    if live.mmu.may_be_shared(live.size) and issue.applies_to(live.kernel_version):
+        # "hugepage-qa reproduce" shows it, on a machine that is thrown away
+        raise CannotRun(f"{issue.quirk.value}, a known bug of this kernel, leaves a process that nothing ends")
+    if live.mmu.table(live.size) >= _CUT_OFF and _TRUNCATES.applies_to(live.kernel_version):
+        raise CannotRun(f"a page table is for {_CUT_OFF >> 30} GiB or more: /mapping/moved-4-gib tells what moves them")
+    ours = memory_of_one_table(live)
+    ours.touch()
+    there = ours.moved_to(place_of_a_table(live, ours.actor))
+    live.expect("what is where it was moved", 1, there.read())
+    live.expect_pool(nr=1, free=0)
+    there.unmap()
+    live.expect_pool(nr=1, free=1)
 
 
 @SHARED_TABLES.case(

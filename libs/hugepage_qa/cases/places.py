@@ -44,12 +44,17 @@ def memory_of_one_table(live: Live) -> Memory:
     """
     if not live.mmu.has_pmd_entries(live.size):
         raise CannotRun("processes share page tables of the PMD level alone")
+    pages, actor = live.mmu.table(live.size) // live.size, live.actor()
+    place = place_of_a_table(live, actor)
+    return live.map(pages, actor, shared=True, noreserve=True, at=place, flags=MAP_FIXED_NOREPLACE)
+
+
+def place_of_a_table(live: Live, actor: Actor) -> int:
+    """Return where ``actor`` has nothing mapped and what is mapped has a page table to itself. Raises OSError."""
     table = live.mmu.table(live.size)
-    actor = live.actor()
     room = live.map(2 * table // live.size, actor, noreserve=True)
-    place = -(-room.address // table) * table
     room.unmap()
-    return live.map(table // live.size, actor, shared=True, noreserve=True, at=place, flags=MAP_FIXED_NOREPLACE)
+    return -(-room.address // table) * table
 
 
 def ordinary_memory(live: Live, actor: Actor, pages: int, at: int = 0) -> Memory:

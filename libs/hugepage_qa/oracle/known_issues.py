@@ -43,6 +43,7 @@ class Quirk(Enum):
     UNMAP_RESERVES_PAGE_IN_USE = "unmap-reserves-page-in-use"
     MOVE_FORGETS_RESERVATION = "move-forgets-reservation"
     MOVE_LENGTH_TRUNCATED = "move-length-truncated"
+    MOVE_WAITS_FOR_ITSELF = "move-waits-for-itself"
     FAILED_MOVE_ENDS_RESERVATION = "failed-move-ends-reservation"
     FORK_LOSES_PAGES = "fork-loses-pages"
     SMAPS_SHOWS_SHARED = "smaps-shows-shared"

@@ -159,6 +159,17 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.1.176, 6.1.192, 6.12.107, 6.18.44, 7.3.4",
         ),
         KnownIssue(
+            quirk=Quirk.MOVE_WAITS_FOR_ITSELF,
+            summary="mremap() of shared memory to where its page table could be shared never returns, and nothing ends "
+            "its process",
+            example="1 GiB of shared pages of 2M at a multiple of 1 GiB, the first one touched by this process alone, "
+            "moved to another such place; it takes no privilege, and who reads /proc of that process waits, too",
+            cause="move_hugetlb_page_tables() holds i_mmap_rwsem to write when it has huge_pte_alloc() make a page "
+            "table, and huge_pmd_share(), which looks for one to share, takes it to read since 3a47c54f09c4",
+            since=KernelVersion(6, 1),
+            seen="6.1.176, 6.12.117, 7.3.4; right on 6.1.176 of ppc64le",
+        ),
+        KnownIssue(
             quirk=Quirk.FAILED_MOVE_ENDS_RESERVATION,
             summary="a private mapping that mremap() fails to move has no reservation any more",
             example="4 pages of 1G reserved, mremap() fails with ENOMEM (move-length-truncated): resv_hugepages falls "

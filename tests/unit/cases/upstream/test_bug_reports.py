@@ -20,7 +20,7 @@ PROGRAMS = [report.program for report in REPORTS.values() if report.program]
 ISSUES = {issue.quirk.value: issue for issues in (KNOWN_ISSUES, POOL_ISSUES, THP_ISSUES) for issue in issues.values()}
 #: Debian's, on x86_64
 KERNELS = ("6.1.192", "6.12.107", "7.3.4")
-OF_SHARED_TABLES = ("fork-loses-pages", "smaps-shows-shared")
+OF_SHARED_TABLES = ("fork-loses-pages", "smaps-shows-shared", "move-waits-for-itself")
 LONGEST = 60
 #: who mails with a subject that is longer gets no answer
 SUBJECT = 100

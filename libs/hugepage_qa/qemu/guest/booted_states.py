@@ -46,7 +46,7 @@ class BootedStates:
 
     def find(self, seen: str) -> Path | None:
         """Return the state of a guest that sees ``seen``, None where there is none yet."""
-        path = self._path(seen)
+        path = self.path(seen)
         with suppress(FileNotFoundError):
             # those that were needed last are kept
             os.utime(path)
@@ -64,15 +64,16 @@ class BootedStates:
             path = Path(scratch, "state")
             path.touch(mode=0o600)
             yield path
-            path.rename(self._path(seen))
+            path.rename(self.path(seen))
         for old in sorted(self._directory.glob(f"*{_SUFFIX}"), key=_last_needed)[:-_MOST]:
             old.unlink(missing_ok=True)
 
     def drop(self, seen: str) -> None:
         """Remove a state that cannot be read."""
-        self._path(seen).unlink(missing_ok=True)
+        self.path(seen).unlink(missing_ok=True)
 
-    def _path(self, seen: str) -> Path:
+    def path(self, seen: str) -> Path:
+        """Return where the state of a guest that sees ``seen`` is, if there is one."""
         name = hashlib.sha256(json.dumps([*self._made_of, seen]).encode()).hexdigest()
         return self._directory / f"{name}{_SUFFIX}"
 

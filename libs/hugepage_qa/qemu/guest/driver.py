@@ -210,7 +210,8 @@ class Driver(ABC):
                 self._boot(name, seconds)
                 with self._booted.new(seen) as path:
                     self.save(name, str(path))
-            self.go_on(name, str(self._booted.find(seen)))
+            # one that somebody has removed meanwhile is refused
+            self.go_on(name, str(self._booted.path(seen)))
         except (GuestError, OSError):
             # a full disk, or what another release has written: a guest that is refused its pages is so at its boot, too
             self._booted.drop(seen)

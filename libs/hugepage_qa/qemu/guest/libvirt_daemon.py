@@ -220,9 +220,11 @@ class PrivateDaemon:
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """End it with the signal ``number``, and wait until it is gone; its guests go on."""
         if self._child is not None:
-            with suppress(InputError, ProcessLookupError):
-                os.kill(self.pid, number)
-                self._child.wait(_STOP_SECONDS)
+            # its number may be another process's once it has ended, which its parent does with it
+            if not self._child.has_ended:
+                with suppress(InputError, ProcessLookupError):
+                    os.kill(self.pid, number)
+                    self._child.wait(_STOP_SECONDS)
             self._child.kill()
             self._child = None
             self._pid_file.unlink(missing_ok=True)

@@ -73,10 +73,10 @@ def partially_mapped(live: Live) -> None:
 )
 def shared_memory_of_each_size(live: Live) -> None:
     let_only_pmd_inherit(live)
-    sizes = [*counted_sizes(live), pmd_size(live)]
-    for size in sorted({sizes[0], sizes[len(sizes) // 2], sizes[-2], sizes[-1]}):
-        if live.host.read(f"{DIRECTORY}/{size_name(size)}/shmem_enabled") is None:
-            continue
+    each = (*counted_sizes(live), pmd_size(live))
+    sizes = [size for size in each if live.host.read(f"{DIRECTORY}/{size_name(size)}/shmem_enabled") is not None]
+    live.expect("shared memory has the size of a PMD", True, pmd_size(live) in sizes)
+    for size in sorted({sizes[0], sizes[len(sizes) // 2], *sizes[-2:]}):
         allow_only(live, size, knob="shmem_enabled", policy="always")
         taken = {size_counter(other, "shmem_alloc"): 3 if other == size else 0 for other in sizes}
         taken["thp_file_alloc"] = 3 if size == pmd_size(live) else 0

@@ -116,8 +116,7 @@ def parts(live: Live) -> None:
     since="5.16",
 )
 def moved(live: Live) -> None:
-    if live.mmu.table(live.size) >= _CUT_OFF and _TRUNCATES.applies_to(live.kernel_version):
-        raise CannotRun(f"a page table is for {_CUT_OFF >> 30} GiB or more: /mapping/moved-4-gib tells what moves them")
+    _need_length_that_moves(live)
     ours, theirs = of_two_processes(live)
     there = ours.moved_to(free_place(live, ours.actor, ours.pages))
     live.expect_signal(signal.SIGSEGV, ours.read)
@@ -131,6 +130,12 @@ def moved(live: Live) -> None:
     live.expect_pool(nr=2, free=0)
 
 
+def _need_length_that_moves(live: Live) -> None:
+    """Raise CannotRun where memory of one page table is so long that this kernel takes it for shorter."""
+    if live.mmu.table(live.size) >= _CUT_OFF and _TRUNCATES.applies_to(live.kernel_version):
+        raise CannotRun(f"a page table is for {_CUT_OFF >> 30} GiB or more: /mapping/moved-4-gib tells what moves them")
+
+
 @SHARED_TABLES.case(
     "memory whose page table no other process has yet moves to where its table could be shared",
     f"mremap(2); {SHARED}, move_hugetlb_page_tables()",
@@ -142,8 +147,7 @@ def moved_alone(live: Live) -> None:
     if live.mmu.may_be_shared(live.size) and issue.applies_to(live.kernel_version):
         # "hugepage-qa reproduce" shows it, on a machine that is thrown away
         raise CannotRun(f"{issue.quirk.value}, a known bug of this kernel, leaves a process that nothing ends")
-    if live.mmu.table(live.size) >= _CUT_OFF and _TRUNCATES.applies_to(live.kernel_version):
-        raise CannotRun(f"a page table is for {_CUT_OFF >> 30} GiB or more: /mapping/moved-4-gib tells what moves them")
+    _need_length_that_moves(live)
     ours = memory_of_one_table(live)
     ours.touch()
     there = ours.moved_to(place_of_a_table(live, ours.actor))

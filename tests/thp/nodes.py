@@ -148,10 +148,7 @@ def collapsed(live: Live) -> None:
     nodes=2,
 )
 def moved(live: Live) -> None:
-    need_memory(live, live.nodes[:2], _PAGES * pmd_size(live))
-    set_policy(live, "madvise")
-    old, new = live.nodes[:2]
-    compact_if_short(live, pmd_size(live), 2 * _PAGES)
+    old, new = _with_room(live)
     length = _PAGES * pmd_size(live)
     counted = {_of(old): -length, _of(new): length, _MIGRATED: _PAGES, _NOT_MIGRATED: 0}
 
@@ -183,10 +180,7 @@ def moved(live: Live) -> None:
     nodes=2,
 )
 def migrated(live: Live) -> None:
-    need_memory(live, live.nodes[:2], _PAGES * pmd_size(live))
-    set_policy(live, "madvise")
-    old, new = live.nodes[:2]
-    compact_if_short(live, pmd_size(live), 2 * _PAGES)
+    old, new = _with_room(live)
     length = _PAGES * pmd_size(live)
 
     def filled() -> Memory:
@@ -216,10 +210,7 @@ def migrated(live: Live) -> None:
     nodes=2,
 )
 def moved_with_a_child(live: Live) -> None:
-    need_memory(live, live.nodes[:2], _PAGES * pmd_size(live))
-    set_policy(live, "madvise")
-    old, new = live.nodes[:2]
-    compact_if_short(live, pmd_size(live), 2 * _PAGES)
+    old, new = _with_room(live)
     parent = _bound(live, old)
     _fill(live, [old], parent)
     child = parent.seen_by(parent.actor.fork())
@@ -242,10 +233,7 @@ def moved_with_a_child(live: Live) -> None:
     nodes=2,
 )
 def moved_though_locked(live: Live) -> None:
-    need_memory(live, live.nodes[:2], _PAGES * pmd_size(live))
-    set_policy(live, "madvise")
-    old, new = live.nodes[:2]
-    compact_if_short(live, pmd_size(live), 2 * _PAGES)
+    old, new = _with_room(live)
     length = _PAGES * pmd_size(live)
 
     def locked() -> Memory:
@@ -275,6 +263,15 @@ def moved_though_locked(live: Live) -> None:
     memory.expect_filled()
     for release in (unlock, Memory.unmap):
         expect_change(live, {"Mlocked": -length, "Unevictable": -length}, moved, release)
+
+
+def _with_room(live: Live) -> tuple[int, int]:
+    """Return two nodes with room for huge pages, which advised memory gets. Raises CannotRun where one has none."""
+    need_memory(live, live.nodes[:2], _PAGES * pmd_size(live))
+    set_policy(live, "madvise")
+    compact_if_short(live, pmd_size(live), 2 * _PAGES)
+    old, new = live.nodes[:2]
+    return old, new
 
 
 def _bound(live: Live, node: int) -> Memory:

@@ -1,132 +1,30 @@
-"""The hugetlbfs: its limits, its promises, and what it keeps when nobody looks."""
+"""The hugetlbfs: what its options do, and what its files keep when nobody looks."""
 
 import errno
 import mmap
 import os
 import signal
-from collections.abc import Mapping
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.pool_view import read_pool_view
-from hugepage_qa.cases.race import RACERS, race
 from hugepage_qa.kernel.proc_tables import find_mount
 from hugepage_qa.kernel.uapi import NOBODY
-from hugepage_qa.machine.host import CannotRun, ObservedTree
-from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, become_nobody
 from hugepage_qa.sizes import KIB, MIB, format_size
 
 HUGETLBFS = Area("hugetlbfs")
-SIZE = f"{HUGETLB_DOC} size; mm/hugetlb.c hugepage_subpool_get_pages()"
-MIN_SIZE = f"{HUGETLB_DOC} min_size; mm/hugetlb.c hugepage_new_subpool()"
 OPTIONS = f"{HUGETLB_DOC} Using Huge Pages; fs/hugetlbfs/inode.c hugetlbfs_parse_param(), hugetlbfs_validate()"
 FILES = f"{HUGETLB_DOC} Using Huge Pages; fs/hugetlbfs/inode.c"
+#: what a buffer holds that nothing was read to: no zeroes, for these are what a hole reads as
+_BEFORE = b"\xff" * 8
 
 
-# --- size= -----------------------------------------------------------------------------------------------------------
-
-
-@HUGETLBFS.case("size= is the most that the mappings of the mount can have, however large the pool is", SIZE, pages=2)
-def size_limits_mappings(live: Live) -> None:
-    point = live.mount(size=live.size)
-    file = open_file(live, f"{point}/file")
-    for shared in (False, True):
-        live.expect_errno(errno.ENOMEM, file.map, 2, shared=shared)
-        live.expect_pool(nr=2, free=2)
-    file.map(1)
-    live.expect_pool(nr=2, free=2, resv=1)
-    other = open_file(live, f"{point}/other")
-    live.expect_errno(errno.ENOMEM, other.map, 1)
-    live.expect_pool(nr=2, free=2, resv=1)
-    live.map(1)
-    live.expect_pool(nr=2, free=2, resv=2)
-
-
-@HUGETLBFS.case("size= is the most that faults and fallocate(2) can have", SIZE, pages=2)
-def size_limits_faults(live: Live) -> None:
-    file = open_file(live, f"{live.mount(size=live.size)}/file")
-    file.truncate(2)
-    memory = file.map(2, noreserve=True)
-    memory.touch(0, 1)
-    live.expect_signal(signal.SIGBUS, memory.touch, 1)
-    live.expect_pool(nr=2, free=1)
-    live.expect_errno(errno.ENOSPC, file.allocate, 1, 1)
-    live.expect_pool(nr=2, free=1)
-    live.expect("the page that there is", 1, memory.read(0))
-
-
-@HUGETLBFS.case(
-    "statfs(2) shows the limit in huge pages, and what is left of it; private pages count, too, and of a full mount"
-    " there is none",
-    SIZE,
-    pages=3,
-)
-def statfs_of_a_limit(live: Live) -> None:
-    point = live.mount(size=2 * live.size)
-    expect_blocks(live, point, 2, 2)
-    file = open_file(live, f"{point}/file")
-    memory = file.map(1)
-    expect_blocks(live, point, 2, 1)
-    memory.touch()
-    expect_blocks(live, point, 2, 1)
-    for is_touched in (False, True):
-        private = file.map(1, shared=False)
-        expect_blocks(live, point, 2, 0)
-        if is_touched:
-            private.touch(value=2)
-            expect_blocks(live, point, 2, 0)
-        live.expect_errno(errno.ENOMEM, file.map, 1, shared=False)
-        # the page of the file can be read, and not copied
-        copy = file.map(1, shared=False, noreserve=True)
-        live.expect("what the file holds", 1, copy.read())
-        live.expect_signal(signal.SIGBUS, copy.touch)
-        copy.unmap()
-        private.unmap()
-        expect_blocks(live, point, 2, 1)
-        live.expect_pool(nr=3, free=2)
-    memory.unmap()
-    expect_blocks(live, point, 2, 1)
-    file.truncate(0)
-    expect_blocks(live, point, 2, 2)
-
-
-def expect_blocks(live: Live, point: str, blocks: int, free: int, known: Mapping[Quirk, int] | None = None) -> None:
-    """Expect a file system of ``blocks`` huge pages of which ``free`` are left; ``known`` tells with which bug not."""
-    use = live.host.file_system(point)
-    deviations = {quirk: (live.size, blocks, left) for quirk, left in (known or {}).items()}
-    live.expect("statfs", (live.size, blocks, free), (use.block_size, use.blocks, use.free_blocks), deviations)
-
-
-@HUGETLBFS.case(
-    "an access or an allocation for which the pool has no page takes nothing of the limit of the mount",
-    f"{SIZE}; hugepage_subpool_put_pages()",
-    pages=1,
-)
-def no_page_leaves_the_limit(live: Live) -> None:
-    point = live.mount(size=2 * live.size)
-    file = open_file(live, f"{point}/file")
-    file.truncate(2)
-    shared, private = (file.map(2, shared=shared, noreserve=True) for shared in (True, False))
-    thief = live.map(1)
-    thief.touch()
-    for memory in (shared, private):
-        for access in (memory.touch, memory.read):
-            live.expect_signal(signal.SIGBUS, access, 1)
-            expect_blocks(live, point, 2, 2, {Quirk.SUBPOOL_USE_LOST_AT_FAULT: 1})
-    live.expect_errno(errno.ENOSPC, file.allocate, 1)
-    expect_blocks(live, point, 2, 2)
-    thief.unmap()
-    shared.touch()
-    expect_blocks(live, point, 2, 1)
-    live.expect_pool(nr=1, free=0)
-
-
-@HUGETLBFS.case("pagesize= gives the files of a mount pages of that size, also where none can be had", SIZE)
+@HUGETLBFS.case("pagesize= gives the files of a mount pages of that size, also where none can be had", OPTIONS)
 def page_size_of_a_mount_without_pages(live: Live) -> None:
     point = live.mount()
     size = format_size(live.size)
@@ -135,162 +33,6 @@ def page_size_of_a_mount_without_pages(live: Live) -> None:
     found = open_file(live, f"{point}/file").map(1, noreserve=True).smaps().kernel_page_size
     live.expect(f"KernelPageSize of a file with pagesize={size}", size, format_size(found))
     live.expect_pool(nr=0, free=0)
-
-
-@HUGETLBFS.case("a refused mapping leaves the limit as it was", SIZE, pages=1)
-def refused_mapping_keeps_no_limit(live: Live) -> None:
-    point = live.mount(size=2 * live.size)
-    file = open_file(live, f"{point}/file")
-    for _turn in range(3):
-        live.expect_errno(errno.ENOMEM, file.map, 2)
-        expect_blocks(live, point, 2, 2, {Quirk.SUBPOOL_USE_LOST_AT_MMAP: 0})
-        live.expect_pool(nr=1, free=1)
-    file.map(1)
-    expect_blocks(live, point, 2, 1)
-
-
-@HUGETLBFS.case(
-    "of processes that want a page of a mount at the same moment as many get one as size= allows",
-    SIZE,
-    pages=RACERS,
-    sizes=Sizes.BUDDY,
-)
-def race_for_the_limit(live: Live) -> None:
-    point = live.mount(size=live.size)
-    for noreserve in (False, True):
-        got = race(live, open_file(live, f"{point}/file"), noreserve=noreserve)
-        live.expect(f"processes that got a page, {'at a fault' if noreserve else 'by a mapping'}", {1}, got)
-        live.expect_pool(nr=RACERS, free=RACERS)
-        expect_blocks(live, point, 1, 1)
-
-
-@HUGETLBFS.case("size= in percent is that part of the persistent pool", SIZE, sizes=Sizes.BUDDY, pages=4)
-def size_in_percent(live: Live) -> None:
-    live.let_grow(4)
-    live.map(8)
-    pool = read_pool_view(live.host).pools[live.size]
-    expected = (pool.nr - pool.surplus) * 50 // 100
-    expect_blocks(live, live.mount(size="50%"), expected, expected)
-
-
-@HUGETLBFS.case("a limit is rounded down to whole pages", SIZE, pages=1)
-def size_is_rounded_down(live: Live) -> None:
-    expect_blocks(live, live.mount(size=2 * live.size - 1), 1, 1)
-
-
-# --- min_size= -------------------------------------------------------------------------------------------------------
-
-
-@HUGETLBFS.case("min_size= reserves at the mount, and its files take from that first", MIN_SIZE, pages=2)
-def min_size_reserves(live: Live) -> None:
-    point = live.mount(min_size=live.size)
-    live.expect_pool(nr=2, free=2, resv=1)
-    file = open_file(live, f"{point}/file")
-    memory = file.map(1)
-    live.expect_pool(nr=2, free=2, resv=1)
-    more = file.map(2)
-    live.expect_pool(nr=2, free=2, resv=2)
-    more.touch(0)
-    live.expect_pool(nr=2, free=1, resv=1)
-    memory.unmap()
-    more.unmap()
-    file.truncate(0)
-    live.expect_pool(nr=2, free=2, resv=1)
-
-
-@HUGETLBFS.case("nobody else gets what min_size= reserved", MIN_SIZE, pages=1)
-def min_size_is_for_the_mount(live: Live) -> None:
-    point = live.mount(min_size=live.size)
-    live.expect_errno(errno.ENOMEM, live.map, 1)
-    thief = live.map(1, noreserve=True)
-    live.expect_signal(signal.SIGBUS, thief.touch)
-    file = open_file(live, f"{point}/file")
-    file.map(1).touch()
-    live.expect_pool(nr=1, free=0)
-
-
-@HUGETLBFS.case("a mount whose min_size= the pool does not have is refused, and reserves nothing", MIN_SIZE, pages=1)
-def min_size_beyond_the_pool(live: Live) -> None:
-    live.expect_errno(errno.ENOMEM, live.mount, min_size=2 * live.size)
-    live.expect_pool(nr=1, free=1)
-    live.expect_errno(errno.ENOMEM, live.mount, min_size=2 * live.size, size=4 * live.size)
-    live.expect_pool(nr=1, free=1)
-
-
-@HUGETLBFS.case("with both limits there is what min_size= promises and no more than size=", MIN_SIZE, pages=2)
-def both_limits(live: Live) -> None:
-    point = live.mount(min_size=live.size, size=live.size)
-    live.expect_pool(nr=2, free=2, resv=1)
-    file = open_file(live, f"{point}/file")
-    live.expect_errno(errno.ENOMEM, file.map, 2)
-    live.expect_pool(nr=2, free=2, resv=1)
-    memory = file.map(1)
-    memory.touch()
-    live.expect_pool(nr=2, free=1)
-    memory.unmap()
-    file.truncate(0)
-    live.expect_pool(nr=2, free=2, resv=1)
-
-
-@HUGETLBFS.case(
-    "min_size= in percent promises that part of the persistent pool, less than a page nothing",
-    f"{MIN_SIZE}; fs/hugetlbfs/inode.c hugetlbfs_size_to_hpages()",
-    sizes=Sizes.BUDDY,
-    pages=4,
-)
-def min_size_in_percent(live: Live) -> None:
-    persistent = read_pool_view(live.host).pools[live.size].nr
-    percent = -(-3 * 100 // persistent)
-    promised = persistent * percent // 100
-    if promised > 4:
-        raise CannotRun("of the pages of this pool a percent is more than a case has")
-    for part, pages in ((percent, promised), (0, 0)):
-        point = live.host.mount(f"pagesize={live.size},min_size={part}%")
-        live.expect_pool(nr=4, free=4, resv=pages)
-        live.host.unmount(point)
-        live.expect_pool(nr=4, free=4)
-    expect_blocks(live, live.mount(min_size=f"{percent}%", size="100%"), persistent, persistent)
-    live.expect_pool(nr=4, free=4, resv=promised)
-
-
-@HUGETLBFS.case("what min_size= reserved is free again when the mount has gone", MIN_SIZE, pages=2)
-def min_size_goes_with_the_mount(live: Live) -> None:
-    for _turn in range(2):
-        point = live.host.mount(f"pagesize={live.size},min_size={2 * live.size}")
-        live.expect_pool(nr=2, free=2, resv=2)
-        live.host.unmount(point)
-        live.expect_pool(nr=2, free=2)
-        live.map(2).unmap()
-
-
-# --- the other options -----------------------------------------------------------------------------------------------
-
-
-@HUGETLBFS.case("nr_inodes= is the most files and directories, the root included", f"{HUGETLB_DOC} nr_inodes")
-def number_of_files(live: Live) -> None:
-    # without size= or min_size= statfs(2) tells nothing (hugetlbfs_statfs())
-    point = live.mount(nr_inodes=3, size=live.size)
-    actor = live.actor()
-    expect_files(live, point, 2)
-    for left, name in ((1, "first"), (0, "second")):
-        live.open(actor, f"{point}/{name}")
-        expect_files(live, point, left)
-    live.expect_errno(errno.ENOSPC, live.open, actor, f"{point}/third")
-    first = open_file(live, f"{point}/first")
-    first.actor.call("unlinkat", -100, f"{point}/first", 0)
-    live.expect_errno(errno.ENOSPC, live.open, actor, f"{point}/third")
-    first.close()
-    expect_files(live, point, 0)
-    actor.end()
-    expect_files(live, point, 1)
-    live.open(live.actor(), f"{point}/third")
-    expect_files(live, point, 0)
-
-
-def expect_files(live: Live, point: str, free: int) -> None:
-    """Expect a file system of 3 files of which ``free`` are left."""
-    use = live.host.file_system(point)
-    live.expect("f_files, f_ffree", (3, free), (use.files, use.free_files))
 
 
 @HUGETLBFS.case(
@@ -369,9 +111,6 @@ def sticky_mount(live: Live) -> None:
 def create_in(actor: Actor, directory: int) -> None:
     """Create a file in an open directory. Raises OSError."""
     actor.call("openat", directory, "file", os.O_RDWR | os.O_CREAT, 0o600)
-
-
-# --- files -----------------------------------------------------------------------------------------------------------
 
 
 @HUGETLBFS.case("a file keeps its pages and what is in them when the process has gone", FILES, pages=1)

@@ -6,6 +6,7 @@ import signal
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_files import forked
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import (
@@ -59,14 +60,16 @@ def bound_memory_takes_pages_of_its_node(live: Live) -> None:
 )
 def policy_is_told(live: Live) -> None:
     reserve_on_all(live, 1)
-    for node, shared in product(live.nodes, (False, True)):
+    # shared pages first, since a child may lack private ones, where the case ends
+    for shared, node in product((True, False), live.nodes):
         with live.about(f"node {node}, shared {shared}"):
             memory = live.map(1, shared=shared)
             live.expect("policy and nodes", (Mode.DEFAULT, []), policy_of(memory))
             bind(memory, [node])
             memory.touch()
             memory.protect(mmap.PROT_READ)
-            for one in (memory.seen_by(memory.actor.fork()), memory):
+            child = memory.seen_by(memory.actor.fork()) if shared else forked(live, memory)
+            for one in (child, memory):
                 live.expect("policy and nodes", (Mode.BIND, [node]), policy_of(one))
                 live.expect("node of the page", node, node_by_policy(one))
                 one.actor.end()

@@ -29,6 +29,7 @@ class Quirk(Enum):
     COMPACTION_ENDS_AT_LARGE_FOLIO = "compaction-ends-at-large-folio"
     DIRTY_LOST_AT_UNMAP = "dirty-lost-at-unmap"
     PIPE_SHOWS_LATER_WRITES = "pipe-shows-later-writes"
+    MOVED_HUGE_PAGE_UNLOCKED = "moved-huge-page-unlocked"
 
     # of the pools of a running machine, recorded in pool/known_pool_issues.py
     DEMOTE_TAKES_RESERVED = "demote-takes-reserved"

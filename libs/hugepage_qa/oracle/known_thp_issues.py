@@ -73,4 +73,17 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         fix="3bff7e3f1f16 (5.18), and for swap c145e0b47c77 (5.18) (CVE-2020-29374)",
         seen="5.10.223; right on 6.1.192, 7.3.4",
     ),
+    Quirk.MOVED_HUGE_PAGE_UNLOCKED: KnownIssue(
+        quirk=Quirk.MOVED_HUGE_PAGE_UNLOCKED,
+        summary="a huge page of locked memory that moves to another node is counted as locked and unevictable no more, "
+        "until reclaim comes across it",
+        example="4 huge pages on node 0, mlock(2), move_pages(2) to node 1: Mlocked and Unevictable fall from 8192 kB "
+        "to 0, and munlock(2) leaves them there",
+        cause="remove_migration_pmd() leaves it to the reverse mapping to lock the new page, which since 1acbc3f93614 "
+        "locks single base pages alone, and leaves what is larger to reclaim",
+        since=KernelVersion(6, 7),
+        until=KernelVersion(6, 18),
+        fix="mm/rmap: improve mlock tracking for large folios (ab521b4142aa)",
+        seen="6.12.117; right on 6.1.192, 7.3.4",
+    ),
 }

@@ -24,14 +24,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hugepage_qa.kernel.pools import Pool, read_node_pools, read_pools
-from hugepage_qa.kernel.proc_tables import read_mounts
+from hugepage_qa.kernel.proc_tables import Mount, read_mounts
 from hugepage_qa.kernel.tree import DirectoryTree, Tree
 from hugepage_qa.machine.run_lock import LOCK
 from hugepage_qa.machine.saved_state import MachineState
 from hugepage_qa.process.marks import GROUP, PREFIX
 from hugepage_qa.process.process_table import START_TIME, split_stat
 
-_MEMORY_FILESYSTEMS = frozenset({"hugetlbfs", "tmpfs"})
+# shmem_show_options() in mm/shmem.c shows these two where they are not what a new mount would get: half of MemTotal,
+# which grows when a pool makes the struct pages of its pages anew (adjust_managed_page_count() for those of the boot)
+_SHOWN_BY_MEMORY = ("size=", "nr_inodes=")
 # systemd mounts there for everybody who logs in, and for services
 _MOUNTS_OF_OTHERS = (Path("/run/user"), Path("/run/credentials"))
 # only the names in these are looked at: what lies deeper belongs to programs that run on
@@ -66,7 +68,7 @@ def take_snapshot(ignore: Sequence[Path] = (), *, root: Path = Path("/")) -> Sna
     """
     tree = DirectoryTree(root)
     ignore = [path.absolute() for path in ignore]
-    mounts = _mounts(tree, ignore)
+    mounts = _mounts(tree, ignore, root)
     of_others = {point for point in mounts if _is_below(Path(point), _MOUNTS_OF_OTHERS)}
     files = {**_entries(root, ignore), **_packages(root)}
     ours = {subject for subject, (_, is_ours) in files.items() if is_ours}
@@ -120,14 +122,27 @@ def _pool_values(prefix: str, pools: Sequence[Pool]) -> dict[str, str]:
     return {f"{prefix}{pool.name}/{name}": str(value) for pool in pools for name, value in pool.files.items()}
 
 
-def _mounts(tree: Tree, ignore: Sequence[Path]) -> dict[str, str]:
+def _mounts(tree: Tree, ignore: Sequence[Path], root: Path) -> dict[str, str]:
     """Return for each mount point the types of what is mounted there, of memory file systems with their options."""
     values: dict[str, str] = {}
     for mount in read_mounts(tree):
         if not _is_below(Path(mount.point), ignore):
-            value = f"{mount.type} {mount.options}" if mount.type in _MEMORY_FILESYSTEMS else mount.type
+            value = _mounted(mount, root)
             values[mount.point] = f"{values[mount.point]}, {value}" if mount.point in values else value
     return values
+
+
+def _mounted(mount: Mount, root: Path) -> str:
+    if mount.type == "hugetlbfs":
+        return f"{mount.type} {mount.options}"
+    if mount.type != "tmpfs":
+        return mount.type
+    options = [option for option in mount.options.split(",") if not option.startswith(_SHOWN_BY_MEMORY)]
+    try:
+        limits = os.statvfs(root / mount.point.lstrip("/"))
+    except OSError:  # it is gone, or nobody may look there
+        return f"{mount.type} {','.join(options)}"
+    return f"{mount.type} {','.join(options)}, {limits.f_blocks * limits.f_frsize} bytes, {limits.f_files} files"
 
 
 def _emulators(tree: Tree, ours: Sequence[Path]) -> dict[str, str]:

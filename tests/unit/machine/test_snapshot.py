@@ -95,7 +95,7 @@ def test_what_is_kept(root: Path) -> None:
         "transparent_hugepage/hugepages-64kB/shmem_enabled": "never",
         "transparent_hugepage/khugepaged/defrag": "1",
         "vm/min_free_kbytes": "67584",
-        "mount /dev/shm": "tmpfs rw,size=1k",
+        "mount /dev/shm": "tmpfs rw",
         "mount /proc": "proc",
         "process 7 qemu-system-s39": "running since tick 22",
     }
@@ -183,6 +183,22 @@ def test_a_mount_over_another_is_seen(root: Path) -> None:
     assert changes(root, lambda root: write(root / "proc/self/mounts", mounts)) == [
         "mount /proc: proc before, proc, proc after"
     ]
+
+
+@pytest.mark.parametrize(("before", "after", "changed"), [(4, 4, False), (4, 5, True)])
+def test_limits_of_a_tmpfs_are_those_that_it_has(
+    root: Path, monkeypatch: pytest.MonkeyPatch, before: int, after: int, changed: bool
+) -> None:
+    """What /proc/mounts shows of them depends on MemTotal, which a pool changes."""
+    files = [before]
+    monkeypatch.setattr(os, "statvfs", lambda _path: os.statvfs_result((4096, 4096, 10, 9, 9, files[-1], 1, 1, 0, 255)))
+
+    def remount(root: Path) -> None:
+        files.append(after)
+        write(root / "proc/self/mounts", FILES["proc/self/mounts"].replace("size=1k", f"size=1k,nr_inodes={after}"))
+
+    found = "mount /dev/shm: tmpfs rw, 40960 bytes, 4 files before, tmpfs rw, 40960 bytes, 5 files after"
+    assert changes(root, remount) == ([found] if changed else [])
 
 
 def test_who_logs_in_mounts(root: Path) -> None:

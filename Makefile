@@ -50,8 +50,9 @@ qa: BIN := $(if $(filter vt,$(PLAN)),.venv-vt/bin,$(BIN))
 qa:
 	@ci/setup.sh && $(BIN)/python ci/qa.py
 
+# with bytecode also for users who turn it off: else every worker and every program under test compiles all modules anew
 test: setup
-	@$(BIN)/python -m pytest -n auto --dist worksteal
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto --dist worksteal
 
 survey: setup
 	@$(BIN)/python ci/survey.py

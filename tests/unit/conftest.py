@@ -1,10 +1,11 @@
 """Real captures of probe machines: ``captures/<name>.json.gz``, a JSON object from path to text; tiny kernels."""
 
+import gc
 import gzip
 import json
 import signal
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import cache
 from pathlib import Path
 
@@ -57,6 +58,17 @@ def bzimage() -> Callable[[str], bytes]:
         return bytes(data)
 
     return build
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage in what stays to the end: the tests, the records, and the modules that were imported."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

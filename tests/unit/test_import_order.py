@@ -22,13 +22,21 @@ MODULES = {
 def imported(path: Path) -> set[str]:
     """Return the modules of ours that the module in ``path`` imports anywhere, in a function or for its types, too."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in _statements(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
             found |= {name if name in MODULES else node.module for name in names}
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
     return found & set(MODULES)
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements in ``node``: an import is one, and is in no expression, of which there are many more."""
+    for kind in ("body", "handlers", "orelse", "finalbody", "cases"):
+        for inner in getattr(node, kind, ()):
+            yield inner
+            yield from _statements(inner)
 
 
 @cache

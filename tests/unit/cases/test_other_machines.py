@@ -1,6 +1,7 @@
 """Nothing in a live case comes from the machine that Python runs on: the machine under test may be another one."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ THE_SAME = {
 }
 
 
+@cache
 def sources() -> list[Path]:
     """Return the files of the live cases, and the modules of cases that they use."""
     files = [file for file in sorted(TESTS.glob("*/*.py")) if file.parent.name not in OF_THIS_MACHINE]

@@ -145,6 +145,13 @@ def _expect_in(live: Live, core: _Core, memory: Memory, *, is_there: bool) -> No
     live.expect("bytes of memory of the segment", memory.length, of_memory)
     live.expect("bytes of it in the core", memory.length if is_there else 0, length)
     if is_there and length == memory.length:
+        # what nobody has touched is a hole, for which no pool gives a page; to map it would fill it
+        at = offset + live.size
+        hole = core.reader.call("lseek", core.descriptor, at, os.SEEK_HOLE)
+        data = core.reader.call("lseek", core.descriptor, at, os.SEEK_DATA)
+        live.expect(
+            "whether the core has a hole for the page that was not touched", (at, True), (hole, data >= at + live.size)
+        )
         address = core.reader.mmap(length, mmap.PROT_READ, mmap.MAP_PRIVATE, core.descriptor, offset)
         found = Memory(live, core.reader, address, memory.pages, memory.size)
         found.expect_filled(pages=1)

@@ -1,6 +1,7 @@
 """System V shared memory of huge pages."""
 
 import errno
+import mmap
 import signal
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -105,6 +106,40 @@ def sizes_are_rounded_up(live: Live) -> None:
         segment.detach(memory)
         segment.remove()
         live.expect_pool(nr=2, free=2)
+
+
+@SEGMENTS.case(
+    "no part of a page of a segment is unmapped or protected alone; whole pages are, and the others stay",
+    "shmat(2); munmap(2), mprotect(2) EINVAL; ipc/shm.c shm_may_split()",
+    sizes=Sizes.BUDDY,
+    pages=3,
+)
+def parts_of_a_segment(live: Live) -> None:
+    segment = get_segment(live, 3 * live.size)
+    memory = segment.attach()
+    memory.fill()
+    call, part = memory.actor.call, live.base_page
+    for address, length in ((memory.address, part), (memory.address + part, live.size), (memory.at(2), part)):
+        live.expect_errno(errno.EINVAL, call, "munmap", address, length)
+        live.expect_errno(errno.EINVAL, call, "mprotect", address, length, mmap.PROT_READ)
+    live.expect_pool(nr=3, free=0)
+    memory.expect_filled()
+    memory.protect(mmap.PROT_READ, 1, 1)
+    live.expect_signal(signal.SIGSEGV, memory.touch, 1)
+    memory.unmap(1, 1)
+    live.expect_signal(signal.SIGSEGV, memory.read, 1)
+    for page in (0, 2):
+        memory.expect_filled(first=page, pages=1)
+        memory.touch(page, 9)
+    # the segment keeps what is unmapped
+    live.expect_pool(nr=3, free=0)
+    again = segment.attach(live.actor())
+    again.expect_filled(first=1, pages=1)
+    live.expect("what was written", (9, 9), (again.read(0), again.read(2)))
+    segment.detach(memory)
+    for page in (0, 2):
+        live.expect_signal(signal.SIGSEGV, memory.read, page)
+    live.expect_pool(nr=3, free=0)
 
 
 @SEGMENTS.case("SHM_HUGETLB alone makes a segment of the default size", GET, sizes=Sizes.DEFAULT, pages=1)

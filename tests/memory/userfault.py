@@ -1,14 +1,12 @@
-"""userfaultfd(2) on huge pages: a program fills, protects and poisons them itself."""
+"""userfaultfd(2) on huge pages: a program fills, maps and poisons them itself."""
 
 import errno
 import signal
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import forked, new_memfd
+from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.memory_policy import move_page, node_of
-from hugepage_qa.cases.thp_memory import room_for
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.oracle.known_issues import Quirk
@@ -146,29 +144,6 @@ def copy_behind_the_end_of_a_file(live: Live) -> None:
 
 
 @USERFAULT.case(
-    "a protected page can be read and not written, and written again later",
-    f"{DOC} Write Protect Notifications",
-    since="5.19",
-    pages=1,
-)
-def write_protected_page(live: Live) -> None:
-    memory = live.map(1, shared=True)
-    memory.fill(3)
-    fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM)
-    for _time in range(2):
-        fault.write_protect()
-        every = live.size // live.base_page
-        live.expect("base pages that pagemap shows as protected", every, len(protected_pages(memory)))
-        live.expect_signal(signal.SIGBUS, memory.touch, 0, 9)
-        memory.expect_filled(3)
-        fault.write_protect(on=False)
-        live.expect("base pages that pagemap shows as protected", 0, len(protected_pages(memory)))
-        memory.fill(3)
-    memory.expect_filled(3)
-    live.expect_pool(nr=1, free=0)
-
-
-@USERFAULT.case(
     "no part of a page is watched, protected or mapped by the program: EINVAL, and all is as it was",
     f"{DOC} UFFDIO_REGISTER, UFFDIO_WRITEPROTECT, UFFDIO_CONTINUE; mm/userfaultfd.c mwriteprotect_range()",
     since="5.19",
@@ -194,34 +169,6 @@ def parts_of_pages(live: Live) -> None:
     memory.fill(4)
     other.expect_filled(4)
     live.expect_pool(nr=1, free=0)
-
-
-@USERFAULT.case(
-    "a page that moves to another node and back stays protected, and pagemap says so",
-    f"{DOC} Write Protect Notifications; move_pages(2); mm/migrate.c remove_migration_pte()",
-    sizes=Sizes.BUDDY,
-    since="5.19",
-    pages=1,
-    nodes=2,
-)
-def protected_while_it_moves(live: Live) -> None:
-    for node in live.nodes[:2]:
-        live.reserve(2, node)
-    memory = live.map(1, shared=True)
-    memory.fill(3)
-    fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM)
-    fault.write_protect()
-    here = node_of(memory)
-    for node in (*(node for node in live.nodes[:2] if node != here), here):
-        live.expect("status of move_pages", node, move_page(memory, 0, node))
-        live.expect(
-            "base pages that pagemap shows as protected", live.size // live.base_page, len(protected_pages(memory))
-        )
-        live.expect_signal(signal.SIGBUS, memory.touch, 0, 9)
-        memory.expect_filled(3)
-    fault.write_protect(on=False)
-    memory.fill(4)
-    memory.expect_filled(4)
 
 
 @USERFAULT.case(
@@ -259,13 +206,81 @@ def minor_fault(live: Live) -> None:
     file = new_memfd(live)
     file.truncate(1)
     owner, other = file.map(1), file.map(1)
-    owner.fill(5)
     fault = Userfault(other, Mode.MINOR, Feature.MINOR_HUGETLBFS)
+    live.expect_errno(errno.EFAULT, fault.go_on)
+    live.expect_pool(nr=1, free=1, resv=1)
+    owner.fill(5)
     live.expect_signal(signal.SIGBUS, other.read)
     fault.go_on()
     other.expect_filled(5)
     live.expect_errno(errno.EEXIST, fault.go_on)
     live.expect_pool(nr=1, free=0)
+    # a page that the file has lost is none to go on with
+    file.punch(1)
+    live.expect_errno(errno.EFAULT, fault.go_on)
+    file.truncate(0)
+    live.expect_errno(errno.EFAULT, fault.go_on)
+    live.expect_pool(nr=1, free=1)
+
+
+@USERFAULT.case(
+    "what a private mapping writes to a page that UFFDIO_CONTINUE mapped stays its own, and what others write to the"
+    " file shows until then",
+    f"{DOC} UFFDIO_CONTINUE; mmap(2) MAP_PRIVATE; mm/hugetlb.c hugetlb_mfill_atomic_pte()",
+    since="5.13",
+    pages=2,
+)
+def minor_fault_of_a_private_mapping(live: Live) -> None:
+    file = new_memfd(live)
+    file.truncate(1)
+    owner = file.map(1)
+    owner.fill(5)
+    private = file.map(1, shared=False)
+    fault = Userfault(private, Mode.MINOR, Feature.MINOR_HUGETLBFS)
+    live.expect_signal(signal.SIGBUS, private.touch)
+    fault.go_on()
+    private.expect_filled(5)
+    owner.fill(6)
+    private.expect_filled(6)
+    live.expect_pool(nr=2, free=1, resv=1)
+    private.fill(7)
+    owner.expect_filled(6)
+    live.expect_pool(nr=2, free=0)
+    owner.fill(8)
+    private.expect_filled(7)
+    private.unmap()
+    live.expect_pool(nr=2, free=1)
+
+
+@USERFAULT.case(
+    "of several pages those are filled that come before one that is there, or that cannot be had: EAGAIN",
+    f"{COPY}; ioctl_userfaultfd(2) EAGAIN",
+    sizes=Sizes.BUDDY,
+    pages=6,
+)
+def copy_that_ends_half_way(live: Live) -> None:
+    source = live.map(3)
+    source.fill(7)
+    for shared in (False, True):
+        memory = live.map(3, source.actor, shared=shared, noreserve=True)
+        memory.touch(1, 5)
+        fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS)
+        live.expect_errno(errno.EAGAIN, fault.copy, source, length=memory.length)
+        live.expect_pool(nr=6, free=1)
+        memory.expect_filled(7, pages=1)
+        live.expect("the page that was there", 5, memory.read(1))
+        live.expect_signal(signal.SIGBUS, memory.read, 2)
+        live.expect_errno(errno.EEXIST, fault.copy, source, length=memory.length)
+        live.expect_pool(nr=6, free=1)
+        memory.unmap()
+        live.expect_pool(nr=6, free=3)
+    # of the three that it has two are to be had
+    memory = live.map(3, source.actor, noreserve=True)
+    live.map(1, source.actor)
+    fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS)
+    live.expect_errno(errno.EAGAIN, fault.copy, source, length=memory.length)
+    live.expect_pool(nr=6, free=1, resv=1)
+    memory.expect_filled(7, pages=2)
 
 
 @USERFAULT.case(
@@ -287,76 +302,6 @@ def poisoned_page(live: Live) -> None:
     else:
         live.expect("signal and code", (signal.SIGBUS, code), None)
     live.expect_pool(nr=1, free=1, resv=1)
-
-
-@USERFAULT.case(
-    "a page that is protected before it is there, a private one, too, is read as zero and not written",
-    f"{DOC} Write Protect Notifications; mm/hugetlb.c hugetlb_change_protection()",
-    since="5.19",
-    pages=1,
-)
-def protected_before_it_is_there(live: Live) -> None:
-    for shared in (False, True):
-        memory = live.map(1, shared=shared)
-        fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM)
-        fault.write_protect()
-        live.expect_signal(signal.SIGBUS, memory.touch)
-        memory.expect_zero()
-        live.expect_signal(signal.SIGBUS, memory.touch)
-        fault.write_protect(on=False)
-        memory.fill(4)
-        memory.expect_filled(4)
-        memory.actor.end()
-        live.expect_pool(nr=1, free=1)
-
-
-@USERFAULT.case(
-    "a page that was protected can be written where mremap() has moved it",
-    f"{DOC} UFFD_FEATURE_EVENT_REMAP; mm/hugetlb.c move_huge_pte() (0cef0bb836e3)",
-    since="6.13",
-    pages=1,
-)
-def protected_page_moved(live: Live) -> None:
-    for shared in (False, True):
-        memory = live.map(1, shared=shared)
-        memory.fill(3)
-        Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM).write_protect()
-        live.expect_signal(signal.SIGBUS, memory.touch)
-        there = memory.moved_to(room_for(memory.actor, 1, live.size))
-        live.expect("base pages that pagemap shows as protected", 0, len(protected_pages(there)))
-        there.expect_filled(3)
-        there.fill(4)
-        there.expect_filled(4)
-        live.expect_pool(nr=1, free=0)
-        memory.actor.end()
-        live.expect_pool(nr=1, free=1)
-
-
-@USERFAULT.case(
-    "after fork() a child writes what its parent has protected; in the parent it stays protected",
-    f"{DOC} UFFD_FEATURE_EVENT_FORK; mm/hugetlb.c copy_hugetlb_page_range() (5a2f8d22ace4)",
-    since="5.19",
-    pages=2,
-)
-def protected_page_forked(live: Live) -> None:
-    # a known bug of private pages ends the case
-    for shared in (True, False):
-        memory = live.map(1, shared=shared)
-        memory.fill(3)
-        Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM).write_protect()
-        # a shared page is mapped for the child when it is written
-        child = memory.seen_by(memory.actor.fork()) if shared else forked(live, memory)
-        every = live.size // live.base_page
-        known = {} if shared else {Quirk.FORKED_PAGE_STAYS_PROTECTED: every}
-        live.expect("base pages that are protected in the child", 0, len(protected_pages(child)), known)
-        child.fill(4)
-        child.expect_filled(4)
-        live.expect("base pages that are protected in the parent", every, len(protected_pages(memory)))
-        live.expect_signal(signal.SIGBUS, memory.touch, 0, 9)
-        memory.expect_filled(4 if shared else 3)
-        live.expect_pool(nr=2, free=1 if shared else 0)
-        memory.actor.end()
-        live.expect_pool(nr=2, free=2)
 
 
 @USERFAULT.case(

@@ -51,6 +51,7 @@ class Quirk(Enum):
     PINNED_PAGE_UNRESERVED = "pinned-page-unreserved"
     UFFD_COPY_EXISTS = "uffd-copy-exists"
     FORKED_PAGE_STAYS_PROTECTED = "forked-page-stays-protected"
+    MOVED_PAGE_STAYS_PROTECTED = "moved-page-stays-protected"
     TRUNCATION_PASSES_OVER_A_FAULT = "truncation-passes-over-a-fault"
     SEAL_GROW_PASSED_OVER = "seal-grow-passed-over"
     SEAL_EXEC_PASSED_OVER = "seal-exec-passed-over"

@@ -238,6 +238,20 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.1.192; right on 6.12.117, 7.3.4",
         ),
         KnownIssue(
+            quirk=Quirk.MOVED_PAGE_STAYS_PROTECTED,
+            summary="a page that userfaultfd protects stays protected where mremap() has moved it, which no program "
+            "was asked to be told of and nobody ends",
+            example="a page of 2M, written, given UFFDIO_WRITEPROTECT, mremap(): pagemap shows 512 base pages as "
+            "protected at the new address",
+            cause="move_huge_pte() takes the entry with its bit to a mapping that has no userfaultfd any more; "
+            "hugetlb_wp() copies no page that has it since 60d5b473d61b, and a write does not end (CVE-2025-21696)",
+            since=KernelVersion(5, 19),
+            until=KernelVersion(6, 13),
+            fix="mm: clear uffd-wp PTE/PMD state on mremap() (0cef0bb836e3)",
+            backports=(KernelVersion(6, 1, 191), KernelVersion(6, 12, 11)),
+            seen="6.1.176; right on 6.1.192, 6.12.117, 7.3.4",
+        ),
+        KnownIssue(
             quirk=Quirk.BROKEN_PAGE_LOST_AT_FORK,
             summary="a child that is forked after a private page broke reads zeroes where its parent gets SIGBUS",
             example="2 pages of 2M, filled, MADV_HWPOISON of the first, fork(): the parent gets SIGBUS there, the "

@@ -1,0 +1,183 @@
+"""Memory with page tables that are not there: what is done to a mapping is done to the pages far inside it, too.
+
+Where there is no table, what it would cover is passed over (hugetlb_mask_last_page() in mm/hugetlb.c), and no more.
+"""
+
+import mmap
+import signal
+
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.hugetlb_files import expect_hugetlb, new_memfd, process_status
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import PRESENT, Memory
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
+from hugepage_qa.kernel.uapi import MADV_DONTNEED, MAP_FIXED_NOREPLACE
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
+
+ABSENT = Area("absent-tables")
+WALK = "mm/hugetlb.c hugetlb_mask_last_page()"
+#: that a mapping spans: the first and the third are not there
+_TABLES = 4
+_FIRST, _LAST = 5, 6
+
+
+def with_absent_tables(
+    live: Live, actor: Actor, *, shared: bool = False, fd: int | None = None
+) -> tuple[Memory, int, int]:
+    """Return memory without a reservation, and its two touched pages: the first of a table, and the last of another.
+
+    In front of each a whole table is not there, the even one of two. They hold ``_FIRST`` and ``_LAST``.
+    """
+    pages = live.mmu.table(live.size) // live.size
+    room = live.map((_TABLES + 2) * pages, actor, noreserve=True)
+    room.unmap()
+    of_two = 2 * pages * live.size
+    place = -(-room.address // of_two) * of_two
+    flags = MAP_FIXED_NOREPLACE
+    memory = live.map(_TABLES * pages, actor, shared=shared, noreserve=True, fd=fd, at=place, flags=flags)
+    first, last = pages, memory.pages - 1
+    memory.touch(first, _FIRST)
+    memory.touch(last, _LAST)
+    return memory, first, last
+
+
+def expect_held(live: Live, memory: Memory, first: int, last: int) -> None:
+    """Expect the two touched pages to hold what they held."""
+    live.expect("what the two pages hold", (_FIRST, _LAST), (memory.read(first), memory.read(last)))
+
+
+@ABSENT.case(
+    "a child has the pages that its parent has touched, wherever they stand, and no others",
+    f"fork(2); {WALK}, copy_hugetlb_page_range()",
+    pages=2,
+)
+def inherited(live: Live) -> None:
+    for shared in (True, False):
+        memory, *touched = with_absent_tables(live, live.actor(), shared=shared)
+        child = memory.seen_by(memory.actor.fork())
+        if not shared:
+            known = {Quirk.FORK_LOSES_PAGES: 0} if live.mmu.may_seem_shared(live.size) else None
+            found = process_status(live, child.actor).hugetlb_pages
+            live.expect("HugetlbPages of the child", 2 * live.size, found, known)
+        expect_held(live, child, *touched)
+        live.expect_pool(nr=2, free=0)
+        memory.actor.exit()
+        expect_held(live, child, *touched)
+        child.actor.end()
+        live.expect_pool(nr=2, free=2)
+
+
+@ABSENT.case(
+    "a protection holds for all pages of a mapping, wherever they stand, and so does the end of it",
+    f"mprotect(2); {WALK}, hugetlb_change_protection()",
+    pages=2,
+)
+def protected(live: Live) -> None:
+    for shared in (False, True):
+        memory, *touched = with_absent_tables(live, live.actor(), shared=shared)
+        memory.protect(mmap.PROT_READ)
+        for page in touched:
+            live.expect_signal(signal.SIGSEGV, memory.touch, page, 9)
+        expect_held(live, memory, *touched)
+        memory.protect(0)
+        for page in touched:
+            live.expect_signal(signal.SIGSEGV, memory.read, page)
+        memory.protect(READ_WRITE)
+        expect_held(live, memory, *touched)
+        for page in touched:
+            memory.touch(page, 9)
+        live.expect_pool(nr=2, free=0)
+        memory.actor.end()
+        live.expect_pool(nr=2, free=2)
+
+
+@ABSENT.case(
+    "userfaultfd protects all pages of a mapping, wherever they stand, and those that are not there",
+    "Documentation/admin-guide/mm/userfaultfd.rst Write Protect Notifications; mm/hugetlb.c"
+    " hugetlb_change_protection()",
+    since="5.19",
+    pages=2,
+)
+def protected_by_the_program(live: Live) -> None:
+    memory, *touched = with_absent_tables(live, live.actor(), shared=True)
+    fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM)
+    fault.write_protect(length=memory.length)
+    for page in (0, *touched):
+        live.expect_signal(signal.SIGBUS, memory.touch, page, 9)
+    expect_held(live, memory, *touched)
+    fault.write_protect(on=False, length=memory.length)
+    for page in touched:
+        memory.touch(page, 9)
+    live.expect_pool(nr=2, free=0)
+
+
+@ABSENT.case(
+    "MADV_DONTNEED and munmap(2) give all pages of a mapping back, wherever they stand",
+    f"madvise(2); munmap(2); {WALK}, __unmap_hugepage_range()",
+    since="5.18",
+    pages=2,
+)
+def given_back(live: Live) -> None:
+    memory, *touched = with_absent_tables(live, live.actor())
+    memory.advise(MADV_DONTNEED)
+    expect_hugetlb(live, memory)
+    live.expect_pool(nr=2, free=2)
+    for page in touched:
+        live.expect("what a page holds that was given back", 0, memory.read(page))
+    live.expect_pool(nr=2, free=0)
+    memory.unmap()
+    live.expect("HugetlbPages", 0, process_status(live, memory.actor).hugetlb_pages)
+    live.expect_pool(nr=2, free=2)
+
+
+@ABSENT.case(
+    "a hole, and the new end of a shorter file, take the pages out of its mappings, wherever they stand",
+    f"ftruncate(2); fallocate(2); {WALK}; fs/hugetlbfs/inode.c hugetlb_vmdelete_list()",
+    pages=2,
+)
+def taken_out_of_a_file(live: Live) -> None:
+    file = new_memfd(live)
+    memory, first, last = with_absent_tables(live, file.actor, shared=True, fd=file.descriptor)
+    expect_hugetlb(live, memory, private=2)
+    file.punch(last, first=1)
+    expect_hugetlb(live, memory)
+    live.expect_pool(nr=2, free=2)
+    memory.touch(first, _FIRST)
+    memory.touch(last, _LAST)
+    expect_held(live, memory, first, last)
+    file.truncate(1)
+    expect_hugetlb(live, memory)
+    live.expect_pool(nr=2, free=2)
+    for page in (first, last):
+        live.expect_signal(signal.SIGBUS, memory.read, page)
+    live.expect_pool(nr=2, free=2)
+
+
+@ABSENT.case(
+    "smaps, numa_maps, pagemap and status show all pages of a mapping, wherever they stand, and no others",
+    "Documentation/filesystems/proc.rst smaps, status; mm/pagewalk.c walk_hugetlb_range()",
+    pages=2,
+)
+def shown(live: Live) -> None:
+    memory, *touched = with_absent_tables(live, live.actor())
+    expect_hugetlb(live, memory, private=2)
+    if live.nodes:
+        live.expect("pages on nodes", 2, sum(memory.numa_maps().nodes.values()))
+    beside = [page + step for page in touched for step in (-1, 0, 1) if page + step < memory.pages]
+    entries = memory.pagemap(memory.at(page) for page in beside)
+    there = [page for page, entry in zip(beside, entries, strict=True) if entry & PRESENT]
+    live.expect("pages that pagemap shows", touched, there)
+    live.expect_pool(nr=2, free=0)
+
+
+class AbsentTables(LiveTest):
+    """Mappings whose pages stand far from each other, with every page size of the machine.
+
+    :avocado: enable
+    """
+
+    def test_absent_tables(self) -> None:
+        """Every case for every page size."""
+        self.run_area(ABSENT)

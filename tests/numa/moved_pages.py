@@ -1,12 +1,17 @@
 """Pages that move from one node to another, with what they hold and how they are counted."""
 
-from collections.abc import Mapping
+import errno
+import mmap
+import signal
+from collections.abc import Iterable, Mapping
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import open_file
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.hugetlb_files import forked, open_file
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import (
+    MOVE,
+    MOVE_ALL,
     MOVE_STRICTLY,
     bind,
     migrate,
@@ -135,6 +140,68 @@ def a_page_of_a_file_moves(live: Live) -> None:
 
 
 @MOVING.case(
+    "a page that several processes have, a private one or one of a file, stays where it is unless it is to move for all"
+    " of them; moved, each has of it what it had, and writes what was its own to write",
+    "move_pages(2) EACCES, MPOL_MF_MOVE_ALL; mbind(2); mm/mempolicy.c queue_folios_hugetlb(); mm/migrate.c"
+    " remove_migration_pte()",
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def a_page_of_several_processes_moves(live: Live) -> None:
+    here, there = live.nodes[:2]
+    for node in (here, there):
+        live.reserve(2, node)
+    for shared in (True, False):
+        ours = filled_page_on(live, here, shared=shared)
+        theirs = ours.seen_by(ours.actor.fork()) if shared else forked(live, ours)
+        theirs.expect_filled()
+        live.expect("status of move_pages for the one", -errno.EACCES, move_page(ours, 0, there))
+        bind(ours, [there], MOVE)
+        _expect_on(live, (ours, theirs), here)
+        bind(ours, [there], MOVE_ALL)
+        _expect_on(live, (ours, theirs), there)
+        live.expect("status of move_pages for all", here, move_page(theirs, 0, here, MOVE_ALL))
+        _expect_on(live, (ours, theirs), here)
+        live.expect_pool(nr=4, free=3)
+        ours.fill(7)
+        theirs.expect_filled(7 if shared else 1)
+        theirs.fill(8)
+        ours.expect_filled(8 if shared else 7)
+        live.expect_pool(nr=4, free=3 if shared else 2)
+        theirs.actor.end()
+        ours.actor.end()
+        live.expect_pool(nr=4, free=4)
+
+
+@MOVING.case(
+    "a page that may only be read, and one that may not be accessed, stays so when it moves, and holds what it held",
+    "mprotect(2); move_pages(2); mm/migrate.c remove_migration_pte()",
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def a_protected_page_moves(live: Live) -> None:
+    here, there = live.nodes[:2]
+    for node in (here, there):
+        live.reserve(1, node)
+    for shared in (True, False):
+        memory = filled_page_on(live, here, shared=shared)
+        memory.protect(mmap.PROT_READ)
+        live.expect("status of move_pages", there, move_page(memory, 0, there))
+        live.expect_signal(signal.SIGSEGV, memory.touch)
+        memory.expect_filled()
+        memory.protect(0)
+        live.expect("status of move_pages", here, move_page(memory, 0, here))
+        live.expect_signal(signal.SIGSEGV, memory.read)
+        memory.protect(READ_WRITE)
+        memory.expect_filled()
+        memory.fill(7)
+        memory.expect_filled(7)
+        live.expect_pool(nr=2, free=1)
+        memory.unmap()
+        live.expect_pool(nr=2, free=2)
+
+
+@MOVING.case(
     "a surplus page that moves to another node is surplus there",
     f"{PER_NODE} surplus_hugepages; mm/hugetlb.c move_hugetlb_state()",
     nodes=2,
@@ -157,6 +224,13 @@ def a_surplus_page_moves(live: Live) -> None:
     memory.unmap()
     for node in (here, there):
         live.expect_pool(node=node, nr=0, free=0)
+
+
+def _expect_on(live: Live, each: Iterable[Memory], node: int) -> None:
+    """Expect the one page of all processes to be on ``node``, and to hold what it was filled with."""
+    for memory in each:
+        live.expect("node in numa_maps", {node: 1}, memory.numa_maps().nodes)
+        memory.expect_filled()
 
 
 def _expect_moved(

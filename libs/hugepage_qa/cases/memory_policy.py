@@ -60,11 +60,14 @@ def set_home_node(memory: Memory, node: int) -> None:
     memory.actor.call("set_mempolicy_home_node", memory.address, memory.length, node, 0)
 
 
-def move_page(memory: Memory, page: int, node: int) -> int:
-    """Move a page to ``node`` and return where it is then, or a negative errno (move_pages(2)). Raises OSError."""
+def move_page(memory: Memory, page: int, node: int, flags: int = MOVE) -> int:
+    """Move a page to ``node`` and return where it is then, or a negative errno (move_pages(2)). Raises OSError.
+
+    With ``MOVE_ALL`` it moves also where other processes have it.
+    """
     uapi = memory.actor.uapi
     pages, nodes, status = uapi.pack("Q", memory.at(page)), uapi.pack("i", node), uapi.pack("i", 0)
-    _value, buffers = memory.actor.call_with_buffers("move_pages", 0, 1, pages, nodes, status, MOVE)
+    _value, buffers = memory.actor.call_with_buffers("move_pages", 0, 1, pages, nodes, status, flags)
     return uapi.unpack("i", buffers[2])[0]
 
 

@@ -44,9 +44,9 @@ def require_no_free_page(live: Live, node: int) -> None:
         raise CannotRun(f"node {node} has free pages that are not ours")
 
 
-def filled_page_on(live: Live, node: int) -> Memory:
+def filled_page_on(live: Live, node: int, *, shared: bool = False) -> Memory:
     """Return memory of one page that is bound to ``node``, filled. Raises Failed where the page lies elsewhere."""
-    memory = live.map(1)
+    memory = live.map(1, shared=shared)
     bind(memory, [node])
     memory.fill()
     live.expect("node in numa_maps", {node: 1}, memory.numa_maps().nodes)

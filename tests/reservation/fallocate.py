@@ -3,6 +3,7 @@
 import errno
 import signal
 from functools import partial
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_file
@@ -174,12 +175,12 @@ def punch_nothing(live: Live) -> None:
         live.expect_pool(nr=2, free=2)
 
 
-@FALLOCATE.case("a hole in the middle keeps the reservations before and behind it", PUNCH, pages=4)
+@FALLOCATE.case("a hole keeps the reservations before and behind it, wherever it is", PUNCH, pages=4)
 def punch_between_reservations(live: Live) -> None:
-    for file in files(live):
+    for file, first in product(files(live), range(4)):
         memory = file.map(4)
-        memory.touch(1)
-        file.punch(1, 1)
+        memory.touch(first)
+        file.punch(1, first)
         live.expect_pool(nr=4, free=4, resv=3)
         # whoever maps the file again reserves what the hole lost, and nothing twice
         again = file.map(4)

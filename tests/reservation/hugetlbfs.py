@@ -142,10 +142,6 @@ def deleted_file(live: Live) -> None:
     live.expect_pool(nr=1, free=1)
 
 
-#: what a buffer holds that nothing was read to: no zeroes, for these are what a hole reads as
-_BEFORE = b"\xff" * 8
-
-
 @HUGETLBFS.case("read(2) shows what is in the file, and zeroes where no page is", FILES, pages=1)
 def read_a_file(live: Live) -> None:
     file = open_file(live, f"{live.mount()}/file")

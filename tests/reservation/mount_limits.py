@@ -172,6 +172,32 @@ def min_size_reserves(live: Live) -> None:
     live.expect_pool(nr=2, free=2, resv=1)
 
 
+@LIMITS.case(
+    "a mapping of more pages than min_size= promises uses the promise up and reserves the others; each page that goes"
+    " is promised again, up to min_size=, and no other is",
+    f"{MIN_SIZE}; hugepage_subpool_get_pages(), hugepage_subpool_put_pages()",
+    pages=5,
+)
+def mapping_beyond_the_promise(live: Live) -> None:
+    # without size= the kernel does not count what the mount uses, and promises a page again that goes while others stay
+    point = live.mount(min_size=2 * live.size, size=5 * live.size)
+    files = [open_file(live, f"{point}/{name}") for name in ("first", "second")]
+    live.expect_pool(nr=5, free=5, resv=2)
+    for shared in (True, False):
+        memory = files[0].map(3, shared=shared)
+        live.expect_pool(nr=5, free=5, resv=3)
+        other = files[1].map(1, shared=shared)
+        live.expect_pool(nr=5, free=5, resv=4)
+        memory.touch(0)
+        live.expect_pool(nr=5, free=4, resv=3)
+        other.unmap()
+        files[1].truncate(0)
+        live.expect_pool(nr=5, free=4, resv=2)
+        memory.unmap()
+        files[0].truncate(0)
+        live.expect_pool(nr=5, free=5, resv=2)
+
+
 @LIMITS.case("nobody else gets what min_size= reserved", MIN_SIZE, pages=1)
 def min_size_is_for_the_mount(live: Live) -> None:
     point = live.mount(min_size=live.size)

@@ -15,13 +15,14 @@ from hugepage_qa.process.actor import Actor
 
 # struct statx of include/uapi/linux/stat.h, the same on all architectures
 _STATX_MODE, _STATX_CTIME, _STATX_BLOCKS, _STATX_DIOALIGN, _STATX_SIZE = 0x2, 0x80, 0x400, 0x2000, 256
+_STATX_NLINK, _STATX_GID, _LINKS_AT, _GROUP_AT = 0x4, 0x10, 0x10, 0x18
 _BLOCK_SIZE_AT, _MODE_AT, _BLOCKS_AT, _CHANGED_AT, _DIRECT_ALIGNMENT_AT, _BLOCK = 0x04, 0x1C, 0x30, 0x60, 0x9C, 512
 _STATX_WANTED = _STATX_MODE | _STATX_BLOCKS | _STATX_DIOALIGN
 _PERMISSIONS = 0o7777
 
 
 class HugeFile:
-    """An open file; pages of it count from 0."""
+    """An open file, or a directory; pages of it count from 0."""
 
     def __init__(self, live: Live, actor: Actor, descriptor: int) -> None:
         self._live = live
@@ -59,6 +60,16 @@ class HugeFile:
     def mode(self) -> int:
         """The bits that chmod(2) sets."""
         return self.actor.uapi.unpack("H", self._status()[_MODE_AT : _MODE_AT + 2])[0] & _PERMISSIONS
+
+    @property
+    def links(self) -> int:
+        """Under how many names it is: st_nlink of stat(2)."""
+        return self.actor.uapi.unpack("I", self._status(_STATX_NLINK)[_LINKS_AT : _LINKS_AT + 4])[0]
+
+    @property
+    def group(self) -> int:
+        """Whose it is, beside its owner: st_gid of stat(2)."""
+        return self.actor.uapi.unpack("I", self._status(_STATX_GID)[_GROUP_AT : _GROUP_AT + 4])[0]
 
     def _status(self, wanted: int = _STATX_WANTED) -> bytes:
         words = self.descriptor, "", AT_EMPTY_PATH, wanted, bytes(_STATX_SIZE)

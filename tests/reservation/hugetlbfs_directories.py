@@ -1,0 +1,108 @@
+"""Directories of a hugetlbfs: what they count, when they changed, and whose the files are that are made in them."""
+
+import errno
+import os
+from functools import partial
+
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
+from hugepage_qa.cases.live import Live
+from hugepage_qa.kernel.uapi import NOBODY
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
+
+DIRECTORIES = Area("hugetlbfs-directories")
+FILES = "fs/hugetlbfs/inode.c"
+_TICKS_SECONDS = 0.05
+# include/uapi/linux/fcntl.h
+_AT_REMOVEDIR = 0x200
+
+
+@DIRECTORIES.case(
+    "a directory counts the directories in it, and a file its names",
+    f"inode(7) st_nlink; {FILES} hugetlbfs_mkdir()",
+)
+def links(live: Live) -> None:
+    point, actor = live.mount(), live.actor()
+    root = open_directory(live, actor, point)
+    live.expect("links of the root of the mount", 2, root.links)
+    for count, name in enumerate(("first", "second"), start=3):
+        actor.call("mkdirat", root.descriptor, name, 0o700)
+        live.expect("links of a directory with directories in it", count, root.links)
+    first, second = (open_directory(live, actor, f"{point}/{name}") for name in ("first", "second"))
+    live.expect("links of the directories in it", (2, 2), (first.links, second.links))
+    file = open_file(live, f"{point}/first/file", actor)
+    actor.call("linkat", first.descriptor, "file", root.descriptor, "other", 0)
+    live.expect("links of a file with two names", 2, file.links)
+    live.expect("links of the directories", (2, 4), (first.links, root.links))
+    actor.call("renameat2", root.descriptor, "second", first.descriptor, "inside", 0)
+    live.expect("links of the directories, one of which has moved", (3, 3), (first.links, root.links))
+    live.expect_errno(errno.ENOTEMPTY, actor.call, "unlinkat", root.descriptor, "first", _AT_REMOVEDIR)
+    actor.call("unlinkat", root.descriptor, "other", 0)
+    live.expect("links of a file with one name", 1, file.links)
+    actor.call("unlinkat", first.descriptor, "file", 0)
+    live.expect("links of a file without a name", 0, file.links)
+    actor.call("unlinkat", first.descriptor, "inside", _AT_REMOVEDIR)
+    live.expect("links of the directories, one of which has gone", (2, 3), (first.links, root.links))
+    actor.call("unlinkat", root.descriptor, "first", _AT_REMOVEDIR)
+    live.expect("links of the root of the mount", 2, root.links)
+
+
+@DIRECTORIES.case(
+    "st_ctime of a directory is later when it has a file or a directory more, or one less",
+    f"inode(7) st_ctime; {FILES} hugetlbfs_mknod()",
+)
+def times_of_a_directory(live: Live) -> None:
+    point, actor = live.mount(), live.actor()
+    root = open_directory(live, actor, point)
+    for change in (
+        partial(actor.call, "mkdirat", root.descriptor, "inside", 0o700),
+        partial(actor.call, "openat", root.descriptor, "file", os.O_RDWR | os.O_CREAT, 0o600),
+        partial(actor.call, "unlinkat", root.descriptor, "inside", _AT_REMOVEDIR),
+        partial(actor.call, "unlinkat", root.descriptor, "file", 0),
+    ):
+        before = root.changed_at
+        # the kernel's clock goes on with each tick, of which it has 100 a second at least
+        live.host.pause(_TICKS_SECONDS)
+        change()
+        live.expect("whether st_ctime is later", True, root.changed_at > before)
+
+
+@DIRECTORIES.case(
+    "what is made in a directory with the set-group-ID bit is of its group, a directory with the bit, too; elsewhere it"
+    " is of the group of who makes it",
+    f"inode(7) S_ISGID; {FILES} hugetlbfs_get_inode(), inode_init_owner()",
+)
+def groups(live: Live) -> None:
+    actor = live.actor()
+    for mode, group, bit in ((0o755, 0, 0), (0o2755, NOBODY, 0o2000)):
+        point = live.mount(gid=NOBODY)
+        root = open_directory(live, actor, point)
+        actor.call("fchmod", root.descriptor, mode)
+        file = open_file(live, f"{point}/file", actor)
+        without_name = open_file(live, point, actor, os.O_RDWR | live.host.uapi.o_tmpfile)
+        actor.call("mkdirat", root.descriptor, "inside", 0o700)
+        inside = open_directory(live, actor, f"{point}/inside")
+        with live.about(f"mode {mode:o}"):
+            live.expect(
+                "groups of a file, one without a name, a directory",
+                (group,) * 3,
+                (file.group, without_name.group, inside.group),
+            )
+            live.expect("mode of the directory", oct(0o700 | bit), oct(inside.mode))
+
+
+def open_directory(live: Live, actor: Actor, path: str) -> HugeFile:
+    """Open a directory. Raises OSError."""
+    return open_file(live, path, actor, os.O_RDONLY | live.host.uapi.o_directory)
+
+
+class HugetlbfsDirectories(LiveTest):
+    """Directories of a hugetlbfs with every page size of the machine.
+
+    :avocado: enable
+    """
+
+    def test_directories(self) -> None:
+        """Every case for every page size."""
+        self.run_area(DIRECTORIES)

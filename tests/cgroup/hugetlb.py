@@ -22,7 +22,7 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel import hugetlb_cgroup
 from hugepage_qa.kernel.hugetlb_cgroup import RESERVATIONS, file_prefix
 from hugepage_qa.kernel.uapi import MAP_POPULATE
-from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -161,6 +161,29 @@ def refusals_of_a_group_below(live: Live) -> None:
         limited.limit(2)
     memory.touch(1)
     live.expect_pool(nr=2, free=0)
+
+
+@case(
+    "all groups together have no limit: the root has no file for one, or takes none, EINVAL, and shows none",
+    f"{V1_DOC}; {V2_DOC} HugeTLB Interface Files, non-root cgroups; {HUGETLB_CGROUP} hugetlb_cgroup_write()",
+)
+def the_root_has_no_limit(live: Live, group: HugetlbGroup) -> None:
+    root = group.group.path.rpartition("/")[0]
+    # there on the root alone, and not there on the root alone (kernel/cgroup/cgroup-v1.c, cgroup.c)
+    is_version_1 = group.group.version is Version.ONE
+    marked = live.host.read(f"{root}/{'cgroup.sane_behavior' if is_version_1 else 'cgroup.type'}") is not None
+    if marked is not is_version_1:
+        raise CannotRun(f"{root} is not the root of all groups, as in a container")
+    limit = (hugetlb_cgroup.VERSION_1 if is_version_1 else hugetlb_cgroup.VERSION_2).limit
+    for kind in ("", RESERVATIONS):
+        path = f"{root}/{file_prefix(live.size)}{kind}{limit}"
+        before = ObservedTree(live.host).read(path)
+        if is_version_1:
+            for amount in (0, live.size, 2 * live.size):
+                live.expect_errno(errno.EINVAL, live.host.write, path, str(amount))
+            live.expect(f"{kind}limit of the root", before, ObservedTree(live.host).read(path))
+        else:
+            live.expect(f"{kind}limit of the root", None, before)
 
 
 @case(

@@ -9,6 +9,7 @@ from hugepage_qa.cases.case import Area, Case, Sizes, result_name
 from hugepage_qa.cases.expectations import Failed, KnownBug
 from hugepage_qa.cases.kernel_trouble import KERNEL_CONTENT, TAINT, find_trouble
 from hugepage_qa.cases.live import Live, running_mmu
+from hugepage_qa.cases.memory_account import left_behind, read_account
 from hugepage_qa.cases.pool_view import (
     NO_HUGETLB,
     Counters,
@@ -182,6 +183,7 @@ def checked_end(live: Live, host: Host, stack: ExitStack) -> Iterator[None]:
     before = live.before
     taint = host.read(TAINT)
     host.skip_kernel_log()
+    account = read_account(host) if host.is_accounted else None
     try:
         yield
     finally:
@@ -195,6 +197,8 @@ def checked_end(live: Live, host: Host, stack: ExitStack) -> Iterator[None]:
             after = read_pool_view(ObservedTree(host))
             live.problems += _taken_by_others(live, before, after)
         live.differences += _left(before, after) + _memory_left(live, before, after)
+        if account:
+            live.differences += left_behind(host, account)
         live.differences += find_trouble(live, host, taint)
 
 

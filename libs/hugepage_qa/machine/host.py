@@ -25,12 +25,14 @@ class CannotRun(Exception):
 class MachineKind:
     """What a machine is as long as it runs: ``uname -m``, and the bytes of a base page.
 
-    It need not be that of the machine on which the suite runs. One that ``has_others`` runs what is not the suite's.
+    It need not be that of the machine on which the suite runs. One that ``has_others`` runs what is not the suite's;
+    of one that ``is_accounted`` nobody else can have memory, so that all of it is looked at.
     """
 
     architecture: str
     base_page: int
     has_others: bool = False
+    is_accounted: bool = False
 
 
 class Backend(Protocol):
@@ -80,6 +82,11 @@ class Host:
     def has_others(self) -> bool:
         """Whether others use the machine, too, and its memory."""
         return self._backend.kind.has_others
+
+    @property
+    def is_accounted(self) -> bool:
+        """Whether all memory of the machine has to be as before after each case."""
+        return self._backend.kind.is_accounted
 
     @property
     def uapi(self) -> Uapi:

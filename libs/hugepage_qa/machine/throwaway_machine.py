@@ -52,7 +52,7 @@ class ThrowawayMachine:
 
     def __init__(self, running: RunningMachine, scratch: Path) -> None:
         kernel = running.machine.kernel
-        self.kind = MachineKind(kernel.architecture, running.base_page)
+        self.kind = MachineKind(kernel.architecture, running.base_page, is_accounted=True)
         #: the last operations that may have changed something, up to that in which the machine was lost
         self.actions: deque[str] = deque(maxlen=_REMEMBERED)
         self._channel = running.channel

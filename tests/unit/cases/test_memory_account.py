@@ -14,6 +14,7 @@ _ZONEINFO = """\
 Node 0, zone   Normal
   per-node stats
       nr_anon_transparent_hugepages {huge_0}
+      nr_anon_pages {anonymous}
       nr_foll_pin_acquired 7{pin}
       nr_foll_pin_released 70
   pages free     50000
@@ -36,6 +37,7 @@ class Left:
 
     huge_0: int = 4
     huge_1: int = 4
+    anonymous: int = 300
     pin: int = 0
     locked: int = 29
     listed: int = 100
@@ -83,6 +85,8 @@ def _plus(found: re.Match[str], change: int) -> str:
         (Left(huge_0=3, huge_1=5), "nr_anon_transparent_hugepages of node 1: expected 4 as before, found 5"),
         (Left(pin=3), "pinned pages of node 0: expected 0 as before, found 3"),
         (Left(locked=28), "nr_mlock of node 0: expected 29 as before, found 28"),
+        (Left(anonymous=811), "nr_anon_pages of node 0: expected 300 as before, found 811"),
+        (Left(anonymous=310), None),
         (Left(missing=2 * MIB), "memory that nobody has: expected 0 bytes more, found 2097152 bytes more"),
         (Left(missing=MIB // 2), None),
         (Left(missing=2 * MIB, listed=612), None),

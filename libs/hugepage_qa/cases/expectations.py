@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -122,8 +123,8 @@ class Expectations:
     def _compare(self, subject: str, expected: object, found: object) -> None:
         """Record a difference where ``found`` is not ``expected``, with the line of the case."""
         if expected != found:
-            line = _line_of_the_case()
-            where = f"{subject} at {Path(line.filename).name}:{line.lineno}"
+            file, line = _line_of_the_case()
+            where = f"{subject} at {Path(file).name}:{line}"
             self.differences.append(Difference(where, self.rule, str(expected), str(found)))
 
 
@@ -131,11 +132,12 @@ def _about(what: str, difference: Difference) -> Difference:
     return replace(difference, subject=f"{what}: {difference.subject}")
 
 
-def _line_of_the_case() -> traceback.FrameSummary:
-    """Return the line of the case itself: it may call functions of its own, and is called by ``judge``."""
-    stack = dropwhile(_is_ours, reversed(traceback.extract_stack()))
-    return list(takewhile(lambda frame: not _is_ours(frame), stack))[-1]
+def _line_of_the_case() -> tuple[str, int]:
+    """Return the file and the line of the case itself: it may call functions of its own, and is called by ``judge``."""
+    # no extract_stack(): it looks for the sources of all callers, and a case may differ often
+    stack = ((frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(sys._getframe()))
+    return list(takewhile(_is_of_a_case, dropwhile(lambda place: not _is_of_a_case(place), stack)))[-1]
 
 
-def _is_ours(frame: traceback.FrameSummary) -> bool:
-    return Path(frame.filename).is_relative_to(_OURS)
+def _is_of_a_case(place: tuple[str, int]) -> bool:
+    return not Path(place[0]).is_relative_to(_OURS)

@@ -2,6 +2,7 @@
 
 Nobody but a run has a reason to change these while it has the machine, so that any change counts against it, even if
 another administrator made it: pools, THP knobs, sysctls of memory, mounts, our control groups and System V segments.
+While another run has the machine, which a run of throwaway machines does not ask for, all of these are that run's.
 
 Files and packages change all the time on a machine that others use. Those that a run left are known
 
@@ -26,7 +27,7 @@ from pathlib import Path
 from hugepage_qa.kernel.pools import Pool, read_node_pools, read_pools
 from hugepage_qa.kernel.proc_tables import Mount, read_mounts
 from hugepage_qa.kernel.tree import DirectoryTree, Tree
-from hugepage_qa.machine.run_lock import LOCK
+from hugepage_qa.machine.run_lock import LOCK, read_holder
 from hugepage_qa.machine.saved_state import MachineState
 from hugepage_qa.process.marks import GROUP, PREFIX
 from hugepage_qa.process.process_table import START_TIME, split_stat
@@ -50,12 +51,14 @@ _EMULATORS = ("qemu-system-", "qemu-kvm")
 class Snapshot:
     """The state of a host: subject -> value, each in words that a person can compare.
 
-    ``values`` is what must stay as it is, ``made`` what looks like made by a run, ``of_others`` all else.
+    ``values`` is what must stay as it is, ``made`` what looks like made by a run, ``of_a_holder`` what another run that
+    has the machine answers for, ``of_others`` all else.
     """
 
     values: Mapping[str, str]
     made: Mapping[str, str] = field(default_factory=dict)
     of_others: Mapping[str, str] = field(default_factory=dict)
+    of_a_holder: Mapping[str, str] = field(default_factory=dict)
 
 
 def take_snapshot(ignore: Sequence[Path] = (), *, root: Path = Path("/")) -> Snapshot:
@@ -74,13 +77,15 @@ def take_snapshot(ignore: Sequence[Path] = (), *, root: Path = Path("/")) -> Sna
     ours = {subject for subject, (_, is_ours) in files.items() if is_ours}
     used = _used_paths(root) if ours else ""
     made = {path for path in ours if not any(f"{path}{end}" in used for end in ("/", "\0"))}
+    settings = {
+        **replace(MachineState.read(root), mounts=()).values(),
+        **_pools(tree),
+        **{f"mount {point}": value for point, value in mounts.items() if point not in of_others},
+    }
+    is_held = _is_held(root)
     return Snapshot(
-        values={
-            **replace(MachineState.read(root), mounts=()).values(),
-            **_pools(tree),
-            **{f"mount {point}": value for point, value in mounts.items() if point not in of_others},
-            **_emulators(tree, ignore),
-        },
+        values={**({} if is_held else settings), **_emulators(tree, ignore)},
+        of_a_holder=settings if is_held else {},
         made={subject: value for subject, (value, _) in files.items() if subject in made},
         of_others={
             **{f"mount {point}": mounts[point] for point in of_others},
@@ -91,15 +96,33 @@ def take_snapshot(ignore: Sequence[Path] = (), *, root: Path = Path("/")) -> Sna
 
 def differences(before: Snapshot, after: Snapshot) -> list[str]:
     """Return one line for each subject that must be as it was and is not, and for each that was made meanwhile."""
-    subjects = _changed(before.values, after.values) | _made(before, after)
+    held = before.of_a_holder.keys() | after.of_a_holder.keys()
+    subjects = _changed(before.values, after.values) - held | _made(before, after)
     then, now = ({**one.of_others, **one.made, **one.values} for one in (before, after))
     return [f"{name}: {then.get(name, 'absent')} before, {now.get(name, 'absent')} after" for name in sorted(subjects)]
 
 
 def changes_of_others(before: Snapshot, after: Snapshot) -> list[str]:
     """Return the subjects that changed meanwhile, and that no run need have changed."""
-    then, now = ({**one.of_others, **one.made} for one in (before, after))
+    held = before.of_a_holder.keys() | after.of_a_holder.keys()
+    then, now = (
+        {
+            **one.of_others,
+            **one.made,
+            **one.of_a_holder,
+            **{name: one.values[name] for name in held & one.values.keys()},
+        }
+        for one in (before, after)
+    )
     return sorted(_changed(then, now) - _made(before, after))
+
+
+def _is_held(root: Path) -> bool:
+    """Tell whether another run has the machine: ours has ended, or has not begun, when a snapshot is taken."""
+    try:
+        return read_holder(root) is not None
+    except OSError:  # it is root's, and not for us to see
+        return True
 
 
 def _changed(then: Mapping[str, str], now: Mapping[str, str]) -> set[str]:

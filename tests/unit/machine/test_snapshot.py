@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.machine.run_lock import hold_run_lock
 from hugepage_qa.machine.snapshot import Snapshot, changes_of_others, differences, take_snapshot
 from hugepage_qa.process.marks import GROUP
 
@@ -201,6 +203,24 @@ def test_limits_of_a_tmpfs_are_those_that_it_has(
     assert changes(root, remount) == ([found] if changed else [])
 
 
+@pytest.mark.parametrize(("held_before", "held_after"), [(True, False), (False, True), (True, True)])
+def test_what_another_run_has_changed(root: Path, held_before: bool, held_after: bool) -> None:
+    (root / "run").mkdir()
+
+    def look(is_held: bool) -> Snapshot:
+        with hold_run_lock(root) if is_held else nullcontext():
+            return take_snapshot(root=root)
+
+    before = look(held_before)
+    write(root / "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "8\n")
+    write(root / "proc/77/comm", "qemu-system-x86\n")
+    write(root / "proc/77/stat", FILES["proc/7/stat"].replace("7", "77", 1))
+    after = look(held_after)
+    # an emulator is that of whoever has its files
+    assert differences(before, after) == ["process 77 qemu-system-x86: absent before, running since tick 22 after"]
+    assert "hugepages-2048kB/nr_hugepages" in changes_of_others(before, after)
+
+
 def test_who_logs_in_mounts(root: Path) -> None:
     mounts = FILES["proc/self/mounts"] + "tmpfs /run/user/1000 tmpfs rw 0 0\n"
     assert seen(root, lambda root: write(root / "proc/self/mounts", mounts)) == ([], ["mount /run/user/1000"])
@@ -337,4 +357,5 @@ def test_differences_are_sorted() -> None:
 def test_this_machine() -> None:
     snapshot = take_snapshot()
     assert snapshot.of_others["/etc/passwd"] == "file"
-    assert "mount /" in snapshot.values
+    # those of another run while it has the machine
+    assert "mount /" in {**snapshot.values, **snapshot.of_a_holder}

@@ -10,6 +10,8 @@ from hugepage_qa.cases.memory_policy import moving
 from hugepage_qa.cases.race import RACERS, at_once, clash
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MAP_FIXED, MAP_HUGETLB
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Came, Deed
 
@@ -218,28 +220,31 @@ def unmapped_while_they_move(live: Live) -> None:
     "threads that use a file while others allocate it, punch it, map it and make it shorter find what they wrote, a"
     " fresh page or its end, and every page is given back",
     "fallocate(2); ftruncate(2); fs/hugetlbfs/inode.c hugetlbfs_fallocate(), remove_inode_hugepages()",
-    pages=5,
+    pages=12,
 )
 def stressed_file(live: Live) -> None:
+    # a fault in what ftruncate() cuts off is truncation-passes-over-a-fault, which spoils the pool now and then
+    cuts_only_untouched = POOL_ISSUES[Quirk.TRUNCATION_PASSES_OVER_A_FAULT].applies_to(live.kernel_version)
+    lengths = (4, 5) if cuts_only_untouched else (2, 4)
     file = new_memfd(live)
     file.truncate(4)
-    # without reservations: what a fault takes of one that ftruncate() gives back is truncation-passes-over-a-fault
     memory = file.map(4, noreserve=True)
     # of the same pages from the first: what a thread stored elsewhere would be other words
     other, descriptor, actor = file.map(2, first=1, noreserve=True), file.descriptor, file.actor
     punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
     fixed = mmap.MAP_SHARED | MAP_FIXED | live.host.uapi.map_noreserve
+    comes = LEFT_OR_GONE if cuts_only_untouched else LEFT_OR_GONE | Came.SIGBUS
     with at_once(live, actor) as threads:
         for _thread in range(2):
-            threads.use(memory, LEFT_OR_GONE | Came.SIGBUS)
-        threads.call("fallocate", descriptor, 0, 0, 3 * live.size, may_fail=(errno.ENOSPC,))
+            threads.use(memory, comes)
+        threads.call("fallocate", descriptor, 0, 0, lengths[1] * live.size, may_fail=(errno.ENOSPC,))
         threads.call("fallocate", descriptor, punch, live.size, 2 * live.size)
-        for pages in (2, 4):
+        for pages in lengths:
             threads.call("ftruncate", descriptor, pages * live.size)
         threads.call("mmap", other.address, other.length, READ_WRITE, fixed, descriptor, live.size)
-        threads.use(other, LEFT_OR_GONE | Came.SIGBUS)
+        threads.use(other, comes)
     actor.end()
-    live.expect_pool(nr=5, free=5)
+    live.expect_pool(nr=12, free=12)
 
 
 @RACING.case(

@@ -29,6 +29,8 @@ _PAGES, _ROOM = 2, 8
     since="5.4",  # MADV_PAGEOUT
 )
 def swapped_out_whole(live: Live) -> None:
+    if live.host.kernel_option("THP_SWAP") is False:  # powerpc's never have it
+        raise CannotRun("this kernel swaps huge pages out in pieces: it has no CONFIG_THP_SWAP")
     _swap_to_a_device(live, _ROOM * pmd_size(live))
     change = {"thp_swpout": _PAGES, "thp_swpout_fallback": 0}
     out = partial(swap_out, live, length=_PAGES * pmd_size(live))

@@ -1,13 +1,14 @@
 """What the kernel counts of PMD-sized transparent huge pages: for the machine, and for a process."""
 
 import errno
+import mmap
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import FRAME, Memory
+from hugepage_qa.cases.mapped_memory import FRAME, OF_A_FILE, PRESENT, Memory
 from hugepage_qa.cases.memory_policy import Mode, node_of, run_on, set_policy
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.thp_memory import allow_on_advice, collapse, expect_change, map_aligned, pmd_size, read_counters
@@ -106,6 +107,24 @@ def resident_by_status(live: Live) -> None:
     found = [_resident(live, memory) for memory in (ours, theirs)]
     live.expect("RssAnon of both when the child has unmapped one", [pages, pages - 1], found)
     ours.expect_filled()
+
+
+@TRANSPARENT.case(
+    "pagemap says of each base page of a huge one whether it is of a file or shared, mapped whole and in parts",
+    "Documentation/admin-guide/mm/pagemap.rst bit 61; fs/proc/task_mmu.c pagemap_pmd_range()",
+)
+def of_a_file_or_anonymous(live: Live) -> None:
+    allow_on_advice(live)
+    for shared in (False, True):
+        memory = _filled(live, 2, shared=shared)
+        # of the second one the first base page is a mapping of its own, and the rest is mapped again as base pages
+        memory.actor.call("mprotect", memory.at(1), live.base_page, mmap.PROT_READ)
+        memory.expect_filled()
+        entries = memory.whole_pagemap()
+        count = memory.length // live.base_page
+        live.expect("base pages that are present", count, sum(bool(entry & PRESENT) for entry in entries))
+        of_a_file = sum(bool(entry & OF_A_FILE) for entry in entries)
+        live.expect(f"base pages of a file or shared, shared: {shared}", count if shared else 0, of_a_file)
 
 
 @TRANSPARENT.case(

@@ -1,5 +1,6 @@
 """Transparent huge pages in control groups: what is charged for them, what memory.stat shows, what a limit refuses."""
 
+import errno
 import mmap
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial, wraps
@@ -29,7 +30,7 @@ from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE, MADV_NOHUGEPAG
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.actor import Actor, Refused
 
 TRANSPARENT = Area("cgroup/transparent", sizes=Sizes.ONCE)
 
@@ -231,6 +232,44 @@ def refused_shared_memory(live: Live, group: ControlGroup) -> None:
     refused = _refused(live, group, counted, make, _read_of_shared_memory)
     live.expect("ShmemPmdMapped", 0, refused.smaps().shmem_pmd_mapped)
     live.expect("Rss", live.base_page, refused.smaps().rss)
+
+
+@case(
+    "where the limit of a group has no room for a huge page beside its base pages MADV_COLLAPSE is EBUSY, and they stay"
+    " what they were; with room they are huge",
+    "madvise(2) MADV_COLLAPSE EBUSY; mm/khugepaged.c madvise_collapse_errno()",
+    since="6.1",
+)
+def collapse_refused_by_a_limit(live: Live, group: ControlGroup) -> None:
+    memory = _memory_in(live, group)
+    set_policy(live, "never")
+    memory.fill()
+    if group.read("memory.swap.max") is not None:
+        group.write("memory.swap.max", "0")
+    group.write("memory.max", str(memory.length + memory.size // 2))
+
+    found: list[int | None] = [None]
+
+    def is_decided() -> bool:
+        try:
+            memory.advise(MADV_COLLAPSE)
+        except Refused as error:
+            found[0] = error.errno
+        else:
+            found[0] = None
+        # a base page may be in somebody's hands for a moment
+        return found[0] != errno.EAGAIN
+
+    live.host.wait_until(is_decided, _SECONDS)
+    if found[0] == errno.ENOMEM:
+        expect_no_shortage(live, memory.size, 1)
+    live.expect("errno of MADV_COLLAPSE", errno.EBUSY, found[0])
+    live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+    memory.expect_filled()
+    group.write("memory.max", "max")
+    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    live.expect("AnonHugePages with room", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_filled()
 
 
 def _refused(

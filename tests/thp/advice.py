@@ -11,9 +11,10 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, swapped
 from hugepage_qa.cases.thp_memory import expect_change, pmd_size
-from hugepage_qa.cases.thp_policy import advised, huge_pages
+from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import (
+    MADV_COLD,
     MADV_DONTNEED_LOCKED,
     MADV_MERGEABLE,
     MADV_PAGEOUT,
@@ -207,6 +208,55 @@ def kept_from_children(live: Live) -> None:
             live.expect_signal(signal.SIGSEGV, child.read)
         memory.expect_filled()
         live.expect("AnonHugePages of the parent", memory.size, memory.smaps().anon_huge_pages)
+
+
+@ADVICE.case(
+    "MADV_COLD of huge pages leaves them whole and unused, until they are used again, and those beside them used",
+    "madvise(2) MADV_COLD; Documentation/filesystems/proc.rst Referenced; mm/madvise.c",
+    since="5.4",
+)
+def cold(live: Live) -> None:
+    memory = huge_pages(live, 3)
+    memory.advise(MADV_COLD, 0, 2)
+    mapping = memory.smaps()
+    live.expect("Referenced when two are cold", memory.size, mapping.fields["Referenced"])
+    live.expect("AnonHugePages", memory.length, mapping.anon_huge_pages)
+    live.expect("the first word of the second one", 1 + memory.size, memory.read(1))
+    live.expect("Referenced when one was read again", 2 * memory.size, memory.smaps().fields["Referenced"])
+    memory.expect_filled()
+
+
+@ADVICE.case(
+    "MADV_PAGEOUT by one of two processes leaves both what they share, huge pages, mapped whole or in parts, and base"
+    " pages",
+    "madvise(2) MADV_PAGEOUT; mm/madvise.c madvise_cold_or_pageout_pte_range()",
+    since="5.4",
+)
+def paged_out_by_one_of_two(live: Live) -> None:
+    let_rest(live)
+    need_swap(live, pmd_size(live))
+    for make in (huge_pages, mapped_in_parts, base_pages):
+        parent = make(live)
+        child = parent.seen_by(parent.actor.fork())
+        huge = parent.smaps().anon_huge_pages
+        for each in (parent, child):
+            each.advise(MADV_PAGEOUT)
+        for each in (parent, child):
+            live.expect("memory in swap", 0, swapped(each))
+            live.expect("Rss", each.length, each.smaps().rss)
+            live.expect("AnonHugePages", huge, each.smaps().anon_huge_pages)
+            each.expect_filled()
+        parent.actor.end()
+
+
+@ADVICE.case(
+    "MADV_FREE of whole huge pages is counted in pglazyfree, all their base pages, and nothing of them is taken yet",
+    "madvise(2) MADV_FREE; mm/swap.c lru_lazyfree()",
+)
+def counted_when_freed(live: Live) -> None:
+    pages = 2
+    counted = {"pglazyfree": pages * pmd_size(live) // live.base_page, "pglazyfreed": 0, "AnonHugePages": 0}
+    expect_change(live, counted, partial(huge_pages, live, pages), lambda memory: memory.advise(mmap.MADV_FREE))
 
 
 def _free(live: Live, memory: Memory, length: int) -> int:

@@ -3,13 +3,23 @@
 import errno
 import mmap
 from functools import partial
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_files import HugeFile, process_status
 from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.pinned_pages import pipe_with, word_from
 from hugepage_qa.cases.swapped import need_swap, swap_out
-from hugepage_qa.cases.thp_memory import collapse, let_only_pmd_inherit, map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import (
+    collapse,
+    let_only_pmd_inherit,
+    map_aligned,
+    map_start_of_file,
+    mount_tmpfs,
+    pmd_size,
+)
 from hugepage_qa.cases.thp_policy import advised, huge_pages, leave_dirt, set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_name
@@ -26,6 +36,7 @@ SINCE = "6.1"
 _RETRACTED_EVERYWHERE = KernelVersion(6, 6)
 _PROT_NONE = 0
 _NEW_VALUE = 77
+_SURE_FAULTS = 130
 
 
 @COLLAPSE.case(
@@ -257,6 +268,117 @@ def odd_ranges(live: Live) -> None:
     actor.call("munmap", room, 2 * size)
     live.expect_errno(errno.ENOMEM, partial(actor.call, "madvise", -(-room // size) * size, size, MADV_COLLAPSE))
     memory.expect_filled()
+
+
+@COLLAPSE.case(
+    "MADV_COLLAPSE makes those huge that lie in its range as a whole, wherever it begins and ends, and none beside it",
+    DOC,
+    since=SINCE,
+)
+def ends_of_a_range(live: Live) -> None:
+    size, base = pmd_size(live), live.base_page
+    for start, end, huge in (
+        (base, 3 * size, 2),
+        (0, 3 * size - base, 2),
+        (base, 3 * size - base, 1),
+        (size - base, 2 * size + base, 1),
+        (size - base, size + base, 0),
+        (2 * size, 3 * size, 1),
+    ):
+        set_policy(live, "never")
+        memory = advised(live, 3, None)
+        memory.fill()
+        collapse(live, partial(memory.actor.call, "madvise", memory.address + start, end - start, MADV_COLLAPSE))
+        live.expect(f"AnonHugePages, from {start} to {end}", huge * size, memory.smaps().anon_huge_pages)
+        memory.expect_filled()
+        memory.actor.end()
+
+
+@COLLAPSE.case(
+    "MADV_COLLAPSE of memory of which somebody holds a page, any one, is EAGAIN and changes nothing; it is huge when it"
+    " was let go",
+    f"{DOC}, madvise_collapse_errno()",
+    since=SINCE,
+)
+def held_by_somebody(live: Live) -> None:
+    for page, shared in product((0, pmd_size(live) // live.base_page - 1), (False, True)):
+        if shared:
+            let_only_pmd_inherit(live)
+        set_policy(live, "never")
+        memory = map_aligned(live, 1, pmd_size(live), shared=shared)
+        memory.fill()
+        held = Memory(live, memory.actor, memory.address + page * live.base_page, 1, live.base_page)
+        reader = pipe_with(live, held)
+        live.expect_errno(errno.EAGAIN, memory.advise, MADV_COLLAPSE)
+        live.expect("huge pages while it is held", 0, _huge(memory))
+        memory.expect_filled()
+        live.expect("the word that is in the pipe", held.read(), word_from(live, memory.actor, reader))
+        collapse(live, partial(memory.advise, MADV_COLLAPSE))
+        live.expect("huge pages when it was let go", memory.length, _huge(memory))
+        memory.expect_filled()
+
+
+@COLLAPSE.case(
+    "what a collapse fills is resident as what was there: RssAnon and RssShmem are the memory of the process, and"
+    " st_blocks that of its file, of which nothing is left when it is cut off",
+    f"{DOC}; mm/khugepaged.c __collapse_huge_page_copy(), collapse_file(), collapse_pte_mapped_thp()",
+    since=SINCE,
+)
+def resident_when_filled(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    set_policy(live, "never")
+    size, base = pmd_size(live), live.base_page
+    point = mount_tmpfs(live, "never")
+    for number, (offset, length) in enumerate(((0, base), (size - base, base), (0, size // 2), (0, size))):
+        private = map_aligned(live, 1, size)
+        shared = map_start_of_file(live, f"{point}/{number}")
+        file = HugeFile(live, shared.actor, live.open(shared.actor, f"{point}/{number}"))
+        with live.about(f"{length} bytes at {offset}"):
+            for memory, name in ((private, "RssAnon"), (shared, "RssShmem")):
+                memory.actor.fill(memory.address + offset, length, WORD, 1 + offset)
+                _collapse_twice(live, memory)
+                _have_counted(live, memory)
+                resident = process_status(live, memory.actor).sizes[name]
+                live.expect(f"{name} in huge pages", 1, (resident + size // 2) // size)
+                live.expect("Rss", size, memory.smaps().rss)
+                live.expect("words that changed", 0, memory.wrong(offset, length))
+                live.expect("words beside them that are not zero", 0, _nonzero_beside(memory, offset, length))
+            live.expect("st_blocks", size, file.blocks)
+            file.actor.call("ftruncate", file.descriptor, 0)
+            live.expect("st_blocks of what was cut off", 0, file.blocks)
+        for memory in (private, shared):
+            memory.actor.end()
+
+
+def _collapse_twice(live: Live, memory: Memory) -> None:
+    """Collapse, and once more when the huge page is mapped as base pages."""
+    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    live.expect("huge pages", memory.length, _huge(memory))
+    memory.actor.call("mprotect", memory.address, live.base_page, mmap.PROT_READ)
+    # of a file none is mapped any more until it is read again
+    memory.actor.nonzero(memory.address, memory.size)
+    memory.actor.call("mprotect", memory.address, live.base_page, READ_WRITE)
+    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    live.expect("huge pages after they were mapped in parts", memory.length, _huge(memory))
+
+
+def _have_counted(live: Live, memory: Memory) -> None:
+    """Have the kernel add up what the thread has mapped: before Linux 6.2 it does every 64 faults (sync_mm_rss())."""
+    length = _SURE_FAULTS * live.base_page
+    address = memory.actor.mmap(length, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.actor.fill(address, length, WORD, 1)
+    memory.actor.call("munmap", address, length)
+
+
+def _nonzero_beside(memory: Memory, offset: int, length: int) -> int:
+    end = offset + length
+    parts = [(memory.address, offset), (memory.address + end, memory.size - end)]
+    return sum(memory.actor.nonzero(address, size) for address, size in parts if size)
+
+
+def _huge(memory: Memory) -> int:
+    found = memory.smaps()
+    return found.anon_huge_pages + found.shmem_pmd_mapped
 
 
 def _expect_collapsed(live: Live, memory: Memory, where: str) -> None:

@@ -268,6 +268,40 @@ def moved_though_locked(live: Live) -> None:
         expect_change(live, {"Mlocked": -length, "Unevictable": -length}, moved, release)
 
 
+@NODES.case(
+    "shared huge pages that move to another node are in its Shmem and ShmemPmdMapped, all of them, and no longer in"
+    " those of the old one",
+    "move_pages(2); Documentation/filesystems/proc.rst Shmem; mm/migrate.c folio_migrate_mapping()",
+    since="5.9",
+    nodes=2,
+)
+def moved_shared(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    old, new = _with_room(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
+    length = _PAGES * pmd_size(live)
+
+    def filled() -> Memory:
+        actor = live.actor()
+        memory_policy.set_policy(actor, Mode.BIND, [old])
+        memory = map_aligned(live, _PAGES, pmd_size(live), shared=True, actor=actor, advice=MADV_HUGEPAGE)
+        memory.fill()
+        expect_mapped_whole(live, memory, _PAGES, "shmem_enabled=advise")
+        return memory
+
+    def move(memory: Memory) -> None:
+        memory.actor.call("move_pages", *memory_policy.moving(memory, new))
+        if memory.smaps().shmem_pmd_mapped != length:
+            # what finds no free block is split, and moved as base pages
+            expect_no_shortage(live, memory.size, memory.pages, new)
+
+    names = "Shmem", "ShmemPmdMapped"
+    counted = {f"node{old} {name}": -length for name in names} | {f"node{new} {name}": length for name in names}
+    memory = expect_change(live, counted, filled, move, _read_counters)
+    live.expect("ShmemPmdMapped", length, memory.smaps().shmem_pmd_mapped)
+    memory.expect_filled()
+
+
 def _with_room(live: Live) -> tuple[int, int]:
     """Return two nodes with room for huge pages, which advised memory gets. Raises CannotRun where one has none."""
     need_memory(live, live.nodes[:2], _PAGES * pmd_size(live))
@@ -319,7 +353,7 @@ def _read_counters(live: Live) -> dict[str, int]:
     tree = ObservedTree(live.host)
     paths = {node: f"{node_directories(live.host)[node]}/meminfo" for node in live.nodes}
     shown = {node: parse_meminfo(tree.read(path) or "", path) for node, path in paths.items()}
-    names = ("AnonHugePages", *_SHARED)
+    names = ("AnonHugePages", "Shmem", *_SHARED)
     return {f"node{node} {name}": shown[node][name] for node in shown for name in names} | read_vmstat(tree)
 
 

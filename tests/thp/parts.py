@@ -162,6 +162,34 @@ def forbidden_to_the_page(live: Live) -> None:
 
 
 @PARTS.case(
+    "a part of huge pages that is a mapping of its own, since it was advised otherwise, has none that begins or ends"
+    " outside of it: those are mapped as base pages, the others stay whole",
+    "madvise(2) MADV_DONTDUMP; mm/huge_memory.c vma_adjust_trans_huge()",
+)
+def mapping_of_its_own(live: Live) -> None:
+    let_rest(live)
+    size, base = pmd_size(live), live.base_page
+    for offset, length, whole in (
+        (0, base, 2),
+        (0, size // 2, 2),
+        (size - base, base, 2),
+        (base, size - 2 * base, 2),
+        (size - base, 2 * base, 1),
+        (base, 2 * size - base, 2),
+        (size, size, 3),
+    ):
+        memory = huge_pages(live, 3)
+        memory.actor.call("madvise", memory.address + offset, length, MADV_DONTDUMP)
+        parts = [Memory(live, memory.actor, memory.address + at, 1, base) for at in (0, offset, offset + length)]
+        found = {(mapping := part.smaps()).start: mapping for part in parts}.values()
+        with live.about(f"{length} bytes at {offset}"):
+            live.expect("AnonHugePages of all", whole * size, sum(mapping.anon_huge_pages for mapping in found))
+            live.expect("Rss of all", memory.length, sum(mapping.rss for mapping in found))
+            memory.expect_filled()
+        memory.actor.end()
+
+
+@PARTS.case(
     "a child that unmaps a part of a huge page keeps the rest, and its parent keeps all of it, mapped as a whole,"
     " though it may be merged",
     "fork(2); munmap(2); madvise(2) MADV_MERGEABLE; mm/huge_memory.c __split_huge_pmd(), zap_huge_pmd()",

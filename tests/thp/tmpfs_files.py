@@ -4,6 +4,8 @@ import errno
 import mmap
 import os
 import signal
+from collections.abc import Callable
+from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage, with_blocks
@@ -117,7 +119,31 @@ def written_in_part(live: Live) -> None:
     let_only_pmd_inherit(live)
     point = mount_tmpfs(live, "always")
     for offset in (0, pmd_size(live) // 2 + live.base_page - WORD, pmd_size(live) - WORD):
-        memory = _written_where_words_were(live, point, offset)
+        make = partial(_write, live, offset=offset)
+        memory = _made_where_words_were(live, f"{point}/{offset}", make, 0 if offset else _VALUE)
+        live.expect("what was written", _VALUE, memory.actor.read(memory.address + offset))
+        live.expect("words that are not zero", 1, memory.actor.nonzero(memory.address, memory.size))
+        expect_mapped_whole(live, memory, 1)
+
+
+@TMPFS_FILES.case(
+    "a huge page that fallocate(2) gives to a file is zero in each word when it is used first, mapped or written in"
+    " part, though its memory held other words before",
+    "fallocate(2); mm/shmem.c shmem_get_folio_gfp(), shmem_fallocate()",
+)
+def allocated(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    point = mount_tmpfs(live, "always")
+    memory = _made_where_words_were(live, f"{point}/mapped", _allocate)
+    live.expect("words that are not zero when it was mapped", 0, memory.actor.nonzero(memory.address, memory.size))
+    expect_mapped_whole(live, memory, 1)
+    for offset in (0, live.base_page, pmd_size(live) - WORD):
+
+        def make(file: HugeFile, offset: int = offset) -> None:
+            _allocate(file)
+            _write(live, file, offset)
+
+        memory = _made_where_words_were(live, f"{point}/written-{offset}", make, 0 if offset else _VALUE)
         live.expect("what was written", _VALUE, memory.actor.read(memory.address + offset))
         live.expect("words that are not zero", 1, memory.actor.nonzero(memory.address, memory.size))
         expect_mapped_whole(live, memory, 1)
@@ -252,8 +278,12 @@ def _read(live: Live, file: HugeFile, offset: int) -> int:
     return live.host.uapi.unpack("Q", word)[0]
 
 
-def _written_where_words_were(live: Live, point: str, offset: int) -> Memory:
-    """Map a new file of one huge page to which a word was written, in memory where others were.
+def _allocate(file: HugeFile) -> None:
+    file.actor.call("fallocate", file.descriptor, 0, 0, file.size)
+
+
+def _made_where_words_were(live: Live, path: str, make: Callable[[HugeFile], None], first: int = 0) -> Memory:
+    """Map a new file of one huge page that ``make`` had made, in memory where words were; its ``first`` one is read.
 
     Raises CannotRun where no file gets such memory.
     """
@@ -263,11 +293,11 @@ def _written_where_words_were(live: Live, point: str, offset: int) -> Memory:
         # a CPU takes first what it has given back last
         actor = dirty.actor
         dirty.unmap()
-        file = HugeFile(live, actor, live.open(actor, f"{point}/{offset}-{sample}"))
+        file = HugeFile(live, actor, live.open(actor, f"{path}-{sample}"))
         actor.call("ftruncate", file.descriptor, pmd_size(live))
-        _write(live, file, offset)
+        make(file)
         memory = map_file(live, actor, file.descriptor, 1)
-        live.expect("the first word", 0 if offset else _VALUE, memory.read())
+        live.expect("the first word", first, memory.read())
         if not frames.isdisjoint(memory.frames()):
             return memory
     raise CannotRun("no file got memory that had been written before")

@@ -17,7 +17,7 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import collapse, expect_shared, let_only_pmd_inherit, map_aligned, pmd_size, room_for
-from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
+from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, set_policy
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_PAGEOUT, MREMAP_FIXED, MREMAP_MAYMOVE
@@ -284,6 +284,41 @@ def filled_by_a_program(live: Live) -> None:
         live.expect_signal(signal.SIGBUS, access, memory.address + half)
     live.expect("bytes copied", half, fault.copy(source, offset=half, length=half))
     expect_collapse(live, memory, memory.length)
+    memory.expect_filled()
+
+
+@USERFAULT.case(
+    "memory that a program fills itself is missing to who reads it first as to who writes it, wherever in a huge page:"
+    " neither one nor the huge zero page is mapped",
+    f"{DOC} UFFDIO_REGISTER_MODE_MISSING; mm/huge_memory.c do_huge_pmd_anonymous_page()",
+)
+def missing_to_all(live: Live) -> None:
+    set_policy(live, "madvise")
+    for use_zero_page in ("1", "0"):
+        live.set_knob(f"{DIRECTORY}/use_zero_page", use_zero_page)
+        memory = advised(live, 2)
+        Userfault(memory, Mode.MISSING, Feature(0))
+        for offset in (0, live.base_page, memory.size - WORD, memory.size, memory.length - WORD):
+            live.expect_signal(signal.SIGBUS, memory.actor.read, memory.address + offset)
+            live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + offset, _NEW_VALUE)
+        live.expect(f"Rss with use_zero_page={use_zero_page}", 0, memory.smaps().rss)
+
+
+@USERFAULT.case(
+    "what is there is not filled again: UFFDIO_COPY and UFFDIO_ZEROPAGE of a huge page, and of any part of it, are"
+    " EEXIST, and it stays what it was",
+    f"{DOC} UFFDIO_COPY; ioctl_userfaultfd(2) EEXIST; mm/userfaultfd.c mfill_atomic()",
+)
+def filled_twice(live: Live) -> None:
+    memory = huge_pages(live, 2)
+    fault = Userfault(memory, Mode.MISSING, Feature(0))
+    source = map_aligned(live, 1, memory.size, actor=memory.actor)
+    source.fill(_NEW_VALUE)
+    base, rest = live.base_page, memory.size - live.base_page
+    for offset, length in ((0, memory.size), (0, base), (base, rest), (rest, base)):
+        live.expect_errno(errno.EEXIST, partial(fault.copy, source, offset=offset, length=length))
+    live.expect_errno(errno.EEXIST, fault.zero)
+    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
     memory.expect_filled()
 
 

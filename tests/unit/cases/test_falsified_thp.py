@@ -24,6 +24,7 @@ _WITHOUT_HUGE_PAGES = {
     "filled-and-read-only",
     "filled-by-others",
     "given-back-and-filled",
+    "missing-to-all",
     "numbers-that-are-shown",
     "preferred-block-size",
     "refused-arguments",

@@ -176,6 +176,19 @@ def test_what_taints_a_kernel_is_told_from_what_others_did(
     assert line in found.reason or verdict is Verdict.FAIL
 
 
+@pytest.mark.parametrize(
+    ("machine", "line", "verdict"),
+    [
+        (StillMachine, "vmstat_refresh: nr_mlock -29", Verdict.FAIL),
+        (StillMachine, "vmstat_refresh: nr_hugetlb -1", Verdict.PASS),
+        (Used, "vmstat_refresh: nr_mlock -29", Verdict.PASS),
+    ],
+)
+def test_a_counter_that_fell_below_zero(machine: type[StillMachine], line: str, verdict: Verdict) -> None:
+    found = judge_on(machine({"new_kernel_log": lambda: [line]}), lambda _live: None)
+    assert found.verdict is verdict, found.reason
+
+
 @pytest.mark.parametrize("operation", ["skip_kernel_log", "new_kernel_log"])
 def test_a_log_that_cannot_be_read_is_an_error(operation: str) -> None:
     machine = StillMachine({operation: _raising(InputError("/dev/kmsg: Operation not permitted"))})

@@ -251,7 +251,7 @@ def paged_out_by_one_of_two(live: Live) -> None:
 
 @ADVICE.case(
     "MADV_FREE of whole huge pages is counted in pglazyfree, all their base pages, and nothing of them is taken yet",
-    "madvise(2) MADV_FREE; mm/swap.c lru_lazyfree()",
+    "madvise(2) MADV_FREE; mm/swap.c lru_lazyfree_fn()",
 )
 def counted_when_freed(live: Live) -> None:
     pages = 2

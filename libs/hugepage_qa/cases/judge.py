@@ -183,7 +183,7 @@ def checked_end(live: Live, host: Host, stack: ExitStack) -> Iterator[None]:
     before = live.before
     taint = host.read(TAINT)
     host.skip_kernel_log()
-    account = read_account(host) if host.is_accounted else None
+    account = read_account(live) if host.is_accounted else None
     try:
         yield
     finally:
@@ -198,7 +198,7 @@ def checked_end(live: Live, host: Host, stack: ExitStack) -> Iterator[None]:
             live.problems += _taken_by_others(live, before, after)
         live.differences += _left(before, after) + _memory_left(live, before, after)
         if account:
-            live.differences += left_behind(host, account)
+            live.differences += left_behind(live, account)
         live.differences += find_trouble(live, host, taint)
 
 

@@ -10,9 +10,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.counters import read_meminfo
-from hugepage_qa.machine.host import Host, ObservedTree
+from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.compare import Difference
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.known_thp_issues import THP_ISSUES
 from hugepage_qa.oracle.rules import Rule
 
 MEMORY_ACCOUNTED = Rule(
@@ -21,11 +24,12 @@ MEMORY_ACCOUNTED = Rule(
     " missing that is neither free nor counted as anything",
     "Documentation/filesystems/proc.rst meminfo; mm/vmstat.c zoneinfo_show_print(); fs/proc/meminfo.c",
 )
+_SHARED = "nr_shmem_hugepages"
 #: of all processes together: of each node, in base pages
 _OF_PROCESSES = frozenset(
     {
         "nr_anon_transparent_hugepages",
-        "nr_shmem_hugepages",
+        _SHARED,
         "nr_shmem_pmdmapped",
         "nr_file_pmdmapped",
         "nr_isolated_anon",
@@ -67,19 +71,23 @@ _ON_A_LIST = re.compile(r" +count: +(\d+)")
 
 @dataclass(frozen=True)
 class MemoryAccount:
-    """Counters of (node, name) in base pages, bytes that are neither free nor counted, and what there is in all."""
+    """Counters in base pages, by name and node, bytes that are neither free nor counted, and what there is in all."""
 
-    counters: Mapping[tuple[int, str], int]
+    counters: Mapping[str, int]
     unaccounted: int
     all_memory: tuple[int, ...]
 
 
-def read_account(host: Host) -> MemoryAccount:
+def read_account(live: Live) -> MemoryAccount:
     """Return what the kernel counts now. Raises InputError for a file of an unknown form."""
+    host = live.host
     # what each processor has counted for itself is added up now
     host.write("proc/sys/vm/stat_refresh", "1")
     meminfo = read_meminfo(ObservedTree(host))
-    counters: Counter[tuple[int, str]] = Counter()
+    counters: Counter[str] = Counter()
+    is_off_nodes = THP_ISSUES[Quirk.MOVED_SHARED_PAGE_OFF_NODES].applies_to(live.kernel_version)
+    if is_off_nodes:  # for good, once a page has moved: what they are on all nodes is right
+        counters[_SHARED] = meminfo.get("ShmemHugePages", 0) // host.base_page
     node = pages = 0
     for line in (ObservedTree(host).read("proc/zoneinfo") or "").splitlines():
         if found := _ZONE.match(line):
@@ -88,10 +96,12 @@ def read_account(host: Host) -> MemoryAccount:
             pages += int(found[1])
         elif found := _COUNTER.fullmatch(line):
             name, count = found[1], int(found[2])
+            if name == _SHARED and is_off_nodes:
+                continue
             if name in _OF_PROCESSES | _OF_PROCESSES_AND_OURS:
-                counters[node, name] += count
+                counters[f"{name} of node {node}"] += count
             elif name in (_PINNED, _UNPINNED):
-                counters[node, "pinned pages"] += count if name == _PINNED else -count
+                counters[f"pinned pages of node {node}"] += count if name == _PINNED else -count
             elif name == "nr_zspages":
                 pages += count
     counted = sum(meminfo.get(name, 0) for name in _COUNTED) + pages * host.base_page
@@ -99,29 +109,28 @@ def read_account(host: Host) -> MemoryAccount:
     return MemoryAccount(counters, meminfo["MemTotal"] - counted, everything)
 
 
-def left_behind(host: Host, before: MemoryAccount) -> list[Difference]:
+def left_behind(live: Live, before: MemoryAccount) -> list[Difference]:
     """Return what a case has left of all memory that there is.
 
     What ends late, waits on lists of processors or is kept for the next one, as the huge zero page is, is waited for
     when caches are dropped and memory was compacted, which empties these lists.
     """
-    found = _compare(host, before)
+    found = _compare(live, before)
     if found:
-        host.write("proc/sys/vm/drop_caches", "3")
-        host.write("proc/sys/vm/compact_memory", "1")
-        host.wait_until(lambda: not _compare(host, before), _SETTLED_SECONDS)
-        found = _compare(host, before)
+        live.make_room()
+        live.host.wait_until(lambda: not _compare(live, before), _SETTLED_SECONDS)
+        found = _compare(live, before)
     return found
 
 
-def _compare(host: Host, before: MemoryAccount) -> list[Difference]:
-    now = read_account(host)
+def _compare(live: Live, before: MemoryAccount) -> list[Difference]:
+    now = read_account(live)
     found = [
-        Difference(f"{name} of node {node}", MEMORY_ACCOUNTED, f"{was} as before", str(now.counters[node, name]))
-        for (node, name), was in before.counters.items()
-        if abs(now.counters[node, name] - was) >= (_OUR_PAGES if name in _OF_PROCESSES_AND_OURS else 1)
+        Difference(name, MEMORY_ACCOUNTED, f"{was} as before", str(now.counters[name]))
+        for name, was in before.counters.items()
+        if abs(now.counters[name] - was) >= (_OUR_PAGES if name.split()[0] in _OF_PROCESSES_AND_OURS else 1)
     ]
     missed = now.unaccounted - before.unaccounted
-    if now.all_memory == before.all_memory and missed >= _OUR_PAGES * host.base_page:
+    if now.all_memory == before.all_memory and missed >= _OUR_PAGES * live.base_page:
         found.append(Difference("memory that nobody has", MEMORY_ACCOUNTED, "0 bytes more", f"{missed} bytes more"))
     return found

@@ -86,4 +86,16 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         fix="mm/rmap: improve mlock tracking for large folios (ab521b4142aa)",
         seen="6.12.117; right on 6.1.192, 7.3.4",
     ),
+    Quirk.MOVED_SHARED_PAGE_OFF_NODES: KnownIssue(
+        quirk=Quirk.MOVED_SHARED_PAGE_OFF_NODES,
+        summary="a shared huge page that moves stays in ShmemHugePages of the node that it came from, for ever, and "
+        "that of the other node falls below 0 when it is given back, and reads 0",
+        example="4 huge pages of shared memory on node 0, move_pages(2) to node 1: Shmem of node 0 falls by 8192 kB "
+        "and that of node 1 rises by it, ShmemHugePages of both stay as they are",
+        cause="folio_migrate_mapping() moves NR_SHMEM from node to node, and not NR_SHMEM_THPS",
+        since=KernelVersion(4, 14),
+        until=KernelVersion(6, 5),
+        fix="mm: fix shmem THP counters on migration (0b52c420350e)",
+        seen="6.1.176; right on 6.12.117, 7.3.4",
+    ),
 }

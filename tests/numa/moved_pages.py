@@ -18,7 +18,7 @@ from hugepage_qa.cases.memory_policy import (
     move_page,
 )
 from hugepage_qa.cases.pages_of_a_node import filled_page_on, require_no_free_page
-from hugepage_qa.kernel.counters import parse_vmstat
+from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
@@ -61,7 +61,7 @@ def _nr_hugetlb(live: Live, node: int) -> int:
     # counters of nodes are kept per CPU and added up now and then; this adds them up now
     live.host.write("proc/sys/vm/stat_refresh", "1")
     path = f"{node_directories(live.host)[node]}/vmstat"
-    return parse_vmstat(ObservedTree(live.host).read(path) or "", path)["nr_hugetlb"] * live.base_page
+    return read_vmstat(ObservedTree(live.host), path)["nr_hugetlb"] * live.base_page
 
 
 @MOVING.case(

@@ -20,29 +20,19 @@ from hugepage_qa.cases.result import BAD, NOT_RUN, Result, Verdict, because
 from hugepage_qa.cases.selection import EVERYTHING, Selection
 from hugepage_qa.cases.verdicts import decide
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.tree import size_name
 from hugepage_qa.machine.host import CannotRun, Host, ObservedTree
 from hugepage_qa.oracle.compare import Difference
 from hugepage_qa.oracle.rules import HUGETLB_DOC, Rule
 from hugepage_qa.process.actor import Fault, Refused
 from hugepage_qa.process.actor_link import ActorGone
-from hugepage_qa.sizes import MIB, format_size
+from hugepage_qa.sizes import format_size
 
 NOTHING_LEFT = Rule(
     "nothing-left",
     "when the processes have ended and the settings are back, every pool of every size and node is as before",
     f"{HUGETLB_DOC}; mm/hugetlb.c free_huge_folio(), hugetlb_unreserve_pages()",
 )
-MEMORY_LEFT = Rule(
-    "memory-left",
-    "the memory of gigantic pages that a pool had for a while is free again when they have left it",
-    f"{HUGETLB_DOC} nr_hugepages; mm/hugetlb.c __update_and_free_hugetlb_folio()",
-)
-#: half a page of this size is more than what the kernel and the suite take meanwhile
-_SEEN_IN_FREE_MEMORY = 512 * MIB
-#: they are given back by the write itself, and what the case had besides when the kernel comes to it
-_GIVEN_BACK_SECONDS = 20.0
 _EVIDENCE = ("proc/buddyinfo", "proc/meminfo", "proc/vmstat", "proc/pagetypeinfo")
 
 
@@ -196,7 +186,7 @@ def checked_end(live: Live, host: Host, stack: ExitStack) -> Iterator[None]:
             _put_back(live, host, before)
             after = read_pool_view(ObservedTree(host))
             live.problems += _taken_by_others(live, before, after)
-        live.differences += _left(before, after) + _memory_left(live, before, after)
+        live.differences += _left(before, after)
         if account:
             live.differences += left_behind(live, account)
         live.differences += find_trouble(live, host, taint)
@@ -253,24 +243,6 @@ def _left(before: PoolView, after: PoolView) -> list[Difference]:
         for subject, was, now in (*pairs, *limits)
         if was != now
     ]
-
-
-def _memory_left(live: Live, before: PoolView, after: PoolView) -> list[Difference]:
-    """Return what is missing of the free memory that there was, where nobody else can have it.
-
-    Who only looked at the pools would pass over it, and find memory too fragmented for the next case.
-    """
-    known = ("MemTotal", "HardwareCorrupted")
-    is_as_before = all(before.meminfo.get(name) == after.meminfo.get(name) for name in known)
-    if live.size < _SEEN_IN_FREE_MEMORY or live.host.has_others or not is_as_before:
-        return []
-    least = before.meminfo["MemFree"] - live.size // 2
-    found = after.meminfo["MemFree"]
-    if found < least:
-        live.make_room()
-        live.host.wait_until(lambda: read_meminfo(live.host)["MemFree"] >= least, _GIVEN_BACK_SECONDS)
-        found = read_meminfo(ObservedTree(live.host))["MemFree"]
-    return [] if found >= least else [Difference("MemFree", MEMORY_LEFT, f"at least {least}", str(found))]
 
 
 def _lost(was: object, now: object) -> str:

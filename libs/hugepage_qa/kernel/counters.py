@@ -31,16 +31,17 @@ VMSTAT = "proc/vmstat"
 _VMSTAT_LINE = re.compile(r"(?P<name>[^\s:]+) (?P<number>[0-9]{1,20})")
 
 
-def read_vmstat(tree: Tree) -> dict[str, int]:
+def read_vmstat(tree: Tree, path: str = VMSTAT) -> dict[str, int]:
     """Return every counter by name, in its own unit: events, or base pages for names such as ``nr_free_pages``.
 
-    Empty without the file. Raises InputError for a line of another form.
+    A node has a file of its own, at another ``path``. Empty without the file. Raises InputError for a line of another
+    form.
     """
-    return parse_vmstat(tree.read(VMSTAT) or "", VMSTAT)
+    return parse_vmstat(tree.read(path) or "", path)
 
 
 def parse_vmstat(text: str, path: str) -> dict[str, int]:
-    """Return name -> count from ``text``, read from ``path``: a node has a vmstat of its own. Raises InputError."""
+    """Return name -> count from ``text``, which was read from ``path``. Raises InputError."""
     matches = _parse(text, path, _VMSTAT_LINE, "thp_fault_alloc 7")
     return {name: int(match["number"]) for name, match in matches.items()}
 

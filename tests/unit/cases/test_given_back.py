@@ -1,7 +1,6 @@
 """A page that a case gave back and its pool did not get again: others have it, or the kernel lost it."""
 
 import re
-from dataclasses import replace
 
 import pytest
 from tests.unit.cases.still_machine import SIZE, StillMachine, judge_on
@@ -9,7 +8,6 @@ from tests.unit.cases.still_machine import SIZE, StillMachine, judge_on
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.result import Verdict
 from hugepage_qa.kernel.tree import size_name
-from hugepage_qa.sizes import GIB
 
 _POOL = f"hugepages/{size_name(SIZE)}/nr_hugepages"
 #: in pages, and in kB
@@ -66,45 +64,3 @@ def test_a_page_that_was_given_back(is_mended: bool, blocks: int, verdict: Verdi
     assert judgement.verdict is verdict, judgement.reason
     assert ("others have the memory" in judgement.reason) is (verdict is Verdict.ERROR)
     assert ("nothing-left" in judgement.reason) is (verdict is not Verdict.PASS)
-
-
-class LeakyMachine(StillMachine):
-    """Its free memory becomes ``lost`` bytes less; it is used by others, too, if it ``has_others``."""
-
-    def __init__(self, lost: int, *, has_others: bool) -> None:
-        super().__init__()
-        self.kind = replace(self.kind, has_others=has_others)
-        self._lost = lost
-        self._seconds = 0.0
-        self.has_lost = False
-
-    def perform(self, operation: str, arguments: list[str]) -> object:
-        """Answer."""
-        answer: object = super().perform(operation, arguments)
-        if operation in ("read", "observe") and isinstance(answer, str) and arguments[0].endswith("meminfo"):
-            lost = self._lost >> 10 if self.has_lost else 0
-            return re.sub(r"(MemFree: +)\d+", rf"\g<1>{(8 * GIB >> 10) - lost}", answer)
-        if operation == "clock":
-            self._seconds += 1.0
-            return self._seconds
-        return answer
-
-
-@pytest.mark.parametrize(
-    ("lost", "size", "has_others", "verdict"),
-    [
-        (GIB, GIB, False, Verdict.FAIL),
-        (GIB // 4, GIB, False, Verdict.PASS),
-        (GIB, GIB, True, Verdict.PASS),
-        (GIB, SIZE, False, Verdict.PASS),
-    ],
-)
-def test_memory_of_a_gigantic_page(lost: int, size: int, has_others: bool, verdict: Verdict) -> None:
-    machine = LeakyMachine(lost, has_others=has_others)
-
-    def act(_live: Live) -> None:
-        machine.has_lost = True
-
-    judgement = judge_on(machine, act, size)
-    assert judgement.verdict is verdict, judgement.reason
-    assert ("memory-left" in judgement.reason) is (verdict is Verdict.FAIL)

@@ -4,52 +4,60 @@ import re
 from dataclasses import dataclass, replace
 
 import pytest
-from tests.unit.cases.still_machine import StillMachine, judge_on
+from tests.unit.cases.still_machine import SIZE, StillMachine, judge_on
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.result import Verdict
-from hugepage_qa.sizes import KIB, MIB
+from hugepage_qa.sizes import GIB, KIB, MIB
 
-_ZONEINFO = """\
+_NODE = "sys/devices/system/node"
+_ZONE = """\
 Node 0, zone   Normal
-  per-node stats
-      nr_anon_transparent_hugepages {huge_0}
-      nr_anon_pages {anonymous}
-      nr_foll_pin_acquired 7{pin}
-      nr_foll_pin_released 70
-  pages free     50000
-      nr_mlock     {locked}
+  pages free     {free}
+        spanned  5000000
+        present  5000000
+        managed  5000000
   pagesets
     cpu: 0
               count:    {listed}
-Node 1, zone   Normal
-  per-node stats
-      nr_anon_transparent_hugepages {huge_1}
-  pagesets
-    cpu: 0
-              count: 5
 """
+_COUNTERS = {
+    "node0": """\
+nr_anon_transparent_hugepages {huge_0}
+nr_shmem_hugepages {shared}
+nr_anon_pages {anonymous}
+nr_mlock {locked}
+nr_foll_pin_acquired 7{pin}
+nr_foll_pin_released 70
+""",
+    "node1": "nr_anon_transparent_hugepages {huge_1}\n",
+}
 
 
 @dataclass
 class Left:
-    """What a case leaves: base pages, and bytes that are no longer free, or that there are more in all."""
+    """What a case leaves: pages, and bytes that are no longer free, that are cached, or that there are more in all."""
 
     huge_0: int = 4
     huge_1: int = 4
     anonymous: int = 300
+    shared: int = 0
     pin: int = 0
     locked: int = 29
     listed: int = 100
     missing: int = 0
+    cached: int = 0
     more: int = 0
 
 
 class CountingMachine(StillMachine):
     """Leaves what ``left`` says when it ``is_used``, until memory is compacted if that ``settles``."""
 
-    def __init__(self, left: Left, *, settles: bool = False, is_accounted: bool = True) -> None:
+    def __init__(
+        self, left: Left, *, settles: bool = False, is_accounted: bool = True, kernel: str = "6.18.44"
+    ) -> None:
         super().__init__()
+        self._kernel = kernel
         self.kind = replace(self.kind, is_accounted=is_accounted)
         self._left, self._settles = left, settles
         self._seconds = 0.0
@@ -57,18 +65,24 @@ class CountingMachine(StillMachine):
 
     def perform(self, operation: str, arguments: list[str]) -> object:
         """Answer."""
-        path = arguments[0] if arguments else ""
+        path = str(arguments[0]) if arguments else ""
         left = self._left if self.is_used else Left()
         if operation == "write" and path.endswith("compact_memory") and self._settles:
             self.is_used = False
         if operation == "clock":
             self._seconds += 1.0
             return self._seconds
+        if path == "proc/sys/kernel/osrelease":
+            return f"{self._kernel}\n"
+        if operation == "names" and path == _NODE:
+            return [*_COUNTERS]
         if path == "proc/zoneinfo":
-            return _ZONEINFO.format(**vars(left))
+            return _ZONE.format(free=4000000 - left.missing // self.kind.base_page, listed=left.listed)
+        if path.startswith(_NODE) and path.endswith("/vmstat"):
+            return _COUNTERS[path.split("/")[-2]].format(**vars(left))
         answer: object = super().perform(operation, arguments)
         if operation in ("read", "observe") and path == "proc/meminfo" and isinstance(answer, str):
-            answer = re.sub(r"(MemFree: +)(\d+)", lambda found: _plus(found, -left.missing), answer)
+            answer = re.sub(r"(\nCached: +)(\d+)", lambda found: _plus(found, left.cached), answer)
             answer = re.sub(r"(MemTotal: +)(\d+)", lambda found: _plus(found, left.more), answer)
         return answer
 
@@ -90,6 +104,7 @@ def _plus(found: re.Match[str], change: int) -> str:
         (Left(missing=2 * MIB), "memory that nobody has: expected 0 bytes more, found 2097152 bytes more"),
         (Left(missing=MIB // 2), None),
         (Left(missing=2 * MIB, listed=612), None),
+        (Left(missing=2 * MIB, cached=2 * MIB), None),
         (Left(missing=2 * MIB, more=8 * MIB), None),
     ],
 )
@@ -105,6 +120,25 @@ def test_what_is_left(left: Left, reason: str | None) -> None:
     assert reason is None or (reason in judgement.reason and "memory-accounted" in judgement.reason)
 
 
+@pytest.mark.parametrize(
+    ("left", "size", "verdict"),
+    [
+        (Left(missing=GIB, cached=GIB), GIB, Verdict.FAIL),
+        (Left(missing=GIB // 4, cached=GIB // 4), GIB, Verdict.PASS),
+        (Left(missing=GIB, cached=GIB), SIZE, Verdict.PASS),
+    ],
+)
+def test_memory_of_a_gigantic_page(left: Left, size: int, verdict: Verdict) -> None:
+    machine = CountingMachine(left)
+
+    def act(_live: Live) -> None:
+        machine.is_used = True
+
+    judgement = judge_on(machine, act, size)
+    assert judgement.verdict is verdict, judgement.reason
+    assert ("memory-left" in judgement.reason) is (verdict is Verdict.FAIL)
+
+
 @pytest.mark.parametrize(("settles", "is_accounted"), [(True, True), (False, False)])
 def test_what_settles_and_what_others_may_have(settles: bool, is_accounted: bool) -> None:
     machine = CountingMachine(Left(huge_0=5, missing=2 * MIB), settles=settles, is_accounted=is_accounted)
@@ -114,3 +148,15 @@ def test_what_settles_and_what_others_may_have(settles: bool, is_accounted: bool
         live.expect("what is compared", 1, 1)
 
     assert judge_on(machine, act).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(("kernel", "verdict"), [("6.1.176", Verdict.PASS), ("6.12.117", Verdict.FAIL)])
+def test_a_shared_page_that_moved_is_on_the_wrong_node_before_6_5(kernel: str, verdict: Verdict) -> None:
+    """Of all nodes together there is none: what /proc/vmstat shows stays 0."""
+    machine = CountingMachine(Left(shared=4), kernel=kernel)
+
+    def act(_live: Live) -> None:
+        machine.is_used = True
+
+    judgement = judge_on(machine, act)
+    assert judgement.verdict is verdict, judgement.reason

@@ -8,6 +8,8 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.log import tells_of_trouble
 from hugepage_qa.machine.host import Host
 from hugepage_qa.oracle.compare import Difference
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.oracle.rules import Rule
 
 KERNEL_CONTENT = Rule(
@@ -21,9 +23,8 @@ TAINT = "proc/sys/kernel/tainted"
 _BAD_PAGE, _DIED, _WARNED, _LOCKED_UP = 1 << 5, 1 << 7, 1 << 9, 1 << 14
 #: of mm/oom_kill.c, for the whole machine; that of a control group begins with a small letter
 _OUT_OF_MEMORY = "Out of memory"
-#: what a write to vm/stat_refresh finds (mm/vmstat.c vmstat_refresh()): the files of counters show 0 instead. What
-#: nr-hugetlb-lost takes out of nr_hugetlb, an open bug of 6.13, is left to the cases on it
-_BELOW_ZERO = re.compile(r"^vmstat_refresh: (?!nr_hugetlb )nr_\w+ -\d+")
+#: what a write to vm/stat_refresh finds (mm/vmstat.c vmstat_refresh()): the files of counters show 0 instead
+_BELOW_ZERO = re.compile(r"vmstat_refresh: (nr_\w+) -\d+")
 #: what others have their devices and networks for: no case comes there
 _OF_OTHERS = re.compile(r"^WARNING: (?:CPU: \d+ PID: \d+ at |\[.*\] )?(?:\./)?(?:drivers|net|sound|virt)/")
 
@@ -44,7 +45,7 @@ def find_trouble(live: Expectations, host: Host, taint: str | None) -> Iterator[
             # whether the case or others took the last of it, no line tells
             live.ran_out_of_memory = True
             live.problems.append(line)
-        elif tells_of_trouble(line) or _OUT_OF_MEMORY in line or (_BELOW_ZERO.match(line) and not host.has_others):
+        elif tells_of_trouble(line) or _OUT_OF_MEMORY in line or _is_below_zero(live, host, line):
             yield Difference("kernel log", KERNEL_CONTENT, "no such line", line)
     of_others = [line for line in lines if host.has_others and _OF_OTHERS.match(line)]
     live.notes += of_others
@@ -57,6 +58,14 @@ def find_trouble(live: Expectations, host: Host, taint: str | None) -> Iterator[
         more &= ~_WARNED
     if more & (_BAD_PAGE | _DIED | _WARNED | _LOCKED_UP):
         yield Difference(TAINT, KERNEL_CONTENT, (taint or "nothing").strip(), (now or "nothing").strip())
+
+
+def _is_below_zero(live: Expectations, host: Host, line: str) -> bool:
+    """Tell whether ``line`` tells of a counter below 0, which on a machine of others may be so for long."""
+    found = None if host.has_others else _BELOW_ZERO.match(line)
+    # for good, once pages are lost: the cases on it look at the counter
+    lost = POOL_ISSUES[Quirk.NR_HUGETLB_LOST].applies_to(live.kernel_version)
+    return found is not None and not (lost and found[1] == "nr_hugetlb")
 
 
 def _bits(taint: str | None) -> int:

@@ -122,7 +122,8 @@ def _run(request: QaRequest, architectures: Sequence[str]) -> Finding:
     kept = _kept(request)
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
-    before = take_snapshot([ROOT])
+    may_be_held = request.in_lab or not request.needs_root
+    before = take_snapshot([ROOT], may_be_held=may_be_held)
     # tmt does not run inside its own tree, so it runs elsewhere and what it left is moved here
     with tempfile.TemporaryDirectory(prefix=PREFIX, dir=_LASTING if request.in_lab else None) as directory:
         code = _run_tmt(request, architectures, Path(directory))
@@ -131,7 +132,7 @@ def _run(request: QaRequest, architectures: Sequence[str]) -> Finding:
         give(kept, _ROOT)
     # after Ctrl-C tmt ends without removing its guests
     drop_machines(kept, Registry(CACHE))
-    after = take_snapshot([ROOT])
+    after = take_snapshot([ROOT], may_be_held=may_be_held)
     changes = differences(before, after)
     write_surroundings(kept / "run", code, changes)
     results = [*read_run(kept), *read_surroundings(kept / "run")]

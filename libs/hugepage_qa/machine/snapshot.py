@@ -2,7 +2,7 @@
 
 Nobody but a run has a reason to change these while it has the machine, so that any change counts against it, even if
 another administrator made it: pools, THP knobs, sysctls of memory, mounts, our control groups and System V segments.
-While another run has the machine, which a run of throwaway machines does not ask for, all of these are that run's.
+A run of throwaway machines does not ask for the machine: all of these are another run's while that one has it.
 
 Files and packages change all the time on a machine that others use. Those that a run left are known
 
@@ -61,9 +61,10 @@ class Snapshot:
     of_a_holder: Mapping[str, str] = field(default_factory=dict)
 
 
-def take_snapshot(ignore: Sequence[Path] = (), *, root: Path = Path("/")) -> Snapshot:
+def take_snapshot(ignore: Sequence[Path] = (), *, may_be_held: bool = False, root: Path = Path("/")) -> Snapshot:
     """Return the state of the host whose files lie below ``root``; what cannot be read is left out.
 
+    It ``may_be_held`` by another run when ours never has it; else a run that still has it is one that we have left.
     Raises InputError for a kernel file of an unknown form.
 
     ``ignore`` names paths of the live machine that may come and go, with all below them: the cache and the run
@@ -82,7 +83,7 @@ def take_snapshot(ignore: Sequence[Path] = (), *, root: Path = Path("/")) -> Sna
         **_pools(tree),
         **{f"mount {point}": value for point, value in mounts.items() if point not in of_others},
     }
-    is_held = _is_held(root)
+    is_held = may_be_held and _is_held(root)
     return Snapshot(
         values={**({} if is_held else settings), **_emulators(tree, ignore)},
         of_a_holder=settings if is_held else {},
@@ -118,7 +119,7 @@ def changes_of_others(before: Snapshot, after: Snapshot) -> list[str]:
 
 
 def _is_held(root: Path) -> bool:
-    """Tell whether another run has the machine: ours has ended, or has not begun, when a snapshot is taken."""
+    """Tell whether a run has the machine."""
     try:
         return read_holder(root) is not None
     except OSError:  # it is root's, and not for us to see

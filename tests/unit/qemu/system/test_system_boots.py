@@ -20,9 +20,7 @@ DEADLINE = 900.0
 @pytest.fixture(scope="module")
 def machine() -> Iterator[SystemMachine]:
     # what the kernel and the boot loader put below 2 GiB, at random places, may be in the way of a gigantic page there
-    words = "hugepagesz=1G hugepages=1 thp_anon=64K:always;128K:inherit"
-    # one CPU: a boot takes 30 s of the host's under TCG, and 44 s with two
-    wish = Wish(memory=(5 * GIB, GIB), cpus=1, words=words)
+    wish = Wish(memory=(5 * GIB, GIB), words="hugepagesz=1G hugepages=1 thp_anon=64K:always;128K:inherit")
     one = bring_up(cache_directory(), wish, deadline=DEADLINE, report=print)
     yield one
     Registry(cache_directory()).drop(one.record.name)

@@ -1,12 +1,13 @@
 """A real system machine: built, booted through its boot loader, rebooted, cut off, gone."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
+from tests.unit.qemu.system.bound_machine import removed_at_the_end
 
 from hugepage_qa.cache import cache_directory
 from hugepage_qa.errors import InputError
-from hugepage_qa.qemu.system.machine_registry import Registry
 from hugepage_qa.qemu.system.system_launch import Wish, bring_up
 from hugepage_qa.qemu.system.system_machine import SystemMachine
 
@@ -20,10 +21,10 @@ DEADLINE = 900.0
 @pytest.fixture(scope="module")
 def machine() -> Iterator[SystemMachine]:
     # what the kernel and the boot loader put below 2 GiB, at random places, may be in the way of a gigantic page there
-    wish = Wish(memory=(5 * GIB, GIB), words="hugepagesz=1G hugepages=1 thp_anon=64K:always;128K:inherit")
-    one = bring_up(cache_directory(), wish, deadline=DEADLINE, report=print)
-    yield one
-    Registry(cache_directory()).drop(one.record.name)
+    words = "hugepagesz=1G hugepages=1 thp_anon=64K:always;128K:inherit"
+    wish = Wish(memory=(5 * GIB, GIB), words=words, name=f"test-{os.getpid()}")
+    with removed_at_the_end(f"test-{os.getpid()}"):
+        yield bring_up(cache_directory(), wish, deadline=DEADLINE, report=print)
 
 
 def read(machine: SystemMachine, path: str) -> str:

@@ -168,13 +168,13 @@ def alarm_limits(chances: Sequence[PerLook], looks: Sequence[tuple[int, float]] 
     return {blocks: alarm_limit([one[blocks] for one in chances if blocks in one]) for blocks, _ in looks}
 
 
-def alarm_limit(chances: Sequence[float], allowed: float = RUN_ERROR) -> float:
-    """Return the largest limit of p with which unchanged metrics raise ``allowed`` alarms together.
+def alarm_limit(chances: Sequence[float]) -> float:
+    """Return the largest limit of p with which unchanged metrics raise RUN_ERROR alarms together.
 
     Each raises one with the probability of the limit, but never more often than its noise is large enough to be
     reported, which ``chances`` holds.
     """
-    left, ordered = allowed, sorted(chances)
+    left, ordered = RUN_ERROR, sorted(chances)
     for place, chance in enumerate(ordered):
         share = left / (len(ordered) - place)
         if share <= chance:

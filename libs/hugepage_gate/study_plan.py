@@ -12,9 +12,10 @@ from scipy.special import chdtri, ndtri
 from hugepage_gate.baseline_file import FEWEST_BLOCKS
 from hugepage_gate.block_summary import SummarySeries
 
-#: two-sided confidence and power of the smallest detectable change: together 3.24 standard errors
+#: two-sided confidence and power of the smallest detectable change, and how many standard errors that is: 3.24
 CONFIDENCE = 0.95
 POWER = 0.9
+_ERRORS = float(ndtri(1 - (1 - CONFIDENCE) / 2) + ndtri(POWER))
 
 _MOST_BLOCKS = 10_000
 
@@ -44,11 +45,9 @@ class Layout:
     cost: float
 
 
-def smallest_change(
-    pilot: Pilot, blocks: int, runs: int, confidence: float = CONFIDENCE, power: float = POWER
-) -> float:
-    """Return the smallest change, as a share, that ``blocks`` of ``runs`` on either side show with ``power``."""
-    return _errors(confidence, power) * math.sqrt(2 * (pilot.between**2 / blocks + pilot.within**2 / (blocks * runs)))
+def smallest_change(pilot: Pilot, blocks: int, runs: int) -> float:
+    """Return the smallest change, as a share, that ``blocks`` of ``runs`` on either side show."""
+    return _ERRORS * math.sqrt(2 * (pilot.between**2 / blocks + pilot.within**2 / (blocks * runs)))
 
 
 def runs_per_block(pilot: Pilot) -> int:
@@ -90,7 +89,3 @@ def pilot_from(series: SummarySeries, block_cost: float = 0.0, run_cost: float =
     degrees = len(logs) - 1
     upper = float(logs.var(ddof=1)) * degrees / float(chdtri(degrees, _SURE))
     return Pilot(math.sqrt(max(upper - explained, _LEAST_SHARE * upper)), within, block_cost, run_cost)
-
-
-def _errors(confidence: float, power: float) -> float:
-    return float(ndtri(1 - (1 - confidence) / 2) + ndtri(power))

@@ -78,7 +78,7 @@ def require_padding(live: Live) -> None:
 def generation(live: Live) -> Generation:
     """Return how the kernel understands hugetext_enabled; where its files do not tell, by whether it takes a 2."""
     require_hugetext(live)
-    possible = possible_generations(has_enabled=True, has_threshold=live.host.read(THRESHOLD) is not None)
+    possible = possible_generations(has_threshold=live.host.read(THRESHOLD) is not None)
     if len(possible) == 1:
         return possible[0]
     try:

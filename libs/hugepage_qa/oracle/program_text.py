@@ -55,6 +55,7 @@ def round_up(number: int, unit: int) -> int:
     return -(-number // unit) * unit
 
 
+# bits of hugetext_enabled
 FILE_TEXT = 1
 ANONYMOUS_TEXT = 2
 
@@ -159,20 +160,18 @@ def is_placed_for_huge_pages(file: ElfFile, mode: int, pmd: int) -> bool:
     return file.kind is Kind.LIBRARY and file.runnable and extent >= 2 * pmd
 
 
-def becomes_huge(
-    mapping: TextMapping, file: ElfFile, *, mode: int, pmd: int, advised: bool = False, open_for_write: bool = False
-) -> int:
+def becomes_huge(mapping: TextMapping, file: ElfFile, *, mode: int, pmd: int, advised: bool = False) -> int:
     """Return the bytes of FilePmdMapped that a mapping of file text has once khugepaged has seen it.
 
     ``advised`` tells whether it got MADV_HUGEPAGE, with which no mode is needed.
     """
-    if not (mode & FILE_TEXT or advised) or open_for_write:
+    if not (mode & FILE_TEXT or advised):
         return 0
     return mapping.huge_bytes(file.size, pmd)
 
 
 _SWITCH_ON = 1
-_BOTH_BITS = 3
+_BOTH_BITS = FILE_TEXT | ANONYMOUS_TEXT
 
 
 class Generation(Enum):
@@ -184,13 +183,11 @@ class Generation(Enum):
     BITS = "bits"
 
 
-def possible_generations(*, has_enabled: bool, has_threshold: bool) -> tuple[Generation, ...]:
-    """Return what a kernel with these files can be; nothing for one without hugetext.
+def possible_generations(*, has_threshold: bool) -> tuple[Generation, ...]:
+    """Return what a kernel with hugetext_enabled can be.
 
     hugetext_pad_threshold came after the bits, which 4.19 has without it.
     """
-    if not has_enabled:
-        return ()
     return (Generation.BITS,) if has_threshold else (Generation.SWITCH, Generation.BITS)
 
 

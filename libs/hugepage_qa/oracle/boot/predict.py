@@ -83,7 +83,7 @@ def expect_hugetext(draft: Draft) -> None:
         draft.leave_open("hugetext", "the kernel has no hugetext_enabled file")
         return
     has_threshold = draft.machine.interfaces.get("hugetext_pad_threshold", False)
-    generations = possible_generations(has_enabled=True, has_threshold=has_threshold)
+    generations = possible_generations(has_threshold=has_threshold)
     outcomes = {accept_parameters(values, generation) for generation in generations}
     if len(outcomes) > 1:
         draft.leave_open(_SUBJECT, "a kernel without hugetext_pad_threshold may take 0 and 1 only")

@@ -110,10 +110,6 @@ def test_only_whole_congruent_blocks_within_the_file_merge(mapping: TextMapping,
     assert becomes_huge(mapping, replace(FILE, size=size), mode=1, pmd=PMD) == expected
 
 
-def test_a_file_that_is_open_for_write_stays_small() -> None:
-    assert becomes_huge(TextMapping(0, PMD, 0), FILE, mode=3, pmd=PMD, open_for_write=True) == 0
-
-
 @pytest.mark.parametrize(
     ("file", "mode", "expected"),
     [

@@ -46,6 +46,5 @@ def test_a_threshold_is_below_a_huge_page(text: str) -> None:
 
 
 def test_files_decide_the_generation() -> None:
-    assert possible_generations(has_enabled=False, has_threshold=False) == ()
-    assert possible_generations(has_enabled=True, has_threshold=True) == (Generation.BITS,)
-    assert set(possible_generations(has_enabled=True, has_threshold=False)) == set(Generation)
+    assert possible_generations(has_threshold=True) == (Generation.BITS,)
+    assert set(possible_generations(has_threshold=False)) == set(Generation)

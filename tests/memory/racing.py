@@ -11,7 +11,7 @@ from hugepage_qa.cases.race import RACERS, at_once, clash
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MAP_FIXED, MAP_HUGETLB
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
+from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Came, Deed
 
@@ -224,7 +224,7 @@ def unmapped_while_they_move(live: Live) -> None:
 )
 def stressed_file(live: Live) -> None:
     # a fault in what ftruncate() cuts off is truncation-passes-over-a-fault, which spoils the pool now and then
-    cuts_only_untouched = POOL_ISSUES[Quirk.TRUNCATION_PASSES_OVER_A_FAULT].applies_to(live.kernel_version)
+    cuts_only_untouched = MEMORY_ISSUES[Quirk.TRUNCATION_PASSES_OVER_A_FAULT].applies_to(live.kernel_version)
     lengths = (4, 5) if cuts_only_untouched else (2, 4)
     file = new_memfd(live)
     file.truncate(4)

@@ -11,7 +11,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.race import at_once
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
+from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Came
 from hugepage_qa.sizes import GIB
@@ -55,7 +55,7 @@ def access_beyond_the_end(live: Live) -> None:
     pages=1,
 )
 def emptied_while_it_is_touched(live: Live) -> None:
-    issue = POOL_ISSUES[Quirk.TRUNCATION_PASSES_OVER_A_FAULT]
+    issue = MEMORY_ISSUES[Quirk.TRUNCATION_PASSES_OVER_A_FAULT]
     if issue.applies_to(live.kernel_version):
         # now and then the count stays below 0 when the file is gone
         raise CannotRun(

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from hugepage_qa.oracle.compare import Difference
 from hugepage_qa.oracle.known_issues import KnownIssue, Quirk
+from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
 from hugepage_qa.oracle.known_thp_issues import THP_ISSUES
 from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.oracle.rules import Rule
@@ -36,7 +37,7 @@ class Failed(Exception):
         super().__init__(str(difference))
 
 
-_ISSUES: Mapping[Quirk, KnownIssue] = {**POOL_ISSUES, **THP_ISSUES}
+_ISSUES: Mapping[Quirk, KnownIssue] = {**POOL_ISSUES, **MEMORY_ISSUES, **THP_ISSUES}
 _OURS = Path(__file__).parents[1]
 
 

@@ -48,8 +48,12 @@ class Quirk(Enum):
     MOVE_WAITS_FOR_ITSELF = "move-waits-for-itself"
     FAILED_MOVE_ENDS_RESERVATION = "failed-move-ends-reservation"
     FORK_LOSES_PAGES = "fork-loses-pages"
-    SMAPS_SHOWS_SHARED = "smaps-shows-shared"
     PINNED_PAGE_UNRESERVED = "pinned-page-unreserved"
+    ATTACHMENT_RESERVES = "attachment-reserves"
+    COPY_NEVER_ENDS = "copy-never-ends"
+
+    # of huge pages of the pools that somebody has, recorded in known_memory_issues.py
+    SMAPS_SHOWS_SHARED = "smaps-shows-shared"
     UFFD_COPY_EXISTS = "uffd-copy-exists"
     FORKED_PAGE_STAYS_PROTECTED = "forked-page-stays-protected"
     MOVED_PAGE_STAYS_PROTECTED = "moved-page-stays-protected"
@@ -60,8 +64,6 @@ class Quirk(Enum):
     REMOVED_GROUP_OFF_NODES = "removed-group-off-nodes"
     MOVED_PAGE_OFF_NODES = "moved-page-off-nodes"
     SEGMENT_RSS_MULTIPLIED = "segment-rss-multiplied"
-    ATTACHMENT_RESERVES = "attachment-reserves"
-    COPY_NEVER_ENDS = "copy-never-ends"
     MOVE_MISPLACES_PAGES = "move-misplaces-pages"
     MOVED_PAGE_UNCOUNTED = "moved-page-uncounted"
     HINT_ROUNDED_TO_ZERO = "hint-rounded-to-zero"

@@ -15,6 +15,7 @@ from hugepage_qa.cases.result import Result, Verdict, one_line
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.oracle.known_issues import KNOWN_ISSUES
+from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
 from hugepage_qa.oracle.known_thp_issues import THP_ISSUES
 from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.schema import build, read_document
@@ -22,7 +23,7 @@ from hugepage_qa.schema import build, read_document
 #: lines at the end of an evidence that are kept, and characters of each: a machine's last words tell why it ended
 _EVIDENCE_LINES, _EVIDENCE_WIDTH = 40, 160
 
-_ISSUES = tuple(issue for issues in (KNOWN_ISSUES, POOL_ISSUES, THP_ISSUES) for issue in issues.values())
+_ISSUES = tuple(issue for issues in (KNOWN_ISSUES, POOL_ISSUES, MEMORY_ISSUES, THP_ISSUES) for issue in issues.values())
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,227 @@
+"""Known kernel bugs in huge pages of a pool that somebody has: what is in them, and what is told of them.
+
+Those that cost a pool pages or reservations are in ``pool.known_pool_issues``.
+"""
+
+from collections.abc import Mapping
+
+from hugepage_qa.oracle.known_issues import KnownIssue, Quirk
+from hugepage_qa.version import KernelVersion
+
+MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
+    issue.quirk: issue
+    for issue in (
+        KnownIssue(
+            quirk=Quirk.SMAPS_SHOWS_SHARED,
+            summary="smaps may show all 1G pages that one process alone maps as Shared_Hugetlb",
+            example="2 private pages of 1G touched: Private_Hugetlb 0 kB, Shared_Hugetlb 2097152 kB; mbind() with "
+            "MPOL_MF_MOVE leaves such pages where they are",
+            cause="hugetlb_pmd_shared() asks ptdesc_pmd_is_shared() about a table that holds no PMD entries, as "
+            "fork-loses-pages does (the fix of CVE-2026-23100)",
+            since=KernelVersion(6, 19),
+            brought_to=(KernelVersion(6, 12, 74), KernelVersion(6, 18, 8)),
+            seen="6.12.107, 6.18.44, 7.3.4; right on 6.1.192, on 6.12.107 of ppc64le",
+        ),
+        KnownIssue(
+            quirk=Quirk.UFFD_COPY_EXISTS,
+            summary="UFFDIO_COPY that the pool has no page for fails with EEXIST, as if the page were there",
+            example="every page of 2M in use or reserved: UFFDIO_COPY to a MAP_NORESERVE mapping gives EEXIST instead "
+            "of ENOMEM, and mincore() shows no page there",
+            cause="hugetlb_mfill_atomic_pte() takes the page table entry that it has just made for one that holds a "
+            "page: hugetlb_walk() returns where it is, not what is in it",
+            since=KernelVersion(6, 18),
+            seen="6.18.44, 7.3.4; right on 6.1.192, 6.12.107, 6.12.117",
+        ),
+        KnownIssue(
+            quirk=Quirk.FORKED_PAGE_STAYS_PROTECTED,
+            summary="a private page that userfaultfd protects is protected in a child, too, which nobody ends: a write "
+            "of the child faults for ever",
+            example="a page of 2M, written, given UFFDIO_WRITEPROTECT, fork(): pagemap of the child shows 512 base "
+            "pages as protected, and its first store there takes 121 s of CPU time without an end",
+            cause="copy_hugetlb_page_range() leaves the bit of a page that is present to a child that does not inherit "
+            "the userfaultfd, and hugetlb_wp() copies no page that has it (60d5b473d61b, which stable has without the "
+            "mend)",
+            since=KernelVersion(5, 19),
+            until=KernelVersion(6, 4),
+            fix="5a2f8d22ace4 (6.4); 6.1.y has it not",
+            seen="6.1.192; right on 6.12.117, 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.MOVED_PAGE_STAYS_PROTECTED,
+            summary="a page that userfaultfd protects stays protected where mremap() has moved it, which no program "
+            "was asked to be told of and nobody ends",
+            example="a page of 2M, written, given UFFDIO_WRITEPROTECT, mremap(): pagemap shows 512 base pages as "
+            "protected at the new address",
+            cause="move_huge_pte() takes the entry with its bit to a mapping that has no userfaultfd any more; "
+            "hugetlb_wp() copies no page that has it since 60d5b473d61b, and a write does not end (CVE-2025-21696)",
+            since=KernelVersion(5, 19),
+            until=KernelVersion(6, 13),
+            fix="mm: clear uffd-wp PTE/PMD state on mremap() (0cef0bb836e3)",
+            backports=(KernelVersion(6, 1, 191), KernelVersion(6, 12, 11)),
+            seen="6.1.176; right on 6.1.192, 6.12.117, 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.BROKEN_PAGE_LOST_AT_FORK,
+            summary="a child that is forked after a private page broke reads zeroes where its parent gets SIGBUS",
+            example="2 pages of 2M, filled, MADV_HWPOISON of the first, fork(): the parent gets SIGBUS there, the "
+            "child reads zeroes out of a third page of the pool",
+            cause="set_huge_pte_at() of arm64 asks the page how many entries are to be written; the page that broke is "
+            "base pages again, for which there are none, and the child has no entry that says so (18f3962953e4)",
+            since=KernelVersion(6, 0),
+            until=KernelVersion(6, 6),
+            fix="6f1bace9a9fb (6.6), for entries that name no page; 6.1.y has it not",
+            architecture="aarch64",
+            seen="6.1.192",
+        ),
+        KnownIssue(
+            quirk=Quirk.MINCORE_COUNTS_HUGE_PAGES,
+            summary="mincore() tells of a huge page of a file that is not there that a base page of it is for each "
+            "huge page of the file behind it",
+            example="a file of 3 pages of 2M, mapped, of which the second was touched: of the 32 base pages of 64K of "
+            "the first mincore() tells that the second is in memory",
+            cause="mincore_unmapped_range() goes from base page to base page with the index of a huge page, which is "
+            "what linear_page_index() makes of a hugetlb mapping, since mincore() walks page tables. It is asked where "
+            "huge_pte_offset() finds nothing: on powerpc wherever no page is mapped, elsewhere where there is no page "
+            "table",
+            since=KernelVersion(4, 0),
+            until=KernelVersion(6, 7),
+            fix="mm/filemap: remove hugetlb special casing in filemap.c (a08c7193e4f1), by the way",
+            seen="6.1.176 of ppc64le",
+        ),
+        KnownIssue(
+            quirk=Quirk.TRUNCATION_PASSES_OVER_A_FAULT,
+            summary="a page stays mapped behind the end, and resv_hugepages mostly falls below 0, where a shared file "
+            "is emptied while a thread touches a page of it",
+            example="a file of 1 page of 2M, mapped: a thread touches it, ftruncate(0) meanwhile: resv_hugepages reads "
+            "2^64 - 1, free_hugepages 0",
+            cause="hugetlb_vmdelete_list() passes over a mapping whose lock a fault holds, and the fault, which has "
+            "seen the old end, puts its page into the file when remove_inode_hugepages() has looked there and ended "
+            "the reservation (40549ba8f8e0)",
+            since=KernelVersion(6, 1),
+            seen="6.1.192, 6.12.117, 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.SEAL_GROW_PASSED_OVER,
+            summary="a writable mapping beyond the end of a file, shared or private, grows it, F_SEAL_GROW or not",
+            example="a memfd of 1 page with F_SEAL_GROW has 2 after mmap() of 2; with F_SEAL_WRITE, too, a private "
+            "mapping grows it",
+            cause="hugetlbfs_file_mmap() sets i_size and asks for no seal",
+            since=KernelVersion(4, 16),
+            seen="6.1.176, 6.1.192, 6.12.107, 6.18.44, 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.SEAL_EXEC_PASSED_OVER,
+            summary="chmod() changes the x bits of a memfd of huge pages that is sealed with F_SEAL_EXEC",
+            example="a memfd of huge pages, of mode 0644 and with F_SEAL_EXEC, has mode 0755 after fchmod(0755), where "
+            "one of base pages refuses it with EPERM",
+            cause="hugetlbfs_setattr() asks for the seals of size alone, shmem_setattr() for F_SEAL_EXEC, too "
+            "(6fd7353829ca)",
+            since=KernelVersion(6, 3),
+            seen="6.12.117, 6.18.44, 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.NR_HUGETLB_LOST,
+            summary="an mmap() that fails for want of surplus pages takes pages out of nr_hugetlb for good; below 0 it "
+            "reads 0",
+            example="3 pages of 2M in use, nr_overcommit_hugepages 2: after an mmap() of 3 more that fails, nr_hugetlb "
+            "counts 512 base pages instead of 1536",
+            cause="gather_surplus_pages() frees through free_huge_folio() what was never added (05d4532b60e3)",
+            since=KernelVersion(6, 13),
+            seen="6.18.44, 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.REMOVED_GROUP_OFF_NODES,
+            summary="numa_stat of a control group has no node for the pages of a removed group below it, and falls "
+            "below 0 when they are freed",
+            example="2 pages of 2M of a removed group: its parent shows total=0 in version 1; when they are freed and "
+            "the group is forgotten, total=0 N0=2^64 - 4194304 in version 2",
+            cause="hugetlb_cgroup_move_parent() leaves the counts of nodes with the removed group, freed pages are "
+            "taken off those of its parent (f47761999052)",
+            since=KernelVersion(5, 17),
+            until=KernelVersion(7, 4),
+            fix="mm/hugetlb_cgroup: move per-node usage on cgroup reparenting",
+            backports=(KernelVersion(7, 3, 4), KernelVersion(6, 12, 117)),
+            seen="6.1.192, 6.12.107, 6.18.44; right on 6.12.117, 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.MOVED_PAGE_OFF_NODES,
+            summary="numa_stat of a control group shows a page that moved to another node on the node that it came "
+            "from, and falls below 0 on the other when it is freed",
+            example="a page of 2M moves from node 0 to node 1: N0=2097152 N1=0; when it is freed, N0=2097152 "
+            "N1=2^64 - 2097152",
+            cause="hugetlb_cgroup_migrate() moves the group to the new page, and not the count of its node "
+            "(f47761999052)",
+            since=KernelVersion(5, 17),
+            until=KernelVersion(7, 4),
+            fix="mm/hugetlb_cgroup: move per-node usage on cross node migration",
+            backports=(KernelVersion(7, 3, 4), KernelVersion(6, 12, 117)),
+            seen="6.1.192; right on 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.SEGMENT_RSS_MULTIPLIED,
+            summary="/proc/sysvipc/shm shows what a segment of huge pages has in memory multiplied by the base pages "
+            "of a huge page",
+            example="a segment of 2 pages of 2M, one of them touched: rss 1073741824 instead of 2097152",
+            cause="shm_add_rss_swap() takes nrpages for huge pages, and since a08c7193e4f1 they are base pages",
+            since=KernelVersion(6, 7),
+            until=KernelVersion(7, 4),
+            fix="ipc/shm: fix RSS accounting for hugetlb shared memory",
+            backports=(KernelVersion(7, 3, 4), KernelVersion(6, 12, 117)),
+            seen="6.18.44, 7.2.6, 7.2.9, 7.2.11, 7.2.12; right on 7.3.4, 6.12.117",
+        ),
+        KnownIssue(
+            quirk=Quirk.MOVE_MISPLACES_PAGES,
+            summary="mremap() puts pages elsewhere in the new mapping, or beside it, where page tables before them "
+            "were never made and the addresses differ in their place within a page table",
+            example="a mapping of 1G and 2 pages of 2M, of which the last was written, moved by 512M: it reads 0 where "
+            "the page should be, which is 512M before it",
+            cause="move_hugetlb_page_tables() goes on at the end of a page table with both addresses, each with that "
+            "of its own (e95a9851787b; CVE-2026-98373)",
+            since=KernelVersion(6, 0),
+            until=KernelVersion(7, 3),
+            fix="mm/hugetlb: preserve mremap address delta when skipping page tables",
+            backports=(KernelVersion(7, 2, 9), KernelVersion(6, 12, 112), KernelVersion(6, 1, 191)),
+            seen="6.18.44; right on 6.1.192, 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.MOVED_PAGE_UNCOUNTED,
+            summary="a page that moves is taken out of nr_hugetlb where it was, and not added where it is; freed, it "
+            "is taken out there, too",
+            example="a page of 2M in use on each of two nodes, one moves to the other: nr_hugetlb of the nodes is 0 "
+            "and 512 instead of 0 and 1024",
+            cause="alloc_migrate_hugetlb_folio() and alloc_hugetlb_folio_nodemask() do not count the new page "
+            "(05d4532b60e3)",
+            since=KernelVersion(6, 13),
+            until=KernelVersion(7, 4),
+            fix="mm/hugetlb: account migration target folio in per-node NR_HUGETLB vmstat",
+            backports=(KernelVersion(7, 3, 4),),
+            seen="none with it; right on 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.HINT_ROUNDED_TO_ZERO,
+            summary="a hint for huge pages that lies within the last huge page of all addresses is rounded up to "
+            "address 0, and who may use that gets his mapping there",
+            example="as root on aarch64 a page of 2M with the hint 0xfffffffffffff000 is mapped at address 0",
+            cause="generic_hugetlb_get_unmapped_area() aligns the hint and does not look whether it is below "
+            "mmap_min_addr then; x86 has a function of its own",
+            since=KernelVersion(2, 6, 30),
+            until=KernelVersion(6, 11),
+            fix="hugetlbfs: ensure generic_hugetlb_get_unmapped_area() returns higher address than mmap_min_addr "
+            "(dffe24e95876)",
+            seen="6.1.192 on aarch64",
+        ),
+        KnownIssue(
+            quirk=Quirk.SHARED_TAILS_SHOWN_AS_HEADS,
+            summary="/proc/kpageflags shows a huge page that gave struct pages back as having a further head at the "
+            "start of each base page of struct pages",
+            example="vm.hugetlb_optimize_vmemmap=1, a page of 2M: 8 of its 512 base pages are heads instead of 1",
+            cause="snapshot_page(), by which stable_page_flags() reads a page since 6.17, copies its struct page and "
+            "takes it for a head if that says so, without page_fixed_fake_head(): all base pages of struct pages are "
+            "the first one, with the head in it (d863a12108f2)",
+            since=KernelVersion(6, 17),
+            until=KernelVersion(7, 1),
+            fix="mm/hugetlb: remove fake head pages",
+            seen="6.18.44; right on 6.1.192, 7.3.4",
+        ),
+    )
+}

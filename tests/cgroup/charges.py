@@ -6,19 +6,9 @@ Hugetlb pages are charged by the memory controller, too, where the hierarchy is 
 from functools import partial
 
 from hugepage_qa.cases.case import Area
-from hugepage_qa.cases.control_group import (
-    CHARGED_AHEAD,
-    HUGETLB_CGROUP,
-    V1_DOC,
-    V2_DOC,
-    ControlGroup,
-    HugetlbGroup,
-    Version,
-    hugetlb_case,
-    keeping_hierarchy,
-    new_group,
-)
+from hugepage_qa.cases.control_group import CHARGED_AHEAD, ControlGroup, Version, keeping_hierarchy, new_group
 from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_group import HUGETLB_CGROUP, V1_DOC, V2_DOC, HugetlbGroup, hugetlb_case
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import move_page

@@ -5,7 +5,7 @@ there.
 """
 
 from hugepage_qa.cases.case import Sizes
-from hugepage_qa.cases.control_group import HugetlbGroup, Version, new_group
+from hugepage_qa.cases.control_group import Version, new_group
 from hugepage_qa.cases.guest import guest_machine as drivers
 from hugepage_qa.cases.guest.guest_machine import LIBVIRT_WITHOUT_MOUNTS
 from hugepage_qa.cases.guest.guests import (
@@ -16,6 +16,7 @@ from hugepage_qa.cases.guest.guests import (
     needs,
 )
 from hugepage_qa.cases.guest.refusal import Meaning
+from hugepage_qa.cases.hugetlb_group import HugetlbGroup
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.plugins.guest_test import GuestTest

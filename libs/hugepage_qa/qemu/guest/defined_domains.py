@@ -5,7 +5,7 @@ from typing import Any
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.guest.guest_site import NotHere
-from hugepage_qa.qemu.guest.libvirt_driver import import_libvirt
+from hugepage_qa.qemu.guest.libvirt_host import import_libvirt
 
 
 @dataclass(frozen=True)

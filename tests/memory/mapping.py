@@ -9,28 +9,22 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd, process_status
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.places import free_place
 from hugepage_qa.kernel.uapi import (
     HUGE_SHIFT,
     MAP_FIXED,
     MAP_FIXED_NOREPLACE,
     MAP_HUGETLB,
     MAP_POPULATE,
-    MREMAP_DONTUNMAP,
-    MREMAP_FIXED,
-    MREMAP_MAYMOVE,
 )
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.sizes import GIB, format_size
+from hugepage_qa.sizes import format_size
 
 MAPPING = Area("mapping")
 ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB
 MAP = f"{HUGETLB_DOC} MAP_HUGETLB; mmap(2) MAP_HUGE_*; mm/mmap.c ksys_mmap_pgoff()"
 ALIGNED = "mmap(2), munmap(2) Huge page mappings; mm/hugetlb.c hugetlb_vm_op_split()"
-MISPLACED = {Quirk.MOVE_MISPLACES_PAGES: (0, 2)}
-REMAP = "mremap(2); mm/mremap.c: huge pages are moved and shrunk, and never grow"
 
 
 @MAPPING.case("MAP_HUGE_* takes pages of that size, and none of another", MAP, pages=1)
@@ -233,9 +227,6 @@ def populate_without_pages(live: Live) -> None:
     live.expect_pool(nr=1, free=1)
 
 
-# --- mprotect(2) -----------------------------------------------------------------------------------------------------
-
-
 @MAPPING.case(
     "a page obeys its protection, and holds what it held; SIGSEGV tells the address, wherever in the page it is",
     "mprotect(2); sigaction(2) si_addr; mm/hugetlb.c hugetlb_change_protection()",
@@ -278,142 +269,6 @@ def protected_page_is_not_taken(live: Live) -> None:
     memory.protect(READ_WRITE)
     memory.touch()
     live.expect_pool(nr=1, free=0)
-
-
-# --- mremap(2) -------------------------------------------------------------------------------------------------------
-
-
-@MAPPING.case("pages are moved to another address with what is in them", REMAP, since="5.16", pages=2)
-def moved_pages(live: Live) -> None:
-    for shared in (False, True):
-        memory = live.map(2, shared=shared)
-        memory.touch(0, 1)
-        target = free_place(live, memory.actor, 2)
-        flags = MREMAP_MAYMOVE | MREMAP_FIXED
-        memory.actor.call("mremap", memory.address, memory.length, memory.length, flags, target)
-        moved = Memory(live, memory.actor, target, 2, live.size)
-        live.expect_signal(signal.SIGSEGV, memory.read, 0)
-        live.expect_pool(nr=2, free=1, resv=1)
-        live.expect("the page that was moved", 1, moved.read(0))
-        moved.touch(1, 2)
-        live.expect_pool(nr=2, free=0)
-        moved.unmap()
-        live.expect_pool(nr=2, free=2)
-        live.expect_errno(errno.EFAULT, memory.actor.call, "mremap", target, moved.length, moved.length, 0)
-
-
-@MAPPING.case(
-    "pages of a mapping of 4 GiB are moved with what is in them",
-    f"{REMAP}; mm/hugetlb.c move_hugetlb_page_tables()",
-    since="5.16",
-    pages=2,
-)
-def moved_4_gib(live: Live) -> None:
-    memory = live.map(max(2, 4 * GIB // live.size), noreserve=True)
-    last = memory.pages - 1
-    memory.touch(0, 1)
-    memory.touch(last, 2)
-    moved = moved_whole(live, memory, free_place(live, memory.actor, memory.pages), touched=2)
-    live.expect("the pages that were moved", (1, 2), (moved.read(0), moved.read(last)))
-    live.expect_pool(nr=2, free=0)
-    moved.unmap()
-    live.expect_pool(nr=2, free=2)
-
-
-def moved_whole(live: Live, memory: Memory, target: int, touched: int) -> Memory:
-    """Move ``memory``, of which so many pages were touched, to ``target``, and return it there. Raises KnownBug."""
-    flags = MREMAP_MAYMOVE | MREMAP_FIXED
-    error = 0
-    try:
-        memory.actor.call("mremap", memory.address, memory.length, memory.length, flags, target)
-    except OSError as refusal:
-        error = refusal.errno or 0
-    found = error, process_status(live, memory.actor).hugetlb_pages
-    lost = {Quirk.MOVE_LENGTH_TRUNCATED: (errno.ENOMEM, 0)}
-    live.expect("errno of mremap() and HugetlbPages", (0, touched * live.size), found, lost)
-    return Memory(live, memory.actor, target, memory.pages, live.size)
-
-
-@MAPPING.case(
-    "pages are moved to their place also where nothing before them was ever touched, whatever the new address is",
-    f"{REMAP}; mm/hugetlb.c move_hugetlb_page_tables() (CVE-2026-98373)",
-    since="5.16",
-    pages=2,
-)
-def moved_past_an_absent_table(live: Live) -> None:
-    table = live.mmu.table(live.size)
-    pages = table // live.size + 2
-    actor = live.actor()
-    room = live.map(2 * pages + table // live.size * 3, actor, noreserve=True)
-    start = -(-room.address // table) * table
-    room.unmap()
-    memory = live.map(pages, actor, noreserve=True, flags=MAP_FIXED, at=start)
-    memory.touch(pages - 1, 2)
-    # half a table further on: what went wrong stays within the new mapping
-    half = table // 2
-    moved = moved_whole(live, memory, start + 2 * table + half, touched=1)
-    early = pages - 1 - half // live.size
-    found = moved.read(pages - 1), moved.read(early)
-    live.expect("the page that was moved, and that half a table before it", (2, 0), found, MISPLACED)
-    live.expect_pool(nr=2, free=0)
-    moved.unmap()
-    live.expect_pool(nr=2, free=2)
-
-
-@MAPPING.case("a mapping shrinks by whole pages, and gives them back", REMAP, since="5.16", pages=2)
-def shrunk_mapping(live: Live) -> None:
-    memory = live.map(2)
-    memory.touch(0, 1)
-    memory.touch(1, 2)
-    memory.actor.call("mremap", memory.address, memory.length, live.size, 0)
-    live.expect_pool(nr=2, free=1)
-    live.expect("the page that stayed", 1, memory.read(0))
-    live.expect_signal(signal.SIGSEGV, memory.read, 1)
-
-
-@MAPPING.case(
-    "a mapping that is to shrink to a length inside a page keeps all of that page, and one that is within it changes"
-    " nothing",
-    f"{REMAP}: lengths are rounded up",
-    since="5.16",
-    pages=3,
-)
-def shrunk_to_a_part_of_a_page(live: Live) -> None:
-    memory = live.map(3)
-    memory.fill()
-    for length in (memory.length - live.base_page, live.size + live.base_page, live.size + live.size // 2):
-        found = memory.actor.call("mremap", memory.address, memory.length, length, 0)
-        live.expect("address", memory.address, found)
-        memory = Memory(live, memory.actor, memory.address, -(-length // live.size), live.size)
-        memory.expect_filled()
-        live.expect_pool(nr=3, free=3 - memory.pages)
-    live.expect_signal(signal.SIGSEGV, memory.read, 2)
-
-
-@MAPPING.case("a mapping does not grow", REMAP, pages=2)
-def growing_mapping(live: Live) -> None:
-    memory = live.map(1)
-    memory.touch(value=1)
-    for flags in (0, MREMAP_MAYMOVE):
-        live.expect_errno(errno.EINVAL, memory.actor.call, "mremap", memory.address, live.size, 2 * live.size, flags)
-        live.expect_pool(nr=2, free=1)
-    live.expect("what the page holds", 1, memory.read())
-
-
-@MAPPING.case("addresses that are not a multiple of the page size are refused", REMAP, pages=1)
-def misaligned_remap(live: Live) -> None:
-    memory = live.map(1)
-    memory.touch(value=1)
-    target = free_place(live, memory.actor, 2)
-    flags = MREMAP_MAYMOVE | MREMAP_FIXED
-    call = memory.actor.call
-    for source, place in ((memory.address, target + live.base_page), (memory.address + live.base_page, target)):
-        live.expect_errno(errno.EINVAL, call, "mremap", source, live.size, live.size, flags, place)
-    live.expect_errno(
-        errno.EINVAL, call, "mremap", memory.address, live.size, live.size, MREMAP_MAYMOVE | MREMAP_DONTUNMAP
-    )
-    live.expect_pool(nr=1, free=0)
-    live.expect("what the page holds", 1, memory.read())
 
 
 class Mapping(LiveTest):

@@ -133,7 +133,9 @@ def moved(live: Live) -> None:
 def _need_length_that_moves(live: Live) -> None:
     """Raise CannotRun where memory of one page table is so long that this kernel takes it for shorter."""
     if live.mmu.table(live.size) >= _CUT_OFF and _TRUNCATES.applies_to(live.kernel_version):
-        raise CannotRun(f"a page table is for {_CUT_OFF >> 30} GiB or more: /mapping/moved-4-gib tells what moves them")
+        raise CannotRun(
+            f"a page table is for {_CUT_OFF >> 30} GiB or more: /memory/mremap/moved-4-gib tells what moves them"
+        )
 
 
 @SHARED_TABLES.case(

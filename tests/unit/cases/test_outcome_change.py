@@ -287,11 +287,11 @@ def test_the_outcome_of_a_live_case_is_the_worst_that_was_judged(
 ) -> None:
     monkeypatch.setattr(outcome_change, "ThrowawayRun", FakeRun)
     monkeypatch.setattr(FakeRun, "verdicts", [LETTERS[letter] for letter in verdicts])
-    result = candidate.outcome(find_trial("/mapping/moved-4-gib/2M@qemu64", "x86_64"))
+    result = candidate.outcome(find_trial("/memory/mremap/moved-4-gib/2M@qemu64", "x86_64"))
     assert result.verdict is LETTERS[outcome]
     assert FakeRun.plan.cpu == "qemu64"
-    assert [area.name for area in FakeRun.wanted.areas] == ["mapping"]
-    assert FakeRun.wanted.selection.cases == ("/mapping/moved-4-gib/2M",)
+    assert [area.name for area in FakeRun.wanted.areas] == ["memory/mremap"]
+    assert FakeRun.wanted.selection.cases == ("/memory/mremap/moved-4-gib/2M",)
 
 
 # --- names ---
@@ -306,7 +306,7 @@ def test_the_outcome_of_a_live_case_is_the_worst_that_was_judged(
         ("/order/six-parameters@vax", "vax"),
         ("fork-loses-pages@qemu64", "such as fork-loses-pages"),
         ("moved-4-gib@vax", "vax"),
-        ("/mapping/moved-4-gib/3M", "such as"),
+        ("/memory/mremap/moved-4-gib/3M", "such as"),
         ("", "such as"),
     ],
 )

@@ -25,6 +25,11 @@ class Parameter:
         return self.name if self.value is None else f"{self.name}={self.value}"
 
 
+def canonical_name(word: str) -> str:
+    """Return the name in ``word``, a parameter without quotes, as ``Parameter.canonical`` is."""
+    return word.partition("=")[0].replace("-", "_")
+
+
 def parse_parameters(text: str) -> tuple[Parameter, ...]:
     """Return the kernel's parameters in ``text``, in order, up to a word ``--``; what follows that belongs to init.
 

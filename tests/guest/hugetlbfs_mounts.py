@@ -8,7 +8,7 @@ from hugepage_qa.cases.guest.guest import Guest
 from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case, needs
 from hugepage_qa.cases.guest.refusal import Meaning
 from hugepage_qa.cases.live import Live
-from hugepage_qa.kernel.uapi import NOBODY
+from hugepage_qa.kernel.uapi import AT_FDCWD, NOBODY
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.process.actor import Actor
 from hugepage_qa.qemu.guest.driver import State
@@ -27,7 +27,6 @@ LATER = f"{MOUNTS}; src/util/virfile.c virFileFindHugeTLBFS()"
 
 # struct statx of include/uapi/linux/stat.h, the same on all architectures
 _STATX_MODE_AND_OWNER, _STATX_SIZE, _OWNER_AT, _MODE_AT = 0x1A, 256, 20, 28
-AT_FDCWD = -100
 _PERMISSIONS = 0o7777
 
 

@@ -13,6 +13,7 @@ from hugepage_qa.cases.guest.guests import NO_NODES, GuestArea, Guests, guest_ca
 from hugepage_qa.cases.guest.memory_backend import MemoryBackend, PoolOutcome, Store, every_backend
 from hugepage_qa.cases.guest.refusal import Meaning
 from hugepage_qa.cases.live import Live
+from hugepage_qa.kernel.uapi import AT_FDCWD
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.qemu.guest.driver import State
 from hugepage_qa.qemu.guest.guest_description import Cell, whole_pages
@@ -34,7 +35,6 @@ _POLICIES = ("default", "bind", "preferred", "interleave")
 _BLOCK, _ROOM = 128 * MIB, 256 * MIB
 #: in the guest: how many blocks of memory its kernel has, and had without what was plugged in
 _COUNT_BLOCKS, _BLOCKS_OF_BOARD = "ls /sys/devices/system/memory | grep -c ^memory", "/tmp/blocks"
-AT_FDCWD = -100
 
 
 def pages_of_a_backend(live: Live) -> int:

@@ -11,6 +11,7 @@ from hugepage_qa.cases.guest.guests import NO_NODES, GuestArea, Guests, guest_ca
 from hugepage_qa.cases.guest.plugged_memory import BLOCK, LEAST_MEMORY, ONLINE, dimm, needs_virtio_mem, with_room
 from hugepage_qa.cases.guest.refusal import Meaning
 from hugepage_qa.cases.live import Live
+from hugepage_qa.kernel.uapi import AT_FDCWD
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.qemu.guest.driver import State
 from hugepage_qa.qemu.guest.guest_description import (
@@ -35,7 +36,6 @@ VIRTIO_MEM = "libvirt.org/formatdomain.html memory-devices virtio-mem; QEMU virt
 NVDIMM = "libvirt.org/formatdomain.html memory-devices nvdimm; QEMU docs/nvdimm.txt"
 MIXED = f"{HOTPLUG}; {VIRTIO_MEM}; QEMU docs/nvdimm.txt"
 
-AT_FDCWD = -100
 #: what a guest has in use while memory comes and goes, in bytes
 _BUSY = 64 * MIB
 

@@ -13,6 +13,7 @@ from hugepage_qa.cases.memory_policy import (
 from hugepage_qa.cases.pages_of_a_node import cpuset_of, filled_page_on, need_memory, reserve_on_all
 from hugepage_qa.kernel.nodes import node_directories, read_nodes
 from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.kernel.uapi import AT_FDCWD
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -264,7 +265,7 @@ def _nr_with_policy(live: Live) -> str:
 def _write(actor: Actor, path: str, number: int) -> None:
     """Have ``actor`` write ``number``: the kernel goes by the policy of the process that writes."""
     text = str(number).encode()
-    fd = actor.call("openat", -100, f"/{path}", os.O_WRONLY)
+    fd = actor.call("openat", AT_FDCWD, f"/{path}", os.O_WRONLY)
     actor.call("write", fd, text, len(text))
     actor.call("close", fd)
 

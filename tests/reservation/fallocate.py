@@ -6,7 +6,7 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_file
+from hugepage_qa.cases.hugetlb_files import file_of_each_kind, new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD
 from hugepage_qa.kernel.uapi import (
@@ -25,14 +25,9 @@ PUNCH = "fallocate(2) FALLOC_FL_PUNCH_HOLE; fs/hugetlbfs/inode.c hugetlbfs_punch
 _TICKS_SECONDS = 0.05
 
 
-def files(live: Live) -> tuple[HugeFile, HugeFile]:
-    """Return a file of a hugetlbfs and one without a name."""
-    return open_file(live, f"{live.mount()}/file"), new_memfd(live)
-
-
 @FALLOCATE.case("fallocate takes zeroed pages, which a mapping then needs no more", ALLOCATE, pages=2)
 def allocate_pages(live: Live) -> None:
-    for file in files(live):
+    for file in file_of_each_kind(live):
         file.allocate(2)
         live.expect_pool(nr=2, free=0)
         live.expect("the size of the file", 2 * live.size, file.size)
@@ -49,7 +44,7 @@ def allocate_pages(live: Live) -> None:
 
 @FALLOCATE.case("fallocate takes the pages that a mapping has reserved", ALLOCATE, pages=2)
 def allocate_reserved_pages(live: Live) -> None:
-    for file in files(live):
+    for file in file_of_each_kind(live):
         memory = file.map(2)
         memory.touch(0, 5)
         live.expect_pool(nr=2, free=1, resv=1)
@@ -67,7 +62,7 @@ def allocate_reserved_pages(live: Live) -> None:
     pages=2,
 )
 def blocks_of_a_file(live: Live) -> None:
-    for file in files(live):
+    for file in file_of_each_kind(live):
         memory = file.map(2)
         live.expect("bytes that the file occupies: none was touched", 0, file.blocks)
         file.allocate(2)
@@ -83,7 +78,7 @@ def blocks_of_a_file(live: Live) -> None:
 
 @FALLOCATE.case("fallocate beyond the pool is ENOSPC and leaves the file as long as it was", ALLOCATE, pages=2)
 def allocate_beyond_the_pool(live: Live) -> None:
-    for file in files(live):
+    for file in file_of_each_kind(live):
         live.expect_errno(errno.ENOSPC, file.allocate, 3)
         live.expect("the size of the file", 0, file.size)
         file.truncate(0)
@@ -93,7 +88,7 @@ def allocate_beyond_the_pool(live: Live) -> None:
 @FALLOCATE.case("fallocate cannot take what others have reserved", ALLOCATE, pages=1)
 def allocate_what_others_reserved(live: Live) -> None:
     owner = live.map(1)
-    for file in files(live):
+    for file in file_of_each_kind(live):
         live.expect_errno(errno.ENOSPC, file.allocate, 1)
         live.expect_pool(nr=1, free=1, resv=1)
     owner.touch()
@@ -102,7 +97,7 @@ def allocate_what_others_reserved(live: Live) -> None:
 
 @FALLOCATE.case("fallocate with FALLOC_FL_KEEP_SIZE takes pages behind the end", ALLOCATE, pages=1)
 def allocate_behind_the_end(live: Live) -> None:
-    for file in files(live):
+    for file in file_of_each_kind(live):
         file.allocate(1, mode=FALLOC_FL_KEEP_SIZE)
         live.expect("the size of the file", 0, file.size)
         live.expect_pool(nr=1, free=0)
@@ -116,7 +111,7 @@ def allocate_behind_the_end(live: Live) -> None:
 
 @FALLOCATE.case("a part of a page takes the whole page", ALLOCATE, pages=2)
 def allocate_parts(live: Live) -> None:
-    for file in files(live):
+    for file in file_of_each_kind(live):
         file.actor.call("fallocate", file.descriptor, 0, 0, 1)
         live.expect_pool(nr=2, free=1)
         live.expect("the size of the file", 1, file.size)
@@ -130,7 +125,7 @@ def allocate_parts(live: Live) -> None:
 
 @FALLOCATE.case("a hole gives its pages back and reads as zeroes, the rest stays", PUNCH, pages=2)
 def punch_a_hole(live: Live) -> None:
-    for file in files(live):
+    for file in file_of_each_kind(live):
         memory = file.map(2)
         memory.touch(0, 1)
         memory.touch(1, 2)
@@ -147,7 +142,7 @@ def punch_a_hole(live: Live) -> None:
 
 @FALLOCATE.case("the page of a hole belongs to all: another may take it, then it gets SIGBUS", PUNCH, pages=1)
 def hole_is_not_reserved(live: Live) -> None:
-    for file in files(live):
+    for file in file_of_each_kind(live):
         memory = file.map(1)
         memory.touch()
         file.punch(1)
@@ -163,7 +158,7 @@ def hole_is_not_reserved(live: Live) -> None:
 
 @FALLOCATE.case("a hole where no page was changes nothing, and keeps the reservations", PUNCH, pages=2)
 def punch_nothing(live: Live) -> None:
-    for file in files(live):
+    for file in file_of_each_kind(live):
         memory = file.map(2)
         file.punch(2)
         live.expect_pool(nr=2, free=2, resv=2)
@@ -177,7 +172,7 @@ def punch_nothing(live: Live) -> None:
 
 @FALLOCATE.case("a hole keeps the reservations before and behind it, wherever it is", PUNCH, pages=4)
 def punch_between_reservations(live: Live) -> None:
-    for file, first in product(files(live), range(4)):
+    for file, first in product(file_of_each_kind(live), range(4)):
         memory = file.map(4)
         memory.touch(first)
         file.punch(1, first)
@@ -229,7 +224,7 @@ def holes_at_any_place(live: Live) -> None:
 )
 def punch_parts(live: Live) -> None:
     half, hole = live.size // 2, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
-    for file in files(live):
+    for file in file_of_each_kind(live):
         memory = file.map(2)
         places = [memory.at(page) + offset for page in (0, 1) for offset in (0, half - 8, half, live.size - 8)]
         for place in places:
@@ -260,7 +255,7 @@ def punch_parts(live: Live) -> None:
 )
 def limit_on_the_size_of_a_file(live: Live) -> None:
     pack = live.host.uapi.pack
-    for file in files(live):
+    for file in file_of_each_kind(live):
         call = file.actor.call
         # the limit is one page; the signal waits, for it would end the actor
         call("setrlimit", RLIMIT_FSIZE, pack("2Q", live.size, live.size))
@@ -283,7 +278,7 @@ def limit_on_the_size_of_a_file(live: Live) -> None:
     pages=2,
 )
 def time_of_the_last_change(live: Live) -> None:
-    for file in files(live):
+    for file in file_of_each_kind(live):
         for change in (partial(file.allocate, 1), partial(file.truncate, 2), partial(file.truncate, 0)):
             before = file.changed_at
             # the kernel's clock goes on with each tick, of which it has 100 a second at least
@@ -295,7 +290,7 @@ def time_of_the_last_change(live: Live) -> None:
 
 @FALLOCATE.case("what fallocate does not do on huge pages is refused and does nothing", ALLOCATE, pages=1)
 def refused_calls(live: Live) -> None:
-    for file in files(live):
+    for file in file_of_each_kind(live):
         file.map(1).touch(value=5)
         for mode in (FALLOC_FL_PUNCH_HOLE, FALLOC_FL_COLLAPSE_RANGE, FALLOC_FL_ZERO_RANGE):
             live.expect_errno(errno.EOPNOTSUPP, file.allocate, 1, 0, mode)

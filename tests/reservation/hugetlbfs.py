@@ -10,7 +10,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.proc_tables import find_mount
-from hugepage_qa.kernel.uapi import NOBODY
+from hugepage_qa.kernel.uapi import AT_FDCWD, NOBODY
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -122,7 +122,7 @@ def file_outlives_its_process(live: Live) -> None:
     live.expect_pool(nr=1, free=0)
     second = open_file(live, path)
     live.expect("what the file holds", 5, second.map(1).read())
-    second.actor.call("unlinkat", -100, path, 0)
+    second.actor.call("unlinkat", AT_FDCWD, path, 0)
     live.expect_pool(nr=1, free=0)
     second.actor.end()
     live.expect_pool(nr=1, free=1)
@@ -135,7 +135,7 @@ def deleted_file(live: Live) -> None:
     memory = file.map(1)
     memory.touch(value=5)
     file.close()
-    file.actor.call("unlinkat", -100, path, 0)
+    file.actor.call("unlinkat", AT_FDCWD, path, 0)
     live.expect_pool(nr=1, free=0)
     live.expect("what it holds", 5, memory.read())
     memory.unmap()

@@ -9,6 +9,7 @@ from hugepage_qa.cases.hugetlb_files import open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.pool_view import read_pool_view
 from hugepage_qa.cases.race import RACERS, race
+from hugepage_qa.kernel.uapi import AT_FDCWD
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
@@ -274,7 +275,7 @@ def number_of_files(live: Live) -> None:
         expect_files(live, point, left)
     live.expect_errno(errno.ENOSPC, live.open, actor, f"{point}/third")
     first = open_file(live, f"{point}/first")
-    first.actor.call("unlinkat", -100, f"{point}/first", 0)
+    first.actor.call("unlinkat", AT_FDCWD, f"{point}/first", 0)
     live.expect_errno(errno.ENOSPC, live.open, actor, f"{point}/third")
     first.close()
     expect_files(live, point, 0)

@@ -6,7 +6,7 @@ import os
 import signal
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_file
+from hugepage_qa.cases.hugetlb_files import file_of_each_kind, new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.race import at_once
 from hugepage_qa.machine.host import CannotRun
@@ -22,16 +22,11 @@ SHRINK = "ftruncate(2); mmap(2) SIGBUS; fs/hugetlbfs/inode.c hugetlb_vmtruncate(
 ADVICE = "mm/readahead.c force_page_cache_ra(): hugetlbfs has no readahead; mm/hugetlb.c hugetlb_reserve_pages()"
 
 
-def files(live: Live) -> tuple[HugeFile, HugeFile]:
-    """Return a file of a hugetlbfs and one without a name."""
-    return open_file(live, f"{live.mount()}/file"), new_memfd(live)
-
-
 @TRUNCATE.case(
     "what is beyond the new end gives its pages back and gets SIGBUS, even where pages are free", SHRINK, pages=2
 )
 def access_beyond_the_end(live: Live) -> None:
-    for file in files(live):
+    for file in file_of_each_kind(live):
         memory = file.map(2)
         memory.touch(0, 1)
         memory.touch(1, 2)
@@ -76,7 +71,7 @@ def emptied_while_it_is_touched(live: Live) -> None:
 
 @TRUNCATE.case("reservations beyond the new end go, those before it stay", SHRINK, pages=3)
 def reservations_beyond_the_end(live: Live) -> None:
-    for file in files(live):
+    for file in file_of_each_kind(live):
         memory = file.map(3)
         memory.touch(1)
         live.expect_pool(nr=3, free=2, resv=2)
@@ -92,7 +87,7 @@ def reservations_beyond_the_end(live: Live) -> None:
 
 @TRUNCATE.case("a file that grows again shows zeroes where it was cut off", SHRINK, pages=2)
 def shrink_and_grow(live: Live) -> None:
-    for file in files(live):
+    for file in file_of_each_kind(live):
         memory = file.map(2)
         memory.touch(0, 1)
         memory.touch(1, 2)
@@ -141,7 +136,7 @@ def private_copies_beyond_the_end(live: Live) -> None:
     "a file of huge pages is a whole number of them long", "fs/hugetlbfs/inode.c hugetlbfs_setattr()", pages=1
 )
 def whole_pages(live: Live) -> None:
-    for file in files(live):
+    for file in file_of_each_kind(live):
         file.map(1).touch()
         for length in (1, live.base_page, live.size - live.base_page, live.size + live.base_page):
             live.expect_errno(errno.EINVAL, file.actor.call, "ftruncate", file.descriptor, length)
@@ -152,7 +147,7 @@ def whole_pages(live: Live) -> None:
 
 @TRUNCATE.case("a longer file takes and reserves no page", SHRINK, pages=1)
 def grown_file(live: Live) -> None:
-    for file in files(live):
+    for file in file_of_each_kind(live):
         file.truncate(1000)
         live.expect("the size of the file", 1000 * live.size, file.size)
         live.expect_pool(nr=1, free=1)
@@ -168,7 +163,7 @@ def sparse_file(live: Live) -> None:
     near, copied = {0, confused, cut - 1}, {0, confused}
     used = len(near) + len(copied)
     live.reserve(used + 1)
-    for file in files(live):
+    for file in file_of_each_kind(live):
         file.truncate(cut + 1)
         kept = [file.map(1, first=page) for page in sorted(near)]
         # whose page of the file is unmapped by mistake finds it again, but not a copy
@@ -190,7 +185,7 @@ def sparse_file(live: Live) -> None:
 
 @TRUNCATE.case("what is beyond the new end gets SIGBUS, also where others have every page", SHRINK, pages=1)
 def access_beyond_the_end_without_pages(live: Live) -> None:
-    for file in files(live):
+    for file in file_of_each_kind(live):
         memory = file.map(1)
         memory.touch()
         file.truncate(0)
@@ -210,7 +205,7 @@ def access_beyond_the_end_without_pages(live: Live) -> None:
 
 @TRUNCATE.case("advice on a file of huge pages takes no page and no reservation", ADVICE, pages=2)
 def advice_on_a_file(live: Live) -> None:
-    for file in files(live):
+    for file in file_of_each_kind(live):
         memory = file.map(2)
         memory.touch(0, 7)
         for advice in (os.POSIX_FADV_WILLNEED, live.host.uapi.posix_fadv_dontneed, os.POSIX_FADV_SEQUENTIAL):
@@ -230,7 +225,7 @@ def advice_on_a_file(live: Live) -> None:
 
 @TRUNCATE.case("advice on a file that nobody has mapped takes nothing", ADVICE, pages=1)
 def advice_on_an_unmapped_file(live: Live) -> None:
-    for file in files(live):
+    for file in file_of_each_kind(live):
         file.truncate(1)
         file.actor.call("fadvise64", file.descriptor, 0, live.size, os.POSIX_FADV_WILLNEED)
         file.actor.call("readahead", file.descriptor, 0, live.size)

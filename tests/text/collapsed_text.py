@@ -17,7 +17,7 @@ from hugepage_qa.cases.file_text import (
 )
 from hugepage_qa.cases.hugetext import huge_page_of_text
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.text_program import TextProgram, start_again, start_text
+from hugepage_qa.cases.text_program import TextProgram, evict, start_again, start_text
 from hugepage_qa.cases.thp_memory import collapse, expect_change, pmd_size, read_counters
 from hugepage_qa.kernel.counters import parse_meminfo
 from hugepage_qa.kernel.nodes import node_directories
@@ -105,7 +105,7 @@ def counted_text(live: Live) -> None:
     taken = _counted(live, mapped=whole, cached=whole) | {"ShmemHugePages": 0}
     expect_change(live, taken, start, merge, _with_nodes)
     expect_change(live, _counted(live, mapped=-whole, cached=0), merged, end, _with_nodes)
-    expect_change(live, _counted(live, cached=-whole), unmapped, lambda _none: _evict(live, recipe), _with_nodes)
+    expect_change(live, _counted(live, cached=-whole), unmapped, lambda _none: evict(live, recipe), _with_nodes)
 
 
 @COLLAPSED.case(
@@ -195,11 +195,6 @@ def _collapsed_in_tmpfs(live: Live) -> TextProgram:
     live.expect("FilePmdMapped", 0, program.huge())
     program.expect_intact()
     return program
-
-
-def _evict(live: Live, recipe: Recipe) -> None:
-    # a file that was built before begins with an empty page cache
-    live.host.build_text(recipe)
 
 
 def _shared_huge(program: TextProgram) -> int:

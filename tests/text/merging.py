@@ -13,6 +13,7 @@ from hugepage_qa.cases.khugepaged_clock import pages_collapsed
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.text_program import (
     TextProgram,
+    evict,
     start_again,
     start_text,
     start_used,
@@ -138,7 +139,7 @@ def counted(live: Live) -> None:
     def unmapped() -> None:
         merged().actor.end()
 
-    expect_change(live, {"FileHugePages": -huge}, unmapped, lambda _nothing: _evict(live, recipe))
+    expect_change(live, {"FileHugePages": -huge}, unmapped, lambda _nothing: evict(live, recipe))
 
 
 @MERGING.case(
@@ -169,11 +170,6 @@ def placement(live: Live) -> None:
             program = start_text(live, recipe)
             live.expect("the kernel has to place it", True, is_placed_for_huge_pages(program.built.elf, 1, size))
             live.expect(f"{recipe.kind.value} is congruent", True, program.mapped()[0].is_congruent(size))
-
-
-def _evict(live: Live, recipe: Recipe) -> None:
-    # a file that was built before begins with an empty page cache
-    live.host.build_text(recipe)
 
 
 def _expect_text(live: Live, kind: Kind, mode: int) -> None:

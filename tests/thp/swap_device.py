@@ -9,6 +9,7 @@ from hugepage_qa.cases.swapped import swap_out, swapped
 from hugepage_qa.cases.thp_memory import expect_change, pmd_size
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.proc_tables import read_swaps
+from hugepage_qa.kernel.uapi import AT_FDCWD
 from hugepage_qa.machine.host import CannotRun, Host
 from hugepage_qa.machine.swap_file import HEADER_OFFSET, MAGIC
 from hugepage_qa.oracle.rules import THP_DOC
@@ -66,7 +67,7 @@ def _swap_off(host: Host, device: str) -> None:
     actor = host.start_actor()
     try:
         actor.call("swapoff", device)
-        actor.call("ioctl", actor.call("openat", -100, device, os.O_RDWR), _LOOP_CLR_FD, 0)
+        actor.call("ioctl", actor.call("openat", AT_FDCWD, device, os.O_RDWR), _LOOP_CLR_FD, 0)
     finally:
         actor.end()
 

@@ -12,7 +12,7 @@ from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage, with_bl
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.swapped import need_swap
+from hugepage_qa.cases.swapped import need_swap, page_out
 from hugepage_qa.cases.thp_memory import (
     expect_mapped_whole,
     expect_shared,
@@ -27,7 +27,6 @@ from hugepage_qa.cases.thp_memory import (
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.proc_tables import find_mount, huge_policy
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import MADV_PAGEOUT
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import THP_DOC
@@ -190,7 +189,7 @@ def written_after_a_read(live: Live) -> None:
     memory.unmap()
     memory = map_file(live, actor, file, 1)
     live.expect("what is read when it is mapped again", 1, memory.read())
-    live.host.wait_until(lambda: _is_out(memory))
+    live.host.wait_until(lambda: page_out(memory))
     live.expect("Rss after it was swapped out", 0, memory.smaps().rss)
     wrong = memory.actor.check(memory.address, memory.length, WORD, 1)
     live.expect("words that changed", 0, wrong, {Quirk.DIRTY_LOST_AT_UNMAP: memory.length // WORD})
@@ -250,12 +249,6 @@ def read_in_parts(live: Live) -> None:
         wrong = actor.check(buffer, length, WORD, 1 + start)
         live.expect(f"words that are wrong at {start}", 0, wrong)
     expect_mapped_whole(live, memory, 2)
-
-
-def _is_out(memory: Memory) -> bool:
-    # what somebody else has a hold of is passed over
-    memory.advise(MADV_PAGEOUT)
-    return memory.smaps().rss == 0
 
 
 def _mount(live: Live, room: int) -> str:

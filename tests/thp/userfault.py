@@ -14,12 +14,12 @@ from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.swapped import need_swap, swap_out
+from hugepage_qa.cases.swapped import need_swap, page_out, swap_out
 from hugepage_qa.cases.thp_memory import collapse, expect_shared, let_only_pmd_inherit, map_aligned, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_PAGEOUT, MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.version import KernelVersion
 
@@ -157,7 +157,7 @@ def other_memory_moved(live: Live) -> None:
         fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.PAGEFAULT_FLAG_WP | Feature.WP_HUGETLBFS_SHMEM)
         fault.write_protect()
         if in_swap:
-            live.host.wait_until(partial(_is_out, memory))
+            live.host.wait_until(partial(page_out, memory))
             live.expect("Rss of what was swapped out", 0, memory.smaps().rss)
         every = memory.length // live.base_page
         live.expect("base pages that are protected before", every, len(protected_pages(memory)))
@@ -259,12 +259,6 @@ def swapped_out(live: Live) -> None:
     swap_out(live, memory, memory.length)
     live.expect("base pages that are protected in swap", _to_protect(live, memory), protected_pages(memory))
     _expect_protected(live, memory)
-
-
-def _is_out(memory: Memory) -> bool:
-    # what somebody else has a hold of is passed over; of shared memory smaps shows nothing in swap
-    memory.advise(MADV_PAGEOUT)
-    return memory.smaps().rss == 0
 
 
 def _shared_base_pages(live: Live) -> Memory:

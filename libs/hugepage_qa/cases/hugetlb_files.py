@@ -110,6 +110,11 @@ def new_memfd(live: Live, actor: Actor | None = None, flags: int = 0) -> HugeFil
     return HugeFile(live, actor, actor.call("memfd_create", "hugepage-qa", flags))
 
 
+def file_of_each_kind(live: Live) -> tuple[HugeFile, HugeFile]:
+    """Return a file of a hugetlbfs and one without a name."""
+    return open_file(live, f"{live.mount()}/file"), new_memfd(live)
+
+
 # include/uapi/linux/shm.h, ipc.h: the same on all architectures
 IPC_PRIVATE: Final = 0
 IPC_CREAT: Final = 0o1000

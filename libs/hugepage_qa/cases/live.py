@@ -23,7 +23,7 @@ from hugepage_qa.kernel.memory_layout import read_free_blocks
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.pools import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer, size_name
-from hugepage_qa.kernel.uapi import HUGE_SHIFT, MAP_HUGETLB
+from hugepage_qa.kernel.uapi import AT_FDCWD, HUGE_SHIFT, MAP_HUGETLB
 from hugepage_qa.machine.host import CannotRun, Host, ObservedTree
 from hugepage_qa.machine.knobs import Kind, Knob
 from hugepage_qa.oracle.architecture import Mmu, find_mmu
@@ -318,8 +318,7 @@ class Live(Expectations):
 
     def open(self, actor: Actor, path: str, flags: int = os.O_RDWR | os.O_CREAT) -> int:
         """Have ``actor`` open a file and return its descriptor. Raises OSError."""
-        at_fdcwd = -100
-        return actor.call("openat", at_fdcwd, path, flags, 0o600)
+        return actor.call("openat", AT_FDCWD, path, flags, 0o600)
 
     # --- judging ---
 

@@ -66,6 +66,15 @@ def swap_out(live: Live, memory: Memory, length: int) -> None:
     live.expect("memory in swap", length, swapped(memory))
 
 
+def page_out(memory: Memory) -> bool:
+    """Swap ``memory`` out, and tell whether nothing of it is mapped any more: of shared memory smaps shows no swap.
+
+    MADV_PAGEOUT passes over pages that somebody else has a hold of in that moment: it is given again.
+    """
+    memory.advise(MADV_PAGEOUT)
+    return memory.smaps().rss == 0
+
+
 def swapped(memory: Memory) -> int:
     """Return the bytes of the mapping that are in swap."""
     return memory.smaps().fields.get("Swap", 0)

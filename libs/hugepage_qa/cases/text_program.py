@@ -98,6 +98,11 @@ def start_used(live: Live, recipe: Recipe) -> TextProgram:
     return program
 
 
+def evict(live: Live, recipe: Recipe) -> None:
+    """Take the program of ``recipe``, which nobody runs, out of the page cache: one that is built again begins so."""
+    live.host.build_text(recipe)
+
+
 def start_again(live: Live, built: BuiltText) -> TextProgram:
     """Start a program that was built before, with what the page cache has of it."""
     return TextProgram(live, built, live.start_program(built.program))

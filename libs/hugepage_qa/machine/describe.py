@@ -7,6 +7,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.facts import Facts
 from hugepage_qa.oracle.architecture import Machine, Node, Span, find_mmu
 from hugepage_qa.oracle.boot.unknown_parameters import PARAMETERS
+from hugepage_qa.parameters import canonical_name
 
 #: the log also repeats words where it shows the command line and the environment of init
 _REFUSAL = re.compile(
@@ -61,7 +62,7 @@ def unknown_words(facts: Facts) -> tuple[str, ...]:
 
 def boot_observations(facts: Facts) -> dict[str, int | str]:
     """Return the observations of ``facts`` and, as ``unknown/<name>``, the parameters that the kernel does not know."""
-    unknown = {f"unknown/{word.partition('=')[0].replace('-', '_')}": "named" for word in unknown_words(facts)}
+    unknown = {f"unknown/{canonical_name(word)}": "named" for word in unknown_words(facts)}
     return facts.observations() | unknown
 
 

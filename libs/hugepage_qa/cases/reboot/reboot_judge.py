@@ -15,6 +15,7 @@ from hugepage_qa.oracle.boot.unknown_parameters import PARAMETERS
 from hugepage_qa.oracle.compare import Difference, is_met
 from hugepage_qa.oracle.prediction import Exactly, Expectation, Prediction
 from hugepage_qa.oracle.rules import Rule
+from hugepage_qa.parameters import canonical_name
 
 #: switch, value -> the files of the system that set it so
 FindSettings = Callable[[str, str], Sequence[str]]
@@ -130,7 +131,7 @@ def booted_words(facts: Facts) -> tuple[str, ...]:
 
 
 def _huge_page_words(words: Sequence[str]) -> list[str]:
-    return [word for word in words if _name(word) in PARAMETERS]
+    return [word for word in words if canonical_name(word) in PARAMETERS]
 
 
 def _judge(
@@ -158,10 +159,6 @@ def _judge(
 
     prediction, differences, known = judge_facts(facts.command_line, facts, machine, examples, later)
     # what it leaves open of the machine's own parameters is not of the case
-    names = [_name(word) for word in (case.words if case else ())]
+    names = [canonical_name(word) for word in (case.words if case else ())]
     unjudged = [one for one in prediction.unjudged if one.subject not in PARAMETERS or one.subject in names]
     return verdict_on(differences, known, replace(prediction, unjudged=tuple(unjudged)))
-
-
-def _name(word: str) -> str:
-    return word.partition("=")[0].replace("-", "_")

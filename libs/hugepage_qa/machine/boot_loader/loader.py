@@ -16,7 +16,7 @@ from pathlib import Path
 from hugepage_qa.durable import remove_durably, write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.kept_file import read_kept_file, restore_file, unrestored
-from hugepage_qa.parameters import parse_parameters
+from hugepage_qa.parameters import canonical_name, parse_parameters
 from hugepage_qa.process.child import run_to_end, search_path
 
 # what neither GRUB nor a shell nor the kernel takes for anything but itself
@@ -172,9 +172,9 @@ class BootLoader(ABC):
     def _check_added(self, before: Sequence[str], added: Sequence[str], found: Sequence[str]) -> None:
         self._check_words((*before, *added), found, "put in")
         start = _last_run(found, added)
-        names = {_name(word) for word in added}
+        names = {canonical_name(word) for word in added}
         # a size before a count says what is counted: what follows the words must not have a word of theirs
-        if start is None or any(_name(word) in names for word in found[start + len(added) :]):
+        if start is None or any(canonical_name(word) in names for word in found[start + len(added) :]):
             raise ArgumentsLost(self.name, "did not put at the end, in order,", added, found)
         self._check_order(before, [*found[:start], *found[start + len(added) :]], found)
 
@@ -193,10 +193,6 @@ def _last_run(words: Sequence[str], run: Sequence[str]) -> int | None:
     """Return where ``run`` begins the last time that it stands in ``words`` without a gap."""
     starts = reversed(range(len(words) - len(run) + 1))
     return next((start for start in starts if list(words[start : start + len(run)]) == list(run)), None)
-
-
-def _name(word: str) -> str:
-    return word.partition("=")[0].replace("-", "_")
 
 
 # they build images (kernel-install) or check out a deployment (rpm-ostree) at times

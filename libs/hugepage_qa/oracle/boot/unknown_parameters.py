@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hugepage_qa.oracle.architecture import Machine
 from hugepage_qa.oracle.rules import KNOWN_WORD
-from hugepage_qa.parameters import Parameter
+from hugepage_qa.parameters import Parameter, canonical_name
 from hugepage_qa.version import KernelVersion
 
 
@@ -74,7 +74,7 @@ def is_known(name: str, machine: Machine) -> bool | None:
     # the log names unknown words since 5.14
     if machine.unknown_words is None or not KNOWN_WORD.holds_for(machine.version):
         return True if in_version else (None if name in _VENDOR_ONLY and configured else False)
-    called_unknown = any(word.partition("=")[0].replace("-", "_") == name for word in machine.unknown_words)
+    called_unknown = any(canonical_name(word) == name for word in machine.unknown_words)
     if not called_unknown:
         return True
     # a valid parameter that its kernel documents and is configured for must not be unknown: leave that to the judge

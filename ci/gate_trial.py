@@ -31,7 +31,7 @@ from hugepage_gate.gate_policy import FILE_NAME, Policy, read_policy
 from hugepage_gate.sample_files import read_one_machine
 from hugepage_gate.samples import SampleSet, Verdict
 from hugepage_qa.bench.workload import Cell
-from hugepage_qa.commands.gate_measure import Wish, take_samples
+from hugepage_qa.commands.gate_measure import MeasureOptions, take_samples
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.open_console import open_console
 
@@ -84,11 +84,11 @@ def main(words: Sequence[str]) -> int:
 
 
 def _measure(directory: Path, workload: str = "page-access") -> int:
-    unchanged = Wish("quick", (workload,), CONFIGURATIONS, UNCHANGED, directory / "unchanged")
+    unchanged = MeasureOptions("quick", (workload,), CONFIGURATIONS, UNCHANGED, directory / "unchanged")
     take_samples(unchanged)
     for trial in TRIALS:
-        wish = replace(unchanged, sessions=CHANGED, output=directory / trial.name, stand_ins=trial.stand_ins)
-        take_samples(wish, _hog if trial.is_hogged else lambda _cell: nullcontext())
+        options = replace(unchanged, sessions=CHANGED, output=directory / trial.name, stand_ins=trial.stand_ins)
+        take_samples(options, _hog if trial.is_hogged else lambda _cell: nullcontext())
     return 0
 
 

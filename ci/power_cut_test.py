@@ -19,7 +19,7 @@ from pathlib import Path
 from hugepage_qa.cache import cache_directory
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.system.machine_registry import Registry
-from hugepage_qa.qemu.system.system_launch import Wish, bring_up
+from hugepage_qa.qemu.system.system_launch import SystemOptions, bring_up
 from hugepage_qa.qemu.system.system_machine import SystemMachine
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,7 +42,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the random moments (default 1)")
     options = parser.parse_args()
     moments = random.Random(options.seed)  # noqa: S311 - no secret
-    machine = bring_up(cache_directory(), Wish(memory=(2 * GIB, 2 * GIB)), deadline=DEADLINE, report=print)
+    machine = bring_up(cache_directory(), SystemOptions(memory=(2 * GIB, 2 * GIB)), deadline=DEADLINE, report=print)
     try:
         install(machine)
         good = changed = 0

@@ -24,7 +24,7 @@ from hugepage_qa.qemu.system.build_tools import (
     find_program,
 )
 from hugepage_qa.qemu.system.platforms import PLATFORMS, Platform, find_platform
-from hugepage_qa.qemu.system.system_launch import Wish
+from hugepage_qa.qemu.system.system_launch import SystemOptions
 
 #: builds the actor; Debian's gcc alone comes without the headers of the C library
 COMPILER = ("cc", "build-essential", "gcc")
@@ -81,7 +81,7 @@ def _of_all_plans() -> Iterator[tuple[str, str, str]]:
 def _of_request(request: QaRequest) -> Iterator[tuple[str, str, str]]:
     yield from _emulators(request.architectures)
     if request.in_lab:
-        yield from _of_system_machines(find_platform(Wish.architecture))
+        yield from _of_system_machines(find_platform(SystemOptions.architecture))
     elif not request.architectures:
         yield COMPILER
     elif request.plan == KERNEL:

@@ -31,7 +31,7 @@ from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.supervised import SIGNALLED, exit_on_sigterm, run_supervised
 from hugepage_qa.qemu.system.machine_registry import Registry
-from hugepage_qa.qemu.system.system_launch import Wish, bring_up, parse_nodes
+from hugepage_qa.qemu.system.system_launch import SystemOptions, bring_up, parse_nodes
 from hugepage_qa.qemu.system.system_machine import SystemMachine
 from hugepage_qa.report.tmt_results import read_run
 
@@ -221,8 +221,8 @@ def _scratch() -> Iterator[Path]:
 
 @contextmanager
 def _machine(memory: str, cpus: int) -> Iterator[SystemMachine]:
-    wish = Wish(parse_nodes(memory, "2"), cpus)
-    machine = bring_up(cache_directory(), wish, deadline=DEADLINE, report=print)
+    options = SystemOptions(parse_nodes(memory, "2"), cpus)
+    machine = bring_up(cache_directory(), options, deadline=DEADLINE, report=print)
     try:
         yield machine
     finally:

@@ -13,7 +13,7 @@ from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, M
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Came, Deed
+from hugepage_qa.process.actor import Action, Came
 
 #: a gigantic page takes so long to clear that there would be next to no rounds
 RACING = Area("memory/racing", sizes=Sizes.BUDDY)
@@ -42,11 +42,11 @@ def touch_of_a_shared_page(live: Live) -> None:
     pages=1,
 )
 def replaced_mapping(live: Live) -> None:
-    clash(live, Deed.REPLACE, may_come=LEFT_OR_GONE)
+    clash(live, Action.REPLACE, may_come=LEFT_OR_GONE)
     live.expect_pool(nr=1, free=1)
     # the page of a shared mapping goes with its file, which mmap(2) closes last
     live.reserve(2)
-    clash(live, Deed.REPLACE, may_come=LEFT_OR_GONE, shared=True)
+    clash(live, Action.REPLACE, may_come=LEFT_OR_GONE, shared=True)
     live.expect_pool(nr=2, free=2)
 
 
@@ -73,7 +73,7 @@ def replaced_mapping_of_many_pages(live: Live) -> None:
     pages=1,
 )
 def discarded_page(live: Live) -> None:
-    clash(live, Deed.DISCARD, may_come=LEFT_OR_GONE)
+    clash(live, Action.DISCARD, may_come=LEFT_OR_GONE)
     live.expect_pool(nr=1, free=1)
 
 
@@ -84,7 +84,7 @@ def discarded_page(live: Live) -> None:
     pages=1,
 )
 def discarded_shared_page(live: Live) -> None:
-    clash(live, Deed.DISCARD, shared=True)
+    clash(live, Action.DISCARD, shared=True)
     live.expect_pool(nr=1, free=1)
 
 
@@ -95,7 +95,7 @@ def discarded_shared_page(live: Live) -> None:
     pages=2,
 )
 def punched_page(live: Live) -> None:
-    clash(live, Deed.PUNCH, may_come=LEFT_OR_GONE, file=new_memfd(live))
+    clash(live, Action.PUNCH, may_come=LEFT_OR_GONE, file=new_memfd(live))
     live.expect_pool(nr=2, free=2)
 
 
@@ -107,7 +107,7 @@ def punched_page(live: Live) -> None:
 )
 def moved_page(live: Live) -> None:
     for shared in (False, True):
-        clash(live, Deed.MOVE, may_come=Came.DONE | Came.SIGSEGV, shared=shared)
+        clash(live, Action.MOVE, may_come=Came.DONE | Came.SIGSEGV, shared=shared)
         live.expect_pool(nr=1, free=1)
 
 
@@ -118,7 +118,7 @@ def moved_page(live: Live) -> None:
 )
 def protected_page(live: Live) -> None:
     for shared in (False, True):
-        clash(live, Deed.PROTECT, may_come=Came.DONE | Came.SIGSEGV, shared=shared)
+        clash(live, Action.PROTECT, may_come=Came.DONE | Came.SIGSEGV, shared=shared)
         live.expect_pool(nr=1, free=1)
 
 
@@ -130,7 +130,7 @@ def protected_page(live: Live) -> None:
 def forked_page(live: Live) -> None:
     for pages in (1, 2):
         live.reserve(pages)
-        clash(live, Deed.FORK)
+        clash(live, Action.FORK)
         live.expect_pool(nr=pages, free=pages)
 
 
@@ -141,7 +141,7 @@ def forked_page(live: Live) -> None:
     pages=1,
 )
 def mapping_of_a_discarded_page(live: Live) -> None:
-    clash(live, Deed.DISCARD, Deed.MAP_MORE, may_come=LEFT_OR_GONE)
+    clash(live, Action.DISCARD, Action.MAP_MORE, may_come=LEFT_OR_GONE)
     live.expect_pool(nr=1, free=1)
 
 
@@ -151,7 +151,7 @@ def mapping_of_a_discarded_page(live: Live) -> None:
     pages=RACERS + 1,
 )
 def copies_of_a_file(live: Live) -> None:
-    clash(live, by=Deed.COPY, file=new_memfd(live))
+    clash(live, by=Action.COPY, file=new_memfd(live))
     live.expect_pool(nr=RACERS + 1, free=RACERS + 1)
 
 

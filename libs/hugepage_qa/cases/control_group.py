@@ -17,7 +17,7 @@ from hugepage_qa.process.actor import Actor
 from hugepage_qa.process.marks import PREFIX
 
 _SUBTREE_CONTROL = "cgroup.subtree_control"
-# a group is busy until its last process is buried, and a hierarchy until its last group is
+# a group is busy until its last process is reaped, and a hierarchy until its last group is
 _BUSY_SECONDS = 60.0
 _BETWEEN_MOUNTS_SECONDS = 1.0
 # what is remembered may be remembered for ever

@@ -13,7 +13,7 @@ from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.uapi import MAP_HUGETLB, MREMAP_FIXED, MREMAP_MAYMOVE
-from hugepage_qa.process.actor import Actor, Argument, Came, Deed
+from hugepage_qa.process.actor import Action, Actor, Argument, Came
 
 #: processes, or threads: twice as many as a throwaway machine has processors
 RACERS = 4
@@ -35,9 +35,9 @@ def race(live: Live, file: HugeFile | None = None, *, noreserve: bool = False, o
 
 def clash(
     live: Live,
-    *rivals: Deed,
+    *rivals: Action,
     may_come: Came = Came.DONE,
-    by: Deed = Deed.TOUCH,
+    by: Action = Action.TOUCH,
     file: HugeFile | None = None,
     shared: bool = False,
 ) -> None:
@@ -46,12 +46,12 @@ def clash(
     Expected is that nothing comes of writing, ``by`` touching the page or a copy, but ``may_come``, and that the rivals
     succeed; who maps more finds no page left. The page is anonymous, or that of an empty ``file``.
     """
-    deeds = [*rivals, *(by for _thread in range(RACERS - len(rivals)))]
+    actions = [*rivals, *(by for _thread in range(RACERS - len(rivals)))]
     actor = file.actor if file else live.actor()
     flags = _flags(live, file, shared=shared or file is not None)
-    came = actor.clash(deeds, _SECONDS, live.size, flags, file.descriptor if file else -1)
+    came = actor.clash(actions, _SECONDS, live.size, flags, file.descriptor if file else -1)
     for rival, found in zip(rivals, came, strict=False):
-        live.expect(f"what came of {rival.name}", Came.REFUSED if rival is Deed.MAP_MORE else Came.DONE, found)
+        live.expect(f"what came of {rival.name}", Came.REFUSED if rival is Action.MAP_MORE else Came.DONE, found)
     beyond = reduce(or_, came[len(rivals) :]) & ~may_come
     live.expect("what came of writing that may not", Came(0), beyond)
 

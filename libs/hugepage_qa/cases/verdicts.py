@@ -23,7 +23,7 @@ _TRIES_OF_EMULATION = 5
 
 
 def decide(*, found: str = "", known: str = "", lacking: str = "", passed: str = "") -> tuple[Verdict, str]:
-    """Return the gravest verdict that there is something for, and that text as its reason; a pass needs none.
+    """Return the worst verdict that there is something for, and that text as its reason; a pass needs none.
 
     ``found`` are differences, ``known`` the known issues that explain all of them, ``lacking`` is the fact by which it
     could not be judged, ``passed`` what is told with a pass.

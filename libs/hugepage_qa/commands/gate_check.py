@@ -22,7 +22,7 @@ from hugepage_gate.samples import SampleSet, exit_code, verdict_on_all
 from hugepage_gate.samples import Verdict as GateVerdict
 from hugepage_qa.bench.gate_settings import BLOCKS, MEANING, GateSettings
 from hugepage_qa.cases.result import Result, Verdict, one_line
-from hugepage_qa.commands.gate_measure import Measured, Wish, take_samples
+from hugepage_qa.commands.gate_measure import Measured, MeasureOptions, take_samples
 from hugepage_qa.commands.gate_options import html_renderer, make_policy
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
@@ -172,7 +172,7 @@ class _Check:
         settings = self._settings
         directory = self._again if self._again.exists() else self._directory / "samples"
         chosen = settings.workloads, settings.configurations
-        return take_samples(Wish(settings.profile, *chosen, sessions, directory, None, settings.stand_ins))
+        return take_samples(MeasureOptions(settings.profile, *chosen, sessions, directory, None, settings.stand_ins))
 
     def _without_baseline(self, measured: Measured) -> list[SampleSet]:
         """Return the samples that have no baseline of just this machine and set-up."""

@@ -87,15 +87,17 @@ def command(
 
     Exit code: 0 measured, 2 nothing could be measured, 3 a program failed or the input is wrong.
     """
-    measured = take_samples(Wish(profile, workload_names, configuration_names, sessions, output, seed, stand_ins))
+    measured = take_samples(
+        MeasureOptions(profile, workload_names, configuration_names, sessions, output, seed, stand_ins)
+    )
     for path in measured.files:
         click.echo(path)
     sys.exit(measured.exit_code)
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What to measure: the options of the command."""
+class MeasureOptions:
+    """What to measure, and where to."""
 
     profile: str
     workloads: tuple[str, ...]
@@ -123,7 +125,7 @@ class Measured:
 
 
 def take_samples(
-    wish: Wish, beside: Callable[[Cell], AbstractContextManager[object]] = lambda _cell: nullcontext()
+    options: MeasureOptions, beside: Callable[[Cell], AbstractContextManager[object]] = lambda _cell: nullcontext()
 ) -> Measured:
     """Measure on this machine, which is put back, and write the samples; progress goes to standard error.
 
@@ -133,21 +135,21 @@ def take_samples(
     """
     require_root("gate measure")
     tree = DirectoryTree(Path("/"))
-    workloads = choose_workloads(wish.workloads)
+    workloads = choose_workloads(options.workloads)
     there = find_backings(tree)
-    backings = choose_backings(there, wish.configurations)
+    backings = choose_backings(there, options.configurations)
     measured = {workload.name: workload.backings(backings) for workload in workloads}
     for name, own in measured.items():
         if not own:
             raise InputError(f"--workload {name}: does not run on {', '.join(one.name for one in backings)} alone")
     known = {one.name: one for one in chain(there, halved_backings(there), *measured.values())}
-    measurement = Measurement(wish.output)
+    measurement = Measurement(options.output)
     plan = Plan(
-        profile=wish.profile,
+        profile=options.profile,
         configurations={name: tuple(one.name for one in own) for name, own in measured.items()},
-        sessions=wish.sessions,
-        seed=_seed(wish.seed, measurement.seed()),
-        stand_ins=_parse_stand_ins(wish.stand_ins, measured, known),
+        sessions=options.sessions,
+        seed=_seed(options.seed, measurement.seed()),
+        stand_ins=_parse_stand_ins(options.stand_ins, measured, known),
         environment={},
         subject=read_subject(tree),
     )

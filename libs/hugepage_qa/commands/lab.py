@@ -10,7 +10,7 @@ from hugepage_qa.cache import cache_directory
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.system.machine_registry import Registry
 from hugepage_qa.qemu.system.platforms import PLATFORMS
-from hugepage_qa.qemu.system.system_launch import Wish, bring_up, parse_nodes
+from hugepage_qa.qemu.system.system_launch import SystemOptions, bring_up, parse_nodes
 from hugepage_qa.qemu.system.system_machine import DEADLINE, SystemMachine
 from hugepage_qa.sizes import format_size
 
@@ -61,8 +61,10 @@ def up(
     The first one builds an image, which takes some minutes; the next start from the cache.
     """
     started = time.monotonic()
-    wish = Wish(parse_nodes(memory, nodes), cpus, kernel, words, architecture or Wish.architecture, name)
-    machine = bring_up(cache_directory(), wish, deadline=deadline, report=_say)
+    options = SystemOptions(
+        parse_nodes(memory, nodes), cpus, kernel, words, architecture or SystemOptions.architecture, name
+    )
+    machine = bring_up(cache_directory(), options, deadline=deadline, report=_say)
     _say(f"machine {machine.record.name} is up after {time.monotonic() - started:.0f} s: {_describe(machine)}")
     _say(f"serial log: {machine.serial_log}")
     _say(f"reach it: hugepage-qa lab ssh {machine.record.name}, end it: hugepage-qa lab down {machine.record.name}")

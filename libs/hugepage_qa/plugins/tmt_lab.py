@@ -23,7 +23,7 @@ from hugepage_qa.cache import cache_directory
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.system.machine_registry import Registry
 from hugepage_qa.qemu.system.secure_shell import ADDRESS
-from hugepage_qa.qemu.system.system_launch import Wish, bring_up, parse_nodes
+from hugepage_qa.qemu.system.system_launch import SystemOptions, bring_up, parse_nodes
 from hugepage_qa.qemu.system.system_machine import SystemMachine
 
 
@@ -64,7 +64,7 @@ class LabGuestData(tmt.guest.GuestSshData):
     )
     append: str = field(default="", option="--append", metavar="WORDS", help="Further kernel arguments.")
     arch: str = field(
-        default=Wish.architecture, option="--arch", metavar="ARCH", help="Architecture, the host's by default."
+        default=SystemOptions.architecture, option="--arch", metavar="ARCH", help="Architecture, the host's by default."
     )
     machine: str | None = None
 
@@ -121,14 +121,14 @@ class GuestLab(tmt.guest.GuestSsh):
         if self.is_dry_run:
             return
         with _for_tmt():
-            wish = Wish(
+            options = SystemOptions(
                 parse_nodes(self.memory, self.nodes),
                 self.cpus,
                 Path(self.kernel) if self.kernel else None,
                 self.append,
                 self.arch,
             )
-            machine = bring_up(cache_directory(), wish, report=lambda line: self.info("lab", line))
+            machine = bring_up(cache_directory(), options, report=lambda line: self.info("lab", line))
             self.machine = machine.record.name
             self.primary_address = self.topology_address = ADDRESS
             self.port = machine.record.port

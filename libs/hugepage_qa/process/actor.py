@@ -44,7 +44,7 @@ class Fault(Exception):
         super().__init__(f"{self.signal.name} (code {code}) at {address:#x}")
 
 
-class Deed(Enum):
+class Action(Enum):
     """What a thread does to a mapping, or to its file, while others do theirs: act() in same_moment.c."""
 
     TOUCH = "t"
@@ -59,7 +59,7 @@ class Deed(Enum):
 
 
 class Came(Flag):
-    """What came of a deed: enum came in actor.h."""
+    """What comes of an action: enum came in actor.h."""
 
     DONE = 1
     GONE = 2
@@ -167,13 +167,13 @@ class Actor:
         outcomes = int(self._ask("race", processes, round(1000 * seconds), length, flags, fd, step)[0])
         return {number for number in range(processes + 1) if outcomes >> number & 1}
 
-    def clash(self, deeds: Sequence[Deed], seconds: float, length: int, flags: int, fd: int = -1) -> list[Came]:
-        """Have a thread for each of ``deeds`` do it at the same moment to ``length`` bytes that are mapped anew.
+    def clash(self, actions: Sequence[Action], seconds: float, length: int, flags: int, fd: int = -1) -> list[Came]:
+        """Have a thread for each of ``actions`` do it at the same moment to ``length`` bytes that are mapped anew.
 
-        They do so for ``seconds``; returned is what came of each deed, in any round. ``flags`` are MAP_*; ``fd`` is
+        They do so for ``seconds``; returned is what came of each action, in any round. ``flags`` are MAP_*; ``fd`` is
         emptied after a round. Raises Refused where nothing can be mapped.
         """
-        words = "".join(deed.value for deed in deeds).encode()
+        words = "".join(action.value for action in actions).encode()
         _rounds, came = self._ask("clash", _encode(words), round(1000 * seconds), length, flags, fd)
         return [Came(byte) for byte in bytes.fromhex(came)]
 

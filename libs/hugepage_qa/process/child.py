@@ -83,14 +83,14 @@ class Child:
             raise ValueError("a control group and mounts are entered by what ties a program to us")
         words = list(command)
         if death_signal is not None:
-            wishes = {
+            settings = {
                 "parent": os.getpid(),
                 "death_signal": death_signal,
                 "user": user,
                 "control_group": control_group,
                 "mounts": None if mounts is None else mounts.to_json(),
             }
-            words = [sys.executable, "-I", "-S", str(_TETHER), json.dumps(wishes), *words]
+            words = [sys.executable, "-I", "-S", str(_TETHER), json.dumps(settings), *words]
         # Python may lie where only root can read: the tether becomes the user itself
         at_once = user if death_signal is None else None
         self._process = subprocess.Popen(

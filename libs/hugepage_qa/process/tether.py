@@ -1,4 +1,4 @@
-"""The child's side of child.py: ``python -I -S tether.py WISHES PROGRAM ARGUMENTS...``, with the wishes in JSON.
+"""The child's side of child.py: ``python -I -S tether.py SETTINGS PROGRAM ARGUMENTS...``, with the settings in JSON.
 
 This process prepares itself and becomes the program. prctl(PR_SET_PDEATHSIG) makes the kernel send the program a signal
 when its parent ends, even by SIGKILL: QEMU 7.2 has no such option, and it does not notice that its standard input or
@@ -37,14 +37,14 @@ def main() -> None:
     # signal stays ignored across exec
     for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
-    wishes, command = json.loads(sys.argv[1]), sys.argv[2:]
+    settings, command = json.loads(sys.argv[1]), sys.argv[2:]
     try:
         environment = _given_environment()
-        _prepare(wishes)
+        _prepare(settings)
     except OSError as error:
         print(f"{command[0]}: {error.filename or 'its start'}: {error.strerror}", file=sys.stderr)  # noqa: T201
         sys.exit(126)
-    if os.getppid() != wishes["parent"]:
+    if os.getppid() != settings["parent"]:
         # the parent died before the call: nobody would ever stop us
         sys.exit("the parent is gone")
     try:
@@ -60,24 +60,24 @@ def _given_environment() -> dict[bytes, bytes]:
     return dict(entry.split(b"=", 1) for entry in entries if b"=" in entry)
 
 
-def _prepare(wishes: dict[str, Any]) -> None:
+def _prepare(settings: dict[str, Any]) -> None:
     """Be where, and who, the program is to be. Raises OSError."""
-    if wishes["control_group"] is not None:
+    if settings["control_group"] is not None:
         # before the program has memory: what was charged elsewhere stays charged there
-        Path(wishes["control_group"], "cgroup.procs").write_text(f"{os.getpid()}\n", encoding="ascii")
-    mounts = wishes["mounts"]
+        Path(settings["control_group"], "cgroup.procs").write_text(f"{os.getpid()}\n", encoding="ascii")
+    mounts = settings["mounts"]
     if mounts is not None:
         if mounts["namespace"] is None:
             _make_namespace(mounts["hidden"], mounts["kept"], mounts["bound"])
         else:
             _check(_LIBC.setns(mounts["namespace"], _CLONE_NEWNS))
         os.chdir("/")
-    if wishes["user"] is not None:
+    if settings["user"] is not None:
         os.setgroups([])
-        os.setgid(wishes["user"])
-        os.setuid(wishes["user"])
+        os.setgid(settings["user"])
+        os.setuid(settings["user"])
     # last: a change of user forgets it
-    _check(_LIBC.prctl(_PR_SET_PDEATHSIG, wishes["death_signal"], 0, 0, 0))
+    _check(_LIBC.prctl(_PR_SET_PDEATHSIG, settings["death_signal"], 0, 0, 0))
 
 
 def _make_namespace(hidden: list[str], kept: list[str], bound: dict[str, str]) -> None:

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 pytest.importorskip("matplotlib")
 
 from hugepage_qa.commands import gate_check
-from hugepage_qa.commands.gate_measure import Measured, Wish
+from hugepage_qa.commands.gate_measure import Measured, MeasureOptions
 from hugepage_qa.errors import InputError
 
 CONFIGURATIONS = ("4k", "thp")
@@ -64,14 +64,16 @@ def run_check(place: Path, name: str, slow: float = 1.0, error: Exception | None
     """Return the result of the check ``name`` in ``place``, and after how many sessions it was looked."""
     looked = []
 
-    def take(wish: Wish) -> Measured:
+    def take(options: MeasureOptions) -> Measured:
         if error is not None:
             raise error
-        looked.append(wish.sessions)
-        wish.output.mkdir(parents=True, exist_ok=True)
-        file = wish.output / "made-up.json"
-        label = f"{name}-{wish.output.name}"
-        file.write_text(json.dumps(document(wish.sessions, label, slow if wish.output.name == "samples" else 1.0)))
+        looked.append(options.sessions)
+        options.output.mkdir(parents=True, exist_ok=True)
+        file = options.output / "made-up.json"
+        label = f"{name}-{options.output.name}"
+        file.write_text(
+            json.dumps(document(options.sessions, label, slow if options.output.name == "samples" else 1.0))
+        )
         return Measured((file,), {"other": "missing"}, ())
 
     data = place / name

@@ -14,7 +14,7 @@ from hugepage_qa.commands import lab as module
 from hugepage_qa.commands.lab import lab
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.system.machine_registry import Registry
-from hugepage_qa.qemu.system.system_launch import Wish
+from hugepage_qa.qemu.system.system_launch import SystemOptions
 from hugepage_qa.qemu.system.system_machine import SystemMachine
 
 Run = Callable[..., Result]
@@ -38,14 +38,14 @@ def run(registry: Registry) -> Run:
 
 
 @pytest.fixture
-def wishes(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> list[Wish]:
+def asked_for(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> list[SystemOptions]:
     """Every machine that was asked for; it is there at once."""
-    asked: list[Wish] = []
+    asked: list[SystemOptions] = []
 
-    def bring_up(cache: Path, wish: Wish, **_options: Any) -> SystemMachine:
-        asked.append(wish)
+    def bring_up(cache: Path, options: SystemOptions, **_options: Any) -> SystemMachine:
+        asked.append(options)
         assert cache == registry.cache
-        return add(registry, wish.name or "lab1")
+        return add(registry, options.name or "lab1")
 
     monkeypatch.setattr(module, "bring_up", bring_up)
     return asked
@@ -56,30 +56,30 @@ def add(registry: Registry, name: str) -> SystemMachine:
         return registry.keep(replace(RECORD, name=name, key=registry.cache / "key"))
 
 
-def test_up_without_options(run: Run, wishes: list[Wish]) -> None:
+def test_up_without_options(run: Run, asked_for: list[SystemOptions]) -> None:
     result = run("up")
     assert (result.exit_code, result.stdout) == (0, "lab1\n")
-    assert wishes == [Wish()]
+    assert asked_for == [SystemOptions()]
     assert "hugepage-qa lab ssh lab1" in result.stderr
 
 
-def test_up_with_all_options(run: Run, wishes: list[Wish], tmp_path: Path) -> None:
+def test_up_with_all_options(run: Run, asked_for: list[SystemOptions], tmp_path: Path) -> None:
     words = ["--memory", "4G", "--nodes", "2", "--cpus", "3", "--append", "hugepages=1", "--name", "x"]
     result = run("up", *words, "--kernel", str(tmp_path), "--arch", "x86_64")
     assert result.exit_code == 0
-    assert wishes == [Wish((2 * GIB, 2 * GIB), 3, tmp_path, "hugepages=1", "x86_64", "x")]
+    assert asked_for == [SystemOptions((2 * GIB, 2 * GIB), 3, tmp_path, "hugepages=1", "x86_64", "x")]
 
 
 @pytest.mark.parametrize("words", [["--nodes", "x"], ["--memory", "4"], ["--memory", "1G", "--nodes", "2G"]])
-def test_up_refuses(run: Run, wishes: list[Wish], words: list[str]) -> None:
+def test_up_refuses(run: Run, asked_for: list[SystemOptions], words: list[str]) -> None:
     assert isinstance(run("up", *words).exception, InputError)
-    assert wishes == []
+    assert asked_for == []
 
 
 @pytest.mark.parametrize("words", [["--cpus", "0"], ["--arch", "s390x"], ["--deadline", "0"]])
-def test_up_refuses_what_is_out_of_range(run: Run, wishes: list[Wish], words: list[str]) -> None:
+def test_up_refuses_what_is_out_of_range(run: Run, asked_for: list[SystemOptions], words: list[str]) -> None:
     assert run("up", *words).exit_code == 2
-    assert wishes == []
+    assert asked_for == []
 
 
 def test_list_shows_those_that_died(run: Run, registry: Registry) -> None:

@@ -94,7 +94,7 @@ def test_a_failing_program_is_saved_and_run_again_from_its_file(machine: Machine
 
 
 @pytest.mark.parametrize(("verdict", "code"), [(Verdict.KNOWN, 0), (Verdict.SKIP, 2), (Verdict.ERROR, 3)])
-def test_the_exit_code_is_that_of_the_gravest_verdict(machine: Machine, verdict: Verdict, code: int) -> None:
+def test_the_exit_code_is_that_of_the_worst_verdict(machine: Machine, verdict: Verdict, code: int) -> None:
     machine.verdict = verdict
     assert invoke("--seed", "7").exit_code == code
 

@@ -26,7 +26,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.plugins import tmt_lab
 from hugepage_qa.plugins.tmt_lab import GuestLab, LabGuestData
 from hugepage_qa.qemu.system.machine_registry import Registry
-from hugepage_qa.qemu.system.system_launch import Wish
+from hugepage_qa.qemu.system.system_launch import SystemOptions
 from hugepage_qa.qemu.system.system_machine import SystemMachine
 
 OWN_KEYS = {"memory", "nodes", "cpus", "kernel", "append", "arch"}
@@ -181,10 +181,10 @@ def test_end(guest: GuestLab, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_plan_becomes_a_machine(guest: GuestLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    wishes: list[Wish] = []
+    asked_for: list[SystemOptions] = []
 
-    def bring_up(_cache: Path, wish: Wish, **_options: Any) -> SystemMachine:
-        wishes.append(wish)
+    def bring_up(_cache: Path, options: SystemOptions, **_options: Any) -> SystemMachine:
+        asked_for.append(options)
         return Machine(RECORD, Path("/cache/machines/m"))
 
     monkeypatch.setattr(tmt_lab, "bring_up", bring_up)
@@ -192,7 +192,7 @@ def test_plan_becomes_a_machine(guest: GuestLab, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(GuestLab, "assert_reachable", lambda _self: None)
     guest.machine = guest.primary_address = None
     guest.start()
-    assert wishes == [Wish((2 << 30, 2 << 30), 2, Path("/k"), "a=1")]
+    assert asked_for == [SystemOptions((2 << 30, 2 << 30), 2, Path("/k"), "a=1")]
     kept = guest.save()
     assert isinstance(kept, LabGuestData)
     assert (kept.machine, kept.primary_address, kept.port) == ("m", "127.0.0.1", RECORD.port)

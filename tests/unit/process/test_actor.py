@@ -16,7 +16,7 @@ import pytest
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.uapi import MAP_FIXED_NOREPLACE, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.process import actor_link
-from hugepage_qa.process.actor import Actor, Came, Deed, Fault, start_actor
+from hugepage_qa.process.actor import Action, Actor, Came, Fault, start_actor
 from hugepage_qa.process.actor_link import ActorGone, ActorStarved
 from hugepage_qa.process.c_compiler import build_actor
 
@@ -128,7 +128,7 @@ def test_those_that_race_tell_how_many_of_them_could_store(actor: Actor) -> None
 
 
 def test_threads_that_clash_tell_what_came_of_each_deed(actor: Actor) -> None:
-    touch, done = Deed.TOUCH, Came.DONE
+    touch, done = Action.TOUCH, Came.DONE
     assert actor.clash([touch] * 4, 0.1, PAGE, PRIVATE) == [done] * 4
     fd = actor.call("memfd_create", "file", 0)
     actor.call("ftruncate", fd, PAGE)
@@ -136,26 +136,26 @@ def test_threads_that_clash_tell_what_came_of_each_deed(actor: Actor) -> None:
     assert actor.clash([touch] * 2, 0, PAGE, mmap.MAP_SHARED, fd) == [Came.SIGBUS] * 2
     with pytest.raises(OSError, match="EBADF"):
         actor.clash([touch], 0, PAGE, mmap.MAP_SHARED, 99)
-    for deeds in (0, 33):
+    for actions in (0, 33):
         with pytest.raises(ValueError, match="malformed"):
-            actor.clash([touch] * deeds, 0, PAGE, PRIVATE)
+            actor.clash([touch] * actions, 0, PAGE, PRIVATE)
 
 
 @pytest.mark.parametrize(
     ("rival", "may_come"),
     [
-        (Deed.DISCARD, Came.DONE | Came.GONE),
-        (Deed.REPLACE, Came.DONE | Came.GONE),
-        (Deed.PROTECT, Came.DONE | Came.SIGSEGV),
-        (Deed.MOVE, Came.DONE | Came.SIGSEGV),
-        (Deed.FORK, Came.DONE),
-        (Deed.MAP_MORE, Came.DONE),
+        (Action.DISCARD, Came.DONE | Came.GONE),
+        (Action.REPLACE, Came.DONE | Came.GONE),
+        (Action.PROTECT, Came.DONE | Came.SIGSEGV),
+        (Action.MOVE, Came.DONE | Came.SIGSEGV),
+        (Action.FORK, Came.DONE),
+        (Action.MAP_MORE, Came.DONE),
     ],
 )
 def test_what_is_done_to_a_mapping_shows_in_what_came_of_those_that_write(
-    actor: Actor, rival: Deed, may_come: Came
+    actor: Actor, rival: Action, may_come: Came
 ) -> None:
-    *writers, rivals = actor.clash([Deed.TOUCH] * 3 + [rival], 0.3, PAGE, PRIVATE)
+    *writers, rivals = actor.clash([Action.TOUCH] * 3 + [rival], 0.3, PAGE, PRIVATE)
     assert rivals is Came.DONE
     for came in writers:
         assert came & ~may_come == Came(0)

@@ -73,10 +73,10 @@ def test_a_control_group_is_entered_by_the_program_itself(tmp_path: Path) -> Non
         assert child.read(20) == (f"{child.pid}\n{child.pid}\n", "")
 
 
-@pytest.mark.parametrize("wish", [{"control_group": "/"}, {"mounts": PrivateMounts()}])
-def test_what_needs_the_tether_is_not_left_out(wish: dict[str, object]) -> None:
+@pytest.mark.parametrize("settings", [{"control_group": "/"}, {"mounts": PrivateMounts()}])
+def test_what_needs_the_tether_is_not_left_out(settings: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="ties a program to us"):
-        Child(shell("true"), death_signal=None, **wish)  # type: ignore[arg-type]
+        Child(shell("true"), death_signal=None, **settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("own_session", [True, False])

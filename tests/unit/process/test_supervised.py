@@ -108,7 +108,7 @@ def test_orphans_that_have_ended_are_gone() -> None:
     try:
         assert run_supervised([sys.executable, "-c", _ORPHAN], environment=os.environ) == 0
     finally:
-        assert mine.wait() == 0, "a child of somebody else was buried"
+        assert mine.wait() == 0, "a child of somebody else was reaped"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -24,7 +24,7 @@ def run(
     mounts: str = "",
     private: PrivateMounts | None = None,
     environment: dict[str, str] | None = None,
-    **wishes: object,
+    **settings: object,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``script`` as the program; the machine that it is started on has ``mounts``, commands of a shell."""
     document = {
@@ -33,7 +33,7 @@ def run(
         "control_group": None,
         "user": None,
         "mounts": None if private is None else private.to_json(),
-        **wishes,
+        **settings,
     }
     command = [sys.executable, "-I", "-S", TETHER, json.dumps(document), "sh", "-c", script]
     if mounts:

@@ -56,7 +56,7 @@ Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Wish:
+class SystemOptions:
     """The machine that a user asks for."""
 
     memory: tuple[int, ...] = (4 * GIB,)
@@ -97,32 +97,32 @@ def _share(memory: int, nodes: str) -> tuple[int, ...]:
     return (memory - share * (count - 1), *[share] * (count - 1))
 
 
-def bring_up(cache: Path, wish: Wish, *, deadline: float = DEADLINE, report: Report) -> SystemMachine:
+def bring_up(cache: Path, options: SystemOptions, *, deadline: float = DEADLINE, report: Report) -> SystemMachine:
     """Build what is not in the cache, start the machine and wait until it answers over ssh.
 
     It outlives this process. Raises InputError for what cannot be, and when it does not come up; nothing is left then.
     """
-    platform = _check(wish)
-    kernel = choose_kernel(wish.kernel, wish.architecture)
+    platform = _check(options)
+    kernel = choose_kernel(options.kernel, options.architecture)
     key = private_key(cache)
-    image, accelerator = _obtain(cache, platform, kernel, wish.words, key, report)
+    image, accelerator = _obtain(cache, platform, kernel, options.words, key, report)
     registry = Registry(cache)
-    with registry.new_directory(wish.name) as directory:
-        direct = _fill(directory, platform, image, kernel, wish.words)
+    with registry.new_directory(options.name) as directory:
+        direct = _fill(directory, platform, image, kernel, options.words)
         record = Record(
             name=directory.name,
-            architecture=wish.architecture,
-            memory=wish.memory,
-            cpus=wish.cpus,
+            architecture=options.architecture,
+            memory=options.memory,
+            cpus=options.cpus,
             accelerator=accelerator,
             kernel=f"{kernel.image.release} without boot loader" if kernel.image else image.root.release,
-            words=wish.words,
+            words=options.words,
             image=image.name,
             key=key,
             port=0,
             command=(),
         )
-        machine = _start(registry, record, Hardware(platform, wish.memory, wish.cpus, accelerator), image, direct)
+        machine = _start(registry, record, Hardware(platform, options.memory, options.cpus, accelerator), image, direct)
         machine.wait(deadline)
     # a machine that is being made right now names no image yet: any may be its own
     with suppress(InputError):
@@ -130,17 +130,17 @@ def bring_up(cache: Path, wish: Wish, *, deadline: float = DEADLINE, report: Rep
     return machine
 
 
-def _check(wish: Wish) -> Platform:
-    """Return the platform of ``wish``; InputError for what can never be brought up on this host."""
-    platform = find_platform(wish.architecture)
-    if wish.architecture != host.machine():
+def _check(options: SystemOptions) -> Platform:
+    """Return the platform of ``options``; InputError for what can never be brought up on this host."""
+    platform = find_platform(options.architecture)
+    if options.architecture != host.machine():
         raise InputError(
-            f"architecture {wish.architecture}: a root can be built on such a host, this is {host.machine()}"
+            f"architecture {options.architecture}: a root can be built on such a host, this is {host.machine()}"
         )
-    check_nodes(platform.board, wish.memory)
-    check_words(platform.board, wish.words)
-    if wish.name is not None:
-        check_name(wish.name)
+    check_nodes(platform.board, options.memory)
+    check_words(platform.board, options.words)
+    if options.name is not None:
+        check_name(options.name)
     require(platform, [*TO_BUILD, *TO_START])
     return platform
 

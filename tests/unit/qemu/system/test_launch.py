@@ -14,7 +14,7 @@ from hugepage_qa.qemu.system.machine_registry import Registry
 from hugepage_qa.qemu.system.platforms import Firmware, Platform
 from hugepage_qa.qemu.system.system_arguments import Hardware
 from hugepage_qa.qemu.system.system_images import SystemImage
-from hugepage_qa.qemu.system.system_launch import Wish, bring_up, parse_nodes
+from hugepage_qa.qemu.system.system_launch import SystemOptions, bring_up, parse_nodes
 from hugepage_qa.qemu.system.system_roots import SystemRoot
 
 MIB = 1 << 20
@@ -59,29 +59,29 @@ def test_nodes_that_cannot_be(memory: str | None, nodes: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "complaint"),
+    ("options", "complaint"),
     [
-        (Wish(architecture="sparc64"), "a system machine can be x86_64"),
-        (Wish(memory=(GIB,) * 200), "200 NUMA nodes"),
-        (Wish(words="a\nb"), "kernel arguments"),
-        (Wish(name="../x"), "machine name"),
-        (Wish(kernel=Path("/absent")), "/absent"),
+        (SystemOptions(architecture="sparc64"), "a system machine can be x86_64"),
+        (SystemOptions(memory=(GIB,) * 200), "200 NUMA nodes"),
+        (SystemOptions(words="a\nb"), "kernel arguments"),
+        (SystemOptions(name="../x"), "machine name"),
+        (SystemOptions(kernel=Path("/absent")), "/absent"),
     ],
 )
 def test_what_cannot_be_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wish: Wish, complaint: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: SystemOptions, complaint: str
 ) -> None:
     monkeypatch.setattr(host, "machine", lambda: "x86_64")
     monkeypatch.setattr(system_launch, "require", lambda _platform, _tools: None)
     with pytest.raises(InputError, match=complaint):
-        bring_up(tmp_path, wish, report=lambda _: None)
+        bring_up(tmp_path, options, report=lambda _: None)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_root_is_built_on_its_own_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "machine", lambda: "aarch64")
     with pytest.raises(InputError, match="a root can be built on such a host, this is aarch64"):
-        bring_up(tmp_path, Wish(architecture="x86_64"), report=lambda _: None)
+        bring_up(tmp_path, SystemOptions(architecture="x86_64"), report=lambda _: None)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from tests.unit.qemu.system.bound_machine import removed_at_the_end
 
 from hugepage_qa.cache import cache_directory
 from hugepage_qa.errors import InputError
-from hugepage_qa.qemu.system.system_launch import Wish, bring_up
+from hugepage_qa.qemu.system.system_launch import SystemOptions, bring_up
 from hugepage_qa.qemu.system.system_machine import SystemMachine
 
 pytestmark = pytest.mark.boots
@@ -22,9 +22,9 @@ DEADLINE = 900.0
 def machine() -> Iterator[SystemMachine]:
     # what the kernel and the boot loader put below 2 GiB, at random places, may be in the way of a gigantic page there
     words = "hugepagesz=1G hugepages=1 thp_anon=64K:always;128K:inherit"
-    wish = Wish(memory=(5 * GIB, GIB), words=words, name=f"test-{os.getpid()}")
+    options = SystemOptions(memory=(5 * GIB, GIB), words=words, name=f"test-{os.getpid()}")
     with removed_at_the_end(f"test-{os.getpid()}"):
-        yield bring_up(cache_directory(), wish, deadline=DEADLINE, report=print)
+        yield bring_up(cache_directory(), options, deadline=DEADLINE, report=print)
 
 
 def read(machine: SystemMachine, path: str) -> str:

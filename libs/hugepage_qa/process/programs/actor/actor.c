@@ -36,7 +36,7 @@
  *     clash DEEDS MILLISECONDS LENGTH FLAGS FD
  *         For that time, again and again, LENGTH bytes are mapped, a thread for each byte of DEEDS, see act(), does
  *         that to them at the same moment, and looks at them when all have; then they are unmapped, and the file
- *         is emptied. The value is how many rounds there were, the buffer what came of each deed in any of them: enum
+ *         is emptied. The value is how many rounds there were, the buffer what came of each action in any of them: enum
  *         came.
  *   repeaters.c
  *     repeat NAME ARGUMENT...            a new thread makes this system call again and again, until stop; it copies

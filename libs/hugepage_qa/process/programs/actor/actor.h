@@ -25,7 +25,7 @@ void answer_malformed(void);
 
 /* ---- memory_access.c: accesses whose SIGBUS or SIGSEGV is an answer ---- */
 
-/* What came of a deed. */
+/* What comes of an action. */
 enum came {
 	DONE = 1,     /* and what was stored, if anything, is there afterwards */
 	GONE = 2,     /* it was stored, and afterwards there are zeroes */

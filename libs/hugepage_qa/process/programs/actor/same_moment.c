@@ -122,7 +122,7 @@ void answer_race(void)
 /* What the threads of a clash share; ``elsewhere`` is a place that is free. */
 static struct {
 	struct meetings meetings;
-	char deeds[RACERS], came[RACERS], *place, *elsewhere;
+	char actions[RACERS], came[RACERS], *place, *elsewhere;
 	long rounds, end;
 	int is_over, error;
 } clash;
@@ -143,17 +143,17 @@ enum { OF_THE_FILE = 7 };
 
 static int makes_copies(void)
 {
-	return memchr(clash.deeds, 'c', sizeof(clash.deeds)) != NULL;
+	return memchr(clash.actions, 'c', sizeof(clash.actions)) != NULL;
 }
 
-static int act(char deed, long number, char **memory, uint64_t value)
+static int act(char action, long number, char **memory, uint64_t value)
 {
 	char *place = clash.place;
 	size_t length = (size_t)arguments[2];
 	int fd = (int)arguments[4], child, came;
 	void *more;
 
-	switch (deed) {
+	switch (action) {
 	case 't': /* touch */
 		return store(word_of(place, number), value);
 	case 'c': /* copy: touch what it has mapped privately of the file */
@@ -186,14 +186,14 @@ static int act(char deed, long number, char **memory, uint64_t value)
 	return WRONG;
 }
 
-/* Of the deeds that store. */
-static int look_again(char deed, long number, char *memory, uint64_t value)
+/* Of the actions that store. */
+static int look_again(char action, long number, char *memory, uint64_t value)
 {
 	int came;
 
-	if (deed == 't')
+	if (action == 't')
 		return look(word_of(memory, number), value, 0);
-	if (deed != 'c' || memory == MAP_FAILED)
+	if (action != 'c' || memory == MAP_FAILED)
 		return DONE;
 	came = look(word_of(clash.place, number), OF_THE_FILE, OF_THE_FILE);
 	/* who got the page of another one's copy has its word, too */
@@ -218,7 +218,7 @@ static void begin_round(void)
 static void *run_clash(void *number_of)
 {
 	long number = (long)number_of, mine = 0;
-	char deed = clash.deeds[number];
+	char action = clash.actions[number];
 
 	for (uint64_t value = RACERS + (uint64_t)number;; value += RACERS) {
 		char *memory = clash.place;
@@ -229,10 +229,10 @@ static void *run_clash(void *number_of)
 		meet(&clash.meetings, &mine);
 		if (clash.is_over)
 			return NULL;
-		came = act(deed, number, &memory, value);
+		came = act(action, number, &memory, value);
 		meet(&clash.meetings, &mine);
 		if (came == DONE)
-			came = look_again(deed, number, memory, value);
+			came = look_again(action, number, memory, value);
 		clash.came[number] |= (char)came;
 		if (memory != clash.place && memory != MAP_FAILED)
 			munmap(memory, (size_t)arguments[2]);
@@ -264,18 +264,18 @@ static int find_places(void)
 void answer_clash(void)
 {
 	pthread_t threads[RACERS];
-	size_t deeds = buffer_sizes[0];
+	size_t actions = buffer_sizes[0];
 	long started = 1;
 
-	if (deeds < 1 || deeds > RACERS)
+	if (actions < 1 || actions > RACERS)
 		return answer_malformed();
 	memset(&clash, 0, sizeof(clash));
-	memcpy(clash.deeds, buffers[0], deeds);
+	memcpy(clash.actions, buffers[0], actions);
 	if (find_places())
 		return answer_error(errno);
 	clash.end = milliseconds(CLOCK_MONOTONIC) + arguments[1];
-	clash.meetings.comers = (long)deeds;
-	for (; started < (long)deeds && !clash.error; started++)
+	clash.meetings.comers = (long)actions;
+	for (; started < (long)actions && !clash.error; started++)
 		clash.error = pthread_create(&threads[started], NULL, run_clash, (void *)started);
 	if (clash.error) {
 		clash.is_over = 1;
@@ -289,6 +289,6 @@ void answer_clash(void)
 	munmap(clash.elsewhere, (size_t)arguments[2]);
 	if (clash.error)
 		return answer_error(clash.error);
-	memcpy(buffers[0], clash.came, deeds);
+	memcpy(buffers[0], clash.came, actions);
 	answer_value(clash.rounds);
 }

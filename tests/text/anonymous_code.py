@@ -35,7 +35,7 @@ def mode_1(live: Live) -> None:
 
 
 @CODE.case(
-    "memory that is written first and made executable and read-only later does not merge",
+    "memory that is written first and made executable and read-only later is not collapsed",
     "mm/khugepaged.c __collapse_huge_page_isolate() of ANCK 5.10",
 )
 def code_that_was_data(live: Live) -> None:

@@ -8,7 +8,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import split_all
 from hugepage_qa.cases.hugetext import (
     ENABLED,
-    expect_merged,
+    expect_collapsed,
     huge_page_of_text,
     switch,
 )
@@ -29,7 +29,7 @@ _SPLIT = re.compile(r"huge_memory: \d+ of \d+ THP split")
     DISABLE_DOC,
 )
 def switched_off(live: Live) -> None:
-    program = _merged(live)
+    program = _collapsed(live)
     huge = program.huge()
     live.host.write(ENABLED, "0")
     _expect_huge(live, program, huge, Clearing.SWITCH_OFF)
@@ -54,11 +54,11 @@ def evicted(live: Live) -> None:
 
 
 @CLEARING.case(
-    "split_huge_pages splits text that is mapped, says how many it split, and merging begins again",
+    "split_huge_pages splits text that is mapped, says how many it split, and collapsing begins again",
     f"{DISABLE_DOC}, method 3; mm/huge_memory.c split_huge_pages_set()",
 )
 def split(live: Live) -> None:
-    program = _merged(live)
+    program = _collapsed(live)
     huge = program.huge()
     live.host.write(ENABLED, "0")
     live.host.new_kernel_log()
@@ -69,7 +69,7 @@ def split(live: Live) -> None:
     live.host.write(ENABLED, "1")
     again = start_again(live, program.built)
     again.touch()
-    expect_merged(live, again, 1)
+    expect_collapsed(live, again, 1)
 
 
 @CLEARING.case(
@@ -77,7 +77,7 @@ def split(live: Live) -> None:
     f"{DISABLE_DOC}, method 3; mm/huge_memory.c split_huge_pages_set()",
 )
 def split_unmapped(live: Live) -> None:
-    program = _merged(live)
+    program = _collapsed(live)
     huge = program.huge()
     live.host.write(ENABLED, "0")
     program.actor.end()
@@ -90,19 +90,19 @@ def split_unmapped(live: Live) -> None:
     "fs/open.c do_dentry_open(), mm/truncate.c truncate_pagecache()",
 )
 def opened_for_writing(live: Live) -> None:
-    program = _merged(live, Kind.LIBRARY)
+    program = _collapsed(live, Kind.LIBRARY)
     huge = program.huge()
     live.open(live.actor(), program.built.file, os.O_RDWR)
     _expect_huge(live, program, huge, Clearing.OPEN_FOR_WRITE)
 
 
-def _merged(live: Live, kind: Kind = Kind.FIXED) -> TextProgram:
+def _collapsed(live: Live, kind: Kind = Kind.FIXED) -> TextProgram:
     # at addresses that do not depend on the mode: what is started later fits the same huge pages
     size = huge_page_of_text(live)
     switch(live, 1)
     program = start_text(live, Recipe(size, kind=kind))
     program.touch()
-    expect_merged(live, program, 1)
+    expect_collapsed(live, program, 1)
     return program
 
 
@@ -110,7 +110,7 @@ def _expect_only_unmapped_text_to_go(
     live: Live, clearing: Clearing, clear: Callable[[Live, TextProgram], None]
 ) -> None:
     """Clear text while a process maps it, and again once none does."""
-    program = _merged(live)
+    program = _collapsed(live)
     huge = program.huge()
     live.host.write(ENABLED, "0")
     clear(live, program)

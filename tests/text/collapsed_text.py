@@ -87,24 +87,24 @@ def counted_text(live: Live) -> None:
         started[-1].touch()
         return started[-1]
 
-    def merge(program: TextProgram) -> None:
+    def collapse_text(program: TextProgram) -> None:
         _collapse(live, program)
         program.touch()
 
-    def merged() -> TextProgram:
+    def collapsed() -> TextProgram:
         program = start()
-        merge(program)
+        collapse_text(program)
         return program
 
     def unmapped() -> None:
-        merged().actor.end()
+        collapsed().actor.end()
 
     def end(program: TextProgram) -> None:
         program.actor.end()
 
     taken = _counted(live, mapped=whole, cached=whole) | {"ShmemHugePages": 0}
-    expect_change(live, taken, start, merge, _with_nodes)
-    expect_change(live, _counted(live, mapped=-whole, cached=0), merged, end, _with_nodes)
+    expect_change(live, taken, start, collapse_text, _with_nodes)
+    expect_change(live, _counted(live, mapped=-whole, cached=0), collapsed, end, _with_nodes)
     expect_change(live, _counted(live, cached=-whole), unmapped, lambda _none: evict(live, recipe), _with_nodes)
 
 

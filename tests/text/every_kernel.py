@@ -22,7 +22,7 @@ from hugepage_qa.cases.hugetext import (
     ENABLED,
     THRESHOLD,
     expect_huge,
-    expect_not_merged,
+    expect_not_collapsed,
     huge_page_of_text,
     see_khugepaged_at_work,
 )
@@ -79,7 +79,7 @@ def text_and_khugepaged(live: Live) -> None:
     before = program.huge()
     expect_whole_pages(live, program, before)
     if needs_advice(live):
-        expect_not_merged(live, program)
+        expect_not_collapsed(live, program)
         program.advise(MADV_HUGEPAGE)
     eligible = is_eligible(live, program)
     if eligible:

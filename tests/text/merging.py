@@ -3,8 +3,8 @@
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetext import (
     expect_code,
-    expect_merged,
-    expect_not_merged,
+    expect_collapsed,
+    expect_not_collapsed,
     huge_page_of_text,
     see_khugepaged_at_work,
     switch,
@@ -66,7 +66,7 @@ def no_file_text_in_mode_2(live: Live) -> None:
     size = huge_page_of_text(live)
     switch(live, 2)
     # at addresses that huge pages fit
-    expect_not_merged(live, start_used(live, Recipe(size, kind=Kind.FIXED)))
+    expect_not_collapsed(live, start_used(live, Recipe(size, kind=Kind.FIXED)))
 
 
 @MERGING.case("mode 0 makes no text huge", QUALIFIES)
@@ -74,7 +74,7 @@ def nothing_in_mode_0(live: Live) -> None:
     size = huge_page_of_text(live)
     switch(live, 0)
     # at addresses that huge pages fit
-    expect_not_merged(live, start_used(live, Recipe(size, kind=Kind.FIXED)))
+    expect_not_collapsed(live, start_used(live, Recipe(size, kind=Kind.FIXED)))
     expect_code(live, huge=False)
 
 
@@ -85,7 +85,7 @@ def nothing_in_mode_0(live: Live) -> None:
 def thp_never(live: Live) -> None:
     size = huge_page_of_text(live)
     switch(live, 3, thp="never")
-    expect_merged(live, start_used(live, Recipe(size)), 3)
+    expect_collapsed(live, start_used(live, Recipe(size)), 3)
     expect_code(live, huge=True)
 
 
@@ -96,7 +96,7 @@ def constants(live: Live) -> None:
     # at addresses that huge pages fit
     program = start_used(live, Recipe(size, kind=Kind.FIXED, constants=2 * size))
     program.read_constants()
-    expect_merged(live, program, 1)
+    expect_collapsed(live, program, 1)
     see_khugepaged_at_work(live, program.actor)
     program.read_constants()
     live.expect("FilePmdMapped of the constants", 0, program.constants().file_pmd_mapped)
@@ -120,24 +120,24 @@ def counted(live: Live) -> None:
         started.append(start_text(live, recipe))
         return started[-1]
 
-    def merge(program: TextProgram) -> None:
+    def collapse_text(program: TextProgram) -> None:
         program.touch()
-        expect_merged(live, program, 1)
+        expect_collapsed(live, program, 1)
 
-    def merged() -> TextProgram:
+    def collapsed() -> TextProgram:
         program = start()
-        merge(program)
+        collapse_text(program)
         return program
 
-    program = expect_change(live, {"FilePmdMapped": huge, "FileHugePages": huge}, start, merge)
+    program = expect_change(live, {"FilePmdMapped": huge, "FileHugePages": huge}, start, collapse_text)
     rollup = read_smaps_rollup(ObservedTree(live.host), program.actor.pid)
     if rollup is not None:  # since Linux 4.14
         everywhere = sum(mapping.file_pmd_mapped for mapping in program.all_mappings())
         live.expect("FilePmdMapped of smaps_rollup", everywhere, rollup.get("FilePmdMapped"))
-    expect_change(live, {"FilePmdMapped": -huge, "FileHugePages": 0}, merged, lambda mapped: mapped.actor.end())
+    expect_change(live, {"FilePmdMapped": -huge, "FileHugePages": 0}, collapsed, lambda mapped: mapped.actor.end())
 
     def unmapped() -> None:
-        merged().actor.end()
+        collapsed().actor.end()
 
     expect_change(live, {"FileHugePages": -huge}, unmapped, lambda _nothing: evict(live, recipe))
 
@@ -180,10 +180,10 @@ def _expect_text(live: Live, kind: Kind, mode: int) -> None:
     alignment = 0 if kind is Kind.FIXED else live.base_page
     program = start_used(live, Recipe(size, whole=3, tail=size // 2, kind=kind, alignment=alignment))
     live.expect("text is congruent", True, program.mapped()[0].is_congruent(size))
-    expect_merged(live, program, mode)
+    expect_collapsed(live, program, mode)
     live.expect("part of the text is huge", True, program.huge() > 0)
-    merged = pages_collapsed(live) - before
-    live.expect("khugepaged has made all of these huge pages", True, merged >= program.huge() // size)
+    made = pages_collapsed(live) - before
+    live.expect("khugepaged has made all of these huge pages", True, made >= program.huge() // size)
 
 
 class HugetextMerging(LiveTest):

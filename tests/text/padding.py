@@ -3,8 +3,8 @@
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetext import (
     THRESHOLD,
-    expect_merged,
-    expect_not_merged,
+    expect_collapsed,
+    expect_not_collapsed,
     huge_page_of_text,
     require_padding,
     switch,
@@ -75,7 +75,7 @@ def linker_script(live: Live) -> None:
     for kind in (Kind.PIE, Kind.FIXED):
         recipe = Recipe(size, tail=size // 2, kind=kind, alignment=live.base_page, scripted=True)
         program = _expect_padding(live, recipe, _ADVISED, Unpadded.ALIGNMENT)
-        expect_not_merged(live, program)
+        expect_not_collapsed(live, program)
 
 
 @PADDING.case("a segment that is only read is not padded, whatever it was linked for", DOC)
@@ -143,7 +143,7 @@ def _huge_page(live: Live) -> int:
 def _expect_padding(
     live: Live, recipe: Recipe, threshold: int, reason: Unpadded | None, *, mode: int = 1
 ) -> TextProgram:
-    """Expect the text to be mapped, and to merge, as the model says, which must give ``reason`` for it."""
+    """Expect the text to be mapped, and to collapse, as the model says, which must give ``reason`` for it."""
     switch(live, mode, threshold=threshold)
     program = start_text(live, recipe)
     elf, bias = program.built.elf, program.bias
@@ -151,7 +151,7 @@ def _expect_padding(
     live.expect("reason not to pad", reason, why_unpadded(elf, elf.text, **rules))
     live.expect(f"text mappings with threshold {threshold}", map_text(elf, **rules), program.mapped())
     program.touch()
-    expect_merged(live, program, mode)
+    expect_collapsed(live, program, mode)
     return program
 
 

@@ -5,8 +5,8 @@ import os
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetext import (
     ENABLED,
-    expect_merged,
-    expect_not_merged,
+    expect_collapsed,
+    expect_not_collapsed,
     expect_small,
     huge_page_of_text,
     see_khugepaged_at_work,
@@ -29,7 +29,7 @@ _REST = 0.5
 
 
 @PROCESSES.case(
-    "a process whose text is mapped when hugetext is switched on is not merged, until a new one has the file merged",
+    "a process whose text is mapped when hugetext is switched on is not collapsed, until a new one has its file so",
     LISTED,
 )
 def a_process_that_runs_already(live: Live) -> None:
@@ -43,13 +43,13 @@ def a_process_that_runs_already(live: Live) -> None:
     expect_small(live, running)
     newer = start_again(live, running.built)
     newer.touch()
-    expect_merged(live, newer, 1)
+    expect_collapsed(live, newer, 1)
     running.touch()
     live.expect("FilePmdMapped of the process that ran before", newer.huge(), running.huge())
 
 
 @PROCESSES.case(
-    "a process that khugepaged looks at for another reason is merged when hugetext is switched on",
+    "a process that khugepaged looks at for another reason is collapsed when hugetext is switched on",
     LISTED,
 )
 def a_process_that_is_listed(live: Live) -> None:
@@ -58,7 +58,7 @@ def a_process_that_is_listed(live: Live) -> None:
     running = start_used(live, Recipe(size, kind=Kind.FIXED))
     see_khugepaged_at_work(live, running.actor)
     live.host.write(ENABLED, "1")
-    expect_merged(live, running, 1)
+    expect_collapsed(live, running, 1)
 
 
 @PROCESSES.case(
@@ -68,7 +68,7 @@ def a_process_that_is_listed(live: Live) -> None:
 def khugepaged_for_hugetext_alone(live: Live) -> None:
     size = huge_page_of_text(live)
     switch(live, 1, thp="never")
-    expect_merged(live, start_used(live, Recipe(size)), 1)
+    expect_collapsed(live, start_used(live, Recipe(size)), 1)
     live.host.write(ENABLED, "0")
     before = await_rest(live)
     live.host.pause(_REST)
@@ -81,7 +81,7 @@ def advised_against(live: Live) -> None:
     program = _exempted_later(live, size)
     program.advise(MADV_NOHUGEPAGE)
     live.host.write(ENABLED, "1")
-    expect_not_merged(live, program)
+    expect_not_collapsed(live, program)
 
 
 @PROCESSES.case(
@@ -92,9 +92,9 @@ def advised_in_mode_0(live: Live) -> None:
     size = huge_page_of_text(live)
     switch(live, 0)
     program = start_used(live, Recipe(size, kind=Kind.FIXED))
-    expect_not_merged(live, program)
+    expect_not_collapsed(live, program)
     program.advise(MADV_HUGEPAGE)
-    expect_merged(live, program, 0, advised=True)
+    expect_collapsed(live, program, 0, advised=True)
 
 
 @PROCESSES.case("text of a process with PR_SET_THP_DISABLE stays small", QUALIFIES)
@@ -119,11 +119,11 @@ def open_for_write(live: Live) -> None:
     descriptor = live.open(writer, built.file, os.O_RDWR)
     program = start_again(live, built)
     program.touch()
-    expect_not_merged(live, program)
+    expect_not_collapsed(live, program)
     writer.call("close", descriptor)
     later = start_again(live, built)
     later.touch()
-    expect_merged(live, later, 1)
+    expect_collapsed(live, later, 1)
 
 
 def _exempted_later(live: Live, size: int) -> TextProgram:

@@ -79,7 +79,7 @@ class Surroundings:
             self._choose(f"{thp.DIRECTORY}/defrag", chosen)
 
     def _set_hugetext(self, text: ProgramText | None) -> None:
-        """Set the mode of hugetext, and have khugepaged look often where it is the one who merges."""
+        """Set the mode of hugetext, and have khugepaged look often where it is the one who collapses."""
         mode = 0 if text is None else text.mode
         padding = _PADDED_FROM if text is not None and text.is_padded else 0
         for name, value in (("hugetext_enabled", mode), ("hugetext_pad_threshold", padding)):

@@ -30,7 +30,7 @@ _WITHOUT_LARGE_FOLIOS = ("ext4", "btrfs")
 
 
 def allow_always(live: Live) -> None:
-    """Let khugepaged merge all it may, until the case ends: always, whatever is absent, and nothing by hugetext."""
+    """Let khugepaged collapse all it may, until the case ends: always, whatever is absent, and nothing by hugetext."""
     keep_min_free(live)
     live.set_knob_if_there(ENABLED, "0")
     live.set_knob(f"{DIRECTORY}/enabled", "always")
@@ -52,7 +52,7 @@ def start_collapsible(live: Live, recipe: Recipe, directory: str | None = None) 
 def start_touched(live: Live, kind: Kind, directory: str | None = None, *, tail: int = 0) -> TextProgram:
     """Start and run a program, or a library's, of a huge page of text and ``tail`` bytes more (half a huge page).
 
-    The page cache is as :func:`start_collapsible` leaves it, and khugepaged may merge whatever it can.
+    The page cache is as :func:`start_collapsible` leaves it, and khugepaged may collapse whatever it can.
     """
     size = huge_page_of_text(live)
     allow_always(live)

@@ -1,4 +1,4 @@
-"""hugetext on the running machine: its switches, and its merges, which are judged when khugepaged had its chance.
+"""hugetext on the running machine: its switches, and the text that khugepaged collapses, once it had its chance.
 
 Which memory of a process is in huge pages is told by its page frames (Documentation/admin-guide/mm/pagemap.rst).
 """
@@ -118,16 +118,16 @@ def huge_page_of_text(live: Live) -> int:
     return size
 
 
-def expect_merged(live: Live, program: TextProgram, mode: int, *, advised: bool = False) -> None:
+def expect_collapsed(live: Live, program: TextProgram, mode: int, *, advised: bool = False) -> None:
     """Expect each text mapping to become huge as the model says, once khugepaged has seen it, and to be right."""
     wanted = _predicted(live, program, mode, advised=advised)
 
-    def is_merged() -> bool:
+    def is_collapsed() -> bool:
         # khugepaged takes the page table away; the next access maps the huge page
         program.touch()
         return _found(program) == wanted
 
-    await_khugepaged(live, is_merged, PATIENT_SCANS)
+    await_khugepaged(live, is_collapsed, PATIENT_SCANS)
     expect_huge(live, program, wanted)
     program.expect_intact()
 
@@ -145,7 +145,7 @@ def expect_huge(live: Live, program: TextProgram, wanted: list[int]) -> None:
     live.expect(subject, wanted, found)
 
 
-def expect_not_merged(live: Live, program: TextProgram) -> None:
+def expect_not_collapsed(live: Live, program: TextProgram) -> None:
     """Expect no text of a program to be huge although khugepaged has looked at this process.
 
     It looks at none that nothing has put on its list: memory that the program is advised about does.

@@ -51,7 +51,7 @@ def let_rest(live: Live) -> None:
 
 
 def allow_absent(live: Live, pages: int) -> None:
-    """Have khugepaged merge where up to ``pages`` base pages of a huge page are absent, until the case ends."""
+    """Have khugepaged collapse where up to ``pages`` base pages of a huge page are absent, until the case ends."""
     live.set_knob(f"{KHUGEPAGED}/max_ptes_none", str(pages))
 
 

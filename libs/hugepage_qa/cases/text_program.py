@@ -64,7 +64,7 @@ class TextProgram:
     def touch(self) -> None:
         """Execute a function of each page, and expect each to return what it was compiled to. Raises Fault.
 
-        Text that a merge, a split or an eviction had damaged would not.
+        Text that a collapse, a split or an eviction had damaged would not.
         """
         wrong = self.actor.run(self.code, self.built.pages, STEP)
         self._live.expect("pages of code that are wrong", 0, wrong)

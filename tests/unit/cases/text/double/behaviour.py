@@ -20,7 +20,7 @@ class Wrong(Enum):
     MERGES_AT_FAULT = "file text is huge at its first fault, and khugepaged has no part in it"
     MERGES_INCONGRUENT = "text merges although its address does not agree with its place in the file"
     MERGES_CONSTANTS = "a segment that is only read merges, too"
-    LISTS_NOBODY = "a process that runs is not merged, even if khugepaged looks at it"
+    LISTS_NOBODY = "a process that runs is not collapsed, even if khugepaged looks at it"
     KEEPS_SCANNING = "khugepaged goes on when hugetext and THP are off"
     CODE_LATER_IN_MODE_1 = "khugepaged merges anonymous code in mode 1"
     CODE_BY_KHUGEPAGED = "anonymous code is huge later, not at its first fault"

@@ -4,10 +4,9 @@ import errno
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.memory_of_others import expect_no_drift, free_bytes
 from hugepage_qa.cases.struct_pages import (
     OPTIMIZE,
-    expect_no_drift,
-    free_bytes,
     need_struct_pages,
     read_counted_struct_pages,
     struct_pages,

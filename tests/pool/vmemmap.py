@@ -7,10 +7,9 @@ from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.frames import COMPOUND_HEAD, COMPOUND_TAIL, HUGE, flags_from
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_of_others import expect_no_drift, free_bytes
 from hugepage_qa.cases.struct_pages import (
     OPTIMIZE,
-    expect_no_drift,
-    free_bytes,
     need_struct_pages,
     need_struct_pages_elsewhere,
     read_counted_struct_pages,

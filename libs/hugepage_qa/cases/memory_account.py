@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.struct_pages import free_bytes
+from hugepage_qa.cases.memory_of_others import free_bytes
 from hugepage_qa.kernel.counters import read_meminfo, read_vmstat
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.machine.host import ObservedTree

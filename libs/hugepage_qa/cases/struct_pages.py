@@ -2,7 +2,6 @@
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.counters import read_vmstat
-from hugepage_qa.kernel.memory_layout import free_pages
 from hugepage_qa.kernel.tree import size_name
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 
@@ -10,7 +9,6 @@ OPTIMIZE = "proc/sys/vm/hugetlb_optimize_vmemmap"
 #: bytes; a kernel with a larger one does not have the switch
 _STRUCT_PAGE = 64
 _ON_MEMORY = "sys/module/memory_hotplug/parameters/memmap_on_memory"
-_LOOKS, _LOOK_SECONDS = 10, 0.5
 
 
 def struct_pages(live: Live, size: int) -> int:
@@ -28,23 +26,6 @@ def need_struct_pages_elsewhere(live: Live) -> None:
     """Raise CannotRun where memory that was added has its struct pages in itself, and keeps them (memmap_on_memory)."""
     if (live.host.read(_ON_MEMORY) or "N").strip() not in ("N", "0"):
         raise CannotRun("memory that was added has its struct pages in itself, and keeps them")
-
-
-def free_bytes(live: Live) -> int:
-    """Return the bytes that are free, those in lists of processors, too."""
-    return free_pages(ObservedTree(live.host)) * live.base_page
-
-
-def expect_no_drift(live: Live, much: int) -> None:
-    """Raise CannotRun where others take or give ``much`` memory, in bytes, while the case does nothing."""
-    if not live.host.has_others:
-        return
-    for _look in range(_LOOKS):
-        before = free_bytes(live)
-        live.host.pause(_LOOK_SECONDS)
-        drift = abs(before - free_bytes(live))
-        if drift >= much:
-            raise CannotRun(f"others take and give memory: {drift} bytes while nothing was done")
 
 
 def read_counted_struct_pages(live: Live) -> int | None:

@@ -13,10 +13,10 @@ from rich.text import Text
 from hugepage_gate.baseline_file import Baseline, block_id
 from hugepage_gate.baseline_store import BaselineStore
 from hugepage_gate.block_summary import summarise_set
+from hugepage_gate.change_points import find_change_points, is_available
 from hugepage_gate.classic_table import classic_table
 from hugepage_gate.error_rates import Plan, Rates, measure_rates
 from hugepage_gate.gate_policy import DEFAULT_MARGIN
-from hugepage_gate.history import find_change_points, is_available
 from hugepage_gate.run_history import DIRECTORY, KeptBlock, history_file, read_runs
 from hugepage_gate.sample_files import read_one_machine, read_samples
 from hugepage_gate.samples import Kind

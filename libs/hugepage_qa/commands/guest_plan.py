@@ -13,8 +13,7 @@ from hugepage_qa.cases.guest.page_plan import GuestPlan, plan_for_any_host, plan
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.tree import DirectoryTree
-from hugepage_qa.qemu.guest.defined_domains import defined_domain
-from hugepage_qa.qemu.guest.foreign_domain import LONGEST, WantedGuest, read_domain
+from hugepage_qa.qemu.guest.foreign_domain import LONGEST, WantedGuest, defined_domain, read_domain
 from hugepage_qa.qemu.guest.guest_description import Cell, pages_of_cells
 from hugepage_qa.sizes import MIB, format_size, parse_size
 

@@ -6,8 +6,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from hugepage_gate.change_points import find_change_points
 from hugepage_gate.gate_policy import CountRule, MetricPolicy, parse_share, read_policy
-from hugepage_gate.history import find_change_points
 from hugepage_qa.errors import InputError
 
 

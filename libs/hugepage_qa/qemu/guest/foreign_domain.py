@@ -1,17 +1,22 @@
 """What a libvirt domain that somebody else wrote takes of the pools of its host (libvirt.org/formatdomain.html).
 
+It is a file, or one that the daemon of this machine knows, which is asked read-only.
+
 Nothing of the text is trusted: it is limited in size, has no DOCTYPE and so no entities, and its numbers are checked.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 from xml.parsers import expat
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.guest.guest_description import Cell
+from hugepage_qa.qemu.guest.guest_site import NotHere
+from hugepage_qa.qemu.guest.libvirt_host import import_libvirt
 from hugepage_qa.sizes import KIB
 
 #: bytes; a domain with hundreds of devices has a tenth of it
@@ -229,3 +234,32 @@ def _node_set(text: str) -> frozenset[int]:
     if not found:
         raise InputError(f"nodeset {_shown(text)}: expected at least one node")
     return frozenset(found)
+
+
+@dataclass(frozen=True)
+class DefinedDomain:
+    """A domain: what it is from its next start on, and whether it runs."""
+
+    xml: bytes
+    is_running: bool
+
+
+def defined_domain(name: str) -> DefinedDomain:
+    """Return the domain ``name`` of the daemon that runs here, which LIBVIRT_DEFAULT_URI may name.
+
+    Raises InputError without libvirt, without such a domain, and where the daemon does not answer.
+    """
+    try:
+        libvirt = import_libvirt()
+    except NotHere as error:
+        raise InputError(f"--domain {name}: {error}") from error
+    connection: Any = None
+    try:
+        connection = libvirt.openReadOnly(None)
+        domain = connection.lookupByName(name)
+        return DefinedDomain(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE).encode(), bool(domain.isActive()))
+    except libvirt.libvirtError as error:
+        raise InputError(f"--domain {name}: {error}") from error
+    finally:
+        if connection is not None:
+            connection.close()

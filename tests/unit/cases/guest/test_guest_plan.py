@@ -16,7 +16,7 @@ from hugepage_qa.cases.guest.page_plan import (
 from hugepage_qa.commands.guest_plan import guest as command
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.tree import CapturedTree
-from hugepage_qa.qemu.guest import defined_domains
+from hugepage_qa.qemu.guest import foreign_domain
 from hugepage_qa.qemu.guest.foreign_domain import WantedGuest
 from hugepage_qa.qemu.guest.guest_description import (
     Cell,
@@ -342,7 +342,7 @@ class Libvirt:
 
 
 def test_domains_of_libvirt_that_run_have_their_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(defined_domains, "import_libvirt", Libvirt)
+    monkeypatch.setattr(foreign_domain, "import_libvirt", Libvirt)
     code, output = run("--domain", "db1", "--domain", "db2", "--page", "2M", "--pool", "512")
     assert code == 0
     assert output.startswith("db2 runs already, and has its pages\n512 pages of 2M are needed, 512 are available\n")
@@ -354,7 +354,7 @@ def test_no_binding_of_libvirt(monkeypatch: pytest.MonkeyPatch) -> None:
     def import_libvirt() -> None:
         raise NotHere("the Python package libvirt-python is not installed")
 
-    monkeypatch.setattr(defined_domains, "import_libvirt", import_libvirt)
+    monkeypatch.setattr(foreign_domain, "import_libvirt", import_libvirt)
     with pytest.raises(InputError, match="--domain db1: the Python package libvirt-python is not installed"):
         run("--domain", "db1", "--elsewhere")
 

@@ -1,7 +1,6 @@
-"""The blocks of a metric over time, and when they changed. Never a verdict: on quiet series change points are often
-noise.
+"""When the blocks of a metric changed over time. Never a verdict: on quiet series change points are often noise.
 
-Change points come from apache-otava where it is installed (extra ``history``).
+They come from apache-otava where it is installed (extra ``history``).
 """
 
 import importlib

@@ -3,29 +3,27 @@
 import errno
 import mmap
 from functools import partial
-from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, process_status
 from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.pinned_pages import pipe_with, word_from
 from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import (
     collapse,
     let_only_pmd_inherit,
     map_aligned,
     map_start_of_file,
+    mapped_huge,
     mount_tmpfs,
     pmd_size,
 )
-from hugepage_qa.cases.thp_policy import advised, huge_pages, leave_dirt, set_policy
+from hugepage_qa.cases.thp_policy import advised, huge_pages, leave_dirt, set_policy, unadvised_base_pages
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_name
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_NOHUGEPAGE, PR_SET_THP_DISABLE
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Refused, become_nobody
 from hugepage_qa.version import KernelVersion
 
 COLLAPSE = Area("thp/collapse", sizes=Sizes.ONCE)
@@ -46,7 +44,7 @@ _SURE_FAULTS = 130
 )
 def whatever_the_policy(live: Live) -> None:
     for policy in ("never", "madvise", "always"):
-        memory = _base_pages(live)
+        memory = unadvised_base_pages(live)
         set_policy(live, policy)
         collapse(live, partial(memory.advise, MADV_COLLAPSE))
         live.expect(f"AnonHugePages with enabled={policy}", memory.length, memory.smaps().anon_huge_pages)
@@ -59,7 +57,7 @@ def whatever_the_policy(live: Live) -> None:
     since=SINCE,
 )
 def twice(live: Live) -> None:
-    memory = _base_pages(live)
+    memory = unadvised_base_pages(live)
     for _time in range(2):
         collapse(live, partial(memory.advise, MADV_COLLAPSE))
         live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
@@ -95,7 +93,7 @@ def beyond_each_limit(live: Live) -> None:
         live.set_knob(f"{KHUGEPAGED}/max_ptes_{name}", "0")
     base = live.base_page
     for length in (base, pmd_size(live) // 4):
-        memory = _base_pages(live)
+        memory = unadvised_base_pages(live)
         swap_out(live, memory, length)
         _expect_collapsed(live, memory, f"{length} bytes in swap")
         memory.expect_filled()
@@ -125,10 +123,10 @@ def beyond_each_limit(live: Live) -> None:
     since=SINCE,
 )
 def exempt_memory(live: Live) -> None:
-    memory = _base_pages(live)
+    memory = unadvised_base_pages(live)
     memory.advise(MADV_NOHUGEPAGE)
     live.expect_errno(errno.EINVAL, memory.advise, MADV_COLLAPSE)
-    other = _base_pages(live)
+    other = unadvised_base_pages(live)
     other.actor.call("prctl", PR_SET_THP_DISABLE, 1, 0, 0, 0)
     child = other.seen_by(other.actor.fork())
     for each in (other, child):
@@ -209,58 +207,12 @@ def a_part_alone(live: Live) -> None:
 
 
 @COLLAPSE.case(
-    "process_madvise(2) collapses memory of another process, range for range, and that of one that is gone is ESRCH",
-    "process_madvise(2) MADV_COLLAPSE; mm/khugepaged.c madvise_collapse()",
-    since=SINCE,
-)
-def by_another_process(live: Live) -> None:
-    memory, other = _base_pages(live), live.actor()
-    apart = map_aligned(live, 2, pmd_size(live), actor=memory.actor)
-    apart.fill()
-    process = other.call("pidfd_open", memory.actor.pid, 0)
-    # all of the one, and of the other the second page
-    ranges = live.host.uapi.pack("4Q", memory.address, memory.length, apart.at(1), apart.size)
-
-    def ask() -> None:
-        given = other.call("process_madvise", process, ranges, 2, MADV_COLLAPSE, 0)
-        if given != memory.length + apart.size:
-            raise Refused(errno.EAGAIN, f"process_madvise: {given} bytes of {memory.length + apart.size}")
-
-    collapse(live, ask)
-    live.expect("AnonHugePages of the first range", memory.length, memory.smaps().anon_huge_pages)
-    live.expect("AnonHugePages of the second one", apart.size, apart.smaps(1).anon_huge_pages)
-    for each in (memory, apart):
-        each.expect_filled()
-    memory.actor.end()
-    live.expect_errno(errno.ESRCH, other.call, "process_madvise", process, ranges, 2, MADV_COLLAPSE, 0)
-
-
-@COLLAPSE.case(
-    "process_madvise(2) of a stranger who may not look at the memory of the process is refused, and collapses nothing",
-    "process_madvise(2) EPERM; mm/madvise.c process_madvise()",
-    since=SINCE,
-)
-def by_a_stranger(live: Live) -> None:
-    memory, stranger = _base_pages(live), live.actor()
-    become_nobody(stranger)
-    # the manual page has EPERM, mm_access() EACCES
-    refusal: int | None = None
-    try:
-        memory.advised_by(stranger, MADV_COLLAPSE)
-    except Refused as error:
-        refusal = error.errno
-    live.expect("whether it is refused", True, refusal in (errno.EPERM, errno.EACCES))
-    live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
-    memory.expect_filled()
-
-
-@COLLAPSE.case(
     "a range without a whole huge page is no error, and one that is not mapped is ENOMEM",
     DOC,
     since=SINCE,
 )
 def odd_ranges(live: Live) -> None:
-    memory = _base_pages(live)
+    memory = unadvised_base_pages(live)
     actor, size = memory.actor, memory.size
     collapse(live, partial(actor.call, "madvise", memory.address, size // 2, MADV_COLLAPSE))
     live.expect("AnonHugePages of half a page", 0, memory.smaps().anon_huge_pages)
@@ -292,30 +244,6 @@ def ends_of_a_range(live: Live) -> None:
         live.expect(f"AnonHugePages, from {start} to {end}", huge * size, memory.smaps().anon_huge_pages)
         memory.expect_filled()
         memory.actor.end()
-
-
-@COLLAPSE.case(
-    "MADV_COLLAPSE of memory of which somebody holds a page, any one, is EAGAIN and changes nothing; it is huge when it"
-    " was let go",
-    f"{DOC}, madvise_collapse_errno()",
-    since=SINCE,
-)
-def held_by_somebody(live: Live) -> None:
-    for page, shared in product((0, pmd_size(live) // live.base_page - 1), (False, True)):
-        if shared:
-            let_only_pmd_inherit(live)
-        set_policy(live, "never")
-        memory = map_aligned(live, 1, pmd_size(live), shared=shared)
-        memory.fill()
-        held = Memory(live, memory.actor, memory.address + page * live.base_page, 1, live.base_page)
-        reader = pipe_with(live, held)
-        live.expect_errno(errno.EAGAIN, memory.advise, MADV_COLLAPSE)
-        live.expect("huge pages while it is held", 0, _huge(memory))
-        memory.expect_filled()
-        live.expect("the word that is in the pipe", held.read(), word_from(live, memory.actor, reader))
-        collapse(live, partial(memory.advise, MADV_COLLAPSE))
-        live.expect("huge pages when it was let go", memory.length, _huge(memory))
-        memory.expect_filled()
 
 
 @COLLAPSE.case(
@@ -353,13 +281,13 @@ def resident_when_filled(live: Live) -> None:
 def _collapse_twice(live: Live, memory: Memory) -> None:
     """Collapse, and once more when the huge page is mapped as base pages."""
     collapse(live, partial(memory.advise, MADV_COLLAPSE))
-    live.expect("huge pages", memory.length, _huge(memory))
+    live.expect("huge pages", memory.length, mapped_huge(memory))
     memory.actor.call("mprotect", memory.address, live.base_page, mmap.PROT_READ)
     # of a file none is mapped any more until it is read again
     memory.actor.nonzero(memory.address, memory.size)
     memory.actor.call("mprotect", memory.address, live.base_page, READ_WRITE)
     collapse(live, partial(memory.advise, MADV_COLLAPSE))
-    live.expect("huge pages after they were mapped in parts", memory.length, _huge(memory))
+    live.expect("huge pages after they were mapped in parts", memory.length, mapped_huge(memory))
 
 
 def _have_counted(live: Live, memory: Memory) -> None:
@@ -376,21 +304,9 @@ def _nonzero_beside(memory: Memory, offset: int, length: int) -> int:
     return sum(memory.actor.nonzero(address, size) for address, size in parts if size)
 
 
-def _huge(memory: Memory) -> int:
-    found = memory.smaps()
-    return found.anon_huge_pages + found.shmem_pmd_mapped
-
-
 def _expect_collapsed(live: Live, memory: Memory, where: str) -> None:
     collapse(live, partial(memory.advise, MADV_COLLAPSE))
     live.expect(f"AnonHugePages, {where}", memory.length, memory.smaps().anon_huge_pages)
-
-
-def _base_pages(live: Live) -> Memory:
-    set_policy(live, "never")
-    memory = advised(live, 1, None)
-    memory.fill()
-    return memory
 
 
 class ThpCollapse(LiveTest):

@@ -243,3 +243,9 @@ def filled_file(live: Live, path: str, pages: int) -> Memory:
     memory = map_start_of_file(live, path, pages)
     expect_shared(live, memory, True, "huge=always")
     return memory
+
+
+def mapped_huge(memory: Memory) -> int:
+    """Return how many bytes of ``memory``, anonymous or shared, smaps shows as mapped by huge pages."""
+    found = memory.smaps()
+    return found.anon_huge_pages + found.shmem_pmd_mapped

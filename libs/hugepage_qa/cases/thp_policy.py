@@ -65,6 +65,14 @@ def base_pages(live: Live, pages: int = 1) -> Memory:
     return memory
 
 
+def unadvised_base_pages(live: Live) -> Memory:
+    """Return memory of one huge page without advice that was filled with base pages: the policy is never, and stays."""
+    set_policy(live, "never")
+    memory = advised(live, 1, None)
+    memory.fill()
+    return memory
+
+
 def huge_pages(live: Live, pages: int = 1) -> Memory:
     """Return advised memory that was filled, and is in huge pages.
 

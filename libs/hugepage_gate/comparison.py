@@ -85,6 +85,7 @@ class Comparison:
 
     @property
     def exit_code(self) -> int:
+        """That of its verdict: 0 good, 1 regressed, 2 undecided or not comparable."""
         return exit_code(self.verdict)
 
 

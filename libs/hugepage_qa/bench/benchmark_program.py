@@ -31,8 +31,9 @@ def find_program(name: str, package: str, directories: Sequence[Path] = ()) -> P
     return Path(found).resolve()
 
 
-def sha256(program: Path) -> str:
-    return hashlib.sha256(program.read_bytes()).hexdigest()
+def files_digest(*files: Path) -> str:
+    """Return one digest (SHA-256) of what ``files`` hold: measurements with another program are not comparable."""
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def run_program(

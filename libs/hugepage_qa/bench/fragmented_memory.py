@@ -9,18 +9,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing, Kind
-from hugepage_qa.bench.benchmark_program import find_program
+from hugepage_qa.bench.benchmark_program import files_digest, find_program
 from hugepage_qa.bench.measured_guest import GuestHost, GuestProfile, emulator, program_archive
-from hugepage_qa.bench.memory_program import (
-    BLOCK,
-    MEMORY,
-    NS_PER_US,
-    MemoryProgram,
-    Repeat,
-    block_size,
-    slowest,
-    sources_digest,
-)
+from hugepage_qa.bench.memory_program import BLOCK, MEMORY, NS_PER_US, MemoryProgram, Repeat, block_size, slowest
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program, Workload
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.counters import read_meminfo
@@ -127,7 +118,7 @@ class GuestStart(Workload):
                     with fragmented(program, sizes, disk / "fragmented"):
                         return _start(host, backing, guest)
 
-                identity = {"source": sources_digest(SOURCE, MEMORY), **host.facts}
+                identity = {"source": files_digest(SOURCE, MEMORY), **host.facts}
                 yield Prepared(block, guest.memory, identity, {"qemu": host.version})
         finally:
             program.unlink(missing_ok=True)

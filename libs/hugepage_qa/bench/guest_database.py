@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing, Kind
-from hugepage_qa.bench.benchmark_program import page_tables_of, sha256
+from hugepage_qa.bench.benchmark_program import files_digest, page_tables_of
 from hugepage_qa.bench.databases import PROGRAMS, Cluster, PostgresqlInstallation
 from hugepage_qa.bench.measured_guest import (
     GuestHost,
@@ -197,7 +197,7 @@ class GuestDatabase(Workload):
                     tables = {"guest-database-host-page-tables": [page_tables_of(guest.pid) / KIB]}
                 return {name: values for one in (*figures, tables) for name, values in one.items()}
 
-            identity = {"binary": sha256(installation.pgbench), **host.facts}
+            identity = {"binary": files_digest(installation.pgbench), **host.facts}
             version = parse_version(installation.version())
             yield Prepared(block, memory, identity, {"postgresql": version, "qemu": host.version})
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing
 from hugepage_qa.bench.benchmark_program import (
+    files_digest,
     find_program,
     page_tables_of,
     private_directory,
     run_program,
     running_server,
-    sha256,
 )
 from hugepage_qa.bench.measured_guest import GuestHost, GuestProfile, RunningGuest, emulator, program_archive
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program, Unavailable, Workload
@@ -137,7 +137,7 @@ class GuestNetwork(Workload):
                     tables = page_tables_of(guest.pid) / KIB
                 return {self.name: rates, "guest-network-host-page-tables": [tables]}
 
-            identity = {"version": iperf3_version(iperf3), "binary": sha256(iperf3), **host.facts}
+            identity = {"version": iperf3_version(iperf3), "binary": files_digest(iperf3), **host.facts}
             yield Prepared(block, memory, identity, {"qemu": host.version})
 
 

@@ -17,11 +17,11 @@ from hugepage_gate.importers.sysbench_report import read_run
 from hugepage_qa.bench.backing import Backing, Kind, ProgramText, text_backings
 from hugepage_qa.bench.benchmark_program import (
     expect_static,
+    files_digest,
     find_program,
     huge_code_of,
     page_tables_of,
     run_program,
-    sha256,
 )
 from hugepage_qa.bench.databases import DATABASE, MariaDb, MariadbInstallation
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program, Unavailable, Workload
@@ -122,7 +122,7 @@ class MariadbOltp(Workload):
             yield Prepared(
                 block,
                 parse_size(str(parameters["buffer_pool"])) * 5 // 4,
-                {"binary": sha256(sysbench), "cpu_counters": counters},
+                {"binary": files_digest(sysbench), "cpu_counters": counters},
                 {"mariadb": version},
             )
 

@@ -184,6 +184,7 @@ class GuestHost:
             self._driver.destroy(name)
 
     def close(self) -> None:
+        """End what the driver has started."""
         self._driver.close()
 
 

@@ -1,13 +1,12 @@
 """A workload that is one program in C: its arguments, and the lines of figures that it prints."""
 
-import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing, Kind
-from hugepage_qa.bench.benchmark_program import find_program, run_program
+from hugepage_qa.bench.benchmark_program import files_digest, find_program, run_program
 from hugepage_qa.bench.workload import Figures, Prepared, Program, Unavailable, Workload
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.thp import read_thp
@@ -50,7 +49,7 @@ class MemoryProgram(Workload):
             return backing.without_hidden(self.measured(program, backing, parameters, disk / self.name))
 
         try:
-            yield Prepared(block, self.pool_bytes(parameters), {"source": sources_digest(self.source, MEMORY)}, {})
+            yield Prepared(block, self.pool_bytes(parameters), {"source": files_digest(self.source, MEMORY)}, {})
         finally:
             # of another of these workloads it is the same
             program.unlink(missing_ok=True)
@@ -109,10 +108,6 @@ def block_size() -> int:
     return (thp.hpage_pmd_size if thp else None) or BLOCK
 
 
-def sources_digest(*sources: Path) -> str:
-    return hashlib.sha256(b"".join(one.read_bytes() for one in sources)).hexdigest()
-
-
 def parse_lines(output: str, words: Sequence[str], repeats: int) -> list[Repeat]:
     """Return the numbers of each of the ``repeats`` lines of ``output``; times are above 0. Raises InputError."""
     pattern = re.compile(" ".join(f"{word} ([0-9]{{1,18}})" for word in words))
@@ -131,4 +126,5 @@ def slowest(times: Sequence[float]) -> list[float]:
 
 
 def of_a_gib(repeats: Sequence[Repeat], word: str, size: int) -> list[float]:
+    """Return the times of ``word`` in ms for each GiB, of ``repeats`` on ``size`` bytes."""
     return [one[word] / NS_PER_MS / (size / GIB) for one in repeats]

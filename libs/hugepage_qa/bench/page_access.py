@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing
-from hugepage_qa.bench.benchmark_program import find_program, run_program
-from hugepage_qa.bench.memory_program import DEADLINE_SECONDS, MEMORY, NS_PER_MS, pages_of, sources_digest
+from hugepage_qa.bench.benchmark_program import files_digest, find_program, run_program
+from hugepage_qa.bench.memory_program import DEADLINE_SECONDS, MEMORY, NS_PER_MS, pages_of
 from hugepage_qa.bench.tlb_counters import COUNTERS, PATTERN, tlb_figures, tlb_metrics
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program, Workload
 from hugepage_qa.errors import InputError
@@ -59,7 +59,7 @@ class PageAccess(Workload):
             return backing.without_hidden(parse_page_access(output, size, accesses, samples + 1))
 
         try:
-            yield Prepared(block, size, {"source": sources_digest(ACCESS_SOURCE, MEMORY)}, {})
+            yield Prepared(block, size, {"source": files_digest(ACCESS_SOURCE, MEMORY)}, {})
         finally:
             program.unlink()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hugepage_gate.importers.pgbench_report import read_runs
 from hugepage_qa.bench.backing import Backing, Kind
-from hugepage_qa.bench.benchmark_program import page_tables_of, sha256
+from hugepage_qa.bench.benchmark_program import files_digest, page_tables_of
 from hugepage_qa.bench.databases import PROGRAMS, Cluster, PostgresqlInstallation
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Unavailable, Workload
 from hugepage_qa.errors import InputError
@@ -83,7 +83,7 @@ class Pgbench(Workload):
                 block,
                 # locks and the like are up to a tenth more
                 parse_size(str(parameters["shared_buffers"]).removesuffix("B")) * 5 // 4,
-                {"binary": sha256(installation.pgbench)},
+                {"binary": files_digest(installation.pgbench)},
                 {"postgresql": version},
             )
 

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing, Kind
-from hugepage_qa.bench.benchmark_program import find_program, page_tables_of, run_program, sha256
+from hugepage_qa.bench.benchmark_program import files_digest, find_program, page_tables_of, run_program
 from hugepage_qa.bench.measured_guest import GuestHost, GuestProfile, emulator, program_archive
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program, Unavailable, Workload
 from hugepage_qa.kernel.pools import read_pools
@@ -120,7 +120,7 @@ class SourceBuild(Workload):
                 finally:
                     shutil.rmtree(build)
 
-            identity = {"compiler": sha256(compiler), "make": sha256(make)}
+            identity = {"compiler": files_digest(compiler), "make": files_digest(make)}
             yield Prepared(block, int(parameters["pool"] or 0), identity, {})
         finally:
             shutil.rmtree(source, ignore_errors=True)
@@ -226,7 +226,7 @@ class GuestBuild(Workload):
                     took = time.monotonic() - began
                     return {self.name: [took], f"{self.name}-host-page-tables": [page_tables_of(guest.pid) / KIB]}
 
-            identity = {"compiler": sha256(compiler), "make": sha256(make), **host.facts}
+            identity = {"compiler": files_digest(compiler), "make": files_digest(make), **host.facts}
             yield Prepared(block, profile_of_guest.memory, identity, {"qemu": host.version})
 
 

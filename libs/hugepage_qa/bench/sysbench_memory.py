@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hugepage_gate.importers.sysbench_report import read_run
 from hugepage_qa.bench.backing import Backing, Kind
-from hugepage_qa.bench.benchmark_program import expect_static, find_program, page_tables_of, run_program, sha256
+from hugepage_qa.bench.benchmark_program import expect_static, files_digest, find_program, page_tables_of, run_program
 from hugepage_qa.bench.measured_guest import (
     GuestHost,
     GuestProfile,
@@ -79,7 +79,7 @@ class SysbenchMemory(Workload):
         def block(backing: Backing) -> Figures:
             return {self.name: [sample(backing) for _ in range(int(parameters["samples"] or 0))]}
 
-        identity = {"version": version["version"] if version else "unknown", "binary": sha256(program)}
+        identity = {"version": version["version"] if version else "unknown", "binary": files_digest(program)}
         # one page is left over: malloc puts its own records in front of the buffer
         yield Prepared(block, 2 * block_size, identity, {})
 
@@ -170,7 +170,7 @@ class GuestMemory(Workload):
             def block(backing: Backing) -> Figures:
                 return self._figures(host, writing, backing)
 
-            identity = {"binary": sha256(writing.sysbench), **host.facts}
+            identity = {"binary": files_digest(writing.sysbench), **host.facts}
             yield Prepared(block, writing.guest.memory, identity, {"qemu": host.version})
 
     def _figures(self, host: GuestHost, writing: Writing, backing: Backing) -> Figures:

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hugepage_qa.bench.backing import Backing, Kind, ProgramText, text_backings
-from hugepage_qa.bench.benchmark_program import find_program, run_program
-from hugepage_qa.bench.memory_program import DEADLINE_SECONDS, MEMORY, block_size, sources_digest
+from hugepage_qa.bench.benchmark_program import files_digest, find_program, run_program
+from hugepage_qa.bench.memory_program import DEADLINE_SECONDS, MEMORY, block_size
 from hugepage_qa.bench.tlb_counters import COUNTERS, PATTERN, tlb_figures, tlb_metrics
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program, Unavailable, Workload
 from hugepage_qa.errors import InputError
@@ -75,7 +75,7 @@ class TextAccess(Workload):
 
         try:
             where = "disk" if program.parent == disk else "memory"
-            yield Prepared(block, 0, {"source": sources_digest(TEXT_SOURCE, MEMORY), "text": where}, {})
+            yield Prepared(block, 0, {"source": files_digest(TEXT_SOURCE, MEMORY), "text": where}, {})
         finally:
             for place in places:
                 for file in place.glob(f"{TEXT_SOURCE.stem}-*"):

@@ -47,6 +47,7 @@ class Contents:
 
     @property
     def length(self) -> int:
+        """Its length in bytes."""
         return sum(piece.length for piece in self.pieces)
 
     def replace(self, first: int, length: int, by: Sequence[Piece]) -> None:

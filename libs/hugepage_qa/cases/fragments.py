@@ -78,6 +78,7 @@ class Fragments:
         return self.before.blocks - self.after.blocks - self.memory.pages // self.kept
 
     def compact(self, live: Live) -> None:
+        """Have the kernel compact all memory (vm.compact_memory), and note how fragmented it is then."""
         live.host.write("proc/sys/vm/compact_memory", "1")
         live.notes.append(f"compacted {fragmentation(live, self.memory.size)}")
 

@@ -79,4 +79,5 @@ def take_a_block(live: Live) -> MemoryBlock:
 
 
 def expect_total(live: Live, expected: int) -> None:
+    """Expect MemTotal to be ``expected`` bytes."""
     live.expect("MemTotal", expected, read_meminfo(ObservedTree(live.host))["MemTotal"])

@@ -98,6 +98,7 @@ class NameParts(NamedTuple):
 
 @cache
 def name_parts(name: str) -> NameParts:
+    """Return the parts of the name of a result."""
     match = _NAME.fullmatch(name)
     return NameParts(*(match.groups("") if match else (name, "", "")))
 

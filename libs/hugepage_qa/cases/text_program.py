@@ -59,6 +59,7 @@ class TextProgram:
         return sum(mapping.file_pmd_mapped for mapping in self.mappings())
 
     def mapped(self) -> tuple[TextMapping, ...]:
+        """Return its mappings of text, as the oracle takes them."""
         return tuple(TextMapping(one.start, one.end, one.offset) for one in self.mappings())
 
     def touch(self) -> None:

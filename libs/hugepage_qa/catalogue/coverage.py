@@ -38,6 +38,7 @@ class PeerTest:
 
     @property
     def kind(self) -> Kind:
+        """Covered, or the first that there is a reason for."""
         reasons = {Kind.WEAKER: self.weaker, Kind.MISSING: self.missing, Kind.LEFT_OUT: self.left_out}
         return next((kind for kind, reason in reasons.items() if reason), Kind.COVERED)
 

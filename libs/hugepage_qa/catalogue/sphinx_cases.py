@@ -87,5 +87,6 @@ class CaseDomain(Domain):
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
+    """Add the domain to Sphinx, which calls this."""
     app.add_domain(CaseDomain)
     return {"parallel_read_safe": False, "parallel_write_safe": True}

@@ -42,6 +42,7 @@ class Journal:
 
     @property
     def path(self) -> Path:
+        """The file."""
         return self._directory / "journal.json"
 
     def read(self) -> Record | None:

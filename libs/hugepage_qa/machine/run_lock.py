@@ -38,6 +38,7 @@ class Holder:
 
 
 def this_process() -> Holder:
+    """Return what others are told of us."""
     # an argument need not be valid text
     command = shlex.join(sys.orig_argv).encode("utf-8", "replace").decode()
     return Holder(os.getpid(), command, datetime.now().astimezone().isoformat(timespec="seconds"))

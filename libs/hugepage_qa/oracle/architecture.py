@@ -230,9 +230,11 @@ class Span:
 
     @property
     def size(self) -> int:
+        """Length in bytes."""
         return self.end - self.start
 
     def overlaps(self, other: "Span") -> bool:
+        """Tell whether they share an address."""
         return self.start < other.end and other.start < self.end
 
 
@@ -247,6 +249,7 @@ class Node:
 
     @property
     def has_memory(self) -> bool:
+        """Whether any memory lies on it."""
         return bool(self.spans)
 
 

@@ -80,6 +80,7 @@ def _worked_out(expected: SumOf, observations: Observations) -> str:
 
 
 def is_met(expectation: Expectation, observations: Observations) -> bool:
+    """Tell whether what was observed is as expected."""
     found = observations.get(expectation.subject)
     expected = expectation.expected
     match expected:

@@ -189,6 +189,7 @@ class Draft:
         return [word.value for word in self.words if word.canonical == name]
 
     def expect(self, subject: str, expected: Expected, rule: Rule) -> None:
+        """Expect ``subject`` to be as ``expected``, on kernels that ``rule`` holds for."""
         if rule.holds_for(self.machine.version):
             self.expectations.append(Expectation(subject, expected, rule))
 
@@ -210,6 +211,7 @@ class Draft:
         self.tolerated.append(rf"HugeTLB: allocating \d+ of page size {re.escape(size)} failed")
 
     def finish(self, command_line: str) -> Prediction:
+        """Return what was collected, as the prediction for ``command_line``."""
         return Prediction(
             command_line,
             tuple(self.expectations),

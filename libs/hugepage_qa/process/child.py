@@ -110,6 +110,7 @@ class Child:
 
     @property
     def pid(self) -> int:
+        """Its process id, and that of its process group."""
         return self._process.pid
 
     @property

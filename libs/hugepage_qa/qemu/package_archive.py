@@ -20,6 +20,8 @@ from hugepage_qa.process.child import complaint, run_to_end
 
 @dataclass(frozen=True)
 class Package:
+    """A package of a distribution, downloaded."""
+
     name: str
     version: str
     files: tuple[Path, ...]

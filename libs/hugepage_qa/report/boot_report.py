@@ -119,6 +119,7 @@ class MatrixReport:
             self._progress.start()
 
     def add(self, judgement: BootResult) -> None:
+        """Take a boot, and print it; on a terminal only what is worth a line, beside the bar."""
         self.judgements.append(judgement)
         if self._progress is not None and self._task is not None:
             self._progress.advance(self._task)
@@ -134,6 +135,7 @@ class MatrixReport:
         )
 
     def stop(self) -> None:
+        """Take the bar away."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None

@@ -23,6 +23,7 @@ class CaseRecorder:
         self._cases: list[dict[str, object]] = []
 
     def add(self, case: Result) -> None:
+        """Keep a case that has ended, and write its evidence to a file of its own."""
         self._cases.append(
             {
                 "name": case.name,

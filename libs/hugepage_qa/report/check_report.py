@@ -108,6 +108,7 @@ class CheckReport:
             self._progress.start()
 
     def add(self, result: Result) -> None:
+        """Take a result, keep it on the disk, and move the bar."""
         self.results.append(result)
         self._keep(result)
         if self._progress is not None and self._task is not None:

@@ -20,6 +20,7 @@ from hugepage_qa.report.gate_tables import MEANINGS, amount, percent, why
 
 
 def render_html(page: GatePage) -> str:
+    """Return the page as one HTML file."""
     comparison = page.comparison
     shown = [one for one in comparison.results if one.change is not None][:_MOST_INTERVALS]
     return fill_template(

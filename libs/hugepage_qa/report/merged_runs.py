@@ -256,6 +256,7 @@ def render_markdown(report: MergedReport, samples: Sequence[SampleSummary]) -> s
 
 
 def render_html(report: MergedReport, samples: Sequence[SampleSummary]) -> str:
+    """Return the report as one HTML file that needs nothing else."""
     return _fill("merged.html.j2", report, samples)
 
 

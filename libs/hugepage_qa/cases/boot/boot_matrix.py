@@ -89,6 +89,7 @@ class Matrix:
                 yield shrink(target, judgement, self._judge.judge)
 
     def stop(self) -> None:
+        """End the machines that run now."""
         self._lab.stop()
 
     def __enter__(self) -> Self:

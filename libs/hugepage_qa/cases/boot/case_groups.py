@@ -9,6 +9,7 @@ from hugepage_qa.errors import InputError
 
 @cache
 def groups() -> tuple[str, ...]:
+    """Return the names of all groups, sorted."""
     folder = resources.files(__package__) / "cases"
     return tuple(sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")))
 

@@ -39,14 +39,17 @@ class Present:
 
     @property
     def processes(self) -> list[str]:
+        """The names of the processes."""
         return list(self._machine.processes)
 
     @property
     def mounts(self) -> list[str]:
+        """The names of the mounts."""
         return list(self._machine.mounts)
 
     @property
     def groups(self) -> list[str]:
+        """The names of the control groups."""
         return list(self._machine.groups)
 
     @property

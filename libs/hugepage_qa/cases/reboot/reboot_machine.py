@@ -133,6 +133,7 @@ class MachineUnderTest:
         return read_running_config(release)
 
     def boot_id(self) -> str:
+        """Return the random id of this boot (random(4))."""
         return read_boot_id()
 
     def boot_loader(self) -> BootLoader:

@@ -48,6 +48,7 @@ class ChainState:
 
 
 def new_token() -> str:
+    """Return a random word by which a chain knows its journal after a reboot."""
     return secrets.token_hex(_TOKEN_BYTES)
 
 

@@ -36,11 +36,13 @@ class Bounds:
     high: int
 
     def add(self, other: "Bounds") -> None:
+        """Add the pages of ``other``."""
         self.low += other.low
         self.high += other.high
 
     @property
     def is_exact(self) -> bool:
+        """Whether it can be one number alone."""
         return self.low == self.high
 
 

@@ -44,6 +44,7 @@ class GroupCounter:
         return True
 
     def uncharge(self, size: int, pages: int) -> None:
+        """Take ``pages`` off: page_counter_uncharge()."""
         self._pages[size] -= pages
 
 

@@ -38,6 +38,7 @@ class HugeFile:
 
     @property
     def pool(self) -> Pool:
+        """The pool that its pages are from."""
         return self.mount.pool
 
     @property

@@ -43,6 +43,7 @@ class PoolMachine:
         self.internal = {size: Mount(pool) for size, pool in self.pools.items()}
 
     def start_process(self, name: str) -> None:
+        """Start a process in the root group, with nothing mapped."""
         self.processes[name] = Process(self._root)
 
     def can_demote(self, size: int) -> bool:

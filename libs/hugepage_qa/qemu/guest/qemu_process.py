@@ -49,6 +49,7 @@ class QemuProcess:
 
     @property
     def pid(self) -> int:
+        """Its process id."""
         return self._child.pid
 
     @property
@@ -105,6 +106,7 @@ class QemuProcess:
             raise InputError(f"{self._name}: {otherwise} within {_ANSWER_SECONDS:g} s")
 
     def kill(self) -> None:
+        """Send it SIGKILL, and do not wait."""
         self._child.send(signal.SIGKILL)
 
     def end(self) -> None:

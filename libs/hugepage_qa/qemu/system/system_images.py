@@ -90,6 +90,7 @@ class SystemImage:
 
     @property
     def name(self) -> str:
+        """By which machines that lie over it name it: its directory."""
         return self.disk.parent.name
 
 

@@ -38,6 +38,8 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class SystemRoot:
+    """A root in the cache: its disk, the kernels and what boots them directly, in one directory."""
+
     directory: Path
 
     @property
@@ -53,6 +55,7 @@ class SystemRoot:
 
     @property
     def kernel(self) -> Path:
+        """The image of that kernel."""
         return self.directory / f"vmlinuz-{self.release}"
 
     @property

@@ -41,7 +41,7 @@ IN_SYSTEMS = ("functional",)
 _BROKEN = 3
 # make qa ends tmt, puts the host back and removes the machine of the lab
 _GRACE_SECONDS = 120.0
-_GRAVEST_FIRST = (1, _BROKEN, 2, 0)
+_WORST_FIRST = (1, _BROKEN, 2, 0)
 #: exit code of tmt -> ours: good, a failure, an error, no results, all skipped
 _OF_TMT = {0: 0, 1: 1, 2: _BROKEN, 3: _BROKEN, 4: 2}
 
@@ -173,7 +173,7 @@ def gate(
     report.rename(output)
     work.rmdir()
     # a plan can also decide nothing where another one does
-    code = next(code for code in _GRAVEST_FIRST if code in (done.returncode, *codes))
+    code = next(code for code in _WORST_FIRST if code in (done.returncode, *codes))
     counts = done.stdout.splitlines()[0].partition(": ")[2]
     print(f"{subject}: {WORDS[code]}: {counts} (exit code {code}); {plans}; report: {output / 'report.md'}")
     return code

@@ -7,7 +7,7 @@ from typing import Any
 
 from hugepage_gate.environment import Difference
 from hugepage_gate.looks import Decision, Look
-from hugepage_gate.samples import GRAVEST_FIRST, Direction, Verdict, exit_code, verdict_on_all
+from hugepage_gate.samples import WORST_FIRST, Direction, Verdict, exit_code, verdict_on_all
 
 FORMAT = "hugepage-qa comparison"
 VERSION = 2
@@ -118,7 +118,7 @@ def worst_first(results: Iterable[MetricResult]) -> tuple[MetricResult, ...]:
     """Return ``results`` by verdict and by how much worse they are, those that have a say before others."""
 
     def badness(one: MetricResult) -> tuple[bool, int, float]:
-        return not one.gates, GRAVEST_FIRST.index(one.verdict), -(one.change.estimate / one.margin if one.change else 0)
+        return not one.gates, WORST_FIRST.index(one.verdict), -(one.change.estimate / one.margin if one.change else 0)
 
     return tuple(sorted(results, key=badness))
 

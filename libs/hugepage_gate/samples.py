@@ -151,7 +151,7 @@ class Verdict(StrEnum):
 
 
 #: the first of these that occurs among the metrics is the verdict on all of them
-GRAVEST_FIRST = (
+WORST_FIRST = (
     Verdict.NOT_COMPARABLE,
     Verdict.REGRESSED,
     Verdict.DISTURBED,
@@ -176,4 +176,4 @@ def exit_code(verdict: Verdict) -> int:
 def verdict_on_all(verdicts: Iterable[Verdict]) -> Verdict:
     """Return the verdict on a comparison from those on its metrics; without any it is undecided."""
     seen = set(verdicts)
-    return next((verdict for verdict in GRAVEST_FIRST if verdict in seen), Verdict.UNDECIDED)
+    return next((verdict for verdict in WORST_FIRST if verdict in seen), Verdict.UNDECIDED)

@@ -1,5 +1,6 @@
 """The agent as a process of this machine, without a boot: its channel is a socket, and it acts where it is told to."""
 
+import errno
 import platform
 import socket
 from collections.abc import Iterator, Sequence
@@ -47,3 +48,12 @@ def start_agent(before: Sequence[str] = ()) -> Iterator[LocalAgent]:
 def actor_program() -> Path:
     """Return the actor as throwaway machines have it."""
     return build_static(ACTOR, platform.machine())
+
+
+def refusal(channel: AgentChannel, letter: str, *fields: str | bytes | int) -> str:
+    """Return the name of the errno that a request is refused with."""
+    try:
+        channel.ask(letter, *fields)
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+    return "no refusal"

@@ -4,11 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.unit.process.waiting import wait_for
 
 from hugepage_qa.process.child import PIPE, WITH_OUTPUT, Child, PrivateMounts, RunningProcess, complaint, run_to_end
 from hugepage_qa.process.process_table import children_of, has_ended
@@ -21,13 +21,6 @@ ANY_TIE = pytest.mark.parametrize("tie", [signal.SIGKILL, None])
 
 def shell(script: str) -> list[str]:
     return ["/bin/sh", "-c", script]
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @ANY_TIE

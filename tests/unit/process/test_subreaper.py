@@ -3,11 +3,11 @@
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.unit.process.waiting import wait_for
 
 from hugepage_qa.process import subreaper
 from hugepage_qa.process.child import PIPE, Child
@@ -19,13 +19,6 @@ LEAVES_AN_ORPHAN = "(while [ ! -e {end} ]; do sleep 0.02; done & echo $! >{pid})
 
 def under_a_subreaper(command: Sequence[str]) -> Child:
     return Child([sys.executable, "-I", "-S", subreaper.__file__, *command], output=PIPE, errors=PIPE)
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_an_orphan_is_no_zombie_when_it_has_ended(tmp_path: Path) -> None:

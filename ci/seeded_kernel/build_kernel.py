@@ -29,6 +29,7 @@ PLACE = ROOT / "build" / "seeded-kernel"
 #: series of kernels -> the suite of Debian that has its source, where this machine's own suites have not
 SUITES = {"6.1": "bookworm", "6.12": "trixie", "7.3": "trixie-backports"}
 _CONFIGURATIONS = (ROOT / "ci" / "lab-kernel.config", Path(__file__).with_name("kernel.config"))
+_NAME = "CONFIG_LOCALVERSION="
 _TOLD_EVERY = 60.0
 
 
@@ -43,13 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         faults = choose((*read_faults(), *read_faults(LONGER_PATHS)), options.fault)
         place = PLACE / options.series
-        source = SeededSource(options.source or _unpacked(options.series, place), place / "originals")
+        source = SeededSource(options.source or unpacked(options.series, place), place / "originals")
         if options.source:
             source = SeededSource(options.source, options.source.with_name(f"{options.source.name}.originals"))
         if options.check:
             return _check(source, len(faults), source.edit(faults)[1])
         source.seed(faults)
-        _build(source, place)
+        build(source, place)
         image = SeededImage(place / "bzImage")
         image.note(faults)
         here = image.choose(faults)
@@ -68,8 +69,11 @@ def _check(source: SeededSource, count: int, failures: Sequence[str]) -> int:
     return 1 if failures else 0
 
 
-def _unpacked(series: str, place: Path) -> Path:
-    """Return the unpacked source of ``series``, which is downloaded unless it is there."""
+def unpacked(series: str, place: Path) -> Path:
+    """Return the unpacked source of ``series`` in ``place``, which is downloaded unless it is there.
+
+    Raises InputError where it cannot be had.
+    """
     source = place / "source"
     if not source.is_dir():
         if platform.machine() != "x86_64" or shutil.which("apt-get") is None:
@@ -102,12 +106,15 @@ def _download(package: str, suite: str) -> Path:
     raise InputError(f"no package {package}")
 
 
-def _build(source: SeededSource, place: Path) -> None:
-    """Configure ``source`` and build bzImage in ``place``. Raises InputError where make fails."""
+def build(source: SeededSource, place: Path, more: Sequence[Path] = (), words: Sequence[str] = ()) -> None:
+    """Configure ``source`` and build bzImage in ``place``. Raises InputError where make fails.
+
+    Files of ``more`` are configuration beyond that of a seeded kernel; ``words`` are for the make that builds.
+    """
     tools = ["cc", "build-essential", "-", "make", "make", "-", "flex", "flex", "-", "bison", "bison", "-"]
     tools += ["bc", "bc", "-", "xz", "xz-utils", "-", "/usr/include/libelf.h", "libelf-dev", "-"]
     subprocess.run([str(ROOT / "ci" / "system-packages.sh"), *tools], check=False)
-    wanted = "".join(_without_name(file.read_text(encoding="utf-8")) for file in _CONFIGURATIONS)
+    wanted = _joined([file.read_text(encoding="utf-8") for file in (*_CONFIGURATIONS, *more)])
     chosen = place / "all.config"
     built = place / "built"
     if not (built / ".config").exists() or not chosen.exists() or chosen.read_text() != wanted:
@@ -118,14 +125,16 @@ def _build(source: SeededSource, place: Path) -> None:
     # what only other series know
     print(*(f"{source.version} has no {line}" for line in lost), sep="\n" if lost else "")
     print("building, which takes some minutes", flush=True)
-    _make(source, built, "-j", os.environ.get("JOBS", "2"), "bzImage")
+    _make(source, built, "-j", os.environ.get("JOBS", "2"), *words, "bzImage")
     shutil.copyfile(built / ".config", place / "config")
     shutil.copyfile(built / "arch" / "x86" / "boot" / "bzImage", place / "bzImage")
 
 
-def _without_name(configuration: str) -> str:
-    """Return ``configuration`` without the name that the lab's kernel gives itself."""
-    return "".join(line for line in configuration.splitlines(keepends=True) if "-read-only-thp" not in line)
+def _joined(configurations: Sequence[str]) -> str:
+    """Return ``configurations`` as one, with the name of the last one that names its kernel."""
+    lines = [line for text in configurations for line in text.splitlines(keepends=True)]
+    name = [line for line in lines if line.startswith(_NAME)][-1]
+    return "".join(line for line in lines if not line.startswith(_NAME)) + name
 
 
 def _make(source: SeededSource, built: Path, *words: str) -> None:

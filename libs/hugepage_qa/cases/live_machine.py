@@ -42,7 +42,8 @@ T = TypeVar("T")
 class MachinePlan:
     """The machines of a run: one kernel and CPU; ``append`` are further words of its command line.
 
-    With ``nodes`` all machines have that many bytes on each node, whatever is run on them.
+    With ``nodes`` all machines have that many bytes on each node, whatever is run on them. ``before_end`` may ask each
+    machine that is still there before it is ended.
     """
 
     kernel: KernelImage
@@ -51,6 +52,7 @@ class MachinePlan:
     append: str = ""
     nodes: tuple[int, ...] = ()
     cpus: int = 2
+    before_end: Callable[[RunningMachine], None] = lambda _running: None
 
     def machine(self, memory: tuple[int, ...]) -> VirtualMachine:
         """Return a machine with ``memory`` bytes on each node, on one where the architecture has no more."""
@@ -173,6 +175,14 @@ class LiveMachine:
 
     def close(self) -> None:
         """End the machine."""
+        try:
+            if self._running is not None and self._backend is not None:
+                with suppress(MachineLost):
+                    self._plan.before_end(self._running)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
         with self._lock:
             self._running = None
         self._backend = self._unit = None

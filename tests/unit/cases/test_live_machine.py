@@ -1,7 +1,7 @@
 """When a machine is kept, replaced, tried once more and given up; and what a loss says. The machines are doubles."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,6 +109,25 @@ def test_machines_of_a_shape_that_was_asked_for_have_it_whatever_is_run(tmp_path
         for memory in (SMALL, LARGE):
             judge(live, unit(ending_in(Verdict.PASS), memory=memory))
     assert {(machine.machine.memory, machine.machine.cpus) for machine in machines.started} == {(shape, 1)}
+
+
+@pytest.mark.parametrize("says", [None, lost(Loss.NO_ANSWER), InputError("it counts nothing")])
+def test_a_machine_is_asked_before_it_ends(tmp_path: Path, machines: FakeMachines, says: Exception | None) -> None:
+    asked: list[tuple[object, int]] = []
+
+    def ask(running: object) -> None:
+        asked.append((running, len(machines.running)))
+        if says:
+            raise says
+
+    live = LiveMachine(replace(plan(tmp_path), before_end=ask))
+    judge(live, unit(ending_in(Verdict.PASS)))
+    assert not asked
+    with pytest.raises(InputError) if isinstance(says, InputError) else nullcontext():
+        live.close()
+    live.close()
+    assert asked == [(machines.started[0], 1)]
+    assert not machines.running
 
 
 @BY_THE_KERNEL

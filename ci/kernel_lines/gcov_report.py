@@ -94,9 +94,9 @@ def find_unrun(name: str, text: str, lines: Mapping[int, Line]) -> Iterator[Unru
             if lines[number].count and 0 in lines[number].ways and not _CHECKS.search(shown[number - 1])
         )
         if unrun or branches:
-            # system calls and switches have a macro for a name, and their own one in its arguments
-            own = match[1] if match[1].islower() else " ".join(match[0].split("(")[1].split(",")[0].split())
-            yield Unrun(name, own.rstrip(")"), len(known), unrun, branches)
+            arguments = match[0].partition("(")[2]
+            own = re.split(r"\W", arguments)[0] if match[1].startswith("SYSCALL_DEFINE") else match[1]
+            yield Unrun(name, own, len(known), unrun, branches)
 
 
 def told(unrun: Unrun, text: str, lines: Mapping[int, Line]) -> Iterator[str]:

@@ -39,14 +39,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         place.mkdir(parents=True, exist_ok=True)
         source = SeededSource(unpacked(options.series, place), place / "originals")
-        # kbuild knows an object by its name alone: files of other directories with such a name count, too
-        counted = [f"GCOV_PROFILE_{Path(name).stem}.o=y" for name in COUNTED]
-        build(source, place, [Path(__file__).with_name("lines.config")], counted)
+        have_counted(source.tree)
+        build(source, place, [Path(__file__).with_name("lines.config")])
     except InputError as error:
         print(f"counting-kernel: {error}", file=sys.stderr)
         return BROKEN
     print(f"built {place / 'bzImage'}: python -m ci.kernel_lines.unrun_lines {place / 'bzImage'}")
     return 0
+
+
+def have_counted(source: Path) -> None:
+    """Have the Makefiles of ``source`` compile the files of COUNTED with gcov (Documentation/dev-tools/gcov.rst)."""
+    for name in map(Path, COUNTED):
+        file = source / name.with_name("Makefile")
+        line = f"GCOV_PROFILE_{name.stem}.o := y\n"
+        text = file.read_text(encoding="utf-8")
+        if line not in text:
+            file.write_text(text + line, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ lines that did not run first. A machine that is lost takes its counts with it.
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 
 from ci.kernel_lines.arc_counts import added, is_of_one_build
@@ -62,10 +61,12 @@ def _run(image: Path, wanted: LiveWanted, machines: int, counts: "LineCounts") -
     cpu = find_board(kernel.architecture).default_cpu
     plan = MachinePlan(kernel, cpu, cache_directory(), before_end=counts.take)
     run = ThrowawayRun(plan, machines, lambda name, _results, seconds: print(f"{name}: {seconds:.0f} s", flush=True))
-    with closing(run.run(wanted, {})) as results:
-        for result in results:
+    try:
+        for result in run.run(wanted, {}):
             if result.verdict in BAD:
                 print(f"{result.verdict.value} {result.name}: {result.reason[:200]}", flush=True)
+    finally:
+        run.stop()
 
 
 class LineCounts:

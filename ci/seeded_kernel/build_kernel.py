@@ -106,10 +106,10 @@ def _download(package: str, suite: str) -> Path:
     raise InputError(f"no package {package}")
 
 
-def build(source: SeededSource, place: Path, more: Sequence[Path] = (), words: Sequence[str] = ()) -> None:
+def build(source: SeededSource, place: Path, more: Sequence[Path] = ()) -> None:
     """Configure ``source`` and build bzImage in ``place``. Raises InputError where make fails.
 
-    Files of ``more`` are configuration beyond that of a seeded kernel; ``words`` are for the make that builds.
+    Files of ``more`` are configuration beyond that of a seeded kernel.
     """
     tools = ["cc", "build-essential", "-", "make", "make", "-", "flex", "flex", "-", "bison", "bison", "-"]
     tools += ["bc", "bc", "-", "xz", "xz-utils", "-", "/usr/include/libelf.h", "libelf-dev", "-"]
@@ -125,7 +125,7 @@ def build(source: SeededSource, place: Path, more: Sequence[Path] = (), words: S
     # what only other series know
     print(*(f"{source.version} has no {line}" for line in lost), sep="\n" if lost else "")
     print("building, which takes some minutes", flush=True)
-    _make(source, built, "-j", os.environ.get("JOBS", "2"), *words, "bzImage")
+    _make(source, built, "-j", os.environ.get("JOBS", "2"), "bzImage")
     shutil.copyfile(built / ".config", place / "config")
     shutil.copyfile(built / "arch" / "x86" / "boot" / "bzImage", place / "bzImage")
 
@@ -150,7 +150,8 @@ def _make(source: SeededSource, built: Path, *words: str) -> None:
                 code = child.wait(_TOLD_EVERY)
                 break
             except subprocess.TimeoutExpired:
-                objects = sum(1 for _ in built.rglob("*.o"))
+                # which passes over directories that are gone when they are looked into
+                objects = sum(name.endswith(".o") for _place, _below, names in os.walk(built) for name in names)
                 print(f"{time.monotonic() - began:.0f} s: {objects} objects", flush=True)
     if code != 0:
         raise InputError(f"{' '.join(command)}: make failed, see above")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from ci.kernel_lines import unrun_lines
 from ci.kernel_lines.arc_counts import added, is_of_one_build
+from ci.kernel_lines.counting_kernel import COUNTED, have_counted
 from ci.kernel_lines.gcov_report import Line, find_unrun, read_gcov, told
 from ci.kernel_lines.unrun_lines import LineCounts
 
@@ -66,6 +67,16 @@ class Machine:
     def ask_many(self, requests: Sequence[tuple[str, tuple[str]]]) -> list[list[bytes] | OSError]:
         assert [path.rpartition("/")[2] for _letter, (path,) in requests] == ["hugetlb.gcda"]
         return [self.counts if isinstance(self.counts, OSError) else [self.counts]]
+
+
+def test_makefiles_have_each_file_counted_once(tmp_path: Path) -> None:
+    for directory in {Path(name).parent for name in COUNTED}:
+        (tmp_path / directory).mkdir(parents=True)
+        (tmp_path / directory / "Makefile").write_text("obj-y += other.o\n", encoding="utf-8")
+    have_counted(tmp_path)
+    have_counted(tmp_path)
+    assert (tmp_path / "fs" / "Makefile").read_text() == "obj-y += other.o\nGCOV_PROFILE_userfaultfd.o := y\n"
+    assert sum(file.read_text().count("GCOV_PROFILE_") for file in tmp_path.rglob("Makefile")) == len(COUNTED)
 
 
 def test_counts_of_two_machines_are_added() -> None:

@@ -71,7 +71,7 @@ class Machine:
 
 def test_makefiles_have_each_file_counted_once(tmp_path: Path) -> None:
     for directory in {Path(name).parent for name in COUNTED}:
-        (tmp_path / directory).mkdir(parents=True)
+        (tmp_path / directory).mkdir(parents=True, exist_ok=True)
         (tmp_path / directory / "Makefile").write_text("obj-y += other.o\n", encoding="utf-8")
     have_counted(tmp_path)
     have_counted(tmp_path)

@@ -40,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--area", action="append", default=[], help="folder of tests/, or a file of one  [all]")
     parser.add_argument("--size", action="append", default=[], help="size of pages  [2M]")
     parser.add_argument("--machines", type=int, default=2, help="machines at once  [2]")
+    parser.add_argument("--append", default="", metavar="WORDS", help="words of the kernel command line")
     parser.add_argument("--report", action="store_true", help="report on what has run, and run nothing")
     options = parser.parse_args(arguments)
     counts = LineCounts(options.kernel.resolve().parent)
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not options.report:
             sizes = tuple(parse_size(size) for size in options.size or ["2M"])
             wanted = LiveWanted(tuple(live_areas(tuple(options.area or LIVE))), Selection(sizes=sizes))
-            _run(options.kernel, wanted, options.machines, counts)
+            _run(options.kernel, options.append, wanted, options.machines, counts)
         report = counts.write_report()
     except InputError as error:
         print(f"unrun-lines: {error}", file=sys.stderr)
@@ -56,10 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(image: Path, wanted: LiveWanted, machines: int, counts: "LineCounts") -> None:
+def _run(image: Path, append: str, wanted: LiveWanted, machines: int, counts: "LineCounts") -> None:
     kernel = identify(image)
     cpu = find_board(kernel.architecture).default_cpu
-    plan = MachinePlan(kernel, cpu, cache_directory(), before_end=counts.take)
+    plan = MachinePlan(kernel, cpu, cache_directory(), append, before_end=counts.take)
     run = ThrowawayRun(plan, machines, lambda name, _results, seconds: print(f"{name}: {seconds:.0f} s", flush=True))
     try:
         for result in run.run(wanted, {}):

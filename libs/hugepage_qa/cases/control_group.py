@@ -20,21 +20,21 @@ _SUBTREE_CONTROL = "cgroup.subtree_control"
 # a group is busy until its last process is reaped, and a hierarchy until its last group is
 _BUSY_SECONDS = 60.0
 _BETWEEN_MOUNTS_SECONDS = 1.0
-# what is remembered may be remembered for ever
+# the kernel may keep a removed group for ever: whoever waits for its end gives up then
 _REMEMBERED_SECONDS = 5.0
 #: in /proc/cgroups: the number of the version 1 hierarchy of a controller that has none, and the groups of an empty one
 _NONE = 0
 _ROOT_ALONE = 1
-#: of cgroups(7): processes are in the group itself, and what is no root of its own; or it may not be written at all
+#: processes are in the group itself, which is not the root (cgroups(7)); or it may not be written at all
 _NOT_OURS = (errno.EBUSY, errno.EPERM, errno.EACCES, errno.EROFS)
-#: a grace period and a worker take milliseconds on an idle machine
+#: to take a group offline: a grace period and a worker take milliseconds on an idle machine
 _OFFLINE_SECONDS = 2
 #: base pages that a CPU is charged for at once (MEMCG_CHARGE_BATCH)
 CHARGED_AHEAD = 64
 
 
 class Version(enum.IntEnum):
-    """Of the control group hierarchies."""
+    """A version of the control group hierarchy."""
 
     ONE = 1
     TWO = 2

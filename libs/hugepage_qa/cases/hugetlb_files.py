@@ -41,7 +41,7 @@ class HugeFile:
 
     @property
     def block_size(self) -> int:
-        """The size in bytes that reads and writes best have: st_blksize of stat(2)."""
+        """The size in bytes in which it is best read and written: st_blksize of stat(2)."""
         return self.actor.uapi.unpack("I", self._status()[_BLOCK_SIZE_AT : _BLOCK_SIZE_AT + 4])[0]
 
     @property
@@ -52,7 +52,7 @@ class HugeFile:
 
     @property
     def direct_alignment(self) -> int:
-        """Of what O_DIRECT carries multiples, in bytes: stx_dio_offset_align of statx(2), a base page if it is 0."""
+        """O_DIRECT carries multiples of so many bytes: stx_dio_offset_align of statx(2), a base page where it is 0."""
         found = self.actor.uapi.unpack("I", self._status()[_DIRECT_ALIGNMENT_AT : _DIRECT_ALIGNMENT_AT + 4])[0]
         return found or self._live.base_page
 
@@ -63,12 +63,12 @@ class HugeFile:
 
     @property
     def links(self) -> int:
-        """Under how many names it is: st_nlink of stat(2)."""
+        """How many names it has: st_nlink of stat(2)."""
         return self.actor.uapi.unpack("I", self._status(_STATX_NLINK)[_LINKS_AT : _LINKS_AT + 4])[0]
 
     @property
     def group(self) -> int:
-        """Whose it is, beside its owner: st_gid of stat(2)."""
+        """The group that it belongs to: st_gid of stat(2)."""
         return self.actor.uapi.unpack("I", self._status(_STATX_GID)[_GROUP_AT : _GROUP_AT + 4])[0]
 
     def _status(self, wanted: int = _STATX_WANTED) -> bytes:

@@ -67,7 +67,7 @@ def run_area(
 
 
 def not_meant(area: Area, case: Case, sizes: Collection[int]) -> Result:
-    """Return that ``case`` was run for none of ``sizes``, which are all of the machine."""
+    """Return the skip of a ``case`` that none of ``sizes``, which are all of the machine, is for."""
     reason = f"for {case.sizes.value} alone, of which the run has none" if sizes else NO_HUGETLB
     return _skipped(area, case, None, reason)
 

@@ -88,7 +88,7 @@ class Unit:
 
 
 class _CannotSetUp(Exception):
-    """What is to be around the tasks of a unit cannot be set up, or what was around others not be taken away."""
+    """What is to be around the tasks of a unit cannot be set up, or what was around others cannot be taken away."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error

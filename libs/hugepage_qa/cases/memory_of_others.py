@@ -11,7 +11,7 @@ _LOOKS, _LOOK_SECONDS = 10, 0.5
 
 
 def used_memory(live: Live) -> int:
-    """Return the bytes of memory that the kernel tells what they are used for."""
+    """Return the bytes of memory of which the kernel says what they are used for."""
     counters = read_meminfo(live.host)
     return sum(counters.get(name, 0) for name in _USED)
 

@@ -12,7 +12,7 @@ _F_NODE, _F_ADDR, _MOST_NODES = 1, 2, 1024
 
 
 class Mode(enum.IntEnum):
-    """include/uapi/linux/mempolicy.h."""
+    """How a policy chooses nodes: MPOL_* of include/uapi/linux/mempolicy.h."""
 
     DEFAULT = 0
     PREFERRED = 1

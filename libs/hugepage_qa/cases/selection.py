@@ -33,7 +33,7 @@ class Selection:
         return self.includes(area, case, None) or bool(self.sizes_of(area, case, sizes))
 
     def sizes_of(self, area: Area, case: Case, sizes: Collection[int]) -> list[int | None]:
-        """Return on which of ``sizes``, those of the machine, the run has ``case``; None stands for a case's once."""
+        """Return on which of ``sizes``, those of the machine, the run has ``case``: None for one that runs once."""
         return [size for size in ((None,) if case.sizes is Sizes.ONCE else sizes) if self.includes(area, case, size)]
 
     def require(self, areas: Sequence[Area], sizes: Collection[int]) -> None:

@@ -67,7 +67,7 @@ def swap_out(live: Live, memory: Memory, length: int) -> None:
 
 
 def page_out(memory: Memory) -> bool:
-    """Swap ``memory`` out, and tell whether nothing of it is mapped any more: of shared memory smaps shows no swap.
+    """Swap ``memory`` out, and tell whether none of it is mapped any more: smaps shows no swap of shared memory.
 
     MADV_PAGEOUT passes over pages that somebody else has a hold of in that moment: it is given again.
     """

@@ -97,7 +97,7 @@ class PoolSettings:
 
 
 def draw_seed() -> int:
-    """Return a seed that nobody has chosen; whoever uses it prints it."""
+    """Return a random seed, which whoever uses it prints."""
     return randbelow(_SEEDS)
 
 

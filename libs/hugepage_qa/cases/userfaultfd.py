@@ -117,7 +117,7 @@ class Userfault:
         *_words, self._promised = self._ioctl("register", memory.address, memory.length, mode, 0)
 
     def promises(self, name: str) -> bool:
-        """Tell whether the kernel said of the memory, when it was registered, that the call ``name`` works on it."""
+        """Tell whether the kernel said at the registration that the call ``name`` works on this memory."""
         number, _layout = _CALLS[name]
         return bool(self._promised >> number & 1)
 

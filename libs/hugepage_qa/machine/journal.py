@@ -42,7 +42,7 @@ class Journal:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The file journal.json."""
         return self._directory / "journal.json"
 
     def read(self) -> Record | None:

@@ -21,9 +21,9 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.system.machine_registry import Registry
 from hugepage_qa.qemu.system.system_launch import SystemOptions, bring_up
 from hugepage_qa.qemu.system.system_machine import SystemMachine
+from hugepage_qa.sizes import GIB
 
 ROOT = Path(__file__).resolve().parent.parent
-GIB = 1 << 30
 DEADLINE = 900.0
 
 SUITE = "/opt/hugepage-qa/bin/hugepage-qa"

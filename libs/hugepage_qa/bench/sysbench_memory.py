@@ -26,11 +26,11 @@ from hugepage_qa.bench.measured_guest import (
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Program, Workload
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.process_table import cpu_seconds
-from hugepage_qa.sizes import GIB, KIB, parse_size
+from hugepage_qa.sizes import GIB, KIB, MIB, parse_size
 
 _VERSION = re.compile(r"sysbench (?P<version>\S{1,40})")
 
-_MIB = float(1 << 20)
+_MIB = float(MIB)
 _MORE_SECONDS = 60.0
 
 

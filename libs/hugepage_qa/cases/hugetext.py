@@ -26,6 +26,7 @@ from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.program_text import Generation, becomes_huge, possible_generations
 from hugepage_qa.process.actor import Actor, Refused
+from hugepage_qa.sizes import MIB
 
 FLAGS = "/proc/kpageflags"
 
@@ -60,7 +61,7 @@ THRESHOLD = f"{DIRECTORY}/hugetext_pad_threshold"
 _MOST = f"{KHUGEPAGED}/max_nr_hugetext"
 _WRITABLE_CODE = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
 _BITS_ONLY = 2
-_LARGEST_PMD = 32 << 20
+_LARGEST_PMD = 32 * MIB
 
 
 def require_hugetext(live: Live) -> None:

@@ -28,6 +28,7 @@ from hugepage_qa.qemu.empty_disks import MAKERS
 from hugepage_qa.qemu.kernel_image import parse_config
 from hugepage_qa.qemu.kernel_modules import Module, load_order
 from hugepage_qa.schema import build
+from hugepage_qa.sizes import MIB
 
 _ACTOR = "/actor"
 _SCRATCH = "/tmp"  # noqa: S108 - of a machine that nobody else is on
@@ -39,7 +40,7 @@ _DISK_FILE_SYSTEM = "ext4"
 _CHECKSUMS = ("crc32c_generic", "crc32c_cryptoapi", "crc32_generic")
 #: of AMD's processors and of Intel's
 _KVM = ("kvm_amd", "kvm_intel")
-_UPLOAD = 1 << 20
+_UPLOAD = MIB
 _PROGRAM_MODE = 0o755
 #: operations that explain how a machine was lost, and characters of each
 _REMEMBERED, _SHOWN = 40, 300

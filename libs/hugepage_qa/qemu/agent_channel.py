@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 
 from hugepage_qa.qemu.lost_machine import MachineLost
+from hugepage_qa.sizes import MIB
 
 _LENGTH = struct.Struct(">I")
 _LOOK_SECONDS = 1.0
@@ -94,7 +95,7 @@ class AgentChannel:
         self._line.settimeout(_LOOK_SECONDS)
         while len(self._received) < count:
             try:
-                piece = self._line.recv(1 << 20)
+                piece = self._line.recv(MIB)
             except TimeoutError:
                 self._lost = self._find_loss()
                 if self._lost:

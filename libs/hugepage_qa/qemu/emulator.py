@@ -19,6 +19,7 @@ from typing import IO, Self
 from hugepage_qa.process.child import Child
 from hugepage_qa.process.process_table import MAJOR_FAULTS, cpu_seconds, stat_fields
 from hugepage_qa.qemu.lost_machine import find_lockup
+from hugepage_qa.sizes import MIB
 
 #: the shortest after which a watchdog complains is 20 s: twice kernel.watchdog_thresh; RCU waits for 21 s
 _WATCHED_SECONDS = 20.0
@@ -107,7 +108,7 @@ def _starved(before: Look, after: Look, seconds: float) -> str:
     return f"the emulator had {had:.0f} s of a CPU in {seconds:.0f} s, and waited for {waited:.0f} s and {faults} pages"
 
 
-OUTPUT_LIMIT = 4 << 20
+OUTPUT_LIMIT = 4 * MIB
 """Bytes kept of what it printed last; a capture is about 150 KB."""
 _END_SECONDS = 10.0
 """For the last that it has printed, or for its own end when it prints no more."""

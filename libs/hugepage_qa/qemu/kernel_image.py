@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.sizes import MIB
 
 _RELEASE = re.compile(rb"Linux version (\d+\.\d+[^\s\0%]*)")
 _FORMATS = "x86 bzImage, arm64 Image (plain, gzip or EFI zboot), ppc64le ELF vmlinux or s390x bzImage"
-UNPACKED_LIMIT = 512 << 20
+UNPACKED_LIMIT = 512 * MIB
 """Bytes that an unpacked kernel may have; a larger one is a decompression bomb, not a kernel."""
 
 _ELF_X86_64 = 62

@@ -21,9 +21,9 @@ from hugepage_qa.parameters import parse_parameters
 from hugepage_qa.qemu.accelerator import TCG
 from hugepage_qa.qemu.kernel_image import UNPACKED_LIMIT, is_pvh_kernel
 from hugepage_qa.qemu.virtual_machine import VirtualMachine
-from hugepage_qa.sizes import GIB
+from hugepage_qa.sizes import GIB, MIB
 
-_LZ4_BLOCK = 8 << 20
+_LZ4_BLOCK = 8 * MIB
 """Bytes that one block of the legacy LZ4 format unpacks to, at most (linux lib/decompress_unlz4.c)."""
 _KEPT_SECONDS = 7 * 24 * 3600
 _LAYOUT = ("mem", "memmap", "movable_node", "kaslr", "nokaslr", "efi_fake_mem")

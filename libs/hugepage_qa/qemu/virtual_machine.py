@@ -9,12 +9,13 @@ from hugepage_qa.qemu.accelerator import TCG
 from hugepage_qa.qemu.boards import Board, Cpu, find_board, find_cpu
 from hugepage_qa.qemu.installed_emulator import expect_offered, find_emulator
 from hugepage_qa.qemu.kernel_image import KernelImage
+from hugepage_qa.sizes import MIB
 
 #: no network, no disk, no display, no user configuration
 BARE = ("-nodefaults", "-no-user-config", "-display", "none")
 _COUNTED_SINCE = "2026-01-01T00:00:00"
 """What the clock of a machine that counts instructions shows at first: the same at each boot."""
-_EMULATOR_MEMORY = 256 << 20
+_EMULATOR_MEMORY = 256 * MIB
 """Bytes that QEMU takes besides the guest's memory: translated code above all."""
 
 

@@ -13,8 +13,8 @@ from hugepage_qa.cases.hugetlb_files import get_segment
 from hugepage_qa.cases.live import Live
 from hugepage_qa.machine.host import Host
 from hugepage_qa.oracle.rules import Rule
+from hugepage_qa.sizes import MIB
 
-MIB = 1 << 20
 FILES = {
     "proc/sys/kernel/osrelease": "6.12.5\n",
     "proc/buddyinfo": "Node 0, zone Normal 1 1 1 1 1 1 1 1 1 1 1\n",

@@ -16,9 +16,9 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.system.machine_registry import Registry
 from hugepage_qa.qemu.system.system_launch import SystemOptions
 from hugepage_qa.qemu.system.system_machine import SystemMachine
+from hugepage_qa.sizes import GIB
 
 Run = Callable[..., Result]
-GIB = 1 << 30
 
 
 @pytest.fixture

@@ -8,10 +8,7 @@ from hugepage_qa.kernel.facts import Facts, read_facts
 from hugepage_qa.kernel.log import huge_page_lines
 from hugepage_qa.kernel.memory_layout import Range
 from hugepage_qa.kernel.tree import CapturedTree
-
-KIB = 1 << 10
-MIB = 1 << 20
-GIB = 1 << 30
+from hugepage_qa.sizes import GIB, KIB, MIB
 
 Capture = Callable[[str], CapturedTree]
 

@@ -16,8 +16,7 @@ from hugepage_qa.kernel.proc_tables import find_mount
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.qemu.agent_channel import AgentChannel
 from hugepage_qa.qemu.lost_machine import MachineLost
-
-MIB = 1 << 20
+from hugepage_qa.sizes import MIB
 
 
 @pytest.fixture

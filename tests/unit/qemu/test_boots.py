@@ -8,10 +8,10 @@ from hugepage_qa.qemu.lost_machine import Loss, MachineLost
 from hugepage_qa.qemu.packages import cache_directory, distribution_kernel
 from hugepage_qa.qemu.probe_machine import Lab
 from hugepage_qa.qemu.virtual_machine import VirtualMachine
+from hugepage_qa.sizes import GIB
 
 pytestmark = pytest.mark.boots
 
-GIB = 1 << 30
 CPUS = [(board.architecture, cpu) for board in BOARDS.values() for cpu in board.cpus]
 
 # ASCII alone: an s390x kernel takes a line with any other byte for EBCDIC

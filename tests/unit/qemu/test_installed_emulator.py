@@ -26,12 +26,12 @@ from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.packages import cache_directory, distribution_kernel
 from hugepage_qa.qemu.probe_machine import Lab
 from hugepage_qa.qemu.virtual_machine import VirtualMachine
+from hugepage_qa.sizes import GIB
 
 Install = Callable[[Path, str, str], None]
 
 BOARD = find_board("x86_64")
 RHEL = Path(__file__).with_name("rhel_qemu_kvm.py")
-GIB = 1 << 30
 
 
 @pytest.fixture

@@ -24,10 +24,10 @@ from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.lost_machine import Loss, MachineLost
 from hugepage_qa.qemu.probe_machine import Lab
 from hugepage_qa.qemu.virtual_machine import VirtualMachine, full_command_line, host_memory, our_words
+from hugepage_qa.sizes import GIB
 
 Install = Callable[[Path, str, str], None]
 
-GIB = 1 << 30
 
 # the last argument is the kernel command line; what follows "do:" in it is what the machine does
 QEMU = r"""

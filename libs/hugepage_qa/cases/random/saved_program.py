@@ -12,7 +12,7 @@ from hugepage_qa.cases.random.random_drawing import FIRST_PROCESS
 from hugepage_qa.errors import InputError
 from hugepage_qa.oracle.pool import pool_setup, pool_use
 from hugepage_qa.oracle.pool.pool_setup import AREA_PAGES, Operation
-from hugepage_qa.sizes import parse_size
+from hugepage_qa.sizes import MIB, parse_size
 
 _KINDS = {
     name: kind
@@ -67,7 +67,7 @@ def _parse_value(name: str, text: str, line: str) -> Value:
 
 #: lines that say something about a program
 _REMARKS = ("#", "->")
-_LONGEST = 1 << 20
+_LONGEST = MIB
 #: fields that hold the name or the area of what an operation makes
 _MADE = {
     "MountPool": "mount",

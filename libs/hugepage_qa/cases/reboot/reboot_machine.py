@@ -30,6 +30,7 @@ from hugepage_qa.machine.journal import read_boot_id
 from hugepage_qa.machine.protection import Protection, protected_machine
 from hugepage_qa.process.child import run_to_end
 from hugepage_qa.qemu.kernel_image import read_running_config
+from hugepage_qa.sizes import MIB
 
 _TUNED = "etc/tuned/active_profile"
 _TUNED_PROFILES = ("etc/tuned", "etc/tuned/profiles", "usr/lib/tuned", "usr/lib/tuned/profiles")
@@ -45,7 +46,7 @@ _PLACES = (
     "etc/rc.local",
     "etc/rc.d/rc.local",
 )
-_LONGEST = 1 << 20
+_LONGEST = MIB
 
 
 def find_settings(switch: str, value: str, root: Path = Path("/")) -> list[str]:

@@ -28,7 +28,7 @@ from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.lost_machine import MachineLost
 from hugepage_qa.qemu.virtual_machine import VirtualMachine
 from hugepage_qa.schema import build, find_violation
-from hugepage_qa.sizes import parse_memory
+from hugepage_qa.sizes import MIB, parse_memory
 from hugepage_qa.version import KernelVersion
 
 DIRECTORY = Path(__file__).with_name("reports")
@@ -111,7 +111,7 @@ def bug_reports() -> dict[str, BugReport]:
 
 
 _PROGRAM = "/tmp/reproducer"  # noqa: S108 - of a machine that nobody else is on
-_PIECE = 1 << 20
+_PIECE = MIB
 _CONSOLE = "/dev/console"
 #: between it the console has what the program printed
 _MARK = "@hugepage-qa reproducer"

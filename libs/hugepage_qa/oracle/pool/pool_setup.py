@@ -13,7 +13,7 @@ from hugepage_qa.oracle.pool.pool_fault import allocate_page
 from hugepage_qa.oracle.pool.pool_files import AccessFault, HugeFile, Mount, NeverEnds
 from hugepage_qa.oracle.pool.pool_machine import PoolMachine
 from hugepage_qa.oracle.pool.pool_mappings import punch_hole, reserve_file, truncate
-from hugepage_qa.sizes import format_size
+from hugepage_qa.sizes import GIB, format_size
 
 #: what came of an operation: "ok", the name of an errno or of a signal, or the number that was read
 Outcome = int | str
@@ -25,9 +25,9 @@ AREA_PAGES = 8
 
 _BYTES = frozenset({"page_size", "least", "most", "limit"})
 #: below what 39 bits of address leave to a process, above where programs lie that are not position independent
-_AREAS_FROM = 64 << 30
+_AREAS_FROM = 64 * GIB
 #: a page table of 2M pages covers 1 GiB: areas share none
-_AREA_AT_LEAST = 1 << 30
+_AREA_AT_LEAST = GIB
 
 
 def area_address(area: int, page_size: int, page: int) -> int:

@@ -17,10 +17,10 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.guest.guest_description import Cell
 from hugepage_qa.qemu.guest.guest_site import NotHere
 from hugepage_qa.qemu.guest.libvirt_host import import_libvirt
-from hugepage_qa.sizes import KIB
+from hugepage_qa.sizes import KIB, MIB
 
 #: bytes; a domain with hundreds of devices has a tenth of it
-LONGEST = 1 << 20
+LONGEST = MIB
 _LONGEST_NAME = 255
 #: characters of a wrong value that an error shows
 _SHOWN = 60

@@ -18,8 +18,8 @@ from hugepage_qa.oracle.program_text import (
     tail,
     why_unpadded,
 )
+from hugepage_qa.sizes import KIB
 
-KIB = 1024
 PMD = 2 << 20
 PAGE = 4096
 BIAS = 0x555555400000

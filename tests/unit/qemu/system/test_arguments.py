@@ -13,9 +13,9 @@ from hugepage_qa.qemu.system.system_arguments import (
     finishing_devices,
     machine_arguments,
 )
+from hugepage_qa.sizes import GIB
 
 PLATFORM = find_platform("x86_64")
-GIB = 1 << 30
 FIRMWARE = Path("/usr/share/OVMF/CODE.fd")
 
 

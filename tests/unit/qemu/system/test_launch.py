@@ -16,9 +16,7 @@ from hugepage_qa.qemu.system.system_arguments import Hardware
 from hugepage_qa.qemu.system.system_images import SystemImage
 from hugepage_qa.qemu.system.system_launch import SystemOptions, bring_up, parse_nodes
 from hugepage_qa.qemu.system.system_roots import SystemRoot
-
-MIB = 1 << 20
-GIB = 1 << 30
+from hugepage_qa.sizes import GIB, MIB
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from hugepage_qa.cache import cache_directory
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.system.system_launch import SystemOptions, bring_up
 from hugepage_qa.qemu.system.system_machine import SystemMachine
+from hugepage_qa.sizes import GIB
 
 pytestmark = pytest.mark.boots
 
-GIB = 1 << 30
 # the whole suite may run at the same time
 DEADLINE = 900.0
 

@@ -14,7 +14,7 @@ import yaml
 from rich.console import Console
 
 from hugepage_qa.bench import gate_settings
-from hugepage_qa.cases import test_settings
+from hugepage_qa.cases import run_settings
 from hugepage_qa.cases.result import Result, Verdict, exit_code
 from hugepage_qa.commands.qa_request import QaRequest
 from hugepage_qa.errors import InputError
@@ -57,7 +57,7 @@ _FOR_TMT = (
     "http_proxy",
     "https_proxy",
     "no_proxy",
-    test_settings.QEMU,
+    run_settings.QEMU,
 )
 
 # tmt has the same path on the machine that it provisions, where /tmp is emptied at each boot (file-hierarchy(7))
@@ -150,8 +150,8 @@ def _run_tmt(request: QaRequest, architectures: Sequence[str], scratch: Path) ->
     seen = {name: os.environ[name] for name in _FOR_TMT if name in os.environ}
     told = dict(request.test_environment)
     if not request.in_lab:
-        cache = cache_of(identity, Path(told.get(test_settings.CACHE, CACHE)).absolute())
-        told = _of_this_machine(scratch) | told | {test_settings.CACHE: str(cache)}
+        cache = cache_of(identity, Path(told.get(run_settings.CACHE, CACHE)).absolute())
+        told = _of_this_machine(scratch) | told | {run_settings.CACHE: str(cache)}
     if identity.user is not None:
         home = {"HOME": str(make_home(scratch)), "TMPDIR": str(scratch)}
         seen, told = seen | home, told | home
@@ -223,7 +223,7 @@ def _for_tmt(scratch: Path) -> dict[str, str]:
     return {
         "PATH": _path(),
         # the provision plugin keeps its images there
-        test_settings.CACHE: str(CACHE),
+        run_settings.CACHE: str(CACHE),
         # both are in /var/tmp otherwise
         "TMT_WORKDIR_ROOT": str(scratch),
         "TMT_TEST_PIDFILE_ROOT": str(scratch),

@@ -1,7 +1,7 @@
 """Huge page boot parameters, tried on throwaway machines and judged against the model."""
 
 from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings
-from hugepage_qa.cases.test_settings import BootSettings
+from hugepage_qa.cases.run_settings import BootSettings
 from hugepage_qa.errors import InputError
 from hugepage_qa.plugins.avocado_test import CaseTest
 

@@ -12,7 +12,7 @@ from hugepage_qa.cases.guest.guest import Guest
 from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case, needs
 from hugepage_qa.cases.guest.refusal import Meaning
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.test_settings import guest_cycles, random_seed
+from hugepage_qa.cases.run_settings import guest_cycles, random_seed
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.qemu.guest.driver import State
 from hugepage_qa.qemu.guest.numbered_lines import md5_of_lines

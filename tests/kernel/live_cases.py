@@ -3,7 +3,7 @@
 from hugepage_qa.cases.area_files import live_areas
 from hugepage_qa.cases.boot.boot_matrix import Settings
 from hugepage_qa.cases.kernel_check import KernelCheck
-from hugepage_qa.cases.test_settings import BootSettings, PoolSettings, soak_minutes, wanted_areas
+from hugepage_qa.cases.run_settings import BootSettings, PoolSettings, soak_minutes, wanted_areas
 from hugepage_qa.cases.throwaway_run import LiveWanted
 from hugepage_qa.errors import InputError
 from hugepage_qa.plugins.avocado_test import CaseTest

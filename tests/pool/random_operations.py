@@ -3,7 +3,7 @@
 from hugepage_qa.cases.pool_view import NO_HUGETLB, read_pool_view
 from hugepage_qa.cases.random.random_run import run_random_programs
 from hugepage_qa.cases.result import Result, Verdict
-from hugepage_qa.cases.test_settings import PoolSettings
+from hugepage_qa.cases.run_settings import PoolSettings
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.host import Host
 from hugepage_qa.plugins.avocado_test import LiveTest

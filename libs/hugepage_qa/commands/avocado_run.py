@@ -12,8 +12,8 @@ import click
 from rich.console import Console
 
 from hugepage_qa.cases.result import BAD, NOT_RUN, Result, Verdict, exit_code, one_line, worst
+from hugepage_qa.cases.run_settings import describe_settings
 from hugepage_qa.cases.selection import EVERYTHING, Selection
-from hugepage_qa.cases.test_settings import describe_settings
 from hugepage_qa.commands.chosen_tests import choose_tests
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.pools import read_pools

@@ -14,7 +14,7 @@ from hugepage_qa.cases.boot.boot_case import BootCase
 from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings
 from hugepage_qa.cases.boot.case_groups import choose_groups, groups
 from hugepage_qa.cases.result import exit_code
-from hugepage_qa.cases.test_settings import draw_seed
+from hugepage_qa.cases.run_settings import draw_seed
 from hugepage_qa.commands.command_parts import options
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.facts import read_facts

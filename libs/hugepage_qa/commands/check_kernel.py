@@ -14,8 +14,8 @@ from hugepage_qa.cases.boot.boot_matrix import Settings
 from hugepage_qa.cases.boot.case_groups import choose_groups
 from hugepage_qa.cases.kernel_check import KernelCheck
 from hugepage_qa.cases.result import BAD, exit_code
+from hugepage_qa.cases.run_settings import draw_seed
 from hugepage_qa.cases.selection import Selection
-from hugepage_qa.cases.test_settings import draw_seed
 from hugepage_qa.cases.throwaway_run import LiveWanted
 from hugepage_qa.commands.boot_commands import ARCHITECTURES
 from hugepage_qa.errors import InputError

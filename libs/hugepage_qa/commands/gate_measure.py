@@ -19,7 +19,7 @@ from hugepage_qa.bench.measurement import Measurement, Plan, sample_document
 from hugepage_qa.bench.workload import Cell, Workload
 from hugepage_qa.bench.workloads import PROFILES, USUAL, WORKLOADS, choose_workloads
 from hugepage_qa.cases.result import one_line
-from hugepage_qa.cases.test_settings import draw_seed
+from hugepage_qa.cases.run_settings import draw_seed
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine.kept_file import Repair

@@ -11,7 +11,7 @@ from rich.console import Console
 from hugepage_qa.cases.random.random_run import RandomResult, run_random_programs, run_saved_program
 from hugepage_qa.cases.random.saved_program import page_size_of, read_program
 from hugepage_qa.cases.result import Verdict, exit_code, one_line
-from hugepage_qa.cases.test_settings import draw_seed
+from hugepage_qa.cases.run_settings import draw_seed
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.pools import read_pools

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hugepage_qa.bench import gate_settings
-from hugepage_qa.cases import test_settings
+from hugepage_qa.cases import run_settings
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.boards import BOARDS, find_board
 from hugepage_qa.qemu.packages import open_kernel
@@ -31,7 +31,7 @@ LOCAL, LAB = "local", "lab"
 _READ_ON_MACHINES = {
     **dict.fromkeys(
         _GUEST_PLANS,
-        (test_settings.SEED, test_settings.OPERATIONS, test_settings.CYCLES, test_settings.VT, test_settings.QEMU),
+        (run_settings.SEED, run_settings.OPERATIONS, run_settings.CYCLES, run_settings.VT, run_settings.QEMU),
     ),
     **dict.fromkeys(GATES, tuple(gate_settings.MEANING)),
 }
@@ -128,10 +128,10 @@ class QaRequest:
 
 def _of_a_machine(plan: str, how: str, environment: Mapping[str, str]) -> dict[str, str]:
     told = {name: environment[name] for name in _READ_ON_MACHINES.get(plan, ()) if environment.get(name)}
-    named = told.pop(test_settings.QEMU, None)
+    named = told.pop(run_settings.QEMU, None)
     # a system machine has one of its own
     if named and how == LOCAL:
-        told[test_settings.QEMU] = _program(named)
+        told[run_settings.QEMU] = _program(named)
     if gate_settings.BASELINES in told:
         # tests run in another directory
         told[gate_settings.BASELINES] = str(Path(told[gate_settings.BASELINES]).absolute())
@@ -149,7 +149,7 @@ def _lab_options(environment: Mapping[str, str]) -> tuple[str, ...]:
     # two nodes, each with room for gigantic pages at run time
     options = ["--how", LAB, "--memory", _memory(environment), "--nodes", "2"]
     if environment.get("KERNEL"):
-        options += ["--kernel", str(test_settings.readable_file(environment["KERNEL"], "KERNEL"))]
+        options += ["--kernel", str(run_settings.readable_file(environment["KERNEL"], "KERNEL"))]
     if environment.get("APPEND"):
         options += ["--append", environment["APPEND"]]
     return tuple(options)
@@ -172,7 +172,7 @@ def _kernel(path: str, asked: tuple[str, ...]) -> dict[str, Path]:
     """Return the kernel's architecture and absolute path; empty when none is asked for."""
     if not path:
         return {}
-    file = test_settings.readable_file(path, "KERNEL")
+    file = run_settings.readable_file(path, "KERNEL")
     with tempfile.TemporaryDirectory(prefix="hugepage-qa-kernel-") as scratch:
         architecture = open_kernel(file, Path(scratch)).architecture
     if asked not in ((), (architecture,)):
@@ -193,11 +193,11 @@ def _program(name: str) -> str:
 
 
 def _test_environment(plan: str, environment: Mapping[str, str], kernel: Path | None) -> dict[str, str]:
-    told = {test_settings.APPEND: environment.get("APPEND", ""), test_settings.KERNEL: str(kernel or "")}
-    names = [test_settings.CACHE, test_settings.GROUPS, test_settings.RANDOM, test_settings.SEED]
+    told = {run_settings.APPEND: environment.get("APPEND", ""), run_settings.KERNEL: str(kernel or "")}
+    names = [run_settings.CACHE, run_settings.GROUPS, run_settings.RANDOM, run_settings.SEED]
     if plan == KERNEL:
-        names += [test_settings.AREAS, test_settings.OPERATIONS, test_settings.MINUTES]
+        names += [run_settings.AREAS, run_settings.OPERATIONS, run_settings.MINUTES]
     passed = {name: environment.get(name, "") for name in names}
-    if named := environment.get(test_settings.QEMU):
-        passed[test_settings.QEMU] = _program(named)
+    if named := environment.get(run_settings.QEMU):
+        passed[run_settings.QEMU] = _program(named)
     return {name: value for name, value in (told | passed).items() if value}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from hugepage_qa.cases import test_settings
+from hugepage_qa.cases import run_settings
 from hugepage_qa.cases.guest.guest_machine import GuestMachine, guest_machine
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -23,8 +23,8 @@ class GuestTest(LiveTest):
 @contextmanager
 def machine_with_guests() -> Iterator[GuestMachine]:
     """Yield this machine and its guests, which boot the kernel of the settings. Raises InputError."""
-    asked = os.environ.get(test_settings.KERNEL)
-    kernel = test_settings.readable_file(asked, test_settings.KERNEL) if asked else None
+    asked = os.environ.get(run_settings.KERNEL)
+    kernel = run_settings.readable_file(asked, run_settings.KERNEL) if asked else None
     # not Avocado's directory: the paths of sockets have to be short
     with tempfile.TemporaryDirectory(prefix="guest-") as scratch, guest_machine(Path(scratch), kernel) as machine:
         yield machine

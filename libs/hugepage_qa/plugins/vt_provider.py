@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hugepage_qa.cache import cache_directory
-from hugepage_qa.cases import test_settings
+from hugepage_qa.cases import run_settings
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.child import run_to_end
 from hugepage_qa.qemu.boards import BOARDS
@@ -78,7 +78,7 @@ def _environment(home: Path) -> dict[str, str]:
         # where Avocado finds its configuration: avocado-vt looks for its data before it reads options
         "HOME": str(home),
         "VIRTUAL_ENV": str(home),
-        test_settings.CACHE: str(cache_directory()),
+        run_settings.CACHE: str(cache_directory()),
         # aexpect looks for its helper there
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
     }

@@ -15,7 +15,7 @@ ABOUT_THE_RUN = {
     "hugepage_qa.cases.expectations",
     "hugepage_qa.cases.hypothesis_search",
     "hugepage_qa.cases.result",
-    "hugepage_qa.cases.test_settings",
+    "hugepage_qa.cases.run_settings",
 }
 #: modules that tell of the machine that Python runs on, or act on it
 FORBIDDEN = {

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.cases.boot.case_groups import groups
-from hugepage_qa.cases.test_settings import (
+from hugepage_qa.cases.run_settings import (
     MEANING,
     BootSettings,
     PoolSettings,

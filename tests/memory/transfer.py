@@ -3,10 +3,10 @@
 import errno
 
 from hugepage_qa.cases.case import Area
-from hugepage_qa.cases.direct_io import open_for_direct_io
 from hugepage_qa.cases.hugetlb_files import HugeFile, get_segment
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
+from hugepage_qa.cases.pinned_pages import open_for_direct_io
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 

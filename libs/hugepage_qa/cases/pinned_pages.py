@@ -1,9 +1,10 @@
-"""Memory that the kernel has pinned for a process: a fixed buffer of io_uring(7), read and written through the pin."""
+"""Memory that the kernel has pinned for a process: fixed buffers of io_uring(7), pipes, files past the page cache."""
 
 import errno
 import mmap
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
@@ -18,6 +19,9 @@ _READ_FIXED, _WRITE_FIXED = 4, 5
 _CQE, _RES_AT = 16, 8
 #: of requests; of their results a ring holds twice as many, and all of them stay there
 _ENTRIES = 4
+#: tmpfs takes O_DIRECT since Linux 6.6 (e88e0d366f9c), and btrfs since 6.15 for files with checksums (968f19c5b1b7),
+#: and both copy all the same: nothing would be pinned
+_PINNING = ("ext4", "xfs")
 
 
 class Pin:
@@ -106,3 +110,15 @@ def word_from(live: Live, actor: Actor, descriptor: int) -> int:
     count, (word,) = actor.call_with_buffers("read", descriptor, bytes(WORD), WORD)
     live.expect("bytes read", WORD, count)
     return live.host.uapi.unpack("Q", word)[0]
+
+
+def open_for_direct_io(live: Live, actor: Actor) -> int:
+    """Open a file without a name on a disk, past the page cache: reads and writes pin the memory that they carry.
+
+    Raises CannotRun without such a disk.
+    """
+    for file_system in _PINNING:
+        with suppress(CannotRun):
+            directory = live.host.disk(file_system)
+            return live.open(actor, directory, live.host.uapi.o_tmpfile | os.O_RDWR | live.host.uapi.o_direct)
+    raise CannotRun(f"no disk with {' or '.join(_PINNING)}, where O_DIRECT pins what it carries")

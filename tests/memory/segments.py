@@ -161,7 +161,7 @@ def larger_than_the_pool(live: Live) -> None:
 
 
 @SEGMENTS.case(
-    "SHM_NORESERVE reserves nothing, made or attached, and is SIGBUS where nothing is free",
+    "SHM_NORESERVE reserves nothing, made or attached, and a touch gets SIGBUS where nothing is free",
     f"{GET}; fs/hugetlbfs/inode.c hugetlbfs_file_mmap()",
     pages=1,
 )

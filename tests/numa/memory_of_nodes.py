@@ -227,7 +227,7 @@ def a_page_comes_from_the_home_node_of_many(live: Live) -> None:
 
 
 @MEMORY.case(
-    "a process in a cpuset gets huge pages of its nodes alone: it cannot reserve others, and touching them is SIGBUS",
+    "a process in a cpuset gets huge pages of its nodes alone: it cannot reserve others, and a touch gets SIGBUS",
     "mm/hugetlb.c hugetlb_acct_memory(), allowed_mems_nr(); Documentation/admin-guide/cgroup-v2.rst cpuset.mems",
     nodes=2,
 )

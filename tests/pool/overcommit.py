@@ -203,7 +203,9 @@ def sysctl_is_the_default_limit(live: Live) -> None:
 
 
 @OVERCOMMIT.case(
-    "a limit that is no count is refused", "mm/hugetlb.c nr_overcommit_hugepages_store()", sizes=Sizes.BUDDY
+    "invalid limits are rejected with EINVAL, too large ones with ERANGE",
+    "mm/hugetlb.c nr_overcommit_hugepages_store()",
+    sizes=Sizes.BUDDY,
 )
 def no_limits(live: Live) -> None:
     live.overcommit(1)

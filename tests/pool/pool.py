@@ -75,7 +75,7 @@ def sysctl_counts_persistent_pages(live: Live) -> None:
 
 
 @POOL.case(
-    "what is no count is refused and changes nothing",
+    "invalid numbers of pages are rejected with EINVAL, too large ones with ERANGE, and change nothing",
     "mm/hugetlb.c nr_hugepages_store_common(); lib/kstrtox.c kstrtoul()",
     pages=1,
 )
@@ -89,7 +89,7 @@ def no_counts(live: Live) -> None:
 
 
 @POOL.case(
-    "vm.nr_hugepages refuses what is no number",
+    "invalid values of vm.nr_hugepages are rejected with EINVAL",
     "kernel/sysctl.c proc_doulongvec_minmax()",
     sizes=Sizes.DEFAULT,
     pages=1,

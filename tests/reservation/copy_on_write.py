@@ -22,7 +22,7 @@ INHERITED = "mm/hugetlb.c hugetlb_dup_vma_private(), alloc_hugetlb_folio()"
 
 
 @COPY_ON_WRITE.case(
-    "the parent that writes when no page is free keeps its page, and the child is SIGBUS, also when there are pages"
+    "the parent that writes when no page is free keeps its page, and the child gets SIGBUS, also when there are pages"
     " again: it gets none that lacks what was in its own",
     OWNER,
     pages=2,
@@ -49,7 +49,7 @@ def parent_writes_without_a_page(live: Live) -> None:
 
 
 @COPY_ON_WRITE.case(
-    "the parent that has moved its page keeps it when no page is free, too, and the child is SIGBUS",
+    "the parent that has moved its page keeps it when no page is free, too, and the child gets SIGBUS",
     f"{OWNER}, vma_filebacked_address()",
     since="5.16",
     pages=1,

@@ -1,4 +1,4 @@
-"""Limits of a hugetlbfs: the most that a mount may have, what it is promised, and its files."""
+"""Limits of a hugetlbfs: the most that a mount may have, what is reserved for it, and its files."""
 
 import errno
 import signal
@@ -174,13 +174,13 @@ def min_size_reserves(live: Live) -> None:
 
 
 @LIMITS.case(
-    "a mapping of more pages than min_size= promises uses the promise up and reserves the others; each page that goes"
-    " is promised again, up to min_size=, and no other is",
+    "a mapping of more pages than min_size= reserves uses these up and reserves the others; each page that goes is"
+    " reserved again, up to min_size=, and no other is",
     f"{MIN_SIZE}; hugepage_subpool_get_pages(), hugepage_subpool_put_pages()",
     pages=5,
 )
 def mapping_beyond_the_promise(live: Live) -> None:
-    # without size= the kernel does not count what the mount uses, and promises a page again that goes while others stay
+    # without size= the kernel does not count what the mount uses, and reserves a page again that goes while others stay
     point = live.mount(min_size=2 * live.size, size=5 * live.size)
     files = [open_file(live, f"{point}/{name}") for name in ("first", "second")]
     live.expect_pool(nr=5, free=5, resv=2)
@@ -218,7 +218,7 @@ def min_size_beyond_the_pool(live: Live) -> None:
     live.expect_pool(nr=1, free=1)
 
 
-@LIMITS.case("with both limits there is what min_size= promises and no more than size=", MIN_SIZE, pages=2)
+@LIMITS.case("with both limits there is what min_size= reserves and no more than size=", MIN_SIZE, pages=2)
 def both_limits(live: Live) -> None:
     point = live.mount(min_size=live.size, size=live.size)
     live.expect_pool(nr=2, free=2, resv=1)
@@ -234,7 +234,7 @@ def both_limits(live: Live) -> None:
 
 
 @LIMITS.case(
-    "min_size= in percent promises that part of the persistent pool, less than a page nothing",
+    "min_size= in percent reserves that part of the persistent pool, less than a page nothing",
     f"{MIN_SIZE}; fs/hugetlbfs/inode.c hugetlbfs_size_to_hpages()",
     sizes=Sizes.BUDDY,
     pages=4,
@@ -242,16 +242,16 @@ def both_limits(live: Live) -> None:
 def min_size_in_percent(live: Live) -> None:
     persistent = read_pool_view(live.host).pools[live.size].nr
     percent = -(-3 * 100 // persistent)
-    promised = persistent * percent // 100
-    if promised > 4:
+    reserved = persistent * percent // 100
+    if reserved > 4:
         raise CannotRun("of the pages of this pool a percent is more than a case has")
-    for part, pages in ((percent, promised), (0, 0)):
+    for part, pages in ((percent, reserved), (0, 0)):
         point = live.host.mount(f"pagesize={live.size},min_size={part}%")
         live.expect_pool(nr=4, free=4, resv=pages)
         live.host.unmount(point)
         live.expect_pool(nr=4, free=4)
     expect_blocks(live, live.mount(min_size=f"{percent}%", size="100%"), persistent, persistent)
-    live.expect_pool(nr=4, free=4, resv=promised)
+    live.expect_pool(nr=4, free=4, resv=reserved)
 
 
 @LIMITS.case("what min_size= reserved is free again when the mount has gone", MIN_SIZE, pages=2)

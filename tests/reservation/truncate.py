@@ -117,7 +117,7 @@ def truncated_for_all(live: Live) -> None:
         live.expect_signal(signal.SIGBUS, mapping.read, 1)
 
 
-@TRUNCATE.case("the private copies of a file beyond its new end are SIGBUS, too", SHRINK, pages=2)
+@TRUNCATE.case("the private copies of a file beyond its new end get SIGBUS, too", SHRINK, pages=2)
 def private_copies_beyond_the_end(live: Live) -> None:
     file = new_memfd(live)
     shared = file.map(1)

@@ -214,7 +214,7 @@ def collapsed(live: Live, file: KnownFile) -> None:
 
 
 @case(
-    "an access behind the last page of a file is SIGBUS, though a large folio reaches beyond it, and changes nothing",
+    "an access behind the last page of a file gets SIGBUS, though a large folio reaches beyond it, and changes nothing",
     "mmap(2) SIGBUS; mm/filemap.c filemap_fault(), filemap_map_pages()",
     on=DISKS,
 )

@@ -63,8 +63,8 @@ def moved_over_others(live: Live) -> None:
 
 
 @PARTS.case(
-    "a part of a huge page, and all of one that was split, that may not be accessed is SIGSEGV, in a child, too, though"
-    " it may be merged; allowed again, it holds what it held",
+    "a part of a huge page, and all of one that was split, that may not be accessed gives SIGSEGV, in a child, too,"
+    " though it may be merged; allowed again, it holds what it held",
     "mprotect(2); madvise(2) MADV_MERGEABLE; fork(2); mm/huge_memory.c __split_huge_pmd(), mm/mprotect.c",
 )
 def forbidden(live: Live) -> None:
@@ -280,7 +280,7 @@ def wanted_soon(live: Live) -> None:
 
 
 @PARTS.case(
-    "guards in huge pages, a whole one and parts, are SIGSEGV, in a child, too; the rest holds what it held, and what"
+    "guards in huge pages, a whole one and parts, give SIGSEGV, in a child, too; the rest holds what it held, and what"
     " was guarded is zero when they are removed",
     f"{GUARDS}, madvise_guard_remove()",
     since="6.13",

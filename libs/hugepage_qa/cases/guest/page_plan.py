@@ -31,7 +31,7 @@ _BASE_PAGE = 4096
 
 @dataclass(frozen=True)
 class Supply:
-    """Pages of a host that nobody has or was promised: of each size, and those of them on each node.
+    """Pages of a host that are neither in use nor reserved: of each size, and those of them on each node.
 
     ``reserved`` is what each pool has now. ``mounted`` are the sizes that a hugetlbfs is mounted for; None: not known.
     """

@@ -111,10 +111,10 @@ class Reserving(Protocol):
     kernel: PoolKernel
 
     def reserve(self, pages: int) -> bool:
-        """Promise pages."""
+        """Reserve pages; return whether there are as many."""
 
     def unreserve(self, pages: int) -> None:
-        """Take a promise back."""
+        """Take a reservation back."""
 
 
 class Subpool:
@@ -133,7 +133,7 @@ class Subpool:
         self._is_mounted = True
 
     def get(self, pages: int) -> int | None:
-        """Take pages; return how many of them the pool must promise, None above the limit.
+        """Take pages; return how many of them the pool must reserve, None above the limit.
 
         hugepage_subpool_get_pages().
         """
@@ -146,7 +146,7 @@ class Subpool:
         return pages - covered
 
     def put(self, pages: int) -> int:
-        """Give pages back; return how many promises of the pool end with that: hugepage_subpool_put_pages()."""
+        """Give pages back; return how many reservations of the pool end with that: hugepage_subpool_put_pages()."""
         if self.most is not None:
             self.used -= pages
         ending = pages
@@ -156,36 +156,36 @@ class Subpool:
         self._release()
         return ending
 
-    def fail(self, pages: int, promised: int, lost_by: Quirk) -> None:
-        """Undo get() for ``pages`` of which the pool was to promise ``promised`` and could not.
+    def fail(self, pages: int, from_pool: int, lost_by: Quirk) -> None:
+        """Undo get() for ``pages`` of which the pool was to reserve ``from_pool`` and could not.
 
         ``lost_by`` is the quirk of the caller: alloc_hugetlb_folio() or hugetlb_reserve_pages().
         """
-        if self._makes_up_reserve(pages, promised) and self._kernel.follows(Quirk.SUBPOOL_RESERVE_MADE_UP):
+        if self._makes_up_reserve(pages, from_pool) and self._kernel.follows(Quirk.SUBPOOL_RESERVE_MADE_UP):
             self.put(pages)
             return
-        covered = pages - promised
-        if self._drops_reserve(covered, promised) and self._kernel.follows(Quirk.SUBPOOL_RESERVE_DROPPED):
+        covered = pages - from_pool
+        if self._drops_reserve(covered, from_pool) and self._kernel.follows(Quirk.SUBPOOL_RESERVE_DROPPED):
             self._pool.unreserve(self.put(covered))
             covered = 0
-        if self.most is not None and promised and not self._kernel.follows(lost_by):
-            self.used -= promised
+        if self.most is not None and from_pool and not self._kernel.follows(lost_by):
+            self.used -= from_pool
         if covered:
             self._pool.unreserve(self.put(covered))
         self._release()
 
-    def _makes_up_reserve(self, pages: int, promised: int) -> bool:
-        """Tell whether put() would count pages as reserved that the pool never promised."""
-        if self.least is None or not promised:
+    def _makes_up_reserve(self, pages: int, from_pool: int) -> bool:
+        """Tell whether put() would count pages as reserved that the pool never reserved."""
+        if self.least is None or not from_pool:
             return False
         used = self.used - pages if self.most is not None else 0
         return used < self.least
 
-    def _drops_reserve(self, covered: int, promised: int) -> bool:
+    def _drops_reserve(self, covered: int, from_pool: int) -> bool:
         """Tell whether put() takes the mount for full because what failed is still counted as used."""
         if self.least is None or self.most is None or not covered:
             return False
-        return self.used - covered - promised < self.least <= self.used - covered
+        return self.used - covered - from_pool < self.least <= self.used - covered
 
     def unmount(self) -> None:
         """End with the mount, or with the last page: hugepage_put_subpool()."""

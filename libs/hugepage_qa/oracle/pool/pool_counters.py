@@ -173,7 +173,7 @@ class Pool:
     # --- reservations ---
 
     def reserve(self, pages: int) -> bool:
-        """Promise ``pages`` more, with surplus pages if need be; False when there are not enough.
+        """Reserve ``pages`` more, with surplus pages if need be; False when there are not enough.
 
         hugetlb_acct_memory() with a delta that is not negative, gather_surplus_pages().
         """
@@ -197,7 +197,7 @@ class Pool:
         return True
 
     def unreserve(self, pages: int) -> None:
-        """Take a promise back, and give free surplus pages away: return_unused_surplus_pages()."""
+        """Take a reservation back, and give free surplus pages away: return_unused_surplus_pages()."""
         self.resv -= pages
         removed = min(pages, self.surplus, self.free)
         self.surplus -= removed

@@ -35,19 +35,19 @@ def allocate_page(
     """
     pool, subpool = file.pool, file.mount.subpool
     is_unreserved = copies_own_page or _needs_reservation(file, index, private)
-    promised: int | None = int(is_unreserved)
+    from_pool: int | None = int(is_unreserved)
     if is_unreserved and subpool is not None:
-        promised = subpool.get(1)
-    if promised is None:
+        from_pool = subpool.get(1)
+    if from_pool is None:
         return None
     page = None
     if _charge(group, pool.size, is_unreserved):
-        page = pool.take_page(promised == 0 and not _leaves_reserve(file, private, copies_own_page))
+        page = pool.take_page(from_pool == 0 and not _leaves_reserve(file, private, copies_own_page))
         if page is None:
             _uncharge(group, pool.size, is_unreserved)
     if page is None:
         if is_unreserved and subpool is not None:
-            subpool.fail(1, promised, Quirk.SUBPOOL_USE_LOST_AT_FAULT)
+            subpool.fail(1, from_pool, Quirk.SUBPOOL_USE_LOST_AT_FAULT)
         return None
     page.subpool = subpool
     page.group = group

@@ -234,14 +234,14 @@ def reserve_file(file: HugeFile, group: ControlGroup, first: int, pages: int) ->
 
 
 def reserve(file: HugeFile, group: ControlGroup, pages: int) -> None:
-    """Promise ``pages``, charged to ``group`` and to the quota of the mount. Raises OSError (ENOMEM)."""
+    """Reserve ``pages``, charged to ``group`` and to the quota of the mount. Raises OSError (ENOMEM)."""
     pool, subpool = file.pool, file.mount.subpool
     if not group.reserved.charge(pool.size, pages):
         raise OSError(errno.ENOMEM, "the control group may not reserve more")
-    promised = pages if subpool is None else subpool.get(pages)
-    if promised is not None and pool.reserve(promised):
+    from_pool = pages if subpool is None else subpool.get(pages)
+    if from_pool is not None and pool.reserve(from_pool):
         return
-    if promised is not None and subpool is not None:
-        subpool.fail(pages, promised, Quirk.SUBPOOL_USE_LOST_AT_MMAP)
+    if from_pool is not None and subpool is not None:
+        subpool.fail(pages, from_pool, Quirk.SUBPOOL_USE_LOST_AT_MMAP)
     group.reserved.uncharge(pool.size, pages)
     raise OSError(errno.ENOMEM, "not enough pages")

@@ -14,6 +14,8 @@ from hugepage_qa.errors import InputError
 #: a name or a text of a function that huge pages come through
 _HUGE = re.compile(r"huge|hstate|thp|compound|folio_order|folio_nr_pages|p[mu]d", re.IGNORECASE)
 _DEFINITION = re.compile(r"^(?:\w[\w \t*]*[ \t*]|)(\w+)\([^;{}]*\)\s*\n\{\n", re.MULTILINE)
+#: beginnings of functions and assignments have branches of what was inlined there
+_DECIDES = re.compile(r"\b(?:if|while|for\w*|switch|return)\b|\?|&&|\|\|")
 #: conditions that no healthy kernel meets
 _CHECKS = re.compile(r"\b(?:BUG|WARN|ASSERT)(?:_|\b)|_(?:BUG|WARN)_ON|\b(?:lockdep|might)_")
 
@@ -91,12 +93,16 @@ def find_unrun(name: str, text: str, lines: Mapping[int, Line]) -> Iterator[Unru
         branches = tuple(
             number
             for number in known
-            if lines[number].count and 0 in lines[number].ways and not _CHECKS.search(shown[number - 1])
+            if lines[number].count and 0 in lines[number].ways and _is_decision(shown[number - 1])
         )
         if unrun or branches:
             arguments = match[0].partition("(")[2]
             own = re.split(r"\W", arguments)[0] if match[1].startswith("SYSCALL_DEFINE") else match[1]
             yield Unrun(name, own, len(known), unrun, branches)
+
+
+def _is_decision(text: str) -> bool:
+    return _DECIDES.search(text) is not None and _CHECKS.search(text) is None
 
 
 def told(unrun: Unrun, text: str, lines: Mapping[int, Line]) -> Iterator[str]:

@@ -9,7 +9,6 @@ lines that did not run first. A machine that is lost takes its counts with it.
 """
 
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,10 +17,10 @@ from ci.kernel_lines.counting_kernel import COUNTED
 from ci.kernel_lines.gcov_report import find_unrun, run_gcov, told
 from ci.seeded_kernel.command_line import BROKEN, Parser
 
-from hugepage_qa.cache import cache_directory, write_atomically
+from hugepage_qa.cache import cache_directory, locked, write_atomically
 from hugepage_qa.cases.area_files import LIVE, live_areas
 from hugepage_qa.cases.live_machine import MachinePlan
-from hugepage_qa.cases.result import BAD
+from hugepage_qa.cases.result import Verdict
 from hugepage_qa.cases.selection import Selection
 from hugepage_qa.cases.throwaway_run import LiveWanted, ThrowawayRun
 from hugepage_qa.errors import InputError
@@ -64,18 +63,17 @@ def _run(image: Path, append: str, wanted: LiveWanted, machines: int, counts: "L
     run = ThrowawayRun(plan, machines, lambda name, _results, seconds: print(f"{name}: {seconds:.0f} s", flush=True))
     try:
         for result in run.run(wanted, {}):
-            if result.verdict in BAD:
+            if result.verdict is not Verdict.PASS:
                 print(f"{result.verdict.value} {result.name}: {result.reason[:200]}", flush=True)
     finally:
         run.stop()
 
 
 class LineCounts:
-    """What the machines of a kernel have counted, beside its image in ``place``; any thread may add to it."""
+    """What the machines of a kernel have counted, beside its image in ``place``; several runs may add to it at once."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
-        self._lock = threading.Lock()
 
     def take(self, running: RunningMachine) -> None:
         """Add what a machine has counted. Raises InputError for a kernel that counts nothing, MachineLost as it is."""
@@ -92,7 +90,7 @@ class LineCounts:
         for name, answer in zip(names, answers, strict=True):
             if isinstance(answer, OSError):
                 raise InputError(f"this kernel counts no lines of {name}: {answer.strerror}")
-            with self._lock:
+            with locked(self._place / "counts" / ".lock"):
                 self._add(self._file("counts", name, ".gcda"), answer[0])
 
     def _add(self, file: Path, counts: bytes) -> None:

@@ -25,6 +25,7 @@ from hugepage_qa.qemu.installed_emulator import (
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.packages import cache_directory, distribution_kernel
 from hugepage_qa.qemu.probe_machine import Lab
+from hugepage_qa.qemu.qmp_monitor import Monitor
 from hugepage_qa.qemu.virtual_machine import VirtualMachine
 from hugepage_qa.sizes import GIB
 
@@ -213,6 +214,23 @@ def test_rhel_without_tcg_says_so(rhel: str, monkeypatch: pytest.MonkeyPatch) ->
         command(BOARD, "max")
     # under KVM it is a machine like any other
     assert command(BOARD, "max", "kvm")[0] == rhel
+
+
+def test_libvirt_is_told_of_what_rhel_has_alone(rhel: str, tmp_path: Path) -> None:
+    path = tmp_path / "qmp.sock"
+    options = ("-S", "-nodefaults", "-nographic", "-machine", "none,accel=tcg", "-daemonize")
+    started = run_to_end([rhel, *options, "-qmp", f"unix:{path},server=on,wait=off", "-pidfile", f"{tmp_path}/pid"])
+    assert started.returncode == 0, started.stderr
+    monitor = Monitor(path, 60)
+    types = {one["name"]: one.get("alias") for one in monitor.ask("query-machines", {}, seconds=60)}
+    assert types.pop("pc-q35-rhel9.8.0") == "q35"
+    assert types.pop("pc-i440fx-rhel7.6.0") == "pc"
+    assert all(name == "none" or name.startswith("pc-q35-rhel") for name in types)
+    devices = {one["name"] for one in monitor.ask("qom-list-types", {}, seconds=60)}
+    assert {"virtio-mem-pci", "memory-backend-file", "qemu64-x86_64-cpu"} <= devices
+    assert "cirrus-vga" not in devices
+    monitor.ask("quit", {}, seconds=60)
+    monitor.close()
 
 
 @pytest.mark.boots

@@ -51,7 +51,7 @@ def panic(live: Live, guests: Guests) -> None:
     live.reserve(guest.pages)
     guest.boot()
     pid = guest.pid
-    guest.type("echo c >/proc/sysrq-trigger", "sysrq-trigger")
+    guest.panic()
     guest.await_end(pid)
     guests.expect_all_back(guest)
 

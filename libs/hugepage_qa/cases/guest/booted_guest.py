@@ -62,7 +62,8 @@ class BootedGuest(AskedGuest):
 
     def panic(self) -> None:
         """Have its kernel panic."""
-        self.type("echo c >/proc/sysrq-trigger", "sysrq-trigger")
+        # it says "sysrq triggered crash", and where it is slow it does before it has printed the line that was typed
+        self.type("echo c >/proc/sysrq-trigger", "sysrq.trigger")
 
     def await_next_shell(self) -> None:
         """Wait as ``await_shell`` does, but for that of a boot which has just begun in the same QEMU."""

@@ -160,7 +160,7 @@ def with_device(live: Live, hosts: TwoHosts, device: MemoryDevice, plugged: int)
     return source, target
 
 
-@qemu_case(
+@case(
     "a guest with virtio-mem has at its target the pages of what it uses of the device, no more and no less",
     VIRTIO_MEM,
     sizes=Sizes.BUDDY,
@@ -177,7 +177,7 @@ def with_virtio_mem(live: Live, hosts: TwoHosts) -> None:
     source.await_mapped(source.pages + plugged)
     live.expect_pool(nr=nr, free=nr - source.pages - plugged)
     source.keep_busy(_BLOCK // 4)
-    source.begin_migration(target)
+    source.begin_migration(target, definition=source.definition_as(target))
     source.expect_mapped(**{format_size(live.size): plugged})
     source.finish_migration()
     hosts.expect_at_target(source, target, nr, plugged)

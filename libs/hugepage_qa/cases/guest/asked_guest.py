@@ -204,6 +204,11 @@ class AskedGuest:
         destination = target._driver.ask(Driver.receive, target.name, definition or target.definition, postcopy)
         self._driver.ask(Driver.send, self.name, destination, postcopy)
 
+    def definition_as(self, target: Self) -> str:
+        """Return the definition with which it can go on as ``target`` after something was plugged in."""
+        site = target._driver.site
+        return self._driver.ask(Driver.definition_elsewhere, self.name, target.definition, site.directory)
+
     def start_postcopy(self) -> None:
         """Have the CPUs go on at the target, which gets the memory as it touches it, and else slowly."""
         self._driver.ask(Driver.start_postcopy, self.name)

@@ -64,8 +64,9 @@ _WORDINGS: tuple[tuple[Meaning, str], ...] = (
     (Meaning.NO_MOUNT, r"hugetlbfs filesystem disabled by administrator config"),
     # open(2), mkstemp(3)
     (Meaning.NO_SUCH_DIRECTORY, r"can't (?:open|create) backing store \S+ for guest RAM: No such file or directory"),
-    # virtio_mem_set_requested_size()
+    # virtio_mem_set_requested_size(), and virDomainMemoryDefValidate() of libvirt
     (Meaning.MORE_THAN_THE_DEVICE, r"requested-size' cannot exceed the memory backend size"),
+    (Meaning.MORE_THAN_THE_DEVICE, r"requested size must be smaller than or equal to @size"),
     # virtio_mem_unplug_request_check(), since QEMU 8.1; before the board refuses
     (Meaning.IN_USE, r"virtio-mem device cannot get unplugged while (?:some of its memory is|'size' != )"),
     (Meaning.NOT_PLUGGED_OUT, r"virtio based memory devices cannot be unplugged"),

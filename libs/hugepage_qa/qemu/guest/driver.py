@@ -148,6 +148,13 @@ class Driver(ABC):
         """Let a guest go on here as ``name``, which is what ``definition`` says, and return where it is to be sent."""
 
     @abstractmethod
+    def definition_elsewhere(self, name: str, definition: str, directory: str) -> str:
+        """Return what it is to be where it is sent, with what was plugged in since its start.
+
+        There sockets are in ``directory``, and ``definition`` is one with the same devices from the start.
+        """
+
+    @abstractmethod
     def send(self, name: str, destination: str, postcopy: bool) -> None:
         """Begin to send it where ``receive`` of another driver said, slowly, and wait until its memory is on the way.
 

@@ -190,6 +190,11 @@ class LibvirtDriver(LibvirtHost):
         self._names.add(name)
         return destination(self._daemon.uri, f"{self._site.directory}/{name}.migration", definition)
 
+    def definition_elsewhere(self, name: str, _definition: str, directory: str) -> str:
+        """Return what the domain is now: libvirt expects devices where they are (virDomainDefCheckABIStability)."""
+        now = self._call(partial(self._find(name).XMLDesc, self._libvirt.VIR_DOMAIN_XML_MIGRATABLE))
+        return str(now).replace(self._site.directory, directory)
+
     def send(self, name: str, destination: str, postcopy: bool) -> None:
         self._forget_migration(name)
         start = partial(LibvirtMigration, self._libvirt, self._find(name), destination, postcopy)

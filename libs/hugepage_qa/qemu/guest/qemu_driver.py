@@ -167,6 +167,10 @@ class QemuDriver(Driver):
             raise
         return destination
 
+    def definition_elsewhere(self, _name: str, definition: str, _directory: str) -> str:
+        """Return ``definition``: QEMU gives devices from the start the places of those that are plugged in."""
+        return definition
+
     def send(self, name: str, destination: str, postcopy: bool) -> None:
         send_slowly(self._find(name), destination, postcopy)
 

@@ -78,6 +78,7 @@ def binding(connection: Connection | None) -> Any:
         registerErrorHandler=lambda *_: None,
         open=connect,
         VIR_DOMAIN_START_PAUSED=1,
+        VIR_DOMAIN_XML_MIGRATABLE=8,
         VIR_ERR_NO_DOMAIN=42,
         VIR_ERR_OPERATION_TIMEOUT=68,
         VIR_FROM_RPC=RPC,
@@ -271,8 +272,9 @@ class DomainWithMemory(Domain):
         self.devices = devices
         self.updated: list[str] = []
 
-    def XMLDesc(self) -> str:  # noqa: N802 - libvirt's name
-        return f"<domain><devices>{self.devices}</devices></domain>"
+    def XMLDesc(self, flags: int = 0) -> str:  # noqa: N802 - libvirt's name
+        kind = " type='migratable'" if flags else ""
+        return f"<domain{kind}><devices>{self.devices}</devices></domain>"
 
     def detachDevice(self, device: str) -> None:  # noqa: N802 - libvirt's name
         self.updated.append(device)
@@ -300,3 +302,13 @@ def test_a_virtio_mem_device_is_asked_by_the_address_that_libvirt_gave_it(
     domain.devices = "<memory model='dimm'/>"
     with pytest.raises(GuestError, match="guest has no virtio-mem device"):
         guests.request("guest", "", 0)
+
+
+def test_a_guest_is_elsewhere_what_it_is_here_with_the_files_of_there(
+    monkeypatch: pytest.MonkeyPatch, site: Site
+) -> None:
+    plugged = "<memory model='dimm'><address slot='1'/></memory>"
+    domain = DomainWithMemory(f"<source path='{site.directory}/guest.console'/>{plugged}")
+    guests = driver(monkeypatch, site, Connection(domain))
+    expected = f"<domain type='migratable'><devices><source path='/there/guest.console'/>{plugged}</devices></domain>"
+    assert guests.definition_elsewhere("guest", "<domain/>", "/there") == expected

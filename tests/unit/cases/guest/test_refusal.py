@@ -97,6 +97,8 @@ OTHERS = [
         Meaning.IN_USE,
         "device_del: virtio-mem device cannot get unplugged while some of its memory is still plugged",
     ),
+    (Meaning.MORE_THAN_THE_DEVICE, "qom-set: 'requested-size' cannot exceed the memory backend size(0x8000000)"),
+    (Meaning.MORE_THAN_THE_DEVICE, "requested size must be smaller than or equal to @size (131072KiB)"),
     (Meaning.NO_DIRECT_IO, "qemu-kvm: -drive cache=none: Could not open 'a': filesystem does not support O_DIRECT"),
     # libvirt 9.0 with QEMU 10.0
     (Meaning.UNEXPLAINED, "An error occurred, but the cause is unknown"),

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from functools import cache
 
-from tests.unit.cases.boot.test_case import target
+from tests.unit.cases.boot.test_named_boot_cases import target
 
 from hugepage_qa.cases.boot.boot_case import BootCase
 from hugepage_qa.cases.boot.boot_judge import BootResult

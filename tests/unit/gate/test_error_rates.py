@@ -106,7 +106,7 @@ def test_nights_of_go_are_read_in_their_order(tmp_path: Path) -> None:
         text = "\n".join([*lines, "BenchmarkShort-12 1 7 ns/op", "BenchmarkBuild 1 5 build-real-ns/op"])
         (tmp_path / folder / f"Go1.17-opt.{night}").write_text(text)
         (tmp_path / folder / f"1234abcd-opt.{night}").write_text("BenchmarkWalk-12 1 500 ns/op")
-    (walk,) = go_sessions(tmp_path)
+    (walk,) = go_sessions(tmp_path, "ns/op")
     assert (walk.metric, walk.unit) == ("BenchmarkWalk-12", "ns/op")
     assert [block.samples[0] for block in walk.blocks] == [100, 120]
     assert main(["--go"]) == 3

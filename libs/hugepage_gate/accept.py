@@ -104,8 +104,10 @@ def accept(store: BaselineStore, samples: SampleSet, request: Request, policy: P
     Raises InputError for a missing reason, for a change that is answered for without naming its metrics, and for
     samples that contradict their baseline.
     """
-    if not request.reason.strip():
-        raise InputError("--reason: expected why this is the new baseline")
+    words = {"reason": request.reason, "by": request.by, "release": request.release, "acknowledge": request.commit}
+    for option, text in words.items():
+        if text is not None and not text.strip():
+            raise InputError(f"--{option}: expected some text, got none")
     check_plain([request.by, request.reason, request.release, request.commit, *request.waivers.values()], "gate accept")
     if request.commit is not None and not request.metrics:
         raise InputError("--acknowledge: name what became worse with --metric; what is not named stays as it is")

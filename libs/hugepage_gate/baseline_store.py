@@ -38,13 +38,12 @@ class BaselineStore:
 
     def path(self, environment: Mapping[str, Scalar], suite: str, metric: str, configuration: str) -> Path:
         """Return where the baseline of a metric is kept, or would be."""
-        name = f"{metric}@{configuration}" if configuration else metric
-        return self._directory(environment, suite) / f"{file_name(name)}.json"
+        return self._directory(environment, suite) / _baseline_name(metric, configuration)
 
     def read(self, environment: Mapping[str, Scalar], suite: str, series: Series) -> Baseline | None:
         """Return the baseline of ``series``, None where there is none. Raises InputError for a damaged one."""
         path = self.path(environment, suite, series.metric, series.configuration)
-        return read_baseline(path) if path.exists() else None
+        return read_baseline(path) if path.is_symlink() or path.exists() else None
 
     def write(self, baseline: Baseline) -> Path:
         """Write ``baseline``, whole or not at all, and return where. Raises OSError."""
@@ -100,7 +99,7 @@ class BaselineStore:
             text = read_text(path, LARGEST_BASELINE)
             # cheaper than to read it all; a metric stands in its file as it is written in JSON
             if json.dumps(metric, ensure_ascii=False)[1:-1] in text:
-                baseline = parse_baseline(text, path)
+                baseline = _of_its_name(parse_baseline(text, path), path)
                 if metric in baseline.series.metric:
                     yield path, baseline
 
@@ -126,7 +125,19 @@ def read_baseline(path: Path) -> Baseline:
     """Return the baseline in the file ``path``. Raises InputError for what is missing or damaged."""
     if path.is_symlink():
         raise InputError(f"{path}: a link; expected the baseline itself, as acceptances would replace the link")
-    return parse_baseline(read_text(path, LARGEST_BASELINE), path)
+    return _of_its_name(parse_baseline(read_text(path, LARGEST_BASELINE), path), path)
+
+
+def _of_its_name(baseline: Baseline, path: Path) -> Baseline:
+    """Return ``baseline``; one that was copied would stand for another metric. Raises InputError for that."""
+    series = baseline.series
+    if path.name != _baseline_name(series.metric, series.configuration):
+        raise InputError(f"{path}: holds {series.name}; expected the metric of its name, restore the file from git")
+    return baseline
+
+
+def _baseline_name(metric: str, configuration: str) -> str:
+    return f"{file_name(f'{metric}@{configuration}' if configuration else metric)}.json"
 
 
 def is_acknowledgement(path: Path) -> bool:

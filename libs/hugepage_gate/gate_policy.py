@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from hugepage_gate.block_summary import SummarySeries
-from hugepage_gate.input_file import check_plain, read_text
+from hugepage_gate.input_file import check_plain, number, read_text
 from hugepage_gate.looks import Decision
 from hugepage_gate.samples import Direction, Verdict
 from hugepage_qa.errors import InputError
@@ -79,7 +79,8 @@ DEFAULT_MARGIN = 0.01
 #: the same for the mean of all runs, which slow ones raise
 DEFAULT_TAIL_MARGIN = 0.05
 
-_LARGEST_MARGIN = 1.0
+#: shares; below, squares of what is planned for a margin have no place in a floating point number
+_SMALLEST_MARGIN, _LARGEST_MARGIN = 1e-8, 1.0
 #: of a policy; aliases of YAML make any number of a few lines
 _MOST_VALUES = 100_000
 _PERCENT = 100
@@ -107,12 +108,24 @@ class Policy:
         return next((rule for pattern, rule in self.rules if fnmatchcase(metric, pattern)), self.default)
 
 
+class _OnceLoader(yaml.SafeLoader):
+    """Refuses a key that is there twice, as JSON does here: one of the two rules would be lost in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return the mapping that ``node`` stands for; raises YAMLError."""
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        twice = [key for key in keys if keys.count(key) > 1]
+        if twice:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]!r} is there twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def read_policy(path: Path) -> Policy:
     """Return the policy in the file ``path``; without the file, the default one. Raises InputError."""
     if not path.exists():
         return Policy()
     try:
-        document = yaml.safe_load(read_text(path))
+        document = yaml.load(read_text(path), _OnceLoader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise InputError(f"{path}: expected YAML: {' '.join(str(error).split())}") from error
     check_plain(document, path, _MOST_VALUES)
@@ -123,14 +136,13 @@ def read_policy(path: Path) -> Policy:
 
 
 def parse_share(text: str) -> float:
-    """Return the share that ``text`` (``1%``, ``0.5%``) stands for, above 0 and at most 100 %. Raises InputError."""
-    number = text.strip().removesuffix("%")
-    try:
-        share = float(number) / _PERCENT
-    except ValueError:
-        share = -1.0
-    if not text.strip().endswith("%") or "_" in text or not 0 < share <= _LARGEST_MARGIN:
-        raise InputError(f"{text!r}: expected a percentage above 0%, such as 1%")
+    """Return the share that ``text`` (``1%``, ``0.5%``) stands for, at most 100 %. Raises InputError."""
+    wanted = f"{text!r}: expected a percentage from 0.000001% to 100%, such as 1%"
+    if not text.strip().endswith("%"):
+        raise InputError(wanted)
+    share = number(text.strip().removesuffix("%"), wanted) / _PERCENT
+    if not _SMALLEST_MARGIN <= share <= _LARGEST_MARGIN:
+        raise InputError(wanted)
     return share
 
 

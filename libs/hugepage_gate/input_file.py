@@ -1,8 +1,8 @@
 """Files by others: refused by size before they are read; no JSON, or of a later version, is one line."""
 
 import json
-import math
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,7 @@ def number(text: str, where: str) -> float:
 
 
 _DEEPEST = 32
+_LARGEST = sys.float_info.max
 #: as many as a million blocks have
 _MOST_VALUES = 20_000_000
 
@@ -86,7 +87,7 @@ def check_plain(document: Any, source: object, most: int = _MOST_VALUES) -> None
         if values > most:
             raise InputError(f"{source}: expected at most {most} values")
         for one in level:
-            if isinstance(one, float) and not math.isfinite(one):
+            if isinstance(one, int | float) and not abs(one) <= _LARGEST:
                 raise InputError(f"{source}: expected finite numbers, got one beyond floating point")
             if isinstance(one, str) and not is_text(one):
                 raise InputError(f"{source}: {one!r}: expected text that UTF-8 can hold")

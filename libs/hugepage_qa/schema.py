@@ -1,6 +1,7 @@
 """Documents that other programs wrote are checked against a schema before anything of them is used."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import date
@@ -25,7 +26,16 @@ def _validator(package: str, name: str) -> "Draft202012Validator":
     from jsonschema import Draft202012Validator  # noqa: PLC0415
 
     text = resources.files(package).joinpath("schemas", f"{name}.json").read_text(encoding="utf-8")
-    return Draft202012Validator(json.loads(text))
+    return Draft202012Validator(json.loads(text, object_hook=_with_python_ends))
+
+
+def _with_python_ends(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return ``schema`` with the end of ECMA in its patterns: Python lets a line end follow ``$``."""
+    pattern = schema.get("pattern")
+    return {**schema, "pattern": _END.sub(r"\\Z", pattern)} if isinstance(pattern, str) else schema
+
+
+_END = re.compile(r"(?<!\\)\$(?=\||$)")
 
 
 def find_violation(document: object, package: str, schema: str) -> str | None:

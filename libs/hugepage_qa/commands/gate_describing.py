@@ -28,10 +28,7 @@ from hugepage_gate.study_plan import (
     smallest_change,
     useful_runs,
 )
-from hugepage_qa.commands.gate_options import (
-    Share,
-    baselines_option,
-)
+from hugepage_qa.commands.gate_options import Cost, Share, baselines_option
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.gate_tables import print_classic_table, print_rates
 from hugepage_qa.report.open_console import open_console
@@ -156,14 +153,12 @@ _FEWEST_BLOCKS = 3
 @click.argument("pilots", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--between", type=Share(), help="How much blocks vary: their standard deviation.")
 @click.option("--within", type=Share(), help="How much runs of a block vary.")
-@click.option(
-    "--block-cost", type=click.FloatRange(0), default=0.0, help="Of starting a block, such as seconds for a boot."
-)
-@click.option("--run-cost", type=click.FloatRange(0, min_open=True), default=1.0, help="Of a run, in the same unit.")
+@click.option("--block-cost", type=Cost(0, 1e9), default=0.0, help="Of starting a block, such as seconds for a boot.")
+@click.option("--run-cost", type=Cost(1e-9, 1e9), default=1.0, help="Of a run, in the same unit.")
 @click.option(
     "--change", type=Share(), default="1%", show_default=True, help="The smallest change that has to be found."
 )
-@click.option("--runs", type=click.IntRange(1), help="Runs of each block; default: what their cost is worth.")
+@click.option("--runs", type=click.IntRange(1, 10**9), help="Runs of each block; default: what their cost is worth.")
 def plan_command(
     pilots: tuple[Path, ...],
     between: float | None,

@@ -1,5 +1,6 @@
 """What subcommands of ``hugepage-qa gate`` share: options, the policy, and pictures."""
 
+import math
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -33,6 +34,17 @@ class Share(click.ParamType[float]):
         return value if isinstance(value, float) else parse_share(value)
 
 
+class Cost(click.FloatRange):
+    """A number in a range; click takes nan for one of any."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return a number; raises BadParameter."""
+        found = float(super().convert(value, param, ctx))
+        if math.isnan(found):
+            self.fail(f"{value!r} is no number", param, ctx)
+        return found
+
+
 #: a fact of the machine may differ for once, if somebody says why
 waive_option = click.option(
     "--waive",
@@ -64,7 +76,7 @@ terms_options = options(
         "--policy", "policy_file", type=click.Path(path_type=Path), help=f"Default: {FILE_NAME} of the baselines."
     ),
     click.option(
-        "--max-age", type=click.IntRange(1), default=90, show_default=True, metavar="DAYS", help="Of a baseline."
+        "--max-age", type=click.IntRange(1, 36500), default=90, show_default=True, metavar="DAYS", help="Of a baseline."
     ),
     click.option(
         "--min-blocks", type=click.IntRange(2), default=FEWEST_BLOCKS, show_default=True, help="Of a baseline."

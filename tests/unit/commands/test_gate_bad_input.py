@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 from tests.unit.gate.documents import MACHINE, document, measured
@@ -46,6 +47,11 @@ SAMPLES = {
     "a later version": TEXT.replace('"version": 1', '"version": 99'),
     "a version that is true": TEXT.replace('"version": 1', '"version": true'),
     "a metric that is a path": json.dumps(document(measured(6, metric="/etc/passwd"))),
+    "a metric with a line end behind it": json.dumps(document(measured(6, metric="walk\n"))),
+    "an arch with a line end behind it": environment(arch="x86_64\n"),
+    "a unit of two lines": json.dumps(document(measured(6, unit="s\nx"))),
+    "an order beyond floating point": TEXT.replace('"order": 0', f'"order": {10**400}'),
+    "an order that no session has": TEXT.replace('"order": 0', '"order": 1e300'),
     "a metric of two lines": json.dumps(document(measured(6, metric="a\nb"))),
     "the same as a number": json.dumps(document(measured(6, same_as=7))),
     "a time of no calendar": TEXT.replace("2026-01-01", "2026-13-41"),
@@ -76,6 +82,10 @@ POLICIES = {
     "no number": "metrics: [{match: a, absolute: .nan}]",
     "no map": "metrics",
     "a tab": "metrics:\n\t- 1",
+    "a key that is there twice": "metrics: []\nmetrics: []",
+    "a rule with a margin twice": "metrics: [{match: a, margin: 1%, margin: 2%}]",
+    "a number of 400 digits": f"metrics: [{{match: a, absolute: {10**400}}}]",
+    "a share of nothing": "metrics: [{match: a, margin: 0.0000000001%}]",
     "a share of digits with underscores": "metrics: [{match: a, margin: 1_0%}]",
 }
 
@@ -114,8 +124,76 @@ def test_words_that_nobody_could_write_down(tmp_path: Path) -> None:
         assert_one_line(words)
 
 
+#: what is left out of the words is a file with good samples
+PLANS = (
+    "--between 1%",
+    "--within 1%",
+    "--between 1e-320% --within 1%",
+    "--between 1% --within 1e-320%",
+    "--between \u0661% --within 1%",
+    "--between nan% --within 1%",
+    "FILE --change 1e-300%",
+    "FILE --change 0%",
+    f"FILE --runs {10**400}",
+    "FILE --runs 0",
+    "FILE --block-cost nan",
+    "FILE --block-cost inf",
+    "FILE --block-cost -1",
+    "FILE --run-cost nan",
+    "FILE --run-cost inf",
+    "FILE --run-cost 0",
+    "FILE --run-cost 1e-320 --block-cost 1e300",
+)
+
+
+@pytest.mark.parametrize("words", PLANS)
+def test_plans(tmp_path: Path, words: str) -> None:
+    path = tmp_path / "pilot.json"
+    path.write_text(TEXT)
+    assert_one_line(["plan", *(str(path) if word == "FILE" else word for word in words.split())])
+
+
+@pytest.mark.parametrize("option", ["--reason", "--by", "--release", "--acknowledge"])
+def test_acceptances_by_nobody(tmp_path: Path, option: str) -> None:
+    path = tmp_path / "old.json"
+    path.write_text(TEXT)
+    words = ["accept", str(path), "--baselines", str(tmp_path / "b"), "--reason", "x", "--metric", "walk"]
+    assert_one_line([*words, option, " "])
+    assert not (tmp_path / "b").exists()
+
+
+def test_an_age_beyond_the_calendar(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text(TEXT)
+    assert_one_line(["compare", str(tmp_path / "old.json"), "--baselines", str(tmp_path), "--max-age", "9" * 20])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("walk copy.json", "compare"), ("run.json", "compare"), ("run.json", "accept --reason x")]
+)
+def test_a_baseline_under_another_name(tmp_path: Path, name: str, words: str) -> None:
+    for file, *series in (("old", measured(6)), ("new", measured(3, seed=5, day=40, metric="run"))):
+        (tmp_path / file).write_text(json.dumps(document(*series)))
+    old, new, baselines = (str(tmp_path / one) for one in ("old", "new", "baselines"))
+    assert CliRunner().invoke(gate, ["accept", old, "--baselines", baselines, "--reason", "x"]).exit_code == 0
+    (found,) = (tmp_path / "baselines").rglob("walk.json")
+    found.rename(found.with_name(name))
+    assert_one_line([*words.split(), new, "--baselines", baselines])
+
+
+def test_a_baseline_that_is_a_link_to_nothing(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text(TEXT)
+    words = ["accept", str(tmp_path / "old.json"), "--baselines", str(tmp_path / "B"), "--reason", "x"]
+    assert CliRunner().invoke(gate, words).exit_code == 0
+    (found,) = (tmp_path / "B").rglob("walk.json")
+    found.unlink()
+    found.symlink_to("nowhere")
+    assert_one_line(words)
+
+
 def assert_one_line(words: list[str]) -> None:
     """Run a command of the gate, which has to end with one line; main makes the exit code 3 of it."""
-    with pytest.raises(InputError) as raised:
-        CliRunner().invoke(gate, words, catch_exceptions=False)
-    assert len(str(raised.value).splitlines()) == 1
+    with pytest.raises((InputError, click.ClickException)) as raised:
+        gate.main(words, standalone_mode=False)
+    error = raised.value
+    message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+    assert len(message.splitlines()) == 1

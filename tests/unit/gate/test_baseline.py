@@ -141,7 +141,7 @@ def branches(baseline: Path, tmp_path: Path) -> tuple[Path, Path, Path]:
 def test_git_merges_what_two_branches_appended(baseline: Path, tmp_path: Path) -> None:
     ours, base, theirs = branches(baseline, tmp_path)
     subprocess.run([GIT, "merge-file", "--union", ours, base, theirs], check=True)
-    merged = read_baseline(ours)
+    merged = parse_baseline(ours.read_text(), ours)
     assert len(merged.current.blocks) == 12
     assert len(merged.acceptances) == 3
 

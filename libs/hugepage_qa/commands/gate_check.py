@@ -26,8 +26,9 @@ from hugepage_qa.commands.gate_measure import Measured, MeasureOptions, take_sam
 from hugepage_qa.commands.gate_options import html_renderer, make_policy
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
+from hugepage_qa.report.comparison_screen import print_comparison
 from hugepage_qa.report.gate_page import GatePage, make_page
-from hugepage_qa.report.gate_tables import percent, print_comparison, render_markdown, why
+from hugepage_qa.report.gate_tables import percent, render_markdown, why
 from hugepage_qa.report.open_console import open_console
 from hugepage_qa.report.tmt_results import write_results
 

@@ -30,8 +30,9 @@ from hugepage_qa.commands.gate_options import (
 )
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
+from hugepage_qa.report.comparison_screen import print_comparison
 from hugepage_qa.report.gate_page import make_page
-from hugepage_qa.report.gate_tables import print_comparison, render_markdown
+from hugepage_qa.report.gate_tables import render_markdown
 from hugepage_qa.report.open_console import open_console
 
 

@@ -34,7 +34,8 @@ from hugepage_qa.commands.gate_options import Share
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.packages import cache_directory, open_kernel
-from hugepage_qa.report.gate_tables import path_table, print_comparison, render_markdown
+from hugepage_qa.report.comparison_screen import print_comparison
+from hugepage_qa.report.gate_tables import path_table, render_markdown
 from hugepage_qa.report.open_console import open_console
 from hugepage_qa.report.tmt_results import write_results
 

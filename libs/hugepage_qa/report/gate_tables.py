@@ -1,6 +1,6 @@
-"""The gate's tables for people: the verdict with each metric's interval, the study's columns, error rates.
+"""The gate's tables for people: a comparison in Markdown, the study's columns, error rates.
 
-A comparison of a hundred metrics fits one screen: those that ask for a look, worst first, and in a line each what
+A comparison of a hundred metrics fits one screen: those that ask for a look, worst first, and in a few lines what
 passed and what nobody could have seen.
 """
 
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from hugepage_gate.block_summary import summarise_set
 from hugepage_gate.classic_table import ClassicTable
-from hugepage_gate.comparison import Comparison, Interval, MetricResult
+from hugepage_gate.comparison import Comparison, MetricResult
 from hugepage_gate.error_rates import FEW_RUNS, SOME_RUNS, UNCHANGED, USUAL_RULES, Rates
 from hugepage_gate.samples import Direction, SampleSet, Verdict
 from hugepage_qa.report.fill_template import fill_template
@@ -44,41 +44,10 @@ MEANINGS = {
     Verdict.BASELINE_STALE: "The baseline is too old for a verdict.",
 }
 
-#: characters of the picture of an interval; its ends are three margins from no change
-_PICTURE = 31
-_MARGINS_SHOWN = 3
-
-
 #: so many metrics are shown one by one; of more, those that pass or are blind are summed up
 _MOST_ROWS = 24
 _MOST_BLIND = 8
 _QUIET = frozenset({Verdict.PASS, Verdict.BLIND})
-
-
-def print_comparison(console: Console, comparison: Comparison, *, shows_all: bool = False) -> None:
-    """Print the verdict, what differs between the sides, and every metric, or those that ask for a look."""
-    console.print(
-        Text.assemble((comparison.verdict.value, STYLES[comparison.verdict]), f"  {comparison.reason}"), soft_wrap=True
-    )
-    console.print(
-        Text(f"suite {comparison.suite}: {comparison.new} against {comparison.baseline}", style="dim"), soft_wrap=True
-    )
-    for difference in comparison.differences:
-        console.print(Text(f"differs ({difference.kind}): {difference}"), soft_wrap=True)
-    rows = comparison.results if shows_all else rows_to_show(comparison.results)
-    if rows:
-        console.print(_table(rows))
-        console.print(
-            "change: in the sign of the unit. Interval: worse is right, [bold]|[/] no change, [bold])[/] the margin. "
-            "Blocks are baseline + new",
-            style="dim",
-            soft_wrap=True,
-            highlight=False,
-        )
-    for line in sum_up([one for one in comparison.results if one not in rows]):
-        console.print(Text(line), soft_wrap=True)
-    for note in comparison.notes:
-        console.print(Text(f"note: {note}"), soft_wrap=True)
 
 
 def rows_to_show(results: Sequence[MetricResult]) -> Sequence[MetricResult]:
@@ -99,10 +68,19 @@ def sum_up(results: Sequence[MetricResult]) -> list[str]:
         lines.append(f"pass: {len(passed)}, nearest to its margin {nearest.name}: at most {_bound(nearest)}")
     elif passed:
         lines.append(f"pass: {len(passed)}")
-    lines += [f"blind at {one.margin:.1%}: {one.name}: {why(one)}" for one in blind[:_MOST_BLIND]]
+    lines += _blind_lines(blind[:_MOST_BLIND])
     if len(blind) > _MOST_BLIND:
         lines.append(f"and {len(blind) - _MOST_BLIND} more that are blind; --all shows them")
     return lines
+
+
+def _blind_lines(blind: Sequence[MetricResult]) -> Iterator[str]:
+    alike: dict[tuple[float, str], list[MetricResult]] = {}
+    for one in blind:
+        alike.setdefault((one.margin, one.reason), []).append(one)
+    for (margin, reason), several in alike.items():
+        names = ", ".join(f"{one.name} sees {one.sees:.1%}" for one in several if one.sees is not None)
+        yield f"blind at {margin:.1%} ({reason}): {names}"
 
 
 def _bound(result: MetricResult) -> str:
@@ -110,35 +88,6 @@ def _bound(result: MetricResult) -> str:
     if own is None:
         return ""
     return percent(own.lower if result.direction is Direction.HIGHER else own.upper)
-
-
-def _table(results: Sequence[MetricResult]) -> Table:
-    table = Table(
-        Column("metric", overflow="fold"),
-        "verdict",
-        Column("old", justify="right"),
-        Column("new", justify="right"),
-        Column("change", justify="right"),
-        Column("between", justify="right"),
-        Column("margin", justify="right"),
-        "interval",
-        Column("blocks", justify="right"),
-        Column("why", overflow="fold"),
-    )
-    for result in results:
-        own = result.own_change
-        table.add_row(
-            Text(result.name if result.gates else f"{result.name} (only reported)"),
-            Text(result.verdict.value, style=STYLES[result.verdict]),
-            *(Text(amount(one, result.unit)) for one in result.levels),
-            "" if own is None else percent(own.estimate),
-            "" if own is None else f"{percent(own.lower)} .. {percent(own.upper)}",
-            f"{result.margin:.1%}",
-            Text("" if result.change is None else picture(result.change, result.margin)),
-            f"{result.baseline_blocks} + {result.new_blocks}",
-            Text(why(result)),
-        )
-    return table
 
 
 def amount(value: float | None, unit: str) -> str:
@@ -172,22 +121,6 @@ def why(result: MetricResult) -> str:
 def percent(share: float) -> str:
     """Return ``share`` as a percentage with a sign; one that says nothing any more in short."""
     return f"{share:+.2%}" if abs(share) < 10 else f"{'+' if share > 0 else '-'}large"  # noqa: PLR2004 - 1000 %
-
-
-def picture(interval: Interval, margin: float) -> str:
-    """Return a line with the interval (``-``), its estimate (``o``), no change (``|``) and the margin (``)``)."""
-    cells = [" "] * _PICTURE
-    for place in range(_cell(interval.lower, margin), _cell(interval.upper, margin) + 1):
-        cells[place] = "-"
-    cells[_cell(0, margin)] = "|"
-    cells[_cell(margin, margin)] = ")"
-    cells[_cell(interval.estimate, margin)] = "o"
-    return "".join(cells)
-
-
-def _cell(share: float, margin: float) -> int:
-    half = _PICTURE // 2
-    return half + round(max(-1.0, min(1.0, share / (_MARGINS_SHOWN * margin))) * half)
 
 
 def _claim(result: MetricResult) -> list[str]:

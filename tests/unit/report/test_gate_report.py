@@ -15,9 +15,10 @@ from hugepage_gate.compare_suites import Terms, baseline_from_samples, compare, 
 from hugepage_gate.comparison import Interval
 from hugepage_gate.gate_policy import Policy
 from hugepage_gate.samples import SampleSet
+from hugepage_qa.report.comparison_screen import picture, print_comparison
 from hugepage_qa.report.gate_page import GatePage, make_page
 from hugepage_qa.report.gate_report import render_html
-from hugepage_qa.report.gate_tables import picture, print_comparison, render_markdown
+from hugepage_qa.report.gate_tables import render_markdown
 
 EVIL = "<script>alert(1)</script>|*x*"
 
@@ -35,8 +36,8 @@ def advantage() -> GatePage:
     return page(baseline, interleaved({**factors, "shp": 0.99}, "thp", 3, 10, ABBA, seed=2))
 
 
-def text_of(shown: GatePage) -> str:
-    console = Console(width=250, record=True, file=Path("/dev/null").open("w"))  # noqa: SIM115 - as long as the console
+def text_of(shown: GatePage, width: int = 250) -> str:
+    console = Console(width=width, record=True, file=Path("/dev/null").open("w"))  # noqa: SIM115 - as long as the console
     print_comparison(console, shown.comparison)
     return console.export_text()
 
@@ -127,15 +128,20 @@ def hundred() -> GatePage:
     return page(samples(8, 0, 0.0), samples(3, 20, 0.03))
 
 
-def test_a_hundred_metrics_fit_a_screen(hundred: GatePage) -> None:
-    text = text_of(hundred)
-    assert len(text.splitlines()) <= 50
-    rows = [line for line in text.splitlines() if "m0" in line]
-    assert "regressed" in rows[0]
-    assert "m060" in rows[1]
-    assert re.search(r"m060 .* 100\.\d ms .* 102\.\d ms", text)
+@pytest.mark.parametrize("width", [80, 120, 250])
+def test_a_hundred_metrics_fit_a_screen(hundred: GatePage, width: int) -> None:
+    text = text_of(hundred, width)
+    assert sum(1 + len(line) // width for line in text.splitlines()) <= 24
+    verdict, row = (line for line in text.splitlines() if "m060" in line)
+    assert verdict.startswith("regressed")
+    assert re.match(r"regressed +\+2\.\d+% +\+2\.\d+% to \+3\.\d+% ", row)
+    assert re.search(r" 100\.\d ms +102\.\d ms ", row)
+    assert ("|" in row) == (width > 80)
     assert "pass: 9" in text
-    assert re.search(r"blind at 1\.0%: m\d+: sees \d+\.\d%; ", text)
+    assert re.search(r"blind at 1\.0% \(.*\): m\d+ sees \d+\.\d%, m\d+ sees ", text)
+
+
+def test_a_screen_tells_all_in_markdown_too(hundred: GatePage) -> None:
     assert len(render_markdown(hundred.comparison).splitlines()) <= 50
 
 

@@ -28,7 +28,7 @@ from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.comparison_screen import print_comparison
 from hugepage_qa.report.gate_page import GatePage, make_page
-from hugepage_qa.report.gate_tables import percent, render_markdown, why
+from hugepage_qa.report.gate_tables import MOST_ROWS, percent, render_markdown, why
 from hugepage_qa.report.open_console import open_console
 from hugepage_qa.report.tmt_results import write_results
 
@@ -222,7 +222,8 @@ class _Check:
     def _report(self, comparisons: Sequence[Comparison], measured: Measured) -> None:
         console = open_console()
         for one in comparisons:
-            print_comparison(console, one)
+            # all of them fit a screen
+            print_comparison(console, one, most_rows=MOST_ROWS // len(comparisons))
             markdown = self._directory / f"{one.suite}.md"
             write_durably(markdown, render_markdown(one))
             logs = [markdown]

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from hugepage_gate.comparison import Comparison, Interval, MetricResult
-from hugepage_qa.report.gate_tables import STYLES, amount, percent, rows_to_show, sum_up, why
+from hugepage_gate.samples import Verdict
+from hugepage_qa.report.gate_tables import MOST_ROWS, STYLES, amount, percent, rows_to_show, sum_up, why
 
 #: characters of the picture of an interval; its ends are three margins from no change
 _PICTURE = 31
@@ -20,12 +21,19 @@ _GAP = "  "
 _HEADS = ("verdict", "change", "between", "old", "new", "margin", "blocks", "interval", "metric")
 _USUAL_NAME = 40
 #: columns that a narrow console does without, the first ones first
-_DISPENSABLE = ("interval", "blocks", "margin", "old", "new")
+_DISPENSABLE = (("interval",), ("blocks",), ("margin",), ("old", "new"))
+#: of these the reason is told where it fits: the numbers say as much
+_PLAIN = frozenset({Verdict.PASS, Verdict.IMPROVED, Verdict.REGRESSED})
 _RIGHT = frozenset({"change", "old", "new", "margin", "blocks"})
 
 
-def print_comparison(console: Console, comparison: Comparison, *, shows_all: bool = False) -> None:
-    """Print the verdict, what differs between the sides, and every metric, or those that ask for a look."""
+def print_comparison(
+    console: Console, comparison: Comparison, *, shows_all: bool = False, most_rows: int = MOST_ROWS
+) -> None:
+    """Print the verdict, what differs between the sides, and every metric with its reason.
+
+    Without ``shows_all`` those that ask for a look alone where there are more than ``most_rows``.
+    """
     console.print(
         Text.assemble((comparison.verdict.value, STYLES[comparison.verdict]), f"  {comparison.reason}"), soft_wrap=True
     )
@@ -34,8 +42,8 @@ def print_comparison(console: Console, comparison: Comparison, *, shows_all: boo
     )
     for difference in comparison.differences:
         console.print(Text(f"differs ({difference.kind}): {difference}"), soft_wrap=True)
-    rows = comparison.results if shows_all else rows_to_show(comparison.results)
-    for line in _lines(rows, console.width):
+    rows = comparison.results if shows_all else rows_to_show(comparison.results, most_rows)
+    for line in _lines(rows, console.width, shows_all=shows_all):
         console.print(line, soft_wrap=True)
     for rest in sum_up([one for one in comparison.results if one not in rows]):
         console.print(Text(rest), soft_wrap=True)
@@ -43,7 +51,7 @@ def print_comparison(console: Console, comparison: Comparison, *, shows_all: boo
         console.print(Text(f"note: {note}"), soft_wrap=True)
 
 
-def _lines(results: Sequence[MetricResult], width: int) -> Iterator[Text]:
+def _lines(results: Sequence[MetricResult], width: int, *, shows_all: bool) -> Iterator[Text]:
     """Yield a head, and each result with its reason: in its line where that fits, else below."""
     if not results:
         return
@@ -51,9 +59,9 @@ def _lines(results: Sequence[MetricResult], width: int) -> Iterator[Text]:
     widths = {head: max(len(head), *(len(row[head]) for row in rows)) for head in _HEADS}
     widths[_HEADS[-1]] = min(widths[_HEADS[-1]], _USUAL_NAME)
     heads = list(_HEADS)
-    for head in _DISPENSABLE:
+    for group in _DISPENSABLE:
         if sum(widths[one] for one in heads) + len(_GAP) * len(heads) > width:
-            heads.remove(head)
+            heads = [one for one in heads if one not in group]
     yield Text(_joined({head: head for head in heads}, widths).rstrip(), style="dim")
     for result, row in zip(results, rows, strict=True):
         line = Text(_joined({head: row[head] for head in heads}, widths).rstrip())
@@ -63,7 +71,8 @@ def _lines(results: Sequence[MetricResult], width: int) -> Iterator[Text]:
             yield Text.assemble(line, _GAP, reason)
         else:
             yield line
-            yield Text.assemble(2 * _GAP, reason)
+            if shows_all or result.verdict not in _PLAIN:
+                yield Text.assemble(2 * _GAP, reason)
     if "interval" in heads:
         yield Text("interval: worse is right, | no change, ) the margin. Blocks are baseline + new", style="dim")
 

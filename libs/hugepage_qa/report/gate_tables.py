@@ -45,16 +45,16 @@ MEANINGS = {
 }
 
 #: so many metrics are shown one by one; of more, those that pass or are blind are summed up
-_MOST_ROWS = 24
+MOST_ROWS = 24
 _MOST_BLIND = 8
 _QUIET = frozenset({Verdict.PASS, Verdict.BLIND})
 
 
-def rows_to_show(results: Sequence[MetricResult]) -> Sequence[MetricResult]:
-    """Return all of ``results`` where they are few, else those that ask for a look, at most a screen."""
-    if len(results) <= _MOST_ROWS:
+def rows_to_show(results: Sequence[MetricResult], most: int = MOST_ROWS) -> Sequence[MetricResult]:
+    """Return all of ``results`` up to ``most``, of more of them those that ask for a look, no more than that."""
+    if len(results) <= most:
         return results
-    return [one for one in results if one.verdict not in _QUIET][:_MOST_ROWS]
+    return [one for one in results if one.verdict not in _QUIET][:most]
 
 
 def sum_up(results: Sequence[MetricResult]) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hugepage_qa.schema import build
+from hugepage_qa.schema import build, find_violation
 
 
 class Colour(Enum):
@@ -71,3 +71,10 @@ def test_a_field_that_is_needed_is_missed() -> None:
 def test_what_is_no_date_is_refused() -> None:
     with pytest.raises(ValueError, match="soon"):
         build(Whole, {**DOCUMENT, "on": "soon"})
+
+
+def test_a_line_end_behind_a_name_is_no_part_of_it() -> None:
+    policy = {"metrics": [{"match": "walk", "margin": "1%"}]}
+    assert find_violation(policy, "hugepage_gate", "policy") is None
+    policy["metrics"][0]["margin"] = "1%\n"
+    assert "does not match" in str(find_violation(policy, "hugepage_gate", "policy"))

@@ -190,7 +190,7 @@ def test_several_kernels_are_in_one_table(run: Cli, tmp_path: Path) -> None:
         ((), "--against or --against-suite: expected a kernel to compare with"),
         (("--against", "{old}", "--package", "linux"), "KERNEL and --package or --suite: expected one kernel"),
         (("--against", "{old}", "--boots", "2"), "2 is not in the range 3<=x<=20"),
-        (("--against", "{old}", "--margin", "a lot"), "'a lot': expected a percentage above 0%"),
+        (("--against", "{old}", "--margin", "a lot"), "'a lot': expected a percentage from 0.000001%"),
         (("--against", "{old}", "--output", "{old}"), "is there already; expected a new directory"),
         (("--against", "{old}", "--arch", "vax"), "'vax' is not one of"),
     ],

@@ -7,20 +7,20 @@ SHORT = " ".join((DOCS / "gate-in-short.md").read_text(encoding="utf-8").split()
 
 
 def figures(data: str, rule: str) -> list[str]:
-    """Return what docs/gate.md says of a ``rule`` on ``data``: the cells of its row behind these two."""
+    """Return what docs/gate.md says of a ``rule`` on ``data``: the percentages of its row behind these two."""
     name = ""
     for line in (DOCS / "gate.md").read_text(encoding="utf-8").splitlines():
         cells = [cell.strip(" *") for cell in line.split("|")[1:-1]]
         # data are named in the first of their rows
         name = cells[0] or name if cells else ""
         if [name, *cells[1:2]] == [data, rule]:
-            return cells[2:]
+            return [f"{cell} %" for cell in cells[2:]]
     raise AssertionError(f"docs/gate.md has no row of {rule} on {data}")
 
 
 def test_the_gate_in_short_has_the_figures_of_the_gate() -> None:
-    alarms, one, two, five, some, few, passes, _undecided, blind, whole = figures("5 + 3 nights", "gate")
-    assert f"| false alarms | {alarms} of metrics, " in SHORT
+    alarms, one, two, five, some, few, passes, _undecided, blind, runs, whole = figures("5 + 3 nights", "gate")
+    assert f"| false alarms | {alarms} of metrics, {runs} of whole runs |" in SHORT
     assert f"| found in {one}, {two}, {five} |" in SHORT
     assert f"| found in {some}, {few} |" in SHORT
     assert f"as much as the margin | passes in {passes} |" in SHORT

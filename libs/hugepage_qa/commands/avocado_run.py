@@ -36,6 +36,9 @@ _IN_RESULTS = 1 | 8
 # sun_path has 108 bytes; below this come our directory, Avocado's, and the name of its socket
 _LONGEST_PARENT = 107 - len("/hugepage-qa-12345678/avocado_12345678/.status_server.sock")
 
+# what is kept for the user to read
+_KEPT = "logs-of-hugepage-qa-"
+
 # the option of Avocado's configuration, and our directory for it
 _DATA = "data_dir"
 
@@ -140,7 +143,8 @@ def _keep(jobs: Path, console: Console) -> None:
     """Copy Avocado's files to a place that stays; there are none when it did not start a job."""
     if not jobs.is_dir():
         return
-    kept = Path(tempfile.mkdtemp(prefix="hugepage-qa-"))
+    # they are to stay, and must not look like what a run forgot
+    kept = Path(tempfile.mkdtemp(prefix=_KEPT))
     shutil.copytree(jobs, kept, symlinks=True, dirs_exist_ok=True)
     console.print(f"logs: {kept}", soft_wrap=True, markup=False, highlight=False)
 

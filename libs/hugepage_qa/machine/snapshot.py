@@ -2,7 +2,8 @@
 
 Nobody but a run has a reason to change these while it has the machine, so that any change counts against it, even if
 another administrator made it: pools, THP knobs, sysctls of memory, mounts, our control groups and System V segments.
-A run of throwaway machines does not ask for the machine: all of these are another run's while that one has it.
+A run of throwaway machines does not ask for the machine: all of these, and the files that the kernel swaps to, are
+another run's while that one has it.
 
 Files and packages change all the time on a machine that others use. Those that a run left are known
 
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hugepage_qa.kernel.pools import Pool, read_node_pools, read_pools
-from hugepage_qa.kernel.proc_tables import Mount, read_mounts
+from hugepage_qa.kernel.proc_tables import Mount, read_mounts, read_swaps
 from hugepage_qa.kernel.tree import DirectoryTree, Tree
 from hugepage_qa.machine.run_lock import LOCK, read_holder
 from hugepage_qa.machine.saved_state import MachineState
@@ -77,13 +78,15 @@ def take_snapshot(ignore: Sequence[Path] = (), *, may_be_held: bool = False, roo
     files = {**_entries(root, ignore), **_packages(root)}
     ours = {subject for subject, (_, is_ours) in files.items() if is_ours}
     used = _used_paths(root) if ours else ""
-    made = {path for path in ours if not any(f"{path}{end}" in used for end in ("/", "\0"))}
+    is_held = may_be_held and _is_held(root)
+    # no process has the file that the kernel swaps to
+    swaps = read_swaps(tree) if is_held else ()
+    made = {path for path in ours if path not in swaps and not any(f"{path}{end}" in used for end in ("/", "\0"))}
     settings = {
         **replace(MachineState.read(root), mounts=()).values(),
         **_pools(tree),
         **{f"mount {point}": value for point, value in mounts.items() if point not in of_others},
     }
-    is_held = may_be_held and _is_held(root)
     return Snapshot(
         values={**({} if is_held else settings), **_emulators(tree, ignore)},
         of_a_holder=settings if is_held else {},

@@ -19,6 +19,7 @@ from hugepage_qa.cases.selection import Selection
 from hugepage_qa.commands.avocado_run import run_command, run_references
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.kept_file import Repair
+from hugepage_qa.process.marks import PREFIX
 
 _TEST = """\
 import json
@@ -83,7 +84,9 @@ def test_at_a_terminal(verdict: str, tmp_path: Path, short_directory: Path, monk
     text = (tmp_path / "out").read_text(encoding="utf-8")
     assert f"/a/{verdict}" in text
     assert ("logs: " in text) == (verdict in ("fail", "error"))
-    assert len(list(short_directory.iterdir())) == (verdict in ("fail", "error"))
+    kept = list(short_directory.iterdir())
+    assert len(kept) == (verdict in ("fail", "error"))
+    assert not any(path.name.startswith(PREFIX) for path in kept), "what is kept looks like what a run forgot"
 
 
 @keeps_logs

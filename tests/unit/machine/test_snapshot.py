@@ -221,6 +221,21 @@ def test_what_another_run_has_changed(root: Path, held_before: bool, held_after:
     assert "hugepages-2048kB/nr_hugepages" in changes_of_others(before, after)
 
 
+@pytest.mark.parametrize("is_held", [True, False])
+def test_what_another_run_swaps_to(root: Path, is_held: bool) -> None:
+    (root / "run").mkdir()
+    name = "/var/tmp/hugepage-qa-swap-x"
+    (root / "var/tmp").mkdir(parents=True, exist_ok=True)
+    before = take_snapshot(may_be_held=True, root=root)
+    write(root / name[1:], "")
+    write(root / "proc/swaps", f"Filename Type Size Used Priority\n{name} file 65532 0 -2\n")
+    with hold_run_lock(root) if is_held else nullcontext():
+        after = take_snapshot(may_be_held=True, root=root)
+    found = [line for line in differences(before, after) if name in line and "file after" in line]
+    assert found == ([] if is_held else [f"{name}: absent before, file after"])
+    assert (name in changes_of_others(before, after)) == is_held
+
+
 def test_a_run_of_ours_that_still_has_the_machine_answers_for_it(root: Path) -> None:
     (root / "run").mkdir()
     before = take_snapshot(root=root)

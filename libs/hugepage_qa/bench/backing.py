@@ -157,15 +157,15 @@ def _is_usual(one: Backing, largest: int) -> bool:
 def choose_backings(there: Sequence[Backing], names: Sequence[str]) -> tuple[Backing, ...]:
     """Return those of ``there`` that are called ``names``; without names base pages, THP, and the usual static sizes.
 
-    THP is as the machine has it; usual are the default size and that of 1 GiB or the largest below it. Raises
-    InputError for an unknown name.
+    THP is as the machine has it; usual are the default size and that of 1 GiB or the largest below it. What makes text
+    huge may be named, too, whether this kernel has it or not. Raises InputError for an unknown name.
     """
     if not names:
         static = [one for one in there if one.kind is Kind.STATIC]
         largest = max((one.page_size for one in static if MIB <= one.page_size <= GIB), default=0)
         return tuple(one for one in there if _is_usual(one, largest))
-    known = {one.name: one for one in there}
+    known = {one.name: one for one in (*there, *text_backings(there))}
     for name in names:
         if name not in known:
             raise InputError(f"--configuration {name}: expected one that this machine has: {', '.join(known)}")
-    return tuple(one for one in there if one.name in names)
+    return tuple(one for name, one in known.items() if name in names)

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from hugepage_gate.importers.sysbench_report import read_run
-from hugepage_qa.bench.backing import Backing, Kind, ProgramText, text_backings
+from hugepage_qa.bench.backing import Backing, Kind, ProgramText
 from hugepage_qa.bench.benchmark_program import (
     expect_static,
     files_digest,
@@ -98,10 +98,12 @@ class MariadbOltp(Workload):
         "reference": {"tables": 10, "rows": 1_000_000, "buffer_pool": "4G", "seconds": 60, "durable": True},
     }
 
+    #: madvise(2) is for programs that call it
+    texts = tuple(one for one in ProgramText if one is not ProgramText.COLLAPSED)
+
     def backings(self, there: Sequence[Backing]) -> tuple[Backing, ...]:
-        """Static pages have to be smaller than the pieces of the buffer pool; and text that the kernel makes huge."""
-        text = (one for one in text_backings(there) if one.text is not ProgramText.COLLAPSED)
-        return (*(one for one in there if one.page_size < _CHUNK), *text)
+        """Static pages have to be smaller than the pieces of the buffer pool."""
+        return tuple(one for one in there if one.page_size < _CHUNK)
 
     @contextmanager
     def prepare(self, profile: str, scratch: Path, disk: Path) -> Iterator[Prepared]:  # noqa: ARG002 - needs the disk

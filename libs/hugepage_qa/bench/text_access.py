@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from hugepage_qa.bench.backing import Backing, Kind, ProgramText, text_backings
+from hugepage_qa.bench.backing import Backing, Kind, ProgramText
 from hugepage_qa.bench.benchmark_program import files_digest, find_program, run_program
 from hugepage_qa.bench.memory_program import DEADLINE_SECONDS, MEMORY, block_size
 from hugepage_qa.bench.tlb_counters import COUNTERS, PATTERN, tlb_figures, tlb_metrics
@@ -45,9 +45,11 @@ class TextAccess(Workload):
         "reference": {"bytes": 64 * MIB, "calls": 20_000_000, "samples": 15},
     }
 
+    texts = tuple(ProgramText)
+
     def backings(self, there: Sequence[Backing]) -> tuple[Backing, ...]:
-        """Text on base pages, and in each way in which it can be huge."""
-        return (*(one for one in there if one.kind is Kind.BASE), *text_backings(there))
+        """Base pages: it is the text alone that may be huge."""
+        return tuple(one for one in there if one.kind is Kind.BASE)
 
     @contextmanager
     def prepare(self, profile: str, scratch: Path, disk: Path) -> Iterator[Prepared]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hugepage_qa.bench.backing import Backing
+from hugepage_qa.bench.backing import Backing, ProgramText, text_backings
 
 #: a fact about a program or a machine, as files hold it
 Fact = str | int | float | bool | None
@@ -75,9 +75,17 @@ class Workload(ABC):
     programs: tuple[Program, ...]
     #: profile -> parameters, which are part of the identity of a measurement
     profiles: Mapping[str, Mapping[str, Fact]]
+    #: what makes the text of its programs huge; each is a configuration, where all else is on base pages
+    texts: tuple[ProgramText, ...] = ()
+
+    def configurations(self, chosen: Sequence[Backing]) -> tuple[Backing, ...]:
+        """Return what it is measured on, of what was chosen: its text in the ways that are among that, or in all."""
+        pages = [one for one in chosen if one.text is None]
+        texts = [one for one in chosen if one.text is not None] or text_backings(pages)
+        return (*self.backings(pages), *(one for one in texts if one.text in self.texts))
 
     def backings(self, there: Sequence[Backing]) -> tuple[Backing, ...]:
-        """Return what it is measured on, of the pages that are there and asked for; each is a configuration."""
+        """Return the pages that it is measured on, of those that are there and asked for."""
         return tuple(there)
 
     @abstractmethod

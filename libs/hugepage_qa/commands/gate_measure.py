@@ -47,7 +47,8 @@ _MAY_PASS = 0o711
     "configuration_names",
     multiple=True,
     metavar="NAME",
-    help="4k, thp, thp-64K, thp-defrag-defer, shp-2M or what this machine has; default: 4k, thp, the default size, 1G.",
+    help="4k, thp, thp-64K, thp-defrag-defer, shp-2M or what this machine has, hugetext-1 or what else text can be;"
+    " default: 4k, thp, the default size, 1G, and text in every way.",
 )
 @click.option(
     "--blocks",
@@ -138,7 +139,7 @@ def take_samples(
     workloads = choose_workloads(options.workloads)
     there = find_backings(tree)
     backings = choose_backings(there, options.configurations)
-    measured = {workload.name: workload.backings(backings) for workload in workloads}
+    measured = {workload.name: workload.configurations(backings) for workload in workloads}
     for name, own in measured.items():
         if not own:
             raise InputError(f"--workload {name}: does not run on {', '.join(one.name for one in backings)} alone")

@@ -77,7 +77,7 @@ def test_pages_that_no_piece_of_the_buffer_pool_fills() -> None:
 
 
 def test_text_of_the_server_is_huge_where_the_kernel_makes_it_so() -> None:
-    names = [one.name for one in MariadbOltp().backings([BASE])]
+    names = [one.name for one in MariadbOltp().configurations([BASE])]
     assert names == ["4k", "hugetext-1", "hugetext-2", "hugetext-3", "hugetext-3-padded"]
 
 

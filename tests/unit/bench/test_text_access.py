@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.bench import text_access
-from hugepage_qa.bench.backing import Backing, Kind, ProgramText
+from hugepage_qa.bench.backing import Backing, Kind, ProgramText, choose_backings
 from hugepage_qa.bench.benchmark_program import run_program
+from hugepage_qa.bench.page_access import PageAccess
 from hugepage_qa.bench.text_access import TextAccess, build_text, parse_text_access
 from hugepage_qa.bench.workload import Unavailable
 from hugepage_qa.errors import InputError
@@ -34,8 +35,13 @@ def test_broken_figures(output: str) -> None:
 
 
 def test_configurations() -> None:
-    names = [one.name for one in TextAccess().backings([BASE, Backing(Kind.STATIC, 2 * MIB)])]
+    there = [BASE, Backing(Kind.STATIC, 2 * MIB)]
+    names = [one.name for one in TextAccess().configurations(there)]
     assert names == ["4k", "text-thp", "hugetext-1", "hugetext-2", "hugetext-3", "hugetext-3-padded"]
+    chosen = choose_backings(there, ["hugetext-3", "4k"])
+    assert [one.name for one in TextAccess().configurations(chosen)] == ["4k", "hugetext-3"]
+    assert [one.name for one in PageAccess().configurations(chosen)] == ["4k"]
+    assert PageAccess().configurations(choose_backings(there, ["hugetext-1"])) == ()
     assert [one.mode for one in ProgramText] == [0, 1, 2, 3, 3]
 
 

@@ -14,7 +14,8 @@ from hugepage_qa.schema import build
 
 #: how long is waited for what a guest or the kernel does in its own time
 _SECONDS = 120.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+#: it is looked again after pauses that double: a quarter of a second is the most that is waited longer than need be
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.25
 
 
 class CannotRun(Exception):
@@ -224,8 +225,8 @@ class Host:
         """Wait until ``is_so``, at most ``seconds``; what is expected then has to be compared all the same."""
         end = self.clock() + seconds
         pause = _FIRST_PAUSE
-        while not is_so() and self.clock() < end:
-            self.pause(pause)
+        while not is_so() and (left := end - self.clock()) > 0:
+            self.pause(min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _ask_kernel(self, operation: str, *arguments: Any) -> Any:

@@ -177,13 +177,14 @@ class Live(Expectations):
         if not pages and self.size not in self._before.pools:
             return  # a kernel without hugetlb
         memory = self._memory_available(node)
-        for _attempt in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                self.make_room()
             self.set_nr(pages, node)
             pool = self.pool(node)
             missing = pages - (pool.nr - pool.surplus)
             if missing <= 0:
                 return
-            self.make_room()
         has_blocks = self.free_blocks(node, self.size) >= missing + _SPARE_BLOCKS
         raise self._shortage(pages, missing, memory, movable or has_blocks)
 

@@ -11,7 +11,6 @@ from hugepage_qa.cases.boot.boot_case import CPU_MARK
 from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings
 from hugepage_qa.cases.live_machine import MachinePlan, Unit
 from hugepage_qa.cases.result import Result, Verdict
-from hugepage_qa.cases.selection import EVERYTHING
 from hugepage_qa.cases.throwaway_run import NODES, Finished, LiveWanted, ThrowawayRun
 from hugepage_qa.cases.verdicts import lost_result
 from hugepage_qa.oracle.architecture import Machine, hugetlb_sizes
@@ -125,7 +124,7 @@ class KernelCheck:
         except NotOffered as error:
             yield Result(f"/machine{mark}", Verdict.SKIP, (str(error),))
             return
-        if self._wanted.selection == EVERYTHING and not nodes:
+        if not (self._wanted.selection.cases or nodes):
             # a part of an area tells nothing of what the whole takes, nor does another machine
             write_atomically(memory, json.dumps(took | self._live.seconds, indent=1).encode())
 

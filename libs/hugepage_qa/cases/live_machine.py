@@ -78,13 +78,15 @@ class Task:
 class Unit:
     """Tasks for one machine, one after the other: with ``memory`` bytes on each node, and what is set up ``around``.
 
-    No task may need that: where a machine is lost, the others run on a new one.
+    No task may need that: where a machine is lost, the others run on a new one. ``seconds`` is what they are taken to
+    take as long as they have never run.
     """
 
     name: str
     memory: tuple[int, ...]
     tasks: tuple[Task, ...]
     around: Callable[[Host], AbstractContextManager[object]] = nullcontext
+    seconds: float = 60.0
 
 
 class _CannotSetUp(Exception):

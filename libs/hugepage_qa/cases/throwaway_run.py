@@ -25,8 +25,8 @@ NODES = (2 * GIB, 2 * GIB)
 _NODES_OF_GIGANTIC = (5 * GIB, 5 * GIB)
 _NODES_OF_RANDOM_GIGANTIC = (6 * GIB, 5 * GIB)
 _GIGANTIC = 256 * MIB
-#: what a unit takes that has never run
-_UNKNOWN_SECONDS = 10.0
+#: what a case is taken to take whose unit has never run
+_CASE_SECONDS = 1.0
 
 
 #: is told of a unit that is done: its name, its results, seconds
@@ -60,7 +60,8 @@ class LiveWanted:
                 )
                 if tasks:
                     memory = _NODES_OF_GIGANTIC if size in pools and (size or 0) >= _GIGANTIC else NODES
-                    yield Unit(f"{area.name} {_words(size)}", self.nodes or memory, tasks, area.around)
+                    seconds = len(tasks) * _CASE_SECONDS
+                    yield Unit(f"{area.name} {_words(size)}", self.nodes or memory, tasks, area.around, seconds)
         for size in pools:
             if not self.operations or (self.selection.sizes and size not in self.selection.sizes):
                 continue
@@ -150,8 +151,8 @@ class ThrowawayRun:
             if self._units is None:
                 self._sizes = page_sizes(host)
                 planned = [*wanted.units(self._sizes, read_pool_view(host).pools)]
-                # of those that took as long, which are all that have never run, the last ones first
-                planned.sort(key=lambda unit: took.get(unit.name, _UNKNOWN_SECONDS))
+                # of those that take as long the last ones first
+                planned.sort(key=lambda unit: took.get(unit.name, unit.seconds))
                 held = dict.fromkeys(self._machines, sum(wanted.nodes or NODES))
                 self._units = Jobs(planned[::-1], lambda unit: sum(unit.memory), self._free, held)
             return self._units

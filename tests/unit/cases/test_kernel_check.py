@@ -191,6 +191,14 @@ def test_what_units_took_is_remembered_for_each_cpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("selection", "is_whole"), [(Selection(sizes=(2 * MIB,)), True), (Selection(("grow",), (2 * MIB,)), False)]
+)
+def test_what_a_part_of_an_area_took_is_not_remembered(tmp_path: Path, selection: Selection, is_whole: bool) -> None:
+    names(check(tmp_path, LiveWanted([area("pool")], selection)))
+    assert (tmp_path / "durations").exists() == is_whole
+
+
+@pytest.mark.parametrize(
     ("text", "took"),
     [
         ("", {}),

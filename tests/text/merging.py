@@ -110,26 +110,27 @@ def counted(live: Live) -> None:
     size = huge_page_of_text(live)
     switch(live, 1)
     recipe = Recipe(size, kind=Kind.FIXED)
-    huge = 2 * size
-    started: list[TextProgram] = []
+    started = [start_text(live, recipe)]
+    # its own code fills one more than the recipe asks for
+    huge = len(started[0].whole_blocks(size)) * size
 
-    def start() -> TextProgram:
+    def evicted() -> None:
         for earlier in started:
             earlier.actor.end()
-        # what is in the page cache of the file is evicted, now that nobody maps it
-        started.append(start_text(live, recipe))
-        return started[-1]
+        evict(live, recipe)
 
-    def collapse_text(program: TextProgram) -> None:
-        program.touch()
-        expect_collapsed(live, program, 1)
+    def start_collapsed() -> None:
+        started.append(start_used(live, recipe))
+        expect_collapsed(live, started[-1], 1)
 
     def collapsed() -> TextProgram:
-        program = start()
-        collapse_text(program)
-        return program
+        evicted()
+        start_collapsed()
+        return started[-1]
 
-    program = expect_change(live, {"FilePmdMapped": huge, "FileHugePages": huge}, start, collapse_text)
+    # from before its start on: the block that it runs in collapses at once
+    expect_change(live, {"FilePmdMapped": huge, "FileHugePages": huge}, evicted, lambda _nothing: start_collapsed())
+    program = started[-1]
     rollup = read_smaps_rollup(ObservedTree(live.host), program.actor.pid)
     if rollup is not None:  # since Linux 4.14
         everywhere = sum(mapping.file_pmd_mapped for mapping in program.all_mappings())

@@ -1,13 +1,17 @@
 """What a running guest shows: the huge pages in its QEMU, where they lie, and the files in hugetlbfs."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from hugepage_qa.kernel.numa_maps import read_numa_maps
 from hugepage_qa.kernel.proc_tables import read_mounts
-from hugepage_qa.kernel.smaps import MemoryMapping, read_smaps
+from hugepage_qa.kernel.smaps import MemoryMapping, parse_huge_mappings, parse_smaps, smaps_path
 from hugepage_qa.kernel.tree import Tree
 from hugepage_qa.qemu.guest.driver import GuestError
+from hugepage_qa.sizes import KIB
+
+_PAGE_SIZE = re.compile(r"^KernelPageSize: +(\d+) kB$", re.MULTILINE)
 
 
 def mapped_pages(tree: Tree, pid: int) -> Mapping[int, int]:
@@ -16,7 +20,7 @@ def mapped_pages(tree: Tree, pid: int) -> Mapping[int, int]:
     Raises GuestError for a process that has ended, InputError for a malformed file.
     """
     pages: Counter[int] = Counter()
-    for mapping in _mappings(tree, pid):
+    for mapping in _huge_mappings(tree, pid):
         if mapping.is_hugetlb:
             size = mapping.kernel_page_size
             pages[size] += (mapping.shared_hugetlb + mapping.private_hugetlb) // size
@@ -30,7 +34,7 @@ def hugetlb_mappings(tree: Tree, pid: int) -> list[tuple[bool, int, int]]:
     """
     return [
         (mapping.is_shared, mapping.size, mapping.shared_hugetlb + mapping.private_hugetlb)
-        for mapping in _mappings(tree, pid)
+        for mapping in _huge_mappings(tree, pid)
         if mapping.is_hugetlb
     ]
 
@@ -47,7 +51,7 @@ def hugetlb_policies(tree: Tree, pid: int) -> list[str]:
 
 def transparent_bytes(tree: Tree, pid: int) -> int:
     """Return the bytes of the process in transparent huge pages. Raises as ``mapped_pages`` does."""
-    return sum(mapping.anon_huge_pages + mapping.shmem_pmd_mapped for mapping in _mappings(tree, pid))
+    return sum(mapping.anon_huge_pages + mapping.shmem_pmd_mapped for mapping in _huge_mappings(tree, pid))
 
 
 def swapped_bytes(tree: Tree, pid: int) -> int:
@@ -78,11 +82,24 @@ def hugetlbfs_files(tree: Tree, mounts: Iterable[str]) -> frozenset[str]:
 
 
 def _mappings(tree: Tree, pid: int) -> tuple[MemoryMapping, ...]:
-    """Return what the process maps: a QEMU that has died must not pass for one that has given all pages back."""
-    mappings = read_smaps(tree, pid)
-    if not mappings:
+    """Return what the process maps. Raises as ``mapped_pages`` does."""
+    return parse_smaps(_smaps(tree, pid), smaps_path(pid))
+
+
+def _huge_mappings(tree: Tree, pid: int) -> tuple[MemoryMapping, ...]:
+    """Return those of its mappings that have huge pages, out of hundreds. Raises as ``mapped_pages`` does."""
+    text = _smaps(tree, pid)
+    # no process is without base pages
+    base_page_size = min(map(int, _PAGE_SIZE.findall(text)), default=0) * KIB
+    return parse_huge_mappings(text, smaps_path(pid), base_page_size)
+
+
+def _smaps(tree: Tree, pid: int) -> str:
+    """Return what its mappings are read from: a QEMU that has died must not pass for one that gave all pages back."""
+    text = tree.read(smaps_path(pid))
+    if not text:
         raise GuestError(f"QEMU, process {pid}, has ended by itself: it maps nothing")
-    return mappings
+    return text
 
 
 def _leaves(tree: Tree, directory: str) -> Iterator[str]:

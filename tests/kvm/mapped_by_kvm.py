@@ -5,7 +5,7 @@ from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
-from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_files import forked, new_memfd
 from hugepage_qa.cases.kvm_guest import HALT, PARAMETERS, START, KvmGuest, largest_page
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
@@ -217,13 +217,12 @@ def written_after_fork(live: Live) -> None:
     memory.fill()
     given = guest.give(memory)
     live.expect("words that the guest finds", given.length // live.base_page, guest.wrong(given))
-    child = memory.actor.fork()
-    theirs = memory.seen_by(child)
+    theirs = forked(live, memory, _PAGES)
     expect_whole(live, guest, given)
     guest.expect_written(given, memory)
     theirs.expect_filled()
     live.expect_pool(nr=4, free=0)
-    child.end()
+    theirs.actor.end()
     live.expect_pool(nr=4, free=2)
 
 

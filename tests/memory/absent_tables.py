@@ -7,12 +7,11 @@ import mmap
 import signal
 
 from hugepage_qa.cases.case import Area
-from hugepage_qa.cases.hugetlb_files import expect_hugetlb, new_memfd, process_status
+from hugepage_qa.cases.hugetlb_files import expect_hugetlb, forked, new_memfd, process_status
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PRESENT, Memory
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MAP_FIXED_NOREPLACE
-from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
@@ -56,11 +55,7 @@ def expect_held(live: Live, memory: Memory, first: int, last: int) -> None:
 def inherited(live: Live) -> None:
     for shared in (True, False):
         memory, *touched = with_absent_tables(live, live.actor(), shared=shared)
-        child = memory.seen_by(memory.actor.fork())
-        if not shared:
-            known = {Quirk.FORK_LOSES_PAGES: 0} if live.mmu.may_seem_shared(live.size) else None
-            found = process_status(live, child.actor).hugetlb_pages
-            live.expect("HugetlbPages of the child", 2 * live.size, found, known)
+        child = memory.seen_by(memory.actor.fork()) if shared else forked(live, memory, pages=2)
         expect_held(live, child, *touched)
         live.expect_pool(nr=2, free=0)
         memory.actor.exit()

@@ -230,15 +230,15 @@ def expect_private_and_shared(live: Live, private: int, shared: int, found: tupl
     live.expect("Private_Hugetlb, Shared_Hugetlb", (private * live.size, shared * live.size), found, known)
 
 
-def forked(live: Live, memory: Memory) -> Memory:
-    """Fork the actor of private ``memory``, and return what its child has of it: the one page that was touched.
+def forked(live: Live, memory: Memory, pages: int = 1) -> Memory:
+    """Fork the actor of private ``memory``, and return what its child has of it: the ``pages`` that were touched.
 
-    Raises KnownBug where it has not.
+    Raises KnownBug where it has none.
     """
     child = memory.seen_by(memory.actor.fork())
     known = {Quirk.FORK_LOSES_PAGES: 0} if live.mmu.may_seem_shared(live.size) else None
     found = process_status(live, child.actor).hugetlb_pages
-    live.expect("HugetlbPages of the child", live.size, found, known)
+    live.expect("HugetlbPages of the child", pages * live.size, found, known)
     return child
 
 

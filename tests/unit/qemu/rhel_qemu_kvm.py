@@ -35,6 +35,8 @@ _DEVICES = re.compile(
     r"|VGA|secondary-vga|bochs-display|qemu-xhci|usb-(hub|kbd|mouse|tablet|storage|host|redir)|vfio-pci|edu|pvpanic"
     r"|vmgenid|vmcoreinfo|i6300esb|tpm-(crb|tis)|intel-iommu|(host|max)-x86_64-cpu"
 )
+#: of a device of virtio
+_KIND = re.compile(r"-(?:non-)?transitional$")
 _EMULATOR = "qemu-system-x86_64"
 _REAL = os.environ.get("RHEL_REAL") or shutil.which(_EMULATOR, path="/usr/bin:/usr/local/bin") or _EMULATOR
 _RELEASE = os.environ.get("RHEL", "9")
@@ -122,8 +124,14 @@ def machine_types(real: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def without_missing_devices(real: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the answer of qom-list-types, of which ``real`` is that of the real one; it has all CPUs."""
     devices = [line.split('"')[1] for line in real_help("-device") if line.startswith("name")]
-    missing = {name for name in devices if not (has_device(name) or name.endswith("-cpu"))}
+    missing = {name for name in devices if not (has_part(name) or name.endswith("-cpu"))}
     return [one for one in real if one["name"] not in missing]
+
+
+def has_part(name: str) -> bool:
+    """Tell whether RHEL's has the device, or it is what a device of virtio consists of, or another kind of that."""
+    itself = _KIND.sub("", name)
+    return has_device(itself) or has_device(f"{itself.removesuffix('-device')}-pci")
 
 
 Answers = Mapping[str, Callable[[Any], Any]]

@@ -228,6 +228,8 @@ def test_libvirt_is_told_of_what_rhel_has_alone(rhel: str, tmp_path: Path) -> No
     assert all(name == "none" or name.startswith("pc-q35-rhel") for name in types)
     devices = {one["name"] for one in monitor.ask("qom-list-types", {}, seconds=60)}
     assert {"virtio-mem-pci", "memory-backend-file", "qemu64-x86_64-cpu"} <= devices
+    # without which libvirt finds no slot for virtio-mem, and has no virtiofs
+    assert {"virtio-blk-pci-non-transitional", "vhost-user-fs-device"} <= devices
     assert "cirrus-vga" not in devices
     monitor.ask("quit", {}, seconds=60)
     monitor.close()

@@ -14,7 +14,6 @@ from hugepage_qa.cases.pool_view import read_pool_view
 from hugepage_qa.cases.random.soak import SOAK, soak_case
 from hugepage_qa.cases.result import Result
 from hugepage_qa.cases.selection import EVERYTHING, Selection
-from hugepage_qa.machine.host import Host
 from hugepage_qa.qemu.emulator import Stopped
 from hugepage_qa.qemu.fleet import Jobs, free_memory, run_workers
 from hugepage_qa.sizes import GIB, MIB, format_size
@@ -95,6 +94,10 @@ class ThrowawayRun:
         self._machines = [LiveMachine(plan) for _ in range(machines)]
         self._lock = threading.Lock()
         self._units: Jobs[Unit] | None = None
+        #: with how much memory units are, first that of the machine that runs when they are planned
+        self._memories: list[tuple[int, ...]] = []
+        #: how many machines have begun
+        self._begun = 0
         self._free = free_memory()
         self._is_stopped = False
         #: name of a unit -> what it took, in seconds
@@ -131,8 +134,9 @@ class ThrowawayRun:
     ) -> None:
         """Run units until all are taken, or others need the memory; machines end with the thread that started them."""
         with closing(machine), suppress(Stopped):
-            units = self._plan(machine.host(wanted.nodes or NODES), wanted, took)
-            while unit := units.take(machine, lambda one: one.memory == machine.memory, waits=False):
+            units, memory = self._begin(machine, wanted, took)
+            while unit := units.take(machine, partial(_is_for, memory), waits=False):
+                memory = unit.memory
                 self._run_unit(unit, machine, tell)
 
     def _run_unit(self, unit: Unit, machine: LiveMachine, tell: Callable[[Result], None]) -> None:
@@ -145,17 +149,35 @@ class ThrowawayRun:
         self.seconds[unit.name] = time.monotonic() - began
         self._finished(unit.name, results, self.seconds[unit.name])
 
-    def _plan(self, host: Host, wanted: LiveWanted, took: Mapping[str, float]) -> Jobs[Unit]:
-        """Return the units, the longest first, planned by the page sizes of the first machine that is there."""
+    def _begin(
+        self, machine: LiveMachine, wanted: LiveWanted, took: Mapping[str, float]
+    ) -> tuple[Jobs[Unit], tuple[int, ...]]:
+        """Return the units, and with how much memory those are that ``machine`` begins with.
+
+        Each begins with others, in turn: what a machine has of its host's memory is dear when it is first used, and so
+        is another boot for the memory that the next units need.
+        """
         with self._lock:
             if self._units is None:
-                self._sizes = page_sizes(host)
-                planned = [*wanted.units(self._sizes, read_pool_view(host).pools)]
-                # of those that take as long the last ones first
-                planned.sort(key=lambda unit: took.get(unit.name, unit.seconds))
-                held = dict.fromkeys(self._machines, sum(wanted.nodes or NODES))
-                self._units = Jobs(planned[::-1], lambda unit: sum(unit.memory), self._free, held)
-            return self._units
+                self._units = self._plan(machine, wanted, took)
+            memory = self._memories[self._begun % len(self._memories)]
+            self._begun += 1
+            return self._units, memory
+
+    def _plan(self, machine: LiveMachine, wanted: LiveWanted, took: Mapping[str, float]) -> Jobs[Unit]:
+        """Return the units, the longest first, planned by the page sizes of ``machine``, the first that is there."""
+        memory = wanted.nodes or NODES
+        host = machine.host(memory)
+        self._sizes = page_sizes(host)
+        planned = [*wanted.units(self._sizes, read_pool_view(host).pools)]
+        # of those that take as long the last ones first
+        planned.sort(key=lambda unit: took.get(unit.name, unit.seconds))
+        self._memories = [*dict.fromkeys([memory, *(unit.memory for unit in planned)])]
+        return Jobs(planned[::-1], lambda unit: sum(unit.memory), self._free, {machine: sum(memory)})
+
+
+def _is_for(memory: tuple[int, ...], unit: Unit) -> bool:
+    return unit.memory == memory
 
 
 def _words(size: int | None) -> str:

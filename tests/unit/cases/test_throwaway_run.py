@@ -250,6 +250,17 @@ def test_several_machines_share_the_units_and_each_is_run_once(machines: FakeMac
     assert not machines.running
 
 
+def test_machines_begin_with_units_that_need_other_memory(machines: FakeMachines, tmp_path: Path) -> None:
+    both_run = threading.Barrier(2, timeout=30)
+
+    def meets(_live: Live) -> None:
+        both_run.wait()
+
+    run = Run(tmp_path, count=2)
+    assert len(run(*(area(name, meets, sizes=Sizes.EACH) for name in "ab"))) == 4
+    assert sorted(machine.machine.memory for machine in machines.started) == [NODES, LARGE_NODES]
+
+
 # --- what is chosen, and what there is not ---
 
 

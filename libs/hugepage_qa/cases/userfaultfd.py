@@ -26,7 +26,7 @@ _NONBLOCK = 0o4000
 # struct uffd_msg
 _MESSAGE_SIZE = 32
 
-# include/uapi/linux/userfaultfd.h: the number and the argument of each UFFDIO_*, all of them _IOWR()
+# include/uapi/linux/userfaultfd.h: the number and the argument of each UFFDIO_*, all of them _IOWR() but one
 _CALLS = {
     "api": (0x3F, "3Q"),
     "register": (0x00, "4Q"),
@@ -37,6 +37,8 @@ _CALLS = {
     "continue": (0x07, "4q"),
     "poison": (0x08, "4q"),
 }
+# UFFDIO_UNREGISTER, an _IOR()
+_UNREGISTER, _RANGE = 0x01, "2Q"
 _COPY_DONE = _MOVE_DONE = 4
 # UFFDIO_COPY_MODE_WP
 _COPY_PROTECTED = 2
@@ -114,7 +116,22 @@ class Userfault:
         if memory.kernel_version >= _USER_MODE_ONLY_SINCE:
             flags |= _USER_MODE_ONLY
         self.descriptor = _open(self._actor, feature if waits else Feature.SIGBUS | feature, flags)
-        *_words, self._promised = self._ioctl("register", memory.address, memory.length, mode, 0)
+        self.register(mode)
+
+    def register(self, mode: int) -> None:
+        """Register the memory, also for faults that were not the program's so far (UFFDIO_REGISTER). Raises Refused."""
+        *_words, self._promised = self._ioctl("register", self._memory.address, self._memory.length, mode, 0)
+
+    def unregister(self, page: int = 0, *, offset: int = 0, length: int | None = None) -> None:
+        """Have the kernel handle the faults of all pages from ``page`` on, or of ``length`` bytes. Raises Refused.
+
+        ``offset`` bytes of the page are left out.
+        """
+        start = page * self._memory.size + offset
+        size = self._memory.length - start if length is None else length
+        argument = self._actor.uapi.pack(_RANGE, self._memory.address + start, size)
+        command = self._actor.uapi.ior(_API, _UNREGISTER, len(argument))
+        self._actor.call("ioctl", self.descriptor, command, argument)
 
     def promises(self, name: str) -> bool:
         """Tell whether the kernel said at the registration that the call ``name`` works on this memory."""

@@ -36,6 +36,7 @@ MADV_POPULATE_WRITE = 23
 MADV_DONTNEED_LOCKED = 24
 MADV_COLLAPSE = 25
 MADV_WIPEONFORK = 18
+MADV_KEEPONFORK = 19
 MADV_COLD = 20
 MADV_HWPOISON = 100
 MADV_SOFT_OFFLINE = 101
@@ -107,6 +108,8 @@ class Uapi:
     # arch/{arm64,powerpc}/include/uapi/asm/fcntl.h
     o_direct: int = 0o40000
     o_directory: int = 0o200000
+    # _IOC_READ where it stands in a command: arch/powerpc/include/uapi/asm/ioctl.h
+    ioc_read: int = 2 << 30
     # include/uapi/linux/fadvise.h, where s390 alone is another
     posix_fadv_dontneed: int = 4
     # shmid64_ds behind its shm_perm: arch/powerpc/include/uapi/asm/shmbuf.h
@@ -118,6 +121,10 @@ class Uapi:
     def o_tmpfile(self) -> int:
         """O_TMPFILE, of which O_DIRECTORY is a part."""
         return _O_TMPFILE | self.o_directory
+
+    def ior(self, kind: int, number: int, size: int) -> int:
+        """Return _IOR() of an argument of ``size`` bytes (include/uapi/asm-generic/ioctl.h)."""
+        return self.ioc_read | size << 16 | kind << 8 | number
 
     def pack(self, layout: str, *values: int) -> bytes:
         """Return ``values`` as the machine has them in memory; ``layout`` is that of ``struct``, unpadded."""
@@ -144,6 +151,7 @@ UAPIS: Mapping[str, Uapi] = {
         mcl_future=0x4000,
         o_direct=0o400000,
         o_directory=0o40000,
+        ioc_read=2 << 29,
         shmid_longs=("shm_atime", "shm_dtime", "shm_ctime", "shm_segsz"),
     ),
     "s390x": Uapi(byte_order="big", posix_fadv_dontneed=6, map_window=None),

@@ -57,6 +57,7 @@ class Quirk(Enum):
     UFFD_COPY_EXISTS = "uffd-copy-exists"
     FORKED_PAGE_STAYS_PROTECTED = "forked-page-stays-protected"
     MOVED_PAGE_STAYS_PROTECTED = "moved-page-stays-protected"
+    UNREGISTER_ENDS_PROTECTION = "unregister-ends-protection"
     TRUNCATION_PASSES_OVER_A_FAULT = "truncation-passes-over-a-fault"
     SEAL_GROW_PASSED_OVER = "seal-grow-passed-over"
     SEAL_EXEC_PASSED_OVER = "seal-exec-passed-over"

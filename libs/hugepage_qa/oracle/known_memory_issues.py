@@ -61,6 +61,17 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.1.176; right on 6.1.192, 6.12.117, 7.3.4",
         ),
         KnownIssue(
+            quirk=Quirk.UNREGISTER_ENDS_PROTECTION,
+            summary="UFFDIO_UNREGISTER of a range that ends within a page fails with EINVAL, and the page is no longer "
+            "protected",
+            example="a page of 2M with UFFDIO_WRITEPROTECT, UFFDIO_UNREGISTER of its first half: EINVAL, the page is "
+            "still registered, and who writes to it is no longer told of",
+            cause="userfaultfd_unregister() looks at the start of the range alone, and uffd_wp_range() has taken the "
+            "protection away when the mapping cannot be split; userfaultfd_register() looks at both ends",
+            since=KernelVersion(5, 19),
+            seen="6.1.176, 6.18.44, 7.3.4",
+        ),
+        KnownIssue(
             quirk=Quirk.BROKEN_PAGE_LOST_AT_FORK,
             summary="a child that is forked after a private page broke reads zeroes where its parent gets SIGBUS",
             example="2 pages of 2M, filled, MADV_HWPOISON of the first, fork(): the parent gets SIGBUS there, the "

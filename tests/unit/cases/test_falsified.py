@@ -37,7 +37,7 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     # that it is later, and not by how much
     **dict.fromkeys(("time-of-the-last-change", "times-of-a-directory"), ("call statx ",)),
     # UFFDIO_API: it asks for no feature, so that it may be offered none
-    "filled-by-others": ("call ioctl 3 3222841919 ",),
+    **dict.fromkeys(("filled-by-others", "waited-for-a-huge-page"), ("call ioctl 3 3222841919 ",)),
     # it tries another block where one is refused
     "added-to-a-busy-machine": ("sys/devices/system/memory/",),
 }

@@ -80,6 +80,14 @@ def test_iowr_is_the_same_on_all_architectures(number: int, size: int, read: int
     assert iowr(0xAA, number, size) == (read | write) << shift | size << 16 | 0xAA << 8 | number
 
 
+# UFFDIO_UNREGISTER
+@pytest.mark.parametrize(
+    ("architecture", "command"), [("x86_64", 0x8010AA01), ("aarch64", 0x8010AA01), ("ppc64le", 0x4010AA01)]
+)
+def test_ior_has_the_direction_where_the_architecture_has_it(architecture: str, command: int) -> None:
+    assert find_uapi(architecture).ior(0xAA, 1, 16) == command
+
+
 def test_another_architecture_is_named() -> None:
     with pytest.raises(InputError, match=r"machine 'riscv64': expected one of x86_64, aarch64, ppc64le, s390x"):
         find_uapi("riscv64")

@@ -4,20 +4,18 @@ import errno
 import mmap
 from functools import partial
 
+from hugepage_qa.cases.balanced_pages import waited_for
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, OF_A_FILE, PRESENT, Memory
-from hugepage_qa.cases.memory_policy import Mode, node_of, run_on, set_policy
-from hugepage_qa.cases.pages_of_a_node import need_memory
+from hugepage_qa.cases.memory_policy import node_of
 from hugepage_qa.cases.thp_memory import allow_on_advice, collapse, expect_change, map_aligned, pmd_size, read_counters
-from hugepage_qa.kernel.counters import read_vmstat
-from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE
-from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -26,13 +24,7 @@ TRANSPARENT = Area("accounting/transparent", sizes=Sizes.ONCE)
 
 PROC_DOC = "Documentation/filesystems/proc.rst"
 
-_BALANCING = "proc/sys/kernel/numa_balancing"
-#: in /proc/vmstat: how many huge pages were marked for a fault
-_MARKED = "numa_huge_pte_updates"
 _ZERO_PAGES = "thp_zero_page_alloc"
-#: the address space of a process is looked through by what it has computed: from its second second on
-#: (scan_delay_ms and scan_period_min_ms of /sys/kernel/debug/sched/numa_balancing are 1000)
-_ROUNDS, _SECONDS, _SURE_SECONDS = 20, 0.5, 2.0
 
 
 @TRANSPARENT.case(
@@ -234,7 +226,7 @@ def collapsed_shared_memory(live: Live) -> None:
     nodes=2,
 )
 def a_page_that_balancing_waits_for(live: Live) -> None:
-    memory, node = _waited_for(live, 2)
+    memory, node = waited_for(live, 2)
     mapping = memory.smaps()
     found = (mapping.rss, mapping.anon_huge_pages)
     known = {Quirk.BALANCED_PAGES_MISSED: (0, 0)}
@@ -251,43 +243,9 @@ def a_page_that_balancing_waits_for(live: Live) -> None:
     nodes=2,
 )
 def node_of_a_page_that_balancing_waits_for(live: Live) -> None:
-    memory, node = _waited_for(live, 1)
+    memory, node = waited_for(live, 1)
     known = {Quirk.BALANCED_PAGES_MISSED: -errno.EFAULT}
     live.expect("status of the page", node, node_of(memory), known)
-
-
-def _waited_for(live: Live, pages: int) -> tuple[Memory, int]:
-    """Return filled huge pages that NUMA balancing has marked for a fault, and the node that they are on.
-
-    Their process runs on another one: what is near is passed over by later kernels. Raises CannotRun where the kernel
-    does not mark them.
-    """
-    nodes = read_nodes(live.host)
-    far = [(near, node) for near in nodes.each for node in live.nodes if node != near and nodes.each[near].cpus]
-    if not far:
-        raise CannotRun("no node has memory that is far from a processor")
-    near, node = far[0]
-    need_memory(live, (node,), pages * pmd_size(live))
-    allow_on_advice(live)
-    live.set_knob(_BALANCING, "0")
-    actor = live.actor()
-    run_on(actor, nodes.each[near].cpus)
-    set_policy(actor, Mode.BIND, [node])
-    memory = map_aligned(live, pages, pmd_size(live), actor=actor, advice=MADV_HUGEPAGE)
-    memory.fill()
-    _need_blocks(live, memory, node)
-    live.expect("AnonHugePages before", memory.length, memory.smaps().anon_huge_pages)
-    # what a policy binds is not balanced (vma_policy_mof() in mm/mempolicy.c)
-    set_policy(actor, Mode.DEFAULT, [])
-    marked = read_vmstat(live.host)[_MARKED]
-    live.host.write(_BALANCING, "1")
-    for _round in range(_ROUNDS):
-        actor.compute(_SECONDS)
-        if read_vmstat(live.host)[_MARKED] - marked >= pages:
-            # others may have been marked so far: the rest of this address space comes within its next periods
-            actor.compute(_SURE_SECONDS)
-            return memory, node
-    raise CannotRun(f"NUMA balancing passes over huge pages of a process that ran for {_ROUNDS * _SECONDS:g} s")
 
 
 def _advised(live: Live, pages: int, *, shared: bool = False) -> Memory:

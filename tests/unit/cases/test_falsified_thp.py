@@ -27,6 +27,7 @@ _WITHOUT_HUGE_PAGES = {
     "missing-to-all",
     "numbers-that-are-shown",
     "preferred-block-size",
+    "read-meanwhile",
     "refused-arguments",
     "reserve-of-free-memory",
     "room-behind-the-end",

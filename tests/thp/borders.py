@@ -1,0 +1,273 @@
+"""Huge pages into which the border of two mappings moves, that move and leave their mapping, or are inherited again."""
+
+import mmap
+import signal
+from collections.abc import Callable
+from functools import partial
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.debugfs import expect_split
+from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.swapped import need_swap, page_out
+from hugepage_qa.cases.thp_memory import (
+    expect_change,
+    expect_mapped_whole,
+    expect_shared,
+    let_only_pmd_inherit,
+    map_aligned,
+    pmd_size,
+    room_for,
+)
+from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.uapi import (
+    MADV_HUGEPAGE,
+    MADV_KEEPONFORK,
+    MADV_NOHUGEPAGE,
+    MADV_WIPEONFORK,
+    MREMAP_DONTUNMAP,
+    MREMAP_FIXED,
+    MREMAP_MAYMOVE,
+)
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+BORDERS = Area("thp/borders", sizes=Sizes.ONCE)
+
+_PAGES = 4
+_NEW_VALUE = 77
+# include/uapi/linux/ipc.h, shm.h
+_IPC_CREATE, _IPC_REMOVE, _SHM_LOCK, _SHM_UNLOCK = 0o1000, 0, 11, 12
+
+
+@BORDERS.case(
+    "the border of two mappings that moves into a huge page of either splits how this one is mapped, and no other: each"
+    " part has the protection of its mapping, and all of it what it held",
+    "mprotect(2); madvise(2); mm/huge_memory.c vma_adjust_trans_huge()",
+)
+def moved_into_a_huge_page(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    for make in (huge_pages, _shared_huge_pages):
+        for shift in (-live.base_page, live.base_page, -pmd_size(live) // 2, pmd_size(live) // 2):
+            with live.about(f"{make.__name__.strip('_').replace('_', ' ')}, a border that moves by {shift} bytes"):
+                _expect_border(live, make(live, _PAGES), shift)
+
+
+def _expect_border(live: Live, memory: Memory, shift: int) -> None:
+    """Have the border between read-only memory and other memory move by ``shift`` bytes from the middle of all."""
+    middle = memory.length // 2
+    memory.protect(mmap.PROT_READ, 0, _PAGES // 2)
+    live.expect("memory mapped huge before", memory.length, _mapped_huge(memory))
+    if shift > 0:
+        memory.actor.call("mprotect", memory.address + middle, shift, mmap.PROT_READ)
+    else:
+        memory.actor.call("mprotect", memory.address + middle + shift, -shift, READ_WRITE)
+    border = middle + shift
+    live.expect("where the second mapping begins", memory.address + border, memory.smaps(_PAGES - 1).start)
+    live.expect("memory mapped huge", memory.length - memory.size, _mapped_huge(memory))
+    memory.expect_filled()
+    for offset in (0, border - WORD):
+        live.expect_signal(signal.SIGSEGV, memory.actor.write, memory.address + offset, _NEW_VALUE)
+    memory.actor.fill(memory.address + border, memory.length - border, WORD, _NEW_VALUE)
+    live.expect("words of the first mapping that changed", 0, memory.wrong(0, border))
+    rest = memory.actor.check(memory.address + border, memory.length - border, WORD, _NEW_VALUE)
+    live.expect("words that were written and changed", 0, rest)
+    memory.actor.end()
+
+
+@BORDERS.case(
+    "advice for a part of a huge page that joins it to the mapping beside it holds for that part, and back again, and"
+    " what it holds stays",
+    "madvise(2) MADV_NOHUGEPAGE, MADV_HUGEPAGE; mm/huge_memory.c vma_adjust_trans_huge(); mm/madvise.c",
+)
+def joined_by_advice(live: Live) -> None:
+    memory = huge_pages(live, _PAGES)
+    half = memory.size // 2
+    memory.advise(MADV_NOHUGEPAGE, 0, 1)
+    for start, end, advice in (
+        (memory.size, memory.size + half, MADV_NOHUGEPAGE),
+        (half, memory.size, MADV_HUGEPAGE),
+        (memory.size, memory.size + half, MADV_HUGEPAGE),
+        (0, half, MADV_HUGEPAGE),
+    ):
+        memory.actor.call("madvise", memory.address + start, end - start, advice)
+        memory.expect_filled()
+    live.expect("start of the mapping that has the last page", memory.address, memory.smaps(_PAGES - 1).start)
+    # the first two are mapped in parts, the others never were
+    live.expect("AnonHugePages", memory.length - 2 * memory.size, memory.smaps().anon_huge_pages)
+    memory.fill(_NEW_VALUE)
+    memory.expect_filled(_NEW_VALUE)
+
+
+@BORDERS.case(
+    "huge pages that mremap() moves with MREMAP_DONTUNMAP are at their new place, huge, and the old one is empty memory"
+    " of the same mapping; of shared memory both places show the same",
+    "mremap(2) MREMAP_DONTUNMAP; mm/mremap.c move_vma()",
+    since="5.13",
+)
+def moved_and_not_unmapped(live: Live) -> None:
+    flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP
+    memory = huge_pages(live, _PAGES)
+    actor, size = memory.actor, memory.size
+    place = room_for(actor, 2, size)
+    actor.call("mremap", memory.at(1), 2 * size, 2 * size, flags, place)
+    there = Memory(live, actor, place, 2, size)
+    live.expect("AnonHugePages at the new place", 2 * size, there.smaps().anon_huge_pages)
+    live.expect("words that changed at the new place", 0, there.wrong(0, 2 * size, 1 + size))
+    old = memory.smaps(1)
+    live.expect("Rss of the old mapping", memory.length - 2 * size, old.rss)
+    live.expect("AnonHugePages of the old mapping", memory.length - 2 * size, old.anon_huge_pages)
+    # as far as it reached before
+    live.expect("the mapping has all of it", (memory.address, True), (old.start, old.end >= memory.at(_PAGES)))
+    memory.expect_zero(1, 2)
+    for page in (1, 2):
+        memory.touch(page, _NEW_VALUE)
+    live.expect("words that changed at the new place", 0, there.wrong(0, 2 * size, 1 + size))
+    for page in (0, 3):
+        memory.expect_filled(first=page, pages=1)
+    actor.end()
+
+    let_only_pmd_inherit(live)
+    shared = _shared_huge_pages(live, 2)
+    place = room_for(shared.actor, 2, size)
+    shared.actor.call("mremap", shared.address, 2 * size, 2 * size, flags, place)
+    there = Memory(live, shared.actor, place, 2, size)
+    live.expect("Rss of the old mapping", 0, shared.smaps().rss)
+    expect_mapped_whole(live, there, 2)
+    shared.expect_filled()
+    expect_mapped_whole(live, shared, 2)
+    there.fill(_NEW_VALUE)
+    shared.expect_filled(_NEW_VALUE)
+
+
+@BORDERS.case(
+    "huge pages with MADV_DONTFORK are a child's again after MADV_DOFORK, and those with MADV_WIPEONFORK after"
+    " MADV_KEEPONFORK, a part of one by itself, too",
+    "madvise(2) MADV_DOFORK, MADV_KEEPONFORK; mm/mmap.c dup_mmap(); mm/madvise.c madvise_vma_behavior()",
+)
+def inherited_again(live: Live) -> None:
+    half = pmd_size(live) // 2
+    for kept_back, given in ((mmap.MADV_DONTFORK, mmap.MADV_DOFORK), (MADV_WIPEONFORK, MADV_KEEPONFORK)):
+        memory = huge_pages(live, 2)
+        memory.advise(kept_back)
+        # but for the second half of the second one
+        memory.actor.call("madvise", memory.address, 3 * half, given)
+        child = memory.seen_by(memory.actor.fork())
+        live.expect("words that the child lacks", 0, child.wrong(0, 3 * half))
+        behind = memory.address + 3 * half
+        if kept_back == MADV_WIPEONFORK:
+            live.expect("words that the child has of the rest", 0, child.actor.nonzero(behind, half))
+        else:
+            live.expect_signal(signal.SIGSEGV, child.actor.read, behind)
+        memory.advise(given)
+        again = memory.seen_by(memory.actor.fork())
+        again.expect_filled()
+        again.fill(_NEW_VALUE)
+        memory.expect_filled()
+        live.expect("AnonHugePages of the first one", memory.size, memory.smaps().anon_huge_pages)
+        for one in (child, again, memory):
+            one.actor.end()
+
+
+@BORDERS.case(
+    "of a huge page that is locked in part that part is locked, and is counted so when the huge page is split, until it"
+    " is unlocked",
+    "mlock(2); Documentation/filesystems/proc.rst Mlocked, Locked; mm/mlock.c mlock_fixup(), mlock_pte_range()",
+)
+def locked_in_part(live: Live) -> None:
+    let_rest(live)
+    half = pmd_size(live) // 2
+
+    def lock_and_split(memory: Memory) -> None:
+        memory.actor.call("mlock", memory.address + half // 2, half)
+        expect_split(live, f"{memory.actor.pid},{memory.address:#x},{memory.at(1):#x}", 1)
+
+    def unlock(memory: Memory) -> None:
+        memory.actor.call("munlock", memory.address, memory.size)
+
+    counted = {"Mlocked": half, "Unevictable": half, "AnonHugePages": -2 * half}
+    memory = expect_change(live, counted, partial(huge_pages, live, 1), lock_and_split)
+    middle = Memory(live, memory.actor, memory.address + half, 1, half)
+    live.expect("Locked", half, middle.smaps().fields["Locked"])
+    live.expect("Rss of the locked mapping", half, middle.smaps().rss)
+    memory.expect_filled()
+    expect_change(live, {"Mlocked": -half, "Unevictable": -half}, partial(_kept, memory), unlock)
+    live.expect("Locked of what is unlocked", 0, middle.smaps().fields["Locked"])
+    memory.expect_filled()
+
+
+@BORDERS.case(
+    "huge pages of a System V segment that is locked stay in memory and are unevictable; unlocked, they are not, can be"
+    " swapped out, and hold what they held",
+    "shmctl(2) SHM_LOCK, SHM_UNLOCK; mm/shmem.c shmem_lock(), shmem_unlock_mapping(); mm/vmscan.c"
+    " check_move_unevictable_folios()",
+    since="5.4",  # MADV_PAGEOUT
+)
+def locked_segment(live: Live) -> None:
+    need_swap(live, pmd_size(live))
+    let_only_pmd_inherit(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
+    actor, size = live.actor(), pmd_size(live)
+    number = actor.call("shmget", 0, size, _IPC_CREATE | 0o600)
+    address = actor.call("shmat", number, room_for(actor, 1, size), 1 << 14)
+    actor.call("shmctl", number, _IPC_REMOVE, 0)
+    memory = Memory(live, actor, address, 1, size)
+    expect_shared(live, memory, True, "shmem_enabled=always")
+
+    def lock(memory: Memory) -> None:
+        actor.call("shmctl", number, _SHM_LOCK, 0)
+        # it is found to be unevictable when somebody wants to evict it
+        for _time in range(3):
+            page_out(memory)
+
+    def unlock(_memory: Memory) -> None:
+        actor.call("shmctl", number, _SHM_UNLOCK, 0)
+
+    locked = {"Unevictable": size, "Shmem": 0}
+    expect_change(live, locked, partial(_unlocked, memory, unlock), lock)
+    live.expect("Rss while it is locked", size, memory.smaps().rss)
+    memory.expect_filled()
+    expect_change(live, {"Unevictable": -size, "Shmem": 0}, partial(_locked, memory, lock), unlock)
+    live.host.wait_until(partial(page_out, memory))
+    live.expect("Rss when it was swapped out", 0, memory.smaps().rss)
+    memory.expect_filled()
+
+
+def _unlocked(memory: Memory, unlock: Callable[[Memory], None]) -> Memory:
+    unlock(memory)
+    return memory
+
+
+def _locked(memory: Memory, lock: Callable[[Memory], None]) -> Memory:
+    lock(memory)
+    return memory
+
+
+def _kept(memory: Memory) -> Memory:
+    memory.actor.call("mlock", memory.address + memory.size // 4, memory.size // 2)
+    return memory
+
+
+def _mapped_huge(memory: Memory) -> int:
+    """Return how many bytes of all mappings of ``memory`` are mapped by huge pages."""
+    mappings = {found.start: found for found in map(memory.smaps, range(memory.pages))}
+    return sum(found.anon_huge_pages + found.shmem_pmd_mapped for found in mappings.values())
+
+
+def _shared_huge_pages(live: Live, pages: int) -> Memory:
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
+    memory = map_aligned(live, pages, pmd_size(live), shared=True)
+    expect_shared(live, memory, True, "shmem_enabled=always")
+    return memory
+
+
+class ThpBorders(LiveTest):
+    """Huge pages whose mapping changes.
+
+    :avocado: enable
+    """
+
+    def test_borders(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(BORDERS)

@@ -1,0 +1,238 @@
+"""Shared memory that MADV_COLLAPSE cannot make huge, or only in part: all of it is as before, for everybody."""
+
+import errno
+import mmap
+import os
+import signal
+from collections.abc import Iterable
+from functools import partial
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.race import at_once
+from hugepage_qa.cases.swapped import need_swap
+from hugepage_qa.cases.thp_memory import collapse, let_only_pmd_inherit, map_file, pmd_size, room_for
+from hugepage_qa.cases.thp_policy import leave_dirt, set_policy
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_DONTNEED, MADV_PAGEOUT, MAP_FIXED
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Refused
+
+GIVEN_UP = Area("thp/collapse-given-up", sizes=Sizes.ONCE)
+
+COLLAPSE_FILE = "madvise(2) MADV_COLLAPSE; mm/khugepaged.c collapse_file()"
+SINCE = "6.1"
+# include/uapi/linux/mount.h
+_MS_REMOUNT = 32
+_NEW_VALUE = 77
+
+
+@GIVEN_UP.case(
+    "where a tmpfs has no room for the holes of a file MADV_COLLAPSE is EINVAL: its pages hold what they held, holes"
+    " are holes, and it takes no more room than before; with room it is huge",
+    f"{COLLAPSE_FILE}, shmem_charge()",
+    since=SINCE,
+)
+def no_room_for_holes(live: Live) -> None:
+    every = pmd_size(live) // live.base_page
+    for pages in ([0, 1, 5, every // 2, every - 1], [3, 4, every - 2], [0], [every - 1]):
+        with live.about(f"a file with its pages {pages}"):
+            _expect_given_up(live, pages, every)
+
+
+def _expect_given_up(live: Live, pages: list[int], every: int) -> None:
+    point, file, memory = _file_of_base_pages(live, pages, room=every // 2)
+    before = _found(live, point, file, pages)
+    # twice: what the first one has left would be in the way of the second
+    for _time in range(2):
+        live.expect_errno(errno.EINVAL, memory.advise, MADV_COLLAPSE)
+        live.expect("st_blocks, free blocks and data of the file", before, _found(live, point, file, pages))
+    live.expect("ShmemPmdMapped", 0, memory.smaps().shmem_pmd_mapped)
+    _expect_pages(live, memory, pages)
+    file.actor.call("mount", "none", point, "tmpfs", _MS_REMOUNT, f"size={memory.size}")
+    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    live.expect("ShmemPmdMapped with room", memory.size, memory.smaps().shmem_pmd_mapped)
+    live.expect("st_blocks, free blocks", (memory.size, 0), _found(live, point, file)[:2])
+    _expect_pages(live, memory, pages)
+    live.expect("pages that are not zero", len(pages), _pages_with_words(live, memory))
+    file.actor.end()
+
+
+@GIVEN_UP.case(
+    "pages that fallocate(2) gave to a file and nobody has written are zero in the huge page that MADV_COLLAPSE makes,"
+    " though memory held words before, and what was written is there",
+    f"{COLLAPSE_FILE}, shmem_get_folio(); fallocate(2)",
+    since=SINCE,
+)
+def allocated_and_never_written(live: Live) -> None:
+    every = pmd_size(live) // live.base_page
+    written = [0, 7, every // 2 + 1]
+    set_policy(live, "madvise")
+    leave_dirt(live)
+    point, file, memory = _file_of_base_pages(live, written, room=2 * every)
+    file.actor.call("fallocate", file.descriptor, 0, 0, memory.size)
+    live.expect("st_blocks when it was allocated", memory.size, file.blocks)
+    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    live.expect("ShmemPmdMapped", memory.size, memory.smaps().shmem_pmd_mapped)
+    _expect_pages(live, memory, written)
+    live.expect("pages that are not zero", len(written), _pages_with_words(live, memory))
+    live.expect("st_blocks, free blocks", (memory.size, every), _found(live, point, file)[:2])
+
+
+@GIVEN_UP.case(
+    "shared memory of which a part is in swap is brought back by MADV_COLLAPSE, holds what it held, and is huge",
+    f"{COLLAPSE_FILE}, shmem_get_folio()",
+    since=SINCE,
+)
+def in_swap(live: Live) -> None:
+    every = pmd_size(live) // live.base_page
+    need_swap(live, pmd_size(live))
+    point, file, memory = _file_of_base_pages(live, range(every), room=every)
+    half = memory.size // 2
+
+    def is_out() -> bool:
+        memory.actor.call("madvise", memory.address + half, half, MADV_PAGEOUT)
+        return memory.smaps().rss == half
+
+    live.host.wait_until(is_out)
+    live.expect("Rss when half of it is in swap", half, memory.smaps().rss)
+    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    live.expect("ShmemPmdMapped", memory.size, memory.smaps().shmem_pmd_mapped)
+    live.expect("st_blocks, free blocks", (memory.size, 0), _found(live, point, file)[:2])
+    _expect_pages(live, memory, range(every))
+
+
+@GIVEN_UP.case(
+    "when one process has MADV_COLLAPSE make a file huge, private copies of it stay what they are, what is mapped"
+    " elsewhere in a page table shows the file, and what userfaultfd protects stays protected",
+    "madvise(2) MADV_COLLAPSE; mm/khugepaged.c retract_page_tables(); mmap(2) MAP_PRIVATE",
+    since=SINCE,
+)
+def mapped_by_others(live: Live) -> None:
+    every = pmd_size(live) // live.base_page
+    _point, file, memory = _file_of_base_pages(live, range(every), room=2 * every)
+    size, page = memory.size, live.base_page
+    private, shifted, watched = (
+        _mapped_again(live, file, flags, shift)
+        for flags, shift in ((mmap.MAP_PRIVATE, 0), (mmap.MAP_SHARED, page), (mmap.MAP_SHARED, 0))
+    )
+    for one in (private, shifted, watched):
+        one.expect_filled()
+    copied = [0, 9, every - 1]
+    for number in copied:
+        private.actor.write(private.address + number * page, _NEW_VALUE)
+    fault = Userfault(watched, Mode.WRITE_PROTECTED, Feature.PAGEFAULT_FLAG_WP | Feature.WP_HUGETLBFS_SHMEM)
+    fault.write_protect(offset=5 * page, length=page)
+    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    live.expect("ShmemPmdMapped of the one that asked", size, memory.smaps().shmem_pmd_mapped)
+    for number in copied:
+        found = private.actor.read(private.address + number * page)
+        live.expect(f"the private copy of base page {number}", _NEW_VALUE, found)
+    live.expect("words of the private mapping that changed", len(copied), private.wrong(0, size))
+    live.expect("base pages that are protected", [5], protected_pages(watched))
+    live.expect_signal(signal.SIGBUS, watched.actor.write, watched.address + 5 * page, _NEW_VALUE)
+    # what one writes all see, but for private copies
+    memory.actor.write(memory.at(0) + 8 * page, _NEW_VALUE)
+    memory.actor.write(memory.at(0) + 9 * page + WORD, _NEW_VALUE)
+    for one in (private, shifted, watched, memory):
+        # of the private mapping one is its own copy, and one the file's
+        live.expect("words that differ from what was filled", 2, one.wrong(page, size - 2 * page))
+
+
+@GIVEN_UP.case(
+    "memory that MADV_COLLAPSE makes huge while another thread reads it again and again holds what it held, and nothing"
+    " of it stays isolated",
+    "madvise(2) MADV_COLLAPSE; mm/khugepaged.c __collapse_huge_page_isolate(), release_pte_pages()",
+    since=SINCE,
+)
+def read_meanwhile(live: Live) -> None:
+    set_policy(live, "madvise")
+    actor = live.actor()
+    address = room_for(actor, 2, pmd_size(live))
+    kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED
+    actor.mmap(2 * pmd_size(live), READ_WRITE, kind, address=address)
+    memory = Memory(live, actor, address, 1, pmd_size(live))
+    target = Memory(live, actor, memory.at(1), 1, memory.size)
+    memory.fill()
+    target.fill()
+    half, page = memory.size // 2, live.base_page
+    remote = live.host.uapi.pack("2Q", memory.address + half, half)
+    local = live.host.uapi.pack("2Q", target.address, half)
+    with at_once(live, actor) as threads:
+        threads.call("process_vm_readv", actor.pid, local, 1, remote, 1, 0)
+        threads.attempt("madvise", memory.address, memory.size, MADV_COLLAPSE)
+        # a huge page is mapped in parts then, and can be collapsed again
+        threads.call("madvise", memory.address, page, MADV_DONTNEED)
+        threads.watch(Memory(live, actor, memory.address + half, 1, half), 1 + half)
+    live.expect("words that changed", 0, memory.wrong(page, memory.size - page))
+    live.expect("words of the page that was given back", 0, actor.nonzero(memory.address, page))
+    live.expect("words that were read and are wrong", 0, actor.check(target.address, half, WORD, 1 + half))
+
+
+def _file_of_base_pages(live: Live, pages: Iterable[int], room: int) -> tuple[str, HugeFile, Memory]:
+    """Map a file of one huge page in a tmpfs with ``room`` base pages; ``pages`` of it are filled, in base pages.
+
+    Returned are the mount, which gives huge pages by now, the file and its memory.
+    """
+    let_only_pmd_inherit(live)
+    point = live.mount_other(f"huge=never,size={room * live.base_page},mode=0700", "tmpfs")
+    actor = live.actor()
+    file = HugeFile(live, actor, live.open(actor, f"{point}/file"))
+    actor.call("ftruncate", file.descriptor, pmd_size(live))
+    memory = map_file(live, actor, file.descriptor, 1)
+    for number in pages:
+        offset = number * live.base_page
+        actor.fill(memory.address + offset, live.base_page, WORD, 1 + offset)
+    live.actor().call("mount", "none", point, "tmpfs", _MS_REMOUNT, "huge=always")
+    return point, file, memory
+
+
+def _mapped_again(live: Live, file: HugeFile, flags: int, shift: int) -> Memory:
+    """Map ``file`` once more, ``shift`` bytes behind where huge pages fit."""
+    size = pmd_size(live)
+    address = room_for(file.actor, 2, size) + shift
+    file.actor.mmap(size, READ_WRITE, flags | MAP_FIXED, file.descriptor, address=address)
+    return Memory(live, file.actor, address, 1, size)
+
+
+def _found(live: Live, point: str, file: HugeFile, pages: Iterable[int] = ()) -> tuple[int, int, list[int | None]]:
+    """Return the st_blocks of ``file`` in bytes, the free blocks of its mount, and where data and holes are next.
+
+    They are looked for from the start and the end of ``pages`` on.
+    """
+    starts = [(number + behind) * live.base_page for number in pages for behind in (0, 1)]
+    borders = [_next(file, start, whence) for start in starts for whence in (os.SEEK_DATA, os.SEEK_HOLE)]
+    return file.blocks, live.host.file_system(point).free_blocks, borders
+
+
+def _next(file: HugeFile, start: int, whence: int) -> int | None:
+    """Return where data or a hole begins (lseek(2)), None where there is none before the end."""
+    try:
+        return file.actor.call("lseek", file.descriptor, start, whence)
+    except Refused as refusal:
+        if refusal.errno != errno.ENXIO:
+            raise
+        return None
+
+
+def _expect_pages(live: Live, memory: Memory, pages: Iterable[int]) -> None:
+    wrong = sum(memory.wrong(number * live.base_page, live.base_page, 1) for number in pages)
+    live.expect("words of the pages that were filled and changed", 0, wrong)
+
+
+def _pages_with_words(live: Live, memory: Memory) -> int:
+    """Return how many base pages the words are that are not zero."""
+    return memory.actor.nonzero(memory.address, memory.size) * WORD // live.base_page
+
+
+class ThpCollapseGivenUp(LiveTest):
+    """Collapses that do not come to their end.
+
+    :avocado: enable
+    """
+
+    def test_collapse_given_up(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(GIVEN_UP)

@@ -1,0 +1,164 @@
+"""Huge pages on another node than they should be on: NUMA balancing, policies that are strict, and such as prefer."""
+
+import errno
+import mmap
+import signal
+
+from hugepage_qa.cases.balanced_pages import waited_for
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
+from hugepage_qa.cases.memory_policy import STRICT, Mode, bind, set_policy
+from hugepage_qa.cases.pages_of_a_node import need_memory
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
+from hugepage_qa.cases.thp_policy import advised, huge_pages
+from hugepage_qa.cases.thp_policy import set_policy as set_thp_policy
+from hugepage_qa.kernel.counters import read_vmstat
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
+from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+MISPLACED = Area("thp/misplaced", sizes=Sizes.ONCE)
+
+BALANCED = "mm/huge_memory.c do_huge_pmd_numa_page(); mm/migrate.c migrate_misplaced_page()"
+_PAGES = 4
+_NEW_VALUE = 77
+
+
+@MISPLACED.case(
+    "huge pages that NUMA balancing waits for a fault on hold what they held for who reads or writes them, for a child,"
+    " and for another process; each stays whole, wherever it is then, and is counted in numa_hint_faults",
+    f"Documentation/admin-guide/sysctl/kernel.rst numa_balancing; {BALANCED}",
+    nodes=2,
+)
+def touched_again(live: Live) -> None:
+    memory, _node = waited_for(live, _PAGES)
+    actor, size = memory.actor, memory.size
+    before = _hint_faults(live)
+    live.expect("the first word of the first page", 1, memory.read(0))
+    memory.actor.write(memory.at(2) - WORD, _NEW_VALUE)
+    live.expect("numa_hint_faults rose by two at least", True, _hint_faults(live) - before >= 2)
+    other = live.actor()
+    buffer = other.mmap(size, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    local, remote = (live.host.uapi.pack("2Q", address, size) for address in (buffer, memory.at(2)))
+    live.expect("bytes that another one reads", size, read_of_another(live, other, actor.pid, local, remote))
+    live.expect("words that it reads and that changed", 0, other.check(buffer, size, WORD, 1 + 2 * size))
+    child = memory.seen_by(actor.fork())
+    child.actor.fill(memory.at(3), size, WORD, _NEW_VALUE)
+    live.expect("the word that was written", _NEW_VALUE, memory.actor.read(memory.at(2) - WORD))
+    live.expect("words of the first two that changed", 1, memory.wrong(0, 2 * size))
+    live.expect("words of the others that changed", 0, memory.wrong(2 * size, 2 * size))
+    live.expect("words that the child wrote and changed", 0, child.actor.check(memory.at(3), size, WORD, _NEW_VALUE))
+    child.actor.end()
+    # all have been touched by now, and nothing was computed since
+    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    each = size // live.base_page
+    found = memory.numa_maps().nodes
+    live.expect("base pages", memory.length // live.base_page, sum(found.values()))
+    live.expect("huge pages in pieces on a node", {}, {node: count for node, count in found.items() if count % each})
+    memory.fill(_NEW_VALUE)
+    memory.expect_filled(_NEW_VALUE)
+
+
+@MISPLACED.case(
+    "a huge page that NUMA balancing waits for a fault on keeps to a protection that is given meanwhile: it is read and"
+    " not written, and written when it may be",
+    f"mprotect(2); mm/huge_memory.c change_huge_pmd(); {BALANCED}",
+    nodes=2,
+)
+def protected_meanwhile(live: Live) -> None:
+    memory, _node = waited_for(live, 2)
+    live.expect("the first word of the second one", 1 + memory.size, memory.read(1))
+    memory.protect(mmap.PROT_READ)
+    for offset in (0, memory.size - WORD, memory.size):
+        live.expect_signal(signal.SIGSEGV, memory.actor.write, memory.address + offset, _NEW_VALUE)
+    memory.expect_filled()
+    memory.protect(0)
+    live.expect_signal(signal.SIGSEGV, memory.read)
+    memory.protect(READ_WRITE)
+    memory.expect_filled()
+    memory.fill(_NEW_VALUE)
+    memory.expect_filled(_NEW_VALUE)
+    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+
+
+@MISPLACED.case(
+    "mbind(2) with MPOL_MF_STRICT alone is EIO where a huge page, or a part of one, lies on another node, and moves"
+    " none; where all lie right, it is done; of a range with a hole it is EFAULT",
+    "mbind(2) MPOL_MF_STRICT, EIO, EFAULT; mm/mempolicy.c queue_folios_pmd(), queue_pages_test_walk()",
+    nodes=2,
+)
+def strict(live: Live) -> None:
+    first, second = live.nodes[:2]
+    need_memory(live, (first, second), _PAGES * pmd_size(live))
+    memory = _on(live, first, 3)
+    each = memory.size // live.base_page
+    half = Memory(live, memory.actor, memory.address + memory.size // 2, 1, memory.size // 2)
+    for part in (memory, half):
+        live.expect_errno(errno.EIO, bind, part, [second], STRICT)
+        live.expect("base pages of each node", {first: 3 * each}, memory.numa_maps().nodes)
+    live.expect("AnonHugePages", memory.length, _anon_huge_pages(memory))
+    bind(memory, [first], STRICT)
+    memory.unmap(1, 1)
+    live.expect_errno(errno.EFAULT, bind, memory, [first], STRICT)
+    for page in (0, 2):
+        memory.expect_filled(first=page, pages=1)
+    live.expect("AnonHugePages of the others", memory.size, memory.smaps(2).anon_huge_pages)
+
+
+@MISPLACED.case(
+    "huge pages of a process that prefers one of several nodes come from it, whole, at a fault",
+    "set_mempolicy(2) MPOL_PREFERRED_MANY; mm/mempolicy.c vma_alloc_folio(), alloc_pages_preferred_many()",
+    since="5.15",
+    nodes=2,
+)
+def prefers_many(live: Live) -> None:
+    both = live.nodes[:2]
+    need_memory(live, both, _PAGES * pmd_size(live))
+    set_thp_policy(live, "madvise")
+    for node in (*both, both[0]):
+        compact_if_short(live, pmd_size(live), _PAGES)
+        actor = live.actor()
+        set_policy(actor, Mode.PREFERRED_MANY, [node])
+        memory = advised(live, _PAGES, actor=actor)
+        memory.fill()
+        if memory.smaps().anon_huge_pages != memory.length:
+            expect_no_shortage(live, memory.size, _PAGES, node)
+        live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+        live.expect("base pages of each node", {node: memory.length // live.base_page}, memory.numa_maps().nodes)
+        memory.expect_filled()
+        actor.end()
+
+
+def _on(live: Live, node: int, pages: int) -> Memory:
+    """Return advised memory on ``node``, which is no longer bound to it. Raises CannotRun where it has no blocks."""
+    actor = huge_pages(live).actor
+    set_policy(actor, Mode.BIND, [node])
+    memory = map_aligned(live, pages, pmd_size(live), actor=actor, advice=MADV_HUGEPAGE)
+    memory.fill()
+    if memory.smaps().anon_huge_pages != memory.length:
+        expect_no_shortage(live, memory.size, pages, node)
+    set_policy(actor, Mode.DEFAULT, [])
+    live.expect("base pages before", {node: memory.length // live.base_page}, memory.numa_maps().nodes)
+    return memory
+
+
+def _hint_faults(live: Live) -> int:
+    return read_vmstat(ObservedTree(live.host))["numa_hint_faults"]
+
+
+def _anon_huge_pages(memory: Memory) -> int:
+    mappings = {found.start: found for found in map(memory.smaps, range(memory.pages))}
+    return sum(found.anon_huge_pages for found in mappings.values())
+
+
+class ThpMisplaced(LiveTest):
+    """Huge pages on the wrong node.
+
+    :avocado: enable
+    """
+
+    def test_misplaced(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(MISPLACED)

@@ -1,0 +1,225 @@
+"""What bounds a tmpfs with huge pages, and who comes up against it: its options, and programs that fill its files."""
+
+import errno
+import mmap
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import with_blocks
+from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.memory_policy import node_of
+from hugepage_qa.cases.pages_of_a_node import need_memory
+from hugepage_qa.cases.thp_memory import expect_mapped_whole, let_only_pmd_inherit, map_file, map_start, pmd_size
+from hugepage_qa.cases.thp_policy import base_pages
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
+from hugepage_qa.oracle.rules import THP_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Refused
+
+LIMITS = Area("thp/tmpfs-limits", sizes=Sizes.ONCE)
+
+TMPFS_DOC = "Documentation/filesystems/tmpfs.rst"
+FILL = "Documentation/admin-guide/mm/userfaultfd.rst UFFDIO_COPY; mm/shmem.c shmem_mfill_atomic_pte()"
+# include/uapi/linux/mount.h
+_MS_REMOUNT = 32
+_VALUE = 77
+#: no manual page says which; behind the end it was EFAULT before shmem_mfill_folio_alloc(), as in 7.3
+_NO_ROOM, _BEHIND = (errno.ENOMEM, errno.ENOSPC), (errno.EFAULT, errno.ENOMEM)
+
+
+@LIMITS.case(
+    "size= in bytes and in percent and nr_blocks= are what a mount has room for, and what a huge page does not fit in"
+    " is given as base pages",
+    f"{TMPFS_DOC} size, nr_blocks; {THP_DOC} huge=; mm/shmem.c shmem_parse_one()",
+)
+def sizes(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    size, page = pmd_size(live), live.base_page
+    every = size // page
+    for option, blocks in (
+        (f"size={3 * size // 2}", 3 * every // 2),
+        (f"size={3 * size // 2 - 1}", 3 * every // 2),
+        (f"size={3 * size // 2 // 1024}k", 3 * every // 2),
+        (f"nr_blocks={3 * every // 2}", 3 * every // 2),
+        (f"nr_blocks={every + 1}", every + 1),
+        (f"nr_blocks={every - 1}", every - 1),
+    ):
+        with live.about(option):
+            point = live.mount_other(f"huge=always,{option},mode=0700", "tmpfs")
+            use = live.host.file_system(point)
+            live.expect("blocks, free blocks", (blocks, blocks), (use.blocks, use.free_blocks))
+            with_blocks(live, size, blocks // every)
+            actor = live.actor()
+            memory = map_start(live, actor, live.open(actor, f"{point}/file"), 2)
+            actor.fill(memory.address, blocks * page, WORD, 1)
+            expect_mapped_whole(live, memory, blocks // every)
+            live.expect("Rss", blocks * page, memory.smaps().rss)
+            live.expect("words that changed", 0, memory.wrong(0, blocks * page))
+            live.expect("free blocks of a full mount", 0, live.host.file_system(point).free_blocks)
+            actor.end()
+    quarter, half = (live.host.file_system(live.mount_other(f"huge=always,size={part}%", "tmpfs")) for part in (25, 50))
+    # of the pages that the buddy allocator has (totalram_pages())
+    total = live.memory_total // page
+    live.expect("blocks of size=50%", -(-total // 2), half.blocks)
+    live.expect("blocks of size=25%", -(-total // 4), quarter.blocks)
+
+
+@LIMITS.case(
+    "a mount is made no smaller than what its huge pages take, by size= or by nr_blocks=, EINVAL, and stays as it was;"
+    " what it may be is what it has then, and a word that is wrong changes nothing",
+    f"{TMPFS_DOC} remount; mm/shmem.c shmem_reconfigure(), shmem_parse_one()",
+)
+def remounted(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    size, page = pmd_size(live), live.base_page
+    every = size // page
+    point = live.mount_other(f"huge=always,size={4 * size},mode=0700", "tmpfs")
+    with_blocks(live, size, 2)
+    owner, actor = live.actor(), live.actor()
+    file = HugeFile(live, actor, live.open(actor, f"{point}/file"))
+    memory = map_start(live, actor, file.descriptor, 2)
+    memory.fill()
+    expect_mapped_whole(live, memory, 2)
+
+    def remount(options: str) -> None:
+        owner.call("mount", "none", point, "tmpfs", _MS_REMOUNT, options)
+
+    def found() -> tuple[int, int]:
+        use = live.host.file_system(point)
+        return use.blocks, use.free_blocks
+
+    live.expect("blocks, free blocks", (4 * every, 2 * every), found())
+    for options in (
+        f"size={2 * size - page}",
+        f"nr_blocks={2 * every - 1}",
+        f"size={size},huge=never",
+        "size=1x",
+        "size=10%%",
+        f"huge=sometimes,size={8 * size}",
+        f"size={8 * size},nr_inodes=1",
+    ):
+        with live.about(options):
+            live.expect_errno(errno.EINVAL, remount, options)
+            live.expect("blocks, free blocks", (4 * every, 2 * every), found())
+            memory.expect_filled()
+            expect_mapped_whole(live, memory, 2)
+    for options, blocks in ((f"nr_blocks={2 * every}", 2 * every), (f"size={3 * size + 1}", 3 * every + 1)):
+        remount(options)
+        live.expect(f"blocks, free blocks after {options}", (blocks, blocks - 2 * every), found())
+    live.expect_errno(errno.ENOSPC, actor.call, "fallocate", file.descriptor, 0, 0, 4 * size)
+    actor.call("fallocate", file.descriptor, 0, 0, 3 * size)
+    live.expect("free blocks when all but one are taken", 1, found()[1])
+    memory.expect_filled()
+
+
+@LIMITS.case(
+    "huge pages of a mount with mpol=bind, and of one that is remounted so, come from its node, whoever touches them",
+    f"{TMPFS_DOC} mpol; mm/shmem.c shmem_parse_one(), shmem_get_sbmpol()",
+    nodes=2,
+)
+def policy_of_a_mount(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    nodes = live.nodes[:2]
+    need_memory(live, nodes, 2 * pmd_size(live))
+    point = live.mount_other("huge=always,mode=0700", "tmpfs")
+    owner = live.actor()
+    for node in (*nodes, nodes[0]):
+        owner.call("mount", "none", point, "tmpfs", _MS_REMOUNT, f"mpol=bind:{node}")
+        with live.about(f"mpol=bind:{node}"):
+            actor = live.actor()
+            # the policy is that of the mount when the file was made
+            memory = map_start(live, actor, live.open(actor, f"{point}/{node}-{actor.pid}"))
+            memory.fill()
+            expect_mapped_whole(live, memory, 1)
+            live.expect("node of the huge page", node, node_of(memory))
+            memory.expect_filled()
+            actor.end()
+
+
+@LIMITS.case(
+    "a program that fills a file of a tmpfs fills what there is room for, then it is ENOMEM or ENOSPC, and nothing is"
+    " taken; nothing is filled behind the end of the file; with room the rest is",
+    f"{FILL}; mm/userfaultfd.c mfill_atomic_install_pte()",
+)
+def filled_by_a_program(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    size, page = pmd_size(live), live.base_page
+    half, room = size // 2, size // page // 2
+    point = live.mount_other(f"huge=always,nr_blocks={room},mode=0700", "tmpfs")
+    source = base_pages(live)
+    actor = source.actor
+    file = HugeFile(live, actor, live.open(actor, f"{point}/file"))
+    actor.call("ftruncate", file.descriptor, size)
+    memory = map_file(live, actor, file.descriptor, 2)
+    fault = Userfault(memory, Mode.MISSING, Feature.MISSING_SHMEM)
+    live.expect("bytes copied", half, fault.copy(source, length=half))
+    for offset in (half, size - page):
+        one = fault.handling(Memory(live, actor, memory.address + offset, 1, page))
+        live.expect("whether it is refused for lack of room", True, _refusal(one, source) in _NO_ROOM)
+    live.expect("st_blocks", half, file.blocks)
+    live.expect("free blocks", 0, live.host.file_system(point).free_blocks)
+    live.actor().call("mount", "none", point, "tmpfs", _MS_REMOUNT, f"nr_blocks={2 * room}")
+    live.expect("bytes copied with room", half, fault.copy(source, offset=half, length=half))
+    live.actor().call("mount", "none", point, "tmpfs", _MS_REMOUNT, f"nr_blocks={3 * room}")
+    for offset in (size, 2 * size - page):
+        behind = fault.handling(Memory(live, actor, memory.address + offset, 1, page))
+        live.expect("whether it is refused behind the end", True, _refusal(behind, source) in _BEHIND)
+    live.expect("words that changed", 0, memory.wrong(0, size))
+    live.expect("st_blocks of all", size, file.blocks)
+    live.expect("ShmemPmdMapped of what came page for page", 0, memory.smaps().shmem_pmd_mapped)
+    live.expect("free blocks of all", room, live.host.file_system(point).free_blocks)
+
+
+@LIMITS.case(
+    "a program fills pages of a tmpfs with zeroes, and from memory that nobody has touched or that lies in a file",
+    f"{FILL}, UFFDIO_ZEROPAGE",
+)
+def filled_with_zeroes(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    size = pmd_size(live)
+    point = live.mount_other("huge=always,mode=0700", "tmpfs")
+    actor = live.actor()
+    file, other = (HugeFile(live, actor, live.open(actor, f"{point}/{name}")) for name in ("file", "other"))
+    held = map_start(live, actor, other.descriptor)
+    held.fill()
+    # a new mapping has no page table: the copy finds its source missing, and goes on when it has it
+    untouched = map_file(live, actor, other.descriptor, 1)
+    empty = actor.mmap(size, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    actor.call("ftruncate", file.descriptor, 3 * size)
+    memory = map_file(live, actor, file.descriptor, 3)
+    fault = Userfault(memory, Mode.MISSING, Feature.MISSING_SHMEM)
+    fault.zero(0)
+    live.expect("bytes copied of what nobody has touched", size, fault.copy(Memory(live, actor, empty, 1, size), 1))
+    live.expect("bytes copied of a file", size, fault.copy(untouched, 2))
+    memory.expect_zero(0, 2)
+    live.expect("words that changed", 0, actor.check(memory.at(2), size, WORD, 1))
+    live.expect("st_blocks", 3 * size, file.blocks)
+    use = live.host.file_system(point)
+    live.expect("bytes that the mount has taken", 4 * size, (use.blocks - use.free_blocks) * use.block_size)
+    live.expect("ShmemPmdMapped of what came page for page", 0, memory.smaps().shmem_pmd_mapped)
+    for page in range(3):
+        live.expect_errno(errno.EEXIST, fault.zero, page)
+    memory.fill(_VALUE)
+    memory.expect_filled(_VALUE)
+    held.expect_filled()
+
+
+def _refusal(fault: Userfault, source: Memory) -> int | None:
+    """Fill the page of ``fault`` from ``source``, and return the error, None where it is filled."""
+    try:
+        fault.copy(source)
+    except Refused as refusal:
+        return refusal.errno
+    return None
+
+
+class ThpTmpfsLimits(LiveTest):
+    """Limits and options of a tmpfs.
+
+    :avocado: enable
+    """
+
+    def test_tmpfs_limits(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(LIMITS)

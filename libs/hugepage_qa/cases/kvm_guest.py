@@ -28,7 +28,7 @@ from hugepage_qa.kernel.kvm import (
 from hugepage_qa.kernel.uapi import SIG_BLOCK
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.kvm_mapping import GivenMemory
-from hugepage_qa.process.actor import Actor, Refused
+from hugepage_qa.process.actor import Actor, Refused, set_alarm
 from hugepage_qa.sizes import GIB, KIB, MIB
 
 #: where the guest has the memory that is looked at: pages of 1G begin there, and devices are beyond what fits
@@ -49,7 +49,7 @@ _PROGRAM = {
 #: hlt, and nothing else
 HALT = 0xF4
 
-_SIGALRM, _ITIMER_REAL, _SIGNALS = 14, 0, 8
+_SIGALRM, _SIGNALS = 14, 8
 _SECONDS = 120
 
 
@@ -238,7 +238,7 @@ class KvmGuest:
         """Run the guest from ``code`` on and return the reason of its exit. Raises Refused."""
         wanted = registers(self.actor.uapi, edx=end, esi=start, edi=step, eip=code)
         self._ioctl(self._processor, kvm.SET_REGISTERS, wanted)
-        self._set_timer(_SECONDS)
+        set_alarm(self.actor, _SECONDS)
         try:
             self._ioctl(self._processor, kvm.RUN)
         except Refused as refusal:
@@ -246,15 +246,12 @@ class KvmGuest:
                 raise InputError(f"a guest of a few instructions does not end within {_SECONDS} s") from refusal
             raise
         finally:
-            self._set_timer(0)
+            set_alarm(self.actor, 0)
         return self.actor.read(self._run + kvm.EXIT_REASON_AT) % (1 << 32)
 
     def _expect_halted(self, reason: int) -> None:
         if reason != kvm.EXIT_HLT:
             self._live.fail("how the guest ended (KVM_EXIT_*)", kvm.EXIT_HLT, reason)
-
-    def _set_timer(self, seconds: int) -> None:
-        self.actor.call("setitimer", _ITIMER_REAL, self._pack("4q", 0, 0, seconds, 0), 0)
 
     def _memory_at(self, address: int, length: int) -> bytes:
         """Return what the actor has at ``address``: a file takes it at once, and hands it out in pieces."""

@@ -4,18 +4,24 @@ Documentation/admin-guide/mm/memory-hotplug.rst.
 """
 
 import errno
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.process.actor import Refused, set_alarm
+from hugepage_qa.process.actor_link import ActorGone
 
 _DIRECTORY = "sys/devices/system/memory"
 _BLOCK = "memory"
+_OFFLINE = b"offline"
 #: it has pages that cannot be moved, or that others hold for the moment
 _NOT_TAKEN = (errno.EBUSY, errno.EAGAIN, errno.EINVAL, errno.ENOMEM)
 _TRIED = 32
+#: a block goes in some hundredths of a second
+_SECONDS = 20
 
 
 @dataclass(frozen=True)
@@ -28,17 +34,25 @@ class MemoryBlock:
     def is_taken(self, live: Live) -> bool:
         """Take it from the machine; return whether it could be: it cannot with pages that nothing moves.
 
-        Raises CannotRun where the kernel lets none go.
+        For a page that somebody holds the kernel may try for ever (offline_pages() in mm/memory_hotplug.c), until a
+        signal comes. Raises CannotRun where the kernel lets none go.
         """
+        actor = live.actor()
+        state = live.open(actor, f"/{self._state}", os.O_WRONLY)
+        set_alarm(actor, _SECONDS)
         try:
-            live.host.write(self._state, "offline")
-        except OSError as error:
-            if error.errno == errno.EPERM:
+            actor.call("write", state, _OFFLINE, len(_OFFLINE))
+        except ActorGone:
+            return False
+        except Refused as refusal:
+            if refusal.errno == errno.EPERM:
                 # arm64, since 5.7 (bbd6ec605c0f): arch/arm64/mm/mmu.c prevent_bootmem_remove_notifier()
-                raise CannotRun("this kernel keeps all memory that the machine was booted with") from error
-            if error.errno not in _NOT_TAKEN:
+                raise CannotRun("this kernel keeps all memory that the machine was booted with") from refusal
+            if refusal.errno not in _NOT_TAKEN:
                 raise
             return False
+        finally:
+            actor.end()
         return True
 
     def add(self, live: Live) -> None:

@@ -19,6 +19,7 @@ Argument = int | str | bytes
 _WORD = 1 << 64
 #: bytes of a set of signals
 _SIGNALS = 8
+_ITIMER_REAL = 0
 #: bytes of what is stored and looked at
 _LEAST_STEP = 8
 # struct repeated in repeaters.c
@@ -320,6 +321,11 @@ def become_nobody(actor: Actor, *groups: int) -> None:
         actor.call("setgroups", 0, 0)
     actor.call("setresgid", NOBODY, NOBODY, NOBODY)
     actor.call("setresuid", NOBODY, NOBODY, NOBODY)
+
+
+def set_alarm(actor: Actor, seconds: int) -> None:
+    """Send ``actor`` SIGALRM after ``seconds``, which ends it and what it does for the kernel; none with 0."""
+    actor.call("setitimer", _ITIMER_REAL, actor.uapi.pack("4q", 0, 0, seconds, 0), 0)
 
 
 def hold_back(actor: Actor, number: signal.Signals) -> None:

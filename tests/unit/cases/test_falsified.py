@@ -39,7 +39,7 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     # UFFDIO_API: it asks for no feature, so that it may be offered none
     **dict.fromkeys(("filled-by-others", "waited-for-a-huge-page"), ("call ioctl 3 3222841919 ",)),
     # it tries another block where one is refused
-    "added-to-a-busy-machine": ("sys/devices/system/memory/",),
+    "added-to-a-busy-machine": ("call write ",),
 }
 #: the same of all cases of an area, whose names others have, too: each registers memory, and asks with its number
 _NOT_JUDGED_IN = {"memory/read-only-pins": ("load ",)}

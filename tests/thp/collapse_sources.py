@@ -11,12 +11,12 @@ from hugepage_qa.cases.khugepaged_clock import (
     PATIENT_SCANS,
     allow_absent,
     await_khugepaged,
-    await_rest,
     await_scans,
     full_scans,
     let_rest,
     quicken,
 )
+from hugepage_qa.cases.khugepaged_sleep import await_sleep
 from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
@@ -229,8 +229,8 @@ def more_at_a_time(live: Live) -> None:
 def _rounds_until_all_is_made(live: Live, to_scan: int, at_least: int) -> int:
     """Return how often khugepaged, which sleeps for minutes, had to be woken until it had made all huge pages.
 
-    It is given time to make ``at_least`` so many in a round. Raises CannotRun where memory is too fragmented, or others
-    have so much that it does not come to ours.
+    A round is over when it sleeps again, or has made ``at_least`` so many. Raises CannotRun where memory is too
+    fragmented, or others have so much that it does not come to ours.
     """
     live.set_knob(f"{KHUGEPAGED}/pages_to_scan", str(to_scan))
     memory = base_pages(live, _ALL)
@@ -242,7 +242,7 @@ def _rounds_until_all_is_made(live: Live, to_scan: int, at_least: int) -> int:
         before = memory.smaps().anon_huge_pages
         wanted = min(before + at_least * memory.size, memory.length)
         live.host.write(path, minutes)  # who writes it wakes khugepaged
-        live.host.wait_until(partial(_has, memory, wanted), _ROUND_SECONDS)
+        await_sleep(live, _ROUND_SECONDS, partial(_has, memory, wanted))
         idle = 0 if memory.smaps().anon_huge_pages > before else idle + 1
         if idle == _IDLE_ROUNDS:
             break
@@ -274,7 +274,6 @@ def _let_sleep(live: Live) -> None:
     # of what is under way when it is to rest as little as can be
     live.set_knob(f"{KHUGEPAGED}/pages_to_scan", "1")
     let_rest(live)
-    await_rest(live)
 
 
 def _make_huge(live: Live, memory: Memory, by_advice: bool) -> None:

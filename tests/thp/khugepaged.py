@@ -257,7 +257,6 @@ def shorter_sleep(live: Live) -> None:
     memory = base_pages(live)
     expect_collapse(live, memory, memory.length)
     let_rest(live)
-    await_rest(live)
     live.host.write(f"{KHUGEPAGED}/scan_sleep_millisecs", "10")
     await_scans(live)
     memory.expect_filled()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from hugepage_qa.cases.khugepaged_sleep import await_sleep
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.thp_memory import keep_min_free, map_aligned, pmd_size
 from hugepage_qa.kernel.thp import DIRECTORY
@@ -21,7 +22,8 @@ _REST_MILLISECONDS = 600_000
 _PAUSE = 0.05
 #: how long a round of _PAGES_TO_SCAN may take beside its sleep: khugepaged has the lowest priority
 _ROUND_SECONDS = 0.5
-_FIRST_LOOK_SECONDS = 0.5
+#: for what it has begun: a round, or a look at the first process on its list
+_ROUND_UNDER_WAY_SECONDS = 10.0
 #: without the end of a scan it is taken to rest, and so long is waited for that
 _QUIET_SECONDS, _REST_SECONDS = 1.0, 60.0
 
@@ -39,15 +41,13 @@ def let_rest(live: Live) -> None:
     The first process on an empty list it looks at all the same, and at once (khugepaged_wait_work()): that is one of
     ours that has nothing to look at.
     """
-    before = full_scans(live)
     if "[never]" in (live.host.read(f"{DIRECTORY}/enabled") or ""):
         # nobody is on its list then
         keep_min_free(live)
         live.set_knob(f"{DIRECTORY}/enabled", "madvise")
     live.set_knob(f"{KHUGEPAGED}/scan_sleep_millisecs", str(_REST_MILLISECONDS))
     map_aligned(live, 1, pmd_size(live), advice=MADV_HUGEPAGE)
-    # a long list, which others are on, has no end within that time
-    live.host.wait_until(lambda: full_scans(live) > before, _FIRST_LOOK_SECONDS)
+    await_sleep(live, _ROUND_UNDER_WAY_SECONDS)
 
 
 def allow_absent(live: Live, pages: int) -> None:

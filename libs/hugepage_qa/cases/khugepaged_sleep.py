@@ -1,0 +1,50 @@
+"""Whether khugepaged sleeps: it does after each round of ``pages_to_scan``, and with nobody on its list.
+
+Its clock, full_scans, stands still also while it works on a list that is long.
+"""
+
+import re
+from collections.abc import Callable
+
+from hugepage_qa.cases.live import Live
+
+#: it waits for its next round, or for memory after a failed allocation (khugepaged_wait_work(),
+#: khugepaged_alloc_sleep()): what else it waits for while it works is not interruptible
+_SLEEPING = re.compile(r"^State:\tS\b.*^voluntary_ctxt_switches:\t(\d+)$", re.MULTILINE | re.DOTALL)
+#: longer than it sleeps after a failed allocation, as ``quicken`` has it
+_PAUSE = 0.05
+
+
+def await_sleep(live: Live, seconds: float, is_done: Callable[[], bool] = lambda: False) -> None:
+    """Wait until khugepaged sleeps, or until ``is_done``; at most ``seconds``.
+
+    A write or an advice that wakes it has made it runnable when it returns. One that was stopped sleeps.
+    """
+    name = _process(live)
+    before = _slept(live, name)
+    end = live.host.clock() + seconds
+    while not is_done() and live.host.clock() < end:
+        live.host.pause(_PAUSE)
+        now = _slept(live, name)
+        if now is not None and now == before:
+            return
+        before = now
+
+
+def _process(live: Live) -> str | None:
+    """Return the number of khugepaged, None without one: it is stopped while huge pages are allowed to nobody."""
+    names = live.host.names("proc")
+    return next((name for name in names if name.isdecimal() and _is_khugepaged(live, name)), None)
+
+
+def _is_khugepaged(live: Live, name: str) -> bool:
+    return (live.host.read(f"proc/{name}/comm") or "").strip() == "khugepaged"
+
+
+def _slept(live: Live, name: str | None) -> int | None:
+    """Return how often khugepaged has gone to sleep, None while it is awake (proc_pid_status(5))."""
+    status = None if name is None else live.host.read(f"proc/{name}/status")
+    if status is None:
+        return 0
+    found = _SLEEPING.search(status)
+    return int(found[1]) if found else None

@@ -2,10 +2,10 @@
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.memory_blocks import expect_total, take_a_block
+from hugepage_qa.cases.memory_blocks import expect_total, read_total, take_a_block
 from hugepage_qa.cases.race import at_once
+from hugepage_qa.cases.struct_pages import keep_struct_pages_that_nobody_counts
 from hugepage_qa.cases.thp_policy import huge_pages
-from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -20,14 +20,16 @@ _ALL = 1 << 30
     "memory that is added while threads use hugetlb pages and transparent ones is free for the pool, which had no room,"
     " and they lose nothing",
     f"{DOC} Onlining Memory Blocks; mm/memory_hotplug.c online_pages()",
-    pages=2,
 )
 def added_to_a_busy_machine(live: Live) -> None:
-    total = read_meminfo(live.host)["MemTotal"]
+    keep_struct_pages_that_nobody_counts(live)
+    total = read_total(live)
     block = take_a_block(live)
     room = block.size // live.size // 2
     if not room:
         raise CannotRun(f"a block of memory has {block.size >> 20} MiB, and no room for two pages")
+    # no earlier: free pages of a pool that lie in a block go with it (dissolve_free_hugetlb_folios() in mm/hugetlb.c)
+    live.reserve(2)
     memory, transparent = live.map(2), huge_pages(live, 2)
     memory.fill()
     with at_once(live, memory.actor) as threads, at_once(live, transparent.actor) as others:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.struct_pages import read_struct_pages_of_boot
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.process.actor import Refused, set_alarm
@@ -82,7 +83,7 @@ def memory_blocks(live: Live) -> Iterator[MemoryBlock]:
 
 def take_a_block(live: Live) -> MemoryBlock:
     """Take a block from the machine, and expect MemTotal to tell so; return it. Raises CannotRun as above."""
-    before = read_meminfo(live.host)["MemTotal"]
+    before = read_total(live)
     for tried, block in enumerate(memory_blocks(live)):
         if block.is_taken(live):
             expect_total(live, before - block.size)
@@ -92,6 +93,14 @@ def take_a_block(live: Live) -> MemoryBlock:
     raise CannotRun("each block of memory has pages that cannot be moved")
 
 
+def read_total(live: Live) -> int:
+    """Return MemTotal in bytes, with the struct pages of the boot where these are counted.
+
+    Pages of a pool give them back, so that MemTotal grows by as much (hugetlb_free_vmemmap=on).
+    """
+    return read_meminfo(ObservedTree(live.host))["MemTotal"] + (read_struct_pages_of_boot(live) or 0) * live.base_page
+
+
 def expect_total(live: Live, expected: int) -> None:
-    """Expect MemTotal to be ``expected`` bytes."""
-    live.expect("MemTotal", expected, read_meminfo(ObservedTree(live.host))["MemTotal"])
+    """Expect ``read_total`` to return ``expected`` bytes."""
+    live.expect("MemTotal and struct pages of the boot", expected, read_total(live))

@@ -8,6 +8,7 @@ from hugepage_qa.machine.host import CannotRun, ObservedTree
 OPTIMIZE = "proc/sys/vm/hugetlb_optimize_vmemmap"
 #: bytes; a kernel with a larger one does not have the switch
 _STRUCT_PAGE = 64
+_BOOT = "nr_memmap_boot_pages"
 _ON_MEMORY = "sys/module/memory_hotplug/parameters/memmap_on_memory"
 
 
@@ -33,4 +34,19 @@ def read_counted_struct_pages(live: Live) -> int | None:
     counters = read_vmstat(ObservedTree(live.host))
     if "nr_memmap_pages" not in counters:
         return None
-    return counters["nr_memmap_pages"] + counters["nr_memmap_boot_pages"]
+    return counters["nr_memmap_pages"] + counters[_BOOT]
+
+
+def read_struct_pages_of_boot(live: Live) -> int | None:
+    """Return the base pages with struct pages that were made as the machine booted, None before Linux 6.11.
+
+    They are no part of MemTotal until a page of a pool gives them back: free_vmemmap_page() in mm/hugetlb_vmemmap.c
+    frees them as memory that was reserved, and whatever replaces them later is taken from what is free.
+    """
+    return read_vmstat(ObservedTree(live.host)).get(_BOOT)
+
+
+def keep_struct_pages_that_nobody_counts(live: Live) -> None:
+    """Let new pages of a pool keep their struct pages until the case ends where those of the boot are not counted."""
+    if read_struct_pages_of_boot(live) is None:
+        live.set_knob_if_there(OPTIMIZE, "0")

@@ -9,11 +9,12 @@ from tests.unit.cases.still_machine import StillMachine
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.memory_blocks import take_a_block
+from hugepage_qa.cases.struct_pages import keep_struct_pages_that_nobody_counts
 from hugepage_qa.machine.host import CannotRun, Host
 from hugepage_qa.oracle.rules import Rule
 from hugepage_qa.process.actor import Refused
 from hugepage_qa.process.actor_link import ActorGone
-from hugepage_qa.sizes import MIB
+from hugepage_qa.sizes import GIB, MIB
 
 DIRECTORY = "sys/devices/system/memory"
 _TRIED_FOR_EVER = 0
@@ -77,3 +78,65 @@ def test_any_other_refusal_is_one_of_the_kernel() -> None:
         live = Live(Host(Blocks(errno.EIO)), 2 * MIB, Rule("rule", "statement", "source"), stack)
         with pytest.raises(Refused):
             take_a_block(live)
+
+
+class GivesBack(StillMachine):
+    """Lets its block go, while pages of a pool give ``given`` base pages of struct pages back, of which it counts some.
+
+    Without ``counted`` it is of Linux before 6.11.
+    """
+
+    def __init__(self, given: int, counted: int | None) -> None:
+        super().__init__(
+            {
+                "start_actor": lambda: (0, 1),
+                "request": self._answer,
+                "write": lambda path, text: self.written.append((path, text)),
+                "is_thrown_away": lambda: True,
+            }
+        )
+        self._given, self._counted = given, counted
+        self._is_taken = False
+        self.written: list[tuple[str, str]] = []
+
+    def _answer(self, _number: int, text: str) -> tuple[str, None]:
+        self._is_taken |= text.split()[1] == "write"
+        return "ok 3", None
+
+    def perform(self, operation: str, arguments: Any) -> Any:
+        """Answer."""
+        match operation, *arguments:
+            case "names", str(path) if path == DIRECTORY:
+                return ["memory0"]
+            case "read" | "observe", str(path) if path.startswith(DIRECTORY):
+                return "8000000\n" if path.endswith("block_size_bytes") else "online\n"
+            case "read" | "observe", "proc/meminfo":
+                total = 4 * GIB + (4096 * self._given - 128 * MIB if self._is_taken else 0)
+                return f"MemTotal: {total >> 10} kB\n"
+            case "read" | "observe", "proc/vmstat":
+                less = (self._counted or 0) if self._is_taken else 0
+                return "nr_free_pages 5\n" + (
+                    "" if self._counted is None else f"nr_memmap_pages 0\nnr_memmap_boot_pages {16384 - less}\n"
+                )
+            case "read", "proc/sys/vm/hugetlb_optimize_vmemmap":
+                return "1\n"
+        return super().perform(operation, arguments)
+
+
+@pytest.mark.parametrize(
+    ("given", "counted", "is_right"),
+    [(0, 0, True), (70, 70, True), (70, 63, False), (63, 70, False), (70, None, False)],
+)
+def test_struct_pages_that_are_given_back_are_more_memory(given: int, counted: int | None, *, is_right: bool) -> None:
+    with ExitStack() as stack:
+        live = Live(Host(GivesBack(given, counted)), 2 * MIB, Rule("rule", "statement", "source"), stack)
+        take_a_block(live)
+    assert (live.differences == []) == is_right
+
+
+@pytest.mark.parametrize(("counted", "written"), [(0, []), (None, ["0", "1"])])
+def test_struct_pages_stay_where_they_are_not_counted(counted: int | None, written: list[str]) -> None:
+    machine = GivesBack(0, counted)
+    with ExitStack() as stack:
+        keep_struct_pages_that_nobody_counts(Live(Host(machine), 2 * MIB, Rule("rule", "statement", "source"), stack))
+    assert [text.strip() for path, text in machine.written if path.endswith("optimize_vmemmap")] == written

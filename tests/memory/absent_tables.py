@@ -55,7 +55,7 @@ def expect_held(live: Live, memory: Memory, first: int, last: int) -> None:
 def inherited(live: Live) -> None:
     for shared in (True, False):
         memory, *touched = with_absent_tables(live, live.actor(), shared=shared)
-        child = memory.seen_by(memory.actor.fork()) if shared else forked(live, memory, pages=2)
+        child = memory.seen_by(memory.actor.fork()) if shared else forked(live, memory, pages=2, apart=True)
         expect_held(live, child, *touched)
         live.expect_pool(nr=2, free=0)
         memory.actor.exit()

@@ -230,15 +230,17 @@ def expect_private_and_shared(live: Live, private: int, shared: int, found: tupl
     live.expect("Private_Hugetlb, Shared_Hugetlb", (private * live.size, shared * live.size), found, known)
 
 
-def forked(live: Live, memory: Memory, pages: int = 1) -> Memory:
+def forked(live: Live, memory: Memory, pages: int = 1, *, apart: bool = False) -> Memory:
     """Fork the actor of private ``memory``, and return what its child has of it: the ``pages`` that were touched.
 
-    Raises KnownBug where it has none.
+    They are in one page table, or ``apart`` in one each. Raises KnownBug where it has none, or lacks some of these.
     """
     child = memory.seen_by(memory.actor.fork())
-    known = {Quirk.FORK_LOSES_PAGES: 0} if live.mmu.may_seem_shared(live.size) else None
-    found = process_status(live, child.actor).hugetlb_pages
-    live.expect("HugetlbPages of the child", pages * live.size, found, known)
+    expected, found = pages * live.size, process_status(live, child.actor).hugetlb_pages
+    # a table is passed over or not, with all that is in it
+    lacking = found if apart and found < expected else 0
+    known = {Quirk.FORK_LOSES_PAGES: lacking} if live.mmu.may_seem_shared(live.size) else None
+    live.expect("HugetlbPages of the child", expected, found, known)
     return child
 
 

@@ -1,0 +1,192 @@
+"""Huge pages of a process that moves to another group of version 1, and of one whose memory is swapped out."""
+
+import errno
+import mmap
+from collections.abc import Iterable
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.control_group import CHARGED_AHEAD, ControlGroup, Version, keeping_hierarchy, new_group
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_policy import run_on
+from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
+from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.kernel.process_status import read_process_status
+from hugepage_qa.kernel.tree import parse_integer
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Refused
+
+MOVED_CHARGES = Area("cgroup/moved-charges", sizes=Sizes.ONCE, around=keeping_hierarchy("memory"))
+
+MOVED = "Documentation/admin-guide/cgroup-v1/memory.rst 8.2; mm/memcontrol.c mem_cgroup_move_charge_pte_range()"
+#: charges stay where they are since (aa6b4fdf5940)
+NEVER_SINCE = "6.13"
+_MOVES, _USED, _LIMIT = "memory.move_charge_at_immigrate", "memory.usage_in_bytes", "memory.limit_in_bytes"
+_WITH_SWAP, _RECLAIM = "memory.memsw.usage_in_bytes", "memory.force_empty"
+_ANONYMOUS = 1
+_PAGES = 4
+#: statistics of a group are added up every two seconds (mm/memcontrol.c FLUSH_TIME)
+_SECONDS = 6.0
+
+
+@MOVED_CHARGES.case(
+    "a group that asks for it is charged for the huge pages of a process that moves there, and the old one no more, but"
+    " for those that are mapped in parts; without that all stay charged to the old one",
+    MOVED,
+    until=NEVER_SINCE,
+)
+def moved(live: Live) -> None:
+    parent = new_group(live, "memory", Version.ONE)
+    for moves in (False, True):
+        with live.about(f"{_MOVES} is {int(moves)}"):
+            old, new = parent.child("old"), parent.child("new")
+            _let_charges_move(new, moves=moves)
+            memory = _memory_in(live, old)
+            # the last one is mapped in parts from now on
+            memory.actor.call("mprotect", memory.at(_PAGES) - live.base_page, live.base_page, mmap.PROT_READ)
+            memory.actor.call("mprotect", memory.at(_PAGES) - live.base_page, live.base_page, READ_WRITE)
+            new.add(memory.actor)
+            gone = _PAGES - 1 if moves else 0
+            _expect_charged(live, old, _PAGES - gone)
+            _expect_charged(live, new, gone)
+            # rss_huge is what is mapped as a whole
+            _expect_stat(live, old, rss=_PAGES - gone, rss_huge=_PAGES - 1 - gone)
+            _expect_stat(live, new, rss=gone, rss_huge=gone)
+            live.expect("AnonHugePages", (_PAGES - 1) * memory.size, _anon_huge_pages(memory))
+            memory.expect_filled()
+            memory.unmap(0, 1)
+            _expect_charged(live, old, _PAGES - gone if moves else _PAGES - 1)
+            _expect_charged(live, new, max(gone - 1, 0))
+            memory.actor.end()
+            for group in (old, new):
+                _expect_stat(live, group, rss=0, rss_huge=0)
+                group.remove()
+
+
+@MOVED_CHARGES.case(
+    "a process whose huge pages the new group has no room for cannot move there, ENOMEM: it and its pages stay",
+    f"{MOVED}, mem_cgroup_can_attach(), mem_cgroup_precharge_mc()",
+    until=NEVER_SINCE,
+)
+def refused(live: Live) -> None:
+    parent = new_group(live, "memory", Version.ONE)
+    old, new = parent.child("old"), parent.child("new")
+    _let_charges_move(new, moves=True)
+    memory = _memory_in(live, old)
+    new.write(_LIMIT, str((_PAGES - 1) * memory.size))
+    live.expect_errno(errno.ENOMEM, new.add, memory.actor)
+    live.expect("processes of the new group", "", (new.read("cgroup.procs") or "").strip())
+    _expect_charged(live, old, _PAGES)
+    _expect_charged(live, new, 0)
+    _expect_stat(live, old, rss=_PAGES, rss_huge=_PAGES)
+    _expect_stat(live, new, rss=0, rss_huge=0)
+    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    new.write(_LIMIT, str((_PAGES + 1) * memory.size))
+    new.add(memory.actor)
+    _expect_charged(live, old, 0)
+    _expect_charged(live, new, _PAGES)
+    memory.expect_filled()
+
+
+@MOVED_CHARGES.case(
+    "huge pages that are swapped out are no longer memory of their group and still its memory and swap, and they are"
+    " both when they come back, and nothing when they are unmapped",
+    "Documentation/admin-guide/cgroup-v1/memory.rst 2.4; mm/memcontrol.c mem_cgroup_swapout()",
+    since="5.4",  # MADV_PAGEOUT
+)
+def swapped_out(live: Live) -> None:
+    need_swap(live, _PAGES * pmd_size(live))
+    group = new_group(live, "memory", Version.ONE)
+    if group.read(_WITH_SWAP) is None:
+        raise CannotRun(f"this kernel has no {_WITH_SWAP}, or swapaccount=0")
+    memory = _memory_in(live, group)
+    swap_out(live, memory, memory.length)
+    # what was written to swap stays in memory until somebody needs that
+    group.write(_RECLAIM, "0")
+    _expect_charged(live, group, 0)
+    _expect_charged(live, group, _PAGES, _WITH_SWAP)
+    _expect_stat(live, group, rss=0, rss_huge=0, swap=_PAGES)
+    memory.expect_filled()
+    live.expect("memory in swap after it was read", 0, swapped(memory))
+    _expect_charged(live, group, _PAGES)
+    _expect_charged(live, group, _PAGES, _WITH_SWAP)
+    swap_out(live, memory, memory.length)
+    memory.unmap()
+    for name in (_USED, _WITH_SWAP):
+        _expect_charged(live, group, 0, name)
+    _expect_stat(live, group, rss=0, rss_huge=0, swap=0)
+
+
+def _let_charges_move(group: ControlGroup, *, moves: bool) -> None:
+    """Have the memory of who moves to ``group`` charged there, or not. Raises CannotRun where the kernel cannot."""
+    try:
+        group.write(_MOVES, str(_ANONYMOUS if moves else 0))
+    except Refused as refusal:
+        raise CannotRun(f"this kernel moves no charges: {refusal.strerror}") from refusal
+
+
+def _memory_in(live: Live, group: ControlGroup) -> Memory:
+    """Return huge pages that were filled by a process in ``group``, which keeps to one CPU."""
+    memory = huge_pages(live, _PAGES)
+    # those so far are charged to where the process was
+    memory.advise(mmap.MADV_DONTNEED)
+    status = read_process_status(live.host, memory.actor.pid)
+    run_on(memory.actor, status.cpus[:1] if status else ())
+    group.add(memory.actor)
+    memory.fill()
+    live.expect("AnonHugePages before", memory.length, memory.smaps().anon_huge_pages)
+    _expect_charged(live, group, _PAGES)
+    _expect_stat(live, group, rss=_PAGES, rss_huge=_PAGES)
+    return memory
+
+
+def _anon_huge_pages(memory: Memory) -> int:
+    mappings = {found.start: found for found in map(memory.smaps, range(memory.pages))}
+    return sum(found.anon_huge_pages for found in mappings.values())
+
+
+def _expect_charged(live: Live, group: ControlGroup, pages: int, name: str = _USED) -> None:
+    """Expect ``group`` to be charged for ``pages`` huge pages, and for less than one besides.
+
+    A CPU may be charged for base pages that nobody has yet, and a process has some other memory. Raises CannotRun where
+    the former are half a huge page.
+    """
+    half = pmd_size(live) // 2
+    if CHARGED_AHEAD * live.base_page >= half:
+        raise CannotRun(f"a CPU may be charged for {CHARGED_AHEAD} base pages that nobody has: half a huge page")
+
+    def charged() -> int:
+        found = parse_integer((group.read(name) or "").strip(), f"{group.path}/{name}")
+        return (found + half // 2) // pmd_size(live)
+
+    live.host.wait_until(lambda: charged() == pages, _SECONDS)
+    live.expect(f"huge pages in {name}", pages, charged())
+
+
+def _expect_stat(live: Live, group: ControlGroup, **pages: int) -> None:
+    """Expect memory.stat of ``group`` to show so many huge pages, and less than one besides that its processes have."""
+    size = pmd_size(live)
+
+    def found() -> dict[str, int]:
+        return {name: value // size for name, value in _stat(group, pages).items()}
+
+    live.host.wait_until(lambda: found() == pages, _SECONDS)
+    live.expect("huge pages in memory.stat", pages, found())
+
+
+def _stat(group: ControlGroup, names: Iterable[str]) -> dict[str, int]:
+    lines = dict(line.split() for line in (group.read("memory.stat") or "").splitlines())
+    return {name: int(lines.get(name, "-1")) for name in names}
+
+
+class MovedCharges(LiveTest):
+    """Charges of version 1 that move with their process, or stay in swap.
+
+    :avocado: enable
+    """
+
+    def test_moved_charges(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(MOVED_CHARGES)

@@ -1,16 +1,18 @@
 """Splits that split_huge_pages makes: of pages of zeroes, of those in pieces elsewhere, and of shared ones."""
 
+import errno
 import mmap
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.debugfs import expect_split
+from hugepage_qa.cases.debugfs import expect_split, write_debugfs
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.pinned_pages import pinned
 from hugepage_qa.cases.thp_memory import expect_change, filled_file, let_only_pmd_inherit, mount_tmpfs, pmd_size
 from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy
-from hugepage_qa.kernel.uapi import MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -18,6 +20,7 @@ SPLITS = Area("thp/splits", sizes=Sizes.ONCE)
 
 IN_A_PROCESS = "mm/huge_memory.c split_huge_pages_pid()"
 IN_A_FILE = "mm/huge_memory.c split_huge_pages_in_file()"
+SPLIT = "split_huge_pages"
 _PIECES = 4
 
 
@@ -116,6 +119,71 @@ def shared_pages_are_counted(live: Live) -> None:
 
     memory = expect_change(live, {"ShmemHugePages": -size, "ShmemPmdMapped": -size, "Shmem": 0}, filled, split)
     live.expect("ShmemPmdMapped, one of two split", size, memory.smaps().shmem_pmd_mapped)
+
+
+@SPLITS.case(
+    "split_huge_pages passes over what it cannot split, pages of pools, pinned huge pages, small ones and holes, and"
+    " splits the others beside them; nothing of all that changes",
+    f"{IN_A_PROCESS}; {IN_A_FILE}",
+    since="5.13",
+    pages=1,
+    sizes=Sizes.DEFAULT,
+)
+def passed_over(live: Live) -> None:
+    let_rest(live)
+    actor = huge_pages(live, 1).actor
+    first = advised(live, 3, actor=actor)
+    first.fill()
+    hugetlb = live.map(1, actor)
+    hugetlb.fill()
+    held = Memory(live, actor, first.at(1), 1, first.size)
+    # the third one has base pages, and none at its end
+    first.advise(mmap.MADV_DONTNEED, 2, 1)
+    first.advise(MADV_NOHUGEPAGE, 2, 1)
+    actor.fill(first.at(2), live.base_page, WORD, 1 + 2 * first.size)
+    live.expect("AnonHugePages before", 2 * first.size, first.smaps().anon_huge_pages)
+    with pinned(live, held):
+        expect_split(live, f"{actor.pid},{first.address:#x},{first.at(3):#x}", 1)
+        live.expect("AnonHugePages of the pinned one", first.size, first.smaps().anon_huge_pages)
+        write_debugfs(live, SPLIT, f"{actor.pid},{hugetlb.address:#x},{hugetlb.address + hugetlb.length:#x}")
+    live.expect_pool(nr=1, free=0)
+    for memory, pages in ((first, 2), (hugetlb, 1)):
+        memory.expect_filled(pages=pages)
+    live.expect("words of the small page that changed", 0, first.wrong(2 * first.size, live.base_page))
+    live.expect("words behind it that are not zero", 0, actor.nonzero(first.at(2) + live.base_page, live.base_page))
+    # let go, it is split, too
+    expect_split(live, f"{actor.pid},{first.address:#x},{first.at(3):#x}", 1)
+    live.expect("AnonHugePages", 0, first.smaps().anon_huge_pages)
+    first.expect_filled(pages=2)
+
+
+@SPLITS.case(
+    "split_huge_pages tells who asks for a process, a file or an order that is not there, or in other words, and splits"
+    " nothing",
+    f"{IN_A_PROCESS}; {IN_A_FILE}, split_huge_pages_write()",
+    since="5.13",
+)
+def refused(live: Live) -> None:
+    let_rest(live)
+    memory = huge_pages(live, 2)
+    gone = live.actor()
+    gone.end()
+    where = f"{memory.address:#x},{memory.at(2):#x}"
+    # a kernel thread has no memory; a container has none
+    threads = [(f"2,{where}", errno.EINVAL)] if "kthreadd" in (live.host.read("proc/2/status") or "") else []
+    for words, number in (
+        *threads,
+        (f"{gone.pid},{where}", errno.ESRCH),
+        ("", errno.EINVAL),
+        ("0", errno.EINVAL),
+        (f"{memory.actor.pid}", errno.EINVAL),
+        (f"{memory.actor.pid},0x0", errno.EINVAL),
+        ("/no/such/file,0x0,0x200", errno.EINVAL),
+    ):
+        with live.about(repr(words)):
+            live.expect_errno(number, write_debugfs, live, SPLIT, words)
+            live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_filled()
 
 
 class ThpSplits(LiveTest):

@@ -1,0 +1,196 @@
+"""Memory of huge pages that is in swap when parts of it are given back, cut off, or brought back."""
+
+import errno
+import mmap
+import os
+import signal
+from functools import partial
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.swapped import need_swap, only_swap, page_out, swap_out, swapped
+from hugepage_qa.cases.thp_memory import expect_shared, let_only_pmd_inherit, map_start, pmd_size
+from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
+from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MADV_PAGEOUT
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+SWAPPED_PARTS = Area("thp/swapped-parts", sizes=Sizes.ONCE)
+
+HOLES = "fallocate(2) FALLOC_FL_PUNCH_HOLE; ftruncate(2); mm/shmem.c shmem_undo_range(), shmem_free_swap()"
+SINCE = "5.4"  # MADV_PAGEOUT
+_PAGES = 2
+_ROOM = 12
+_NEW_VALUE = 77
+
+
+@SWAPPED_PARTS.case(
+    "a hole in a file of a tmpfs that is in swap is zero, and so is what was cut off, wherever they begin and end; the"
+    " rest holds what it held, and the file and its mount have the room of no page more or less",
+    HOLES,
+    since=SINCE,
+)
+def cut(live: Live) -> None:
+    need_swap(live, _PAGES * pmd_size(live))
+    _expect_cut(live)
+
+
+def _expect_cut(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    size, page = pmd_size(live), live.base_page
+    length = _PAGES * size
+    for start, end in (
+        (page, 3 * page),
+        (0, size),
+        (size - page, size + page),
+        (size // 2 + WORD, size - WORD),
+        (page // 2, size + page // 2),
+        (size + page, length),
+        (size // 2, length),
+        (0, length),
+    ):
+        with live.about(f"bytes {start} to {end} of {length}"):
+            _expect_cut_out(live, start, end)
+
+
+def _expect_cut_out(live: Live, start: int, end: int) -> None:
+    point, file, memory = _huge_file(live)
+    room = live.host.file_system(point).blocks
+    live.host.wait_until(partial(page_out, memory))
+    live.expect("Rss of what was swapped out", 0, memory.smaps().rss)
+    if end == memory.length:
+        file.actor.call("ftruncate", file.descriptor, start)
+        file.actor.call("ftruncate", file.descriptor, end)
+    else:
+        mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+        file.actor.call("fallocate", file.descriptor, mode, start, end - start)
+    page = live.base_page
+    left = memory.length - max(end // page - -(-start // page), 0) * page
+    live.expect("st_blocks", left, file.blocks)
+    live.expect("free blocks of the mount", room - left // page, live.host.file_system(point).free_blocks)
+    wrong = memory.wrong(0, start) + memory.wrong(end, memory.length - end)
+    live.expect("words beside it that changed", 0, wrong)
+    live.expect("words of it that are not zero", 0, memory.actor.nonzero(memory.address + start, end - start))
+    memory.fill(_NEW_VALUE)
+    memory.expect_filled(_NEW_VALUE)
+    file.actor.call("unlinkat", -1, f"{point}/file", 0)
+    live.host.wait_until(partial(page_out, memory))
+    memory.actor.end()
+    live.host.wait_until(lambda: live.host.file_system(point).free_blocks == room)
+    live.expect("free blocks of the mount when the file is gone", room, live.host.file_system(point).free_blocks)
+
+
+@SWAPPED_PARTS.case(
+    "fallocate(2) that finds no room for all leaves a file as it was: what was in swap, what was not, and holes",
+    "fallocate(2) ENOSPC; mm/shmem.c shmem_fallocate(), shmem_undo_range()",
+    since=SINCE,
+)
+def allocation_fails(live: Live) -> None:
+    need_swap(live, _PAGES * pmd_size(live))
+    let_only_pmd_inherit(live)
+    point, file, memory = _huge_file(live)
+    size = memory.size
+    file.actor.call("ftruncate", file.descriptor, _ROOM * size)
+
+    def is_out() -> bool:
+        memory.actor.call("madvise", memory.address, size, MADV_PAGEOUT)
+        return memory.smaps().rss == size
+
+    live.host.wait_until(is_out)
+    live.expect("Rss when the first half is in swap", size, memory.smaps().rss)
+    before = file.blocks, live.host.file_system(point).free_blocks
+    # behind what there is, and from its middle on, in holes and pages
+    for start in (0, size // 2, _PAGES * size):
+        room = _ROOM * size
+        live.expect_errno(errno.ENOSPC, file.actor.call, "fallocate", file.descriptor, 0, start, room)
+        found = file.blocks, live.host.file_system(point).free_blocks
+        live.expect(f"st_blocks, free blocks after an allocation from {start} on", before, found)
+        live.expect("length of the file", room, file.size)
+        data = file.actor.call("lseek", file.descriptor, 0, os.SEEK_HOLE)
+        live.expect("where the first hole is", _PAGES * size, data)
+    memory.expect_filled()
+
+
+@SWAPPED_PARTS.case(
+    "what is given back of memory that is in swap, by MADV_DONTNEED or MADV_FREE, is in swap no more and zero at the"
+    " next touch, and the rest is in swap and holds what it held",
+    "madvise(2) MADV_DONTNEED, MADV_FREE; mm/madvise.c madvise_free_pte_range(); mm/memory.c zap_pte_range()",
+    since=SINCE,
+)
+def given_back(live: Live) -> None:
+    let_rest(live)
+    need_swap(live, _PAGES * pmd_size(live))
+    for advice in (mmap.MADV_DONTNEED, mmap.MADV_FREE):
+        memory = huge_pages(live, _PAGES)
+        swap_out(live, memory, memory.length)
+        size, page = memory.size, live.base_page
+        parts = ((page, page), (size // 2, size), (memory.length - page, page))
+        left = memory.length
+        for offset, length in parts:
+            memory.actor.call("madvise", memory.address + offset, length, advice)
+            left -= length
+            live.expect("memory in swap", left, swapped(memory))
+        for offset, length in parts:
+            live.expect("words that are not zero", 0, memory.actor.nonzero(memory.address + offset, length))
+        for start, end in ((0, page), (2 * page, size // 2), (size // 2 + size, memory.length - page)):
+            live.expect("words of the rest that changed", 0, memory.wrong(start, end - start))
+        live.expect("memory in swap after it was read", 0, swapped(memory))
+        memory.actor.end()
+
+
+@SWAPPED_PARTS.case(
+    "swapoff(2) brings back the half of a huge page that is in swap, and what was protected of it stays so, as it is"
+    " for a child that has it, too",
+    "swapoff(2); mm/swapfile.c unuse_pte_range(), unuse_pte(); Documentation/admin-guide/mm/userfaultfd.rst",
+    since="5.13",
+)
+def swapoff_of_a_half(live: Live) -> None:
+    let_rest(live)
+    swap_off = only_swap(live, 4 * pmd_size(live))
+    memory = huge_pages(live, _PAGES)
+    half, page = memory.size // 2, live.base_page
+    fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.PAGEFAULT_FLAG_WP)
+    protected = [*range(4, 9), *range(half // page - 2, half // page + 2)]
+    fault.write_protect(offset=4 * page, length=5 * page)
+    fault.write_protect(offset=half - 2 * page, length=4 * page)
+    swap_out(live, memory, half)
+    child = memory.seen_by(memory.actor.fork())
+    swap_off()
+    for one in (memory, child):
+        live.expect("memory in swap after swapoff(2)", 0, swapped(one))
+        live.expect("Rss", memory.length, one.smaps().rss)
+        live.expect("AnonHugePages of the page behind it", memory.size, one.smaps().anon_huge_pages)
+        one.expect_filled()
+    live.expect("base pages that are protected", protected, protected_pages(memory))
+    child.fill(_NEW_VALUE)
+    memory.expect_filled()
+    for number in (protected[0], protected[-1]):
+        live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + number * page, _NEW_VALUE)
+    fault.write_protect(on=False)
+    memory.fill(_NEW_VALUE + 1)
+    memory.expect_filled(_NEW_VALUE + 1)
+    child.expect_filled(_NEW_VALUE)
+
+
+def _huge_file(live: Live) -> tuple[str, HugeFile, Memory]:
+    """Return a tmpfs, and a file of it that is filled, in huge pages, and mapped. Raises CannotRun."""
+    point = live.mount_other(f"huge=always,size={_ROOM // 2 * pmd_size(live)},mode=0700", "tmpfs")
+    actor = live.actor()
+    file = HugeFile(live, actor, live.open(actor, f"{point}/file"))
+    memory = map_start(live, actor, file.descriptor, _PAGES)
+    expect_shared(live, memory, True, "huge=always")
+    return point, file, memory
+
+
+class ThpSwappedParts(LiveTest):
+    """Parts of huge pages that are in swap.
+
+    :avocado: enable
+    """
+
+    def test_swapped_parts(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(SWAPPED_PARTS)

@@ -3,6 +3,7 @@
 import errno
 import signal
 from collections.abc import Mapping
+from typing import Final
 
 from hugepage_qa.cases.debugfs import mount_debugfs, write_debugfs
 from hugepage_qa.cases.frames import kpageflags
@@ -14,11 +15,13 @@ from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.process.actor import Fault
 
+#: include/uapi/asm-generic/errno.h: a page is broken already
+EHWPOISON: Final = 133
 # include/uapi/asm-generic/siginfo.h
 _BUS_MCEERR_AR = 4
 # include/uapi/linux/kernel-page-flags.h
 _HWPOISON = 1 << 19
-_MEMORY, _SOFT_OFFLINE = "sys/devices/system/memory", "soft_offline_page"
+_MEMORY, _SOFT_OFFLINE, _HARD_OFFLINE = "sys/devices/system/memory", "soft_offline_page", "hard_offline_page"
 _MENDS = "unpoison-pfn"
 _LOCKDOWN = "sys/kernel/security/lockdown"
 _BUSY_SECONDS, _PAUSE_SECONDS = 10.0, 0.1
@@ -67,9 +70,18 @@ def is_taken_out_of_use(live: Live, memory: Memory, offset: int) -> bool:
 def soft_offline(live: Live, frame: int) -> None:
     """Have a page frame taken out of use that will break, whoever has it. Raises CannotRun, OSError."""
     live.set_knob_if_there("proc/sys/vm/enable_soft_offline", "1")
-    if _SOFT_OFFLINE not in live.host.names(_MEMORY):
+    _write_offline(live, _SOFT_OFFLINE, frame)
+
+
+def hard_offline(live: Live, frame: int) -> None:
+    """Tell the kernel that a page frame is broken, whoever has it. Raises CannotRun, OSError."""
+    _write_offline(live, _HARD_OFFLINE, frame)
+
+
+def _write_offline(live: Live, name: str, frame: int) -> None:
+    if name not in live.host.names(_MEMORY):
         raise CannotRun("this kernel has no CONFIG_MEMORY_FAILURE")
-    live.host.write(f"{_MEMORY}/{_SOFT_OFFLINE}", f"{frame * live.base_page:#x}")
+    live.host.write(f"{_MEMORY}/{name}", f"{frame * live.base_page:#x}")
 
 
 def need_mending(live: Live) -> None:

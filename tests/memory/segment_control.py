@@ -11,11 +11,14 @@ from hugepage_qa.cases.hugetlb_files import (
     IPC_SET,
     IPC_STAT,
     SHM_HUGETLB,
+    SHM_LOCK,
+    SHM_UNLOCK,
     Segment,
     get_segment,
+    process_status,
 )
 from hugepage_qa.cases.live import Live
-from hugepage_qa.kernel.uapi import CLONE_NEWIPC, NOBODY
+from hugepage_qa.kernel.uapi import CLONE_NEWIPC, NOBODY, RLIMIT_MEMLOCK
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Refused, become_nobody
@@ -95,6 +98,38 @@ def refused(live: Live) -> None:
     live.expect_errno(errno.EINVAL, call, "shmctl", identifier, -1, bytes(112))
     live.expect("what IPC_STAT tells", before, segment.status())
     live.expect_pool(nr=1, free=1, resv=1)
+
+
+@SEGMENT_CONTROL.case(
+    "SHM_LOCK and SHM_UNLOCK lock nothing of a segment of huge pages, which are never swapped out, and are no error;"
+    " its owner needs a limit to lock, and others may neither",
+    "shmctl(2) SHM_LOCK, EPERM; ipc/shm.c shmctl_do_lock()",
+    pages=2,
+)
+def lock(live: Live) -> None:
+    segment = get_segment(live, 2 * live.size, flags=0o600 | IPC_CREAT)
+    memory = segment.attach()
+    memory.touch(0, 5)
+    owner, stranger = live.actor(), live.actor()
+    owner.call("setrlimit", RLIMIT_MEMLOCK, live.host.uapi.pack("2Q", 0, 0))
+    become_nobody(owner)
+    become_nobody(stranger)
+    for command in (SHM_LOCK, SHM_UNLOCK, SHM_UNLOCK, SHM_LOCK):
+        before = segment.status()
+        live.expect_errno(errno.EPERM, stranger.call, "shmctl", segment.identifier, command, 0)
+        segment.actor.call("shmctl", segment.identifier, command, 0)
+        live.expect("what IPC_STAT tells", before, segment.status())
+        live.expect("VmLck", 0, process_status(live, segment.actor).locked)
+        live.expect("Locked of the mapping", 0, memory.smaps().fields.get("Locked", 0))
+        live.expect_pool(nr=2, free=1, resv=1)
+    segment.change(NOBODY, 0o600)
+    live.expect_errno(errno.EPERM, owner.call, "shmctl", segment.identifier, SHM_LOCK, 0)
+    owner.call("shmctl", segment.identifier, SHM_UNLOCK, 0)
+    live.expect_errno(errno.EINVAL, owner.call, "shmctl", -1, SHM_LOCK, 0)
+    live.expect("what the page holds", 5, memory.read())
+    segment.detach(memory)
+    segment.remove()
+    live.expect_pool(nr=2, free=2)
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------

@@ -9,9 +9,13 @@ from hugepage_qa.cases.hugetlb_files import (
     IPC_CREAT,
     IPC_EXCL,
     IPC_PRIVATE,
+    IPC_RMID,
+    SHM_EXEC,
     SHM_HUGETLB,
+    SHM_LOCK,
     SHM_NORESERVE,
     SHM_RDONLY,
+    SHM_REMAP,
     SHM_RND,
     Segment,
     get_segment,
@@ -19,7 +23,7 @@ from hugepage_qa.cases.hugetlb_files import (
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.places import free_place
 from hugepage_qa.kernel.proc_tables import read_segment_sizes
-from hugepage_qa.kernel.uapi import HUGE_MASK, HUGE_SHIFT, RLIMIT_MEMLOCK
+from hugepage_qa.kernel.uapi import HUGE_MASK, HUGE_SHIFT, NOBODY, RLIMIT_MEMLOCK
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
@@ -30,6 +34,7 @@ SEGMENTS = Area("segments")
 GET = f"{HUGETLB_DOC} SHM_HUGETLB; shmget(2); ipc/shm.c newseg()"
 GROUP = f"{HUGETLB_DOC} /proc/sys/vm/hugetlb_shm_group; fs/hugetlbfs/inode.c can_do_hugetlb_shm()"
 KEY = 0x48504741
+_ADDRESSES = 1 << 64
 GROUP_ID = 54321
 
 
@@ -229,7 +234,62 @@ def chosen_addresses(live: Live) -> None:
         segment.detach(memory)
     for offset, flags in ((1, 0), (live.base_page, SHM_RND), (live.size - 1, SHM_RND)):
         live.expect_errno(errno.EINVAL, segment.attach, None, flags, place + offset)
+    # it would end at address 0, behind the last one
+    live.expect_errno(errno.EINVAL, segment.attach, None, 0, _ADDRESSES - live.size)
+    live.expect_errno(errno.EINVAL, segment.actor.call, "shmat", -1, 0, 0)
     live.expect_pool(nr=1, free=0)
+
+
+@SEGMENTS.case(
+    "SHM_REMAP takes the place of what is mapped there, whose page goes back to the pool, and what is beside it stays;"
+    " without it a place that is taken is refused, and it without a place",
+    "shmat(2) SHM_REMAP; ipc/shm.c do_shmat()",
+    pages=4,
+)
+def attached_over_memory(live: Live) -> None:
+    segment = get_segment(live, live.size)
+    memory = live.map(3, segment.actor)
+    memory.fill(3)
+    live.expect_pool(nr=4, free=1, resv=1)
+    live.expect_errno(errno.EINVAL, segment.attach, None, 0, memory.at(1))
+    for address in (0, 1):
+        live.expect_errno(errno.EINVAL, segment.attach, None, SHM_REMAP | SHM_RND, address)
+    live.expect_errno(errno.EINVAL, segment.attach, None, SHM_REMAP, memory.at(1) + live.base_page)
+    memory.expect_filled(3)
+    live.expect_pool(nr=4, free=1, resv=1)
+    attached = segment.attach(flags=SHM_REMAP, address=memory.at(1))
+    live.expect("the address", f"{memory.at(1):#x}", f"{attached.address:#x}")
+    live.expect_pool(nr=4, free=2, resv=1)
+    attached.expect_zero()
+    attached.fill(5)
+    segment.attach(live.actor()).expect_filled(5)
+    segment.detach(attached)
+    live.expect_signal(signal.SIGSEGV, memory.read, 1)
+    for page in (0, 2):
+        memory.expect_filled(3, first=page, pages=1)
+    live.expect_pool(nr=4, free=1)
+
+
+@SEGMENTS.case(
+    "SHM_EXEC is for who may execute the segment by its mode, and maps it executable; without it nobody may",
+    "shmat(2) SHM_EXEC, EACCES; ipc/shm.c do_shmat()",
+    pages=1,
+)
+def executable(live: Live) -> None:
+    segment, user = get_segment(live, live.size), live.actor()
+    become_nobody(user)
+    for flags, needed, permissions in ((SHM_EXEC, 0o700, "rwxs"), (SHM_EXEC | SHM_RDONLY, 0o500, "r-xs")):
+        for missing in (0o100, 0o400):
+            segment.change(NOBODY, needed & ~missing)
+            live.expect_errno(errno.EACCES, segment.attach, user, flags)
+        segment.change(NOBODY, needed)
+        memory = segment.attach(user, flags)
+        live.expect("permissions in smaps", permissions, memory.smaps().permissions)
+        segment.detach(memory)
+        memory = segment.attach(user, flags & ~SHM_EXEC)
+        live.expect("permissions in smaps", permissions.replace("x", "-"), memory.smaps().permissions)
+        segment.detach(memory)
+    live.expect_pool(nr=1, free=1, resv=1)
 
 
 @SEGMENTS.case("who may only read takes the reserved pages, too, and leaves those that it has not read", GET, pages=3)
@@ -274,6 +334,30 @@ def group_that_may(live: Live) -> None:
     live.expect_pool(nr=1, free=1, resv=1)
     memory.touch()
     live.expect_pool(nr=1, free=0)
+
+
+@SEGMENTS.case(
+    "a limit of locked memory does not make up for the group, and who is refused has locked nothing: the limit is there"
+    " for a segment of base pages",
+    f"{GROUP}, hugetlb_file_setup() (83c1fd763b32); shmctl(2) SHM_LOCK",
+    since="5.16",
+    pages=1,
+)
+def limit_of_locked_memory(live: Live) -> None:
+    live.set_knob("proc/sys/vm/hugetlb_shm_group", f"{GROUP_ID}")
+    stranger = live.actor()
+    # the user may have locked something before
+    stranger.call("setrlimit", RLIMIT_MEMLOCK, live.host.uapi.pack("2Q", 2 * live.size, 2 * live.size))
+    become_nobody(stranger)
+    for _time in range(2):
+        live.expect_errno(errno.EPERM, get_segment, live, live.size, stranger)
+        live.expect_pool(nr=1, free=1)
+    identifier = stranger.call("shmget", IPC_PRIVATE, live.size, IPC_CREAT | 0o600)
+    try:
+        stranger.call("shmctl", identifier, SHM_LOCK, 0)
+    except Refused as refusal:
+        live.expect("errno of SHM_LOCK of a segment of base pages", 0, refusal.errno)
+    stranger.call("shmctl", identifier, IPC_RMID, 0)
 
 
 class Segments(LiveTest):

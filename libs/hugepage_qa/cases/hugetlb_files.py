@@ -122,10 +122,14 @@ IPC_EXCL: Final = 0o2000
 IPC_RMID: Final = 0
 IPC_SET: Final = 1
 IPC_STAT: Final = 2
+SHM_LOCK: Final = 11
+SHM_UNLOCK: Final = 12
 SHM_HUGETLB: Final = 0o4000
 SHM_NORESERVE: Final = 0o10000
 SHM_RDONLY: Final = 0o10000
 SHM_RND: Final = 0o20000
+SHM_REMAP: Final = 0o40000
+SHM_EXEC: Final = 0o100000
 #: struct shmid64_ds: 48 bytes of shm_perm, of which the first six words are read, then what architectures order
 #: differently
 _SHMID_SIZE: Final = 112

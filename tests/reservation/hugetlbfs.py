@@ -9,6 +9,8 @@ from functools import partial
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.places import ordinary_memory
 from hugepage_qa.kernel.proc_tables import find_mount
 from hugepage_qa.kernel.uapi import AT_FDCWD, NOBODY
 from hugepage_qa.machine.host import ObservedTree
@@ -22,6 +24,16 @@ OPTIONS = f"{HUGETLB_DOC} Using Huge Pages; fs/hugetlbfs/inode.c hugetlbfs_parse
 FILES = f"{HUGETLB_DOC} Using Huge Pages; fs/hugetlbfs/inode.c"
 #: what a buffer holds that nothing was read to: no zeroes, for these are what a hole reads as
 _BEFORE = b"\xff" * 8
+#: what no option can be: the largest number stands for no user and no group
+_SENSELESS = {
+    "size": ("x", "-1"),
+    "min_size": ("x", "-1"),
+    "nr_inodes": ("x", "-1"),
+    "mode": ("9", "x"),
+    "uid": (f"{2**32 - 1}", "x", "-1"),
+    "gid": (f"{2**32 - 1}", "x", "-1"),
+    "pagesize": ("12345", "0", "x"),
+}
 
 
 @HUGETLBFS.case("pagesize= gives the files of a mount pages of that size, also where none can be had", OPTIONS)
@@ -59,8 +71,10 @@ def shown_options(live: Live) -> None:
 @HUGETLBFS.case("options that make no sense are refused", OPTIONS, pages=1)
 def senseless_options(live: Live) -> None:
     live.expect_errno(errno.EINVAL, live.mount, min_size=2 * live.size, size=live.size)
-    for options in ({"size": "x"}, {"min_size": "x"}, {"nr_inodes": "x"}, {"mode": "9"}, {"pagesize": "12345"}):
-        live.expect_errno(errno.EINVAL, partial(live.mount, **options))
+    for name, words in _SENSELESS.items():
+        for word in words:
+            with live.about(f"{name}={word}"):
+                live.expect_errno(errno.EINVAL, partial(live.mount, **{name: word}))
     live.expect_errno(errno.EINVAL, live.host.mount, "unknown=1")
     live.expect_pool(nr=1, free=1)
 
@@ -172,6 +186,36 @@ def read_a_file_to_its_end(live: Live) -> None:
         live.expect_pool(nr=2, free=1 - whole)
         file.truncate(0)
         live.expect_pool(nr=2, free=2)
+
+
+@HUGETLBFS.case(
+    "read(2) to memory that ends gives what has room there, of a page and of a hole, EFAULT where nothing has; of an"
+    " empty file it gives nothing",
+    f"read(2) EFAULT; {FILES} hugetlbfs_read_iter()",
+    pages=1,
+)
+def read_to_where_memory_ends(live: Live) -> None:
+    file, base = open_file(live, f"{live.mount()}/file"), live.base_page
+    live.expect("bytes of an empty file", (0, _BEFORE), read_8(file, 0))
+    file.truncate(2)
+    page = file.map(1)
+    for start, length in ((0, 3 * base), (live.size - base, base)):
+        file.actor.fill(page.address + start, length, WORD, 7 + start)
+    room = ordinary_memory(live, file.actor, 2)
+    room.unmap(1)
+    buffer = Memory(live, file.actor, room.address, 1, base)
+    # in the page, from the page on into the hole, in the hole
+    for offset, written in ((base, base), (live.size - base // 2, base // 2), (live.size, 0)):
+        with live.about(f"from byte {offset} on"):
+            buffer.fill(9)
+            read = file.actor.call("pread64", file.descriptor, buffer.address, 2 * base, offset)
+            live.expect("bytes read", base, read)
+            wrong = file.actor.check(buffer.address, written, WORD, 7 + offset) if written else 0
+            live.expect("words of the page that are wrong", 0, wrong)
+            rest = base - written
+            live.expect("words of the hole", 0, file.actor.nonzero(buffer.at(1) - rest, rest) if rest else 0)
+            live.expect_errno(errno.EFAULT, file.actor.call, "pread64", file.descriptor, buffer.at(1), base, offset)
+    live.expect_pool(nr=1, free=0)
 
 
 def _read_before_the_end(left: int) -> bytes:

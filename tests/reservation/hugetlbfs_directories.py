@@ -2,12 +2,13 @@
 
 import errno
 import os
+import stat
 from functools import partial
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import Live
-from hugepage_qa.kernel.uapi import NOBODY
+from hugepage_qa.kernel.uapi import AT_FDCWD, NOBODY
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
@@ -93,6 +94,59 @@ def groups(live: Live) -> None:
                 (file.group, without_name.group, inside.group),
             )
             live.expect("mode of the directory", oct(0o700 | bit), oct(inside.mode))
+
+
+@DIRECTORIES.case(
+    "a fifo, a socket and a device are files of a mount that take one of its nr_inodes= each, and no page; a fifo"
+    " carries what is written to it",
+    f"mknod(2) ENOSPC; {FILES} hugetlbfs_mknod(), hugetlbfs_get_inode()",
+    pages=1,
+)
+def special_files(live: Live) -> None:
+    kinds = {"fifo": stat.S_IFIFO, "socket": stat.S_IFSOCK, "device": stat.S_IFCHR}
+    point, actor = live.mount(nr_inodes=len(kinds) + 1, size=live.size), live.actor()
+    for _time in range(2):
+        expect_left(live, point, len(kinds))
+        for left, (name, kind) in zip((2, 1, 0), kinds.items(), strict=True):
+            actor.call("mknodat", AT_FDCWD, f"{point}/{name}", kind | 0o600, 0)
+            expect_left(live, point, left)
+        live.expect_errno(errno.ENOSPC, actor.call, "mknodat", AT_FDCWD, f"{point}/more", stat.S_IFIFO | 0o600, 0)
+        live.expect_errno(errno.ENOENT, live.open, actor, f"{point}/more", os.O_RDWR)
+        fifo = live.open(actor, f"{point}/fifo", os.O_RDWR | os.O_NONBLOCK)
+        live.expect("bytes written", 8, actor.call("write", fifo, b"hugepage", 8))
+        live.expect("bytes read", (8, (b"hugepage",)), actor.call_with_buffers("read", fifo, bytes(8), 8))
+        live.expect_errno(errno.ENODEV, live.map, 1, actor, fd=fifo, shared=True)
+        for name in kinds:
+            actor.call("unlinkat", AT_FDCWD, f"{point}/{name}", 0)
+        expect_left(live, point, 1 + 1)
+        actor.call("close", fifo)
+        live.expect_pool(nr=1, free=1)
+    expect_left(live, point, len(kinds))
+
+
+@DIRECTORIES.case(
+    "a symbolic link, whose text has no place in pages that nobody writes to, is refused and leaves neither a name nor"
+    " one file less to be made",
+    f"{FILES} hugetlbfs_symlink(), hugetlbfs_write_begin()",
+    pages=1,
+)
+def symbolic_link(live: Live) -> None:
+    point, actor = live.mount(nr_inodes=2, size=live.size), live.actor()
+    for _time in range(3):
+        live.expect_errno(errno.EINVAL, actor.call, "symlinkat", "elsewhere", AT_FDCWD, f"{point}/link")
+        live.expect_errno(errno.ENOENT, actor.call, "unlinkat", AT_FDCWD, f"{point}/link", 0)
+        expect_left(live, point, 1)
+    live.open(actor, f"{point}/file")
+    expect_left(live, point, 0)
+    live.expect_errno(errno.ENOSPC, actor.call, "symlinkat", "elsewhere", AT_FDCWD, f"{point}/link")
+    expect_left(live, point, 0)
+    live.expect_pool(nr=1, free=1)
+
+
+def expect_left(live: Live, point: str, files: int) -> None:
+    """Expect a mount to have room for so many files, and all of its one page."""
+    use = live.host.file_system(point)
+    live.expect("f_ffree, f_bfree", (files, 1), (use.free_files, use.free_blocks))
 
 
 def open_directory(live: Live, actor: Actor, path: str) -> HugeFile:

@@ -24,7 +24,7 @@ static const struct {
 	CALL(mlockall), CALL(munlockall), CALL(msync), CALL(swapon), CALL(swapoff),
 	CALL(mincore), CALL(fallocate), CALL(ftruncate), CALL(openat), CALL(close), CALL(read), CALL(write),
 	CALL(pread64), CALL(pwrite64), CALL(lseek), CALL(readahead), CALL(fadvise64), CALL(unlinkat), CALL(dup),
-	CALL(mkdirat), CALL(linkat), CALL(renameat2),
+	CALL(mkdirat), CALL(linkat), CALL(renameat2), CALL(symlinkat), CALL(mknodat),
 	CALL(memfd_create), CALL(shmget), CALL(shmat), CALL(shmdt), CALL(shmctl), CALL(set_mempolicy), CALL(mbind),
 	CALL(get_mempolicy), CALL(move_pages), CALL(migrate_pages), CALL(sched_setaffinity), CALL(prctl),
 	CALL(getrusage), CALL(setresuid), CALL(setresgid), CALL(setgroups), CALL(fstatfs), CALL(vmsplice), CALL(pipe2),

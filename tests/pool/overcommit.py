@@ -6,6 +6,8 @@ import signal
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import forked, get_segment
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.memory_policy import Mode, set_policy
+from hugepage_qa.cases.pages_of_a_node import require_no_free_page
 from hugepage_qa.cases.race import RACERS, race
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.machine.host import CannotRun, ObservedTree
@@ -69,6 +71,30 @@ def surplus_for_a_segment(live: Live) -> None:
         live.expect_pool(nr=2, free=0, surplus=surplus)
         segment.remove()
         live.expect_pool(nr=own, free=own)
+
+
+@OVERCOMMIT.case(
+    "a surplus page comes from a node that the policy prefers, MPOL_PREFERRED_MANY, too, and is counted there",
+    f"{SURPLUS}, alloc_buddy_hugetlb_folio_with_mpol(); set_mempolicy(2), since cfcaa66f8032",
+    since="5.15",
+    sizes=Sizes.BUDDY,
+    nodes=2,
+)
+def surplus_of_preferred_nodes(live: Live) -> None:
+    for node in live.nodes[:2]:
+        require_no_free_page(live, node)
+        live.let_grow(1, node)
+    for shared in (False, True):
+        for node, other in (live.nodes[:2], live.nodes[1::-1]):
+            memory = live.map(1, shared=shared, noreserve=True)
+            set_policy(memory.actor, Mode.PREFERRED_MANY, [node])
+            memory.touch()
+            live.expect("node in numa_maps", {node: 1}, memory.numa_maps().nodes)
+            live.expect_pool(node=node, nr=1, free=0, surplus=1)
+            live.expect_pool(node=other, nr=0, free=0)
+            live.expect_pool(nr=1, free=0, surplus=1)
+            memory.actor.end()
+            live.expect_pool(node=node, nr=0, free=0)
 
 
 @OVERCOMMIT.case("surplus pages go when nobody touched them", SURPLUS)

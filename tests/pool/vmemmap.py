@@ -3,11 +3,11 @@
 import mmap
 from collections import Counter
 
-from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.frames import COMPOUND_HEAD, COMPOUND_TAIL, HUGE, flags_from
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.memory_of_others import expect_no_drift, free_bytes
+from hugepage_qa.cases.memory_of_others import expect_no_drift, expect_not_others, free_bytes, used_memory
 from hugepage_qa.cases.struct_pages import (
     OPTIMIZE,
     need_struct_pages,
@@ -117,6 +117,42 @@ def flags_of_an_optimised_page(live: Live) -> None:
         Counter(map(hex, tails)),
         {Quirk.SHARED_TAILS_SHOWN_AS_HEADS: seen_as_heads},
     )
+
+
+@VMEMMAP.case(
+    "a surplus page that gave its struct pages back is out of the pool when it is freed, and its memory free soon"
+    " after; while it is on its way the pool grows and shrinks",
+    f"{RULE}; {HUGETLB_DOC} nr_overcommit_hugepages; mm/hugetlb.c update_and_free_page(), free_hpage_workfn()",
+    sizes=Sizes.BUDDY,
+)
+def optimised_surplus(live: Live) -> None:
+    need_struct_pages(live, live.size)
+    pages = max(1, _USED // live.size)
+    live.set_knob(OPTIMIZE, "1")
+    live.let_grow(pages)
+    free, used = free_bytes(live), used_memory(live)
+    for turn in range(1, 4):
+        memory = live.map(pages, noreserve=True)
+        memory.fill(turn)
+        live.expect_pool(nr=pages, free=0, surplus=pages)
+        memory.expect_filled(turn)
+        memory.unmap()
+        live.expect_pool(nr=0, free=0)
+        # no write to it goes on before what is on its way has come
+        live.set_nr(0)
+        live.expect_pool(nr=0, free=0)
+
+    def is_back() -> bool:
+        return free_bytes(live) > free - pages * live.size // 2
+
+    live.host.wait_until(is_back)
+    if not is_back():
+        expect_not_others(live, free - free_bytes(live), used)
+    live.expect(f"{free_bytes(live)} of {free} bytes are free again", True, is_back())
+    live.reserve(1)
+    live.expect_pool(nr=1, free=1)
+    live.set_nr(0)
+    live.expect_pool(nr=0, free=0)
 
 
 def _use_optimised(live: Live, *, switched_off: bool) -> None:

@@ -1,9 +1,10 @@
 """Copy on write when pages are short: who made the mapping is safe, who inherited it is not."""
 
+import os
 import signal
 
 from hugepage_qa.cases.case import Area
-from hugepage_qa.cases.hugetlb_files import forked, new_memfd
+from hugepage_qa.cases.hugetlb_files import HugeFile, forked, new_memfd, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.uapi import MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
@@ -102,6 +103,44 @@ def parent_writes_among_children(live: Live) -> None:
     for heir in (grandchild, *children):
         live.expect_signal(signal.SIGBUS, heir.read)
     live.expect_pool(nr=2, free=1)
+
+
+@COPY_ON_WRITE.case(
+    "the parent that writes when no page is free takes it from none but those who have the same page: a child that has"
+    " written before keeps its own, and so do those who map the file, with what they reserved",
+    f"{OWNER}, __unmap_hugepage_range()",
+    pages=4,
+)
+def parent_takes_no_other_page(live: Live) -> None:
+    file = new_memfd(live)
+    shared = file.map(1)
+    shared.fill(1)
+    shared.unmap()
+    memory = file.map(1, shared=False)
+    memory.fill(2)
+    wrote, reads = forked(live, memory), forked(live, memory)
+    wrote.fill(3)
+    again, owner = (open_in_another(live, file).map(1, shared=each) for each in (True, False))
+    again.expect_filled(1)
+    live.expect_pool(nr=4, free=1, resv=1)
+    memory.fill(4)
+    live.expect_signal(signal.SIGBUS, reads.read)
+    for each, value in ((memory, 4), (wrote, 3), (again, 1)):
+        each.expect_filled(value)
+    live.expect_pool(nr=4, free=1, resv=1)
+    owner.expect_filled(1)
+    owner.fill(5)
+    wrote.fill(6)
+    for each, value in ((owner, 5), (wrote, 6), (memory, 4), (again, 1)):
+        each.expect_filled(value)
+    live.expect_pool(nr=4, free=0)
+    wrote.actor.end()
+    live.expect_pool(nr=4, free=1)
+
+
+def open_in_another(live: Live, file: HugeFile) -> HugeFile:
+    """Return the file as another process has it. Raises OSError."""
+    return open_file(live, f"/proc/{file.actor.pid}/fd/{file.descriptor}", flags=os.O_RDWR)
 
 
 @COPY_ON_WRITE.case(

@@ -287,6 +287,31 @@ def _expect_accounted(live: Live, *, is_accounted: bool) -> None:
     live.expect("pages in memory.current", 0, round((_memory_current(group) - before) / live.size))
 
 
+@case(
+    "of two groups that go, each leaves what was charged to it to the one above them, and what the other one has stays",
+    f"{V1_DOC}; {HUGETLB_CGROUP} hugetlb_cgroup_css_offline(), hugetlb_cgroup_move_parent()",
+    pages=2,
+)
+def groups_go_one_by_one(live: Live, group: HugetlbGroup) -> None:
+    stays, *going = (group.child(name) for name in ("stays", "first", "second"))
+    memories = [live.map(1, each.actor(), noreserve=True) for each in going]
+    for memory in memories:
+        memory.touch()
+        stays.add(memory.actor)
+    going[0].remove()
+    going[1].expect(usage=1, reserved=1)
+    group.expect(usage=2, reserved=2)
+    memories[0].unmap()
+    going[1].expect(usage=1, reserved=1)
+    group.expect(usage=1, reserved=1)
+    going[1].remove()
+    group.expect(usage=1, reserved=1)
+    stays.expect(usage=0, reserved=0)
+    memories[1].unmap()
+    group.expect(usage=0, reserved=0)
+    live.expect_pool(nr=2, free=2)
+
+
 def _moved_page(live: Live, group: HugetlbGroup) -> tuple[Memory, int]:
     """Return a page of a process of ``group`` that moved to another node, and that node. Raises CannotRun."""
     if len(live.nodes) < _TWO:

@@ -44,7 +44,7 @@ def each_size_has_its_files(live: Live, group: HugetlbGroup) -> None:
 
 
 @case(
-    "a limit is kept in whole pages, less is cut off, and it can be taken away",
+    "a limit is kept in whole pages, less is cut off, and it can be taken away; what is no number changes nothing",
     f"{V1_DOC}; {HUGETLB_CGROUP} hugetlb_cgroup_write()",
 )
 def limits_are_whole_pages(live: Live, group: HugetlbGroup) -> None:
@@ -56,6 +56,8 @@ def limits_are_whole_pages(live: Live, group: HugetlbGroup) -> None:
         else:
             live.expect(f"no {kind}limit is beyond all memory", True, int(unlimited) > ALL_MEMORY)
         group.write_limit(2 * live.size + live.size // 2, kind)
+        for text in ("x", "1x", "-2", "1 2", "max" if group.group.version is Version.ONE else "-1"):
+            live.expect_errno(errno.EINVAL, group.write_limit, text, kind)
         live.expect(f"{kind}limit", str(2 * live.size), group.read_limit(kind))
         group.write_limit(live.size - 1, kind)
         live.expect(f"{kind}limit", "0", group.read_limit(kind))

@@ -58,8 +58,8 @@ class HugetlbGroup:
         """Let the group reserve at most ``pages`` pages, with None as many as there are. Raises OSError."""
         self.write_limit(None if pages is None else pages * self._live.size, RESERVATIONS)
 
-    def write_limit(self, amount: int | None, kind: str = "") -> None:
-        """Write a limit in bytes, of pages in use or (``RESERVATIONS``) of reserved ones. Raises OSError."""
+    def write_limit(self, amount: int | str | None, kind: str = "") -> None:
+        """Write a limit in bytes, or a text, of pages in use or (``RESERVATIONS``) of reserved ones. Raises OSError."""
         text = self._files.unlimited if amount is None else str(amount)
         self.group.write(f"{self._prefix}{kind}{self._files.limit}", text)
 

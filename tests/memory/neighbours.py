@@ -1,13 +1,15 @@
 """Huge pages and ordinary memory side by side: what grows, moves or shrinks leaves the other alone."""
 
 import errno
+import mmap
 
-from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.places import free_place, need_places_of_any_size, ordinary_memory
 from hugepage_qa.kernel.uapi import MAP_FIXED_NOREPLACE, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor, Refused
 
 NEIGHBOURS = Area("neighbours")
 HEAP = "brk(2); mm/mmap.c brk(): a base page stays free below the next mapping"
@@ -15,6 +17,8 @@ GROW = "mremap(2) ENOMEM; mm/mremap.c"
 MOVE = "mremap(2) MREMAP_FIXED; mm/mremap.c mremap_to()"
 #: base pages that the heap grows by at least
 _GROWTH = 16
+#: more than any address has
+_ADDRESS_BITS = 64
 
 
 @NEIGHBOURS.case("the heap grows up to huge pages and no further, and both hold what they held", HEAP, pages=1)
@@ -138,6 +142,56 @@ def ordinary_memory_moves_onto_a_part(live: Live) -> None:
         memory.expect_filled(3)
         ordinary.expect_filled(4)
         live.expect_pool(nr=1, free=0)
+
+
+@NEIGHBOURS.case(
+    "where ordinary memory has taken all addresses but for one place, huge pages are mapped there, below everything and"
+    " above, and where there is none they are refused",
+    "mmap(2) ENOMEM; arch/x86/mm/hugetlbpage.c hugetlb_get_unmapped_area_topdown(); mm/mmap.c vm_unmapped_area()",
+    sizes=Sizes.BUDDY,
+    pages=1,
+)
+def only_place_that_is_left(live: Live) -> None:
+    need_places_of_any_size(live)
+    actor = live.actor()
+    taken = _take_all_addresses(live, actor)
+    live.expect_errno(errno.ENOMEM, live.map, 1, actor)
+    live.expect_pool(nr=1, free=1)
+    for start in (min(taken), max(taken)):
+        # twice as long as needed: one page in it is aligned
+        place = Memory(live, actor, start, 2, live.size)
+        place.unmap()
+        memory = live.map(1, actor)
+        live.expect(f"whether it is mapped from {start:#x} on", True, start <= memory.address < place.at(2))
+        memory.fill()
+        memory.expect_filled()
+        live.expect_errno(errno.ENOMEM, live.map, 1, actor)
+        live.expect_pool(nr=1, free=0)
+        memory.unmap()
+        live.expect_pool(nr=1, free=1)
+        _take(live, actor, place.length, at=start)
+
+
+def _take_all_addresses(live: Live, actor: Actor) -> list[int]:
+    """Map what no huge page fits into any more, nothing of which is touched; return where at least two would fit."""
+    taken = list[int]()
+    length = 1 << _ADDRESS_BITS - 1
+    while length >= live.base_page:
+        try:
+            start = _take(live, actor, length)
+        except Refused as refusal:
+            if refusal.errno != errno.ENOMEM:
+                raise
+            length //= 2
+        else:
+            if length >= 2 * live.size:
+                taken.append(start)
+    return taken
+
+
+def _take(live: Live, actor: Actor, length: int, at: int = 0) -> int:
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | live.host.uapi.map_noreserve
+    return actor.mmap(length, 0, flags | (MAP_FIXED_NOREPLACE if at else 0), address=at)
 
 
 class Neighbours(LiveTest):

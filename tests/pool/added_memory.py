@@ -6,7 +6,6 @@ from hugepage_qa.cases.memory_blocks import expect_total, read_total, take_a_blo
 from hugepage_qa.cases.race import at_once
 from hugepage_qa.cases.struct_pages import keep_struct_pages_that_nobody_counts
 from hugepage_qa.cases.thp_policy import huge_pages
-from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -23,9 +22,6 @@ _ALL = 1 << 30
     f"{DOC} Onlining Memory Blocks; mm/memory_hotplug.c online_pages()",
 )
 def added_to_a_busy_machine(live: Live) -> None:
-    if read_meminfo(live.host).get("CmaTotal"):
-        # to __zone_watermark_ok() it is free for pages that can be moved, which leave no more than the watermark of all
-        raise CannotRun("the machine has a CMA, which the kernel cannot use itself when the pool has all other memory")
     keep_struct_pages_that_nobody_counts(live)
     total = read_total(live)
     block = take_a_block(live)

@@ -386,6 +386,39 @@ UNUSED static void *map_text(int fd)
 
 UNUSED static long file_huge(void *memory) { return smaps(memory, "FilePmdMapped:"); }
 
+/* A new file of a new tmpfs. */
+UNUSED static int tmpfs_file(const char *options)
+{
+	umount2("/mnt", MNT_DETACH);
+	mkdir("/mnt", 0700);
+	if (mount("none", "/mnt", "tmpfs", 0, options))
+		printf("no tmpfs: %s\n", strerror(errno));
+	return open("/mnt/f", O_RDWR | O_CREAT, 0600);
+}
+
+/* Swap of 16 MiB in a file on the disk, until swap_off(). */
+UNUSED static void swap_on(void)
+{
+	static char page[4096];
+	int fd;
+
+	close(text_file());
+	fd = open("/disk/swap", O_CREAT | O_TRUNC | O_RDWR, 0600);
+	memset(page, 0, sizeof(page));
+	for (int index = 0; index < 4096; index++)
+		write(fd, page, sizeof(page));
+	((int *)page)[256] = 1;
+	((int *)page)[257] = 4095;
+	memcpy(page + 4086, "SWAPSPACE2", 10);
+	pwrite(fd, page, sizeof(page), 0);
+	fsync(fd);
+	close(fd);
+	if (syscall(SYS_swapon, "/disk/swap", 0))
+		printf("no swap: %s\n", strerror(errno));
+}
+
+UNUSED static void swap_off(void) { syscall(SYS_swapoff, "/disk/swap"); }
+
 /* A new control group of version 2, or of the hugetlb controller of version 1, which then has it alone. */
 UNUSED static void group(const char *name)
 {
@@ -416,6 +449,21 @@ UNUSED static void group_v1(const char *name)
 	snprintf(path, sizeof(path), "/cg1/%s", name);
 	rmdir(path);
 	mkdir(path, 0700);
+}
+
+/* Two new groups of the memory controller of version 1, /cgm/a and /cgm/b. */
+UNUSED static void memory_groups_v1(void)
+{
+	mkdir("/cg", 0700);
+	mount("none", "/cg", "cgroup2", 0, "");
+	rmdir("/cg/a");
+	put("/cg/cgroup.subtree_control", "-memory");
+	umount2("/cg", 0);
+	mkdir("/cgm", 0700);
+	for (int wait = 0; mount("none", "/cgm", "cgroup", 0, "memory") && wait < 200; wait++)
+		usleep(100000);
+	mkdir("/cgm/a", 0700);
+	mkdir("/cgm/b", 0700);
 }
 
 UNUSED static void join(const char *name)

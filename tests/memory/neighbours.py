@@ -19,6 +19,8 @@ MOVE = "mremap(2) MREMAP_FIXED; mm/mremap.c mremap_to()"
 _GROWTH = 16
 #: more than any address has
 _ADDRESS_BITS = 64
+#: more than there are between programs, libraries and stacks, none of which has room for twice as much
+_MOST_PLACES = 100
 
 
 @NEIGHBOURS.case("the heap grows up to huge pages and no further, and both hold what they held", HEAP, pages=1)
@@ -175,17 +177,20 @@ def only_place_that_is_left(live: Live) -> None:
 def _take_all_addresses(live: Live, actor: Actor) -> list[int]:
     """Map what no huge page fits into any more, nothing of which is touched; return where at least two would fit."""
     taken = list[int]()
-    length = 1 << _ADDRESS_BITS - 1
-    while length >= live.base_page:
+    length, places = 1 << _ADDRESS_BITS - 1, 0
+    # a kernel that never refuses would be asked for ever
+    while length >= live.base_page and places <= _MOST_PLACES:
         try:
             start = _take(live, actor, length)
         except Refused as refusal:
             if refusal.errno != errno.ENOMEM:
                 raise
-            length //= 2
+            length, places = length // 2, 0
         else:
+            places += 1
             if length >= 2 * live.size:
                 taken.append(start)
+    live.expect(f"whether {length} bytes have more than {_MOST_PLACES} places", False, places > _MOST_PLACES)
     return taken
 
 

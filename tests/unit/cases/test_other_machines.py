@@ -28,10 +28,21 @@ THE_SAME = {
     "fcntl": {"F_ADD_SEALS", "F_GET_SEALS", "F_SEAL_GROW", "F_SEAL_SEAL", "F_SEAL_SHRINK", "F_SEAL_WRITE"},
     "mmap": {
         *("MAP_ANONYMOUS", "MAP_PRIVATE", "MAP_SHARED", "PROT_EXEC", "PROT_READ", "PROT_WRITE"),
-        *("MADV_DONTFORK", "MADV_DONTNEED", "MADV_FREE", "MADV_RANDOM", "MADV_REMOVE", "MADV_WILLNEED"),
+        *("MADV_DOFORK", "MADV_DONTFORK", "MADV_DONTNEED", "MADV_FREE", "MADV_RANDOM", "MADV_REMOVE", "MADV_WILLNEED"),
     },
     "os": {
-        *("O_CREAT", "O_EXCL", "O_RDONLY", "O_RDWR", "O_WRONLY", "SEEK_DATA", "SEEK_END", "SEEK_HOLE", "SEEK_SET"),
+        *(
+            "O_CREAT",
+            "O_EXCL",
+            "O_NONBLOCK",
+            "O_RDONLY",
+            "O_RDWR",
+            "O_WRONLY",
+            "SEEK_DATA",
+            "SEEK_END",
+            "SEEK_HOLE",
+            "SEEK_SET",
+        ),
         *("MFD_ALLOW_SEALING", "MFD_HUGETLB", "POSIX_FADV_SEQUENTIAL", "POSIX_FADV_WILLNEED"),
     },
 }

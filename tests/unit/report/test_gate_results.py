@@ -109,7 +109,7 @@ def test_baselines_are_those_of_the_tree(told: dict[str, str], found: str) -> No
     assert GateSettings.from_environment({"TMT_TREE": "/tree", **told}).baselines == Path(found)
 
 
-def run_settings() -> None:
+def test_settings() -> None:
     settings = GateSettings.from_environment({})
     assert (settings.profile, settings.looks, settings.min_boots, settings.accept) == ("quick", (1, 2, 3), 1, "")
     settings = GateSettings.from_environment(

@@ -5,6 +5,7 @@ worse when it leaves the range that the baseline has shown by more than the rule
 that from block to block has noise, as what is measured has, and is judged like that.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -113,8 +114,8 @@ class _OnceLoader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Return the mapping that ``node`` stands for; raises YAMLError."""
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        twice = [key for key in keys if keys.count(key) > 1]
+        keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        twice = [key for key, count in keys.items() if count > 1]
         if twice:
             raise yaml.constructor.ConstructorError(None, None, f"{twice[0]!r} is there twice", node.start_mark)
         return super().construct_mapping(node, deep)

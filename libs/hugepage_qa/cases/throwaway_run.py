@@ -94,7 +94,7 @@ class ThrowawayRun:
         self._machines = [LiveMachine(plan) for _ in range(machines)]
         self._lock = threading.Lock()
         self._units: Jobs[Unit] | None = None
-        #: with how much memory units are, first that of the machine that runs when they are planned
+        #: with how much memory units are: that of the machine that runs when they are planned, then of the longest ones
         self._memories: list[tuple[int, ...]] = []
         #: how many machines have begun
         self._begun = 0
@@ -171,9 +171,9 @@ class ThrowawayRun:
         self._sizes = page_sizes(host)
         planned = [*wanted.units(self._sizes, read_pool_view(host).pools)]
         # of those that take as long the last ones first
-        planned.sort(key=lambda unit: took.get(unit.name, unit.seconds))
+        planned = sorted(planned, key=lambda unit: took.get(unit.name, unit.seconds))[::-1]
         self._memories = [*dict.fromkeys([memory, *(unit.memory for unit in planned)])]
-        return Jobs(planned[::-1], lambda unit: sum(unit.memory), self._free, {machine: sum(memory)})
+        return Jobs(planned, lambda unit: sum(unit.memory), self._free, {machine: sum(memory)})
 
 
 def _is_for(memory: tuple[int, ...], unit: Unit) -> bool:

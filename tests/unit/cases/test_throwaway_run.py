@@ -261,6 +261,25 @@ def test_machines_begin_with_units_that_need_other_memory(machines: FakeMachines
     assert sorted(machine.machine.memory for machine in machines.started) == [NODES, LARGE_NODES]
 
 
+def test_the_next_machine_begins_with_the_longest_that_needs_other_memory(
+    machines: FakeMachines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both_run = threading.Barrier(2, timeout=30)
+
+    def meets(_live: Live) -> None:
+        both_run.wait()
+
+    def programs(_host: Host, size: int, seed: int, operations: int) -> Result:
+        both_run.wait()
+        return Result(f"/random/{size}/{seed}/{operations}", Verdict.PASS)
+
+    monkeypatch.setattr(random_run, "run_random_programs", programs)
+    areas = area("once", meets), area("each", passing, sizes=Sizes.EACH)
+    run = Run(tmp_path, count=2)
+    run(*areas, selection=Selection(sizes=(GIB,)), took={"each 1G": 1, "random 1G": 20}, operations=7)
+    assert [machine.machine.memory for machine in machines.started[:2]] == [NODES, (6 * GIB, 5 * GIB)]
+
+
 # --- what is chosen, and what there is not ---
 
 

@@ -305,3 +305,6 @@ class LibvirtDriver(LibvirtHost):
         self._call(end)
         if pid is not None:
             await_condition(partial(has_ended, pid), _END_SECONDS, f"{name}: its QEMU, process {pid}, does not end")
+
+    def _find(self, name: str) -> Any:
+        return self._call(partial(self._connection.lookupByName, name))

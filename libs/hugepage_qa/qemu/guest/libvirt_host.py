@@ -125,9 +125,6 @@ class LibvirtHost(Driver):
             self._connection.close()
         super().close()
 
-    def _find(self, name: str) -> Any:
-        return self._call(partial(self._connection.lookupByName, name))
-
     def _call(self, call: Callable[[], Any]) -> Any:
         """Return what ``call`` of the binding returns.
 

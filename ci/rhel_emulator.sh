@@ -29,7 +29,6 @@ cat >"$scratch/libexec/qemu-kvm" <<END
 RHEL=${RHEL:-9} RHEL_REAL=$scratch/usr/bin/qemu-system-x86_64 exec /usr/bin/python3 $scratch/qemu-kvm.py "\$@"
 END
 chmod 755 "$scratch" "$scratch/libexec/qemu-kvm"
-mkdir -p /usr/libexec
 mount -t overlay overlay -o "lowerdir=$scratch/libexec:/usr/libexec" /usr/libexec
 # a link to one that cannot be executed is none, either
 for other in /usr/bin/qemu-system-*; do

@@ -222,9 +222,9 @@ class _Check:
     def _report(self, comparisons: Sequence[Comparison], measured: Measured) -> None:
         console = open_console()
         for one in comparisons:
-            # all of them fit a screen
-            print_comparison(console, one, most_rows=MOST_ROWS // len(comparisons))
             markdown = self._directory / f"{one.suite}.md"
+            # all of them fit a screen
+            print_comparison(console, one, most_rows=MOST_ROWS // len(comparisons), more_in=str(markdown))
             write_durably(markdown, render_markdown(one))
             logs = [markdown]
             if one.suite in self._pages:

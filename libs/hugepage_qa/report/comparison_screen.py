@@ -28,11 +28,17 @@ _RIGHT = frozenset({"change", "old", "new", "margin", "blocks"})
 
 
 def print_comparison(
-    console: Console, comparison: Comparison, *, shows_all: bool = False, most_rows: int = MOST_ROWS
+    console: Console,
+    comparison: Comparison,
+    *,
+    shows_all: bool = False,
+    most_rows: int = MOST_ROWS,
+    more_in: str = "--all",
 ) -> None:
     """Print the verdict, what differs between the sides, and every metric with its reason.
 
-    Without ``shows_all`` those that ask for a look alone where there are more than ``most_rows``.
+    Without ``shows_all`` those that ask for a look alone where there are more than ``most_rows``; then ``more_in`` is
+    the option, or the file, that shows the others.
     """
     console.print(
         Text.assemble((comparison.verdict.value, STYLES[comparison.verdict]), f"  {comparison.reason}"), soft_wrap=True
@@ -45,7 +51,7 @@ def print_comparison(
     rows = comparison.results if shows_all else rows_to_show(comparison.results, most_rows)
     for line in _lines(rows, console.width, shows_all=shows_all):
         console.print(line, soft_wrap=True)
-    for rest in sum_up([one for one in comparison.results if one not in rows]):
+    for rest in sum_up([one for one in comparison.results if one not in rows], more_in):
         console.print(Text(rest), soft_wrap=True)
     for note in comparison.notes:
         console.print(Text(f"note: {note}"), soft_wrap=True)

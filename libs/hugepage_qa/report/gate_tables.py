@@ -57,12 +57,16 @@ def rows_to_show(results: Sequence[MetricResult], most: int = MOST_ROWS) -> Sequ
     return [one for one in results if one.verdict not in _QUIET][:most]
 
 
-def sum_up(results: Sequence[MetricResult]) -> list[str]:
-    """Return what there is to know of ``results`` that are not shown one by one, a line each."""
+def sum_up(results: Sequence[MetricResult], more_in: str = "") -> list[str]:
+    """Return what there is to know of ``results`` that are not shown one by one, a line each.
+
+    ``more_in`` is what shows those that no line names.
+    """
     passed = [one for one in results if one.verdict is Verdict.PASS]
     blind = [one for one in results if one.verdict is Verdict.BLIND]
     others = len(results) - len(passed) - len(blind)
-    lines = [f"and {others} more; --all shows them"] if others else []
+    shown = f"; see {more_in}" if more_in else ""
+    lines = [f"and {others} more{shown}"] if others else []
     nearest = max(passed, key=lambda one: one.change.upper / one.margin if one.change else -1, default=None)
     if nearest is not None and nearest.change is not None:
         lines.append(f"pass: {len(passed)}, nearest to its margin {nearest.name}: at most {_bound(nearest)}")
@@ -70,7 +74,7 @@ def sum_up(results: Sequence[MetricResult]) -> list[str]:
         lines.append(f"pass: {len(passed)}")
     lines += _blind_lines(blind[:_MOST_BLIND])
     if len(blind) > _MOST_BLIND:
-        lines.append(f"and {len(blind) - _MOST_BLIND} more that are blind; --all shows them")
+        lines.append(f"and {len(blind) - _MOST_BLIND} more that are blind{shown}")
     return lines
 
 

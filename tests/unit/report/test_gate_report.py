@@ -18,7 +18,7 @@ from hugepage_gate.samples import SampleSet
 from hugepage_qa.report.comparison_screen import picture, print_comparison
 from hugepage_qa.report.gate_page import GatePage, make_page
 from hugepage_qa.report.gate_report import render_html
-from hugepage_qa.report.gate_tables import render_markdown
+from hugepage_qa.report.gate_tables import render_markdown, sum_up
 
 EVIL = "<script>alert(1)</script>|*x*"
 
@@ -150,6 +150,14 @@ def test_all_of_them_are_shown_on_demand(hundred: GatePage) -> None:
     print_comparison(console, hundred.comparison, shows_all=True)
     text = console.export_text()
     assert all(f"m{place:03}" in text for place in range(100))
+
+
+@pytest.mark.parametrize(("options", "where"), [({}, "--all"), ({"more_in": "walk.md"}, "walk.md")])
+def test_who_has_no_line_for_a_metric_tells_where_it_is(hundred: GatePage, options: dict[str, Any], where: str) -> None:
+    console = Console(width=250, record=True, file=Path("/dev/null").open("w"))  # noqa: SIM115 - as above
+    print_comparison(console, hundred.comparison, most_rows=0, **options)
+    assert f"and 1 more; see {where}\n" in console.export_text()
+    assert sum_up([one for one in hundred.comparison.results if one.metric == "m060"]) == ["and 1 more"]
 
 
 def test_only_metrics_that_ask_for_a_look_have_pictures(hundred: GatePage) -> None:

@@ -15,7 +15,8 @@ from tests.unit.cases.lies import (
     other_answers,
     other_looks,
 )
-from tests.unit.cases.recorded import Recorded, recorded_cases
+from tests.unit.cases.record_areas import read_records
+from tests.unit.cases.recorded import Recorded, recorded_cases, recorded_cases_of
 from tests.unit.cases.text.test_double import NAMES as HUGETEXT
 from tests.unit.cases.transcript import Event
 
@@ -78,7 +79,7 @@ def _has_no_guests(area: Area) -> bool:
 
 
 every_record = pytest.mark.parametrize("recorded", recorded_cases(), ids=str)
-#: the falsified guests are in tests/unit/guest
+#: the falsified guests are in tests/unit/cases/guest
 without_guests = pytest.mark.parametrize("recorded", recorded_cases(_has_no_guests), ids=str)
 on_each_size = pytest.mark.parametrize(
     "recorded",
@@ -90,6 +91,14 @@ on_each_size = pytest.mark.parametrize(
 def test_every_area_is_recorded() -> None:
     recorded = {one.area.name for one in recorded_cases()}
     assert [area.name for area in read_areas() if area.name not in recorded | HUGETEXT] == []
+
+
+def test_every_record_is_of_a_case() -> None:
+    """One whose case was renamed or taken out is replayed by nothing."""
+    for area in read_areas():
+        for verdict in (Verdict.PASS, Verdict.KNOWN):
+            replayed = {str(one) for one in recorded_cases_of(area, verdict)}
+            assert {f"{area.name}/{name}" for name in read_records(area, verdict)} == replayed
 
 
 @every_record

@@ -1,10 +1,12 @@
 """How often the gate is wrong, on made-up measurements in which nothing changes, and that the count can fail."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from ci import gate_error_rates
 from ci.gate_error_rates import go_sessions, main
 from ci.gate_worlds import WORLDS, World, cloud, jvm_forks, very_quiet_machine
 
@@ -110,3 +112,24 @@ def test_nights_of_go_are_read_in_their_order(tmp_path: Path) -> None:
     assert (walk.metric, walk.unit) == ("BenchmarkWalk-12", "ns/op")
     assert [block.samples[0] for block in walk.blocks] == [100, 120]
     assert main(["--go"]) == 3
+
+
+def test_nights_of_go_before_and_behind_the_step_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gate_error_rates, "SPLITS", 1)
+    monkeypatch.setattr(gate_error_rates, "_print_made_up", lambda _console: None)
+    noise = np.random.default_rng(1)
+    for night in range(23):
+        (tmp_path / str(night)).mkdir()
+        times = {"Walk": 1000 * (1.03 if night >= gate_error_rates.STEP else 1.0), "Run": 1000}
+        lines = [
+            f"Benchmark{name}-12 1 {time * (1 + noise.normal(0, 0.001)):.3f} ns/op 512 B/op {night % 2 + 9} allocs/op"
+            for name, time in times.items()
+            for _run in range(15)
+        ]
+        (tmp_path / str(night) / f"Go1.17-opt.202201{night + 1:02}T210000").write_text("\n".join(lines))
+    assert main(["--go", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^regressed at the step: BenchmarkWalk-12 \+[23]\.\d\d%$", shown, re.MULTILINE)
+    assert "counts: 4, comparisons: 16, regressed: 0" in shown

@@ -419,7 +419,7 @@ UNUSED static void swap_on(void)
 
 UNUSED static void swap_off(void) { syscall(SYS_swapoff, "/disk/swap"); }
 
-/* A new control group of version 2, or of the hugetlb controller of version 1, which then has it alone. */
+/* A new control group of version 2. */
 UNUSED static void group(const char *name)
 {
 	char path[64];
@@ -434,18 +434,28 @@ UNUSED static void group(const char *name)
 	mkdir(path, 0700);
 }
 
-UNUSED static void group_v1(const char *name)
+/* Take a controller from version 2, and mount it as that of version 1, which then has it alone. */
+UNUSED static void mount_v1(const char *controller, const char *place)
 {
-	char path[64];
+	char taken[16];
 
 	mkdir("/cg", 0700);
 	mount("none", "/cg", "cgroup2", 0, "");
 	rmdir("/cg/a");
-	put("/cg/cgroup.subtree_control", "-hugetlb");
+	snprintf(taken, sizeof(taken), "-%s", controller);
+	put("/cg/cgroup.subtree_control", taken);
 	umount2("/cg", 0);
-	mkdir("/cg1", 0700);
-	for (int wait = 0; mount("none", "/cg1", "cgroup", 0, "hugetlb") && wait < 200; wait++)
+	mkdir(place, 0700);
+	for (int wait = 0; mount("none", place, "cgroup", 0, controller) && wait < 200; wait++)
 		usleep(100000);
+}
+
+/* A new group of the hugetlb controller of version 1. */
+UNUSED static void group_v1(const char *name)
+{
+	char path[64];
+
+	mount_v1("hugetlb", "/cg1");
 	snprintf(path, sizeof(path), "/cg1/%s", name);
 	rmdir(path);
 	mkdir(path, 0700);
@@ -454,14 +464,7 @@ UNUSED static void group_v1(const char *name)
 /* Two new groups of the memory controller of version 1, /cgm/a and /cgm/b. */
 UNUSED static void memory_groups_v1(void)
 {
-	mkdir("/cg", 0700);
-	mount("none", "/cg", "cgroup2", 0, "");
-	rmdir("/cg/a");
-	put("/cg/cgroup.subtree_control", "-memory");
-	umount2("/cg", 0);
-	mkdir("/cgm", 0700);
-	for (int wait = 0; mount("none", "/cgm", "cgroup", 0, "memory") && wait < 200; wait++)
-		usleep(100000);
+	mount_v1("memory", "/cgm");
 	mkdir("/cgm/a", 0700);
 	mkdir("/cgm/b", 0700);
 }

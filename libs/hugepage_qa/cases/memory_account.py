@@ -73,7 +73,7 @@ _SETTLED_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class MemoryAccount:
-    """Counters by name and node, in pages; bytes that are free, that are neither free nor counted, and that there are.
+    """Counters by name and node, in pages; bytes that are free, that are neither free nor counted, and of all memory.
 
     ``ours`` are the counters of which the suite may have some more.
     """

@@ -10,7 +10,7 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import run_on
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
-from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_memory import anon_huge_pages, pmd_size
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.kernel.tree import parse_integer
@@ -54,7 +54,7 @@ def moved(live: Live) -> None:
             # rss_huge is what is mapped as a whole
             _expect_stat(live, old, rss=_PAGES - gone, rss_huge=_PAGES - 1 - gone)
             _expect_stat(live, new, rss=gone, rss_huge=gone)
-            live.expect("AnonHugePages", (_PAGES - 1) * memory.size, _anon_huge_pages(memory))
+            live.expect("AnonHugePages", (_PAGES - 1) * memory.size, anon_huge_pages(memory))
             memory.expect_filled()
             memory.unmap(0, 1)
             _expect_charged(live, old, _PAGES - gone if moves else _PAGES - 1)
@@ -140,11 +140,6 @@ def _memory_in(live: Live, group: ControlGroup) -> Memory:
     _expect_charged(live, group, _PAGES)
     _expect_stat(live, group, rss=_PAGES, rss_huge=_PAGES)
     return memory
-
-
-def _anon_huge_pages(memory: Memory) -> int:
-    mappings = {found.start: found for found in map(memory.smaps, range(memory.pages))}
-    return sum(found.anon_huge_pages for found in mappings.values())
 
 
 def _expect_charged(live: Live, group: ControlGroup, pages: int, name: str = _USED) -> None:

@@ -11,6 +11,7 @@ from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import (
+    anon_huge_pages,
     collapse,
     expect_shared,
     let_only_pmd_inherit,
@@ -206,7 +207,7 @@ def huge_page_protected(live: Live) -> None:
             memory.expect_filled(_NEW_VALUE)
             if make is huge_pages:
                 # the one in the middle is mapped in parts; shared ones all are, as soon as they are protected
-                live.expect("AnonHugePages", 2 * memory.size, _anon_huge_pages(memory))
+                live.expect("AnonHugePages", 2 * memory.size, anon_huge_pages(memory))
             memory.actor.end()
 
 
@@ -317,11 +318,6 @@ def _expect_woken(live: Live, memory: Memory, features: Feature) -> None:
     live.expect("what came of the access", [Came.DONE], [done.came for done in memory.actor.stop(0)])
     memory.expect_zero()
     memory.actor.end()
-
-
-def _anon_huge_pages(memory: Memory) -> int:
-    mappings = {found.start: found for found in map(memory.smaps, range(memory.pages))}
-    return sum(found.anon_huge_pages for found in mappings.values())
 
 
 def _shared_huge_pages(live: Live, pages: int) -> Memory:

@@ -11,7 +11,7 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
 from hugepage_qa.cases.memory_policy import STRICT, Mode, bind, set_policy
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import anon_huge_pages, map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import advised, huge_pages
 from hugepage_qa.cases.thp_policy import set_policy as set_thp_policy
 from hugepage_qa.kernel.counters import read_vmstat
@@ -98,7 +98,7 @@ def strict(live: Live) -> None:
     for part in (memory, half):
         live.expect_errno(errno.EIO, bind, part, [second], STRICT)
         live.expect("base pages of each node", {first: 3 * each}, memory.numa_maps().nodes)
-    live.expect("AnonHugePages", memory.length, _anon_huge_pages(memory))
+    live.expect("AnonHugePages", memory.length, anon_huge_pages(memory))
     bind(memory, [first], STRICT)
     memory.unmap(1, 1)
     live.expect_errno(errno.EFAULT, bind, memory, [first], STRICT)
@@ -146,11 +146,6 @@ def _on(live: Live, node: int, pages: int) -> Memory:
 
 def _hint_faults(live: Live) -> int:
     return read_vmstat(ObservedTree(live.host))["numa_hint_faults"]
-
-
-def _anon_huge_pages(memory: Memory) -> int:
-    mappings = {found.start: found for found in map(memory.smaps, range(memory.pages))}
-    return sum(found.anon_huge_pages for found in mappings.values())
 
 
 class ThpMisplaced(LiveTest):

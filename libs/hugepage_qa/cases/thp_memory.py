@@ -245,6 +245,12 @@ def filled_file(live: Live, path: str, pages: int) -> Memory:
     return memory
 
 
+def anon_huge_pages(memory: Memory) -> int:
+    """Return how many bytes of anonymous ``memory``, which may be several mappings, smaps shows as huge pages."""
+    mappings = {found.start: found for found in map(memory.smaps, range(memory.pages))}
+    return sum(found.anon_huge_pages for found in mappings.values())
+
+
 def mapped_huge(memory: Memory) -> int:
     """Return how many bytes of ``memory``, anonymous or shared, smaps shows as mapped by huge pages."""
     found = memory.smaps()

@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_file
+from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_again
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.pinned_pages import pipe_with, word_from
 from hugepage_qa.kernel.uapi import F_SEAL_EXEC, F_SEAL_FUTURE_WRITE, HUGE_SHIFT, MAP_HUGETLB
@@ -252,7 +252,7 @@ def sealed_by_others(live: Live) -> None:
     file.truncate(2)
     again = HugeFile(live, file.actor, file.actor.call("dup", file.descriptor))
     child = HugeFile(live, file.actor.fork(), file.descriptor)
-    other = open_file(live, f"/proc/{file.actor.pid}/fd/{file.descriptor}", flags=os.O_RDWR)
+    other = open_again(live, file)
     memory = child.map(1)
     memory.touch()
     everybody = (file, again, child, other)
@@ -262,7 +262,7 @@ def sealed_by_others(live: Live) -> None:
         seal(one, added)
         expected |= added
         live.expect("seals", len(everybody) * [expected], [seals_of(each) for each in everybody])
-    reader = open_file(live, f"/proc/{file.actor.pid}/fd/{file.descriptor}", flags=os.O_RDONLY)
+    reader = open_again(live, file, flags=os.O_RDONLY)
     live.expect_errno(errno.EPERM, seal, reader, fcntl.F_SEAL_GROW)
     live.expect("seals, seen by who may only read", expected, seals_of(reader))
     for each in everybody:

@@ -1,10 +1,9 @@
 """Copy on write when pages are short: who made the mapping is safe, who inherited it is not."""
 
-import os
 import signal
 
 from hugepage_qa.cases.case import Area
-from hugepage_qa.cases.hugetlb_files import HugeFile, forked, new_memfd, open_file
+from hugepage_qa.cases.hugetlb_files import forked, new_memfd, open_again
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.uapi import MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
@@ -120,7 +119,7 @@ def parent_takes_no_other_page(live: Live) -> None:
     memory.touch(value=2)
     wrote, reads = forked(live, memory), forked(live, memory)
     wrote.touch(value=3)
-    again, owner = (open_in_another(live, file).map(1, shared=each) for each in (True, False))
+    again, owner = (open_again(live, file).map(1, shared=each) for each in (True, False))
     live.expect("the page of the file", 1, again.read())
     live.expect_pool(nr=4, free=1, resv=1)
     memory.touch(value=4)
@@ -135,11 +134,6 @@ def parent_takes_no_other_page(live: Live) -> None:
     live.expect_pool(nr=4, free=0)
     wrote.actor.end()
     live.expect_pool(nr=4, free=1)
-
-
-def open_in_another(live: Live, file: HugeFile) -> HugeFile:
-    """Return the file as another process has it. Raises OSError."""
-    return open_file(live, f"/proc/{file.actor.pid}/fd/{file.descriptor}", flags=os.O_RDWR)
 
 
 @COPY_ON_WRITE.case(

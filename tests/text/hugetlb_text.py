@@ -1,10 +1,9 @@
 """Text of programs on hugetlb pages: what programs, and libraries for them, copy there and map in its place."""
 
 import mmap
-import os
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_file
+from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_again
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory, read_of_another
 from hugepage_qa.cases.places import need_places_of_any_size
@@ -37,7 +36,7 @@ def shared_text(live: Live) -> None:
     _copy_text(live, first, copy.address)
     copy.unmap()
     second = start_again(live, first.built)
-    again = open_file(live, f"/proc/{first.actor.pid}/fd/{file.descriptor}", second.actor, os.O_RDWR)
+    again = open_again(live, file, second.actor)
     for program, its in ((first, file), (second, again)):
         _expect_hugetlb(live, program, _map_in_place(live, program, its))
     # one page for both, and what each of them may have to copy is reserved
@@ -58,7 +57,7 @@ def written_segment(live: Live) -> None:
     copy = file.map(1)
     _copy_text(live, first, copy.address)
     second = start_again(live, first.built)
-    again = open_file(live, f"/proc/{first.actor.pid}/fd/{file.descriptor}", second.actor, os.O_RDWR)
+    again = open_again(live, file, second.actor)
     mapped = _map_in_place(live, first, file)
     _map_in_place(live, second, again)
     mapped.protect(READ_WRITE | mmap.PROT_EXEC)

@@ -6,6 +6,7 @@ import signal
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MAP_FIXED_NOREPLACE
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -31,12 +32,17 @@ def last_page_holds_what_is_copied(live: Live) -> None:
         live.expect_pool(nr=2, free=1)
         live.expect_signal(signal.SIGBUS, memory.read)
         source.expect_filled(7)
-        live.expect("bytes copied", live.size, fault.copy(source))
-        live.expect_pool(nr=2, free=0)
-        memory.expect_filled(7)
-        memory.unmap()
-        source.unmap()
-        live.expect_pool(nr=2, free=1)
+        _expect_filled_from(live, fault, memory, source)
+
+
+def _expect_filled_from(live: Live, fault: Userfault, memory: Memory, source: Memory) -> None:
+    """Expect ``source`` to be copied to the last page of two, and both mappings to leave what is not the file's."""
+    live.expect("bytes copied", live.size, fault.copy(source))
+    live.expect_pool(nr=2, free=0)
+    memory.expect_filled(7)
+    memory.unmap()
+    source.unmap()
+    live.expect_pool(nr=2, free=1)
 
 
 @USERFAULT_ERRORS.case(
@@ -58,12 +64,7 @@ def reserved_page_is_not_held(live: Live) -> None:
         memory = live.map(1, written.actor, shared=shared)
         live.expect_pool(nr=2, free=1, resv=1)
         fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS)
-        live.expect("bytes copied", live.size, fault.copy(source))
-        live.expect_pool(nr=2, free=0)
-        memory.expect_filled(7)
-        memory.unmap()
-        source.unmap()
-        live.expect_pool(nr=2, free=1)
+        _expect_filled_from(live, fault, memory, source)
 
 
 @USERFAULT_ERRORS.case(

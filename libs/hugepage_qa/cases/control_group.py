@@ -8,9 +8,7 @@ from contextlib import ExitStack, contextmanager
 from hugepage_qa.cases.case import Around
 from hugepage_qa.cases.live import Live
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.hugetlb_cgroup import (
-    read_controllers,
-)
+from hugepage_qa.kernel.hugetlb_cgroup import read_controllers
 from hugepage_qa.kernel.proc_tables import read_mounts
 from hugepage_qa.machine.host import CannotRun, Host, ObservedTree
 from hugepage_qa.process.actor import Actor

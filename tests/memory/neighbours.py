@@ -1,15 +1,19 @@
 """Huge pages and ordinary memory side by side: what grows, moves or shrinks leaves the other alone."""
 
 import errno
-import mmap
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.places import free_place, need_places_of_any_size, ordinary_memory
+from hugepage_qa.cases.places import (
+    free_place,
+    need_places_of_any_size,
+    ordinary_memory,
+    take_addresses,
+    take_all_addresses,
+)
 from hugepage_qa.kernel.uapi import MAP_FIXED_NOREPLACE, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, Refused
 
 NEIGHBOURS = Area("neighbours")
 HEAP = "brk(2); mm/mmap.c brk(): a base page stays free below the next mapping"
@@ -17,10 +21,6 @@ GROW = "mremap(2) ENOMEM; mm/mremap.c"
 MOVE = "mremap(2) MREMAP_FIXED; mm/mremap.c mremap_to()"
 #: base pages that the heap grows by at least
 _GROWTH = 16
-#: more than any address has
-_ADDRESS_BITS = 64
-#: more than there are between programs, libraries and stacks, none of which has room for twice as much
-_MOST_PLACES = 100
 
 
 @NEIGHBOURS.case("the heap grows up to huge pages and no further, and both hold what they held", HEAP, pages=1)
@@ -156,7 +156,7 @@ def ordinary_memory_moves_onto_a_part(live: Live) -> None:
 def only_place_that_is_left(live: Live) -> None:
     need_places_of_any_size(live)
     actor = live.actor()
-    taken = _take_all_addresses(live, actor)
+    taken = take_all_addresses(live, actor)
     live.expect_errno(errno.ENOMEM, live.map, 1, actor)
     live.expect_pool(nr=1, free=1)
     for start in (min(taken), max(taken)):
@@ -171,32 +171,7 @@ def only_place_that_is_left(live: Live) -> None:
         live.expect_pool(nr=1, free=0)
         memory.unmap()
         live.expect_pool(nr=1, free=1)
-        _take(live, actor, place.length, at=start)
-
-
-def _take_all_addresses(live: Live, actor: Actor) -> list[int]:
-    """Map what no huge page fits into any more, nothing of which is touched; return where at least two would fit."""
-    taken = list[int]()
-    length, places = 1 << _ADDRESS_BITS - 1, 0
-    # a kernel that never refuses would be asked for ever
-    while length >= live.base_page and places <= _MOST_PLACES:
-        try:
-            start = _take(live, actor, length)
-        except Refused as refusal:
-            if refusal.errno != errno.ENOMEM:
-                raise
-            length, places = length // 2, 0
-        else:
-            places += 1
-            if length >= 2 * live.size:
-                taken.append(start)
-    live.expect(f"whether {length} bytes have more than {_MOST_PLACES} places", False, places > _MOST_PLACES)
-    return taken
-
-
-def _take(live: Live, actor: Actor, length: int, at: int = 0) -> int:
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | live.host.uapi.map_noreserve
-    return actor.mmap(length, 0, flags | (MAP_FIXED_NOREPLACE if at else 0), address=at)
+        take_addresses(live, actor, place.length, at=start)
 
 
 class Neighbours(LiveTest):

@@ -13,6 +13,8 @@ from hugepage_qa.process.actor import Actor, Refused
 
 #: more than any address has
 _ADDRESS_BITS = 64
+#: more than there are between programs, libraries and stacks, none of which has room for twice as much
+_MOST_PLACES = 100
 
 # Documentation/admin-guide/sysctl/kernel.rst, vm.rst
 _RANDOMIZE, _RANDOM_BITS = "proc/sys/kernel/randomize_va_space", "proc/sys/vm/mmap_rnd_bits"
@@ -79,6 +81,35 @@ def end_of_addresses(live: Live, actor: Actor) -> int:
         else:
             high = middle
     return low * live.base_page
+
+
+def take_all_addresses(live: Live, actor: Actor) -> list[int]:
+    """Map what no huge page fits into any more, nothing of which is touched; return where at least two would fit.
+
+    Raises Refused for another reason than that no address is left.
+    """
+    taken = list[int]()
+    length, places = 1 << _ADDRESS_BITS - 1, 0
+    # a kernel that never refuses would be asked for ever
+    while length >= live.base_page and places <= _MOST_PLACES:
+        try:
+            start = take_addresses(live, actor, length)
+        except Refused as refusal:
+            if refusal.errno != errno.ENOMEM:
+                raise
+            length, places = length // 2, 0
+        else:
+            places += 1
+            if length >= 2 * live.size:
+                taken.append(start)
+    live.expect(f"whether {length} bytes have more than {_MOST_PLACES} places", False, places > _MOST_PLACES)
+    return taken
+
+
+def take_addresses(live: Live, actor: Actor, length: int, at: int = 0) -> int:
+    """Map ``length`` bytes that nobody may use, ``at`` an address if one is given; return where. Raises Refused."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | live.host.uapi.map_noreserve
+    return actor.mmap(length, 0, flags | (MAP_FIXED_NOREPLACE if at else 0), address=at)
 
 
 def _is_address(live: Live, actor: Actor, address: int) -> bool:

@@ -7,6 +7,7 @@ import signal
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
@@ -18,7 +19,7 @@ from hugepage_qa.cases.thp_memory import (
     map_aligned,
     pmd_size,
 )
-from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
+from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, set_policy
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import AT_FDCWD, MADV_COLLAPSE, MADV_DONTNEED
@@ -86,14 +87,13 @@ def protected(live: Live) -> None:
         live.expect_signal(signal.SIGBUS, memory.touch, 1, _NEW_VALUE)
         fault.unregister(page=1)
         _expect_flags(live, memory, {0: {"uw"}, 1: set(), 2: set()})
-        each = live.size // live.base_page
-        live.expect("base pages that are protected", [*range(each)], protected_pages(memory))
+        _expect_protected(live, memory, live.size)
         live.expect("what was there", _VALUE, memory.read(1))
         for page in (1, 2):
             memory.touch(page, _NEW_VALUE)
         live.expect_signal(signal.SIGBUS, memory.touch, 0, _NEW_VALUE)
         fault.unregister()
-        live.expect("base pages that are protected", [], protected_pages(memory))
+        _expect_protected(live, memory, 0)
         live.expect("what was there", _VALUE, memory.read(0))
         memory.touch(0, _NEW_VALUE)
         # registered anew, nothing is protected before the program says so
@@ -124,6 +124,7 @@ def waited_for(live: Live) -> None:
     sizes=Sizes.ONCE,
 )
 def waited_for_a_huge_page(live: Live) -> None:
+    set_policy(live, "madvise")
     _expect_woken(live, advised(live), Feature(0))
     _expect_woken(live, map_aligned(live, 1, pmd_size(live), shared=True), Feature.MISSING_SHMEM)
 
@@ -195,13 +196,13 @@ def huge_page_protected(live: Live) -> None:
             half = memory.size // 2
             fault.unregister(page=1, offset=half)
             left = memory.size + half
-            live.expect("base pages that are protected", [*range(left // live.base_page)], protected_pages(memory))
+            _expect_protected(live, memory, left)
             for offset in (0, memory.size, left - WORD):
                 live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + offset, _NEW_VALUE)
             memory.expect_filled()
             memory.actor.fill(memory.address + left, memory.length - left, WORD, _NEW_VALUE)
             fault.unregister()
-            live.expect("base pages that are protected", [], protected_pages(memory))
+            _expect_protected(live, memory, 0)
             live.expect("words that changed", 0, memory.wrong(0, left))
             memory.fill(_NEW_VALUE)
             memory.expect_filled(_NEW_VALUE)
@@ -219,6 +220,7 @@ def huge_page_protected(live: Live) -> None:
     sizes=Sizes.ONCE,
 )
 def huge_page_missing(live: Live) -> None:
+    set_policy(live, "madvise")
     source = base_pages(live)
     memory = advised(live, 3, actor=source.actor)
     fault = Userfault(memory, Mode.MISSING, Feature(0))
@@ -227,18 +229,27 @@ def huge_page_missing(live: Live) -> None:
     live.expect("AnonHugePages before", 0, memory.smaps().anon_huge_pages)
     first = Memory(live, memory.actor, memory.address, 1, memory.size)
     collapse(live, partial(first.advise, MADV_COLLAPSE))
+    with_blocks(live, memory.size, 2)
     # a read would map the huge zero page
     memory.touch(1, 0)
     memory.expect_zero(1)
-    live.expect("AnonHugePages of both", 2 * memory.size, memory.smaps().anon_huge_pages)
+    _expect_huge(live, memory, 2)
     live.expect_signal(signal.SIGBUS, memory.touch, 2)
     fault.unregister()
     memory.touch(2, 0)
     memory.expect_zero(2)
     # nothing distinguishes them any more: they are one mapping again
     live.expect("start of the mapping that has the last page", memory.smaps(0).start, memory.smaps(2).start)
-    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    _expect_huge(live, memory, 3)
     memory.expect_filled(1, 0, 1)
+
+
+def _expect_huge(live: Live, memory: Memory, pages: int) -> None:
+    """Expect ``pages`` of the first mapping to be huge. Raises CannotRun where memory is too fragmented for them."""
+    found = memory.smaps().anon_huge_pages
+    if found != pages * memory.size:
+        expect_no_shortage(live, memory.size, pages)
+    live.expect("AnonHugePages", pages * memory.size, found)
 
 
 @UNREGISTERED.case(
@@ -308,6 +319,16 @@ def _expect_flags(live: Live, memory: Memory, wanted: dict[int, set[str]]) -> No
     live.expect("modes of each page", wanted, {page: set(memory.smaps(page).flags & _FLAGS) for page in wanted})
 
 
+def _expect_protected(live: Live, memory: Memory, length: int) -> None:
+    """Expect the first ``length`` bytes to be protected, and no more.
+
+    Raises Failed: a write to what is protected, and no longer registered, would not end.
+    """
+    wanted, found = [*range(length // live.base_page)], protected_pages(memory)
+    if found != wanted:
+        live.fail("base pages that are protected", wanted, found)
+
+
 def _expect_woken(live: Live, memory: Memory, features: Feature) -> None:
     """Expect a thread that waits in the middle of the first page to go on when ``memory`` is no longer registered."""
     fault = Userfault(memory, Mode.MISSING, features, waits=True)
@@ -315,7 +336,10 @@ def _expect_woken(live: Live, memory: Memory, features: Feature) -> None:
     memory.actor.watch(memory.address + offset, WORD, WORD, 0)
     fault.await_fault(live)
     fault.unregister()
-    live.expect("what came of the access", [Came.DONE], [done.came for done in memory.actor.stop(0)])
+    (access,) = memory.actor.stop(0)
+    if access.came != Came.DONE:
+        # who waits on is waited for again each time, for a minute
+        live.fail("what came of the access", Came.DONE, access.came)
     memory.expect_zero()
     memory.actor.end()
 

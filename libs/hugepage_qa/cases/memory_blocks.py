@@ -17,7 +17,7 @@ from hugepage_qa.process.actor_link import ActorGone
 
 _DIRECTORY = "sys/devices/system/memory"
 _BLOCK = "memory"
-_OFFLINE = b"offline"
+_ONLINE, _OFFLINE = "online", "offline"
 #: it has pages that cannot be moved, or that others hold for the moment
 _NOT_TAKEN = (errno.EBUSY, errno.EAGAIN, errno.EINVAL, errno.ENOMEM)
 _TRIED = 32
@@ -42,9 +42,10 @@ class MemoryBlock:
         state = live.open(actor, f"/{self._state}", os.O_WRONLY)
         set_alarm(actor, _SECONDS)
         try:
-            actor.call("write", state, _OFFLINE, len(_OFFLINE))
+            actor.call("write", state, _OFFLINE.encode(), len(_OFFLINE))
         except ActorGone:
-            return False
+            # it may have been let go just before the signal came
+            return self.state(live) == _OFFLINE
         except Refused as refusal:
             if refusal.errno == errno.EPERM:
                 # arm64, since 5.7 (bbd6ec605c0f): arch/arm64/mm/mmu.c prevent_bootmem_remove_notifier()
@@ -58,7 +59,16 @@ class MemoryBlock:
 
     def add(self, live: Live) -> None:
         """Add it again. Raises Refused."""
-        live.host.write(self._state, "online")
+        live.host.write(self._state, _ONLINE)
+
+    def put_back(self, live: Live) -> None:
+        """Add it again if that was not done. Raises Refused."""
+        if self.state(live) == _OFFLINE:
+            self.add(live)
+
+    def state(self, live: Live) -> str:
+        """Return what the kernel shows of it, such as online."""
+        return (live.host.read(self._state) or "").strip()
 
     @property
     def _state(self) -> str:
@@ -77,15 +87,20 @@ def memory_blocks(live: Live) -> Iterator[MemoryBlock]:
         raise CannotRun("this kernel has no CONFIG_MEMORY_HOTREMOVE")
     names = [name.removeprefix(_BLOCK) for name in live.host.names(_DIRECTORY)]
     for number in sorted((int(name) for name in names if name.isdigit()), reverse=True):
-        if (live.host.read(f"{_DIRECTORY}/{_BLOCK}{number}/state") or "").strip() == "online":
-            yield MemoryBlock(number, int(size, 16))
+        block = MemoryBlock(number, int(size, 16))
+        if block.state(live) == _ONLINE:
+            yield block
 
 
 def take_a_block(live: Live) -> MemoryBlock:
-    """Take a block from the machine, and expect MemTotal to tell so; return it. Raises CannotRun as above."""
+    """Take a block from the machine until the case ends, and expect MemTotal to tell so; return it.
+
+    Raises CannotRun as above.
+    """
     before = read_total(live)
     for tried, block in enumerate(memory_blocks(live)):
         if block.is_taken(live):
+            live.when_actors_have_ended(block.put_back, live)
             expect_total(live, before - block.size)
             return block
         if tried == _TRIED:

@@ -73,6 +73,37 @@ def test_memory_that_is_not_let_go_is_no_failure(error: int, reason: str, tried:
     assert machine.tried == [f"/{DIRECTORY}/memory{number}/state" for number in tried]
 
 
+class GoesAtTheSignal(Blocks):
+    """Lets its last block go when the signal has come: what asked for that has ended, and tells nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(_TRIED_FOR_EVER)
+        self.added: list[str] = []
+
+    def perform(self, operation: str, arguments: Any) -> Any:
+        """Answer."""
+        state = f"{DIRECTORY}/memory1/state"
+        match operation, *arguments:
+            case "read", str(path) if path == state and self.tried and not self.added:
+                return "offline\n"
+            case "read" | "observe", "proc/meminfo":
+                return f"MemTotal: {(4 * GIB - (128 * MIB if self.tried else 0)) >> 10} kB\n"
+            case "write", str(path), "online":
+                self.added.append(path)
+                return None
+        return super().perform(operation, arguments)
+
+
+def test_block_that_went_just_before_the_signal_is_taken_and_put_back() -> None:
+    machine = GoesAtTheSignal()
+    with ExitStack() as stack:
+        live = Live(Host(machine), 2 * MIB, Rule("rule", "statement", "source"), stack)
+        assert take_a_block(live).number == 1
+        assert not machine.added
+    assert not live.differences
+    assert machine.added == [f"{DIRECTORY}/memory1/state"]
+
+
 def test_any_other_refusal_is_one_of_the_kernel() -> None:
     with ExitStack() as stack:
         live = Live(Host(Blocks(errno.EIO)), 2 * MIB, Rule("rule", "statement", "source"), stack)

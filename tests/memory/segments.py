@@ -352,12 +352,15 @@ def limit_of_locked_memory(live: Live) -> None:
     for _time in range(2):
         live.expect_errno(errno.EPERM, get_segment, live, live.size, stranger)
         live.expect_pool(nr=1, free=1)
-    identifier = stranger.call("shmget", IPC_PRIVATE, live.size, IPC_CREAT | 0o600)
+    # what was locked for two refused ones would leave no room for a page
+    identifier = stranger.call("shmget", IPC_PRIVATE, live.base_page, IPC_CREAT | 0o600)
+    stranger.call("shmat", identifier, 0, 0)
+    # it goes with who has it attached
+    stranger.call("shmctl", identifier, IPC_RMID, 0)
     try:
         stranger.call("shmctl", identifier, SHM_LOCK, 0)
     except Refused as refusal:
         live.expect("errno of SHM_LOCK of a segment of base pages", 0, refusal.errno)
-    stranger.call("shmctl", identifier, IPC_RMID, 0)
 
 
 class Segments(LiveTest):

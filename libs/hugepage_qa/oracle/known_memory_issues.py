@@ -69,7 +69,7 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             cause="userfaultfd_unregister() looks at the start of the range alone, and uffd_wp_range() has taken the "
             "protection away when the mapping cannot be split; userfaultfd_register() looks at both ends",
             since=KernelVersion(5, 19),
-            seen="6.1.176, 6.12.117, 6.18.44, 7.3.4",
+            seen="6.1.176, 6.1.192, 6.12.117, 6.18.44, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.BROKEN_PAGE_LOST_AT_FORK,

@@ -141,7 +141,7 @@ def test_a_hundred_metrics_fit_a_screen(hundred: GatePage, width: int) -> None:
     assert re.search(r"blind at 1\.0% \(.*\): m\d+ sees \d+\.\d%, m\d+ sees ", text)
 
 
-def test_a_screen_tells_all_in_markdown_too(hundred: GatePage) -> None:
+def test_a_hundred_metrics_are_few_lines_of_markdown(hundred: GatePage) -> None:
     assert len(render_markdown(hundred.comparison).splitlines()) <= 50
 
 

@@ -11,7 +11,15 @@ from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, OF_A_FILE, PRESENT, Memory
 from hugepage_qa.cases.memory_policy import node_of
-from hugepage_qa.cases.thp_memory import allow_on_advice, collapse, expect_change, map_aligned, pmd_size, read_counters
+from hugepage_qa.cases.thp_memory import (
+    allow_on_advice,
+    collapse,
+    expect_change,
+    map_aligned,
+    need_blocks,
+    pmd_size,
+    read_counters,
+)
 from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE
@@ -260,19 +268,12 @@ def _filled(live: Live, pages: int, *, shared: bool = False) -> Memory:
 
 def _fill(live: Live, memory: Memory) -> None:
     memory.fill()
-    _need_blocks(live, memory)
+    need_blocks(live, memory)
 
 
 def _touch(live: Live, memory: Memory) -> None:
     memory.touch()
-    _need_blocks(live, memory)
-
-
-def _need_blocks(live: Live, memory: Memory, node: int | None = None) -> None:
-    """Raise CannotRun where memory is not in huge pages, and too fragmented for them."""
-    mapping = memory.smaps()
-    if mapping.anon_huge_pages + mapping.shmem_pmd_mapped != memory.length:
-        expect_no_shortage(live, memory.size, memory.pages, node)
+    need_blocks(live, memory)
 
 
 def _base_pages(live: Live) -> Memory:

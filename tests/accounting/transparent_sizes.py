@@ -8,7 +8,14 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pinned_pages import pipe_with
 from hugepage_qa.cases.size_counters import allow_only, counted_sizes, read_size_counters, size_counter
-from hugepage_qa.cases.thp_memory import expect_change, let_only_pmd_inherit, map_aligned, pmd_size, read_counters
+from hugepage_qa.cases.thp_memory import (
+    expect_change,
+    let_only_pmd_inherit,
+    map_aligned,
+    need_blocks,
+    pmd_size,
+    read_counters,
+)
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_name
@@ -109,8 +116,7 @@ def a_held_page_is_not_split(live: Live) -> None:
 def _filled_page(live: Live) -> Memory:
     memory = advised(live)
     memory.fill()
-    if memory.smaps().anon_huge_pages != memory.length:
-        expect_no_shortage(live, memory.size, 1)
+    need_blocks(live, memory)
     return memory
 
 

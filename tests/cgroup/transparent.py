@@ -19,6 +19,7 @@ from hugepage_qa.cases.thp_memory import (
     expect_change,
     let_only_pmd_inherit,
     map_aligned,
+    need_blocks,
     pmd_size,
     read_counters,
 )
@@ -317,8 +318,7 @@ def _actor_in(live: Live, group: ControlGroup) -> Actor:
 def _fill(live: Live, memory: Memory) -> None:
     """Fill ``memory``. Raises CannotRun where there are too few free blocks for it."""
     memory.fill()
-    if memory.smaps().anon_huge_pages != memory.length:
-        expect_no_shortage(live, memory.size, memory.pages)
+    need_blocks(live, memory)
 
 
 def _current(group: ControlGroup) -> int:

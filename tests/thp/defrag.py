@@ -4,14 +4,14 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.fragmentation import expect_at_fault, expect_no_shortage, fragmentation, with_blocks
+from hugepage_qa.cases.fragmentation import expect_at_fault, fragmentation, with_blocks
 from hugepage_qa.cases.fragments import Fragments, take_free_blocks, without_free_blocks
 from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED, PATIENT_SCANS, await_khugepaged, let_rest, quicken
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode
 from hugepage_qa.cases.memory_policy import set_policy as set_memory_policy
-from hugepage_qa.cases.thp_memory import expect_change, map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import expect_change, map_aligned, need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
@@ -176,8 +176,7 @@ def _advised_on(live: Live, node: int | None, advice: int | None) -> Memory:
 
 def _fill_on(live: Live, node: int | None, memory: Memory) -> None:
     memory.fill()
-    if memory.smaps().anon_huge_pages != memory.length:
-        expect_no_shortage(live, memory.size, memory.pages, node)
+    need_blocks(live, memory, node)
 
 
 @DEFRAG.case(

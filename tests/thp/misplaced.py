@@ -6,12 +6,12 @@ import signal
 
 from hugepage_qa.cases.balanced_pages import waited_for
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
+from hugepage_qa.cases.fragmentation import compact_if_short
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
 from hugepage_qa.cases.memory_policy import STRICT, Mode, bind, set_policy
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.thp_memory import anon_huge_pages, map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import anon_huge_pages, map_aligned, need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import advised, huge_pages
 from hugepage_qa.cases.thp_policy import set_policy as set_thp_policy
 from hugepage_qa.kernel.counters import read_vmstat
@@ -123,8 +123,7 @@ def prefers_many(live: Live) -> None:
         set_policy(actor, Mode.PREFERRED_MANY, [node])
         memory = advised(live, _PAGES, actor=actor)
         memory.fill()
-        if memory.smaps().anon_huge_pages != memory.length:
-            expect_no_shortage(live, memory.size, _PAGES, node)
+        need_blocks(live, memory, node)
         live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
         live.expect("base pages of each node", {node: memory.length // live.base_page}, memory.numa_maps().nodes)
         memory.expect_filled()
@@ -137,8 +136,7 @@ def _on(live: Live, node: int, pages: int) -> Memory:
     set_policy(actor, Mode.BIND, [node])
     memory = map_aligned(live, pages, pmd_size(live), actor=actor, advice=MADV_HUGEPAGE)
     memory.fill()
-    if memory.smaps().anon_huge_pages != memory.length:
-        expect_no_shortage(live, memory.size, pages, node)
+    need_blocks(live, memory, node)
     set_policy(actor, Mode.DEFAULT, [])
     live.expect("base pages before", {node: memory.length // live.base_page}, memory.numa_maps().nodes)
     return memory

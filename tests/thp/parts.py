@@ -8,11 +8,11 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
+from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.thp_memory import collapse, pmd_size
+from hugepage_qa.cases.thp_memory import collapse, need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import advised, huge_pages
 from hugepage_qa.kernel.uapi import (
     MADV_COLLAPSE,
@@ -249,8 +249,7 @@ def zero_device(live: Live) -> None:
     memory.advise(MADV_HUGEPAGE)
     with_blocks(live, memory.size, 2)
     memory.fill()
-    if memory.smaps().anon_huge_pages != memory.length:
-        expect_no_shortage(live, memory.size, 2)
+    need_blocks(live, memory)
     live.expect("AnonHugePages of /dev/zero", memory.length, memory.smaps().anon_huge_pages)
     child = memory.seen_by(actor.fork())
     child.unmap(1)

@@ -1,11 +1,10 @@
 """Huge pages that NUMA balancing waits for a fault on: mapped, and for nobody to use before the kernel has looked."""
 
-from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode, run_on, set_policy
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.thp_memory import allow_on_advice, map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import allow_on_advice, map_aligned, need_blocks, pmd_size
 from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
@@ -38,8 +37,7 @@ def waited_for(live: Live, pages: int) -> tuple[Memory, int]:
     set_policy(actor, Mode.BIND, [node])
     memory = map_aligned(live, pages, pmd_size(live), actor=actor, advice=MADV_HUGEPAGE)
     memory.fill()
-    if memory.smaps().anon_huge_pages != memory.length:
-        expect_no_shortage(live, memory.size, memory.pages, node)
+    need_blocks(live, memory, node)
     live.expect("AnonHugePages before", memory.length, memory.smaps().anon_huge_pages)
     # what a policy binds is not balanced (vma_policy_mof() in mm/mempolicy.c)
     set_policy(actor, Mode.DEFAULT, [])

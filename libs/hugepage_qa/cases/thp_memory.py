@@ -238,6 +238,12 @@ def expect_mapped_whole(live: Live, memory: Memory, pages: int, where: str = "hu
     return mapping
 
 
+def need_blocks(live: Live, memory: Memory, node: int | None = None) -> None:
+    """Raise CannotRun where filled ``memory`` is not in huge pages, and a node, or all, too fragmented for them."""
+    if mapped_huge(memory) != memory.length:
+        expect_no_shortage(live, memory.size, memory.pages, node)
+
+
 def filled_file(live: Live, path: str, pages: int) -> Memory:
     """Map a new file of a tmpfs with huge=always and fill it, in huge pages. Raises CannotRun as above."""
     memory = map_start_of_file(live, path, pages)

@@ -251,8 +251,7 @@ def _kept(memory: Memory) -> Memory:
 
 def _mapped_huge(memory: Memory) -> int:
     """Return how many bytes of all mappings of ``memory`` are mapped by huge pages."""
-    mappings = {found.start: found for found in map(memory.smaps, range(memory.pages))}
-    return sum(found.anon_huge_pages + found.shmem_pmd_mapped for found in mappings.values())
+    return sum(found.anon_huge_pages + found.shmem_pmd_mapped for found in memory.mappings())
 
 
 def _shared_huge_pages(live: Live, pages: int) -> Memory:

@@ -12,11 +12,19 @@ from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.race import at_once
-from hugepage_qa.cases.swapped import need_swap
-from hugepage_qa.cases.thp_memory import collapse, let_only_pmd_inherit, map_file, pmd_size, room_for
+from hugepage_qa.cases.swapped import need_swap, page_out
+from hugepage_qa.cases.thp_memory import (
+    collapse,
+    let_only_pmd_inherit,
+    map_aligned,
+    map_file,
+    pmd_size,
+    remount_tmpfs,
+    room_for,
+)
 from hugepage_qa.cases.thp_policy import leave_dirt, set_policy
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_DONTNEED, MADV_PAGEOUT, MAP_FIXED
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_DONTNEED, MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
 
@@ -24,8 +32,6 @@ GIVEN_UP = Area("thp/collapse-given-up", sizes=Sizes.ONCE)
 
 COLLAPSE_FILE = "madvise(2) MADV_COLLAPSE; mm/khugepaged.c collapse_file()"
 SINCE = "6.1"
-# include/uapi/linux/mount.h
-_MS_REMOUNT = 32
 _NEW_VALUE = 77
 
 
@@ -51,7 +57,7 @@ def _expect_given_up(live: Live, pages: list[int], every: int) -> None:
         live.expect("st_blocks, free blocks and data of the file", before, _found(live, point, file, pages))
     live.expect("ShmemPmdMapped", 0, memory.smaps().shmem_pmd_mapped)
     _expect_pages(live, memory, pages)
-    file.actor.call("mount", "none", point, "tmpfs", _MS_REMOUNT, f"size={memory.size}")
+    remount_tmpfs(file.actor, point, f"size={memory.size}")
     collapse(live, partial(memory.advise, MADV_COLLAPSE))
     live.expect("ShmemPmdMapped with room", memory.size, memory.smaps().shmem_pmd_mapped)
     live.expect("st_blocks, free blocks", (memory.size, 0), _found(live, point, file)[:2])
@@ -91,12 +97,7 @@ def in_swap(live: Live) -> None:
     need_swap(live, pmd_size(live))
     point, file, memory = _file_of_base_pages(live, range(every), room=every)
     half = memory.size // 2
-
-    def is_out() -> bool:
-        memory.actor.call("madvise", memory.address + half, half, MADV_PAGEOUT)
-        return memory.smaps().rss == half
-
-    live.host.wait_until(is_out)
+    live.host.wait_until(partial(page_out, Memory(live, memory.actor, memory.address + half, 1, half), half))
     live.expect("Rss when half of it is in swap", half, memory.smaps().rss)
     collapse(live, partial(memory.advise, MADV_COLLAPSE))
     live.expect("ShmemPmdMapped", memory.size, memory.smaps().shmem_pmd_mapped)
@@ -149,12 +150,9 @@ def mapped_by_others(live: Live) -> None:
 )
 def read_meanwhile(live: Live) -> None:
     set_policy(live, "madvise")
-    actor = live.actor()
-    address = room_for(actor, 2, pmd_size(live))
-    kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED
-    actor.mmap(2 * pmd_size(live), READ_WRITE, kind, address=address)
-    memory = Memory(live, actor, address, 1, pmd_size(live))
-    target = Memory(live, actor, memory.at(1), 1, memory.size)
+    both = map_aligned(live, 2, pmd_size(live))
+    actor = both.actor
+    memory, target = (Memory(live, actor, both.at(page), 1, both.size) for page in range(2))
     memory.fill()
     target.fill()
     half, page = memory.size // 2, live.base_page
@@ -185,7 +183,7 @@ def _file_of_base_pages(live: Live, pages: Iterable[int], room: int) -> tuple[st
     for number in pages:
         offset = number * live.base_page
         actor.fill(memory.address + offset, live.base_page, WORD, 1 + offset)
-    live.actor().call("mount", "none", point, "tmpfs", _MS_REMOUNT, "huge=always")
+    remount_tmpfs(live.actor(), point, "huge=always")
     return point, file, memory
 
 

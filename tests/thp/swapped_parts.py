@@ -15,7 +15,7 @@ from hugepage_qa.cases.swapped import need_swap, only_swap, page_out, swap_out, 
 from hugepage_qa.cases.thp_memory import expect_shared, let_only_pmd_inherit, map_start, pmd_size
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
-from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MADV_PAGEOUT
+from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 SWAPPED_PARTS = Area("thp/swapped-parts", sizes=Sizes.ONCE)
@@ -35,10 +35,6 @@ _NEW_VALUE = 77
 )
 def cut(live: Live) -> None:
     need_swap(live, _PAGES * pmd_size(live))
-    _expect_cut(live)
-
-
-def _expect_cut(live: Live) -> None:
     let_only_pmd_inherit(live)
     size, page = pmd_size(live), live.base_page
     length = _PAGES * size
@@ -94,12 +90,7 @@ def allocation_fails(live: Live) -> None:
     point, file, memory = _huge_file(live)
     size = memory.size
     file.actor.call("ftruncate", file.descriptor, _ROOM * size)
-
-    def is_out() -> bool:
-        memory.actor.call("madvise", memory.address, size, MADV_PAGEOUT)
-        return memory.smaps().rss == size
-
-    live.host.wait_until(is_out)
+    live.host.wait_until(partial(page_out, Memory(live, memory.actor, memory.address, 1, size), size))
     live.expect("Rss when the first half is in swap", size, memory.smaps().rss)
     before = file.blocks, live.host.file_system(point).free_blocks
     # behind what there is, and from its middle on, in holes and pages

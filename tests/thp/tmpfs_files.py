@@ -23,6 +23,7 @@ from hugepage_qa.cases.thp_memory import (
     map_start_of_file,
     mount_tmpfs,
     pmd_size,
+    remount_tmpfs,
 )
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.proc_tables import find_mount, huge_policy
@@ -36,8 +37,6 @@ TMPFS_FILES = Area("thp/tmpfs-files", sizes=Sizes.ONCE)
 
 DOC = f"{THP_DOC} Hugepages in tmpfs/shmem"
 _PAGES = 8
-# include/uapi/linux/mount.h
-_MS_REMOUNT = 32
 _VALUE = 77
 
 
@@ -203,7 +202,7 @@ def remounted(live: Live) -> None:
     let_only_pmd_inherit(live)
     point = mount_tmpfs(live, "never")
     for huge, given in (("always", True), ("never", False), ("within_size", True), ("advise", False)):
-        live.actor().call("mount", "none", point, "tmpfs", _MS_REMOUNT, f"huge={huge}")
+        remount_tmpfs(live.actor(), point, f"huge={huge}")
         mount = find_mount(ObservedTree(live.host), point)
         live.expect("huge= in /proc/mounts", huge, mount and huge_policy(mount))
         expect_shared(live, map_start_of_file(live, f"{point}/{huge}"), given, f"a remount with huge={huge}")

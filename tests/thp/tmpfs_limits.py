@@ -10,7 +10,14 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.memory_policy import node_of
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.thp_memory import expect_mapped_whole, let_only_pmd_inherit, map_file, map_start, pmd_size
+from hugepage_qa.cases.thp_memory import (
+    expect_mapped_whole,
+    let_only_pmd_inherit,
+    map_file,
+    map_start,
+    pmd_size,
+    remount_tmpfs,
+)
 from hugepage_qa.cases.thp_policy import base_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.oracle.rules import THP_DOC
@@ -21,8 +28,6 @@ LIMITS = Area("thp/tmpfs-limits", sizes=Sizes.ONCE)
 
 TMPFS_DOC = "Documentation/filesystems/tmpfs.rst"
 FILL = "Documentation/admin-guide/mm/userfaultfd.rst UFFDIO_COPY; mm/shmem.c shmem_mfill_atomic_pte()"
-# include/uapi/linux/mount.h
-_MS_REMOUNT = 32
 _VALUE = 77
 #: no manual page says which; behind the end it was EFAULT before shmem_mfill_folio_alloc(), as in 7.3
 _NO_ROOM, _BEHIND = (errno.ENOMEM, errno.ENOSPC), (errno.EFAULT, errno.ENOMEM)
@@ -83,7 +88,7 @@ def remounted(live: Live) -> None:
     expect_mapped_whole(live, memory, 2)
 
     def remount(options: str) -> None:
-        owner.call("mount", "none", point, "tmpfs", _MS_REMOUNT, options)
+        remount_tmpfs(owner, point, options)
 
     def found() -> tuple[int, int]:
         use = live.host.file_system(point)
@@ -125,7 +130,7 @@ def policy_of_a_mount(live: Live) -> None:
     point = live.mount_other("huge=always,mode=0700", "tmpfs")
     owner = live.actor()
     for node in (*nodes, nodes[0]):
-        owner.call("mount", "none", point, "tmpfs", _MS_REMOUNT, f"mpol=bind:{node}")
+        remount_tmpfs(owner, point, f"mpol=bind:{node}")
         with live.about(f"mpol=bind:{node}"):
             actor = live.actor()
             # the policy is that of the mount when the file was made
@@ -159,9 +164,9 @@ def filled_by_a_program(live: Live) -> None:
         live.expect("whether it is refused for lack of room", True, _refusal(one, source) in _NO_ROOM)
     live.expect("st_blocks", half, file.blocks)
     live.expect("free blocks", 0, live.host.file_system(point).free_blocks)
-    live.actor().call("mount", "none", point, "tmpfs", _MS_REMOUNT, f"nr_blocks={2 * room}")
+    remount_tmpfs(live.actor(), point, f"nr_blocks={2 * room}")
     live.expect("bytes copied with room", half, fault.copy(source, offset=half, length=half))
-    live.actor().call("mount", "none", point, "tmpfs", _MS_REMOUNT, f"nr_blocks={3 * room}")
+    remount_tmpfs(live.actor(), point, f"nr_blocks={3 * room}")
     for offset in (size, 2 * size - page):
         behind = fault.handling(Memory(live, actor, memory.address + offset, 1, page))
         live.expect("whether it is refused behind the end", True, _refusal(behind, source) in _BEHIND)

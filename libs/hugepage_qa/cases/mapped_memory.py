@@ -183,6 +183,10 @@ class Memory:
             self._live.fail(f"/proc/{self.actor.pid}/smaps", f"a mapping at {self.at(page):#x}", "none")
         return found[0]
 
+    def mappings(self) -> list[MemoryMapping]:
+        """Return what /proc/PID/smaps shows of each mapping that has one of its pages. Raises Failed as ``smaps``."""
+        return list({found.start: found for found in map(self.smaps, range(self.pages))}.values())
+
     def numa_maps(self) -> NumaMapping:
         """Return what /proc/PID/numa_maps shows of the mapping. Raises Failed where it shows none."""
         mappings = read_numa_maps(ObservedTree(self._live.host), self.actor.pid) or ()

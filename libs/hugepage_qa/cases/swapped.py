@@ -66,13 +66,14 @@ def swap_out(live: Live, memory: Memory, length: int) -> None:
     live.expect("memory in swap", length, swapped(memory))
 
 
-def page_out(memory: Memory) -> bool:
-    """Swap ``memory`` out, and tell whether none of it is mapped any more: smaps shows no swap of shared memory.
+def page_out(memory: Memory, rest: int = 0) -> bool:
+    """Swap ``memory`` out, and tell whether it is no longer mapped: smaps shows no swap of shared memory.
 
-    MADV_PAGEOUT passes over pages that somebody else has a hold of in that moment: it is given again.
+    ``rest`` are the bytes that stay of its mapping, which is larger. MADV_PAGEOUT passes over pages that somebody else
+    has a hold of in that moment: it is given again.
     """
     memory.advise(MADV_PAGEOUT)
-    return memory.smaps().rss == 0
+    return memory.smaps().rss == rest
 
 
 def swapped(memory: Memory) -> int:

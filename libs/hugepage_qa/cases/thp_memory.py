@@ -19,6 +19,8 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.process.actor import Actor, Refused
 
 _PROT_NONE = 0
+# include/uapi/linux/mount.h
+_MS_REMOUNT = 32
 
 MIN_FREE = "proc/sys/vm/min_free_kbytes"
 
@@ -171,6 +173,11 @@ def mount_tmpfs(live: Live, huge: str) -> str:
     return live.mount_other(f"huge={huge},mode=0700", "tmpfs")
 
 
+def remount_tmpfs(actor: Actor, point: str, options: str) -> None:
+    """Give the tmpfs at ``point`` other options (mount(2) MS_REMOUNT). Raises Refused."""
+    actor.call("mount", "none", point, "tmpfs", _MS_REMOUNT, options)
+
+
 def map_start_of_file(live: Live, path: str, pages: int = 1, length: int | None = None) -> Memory:
     """Map the first PMD-sized pages of a new file where huge pages fit; it has ``length`` bytes, or what is mapped."""
     actor = live.actor()
@@ -253,8 +260,7 @@ def filled_file(live: Live, path: str, pages: int) -> Memory:
 
 def anon_huge_pages(memory: Memory) -> int:
     """Return how many bytes of anonymous ``memory``, which may be several mappings, smaps shows as huge pages."""
-    mappings = {found.start: found for found in map(memory.smaps, range(memory.pages))}
-    return sum(found.anon_huge_pages for found in mappings.values())
+    return sum(found.anon_huge_pages for found in memory.mappings())
 
 
 def mapped_huge(memory: Memory) -> int:

@@ -14,14 +14,14 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import (
     anon_huge_pages,
     collapse,
-    expect_shared,
     let_only_pmd_inherit,
     map_aligned,
     pmd_size,
+    shared_base_pages,
+    shared_huge_pages,
 )
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, set_policy
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
-from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import AT_FDCWD, MADV_COLLAPSE, MADV_DONTNEED
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -187,8 +187,8 @@ def ends_within_a_page(live: Live) -> None:
 )
 def huge_page_protected(live: Live) -> None:
     let_only_pmd_inherit(live)
-    for make in (huge_pages, base_pages, _shared_huge_pages, _shared_base_pages):
-        with live.about(make.__name__.strip("_").replace("_", " ")):
+    for make in (huge_pages, base_pages, shared_huge_pages, shared_base_pages):
+        with live.about(make.__name__.replace("_", " ")):
             memory = make(live, 3)
             fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.PAGEFAULT_FLAG_WP | Feature.WP_HUGETLBFS_SHMEM)
             for page in range(3):
@@ -342,20 +342,6 @@ def _expect_woken(live: Live, memory: Memory, features: Feature) -> None:
         live.fail("what came of the access", Came.DONE, access.came)
     memory.expect_zero()
     memory.actor.end()
-
-
-def _shared_huge_pages(live: Live, pages: int) -> Memory:
-    live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
-    memory = map_aligned(live, pages, pmd_size(live), shared=True)
-    expect_shared(live, memory, True, "shmem_enabled=always")
-    return memory
-
-
-def _shared_base_pages(live: Live, pages: int) -> Memory:
-    live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")
-    memory = map_aligned(live, pages, pmd_size(live), shared=True)
-    memory.fill()
-    return memory
 
 
 class Unregistered(LiveTest):

@@ -2,11 +2,11 @@
 
 import mmap
 import signal
-from collections.abc import Callable
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import expect_split
+from hugepage_qa.cases.hugetlb_files import IPC_CREAT, SHM_LOCK, SHM_REMAP, SHM_UNLOCK, segment_number
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
@@ -16,9 +16,9 @@ from hugepage_qa.cases.thp_memory import (
     expect_mapped_whole,
     expect_shared,
     let_only_pmd_inherit,
-    map_aligned,
     pmd_size,
     room_for,
+    shared_huge_pages,
 )
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.thp import DIRECTORY
@@ -37,8 +37,6 @@ BORDERS = Area("thp/borders", sizes=Sizes.ONCE)
 
 _PAGES = 4
 _NEW_VALUE = 77
-# include/uapi/linux/ipc.h, shm.h
-_IPC_CREATE, _IPC_REMOVE, _SHM_LOCK, _SHM_UNLOCK = 0o1000, 0, 11, 12
 
 
 @BORDERS.case(
@@ -48,9 +46,9 @@ _IPC_CREATE, _IPC_REMOVE, _SHM_LOCK, _SHM_UNLOCK = 0o1000, 0, 11, 12
 )
 def moved_into_a_huge_page(live: Live) -> None:
     let_only_pmd_inherit(live)
-    for make in (huge_pages, _shared_huge_pages):
+    for make in (huge_pages, shared_huge_pages):
         for shift in (-live.base_page, live.base_page, -pmd_size(live) // 2, pmd_size(live) // 2):
-            with live.about(f"{make.__name__.strip('_').replace('_', ' ')}, a border that moves by {shift} bytes"):
+            with live.about(f"{make.__name__.replace('_', ' ')}, a border that moves by {shift} bytes"):
                 _expect_border(live, make(live, _PAGES), shift)
 
 
@@ -82,6 +80,7 @@ def _expect_border(live: Live, memory: Memory, shift: int) -> None:
     "madvise(2) MADV_NOHUGEPAGE, MADV_HUGEPAGE; mm/huge_memory.c vma_adjust_trans_huge(); mm/madvise.c",
 )
 def joined_by_advice(live: Live) -> None:
+    let_rest(live)
     memory = huge_pages(live, _PAGES)
     half = memory.size // 2
     memory.advise(MADV_NOHUGEPAGE, 0, 1)
@@ -129,7 +128,7 @@ def moved_and_not_unmapped(live: Live) -> None:
     actor.end()
 
     let_only_pmd_inherit(live)
-    shared = _shared_huge_pages(live, 2)
+    shared = shared_huge_pages(live, 2)
     place = room_for(shared.actor, 2, size)
     shared.actor.call("mremap", shared.address, 2 * size, 2 * size, flags, place)
     there = Memory(live, shared.actor, place, 2, size)
@@ -147,6 +146,7 @@ def moved_and_not_unmapped(live: Live) -> None:
     "madvise(2) MADV_DOFORK, MADV_KEEPONFORK; mm/mmap.c dup_mmap(); mm/madvise.c madvise_vma_behavior()",
 )
 def inherited_again(live: Live) -> None:
+    let_rest(live)
     half = pmd_size(live) // 2
     for kept_back, given in ((mmap.MADV_DONTFORK, mmap.MADV_DOFORK), (MADV_WIPEONFORK, MADV_KEEPONFORK)):
         memory = huge_pages(live, 2)
@@ -179,11 +179,14 @@ def locked_in_part(live: Live) -> None:
     let_rest(live)
     half = pmd_size(live) // 2
 
-    def lock_and_split(memory: Memory) -> None:
+    def lock(memory: Memory) -> None:
         memory.actor.call("mlock", memory.address + half // 2, half)
+
+    def lock_and_split(memory: Memory) -> None:
+        lock(memory)
         expect_split(live, f"{memory.actor.pid},{memory.address:#x},{memory.at(1):#x}", 1)
 
-    def unlock(memory: Memory) -> None:
+    def unlock(_none: None) -> None:
         memory.actor.call("munlock", memory.address, memory.size)
 
     counted = {"Mlocked": half, "Unevictable": half, "AnonHugePages": -2 * half}
@@ -192,7 +195,7 @@ def locked_in_part(live: Live) -> None:
     live.expect("Locked", half, middle.smaps().fields["Locked"])
     live.expect("Rss of the locked mapping", half, middle.smaps().rss)
     memory.expect_filled()
-    expect_change(live, {"Mlocked": -half, "Unevictable": -half}, partial(_kept, memory), unlock)
+    expect_change(live, {"Mlocked": -half, "Unevictable": -half}, partial(lock, memory), unlock)
     live.expect("Locked of what is unlocked", 0, middle.smaps().fields["Locked"])
     memory.expect_filled()
 
@@ -209,56 +212,33 @@ def locked_segment(live: Live) -> None:
     let_only_pmd_inherit(live)
     live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
     actor, size = live.actor(), pmd_size(live)
-    number = actor.call("shmget", 0, size, _IPC_CREATE | 0o600)
-    address = actor.call("shmat", number, room_for(actor, 1, size), 1 << 14)
-    actor.call("shmctl", number, _IPC_REMOVE, 0)
+    number = segment_number(live, actor, size, 0o600 | IPC_CREAT)
+    address = actor.call("shmat", number, room_for(actor, 1, size), SHM_REMAP)
     memory = Memory(live, actor, address, 1, size)
     expect_shared(live, memory, True, "shmem_enabled=always")
 
-    def lock(memory: Memory) -> None:
-        actor.call("shmctl", number, _SHM_LOCK, 0)
+    def lock() -> None:
+        actor.call("shmctl", number, SHM_LOCK, 0)
         # it is found to be unevictable when somebody wants to evict it
         for _time in range(3):
             page_out(memory)
 
-    def unlock(_memory: Memory) -> None:
-        actor.call("shmctl", number, _SHM_UNLOCK, 0)
+    def unlock() -> None:
+        actor.call("shmctl", number, SHM_UNLOCK, 0)
 
     locked = {"Unevictable": size, "Shmem": 0}
-    expect_change(live, locked, partial(_unlocked, memory, unlock), lock)
+    expect_change(live, locked, unlock, lambda _none: lock())
     live.expect("Rss while it is locked", size, memory.smaps().rss)
     memory.expect_filled()
-    expect_change(live, {"Unevictable": -size, "Shmem": 0}, partial(_locked, memory, lock), unlock)
+    expect_change(live, {"Unevictable": -size, "Shmem": 0}, lock, lambda _none: unlock())
     live.host.wait_until(partial(page_out, memory))
     live.expect("Rss when it was swapped out", 0, memory.smaps().rss)
     memory.expect_filled()
 
 
-def _unlocked(memory: Memory, unlock: Callable[[Memory], None]) -> Memory:
-    unlock(memory)
-    return memory
-
-
-def _locked(memory: Memory, lock: Callable[[Memory], None]) -> Memory:
-    lock(memory)
-    return memory
-
-
-def _kept(memory: Memory) -> Memory:
-    memory.actor.call("mlock", memory.address + memory.size // 4, memory.size // 2)
-    return memory
-
-
 def _mapped_huge(memory: Memory) -> int:
     """Return how many bytes of all mappings of ``memory`` are mapped by huge pages."""
     return sum(found.anon_huge_pages + found.shmem_pmd_mapped for found in memory.mappings())
-
-
-def _shared_huge_pages(live: Live, pages: int) -> Memory:
-    live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
-    memory = map_aligned(live, pages, pmd_size(live), shared=True)
-    expect_shared(live, memory, True, "shmem_enabled=always")
-    return memory
 
 
 class ThpBorders(LiveTest):

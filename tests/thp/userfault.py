@@ -15,7 +15,14 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, page_out, swap_out
-from hugepage_qa.cases.thp_memory import collapse, expect_shared, let_only_pmd_inherit, map_aligned, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import (
+    collapse,
+    let_only_pmd_inherit,
+    pmd_size,
+    room_for,
+    shared_base_pages,
+    shared_huge_pages,
+)
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.thp import DIRECTORY
@@ -152,7 +159,7 @@ def moved_in_swap(live: Live) -> None:
 def other_memory_moved(live: Live) -> None:
     need_swap(live, pmd_size(live))
     let_only_pmd_inherit(live)
-    for make, in_swap in product((base_pages, _shared_base_pages, _shared_huge_page), (False, True)):
+    for make, in_swap in product((base_pages, shared_base_pages, shared_huge_pages), (False, True)):
         memory = make(live)
         fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.PAGEFAULT_FLAG_WP | Feature.WP_HUGETLBFS_SHMEM)
         fault.write_protect()
@@ -191,7 +198,7 @@ def filled_and_read_only(live: Live) -> None:
 )
 def collapsed_before_it_is_mapped(live: Live) -> None:
     let_only_pmd_inherit(live)
-    owner = _shared_base_pages(live)
+    owner = shared_base_pages(live)
     # both map one file: the new address has what the old one had, and that stays
     other = _mapped_again(live, owner)
     fault = Userfault(other, Mode.MINOR, Feature.MINOR_SHMEM)
@@ -261,25 +268,11 @@ def swapped_out(live: Live) -> None:
     _expect_protected(live, memory)
 
 
-def _shared_base_pages(live: Live) -> Memory:
-    live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")
-    memory = map_aligned(live, 1, pmd_size(live), shared=True)
-    memory.fill()
-    return memory
-
-
 def _mapped_again(live: Live, memory: Memory) -> Memory:
     """Return the shared ``memory`` at another aligned address, too: to move none of it leaves it where it is."""
     there = room_for(memory.actor, memory.pages, memory.size)
     memory.actor.call("mremap", memory.address, 0, memory.length, MREMAP_MAYMOVE | MREMAP_FIXED, there)
     return Memory(live, memory.actor, there, memory.pages, memory.size)
-
-
-def _shared_huge_page(live: Live) -> Memory:
-    live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
-    memory = map_aligned(live, 1, pmd_size(live), shared=True)
-    expect_shared(live, memory, True, "shmem_enabled=always")
-    return memory
 
 
 def _protect(live: Live, memory: Memory) -> Userfault:

@@ -203,9 +203,15 @@ def get_segment(
     ``flags`` are its mode and further IPC_* and SHM_* flags.
     """
     actor = actor or live.actor()
-    identifier = actor.call("shmget", key, length, SHM_HUGETLB | live.size_flag | flags)
-    live.when_actors_have_ended(_remove_if_there, live.host, identifier)
+    identifier = segment_number(live, actor, length, SHM_HUGETLB | live.size_flag | flags, key)
     return Segment(live, actor, identifier, -(-length // live.size))
+
+
+def segment_number(live: Live, actor: Actor, length: int, flags: int, key: int = IPC_PRIVATE) -> int:
+    """Create or find a segment of ``length`` bytes, of any pages, that is removed after the case. Raises OSError."""
+    identifier = actor.call("shmget", key, length, flags)
+    live.when_actors_have_ended(_remove_if_there, live.host, identifier)
+    return identifier
 
 
 def _remove_if_there(host: Host, identifier: int) -> None:

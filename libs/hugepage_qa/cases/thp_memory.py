@@ -233,6 +233,22 @@ def expect_shared(live: Live, memory: Memory, huge: bool, where: str) -> None:
     memory.expect_filled()
 
 
+def shared_huge_pages(live: Live, pages: int = 1) -> Memory:
+    """Return anonymous shared memory that was filled, and is in huge pages. Raises CannotRun as above."""
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
+    memory = map_aligned(live, pages, pmd_size(live), shared=True)
+    expect_shared(live, memory, True, "shmem_enabled=always")
+    return memory
+
+
+def shared_base_pages(live: Live, pages: int = 1) -> Memory:
+    """Return anonymous shared memory that was filled, and has no huge pages."""
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")
+    memory = map_aligned(live, pages, pmd_size(live), shared=True)
+    memory.fill()
+    return memory
+
+
 def expect_mapped_whole(live: Live, memory: Memory, pages: int, where: str = "huge=always") -> MemoryMapping:
     """Expect ``pages`` of a shared mapping to be mapped whole, and return what smaps shows of it.
 

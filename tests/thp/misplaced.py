@@ -51,7 +51,7 @@ def touched_again(live: Live) -> None:
     live.expect("words of the others that changed", 0, memory.wrong(2 * size, 2 * size))
     live.expect("words that the child wrote and changed", 0, child.actor.check(memory.at(3), size, WORD, _NEW_VALUE))
     child.actor.end()
-    # all have been touched by now, and nothing was computed since
+    # all have been touched by now, and nothing is marked any more
     live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
     each = size // live.base_page
     found = memory.numa_maps().nodes

@@ -48,5 +48,7 @@ def waited_for(live: Live, pages: int) -> tuple[Memory, int]:
         if read_vmstat(live.host)[_MARKED] - marked >= pages:
             # others may have been marked so far: the rest of this address space comes within its next periods
             actor.compute(_SURE_SECONDS)
+            # and what is looked at is not marked once more while a case looks at it
+            live.host.write(_BALANCING, "0")
             return memory, node
     raise CannotRun(f"NUMA balancing passes over huge pages of a process that ran for {_ROUNDS * _SECONDS:g} s")

@@ -10,7 +10,7 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import run_on
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
-from hugepage_qa.cases.thp_memory import anon_huge_pages, pmd_size
+from hugepage_qa.cases.thp_memory import anon_huge_pages, need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.kernel.tree import parse_integer
@@ -136,6 +136,7 @@ def _memory_in(live: Live, group: ControlGroup) -> Memory:
     run_on(memory.actor, status.cpus[:1] if status else ())
     group.add(memory.actor)
     memory.fill()
+    need_blocks(live, memory)
     live.expect("AnonHugePages before", memory.length, memory.smaps().anon_huge_pages)
     _expect_charged(live, group, _PAGES)
     _expect_stat(live, group, rss=_PAGES, rss_huge=_PAGES)

@@ -53,7 +53,7 @@ def _expect_given_up(live: Live, pages: list[int], every: int) -> None:
     before = _found(live, point, file, pages)
     # twice: what the first one has left would be in the way of the second
     for _time in range(2):
-        live.expect_errno(errno.EINVAL, memory.advise, MADV_COLLAPSE)
+        live.expect_errno(errno.EINVAL, collapse, live, partial(memory.advise, MADV_COLLAPSE))
         live.expect("st_blocks, free blocks and data of the file", before, _found(live, point, file, pages))
     live.expect("ShmemPmdMapped", 0, memory.smaps().shmem_pmd_mapped)
     _expect_pages(live, memory, pages)

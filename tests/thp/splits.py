@@ -10,7 +10,14 @@ from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pinned_pages import pinned
-from hugepage_qa.cases.thp_memory import expect_change, filled_file, let_only_pmd_inherit, mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_memory import (
+    expect_change,
+    filled_file,
+    let_only_pmd_inherit,
+    mount_tmpfs,
+    need_blocks,
+    pmd_size,
+)
 from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.oracle.rules import THP_DOC
@@ -134,6 +141,7 @@ def passed_over(live: Live) -> None:
     actor = huge_pages(live, 1).actor
     first = advised(live, 3, actor=actor)
     first.fill()
+    need_blocks(live, first)
     hugetlb = live.map(1, actor)
     hugetlb.fill()
     held = Memory(live, actor, first.at(1), 1, first.size)

@@ -13,14 +13,20 @@ from hugepage_qa.cases.live import Live
 _SLEEPING = re.compile(r"^State:\tS\b.*^voluntary_ctxt_switches:\t(\d+)$", re.MULTILINE | re.DOTALL)
 #: longer than it sleeps after a failed allocation, as ``quicken`` has it
 _PAUSE = 0.05
+#: which starts all others of the kernel
+_FIRST_THREAD = "2"
 
 
 def await_sleep(live: Live, seconds: float, is_done: Callable[[], bool] = lambda: False) -> None:
     """Wait until khugepaged sleeps, or until ``is_done``; at most ``seconds``.
 
-    A write or an advice that wakes it has made it runnable when it returns. One that was stopped sleeps.
+    A write or an advice that wakes it has made it runnable when it returns. One that was stopped sleeps. In a container
+    that sees none of the kernel's threads (pid_namespaces(7)) all of the time is waited for.
     """
     name = _process(live)
+    if name is None and not _is_called(live, _FIRST_THREAD, "kthreadd"):
+        live.host.wait_until(is_done, seconds)
+        return
     before = _slept(live, name)
     end = live.host.clock() + seconds
     while not is_done() and live.host.clock() < end:
@@ -34,11 +40,11 @@ def await_sleep(live: Live, seconds: float, is_done: Callable[[], bool] = lambda
 def _process(live: Live) -> str | None:
     """Return the number of khugepaged, None without one: it is stopped while huge pages are allowed to nobody."""
     names = live.host.names("proc")
-    return next((name for name in names if name.isdecimal() and _is_khugepaged(live, name)), None)
+    return next((name for name in names if name.isdecimal() and _is_called(live, name, "khugepaged")), None)
 
 
-def _is_khugepaged(live: Live, name: str) -> bool:
-    return (live.host.read(f"proc/{name}/comm") or "").strip() == "khugepaged"
+def _is_called(live: Live, name: str, comm: str) -> bool:
+    return (live.host.read(f"proc/{name}/comm") or "").strip() == comm
 
 
 def _slept(live: Live, name: str | None) -> int | None:

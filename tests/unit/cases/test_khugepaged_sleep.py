@@ -19,12 +19,14 @@ SECONDS = 10.0
 class Machine(StillMachine):
     """A machine whose khugepaged shows the next of ``states`` each time, and the last one again and again.
 
-    A state is its letter, and how often it has gone to sleep; without any there is no khugepaged.
+    A state is its letter, and how often it has gone to sleep; without any there is no khugepaged, or it cannot be seen
+    in what is not the whole machine.
     """
 
-    def __init__(self, *states: tuple[str, int]) -> None:
+    def __init__(self, *states: tuple[str, int], is_whole: bool = True) -> None:
         super().__init__({"clock": lambda: self.now, "pause": self._pause})
         self._states = list(states)
+        self._is_whole = is_whole
         self.now = 0.0
 
     def _pause(self, seconds: float) -> None:
@@ -34,7 +36,9 @@ class Machine(StillMachine):
         """Answer."""
         match operation, *arguments:
             case "names", "proc":
-                return ["1", "30", "31", "meminfo"]
+                return ["1", "2", "30", "31", "meminfo"]
+            case "read", "proc/2/comm":
+                return "kthreadd\n" if self._is_whole else "a program\n"
             case "read", "proc/30/comm":
                 return "kcompactd0\n"
             case "read", "proc/31/comm":
@@ -67,6 +71,10 @@ def test_one_that_sleeps_is_seen_to_do_so_twice(states: tuple[tuple[str, int], .
 
 def test_one_that_never_sleeps_is_waited_for_as_long_as_was_said() -> None:
     assert seconds_until_it_sleeps(Machine(("R", 7))) == pytest.approx(SECONDS, abs=0.1)
+
+
+def test_one_that_cannot_be_seen_is_waited_for_as_long_as_was_said() -> None:
+    assert seconds_until_it_sleeps(Machine(is_whole=False)) == pytest.approx(SECONDS)
 
 
 def test_what_is_done_is_not_waited_for() -> None:

@@ -30,7 +30,7 @@ class SeededImage:
     @property
     def version(self) -> KernelVersion:
         """Its version, with errors of ``kernel``."""
-        return KernelVersion.parse(self.kernel.release)
+        return self.kernel.version
 
     @property
     def base(self) -> str:

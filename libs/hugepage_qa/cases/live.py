@@ -19,6 +19,7 @@ from hugepage_qa.cases.pool_view import (
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.counters import parse_meminfo, read_meminfo
 from hugepage_qa.kernel.cpu import read_cpu
+from hugepage_qa.kernel.facts import read_kernel_version
 from hugepage_qa.kernel.memory_layout import read_free_blocks
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.pools import DIRECTORY
@@ -32,7 +33,6 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC, Rule
 from hugepage_qa.process.actor import Actor
 from hugepage_qa.sizes import MIB, format_size
-from hugepage_qa.version import KernelVersion
 
 READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 
@@ -60,8 +60,7 @@ class Live(Expectations):
     """
 
     def __init__(self, host: Host, size: int | None, rule: Rule, stack: ExitStack) -> None:
-        version = KernelVersion.parse(host.read("proc/sys/kernel/osrelease") or "")
-        super().__init__(rule, version, host.architecture)
+        super().__init__(rule, read_kernel_version(host), host.architecture)
         self.host = host
         self._stack = stack
         self.largest_block = _largest_block(host)

@@ -56,12 +56,14 @@ _KVM_PARAMETERS = ("hpage", "hpage_2g")
 class Facts:
     """What one machine shows. Sizes and addresses are bytes; what the machine does not have is None or empty.
 
-    ``pools`` are the machine's, ``node_pools`` those of each node; ``vm`` holds the sysctls of hugetlb;
-    ``kvm`` the huge page parameters of KVM; ``early_ranges`` the memory of each node as logged at boot.
+    ``banner`` is /proc/version; ``pools`` are the machine's, ``node_pools`` those of each node; ``vm`` holds the
+    sysctls of hugetlb; ``kvm`` the huge page parameters of KVM; ``early_ranges`` the memory of each node as logged at
+    boot.
     """
 
     architecture: str | None
     release: str | None
+    banner: str
     command_line: str
     meminfo: Mapping[str, int]
     pools: tuple[Pool, ...]
@@ -86,7 +88,7 @@ class Facts:
         """The version of the kernel; raises InputError where no release was captured or it is no version."""
         if self.release is None:
             raise InputError("/proc/sys/kernel/osrelease, /proc/version: neither was captured, the kernel is unknown")
-        return KernelVersion.parse(self.release)
+        return KernelVersion.parse(self.release, self.banner)
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -133,9 +135,11 @@ def read_facts(tree: Tree, *, machine: str | None = None) -> Facts:
     Raises InputError, which names file and line, when a file is not of the form that the kernel gives it.
     """
     log = read_log(tree)
+    banner = tree.read("proc/version") or ""
     return Facts(
         architecture=_word(tree, "proc/sys/kernel/arch") or machine,
-        release=_release(tree),
+        release=_word(tree, "proc/sys/kernel/osrelease") or _release_in(banner),
+        banner=banner,
         command_line=(tree.read("proc/cmdline") or "").removesuffix("\n"),
         meminfo=read_meminfo(tree),
         pools=read_pools(tree),
@@ -161,9 +165,16 @@ def _word(tree: Tree, path: str) -> str | None:
     return (tree.read(path) or "").strip() or None
 
 
-def _release(tree: Tree) -> str | None:
-    banner = _BANNER.match(tree.read("proc/version") or "")
-    return _word(tree, "proc/sys/kernel/osrelease") or (banner["release"] if banner else None)
+def _release_in(banner: str) -> str | None:
+    match = _BANNER.match(banner)
+    return match["release"] if match else None
+
+
+def read_kernel_version(tree: Tree) -> KernelVersion:
+    """Return the version of a kernel that runs. Raises InputError where it does not tell one."""
+    release = tree.read("proc/sys/kernel/osrelease") or ""
+    version = KernelVersion.parse(release)
+    return version if version.patch else KernelVersion.parse(release, tree.read("proc/version") or "")
 
 
 def _pool_observations(prefix: str, pools: tuple[Pool, ...]) -> dict[str, int]:

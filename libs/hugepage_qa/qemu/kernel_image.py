@@ -10,8 +10,9 @@ from pathlib import Path
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import MIB
+from hugepage_qa.version import KernelVersion
 
-_RELEASE = re.compile(rb"Linux version (\d+\.\d+[^\s\0%]*)")
+_BANNER = re.compile(rb"Linux version (\d+\.\d+[^\s\0%]*[^\n\0%]*)")
 _FORMATS = "x86 bzImage, arm64 Image (plain, gzip or EFI zboot), ppc64le ELF vmlinux or s390x bzImage"
 UNPACKED_LIMIT = 512 * MIB
 """Bytes that an unpacked kernel may have; a larger one is a decompression bomb, not a kernel."""
@@ -34,6 +35,13 @@ class KernelImage:
     """``CONFIG_X`` to ``y``, ``m`` or a value, for the options that are set; None when there is no configuration."""
     modules: tuple[Path, ...] = ()
     """Those in its package that a machine may need, perhaps compressed; none for an image that came alone."""
+    banner: str = ""
+    """What it says of itself in /proc/version, from the release on."""
+
+    @property
+    def version(self) -> KernelVersion:
+        """The version of this kernel. Raises InputError for a release that is none."""
+        return KernelVersion.parse(self.release, self.banner)
 
 
 def identify(path: Path, expected: str | None = None) -> KernelImage:
@@ -43,14 +51,15 @@ def identify(path: Path, expected: str | None = None) -> KernelImage:
     architecture than the one that is ``expected``.
     """
     data = _read(path)
-    for architecture, find_release in _READERS.items():
-        release = find_release(data)
-        if release is not None:
+    for architecture, find_banner in _READERS.items():
+        banner = find_banner(data)
+        if banner is not None:
+            release = banner.partition(" ")[0]
             if not release:
                 raise InputError(f"{path}: a kernel image for {architecture} that names no version")
             if expected not in (None, architecture):
                 raise InputError(f"{path} is a kernel for {architecture}: expected one for {expected}")
-            return KernelImage(path, architecture, release, _find_config(path, release, data))
+            return KernelImage(path, architecture, release, _find_config(path, release, data), banner=banner)
     if data.startswith(b"\x7fELF"):
         raise InputError(
             f"{path}: an ELF file that QEMU cannot boot (an x86 vmlinux needs CONFIG_PVH): use the bzImage"
@@ -70,19 +79,22 @@ def _read(path: Path) -> bytes:
     return data
 
 
-def _release_in(data: bytes) -> str:
-    """Return the release in the banner of an unpacked kernel, or an empty string."""
-    match = _RELEASE.search(data)
+def _banner_in(data: bytes) -> str:
+    """Return the banner of an unpacked kernel, from the release on, or an empty string."""
+    match = _BANNER.search(data)
     return match[1].decode(errors="replace") if match else ""
+
+
+def _text_at(data: bytes, start: int) -> str:
+    return data[start : start + 256].split(b"\0", 1)[0].decode(errors="replace").strip()
 
 
 def _x86(data: bytes) -> str | None:
     """Documentation/arch/x86/boot.rst: ``kernel_version`` points to the text, less 0x200."""
     if data[0x202:0x206] == b"HdrS":
         start = struct.unpack_from("<H", data, 0x20E)[0] + 0x200
-        words = data[start : start + 256].split(b"\0", 1)[0].split()
-        return words[0].decode(errors="replace") if start > 0x200 and words else ""  # noqa: PLR2004
-    return _release_in(data) if is_pvh_kernel(data) else None
+        return _text_at(data, start) if start > 0x200 else ""  # noqa: PLR2004
+    return _banner_in(data) if is_pvh_kernel(data) else None
 
 
 def _arm64(data: bytes) -> str | None:
@@ -91,11 +103,11 @@ def _arm64(data: bytes) -> str | None:
         data = _unpack_zboot(data)
     elif data.startswith(b"\x1f\x8b"):
         data = _gunzip(data)
-    return _release_in(data) if data[56:60] == b"ARM\x64" else None
+    return _banner_in(data) if data[56:60] == b"ARM\x64" else None
 
 
 def _ppc64le(data: bytes) -> str | None:
-    return _release_in(data) if _elf_machine(data) == _ELF_PPC64 else None
+    return _banner_in(data) if _elf_machine(data) == _ELF_PPC64 else None
 
 
 def _s390x(data: bytes) -> str | None:
@@ -103,8 +115,7 @@ def _s390x(data: bytes) -> str | None:
     if data[0x10008:0x1000E] != b"S390EP" or len(data) < 0x10430:  # noqa: PLR2004
         return None
     start = int(struct.unpack_from(">Q", data, 0x10428)[0])
-    words = data[start : start + 256].split(b"\0", 1)[0].split()
-    return words[0].decode(errors="replace") if start and words else ""
+    return _text_at(data, start) if start else ""
 
 
 _READERS: Mapping[str, Callable[[bytes], str | None]] = {

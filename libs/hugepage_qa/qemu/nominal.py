@@ -7,7 +7,6 @@ from hugepage_qa.oracle.architecture import Machine, Node, Span, find_mmu
 from hugepage_qa.qemu.boards import Board, find_board, find_cpu
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.sizes import KIB, MIB
-from hugepage_qa.version import KernelVersion
 
 #: what the kernel keeps of each node for itself: struct pages, its image, firmware tables
 _OWN_SHARE = 1 / 32
@@ -37,7 +36,7 @@ def nominal_machine(kernel: KernelImage, cpu: str | None, memory: tuple[int, ...
         architecture=kernel.architecture,
         mmu=find_mmu(kernel.architecture, _base_page(board, kernel.config or {}), kind),
         features=model.features,
-        version=KernelVersion.parse(kernel.release),
+        version=kernel.version,
         nodes=nodes,
         occupied=(Span(board.ram_start, board.ram_start + _IMAGE_REACH),),
         cpus=cpus,

@@ -13,7 +13,6 @@ from hugepage_qa.qemu.packages import cache_directory, distribution_kernel
 from hugepage_qa.qemu.probe_machine import Lab
 from hugepage_qa.qemu.virtual_machine import VirtualMachine
 from hugepage_qa.sizes import parse_memory
-from hugepage_qa.version import KernelVersion
 
 BACKPORTS = "trixie-backports"
 CMA_ONLY = "hugetlb_cma=2G hugetlb_cma_only=1 hugepagesz=1G hugepages=3"
@@ -51,7 +50,7 @@ def main() -> None:
     lab = Lab(cache, report=_say)
     for architecture, cpu, suite, memory, short, words in MACHINES:
         kernel = distribution_kernel(architecture, cache, suite=suite, report=_say)
-        version = KernelVersion.parse(kernel.release)
+        version = kernel.version
         path = Path(__file__).with_name(
             f"{architecture}-{cpu}-{version.major}.{version.minor}-{short}.json.gz",
         )

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.facts import read_facts
+from hugepage_qa.kernel.facts import read_facts, read_kernel_version
 from hugepage_qa.kernel.tree import CapturedTree, DirectoryTree
 from hugepage_qa.version import KernelVersion
 
@@ -62,7 +62,15 @@ def test_release_and_architecture() -> None:
     assert facts.architecture == "x86_64"
     tree = CapturedTree({**MACHINE, "proc/sys/kernel/arch": "s390x\n", "proc/sys/kernel/osrelease": "7.2.1\n"})
     assert read_facts(tree, machine="x86_64").architecture == "s390x"
-    assert read_facts(tree).version == KernelVersion(7, 2, 1)
+    assert read_facts(tree).version == read_kernel_version(tree) == KernelVersion(7, 2, 1)
+
+
+def test_a_kernel_of_debian_names_its_version_in_the_banner() -> None:
+    compiler = "(gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0, GNU ld (GNU Binutils for Debian) 2.40)"
+    banner = f"Linux version 6.1.0-50-amd64 (a@b) {compiler} #1 SMP PREEMPT_DYNAMIC Debian 6.1.176-1 (2026-07-02)\n"
+    for release, version in (("6.1.0-50-amd64", KernelVersion(6, 1, 176)), ("6.1.9", KernelVersion(6, 1, 9))):
+        tree = CapturedTree({**MACHINE, "proc/sys/kernel/osrelease": f"{release}\n", "proc/version": banner})
+        assert read_facts(tree).version == read_kernel_version(tree) == version
 
 
 def test_parameters() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.kernel_image import identify
+from hugepage_qa.version import KernelVersion
 
 BANNER = b"\0Linux version 6.12.5-qa+ (builder@host) (gcc) #1 SMP\n\0"
 RELEASE = "6.12.5-qa+"
@@ -66,6 +67,16 @@ def test_formats(tmp_path: Path, data: bytes, architecture: str) -> None:
     path.write_bytes(data)
     image = identify(path)
     assert (image.architecture, image.release, image.config) == (architecture, RELEASE, None)
+
+
+def test_a_kernel_of_debian_tells_its_own_version_behind_the_name_of_the_first_one(tmp_path: Path) -> None:
+    path = tmp_path / "kernel"
+    for build in ("#1 SMP", "# SMP"):
+        text = f"6.1.0-50-amd64 (a@b) (gcc-12 (Debian 12.2.0-14) 12.2.0) {build} Debian 6.1.176-1 (2026-07-02)"
+        for data in (bzimage(text.encode()), arm64().replace(BANNER, f"\0Linux version {text}\n\0".encode())):
+            path.write_bytes(data)
+            image = identify(path)
+            assert (image.release, image.version) == ("6.1.0-50-amd64", KernelVersion(6, 1, 176))
 
 
 @pytest.mark.parametrize(

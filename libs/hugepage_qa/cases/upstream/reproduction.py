@@ -144,7 +144,7 @@ def reproduce(report: BugReport, kernel: KernelImage, cache: Path) -> Reproducti
     InputError for what can never boot, or without a compiler.
     """
     wanted = report.machine
-    if not report.is_for(KernelVersion.parse(kernel.release)):
+    if not report.is_for(kernel.version):
         return Reproduction(Answer.UNDECIDED, reason=f"{wanted.words} is of kernels since {wanted.since}")
     plan = MachinePlan(kernel, find_board(kernel.architecture).default_cpu, cache, wanted.words)
     machine = replace(plan.machine(report.memory), cpus=_CPUS)

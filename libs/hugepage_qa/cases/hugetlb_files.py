@@ -12,6 +12,7 @@ from hugepage_qa.kernel.uapi import AT_EMPTY_PATH, FALLOC_FL_KEEP_SIZE, FALLOC_F
 from hugepage_qa.machine.host import Host, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.process.actor import Actor
+from hugepage_qa.version import KernelVersion
 
 # struct statx of include/uapi/linux/stat.h, the same on all architectures
 _STATX_MODE, _STATX_CTIME, _STATX_BLOCKS, _STATX_DIOALIGN, _STATX_SIZE = 0x2, 0x80, 0x400, 0x2000, 256
@@ -228,6 +229,9 @@ def _remove_if_there(host: Host, identifier: int) -> None:
 #: what a hugetlb mapping is never part of (Documentation/filesystems/proc.rst smaps)
 _OTHERS = ("Rss", "Pss", "Anonymous", "AnonHugePages", "ShmemPmdMapped", "Shared_Dirty", "Private_Dirty")
 
+#: what smaps shows of a page that is not present: before, it asked how often the page is mapped
+_NOT_PRESENT_IS_SHARED = KernelVersion(6, 11)
+
 
 def expect_hugetlb(live: Live, memory: Memory, *, private: int = 0, shared: int = 0) -> None:
     """Expect what the only hugetlb mapping of a process shows, in pages, and that the process shows the same."""
@@ -238,10 +242,20 @@ def expect_hugetlb(live: Live, memory: Memory, *, private: int = 0, shared: int 
     live.expect("HugetlbPages", (private + shared) * live.size, process_status(live, memory.actor).hugetlb_pages)
 
 
-def expect_private_and_shared(live: Live, private: int, shared: int, found: tuple[int | None, int | None]) -> None:
-    """Expect Private_Hugetlb and Shared_Hugetlb, ``found`` in bytes, to be this many pages. Raises KnownBug."""
-    swapped = {Quirk.SMAPS_SHOWS_SHARED: (0, (private + shared) * live.size)}
-    known = swapped if private and live.mmu.may_seem_shared(live.size) else None
+def expect_private_and_shared(
+    live: Live, private: int, shared: int, found: tuple[int | None, int | None], *, broken: int = 0
+) -> None:
+    """Expect Private_Hugetlb and Shared_Hugetlb, ``found`` in bytes, to be this many pages. Raises KnownBug.
+
+    ``broken`` more pages were private and broke at their first base page: neither counts them.
+    """
+    known = {}
+    if private and live.mmu.may_seem_shared(live.size):
+        known[Quirk.SMAPS_SHOWS_SHARED] = 0, (private + shared + broken) * live.size
+    if broken:
+        as_shared = broken if live.kernel_version >= _NOT_PRESENT_IS_SHARED else 0
+        pages = private + broken - as_shared, shared + as_shared
+        known[Quirk.SMAPS_SHOWS_BROKEN] = pages[0] * live.size, pages[1] * live.size
     live.expect("Private_Hugetlb, Shared_Hugetlb", (private * live.size, shared * live.size), found, known)
 
 

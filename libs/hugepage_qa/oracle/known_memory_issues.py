@@ -23,6 +23,18 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.12.107, 6.18.44, 7.3.4; right on 6.1.192, on 6.12.107 of ppc64le",
         ),
         KnownIssue(
+            quirk=Quirk.SMAPS_SHOWS_BROKEN,
+            summary="smaps shows a page that broke as if it were still there: as Shared_Hugetlb since 6.11, as "
+            "Private_Hugetlb before",
+            example="3 private pages of 2M, MADV_HWPOISON of one: HugetlbPages falls to 4096 kB, and smaps shows "
+            "Private_Hugetlb 4096 kB, Shared_Hugetlb 2048 kB; 6.1.192 shows Private_Hugetlb 6144 kB",
+            cause="smaps_hugetlb_range() takes every is_pfn_swap_entry() for a page, which entries of pages that broke "
+            "are among since 07a57a338adb; since 6.11 what is not present is shared there",
+            since=KernelVersion(6, 9),
+            brought_to=(KernelVersion(6, 1, 91), KernelVersion(6, 6, 29), KernelVersion(6, 8, 8)),
+            seen="6.1.176, 6.1.192, 6.12.117, 7.3.4; right on 5.10.223",
+        ),
+        KnownIssue(
             quirk=Quirk.UFFD_COPY_EXISTS,
             summary="UFFDIO_COPY that the pool has no page for fails with EEXIST, as if the page were there",
             example="every page of 2M in use or reserved: UFFDIO_COPY to a MAP_NORESERVE mapping gives EEXIST instead "

@@ -282,6 +282,7 @@ def test_a_mended_kernel_does_right() -> None:
     [
         (Quirk.FORK_LOSES_PAGES, "6.12.74 6.18 7.2.13 7.3.4", "6.1.192 6.6.200 6.12.73 6.17.9"),
         (Quirk.SMAPS_SHOWS_SHARED, "6.12.74 6.18.8 6.19 7.3.4", "6.1.192 6.12.73 6.17.9 6.18.7"),
+        (Quirk.SMAPS_SHOWS_BROKEN, "6.1.91 6.6.29 6.8.8 6.9 7.3.4", "5.15 6.1.90 6.6.28 6.7.9 6.8.7"),
         (Quirk.SUBPOOL_USE_LOST_AT_FAULT, "6.14.8 6.15 7.3.4", "6.12.117 6.14.7"),
         (Quirk.SUBPOOL_USE_LOST_AT_MMAP, "6.14.8 6.15 6.18.15 6.19.5", "6.14.7 6.18.16 6.19.6 7.0"),
         (Quirk.SUBPOOL_RESERVE_MADE_UP, "6.1.192 6.12.117 6.14.7", "6.14.8 6.15"),

@@ -4,6 +4,7 @@ import errno
 import mmap
 import os
 import signal
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -11,12 +12,16 @@ from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.swapped import need_swap, only_swap, page_out, swap_out, swapped
+from hugepage_qa.cases.swapped import need_swap, only_swap, page_out, swap_out, swap_to_a_device, swapped
 from hugepage_qa.cases.thp_memory import expect_shared, let_only_pmd_inherit, map_start, pmd_size
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Came
+from hugepage_qa.process.process_table import split_stat, state_and_cpu_seconds
 
 SWAPPED_PARTS = Area("thp/swapped-parts", sizes=Sizes.ONCE)
 
@@ -25,6 +30,8 @@ SINCE = "5.4"  # MADV_PAGEOUT
 _PAGES = 2
 _ROOM = 12
 _NEW_VALUE = 77
+#: a file is cut off in some milliseconds, also by an emulated processor
+_CPU_SECONDS, _MOST_SECONDS = 5.0, 120.0
 
 
 @SWAPPED_PARTS.case(
@@ -34,21 +41,90 @@ _NEW_VALUE = 77
     since=SINCE,
 )
 def cut(live: Live) -> None:
-    need_swap(live, _PAGES * pmd_size(live))
-    let_only_pmd_inherit(live)
     size, page = pmd_size(live), live.base_page
     length = _PAGES * size
-    for start, end in (
+    need_swap(live, length)
+    _expect_cut(live, (*_holes(size, page), (size + page, length), (size // 2, length), (0, length)))
+
+
+@SWAPPED_PARTS.case(
+    "a hole in a file of a tmpfs that was swapped to a device, where huge pages can be swapped out as a whole, is zero,"
+    " and so is all when it was cut off; the rest holds what it held",
+    HOLES,
+    since=SINCE,
+)
+def cut_on_a_device(live: Live) -> None:
+    size = pmd_size(live)
+    swap_to_a_device(live, _ROOM * size)
+    _expect_cut(live, (*_holes(size, live.base_page), (0, _PAGES * size)))
+
+
+@SWAPPED_PARTS.case(
+    "a file of a tmpfs that was swapped to a device ends where it is cut off, within a huge page that was swapped out"
+    " as a whole, too, and has room for what is left of it alone",
+    f"ftruncate(2); {HOLES}",
+    since=SINCE,
+)
+def cut_off_on_a_device(live: Live) -> None:
+    swap_off = swap_to_a_device(live, _ROOM * pmd_size(live))
+    let_only_pmd_inherit(live)
+    for end in (pmd_size(live) + live.base_page, pmd_size(live) // 2):
+        point, file, memory = _huge_file(live)
+        with live.about(f"cut off at byte {end} of {memory.length}"):
+            live.host.wait_until(partial(page_out, memory))
+            live.expect("Rss of what was swapped out", 0, memory.smaps().rss)
+            _expect_room_of_an_end(live, point, file, end, swap_off)
+            live.expect("words before the end that changed", 0, memory.wrong(0, end))
+            file.actor.call("ftruncate", file.descriptor, memory.length)
+            behind = memory.actor.nonzero(memory.address + end, memory.length - end)
+            live.expect("words behind the end that are not zero", 0, behind)
+            memory.actor.end()
+
+
+def _expect_room_of_an_end(live: Live, point: str, file: HugeFile, end: int, swap_off: Callable[[], None]) -> None:
+    """Cut ``file`` off at ``end``, and expect the mount at ``point`` to have the room of all others free.
+
+    Where it has not, ``swap_off`` brings back what the kernel may look for again and again, as nothing ends a process
+    in that. Raises KnownBug, and CannotRun where the process is not let run.
+    """
+
+    def occupied() -> int:
+        use = live.host.file_system(point)
+        return (use.blocks - use.free_blocks) * use.block_size
+
+    def seconds() -> float:
+        return state_and_cpu_seconds(split_stat(live.host.read(f"proc/{cutter.pid}/stat") or ""))[1]
+
+    before = occupied()
+    cutter = file.actor.fork()
+    cutter.attempt("ftruncate", file.descriptor, end)
+    live.host.wait_until(lambda: occupied() == end or seconds() > _CPU_SECONDS, _MOST_SECONDS)
+    found, used = occupied(), seconds()
+    if found != end:
+        swap_off()
+    (cut,) = cutter.stop(0)
+    cutter.end()
+    if found != end and used <= _CPU_SECONDS:
+        raise CannotRun(f"a process that cuts a file off had {used:g} s of a CPU in {_MOST_SECONDS:g} s")
+    live.expect("bytes that the file occupies", end, found, {Quirk.CUT_WITHIN_SWAP_NEVER_ENDS: before})
+    live.expect("what came of ftruncate(2)", Came.DONE, cut.came)
+
+
+def _holes(size: int, page: int) -> tuple[tuple[int, int], ...]:
+    """Return where holes in two huge pages of ``size`` bytes begin and end; a base page has ``page``."""
+    return (
         (page, 3 * page),
         (0, size),
         (size - page, size + page),
         (size // 2 + WORD, size - WORD),
         (page // 2, size + page // 2),
-        (size + page, length),
-        (size // 2, length),
-        (0, length),
-    ):
-        with live.about(f"bytes {start} to {end} of {length}"):
+    )
+
+
+def _expect_cut(live: Live, ranges: Sequence[tuple[int, int]]) -> None:
+    let_only_pmd_inherit(live)
+    for start, end in ranges:
+        with live.about(f"bytes {start} to {end} of {_PAGES * pmd_size(live)}"):
             _expect_cut_out(live, start, end)
 
 

@@ -1,17 +1,23 @@
 """Swap for a case, and memory that is swapped out."""
 
+import os
 from collections.abc import Callable
+from functools import partial
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.proc_tables import read_swaps
-from hugepage_qa.kernel.uapi import MADV_PAGEOUT
-from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.kernel.uapi import AT_FDCWD, MADV_PAGEOUT
+from hugepage_qa.machine.host import CannotRun, Host
+from hugepage_qa.machine.swap_file import HEADER_OFFSET, MAGIC
 from hugepage_qa.sizes import MIB
 
 #: what others may swap out meanwhile
 _MARGIN = 32 * MIB
+# include/uapi/linux/loop.h
+_LOOP_SET_FD, _LOOP_CLR_FD, _LOOP_CTL_GET_FREE = 0x4C00, 0x4C01, 0x4C82
+_ZSWAP = "sys/module/zswap/parameters/enabled"
 
 
 def need_swap(live: Live, size: int) -> None:
@@ -41,15 +47,51 @@ def _add_swap(live: Live, size: int) -> Callable[[], None]:
         name = live.host.add_swap(size)
     except OSError as error:
         raise CannotRun(f"this machine has no swap, and a swap file cannot be used: {error.strerror}") from error
-    swapped_to = [name]
+    return _until_the_case_ends(live, partial(live.host.remove_swap, name))
+
+
+def _until_the_case_ends(live: Live, off: Callable[[], None]) -> Callable[[], None]:
+    """Call ``off`` when the case has ended, if what is returned has not been called before."""
+    left = [off]
 
     def swap_off() -> None:
-        if swapped_to:
-            live.host.remove_swap(swapped_to[0])
-            swapped_to.clear()
+        if left:
+            left.pop()()
 
     live.when_actors_have_ended(swap_off)
     return swap_off
+
+
+def swap_to_a_device(live: Live, room: int) -> Callable[[], None]:
+    """Have the machine swap to a loop device of ``room`` bytes of shared memory, and nowhere else until the case ends.
+
+    Returns what ends it earlier. Raises CannotRun where the machine has other users, swap of its own, or no such
+    devices.
+    """
+    if not live.host.is_thrown_away():
+        raise CannotRun("swap on a device is for machines that are thrown away")
+    if read_swaps(live.host) or not live.host.has_modules(["loop"]):
+        raise CannotRun("this machine has swap of its own, or no loop devices")
+    live.set_knob_if_there(_ZSWAP, "N")
+    owner, base, pack = live.actor(), live.base_page, live.host.uapi.pack
+    content = owner.call("memfd_create", "swap", 0)
+    owner.call("ftruncate", content, room)
+    owner.call("pwrite64", content, pack("3I", 1, room // base - 1, 0), 12, HEADER_OFFSET)
+    owner.call("pwrite64", content, MAGIC, len(MAGIC), base - len(MAGIC))
+    number = owner.call("ioctl", live.open(owner, "/dev/loop-control", os.O_RDWR), _LOOP_CTL_GET_FREE, 0)
+    device = f"/dev/loop{number}"
+    owner.call("ioctl", live.open(owner, device, os.O_RDWR), _LOOP_SET_FD, content)
+    owner.call("swapon", device, 0)
+    return _until_the_case_ends(live, partial(_swap_off, live.host, device))
+
+
+def _swap_off(host: Host, device: str) -> None:
+    actor = host.start_actor()
+    try:
+        actor.call("swapoff", device)
+        actor.call("ioctl", actor.call("openat", AT_FDCWD, device, os.O_RDWR), _LOOP_CLR_FD, 0)
+    finally:
+        actor.end()
 
 
 def swap_out(live: Live, memory: Memory, length: int) -> None:

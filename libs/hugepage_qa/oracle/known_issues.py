@@ -31,6 +31,7 @@ class Quirk(Enum):
     PIPE_SHOWS_LATER_WRITES = "pipe-shows-later-writes"
     MOVED_HUGE_PAGE_UNLOCKED = "moved-huge-page-unlocked"
     MOVED_SHARED_PAGE_OFF_NODES = "moved-shared-page-off-nodes"
+    CUT_WITHIN_SWAP_NEVER_ENDS = "cut-within-swap-never-ends"
 
     # of the pools of a running machine, recorded in pool/known_pool_issues.py
     DEMOTE_TAKES_RESERVED = "demote-takes-reserved"

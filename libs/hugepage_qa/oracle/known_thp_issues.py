@@ -98,4 +98,18 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         fix="mm: fix shmem THP counters on migration (0b52c420350e)",
         seen="6.1.176; right on 6.12.117, 7.3.4",
     ),
+    Quirk.CUT_WITHIN_SWAP_NEVER_ENDS: KnownIssue(
+        quirk=Quirk.CUT_WITHIN_SWAP_NEVER_ENDS,
+        summary="ftruncate() of a file in a tmpfs to a size within a huge page that was swapped out as a whole never "
+        "returns, and nothing ends the process",
+        example="file of 4 MiB in a tmpfs with huge=always, filled, given MADV_PAGEOUT with swap on a device, cut off "
+        "at 2 MiB + 4 KiB: the process uses a CPU until swapoff(2) brings the page back",
+        cause="the size is set before, so that shmem_get_partial_folio() does not read the page back; "
+        "shmem_undo_range() passes over the swap entry, which begins before the range, and goes through the range of a "
+        "file that is cut off until it finds nothing there (8a1968bd997f; before, all of the entry was given back, "
+        "what lies before the end of the file, too)",
+        since=KernelVersion(6, 19),
+        brought_to=(KernelVersion(6, 12, 69), KernelVersion(6, 18, 9)),
+        seen="6.12.117, 7.3.4; right on 6.1.176",
+    ),
 }

@@ -27,6 +27,8 @@ _MODULES = (
     *("virtio_pci", "virtio_console", "virtio_blk", "crc32c_generic", "ext4"),
     # for cases that poison pages by debugfs
     "hwpoison_inject",
+    # for swap on a device that a reproducer has
+    "loop",
 )
 _DISK = GIB
 _BOOT_SECONDS = 300.0

@@ -73,6 +73,8 @@ def _with_other_numbers(recorded: Recorded, number: int) -> str | None:
 
 
 def _raised(result: object) -> object:
+    if isinstance(result, list) and all(isinstance(number, int) for number in result):
+        return [number + 1 for number in result]
     if isinstance(result, list):
         return [_add_one(_NUMBER, result[0]), *result[1:]]
     return _add_one(_DECIMAL, result) if isinstance(result, str) else result

@@ -18,6 +18,7 @@ from hugepage_qa.cases import run_settings
 from hugepage_qa.cases.result import Result, Verdict, exit_code
 from hugepage_qa.commands.qa_request import QaRequest
 from hugepage_qa.errors import InputError
+from hugepage_qa.machine.protection import protected_machine
 from hugepage_qa.machine.snapshot import changes_of_others, differences, take_snapshot
 from hugepage_qa.process.identity import (
     Identity,
@@ -118,11 +119,22 @@ def _split_by_emulator(architectures: Sequence[str]) -> tuple[list[str], list[st
     return present, [f"{name}: {find_board(name).qemu} is not installed" for name in missing]
 
 
+def put_back_what_a_killed_run_left() -> None:
+    """Have the machine put back now, if that is left to do: the first test would, which would look like its change.
+
+    Raises InputError where another run has the machine.
+    """
+    with protected_machine("make qa, before its plan"):
+        pass
+
+
 def _run(request: QaRequest, architectures: Sequence[str]) -> Finding:
     kept = _kept(request)
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
     may_be_held = request.in_lab or not request.needs_root
+    if not may_be_held:
+        put_back_what_a_killed_run_left()
     before = take_snapshot([ROOT], may_be_held=may_be_held)
     # tmt does not run inside its own tree, so it runs elsewhere and what it left is moved here
     with tempfile.TemporaryDirectory(prefix=PREFIX, dir=_LASTING if request.in_lab else None) as directory:

@@ -3,11 +3,12 @@
 import mmap
 import os
 import signal
+from collections.abc import Callable
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import forked
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.hugetlb_files import forked, new_memfd
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.machine.host import CannotRun
@@ -16,6 +17,10 @@ from hugepage_qa.process.actor import Actor, Refused
 
 WRITTEN_BY_OTHERS = Area("memory/written-by-others")
 OLD, NEW = 7, 8
+VM_WRITE = "process_vm_readv(2) process_vm_writev; fs/proc/base.c mem_rw()"
+
+#: who writes, and whether it is to /proc/PID/mem: process_vm_writev(2) otherwise
+_WAYS = tuple(product(("a third process", "its owner", "the other one"), (False, True)))
 
 
 def write_of_another(live: Live, writer: Actor, memory: Memory, value: int, offset: int = 0) -> int:
@@ -29,8 +34,7 @@ def write_of_another(live: Live, writer: Actor, memory: Memory, value: int, offs
 @WRITTEN_BY_OTHERS.case(
     "what others write into a child's page, wherever in it, is seen by the child alone, and of a shared page by both:"
     " by process_vm_writev(2) and /proc/PID/mem",
-    "process_vm_readv(2) process_vm_writev; fs/proc/base.c mem_rw(); fork(2);"
-    " mm/hugetlb.c hugetlb_wp(), copy_hugetlb_page_range()",
+    f"{VM_WRITE}; fork(2); mm/hugetlb.c hugetlb_wp(), copy_hugetlb_page_range()",
     pages=4,
 )
 def others_write_after_a_fork(live: Live) -> None:
@@ -67,6 +71,103 @@ def _expect_others_to_reach(live: Live, source: Memory, child: Memory, offset: i
         written = source.actor.call("process_vm_writev", child.actor.pid, local, 1, remote, 1, 0)
     live.expect("bytes written", WORD, written)
     live.expect(f"what the child reads at {offset}", NEW, child.actor.read(child.address + offset))
+
+
+@WRITTEN_BY_OTHERS.case(
+    "what is written first of all into a page that parent and child have, or into a private one of a file, is seen by"
+    " its owner alone, whoever writes it, by process_vm_writev(2) or /proc/PID/mem",
+    f"{VM_WRITE}; mm/hugetlb.c hugetlb_wp()",
+    pages=2,
+)
+def first_write_of_others(live: Live) -> None:
+    _need_access(live)
+    # a child may lack the pages of its parent, where the case ends
+    pairs: list[Callable[[Live], tuple[Memory, Memory]]] = [_unread_of_a_file, _read_of_a_file, _parent, _child]
+    # gigantic pages take seconds each
+    for pair, way in zip(pairs[1::2], (0, 5), strict=True) if live.is_gigantic else product(pairs, range(len(_WAYS))):
+        owner, other = pair(live)
+        with live.about(f"page{pair.__name__.replace('_', ' ')}"):
+            _expect_own(live, owner, other, way)
+            live.expect_pool(nr=2, free=0)
+        for one in (owner, other):
+            one.actor.end()
+        live.expect_pool(nr=2, free=2)
+
+
+@WRITTEN_BY_OTHERS.case(
+    "what is written first of all into base pages or a huge page that parent and child have is seen by its owner alone,"
+    " whoever writes it, by process_vm_writev(2) or /proc/PID/mem",
+    f"{VM_WRITE}; mm/huge_memory.c do_huge_pmd_wp_page(); mm/memory.c do_wp_page()",
+    sizes=Sizes.ONCE,
+)
+def first_write_of_others_to_a_thp(live: Live) -> None:
+    _need_access(live)
+    ways = tuple(product((False, True), range(len(_WAYS))))
+    for make in (base_pages, huge_pages):
+        memory = make(live, len(ways))
+        pages = [Memory(live, memory.actor, memory.at(page), 1, memory.size) for page in range(len(ways))]
+        for page in pages:
+            page.fill(OLD)
+        child = memory.actor.fork()
+        for page, (by_child, way) in zip(pages, ways, strict=True):
+            owner, other = (page.seen_by(child), page) if by_child else (page, page.seen_by(child))
+            with live.about(f"{make.__name__.replace('_', ' ')}, of the child {by_child}"):
+                _expect_own(live, owner, other, way)
+        memory.actor.end()
+
+
+def _need_access(live: Live) -> None:
+    """Raise CannotRun where processes may not reach the memory of others, or the kernel has no call for it."""
+    actors = live.actor(), live.actor()
+    words = (one.mmap(live.base_page, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for one in actors)
+    read_of_another(live, actors[0], actors[1].pid, *(live.host.uapi.pack("2Q", word, WORD) for word in words))
+
+
+def _read_of_a_file(live: Live) -> tuple[Memory, Memory]:
+    private, shared = _unread_of_a_file(live)
+    live.expect("what is read of the file", OLD, private.read())
+    return private, shared
+
+
+def _unread_of_a_file(live: Live) -> tuple[Memory, Memory]:
+    file = new_memfd(live)
+    shared = file.map(1)
+    shared.fill(OLD)
+    return file.map(1, shared=False), shared
+
+
+def _parent(live: Live) -> tuple[Memory, Memory]:
+    memory = live.map(1)
+    memory.fill(OLD)
+    return memory, forked(live, memory)
+
+
+def _child(live: Live) -> tuple[Memory, Memory]:
+    memory, child = _parent(live)
+    return child, memory
+
+
+def _expect_own(live: Live, owner: Memory, other: Memory, way: int) -> None:
+    """Expect a word that is written in one of the ways into memory that both have, filled with OLD, to be the owner's.
+
+    In both files and calls it is one of the first, of the second and of the last base page.
+    """
+    (who, by_file), offset = _WAYS[way], (0, live.base_page, owner.size - WORD)[way % 3]
+    writer = {"its owner": owner.actor, "the other one": other.actor}.get(who) or live.actor()
+    with live.about(f"by {who}, to /proc/PID/mem {by_file}, at {offset}"):
+        if by_file:
+            written = write_of_another(live, writer, owner, NEW, offset)
+        else:
+            place = writer.mmap(live.base_page, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            writer.write(place, NEW)
+            local, remote = (live.host.uapi.pack("2Q", at, WORD) for at in (place, owner.address + offset))
+            written = writer.call("process_vm_writev", owner.actor.pid, local, 1, remote, 1, 0)
+        live.expect("bytes written", WORD, written)
+        live.expect("what its owner reads", NEW, owner.actor.read(owner.address + offset))
+        other.expect_filled(OLD)
+        # all but that word
+        owner.actor.write(owner.address + offset, OLD + offset)
+        owner.expect_filled(OLD)
 
 
 @WRITTEN_BY_OTHERS.case(

@@ -1,7 +1,7 @@
 """Huge pages on NUMA nodes: which node they come from, are collapsed and moved to, and what nodes show of them."""
 
 import errno
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise, product
 
@@ -29,7 +29,7 @@ from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Refused
+from hugepage_qa.process.actor import Actor, Refused
 
 NODES = Area("thp/nodes", sizes=Sizes.ONCE)
 
@@ -62,20 +62,27 @@ def bound(live: Live) -> None:
     nodes=2,
 )
 def preferred(live: Live) -> None:
-    both, of_machine = live.nodes[:2], read_nodes(live.host)
-    need_memory(live, both, _PAGES * pmd_size(live))
-    set_policy(live, "madvise")
-    for node, near in product(both, (each for each in both if of_machine.each[each].cpus)):
-        compact_if_short(live, pmd_size(live), _PAGES)
-        actor = live.actor()
-        memory_policy.run_on(actor, of_machine.each[near].cpus)
+    for node, actor in _from_each_node(live):
         memory_policy.set_policy(actor, Mode.PREFERRED, [node])
-        memory = advised(live, _PAGES, actor=actor)
-        with live.about(f"processor on node {near}"):
-            _fill(live, [node], memory)
-            _expect_nodes(live, memory, {node: _PAGES})
-            memory.expect_filled()
-        actor.end()
+        _expect_filled_on(live, node, advised(live, _PAGES, actor=actor))
+
+
+@NODES.case(
+    "huge pages that several nodes are preferred for come from one of them, and from the home node if there is one, on"
+    " whichever node the processor is",
+    "set_mempolicy(2) MPOL_PREFERRED_MANY; set_mempolicy_home_node(2); mm/mempolicy.c alloc_pages_preferred_many()",
+    since="5.17",
+    nodes=2,
+)
+def preferred_of_several(live: Live) -> None:
+    for node, actor in _from_each_node(live):
+        memory_policy.set_policy(actor, Mode.PREFERRED_MANY, [node])
+        _expect_filled_on(live, node, advised(live, _PAGES, actor=actor))
+        at_home = advised(live, _PAGES, actor=actor)
+        memory_policy.prefer(at_home, *live.nodes[:2])
+        memory_policy.set_home_node(at_home, node)
+        with live.about("home node"):
+            _expect_filled_on(live, node, at_home)
 
 
 @NODES.case(
@@ -301,6 +308,26 @@ def moved_shared(live: Live) -> None:
     known = {Quirk.MOVED_SHARED_PAGE_OFF_NODES: stays}
     memory = expect_change(live, counted, filled, move, _read_counters, known=known)
     live.expect("ShmemPmdMapped", length, memory.smaps().shmem_pmd_mapped)
+    memory.expect_filled()
+
+
+def _from_each_node(live: Live) -> Iterator[tuple[int, Actor]]:
+    """Return each of two nodes with an actor that keeps to the processors of each of them; the actors end in turn."""
+    both, of_machine = live.nodes[:2], read_nodes(live.host)
+    need_memory(live, both, 2 * _PAGES * pmd_size(live))
+    set_policy(live, "madvise")
+    for node, near in product(both, (each for each in both if of_machine.each[each].cpus)):
+        compact_if_short(live, pmd_size(live), 2 * _PAGES)
+        actor = live.actor()
+        memory_policy.run_on(actor, of_machine.each[near].cpus)
+        with live.about(f"processor on node {near}"):
+            yield node, actor
+        actor.end()
+
+
+def _expect_filled_on(live: Live, node: int, memory: Memory) -> None:
+    _fill(live, [node], memory)
+    _expect_nodes(live, memory, {node: _PAGES})
     memory.expect_filled()
 
 

@@ -19,6 +19,7 @@ from hugepage_qa.cases.thp_memory import (
     expect_change,
     let_only_pmd_inherit,
     map_aligned,
+    mapped_huge,
     need_blocks,
     pmd_size,
     read_counters,
@@ -82,8 +83,9 @@ def charged_and_given_back(live: Live, group: ControlGroup) -> None:
 
 
 @case(
-    "memory.numa_stat shows the huge pages of a group on the node where they are, before and after they move",
-    f"{DOC} memory.numa_stat; mm/memcontrol.c memory_numa_stat_show(), mm/migrate.c migrate_pages()",
+    "huge pages that move to another node, anonymous and shared, stay charged to their group, and memory.numa_stat has"
+    " the anonymous ones on the node where they are",
+    f"{DOC} memory.current, memory.numa_stat; mm/memcontrol.c mem_cgroup_migrate(), memory_numa_stat_show()",
     since="5.11",
     nodes=2,
 )
@@ -91,19 +93,27 @@ def shown_on_its_node(live: Live, group: ControlGroup) -> None:
     here, there = live.nodes[:2]
     for node in (here, there):
         need_memory(live, [node], _PAGES * pmd_size(live))
-    memory = _memory_in(live, group)
-    bind(memory, [here])
-    _fill(live, memory)
-    _expect_on_nodes(live, group, {here: memory.length, there: 0})
-    bind(memory, [there], MOVE_STRICTLY)
-    found = memory.smaps().anon_huge_pages
-    if found != memory.length:
-        # what finds no free block is split, and moved as base pages
-        expect_no_shortage(live, memory.size, memory.pages, there)
-    live.expect("AnonHugePages when they have moved", memory.length, found)
-    _expect_on_nodes(live, group, {here: 0, there: memory.length})
-    memory.unmap()
-    _expect_on_nodes(live, group, {here: 0, there: 0})
+    let_only_pmd_inherit(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
+    actor = _actor_in(live, group)
+    before = _current(group)
+    for shared in (False, True):
+        memory = map_aligned(live, _PAGES, pmd_size(live), shared=shared, actor=actor, advice=MADV_HUGEPAGE)
+        bind(memory, [here])
+        _fill(live, memory)
+        for node, other in ((here, there), (there, here), (here, there)):
+            bind(memory, [node], MOVE_STRICTLY)
+            found = mapped_huge(memory)
+            if found != memory.length:
+                # what finds no free block is split, and moved as base pages
+                expect_no_shortage(live, memory.size, memory.pages, node)
+            with live.about(f"on node {node}, shared: {shared}"):
+                live.expect("bytes in huge pages", memory.length, found)
+                _expect_charged(live, group, before, _PAGES)
+                _expect_on_nodes(live, group, {node: 0 if shared else memory.length, other: 0})
+        memory.unmap()
+        _expect_charged(live, group, before, 0)
+        _expect_on_nodes(live, group, {here: 0, there: 0})
 
 
 @case(

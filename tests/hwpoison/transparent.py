@@ -4,11 +4,13 @@ import errno
 import mmap
 import os
 
-from hugepage_qa.cases.broken_memory import break_page, expect_broken, expect_flag, out_of_use
+from hugepage_qa.cases.broken_memory import break_page, expect_broken, expect_flag, need_memory_failure, out_of_use
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
-from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.cases.pinned_pages import pipe_with, word_from
+from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, pmd_size, shared_huge_pages
+from hugepage_qa.cases.thp_policy import huge_pages, unadvised_base_pages
 from hugepage_qa.kernel.uapi import MADV_HWPOISON, MADV_SOFT_OFFLINE
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -34,6 +36,33 @@ def soft_offline_of_a_part(live: Live) -> None:
         each.expect_filled()
         live.expect("it still has the frame that will break", False, each.pagemap([address])[0] & FRAME == old & FRAME)
     live.expect("AnonHugePages of the page behind it", memory.size, memory.smaps(1).anon_huge_pages)
+
+
+@HWPOISON.case(
+    "what will break stays in use while somebody holds it, and in huge pages any page of them: EBUSY, and all is as it"
+    " was; it is replaced when it was let go",
+    f"madvise(2) MADV_SOFT_OFFLINE; {SPLIT}, soft_offline_in_use_page()",
+)
+def soft_offline_of_what_is_held(live: Live) -> None:
+    need_memory_failure(live)
+    live.set_knob_if_there("proc/sys/vm/enable_soft_offline", "1")
+    let_only_pmd_inherit(live)
+    last = pmd_size(live) // live.base_page - 1
+    for make, breaks in ((huge_pages, (0, last)), (shared_huge_pages, (0, last)), (unadvised_base_pages, (last,))):
+        memory = make(live)
+        before = out_of_use(live)
+        reader = pipe_with(live, Memory(live, memory.actor, memory.address + last * live.base_page, 1, live.base_page))
+        with live.about(make.__name__):
+            for page in breaks:
+                address = memory.address + page * live.base_page
+                live.expect_errno(errno.EBUSY, memory.actor.call, "madvise", address, live.base_page, MADV_SOFT_OFFLINE)
+            live.expect("base pages out of use", 0, out_of_use(live) - before)
+            memory.expect_filled()
+            word_from(live, memory.actor, reader)
+            for page in breaks:
+                break_page(live, memory, page * live.base_page, MADV_SOFT_OFFLINE)
+            live.expect("base pages out of use when it was let go", len(breaks), out_of_use(live) - before)
+            memory.expect_filled()
 
 
 @HWPOISON.case(

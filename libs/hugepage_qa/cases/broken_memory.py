@@ -48,9 +48,15 @@ def break_page(live: Live, memory: Memory, offset: int, advice: int, *, early_ki
             else:
                 return
     except OSError as error:
-        if error.errno != errno.EINVAL or "HardwareCorrupted" in read_meminfo(live.host):
-            raise
-        raise CannotRun("this kernel has no CONFIG_MEMORY_FAILURE") from error
+        if error.errno == errno.EINVAL:
+            need_memory_failure(live)
+        raise
+
+
+def need_memory_failure(live: Live) -> None:
+    """Raise CannotRun where the kernel knows of no broken memory."""
+    if "HardwareCorrupted" not in read_meminfo(live.host):
+        raise CannotRun("this kernel has no CONFIG_MEMORY_FAILURE")
 
 
 def is_taken_out_of_use(live: Live, memory: Memory, offset: int) -> bool:

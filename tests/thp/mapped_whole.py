@@ -2,6 +2,7 @@
 
 import mmap
 import signal
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_rest
@@ -16,7 +17,13 @@ from hugepage_qa.cases.mapped_memory import (
     Memory,
     read_of_another,
 )
-from hugepage_qa.cases.thp_memory import pmd_size, room_for
+from hugepage_qa.cases.thp_memory import (
+    let_only_pmd_inherit,
+    pmd_size,
+    room_for,
+    shared_base_pages,
+    shared_huge_pages,
+)
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -103,6 +110,34 @@ def pages_that_are_there(live: Live) -> None:
     address, count = memory.at(1) - memory.size // 2, 4 * half
     states = memory.actor.call_with_buffers("mincore", address, count * live.base_page, bytes(count))[1][0]
     live.expect("base pages that are there", [0] * half + [1] * 2 * half + [0] * half, [one & 1 for one in states])
+
+
+@WHOLE.case(
+    "mincore(2) tells of every base page of shared memory whether it is there, touched by who asks or not, and that all"
+    " of a huge page are",
+    "mincore(2); mm/mincore.c __mincore_unmapped_range(), mincore_page()",
+)
+def shared_pages_that_are_there(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    count = pmd_size(live) // live.base_page
+    # neighbours, the ends of a page table, and what begins one
+    parts = *((page, 1) for page in (1, 2, count // 2, count - 1, count)), (count + 3, count // 2)
+    for make, gone in ((shared_base_pages, parts), (shared_huge_pages, ((0, count),))):
+        memory = make(live, 2)
+        there = [1] * 2 * count
+        for first, pages in gone:
+            address = memory.address + first * live.base_page
+            memory.actor.call("madvise", address, pages * live.base_page, mmap.MADV_REMOVE)
+            there[first : first + pages] = [0] * pages
+        # which has no page tables of it yet
+        child = memory.seen_by(memory.actor.fork())
+        for each, first in product((child, memory), (0, 1)):
+            address, pages = each.address + first * live.base_page, 2 * count - first
+            states = each.actor.call_with_buffers("mincore", address, pages * live.base_page, bytes(pages))[1][0]
+            told = enumerate(zip(states, there[first:], strict=True), first)
+            wrong = [page for page, (state, is_there) in told if state & 1 != is_there]
+            with live.about(f"{make.__name__} from page {first} on, {'child' if each is child else 'parent'}"):
+                live.expect("base pages that are told to be there and are not, or to be away", [], wrong)
 
 
 @WHOLE.case(

@@ -4,6 +4,7 @@ import errno
 import mmap
 import os
 import signal
+from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import file_of_each_kind, new_memfd
@@ -41,6 +42,40 @@ def access_beyond_the_end(live: Live) -> None:
         live.expect_pool(nr=2, free=2)
         live.expect_signal(signal.SIGBUS, memory.touch, 0)
         live.expect_pool(nr=2, free=2)
+
+
+@TRUNCATE.case(
+    "a hole, and a new end, takes its pages alone from mappings that begin anywhere in the file: the shared pages and"
+    " the private copies beside it hold what they held",
+    f"{SHRINK} hugetlbfs_punch_hole(), vma_offset_start(), vma_offset_end()",
+    sizes=Sizes.BUDDY,
+    pages=8,
+)
+def pages_beside(live: Live) -> None:
+    file = new_memfd(live)
+    shared = file.map(3)
+    private = [file.map(3 - first, shared=False, first=first) for first in range(2)]
+    for about, cut, gone in (
+        ("a hole in the middle", partial(file.punch, 1, 1), {1}),
+        ("a hole at the end", partial(file.punch, 1, 2), {2}),
+        ("a hole at the start", partial(file.punch, 1), {0}),
+        ("one page cut off", partial(file.truncate, 2), {2}),
+        ("two pages cut off", partial(file.truncate, 1), {1, 2}),
+    ):
+        file.truncate(3)
+        shared.fill(1)
+        for first, memory in enumerate(private):
+            memory.fill(2 + first)
+        cut()
+        with live.about(about):
+            for value, first, memory in ((1, 0, shared), (2, 0, private[0]), (3, 1, private[1])):
+                left = [page for page in range(memory.pages) if page + first not in gone]
+                wrong = [memory.wrong(page * live.size, live.size, value) for page in left]
+                live.expect("words of what is left that changed", [0 for _page in left], wrong)
+    for memory in (shared, *private):
+        memory.unmap()
+    file.truncate(0)
+    live.expect_pool(nr=8, free=8)
 
 
 @TRUNCATE.case(

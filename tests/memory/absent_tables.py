@@ -135,7 +135,7 @@ def given_back(live: Live) -> None:
 def taken_out_of_a_file(live: Live) -> None:
     file = new_memfd(live)
     memory, first, last = with_absent_tables(live, file.actor, shared=True, fd=file.descriptor)
-    expect_hugetlb(live, memory, private=2)
+    expect_hugetlb(live, memory, private=2, apart=True)
     file.punch(last, first=1)
     expect_hugetlb(live, memory)
     live.expect_pool(nr=2, free=2)
@@ -157,7 +157,7 @@ def taken_out_of_a_file(live: Live) -> None:
 )
 def shown(live: Live) -> None:
     memory, *touched = with_absent_tables(live, live.actor())
-    expect_hugetlb(live, memory, private=2)
+    expect_hugetlb(live, memory, private=2, apart=True)
     if live.nodes:
         live.expect("pages on nodes", 2, sum(memory.numa_maps().nodes.values()))
     beside = [page + step for page in touched for step in (-1, 0, 1) if page + step < memory.pages]

@@ -34,6 +34,8 @@ _NEW_VALUE = 77
 _ATTEMPTS = 3
 #: ksmd looks at a page twice before it merges it, and once more after it has seen the checksum change
 _SCANS = 4
+#: who has a hold of a huge page for a moment keeps it from being split in all of these, when there is little to scan
+_LEAST_SECONDS = 5.0
 _SCAN_SECONDS = 120.0
 
 
@@ -176,10 +178,11 @@ def merged(live: Live) -> None:
     memory, equal = huge_pages(live), huge_pages(live)
     for each in (memory, equal):
         each.advise(MADV_MERGEABLE)
-    first = _full_scans(live)
+    first, began = _full_scans(live), live.host.clock()
 
     def is_over() -> bool:
-        return _shared(memory, equal) == _base_pages(live, memory) or _full_scans(live) - first >= _SCANS
+        is_merged = _shared(memory, equal) == _base_pages(live, memory)
+        return is_merged or (_full_scans(live) - first >= _SCANS and live.host.clock() - began >= _LEAST_SECONDS)
 
     live.host.wait_until(is_over, _SCAN_SECONDS)
     if _shared(memory, equal) != _base_pages(live, memory) and _full_scans(live) - first < _SCANS:

@@ -233,25 +233,38 @@ _OTHERS = ("Rss", "Pss", "Anonymous", "AnonHugePages", "ShmemPmdMapped", "Shared
 _NOT_PRESENT_IS_SHARED = KernelVersion(6, 11)
 
 
-def expect_hugetlb(live: Live, memory: Memory, *, private: int = 0, shared: int = 0) -> None:
-    """Expect what the only hugetlb mapping of a process shows, in pages, and that the process shows the same."""
+def expect_hugetlb(live: Live, memory: Memory, *, private: int = 0, shared: int = 0, apart: bool = False) -> None:
+    """Expect what the only hugetlb mapping of a process shows, in pages, and that the process shows the same.
+
+    Private ones are in one page table, or ``apart`` in one each. Raises KnownBug.
+    """
     mapping = memory.smaps()
-    expect_private_and_shared(live, private, shared, (mapping.private_hugetlb, mapping.shared_hugetlb))
+    expect_private_and_shared(live, private, shared, (mapping.private_hugetlb, mapping.shared_hugetlb), apart=apart)
     for name in _OTHERS:
         live.expect(f"{name} of a hugetlb mapping", 0, mapping.fields.get(name, 0))
     live.expect("HugetlbPages", (private + shared) * live.size, process_status(live, memory.actor).hugetlb_pages)
 
 
 def expect_private_and_shared(
-    live: Live, private: int, shared: int, found: tuple[int | None, int | None], *, broken: int = 0
+    live: Live,
+    private: int,
+    shared: int,
+    found: tuple[int | None, int | None],
+    *,
+    broken: int = 0,
+    apart: bool = False,
 ) -> None:
     """Expect Private_Hugetlb and Shared_Hugetlb, ``found`` in bytes, to be this many pages. Raises KnownBug.
 
-    ``broken`` more pages were private and broke at their first base page: neither counts them.
+    ``broken`` more pages were private and broke at their first base page: neither counts them. All private ones are in
+    one page table, or ``apart`` in one each.
     """
     known = {}
     if private and live.mmu.may_seem_shared(live.size):
-        known[Quirk.SMAPS_SHOWS_SHARED] = 0, (private + shared + broken) * live.size
+        # a table seems to be shared or not, with all that is in it
+        not_all = [(private - pages) * live.size for pages in range(1, private)] if apart else []
+        still_private = found[0] if found[0] in not_all else 0
+        known[Quirk.SMAPS_SHOWS_SHARED] = still_private, (private + shared + broken) * live.size - still_private
     if broken:
         as_shared = broken if live.kernel_version >= _NOT_PRESENT_IS_SHARED else 0
         pages = private + broken - as_shared, shared + as_shared

@@ -13,7 +13,7 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
     for issue in (
         KnownIssue(
             quirk=Quirk.SMAPS_SHOWS_SHARED,
-            summary="smaps may show all 1G pages that one process alone maps as Shared_Hugetlb",
+            summary="smaps may show 1G pages that one process alone maps as Shared_Hugetlb, all those of a page table",
             example="2 private pages of 1G touched: Private_Hugetlb 0 kB, Shared_Hugetlb 2097152 kB; mbind() with "
             "MPOL_MF_MOVE leaves such pages where they are",
             cause="hugetlb_pmd_shared() asks ptdesc_pmd_is_shared() about a table that holds no PMD entries, as "

@@ -73,6 +73,7 @@ class Quirk(Enum):
     SHARED_TAILS_SHOWN_AS_HEADS = "shared-tails-shown-as-heads"
     BROKEN_PAGE_LOST_AT_FORK = "broken-page-lost-at-fork"
     MINCORE_COUNTS_HUGE_PAGES = "mincore-counts-huge-pages"
+    MAPPED_BEYOND_THE_WINDOW = "mapped-beyond-the-window"
 
 
 @dataclass(frozen=True, kw_only=True)

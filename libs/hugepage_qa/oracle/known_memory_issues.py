@@ -97,6 +97,20 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.1.192",
         ),
         KnownIssue(
+            quirk=Quirk.MAPPED_BEYOND_THE_WINDOW,
+            summary="hugetlb pages for which no place is left are mapped at 128 TiB, where memory is for those alone "
+            "who name an address there",
+            example="radix page tables, all addresses below 128 TiB taken by mappings of base pages: mmap() of a page "
+            "of 2M without an address returns 0x800000000000, and not ENOMEM",
+            cause="hugetlb_get_unmapped_area_topdown() looks again from below, up to arch_get_mmap_end() of what the "
+            "first look has returned: -ENOMEM is taken for an address beyond the window",
+            since=KernelVersion(5, 19),
+            until=KernelVersion(6, 13),
+            fix="mm: make hugetlb mappings go through mm_get_unmapped_area_vmflags (7bd3f1e1a9ae)",
+            architecture="ppc64le",
+            seen="6.1.176",
+        ),
+        KnownIssue(
             quirk=Quirk.MINCORE_COUNTS_HUGE_PAGES,
             summary="mincore() tells of a huge page of a file that is not there that a base page of it is for each "
             "huge page of the file behind it",

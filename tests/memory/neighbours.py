@@ -185,8 +185,8 @@ def _expect_no_place(live: Live, actor: Actor) -> None:
     except Refused as refusal:
         live.expect("errno without a place", errno.ENOMEM, refusal.errno)
         return
-    memory.unmap()
     live.expect("where a page is mapped", None, memory.address, {Quirk.MAPPED_BEYOND_THE_WINDOW: _WINDOW})
+    memory.unmap()
 
 
 class Neighbours(LiveTest):

@@ -252,6 +252,8 @@ def refused_shared_memory(live: Live, group: ControlGroup) -> None:
     since="6.1",
 )
 def collapse_refused_by_a_limit(live: Live, group: ControlGroup) -> None:
+    if pmd_size(live) <= CHARGED_AHEAD * live.base_page:
+        raise CannotRun("what a group is charged for ahead is more than a huge page, for which it has room then")
     memory = _memory_in(live, group)
     set_policy(live, "never")
     memory.fill()

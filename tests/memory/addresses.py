@@ -272,6 +272,9 @@ def random_addresses(live: Live) -> None:
     pages=3,
 )
 def from_the_bottom_up(live: Live) -> None:
+    if live.mmu.has_slices:
+        # hugetlb_get_unmapped_area() in arch/powerpc/mm/book3s64/slice.c
+        raise CannotRun("hugetlb pages have ranges of addresses of their own, which are always searched from the top")
     live.set_knob("proc/sys/vm/legacy_va_layout", "1")
     # the layout of a program is chosen when it starts
     actor = live.actor()

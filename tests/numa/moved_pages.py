@@ -16,18 +16,26 @@ from hugepage_qa.cases.memory_policy import (
     bind,
     migrate,
     move_page,
+    move_pages,
+    nodes_of,
 )
 from hugepage_qa.cases.pages_of_a_node import filled_page_on, require_no_free_page
+from hugepage_qa.cases.places import free_place
 from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.version import KernelVersion
 
 MOVING = Area("numa/moving")
 
 _WORDS_OF_A_FILE = 0x5EED
+#: what is neither mapped nor in the file was told as if there were no memory, as of ordinary memory, from dd767aaa2fc8
+#: to 46d6a9b4450b
+_ABSENT_AS_IF_NOT_MAPPED, _ABSENT_AGAIN = KernelVersion(6, 6), KernelVersion(6, 12)
+_TIMES = 5
 
 PER_NODE = f"{HUGETLB_DOC} Per Node Hugepages Attributes"
 
@@ -224,6 +232,40 @@ def a_surplus_page_moves(live: Live) -> None:
     memory.unmap()
     for node in (here, there):
         live.expect_pool(node=node, nr=0, free=0)
+
+
+@MOVING.case(
+    "of each page that it is given move_pages(2) tells where it is, in their order, and moves it if it is there: ENOENT"
+    " of one that is not, which stays so, and EFAULT of memory that is not mapped; another process is told the same",
+    "move_pages(2) ENOENT, EFAULT; mm/migrate.c do_pages_stat_array(), add_page_for_migration()",
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def pages_that_are_not_there(live: Live) -> None:
+    here, there = live.nodes[:2]
+    for node in (here, there):
+        live.reserve(2, node)
+    told = -(errno.EFAULT if _ABSENT_AS_IF_NOT_MAPPED <= live.kernel_version < _ABSENT_AGAIN else errno.ENOENT)
+    for shared in (False, True):
+        memory = live.map(3, shared=shared)
+        bind(memory, [here])
+        for page in (0, 2):
+            memory.touch(page, 5 + page)
+        addresses = [*map(memory.at, range(3)), free_place(live, memory.actor, 1)]
+        for target in (there, here):
+            moved = move_pages(memory.actor, addresses, [target] * len(addresses))
+            expected = [target, told, target, -errno.EFAULT]
+            live.expect("status of each page that is to move", expected, moved)
+            # more than the kernel takes at once (DO_PAGES_STAT_CHUNK_NR)
+            for actor, process in ((memory.actor, 0), (live.actor(), memory.actor.pid)):
+                found = nodes_of(actor, _TIMES * addresses, process)
+                live.expect("status of each page", _TIMES * expected, found)
+            live.expect("what two pages hold", (5, 7), (memory.read(0), memory.read(2)))
+            live.expect_pool(nr=4, free=2, resv=1)
+            for node in (here, there):
+                live.expect_pool(node=node, nr=2, free=0 if node == target else 2)
+        memory.actor.end()
+        live.expect_pool(nr=4, free=4)
 
 
 def _expect_on(live: Live, each: Iterable[Memory], node: int) -> None:

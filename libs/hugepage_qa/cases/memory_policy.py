@@ -1,7 +1,7 @@
 """NUMA memory policies of actors and their memory, and moving pages between nodes (set_mempolicy(2), mbind(2))."""
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.process.actor import Actor
@@ -65,10 +65,16 @@ def move_page(memory: Memory, page: int, node: int, flags: int = MOVE) -> int:
 
     With ``MOVE_ALL`` it moves also where other processes have it.
     """
-    uapi = memory.actor.uapi
-    pages, nodes, status = uapi.pack("Q", memory.at(page)), uapi.pack("i", node), uapi.pack("i", 0)
-    _value, buffers = memory.actor.call_with_buffers("move_pages", 0, 1, pages, nodes, status, flags)
-    return uapi.unpack("i", buffers[2])[0]
+    return move_pages(memory.actor, [memory.at(page)], [node], flags)[0]
+
+
+def move_pages(actor: Actor, addresses: Sequence[int], nodes: Sequence[int], flags: int = MOVE) -> list[int]:
+    """Move the page at each address to its node, and return where each is then, or a negative errno. Raises OSError."""
+    uapi, count = actor.uapi, len(addresses)
+    pages, targets = uapi.pack(f"{count}Q", *addresses), uapi.pack(f"{count}i", *nodes)
+    words = 0, count, pages, targets, bytes(4 * count), flags
+    _value, (_pages, _targets, status) = actor.call_with_buffers("move_pages", *words)
+    return list(uapi.unpack(f"{count}i", status))
 
 
 def moving(memory: Memory, node: int, *, by_another: bool = False) -> tuple[int | bytes, ...]:
@@ -84,10 +90,18 @@ def moving(memory: Memory, node: int, *, by_another: bool = False) -> tuple[int 
 
 def node_of(memory: Memory, page: int = 0) -> int:
     """Return the node that a page is on, or a negative errno (move_pages(2), nodes NULL). Raises OSError."""
-    uapi = memory.actor.uapi
-    pages, status = uapi.pack("Q", memory.at(page)), uapi.pack("i", 0)
-    _value, buffers = memory.actor.call_with_buffers("move_pages", 0, 1, pages, 0, status, 0)
-    return uapi.unpack("i", buffers[1])[0]
+    return nodes_of(memory.actor, [memory.at(page)])[0]
+
+
+def nodes_of(actor: Actor, addresses: Sequence[int], process: int = 0) -> list[int]:
+    """Return the node that the page at each address is on, or a negative errno; in another ``process`` if it is given.
+
+    Raises OSError.
+    """
+    uapi, count = actor.uapi, len(addresses)
+    words = process, count, uapi.pack(f"{count}Q", *addresses), 0, bytes(4 * count), 0
+    _value, (_pages, status) = actor.call_with_buffers("move_pages", *words)
+    return list(uapi.unpack(f"{count}i", status))
 
 
 def policy_of(memory: Memory) -> tuple[int, list[int]]:

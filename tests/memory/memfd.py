@@ -7,10 +7,11 @@ import os
 from contextlib import suppress
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_again
+from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_again, open_file
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.pinned_pages import pipe_with, word_from
 from hugepage_qa.kernel.uapi import F_SEAL_EXEC, F_SEAL_FUTURE_WRITE, HUGE_SHIFT, MAP_HUGETLB
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
@@ -18,6 +19,11 @@ from hugepage_qa.sizes import format_size
 
 MEMFD = Area("memfd")
 _X_BITS = 0o111
+#: NAME_MAX without "memfd:"
+_LONGEST_NAME = 249
+#: the last one below what encodes the page size
+_UNKNOWN_FLAG = 1 << 25
+_NO_EXEC = "proc/sys/vm/memfd_noexec"
 CREATE = "memfd_create(2) MFD_HUGETLB; mm/memfd.c"
 SEALS = "fcntl(2) File Sealing; fs/hugetlbfs/inode.c hugetlbfs_setattr(), hugetlbfs_fallocate(), hugetlbfs_punch_hole()"
 
@@ -30,6 +36,12 @@ def sealable(live: Live) -> HugeFile:
 def seal(file: HugeFile, seals: int) -> None:
     """Add ``seals`` (F_SEAL_*). Raises OSError."""
     file.actor.call("fcntl", file.descriptor, fcntl.F_ADD_SEALS, seals)
+
+
+def need_no_other_seals(live: Live) -> None:
+    """Raise CannotRun where a file is sealed against execution if nothing else is asked for, and takes seals then."""
+    if (live.host.read(_NO_EXEC) or "0").strip() != "0":
+        raise CannotRun(f"/{_NO_EXEC} has all files without a name be sealed, and take seals")
 
 
 def seals_of(file: HugeFile) -> int:
@@ -99,9 +111,67 @@ def sizes_that_are_none(live: Live) -> None:
             live.expect_errno(errno.ENODEV, actor.call, "memfd_create", "hugepage-qa", flags)
 
 
-@MEMFD.case("a file without MFD_ALLOW_SEALING takes no seals", SEALS, pages=1)
+@MEMFD.case(
+    "a file without MFD_ALLOW_SEALING has the one seal F_SEAL_SEAL and takes no others, and so have files of a mount,"
+    " with a name or without",
+    f"{SEALS}; hugetlbfs_get_inode()",
+)
 def sealed_against_seals(live: Live) -> None:
-    live.expect_errno(errno.EPERM, seal, new_memfd(live), fcntl.F_SEAL_SHRINK)
+    need_no_other_seals(live)
+    point = live.mount()
+    without = new_memfd(live)
+    named = open_file(live, f"{point}/file", without.actor)
+    unnamed = open_file(live, point, without.actor, os.O_RDWR | live.host.uapi.o_tmpfile)
+    for file in (without, named, unnamed):
+        live.expect("seals", fcntl.F_SEAL_SEAL, seals_of(file))
+        for added in (0, fcntl.F_SEAL_SHRINK, fcntl.F_SEAL_GROW, fcntl.F_SEAL_WRITE, fcntl.F_SEAL_SEAL):
+            live.expect_errno(errno.EPERM, seal, file, added)
+        live.expect("seals", fcntl.F_SEAL_SEAL, seals_of(file))
+
+
+@MEMFD.case(
+    "MFD_CLOEXEC alone makes a file that execve(2) closes, with MFD_ALLOW_SEALING or without, and its pages go; the"
+    " others stay open and keep what they hold",
+    f"{CREATE}; execve(2)",
+    pages=4,
+)
+def closed_by_exec(live: Live) -> None:
+    need_no_other_seals(live)
+    actor = live.actor()
+    wanted = (0, os.MFD_CLOEXEC, os.MFD_ALLOW_SEALING, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    files = [new_memfd(live, actor, flags) for flags in wanted]
+    for file, flags in zip(files, wanted, strict=True):
+        file.map(1).fill(flags)
+        closes = actor.call("fcntl", file.descriptor, fcntl.F_GETFD) == fcntl.FD_CLOEXEC
+        live.expect(f"whether execve(2) closes a file of {flags:#x}", bool(flags & os.MFD_CLOEXEC), closes)
+        may_be_sealed = not seals_of(file) & fcntl.F_SEAL_SEAL
+        live.expect(f"whether a file of {flags:#x} takes seals", bool(flags & os.MFD_ALLOW_SEALING), may_be_sealed)
+    live.expect_pool(nr=4, free=0)
+    actor.exec()
+    live.expect_pool(nr=4, free=2)
+    for file, flags in zip(files, wanted, strict=True):
+        if flags & os.MFD_CLOEXEC:
+            live.expect_errno(errno.EBADF, file.map, 1)
+        else:
+            file.map(1).expect_filled(flags)
+    live.expect_pool(nr=4, free=2)
+
+
+@MEMFD.case(
+    "a name of up to 249 bytes is what its mappings show; a longer one, one that cannot be read and flags that nobody"
+    " knows are refused",
+    f"{CREATE}: EINVAL, EFAULT",
+)
+def names(live: Live) -> None:
+    actor, flags = live.actor(), os.MFD_HUGETLB | live.size_flag
+    for length in (0, 1, _LONGEST_NAME):
+        name = "n" * length
+        file = HugeFile(live, actor, actor.call("memfd_create", name, flags))
+        live.expect("path in smaps", f"/memfd:{name} (deleted)", file.map(1, noreserve=True).smaps().path)
+    live.expect_errno(errno.EINVAL, actor.call, "memfd_create", "n" * (_LONGEST_NAME + 1), flags)
+    live.expect_errno(errno.EINVAL, actor.call, "memfd_create", "n", flags | _UNKNOWN_FLAG)
+    live.expect_errno(errno.EFAULT, actor.call, "memfd_create", 0, flags)
+    live.expect_pool(nr=0, free=0)
 
 
 @MEMFD.case("F_SEAL_SHRINK keeps every page", SEALS, pages=2)

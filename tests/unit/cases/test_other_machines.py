@@ -25,7 +25,10 @@ FORBIDDEN = {
 #: what has the same value on x86_64, aarch64, ppc64le and s390x: include/uapi/asm-generic/{fcntl,mman-common}.h,
 #: include/uapi/linux/{fadvise,fcntl,memfd}.h and what their architectures have instead
 THE_SAME = {
-    "fcntl": {"F_ADD_SEALS", "F_GET_SEALS", "F_SEAL_GROW", "F_SEAL_SEAL", "F_SEAL_SHRINK", "F_SEAL_WRITE"},
+    "fcntl": {
+        *("FD_CLOEXEC", "F_ADD_SEALS", "F_GETFD", "F_GET_SEALS"),
+        *("F_SEAL_GROW", "F_SEAL_SEAL", "F_SEAL_SHRINK", "F_SEAL_WRITE"),
+    },
     "mmap": {
         *("MAP_ANONYMOUS", "MAP_PRIVATE", "MAP_SHARED", "PROT_EXEC", "PROT_READ", "PROT_WRITE"),
         *("MADV_DOFORK", "MADV_DONTFORK", "MADV_DONTNEED", "MADV_FREE", "MADV_RANDOM", "MADV_REMOVE", "MADV_WILLNEED"),
@@ -43,7 +46,7 @@ THE_SAME = {
             "SEEK_HOLE",
             "SEEK_SET",
         ),
-        *("MFD_ALLOW_SEALING", "MFD_HUGETLB", "POSIX_FADV_SEQUENTIAL", "POSIX_FADV_WILLNEED"),
+        *("MFD_ALLOW_SEALING", "MFD_CLOEXEC", "MFD_HUGETLB", "POSIX_FADV_SEQUENTIAL", "POSIX_FADV_WILLNEED"),
     },
 }
 

@@ -1,5 +1,10 @@
 """What a program is told of a fault that it handles itself: what it was, and where; and what the kernel offers."""
 
+import errno
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
@@ -15,6 +20,7 @@ DOC = "Documentation/admin-guide/mm/userfaultfd.rst"
 TOLD = (
     f"{DOC} UFFD_EVENT_PAGEFAULT; ioctl_userfaultfd(2) UFFD_FEATURE_EXACT_ADDRESS; userfaultfd(2) UFFD_PAGEFAULT_FLAG_*"
 )
+WAKES = f"{DOC}; ioctl_userfaultfd(2) UFFDIO_WAKE; fs/userfaultfd.c wake_userfault()"
 #: since commit 824ddc601adc; before, the address was exact on some architectures and for some kinds of memory
 EXACT_SINCE = "5.18"
 _VALUE = 7
@@ -107,6 +113,60 @@ def minor(live: Live) -> None:
 
 
 @FAULT_MESSAGES.case(
+    "several pages are filled at once for who waits for any of them, also where not all can be; who is only woken waits"
+    " for the same page again",
+    f"{WAKES}; UFFDIO_COPY",
+    since=EXACT_SINCE,
+    sizes=Sizes.BUDDY,
+    pages=6,
+)
+def several_are_filled(live: Live) -> None:
+    for shared, missing in product((False, True), (3, 2)):
+        source = live.map(3)
+        source.fill(_VALUE)
+        memory = live.map(3, source.actor, shared=shared)
+        for page in range(missing, 3):
+            memory.touch(page)
+        fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS, waits=True)
+        copy = partial(fault.copy, source, length=memory.length)
+        _expect_all_woken(live, memory, fault, copy, Told(0), missing)
+
+
+@FAULT_MESSAGES.case(
+    "several pages that the file has are mapped at once for who waits for any of them, also where not all can be",
+    f"{WAKES}; UFFDIO_CONTINUE",
+    since=EXACT_SINCE,
+    sizes=Sizes.BUDDY,
+    pages=3,
+)
+def several_are_mapped(live: Live) -> None:
+    for there in (3, 2):
+        file = new_memfd(live)
+        file.truncate(3)
+        file.map(there).fill(_VALUE)
+        memory = file.map(3)
+        fault = Userfault(memory, Mode.MINOR, Feature.MINOR_HUGETLBFS, waits=True)
+        _expect_all_woken(live, memory, fault, partial(fault.go_on, length=memory.length), Told.MINOR, there)
+
+
+@FAULT_MESSAGES.case(
+    "several pages are protected no more at once for who waits to write to any of them",
+    f"{WAKES}; UFFDIO_WRITEPROTECT",
+    since="5.19",
+    sizes=Sizes.BUDDY,
+    pages=3,
+)
+def several_are_protected_no_more(live: Live) -> None:
+    for shared in (False, True):
+        memory = live.map(3, shared=shared)
+        memory.fill(_VALUE)
+        fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM, waits=True)
+        fault.write_protect(length=memory.length)
+        end = partial(fault.write_protect, on=False, length=memory.length)
+        _expect_all_woken(live, memory, fault, end, Told.WRITE | Told.WRITE_PROTECTED, 3)
+
+
+@FAULT_MESSAGES.case(
     "UFFDIO_API offers what there is since the version of the kernel",
     f"{DOC} UFFDIO_API; ioctl_userfaultfd(2) UFFD_FEATURE_*",
     sizes=Sizes.ONCE,
@@ -118,9 +178,33 @@ def offered(live: Live) -> None:
     live.expect("features that are not offered", [], [feature.name for feature in owed if feature not in found])
 
 
-def _access(live: Live, memory: Memory, *, writes: bool) -> int:
+def _expect_all_woken(
+    live: Live, memory: Memory, fault: Userfault, handle: Callable[[], object], told: Told, pages: int
+) -> None:
+    """Expect an access to each of the first ``pages`` pages to wait, and to end when the faults are handled.
+
+    That is EAGAIN where it comes to an end before the memory does. The actor ends then, too.
+    """
+    for page in range(pages):
+        _access(live, memory, page, writes=Told.WRITE in told)
+    waiting = {PageFault(told, memory.at(page)) for page in range(pages)}
+    for _time in range(2):
+        live.expect("what is told of the faults", waiting, {fault.await_fault(live) for _page in range(pages)})
+        fault.wake()
+    live.expect("what is told of the faults", waiting, {fault.await_fault(live) for _page in range(pages)})
+    if pages == memory.pages:
+        handle()
+    else:
+        live.expect_errno(errno.EAGAIN, handle)
+    came = [done.came for done in memory.actor.stop(0)]
+    if came != pages * [Came.DONE]:
+        live.fail("what came of the accesses", pages * [Came.DONE], came)  # each that is stuck takes its time
+    memory.actor.end()
+
+
+def _access(live: Live, memory: Memory, page: int = 0, *, writes: bool) -> int:
     """Have a thread read or write one word in the middle of a page, which waits; return how far in it is."""
-    offset = live.size // 2 + live.base_page + 3 * WORD
+    offset = page * live.size + live.size // 2 + live.base_page + 3 * WORD
     if not writes:
         memory.actor.watch(memory.address + offset, WORD, WORD, _VALUE + offset)
         return offset

@@ -37,8 +37,8 @@ _CALLS = {
     "continue": (0x07, "4q"),
     "poison": (0x08, "4q"),
 }
-# UFFDIO_UNREGISTER, an _IOR()
-_UNREGISTER, _RANGE = 0x01, "2Q"
+# UFFDIO_UNREGISTER, UFFDIO_WAKE, each an _IOR()
+_UNREGISTER, _WAKE, _RANGE = 0x01, 0x02, "2Q"
 _COPY_DONE = _MOVE_DONE = 4
 # UFFDIO_COPY_MODE_WP
 _COPY_PROTECTED = 2
@@ -129,9 +129,15 @@ class Userfault:
         """
         start = page * self._memory.size + offset
         size = self._memory.length - start if length is None else length
-        argument = self._actor.uapi.pack(_RANGE, self._memory.address + start, size)
-        command = self._actor.uapi.ior(_API, _UNREGISTER, len(argument))
-        self._actor.call("ioctl", self.descriptor, command, argument)
+        self._act_on_range(_UNREGISTER, self._memory.address + start, size)
+
+    def wake(self) -> None:
+        """Have the threads that wait for a page of the memory try again (UFFDIO_WAKE). Raises Refused."""
+        self._act_on_range(_WAKE, self._memory.address, self._memory.length)
+
+    def _act_on_range(self, number: int, start: int, length: int) -> None:
+        argument = self._actor.uapi.pack(_RANGE, start, length)
+        self._actor.call("ioctl", self.descriptor, self._actor.uapi.ior(_API, number, len(argument)), argument)
 
     def promises(self, name: str) -> bool:
         """Tell whether the kernel said at the registration that the call ``name`` works on this memory."""
@@ -174,7 +180,7 @@ class Userfault:
         self._ioctl("writeprotect", self._memory.at(page) + offset, size, int(on))
 
     def go_on(self, *, length: int | None = None) -> None:
-        """Map the first page, or ``length`` bytes of it, which the file has (UFFDIO_CONTINUE). Raises OSError."""
+        """Map the first page, or ``length`` bytes from there, which the file has (UFFDIO_CONTINUE). Raises OSError."""
         size = self._memory.size if length is None else length
         self._ioctl("continue", self._memory.address, size, 0, 0)
 

@@ -3,12 +3,15 @@
 import errno
 import mmap
 import re
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_files import get_segment, new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.kernel.counters import parse_meminfo, read_meminfo, read_vmstat, vmstat_delta
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.pools import read_node_pools
+from hugepage_qa.kernel.smaps import read_smaps
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MAP_POPULATE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
@@ -83,6 +86,36 @@ def pages_are_not_committed(live: Live) -> None:
             if more < pages * live.size // 2:
                 break
         live.expect(f"{more} bytes more, less than half of {pages * live.size}", True, more < pages * live.size // 2)
+
+
+@ACCOUNTING.case(
+    "no mapping of huge pages is one of committed memory (ac in VmFlags): private or shared, of a file or not, with"
+    " reservations or without, as it was mapped, and protected as a whole or in part since",
+    f"{PROC_DOC} VmFlags; mm/vma.c, mm/mmap.c: accountable_mapping(); mm/mprotect.c mprotect_fixup()",
+    pages=3,
+)
+def mappings_are_not_committed(live: Live) -> None:
+    actor = live.actor()
+    file = new_memfd(live, actor)
+    for shared, noreserve, fd in product((False, True), (False, True), (None, file.descriptor)):
+        for prot in (0, mmap.PROT_READ, READ_WRITE):
+            memory = live.map(3, actor, shared=shared, noreserve=noreserve, fd=fd, prot=prot)
+            _expect_not_committed(live, actor)
+            memory.protect(READ_WRITE, 1, 1)
+            _expect_not_committed(live, actor)
+            memory.protect(READ_WRITE)
+            _expect_not_committed(live, actor)
+            memory.unmap()
+    file.close()
+    get_segment(live, live.size, actor).attach()
+    _expect_not_committed(live, actor)
+    live.expect_pool(nr=3, free=3, resv=1)
+
+
+def _expect_not_committed(live: Live, actor: Actor) -> None:
+    """Expect none of the mappings of huge pages, of which there is one at least, to be committed."""
+    huge = [mapping for mapping in read_smaps(ObservedTree(live.host), actor.pid) or () if "ht" in mapping.flags]
+    live.expect("whether a mapping is committed", {False}, {"ac" in mapping.flags for mapping in huge})
 
 
 def _committed_by(live: Live, pages: int, actor: Actor, prot: int) -> int:

@@ -3,15 +3,25 @@
 import errno
 import mmap
 import os
+from functools import partial
 
 from hugepage_qa.cases.broken_memory import break_page, expect_broken, expect_flag, need_memory_failure, out_of_use
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_files import open_file
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import FRAME, Memory
+from hugepage_qa.cases.mapped_memory import FRAME, WORD, Memory
 from hugepage_qa.cases.pinned_pages import pipe_with, word_from
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, pmd_size, shared_huge_pages
+from hugepage_qa.cases.thp_memory import (
+    expect_shared,
+    let_only_pmd_inherit,
+    map_file,
+    map_start,
+    mount_tmpfs,
+    pmd_size,
+    shared_huge_pages,
+)
 from hugepage_qa.cases.thp_policy import huge_pages, unadvised_base_pages
-from hugepage_qa.kernel.uapi import MADV_HWPOISON, MADV_SOFT_OFFLINE
+from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MADV_HWPOISON, MADV_SOFT_OFFLINE
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 HWPOISON = Area("hwpoison/transparent", sizes=Sizes.ONCE)
@@ -81,6 +91,43 @@ def a_broken_part(live: Live) -> None:
     wrong = memory.wrong(0, broken) + memory.wrong(behind, memory.length - behind)
     live.expect("words beside the broken page that changed", 0, wrong)
     live.expect("AnonHugePages of the page behind it", memory.size, memory.smaps(1).anon_huge_pages)
+
+
+@HWPOISON.case(
+    "a broken base page of a file of a tmpfs, of a huge page or not, is EIO for who reads or writes it, SIGBUS for who"
+    " maps it, before it broke or after; the rest can be read and written and holds what it held, and all of the file"
+    " can when that page was punched out",
+    "read(2), write(2) EIO; mm/shmem.c shmem_write_begin(), shmem_file_read_iter(), shmem_fault(), since a7605426666",
+    since="5.16",
+)
+def page_of_a_tmpfs(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    base, uapi = live.base_page, live.host.uapi
+    for huge in ("never", "always"):
+        file = open_file(live, f"{mount_tmpfs(live, huge)}/file")
+        memory = map_start(live, file.actor, file.descriptor, 2)
+        expect_shared(live, memory, huge == "always", f"huge={huge}")
+        read, write = (partial(file.actor.call, name, file.descriptor) for name in ("pread64", "pwrite64"))
+        broken = memory.size // 2
+        break_page(live, memory, broken, MADV_HWPOISON)
+        with live.about(f"huge={huge}"):
+            for mapped in (memory, map_file(live, file.actor, file.descriptor, 2)):
+                expect_broken(live, mapped, broken, base)
+            for place in (broken, broken + base - WORD):
+                live.expect_errno(errno.EIO, read, bytes(WORD), WORD, place)
+                live.expect_errno(errno.EIO, write, bytes(WORD), WORD, place)
+            for place in (broken - WORD, broken + base):
+                live.expect("bytes written beside it", WORD, write(uapi.pack("Q", 1 + place), WORD, place))
+            live.expect("bytes read up to it", base, read(bytes(2 * base), 2 * base, broken - base))
+            wrong = memory.wrong(0, broken) + memory.wrong(broken + base, memory.length - broken - base)
+            live.expect("words beside the broken page that changed", 0, wrong)
+            mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+            file.actor.call("fallocate", file.descriptor, mode, broken, base)
+            buffer = file.actor.mmap(base, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            live.expect("bytes read when it was punched out", base, read(buffer, base, broken))
+            live.expect("words of the hole that are not zero", 0, file.actor.nonzero(buffer, base))
+            live.expect("bytes written when it was punched out", WORD, write(uapi.pack("Q", 1), WORD, broken))
+        file.actor.end()
 
 
 @HWPOISON.case(

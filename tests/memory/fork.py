@@ -27,17 +27,26 @@ def copies(live: Live) -> None:
         live.expect_pool(nr=2, free=2)
 
 
-@FORK.case("a copy holds every word of the page", COPY, pages=2)
+@FORK.case(
+    "a copy holds every word of the page, wherever it is written first",
+    f"{COPY}; mm/memory.c process_huge_page()",
+    pages=2,
+)
 def whole_copies(live: Live) -> None:
     memory = live.map(1)
-    memory.fill(7)
-    child = forked(live, memory)
-    child.touch(value=8)
-    memory.expect_filled(7)
-    live.expect("what the child wrote", 8, child.read())
-    # all but that word
-    child.touch(value=7)
-    child.expect_filled(7)
+    # each copy is made where the one before lay
+    for value, place in enumerate(memory.touch_places(), 7):
+        memory.fill(value)
+        child = forked(live, memory)
+        written = child.address + place
+        child.actor.write(written, value - 1)
+        with live.about(f"written first at {place}"):
+            memory.expect_filled(value)
+            live.expect("what the child wrote", value - 1, child.actor.read(written))
+            # all but that word
+            child.actor.write(written, value + place)
+            child.expect_filled(value)
+        child.actor.end()
 
 
 @FORK.case("every child inherits the pages that its parent has touched", COPY, pages=1)

@@ -77,13 +77,21 @@ def whole_pages(live: Live) -> None:
     live.expect_pool(nr=2, free=0)
 
 
-@MAPPING.case("the next user of a page does not see what was in it", MAP, pages=1)
+@MAPPING.case(
+    "the next user of a page does not see what was in it, wherever it is touched first, private or shared",
+    f"{MAP}; mm/memory.c process_huge_page()",
+    pages=1,
+)
 def pages_are_cleared(live: Live) -> None:
     memory = live.map(1)
-    memory.fill(7)
-    memory.actor.end()
-    live.expect_pool(nr=1, free=1)
-    live.map(1).expect_zero()
+    for shared, place in product((False, True), memory.touch_places()):
+        memory.fill(7)
+        memory.actor.end()
+        live.expect_pool(nr=1, free=1)
+        memory = live.map(1, shared=shared)
+        memory.actor.write(memory.address + place, 0)
+        with live.about(f"shared: {shared}, touched first at {place}"):
+            memory.expect_zero()
 
 
 @MAPPING.case("a length is rounded up to whole pages, of a file, too", f"{ALIGNED}; {MAP}", pages=2)

@@ -21,6 +21,7 @@ from hugepage_qa.cases.thp_memory import (
     map_aligned,
     map_start_of_file,
     mount_tmpfs,
+    need_blocks,
     pmd_size,
     room_for,
 )
@@ -61,6 +62,25 @@ def protected_in_part(live: Live) -> None:
         live.expect_signal(signal.SIGSEGV, memory.actor.write, place, _NEW_VALUE)
     memory.expect_filled()
     memory.actor.fill(memory.at(2) - live.base_page, live.base_page, WORD, _NEW_VALUE)
+
+
+@CONTENTS.case(
+    "a huge page is zeroes at first, wherever it is touched first, whatever was in its memory",
+    f"{THP_DOC}; mm/huge_memory.c __do_huge_pmd_anonymous_page(); mm/memory.c process_huge_page()",
+)
+def cleared_at_first(live: Live) -> None:
+    memory = huge_pages(live, _PAGES)
+    for place in memory.touch_places():
+        memory.fill()
+        memory.actor.end()
+        with_blocks(live, memory.size, _PAGES)
+        memory = advised(live, _PAGES)
+        for page in range(_PAGES):
+            memory.actor.write(memory.at(page) + place, 0)
+        need_blocks(live, memory)
+        with live.about(f"touched first at {place}"):
+            live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+            memory.expect_zero(0, _PAGES)
 
 
 @CONTENTS.case(

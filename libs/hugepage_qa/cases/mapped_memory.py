@@ -78,6 +78,17 @@ class Memory:
         """How many bytes the words that are stored and looked at are apart."""
         return WORD if self.size < _GIGANTIC else _LINE
 
+    def touch_places(self) -> list[int]:
+        """Return offsets in a page by which of them is touched first it is cleared, or copied, in another order.
+
+        The base page that is touched comes last, after what is beside it (mm/memory.c process_huge_page()). For
+        gigantic pages, which take seconds, there is one order.
+        """
+        base, half = self._live.base_page, self.size // 2
+        if self.size >= _GIGANTIC:
+            return [self.size - base]
+        return [0, base, half - base, half, half + base, half + half // 2, self.size - base]
+
     def at(self, page: int) -> int:
         """Return the address of a page."""
         return self.address + page * self.size

@@ -2,7 +2,6 @@
 
 import mmap
 import os
-import signal
 from collections.abc import Callable
 from itertools import product
 
@@ -11,9 +10,8 @@ from hugepage_qa.cases.hugetlb_files import forked, new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, Refused
+from hugepage_qa.process.actor import Actor
 
 WRITTEN_BY_OTHERS = Area("memory/written-by-others")
 OLD, NEW = 7, 8
@@ -168,29 +166,6 @@ def _expect_own(live: Live, owner: Memory, other: Memory, way: int) -> None:
         # all but that word
         owner.actor.write(owner.address + offset, OLD + offset)
         owner.expect_filled(OLD)
-
-
-@WRITTEN_BY_OTHERS.case(
-    "a huge page that may only be read is written by a debugger, for its owner alone, who still may not write",
-    "fs/proc/base.c mem_rw(); mm/gup.c FOLL_FORCE, can_follow_write_pmd() (CVE-2022-2590)",
-    sizes=Sizes.ONCE,
-)
-def others_write_a_thp_that_is_read_only(live: Live) -> None:
-    memory, ordinary = huge_pages(live, 1), base_pages(live)
-    for one in (memory, ordinary):
-        one.protect(mmap.PROT_READ)
-    child = memory.seen_by(memory.actor.fork())
-    try:
-        write_of_another(live, live.actor(), ordinary, NEW)
-    except Refused as refusal:
-        raise CannotRun(
-            "proc_mem.force_override= or its like forbids debuggers to write what is read-only"
-        ) from refusal
-    live.expect("bytes written", WORD, write_of_another(live, live.actor(), memory, NEW))
-    live.expect("what parent and child read", (NEW, 1), (memory.read(), child.read()))
-    for one in (memory, child):
-        live.expect_signal(signal.SIGSEGV, one.touch)
-    child.expect_filled()
 
 
 class WrittenByOthers(LiveTest):

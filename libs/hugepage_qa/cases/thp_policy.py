@@ -2,9 +2,9 @@
 
 import mmap
 
-from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
+from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage, with_blocks
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.thp_memory import keep_min_free, map_aligned, pmd_size
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_directories, size_name
@@ -85,6 +85,24 @@ def huge_pages(live: Live, pages: int = 1) -> Memory:
     if found != memory.length:
         expect_no_shortage(live, memory.size, pages)
         live.fail("AnonHugePages of advised memory", memory.length, found)
+    return memory
+
+
+def huge_zeroes(live: Live) -> Memory:
+    """Return advised memory of one huge page that was read alone, and has the huge page of zeroes.
+
+    Raises as ``huge_pages`` does.
+    """
+    set_policy(live, "madvise")
+    live.set_knob(f"{DIRECTORY}/use_zero_page", "1")
+    with_blocks(live, pmd_size(live), 1)
+    memory = advised(live)
+    live.expect("what is read", 0, memory.read())
+    first, last = (entry & FRAME for entry in memory.pagemap((memory.address, memory.at(1) - live.base_page)))
+    if first == last:
+        # the zero page of base pages, over and over
+        expect_no_shortage(live, memory.size, 1)
+        live.fail("memory that was read", "the huge page of zeroes", "base pages of zeroes")
     return memory
 
 

@@ -23,7 +23,7 @@ from hugepage_qa.cases.thp_memory import (
     shared_base_pages,
     shared_huge_pages,
 )
-from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
+from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, huge_zeroes
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MREMAP_FIXED, MREMAP_MAYMOVE
@@ -92,6 +92,41 @@ def mapped_in_parts(live: Live) -> None:
     fault.write_protect(on=False, length=rest)
     memory.actor.fill(memory.address, rest, WORD, _NEW_VALUE)
     live.expect("words that were written and changed", 0, memory.wrong(0, rest, _NEW_VALUE))
+
+
+@USERFAULT.case(
+    "a huge page of zeroes that is protected is read and not written, when it is mapped as base pages, too, whatever"
+    " was done to a part of it; a child writes to it, and all that nobody wrote is zero",
+    f"{PROTECTED}; mm/huge_memory.c __split_huge_zero_page_pmd(), copy_huge_pmd()",
+    since=SINCE,
+)
+def protected_zeroes(live: Live) -> None:
+    base, size = live.base_page, pmd_size(live)
+    ways: tuple[tuple[str | int, ...], ...]
+    ways = ("madvise", mmap.MADV_DONTNEED), ("mprotect", mmap.PROT_READ), ("munmap",)
+    for (start, length), (call, *arguments) in product(((0, base), (size // 2, size // 2), (size - base, base)), ways):
+        memory = huge_zeroes(live)
+        fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.PAGEFAULT_FLAG_WP)
+        fault.write_protect()
+        live.expect("base pages that are protected", [*range(size // base)], protected_pages(memory))
+        live.expect_signal(signal.SIGBUS, memory.actor.write, memory.at(1) - WORD, _NEW_VALUE)
+        memory.actor.call(str(call), memory.address + start, length, *arguments)
+        rest = [(begin, end - begin) for begin, end in ((0, start), (start + length, size)) if begin < end]
+        with live.about(f"{call}() of {length} bytes at {start}"):
+            part = range(start // base, (start + length) // base)
+            kept = [number for number in range(size // base) if call == "mprotect" or number not in part]
+            live.expect("base pages that are protected", kept, protected_pages(memory))
+            for begin, left in rest:
+                for offset in (begin, begin + left - WORD):
+                    live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + offset, _NEW_VALUE)
+            child = memory.seen_by(memory.actor.fork())
+            for begin, left in rest:
+                child.actor.fill(child.address + begin, left, base, _NEW_VALUE)
+                live.expect("words that are not zero", 0, memory.actor.nonzero(memory.address + begin, left))
+                fault.write_protect(on=False, offset=begin, length=left)
+                memory.actor.write(memory.address + begin, _NEW_VALUE)
+                live.expect("words written", 1, memory.actor.nonzero(memory.address + begin, left))
+        memory.actor.end()
 
 
 @USERFAULT.case(

@@ -1,5 +1,6 @@
 """Huge pages that the kernel splits under pressure: those that are mapped in part, and those that hold little."""
 
+from collections.abc import Mapping
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -7,6 +8,7 @@ from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.khugepaged_clock import allow_absent
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.pinned_pages import pipe_with, word_from
 from hugepage_qa.cases.thp_memory import expect_change, pmd_size
 from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy
 from hugepage_qa.kernel.counters import read_vmstat
@@ -21,6 +23,7 @@ SCAN = "mm/huge_memory.c deferred_split_scan()"
 UNDERUSED = f"{THP_DOC} shrink_underused, thp_underused_split_page; {SCAN}, thp_underused()"
 SINCE = "6.12"
 _SHRINKERS = "2"
+_PAGES = 3
 
 
 @DEFERRED.case(
@@ -33,6 +36,39 @@ def unmapped_in_part(live: Live) -> None:
     memory = expect_change(live, split, partial(_half_unmapped, live), lambda _memory: _shrink(live), _events, _shrink)
     live.expect("Rss", half, memory.smaps().rss)
     _expect_written(live, memory, half)
+
+
+@DEFERRED.case(
+    "huge pages of which a part is unmapped, and a part held by somebody, are not split by the shrinkers, one between"
+    " them is; they are when they were let go, and hold what they held",
+    f"{THP_DOC} thp_deferred_split_page, thp_split_page; {SCAN}; vmsplice(2)",
+)
+def unmapped_in_part_and_held(live: Live) -> None:
+    half = pmd_size(live) // 2
+
+    def unmapped_and_held() -> dict[Memory, int]:
+        _shrink(live)
+        memories = [_unmapped(live) for _page in range(_PAGES)]
+        # all but the second one, by the last base page that is mapped
+        held = [Memory(live, one.actor, one.address + half - live.base_page, 1, live.base_page) for one in memories]
+        return {memory: pipe_with(live, memory) for memory in (held[0], *held[2:])}
+
+    def shrunk() -> dict[Memory, int]:
+        held = unmapped_and_held()
+        _shrink(live)
+        return held
+
+    def let_go(held: Mapping[Memory, int]) -> None:
+        for memory, reader in held.items():
+            live.expect("the word that is in the pipe", memory.read(), word_from(live, memory.actor, reader))
+        _shrink(live)
+
+    free = {"thp_split_page": 1}
+    expect_change(live, free, unmapped_and_held, lambda _held: _shrink(live), _events, _shrink)
+    for memory in expect_change(live, {"thp_split_page": _PAGES - 1}, shrunk, let_go, _events, _shrink):
+        start = memory.address + live.base_page - half
+        live.expect("words that changed", 0, memory.actor.check(start, half, WORD, 1))
+        live.expect("Rss", half, memory.smaps().rss)
 
 
 @DEFERRED.case(
@@ -77,6 +113,10 @@ def used_enough(live: Live) -> None:
 def _half_unmapped(live: Live) -> Memory:
     """Return a huge page of which the second half is unmapped; those of others that wait to be split are split."""
     _shrink(live)
+    return _unmapped(live)
+
+
+def _unmapped(live: Live) -> Memory:
     memory = huge_pages(live)
     memory.actor.call("munmap", memory.address + memory.size // 2, memory.size // 2)
     return memory

@@ -3,13 +3,14 @@
 import errno
 import mmap
 import os
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import quicken
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.places import expect_random
-from hugepage_qa.cases.thp_memory import mount_tmpfs, pmd_size
+from hugepage_qa.cases.places import expect_random, ordinary_memory
+from hugepage_qa.cases.thp_memory import mount_tmpfs, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import set_policy
 from hugepage_qa.kernel.uapi import RLIM_INFINITY
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -22,6 +23,8 @@ _RLIMIT_STACK = 3
 _LONGEST, _MOST = 32, 6 * MIB
 _POINTER = 8
 _ROUNDS = 8
+_BOTTOM_UP = "proc/sys/vm/legacy_va_layout"
+_VALUE = 7
 
 
 @PROGRAMS.case(
@@ -59,6 +62,41 @@ def random_addresses_of_files(live: Live) -> None:
             return Memory(live, actor, address, 2, size)
 
         expect_random(live, actor, mapped, size)
+
+
+@PROGRAMS.case(
+    "mmap() without an address, or with one that is taken, maps a file where a huge page of it fits if there is a whole"
+    " one, wherever in the file it begins and ends, and replaces nothing; an address that is free is given",
+    "mm/huge_memory.c __thp_get_unmapped_area(); mm/shmem.c shmem_get_unmapped_area()",
+    since="5.18",
+)
+def fitting_addresses_of_files(live: Live) -> None:
+    size, base = pmd_size(live), live.base_page
+    directories = live.host.disk("ext4"), mount_tmpfs(live, "always")
+    offsets = 0, base, 3 * base, size // 2, size - base, size, size + base
+    for from_the_bottom, directory in product(("0", "1"), directories):
+        live.set_knob(_BOTTOM_UP, from_the_bottom)
+        # the layout of a program is chosen when it starts
+        actor = live.actor()
+        file = live.open(actor, directory, os.O_RDWR | live.host.uapi.o_tmpfile)
+        actor.call("ftruncate", file, 5 * size)
+        # the shortest with a whole huge page of the file, and what has a part of the next one, too
+        for offset, more, kind in product(offsets, (0, base, size - base), (mmap.MAP_PRIVATE, mmap.MAP_SHARED)):
+            length = -(-offset // size) * size + size - offset + more
+            # so that the next free address is not one that fits
+            beside = ordinary_memory(live, actor, 1)
+            beside.touch(value=_VALUE)
+            found = actor.mmap(length, mmap.PROT_READ, kind, file, offset)
+            taken = actor.mmap(length, mmap.PROT_READ, kind, file, offset, beside.address)
+            with live.about(f"{length} bytes at {offset}, {_BOTTOM_UP}={from_the_bottom}"):
+                for address in (found, taken):
+                    live.expect("bytes beyond an address that fits", offset % size, address % size)
+                live.expect("what is in the memory beside it", _VALUE, beside.read())
+                # free with room for a huge page more, and none of ours fits there
+                free = room_for(actor, 4 + length // size, size) + 2 * base
+                actor.call("munmap", free, length + size)
+                given = actor.mmap(length, mmap.PROT_READ, kind, file, offset, free)
+                live.expect("the address that was asked for", f"{free:#x}", f"{given:#x}")
 
 
 class ThpPrograms(LiveTest):

@@ -39,6 +39,7 @@ _WITHOUT_HUGE_PAGES = {
     "more-at-a-time",
     # which base pages are protected, and can be written, whatever maps them
     "other-memory-moved",
+    "protected-zeroes",
     # what swapoff(2) brings back may be huge or not
     "swapoff",
     "values-that-are-shown",
@@ -55,6 +56,7 @@ _WITHOUT_HUGE_PAGES = {
     # arguments, addresses, and text on hugetlb pages
     "largest-arguments",
     "random-addresses-of-files",
+    "fitting-addresses-of-files",
     "shared-text",
     "written-segment",
     "moved-text",

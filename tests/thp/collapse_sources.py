@@ -20,11 +20,27 @@ from hugepage_qa.cases.khugepaged_sleep import await_sleep
 from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.thp_memory import collapse, let_only_pmd_inherit, map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import (
+    collapse,
+    filled_file,
+    let_only_pmd_inherit,
+    map_aligned,
+    map_file,
+    mount_tmpfs,
+    pmd_size,
+    room_for,
+)
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, leave_dirt, set_policy, smaller_sizes
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.kernel.uapi import (
+    MADV_COLLAPSE,
+    MADV_HUGEPAGE,
+    MADV_NOHUGEPAGE,
+    MAP_FIXED,
+    MREMAP_FIXED,
+    MREMAP_MAYMOVE,
+)
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -169,6 +185,42 @@ def shared_memory(live: Live) -> None:
 
 
 @SOURCES.case(
+    "khugepaged has huge pages of files mapped as a whole that are mapped as base pages, in every mapping of a process"
+    " and of others, the last one, too; a private one with a page of its own keeps that",
+    f"{DOC}; mm/khugepaged.c collapse_pte_mapped_thp(), khugepaged_collapse_pte_mapped_thps()",
+    since="6.1",
+)
+def files_in_parts(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    point = mount_tmpfs(live, "always")
+    for has_more in (False, True):
+        put_to_work(live)
+        _let_sleep(live)
+        path = f"{point}/{has_more}"
+        first, other = filled_file(live, path, 2), live.actor()
+        others = (first.actor, other) if has_more else ()
+        shared = [first, *(map_file(live, each, live.open(each, path), 2) for each in others)]
+        private = Memory(live, other, room_for(other, 1, first.size), 1, first.size)
+        kind = mmap.MAP_PRIVATE | MAP_FIXED
+        other.mmap(private.size, READ_WRITE, kind, live.open(other, path), address=private.address)
+        for memory in (*shared, private):
+            _map_in_parts(live, memory)
+        private.actor.write(private.at(1) - WORD, _NEW_VALUE)
+        quicken(live)
+        for memory in shared:
+            _expect_shared(live, memory, True, f"{len(shared)} mappings")
+            memory.expect_filled()
+        await_scans(live)
+        live.expect("the word that is its own", _NEW_VALUE, private.actor.read(private.at(1) - WORD))
+        live.expect("words of a private mapping that changed", 0, private.wrong(0, private.size - WORD))
+        for memory in shared:
+            memory.fill()
+        live.expect("the word that is its own", _NEW_VALUE, private.actor.read(private.at(1) - WORD))
+        first.actor.end()
+        other.end()
+
+
+@SOURCES.case(
     "a shorter scan_sleep_millisecs wakes khugepaged at once, though it would have slept for minutes",
     f"{DOC} scan_sleep_millisecs; mm/khugepaged.c scan_sleep_millisecs_store()",
 )
@@ -296,9 +348,23 @@ def _expect_shared(live: Live, memory: Memory, huge: bool, where: str) -> None:
     live.expect(f"ShmemPmdMapped, {where}", memory.length if huge else 0, _mapped_whole(live, memory))
 
 
+def _map_in_parts(live: Live, memory: Memory) -> None:
+    """Have ``memory`` of a file mapped as base pages, though it is huge, and advise it."""
+    for page in range(memory.pages):
+        # a mapping that ends inside a huge page has none
+        memory.actor.call("mprotect", memory.at(page), live.base_page, mmap.PROT_READ)
+    memory.expect_filled()
+    memory.protect(READ_WRITE)
+    live.expect("ShmemPmdMapped of what is mapped in parts", 0, memory.smaps().shmem_pmd_mapped)
+    for _time in range(2):
+        # Linux 6.1 puts the process on its list by the flags that the mapping had before
+        memory.advise(MADV_HUGEPAGE)
+
+
 def _mapped_whole(live: Live, memory: Memory) -> int:
     # khugepaged leaves it to the next access to map what it made
-    live.expect("the first word", 1, memory.read())
+    for page in range(memory.pages):
+        live.expect("the first word", 1 + page * memory.size, memory.read(page))
     return memory.smaps().shmem_pmd_mapped
 
 

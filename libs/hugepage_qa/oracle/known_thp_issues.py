@@ -75,12 +75,13 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
     ),
     Quirk.MOVED_HUGE_PAGE_UNLOCKED: KnownIssue(
         quirk=Quirk.MOVED_HUGE_PAGE_UNLOCKED,
-        summary="a huge page of locked memory that moves to another node is counted as locked and unevictable no more, "
-        "until reclaim comes across it",
+        summary="a huge page of locked memory that moves to another node, and one that is made of locked shared "
+        "memory, is counted as locked and unevictable no more, until reclaim comes across it",
         example="4 huge pages on node 0, mlock(2), move_pages(2) to node 1: Mlocked and Unevictable fall from 8192 kB "
-        "to 0, and munlock(2) leaves them there",
-        cause="remove_migration_pmd() leaves it to the reverse mapping to lock the new page, which since 1acbc3f93614 "
-        "locks single base pages alone, and leaves what is larger to reclaim",
+        "to 0, and munlock(2) leaves them there; 2 MiB of shared memory in base pages, mlock(2), MADV_COLLAPSE: both "
+        "fall by 2048 kB",
+        cause="remove_migration_pmd() and set_huge_pmd() of khugepaged leave it to the reverse mapping to lock the new "
+        "page, which since 1acbc3f93614 locks single base pages alone, and leaves what is larger to reclaim",
         since=KernelVersion(6, 7),
         until=KernelVersion(6, 18),
         fix="mm/rmap: improve mlock tracking for large folios (ab521b4142aa)",

@@ -77,6 +77,13 @@ def move_pages(actor: Actor, addresses: Sequence[int], nodes: Sequence[int], fla
     return list(uapi.unpack(f"{count}i", status))
 
 
+def pages_left(memory: Memory, page: int, node: int, flags: int = MOVE) -> int:
+    """Move a page to ``node`` and return 1 where it cannot be moved now, else 0 (move_pages(2)). Raises OSError."""
+    uapi = memory.actor.uapi
+    pages, nodes = uapi.pack("Q", memory.at(page)), uapi.pack("i", node)
+    return memory.actor.call("move_pages", 0, 1, pages, nodes, uapi.pack("i", 0), flags)
+
+
 def moving(memory: Memory, node: int, *, by_another: bool = False) -> tuple[int | bytes, ...]:
     """Return the arguments of move_pages(2) that move all pages to ``node``: each named by its start and its middle.
 
@@ -128,13 +135,16 @@ def run_on(actor: Actor, cpus: Iterable[int]) -> None:
     actor.call("sched_setaffinity", 0, len(mask), mask)
 
 
-def migrate(actor: Actor, source: int, target: int) -> None:
-    """Move all pages of ``actor`` on one node to another (migrate_pages(2)). Raises OSError."""
+def migrate(actor: Actor, source: int, target: int) -> int:
+    """Move all pages of ``actor`` on one node to another, and return how many could not be moved (migrate_pages(2)).
+
+    Raises OSError.
+    """
     # one length for both masks
     words = max(source, target) // _BITS + 1
     old, maximum = _mask(actor, [source], words)
     new, _maximum = _mask(actor, [target], words)
-    actor.call("migrate_pages", 0, maximum, old, new)
+    return actor.call("migrate_pages", 0, maximum, old, new)
 
 
 def _mask(actor: Actor, nodes: Iterable[int], words: int = 0) -> tuple[bytes, int]:

@@ -13,6 +13,7 @@ from hugepage_qa.cases.memory_policy import (
     MOVE,
     MOVE_ALL,
     MOVE_STRICTLY,
+    STRICT,
     bind,
     migrate,
     move_page,
@@ -96,7 +97,8 @@ def a_page_moves_to_a_free_page(live: Live) -> None:
 
 
 @MOVING.case(
-    "a page that moves to a node without a free page takes its place in the pool along",
+    "a page that moves to a node without a free page takes its place in the pool along, by whichever call, and no free"
+    " page of another node",
     f"{PER_NODE}; mm/hugetlb.c alloc_migrate_hugetlb_folio(), move_hugetlb_state()",
     nodes=2,
     sizes=Sizes.BUDDY,
@@ -104,20 +106,98 @@ def a_page_moves_to_a_free_page(live: Live) -> None:
 def a_page_moves_with_its_place_in_the_pool(live: Live) -> None:
     here, there = live.nodes[:2]
     require_no_free_page(live, there)
-    # the memory for it is there
-    live.reserve(1, there)
-    live.set_nr(0, there)
+    for move in (_by_move_pages, _by_mbind, _by_migrate_pages):
+        # the memory for it is there
+        live.reserve(1, there)
+        live.set_nr(0, there)
+        live.reserve(2, here)
+        memory = filled_page_on(live, here)
+        with live.about(move.__name__.strip("_").replace("_", " ")):
+            move(live, memory, here, there)
+            live.expect("node in numa_maps", {there: 1}, memory.numa_maps().nodes)
+            memory.expect_filled()
+            live.expect_pool(nr=2, free=1)
+            live.expect_pool(node=here, nr=1, free=1)
+            live.expect_pool(node=there, nr=1, free=0)
+            memory.unmap()
+            live.expect_pool(nr=2, free=2)
+            live.expect_pool(node=there, nr=1, free=1)
+
+
+@MOVING.case(
+    "a page that moves leaves a free page to those who have reserved it, by whichever call, and takes its place in the"
+    " pool along",
+    f"{PER_NODE}; mm/hugetlb.c alloc_hugetlb_folio_nodemask(), available_huge_pages()",
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def a_page_moves_beside_a_reserved_one(live: Live) -> None:
+    here, there = live.nodes[:2]
+    for move in (_by_move_pages, _by_mbind, _by_migrate_pages):
+        # the memory for both is there
+        live.reserve(2, there)
+        live.set_nr(1, there)
+        live.reserve(1, here)
+        memory, owner = filled_page_on(live, here), live.map(1)
+        with live.about(move.__name__.strip("_").replace("_", " ")):
+            live.expect_pool(nr=2, free=1, resv=1)
+            move(live, memory, here, there)
+            live.expect("node in numa_maps", {there: 1}, memory.numa_maps().nodes)
+            memory.expect_filled()
+            live.expect_pool(nr=2, free=1, resv=1)
+            live.expect_pool(node=here, nr=0, free=0)
+            live.expect_pool(node=there, nr=2, free=1)
+            owner.touch()
+            live.expect_pool(nr=2, free=0)
+        for each in (memory, owner):
+            each.unmap()
+        live.expect_pool(node=there, nr=2, free=2)
+
+
+@MOVING.case(
+    "a gigantic page stays where it is when the node that it is to move to has no free page, or only one that is"
+    " reserved: whichever call is to move it fails",
+    f"{PER_NODE}; mm/hugetlb.c alloc_hugetlb_folio_nodemask(), alloc_migrate_hugetlb_folio()",
+    nodes=2,
+    sizes=Sizes.GIGANTIC,
+)
+def a_gigantic_page_finds_none(live: Live) -> None:
+    here, there = live.nodes[:2]
+    for node in (here, there):
+        require_no_free_page(live, node)
     live.reserve(1, here)
     memory = filled_page_on(live, here)
-    live.expect("status of move_pages", there, move_page(memory, 0, there))
-    live.expect("node in numa_maps", {there: 1}, memory.numa_maps().nodes)
+    _expect_no_room(live, memory, here, there, reserved=0)
+    live.reserve(1, there)
+    owner = live.map(1)
+    _expect_no_room(live, memory, here, there, reserved=1)
+    owner.touch()
+    live.expect("node in numa_maps", {there: 1}, owner.numa_maps().nodes)
+
+
+def _expect_no_room(live: Live, memory: Memory, here: int, there: int, *, reserved: int) -> None:
+    """Expect a page to stay on its node, and the free pages of the other one, all ``reserved``, as they are."""
+    live.expect_errno(errno.ENOMEM, move_page, memory, 0, there)
+    live.expect_errno(errno.ENOMEM, migrate, memory.actor, here, there)
+    live.expect_errno(errno.EIO, bind, memory, [there], STRICT | MOVE_ALL)
+    live.expect("node in numa_maps", {here: 1}, memory.numa_maps().nodes)
     memory.expect_filled()
-    live.expect_pool(nr=1, free=0)
-    live.expect_pool(node=here, nr=0, free=0)
-    live.expect_pool(node=there, nr=1, free=0)
-    memory.unmap()
-    live.expect_pool(nr=1, free=1)
-    live.expect_pool(node=there, nr=1, free=1)
+    live.expect_pool(nr=1 + reserved, free=reserved, resv=reserved)
+    live.expect_pool(node=here, nr=1, free=0)
+    live.expect_pool(node=there, nr=reserved, free=reserved)
+
+
+def _by_move_pages(live: Live, memory: Memory, _here: int, there: int) -> None:
+    live.expect("status of move_pages", there, move_page(memory, 0, there))
+
+
+def _by_mbind(_live: Live, memory: Memory, _here: int, there: int) -> None:
+    # a page that seems shared moves with those of all alone
+    bind(memory, [there], STRICT | MOVE_ALL)
+
+
+def _by_migrate_pages(live: Live, memory: Memory, here: int, there: int) -> None:
+    live.expect("pages that migrate_pages leaves", 0, migrate(memory.actor, here, there))
 
 
 @MOVING.case(

@@ -171,20 +171,27 @@ def holes(live: Live) -> None:
 
 
 @SHARED.case(
-    "a file that is made shorter within a huge page and longer again is zero behind the shorter end",
-    "ftruncate(2); mm/shmem.c shmem_setattr(); mm/truncate.c truncate_inode_partial_folio()",
+    "a file that is made shorter within a huge page and longer again is zero behind the shorter end, and what it had"
+    " there is room of its mount again",
+    "ftruncate(2); statfs(2); mm/shmem.c shmem_setattr(), shmem_uncharge(); mm/truncate.c"
+    " truncate_inode_partial_folio()",
 )
 def shorter_and_longer(live: Live) -> None:
     let_only_pmd_inherit(live)
     point = mount_tmpfs(live, "always")
-    kept = pmd_size(live) // 2 + live.base_page
-    # in the middle of a base page, and at its end
-    for end in (kept - live.base_page // 2, kept):
+    size, base = pmd_size(live), live.base_page
+    room = live.host.file_system(point).free_blocks
+    # at an end of a base page, of all but one, and of the huge page, and within one
+    for end in (base, size // 2 + base // 2, size // 2 + base, size - base, size, size + WORD):
         memory = filled_file(live, f"{point}/{end}", 2)
         file = live.open(memory.actor, f"{point}/{end}", os.O_RDWR)
         memory.actor.call("ftruncate", file, end)
+        kept = -(-end // base)
+        live.expect(f"blocks that a file of {end} bytes takes", kept, room - live.host.file_system(point).free_blocks)
         memory.actor.call("ftruncate", file, memory.length)
         _expect_hole(live, memory, end, memory.length - end)
+        memory.actor.call("ftruncate", file, 0)
+        live.expect("blocks that it takes without a byte", 0, room - live.host.file_system(point).free_blocks)
 
 
 @SHARED.case(

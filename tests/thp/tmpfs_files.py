@@ -62,24 +62,43 @@ def full(live: Live) -> None:
 
 
 @TMPFS_FILES.case(
-    "what a huge page takes behind the end of a short file is given to another file before a tmpfs is full",
-    f"{DOC} huge=; mm/shmem.c shmem_unused_huge_shrink()",
+    "what a huge page takes behind the end of a file, in whichever of its huge pages that is, is given to another file"
+    " before a tmpfs is full, no more than that, and is room of the mount again",
+    f"{DOC} huge=; mm/shmem.c shmem_unused_huge_shrink(), shmem_uncharge()",
 )
 def room_behind_the_end(live: Live) -> None:
     let_only_pmd_inherit(live)
-    point = _mount(live, pmd_size(live))
-    with_blocks(live, pmd_size(live), 1)
+    size, page = pmd_size(live), live.base_page
+    point = _mount(live, size)
+    for offset in (0, size // 2, size, 2 * size - 2 * page, 2 * size - WORD):
+        with live.about(f"a file that ends {WORD} bytes behind {offset}"):
+            _expect_given_up(live, point, offset, offset % size // page * page + page)
+
+
+def _expect_given_up(live: Live, point: str, offset: int, left: int) -> None:
+    """Expect a file that fills a mount by a word at ``offset`` to keep ``left`` bytes, and another one to get a page."""
+    size, page = pmd_size(live), live.base_page
+    with_blocks(live, size, 1)
     actor = live.actor()
-    first, second = (HugeFile(live, actor, live.open(actor, f"{point}/{name}")) for name in ("first", "second"))
-    _write(live, first, 0)
+    first, second = (HugeFile(live, actor, live.open(actor, f"{point}/{offset}-{name}")) for name in (1, 2))
+    _write(live, first, offset)
     taken = first.blocks
-    if taken != pmd_size(live):
-        expect_no_shortage(live, pmd_size(live), 1)
-    live.expect("st_blocks of a short file in a huge page", pmd_size(live), taken)
-    _write(live, second, 0)
-    for name, file in (("first", first), ("second", second)):
-        live.expect(f"st_blocks of the {name} file", live.base_page, file.blocks)
-        live.expect(f"what the {name} file holds", _VALUE, _read(live, file, 0))
+    if taken != size:
+        expect_no_shortage(live, size, 1)
+    live.expect("st_blocks of a file in a huge page", size, taken)
+    live.expect("bytes that statfs tells as free", 0, _free_room(live, point))
+    if left == size:
+        live.expect_errno(errno.ENOSPC, actor.call, "pwrite64", second.descriptor, bytes(WORD), WORD, 0)
+    else:
+        _write(live, second, 0)
+        live.expect("what the second file holds", _VALUE, _read(live, second, 0))
+    live.expect("what the first file holds", _VALUE, _read(live, first, offset))
+    expected = left, min(page, size - left)
+    live.expect("st_blocks of both files", expected, (first.blocks, second.blocks))
+    live.expect("bytes that statfs tells as free then", size - sum(expected), _free_room(live, point))
+    for file in (first, second):
+        actor.call("ftruncate", file.descriptor, 0)
+    live.expect("bytes that statfs tells as free without files", size, _free_room(live, point))
 
 
 @TMPFS_FILES.case(

@@ -10,7 +10,7 @@ from functools import partial
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.khugepaged_clock import let_rest
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, only_swap, page_out, swap_out, swap_to_a_device, swapped
 from hugepage_qa.cases.thp_memory import expect_shared, let_only_pmd_inherit, map_start, pmd_size
@@ -182,6 +182,35 @@ def allocation_fails(live: Live) -> None:
 
 
 @SWAPPED_PARTS.case(
+    "shared memory that comes back from swap and is only read holds what it held when it is swapped out again, as often"
+    " as that is, whichever way it comes back",
+    "madvise(2) MADV_PAGEOUT, MADV_WILLNEED; mm/shmem.c shmem_swapin_folio(), shmem_writepage()",
+    since=SINCE,
+)
+def out_and_back(live: Live) -> None:
+    size = pmd_size(live)
+    need_swap(live, _PAGES * size)
+    let_only_pmd_inherit(live)
+    for huge in ("never", "always"):
+        _point, file, memory = _filled_file(live, huge)
+        buffer = file.actor.mmap(size, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+        def read_file(file: HugeFile = file, buffer: int = buffer) -> None:
+            for offset in range(0, _PAGES * size, size):
+                live.expect("bytes read", size, file.actor.call("pread64", file.descriptor, buffer, size, offset))
+                live.expect("words read that are wrong", 0, file.actor.check(buffer, size, WORD, 1 + offset))
+
+        prefetch = partial(memory.advise, mmap.MADV_WILLNEED)
+        ways: tuple[Callable[[], None], ...] = (memory.expect_filled, prefetch, read_file, memory.expect_filled)
+        for number, come_back in enumerate(ways):
+            live.host.wait_until(partial(page_out, memory))
+            with live.about(f"huge={huge}, swapped out for time {number + 1}"):
+                live.expect("Rss of what was swapped out", 0, memory.smaps().rss)
+                come_back()
+        memory.actor.end()
+
+
+@SWAPPED_PARTS.case(
     "what is given back of memory that is in swap, by MADV_DONTNEED or MADV_FREE, is in swap no more and zero at the"
     " next touch, and the rest is in swap and holds what it held",
     "madvise(2) MADV_DONTNEED, MADV_FREE; mm/madvise.c madvise_free_pte_range(); mm/memory.c zap_pte_range()",
@@ -244,11 +273,16 @@ def swapoff_of_a_half(live: Live) -> None:
 
 def _huge_file(live: Live) -> tuple[str, HugeFile, Memory]:
     """Return a tmpfs, and a file of it that is filled, in huge pages, and mapped. Raises CannotRun."""
-    point = live.mount_other(f"huge=always,size={_ROOM // 2 * pmd_size(live)},mode=0700", "tmpfs")
+    return _filled_file(live, "always")
+
+
+def _filled_file(live: Live, huge: str) -> tuple[str, HugeFile, Memory]:
+    """Return the same of a tmpfs with ``huge``. Raises CannotRun."""
+    point = live.mount_other(f"huge={huge},size={_ROOM // 2 * pmd_size(live)},mode=0700", "tmpfs")
     actor = live.actor()
     file = HugeFile(live, actor, live.open(actor, f"{point}/file"))
     memory = map_start(live, actor, file.descriptor, _PAGES)
-    expect_shared(live, memory, True, "huge=always")
+    expect_shared(live, memory, huge == "always", f"huge={huge}")
     return point, file, memory
 
 

@@ -76,7 +76,7 @@ def room_behind_the_end(live: Live) -> None:
 
 
 def _expect_given_up(live: Live, point: str, offset: int, left: int) -> None:
-    """Expect a file that fills a mount by a word at ``offset`` to keep ``left`` bytes, and another one to get a page."""
+    """Expect a file that fills a mount by a word at ``offset`` to keep ``left`` bytes, and another to get a page."""
     size, page = pmd_size(live), live.base_page
     with_blocks(live, size, 1)
     actor = live.actor()

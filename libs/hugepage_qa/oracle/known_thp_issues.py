@@ -113,4 +113,15 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         brought_to=(KernelVersion(6, 12, 69), KernelVersion(6, 18, 9)),
         seen="6.12.117, 7.3.4; right on 6.1.176",
     ),
+    Quirk.SWAP_OF_A_PART_COUNTS_ALL: KnownIssue(
+        quirk=Quirk.SWAP_OF_A_PART_COUNTS_ALL,
+        summary="Swap in smaps of a mapping of a part of a file in a tmpfs counts all of each huge page that the part "
+        "is of and that was swapped out as a whole",
+        example="file of 2 MiB in a tmpfs with huge=always, filled, given MADV_PAGEOUT with swap on a device, two base "
+        "pages of it mapped: Swap is 2048 kB, and not 8 kB",
+        cause="shmem_partial_swap_usage() adds the pages of each entry that it meets, also those before the start of "
+        "the mapping and behind its end",
+        since=KernelVersion(6, 12),
+        seen="6.12.117, 7.3.4; right on 6.1.176",
+    ),
 }

@@ -84,7 +84,9 @@ def _expect_stays(live: Live, memory: Memory, here: int, there: int, *, free: in
     expect_on_its_node()
     live.expect_errno(errno.EIO, bind, memory, [there], STRICT | MOVE_ALL)
     expect_on_its_node()
-    live.expect("pages that migrate_pages leaves", 1, migrate(memory.actor, here, there))
+    # base pages of the process may be in somebody's hands for a moment, too
+    left = migrate(memory.actor, here, there)
+    live.expect(f"migrate_pages leaves it, and {left} pages in all", True, left > 0)
     expect_on_its_node()
 
 

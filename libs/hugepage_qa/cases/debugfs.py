@@ -6,6 +6,8 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.counters import read_vmstat, vmstat_delta
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 
+_ATTEMPTS = 3
+
 
 def mount_debugfs(live: Live) -> str:
     """Mount debugfs until the case ends and return its path without the leading slash.
@@ -45,7 +47,13 @@ def expect_split(live: Live, which: str, pages: int) -> None:
     It is "1" for all, "PID,START,END" for a range of addresses, "PATH,START,END" for a range of pages of a file.
     Raises CannotRun as ``write_debugfs`` does.
     """
-    before = read_vmstat(ObservedTree(live.host))
-    write_debugfs(live, "split_huge_pages", which)
-    rose = vmstat_delta(before, read_vmstat(ObservedTree(live.host)))["thp_split_page"]
+    before = last = read_vmstat(ObservedTree(live.host))
+    for _attempt in range(_ATTEMPTS):
+        write_debugfs(live, "split_huge_pages", which)
+        now = read_vmstat(ObservedTree(live.host))
+        # a huge page that somebody has a hold of in that moment stays one
+        if not vmstat_delta(last, now)["thp_split_page_failed"]:
+            break
+        last = now
+    rose = vmstat_delta(before, now)["thp_split_page"]
     live.expect(f"thp_split_page rose by {pages} at least, split_huge_pages of {which}", pages, min(rose, pages))

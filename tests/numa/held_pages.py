@@ -7,8 +7,8 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import forked, get_segment, new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.memory_policy import MOVE_ALL, STRICT, Mode, bind, migrate, move_page, pages_left, set_policy
-from hugepage_qa.cases.pages_of_a_node import filled_page_on, require_no_free_page
+from hugepage_qa.cases.memory_policy import MOVE_ALL, STRICT, Mode, bind, move_page, pages_left, set_policy
+from hugepage_qa.cases.pages_of_a_node import expect_left, expect_on_node, filled_page_on, require_no_free_page
 from hugepage_qa.cases.pinned_pages import pinned, pipe_with, word_from
 from hugepage_qa.cases.userfaultfd import Feature, Userfault
 from hugepage_qa.cases.userfaultfd import Mode as Faults
@@ -74,8 +74,7 @@ def _expect_stays(live: Live, memory: Memory, here: int, there: int, *, free: in
     """Expect the page of ``memory`` not to move by any call to a node with ``free`` pages, all of which stay so."""
 
     def expect_on_its_node() -> None:
-        live.expect("node in numa_maps", {here: 1}, memory.numa_maps().nodes)
-        memory.expect_filled()
+        expect_on_node(live, memory, here)
         live.expect_pool(nr=1 + free, free=free)
         live.expect_pool(node=here, nr=1, free=0)
         live.expect_pool(node=there, nr=free, free=free)
@@ -84,16 +83,13 @@ def _expect_stays(live: Live, memory: Memory, here: int, there: int, *, free: in
     expect_on_its_node()
     live.expect_errno(errno.EIO, bind, memory, [there], STRICT | MOVE_ALL)
     expect_on_its_node()
-    # base pages of the process may be in somebody's hands for a moment, too
-    left = migrate(memory.actor, here, there)
-    live.expect(f"migrate_pages leaves it, and {left} pages in all", True, left > 0)
+    expect_left(live, memory.actor, here, there, 1)
     expect_on_its_node()
 
 
 def _expect_moves(live: Live, memory: Memory, node: int) -> None:
     live.expect("status of move_pages", node, move_page(memory, 0, node))
-    live.expect("node in numa_maps", {node: 1}, memory.numa_maps().nodes)
-    memory.expect_filled()
+    expect_on_node(live, memory, node)
 
 
 @HELD.case(

@@ -3,7 +3,7 @@
 import errno
 import mmap
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import forked, open_file
@@ -20,7 +20,7 @@ from hugepage_qa.cases.memory_policy import (
     move_pages,
     nodes_of,
 )
-from hugepage_qa.cases.pages_of_a_node import filled_page_on, require_no_free_page
+from hugepage_qa.cases.pages_of_a_node import expect_left, expect_on_node, filled_page_on, require_no_free_page
 from hugepage_qa.cases.places import free_place
 from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.nodes import node_directories
@@ -114,8 +114,7 @@ def a_page_moves_with_its_place_in_the_pool(live: Live) -> None:
         memory = filled_page_on(live, here)
         with live.about(move.__name__.strip("_").replace("_", " ")):
             move(live, memory, here, there)
-            live.expect("node in numa_maps", {there: 1}, memory.numa_maps().nodes)
-            memory.expect_filled()
+            expect_on_node(live, memory, there)
             live.expect_pool(nr=2, free=1)
             live.expect_pool(node=here, nr=1, free=1)
             live.expect_pool(node=there, nr=1, free=0)
@@ -142,8 +141,7 @@ def a_page_moves_beside_a_reserved_one(live: Live) -> None:
         with live.about(move.__name__.strip("_").replace("_", " ")):
             live.expect_pool(nr=2, free=1, resv=1)
             move(live, memory, here, there)
-            live.expect("node in numa_maps", {there: 1}, memory.numa_maps().nodes)
-            memory.expect_filled()
+            expect_on_node(live, memory, there)
             live.expect_pool(nr=2, free=1, resv=1)
             live.expect_pool(node=here, nr=0, free=0)
             live.expect_pool(node=there, nr=2, free=1)
@@ -180,8 +178,7 @@ def _expect_no_room(live: Live, memory: Memory, here: int, there: int, *, reserv
     live.expect_errno(errno.ENOMEM, move_page, memory, 0, there)
     live.expect_errno(errno.ENOMEM, migrate, memory.actor, here, there)
     live.expect_errno(errno.EIO, bind, memory, [there], STRICT | MOVE_ALL)
-    live.expect("node in numa_maps", {here: 1}, memory.numa_maps().nodes)
-    memory.expect_filled()
+    expect_on_node(live, memory, here)
     live.expect_pool(nr=1 + reserved, free=reserved, resv=reserved)
     live.expect_pool(node=here, nr=1, free=0)
     live.expect_pool(node=there, nr=reserved, free=reserved)
@@ -197,7 +194,7 @@ def _by_mbind(_live: Live, memory: Memory, _here: int, there: int) -> None:
 
 
 def _by_migrate_pages(live: Live, memory: Memory, here: int, there: int) -> None:
-    live.expect("pages that migrate_pages leaves", 0, migrate(memory.actor, here, there))
+    expect_left(live, memory.actor, here, there, 0)
 
 
 @MOVING.case(
@@ -245,11 +242,14 @@ def a_page_of_several_processes_moves(live: Live) -> None:
         theirs.expect_filled()
         live.expect("status of move_pages for the one", -errno.EACCES, move_page(ours, 0, there))
         bind(ours, [there], MOVE)
-        _expect_on(live, (ours, theirs), here)
+        for each in (ours, theirs):
+            expect_on_node(live, each, here)
         bind(ours, [there], MOVE_ALL)
-        _expect_on(live, (ours, theirs), there)
+        for each in (ours, theirs):
+            expect_on_node(live, each, there)
         live.expect("status of move_pages for all", here, move_page(theirs, 0, here, MOVE_ALL))
-        _expect_on(live, (ours, theirs), here)
+        for each in (ours, theirs):
+            expect_on_node(live, each, here)
         live.expect_pool(nr=4, free=3)
         ours.fill(7)
         theirs.expect_filled(7 if shared else 1)
@@ -348,18 +348,10 @@ def pages_that_are_not_there(live: Live) -> None:
         live.expect_pool(nr=4, free=4)
 
 
-def _expect_on(live: Live, each: Iterable[Memory], node: int) -> None:
-    """Expect the one page of all processes to be on ``node``, and to hold what it was filled with."""
-    for memory in each:
-        live.expect("node in numa_maps", {node: 1}, memory.numa_maps().nodes)
-        memory.expect_filled()
-
-
 def _expect_moved(
     live: Live, memory: Memory, source: int, target: int, known: Mapping[Quirk, dict[int, int]] | None = None
 ) -> None:
-    live.expect("node in numa_maps", {target: 1}, memory.numa_maps().nodes, known)
-    memory.expect_filled()
+    expect_on_node(live, memory, target, known)
     live.expect_pool(nr=2, free=1)
     live.expect_pool(node=source, nr=1, free=1)
     live.expect_pool(node=target, nr=1, free=0)

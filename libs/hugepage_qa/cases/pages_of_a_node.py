@@ -1,13 +1,15 @@
 """Pages of one node: what a case needs of its pool, memory that is bound to it, processes that are kept to it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.memory_policy import bind
+from hugepage_qa.cases.memory_policy import bind, migrate
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.process.actor import Actor
 from hugepage_qa.sizes import MIB
 
 #: memory that must stay for others, the kernel's own reserves among them
@@ -51,6 +53,27 @@ def filled_page_on(live: Live, node: int, *, shared: bool = False) -> Memory:
     memory.fill()
     live.expect("node in numa_maps", {node: 1}, memory.numa_maps().nodes)
     return memory
+
+
+def expect_on_node(live: Live, memory: Memory, node: int, known: Mapping[Quirk, dict[int, int]] | None = None) -> None:
+    """Expect the one page of ``memory`` to be on ``node``, and to hold what ``fill`` stored. Raises KnownBug."""
+    live.expect("node in numa_maps", {node: 1}, memory.numa_maps().nodes, known)
+    memory.expect_filled()
+
+
+def expect_left(live: Live, actor: Actor, source: int, target: int, pages: int) -> None:
+    """Move all pages of ``actor`` on one node to another, and expect ``pages`` to be left (migrate_pages(2)).
+
+    Somebody may have a hold of base pages of the process for a moment: they are moved again.
+    """
+    left = [0]
+
+    def are_as_many() -> bool:
+        left[0] = migrate(actor, source, target)
+        return left[0] == pages
+
+    live.host.wait_until(are_as_many)
+    live.expect("pages that migrate_pages leaves", pages, left[0])
 
 
 def cpuset_of(live: Live, node: int) -> ControlGroup:

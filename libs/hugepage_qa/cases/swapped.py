@@ -81,6 +81,7 @@ def swap_to_a_device(live: Live, room: int) -> Callable[[], None]:
     number = owner.call("ioctl", live.open(owner, "/dev/loop-control", os.O_RDWR), _LOOP_CTL_GET_FREE, 0)
     device = f"/dev/loop{number}"
     owner.call("ioctl", live.open(owner, device, os.O_RDWR), _LOOP_SET_FD, content)
+    live.when_actors_have_ended(_detach, live.host, device)
     owner.call("swapon", device, 0)
     return _until_the_case_ends(live, partial(_swap_off, live.host, device))
 
@@ -89,6 +90,14 @@ def _swap_off(host: Host, device: str) -> None:
     actor = host.start_actor()
     try:
         actor.call("swapoff", device)
+    finally:
+        actor.end()
+
+
+def _detach(host: Host, device: str) -> None:
+    """Take its file from a loop device."""
+    actor = host.start_actor()
+    try:
         actor.call("ioctl", actor.call("openat", AT_FDCWD, device, os.O_RDWR), _LOOP_CLR_FD, 0)
     finally:
         actor.end()

@@ -20,33 +20,35 @@
 
 #define HUGE (2UL << 20)
 #define ROOM (64UL << 20)
+static char device[32], point[] = "/tmp/reproducer-XXXXXX";
+static int loop = -1;
+
+static void undo(void) { swapoff(device), umount2(point, MNT_DETACH), rmdir(point), ioctl(loop, LOOP_CLR_FD, 0); }
 
 int main(void)
 {
-	char device[32], point[] = "/tmp/reproducer-XXXXXX", path[64], line[999], *room, *at, *part;
+	char path[64], line[999], *at, *part;
 	unsigned int page = getpagesize(), header[] = {1, ROOM / page - 1, 0};
-	int content = memfd_create("swap", 0), loop, file, left = 100;
+	int content = memfd_create("swap", 0), file, left = 100;
 	unsigned long start, end, found = 0, here = 0;
 	struct sysinfo use = {0};
-	FILE *smaps;
+	FILE *smaps = fopen("/proc/self/smaps", "r");
 
+	atexit(undo);
 	sprintf(device, "/dev/loop%d", ioctl(open("/dev/loop-control", O_RDWR), LOOP_CTL_GET_FREE));
 	if (ftruncate(content, ROOM) || pwrite(content, header, sizeof(header), 1024) < 0 ||
 	    pwrite(content, "SWAPSPACE2", 10, page - 10) < 0 || (loop = open(device, O_RDWR)) < 0 ||
-	    ioctl(loop, LOOP_SET_FD, content) || swapon(device, 0))
-		return perror("cannot be tried here: swap on a loop device"), 2;
-	if (!mkdtemp(point) || mount("none", point, "tmpfs", 0, "huge=always"))
-		return perror("cannot be tried here: a tmpfs"), 2;
+	    ioctl(loop, LOOP_SET_FD, content) || swapon(device, 0) ||
+	    !mkdtemp(point) || mount("none", point, "tmpfs", 0, "huge=always"))
+		return perror("cannot be tried here: swap on a loop device, and a tmpfs"), 2;
 	file = open(strcat(strcpy(path, point), "/file"), O_RDWR | O_CREAT, 0600);
-	room = mmap(NULL, 2 * HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	at = (char *)(((size_t)room + HUGE - 1) & -HUGE);
-	if (ftruncate(file, HUGE) || mmap(at, HUGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) != at)
+	if (ftruncate(file, HUGE) ||
+	    (at = mmap(NULL, HUGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)) == MAP_FAILED)
 		return perror("cannot be tried here: a file"), 2;
 	memset(at, 42, HUGE);
 	for (; use.totalswap - use.freeswap < HUGE && left--; usleep(10000))
 		madvise(at, HUGE, MADV_PAGEOUT), sysinfo(&use);
 	part = mmap(NULL, 2 * page, PROT_READ, MAP_SHARED, file, 0);
-	smaps = fopen("/proc/self/smaps", "r");
 	while (smaps && fgets(line, sizeof(line), smaps))
 		if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
 			here = start == (unsigned long)part;
@@ -54,6 +56,5 @@ int main(void)
 			sscanf(line, "Swap: %lu kB", &found);
 	printf("a huge page of a tmpfs is in swap, and two base pages of it are mapped\n");
 	printf("expected: Swap of these %u kB\nfound: %lu kB\n", 2 * page / 1024, found);
-	swapoff(device), umount2(point, MNT_DETACH), rmdir(point), ioctl(loop, LOOP_CLR_FD, 0);
 	return found ? found != 2 * page / 1024 : 2;
 }

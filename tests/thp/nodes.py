@@ -1,7 +1,7 @@
 """Huge pages on NUMA nodes: which node they come from, are collapsed and moved to, and what nodes show of them."""
 
 import errno
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import pairwise, product
 
@@ -18,6 +18,7 @@ from hugepage_qa.cases.thp_memory import (
     expect_mapped_whole,
     let_only_pmd_inherit,
     map_aligned,
+    need_blocks,
     pmd_size,
 )
 from hugepage_qa.cases.thp_policy import advised, set_policy
@@ -62,9 +63,11 @@ def bound(live: Live) -> None:
     nodes=2,
 )
 def preferred(live: Live) -> None:
-    for node, actor in _from_each_node(live):
+    def prefer(node: int, actor: Actor) -> None:
         memory_policy.set_policy(actor, Mode.PREFERRED, [node])
         _expect_filled_on(live, node, advised(live, _PAGES, actor=actor))
+
+    _from_each_node(live, prefer)
 
 
 @NODES.case(
@@ -75,7 +78,7 @@ def preferred(live: Live) -> None:
     nodes=2,
 )
 def preferred_of_several(live: Live) -> None:
-    for node, actor in _from_each_node(live):
+    def prefer_several(node: int, actor: Actor) -> None:
         memory_policy.set_policy(actor, Mode.PREFERRED_MANY, [node])
         _expect_filled_on(live, node, advised(live, _PAGES, actor=actor))
         at_home = advised(live, _PAGES, actor=actor)
@@ -83,6 +86,8 @@ def preferred_of_several(live: Live) -> None:
         memory_policy.set_home_node(at_home, node)
         with live.about("home node"):
             _expect_filled_on(live, node, at_home)
+
+    _from_each_node(live, prefer_several)
 
 
 @NODES.case(
@@ -172,9 +177,8 @@ def moved(live: Live) -> None:
             if refusal.errno == errno.EIO:
                 expect_no_shortage(live, memory.size, memory.pages, new)
             raise
-        if memory.smaps().anon_huge_pages != memory.length:
-            # what finds no free block is split, and moved as base pages
-            expect_no_shortage(live, memory.size, memory.pages, new)
+        # what finds no free block is split, and moved as base pages
+        need_blocks(live, memory, new)
 
     memory = expect_change(live, counted, filled, move, _read_counters)
     _expect_nodes(live, memory, {new: _PAGES})
@@ -298,9 +302,8 @@ def moved_shared(live: Live) -> None:
 
     def move(memory: Memory) -> None:
         memory.actor.call("move_pages", *memory_policy.moving(memory, new))
-        if memory.smaps().shmem_pmd_mapped != length:
-            # what finds no free block is split, and moved as base pages
-            expect_no_shortage(live, memory.size, memory.pages, new)
+        # what finds no free block is split, and moved as base pages
+        need_blocks(live, memory, new)
 
     names = "Shmem", "ShmemHugePages", "ShmemPmdMapped"
     counted = {f"node{old} {name}": -length for name in names} | {f"node{new} {name}": length for name in names}
@@ -311,8 +314,8 @@ def moved_shared(live: Live) -> None:
     memory.expect_filled()
 
 
-def _from_each_node(live: Live) -> Iterator[tuple[int, Actor]]:
-    """Return each of two nodes with an actor that keeps to the processors of each of them; the actors end in turn."""
+def _from_each_node(live: Live, act: Callable[[int, Actor], None]) -> None:
+    """Call ``act`` for each of two nodes with an actor that keeps to the processors of each of them."""
     both, of_machine = live.nodes[:2], read_nodes(live.host)
     need_memory(live, both, 2 * _PAGES * pmd_size(live))
     set_policy(live, "madvise")
@@ -321,7 +324,7 @@ def _from_each_node(live: Live) -> Iterator[tuple[int, Actor]]:
         actor = live.actor()
         memory_policy.run_on(actor, of_machine.each[near].cpus)
         with live.about(f"processor on node {near}"):
-            yield node, actor
+            act(node, actor)
         actor.end()
 
 
@@ -356,8 +359,7 @@ def _fill(live: Live, nodes: Iterable[int], memory: Memory) -> None:
 
 def _expect_nodes(live: Live, memory: Memory, expected: Mapping[int, int]) -> None:
     """Expect huge pages alone, as many on each node. Raises CannotRun where memory is too fragmented for them."""
-    if memory.smaps().anon_huge_pages != memory.length:
-        expect_no_shortage(live, memory.size, memory.pages)
+    need_blocks(live, memory)
     live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
     base_pages = {node: pages * memory.size // live.base_page for node, pages in expected.items()}
     live.expect("base pages of each node in numa_maps", base_pages, memory.numa_maps().nodes)

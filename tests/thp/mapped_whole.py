@@ -17,6 +17,7 @@ from hugepage_qa.cases.mapped_memory import (
     Memory,
     read_of_another,
 )
+from hugepage_qa.cases.swapped import swapped
 from hugepage_qa.cases.thp_memory import (
     let_only_pmd_inherit,
     pmd_size,
@@ -136,6 +137,8 @@ def shared_pages_that_are_there(live: Live) -> None:
             states = each.actor.call_with_buffers("mincore", address, pages * live.base_page, bytes(pages))[1][0]
             told = enumerate(zip(states, there[first:], strict=True), first)
             wrong = [page for page, (state, is_there) in told if state & 1 != is_there]
+            if wrong and swapped(memory):
+                raise CannotRun("this machine has swapped out what was there")
             with live.about(f"{make.__name__} from page {first} on, {'child' if each is child else 'parent'}"):
                 live.expect("base pages that are told to be there and are not, or to be away", [], wrong)
 

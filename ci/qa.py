@@ -104,7 +104,7 @@ def main() -> int:
         present, absent = _split_by_emulator(request.architectures)
         if request.architectures and not present:
             raise InputError(f"no emulator is installed: {'; '.join(absent)}")
-        finding = _run(request, present)
+        finding = run_plan(request, present)
     except InputError as error:
         print(f"make qa: {error}", file=sys.stderr)
         return _WRONG
@@ -119,7 +119,7 @@ def _split_by_emulator(architectures: Sequence[str]) -> tuple[list[str], list[st
     return present, [f"{name}: {find_board(name).qemu} is not installed" for name in missing]
 
 
-def put_back_what_a_killed_run_left() -> None:
+def _put_back_what_a_killed_run_left() -> None:
     """Have the machine put back now, if that is left to do: the first test would, which would look like its change.
 
     Raises InputError where another run has the machine.
@@ -128,13 +128,14 @@ def put_back_what_a_killed_run_left() -> None:
         pass
 
 
-def _run(request: QaRequest, architectures: Sequence[str]) -> Finding:
+def run_plan(request: QaRequest, architectures: Sequence[str]) -> Finding:
+    """Run the plan of ``request`` and return what came out. Raises InputError where another run has the machine."""
     kept = _kept(request)
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
     may_be_held = request.in_lab or not request.needs_root
     if not may_be_held:
-        put_back_what_a_killed_run_left()
+        _put_back_what_a_killed_run_left()
     before = take_snapshot([ROOT], may_be_held=may_be_held)
     # tmt does not run inside its own tree, so it runs elsewhere and what it left is moved here
     with tempfile.TemporaryDirectory(prefix=PREFIX, dir=_LASTING if request.in_lab else None) as directory:

@@ -174,6 +174,7 @@ def read_kernel_version(tree: Tree) -> KernelVersion:
     """Return the version of a kernel that runs. Raises InputError where it does not tell one."""
     release = tree.read("proc/sys/kernel/osrelease") or ""
     version = KernelVersion.parse(release)
+    # the banner of a kernel that names a third number tells nothing more
     return version if version.patch else KernelVersion.parse(release, tree.read("proc/version") or "")
 
 

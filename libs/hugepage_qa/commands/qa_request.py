@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hugepage_qa.bench import gate_settings
+from hugepage_qa.bench.gate_settings import GateSettings
 from hugepage_qa.cases import run_settings
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.boards import BOARDS, find_board
@@ -135,6 +136,9 @@ def _of_a_machine(plan: str, how: str, environment: Mapping[str, str]) -> dict[s
     if gate_settings.BASELINES in told:
         # tests run in another directory
         told[gate_settings.BASELINES] = str(Path(told[gate_settings.BASELINES]).absolute())
+    if plan in GATES:
+        # what the test would refuse after a minute
+        GateSettings.from_environment(told)
     return told
 
 

@@ -156,6 +156,11 @@ def test_the_gate_is_told_what_it_reads(tmp_path: Path, monkeypatch: pytest.Monk
     assert (request.architectures, request.needs_all_results) == ((), True)
 
 
+def test_what_the_gate_would_refuse_is_refused_at_once() -> None:
+    with pytest.raises(InputError, match=r"^HUGEPAGE_QA_BLOCKS=9: expected one of 1, 2, 3, 4, 5$"):
+        QaRequest.from_environment({"PLAN": "gate", "HUGEPAGE_QA_BLOCKS": "9"})
+
+
 def test_other_plans_may_skip() -> None:
     assert not QaRequest.from_environment({"PLAN": "functional"}).needs_all_results
 

@@ -52,6 +52,7 @@ class MetricResult:
     sees: float | None = None
     looks: tuple[dict[str, Any], ...] = ()
     more_blocks: int = 0
+    more_baseline: int = 0
     claim: str | None = None
     claimed: Interval | None = None
     notes: tuple[str, ...] = ()

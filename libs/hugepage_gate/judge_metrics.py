@@ -183,7 +183,8 @@ class MetricsJudge:
         decision = question.decision or Decision(Verdict.UNDECIDED, "nothing to compare")
         result, evidence = question.result, question.evidence
         verdict, reason = self._obstacle(question) or _merited(question, decision)
-        result = replace(result, verdict=verdict, reason=reason, more_blocks=decision.more_blocks)
+        result = replace(result, verdict=verdict, reason=reason)
+        result = replace(result, more_blocks=decision.more_blocks, more_baseline=decision.more_baseline)
         if evidence is not None:
             result = replace(result, baseline_blocks=len(evidence.baseline), new_blocks=len(evidence.new))
         elif question.baseline:

@@ -139,12 +139,16 @@ class Look:
 
 @dataclass(frozen=True)
 class Decision:
-    """The verdict on one metric, why, and the looks that led to it. ``more_blocks`` is how many a next step needs."""
+    """The verdict on one metric, why, and the looks that led to it.
+
+    ``more_blocks`` is how many a next step needs, ``more_baseline`` how many more of the baseline besides.
+    """
 
     verdict: Verdict
     reason: str
     looks: tuple[Look, ...] = ()
     more_blocks: int = 0
+    more_baseline: int = 0
 
 
 #: blocks of a look -> a number that belongs to it
@@ -254,8 +258,8 @@ def _undecided(evidence: Evidence, made: tuple[Look, ...], looks: Sequence[tuple
 
 
 def _blind(evidence: Evidence, made: tuple[Look, ...], looks: Sequence[tuple[int, float]]) -> Decision:
-    new, _ = blocks_to_see(evidence, made[-1], looks) or (0, 0)
-    return Decision(Verdict.BLIND, _advice(evidence, made, looks), made, new)
+    new, old = blocks_to_see(evidence, made[-1], looks) or (0, 0)
+    return Decision(Verdict.BLIND, _advice(evidence, made, looks), made, new, old)
 
 
 def _advice(evidence: Evidence, made: tuple[Look, ...], looks: Sequence[tuple[int, float]]) -> str:

@@ -57,10 +57,11 @@ def rows_to_show(results: Sequence[MetricResult], most: int = MOST_ROWS) -> Sequ
     return [one for one in results if one.verdict not in _QUIET][:most]
 
 
-def sum_up(results: Sequence[MetricResult], more_in: str = "") -> list[str]:
+def sum_up(results: Sequence[MetricResult], more_in: str = "", most_named: int = _MOST_BLIND) -> list[str]:
     """Return what there is to know of ``results`` that are not shown one by one, a line each.
 
-    ``more_in`` is what shows those that no line names.
+    Those that are blind are named, unless there are more than ``most_named``. ``more_in`` is what shows those that no
+    line names.
     """
     passed = [one for one in results if one.verdict is Verdict.PASS]
     blind = [one for one in results if one.verdict is Verdict.BLIND]
@@ -72,10 +73,9 @@ def sum_up(results: Sequence[MetricResult], more_in: str = "") -> list[str]:
         lines.append(f"pass: {len(passed)}, nearest to its margin {nearest.name}: at most {_bound(nearest)}")
     elif passed:
         lines.append(f"pass: {len(passed)}")
-    lines += _blind_lines(blind[:_MOST_BLIND])
-    if len(blind) > _MOST_BLIND:
-        lines.append(f"and {len(blind) - _MOST_BLIND} more that are blind{shown}")
-    return lines
+    if len(blind) <= most_named:
+        return [*lines, *_blind_lines(blind)]
+    return [*lines, *(f"{line}{shown}" for line in _blind_sums(blind))]
 
 
 def _blind_lines(blind: Sequence[MetricResult]) -> Iterator[str]:
@@ -85,6 +85,28 @@ def _blind_lines(blind: Sequence[MetricResult]) -> Iterator[str]:
     for (margin, reason), several in alike.items():
         names = ", ".join(f"{one.name} sees {one.sees:.1%}" for one in several if one.sees is not None)
         yield f"blind at {margin:.1%} ({reason}): {names}"
+
+
+def _blind_sums(blind: Sequence[MetricResult]) -> Iterator[str]:
+    """Yield a line for each margin: how many are blind at it, what they do see, and what would help."""
+    for margin in sorted({one.margin for one in blind}):
+        several = [one for one in blind if one.margin == margin]
+        seen = [one.sees for one in several if one.sees is not None]
+        sight = f": the best sees {min(seen):.1%}, the worst {max(seen):.1%}" if seen else ""
+        count = f"{len(several)} {'metric is' if len(several) == 1 else 'metrics are'}"
+        yield f"{count} blind at {margin:.1%}{sight}; {_help_of_blocks(several)}"
+
+
+def _help_of_blocks(blind: Sequence[MetricResult]) -> str:
+    """Return how many more blocks show the margin of those of ``blind`` whose margin they can show."""
+    helped = [one for one in blind if one.more_blocks or one.more_baseline]
+    if not helped:
+        return "more blocks would not help: larger margins, or less noise"
+    blocks = max(one.more_blocks for one in helped)
+    baseline = max(one.more_baseline for one in helped)
+    parts = [f"{blocks} more blocks"] * bool(blocks) + [f"{baseline} more in the baseline"] * bool(baseline)
+    whose = "it" if len(helped) == len(blind) == 1 else "all" if len(helped) == len(blind) else f"{len(helped)} of them"
+    return f"{' and '.join(parts)} would help {whose}"
 
 
 def _bound(result: MetricResult) -> str:
@@ -103,7 +125,8 @@ def render_markdown(comparison: Comparison) -> str:
     """Return as Markdown the verdict, what differs and a line per metric."""
     meaning = MEANINGS[comparison.verdict]
     rows = rows_to_show(comparison.results)
-    rest = sum_up([one for one in comparison.results if one not in rows])
+    # a file has room for the names
+    rest = sum_up([one for one in comparison.results if one not in rows], most_named=len(comparison.results))
     return fill_template(
         "comparison.md.j2",
         comparison=comparison,

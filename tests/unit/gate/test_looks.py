@@ -80,6 +80,7 @@ def test_who_is_blind_sees_its_margin_with_as_many_more_blocks_as_it_says(new: i
     assert needed is not None
     more, old = needed
     assert more + old > 0
+    assert needed == (decision.more_blocks, decision.more_baseline)
 
     def sees(baseline: int, later: int) -> float:
         sides = (np.random.default_rng(2).normal(0, 1, count) for count in (baseline, later))

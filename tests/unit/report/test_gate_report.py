@@ -1,6 +1,7 @@
 """Reports on a comparison: the verdict comes first, and nothing that somebody wrote becomes markup."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,7 +15,7 @@ from hugepage_gate.block_summary import summarise_set
 from hugepage_gate.compare_suites import Terms, baseline_from_samples, compare, margins
 from hugepage_gate.comparison import Interval
 from hugepage_gate.gate_policy import Policy
-from hugepage_gate.samples import SampleSet
+from hugepage_gate.samples import SampleSet, Verdict
 from hugepage_qa.report.comparison_screen import picture, print_comparison
 from hugepage_qa.report.gate_page import GatePage, make_page
 from hugepage_qa.report.gate_report import render_html
@@ -152,12 +153,35 @@ def test_all_of_them_are_shown_on_demand(hundred: GatePage) -> None:
     assert all(f"m{place:03}" in text for place in range(100))
 
 
-@pytest.mark.parametrize(("options", "where"), [({}, "--all"), ({"more_in": "walk.md"}, "walk.md")])
-def test_who_has_no_line_for_a_metric_tells_where_it_is(hundred: GatePage, options: dict[str, Any], where: str) -> None:
-    console = Console(width=250, record=True, file=Path("/dev/null").open("w"))  # noqa: SIM115 - as above
-    print_comparison(console, hundred.comparison, most_rows=0, **options)
-    assert f"and 1 more; see {where}\n" in console.export_text()
-    assert sum_up([one for one in hundred.comparison.results if one.metric == "m060"]) == ["and 1 more"]
+def test_a_file_names_all_that_are_blind(hundred: GatePage) -> None:
+    blind = [one for one in hundred.comparison.results if one.verdict is Verdict.BLIND]
+    several = [replace(blind[0], metric=f"n{place}", reason=f"{place} more blocks") for place in range(30)]
+    text = render_markdown(replace(hundred.comparison, results=tuple(several)))
+    assert all(re.search(rf"\bn{place} sees ", text) for place in range(30))
+    assert sum_up(several, "--all") == [
+        "30 metrics are blind at 1.0%: the best sees "
+        f"{blind[0].sees:.1%}, the worst {blind[0].sees:.1%}; more blocks would not help: larger margins, or less noise"
+        "; see --all"
+    ]
+
+
+def test_what_helps_those_that_are_blind(hundred: GatePage) -> None:
+    one = next(one for one in hundred.comparison.results if one.verdict is Verdict.BLIND)
+    first = replace(one, sees=0.03, more_blocks=2, more_baseline=0)
+    noisy = replace(one, sees=0.4, more_blocks=0, more_baseline=0)
+    larger = replace(one, sees=0.05, more_blocks=1, more_baseline=12)
+    told = {
+        "2 more blocks would help it": [first],
+        "2 more blocks would help 1 of them": [first, noisy],
+        "2 more blocks and 12 more in the baseline would help all": [first, larger],
+        "more blocks would not help: larger margins, or less noise": [noisy, noisy],
+    }
+    for help_, several in told.items():
+        (line,) = sum_up(several, most_named=0)
+        assert line.endswith(f"; {help_}")
+    (line, other) = sum_up([first, noisy, replace(noisy, margin=0.02)], most_named=0)
+    assert line.startswith("2 metrics are blind at 1.0%: the best sees 3.0%, the worst 40.0%; ")
+    assert other.startswith("1 metric is blind at 2.0%: ")
 
 
 def test_only_metrics_that_ask_for_a_look_have_pictures(hundred: GatePage) -> None:

@@ -8,15 +8,17 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import yaml
 from rich.console import Console
 
 from hugepage_qa.bench import gate_settings
+from hugepage_qa.bench.gate_settings import GateSettings
 from hugepage_qa.cases import run_settings
 from hugepage_qa.cases.result import Result, Verdict, exit_code
-from hugepage_qa.commands.qa_request import QaRequest
+from hugepage_qa.commands.qa_request import GATES, QaRequest
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.protection import protected_machine
 from hugepage_qa.machine.snapshot import changes_of_others, differences, take_snapshot
@@ -33,7 +35,7 @@ from hugepage_qa.qemu.boards import find_board
 from hugepage_qa.qemu.installed_emulator import installed_emulator
 from hugepage_qa.qemu.system.machine_registry import Registry, drop_machines
 from hugepage_qa.report.run_directory import read_surroundings, write_surroundings
-from hugepage_qa.report.terminal import closing_lines, line_on_others, print_reasons
+from hugepage_qa.report.terminal import closing_lines, height_of, line_on_others, print_reasons, skip_lines
 from hugepage_qa.report.tmt_results import PlanProgress, read_run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,6 +69,8 @@ _LASTING = "/var/tmp"  # noqa: S108 - a private directory is made there
 _UNDECIDED = 2
 _WRONG = 3
 _ROOT = 0
+#: what make says of an exit code that is not 0, and the prompt
+_LINES_OF_MAKE = 2
 _WORDS = {
     0: "good",
     1: "BAD: a case failed",
@@ -105,10 +109,10 @@ def main() -> int:
         if request.architectures and not present:
             raise InputError(f"no emulator is installed: {'; '.join(absent)}")
         finding = run_plan(request, present)
+        _report(console, request, finding, absent)
     except InputError as error:
         print(f"make qa: {error}", file=sys.stderr)
         return _WRONG
-    _report(console, request, finding, absent)
     return finding.exit_code
 
 
@@ -248,18 +252,36 @@ def _path() -> str:
 
 
 def _report(console: Console, request: QaRequest, finding: Finding, absent: Sequence[str]) -> None:
-    def say(line: str) -> None:
+    last = [f"  left out {line}" for line in absent]
+    if finding.host_is_as_before:
+        last.append("the host is as it was before")
+    if finding.of_others:
+        last.append(line_on_others(finding.of_others))
+    last.append(f"logs: {_kept(request)}")
+    last.append(f"plan {request.plan}: {_WORDS[finding.exit_code]} (exit code {finding.exit_code})")
+    others = _report_gate(console, request, finding, last) if request.plan in GATES else finding.results
+    print_reasons(console, others, [Verdict.KNOWN, Verdict.FAIL, Verdict.ERROR])
+    # a comparison has counted its metrics, which are no cases
+    counted = closing_lines(others) if others is finding.results else skip_lines(others)
+    for line in (*counted, *last):
         console.print(line, soft_wrap=True, markup=False)
 
-    print_reasons(console, finding.results, [Verdict.KNOWN, Verdict.FAIL, Verdict.ERROR])
-    for line in (*closing_lines(finding.results), *(f"  left out {line}" for line in absent)):
-        say(line)
-    if finding.host_is_as_before:
-        say("the host is as it was before")
-    if finding.of_others:
-        say(line_on_others(finding.of_others))
-    say(f"logs: {_kept(request)}")
-    say(f"plan {request.plan}: {_WORDS[finding.exit_code]} (exit code {finding.exit_code})")
+
+def _report_gate(console: Console, request: QaRequest, finding: Finding, last: Sequence[str]) -> Sequence[Result]:
+    """Print what the gate has found on a screen that has room for the ``last`` lines; return all other results."""
+    look = GateSettings.from_environment(request.test_environment).next_look
+    again = f"make qa PLAN={request.plan}"
+    # it needs numpy, which no other plan does
+    gate_run = import_module("hugepage_qa.report.gate_run")
+    user = gate_run.GateUser(
+        _kept(request),
+        f'{again} ACCEPT="first baseline"',
+        f"{again} {gate_settings.BLOCKS}={look}" if look else "",
+        request.test_environment.get(gate_settings.BASELINES, ""),
+    )
+    spare = sum(height_of(line, console.width) for line in last) + _LINES_OF_MAKE
+    others: Sequence[Result] = gate_run.print_gate_run(console, finding.results, user, spare)
+    return others
 
 
 if __name__ == "__main__":

@@ -3,11 +3,13 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from hugepage_gate.environment import Difference
 from hugepage_gate.looks import Decision, Look
 from hugepage_gate.samples import WORST_FIRST, Direction, Verdict, exit_code, verdict_on_all
+from hugepage_qa.schema import build, read_document
 
 FORMAT = "hugepage-qa comparison"
 VERSION = 2
@@ -138,6 +140,11 @@ _MOST_NAMES = 3
 def as_json(comparison: Comparison) -> dict[str, Any]:
     """Return ``comparison`` as the document that ``schemas/comparison.json`` describes."""
     return {"format": FORMAT, "version": VERSION, "exit_code": comparison.exit_code, **asdict(comparison)}
+
+
+def read_comparison(file: Path) -> Comparison:
+    """Return the comparison whose document is in ``file``. Raises InputError where it is none."""
+    return build(Comparison, read_document(file, __package__, "comparison", "compare these samples again"))
 
 
 def interval_of(look: Look) -> Interval:

@@ -1,6 +1,7 @@
 """``hugepage-qa gate check``: measure, compare with the baseline of this machine, report. The plan ``gate`` runs it."""
 
 import getpass
+import json
 import os
 import re
 import sys
@@ -15,20 +16,21 @@ from hugepage_gate.baseline_file import FEWEST_BLOCKS
 from hugepage_gate.baseline_store import BaselineStore
 from hugepage_gate.block_summary import summarise_set
 from hugepage_gate.compare_suites import Terms, compare, margins
-from hugepage_gate.comparison import Comparison, MetricResult
+from hugepage_gate.comparison import Comparison, MetricResult, as_json
 from hugepage_gate.environment import env_id
 from hugepage_gate.sample_files import read_one_machine
 from hugepage_gate.samples import SampleSet, exit_code, verdict_on_all
 from hugepage_gate.samples import Verdict as GateVerdict
-from hugepage_qa.bench.gate_settings import BLOCKS, MEANING, GateSettings
+from hugepage_qa.bench.gate_settings import ACCEPT, BLOCKS, MEANING, GateSettings
 from hugepage_qa.cases.result import Result, Verdict, one_line
 from hugepage_qa.commands.gate_measure import Measured, MeasureOptions, take_samples
 from hugepage_qa.commands.gate_options import html_renderer, make_policy
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
-from hugepage_qa.report.comparison_screen import print_comparison
+from hugepage_qa.report.comparison_screen import print_screen
 from hugepage_qa.report.gate_page import GatePage, make_page
-from hugepage_qa.report.gate_tables import MOST_ROWS, percent, render_markdown, why
+from hugepage_qa.report.gate_tables import percent, render_markdown, why
+from hugepage_qa.report.next_step import Ways, next_step
 from hugepage_qa.report.open_console import open_console
 from hugepage_qa.report.tmt_results import write_results
 
@@ -77,6 +79,8 @@ def _note(one: MetricResult) -> str:
     return one_line(f"{one.verdict}: {one.name}: {estimate} ({lower} to {upper}), margin {one.margin:.1%}; {why(one)}")
 
 
+#: lines of the screen that are left to the command itself and to the prompt
+_SPARE = 2
 #: what is judged, whatever else is recorded of the programs
 _SUBJECT = "kernel"
 #: more sessions can change these no more
@@ -169,11 +173,16 @@ class _Check:
         """Where it is measured once the samples of the first time have become the baseline."""
         return self._directory / "again"
 
+    @property
+    def _samples(self) -> Path:
+        return self._again if self._again.exists() else self._directory / "samples"
+
     def _measure(self, sessions: int) -> Measured:
         settings = self._settings
-        directory = self._again if self._again.exists() else self._directory / "samples"
         chosen = settings.workloads, settings.configurations
-        return take_samples(MeasureOptions(settings.profile, *chosen, sessions, directory, None, settings.stand_ins))
+        return take_samples(
+            MeasureOptions(settings.profile, *chosen, sessions, self._samples, None, settings.stand_ins)
+        )
 
     def _without_baseline(self, measured: Measured) -> list[SampleSet]:
         """Return the samples that have no baseline of just this machine and set-up."""
@@ -204,10 +213,10 @@ class _Check:
         settings = self._settings
         try:
             baseline = self._store.baseline_for(samples, _SUBJECT)
-        except InputError as error:
+        except InputError:
             if any(settings.baselines.glob(f"*/*/{samples.suite}/*.json")):
                 raise
-            reason = f"no baseline ({error}); HUGEPAGE_QA_ACCEPT=REASON accepts a first one"
+            reason = f"no baseline in {settings.baselines}; {ACCEPT}=REASON accepts a first one"
             return Comparison(
                 samples.suite, str(settings.baselines), samples.source, GateVerdict.NOT_COMPARABLE, reason
             )
@@ -220,20 +229,27 @@ class _Check:
         return comparison
 
     def _report(self, comparisons: Sequence[Comparison], measured: Measured) -> None:
-        console = open_console()
         for one in comparisons:
-            markdown = self._directory / f"{one.suite}.md"
-            # all of them fit a screen
-            print_comparison(console, one, most_rows=MOST_ROWS // len(comparisons), more_in=str(markdown))
-            write_durably(markdown, render_markdown(one))
-            logs = [markdown]
+            logs = {
+                ".md": render_markdown(one),
+                # who runs the plan reads it again
+                ".json": json.dumps(as_json(one), indent=1, allow_nan=False),
+            }
             if one.suite in self._pages:
-                logs.append(self._directory / f"{one.suite}.html")
-                write_durably(logs[-1], self._render(self._pages[one.suite]))
-            self.results += comparison_results(one, tuple(logs))
-        undecided = [one.suite for one in comparisons if one.verdict is GateVerdict.UNDECIDED]
-        if undecided and self._settings.next_look is not None:
-            click.echo(f"{', '.join(undecided)}: {BLOCKS}={self._settings.next_look} looks once more, at more sessions")
+                logs[".html"] = self._render(self._pages[one.suite])
+            files = tuple(self._directory / f"{one.suite}{suffix}" for suffix in logs)
+            for file, text in zip(files, logs.values(), strict=True):
+                write_durably(file, text)
+            self.results += comparison_results(one, files)
+        pages, look = f"{self._directory}/*.html", self._settings.next_look
+        ways = Ways(
+            f'{ACCEPT}="first baseline"',
+            f"{BLOCKS}={look}" if look else "",
+            str(self._samples),
+            str(self._settings.baselines),
+        )
+        if comparisons:
+            print_screen(open_console(), comparisons, pages, next_step(comparisons, ways), _SPARE)
         self.results += skipped_results(dict(measured.skipped))
         if measured.unrestored:
             self.results.append(Result("/", Verdict.ERROR, tuple(map(str, measured.unrestored))))

@@ -1,6 +1,7 @@
-"""A comparison on the console: a line a metric, as much of it as the console is wide.
+"""Comparisons on the console: a line a metric, as much of it as the console is wide.
 
-Without frames and folded cells: a hundred metrics fit one screen, of 80 columns, too.
+Without frames and folded cells: a hundred metrics fit one screen, of 80 columns, too, and so do those of several
+suites together.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from hugepage_gate.comparison import Comparison, Interval, MetricResult
-from hugepage_gate.samples import Verdict
-from hugepage_qa.report.gate_tables import MOST_ROWS, STYLES, amount, percent, rows_to_show, sum_up, why
+from hugepage_gate.comparison import Comparison, Interval, MetricResult, worst_first
+from hugepage_gate.samples import WORST_FIRST, Verdict
+from hugepage_qa.report.gate_tables import STYLES, amount, percent, rows_to_show, sum_up, why
+from hugepage_qa.report.terminal import height_of
 
 #: characters of the picture of an interval; its ends are three margins from no change
 _PICTURE = 31
@@ -19,26 +21,18 @@ _MARGINS_SHOWN = 3
 _GAP = "  "
 #: names may be long: they come last, and only those that are wrap
 _HEADS = ("verdict", "change", "between", "old", "new", "margin", "blocks", "interval", "metric")
-_USUAL_NAME = 40
+_USUAL_NAME = 30
 #: columns that a narrow console does without, the first ones first
-_DISPENSABLE = (("interval",), ("blocks",), ("margin",), ("old", "new"))
+_DISPENSABLE = (("interval",), ("blocks",), ("margin",), ("between",), ("old", "new"))
 #: of these the reason is told where it fits: the numbers say as much
 _PLAIN = frozenset({Verdict.PASS, Verdict.IMPROVED, Verdict.REGRESSED})
 _RIGHT = frozenset({"change", "old", "new", "margin", "blocks"})
 
 
-def print_comparison(
-    console: Console,
-    comparison: Comparison,
-    *,
-    shows_all: bool = False,
-    most_rows: int = MOST_ROWS,
-    more_in: str = "--all",
-) -> None:
+def print_comparison(console: Console, comparison: Comparison, *, shows_all: bool = False) -> None:
     """Print the verdict, what differs between the sides, and every metric with its reason.
 
-    Without ``shows_all`` those that ask for a look alone where there are more than ``most_rows``; then ``more_in`` is
-    the option, or the file, that shows the others.
+    Without ``shows_all``, which is the option --all, those that ask for a look alone where there are many.
     """
     console.print(
         Text.assemble((comparison.verdict.value, STYLES[comparison.verdict]), f"  {comparison.reason}"), soft_wrap=True
@@ -48,13 +42,80 @@ def print_comparison(
     )
     for difference in comparison.differences:
         console.print(Text(f"differs ({difference.kind}): {difference}"), soft_wrap=True)
-    rows = comparison.results if shows_all else rows_to_show(comparison.results, most_rows)
+    rows = comparison.results if shows_all else rows_to_show(comparison.results)
     for line in _lines(rows, console.width, shows_all=shows_all):
         console.print(line, soft_wrap=True)
-    for rest in sum_up([one for one in comparison.results if one not in rows], more_in):
+    for rest in sum_up([one for one in comparison.results if one not in rows], "--all"):
         console.print(Text(rest), soft_wrap=True)
     for note in comparison.notes:
         console.print(Text(f"note: {note}"), soft_wrap=True)
+
+
+#: of what asks for a look so many metrics are shown, however low the console is
+_FEWEST_ROWS = 3
+
+
+def print_screen(console: Console, comparisons: Sequence[Comparison], more_in: str, next_step: str, spare: int) -> None:
+    """Print what is known of several suites together on one screen, of which ``spare`` lines are left to others.
+
+    The suites, the metrics that ask for a look, worst first, the sum of all others, what differs between the sides,
+    and the ``next_step``, if any. ``more_in`` is where every metric is told.
+    """
+    width, height = console.width, console.height - spare
+    head = list(_suite_lines(comparisons, width))
+    results = worst_first(result for one in comparisons for result in one.results)
+    notes = [Text(line) for line in _once_each(comparisons)]
+    end = [Text(f"every metric: {more_in}")] * bool(results)
+    if next_step:
+        end.append(Text(f"next: {next_step}", style="bold"))
+
+    def lines(most: int) -> list[Text]:
+        rows = rows_to_show(results, most)
+        rest = sum_up([one for one in results if one not in rows], most_named=0)
+        return [*head, *_lines(rows, width, shows_all=False), *map(Text, rest), *notes, *end]
+
+    for most in range(max(height, _FEWEST_ROWS), _FEWEST_ROWS - 1, -1):
+        shown = lines(most)
+        if sum(height_of(line.plain, width) for line in shown) <= height:
+            break
+    else:
+        # rather than rows: the files have them whole
+        for note in notes:
+            note.truncate(width, overflow="ellipsis")
+        shown = lines(_FEWEST_ROWS)
+    for line in shown:
+        console.print(line, soft_wrap=True)
+
+
+def _suite_lines(comparisons: Sequence[Comparison], width: int) -> Iterator[Text]:
+    """Yield the verdicts on suites with their reasons, worst first; suites of which the same is true have one line.
+
+    Where metrics are told below, what fits a line of the console suffices.
+    """
+    alike: dict[tuple[Verdict, str], list[Comparison]] = {}
+    for one in sorted(comparisons, key=lambda one: WORST_FIRST.index(one.verdict)):
+        alike.setdefault((one.verdict, one.reason), []).append(one)
+    for (verdict, reason), several in alike.items():
+        names = ", ".join(one.suite for one in several)
+        line = Text.assemble((verdict.value, STYLES[verdict]), f"{_GAP}{names}: {reason}")
+        if all(one.results for one in several):
+            line.truncate(width, overflow="ellipsis")
+        yield line
+
+
+def _once_each(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Yield what differs between the sides, and the notes: suites of one run mostly have the same."""
+    differences = dict.fromkeys(
+        (difference.kind, str(difference))
+        for one in comparisons
+        for difference in one.differences
+        # the reason of the verdict names the others
+        if one.results
+    )
+    for kind in dict.fromkeys(kind for kind, _ in differences):
+        yield f"differs ({kind}): {'; '.join(text for other, text in differences if other == kind)}"
+    for note in dict.fromkeys(note for one in comparisons for note in one.notes):
+        yield f"note: {note}"
 
 
 def _lines(results: Sequence[MetricResult], width: int, *, shows_all: bool) -> Iterator[Text]:

@@ -1,8 +1,9 @@
 """Results for people: a line for each, one closing line, and why cases were bad or skipped."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
@@ -61,7 +62,7 @@ def closing_lines(results: Sequence[Result]) -> list[str]:
     )
     untested = untested_rules((result.name, result.verdict) for result in results)
     rules = f", {len(untested)} {'rule' if len(untested) == 1 else 'rules'} untested" if untested else ""
-    return [f"{counts}; {count[Verdict.SKIP]} skipped{rules}", *_skip_reasons(results, untested)]
+    return [f"{counts}; {count[Verdict.SKIP]} skipped{rules}", *skip_lines(results)]
 
 
 def line_on_others(subjects: Sequence[str]) -> str:
@@ -71,7 +72,14 @@ def line_on_others(subjects: Sequence[str]) -> str:
     return f"others changed {len(subjects)} {'thing' if len(subjects) == 1 else 'things'} meanwhile: {named}{more}"
 
 
-def _skip_reasons(results: Sequence[Result], untested: Collection[str]) -> Iterator[str]:
+def height_of(line: str, width: int) -> int:
+    """Return how many lines of a console of ``width`` columns ``line`` takes."""
+    return max(1, -(-cell_len(line) // width))
+
+
+def skip_lines(results: Sequence[Result]) -> Iterator[str]:
+    """Yield a line for each reason to skip: how many cases, and which rules went untested."""
+    untested = untested_rules((result.name, result.verdict) for result in results)
     skipped: dict[str, list[str]] = {}
     for result in results:
         if result.verdict is Verdict.SKIP:

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 pytest.importorskip("matplotlib")
 
 from hugepage_qa.commands import gate_check
+from hugepage_qa.commands.gate_judging import accept_command
 from hugepage_qa.commands.gate_measure import Measured, MeasureOptions
 from hugepage_qa.errors import InputError
 
@@ -115,7 +116,7 @@ def test_a_first_baseline_then_a_verdict(first: tuple[Path, Checked]) -> None:
     assert list((place / "baselines").glob("x86_64/*/made-up/*.json"))
     assert list((place / "first" / "baselines").glob("x86_64/*/made-up/*.json")), "what CI fetches"
     logs = {path.suffix for path in (place / "first" / "logs").iterdir()}
-    assert logs == {".html", ".md"}
+    assert logs == {".html", ".json", ".md"}
 
 
 def test_without_a_baseline_nothing_is_decided(check: Check, tmp_path: Path) -> None:
@@ -123,6 +124,7 @@ def test_without_a_baseline_nothing_is_decided(check: Check, tmp_path: Path) -> 
     assert (result.exit_code, looked) == (2, [1])
     assert results(tmp_path / "none") == {"/made-up": "skip", "/other/measured": "skip"}
     assert "HUGEPAGE_QA_ACCEPT" in (tmp_path / "none" / "results.yaml").read_text()
+    assert 'next: HUGEPAGE_QA_ACCEPT="first baseline" measures a first baseline' in result.output
     assert not (tmp_path / "baselines").exists()
 
 
@@ -132,13 +134,18 @@ def test_a_slow_down(check: Check, tmp_path: Path) -> None:
     assert (result.exit_code, looked) == (1, [1, 2])
     found = results(tmp_path / "slow")
     assert (found["/made-up/time/thp/level"], found["/made-up/time/4k/level"]) == ("fail", "pass")
+    # the next step can be done as it is told
+    _, _, step = result.output.partition("to answer for it: hugepage-qa gate accept ")
+    accepted = CliRunner().invoke(accept_command, step.replace("NAME", "time").split(), catch_exceptions=False)
+    assert accepted.exit_code == 2, accepted.output
+    assert "time [thp]" in accepted.output
 
 
 @pytest.mark.usefixtures("accepted")
 def test_what_is_undecided_tells_how_to_look_once_more(check: Check) -> None:
     result, looked = check("slow", slow=1.05, HUGEPAGE_QA_BLOCKS="1")
     assert (result.exit_code, looked) == (2, [1])
-    assert "made-up: HUGEPAGE_QA_BLOCKS=2 looks once more" in result.output
+    assert "next: HUGEPAGE_QA_BLOCKS=2 looks once more" in result.output
     result, looked = check("slower", slow=1.05)
     assert "looks once more" not in result.output
 

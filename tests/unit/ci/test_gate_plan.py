@@ -1,4 +1,4 @@
-"""What make qa makes of the results of the gate."""
+"""What make qa makes of the results of the gate: blind metrics have no say, what was not measured has."""
 
 import io
 import json
@@ -13,6 +13,23 @@ from hugepage_gate.comparison import Comparison, as_json
 from hugepage_gate.samples import Verdict as GateVerdict
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.commands.qa_request import QaRequest
+
+LOGS = (Path("page-access.json"),)
+
+
+@pytest.mark.parametrize(
+    ("suite", "further", "code"),
+    [
+        (Verdict.PASS, [], 0),
+        (Verdict.PASS, [Result("/gate/page-access/walk/level", Verdict.SKIP, ("blind",))], 0),
+        (Verdict.SKIP, [Result("/gate/page-access/walk/level", Verdict.PASS)], 2),
+        (Verdict.PASS, [Result("/gate/page-access-shp-1G/measured", Verdict.SKIP)], 2),
+        (Verdict.FAIL, [Result("/gate/page-access/walk/level", Verdict.SKIP)], 1),
+    ],
+)
+def test_the_verdict_is_that_of_the_suites(suite: Verdict, further: list[Result], code: int) -> None:
+    results = [Result("/gate/page-access", suite, logs=LOGS), *further]
+    assert Finding(results, host_is_as_before=True, needs_all=True).exit_code == code
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ from hugepage_qa.cases.memory_policy import moving
 from hugepage_qa.cases.race import RACERS, at_once, clash
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MAP_FIXED, MAP_HUGETLB
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
+from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Action, Came
 
@@ -203,6 +205,13 @@ def used_while_they_move(live: Live) -> None:
     nodes=2,
 )
 def unmapped_while_they_move(live: Live) -> None:
+    issue = POOL_ISSUES[Quirk.UNMAP_PASSES_OVER_A_MOVE]
+    if issue.applies_to(live.kernel_version, live.host.architecture):
+        # "hugepage-qa reproduce" shows it, on a machine that is thrown away
+        raise CannotRun(
+            f"{issue.quirk.value}, a known bug of this kernel, takes pages out of the pool until the machine is"
+            " rebooted"
+        )
     memory = live.map(1)
     with at_once(live, memory.actor) as threads, at_once(live, live.actor(), 0) as others:
         for node in live.nodes[:2]:

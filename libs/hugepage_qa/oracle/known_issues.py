@@ -53,6 +53,7 @@ class Quirk(Enum):
     PINNED_PAGE_UNRESERVED = "pinned-page-unreserved"
     ATTACHMENT_RESERVES = "attachment-reserves"
     COPY_NEVER_ENDS = "copy-never-ends"
+    UNMAP_PASSES_OVER_A_MOVE = "unmap-passes-over-a-move"
 
     # of huge pages of the pools that somebody has, recorded in known_memory_issues.py
     SMAPS_SHOWS_SHARED = "smaps-shows-shared"

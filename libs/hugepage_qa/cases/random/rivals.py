@@ -26,6 +26,7 @@ from hugepage_qa.kernel.uapi import (
     MAP_HUGETLB,
 )
 from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.process.actor import Came, Fault
 from hugepage_qa.version import KernelVersion
 
@@ -108,6 +109,12 @@ class Rival:
     moves: bool = False
     last: bool = False
     known: frozenset[Quirk] = frozenset()
+
+    def is_bearable(self, version: KernelVersion, architecture: str) -> bool:
+        """Tell whether this kernel can do it, and is not spoiled by it."""
+        if self.since is not None and version < self.since:
+            return False
+        return not any(POOL_ISSUES[quirk].applies_to(version, architecture) for quirk in self.known)
 
 
 def _advise(*advices: int) -> Act:
@@ -214,7 +221,8 @@ RIVALS: Mapping[str, Rival] = {
     "protect": Rival(_EVERY, _protect, Came.SIGSEGV, cuts=True),
     "lock": Rival(_EVERY, _lock, cuts=True),
     "populate": Rival(_EVERY, _advise(MADV_POPULATE_WRITE)),
-    "move-to-nodes": Rival(_EVERY, _move_to_nodes),
+    "move-to-nodes": Rival(_TRANSPARENT, _move_to_nodes),
+    "move-hugetlb-to-nodes": Rival(HUGETLB, _move_to_nodes, known=frozenset({Quirk.UNMAP_PASSES_OVER_A_MOVE})),
     "read-of-another": Rival(_EVERY, _read_of_another),
     "smaps": Rival(_EVERY, lambda arena: arena.read("/proc/self/smaps")),
     "numa-maps": Rival(_EVERY, lambda arena: arena.read("/proc/self/numa_maps")),

@@ -26,7 +26,6 @@ from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_directories
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.machine.host import CannotRun
-from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.oracle.rules import Rule
 from hugepage_qa.process.actor import Came
 from hugepage_qa.sizes import MIB
@@ -148,7 +147,7 @@ class _Soak:
 
     def _offer(self) -> Iterator[tuple[Kind, list[str]]]:
         """Yield each kind of memory that there is, and the rivals that this kernel can bear."""
-        version = self._live.kernel_version
+        version, architecture = self._live.kernel_version, self._live.host.architecture
         has_transparent = self._live.host.read(f"{DIRECTORY}/hpage_pmd_size") is not None
         has_shared = self._live.host.read(f"{DIRECTORY}/shmem_enabled") is not None
         for kind in Kind:
@@ -162,8 +161,7 @@ class _Soak:
                     name
                     for name, rival in RIVALS.items()
                     if kind in rival.kinds
-                    and (rival.since is None or version >= rival.since)
-                    and not any(POOL_ISSUES[quirk].applies_to(version) for quirk in rival.known)
+                    and rival.is_bearable(version, architecture)
                     and (name != "split" or self._debugfs is not None)
                 ],
             )

@@ -55,10 +55,11 @@ class BootedMachine:
     """The machine that a reproducer needs. ``memory`` is that of its nodes, as in ``2G,2G``.
 
     ``since`` is the first kernel that knows the words, where older ones would seem to have the bug. ``reads`` are by
-    file, below the root.
+    file, below the root. Few need more than one of ``cpus``, and each is more to emulate.
     """
 
     memory: str
+    cpus: int = 1
     words: str = ""
     since: str = "0.0"
     reads: Mapping[str, Reading] = field(default_factory=dict)
@@ -119,8 +120,6 @@ _MARK = "@hugepage-qa reproducer"
 _QUIET = b"1"
 #: a starved machine complains as loudly as one that ends (printk.time)
 _OF_THE_KERNEL = re.compile(r"\[ *[0-9]+\.[0-9]+\]")
-#: no reproducer needs more, and each is more to emulate
-_CPUS = 1
 _POLL_SECONDS = 0.2
 _RUN_SECONDS = 900.0
 _PRINT_SECONDS = 20.0
@@ -147,7 +146,7 @@ def reproduce(report: BugReport, kernel: KernelImage, cache: Path) -> Reproducti
     if not report.is_for(kernel.version):
         return Reproduction(Answer.UNDECIDED, reason=f"{wanted.words} is of kernels since {wanted.since}")
     plan = MachinePlan(kernel, find_board(kernel.architecture).default_cpu, cache, wanted.words)
-    machine = replace(plan.machine(report.memory), cpus=_CPUS)
+    machine = replace(plan.machine(report.memory), cpus=wanted.cpus)
     program = None if report.program is None else build_static(report.program, kernel.architecture)
     try:
         found, _lost_before = try_again(partial(_boot, machine, program, wanted.reads, cache))

@@ -228,6 +228,23 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             backports=(KernelVersion(7, 3, 4),),
             seen="6.1.192, 6.18.44; right on 7.3.4",
         ),
+        KnownIssue(
+            quirk=Quirk.UNMAP_PASSES_OVER_A_MOVE,
+            summary="munmap() passes over a page that is being moved to another node: the page is in use for ever",
+            example="1 private page of 2M on radix page tables, which a thread moves between two nodes by move_pages() "
+            "while another one unmaps it: after at most some hundred rounds the log says `mm/pgtable-generic.c:51: bad "
+            "pmd c00000007f800386`, and free_hugepages stays 1 too low when the process has ended. With pages of 16M "
+            "on hash page tables a pool of 4 had lost all after 356 rounds",
+            cause="try_to_migrate_one() has the entry empty, with the lock of the page table, until it stores that "
+            "of the migration; __unmap_hugepage_range() asks huge_pte_offset() without the lock, which on powerpc is "
+            "__find_linux_pte(): NULL for an entry that is empty, where others return where it is. What was moved is "
+            "mapped again before the mapping is gone, and hugetlb_free_pmd_range() clears the entry and forgets its "
+            "page. powerpc moves huge pages since 4.13",
+            since=KernelVersion(4, 13),
+            architecture="ppc64le",
+            reported="looked for on 2026-11-26; 7.2.13 is the newest that was run",
+            seen="6.1.176, 6.12.95, 7.2.12, 7.2.13",
+        ),
     )
 }
 

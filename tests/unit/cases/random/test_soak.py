@@ -15,6 +15,7 @@ from hugepage_qa.cases.random.soak import SOAK, Race, draw_race, soak_case
 from hugepage_qa.cases.result import Verdict
 from hugepage_qa.process.actor import Came
 from hugepage_qa.sizes import MIB
+from hugepage_qa.version import KernelVersion
 
 EVERY = {kind: [name for name, rival in RIVALS.items() if kind in rival.kinds] for kind in Kind}
 RACES = [draw_race(f"1/{number}", EVERY) for number in range(1, 2001)]
@@ -61,6 +62,15 @@ def test_threads_may_find_what_the_rivals_bring_and_no_more() -> None:
     assert may_come("fork") is Came.DONE
     assert may_come("punch", "protect") == Came.DONE | Came.GONE | Came.SIGSEGV
     assert not any(may_come(name) & (Came.WRONG | Came.STUCK) for name in RIVALS)
+
+
+def test_what_spoils_a_kernel_is_not_drawn_there() -> None:
+    def names(version: str, architecture: str) -> set[str]:
+        return {name for name, rival in RIVALS.items() if rival.is_bearable(KernelVersion.parse(version), architecture)}
+
+    assert set(RIVALS) - names("6.6", "x86_64") == {"discard-hugetlb"}
+    assert set(RIVALS) - names("6.12.95", "x86_64") == {"fork"}
+    assert set(RIVALS) - names("7.2.13", "ppc64le") == {"move-hugetlb-to-nodes"}
 
 
 @cache

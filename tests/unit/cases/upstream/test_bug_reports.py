@@ -26,7 +26,12 @@ OF_SHARED_TABLES = ("fork-loses-pages", "smaps-shows-shared", "move-waits-for-it
 LONGEST = 60
 #: who mails with a subject that is longer gets no answer
 SUBJECT = 100
-LISTS = {"linux-mm@kvack.org", "linux-kernel@vger.kernel.org", "cgroups@vger.kernel.org"}
+LISTS = {
+    "linux-mm@kvack.org",
+    "linux-kernel@vger.kernel.org",
+    "cgroups@vger.kernel.org",
+    "linuxppc-dev@lists.ozlabs.org",
+}
 SECTIONS = ["What happens", "Reproducer", "Cause", "Effect", "Suggested fix"]
 
 
@@ -78,7 +83,7 @@ def test_a_report_says_on_what_it_was_seen(report: BugReport) -> None:
     for (architecture, version), answer in answers.items():
         # nobody there takes the table of a page for a shared one
         is_concerned = architecture in ("x86_64", "aarch64") or report.name not in OF_SHARED_TABLES
-        has_it = is_concerned and ISSUES[report.name].applies_to(KernelVersion.parse(version))
+        has_it = is_concerned and ISSUES[report.name].applies_to(KernelVersion.parse(version), architecture)
         assert answer == "undecided" or (answer == "bug") == has_it, (architecture, version)
 
 
@@ -118,6 +123,7 @@ def test_a_reproducer_compiles_without_a_warning(source: Path, architecture: str
         "memory: 1G\nreads: {proc/meminfo: {right: '1'}}\n",
         "memory: 1G\nreads: {/proc/meminfo: {right: '1', wrong: '2'}}\n",
         "memory: 1G\nsince: 6.13\n",
+        "memory: 1G\ncpus: 0\n",
         "- memory\n",
     ],
 )

@@ -112,6 +112,15 @@ def test_the_machine_is_that_of_the_report(machines: Machines, tmp_path: Path) -
     assert one.started is not None
     assert one.started.memory == (1 << 30, 2 << 30)
     assert one.started.command_line.split()[-1] == "hugepages=2"
+    assert one.started.cpus == 1
+
+
+def test_a_race_has_its_processors(machines: Machines, tmp_path: Path) -> None:
+    one = FakeMachine()
+    machines.append(one)
+    reproduce(report(tmp_path, "memory: 1G\ncpus: 2\n"), KERNEL, tmp_path)
+    assert one.started is not None
+    assert one.started.cpus == 2
 
 
 def test_a_program_that_does_not_end_decides_nothing(

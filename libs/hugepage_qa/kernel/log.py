@@ -41,6 +41,8 @@ _MEMORY_CODE = r"(?:(?:mm|fs|arch/\w+/mm)/|(?:\./)?include/linux/[\w-]*(?:mm|pag
 _TROUBLE = re.compile(
     r"^BUG: (?!workqueue lockup)|^kernel BUG at |\bOops\b|Unable to handle kernel"
     rf"|^WARNING: (?:CPU: \d+ PID: \d+ at |\[.*\] )?{_MEMORY_CODE}"
+    # pgd_clear_bad() and its like: a table is freed while something is mapped there. No BUG and no taint tells of it
+    r"|^mm/pgtable-generic\.c:\d+: bad p[4gmu]d "
 )
 
 _UNKNOWN_START = 'Unknown kernel command line parameters "'

@@ -100,6 +100,8 @@ def test_lines_that_do_not_matter(text: str) -> None:
         "BUG: Bad rss-counter state mm:00000000abcdef01 type:MM_ANONPAGES val:512",
         "kernel BUG at mm/hugetlb.c:1!",
         "Oops: 0000 [#1] SMP",
+        "mm/pgtable-generic.c:51: bad pmd c00000007f800386.",
+        "mm/pgtable-generic.c:29: bad p4d 00000000abcdef01(0000000000000067)",
         "Unable to handle kernel paging request at virtual address ffff000000000000",
     ],
 )

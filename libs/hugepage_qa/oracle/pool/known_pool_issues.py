@@ -234,7 +234,8 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             example="1 private page of 2M on radix page tables, which a thread moves between two nodes by move_pages() "
             "while another one unmaps it: after at most some hundred rounds the log says `mm/pgtable-generic.c:51: bad "
             "pmd c00000007f800386`, and free_hugepages stays 1 too low when the process has ended. With pages of 16M "
-            "on hash page tables a pool of 4 had lost all after 356 rounds",
+            "on hash page tables a pool of 4 had lost all after 356 rounds. MADV_DONTNEED instead left the page with "
+            "what was in it 342 of 3000 times",
             cause="try_to_migrate_one() has the entry empty, with the lock of the page table, until it stores that "
             "of the migration; __unmap_hugepage_range() asks huge_pte_offset() without the lock, which on powerpc is "
             "__find_linux_pte(): NULL for an entry that is empty, where others return where it is. What was moved is "

@@ -49,6 +49,8 @@ _EVERY = frozenset(Kind)
 _PUNCH = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 #: of a file in /proc that is read: to get there the kernel goes through all of it
 _FAR = 1 << 24
+#: bytes of a file that are read at once: a base page of 64K is more than a request to an actor may hold
+_READ = 4096
 _PAGES_MORE = 4
 #: where in a base page the threads that use it store nothing
 _BESIDE = 2048
@@ -86,7 +88,7 @@ class Arena:
     def read(self, path: str, offset: int = _FAR) -> None:
         """Have a thread read a file of the kernel again and again."""
         file = self.live.open(self.memory.actor, path, os.O_RDONLY)
-        self.threads.attempt("pread64", file, bytes(self.live.base_page), self.live.base_page, offset)
+        self.threads.attempt("pread64", file, bytes(_READ), _READ, offset)
 
 
 Act = Callable[[Arena], None]
@@ -163,8 +165,7 @@ def _allocate(mode: int) -> Act:
 
 
 def _read_file(arena: Arena) -> None:
-    step = arena.live.base_page
-    arena.threads.attempt("pread64", arena.descriptor, bytes(step), step, arena.offset)
+    arena.threads.attempt("pread64", arena.descriptor, bytes(_READ), _READ, arena.offset)
 
 
 def _read_of_another(arena: Arena) -> None:

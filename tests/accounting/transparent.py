@@ -22,8 +22,8 @@ from hugepage_qa.cases.thp_memory import (
 )
 from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE
-from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_DONTNEED, MADV_HUGEPAGE
+from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -125,6 +125,39 @@ def of_a_file_or_anonymous(live: Live) -> None:
         live.expect("base pages that are present", count, sum(bool(entry & PRESENT) for entry in entries))
         of_a_file = sum(bool(entry & OF_A_FILE) for entry in entries)
         live.expect(f"base pages of a file or shared, shared: {shared}", count if shared else 0, of_a_file)
+
+
+@TRANSPARENT.case(
+    "numa_maps tells of each base page of a huge one whether it is anonymous and dirty, on which node it lies, and how"
+    " often one is mapped: alone, with a child, when the child has written, and with a base page that is gone",
+    "numa(7) anon=, dirty=, mapmax=; fs/proc/task_mmu.c gather_stats(), gather_pte_stats()",
+)
+def numa_maps_of_huge_pages(live: Live) -> None:
+    if not live.nodes:
+        raise CannotRun("this kernel has no NUMA nodes and no numa_maps")
+    allow_on_advice(live)
+    ours = _filled(live, 2)
+    count = ours.length // live.base_page
+    whole = {"anon": count, "dirty": count}
+    live.expect("of two pages", whole, _base_pages_in_numa_maps(live, ours))
+    theirs = ours.seen_by(ours.actor.fork())
+    for whose, memory in (("parent", ours), ("child", theirs)):
+        live.expect(f"of the {whose}", whole | {"mapmax": 2}, _base_pages_in_numa_maps(live, memory))
+    # with base pages of its own for one huge page, the child has all of both still
+    theirs.touch(0, value=9)
+    live.expect("of the child after its write", whole | {"mapmax": 2}, _base_pages_in_numa_maps(live, theirs))
+    theirs.actor.end()
+    live.expect("without the child", whole, _base_pages_in_numa_maps(live, ours))
+    ours.actor.call("madvise", ours.at(1) - live.base_page, live.base_page, MADV_DONTNEED)
+    rest = {"anon": count - 1, "dirty": count - 1}
+    live.expect("without the last base page of the first", rest, _base_pages_in_numa_maps(live, ours))
+    ours = _filled(live, 2, shared=True)
+    live.expect("of shared memory", {"dirty": count}, _base_pages_in_numa_maps(live, ours))
+    theirs = ours.seen_by(ours.actor.fork())
+    theirs.expect_filled()
+    for whose, memory in (("parent", ours), ("child", theirs)):
+        shared = {"dirty": count, "mapmax": 2}
+        live.expect(f"of shared memory, of the {whose}", shared, _base_pages_in_numa_maps(live, memory))
 
 
 @TRANSPARENT.case(
@@ -300,6 +333,17 @@ def _advised_anew(live: Live) -> Memory:
 
 def _unmap_the_second_half(memory: Memory) -> None:
     memory.actor.call("munmap", memory.address + memory.size // 2, memory.size // 2)
+
+
+def _base_pages_in_numa_maps(live: Live, memory: Memory) -> dict[str, int]:
+    """Return what numa_maps counts, when all its nodes together have as many base pages as it says to be mapped."""
+    mapping = memory.numa_maps()
+    # which of them reclaim takes for active is its own matter
+    counts = {name: pages for name, pages in mapping.counts.items() if name != "active"}
+    # the kernel leaves mapped= out where it is one of the others
+    mapped = counts.get("mapped", counts.get("anon", counts.get("dirty")))
+    live.expect("base pages on nodes", mapped, sum(mapping.nodes.values()))
+    return counts
 
 
 def _resident(live: Live, memory: Memory) -> int:

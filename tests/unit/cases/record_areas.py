@@ -57,12 +57,15 @@ def main() -> None:
     parser.add_argument("--kernel", type=Path)
     parser.add_argument("--case", action="append", default=[])
     wanted = parser.parse_args()
+    areas = {area.name: area for area in read_areas()}
+    for name in wanted.areas:
+        if name not in areas:
+            parser.error(f"no area {name!r}: expected one of {', '.join(sorted(areas))}")
     settings = Settings(wanted.kernel, wanted.package, wanted.suite)
     # killed, it leaves a journal, and the next run puts the machine back
     with nullcontext() if wanted.throwaway else protected_machine("a recording of live cases"):
-        for area in read_areas():
-            if wanted.areas and area.name not in wanted.areas:
-                continue
+        for name in wanted.areas or areas:
+            area = areas[name]
             with _throwaway(settings, wanted.arch) if wanted.throwaway else _machine(area) as machine:
                 found = list(_record_on(area, machine, wanted.case))
             for verdict in (Verdict.PASS, Verdict.KNOWN):

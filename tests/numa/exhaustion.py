@@ -9,10 +9,13 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_of_others import expect_not_others, used_memory
 from hugepage_qa.cases.memory_policy import Mode, set_policy
 from hugepage_qa.cases.pages_of_a_node import need_memory
+from hugepage_qa.cases.struct_pages import OPTIMIZE
 from hugepage_qa.cases.thp_memory import MIN_FREE
 from hugepage_qa.kernel.counters import read_meminfo, read_vmstat, vmstat_delta
 from hugepage_qa.kernel.uapi import MLOCK_ONFAULT, PR_SET_THP_DISABLE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import GIB, KIB, MIB
@@ -77,6 +80,9 @@ def more_than_the_machine_has(live: Live) -> None:
         raise CannotRun(f"the machine has more than {2 * _LARGE >> 30} GiB, all of which would be taken")
     used = used_memory(live)
     small = _base_pages(live, live.nodes, _KEPT)
+    if MEMORY_ISSUES[Quirk.OPTIMISED_POOL_KILLS].applies_to(live.kernel_version):
+        # hugetlb_free_vmemmap=on would have all killed that are there, since 7.1; a case of pool/vmemmap has one killed
+        live.set_knob_if_there(OPTIMIZE, "0")
     watermark = int(live.host.read(MIN_FREE) or 0)
     left = _LEFT + watermark * KIB
     # the machine is to go on, and not to kill those who want memory for themselves; with 16M pages of powerpc it keeps

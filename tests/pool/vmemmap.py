@@ -1,7 +1,9 @@
 """Huge pages that give most of their struct pages back: vm.hugetlb_optimize_vmemmap."""
 
 import mmap
+import re
 from collections import Counter
+from collections.abc import Collection
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.frames import COMPOUND_HEAD, COMPOUND_TAIL, HUGE, flags_from
@@ -15,6 +17,8 @@ from hugepage_qa.cases.struct_pages import (
     read_counted_struct_pages,
     struct_pages,
 )
+from hugepage_qa.cases.thp_memory import MIN_FREE
+from hugepage_qa.kernel.log import tells_of_trouble
 from hugepage_qa.kernel.uapi import PR_SET_THP_DISABLE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
@@ -29,6 +33,17 @@ _POOL, _USED = 512 * MIB, 64 * MIB
 #: bytes that a quiet machine takes and gives meanwhile, and more
 _QUIET = 256 * KIB
 _ATTEMPTS = 10
+#: of a machine whose pool takes all: what the kernel has for itself, and what the process has that is killed first
+_LEFT, _HELD = 192 * MIB, 64 * MIB
+_ROUNDS = 3
+#: what nr_hugepages can hold, an unsigned long
+_LARGEST = 2**64 - 1
+#: what the CPUs have lists of is no more than that: 1 of so many parts of a zone (since Linux 5.14)
+_LISTS, _SHORTEST = "proc/sys/vm/percpu_pagelist_high_fraction", 2**20
+#: mm/oom_kill.c, and who wanted memory in the back trace, where a question mark says that it may be of an older one
+_KILLED = "Out of memory"
+_NOBODY, _WHO_OPTIMISES = "nobody", "who gives struct pages back"
+_OPTIMISES = re.compile(r"(?<!\? )\b_*hugetlb_vmemmap_optimize_folios?\+")
 
 
 @VMEMMAP.case(
@@ -155,6 +170,58 @@ def optimised_surplus(live: Live) -> None:
     live.expect_pool(nr=0, free=0)
 
 
+@VMEMMAP.case(
+    "a pool that takes all memory has nobody killed for want of memory by giving struct pages back: a page for which"
+    " there is none to do so keeps them",
+    f"{RULE} hugetlb_vmemmap_optimize_folios()",
+    sizes=Sizes.BUDDY,
+)
+def nobody_is_killed(live: Live) -> None:
+    need_struct_pages(live, live.size)
+    if live.host.has_others:
+        raise CannotRun("others have memory of this machine, and could be killed")
+    live.set_knob(OPTIMIZE, "1")
+    # what is killed gives its memory back to these lists, where nobody is to have it from who waits for memory
+    live.set_knob_if_there(_LISTS, str(_SHORTEST))
+    watermark = int(live.host.read(MIN_FREE) or 0)
+    first = _base_pages(live, _HELD)
+    live.host.write(f"proc/{first.actor.pid}/oom_score_adj", "1000")
+    for number in range(_ROUNDS):
+        live.make_room()
+        # how much of a huge page is free beyond it differs: who finds enough there needs no more
+        live.set_knob(MIN_FREE, str((_LEFT + number * live.size // _ROUNDS) // KIB + watermark))
+        live.host.new_kernel_log()
+        live.host.write(live.pool_file("nr_hugepages"), str(_LARGEST))
+        live.host.write(MIN_FREE, str(watermark))
+        found = live.pool().nr
+        live.expect_pool(nr=found, free=found)
+        # read here it is no trouble of the case any more
+        lines = live.host.new_kernel_log()
+        live.set_nr(0)
+        live.expect("lines of the kernel log that tell of trouble", [], [*filter(tells_of_trouble, lines)])
+        live.expect(
+            "who has a process killed", _NOBODY, _who_kills(lines), {Quirk.OPTIMISED_POOL_KILLS: _WHO_OPTIMISES}
+        )
+    live.expect_pool(nr=0, free=0)
+    first.expect_filled()
+
+
+def _who_kills(lines: Collection[str]) -> str:
+    if not any(_KILLED in line for line in lines):
+        return _NOBODY
+    return _WHO_OPTIMISES if any(map(_OPTIMISES.search, lines)) else "others"
+
+
+def _base_pages(live: Live, length: int) -> Memory:
+    """Return ``length`` bytes of memory of a process, filled, that has no huge page."""
+    actor = live.actor()
+    actor.call("prctl", PR_SET_THP_DISABLE, 1, 0, 0, 0)
+    address = actor.mmap(length, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = Memory(live, actor, address, length // live.base_page, live.base_page)
+    memory.fill()
+    return memory
+
+
 def _use_optimised(live: Live, *, switched_off: bool) -> None:
     pages = max(1, _USED // live.size)
     live.set_knob(OPTIMIZE, "1")
@@ -170,12 +237,7 @@ def _use_optimised(live: Live, *, switched_off: bool) -> None:
     live.set_nr(0)
     live.expect_pool(nr=0, free=0)
     # each of them has a struct page of its own again
-    actor = live.actor()
-    actor.call("prctl", PR_SET_THP_DISABLE, 1, 0, 0, 0)
-    address = actor.mmap(_USED, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    small = Memory(live, actor, address, _USED // live.base_page, live.base_page)
-    small.fill()
-    small.expect_filled()
+    _base_pages(live, _USED).expect_filled()
 
 
 def _taken_by(live: Live, pages: int, *, on: bool) -> int:

@@ -260,5 +260,18 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             fix="mm/hugetlb: remove fake head pages",
             seen="6.18.44; right on 6.1.192, 7.3.4",
         ),
+        KnownIssue(
+            quirk=Quirk.OPTIMISED_POOL_KILLS,
+            summary="a pool that takes all memory and gives struct pages back has a process killed for want of memory, "
+            "and the kernel panics where none may be killed",
+            example="2 GiB, vm.hugetlb_optimize_vmemmap=1, min_free_kbytes 131072, nr_hugepages 1000000: the pool gets "
+            "868 pages of 2M, and a process with 64 MiB is killed",
+            cause="__hugetlb_vmemmap_optimize_folio() takes a base page for each huge page with GFP_KERNEL, when the "
+            "pool has all pages and none has given any back; before c0b495b91a47, which moved that, it was "
+            "__GFP_NORETRY, too, and who got no page went on with the one that was there",
+            since=KernelVersion(7, 1),
+            brought_to=(KernelVersion(6, 12, 114),),
+            seen="6.12.117, 7.3.4; right on 6.1.176",
+        ),
     )
 }

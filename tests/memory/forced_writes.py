@@ -2,29 +2,26 @@
 
 import errno
 import mmap
-import os
 import signal
 from collections.abc import Iterable
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.forced_writes import FORCED_VALUE, forced_write, need_forced_writes
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import SOFT_DIRTY, WORD, Memory
 from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, shared_huge_pages
-from hugepage_qa.cases.thp_policy import base_pages, huge_pages, huge_zeroes
+from hugepage_qa.cases.thp_policy import huge_pages, huge_zeroes
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Refused
 
 FORCED = Area("memory/forced-writes", sizes=Sizes.ONCE)
 
 DOC = "fs/proc/base.c mem_rw(); mm/gup.c FOLL_FORCE, check_vma_flags(); mm/huge_memory.c can_follow_write_pmd()"
-OLD, NEW = 7, 8
+OLD = 7
 _PROT_NONE = 0
 _NOT_SOFT_DIRTY = "4"
-# include/uapi/linux/ptrace.h, include/uapi/linux/wait.h
-_PTRACE_ATTACH, _PTRACE_DETACH, _WALL = 16, 17, 0x40000000
 
 
 @FORCED.case(
@@ -33,7 +30,7 @@ _PTRACE_ATTACH, _PTRACE_DETACH, _WALL = 16, 17, 0x40000000
     f"{DOC} (CVE-2022-2590)",
 )
 def read_only(live: Live) -> None:
-    _need_forced_writes(live)
+    need_forced_writes(live)
     for prot, before_the_fork, of_the_child in product((_PROT_NONE, mmap.PROT_READ), (False, True), (False, True)):
         parent = huge_pages(live)
         if before_the_fork:
@@ -46,12 +43,12 @@ def read_only(live: Live) -> None:
         written, other = reversed(both) if of_the_child else both
         places = _places(live, written)
         for offset in places:
-            live.expect("bytes written", WORD, _forced_write(live, written, offset))
+            live.expect("bytes written", WORD, forced_write(live, written, offset))
         for one in both:
             for offset in places:
                 live.expect_signal(signal.SIGSEGV, one.actor.write, one.address + offset, OLD)
             one.protect(mmap.PROT_READ)
-        live.expect("what its owner reads", [NEW] * len(places), _words(written, places))
+        live.expect("what its owner reads", [FORCED_VALUE] * len(places), _words(written, places))
         live.expect("words that changed, but for these", 0, written.wrong(0, written.length) - len(places))
         other.expect_filled()
         parent.actor.end()
@@ -63,15 +60,15 @@ def read_only(live: Live) -> None:
     f"{DOC}; mm/huge_memory.c do_huge_pmd_wp_page()",
 )
 def zeroes(live: Live) -> None:
-    _need_forced_writes(live)
+    need_forced_writes(live)
     memory, stranger = (huge_zeroes(live) for _each in range(2))
     memory.protect(mmap.PROT_READ)
     child = memory.seen_by(memory.actor.fork())
     places = _places(live, memory)
     for offset in places:
-        live.expect("bytes written", WORD, _forced_write(live, memory, offset))
+        live.expect("bytes written", WORD, forced_write(live, memory, offset))
         live.expect_signal(signal.SIGSEGV, memory.actor.write, memory.address + offset, OLD)
-    live.expect("what its owner reads", [NEW] * len(places), _words(memory, places))
+    live.expect("what its owner reads", [FORCED_VALUE] * len(places), _words(memory, places))
     live.expect("words that are not zero", len(places), memory.actor.nonzero(memory.address, memory.length))
     for one in (child, stranger):
         one.expect_zero()
@@ -83,7 +80,7 @@ def zeroes(live: Live) -> None:
     since="5.13",
 )
 def shared_or_protected(live: Live) -> None:
-    _need_forced_writes(live)
+    need_forced_writes(live)
     let_only_pmd_inherit(live)
     shared, private = shared_huge_pages(live), huge_pages(live)
     fault = Userfault(private, Mode.WRITE_PROTECTED, Feature.PAGEFAULT_FLAG_WP)
@@ -91,11 +88,11 @@ def shared_or_protected(live: Live) -> None:
     for memory, prot in ((shared, mmap.PROT_READ), (private, READ_WRITE), (private, mmap.PROT_READ)):
         memory.protect(prot)
         for offset in _places(live, memory):
-            live.expect_errno(errno.EIO, _forced_write, live, memory, offset)
+            live.expect_errno(errno.EIO, forced_write, live, memory, offset)
         memory.expect_filled()
     fault.write_protect(on=False)
-    live.expect("bytes written", WORD, _forced_write(live, private))
-    live.expect("what its owner reads", NEW, private.read())
+    live.expect("bytes written", WORD, forced_write(live, private))
+    live.expect("what its owner reads", FORCED_VALUE, private.read())
 
 
 @FORCED.case(
@@ -103,7 +100,7 @@ def shared_or_protected(live: Live) -> None:
     f"{DOC}; Documentation/admin-guide/mm/soft-dirty.rst",
 )
 def soft_dirty(live: Live) -> None:
-    _need_forced_writes(live)
+    need_forced_writes(live)
     memory = huge_pages(live, 2)
     if "sd" not in memory.smaps().flags:
         raise CannotRun("this kernel has no CONFIG_MEM_SOFT_DIRTY")
@@ -111,39 +108,11 @@ def soft_dirty(live: Live) -> None:
     memory.protect(mmap.PROT_READ)
     live.host.write(f"proc/{memory.actor.pid}/clear_refs", _NOT_SOFT_DIRTY)
     offset = memory.size - WORD
-    live.expect("bytes written", WORD, _forced_write(live, memory, offset))
+    live.expect("bytes written", WORD, forced_write(live, memory, offset))
     dirty = [bool(entry & SOFT_DIRTY) for entry in memory.whole_pagemap()]
     count = memory.size // live.base_page
     live.expect("the base page that was written is soft-dirty", True, dirty[count - 1])
     live.expect("soft-dirty pages of the huge page behind it", 0, sum(dirty[count:]))
-
-
-def _need_forced_writes(live: Live) -> None:
-    """Raise CannotRun where a debugger may not write base pages that may only be read."""
-    ordinary = base_pages(live)
-    ordinary.protect(mmap.PROT_READ)
-    try:
-        _forced_write(live, ordinary)
-    except Refused as refusal:
-        raise CannotRun(
-            "proc_mem.force_override= or its like forbids debuggers to write what is read-only"
-        ) from refusal
-
-
-def _forced_write(live: Live, memory: Memory, offset: int = 0) -> int:
-    """Have a debugger, which has stopped the owner of ``memory``, store NEW in a word. Raises Refused.
-
-    With proc_mem.force_override=ptrace nobody else may (since Linux 6.12).
-    """
-    debugger, process = live.actor(), memory.actor.pid
-    debugger.call("ptrace", _PTRACE_ATTACH, process, 0, 0)
-    debugger.call("wait4", process, 0, _WALL, 0)
-    file = live.open(debugger, f"/proc/{process}/mem", os.O_RDWR)
-    try:
-        return debugger.call("pwrite64", file, live.host.uapi.pack("Q", NEW), WORD, memory.address + offset)
-    finally:
-        debugger.call("ptrace", _PTRACE_DETACH, process, 0, 0)
-        debugger.end()
 
 
 def _places(live: Live, memory: Memory) -> tuple[int, ...]:

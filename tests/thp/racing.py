@@ -2,10 +2,12 @@
 
 import errno
 import mmap
+import os
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import mount_debugfs
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.forced_writes import debugging, need_forced_writes
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.memory_policy import moving
 from hugepage_qa.cases.pages_of_a_node import need_memory
@@ -32,7 +34,7 @@ FILL = "Documentation/admin-guide/mm/userfaultfd.rst UFFDIO_COPY"
 _PARTS = 4
 #: others have a hold of a page for a moment, or no huge page is free
 _NOT_COLLAPSED = (errno.EAGAIN, errno.EBUSY, errno.EINVAL, errno.ENOMEM)
-_ROUNDS = 4
+_ROUNDS, _FORCED_ROUNDS = 4, 16
 _NEW_VALUE = 77
 
 
@@ -135,23 +137,25 @@ def read_while_it_is_punched(live: Live) -> None:
     "mm/gup.c touch_pmd() (CVE-2017-1000405); madvise(2) MADV_DONTNEED",
 )
 def zero_page(live: Live) -> None:
+    need_forced_writes(live)
     live.set_knob(f"{DIRECTORY}/use_zero_page", "1")
     other = huge_pages(live)  # and the policy that gives them
     memory = advised(live, actor=other.actor)
     other.advise(mmap.MADV_DONTNEED)
     for one in (memory, other):
         one.protect(mmap.PROT_READ)
-    file = live.open(memory.actor, "/proc/self/mem", 2)
-    word = live.host.uapi.pack("Q", _NEW_VALUE)
-    try:
-        memory.actor.call("pwrite64", file, word, WORD, memory.address)
-    except Refused as refusal:
-        raise CannotRun("proc_mem.force_override= forbids to write what is read-only") from refusal
-    with at_once(live, memory.actor) as threads:
+    file = live.open(memory.actor, "/proc/self/mem", os.O_RDONLY)
+    with at_once(live, memory.actor, 0) as threads:
         threads.watch(other, 0)
-        threads.call("pwrite64", file, word, WORD, memory.address + WORD)
         threads.call("pread64", file, bytes(WORD), WORD, memory.address + 2 * WORD)
         threads.call("madvise", memory.address, memory.length, mmap.MADV_DONTNEED)
+        with debugging(live, memory.actor.pid) as (debugger, forced):
+            written = debugger.mmap(memory.size, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            debugger.fill(written, memory.size, WORD, _NEW_VALUE)
+            for _round in range(_FORCED_ROUNDS):
+                # mem_rw() takes hold of each base page anew
+                count = debugger.call("pwrite64", forced, written, memory.size, memory.address)
+                live.expect("bytes written", memory.size, count)
     other.expect_zero()
 
 

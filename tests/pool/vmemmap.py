@@ -42,8 +42,9 @@ _LARGEST = 2**64 - 1
 _LISTS, _SHORTEST = "proc/sys/vm/percpu_pagelist_high_fraction", 2**20
 #: mm/oom_kill.c, and who wanted memory in the back trace, where a question mark says that it may be of an older one
 _KILLED = "Out of memory"
-_NOBODY, _WHO_OPTIMISES = "nobody", "who gives struct pages back"
+_NOBODY, _WHO_OPTIMISES, _WHO_FILLS = "nobody", "who gives struct pages back", "who fills the pool"
 _OPTIMISES = re.compile(r"(?<!\? )\b_*hugetlb_vmemmap_optimize_folios?\+")
+_FILLS = re.compile(r"(?<!\? )\b\w*(?:hugetlb|nr_hugepages)\w*\+")
 
 
 @VMEMMAP.case(
@@ -207,9 +208,15 @@ def nobody_is_killed(live: Live) -> None:
 
 
 def _who_kills(lines: Collection[str]) -> str:
+    """Tell who wanted memory that another was killed for. Raises CannotRun where that was not the pool."""
     if not any(_KILLED in line for line in lines):
         return _NOBODY
-    return _WHO_OPTIMISES if any(map(_OPTIMISES.search, lines)) else "others"
+    if any(map(_OPTIMISES.search, lines)):
+        return _WHO_OPTIMISES
+    if any(map(_FILLS.search, lines)):
+        return _WHO_FILLS
+    # all that is left is for the kernel itself: on 6.12.107 kthreadd wanted a stack for a new thread then
+    raise CannotRun("somebody else wanted memory while the pool had all of it")
 
 
 def _base_pages(live: Live, length: int) -> Memory:

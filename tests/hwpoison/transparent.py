@@ -5,11 +5,21 @@ import mmap
 import os
 from functools import partial
 
-from hugepage_qa.cases.broken_memory import break_page, expect_broken, expect_flag, need_memory_failure, out_of_use
+from hugepage_qa.cases.broken_memory import (
+    EHWPOISON,
+    break_page,
+    expect_broken,
+    expect_flag,
+    mend,
+    need_memory_failure,
+    need_mending,
+    out_of_use,
+)
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import open_file
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, WORD, Memory
+from hugepage_qa.cases.memory_policy import run_on
 from hugepage_qa.cases.pinned_pages import pipe_with, word_from
 from hugepage_qa.cases.thp_memory import (
     expect_shared,
@@ -20,14 +30,21 @@ from hugepage_qa.cases.thp_memory import (
     pmd_size,
     shared_huge_pages,
 )
-from hugepage_qa.cases.thp_policy import huge_pages, unadvised_base_pages
+from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy, unadvised_base_pages
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MADV_HWPOISON, MADV_SOFT_OFFLINE
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.version import KernelVersion
 
 HWPOISON = Area("hwpoison/transparent", sizes=Sizes.ONCE)
 
 CACHE = "madvise(2) MADV_HWPOISON; mm/memory-failure.c"
 _NEW_VALUE = 77
+#: huge pages, of which the first one is mostly the one that was given back last
+_MANY = 128
+#: memory_failure() returns EHWPOISON where a huge page cannot be split
+_TELLS_ALL = KernelVersion(6, 11)
 SPLIT = "mm/memory-failure.c try_to_split_thp_page()"
 
 
@@ -91,6 +108,40 @@ def a_broken_part(live: Live) -> None:
     wrong = memory.wrong(0, broken) + memory.wrong(behind, memory.length - behind)
     live.expect("words beside the broken page that changed", 0, wrong)
     live.expect("AnonHugePages of the page behind it", memory.size, memory.smaps(1).anon_huge_pages)
+
+
+@HWPOISON.case(
+    "a base page that broke while somebody held the huge page that it is of, so that this could not be split, is in no"
+    " new huge page when it was given back",
+    f"{SPLIT}, memory_failure(); mm/page_alloc.c __free_pages_prepare()",
+)
+def a_broken_part_of_what_was_held(live: Live) -> None:
+    need_memory_failure(live)
+    need_mending(live)
+    set_policy(live, "madvise")
+    actor = live.actor()
+    # what is given back is on the lists of a CPU, and of its node, from where it comes the next time
+    run_on(actor, [0])
+    memory = advised(live, actor=actor)
+    memory.fill()
+    if memory.smaps().anon_huge_pages != memory.size:
+        raise CannotRun("no huge page is free on the node of the first processor")
+    broken = memory.size // 2
+    frame = memory.pagemap([memory.address + broken])[0] & FRAME
+    reader = pipe_with(live, memory)
+    unsplit = EHWPOISON if live.kernel_version >= _TELLS_ALL else errno.EBUSY
+    live.expect_errno(unsplit, break_page, live, memory, broken, MADV_HWPOISON)
+    memory.unmap()
+    word_from(live, actor, reader)
+    others = advised(live, _MANY, actor=actor)
+    actor.fill(others.address, others.length, others.size, 1)
+    frames = {entry & FRAME for entry in others.pagemap(others.at(page) + broken for page in range(_MANY))}
+    others.actor.end()
+    if frame in frames:
+        # nobody else is to have it
+        mend(live, frame)
+    known = {Quirk.BROKEN_PART_HANDED_OUT_AGAIN: True}
+    live.expect("a new huge page has the page that broke", False, frame in frames, known)
 
 
 @HWPOISON.case(

@@ -124,4 +124,16 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(6, 12),
         seen="6.12.117, 7.3.4; right on 6.1.176",
     ),
+    Quirk.BROKEN_PART_HANDED_OUT_AGAIN: KnownIssue(
+        quirk=Quirk.BROKEN_PART_HANDED_OUT_AGAIN,
+        summary="a huge page that somebody held when a base page of it broke, so that it could not be split, is handed "
+        "out again with that base page when it was given back",
+        example="a huge page whose first word is in a pipe (vmsplice(2)), MADV_HWPOISON of a base page in its middle: "
+        "EHWPOISON; when it was unmapped and the pipe closed, one of 64 new huge pages has that base page",
+        cause="memory_failure() marks the base page and leaves the huge page as it is; __free_pages_prepare() keeps "
+        "pages that broke from the free ones where they are freed alone, and who takes pages from the lists of a CPU "
+        "does not look, where huge pages are since 44042b449872",
+        since=KernelVersion(5, 13),
+        seen="6.12.117, 7.3.4, 6.1.176 on aarch64",
+    ),
 }

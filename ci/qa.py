@@ -211,7 +211,7 @@ def _of_this_machine(scratch: Path) -> dict[str, str]:
 
 
 def _tmt(request: QaRequest, architectures: Sequence[str], run: Path, told: Sequence[str]) -> list[str]:
-    context = [word for dimension in _context(request) for word in ("--context", dimension)]
+    context = [word for dimension in context_of(request) for word in ("--context", dimension)]
     tests = ["test", "--name", f"/({'|'.join(architectures)})$"] if architectures else []
     # on this machine without "prepare": it would install packages, and the suite is here already
     prepare = ["prepare"] if request.in_lab else []
@@ -223,7 +223,7 @@ def _tmt(request: QaRequest, architectures: Sequence[str], run: Path, told: Sequ
     ]
 
 
-def _context(request: QaRequest) -> list[str]:
+def context_of(request: QaRequest) -> list[str]:
     """Return tmt's context, which tmt never finds out by itself."""
     # tmt cannot reboot the machine that it runs on itself
     reboot = "yes" if request.in_lab else "no"

@@ -1,17 +1,20 @@
 """The metadata is read by a real tmt, one that has none of our plugins."""
 
 import functools
+import platform
 import re
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from ci import qa
 from tests.unit.forked_tmt import run_tmt
 
 from hugepage_qa.catalogue.catalogued_tests import catalogued_tests
-from hugepage_qa.commands.qa_request import MACHINE_PLANS, PLANS
+from hugepage_qa.commands.qa_request import MACHINE_PLANS, PLANS, QaRequest
 from hugepage_qa.qemu.boards import BOARDS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -191,15 +194,76 @@ def test_a_test_knows_its_architecture_and_needs_its_emulator(name: str) -> None
         assert (ROOT / "tests" / "boot" / test["test"].split()[0]).resolve() == ROOT / "tests" / "run.sh"
 
 
+@functools.cache
+def requirements(*context: str) -> dict[str, set[str]]:
+    """Return the tests of throwaway machines that are enabled with ``context``, each with its emulators."""
+    words = [word for dimension in context for word in ("--context", dimension)]
+    found = yaml.safe_load(tmt(*words, "tests", "export", "--how", "yaml", "^/tests/(boot|kernel|performance/path)"))
+    return {test["name"]: set(test["require"]) - {"gcc"} for test in found if test["enabled"]}
+
+
+def expect_own_architecture_alone(context: Sequence[str], name: str) -> None:
+    """Expect with ``context`` what RHEL can on architecture ``name``: its only emulator is another one than others'."""
+    own = ("boot/named", "boot/random", "kernel") if name != "ppc64le" else ()
+    assert requirements(*context) == {f"/tests/{test}/{name}": {"/usr/libexec/qemu-kvm"} for test in own}
+
+
 @pytest.mark.parametrize("name", BOARDS)
 def test_what_boots_machines_is_enabled_on_rhel_for_its_own_architecture(name: str) -> None:
-    """Its only emulator is another one; of Power it has none."""
-    context = ("--context", "distro=rhel-10", "--context", f"arch={name}")
-    found = yaml.safe_load(tmt(*context, "tests", "export", "--how", "yaml", "^/tests/(boot|kernel)/"))
-    enabled = {test["name"]: set(test["require"]) - {"gcc"} for test in found if test["enabled"]}
-    own = ("boot/named", "boot/random", "kernel") if name != "ppc64le" else ()
-    assert enabled == {f"/tests/{test}/{name}": {"/usr/libexec/qemu-kvm"} for test in own}
+    """Of Power it has no emulator."""
+    expect_own_architecture_alone(["distro=rhel-10.1", f"arch={name}"], name)
+
+
+# ID and VERSION_ID of os-release(5) where QEMU is RHEL's package
+@pytest.mark.parametrize(
+    ("distribution", "version"),
+    [
+        ("rhel", "9.6"),
+        ("centos", "10"),
+        ("rocky", "9.6"),
+        ("almalinux", "10.0"),
+        ("almalinux", ""),
+        ("ol", "9.6"),
+        ("cloudlinux", "9.6"),
+        ("eurolinux", "9.6"),
+        ("miraclelinux", "9.6"),
+    ],
+)
+def test_make_qa_knows_the_relatives_of_rhel(distribution: str, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = {"ID": distribution} | ({"VERSION_ID": version} if version else {})
+    monkeypatch.setattr(platform, "freedesktop_os_release", lambda: release)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    expect_own_architecture_alone(qa.context_of(QaRequest.from_environment({"PLAN": "boot"})), "x86_64")
+
+
+# as tmt's images are called (provision how: virtual), composes of Testing Farm, and targets of Packit
+@pytest.mark.parametrize(
+    "name",
+    [
+        "alma-9",
+        "oracle-9",
+        "rocky",
+        "centos-stream-10",
+        "CentOS-Stream-10",
+        "AlmaLinux-9",
+        "Rocky-9",
+        "RHEL-10-Nightly",
+    ],
+)
+def test_relatives_of_rhel_are_known_by_the_names_of_images(name: str) -> None:
+    expect_own_architecture_alone([f"distro={name}", "arch=x86_64"], "x86_64")
+
+
+@pytest.mark.parametrize("distribution", ["fedora", "debian", "ubuntu", "opensuse-tumbleweed"])
+def test_all_that_boots_machines_is_enabled_elsewhere(distribution: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "freedesktop_os_release", lambda: {"ID": distribution, "VERSION_ID": "13"})
+    context = qa.context_of(QaRequest.from_environment({"PLAN": "boot"}))
+    emulators = {name: {f"/usr/bin/{board.qemu}"} for name, board in BOARDS.items()}
+    expected = {
+        f"/tests/{test}/{name}": emulators[name] for test in ("boot/named", "boot/random", "kernel") for name in BOARDS
+    }
+    assert requirements(*context) == expected | {"/tests/performance/path-length": emulators["x86_64"]}
 
 
 def test_nothing_that_boots_machines_is_enabled_on_rhel_of_unknown_architecture() -> None:
-    assert not tmt("--context", "distro=rhel-10", "tests", "ls", "--enabled", "^/tests/(boot|kernel)/").split()
+    assert requirements("distro=rhel-10") == {}

@@ -36,12 +36,14 @@ class PrivateMounts:
 
     What it writes into the directories ``hidden`` is in memory and gone with the last process in the namespace, even
     after SIGKILL. The directories ``kept`` stay visible where they are, with what is mounted in them; ``bound`` maps
-    files to those that replace them. With ``namespace``, an open descriptor of one, that one is entered instead.
+    files to those that replace them. Of hugetlbfs only the mounts ``pages`` are there, with None all that are not
+    hidden. With ``namespace``, an open descriptor of one, that one is entered instead.
     """
 
     hidden: Sequence[str] = ()
     kept: Sequence[str] = ()
     bound: Mapping[str, str] | None = None
+    pages: Sequence[str] | None = None
     namespace: int | None = None
 
     def to_json(self) -> Mapping[str, Any]:

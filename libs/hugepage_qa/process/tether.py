@@ -14,6 +14,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def _prepare(settings: dict[str, Any]) -> None:
     mounts = settings["mounts"]
     if mounts is not None:
         if mounts["namespace"] is None:
-            _make_namespace(mounts["hidden"], mounts["kept"], mounts["bound"])
+            _make_namespace(mounts["hidden"], mounts["kept"], mounts["bound"], mounts["pages"])
         else:
             _check(_LIBC.setns(mounts["namespace"], _CLONE_NEWNS))
         os.chdir("/")
@@ -80,12 +81,16 @@ def _prepare(settings: dict[str, Any]) -> None:
     _check(_LIBC.prctl(_PR_SET_PDEATHSIG, settings["death_signal"], 0, 0, 0))
 
 
-def _make_namespace(hidden: list[str], kept: list[str], bound: dict[str, str]) -> None:
+def _make_namespace(hidden: list[str], kept: list[str], bound: dict[str, str], pages: list[str] | None) -> None:
     _check(_LIBC.unshare(_CLONE_NEWNS))
     _mount("none", "/", "", _MS_REC | _MS_PRIVATE)
+    if pages is not None:
+        # before a clone has them, too
+        _unmount_pages(lambda point: point not in pages)
     # what lies below a hidden directory is listed on, where nobody finds it: a clone takes its place
     clones = {directory: _cloned(directory) for directory in kept}
-    _unmount_hidden_pages(hidden)
+    # a daemon that reads of a hugetlbfs, and does not find it, does not come up (virFileGetHugepageSize())
+    _unmount_pages(lambda point: any(map(Path(point).is_relative_to, hidden)))
     for directory in hidden:
         if Path(directory).is_dir():
             _mount("hugepage-qa", directory, "tmpfs", 0, "mode=755")
@@ -113,10 +118,10 @@ def _move(clone: int, directory: str) -> None:
     _check(_LIBC.syscall(_SYS_MOVE_MOUNT, clone, b"", _AT_FDCWD, directory.encode(), flags), directory)
 
 
-def _unmount_hidden_pages(hidden: list[str]) -> None:
-    """A daemon that reads of a hugetlbfs, and does not find it, does not come up (virFileGetHugepageSize())."""
+def _unmount_pages(is_unwanted: Callable[[str], bool]) -> None:
+    """Unmount each hugetlbfs whose place is unwanted, in this namespace alone."""
     for _source, point, kind, *_rest in reversed(_mounts()):
-        if kind == "hugetlbfs" and any(map(Path(point).is_relative_to, hidden)):
+        if kind == "hugetlbfs" and is_unwanted(point):
             _check(_LIBC.umount2(point.encode(), _MNT_DETACH), point)
 
 

@@ -88,6 +88,20 @@ def test_a_hugetlbfs_below_a_hidden_directory_is_gone_and_one_below_a_kept_direc
     assert [point for point in points if Path(point).is_relative_to(tmp_path)] == [f"{kept}/huge"]
 
 
+@as_root
+def test_a_hugetlbfs_that_is_not_wanted_is_gone_wherever_it_is(tmp_path: Path) -> None:
+    """systemd mounts one at /dev/hugepages, and another run has its own beside ours."""
+    ours, *others = (tmp_path / name for name in ("kept/ours", "kept/theirs", "dev", "hidden/theirs"))
+    for point in (ours, *others):
+        point.mkdir(parents=True)
+    mounts = "; ".join(f"mount -t hugetlbfs none {point}" for point in (ours, *others))
+    private = PrivateMounts(hidden=[str(tmp_path / "hidden")], kept=[str(tmp_path / "kept")], pages=[str(ours)])
+    done = run("cat /proc/self/mounts", mounts=mounts, private=private)
+    assert done.returncode == 0, done.stderr
+    points = [line.split()[1] for line in done.stdout.splitlines() if line.split()[2] == "hugetlbfs"]
+    assert points == [str(ours)]
+
+
 def test_a_parent_that_has_gone() -> None:
     done = run("echo started", parent=1)
     assert done.returncode != 0

@@ -64,6 +64,11 @@ class Guest(BootedGuest):
         [cell] = self.description.cells
         return mappings_of_size(ObservedTree(self._live.host), self.pid, cell.memory)
 
+    def expect_in(self, point: str) -> None:
+        """Expect its memory to be a file below ``point``, where libvirt puts those of guests."""
+        found = [one.path.startswith(f"{point}/libvirt/qemu/") for one in self.mapped_memory]
+        self._live.expect(f"whether its memory is in {point}", [True], found)
+
     def await_hugetlb_unmapped(self) -> None:
         """Wait for a while until its QEMU maps nothing of a pool: it does that after it has told (call_rcu())."""
         self._live.host.wait_until(lambda: not self.hugetlb_mappings)

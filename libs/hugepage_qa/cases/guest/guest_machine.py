@@ -141,8 +141,8 @@ class GuestMachine:
             LIBVIRT: QemuSettings(mounts),
             ELSEWHERE[LIBVIRT]: QemuSettings(mounts),
             LIBVIRT_WITHOUT_MOUNTS: QemuSettings(()),
-            LIBVIRT_LOOKING_FOR_MOUNTS: QemuSettings(None),
-            LIBVIRT_OF_NOBODY: QemuSettings(mounts, NOBODY),
+            LIBVIRT_LOOKING_FOR_MOUNTS: QemuSettings(mounts, looks=True),
+            LIBVIRT_OF_NOBODY: QemuSettings(mounts, user=NOBODY),
         }[name]
         visible = [self._scratch, cache_directory()]
         daemon = PrivateDaemon(Path(site.directory), visible, site.emulator, settings, site.environment)

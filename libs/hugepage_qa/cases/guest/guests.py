@@ -52,11 +52,6 @@ class Guests:
         return Cell(max(self.pages, least) * self.live.size, self.live.size)
 
     @property
-    def foreign_mounts(self) -> list[str]:
-        """The hugetlbfs that the machine has besides those for guests."""
-        return sorted(set(self._mounts) - set(self.site.mounts.values()))
-
-    @property
     def site(self) -> Site:
         """What the guests are started with."""
         return self._driver.site

@@ -88,11 +88,13 @@ def _without_capabilities() -> Sequence[str]:
 class QemuSettings:
     """What the daemon is told of the QEMU that it starts: hugetlbfs and user.
 
-    ``mounts`` are the hugetlbfs that it may use, None has it look for all that the machine has. With a ``user`` QEMU is
-    a process of that one, and files that it needs become his while it runs (dynamic_ownership).
+    ``mounts`` are the hugetlbfs that it may use. With ``looks`` it is not told of them, but finds them, and no others:
+    systemd mounts one at /dev/hugepages, and libvirt makes directories in each that it finds, and changes its mode.
+    With a ``user`` QEMU is a process of that one, and files that it needs become his while it runs (dynamic_ownership).
     """
 
-    mounts: Sequence[str] | None
+    mounts: Sequence[str]
+    looks: bool = False
     user: int = 0
 
 
@@ -101,10 +103,10 @@ def write_configuration(directory: Path, settings: QemuSettings) -> dict[str, st
 
     Each daemon has a UUID as of a host of its own: else libvirt would migrate nothing from one to another.
     """
-    points = ", ".join(f'"{point}"' for point in settings.mounts or ())
+    points = ", ".join(f'"{point}"' for point in settings.mounts)
     write_durably(
         directory / "qemu.conf",
-        f"""{"" if settings.mounts is None else f"hugetlbfs_mount = [{points}]"}
+        f"""{"" if settings.looks else f"hugetlbfs_mount = [{points}]"}
 security_driver = "none"
 user = "+{settings.user}"
 group = "+{settings.user}"
@@ -162,6 +164,7 @@ class PrivateDaemon:
         self._program, driver = find_daemon()
         self._directory = directory
         self._visible = visible
+        self._pages = settings.mounts if settings.looks else None
         self._child: Child | None = None
         self._namespace: int | None = None
         self._group: str | None = None
@@ -205,7 +208,7 @@ class PrivateDaemon:
             self._child = Child(
                 self._command(),
                 environment=self._environment,
-                mounts=PrivateMounts(_HIDDEN, [str(path) for path in self._visible], self._bound, self._namespace),
+                mounts=self._mounts,
                 output=log,
                 errors=log,
                 descriptors=descriptors,
@@ -216,6 +219,11 @@ class PrivateDaemon:
         if self._namespace is None:
             # keeps the namespace while no daemon runs in it
             self._namespace = os.open(f"/proc/{self.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+
+    @property
+    def _mounts(self) -> PrivateMounts:
+        visible = [str(path) for path in self._visible]
+        return PrivateMounts(_HIDDEN, visible, self._bound, self._pages, self._namespace)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """End it with the signal ``number``, and wait until it is gone; its guests go on."""

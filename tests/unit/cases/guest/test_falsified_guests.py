@@ -4,6 +4,7 @@ The world is wrong only while the case itself acts: what the harness reads befor
 """
 
 import hashlib
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -221,11 +222,16 @@ def _nothing_taken(recorded: Recorded) -> Lie:
     total: dict[str, str] = {}
     true_free: dict[int, str] = {}
     for event in [*recorded.events, *reversed(recorded.events)]:
-        found = _POOL_FILE.match(str(event["arguments"][0])) if event["operation"] in ("read", "observe") else None
+        found = _counter_in(event)
         if found and found["counter"] == "nr":
             total[found["pool"]] = event["result"]
         elif found and found["counter"] == "free":
             true_free[id(event)] = total.get(found["pool"], event["result"])
+    # what is read one after the other is of one moment
+    for before, event in itertools.pairwise(recorded.events):
+        nr, free = _counter_in(before), _counter_in(event)
+        if nr and free and (nr["counter"], free["counter"], nr["pool"]) == ("nr", "free", free["pool"]):
+            true_free[id(event)] = before["result"]
 
     def lie(event: Event) -> Event:
         if event["operation"] in ("read", "observe") and event["arguments"][0] == "proc/meminfo":
@@ -235,6 +241,10 @@ def _nothing_taken(recorded: Recorded) -> Lie:
         return event | {"result": true_free[id(event)]} if id(event) in true_free else event
 
     return lie
+
+
+def _counter_in(event: Event) -> re.Match[str] | None:
+    return _POOL_FILE.match(str(event["arguments"][0])) if event["operation"] in ("read", "observe") else None
 
 
 def _then_sent(recorded: Recorded, refused: Event) -> Recorded:

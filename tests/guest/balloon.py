@@ -3,11 +3,10 @@
 import errno
 import re
 from dataclasses import dataclass
-from functools import cache
 
 from hugepage_qa.cases.case import Sizes
 from hugepage_qa.cases.guest import guest_machine as drivers
-from hugepage_qa.cases.guest.booted_guest import PIECE
+from hugepage_qa.cases.guest.booted_guest import md5_of_written
 from hugepage_qa.cases.guest.guest import Guest
 from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case, needs
 from hugepage_qa.cases.live import Live
@@ -16,7 +15,6 @@ from hugepage_qa.kernel.tree import CapturedTree
 from hugepage_qa.oracle.pool.pool_kernel import PoolKernel
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.qemu.guest.guest_description import Cell, DeviceKind, MemoryDevice, device_pages
-from hugepage_qa.qemu.guest.numbered_lines import md5sum
 from hugepage_qa.sizes import KIB, MIB
 
 QEMU = GuestArea("guest/balloon", drivers.QEMU)
@@ -280,15 +278,7 @@ def expect_content(live: Live, guest: Guest) -> None:
     """Expect what the guest has written before it gave pages back, and into those that came again."""
     for name, length in (("kept", _KEPT), ("written", _WRITTEN)):
         found = guest.run(f"md5sum </tmp/{name}").split()[0]
-        live.expect(f"what the guest has {name}", _md5_of_lines(name, length), found)
-
-
-# of tens of MiB, and the same in each of these cases
-@cache
-def _md5_of_lines(line: str, length: int) -> str:
-    text = f"{line}\n".encode()
-    content = (text * PIECE)[:PIECE] * (length // PIECE)
-    return md5sum(content)
+        live.expect(f"what the guest has {name}", md5_of_written(name, length), found)
 
 
 class Balloon(GuestTest):

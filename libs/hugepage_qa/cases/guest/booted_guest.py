@@ -1,5 +1,7 @@
 """One guest with a shell on its console: it boots, runs commands, and is busy in its memory."""
 
+from functools import cache
+
 from hugepage_qa.cases.guest.asked_guest import PATIENCE, AskedGuest
 from hugepage_qa.cases.guest.guest_machine import AskedDriver
 from hugepage_qa.cases.live import Live
@@ -10,10 +12,19 @@ from hugepage_qa.qemu.guest.console import load_drivers
 from hugepage_qa.qemu.guest.driver import Driver, GuestError
 from hugepage_qa.qemu.guest.guest_description import GuestDescription
 from hugepage_qa.qemu.guest.guest_site import BUSY_PROGRAM, READY
+from hugepage_qa.qemu.guest.numbered_lines import md5sum
 from hugepage_qa.sizes import MIB
 
 #: bytes that a file is written from
-PIECE = MIB
+_PIECE = MIB
+
+
+# of tens of MiB, and the same in several cases
+@cache
+def md5_of_written(line: str, length: int) -> str:
+    """Return what md5sum(1) says of what a guest has in a file that it was told to write (``write_file``)."""
+    text = f"{line}\n".encode()
+    return md5sum((text * _PIECE)[:_PIECE] * (length // _PIECE))
 
 
 class BootedGuest(AskedGuest):
@@ -89,13 +100,13 @@ class BootedGuest(AskedGuest):
         return output.partition("\n")[2]
 
     def write_file(self, path: str, line: str, length: int) -> None:
-        """Have it write a file of ``length`` bytes, which are as many pieces of lines as go into it (``PIECE``).
+        """Have it write a file of ``length`` bytes, which are as many pieces of lines as go into it (``_PIECE``).
 
         Each of its lines alone would be a system call, and 64 MiB take half a minute in an emulated guest.
         """
         piece = f"{path}.piece"
-        self.run(f"yes {line} | head -c {PIECE} >{piece}")
-        self.run(f"for _ in $(seq {length // PIECE}); do cat {piece}; done >{path}; rm {piece}")
+        self.run(f"yes {line} | head -c {_PIECE} >{piece}")
+        self.run(f"for _ in $(seq {length // _PIECE}); do cat {piece}; done >{path}; rm {piece}")
 
     def keep_busy(self, memory: int | None = None) -> None:
         """Have a program in it write and check ``memory`` bytes from now on, for None those that it takes by itself.

@@ -26,6 +26,8 @@ _HUGETLB_PAGES = re.compile(r"^(Shared_Hugetlb|Private_Hugetlb):.*$", re.MULTILI
 _TRANSPARENT_PAGES = re.compile(r"^(AnonHugePages): +(\d+) kB$", re.MULTILINE)
 #: what virsh freepages tells
 _FREE_BY_VIRSH = re.compile(r"(KiB: )(\d+)")
+_RESIDENT = re.compile(r"^(Rss: +)(\d+)", re.MULTILINE)
+_SPLITS = re.compile(r"^(thp_split_pmd) \d+$", re.MULTILINE)
 _FLAGS = re.compile(r"^(VmFlags:.*) ht\b", re.MULTILINE)
 _FREE_LINE = re.compile(r"^(HugePages_Free: +)(\d+)", re.MULTILINE)
 _TOTAL_LINE = re.compile(r"^HugePages_Total: +(\d+)", re.MULTILINE)
@@ -36,7 +38,7 @@ _PLACE = re.compile(r"^(\w+) \S+(.* huge\b)", re.MULTILINE)
 _NODE = re.compile(r"\bN(?=\d+=)")
 #: what a case decides by: the page of the guest's kernel, and whether it has a driver; and a counter of which a case
 #: expects no more than that it is above 0
-_DECIDED_BY = ("KernelPageSize", "insmod", "pvpanic", "balloon_migrate")
+_DECIDED_BY = ("KernelPageSize", "insmod", "pvpanic", "balloon_migrate", "MemFree")
 #: of the emulator, from which it follows what it has to do
 _VERSION = "query-version"
 _MEMORY_LINE = re.compile(r"^(MemTotal: +)(\d+)( kB)$", re.MULTILINE)
@@ -49,6 +51,10 @@ def _has_guests(area: Area) -> bool:
 def _is_about_pools(recorded: Recorded) -> bool:
     """Tell whether a case is about pages of a size: the others have guests on ordinary memory."""
     return recorded.size is not None
+
+
+def _has_balloon_on_ordinary_memory(recorded: Recorded) -> bool:
+    return recorded.area.name.startswith("guest/ordinary-memory/") and "balloon" in recorded.case.name
 
 
 _RECORDS = recorded_cases(_has_guests)
@@ -187,6 +193,17 @@ def test_a_guest_that_gives_nothing_back_breaks_the_rule(recorded: Recorded) -> 
     assert fails_by(recorded, _as_after_the_boot(recorded))
 
 
+@pytest.mark.parametrize("recorded", [*filter(_has_balloon_on_ordinary_memory, _RECORDS)], ids=str)
+def test_a_balloon_on_ordinary_memory_that_gives_back_less_breaks_the_rule(recorded: Recorded) -> None:
+    """Nothing, a page less, or all but that huge pages are still whole, or were never split."""
+    first = next(event for event in _after_start(recorded) if _reads(event, "/smaps"))
+    lies: list[Lie] = [_as_after_the_boot(recorded), _with_a_page_more_there]
+    if recorded.case.name == "balloon":
+        lies += [_as_huge_as(first), _never_split]
+    for lie in lies:
+        assert fails_by(recorded, lie), lie
+
+
 # --- lies ------------------------------------------------------------------------------------------------------------
 def _after(event: Event, lie: Lie) -> Lie:
     """Return the lie that begins when ``event`` was answered."""
@@ -267,9 +284,9 @@ def _then_sent(recorded: Recorded, refused: Event) -> Recorded:
 
 def _as_after_the_boot(recorded: Recorded) -> Lie:
     """Return the lie that pools, and what QEMU maps, are for ever as they were seen first after the guest's start."""
-    start = next(index for index, event in enumerate(recorded.events) if _starts(event))
+    start, *_later = following = _after_start(recorded)
     first: dict[str, Event] = {}
-    for event in recorded.events[start:]:
+    for event in following:
         if event["operation"] in ("read", "observe"):
             path = event["arguments"][0]
             if _POOL_FILE.match(path) or path.endswith("/smaps") or path == "proc/meminfo":
@@ -278,12 +295,34 @@ def _as_after_the_boot(recorded: Recorded) -> Lie:
 
     def lie(event: Event) -> Event:
         nonlocal started
-        started = started or event is recorded.events[start]
+        started = started or event is start
         if not started or event["operation"] not in ("read", "observe"):
             return event
         return event | {"result": first.get(event["arguments"][0], event)["result"]}
 
     return lie
+
+
+def _with_a_page_more_there(event: Event) -> Event:
+    if not _reads(event, "/smaps"):
+        return event
+    return event | {"result": _RESIDENT.sub(lambda found: f"{found[1]}{int(found[2]) + 4}", event["result"])}
+
+
+def _as_huge_as(first: Event) -> Lie:
+    """Return the lie that as much is in transparent huge pages as in the largest mapping of the event ``first``."""
+    most = max(int(found[2]) for found in _TRANSPARENT_PAGES.finditer(first["result"]))
+
+    def lie(event: Event) -> Event:
+        if not _reads(event, "/smaps"):
+            return event
+        return event | {"result": _TRANSPARENT_PAGES.sub(rf"\1: {most} kB", event["result"])}
+
+    return lie
+
+
+def _never_split(event: Event) -> Event:
+    return event | {"result": _SPLITS.sub(r"\1 7", event["result"])} if _reads(event, "proc/vmstat") else event
 
 
 def _on_small_pages(event: Event) -> Event:
@@ -359,6 +398,15 @@ def _others(numbers: dict[str, int]) -> dict[str, int]:
 # --- events ----------------------------------------------------------------------------------------------------------
 def _starts(event: Event) -> bool:
     return _asks(event, "start") or _asks(event, "boot")
+
+
+def _after_start(recorded: Recorded) -> list[Event]:
+    """Return the events from the start of the first guest on."""
+    return recorded.events[next(index for index, event in enumerate(recorded.events) if _starts(event)) :]
+
+
+def _reads(event: Event, end: str) -> bool:
+    return event["operation"] in ("read", "observe") and str(event["arguments"][0]).endswith(end) and event["result"]
 
 
 def _asks(event: Event, action: str) -> bool:

@@ -120,7 +120,7 @@ def beside_transparent_pages(live: Live, guests: Guests) -> None:
     other.expect_busy()
 
 
-@guest_case(QEMU)("khugepaged makes huge pages of the memory of a busy guest", COLLAPSED, sizes=Sizes.ONCE)
+@case("khugepaged makes huge pages of the memory of a busy guest", COLLAPSED, sizes=Sizes.ONCE)
 def collapsed(live: Live, guests: Guests) -> None:
     guest = on_ordinary_memory(live, guests, "never")
     live.expect("bytes of QEMU in THP", 0, transparent(live, guest))

@@ -30,6 +30,11 @@ class AskedGuest:
         return sum(pages for pool, pages in need.items() if pool.size == self._live.size)
 
     @property
+    def is_of_qemu_alone(self) -> bool:
+        """Whether its driver is QEMU, without libvirt."""
+        return self._driver.kind is QemuDriver
+
+    @property
     def pid(self) -> int:
         """The process id of its QEMU."""
         return self._driver.ask(Driver.pid, self.name)
@@ -121,15 +126,30 @@ class AskedGuest:
 
     def attach(self, device: MemoryDevice) -> None:
         """Plug a memory device in."""
-        self._driver.ask(Driver.attach, self.name, self._device(device))
+        self.attach_as(self.words_of(device))
+
+    def attach_as(self, words: str) -> None:
+        """Plug in the memory device that ``words``, those of its driver, describe."""
+        self._driver.ask(Driver.attach, self.name, words)
+
+    def define_and_start_with(self, device: MemoryDevice, words: str) -> None:
+        """Have it be what its description says, but for ``device``, which is what ``words`` say, and start it."""
+        definition, taken = self.definition, self.words_of(device)
+        if self.is_of_qemu_alone:
+            parts = [json.loads(told) for told in (taken, words)]
+            told = {json.dumps(parts[0][part]): json.dumps(parts[1][part]) for part in ("backend", "device")}
+            definition = json.dumps([told.get(word, word) for word in json.loads(definition)])
+        else:
+            definition = definition.replace(taken, words)
+        self.define_and_start(definition)
 
     def detach(self, device: MemoryDevice) -> None:
         """Plug a memory device out, and wait until the guest has given it back."""
-        self._driver.ask(Driver.detach, self.name, self._device(device))
+        self._driver.ask(Driver.detach, self.name, self.words_of(device))
 
     def request(self, device: MemoryDevice, memory: int) -> None:
         """Have a virtio-mem device give the guest ``memory`` bytes."""
-        self._driver.ask(Driver.request, self.name, self._device(device), memory)
+        self._driver.ask(Driver.request, self.name, self.words_of(device), memory)
 
     def plug(self, backend: str) -> None:
         """Plug in a DIMM that is called as the memory backend ``backend`` is, and has it (QEMU alone)."""
@@ -239,7 +259,8 @@ class AskedGuest:
         """Have QEMU end by itself: it cleans up, which it does not where it is killed (QEMU alone)."""
         self._driver.ask(QemuDriver.quit, self.name)
 
-    def _device(self, device: MemoryDevice) -> str:
+    def words_of(self, device: MemoryDevice) -> str:
+        """Return what its driver takes for a memory device."""
         return self._driver.kind.device_of(self.description, device, self._driver.site)
 
 

@@ -18,7 +18,15 @@ class Meaning(enum.Enum):
     MORE_THAN_THE_DEVICE = "more memory than the device has"
     IN_USE = "the guest uses memory of the device"
     NOT_PLUGGED_OUT = "this QEMU plugs no such device out"
-    MISALIGNED = "memory is no multiple of the page size"
+    MISALIGNED = "memory, or its address, is no multiple of the page size"
+    NO_SLOT = "the guest has no slot left for another memory device"
+    NO_ROOM = "the guest cannot have so much more memory"
+    PLACE_TAKEN = "another memory device has this slot, address or memory"
+    NO_SUCH_PLACE = "the guest has no such slot, and no memory devices at such an address"
+    NO_SUCH_CELL = "the guest has no such NUMA cell"
+    BAD_BLOCK = "a block of virtio-mem that there cannot be, or no whole number of them"
+    BAD_LABEL = "a label that an NVDIMM cannot have"
+    NO_NVDIMMS = "the board of the guest has no NVDIMMs"
     NO_SUCH_NODE = "no such NUMA node"
     EXCLUDE_EACH_OTHER = "options that exclude each other, or need another one"
     READ_ONLY = "a client that may only read changes nothing"
@@ -70,8 +78,39 @@ _WORDINGS: tuple[tuple[Meaning, str], ...] = (
     # virtio_mem_unplug_request_check(), since QEMU 8.1; before the board refuses
     (Meaning.IN_USE, r"virtio-mem device cannot get unplugged while (?:some of its memory is|'size' != )"),
     (Meaning.NOT_PLUGGED_OUT, r"virtio based memory devices cannot be unplugged"),
-    # since QEMU 8.2
+    # since QEMU 8.2 of each backend, and ever of that of a device
     (Meaning.MISALIGNED, r"memory size must be multiple of \d"),
+    # memory_device_get_free_addr(), pc_dimm_get_free_slot(), and what libvirt says before it asks QEMU
+    (Meaning.MISALIGNED, r"address must be aligned to 0x"),
+    (Meaning.NO_SLOT, r"no free (?:memory device )?slots? available"),
+    (Meaning.NO_SLOT, r"(?:memory device count|memory devices requiring memory slots) '\d+' exceeds slots count"),
+    (Meaning.NO_ROOM, r"not enough space, currently 0x\w+ in use of total space for memory devices"),
+    (Meaning.NO_ROOM, r"memory device total size exceeds hotplug space"),
+    (Meaning.NO_ROOM, r"cannot use/hotplug a memory device when domain 'maxMemory' is not defined"),
+    (Meaning.NO_ROOM, r"Attaching memory device with size '\d+' would exceed domain's maxMemory config size"),
+    (Meaning.NO_ROOM, r"memory devices .*are not enabled, please specify the maxmem option"),
+    (Meaning.NO_ROOM, r"no slots wh?ere allocated, please specify the 'slots' option"),
+    (Meaning.PLACE_TAKEN, r"slot \d+ is busy|address range conflicts with memory device id="),
+    (Meaning.PLACE_TAKEN, r"memory device (?:slot|base) '\w+' is already being used by another memory device"),
+    (Meaning.PLACE_TAKEN, r"memory device address \[[^]]*\] overlaps with other memory device"),
+    (Meaning.PLACE_TAKEN, r"can't use already busy memdev: "),
+    (Meaning.NO_SUCH_PLACE, r"invalid slot number \d+, valid range|memory device slot '\d+' exceeds slots count"),
+    (Meaning.NO_SUCH_PLACE, r"can't add memory device \[[^]]*\], usable range for memory devices"),
+    # QEMU 7.2 leaves out a space
+    (Meaning.NO_SUCH_CELL, r"property (?:node )?has value '?\d+'?,? which ?exceeds ?the number of numa nodes"),
+    (Meaning.NO_SUCH_CELL, r"guest node '\d+' as the guest has only '\d+' NUMA nodes"),
+    (Meaning.EXCLUDE_EACH_OTHER, r"target NUMA node needs to be specified for memory device"),
+    # virtio_mem_set_block_size(), virtio_mem_device_realize(); virDomainMemoryDefValidate() of libvirt
+    (Meaning.BAD_BLOCK, r"'block-size' property has to be (?:at least|a power of two)"),
+    (Meaning.BAD_BLOCK, r"property (?:memdev size )?has to be multiples? of 'block-size'"),
+    (Meaning.BAD_BLOCK, r"block size must be a power of two|block size too small, must be at least \d+KiB"),
+    (Meaning.BAD_BLOCK, r"requested size must be an integer multiple of block size"),
+    # nvdimm_set_label_size(), nvdimm_prepare_memory_region()
+    (Meaning.BAD_LABEL, r"label-size' \(0x\w+\) is required (?:to be )?at least"),
+    (Meaning.BAD_LABEL, r"is too small to contain nvdimm label"),
+    (Meaning.BAD_LABEL, r"nvdimm label must be at least \d+KiB|label size must be smaller than NVDIMM size"),
+    (Meaning.NO_NVDIMMS, r"nvdimm is not enabled: missing 'nvdimm' in '-M'"),
+    (Meaning.EXCLUDE_EACH_OTHER, r"path is required for model 'nvdimm'"),
     (Meaning.NO_SUCH_NODE, r"NUMA node \d+ is unavailable|hugepages: node \d+ not found"),
     (Meaning.NO_SUCH_NODE, r"cannot bind memory to host NUMA nodes: Invalid argument"),
     (Meaning.NO_SUCH_NODE, r"Invalid value for property 'host-nodes'|host-nodes.*out of range"),

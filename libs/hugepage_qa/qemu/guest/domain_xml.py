@@ -7,6 +7,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 from hugepage_qa.qemu.accelerator import TCG
 from hugepage_qa.qemu.guest.file_server import SANDBOX, TAG
 from hugepage_qa.qemu.guest.guest_description import (
+    SLOTS,
     Access,
     Allocation,
     DeviceKind,
@@ -18,7 +19,6 @@ from hugepage_qa.qemu.guest.guest_description import (
 from hugepage_qa.qemu.guest.guest_site import Site
 
 _QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
-_SLOTS = 4
 #: what tells of a panic, by the architecture of the guest
 _PANIC_MODELS = {"x86_64": "isa", "aarch64": "pvpanic", "ppc64le": "pseries", "s390x": "s390"}
 
@@ -30,7 +30,7 @@ def domain_xml(guest: GuestDescription, site: Site) -> str:
     # of the name: a definition with another one would not replace it
     _text(domain, "uuid", str(uuid5(NAMESPACE_URL, guest.name)))
     if guest.max_memory is not None:
-        _text(domain, "maxMemory", str(guest.max_memory), unit="b", slots=str(_SLOTS))
+        _text(domain, "maxMemory", str(guest.max_memory), unit="b", slots=str(SLOTS))
     _text(domain, "memory", str(guest.memory), unit="b")
     _add_backing(domain, guest)
     _add_node_tuning(domain, guest)

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import format_size
 
+#: for memory devices, in a guest with a max_memory
+SLOTS = 4
+
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,40}")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from hugepage_qa.qemu.guest.file_server import TAG
 from hugepage_qa.qemu.guest.guest_description import (
+    SLOTS,
     Access,
     Allocation,
     Cell,
@@ -17,7 +18,6 @@ from hugepage_qa.qemu.guest.guest_description import (
 )
 from hugepage_qa.qemu.guest.guest_site import Site
 
-_SLOTS = 4
 # machines on whose root bus nothing can be plugged in
 _PCI_EXPRESS = ("q35", "virt")
 _PORT = "port0"
@@ -129,7 +129,7 @@ def _memory(guest: GuestDescription, site: Site) -> list[str]:
         return [*words, "-machine", machine, "-m", f"size={guest.memory}B"]
     size = f"size={guest.memory}B"
     if guest.max_memory is not None:
-        size += f",slots={_SLOTS},maxmem={guest.max_memory}B"
+        size += f",slots={SLOTS},maxmem={guest.max_memory}B"
     cells = [f"node,nodeid={number},cpus={number},memdev={one['id']}" for number, one in enumerate(backends)]
     has_nvdimm = any(device.kind is DeviceKind.NVDIMM for device in guest.devices)
     machine = f"{site.machine},nvdimm=on" if has_nvdimm else site.machine

@@ -90,6 +90,89 @@ OTHERS = [
         "internal error: Failed to start QEMU binary /run/bin/qemu-kvm for probing: env: 'python3': No such file or"
         " directory",
     ),
+    # QEMU 7.2, of memory devices
+    (Meaning.MISALIGNED, "device_add: address must be aligned to 0x200000 bytes"),
+    (Meaning.MISALIGNED, "qemu-system-x86_64: -device pc-dimm: backend memory size must be multiple of 0x200000"),
+    (Meaning.NO_SLOT, "device_add: no free slots available"),
+    (
+        Meaning.NO_ROOM,
+        "device_add: not enough space, currently 0x8000000 in use of total space for memory devices 0x8000000",
+    ),
+    (Meaning.NO_ROOM, "device_add: no slots where allocated, please specify the 'slots' option"),
+    (Meaning.PLACE_TAKEN, "device_add: slot 0 is busy"),
+    (Meaning.PLACE_TAKEN, "device_add: address range conflicts with memory device id='dimm0'"),
+    (Meaning.NO_SUCH_PLACE, "device_add: invalid slot number 4, valid range is [0-3]"),
+    (
+        Meaning.NO_SUCH_PLACE,
+        "device_add: can't add memory device [0x200000:0x8000000], usable range for memory devices"
+        " [0x100000000:0x118000000]",
+    ),
+    (
+        Meaning.NO_SUCH_CELL,
+        "device_add: 'DIMM property node has value 9' which exceeds the number of numa nodes: 1",
+    ),
+    (Meaning.NO_SUCH_CELL, "device_add: 'node' property has value '9', which exceedsthe number of numa nodes: 1"),
+    (Meaning.NO_SUCH_CELL, "device_add: 'node' property has value '9', which exceeds the number of numa nodes: 1"),
+    (Meaning.BAD_BLOCK, "device_add: 'block-size' property has to be a power of two"),
+    (Meaning.BAD_BLOCK, "device_add: 'block-size' property has to be at least 0x100000"),
+    (
+        Meaning.BAD_BLOCK,
+        "device_add: 'requested-size' property has to be multiples of 'block-size' (0x200000)",
+    ),
+    (
+        Meaning.BAD_LABEL,
+        "qemu-system-x86_64: -device nvdimm: Property 'nvdimm.label-size' (0x10000) is required at least 0x20000",
+    ),
+    (
+        Meaning.BAD_LABEL,
+        "qemu-system-x86_64: -device nvdimm: the size of memdev memory-nvdimm0 (0x8000000) is too small to contain"
+        " nvdimm label (0x8000000) and aligned PMEM (0x200000)",
+    ),
+    (Meaning.NO_NVDIMMS, "device_add: nvdimm is not enabled: missing 'nvdimm' in '-M'"),
+    # libvirt 11.3 and 9.0, of the same
+    (
+        Meaning.NO_SLOT,
+        "unsupported configuration: count of memory devices requiring memory slots '5' exceeds slots count '4'",
+    ),
+    (
+        Meaning.PLACE_TAKEN,
+        "unsupported configuration: memory device address [0x100000000:0x108000000] overlaps with other memory device"
+        " (0x100000000)",
+    ),
+    (Meaning.NO_SLOT, "unsupported configuration: memory device count '5' exceeds slots count '4'"),
+    (Meaning.NO_SLOT, "operation failed: no free memory device slot available"),
+    (
+        Meaning.NO_ROOM,
+        "unsupported configuration: Attaching memory device with size '131072' would exceed domain's maxMemory config"
+        " size '393216'",
+    ),
+    (
+        Meaning.NO_ROOM,
+        "unsupported configuration: cannot use/hotplug a memory device when domain 'maxMemory' is not defined",
+    ),
+    (
+        Meaning.PLACE_TAKEN,
+        "unsupported configuration: memory device slot '0' is already being used by another memory device",
+    ),
+    (
+        Meaning.PLACE_TAKEN,
+        "unsupported configuration: memory device base '0x100000000' is already being used by another memory device",
+    ),
+    (Meaning.NO_SUCH_PLACE, "unsupported configuration: memory device slot '4' exceeds slots count '4'"),
+    (
+        Meaning.NO_SUCH_CELL,
+        "can't add memory backend for guest node '9' as the guest has only '1' NUMA nodes configured",
+    ),
+    (
+        Meaning.EXCLUDE_EACH_OTHER,
+        "unsupported configuration: target NUMA node needs to be specified for memory device",
+    ),
+    (Meaning.BAD_BLOCK, "block size must be a power of two"),
+    (Meaning.BAD_BLOCK, "block size too small, must be at least 2048KiB"),
+    (Meaning.BAD_BLOCK, "requested size must be an integer multiple of block size"),
+    (Meaning.BAD_LABEL, "XML error: nvdimm label must be at least 128KiB"),
+    (Meaning.BAD_LABEL, "XML error: label size must be smaller than NVDIMM size"),
+    (Meaning.EXCLUDE_EACH_OTHER, "path is required for model 'nvdimm'"),
     # QEMU 7.2, 8.1 and 10.0
     (Meaning.NOT_PLUGGED_OUT, "device_del: virtio based memory devices cannot be unplugged."),
     (Meaning.IN_USE, "device_del: virtio-mem device cannot get unplugged while 'size' != '0'"),

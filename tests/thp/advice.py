@@ -1,4 +1,4 @@
-"""Advice on huge pages: what the kernel may take of them, what it merges, and what it keeps in memory."""
+"""Advice on huge pages: what the kernel may take of them, and what it keeps in memory."""
 
 import errno
 import mmap
@@ -12,31 +12,20 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, swapped
 from hugepage_qa.cases.thp_memory import expect_change, pmd_size
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts
-from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import (
     MADV_COLD,
     MADV_DONTNEED_LOCKED,
-    MADV_MERGEABLE,
     MADV_PAGEOUT,
     MADV_WIPEONFORK,
     MLOCK_ONFAULT,
 )
-from hugepage_qa.machine.host import CannotRun, ObservedTree
-from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 ADVICE = Area("thp/advice", sizes=Sizes.ONCE)
 
 FREE = "madvise(2) MADV_FREE; mm/huge_memory.c madvise_free_huge_pmd()"
-KSM_DOC = "Documentation/admin-guide/mm/ksm.rst"
-_KSM = "sys/kernel/mm/ksm"
 _NEW_VALUE = 77
 _ATTEMPTS = 3
-#: ksmd looks at a page twice before it merges it, and once more after it has seen the checksum change
-_SCANS = 4
-#: who has a hold of a huge page for a moment keeps it from being split in all of these, when there is little to scan
-_LEAST_SECONDS = 5.0
-_SCAN_SECONDS = 120.0
 
 
 @ADVICE.case(
@@ -163,39 +152,6 @@ def locked_before(live: Live) -> None:
 
 
 @ADVICE.case(
-    "KSM merges equal base pages of huge pages, which hold what they held, and what is written is its writer's alone",
-    f"{KSM_DOC}; {THP_DOC}; mm/ksm.c try_to_merge_one_page()",
-)
-def merged(live: Live) -> None:
-    if live.host.read(f"{_KSM}/run") is None:
-        raise CannotRun("this kernel has no CONFIG_KSM")
-    if live.has_several_nodes and (live.host.read(f"{_KSM}/merge_across_nodes") or "1").strip() == "0":
-        raise CannotRun("KSM merges nothing across nodes here, and processes may be on several")
-    # it sets pages_to_scan itself, and refuses others (since Linux 6.8)
-    live.set_knob_if_there(f"{_KSM}/advisor_mode", "none")
-    for name, value in (("sleep_millisecs", "1"), ("pages_to_scan", "65536"), ("run", "1")):
-        live.set_knob(f"{_KSM}/{name}", value)
-    memory, equal = huge_pages(live), huge_pages(live)
-    for each in (memory, equal):
-        each.advise(MADV_MERGEABLE)
-    first, began = _full_scans(live), live.host.clock()
-
-    def is_over() -> bool:
-        is_merged = _shared(memory, equal) == _base_pages(live, memory)
-        return is_merged or (_full_scans(live) - first >= _SCANS and live.host.clock() - began >= _LEAST_SECONDS)
-
-    live.host.wait_until(is_over, _SCAN_SECONDS)
-    if _shared(memory, equal) != _base_pages(live, memory) and _full_scans(live) - first < _SCANS:
-        raise CannotRun(f"ksmd did not scan all memory {_SCANS} times in {_SCAN_SECONDS:.0f} s")
-    live.expect("base pages with one frame for both", _base_pages(live, memory), _shared(memory, equal))
-    live.expect("AnonHugePages", [0, 0], [each.smaps().anon_huge_pages for each in (memory, equal)])
-    memory.expect_filled()
-    equal.fill(_NEW_VALUE)
-    memory.expect_filled()
-    equal.expect_filled(_NEW_VALUE)
-
-
-@ADVICE.case(
     "a child has zeroes where its parent has huge pages with MADV_WIPEONFORK, and with MADV_DONTFORK no memory at all",
     "madvise(2) MADV_WIPEONFORK, MADV_DONTFORK; mm/mmap.c dup_mmap()",
 )
@@ -319,20 +275,6 @@ def _filled_when_locked(live: Live, pages: int) -> Memory:
     memory = _locked_on_fault(live, pages)
     memory.fill()
     return memory
-
-
-def _shared(memory: Memory, other: Memory) -> int:
-    """Return how many base pages of the one have the frame of the same base page of the other."""
-    frames = zip(memory.present_frames(memory.pages), other.present_frames(other.pages), strict=False)
-    return sum(one == another for one, another in frames)
-
-
-def _base_pages(live: Live, memory: Memory) -> int:
-    return memory.length // live.base_page
-
-
-def _full_scans(live: Live) -> int:
-    return read_integer(ObservedTree(live.host), f"{_KSM}/full_scans") or 0
 
 
 class ThpAdvice(LiveTest):

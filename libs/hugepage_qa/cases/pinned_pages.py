@@ -25,7 +25,7 @@ _PINNING = ("ext4", "xfs")
 
 
 class Pin:
-    """The first base page of ``memory``, as the kernel has it pinned; a few words can go through it."""
+    """The first base page of ``memory``, or other parts, as the kernel has it pinned; a few words can go through it."""
 
     def __init__(self, live: Live, memory: Memory) -> None:
         self._live = live
@@ -42,10 +42,11 @@ class Pin:
         self._rings = self._entries = 0
         self._asked = 0
 
-    def hold(self) -> None:
-        """Pin it. Raises Refused."""
-        vector = self._uapi.pack("2Q", self._address, self._live.base_page)
-        self._actor.call("io_uring_register", self._ring, _REGISTER_BUFFERS, vector, 1)
+    def hold(self, *parts: tuple[int, int]) -> None:
+        """Pin it, or instead parts of ``memory``: offset and length of each in bytes. Raises Refused."""
+        parts = parts or ((0, self._live.base_page),)
+        vector = b"".join(self._uapi.pack("2Q", self._address + offset, length) for offset, length in parts)
+        self._actor.call("io_uring_register", self._ring, _REGISTER_BUFFERS, vector, len(parts))
 
     def let_go(self) -> None:
         """Let it go: what a ring holds when it is closed is let go later, by a worker."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-_FILE = re.compile(r"(?<![\w./])(?:Documentation|arch|drivers|fs|include|ipc|kernel|lib|mm|virt)/[\w./*-]*\w")
+_FILE = re.compile(r"(?<![\w./])(?:Documentation|arch|drivers|fs|include|io_uring|ipc|kernel|lib|mm|virt)/[\w./*-]*\w")
 _FUNCTION = re.compile(r"\b(\w+)\(\)")
 _MANUAL = re.compile(r"\b([\w.]+\([1-8]\))")
 

@@ -1,0 +1,126 @@
+"""Huge pages that KSM merges: with equal ones, and with the zero page."""
+
+from collections.abc import Callable
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_files import process_status
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.thp_memory import need_blocks
+from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy
+from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.kernel.uapi import MADV_MERGEABLE
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.rules import THP_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+MERGED = Area("thp/merged", sizes=Sizes.ONCE)
+
+KSM_DOC = "Documentation/admin-guide/mm/ksm.rst"
+_KSM = "sys/kernel/mm/ksm"
+_NEW_VALUE = 77
+#: ksmd looks at a page twice before it merges it, and once more after it has seen the checksum change
+_SCANS = 4
+#: who has a hold of a huge page for a moment keeps it from being split in all of these, when there is little to scan
+_LEAST_SECONDS = 5.0
+_SCAN_SECONDS = 120.0
+
+
+@MERGED.case(
+    "KSM merges equal base pages of huge pages, which hold what they held, and what is written is its writer's alone",
+    f"{KSM_DOC}; {THP_DOC}; mm/ksm.c try_to_merge_one_page()",
+)
+def equal_pages(live: Live) -> None:
+    _start_merging(live)
+    memory, equal = huge_pages(live), huge_pages(live)
+    for each in (memory, equal):
+        each.advise(MADV_MERGEABLE)
+    found = _merged(live, memory, lambda: _shared(memory, equal))
+    live.expect("base pages with one frame for both", _base_pages(live, memory), found)
+    live.expect("AnonHugePages", [0, 0], [each.smaps().anon_huge_pages for each in (memory, equal)])
+    memory.expect_filled()
+    equal.fill(_NEW_VALUE)
+    memory.expect_filled()
+    equal.expect_filled(_NEW_VALUE)
+
+
+@MERGED.case(
+    "of a huge page of zeroes KSM makes the zero page where use_zero_pages says so: it is no memory of the process, and"
+    " what is written is one base page of it again",
+    f"{KSM_DOC} use_zero_pages; mm/ksm.c replace_page()",
+)
+def pages_of_zeroes(live: Live) -> None:
+    _start_merging(live)
+    live.set_knob(f"{_KSM}/use_zero_pages", "1")
+    set_policy(live, "madvise")
+    memory = advised(live, 1)
+    memory.touch(value=0)
+    need_blocks(live, memory)
+    live.expect("AnonHugePages of zeroes", memory.length, memory.smaps().anon_huge_pages)
+    resident, count = _resident(live, memory), _base_pages(live, memory)
+    memory.advise(MADV_MERGEABLE)
+    found = _merged(live, memory, lambda: count - memory.smaps().rss // live.base_page)
+    live.expect("base pages that are no memory of the process", count, found)
+    live.expect("AnonHugePages when they were merged", 0, memory.smaps().anon_huge_pages)
+    # an actor has little else, of which some may come meanwhile
+    live.expect("RssAnon is less by most of it", True, resident - _resident(live, memory) > memory.length // 2)
+    memory.expect_zero()
+    memory.touch(value=_NEW_VALUE)
+    live.expect("Rss when a word was written", live.base_page, memory.smaps().rss)
+    live.expect("what is read", _NEW_VALUE, memory.read())
+
+
+def _start_merging(live: Live) -> None:
+    """Have ksmd scan all memory that it may merge, again and again. Raises CannotRun."""
+    if live.host.read(f"{_KSM}/run") is None:
+        raise CannotRun("this kernel has no CONFIG_KSM")
+    if live.has_several_nodes and (live.host.read(f"{_KSM}/merge_across_nodes") or "1").strip() == "0":
+        raise CannotRun("KSM merges nothing across nodes here, and processes may be on several")
+    # it sets pages_to_scan itself, and refuses others (since Linux 6.8)
+    live.set_knob_if_there(f"{_KSM}/advisor_mode", "none")
+    for name, value in (("sleep_millisecs", "1"), ("pages_to_scan", "65536"), ("run", "1")):
+        live.set_knob(f"{_KSM}/{name}", value)
+
+
+def _merged(live: Live, memory: Memory, count: Callable[[], int]) -> int:
+    """Return ``count()`` of base pages when it is all of ``memory``, or when ksmd had its time. Raises CannotRun."""
+    first, began, wanted = _full_scans(live), live.host.clock(), _base_pages(live, memory)
+
+    def is_over() -> bool:
+        has_scanned = _full_scans(live) - first >= _SCANS and live.host.clock() - began >= _LEAST_SECONDS
+        return count() == wanted or has_scanned
+
+    live.host.wait_until(is_over, _SCAN_SECONDS)
+    found = count()
+    if found != wanted and _full_scans(live) - first < _SCANS:
+        raise CannotRun(f"ksmd did not scan all memory {_SCANS} times in {_SCAN_SECONDS:.0f} s")
+    return found
+
+
+def _shared(memory: Memory, other: Memory) -> int:
+    """Return how many base pages of the one have the frame of the same base page of the other."""
+    frames = zip(memory.present_frames(memory.pages), other.present_frames(other.pages), strict=False)
+    return sum(one == another for one, another in frames)
+
+
+def _base_pages(live: Live, memory: Memory) -> int:
+    return memory.length // live.base_page
+
+
+def _full_scans(live: Live) -> int:
+    return read_integer(ObservedTree(live.host), f"{_KSM}/full_scans") or 0
+
+
+def _resident(live: Live, memory: Memory) -> int:
+    return process_status(live, memory.actor).sizes["RssAnon"]
+
+
+class ThpMerged(LiveTest):
+    """Huge pages that KSM merges.
+
+    :avocado: enable
+    """
+
+    def test_merged(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(MERGED)

@@ -104,6 +104,13 @@ class Expectations:
         else:
             self._compare("errno", os.strerror(number), "success")
 
+    def expect_success(self, call: Callable[..., Any], *arguments: Any) -> None:
+        """Expect ``call`` not to be refused: with ``about`` the row of a table tells which it was. Raises Failed."""
+        try:
+            call(*arguments)
+        except Refused as error:
+            self.fail("errno", "success", os.strerror(error.errno or 0))
+
     def expect_signal(
         self, number: signal.Signals, access: Callable[..., Any], *arguments: Any, at: int | None = None
     ) -> None:

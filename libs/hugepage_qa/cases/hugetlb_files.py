@@ -5,6 +5,16 @@ import os
 from dataclasses import dataclass
 from typing import Any, Final
 
+from hugepage_qa.cases.file_status import (
+    STATFS_SIZE,
+    STATX_BASIC_STATS,
+    STATX_SIZE,
+    FileStatus,
+    FileSystemStatus,
+    Moment,
+    file_status,
+    file_system_status,
+)
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.process_status import ProcessStatus, read_process_status
@@ -14,12 +24,16 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.process.actor import Actor
 from hugepage_qa.version import KernelVersion
 
-# struct statx of include/uapi/linux/stat.h, the same on all architectures
-_STATX_MODE, _STATX_CTIME, _STATX_BLOCKS, _STATX_DIOALIGN, _STATX_SIZE = 0x2, 0x80, 0x400, 0x2000, 256
-_STATX_NLINK, _STATX_GID, _LINKS_AT, _GROUP_AT = 0x4, 0x10, 0x10, 0x18
-_BLOCK_SIZE_AT, _MODE_AT, _BLOCKS_AT, _CHANGED_AT, _DIRECT_ALIGNMENT_AT, _BLOCK = 0x04, 0x1C, 0x30, 0x60, 0x9C, 512
+# include/uapi/linux/stat.h
+_STATX_MODE, _STATX_NLINK, _STATX_GID, _STATX_CTIME, _STATX_BLOCKS, _STATX_DIOALIGN = (
+    0x2,
+    0x4,
+    0x10,
+    0x80,
+    0x400,
+    0x2000,
+)
 _STATX_WANTED = _STATX_MODE | _STATX_BLOCKS | _STATX_DIOALIGN
-_PERMISSIONS = 0o7777
 
 
 class HugeFile:
@@ -38,44 +52,48 @@ class HugeFile:
     @property
     def blocks(self) -> int:
         """What it occupies, in bytes: st_blocks of stat(2)."""
-        return self.actor.uapi.unpack("Q", self._status()[_BLOCKS_AT : _BLOCKS_AT + 8])[0] * _BLOCK
+        return self.status(_STATX_WANTED).occupied
 
     @property
     def block_size(self) -> int:
         """The size in bytes in which it is best read and written: st_blksize of stat(2)."""
-        return self.actor.uapi.unpack("I", self._status()[_BLOCK_SIZE_AT : _BLOCK_SIZE_AT + 4])[0]
+        return self.status(_STATX_WANTED).block_size
 
     @property
-    def changed_at(self) -> tuple[int, int]:
-        """When it was changed last, in seconds and nanoseconds: st_ctim of stat(2)."""
-        seconds, nanoseconds = self.actor.uapi.unpack("qI", self._status(_STATX_CTIME)[_CHANGED_AT : _CHANGED_AT + 12])
-        return seconds, nanoseconds
+    def changed_at(self) -> Moment:
+        """When it was changed last: st_ctim of stat(2)."""
+        return self.status(_STATX_CTIME).changed_at
 
     @property
     def direct_alignment(self) -> int:
         """O_DIRECT carries multiples of so many bytes: stx_dio_offset_align of statx(2), a base page where it is 0."""
-        found = self.actor.uapi.unpack("I", self._status()[_DIRECT_ALIGNMENT_AT : _DIRECT_ALIGNMENT_AT + 4])[0]
-        return found or self._live.base_page
+        return self.status(_STATX_WANTED).direct_alignment or self._live.base_page
 
     @property
     def mode(self) -> int:
         """The bits that chmod(2) sets."""
-        return self.actor.uapi.unpack("H", self._status()[_MODE_AT : _MODE_AT + 2])[0] & _PERMISSIONS
+        return self.status(_STATX_WANTED).mode
 
     @property
     def links(self) -> int:
         """How many names it has: st_nlink of stat(2)."""
-        return self.actor.uapi.unpack("I", self._status(_STATX_NLINK)[_LINKS_AT : _LINKS_AT + 4])[0]
+        return self.status(_STATX_NLINK).links
 
     @property
     def group(self) -> int:
         """The group that it belongs to: st_gid of stat(2)."""
-        return self.actor.uapi.unpack("I", self._status(_STATX_GID)[_GROUP_AT : _GROUP_AT + 4])[0]
+        return self.status(_STATX_GID).group
 
-    def _status(self, wanted: int = _STATX_WANTED) -> bytes:
-        words = self.descriptor, "", AT_EMPTY_PATH, wanted, bytes(_STATX_SIZE)
-        _zero, (*_path, status) = self.actor.call_with_buffers("statx", *words)
-        return status
+    def status(self, wanted: int = STATX_BASIC_STATS) -> FileStatus:
+        """Return what statx(2) tells of it; what is not ``wanted`` (STATX_*) need not be right. Raises OSError."""
+        words = self.descriptor, "", AT_EMPTY_PATH, wanted, bytes(STATX_SIZE)
+        _zero, (*_path, found) = self.actor.call_with_buffers("statx", *words)
+        return file_status(self.actor.uapi, found)
+
+    def file_system(self) -> FileSystemStatus:
+        """Return what statfs(2) tells of the file system that it is on. Raises OSError."""
+        _zero, (found,) = self.actor.call_with_buffers("fstatfs", self.descriptor, bytes(STATFS_SIZE))
+        return file_system_status(self.actor.uapi, found)
 
     def map(self, pages: int, *, shared: bool = True, **named: Any) -> Memory:
         """Map pages of it, as ``Live.map`` does. Raises OSError."""

@@ -114,6 +114,8 @@ class Uapi:
     posix_fadv_dontneed: int = 4
     # shmid64_ds behind its shm_perm: arch/powerpc/include/uapi/asm/shmbuf.h
     shmid_longs: tuple[str, ...] = ("shm_segsz", "shm_atime", "shm_dtime", "shm_ctime")
+    # struct statfs without its spare words: arch/s390/include/uapi/asm/statfs.h
+    statfs_layout: str = "7Q2I3Q"
     #: DEFAULT_MAP_WINDOW: addresses beyond it are for those who ask for them; None where there is no such limit
     map_window: int | None = 1 << 47
 
@@ -133,6 +135,10 @@ class Uapi:
     def unpack(self, layout: str, data: bytes) -> tuple[int, ...]:
         """Return the values of which ``pack`` makes ``data``."""
         return struct.unpack(_ORDERS[self.byte_order] + layout, data)
+
+    def size_of(self, layout: str) -> int:
+        """Return how many bytes ``pack`` makes of values in ``layout``."""
+        return struct.calcsize(_ORDERS[self.byte_order] + layout)
 
     def bitmap(self, numbers: Iterable[int], words: int = 0) -> bytes:
         """Return a mask of nodes or CPUs: of unsigned longs, ``words`` at least, and one bit longer than it must be."""
@@ -154,7 +160,7 @@ UAPIS: Mapping[str, Uapi] = {
         ioc_read=2 << 29,
         shmid_longs=("shm_atime", "shm_dtime", "shm_ctime", "shm_segsz"),
     ),
-    "s390x": Uapi(byte_order="big", posix_fadv_dontneed=6, map_window=None),
+    "s390x": Uapi(byte_order="big", posix_fadv_dontneed=6, statfs_layout="2I5Q2I3I", map_window=None),
 }
 
 

@@ -211,7 +211,7 @@ def _other_answer(event: Event) -> Event | None:
         # buffers come back as they were
         buffers = [word.removeprefix("x") for word in words if word.startswith("x")]
         return event | {"result": [" ".join(["ok", "0", *buffers]), child]}
-    if words[:1] == ["statx"] or (words[:1] == ["shmctl"] and words[2:3] == ["2"]):
+    if words[:1] in (["statx"], ["fstatfs"]) or (words[:1] == ["shmctl"] and words[2:3] == ["2"]):
         # what they tell: the second is IPC_STAT
         *others, told = values
         wrong = bytes((byte + 1) % 256 for byte in bytes.fromhex(told)).hex()

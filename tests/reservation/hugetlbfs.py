@@ -218,6 +218,102 @@ def read_to_where_memory_ends(live: Live) -> None:
     live.expect_pool(nr=1, free=0)
 
 
+@HUGETLBFS.case(
+    "read(2) goes on where the last one ended, in a page, at its end, in a hole and at the end of the file; pread(2)"
+    " moves nothing, and who shares the descriptor reads on from there",
+    f"read(2), pread(2), lseek(2); {FILES} hugetlbfs_read_iter()",
+    pages=2,
+)
+def next_read(live: Live) -> None:
+    file, base, size = open_file(live, f"{live.mount()}/file"), live.base_page, live.size
+    end = 2 * size + base + 4
+    memory, call, fd = file.map(1), file.actor.call, file.descriptor
+    written = ((0, 3 * base), (size - 3 * base, 3 * base))
+    for start, length in written:
+        file.actor.fill(memory.address + start, length, WORD, 7 + start)
+    # the second page is a hole, and the last one is zero to the end
+    call("fallocate", fd, 0, 2 * size, base + 4)
+    buffer = ordinary_memory(live, file.actor, 3)
+    others = HugeFile(live, file.actor, call("dup", fd)), HugeFile(live, file.actor.fork(), fd)
+    for start in (0, base + 1, size - 2 * base, size - 3, 2 * size - 5, 2 * size - base, end - base - 1, end, end + 9):
+        for length in (1, 5, base - 1, base, base + 905, 2 * base):
+            with live.about(f"{length} bytes at {start}"):
+                live.expect("where lseek(2) went", start, call("lseek", fd, start, os.SEEK_SET))
+                place = start
+                # read by the descriptor, by another of the same open file and by a child that has it
+                for reader in (file, *others):
+                    count = max(0, min(length, end - place))
+                    read = reader.actor.call("read", reader.descriptor, buffer.address, length)
+                    place += count
+                    live.expect("bytes read, and where the next read begins", (count, place), (read, _place(file)))
+                live.expect("bytes that are next", _bytes_at(live, place, written, end), _next_8(file))
+                read_8(file, 0)
+                left = max(0, min(8, end - place))
+                live.expect("where the next read begins, after pread(2)", place + left, _place(file))
+    live.expect_pool(nr=2, free=0)
+
+
+def _place(file: HugeFile) -> int:
+    return file.actor.call("lseek", file.descriptor, 0, os.SEEK_CUR)
+
+
+def _next_8(file: HugeFile) -> bytes:
+    _count, buffers = file.actor.call_with_buffers("read", file.descriptor, _BEFORE, 8)
+    return buffers[0]
+
+
+def _bytes_at(live: Live, place: int, written: tuple[tuple[int, int], ...], end: int) -> bytes:
+    """Return 8 bytes of a file that holds zeroes up to its ``end``, but for what was ``written``: 7 + the place."""
+    first = place - place % WORD
+    words = (
+        7 + word if any(start <= word < start + length for start, length in written) else 0
+        for word in (first, first + WORD)
+    )
+    left = max(0, min(8, end - place))
+    return live.host.uapi.pack("2Q", *words)[place - first :][:left].ljust(8, _BEFORE[:1])
+
+
+@HUGETLBFS.case(
+    "lseek(2) goes where it is told, behind the end, too, and not before the start; to it all up to the end is data,"
+    " and the hole is the end",
+    "lseek(2) SEEK_DATA, SEEK_HOLE, EINVAL, ENXIO; fs/read_write.c default_llseek()",
+)
+def places_in_a_file(live: Live) -> None:
+    file, size = open_file(live, f"{live.mount()}/file"), live.size
+    file.truncate(2)
+    end, call, fd = 2 * size, file.actor.call, file.descriptor
+    for whence, offset, place in (
+        (os.SEEK_SET, 0, 0),
+        (os.SEEK_SET, size + 1, size + 1),
+        (os.SEEK_CUR, 0, size + 1),
+        (os.SEEK_CUR, -size, 1),
+        (os.SEEK_CUR, end, end + 1),
+        (os.SEEK_END, 0, end),
+        (os.SEEK_END, -1, end - 1),
+        (os.SEEK_END, 5 * size, 7 * size),
+        (os.SEEK_DATA, 0, 0),
+        (os.SEEK_DATA, size + 5, size + 5),
+        (os.SEEK_DATA, end - 1, end - 1),
+        (os.SEEK_HOLE, 0, end),
+        (os.SEEK_HOLE, end - 1, end),
+    ):
+        with live.about(f"lseek(2) by {offset} from {whence}"):
+            live.expect("where it went", place, call("lseek", fd, offset, whence))
+            live.expect("where the file is read", place, _place(file))
+    for whence, offset, number in (
+        (os.SEEK_SET, -1, errno.EINVAL),
+        (os.SEEK_CUR, -end - 1, errno.EINVAL),
+        (os.SEEK_END, -end - 1, errno.EINVAL),
+        (os.SEEK_DATA, end, errno.ENXIO),
+        (os.SEEK_HOLE, end, errno.ENXIO),
+        (5, 0, errno.EINVAL),
+    ):
+        with live.about(f"lseek(2) by {offset} from {whence}"):
+            live.expect_errno(number, call, "lseek", fd, offset, whence)
+            live.expect("where the file is read", end, _place(file))
+    live.expect_pool(nr=0, free=0)
+
+
 def _read_before_the_end(left: int) -> bytes:
     """Return what the buffer of ``read_8`` holds when ``left`` bytes could be read, which are zero."""
     return bytes(max(left, 0)) + _BEFORE[max(left, 0) :]
@@ -231,10 +327,16 @@ def read_8(file: HugeFile, offset: int) -> tuple[int, bytes]:
 
 @HUGETLBFS.case("write(2) is refused: files of huge pages are written through mappings", FILES, pages=1)
 def write_a_file(live: Live) -> None:
-    file = open_file(live, f"{live.mount()}/file")
-    live.expect_errno(errno.EINVAL, file.actor.call, "write", file.descriptor, b"text", 4)
-    live.expect("the size of the file", 0, file.size)
-    live.expect_pool(nr=1, free=1)
+    path = f"{live.mount()}/file"
+    for flags in (0, os.O_APPEND):
+        file = open_file(live, path, flags=os.O_RDWR | os.O_CREAT | flags)
+        file.truncate(1)
+        file.actor.call("lseek", file.descriptor, 5, os.SEEK_SET)
+        for words in (("write", file.descriptor, b"text", 4), ("pwrite64", file.descriptor, b"text", 4, 0)):
+            live.expect_errno(errno.EINVAL, file.actor.call, *words)
+            live.expect("where the file is read", 5, _place(file))
+        live.expect("the size of the file", live.size, file.size)
+        live.expect_pool(nr=1, free=1)
 
 
 @HUGETLBFS.case("a file that is open to read cannot be mapped shared to write", "mmap(2) EACCES", pages=1)

@@ -35,12 +35,16 @@ THE_SAME = {
     },
     "os": {
         *(
+            "O_APPEND",
             "O_CREAT",
             "O_EXCL",
             "O_NONBLOCK",
+            "O_PATH",
             "O_RDONLY",
             "O_RDWR",
+            "O_TRUNC",
             "O_WRONLY",
+            "SEEK_CUR",
             "SEEK_DATA",
             "SEEK_END",
             "SEEK_HOLE",

@@ -1,11 +1,13 @@
 """Directories of a hugetlbfs: what they count, when they changed, and whose the files are that are made in them."""
 
 import errno
+import mmap
 import os
 import stat
 from functools import partial
 
 from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.file_status import FileStatus
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.uapi import AT_FDCWD, NOBODY
@@ -18,6 +20,8 @@ _TICKS_SECONDS = 0.05
 _OWN_GROUP = 4711
 # include/uapi/linux/fcntl.h
 _AT_REMOVEDIR = 0x200
+# include/uapi/linux/fs.h
+_RENAME_NOREPLACE, _RENAME_EXCHANGE = 1 << 0, 1 << 1
 
 
 @DIRECTORIES.case(
@@ -141,6 +145,76 @@ def symbolic_link(live: Live) -> None:
     live.expect_errno(errno.ENOSPC, actor.call, "symlinkat", "elsewhere", AT_FDCWD, f"{point}/link")
     expect_left(live, point, 0)
     live.expect_pool(nr=1, free=1)
+
+
+@DIRECTORIES.case(
+    "a name that a file is renamed to loses the file that it had, which gives its pages and its place back when nobody"
+    " has it open; two names can be exchanged; what cannot be is refused, and changes nothing",
+    "rename(2), link(2), open(2), mkdir(2) ERRORS; fs/libfs.c simple_rename()",
+    # RENAME_EXCHANGE
+    since="5.16",
+    pages=2,
+)
+def renamed(live: Live) -> None:
+    point, actor = live.mount(nr_inodes=5, size=2 * live.size), live.actor()
+    call, here = actor.call, open_directory(live, actor, point).descriptor
+    first, second = (open_file(live, f"{point}/{name}", actor) for name in ("first", "second"))
+    for value, file in enumerate((first, second), start=1):
+        file.map(1).fill(value)
+    for name in ("directory", "empty"):
+        call("mkdirat", here, name, 0o700)
+    call("linkat", here, "first", here, "directory/link", 0)
+    before = _names(live, here, actor)
+    for number, words in (
+        (errno.EEXIST, ("renameat2", here, "first", here, "second", _RENAME_NOREPLACE)),
+        (errno.ENOENT, ("renameat2", here, "none", here, "other", 0)),
+        (errno.ENOENT, ("renameat2", here, "first", here, "none", _RENAME_EXCHANGE)),
+        (errno.EINVAL, ("renameat2", here, "first", here, "second", _RENAME_NOREPLACE | _RENAME_EXCHANGE)),
+        (errno.EISDIR, ("renameat2", here, "first", here, "empty", 0)),
+        (errno.ENOTDIR, ("renameat2", here, "empty", here, "first", 0)),
+        (errno.ENOTEMPTY, ("renameat2", here, "empty", here, "directory", 0)),
+        (errno.EINVAL, ("renameat2", here, "directory", here, "directory/inside", 0)),
+        (errno.ENAMETOOLONG, ("renameat2", here, "first", here, 256 * "n", 0)),
+        (errno.EEXIST, ("linkat", here, "first", here, "second", 0)),
+        (errno.EPERM, ("linkat", here, "empty", here, "other", 0)),
+        (errno.EEXIST, ("mkdirat", here, "first", 0o700)),
+        (errno.EEXIST, ("mknodat", here, "empty", stat.S_IFIFO | 0o600, 0)),
+        (errno.EEXIST, ("openat", here, "first", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)),
+        (errno.EISDIR, ("openat", here, "empty", os.O_RDWR, 0)),
+        (errno.EISDIR, ("unlinkat", here, "empty", 0)),
+        (errno.ENOTDIR, ("unlinkat", here, "first", _AT_REMOVEDIR)),
+        (errno.ENOTEMPTY, ("unlinkat", here, "directory", _AT_REMOVEDIR)),
+    ):
+        with live.about(f"{words}"):
+            live.expect_errno(number, call, *words)
+            live.expect("names", before, _names(live, here, actor))
+    live.expect_pool(nr=2, free=0)
+    call("renameat2", here, "first", here, "second", _RENAME_EXCHANGE)
+    for name, value in (("second", 1), ("first", 2), ("directory/link", 1)):
+        open_file(live, f"{point}/{name}", actor).map(1, prot=mmap.PROT_READ).expect_filled(value)
+    longest = 255 * "n"
+    call("renameat2", here, "second", here, longest, _RENAME_NOREPLACE)
+    live.expect("links of the files", (2, 1), (first.links, second.links))
+    # over the file of the other
+    call("renameat2", here, longest, here, "first", 0)
+    live.expect("links of the files", (2, 0), (first.links, second.links))
+    live.expect_pool(nr=2, free=0)
+    actor.end()
+    live.expect_pool(nr=2, free=1)
+    use = live.host.file_system(point)
+    # the root, a file and two directories
+    live.expect("f_ffree, f_bfree", (1, 1), (use.free_files, use.free_blocks))
+    open_file(live, f"{point}/first").map(1).expect_filled(1)
+
+
+def _names(live: Live, directory: int, actor: Actor) -> dict[str, FileStatus]:
+    """Return what stat(2) tells of the files of ``renamed``."""
+    found = {}
+    for name in ("first", "second", "empty", "directory", "directory/link"):
+        file = HugeFile(live, actor, actor.call("openat", directory, name, os.O_PATH, 0))
+        found[name] = file.status()
+        file.close()
+    return found
 
 
 def expect_left(live: Live, point: str, files: int) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.file_status import FileStatus
-from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
+from hugepage_qa.cases.hugetlb_files import HugeFile, open_directory, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.uapi import AT_FDCWD, NOBODY
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -221,11 +221,6 @@ def expect_left(live: Live, point: str, files: int) -> None:
     """Expect a mount to have room for so many files, and all of its one page."""
     use = live.host.file_system(point)
     live.expect("f_ffree, f_bfree", (files, 1), (use.free_files, use.free_blocks))
-
-
-def open_directory(live: Live, actor: Actor, path: str) -> HugeFile:
-    """Open a directory. Raises OSError."""
-    return open_file(live, path, actor, os.O_RDONLY | live.host.uapi.o_directory)
 
 
 class HugetlbfsDirectories(LiveTest):

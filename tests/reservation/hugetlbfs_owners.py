@@ -10,7 +10,7 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.file_status import FileStatus
-from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_file
+from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_directory, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.proc_tables import find_mount
 from hugepage_qa.kernel.uapi import AT_EMPTY_PATH, AT_FDCWD, NOBODY
@@ -27,11 +27,6 @@ _O_NOATIME = 0o1000000
 _AT_REMOVEDIR = 0x200
 # include/uapi/linux/mount.h
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND = 1 << 0, 1 << 5, 1 << 12
-
-
-def open_directory(live: Live, actor: Actor, path: str) -> HugeFile:
-    """Open a directory. Raises OSError."""
-    return open_file(live, path, actor, os.O_RDONLY | live.host.uapi.o_directory)
 
 
 def _become(actor: Actor, user: int) -> None:

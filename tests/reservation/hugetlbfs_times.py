@@ -9,7 +9,7 @@ from functools import partial
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.file_status import FileStatus, Moment
-from hugepage_qa.cases.hugetlb_files import HugeFile, file_of_each_kind, open_file
+from hugepage_qa.cases.hugetlb_files import HugeFile, file_of_each_kind, open_directory, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.proc_tables import find_mount
 from hugepage_qa.kernel.uapi import AT_FDCWD, FALLOC_FL_KEEP_SIZE
@@ -132,7 +132,7 @@ def times_of_a_file(live: Live) -> None:
         _expect_marks(live, file, _of_a_file(live, file))
         file.truncate(0)
     point, actor = live.mount(), live.actor()
-    root = open_file(live, point, actor, os.O_RDONLY | live.host.uapi.o_directory)
+    root = open_directory(live, actor, point)
     file = open_file(live, f"{point}/file", actor)
     _expect_marks(live, file, _of_a_name(file, root.descriptor, f"{point}/file"))
     live.expect_pool(nr=2, free=2)
@@ -146,9 +146,7 @@ def times_of_directories(live: Live) -> None:
     point, actor = live.mount(), live.actor()
     call = actor.call
     call("mkdirat", AT_FDCWD, f"{point}/inside", 0o700)
-    root, inside = (
-        open_file(live, path, actor, os.O_RDONLY | live.host.uapi.o_directory) for path in (point, f"{point}/inside")
-    )
+    root, inside = (open_directory(live, actor, path) for path in (point, f"{point}/inside"))
     here, there = root.descriptor, inside.descriptor
     create = os.O_RDWR | os.O_CREAT
     for what, act, changed in (

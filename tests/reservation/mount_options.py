@@ -9,14 +9,13 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.file_status import FileSystemStatus
-from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_file
+from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_directory, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.proc_tables import find_mount
 from hugepage_qa.kernel.uapi import AT_FDCWD, NOBODY
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor
 from hugepage_qa.sizes import GIB, KIB, MIB
 
 OPTIONS = Area("mount-options")
@@ -232,11 +231,6 @@ def _expect_files_left(live: Live, file: HugeFile, files: int) -> None:
 
 def _counts(use: FileSystemStatus) -> tuple[int, int, int, int]:
     return use.files, use.free_files, use.blocks, use.free_blocks
-
-
-def open_directory(live: Live, actor: Actor, path: str) -> HugeFile:
-    """Open a directory. Raises OSError."""
-    return open_file(live, path, actor, os.O_RDONLY | live.host.uapi.o_directory)
 
 
 @OPTIONS.case(

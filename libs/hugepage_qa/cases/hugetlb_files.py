@@ -122,6 +122,11 @@ def open_file(live: Live, path: str, actor: Actor | None = None, flags: int = os
     return HugeFile(live, actor, live.open(actor, path, flags))
 
 
+def open_directory(live: Live, actor: Actor, path: str) -> HugeFile:
+    """Open a directory. Raises OSError."""
+    return open_file(live, path, actor, os.O_RDONLY | live.host.uapi.o_directory)
+
+
 def open_again(live: Live, file: HugeFile, actor: Actor | None = None, flags: int = os.O_RDWR) -> HugeFile:
     """Open ``file``, which needs no name, once more, in a new actor without one (proc_pid_fd(5)). Raises OSError."""
     return open_file(live, f"/proc/{file.actor.pid}/fd/{file.descriptor}", actor, flags)

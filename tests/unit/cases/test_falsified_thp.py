@@ -17,6 +17,7 @@ _HUGE = re.compile(r"^((?:AnonHugePages|ShmemPmdMapped|FilePmdMapped): +)(\d+)( 
 #: what they judge is Rss, counters, refusals or contents, and no huge page of a mapping
 _WITHOUT_HUGE_PAGES = {
     "as-it-was-booted",
+    "allocated-behind-the-end",
     "blocks-made-again",
     "counted-text",
     "denied-and-forced-without-a-mapping",
@@ -42,6 +43,7 @@ _WITHOUT_HUGE_PAGES = {
     "protected-zeroes",
     # what swapoff(2) brings back may be huge or not
     "swapoff",
+    "thread-comes-and-goes",
     "values-that-are-shown",
     "files-of-hugetext",
     "dropped-caches",

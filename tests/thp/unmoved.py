@@ -1,0 +1,91 @@
+"""Pages that somebody holds and that therefore cannot be moved: what each way of moving them answers and counts."""
+
+import errno
+from functools import partial
+
+from hugepage_qa.cases import memory_policy
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import compact_if_short
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.pages_of_a_node import need_memory
+from hugepage_qa.cases.pinned_pages import pipe_with
+from hugepage_qa.cases.thp_memory import expect_change, need_blocks, pmd_size
+from hugepage_qa.cases.thp_policy import advised, set_policy
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+UNMOVED = Area("thp/unmoved", sizes=Sizes.ONCE)
+
+COUNTED = "Documentation/mm/page_migration.rst Monitoring Migration; mm/migrate.c migrate_pages()"
+#: more than the pages of which one is held
+_PAGES = 2
+
+
+@UNMOVED.case(
+    "a page that somebody holds stays on its node, and counts as one that could not be moved, a huge one also with all"
+    " its base pages; those beside it move, and count as moved",
+    f"move_pages(2); mbind(2) EIO; {COUNTED}",
+    since="5.9",  # what could not be moved of a huge page is counted for it
+    nodes=2,
+)
+def held(live: Live) -> None:
+    old, new = live.nodes[:2]
+    size, base = pmd_size(live), live.base_page
+    need_memory(live, (old, new), 2 * _PAGES * size)
+    set_policy(live, "madvise")
+    for huge in (True, False):
+        compact_if_short(live, size, 2 * _PAGES)
+        each = size // base if huge else 1
+        moved = _PAGES * size // base - each
+        counted = {
+            "pgmigrate_fail": each,
+            "pgmigrate_success": moved,
+            "thp_migration_fail": int(huge),
+            "thp_migration_success": _PAGES - 1 if huge else 0,
+            "thp_migration_split": 0,
+        }
+        for move in (_move, _bind):
+            with live.about(f"huge: {huge}, {move.__name__[1:]}"):
+                memory = expect_change(live, counted, partial(_held, live, old, huge), partial(move, live, new, huge))
+                nodes = memory.numa_maps().nodes
+                live.expect("base pages of each node in numa_maps", {old: each, new: moved}, nodes)
+                live.expect("AnonHugePages", memory.length if huge else 0, memory.smaps().anon_huge_pages)
+                memory.expect_filled()
+
+
+def _held(live: Live, node: int, huge: bool) -> Memory:
+    """Return memory on ``node``, in huge pages or in base pages, of which the first one is in a pipe."""
+    actor = live.actor()
+    memory_policy.set_policy(actor, memory_policy.Mode.BIND, [node])
+    memory = advised(live, _PAGES, MADV_HUGEPAGE if huge else MADV_NOHUGEPAGE, actor=actor)
+    memory.fill()
+    if huge:
+        need_blocks(live, memory, node)
+    pipe_with(live, memory)
+    return memory
+
+
+def _move(live: Live, node: int, huge: bool, memory: Memory) -> None:
+    """Have each page moved, huge or not."""
+    step = memory.size if huge else live.base_page
+    places = range(memory.address, memory.address + memory.length, step)
+    uapi = memory.actor.uapi
+    pages, nodes = uapi.pack(f"{len(places)}Q", *places), uapi.pack(f"{len(places)}i", *[node] * len(places))
+    left = memory.actor.call("move_pages", 0, len(places), pages, nodes, bytes(4 * len(places)), memory_policy.MOVE)
+    live.expect("pages that move_pages(2) tells as left", 1, left)
+
+
+def _bind(live: Live, node: int, _huge: bool, memory: Memory) -> None:
+    live.expect_errno(errno.EIO, memory_policy.bind, memory, [node], memory_policy.MOVE_STRICTLY)
+
+
+class ThpUnmoved(LiveTest):
+    """Pages that cannot be moved.
+
+    :avocado: enable
+    """
+
+    def test_unmoved(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(UNMOVED)

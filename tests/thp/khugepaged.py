@@ -1,6 +1,7 @@
 """What khugepaged makes huge, and the limits that it keeps to."""
 
 import errno
+from itertools import pairwise, product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_node_short
@@ -15,15 +16,16 @@ from hugepage_qa.cases.khugepaged_clock import (
     let_rest,
     pages_collapsed,
 )
+from hugepage_qa.cases.khugepaged_sleep import shows_threads, thread
 from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
-from hugepage_qa.cases.thp_policy import advised, base_pages, leave_dirt, smaller_sizes
+from hugepage_qa.cases.thp_policy import advised, base_pages, has_size_policy, leave_dirt, smaller_sizes
 from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.kernel.tree import read_integer, size_name
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
@@ -33,6 +35,9 @@ from hugepage_qa.version import KernelVersion
 KHUGEPAGED_AREA = Area("thp/khugepaged", sizes=Sizes.ONCE)
 
 DOC = f"{THP_DOC} Khugepaged controls"
+#: each policy of all sizes after each other one, and "never" last
+_CHANGES = ("never", "always", "never", "madvise", "always", "madvise", "never")
+_END_SECONDS = 5.0
 _LIMITS_COUNTED_SINCE = KernelVersion(5, 17)
 
 
@@ -248,6 +253,38 @@ def rest(live: Live) -> None:
 
 
 @KHUGEPAGED_AREA.case(
+    "khugepaged is there while enabled or the policy of the PMD size is always or madvise, and gone while both allow"
+    " nothing, whichever was written before",
+    f"{THP_DOC} khugepaged; mm/khugepaged.c start_stop_khugepaged(); mm/huge_memory.c enabled_store()",
+)
+def thread_comes_and_goes(live: Live) -> None:
+    if not shows_threads(live):
+        raise CannotRun("threads of the kernel are not to be seen here")
+    put_to_work(live)
+    pmd = f"{DIRECTORY}/{size_name(pmd_size(live))}"
+    for path in (f"{DIRECTORY}/shmem_enabled", f"{pmd}/shmem_enabled"):
+        live.set_knob_if_there(path, "never")
+    if _shared_memory_may_be_huge(live):
+        raise CannotRun("shared memory or a mode of hugetext keeps khugepaged at work")
+    # so that there is something for it to do
+    memory = base_pages(live)
+    has_policy = has_size_policy(live)
+    for of_size, change in product(("inherit", "never") if has_policy else (None,), pairwise(_CHANGES)):
+        if of_size is not None:
+            live.host.write(f"{pmd}/enabled", of_size)
+        for policy in change:
+            live.host.write(f"{DIRECTORY}/enabled", policy)
+            if of_size == "never" and policy != "never":
+                # read-only files may be huge then (CONFIG_READ_ONLY_THP_FOR_FS)
+                continue
+            _expect_thread(live, policy != "never", f"enabled={policy}, of the size {of_size}")
+    for of_size in ("always", "never", "madvise", "inherit", "madvise", "never") if has_policy else ():
+        live.host.write(f"{pmd}/enabled", of_size)
+        _expect_thread(live, of_size in ("always", "madvise"), f"enabled=never, of the size {of_size}")
+    memory.expect_filled()
+
+
+@KHUGEPAGED_AREA.case(
     "a shorter scan_sleep_millisecs ends the longer sleep that khugepaged is in",
     f"{THP_DOC} scan_sleep_millisecs; mm/khugepaged.c scan_sleep_millisecs_store()",
 )
@@ -260,6 +297,18 @@ def shorter_sleep(live: Live) -> None:
     live.host.write(f"{KHUGEPAGED}/scan_sleep_millisecs", "10")
     await_scans(live)
     memory.expect_filled()
+
+
+def _expect_thread(live: Live, is_there: bool, where: str) -> None:
+    """Expect khugepaged to be there, or not: who switches it off waits for its end. Raises Failed."""
+    live.host.wait_until(lambda: (thread(live) is not None) == is_there, _END_SECONDS)
+    found = thread(live)
+    if (found is not None) != is_there:
+        live.fail(f"khugepaged is there, {where}", is_there, found is not None)
+    if found is not None:
+        status = live.host.observe(f"proc/{found}/status") or ""
+        shown = [line.split()[1] for line in status.splitlines() if line.startswith(("Name:", "Pid:"))]
+        live.expect(f"name and number of the thread, {where}", ["khugepaged", found], shown)
 
 
 def _with_absent(live: Live, absent: int, size: int) -> Memory:

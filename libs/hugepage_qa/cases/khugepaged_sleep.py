@@ -23,8 +23,8 @@ def await_sleep(live: Live, seconds: float, is_done: Callable[[], bool] = lambda
     A write or an advice that wakes it has made it runnable when it returns. One that was stopped sleeps. In a container
     that sees none of the kernel's threads (pid_namespaces(7)) all of the time is waited for.
     """
-    name = _process(live)
-    if name is None and not _is_called(live, _FIRST_THREAD, "kthreadd"):
+    name = thread(live)
+    if name is None and not shows_threads(live):
         live.host.wait_until(is_done, seconds)
         return
     before = _slept(live, name)
@@ -37,7 +37,12 @@ def await_sleep(live: Live, seconds: float, is_done: Callable[[], bool] = lambda
         before = now
 
 
-def _process(live: Live) -> str | None:
+def shows_threads(live: Live) -> bool:
+    """Tell whether threads of the kernel are to be seen: in a container they are not (pid_namespaces(7))."""
+    return _is_called(live, _FIRST_THREAD, "kthreadd")
+
+
+def thread(live: Live) -> str | None:
     """Return the number of khugepaged, None without one: it is stopped while huge pages are allowed to nobody."""
     names = live.host.names("proc")
     return next((name for name in names if name.isdecimal() and _is_called(live, name, "khugepaged")), None)

@@ -4,13 +4,14 @@ import errno
 import mmap
 import signal
 from functools import partial
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, swapped
-from hugepage_qa.cases.thp_memory import expect_change, pmd_size
+from hugepage_qa.cases.thp_memory import expect_change, pmd_size, read_counters
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts
 from hugepage_qa.kernel.uapi import (
     MADV_COLD,
@@ -216,6 +217,43 @@ def paged_out_by_one_of_two(live: Live) -> None:
 
 
 @ADVICE.case(
+    "MADV_FREE by one of two processes frees nothing of huge pages that both have, mapped whole or in parts, by smaps"
+    " and pglazyfree, and both keep what these hold, base pages too; it does when the other one has unmapped them or"
+    " given them back",
+    f"{FREE}, madvise_free_pte_range(); mm/swap.c lru_lazyfree_fn()",
+    since="5.4",  # MADV_PAGEOUT
+)
+def freed_by_one_of_two(live: Live) -> None:
+    let_rest(live)
+    need_swap(live, 2 * pmd_size(live))
+    for make, is_parent, unmaps in product((huge_pages, mapped_in_parts, base_pages), (True, False), (True, False)):
+        memory = make(live)
+        both = [memory, memory.seen_by(memory.actor.fork())]
+        one, other = both if is_parent else reversed(both)
+        huge = one.smaps().anon_huge_pages
+        before = read_counters(live)["pglazyfree"]
+        one.advise(mmap.MADV_FREE)
+        with live.about(f"{make.__name__}, by the parent: {is_parent}, the other unmaps: {unmaps}"):
+            # of base pages the kernel marks those that it cannot take, too
+            if make is not base_pages:
+                live.expect("LazyFree of both", (0, 0), (_lazy(one), _lazy(other)))
+                live.expect("pages counted in pglazyfree", 0, read_counters(live)["pglazyfree"] - before)
+            live.expect("AnonHugePages of both", 2 * [huge], [each.smaps().anon_huge_pages for each in (one, other)])
+            for each in (other, one):
+                each.advise(MADV_PAGEOUT)
+            for each in both:
+                each.expect_filled()
+            if unmaps:
+                other.unmap()
+            else:
+                other.advise(mmap.MADV_DONTNEED)
+            if make is not base_pages:
+                live.host.wait_until(partial(_is_all_freed, one))
+                live.expect("LazyFree of who has it alone", one.length, _lazy(one))
+        memory.actor.end()
+
+
+@ADVICE.case(
     "MADV_FREE of whole huge pages is counted in pglazyfree, all their base pages, and nothing of them is taken yet",
     "madvise(2) MADV_FREE; mm/swap.c lru_lazyfree_fn()",
 )
@@ -237,6 +275,12 @@ def _free(live: Live, memory: Memory, length: int) -> int:
 
     live.host.wait_until(is_marked)
     return _lazy(memory)
+
+
+def _is_all_freed(memory: Memory) -> bool:
+    """Give MADV_FREE for all, and tell whether all is marked."""
+    memory.advise(mmap.MADV_FREE)
+    return _lazy(memory) == memory.length
 
 
 def _lazy(memory: Memory) -> int:

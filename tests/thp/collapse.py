@@ -12,6 +12,7 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import (
     collapse,
+    expect_change,
     let_only_pmd_inherit,
     map_aligned,
     map_start_of_file,
@@ -174,6 +175,34 @@ def shared_memory(live: Live) -> None:
 
 
 @COLLAPSE.case(
+    "MADV_COLLAPSE of shared memory that has holes fills them with zeroes: Shmem grows by each of their base pages"
+    " once, wherever they were, and falls by the whole huge page when that goes",
+    "Documentation/filesystems/proc.rst Shmem, ShmemHugePages; mm/khugepaged.c collapse_file()",
+    since=SINCE,
+)
+def shared_memory_with_holes(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    size, base = pmd_size(live), live.base_page
+    for start, length in (
+        (0, base),
+        (size - base, base),
+        (size // 2, size // 2),
+        (base, size - base),
+        (0, size - base),
+    ):
+        with live.about(f"{length} bytes at {start}"):
+            grown = {"Shmem": size - length, "nr_shmem": (size - length) // base, "ShmemHugePages": size}
+            part = partial(_shared_in_part, live, start, length)
+            memory = expect_change(live, grown, part, partial(_collapse_all, live))
+            live.expect("words that changed", 0, memory.wrong(start, length))
+            words = memory.actor.nonzero(memory.address, size)
+            live.expect("words that are not zero", length // WORD, words)
+            live.expect("ShmemPmdMapped", size, memory.smaps().shmem_pmd_mapped)
+            gone = {"Shmem": -size, "nr_shmem": -size // base, "ShmemHugePages": -size}
+            expect_change(live, gone, partial(_collapsed_in_part, live, start, length), Memory.unmap)
+
+
+@COLLAPSE.case(
     "MADV_COLLAPSE of shared memory makes it huge whatever the policy of the size is, never included",
     f"{DOC}; mm/shmem.c shmem_allowable_huge_orders()",
     since="7.3",  # and 6.12.113, 7.2.10: before, shared memory was left out where the size has another policy
@@ -276,6 +305,23 @@ def resident_when_filled(live: Live) -> None:
             live.expect("st_blocks of what was cut off", 0, file.blocks)
         for memory in (private, shared):
             memory.actor.end()
+
+
+def _shared_in_part(live: Live, start: int, length: int) -> Memory:
+    """Return shared memory of one huge page that has ``length`` bytes from ``start`` on, in base pages."""
+    memory = map_aligned(live, 1, pmd_size(live), shared=True)
+    memory.actor.fill(memory.address + start, length, WORD, 1 + start)
+    return memory
+
+
+def _collapse_all(live: Live, memory: Memory) -> None:
+    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+
+
+def _collapsed_in_part(live: Live, start: int, length: int) -> Memory:
+    memory = _shared_in_part(live, start, length)
+    _collapse_all(live, memory)
+    return memory
 
 
 def _collapse_twice(live: Live, memory: Memory) -> None:

@@ -1,0 +1,230 @@
+"""What those see of huge pages who track a process: what is new or written, what was used, and what kind of page it is.
+
+Each case is a table of all kinds of memory: huge pages, base pages, pages of zeroes, and what nobody has touched.
+"""
+
+import errno
+from collections.abc import Callable
+from itertools import product
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.frames import (
+    ANONYMOUS,
+    COMPOUND_HEAD,
+    COMPOUND_TAIL,
+    DIRTY,
+    HUGE,
+    LRU,
+    MAPPED,
+    MLOCKED,
+    SWAP_BACKED,
+    TRANSPARENT,
+    UNEVICTABLE,
+    UPTODATE,
+    ZERO,
+    kpageflags,
+)
+from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, SOFT_DIRTY, WRITE_PROTECTED, Memory
+from hugepage_qa.cases.thp_memory import (
+    filled_file,
+    let_only_pmd_inherit,
+    map_aligned,
+    mapped_huge,
+    mount_tmpfs,
+    pmd_size,
+    room_for,
+    shared_base_pages,
+    shared_huge_pages,
+)
+from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, huge_zeroes, mapped_in_parts
+from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+TRACKERS = Area("thp/trackers", sizes=Sizes.ONCE)
+
+SOFT = "Documentation/admin-guide/mm/soft-dirty.rst"
+PAGEMAP = "Documentation/admin-guide/mm/pagemap.rst"
+CLEAR_REFS = "Documentation/filesystems/proc.rst clear_refs"
+#: what is written to clear_refs, and of which memory it clears what was used: all, private, of a file
+_ALL, _PRIVATE, _OF_A_FILE, _NOT_SOFT_DIRTY = "1", "2", "3", "4"
+_RESET_PEAK, _TOO_MUCH = "5", "6"
+
+Make = Callable[[Live], Memory]
+
+
+def _untouched(live: Live) -> Memory:
+    return advised(live)
+
+
+def _untouched_shared(live: Live) -> Memory:
+    return map_aligned(live, 1, pmd_size(live), shared=True)
+
+
+def _base_zeroes(live: Live) -> Memory:
+    memory = advised(live, advice=MADV_NOHUGEPAGE)
+    memory.expect_zero()
+    return memory
+
+
+def _zeroes_in_parts(live: Live) -> Memory:
+    memory = huge_zeroes(live)
+    memory.actor.call("munmap", memory.at(1) - live.base_page, live.base_page)
+    return memory
+
+
+def _moved(live: Live) -> Memory:
+    memory = huge_pages(live)
+    return memory.moved_to(room_for(memory.actor, 1, memory.size))
+
+
+def _of_a_file(live: Live) -> Memory:
+    return filled_file(live, f"{mount_tmpfs(live, 'always')}/file", 1)
+
+
+def _locked(live: Live) -> Memory:
+    memory = huge_pages(live)
+    memory.actor.call("mlock", memory.address, memory.length)
+    return memory
+
+
+#: what pagemap says of each base page
+_OWN, _SHARED = PRESENT | EXCLUSIVE, PRESENT | EXCLUSIVE | OF_A_FILE
+_KINDS: tuple[tuple[Make, int], ...] = (
+    (_untouched, 0),
+    (_untouched_shared, 0),
+    (huge_pages, _OWN),
+    (mapped_in_parts, _OWN),
+    (base_pages, _OWN),
+    (_moved, _OWN),
+    # which nobody owns
+    (huge_zeroes, PRESENT),
+    (_base_zeroes, PRESENT),
+    (shared_huge_pages, _SHARED),
+    (shared_base_pages, _SHARED),
+    (_of_a_file, _SHARED),
+)
+#: what is told as mapped by huge pages
+_HUGE = (huge_pages, _moved, shared_huge_pages, _of_a_file)
+
+
+@TRACKERS.case(
+    "all of a new mapping is soft-dirty, whatever it has and whether it was touched or not, until clear_refs is"
+    " written; nothing is then, until it is written, and nothing else of what pagemap tells of it changes",
+    f"{SOFT}; {PAGEMAP}; fs/proc/task_mmu.c pagemap_pmd_range(), pte_to_pagemap_entry(), pagemap_pte_hole(),"
+    " clear_refs_write()",
+)
+def new_mapping(live: Live) -> None:
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    for make, flags in _KINDS:
+        memory = make(live)
+        if "sd" not in memory.smaps().flags:
+            raise CannotRun("this kernel has no CONFIG_MEM_SOFT_DIRTY")
+        with live.about(make.__name__.strip("_")):
+            _expect_told(live, memory, flags | SOFT_DIRTY)
+            live.host.write(f"proc/{memory.actor.pid}/clear_refs", _NOT_SOFT_DIRTY)
+            _expect_told(live, memory, flags)
+            live.expect("huge pages", memory.length if make in _HUGE else 0, mapped_huge(memory))
+            last = memory.length // live.base_page - 1
+            memory.actor.write(memory.at(1) - live.base_page, 1)
+            entry = memory.whole_pagemap()[last]
+            live.expect("whether what was written is soft-dirty", True, bool(entry & SOFT_DIRTY))
+        memory.actor.end()
+
+
+@TRACKERS.case(
+    "clear_refs has all memory be unused, or that of files alone, or all but that, huge pages and others, and keeps"
+    " what is dirty; other numbers are refused",
+    f"{CLEAR_REFS}; fs/proc/task_mmu.c clear_refs_test_walk(), clear_refs_pte_range()",
+)
+def unused(live: Live) -> None:
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    private, of_files = (huge_pages, mapped_in_parts, base_pages), (shared_huge_pages, shared_base_pages, _of_a_file)
+    for number, make in product((_ALL, _PRIVATE, _OF_A_FILE), private + of_files):
+        memory = make(live)
+        with live.about(f"{number}, {make.__name__.strip('_')}"):
+            _expect_used(live, memory, memory.length)
+            live.host.write(f"proc/{memory.actor.pid}/clear_refs", number)
+            cleared = number == _ALL or (make in of_files) == (number == _OF_A_FILE)
+            _expect_used(live, memory, 0 if cleared else memory.length)
+            for refused in ("0", _TOO_MUCH):
+                live.expect_errno(errno.EINVAL, live.host.write, f"proc/{memory.actor.pid}/clear_refs", refused)
+            live.expect("huge pages", memory.length if make in _HUGE else 0, mapped_huge(memory))
+            memory.expect_filled()
+        memory.actor.end()
+
+
+@TRACKERS.case(
+    "kpageflags tells of each base page what kind of page it is part of, huge, of zeroes or both, and of the first one"
+    " what becomes of it",
+    f"{PAGEMAP} kpageflags; fs/proc/page.c stable_page_flags()",
+)
+def kinds_in_kpageflags(live: Live) -> None:
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    anonymous, shared = MAPPED | ANONYMOUS, MAPPED
+    huge_zero, zero = TRANSPARENT | ZERO, ZERO
+    kept = UPTODATE | SWAP_BACKED
+    kinds: tuple[tuple[Make, int, int, int], ...] = (
+        # of each base page, of the first one, and what that is not
+        (huge_pages, anonymous | TRANSPARENT, kept, MLOCKED | UNEVICTABLE),
+        (mapped_in_parts, anonymous | TRANSPARENT, kept, MLOCKED | UNEVICTABLE),
+        (_moved, anonymous | TRANSPARENT, kept, MLOCKED | UNEVICTABLE),
+        (_locked, anonymous | TRANSPARENT, kept | MLOCKED | UNEVICTABLE, 0),
+        (shared_huge_pages, shared | TRANSPARENT, kept | DIRTY, MLOCKED | UNEVICTABLE),
+        (_of_a_file, shared | TRANSPARENT, kept | DIRTY, MLOCKED | UNEVICTABLE),
+        (base_pages, anonymous, kept, MLOCKED | UNEVICTABLE),
+        (shared_base_pages, shared, kept | DIRTY, MLOCKED | UNEVICTABLE),
+        (huge_zeroes, huge_zero, 0, LRU | MLOCKED | UNEVICTABLE),
+        (_zeroes_in_parts, zero, 0, LRU | MLOCKED | UNEVICTABLE),
+        (_base_zeroes, zero, 0, LRU | MLOCKED | UNEVICTABLE),
+    )
+    told = MAPPED | ANONYMOUS | TRANSPARENT | ZERO | HUGE
+    for make, of_each, of_the_first, not_so in kinds:
+        memory = make(live)
+        frames = [entry & FRAME for entry in memory.whole_pagemap() if entry & PRESENT]
+        found = kpageflags(live, memory.actor, frames)
+        with live.about(make.__name__.strip("_")):
+            live.expect("kinds of its base pages", {hex(of_each)}, {hex(flags & told) for flags in found})
+            first = found[0] & (of_the_first | not_so)
+            live.expect("flags of the first one", hex(of_the_first), hex(first))
+            is_compound = bool(of_each & TRANSPARENT)
+            parts = [COMPOUND_HEAD, *[COMPOUND_TAIL] * (len(found) - 1)] if is_compound else [0] * len(found)
+            ends = [flags & (COMPOUND_HEAD | COMPOUND_TAIL) for flags in found]
+            live.expect("base pages that are told as head or tail and are not", 0, _different(parts, ends))
+        memory.actor.end()
+
+
+def _different(some: list[int], others: list[int]) -> int:
+    return sum(one != other for one, other in zip(some, others, strict=True))
+
+
+def _expect_told(live: Live, memory: Memory, flags: int) -> None:
+    """Expect pagemap to tell the same ``flags`` of each base page."""
+    told = PRESENT | EXCLUSIVE | SOFT_DIRTY | WRITE_PROTECTED
+    if flags & EXCLUSIVE:
+        # zeroes are nobody's: Linux 6.1 tells the huge page of them as of a file, and base pages of them not
+        told |= OF_A_FILE
+    live.expect("flags in pagemap", {hex(flags)}, {hex(entry & told) for entry in memory.whole_pagemap()})
+
+
+def _expect_used(live: Live, memory: Memory, length: int) -> None:
+    found = memory.mappings()
+    referenced = sum(mapping.fields["Referenced"] for mapping in found)
+    dirty = sum(mapping.fields[name] for mapping in found for name in ("Private_Dirty", "Shared_Dirty"))
+    live.expect("Referenced, dirty", (length, memory.length), (referenced, dirty))
+
+
+class ThpTrackers(LiveTest):
+    """What trackers see of huge pages.
+
+    :avocado: enable
+    """
+
+    def test_trackers(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(TRACKERS)

@@ -36,8 +36,9 @@ DOC = "Documentation/admin-guide/mm/userfaultfd.rst"
 PROTECTED = f"{DOC} Write Protect Notifications; Documentation/admin-guide/mm/pagemap.rst bit 57"
 #: of bit 57 of pagemap
 SINCE = "5.13"
-#: since commit 0cef0bb836e3; before, the bit stayed in what was moved, and forbade nothing
+#: commit 0cef0bb836e3 and its backports; before, the bit stayed in what was moved, and forbade nothing
 _DROPPED_WHEN_MOVED = KernelVersion(6, 13)
+_DROPPED_BY_BACKPORTS = KernelVersion(6, 1, 191), KernelVersion(6, 12, 11)
 _NEW_VALUE = 77
 
 
@@ -162,8 +163,7 @@ def moved(live: Live) -> None:
         _protect(live, memory)
         there = memory.moved_to(room_for(memory.actor, memory.pages + 1, memory.size) + shift)
         there.expect_filled()
-        if live.kernel_version >= _DROPPED_WHEN_MOVED:
-            live.expect(f"base pages that are protected, moved by {shift} bytes", [], protected_pages(there))
+        _expect_dropped(live, there, f"moved to {shift} bytes behind a boundary")
         there.fill(_NEW_VALUE)
         there.expect_filled(_NEW_VALUE)
 
@@ -171,7 +171,7 @@ def moved(live: Live) -> None:
 @USERFAULT.case(
     "what was protected when it was swapped out can be written where mremap() has moved it",
     f"{DOC} UFFD_FEATURE_EVENT_REMAP; mm/mremap.c move_ptes() (0cef0bb836e3)",
-    since="6.13",
+    since=SINCE,
 )
 def moved_in_swap(live: Live) -> None:
     need_swap(live, 3 * pmd_size(live))
@@ -179,7 +179,7 @@ def moved_in_swap(live: Live) -> None:
     _protect(live, memory)
     swap_out(live, memory, memory.length)
     there = memory.moved_to(room_for(memory.actor, memory.pages, memory.size))
-    live.expect("base pages that are protected", [], protected_pages(there))
+    _expect_dropped(live, there, "moved in swap")
     there.expect_filled()
     there.fill(_NEW_VALUE)
     there.expect_filled(_NEW_VALUE)
@@ -189,7 +189,7 @@ def moved_in_swap(live: Live) -> None:
     "base pages and shared memory, huge or not, that were protected, in swap or not, can be written where mremap() has"
     " moved them",
     f"{DOC} UFFD_FEATURE_EVENT_REMAP; mm/mremap.c move_ptes() (0cef0bb836e3)",
-    since="6.13",
+    since="5.19",  # UFFD_FEATURE_WP_HUGETLBFS_SHMEM
 )
 def other_memory_moved(live: Live) -> None:
     need_swap(live, pmd_size(live))
@@ -204,7 +204,7 @@ def other_memory_moved(live: Live) -> None:
         every = memory.length // live.base_page
         live.expect("base pages that are protected before", every, len(protected_pages(memory)))
         there = memory.moved_to(room_for(memory.actor, memory.pages, memory.size))
-        live.expect("base pages that are protected", [], protected_pages(there))
+        _expect_dropped(live, there, f"{make.__name__}, in swap {in_swap}")
         there.expect_filled()
         there.fill(_NEW_VALUE)
         there.expect_filled(_NEW_VALUE)
@@ -322,6 +322,13 @@ def _to_protect(live: Live, memory: Memory) -> list[int]:
     """Return the numbers of the base pages that ``_protect`` protects."""
     pages = memory.size // live.base_page
     return [*range(pages), *range(pages + 1, pages + pages // 2)]
+
+
+def _expect_dropped(live: Live, there: Memory, how: str) -> None:
+    """Expect nothing to be protected of what mremap(2) moved out of a userfaultfd, with a kernel that ends it so."""
+    version = live.kernel_version
+    if version >= _DROPPED_WHEN_MOVED or version.follows_any(_DROPPED_BY_BACKPORTS):
+        live.expect(f"base pages that are protected, {how}", [], protected_pages(there))
 
 
 def _expect_protected(live: Live, memory: Memory) -> None:

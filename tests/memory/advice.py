@@ -3,6 +3,7 @@
 import errno
 import mmap
 import signal
+from itertools import product
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import forked, new_memfd
@@ -11,6 +12,7 @@ from hugepage_qa.kernel.uapi import (
     MADV_COLD,
     MADV_COLLAPSE,
     MADV_DONTNEED,
+    MADV_DONTNEED_LOCKED,
     MADV_GUARD_INSTALL,
     MADV_MERGEABLE,
     MADV_PAGEOUT,
@@ -18,30 +20,34 @@ from hugepage_qa.kernel.uapi import (
     MADV_POPULATE_WRITE,
     MADV_WILLNEED,
     MADV_WIPEONFORK,
+    MLOCK_ONFAULT,
 )
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 ADVICE = Area("advice")
-DONTNEED = "madvise(2) MADV_DONTNEED; mm/madvise.c madvise_dontneed_free_valid_vma()"
+DONTNEED = "madvise(2) MADV_DONTNEED, MADV_DONTNEED_LOCKED; mm/madvise.c madvise_dontneed_free_valid_vma()"
 REMOVE = "madvise(2) MADV_REMOVE; mm/madvise.c madvise_remove()"
 POPULATE = "madvise(2) MADV_POPULATE_READ, MADV_POPULATE_WRITE"
-#: 90e7e7f5ef3f
+#: 90e7e7f5ef3f, 9457056ac426
 DONTNEED_SINCE = "5.18"
+#: which do the same to pages that are not locked, and pages of hugetlb never are (mm/mlock.c mlock_fixup())
+_GIVE_BACK = (MADV_DONTNEED, MADV_DONTNEED_LOCKED)
 
 
 @ADVICE.case("MADV_DONTNEED gives private pages back, they are zero next time", DONTNEED, since=DONTNEED_SINCE, pages=2)
 def dontneed_of_private_pages(live: Live) -> None:
-    memory = live.map(2)
-    memory.touch(0, 1)
-    memory.touch(1, 2)
-    memory.advise(mmap.MADV_DONTNEED, 1, 1)
-    live.expect("free pages", 1, live.pool().free)
-    memory.expect_zero(1)
-    live.expect_pool(nr=2, free=0)
-    live.expect("the page beside it", 1, memory.read(0))
-    memory.unmap()
-    live.expect_pool(nr=2, free=2)
+    for advice in _GIVE_BACK:
+        memory = live.map(2)
+        memory.touch(0, 1)
+        memory.touch(1, 2)
+        memory.advise(advice, 1, 1)
+        live.expect("free pages", 1, live.pool().free)
+        memory.expect_zero(1)
+        live.expect_pool(nr=2, free=0)
+        live.expect("the page beside it", 1, memory.read(0))
+        memory.unmap()
+        live.expect_pool(nr=2, free=2)
 
 
 @ADVICE.case(
@@ -124,12 +130,15 @@ def removed_with_private_copies(live: Live) -> None:
 
 @ADVICE.case("MADV_DONTNEED leaves shared pages in their file", DONTNEED, since=DONTNEED_SINCE, pages=1)
 def dontneed_of_shared_pages(live: Live) -> None:
-    memory = live.map(1, shared=True)
-    memory.touch(value=5)
-    memory.advise(mmap.MADV_DONTNEED)
-    live.expect_pool(nr=1, free=0)
-    live.expect("what the page holds", 5, memory.read())
-    live.expect_pool(nr=1, free=0)
+    for advice in _GIVE_BACK:
+        memory = live.map(1, shared=True)
+        memory.touch(value=5)
+        memory.advise(advice)
+        live.expect_pool(nr=1, free=0)
+        live.expect("what the page holds", 5, memory.read())
+        live.expect_pool(nr=1, free=0)
+        memory.unmap()
+        live.expect_pool(nr=1, free=1)
 
 
 @ADVICE.case(
@@ -139,17 +148,20 @@ def dontneed_of_shared_pages(live: Live) -> None:
     pages=2,
 )
 def dontneed_of_parts(live: Live) -> None:
-    memory = live.map(2)
-    memory.touch(0, 1)
-    memory.touch(1, 2)
-    part, call = live.base_page, memory.actor.call
-    live.expect_errno(errno.EINVAL, call, "madvise", memory.address + part, live.size, mmap.MADV_DONTNEED)
-    call("madvise", memory.address, live.size - part, mmap.MADV_DONTNEED)
-    live.expect_pool(nr=2, free=0)
-    live.expect("what the pages hold", (1, 2), (memory.read(0), memory.read(1)))
-    call("madvise", memory.address, live.size + part, mmap.MADV_DONTNEED)
-    live.expect("free pages", 1, live.pool().free)
-    live.expect("the page of which a part was meant", 2, memory.read(1))
+    for advice in _GIVE_BACK:
+        memory = live.map(2)
+        memory.touch(0, 1)
+        memory.touch(1, 2)
+        part, call = live.base_page, memory.actor.call
+        live.expect_errno(errno.EINVAL, call, "madvise", memory.address + part, live.size, advice)
+        call("madvise", memory.address, live.size - part, advice)
+        live.expect_pool(nr=2, free=0)
+        live.expect("what the pages hold", (1, 2), (memory.read(0), memory.read(1)))
+        call("madvise", memory.address, live.size + part, advice)
+        live.expect("free pages", 1, live.pool().free)
+        live.expect("the page of which a part was meant", 2, memory.read(1))
+        memory.unmap()
+        live.expect_pool(nr=2, free=2)
 
 
 @ADVICE.case(
@@ -159,19 +171,57 @@ def dontneed_of_parts(live: Live) -> None:
     pages=3,
 )
 def dontneed_beyond_the_mapping(live: Live) -> None:
-    memory = live.map(3)
-    for page in (0, 2):
-        memory.unmap(page, 1)
-    memory.touch(1, 5)
-    live.expect_pool(nr=3, free=2)
-    start, part, call = memory.at(1), live.base_page, memory.actor.call
-    live.expect_errno(errno.ENOMEM, call, "madvise", start - part, live.size, mmap.MADV_DONTNEED)
-    live.expect_pool(nr=3, free=2)
-    live.expect("what the page holds", 5, memory.read(1))
-    live.expect_errno(errno.ENOMEM, call, "madvise", start, live.size + part, mmap.MADV_DONTNEED)
-    live.expect("free pages", 3, live.pool().free)
-    memory.expect_zero(1)
-    live.expect_pool(nr=3, free=2)
+    for advice in _GIVE_BACK:
+        memory = live.map(3)
+        for page in (0, 2):
+            memory.unmap(page, 1)
+        memory.touch(1, 5)
+        live.expect_pool(nr=3, free=2)
+        start, part, call = memory.at(1), live.base_page, memory.actor.call
+        live.expect_errno(errno.ENOMEM, call, "madvise", start - part, live.size, advice)
+        live.expect_pool(nr=3, free=2)
+        live.expect("what the page holds", 5, memory.read(1))
+        live.expect_errno(errno.ENOMEM, call, "madvise", start, live.size + part, advice)
+        live.expect("free pages", 3, live.pool().free)
+        memory.expect_zero(1)
+        live.expect_pool(nr=3, free=2)
+        memory.unmap(1, 1)
+        live.expect_pool(nr=3, free=3)
+
+
+@ADVICE.case(
+    "MADV_DONTNEED_LOCKED and MADV_DONTNEED give back pages of mappings that were locked in whichever way, which counts"
+    " none of them as locked; advice to free, to age, to swap, and to remove private ones, is refused as ever",
+    f"{DONTNEED}; mm/mlock.c mlock_fixup(); mm/mmap.c mmap_region()",
+    since=DONTNEED_SINCE,
+    pages=2,
+)
+def given_back_though_locked(live: Live) -> None:
+    uapi = live.host.uapi
+    never = mmap.MADV_FREE, MADV_COLD, MADV_PAGEOUT
+    ways = ("mlock", 0), ("mlock2", MLOCK_ONFAULT), ("mlockall", uapi.mcl_current), ("MAP_LOCKED", uapi.map_locked)
+    # gigantic pages take seconds each time
+    for (way, flag), shared, advice in product(ways[: 1 if live.is_gigantic else None], (False, True), _GIVE_BACK):
+        memory = live.map(2, shared=shared, flags=flag if way == "MAP_LOCKED" else 0)
+        memory.touch(0, 5)
+        memory.touch(1, 6)
+        if way == "mlockall":
+            memory.actor.call(way, flag)
+        elif way != "MAP_LOCKED":
+            memory.actor.call(way, memory.address, memory.length, flag)
+        with live.about(f"{way}, shared {shared}, advice {advice}"):
+            live.expect("whether VmFlags have lo", False, "lo" in memory.smaps().flags)
+            for other in never:
+                live.expect_errno(errno.EINVAL, memory.advise, other)
+            if not shared:
+                live.expect_errno(errno.EACCES, memory.advise, mmap.MADV_REMOVE)
+            live.expect_pool(nr=2, free=0)
+            memory.advise(advice, 1, 1)
+            live.expect("free pages", 0 if shared else 1, live.pool().free)
+            live.expect("what the pages hold", (5, 6 if shared else 0), (memory.read(0), memory.read(1)))
+            live.expect_pool(nr=2, free=0)
+        memory.actor.end()
+        live.expect_pool(nr=2, free=2)
 
 
 @ADVICE.case(

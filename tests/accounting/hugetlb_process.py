@@ -10,7 +10,7 @@ from hugepage_qa.cases.hugetlb_files import (
     process_status,
 )
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, Memory
+from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, SOFT_DIRTY, Memory
 from hugepage_qa.cases.places import memory_of_one_table, ordinary_memory
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.smaps import read_smaps_rollup
@@ -261,6 +261,32 @@ def pagemap_of_pages(live: Live) -> None:
             expect_pagemap(live, one, PRESENT | of_a_file)
         child.actor.end()
         expect_pagemap(live, memory, PRESENT | EXCLUSIVE | of_a_file)
+
+
+@ACCOUNTING.case(
+    "all of a new mapping is soft-dirty, of a file or not, written, read or untouched, until clear_refs is written; all"
+    " else that pagemap shows of it stays",
+    "Documentation/admin-guide/mm/soft-dirty.rst; fs/proc/task_mmu.c pagemap_hugetlb_range(), pagemap_pte_hole(),"
+    " clear_refs_write()",
+    pages=3,
+)
+def soft_dirty_of_a_new_mapping(live: Live) -> None:
+    for is_file in (True, False):
+        memory = live.map(3, shared=is_file)
+        # VmFlags show it of every new mapping where the kernel has it
+        if "sd" not in memory.smaps().flags:
+            raise CannotRun("this kernel has no CONFIG_MEM_SOFT_DIRTY")
+        memory.touch(0)
+        live.expect("what is read", 0, memory.read(1))
+        places = [memory.at(page) + place * live.base_page for page in range(3) for place in _places(live, memory)]
+        before = memory.pagemap(places)
+        with live.about(f"of a file {is_file}"):
+            live.expect("which places are soft-dirty", [True] * len(places), [bool(one & SOFT_DIRTY) for one in before])
+            live.host.write(f"proc/{memory.actor.pid}/clear_refs", "4")
+            expected = [hex(entry & ~SOFT_DIRTY) for entry in before]
+            live.expect("pagemap after that", expected, [hex(entry) for entry in memory.pagemap(places)])
+        memory.actor.end()
+        live.expect_pool(nr=3, free=3)
 
 
 @ACCOUNTING.case(

@@ -5,9 +5,11 @@ Each case is a table of all kinds of memory: huge pages, base pages, pages of ze
 
 import errno
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.frames import (
     ANONYMOUS,
     COMPOUND_HEAD,
@@ -26,7 +28,18 @@ from hugepage_qa.cases.frames import (
 )
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, SOFT_DIRTY, WRITE_PROTECTED, Memory
+from hugepage_qa.cases.mapped_memory import (
+    EXCLUSIVE,
+    FRAME,
+    OF_A_FILE,
+    PRESENT,
+    SOFT_DIRTY,
+    WORD,
+    WRITE_PROTECTED,
+    Memory,
+)
+from hugepage_qa.cases.memory_policy import migrate
+from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.thp_memory import (
     filled_file,
     let_only_pmd_inherit,
@@ -133,6 +146,48 @@ def new_mapping(live: Live) -> None:
             entry = memory.whole_pagemap()[last]
             live.expect("whether what was written is soft-dirty", True, bool(entry & SOFT_DIRTY))
         memory.actor.end()
+
+
+@TRACKERS.case(
+    "what was written since clear_refs was written stays soft-dirty, and all of it dirty, when it moves to another node"
+    " and back, huge pages and others",
+    f"{SOFT}; migrate_pages(2); mm/huge_memory.c set_pmd_migration_entry(), remove_migration_pmd();"
+    " mm/migrate.c remove_migration_pte()",
+    nodes=2,
+)
+def on_another_node(live: Live) -> None:
+    let_rest(live)
+    nodes = live.nodes[:2]
+    need_memory(live, nodes, 2 * pmd_size(live))
+    for make in (huge_pages, base_pages):
+        memory = make(live, 2)
+        if "sd" not in memory.smaps().flags:
+            raise CannotRun("this kernel has no CONFIG_MEM_SOFT_DIRTY")
+        live.host.write(f"proc/{memory.actor.pid}/clear_refs", _NOT_SOFT_DIRTY)
+        written = [*range(memory.size // live.base_page, memory.length // live.base_page)]
+        memory.actor.fill(memory.at(1), memory.size, WORD, 1 + memory.size)
+        # the first time it may be there already
+        for old, new in (nodes[::-1], nodes):
+            live.host.wait_until(partial(_is_moved, memory, old, new))
+            with live.about(f"{make.__name__} from node {old} to {new}"):
+                left = memory.numa_maps().nodes.get(old, 0)
+                if left:
+                    expect_no_shortage(live, memory.size, memory.pages, new)
+                live.expect("base pages that did not move", 0, left)
+                soft_dirty = [index for index, entry in enumerate(memory.whole_pagemap()) if entry & SOFT_DIRTY]
+                # others may become so: they are dirty (pte_mkdirty() of x86)
+                live.expect("what was written and is soft-dirty", written, soft_dirty[-len(written) :])
+                dirty = sum(memory.smaps().fields[name] for name in ("Private_Dirty", "Shared_Dirty"))
+                live.expect("dirty", memory.length, dirty)
+                live.expect("huge pages", memory.length if make in _HUGE else 0, mapped_huge(memory))
+                memory.expect_filled()
+        memory.actor.end()
+
+
+def _is_moved(memory: Memory, old: int, new: int) -> bool:
+    # what somebody else has a hold of is passed over
+    migrate(memory.actor, old, new)
+    return not memory.numa_maps().nodes.get(old, 0)
 
 
 @TRACKERS.case(

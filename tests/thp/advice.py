@@ -8,10 +8,10 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_rest
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, swapped
-from hugepage_qa.cases.thp_memory import expect_change, pmd_size, read_counters
+from hugepage_qa.cases.thp_memory import expect_change, pmd_size, read_counters, room_for
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts
 from hugepage_qa.kernel.uapi import (
     MADV_COLD,
@@ -25,6 +25,9 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 ADVICE = Area("thp/advice", sizes=Sizes.ONCE)
 
 FREE = "madvise(2) MADV_FREE; mm/huge_memory.c madvise_free_huge_pmd()"
+#: of /proc/meminfo and of each node, and of /proc/vmstat
+_LOCKED, _OF_NODES = ("Mlocked", "Unevictable"), " of nodes"
+_EVENTS = "unevictable_pgs_mlocked", "unevictable_pgs_munlocked"
 _NEW_VALUE = 77
 _ATTEMPTS = 3
 
@@ -92,20 +95,51 @@ def paged_out_in_part(live: Live) -> None:
 
 
 @ADVICE.case(
-    "mlock() of a huge page counts all of it as locked and unevictable, munlock() none, and it stays one",
-    "mlock(2); Documentation/filesystems/proc.rst Mlocked, Locked; mm/mlock.c mlock_pte_range()",
+    "mlock() of a huge page counts all of it as locked and unevictable, of the machine and of its node, munlock() none,"
+    " and it stays one; all its base pages are counted as locked and as unlocked, once",
+    "mlock(2); Documentation/filesystems/proc.rst Mlocked, Locked; mm/mlock.c mlock_folio(), munlock_folio()",
 )
 def locked(live: Live) -> None:
     pages = 2
     length = pages * pmd_size(live)
-    counted = {"Mlocked": length, "Unevictable": length, "AnonHugePages": 0}
-    memory = expect_change(live, counted, partial(huge_pages, live, pages), _lock)
+    events = length // live.base_page
+    counted = {**_now_locked(length), "AnonHugePages": 0, _EVENTS[0]: events, _EVENTS[1]: 0}
+    memory = expect_change(live, counted, partial(huge_pages, live, pages), _lock, _with_nodes)
     live.expect("Locked", length, memory.smaps().fields["Locked"])
     live.expect("AnonHugePages", length, memory.smaps().anon_huge_pages)
     memory.expect_filled()
     for release in (_unlock, Memory.unmap):
-        given = {"Mlocked": -length, "Unevictable": -length, "AnonHugePages": 0 if release is _unlock else -length}
-        expect_change(live, given, partial(_locked, live, pages), release)
+        gone = 0 if release is _unlock else -length
+        given = {**_now_locked(-length), "AnonHugePages": gone, _EVENTS[0]: 0, _EVENTS[1]: events}
+        expect_change(live, given, partial(_locked, live, pages), release, _with_nodes)
+
+
+@ADVICE.case(
+    "what is done to locked huge pages that unlocks none of them counts none as locked or unlocked: they are locked"
+    " again, also on fault, protected, moved, and shared with a child until that ends",
+    "mlock(2); mremap(2); Documentation/filesystems/proc.rst Mlocked; mm/mlock.c mlock_fixup(); mm/mremap.c move_vma()",
+)
+def locked_all_along(live: Live) -> None:
+    def lock_on_fault(memory: Memory) -> None:
+        memory.actor.call("mlock2", memory.address, memory.length, MLOCK_ONFAULT)
+
+    def protect(memory: Memory) -> None:
+        for prot in (mmap.PROT_READ, READ_WRITE):
+            memory.protect(prot)
+
+    def move(memory: Memory) -> None:
+        memory.moved_to(room_for(memory.actor, memory.pages, memory.size)).expect_filled()
+
+    def share(memory: Memory) -> None:
+        child = memory.seen_by(memory.actor.fork())
+        child.expect_filled()
+        child.actor.end()
+
+    pages = 2
+    for act in (_lock, lock_on_fault, protect, move, share):
+        with live.about(act.__name__.removeprefix("_")):
+            unchanged = {**_now_locked(0), "AnonHugePages": 0, _EVENTS[0]: 0, _EVENTS[1]: 0}
+            expect_change(live, unchanged, partial(_locked, live, pages), act, _with_nodes)
 
 
 @ADVICE.case(
@@ -301,6 +335,18 @@ def _lock(memory: Memory) -> None:
 
 def _unlock(memory: Memory) -> None:
     memory.actor.call("munlock", memory.address, memory.length)
+
+
+def _now_locked(length: int) -> dict[str, int]:
+    """Return how counters change, of the machine and of all nodes together, when ``length`` bytes are locked."""
+    return {name + where: length for name in _LOCKED for where in ("", _OF_NODES)}
+
+
+def _with_nodes(live: Live) -> dict[str, int]:
+    """Return the counters of the machine, and those of locked memory of all its nodes together."""
+    nodes = [live.node_meminfo(node) for node in live.nodes]
+    of_nodes = {name + _OF_NODES: sum(node[name] for node in nodes) for name in _LOCKED} if nodes else {}
+    return {**read_counters(live), **of_nodes}
 
 
 def _locked(live: Live, pages: int) -> Memory:

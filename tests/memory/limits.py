@@ -8,15 +8,16 @@ from itertools import product
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.kernel.uapi import RLIM_INFINITY, RLIMIT_AS, RLIMIT_DATA
+from hugepage_qa.kernel.uapi import MLOCK_ONFAULT, RLIM_INFINITY, RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.actor import Actor, become_nobody
 
 LIMITS = Area("limits")
 
 _SPACE = "setrlimit(2) RLIMIT_AS; mm/mmap.c may_expand_vm()"
 _DATA = "setrlimit(2) RLIMIT_DATA; mm/mmap.c may_expand_vm()"
+_LOCKED_SIZE = "setrlimit(2) RLIMIT_MEMLOCK; mlock(2) ENOMEM, EPERM; mmap(2) EAGAIN, EPERM"
 _LOCK = "mlockall(2); mm/mlock.c apply_mlockall_flags(); mm/mmap.c do_mmap()"
 _IGNORED = "sys/module/kernel/parameters/ignore_rlimit_data"
 
@@ -97,6 +98,44 @@ def locked_all(live: Live) -> None:
         live.expect("what two pages hold", [7, 7], [memory.read(), later.read(1)])
         actor.end()
         live.expect_pool(nr=3, free=3)
+
+
+@LIMITS.case(
+    "who is not privileged locks no range that is longer than the limit, ENOMEM, nor maps one locked, EAGAIN, and takes"
+    " and reserves no page by that; ranges within it as many as there are pages, for none of them is counted",
+    f"{_LOCKED_SIZE}; mm/mlock.c do_mlock(), mlock_fixup(); mm/mmap.c do_mmap()",
+    pages=4,
+)
+def locked_size(live: Live) -> None:
+    flags = live.host.uapi.map_locked
+    for shared in (False, True):
+        actor = live.actor()
+        memory = live.map(2, actor, shared=shared)
+        _limit(live, actor, RLIMIT_MEMLOCK, live.size - live.base_page)
+        become_nobody(actor)
+        live.expect_errno(errno.ENOMEM, actor.call, "mlock", memory.address, live.size)
+        live.expect_errno(errno.ENOMEM, actor.call, "mlock2", memory.address, live.size, MLOCK_ONFAULT)
+        live.expect_errno(errno.EAGAIN, live.map, 1, actor, shared=shared, flags=flags)
+        live.expect_pool(nr=4, free=4, resv=2)
+        _limit(live, actor, RLIMIT_MEMLOCK, live.size)
+        live.expect_errno(errno.ENOMEM, actor.call, "mlock", memory.address, live.size + live.base_page)
+        live.expect_errno(errno.EAGAIN, live.map, 2, actor, shared=shared, flags=flags)
+        live.expect_pool(nr=4, free=4, resv=2)
+        for page in range(2):
+            actor.call("mlock", memory.at(page), live.size)
+            live.expect_pool(nr=4, free=3 - page, resv=1 - page)
+            later = live.map(1, actor, shared=shared, flags=flags)
+            live.expect_pool(nr=4, free=2 - page, resv=1 - page)
+            later.unmap()
+        live.expect("VmLck", 0, process_status(live, actor).locked)
+        # with no limit to use none of it is locked, however short it is
+        _limit(live, actor, RLIMIT_MEMLOCK, 0)
+        live.expect_errno(errno.EPERM, actor.call, "mlock", memory.address, live.base_page)
+        live.expect_errno(errno.EPERM, live.map, 1, actor, shared=shared, flags=flags)
+        actor.call("munlock", memory.address, memory.length)
+        live.expect_pool(nr=4, free=2)
+        actor.end()
+        live.expect_pool(nr=4, free=4)
 
 
 def _size(live: Live, actor: Actor, name: str) -> int:

@@ -23,16 +23,20 @@ from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import (
     MAP_FIXED,
     MLOCK_ONFAULT,
+    MREMAP_DONTUNMAP,
     MREMAP_FIXED,
     MREMAP_MAYMOVE,
 )
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
+from hugepage_qa.version import KernelVersion
 
 LOCKED_MEMORY = Area("thp/locked-memory", sizes=Sizes.ONCE)
 
 _STATUS = "Documentation/filesystems/proc.rst VmLck, VmFlags lo"
 _PAGES = 4
+#: MREMAP_DONTUNMAP of shared memory (mremap(2))
+_KEEPS_PLACES = KernelVersion(5, 13)
 
 
 @LOCKED_MEMORY.case(
@@ -121,10 +125,14 @@ def _gone(live: Live, memory: Memory) -> Iterator[tuple[str, int]]:
     yield "base pages are unmapped", -2 * base
     actor.call("munlockall")
     yield "all is unlocked", -(3 * size - 3 * base)
-    actor.call("mlock", start + 2 * size, 2 * size)
-    yield "two pages are locked again", 2 * size
+    actor.call("mlock", start + 3 * size, size)
+    yield "the last page is locked", size
+    if live.kernel_version >= _KEEPS_PLACES:
+        place, flags = room_for(actor, 1, size), MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP
+        actor.call("mremap", start + 3 * size, size, size, flags, place)
+        yield "it is moved, and its place kept", 0
     actor.exec()
-    yield "another program is executed", -2 * size
+    yield "another program is executed", -size
 
 
 @LOCKED_MEMORY.case(

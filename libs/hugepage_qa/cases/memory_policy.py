@@ -8,7 +8,9 @@ from hugepage_qa.process.actor import Actor
 
 _BITS = 64
 # include/uapi/linux/mempolicy.h; MAX_NUMNODES is no more on any architecture
-_F_NODE, _F_ADDR, _MOST_NODES = 1, 2, 1024
+F_NODE, F_ADDR, F_MEMS_ALLOWED, _MOST_NODES = 1, 2, 4, 1024
+#: no node and no errno: what the kernel has not told of a page
+_UNTOLD = -(1 << 20)
 
 
 class Mode(enum.IntEnum):
@@ -31,28 +33,30 @@ MOVE = 2
 MOVE_ALL = 4
 
 
-def set_policy(actor: Actor, mode: Mode, nodes: Iterable[int]) -> None:
+def set_policy(actor: Actor, mode: int, nodes: Iterable[int]) -> None:
     """Have ``actor`` take memory as the policy says (set_mempolicy(2)). Raises OSError."""
     actor.call("set_mempolicy", mode, *_mask(actor, nodes))
 
 
+def give_policy(memory: Memory, mode: int, nodes: Iterable[int], flags: int = 0) -> None:
+    """Have ``memory`` come from nodes as a ``Mode``, with or without a mode flag, says (mbind(2)). Raises OSError."""
+    actor = memory.actor
+    actor.call("mbind", memory.address, memory.length, mode, *_mask(actor, nodes), flags)
+
+
 def bind(memory: Memory, nodes: Iterable[int], flags: int = 0) -> None:
     """Have ``memory`` come from ``nodes`` alone (mbind(2)). Raises OSError."""
-    actor = memory.actor
-    actor.call("mbind", memory.address, memory.length, Mode.BIND, *_mask(actor, nodes), flags)
+    give_policy(memory, Mode.BIND, nodes, flags)
 
 
 def prefer(memory: Memory, *nodes: int) -> None:
     """Have ``memory`` come from one of ``nodes`` as long as these have any (mbind(2)). Raises OSError."""
-    actor = memory.actor
-    mode = Mode.PREFERRED if len(nodes) == 1 else Mode.PREFERRED_MANY
-    actor.call("mbind", memory.address, memory.length, mode, *_mask(actor, nodes), 0)
+    give_policy(memory, Mode.PREFERRED if len(nodes) == 1 else Mode.PREFERRED_MANY, nodes)
 
 
 def interleave(memory: Memory, nodes: Iterable[int]) -> None:
     """Have the pages of ``memory`` come from ``nodes`` in turn (mbind(2)). Raises OSError."""
-    actor = memory.actor
-    actor.call("mbind", memory.address, memory.length, Mode.INTERLEAVE, *_mask(actor, nodes), 0)
+    give_policy(memory, Mode.INTERLEAVE, nodes)
 
 
 def set_home_node(memory: Memory, node: int) -> None:
@@ -75,6 +79,20 @@ def move_pages(actor: Actor, addresses: Sequence[int], nodes: Sequence[int], fla
     words = 0, count, pages, targets, bytes(4 * count), flags
     _value, (_pages, _targets, status) = actor.call_with_buffers("move_pages", *words)
     return list(uapi.unpack(f"{count}i", status))
+
+
+def pages_told(
+    actor: Actor, addresses: Sequence[int], nodes: Sequence[int], flags: int = MOVE
+) -> tuple[int, list[int | None]]:
+    """Move the page at each address to its node; return how many the kernel left, and what it told of each.
+
+    That is where it is then, a negative errno, or nothing (move_pages(2)). Raises OSError.
+    """
+    uapi, count = actor.uapi, len(addresses)
+    pages, targets = uapi.pack(f"{count}Q", *addresses), uapi.pack(f"{count}i", *nodes)
+    words = 0, count, pages, targets, uapi.pack(f"{count}i", *[_UNTOLD] * count), flags
+    left, (_pages, _targets, status) = actor.call_with_buffers("move_pages", *words)
+    return left, [None if word == _UNTOLD else word for word in uapi.unpack(f"{count}i", status)]
 
 
 def pages_left(memory: Memory, page: int, node: int, flags: int = MOVE) -> int:
@@ -113,9 +131,14 @@ def nodes_of(actor: Actor, addresses: Sequence[int], process: int = 0) -> list[i
 
 def policy_of(memory: Memory) -> tuple[int, list[int]]:
     """Return the policy of the first page, mostly a ``Mode``, and its nodes (get_mempolicy(2)). Raises OSError."""
-    uapi, empty = memory.actor.uapi, bytes(_MOST_NODES // 8)
-    words = uapi.pack("i", 0), empty, _MOST_NODES + 1, memory.address, _F_ADDR
-    _value, (mode, mask) = memory.actor.call_with_buffers("get_mempolicy", *words)
+    return told_policy(memory.actor, memory.address, F_ADDR)
+
+
+def told_policy(actor: Actor, address: int = 0, flags: int = 0) -> tuple[int, list[int]]:
+    """Return what get_mempolicy(2) tells with ``flags``: a mode, or a node, and nodes. Raises OSError."""
+    uapi, empty = actor.uapi, bytes(_MOST_NODES // 8)
+    words = uapi.pack("i", 0), empty, _MOST_NODES + 1, address, flags
+    _value, (mode, mask) = actor.call_with_buffers("get_mempolicy", *words)
     bits = enumerate(uapi.unpack(f"{_MOST_NODES // _BITS}Q", mask))
     nodes = [_BITS * word + bit for word, value in bits for bit in range(_BITS) if value >> bit & 1]
     return uapi.unpack("i", mode)[0], nodes
@@ -124,7 +147,7 @@ def policy_of(memory: Memory) -> tuple[int, list[int]]:
 def node_by_policy(memory: Memory) -> int:
     """Return the node that the first page is on (get_mempolicy(2) MPOL_F_NODE, MPOL_F_ADDR). Raises OSError."""
     uapi = memory.actor.uapi
-    words = uapi.pack("i", -1), 0, 0, memory.address, _F_NODE | _F_ADDR
+    words = uapi.pack("i", -1), 0, 0, memory.address, F_NODE | F_ADDR
     _value, (node,) = memory.actor.call_with_buffers("get_mempolicy", *words)
     return uapi.unpack("i", node)[0]
 

@@ -1,0 +1,188 @@
+"""Lists of pages, some of which somebody has a hold of, that move_pages(2) is to move, and what it says of them."""
+
+import enum
+import errno
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_policy import (
+    MOVE,
+    MOVE_ALL,
+    STRICT,
+    Mode,
+    bind,
+    nodes_of,
+    pages_told,
+    set_policy,
+)
+from hugepage_qa.cases.pages_of_a_node import expect_left
+from hugepage_qa.cases.pinned_pages import pipe_with
+from hugepage_qa.cases.thp_memory import expect_change
+from hugepage_qa.oracle.page_moves import ListedPage, moves_of
+from hugepage_qa.process.actor import Actor
+from hugepage_qa.version import KernelVersion
+
+#: a page of a pool that is not there was told as if there were no memory from dd767aaa2fc8 to 46d6a9b4450b
+_ABSENT_AS_NO_MEMORY, _ABSENT_ONCE_MORE = KernelVersion(6, 6), KernelVersion(6, 12)
+
+#: what a number of pages that moved and of pages that failed changes in /proc/vmstat
+Counted = Callable[[int, int], Mapping[str, int]]
+_PAGES_OF_A_RANGE, _HELD_OF_IT = 3, 1
+
+
+class Kind(enum.Enum):
+    """What is to come of a page of a list: it goes to the other node, comes from there, or stays."""
+
+    GOES = enum.auto()
+    COMES = enum.auto()
+    HELD_GOES = enum.auto()
+    HELD_COMES = enum.auto()
+    RIGHT = enum.auto()
+    HELD_RIGHT = enum.auto()
+    ARRIVED = enum.auto()
+    ABSENT = enum.auto()
+
+    def on(self, here: int, there: int, version: KernelVersion) -> ListedPage:
+        """Return the page for two nodes, of a pool if it is absent."""
+        held = self in (Kind.HELD_GOES, Kind.HELD_COMES, Kind.HELD_RIGHT)
+        match self:
+            case Kind.GOES | Kind.HELD_GOES:
+                return ListedPage(here, there, held)
+            case Kind.COMES | Kind.HELD_COMES:
+                return ListedPage(there, here, held)
+            case Kind.RIGHT | Kind.HELD_RIGHT:
+                return ListedPage(here, here, held)
+            case Kind.ARRIVED:
+                return ListedPage(there, there)
+            case Kind.ABSENT:
+                is_no_memory = _ABSENT_AS_NO_MEMORY <= version < _ABSENT_ONCE_MORE
+                return ListedPage(-errno.EFAULT if is_no_memory else -errno.ENOENT, there)
+
+
+#: each way in which a row of pages for one node ends, with and without a page in it that cannot move
+LISTS: Sequence[tuple[Kind, Kind, Kind]] = (
+    (Kind.GOES, Kind.COMES, Kind.GOES),
+    (Kind.GOES, Kind.RIGHT, Kind.GOES),
+    (Kind.HELD_GOES, Kind.RIGHT, Kind.GOES),
+    (Kind.HELD_GOES, Kind.ARRIVED, Kind.GOES),
+    (Kind.HELD_GOES, Kind.COMES, Kind.GOES),
+    (Kind.HELD_GOES, Kind.ABSENT, Kind.GOES),
+    (Kind.HELD_GOES, Kind.GOES, Kind.GOES),
+    (Kind.GOES, Kind.HELD_GOES, Kind.GOES),
+    (Kind.GOES, Kind.HELD_GOES, Kind.COMES),
+    (Kind.GOES, Kind.COMES, Kind.HELD_GOES),
+    (Kind.GOES, Kind.HELD_COMES, Kind.GOES),
+    (Kind.HELD_GOES, Kind.HELD_GOES, Kind.COMES),
+    (Kind.HELD_GOES, Kind.HELD_GOES, Kind.HELD_GOES),
+    (Kind.HELD_RIGHT, Kind.GOES, Kind.ABSENT),
+    (Kind.RIGHT, Kind.ABSENT, Kind.HELD_COMES),
+)
+
+
+def placed(live: Live, row: Sequence[ListedPage], memory: Memory) -> Memory:
+    """Bind each page of ``memory`` to the node that ``row`` says, fill it, and hold it if it is held; return it."""
+    for number, page in enumerate(row):
+        if page.node < 0:
+            continue
+        part = Memory(live, memory.actor, memory.at(number), 1, memory.size)
+        bind(part, [page.node])
+        # as fill() of all would
+        part.fill(1 + number * memory.size)
+        if page.held:
+            pipe_with(live, part)
+    wanted = [page.node for page in row]
+    live.expect("nodes before", wanted, nodes_of(memory.actor, [memory.at(page) for page in range(len(row))]))
+    return memory
+
+
+def one_at_a_time(new: Callable[[], Memory]) -> Callable[[], Memory]:
+    """Return what calls ``new`` and ends the process that had what it returned before: pages are few."""
+    before: list[Memory] = []
+
+    def next_one() -> Memory:
+        while before:
+            before.pop().actor.end()
+        before.append(new())
+        return before[0]
+
+    return next_one
+
+
+def expect_moves(
+    live: Live,
+    row: Sequence[ListedPage],
+    new_memory: Callable[[], Memory],
+    counted: Counted,
+) -> Memory:
+    """Move pages as ``row`` says and expect what comes of it, and what is ``counted`` of pages that moved or failed.
+
+    Returns the memory, which has them then.
+    """
+    expected, fresh = moves_of(row), one_at_a_time(new_memory)
+
+    def prepare() -> Memory:
+        return placed(live, row, fresh())
+
+    def move(memory: Memory) -> None:
+        addresses = [memory.at(number) for number in range(len(row))]
+        found = pages_told(memory.actor, addresses, [page.target for page in row])
+        live.expect("pages left, and status of each", (expected.left, expected.status), found)
+        live.expect("nodes of the pages", expected.nodes, nodes_of(memory.actor, addresses))
+
+    memory = expect_change(live, counted(expected.moved, expected.failed), prepare, move)
+    for number, page in enumerate(row):
+        if page.node >= 0:
+            memory.expect_filled(first=number, pages=1)
+    return memory
+
+
+def expect_ranges_to_move(
+    live: Live, map_for: Callable[[Actor], Memory], counted: Counted, on_nodes: Callable[[list[int]], None]
+) -> None:
+    """Move three pages by mbind(2) and migrate_pages(2), one held or none, and expect what comes of it.
+
+    ``map_for`` maps them for an actor; ``on_nodes`` expects what else there is to see where the pages are on nodes.
+    """
+    here, there = live.nodes[:2]
+    ways: dict[str, Callable[[Memory, bool], None]] = {
+        "mbind, strict": partial(_by_mbind, live, there, STRICT | MOVE),
+        "mbind, strict, all": partial(_by_mbind, live, there, STRICT | MOVE_ALL),
+        "mbind": partial(_by_mbind, live, there, MOVE),
+        "migrate_pages": partial(_by_migrate_pages, live, here, there),
+    }
+    for name, way in ways.items():
+        for held in (False, True):
+            row = [ListedPage(here, there, held and page == _HELD_OF_IT) for page in range(_PAGES_OF_A_RANGE)]
+
+            def bring(row: Sequence[ListedPage] = row) -> Memory:
+                actor = live.actor()
+                # its base pages are there already, and do not move
+                set_policy(actor, Mode.BIND, [there])
+                return placed(live, row, map_for(actor))
+
+            def move(memory: Memory, way: Callable[[Memory, bool], None] = way, held: bool = held) -> None:
+                way(memory, held)
+
+            with live.about(f"{name}, held {held}"):
+                # migrate_pages(2) is called again where base pages of the process are held for a moment
+                change = {} if name == "migrate_pages" else counted(len(row) - held, int(held))
+                memory = expect_change(live, change, one_at_a_time(bring), move)
+                nodes = [here if page.held else there for page in row]
+                found = nodes_of(memory.actor, [memory.at(page) for page in range(len(row))])
+                live.expect("nodes of the pages", nodes, found)
+                memory.expect_filled()
+                on_nodes(nodes)
+                memory.actor.end()
+
+
+def _by_mbind(live: Live, node: int, flags: int, memory: Memory, held: bool) -> None:
+    if held and flags & STRICT:
+        live.expect_errno(errno.EIO, bind, memory, [node], flags)
+    else:
+        bind(memory, [node], flags)
+
+
+def _by_migrate_pages(live: Live, here: int, there: int, memory: Memory, held: bool) -> None:
+    expect_left(live, memory.actor, here, there, int(held))

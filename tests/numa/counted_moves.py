@@ -1,0 +1,166 @@
+"""How many pages a call leaves where they are, what it tells of each, and how the kernel counts those that move."""
+
+import errno
+from collections.abc import Callable
+from functools import partial
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.held_and_moved import LISTS, expect_moves, expect_ranges_to_move, one_at_a_time, placed
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_policy import (
+    MOVE,
+    MOVE_ALL,
+    STRICT,
+    Mode,
+    bind,
+    give_policy,
+    move_pages,
+    node_of,
+    nodes_of,
+)
+from hugepage_qa.cases.pages_of_a_node import reserve_on_all
+from hugepage_qa.cases.thp_memory import expect_change
+from hugepage_qa.kernel.nodes import read_nodes
+from hugepage_qa.oracle.page_moves import ListedPage, moves_of
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
+
+COUNTED = Area("numa/counted")
+
+#: what is counted of transparent huge pages alone
+_OF_THP = "thp_migration_success", "thp_migration_fail", "thp_migration_split"
+COUNTERS = "Documentation/mm/page_migration.rst Monitoring Migration: PGMIGRATE_SUCCESS, PGMIGRATE_FAIL"
+
+
+@COUNTED.case(
+    "where some pages of a list cannot move, move_pages(2) returns how many have not moved, those that it has not tried"
+    " among them, tells of those before them where they are, and leaves the others; each page that moved or failed"
+    " counts as all its base pages",
+    f"move_pages(2) RETURN VALUE; mm/migrate.c do_pages_move(), move_pages_and_store_status(), since 5984fabb6e82;"
+    f" {COUNTERS}",
+    since="6.1",
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def pages_that_are_left(live: Live) -> None:
+    nodes = here, there = live.nodes[:2]
+    for node in nodes:
+        live.reserve(3, node)
+    for number, kinds in enumerate(LISTS):
+        shared = bool(number % 2)
+        row = [kind.on(here, there, live.kernel_version) for kind in kinds]
+        with live.about(f"{', '.join(kind.name.lower().replace('_', ' ') for kind in kinds)}, shared {shared}"):
+            memory = expect_moves(live, row, partial(live.map, 3, shared=shared), partial(_counted, live))
+            for node in nodes:
+                found = moves_of(row).nodes.count(node)
+                live.expect_pool(node=node, nr=3, free=3 - found)
+            memory.actor.end()
+            live.expect_pool(nr=6, free=6)
+
+
+def _counted(live: Live, moved: int, failed: int) -> dict[str, int]:
+    each = live.size // live.base_page
+    counted = {"pgmigrate_success": moved * each, "pgmigrate_fail": failed * each}
+    return counted | dict.fromkeys(_OF_THP, 0)
+
+
+@COUNTED.case(
+    "of a range of which one page cannot move the others do, by mbind(2), which is EIO if it is strict, and by"
+    " migrate_pages(2), which returns that there is one; all are counted as all their base pages",
+    f"mbind(2) EIO; migrate_pages(2) RETURN VALUE; mm/mempolicy.c do_mbind(), do_migrate_pages(); {COUNTERS}",
+    since="5.17",
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def ranges_with_a_page_that_stays(live: Live) -> None:
+    nodes = live.nodes[:2]
+    for node in nodes:
+        live.reserve(3, node)
+
+    def on_nodes(found: list[int]) -> None:
+        for node in nodes:
+            live.expect_pool(node=node, nr=3, free=3 - found.count(node))
+
+    expect_ranges_to_move(live, lambda actor: live.map(3, actor), partial(_counted, live), on_nodes)
+    live.expect_pool(nr=6, free=6)
+
+
+@COUNTED.case(
+    "a page that moves counts as all its base pages in pgmigrate_success, whichever call moves it, and in nothing that"
+    " is counted of transparent huge pages",
+    COUNTERS,
+    since="5.17",
+    nodes=2,
+)
+def a_moved_page_counts_as_its_base_pages(live: Live) -> None:
+    here, there = live.nodes[:2]
+    reserve_on_all(live, 1)
+    for shared in (False, True):
+
+        def bring(shared: bool = shared) -> Memory:
+            return placed(live, [ListedPage(here, there)], live.map(1, shared=shared))
+
+        def by_move_pages(memory: Memory) -> None:
+            live.expect("status of move_pages", [there], move_pages(memory.actor, [memory.address], [there]))
+
+        for move in (by_move_pages, partial(bind, nodes=[there], flags=STRICT | MOVE_ALL)):
+            memory = expect_change(live, _counted(live, 1, 0), one_at_a_time(bring), move)
+            live.expect("node of the page", there, node_of(memory))
+            memory.expect_filled()
+            memory.actor.end()
+    live.expect_pool(nr=len(live.nodes), free=len(live.nodes))
+
+
+@COUNTED.case(
+    "calls that are to move pages and are given a node that is not there, flags that they do not know, or a process"
+    " that is not there, are refused, and leave pages behind that where they are, and the policy as it was",
+    "move_pages(2), mbind(2), migrate_pages(2) ERRORS; mm/migrate.c do_pages_move(); mm/mempolicy.c do_mbind(),"
+    " kernel_migrate_pages()",
+    nodes=2,
+)
+def refused_calls(live: Live) -> None:
+    here, there = live.nodes[:2]
+    reserve_on_all(live, 2)
+    memory = placed(live, 2 * [ListedPage(here, there)], live.map(2))
+    actor, both = memory.actor, [memory.at(0), memory.at(1)]
+    missing = max(read_nodes(live.host).each) + 1
+    gone = live.actor()
+    gone.end()
+    refusals: list[tuple[str, int, Callable[[], object]]] = [
+        ("move_pages, no node", errno.ENODEV, lambda: move_pages(actor, both[:1], [missing])),
+        ("move_pages, node -1", errno.ENODEV, lambda: move_pages(actor, both[:1], [-1])),
+        ("move_pages, flags", errno.EINVAL, lambda: move_pages(actor, both, [there, there], 1 << 4)),
+        ("move_pages, no process", errno.ESRCH, lambda: nodes_of(actor, both, gone.pid)),
+        ("mbind, no node", errno.EINVAL, lambda: bind(memory, [missing], MOVE)),
+        ("mbind, flags", errno.EINVAL, lambda: bind(memory, [there], MOVE | 1 << 4)),
+        ("mbind, no mode", errno.EINVAL, lambda: give_policy(memory, 100, [there], MOVE)),
+        ("mbind, nodes of the default", errno.EINVAL, lambda: give_policy(memory, Mode.DEFAULT, [there], MOVE)),
+        ("migrate_pages, no process", errno.ESRCH, lambda: _migrate(actor, gone.pid, here, there)),
+        ("migrate_pages, no node", errno.EINVAL, lambda: _migrate(actor, 0, here, missing)),
+    ]
+    for name, number, call in refusals:
+        with live.about(name):
+            live.expect_errno(number, call)
+            live.expect("nodes of the pages", [here, here], nodes_of(actor, both))
+            live.expect("policy in numa_maps", f"bind:{here}", memory.numa_maps().policy)
+    # what stands before the node that is not there has moved
+    live.expect_errno(errno.ENODEV, move_pages, actor, both, [there, missing])
+    live.expect("nodes of the pages", [there, here], nodes_of(actor, both))
+    memory.expect_filled()
+
+
+def _migrate(actor: Actor, process: int, source: int, target: int) -> int:
+    old, new = (actor.uapi.bitmap([node], 1) for node in (source, target))
+    return actor.call("migrate_pages", process, 8 * len(old) + 1, old, new)
+
+
+class CountedMoves(LiveTest):
+    """How moves of pages are told and counted, for every page size of the machine.
+
+    :avocado: enable
+    """
+
+    def test_counted_moves(self) -> None:
+        """Every case for every page size."""
+        self.run_area(COUNTED)

@@ -1,0 +1,110 @@
+"""Huge pages of lists and ranges of which some cannot move: what calls return and tell, and how all are counted."""
+
+from functools import partial
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
+from hugepage_qa.cases.held_and_moved import LISTS, Kind, expect_moves, expect_ranges_to_move
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.pages_of_a_node import need_memory
+from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_aligned, pmd_size
+from hugepage_qa.cases.thp_policy import advised, set_policy
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
+
+MOVED_AND_LEFT = Area("thp/moved-and-left", sizes=Sizes.ONCE)
+
+_PAGES = 3
+COUNTERS = "Documentation/mm/page_migration.rst Monitoring Migration"
+
+
+@MOVED_AND_LEFT.case(
+    "where some huge pages of a list cannot move, move_pages(2) returns how many have not moved, those that it has not"
+    " tried among them, tells of those before them where they are, and leaves the others; those that moved or failed"
+    " are counted, also as all their base pages, and none is split",
+    f"move_pages(2) RETURN VALUE; mm/migrate.c do_pages_move(), move_pages_and_store_status(), since 5984fabb6e82;"
+    f" {COUNTERS}",
+    since="6.1",
+    nodes=2,
+)
+def pages_of_a_list(live: Live) -> None:
+    here, there = _nodes_with_room(live)
+    for number, kinds in enumerate(LISTS):
+        if Kind.ABSENT in kinds:
+            # what is told of base pages without a page table, or with one, has nothing to do with huge pages
+            continue
+        shared = bool(number % 2)
+        row = [kind.on(here, there, live.kernel_version) for kind in kinds]
+        with live.about(f"{', '.join(kind.name.lower().replace('_', ' ') for kind in kinds)}, shared {shared}"):
+            memory = expect_moves(live, row, partial(_mapped, live, shared), partial(_counted, live))
+            _expect_whole(live, memory)
+            memory.actor.end()
+
+
+@MOVED_AND_LEFT.case(
+    "of a range of which one huge page cannot move the others do, by mbind(2), which is EIO if it is strict, and by"
+    " migrate_pages(2), which returns that there is one; those that moved or failed are counted, also as all their base"
+    " pages, and none is split",
+    f"mbind(2) EIO; migrate_pages(2) RETURN VALUE; mm/mempolicy.c do_mbind(), do_migrate_pages(); {COUNTERS}",
+    since="6.1",
+    nodes=2,
+)
+def pages_of_a_range(live: Live) -> None:
+    _nodes_with_room(live)
+    for shared in (False, True):
+        with live.about(f"shared {shared}"):
+            memories: list[Memory] = []
+
+            def map_for(actor: Actor, shared: bool = shared, memories: list[Memory] = memories) -> Memory:
+                memories.append(_mapped(live, shared, actor))
+                return memories[-1]
+
+            def on_nodes(_nodes: list[int], memories: list[Memory] = memories) -> None:
+                _expect_whole(live, memories[-1])
+
+            expect_ranges_to_move(live, map_for, partial(_counted, live), on_nodes)
+
+
+def _nodes_with_room(live: Live) -> tuple[int, int]:
+    """Return two nodes with room for huge pages, which memory gets on advice, shared or not."""
+    here, there = live.nodes[:2]
+    need_memory(live, (here, there), _PAGES * pmd_size(live))
+    set_policy(live, "madvise")
+    let_only_pmd_inherit(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
+    compact_if_short(live, pmd_size(live), 2 * _PAGES)
+    for node in (here, there):
+        # what finds no free block is split, and moved as base pages
+        expect_no_shortage(live, pmd_size(live), _PAGES, node)
+    return here, there
+
+
+def _mapped(live: Live, shared: bool, actor: Actor | None = None) -> Memory:
+    if shared:
+        return map_aligned(live, _PAGES, pmd_size(live), shared=True, actor=actor, advice=MADV_HUGEPAGE)
+    return advised(live, _PAGES, actor=actor)
+
+
+def _counted(live: Live, moved: int, failed: int) -> dict[str, int]:
+    each = pmd_size(live) // live.base_page
+    pages = {"pgmigrate_success": moved * each, "pgmigrate_fail": failed * each}
+    return pages | {"thp_migration_success": moved, "thp_migration_fail": failed, "thp_migration_split": 0}
+
+
+def _expect_whole(live: Live, memory: Memory) -> None:
+    found = [mapping.anon_huge_pages + mapping.shmem_pmd_mapped for mapping in memory.mappings()]
+    live.expect("bytes that huge pages map", memory.length, sum(found))
+
+
+class MovedAndLeft(LiveTest):
+    """Huge pages that move between NUMA nodes, and some that cannot.
+
+    :avocado: enable
+    """
+
+    def test_moved_and_left(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(MOVED_AND_LEFT)

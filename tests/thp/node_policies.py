@@ -1,0 +1,260 @@
+"""Policies of transparent huge pages: of ranges of shared memory, in turn by their place in it, and in a cpuset."""
+
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.followed_cpuset import expect_policies_to_follow
+from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
+from hugepage_qa.cases.hugetlb_files import IPC_CREAT, SHM_REMAP, segment_number
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_policy import F_ADDR, Mode, bind, give_policy, interleave, nodes_of, told_policy
+from hugepage_qa.cases.pages_of_a_node import need_memory
+from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_aligned, mount_tmpfs, pmd_size, room_for
+from hugepage_qa.cases.thp_policy import advised, set_policy
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MAP_FIXED
+from hugepage_qa.oracle.node_policies import PoliciesOfRanges, node_in_turn
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
+
+NODE_POLICIES = Area("thp/node-policies", sizes=Sizes.ONCE)
+
+_PAGES = 4
+DOCUMENT = "Documentation/admin-guide/mm/numa_memory_policy.rst"
+
+
+@dataclass(frozen=True)
+class View:
+    """A mapping of shared memory from its base page ``first`` on."""
+
+    memory: Memory
+    first: int
+    base_page: int
+
+    def has(self, page: int) -> bool:
+        """Tell whether it has a base page of the shared memory."""
+        return 0 <= (page - self.first) * self.base_page < self.memory.length
+
+    def at(self, page: int) -> int:
+        """Return where it has a base page of the shared memory."""
+        return self.memory.address + (page - self.first) * self.base_page
+
+    def part(self, live: Live, first: int, end: int) -> Memory:
+        """Return base pages from ``first`` to before ``end`` of the shared memory."""
+        return Memory(live, self.memory.actor, self.at(first), end - first, self.base_page)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Shared memory, two mappings of which tell its policies; ``fresh`` maps at least a range of it anew.
+
+    A policy that a mapping has of its own already is not given to the memory again, though it got another one through
+    another mapping meanwhile (mbind_range() in mm/mempolicy.c): each is given through a new one, if there can be one.
+    """
+
+    live: Live
+    views: tuple[View, View]
+    fresh: Callable[[int, int], View] | None
+
+    def give(self, first: int, end: int, node: int | None) -> None:
+        """Bind base pages from ``first`` to before ``end`` to ``node``, or to none."""
+        view = self.fresh(first, end) if self.fresh else self.views[0]
+        part = view.part(self.live, first, end)
+        if node is None:
+            # what has no policy cannot lose it
+            bind(part, self.live.nodes[:1])
+            give_policy(part, Mode.DEFAULT, [])
+        else:
+            bind(part, [node])
+        if self.fresh:
+            view.memory.actor.end()
+
+    def end(self) -> None:
+        """End the processes that have it."""
+        for view in reversed(self.views):
+            view.memory.actor.end()
+
+
+@NODE_POLICIES.case(
+    "a policy that is given to a range of shared memory through one mapping is that of the range in each mapping and"
+    " each process, from its first base page to its last, whatever ranges had another one before, none where it was"
+    " taken away, and its huge pages come from there",
+    f"{DOCUMENT} Shared Policies; mbind(2); get_mempolicy(2) MPOL_F_ADDR; mm/mempolicy.c mpol_set_shared_policy(),"
+    " shared_policy_replace(), mpol_shared_policy_lookup()",
+    nodes=2,
+)
+def ranges_of_shared_memory(live: Live) -> None:
+    here, there = _nodes_with_room(live)
+    every = pmd_size(live) // live.base_page
+    end = _PAGES * every
+    # first and end in base pages, and node: all ways in which a range lies to others, of huge pages and of parts
+    steps = (
+        (0, end, here),
+        (every, 2 * every, there),
+        (end - every, end, there),
+        (2 * every, end, here),
+        (every + every // 2, 2 * every + every // 2, there),
+        (end - 1, end, there),
+        (0, 1, there),
+        (2 * every - 1, 2 * every + 1, None),
+        (every - 1, 3 * every + 1, here),
+        (0, every, None),
+        (every, end, None),
+        (2, end - 2, there),
+        (0, end, None),
+        *((page * every, (page + 1) * every, (here, there)[page % 2]) for page in range(_PAGES)),
+    )
+    for name, shared in _shared_memory(live):
+        policies = PoliciesOfRanges(end)
+        for number, (first, last, node) in enumerate(steps):
+            policies.bind(first, last, node)
+            with live.about(f"{name}, step {number}: base pages {first} to {last} bound to {node}"):
+                shared.give(first, last, node)
+                for view in shared.views:
+                    _expect_policies(live, view, policies)
+        with live.about(name):
+            for view in reversed(shared.views):
+                view.memory.fill()
+            whole = shared.views[0].memory
+            ends = [whole.at(page) + offset for page in range(_PAGES) for offset in (0, whole.size - live.base_page)]
+            expected = [node for page in range(_PAGES) for node in 2 * [(here, there)[page % 2]]]
+            live.expect("nodes of both ends of the pages", expected, nodes_of(whole.actor, ends))
+            whole.expect_filled()
+            shared.end()
+
+
+def _expect_policies(live: Live, view: View, policies: PoliciesOfRanges) -> None:
+    for page in policies.telling_pages():
+        if view.has(page):
+            node = policies.node_of(page)
+            wanted = (Mode.DEFAULT, []) if node is None else (Mode.BIND, [node])
+            found = told_policy(view.memory.actor, view.at(page), F_ADDR)
+            live.expect(f"policy of base page {page}, mapped from page {view.first} on", wanted, found)
+
+
+def _shared_memory(live: Live) -> Iterator[tuple[str, Shared]]:
+    """Yield shared memory of each kind that gets huge pages, mapped by two processes."""
+    every = pmd_size(live) // live.base_page
+
+    def of_a_file(actor: Actor, descriptor: int) -> Shared:
+        actor.call("ftruncate", descriptor, _PAGES * pmd_size(live))
+
+        def opened() -> tuple[Actor, int]:
+            other = live.actor()
+            return other, live.open(other, f"/proc/{actor.pid}/fd/{descriptor}", os.O_RDWR)
+
+        def fresh(first: int, end: int) -> View:
+            return _map(live, *opened(), first, end - first)
+
+        whole = _map(live, actor, descriptor, 0, _PAGES * every)
+        return Shared(live, (whole, _map(live, *opened(), every, (_PAGES - 1) * every)), fresh)
+
+    def anonymous() -> Shared:
+        memory = map_aligned(live, _PAGES, pmd_size(live), shared=True, advice=MADV_HUGEPAGE)
+        child = memory.seen_by(memory.actor.fork())
+        return Shared(live, (View(memory, 0, live.base_page), View(child, 0, live.base_page)), None)
+
+    def segment() -> Shared:
+        number = segment_number(live, live.actor(), _PAGES * pmd_size(live), 0o600 | IPC_CREAT)
+
+        def fresh(_first: int, _end: int) -> View:
+            actor = live.actor()
+            place = room_for(actor, _PAGES, pmd_size(live))
+            actor.call("shmat", number, place, SHM_REMAP)
+            memory = Memory(live, actor, place, _PAGES, pmd_size(live))
+            memory.advise(MADV_HUGEPAGE)
+            return View(memory, 0, live.base_page)
+
+        return Shared(live, (fresh(0, 0), fresh(0, 0)), fresh)
+
+    actor = live.actor()
+    yield "tmpfs", of_a_file(actor, live.open(actor, f"{mount_tmpfs(live, 'always')}/file"))
+    actor = live.actor()
+    yield "memfd", of_a_file(actor, actor.call("memfd_create", "policies", 0))
+    yield "anonymous", anonymous()
+    yield "segment", segment()
+
+
+def _map(live: Live, actor: Actor, descriptor: int, first: int, count: int) -> View:
+    """Map ``count`` base pages of a file from ``first`` on, advised, where huge pages fit."""
+    size, page = pmd_size(live), live.base_page
+    before = first * page % size
+    place = room_for(actor, -(-(before + count * page) // size), size) + before
+    actor.mmap(count * page, READ_WRITE, mmap.MAP_SHARED | MAP_FIXED, descriptor, first * page, place)
+    each = page if before or count * page % size else size
+    memory = Memory(live, actor, place, count * page // each, each)
+    memory.advise(MADV_HUGEPAGE)
+    return View(memory, first, live.base_page)
+
+
+@NODE_POLICIES.case(
+    "interleaved pages of shared memory, huge ones and base pages, come from the nodes in turn by their place in it, in"
+    " whichever order, mapping and process they are touched",
+    f"{DOCUMENT} MPOL_INTERLEAVE, Shared Policies; mbind(2); mm/shmem.c shmem_get_policy(), shmem_pseudo_vma_init()",
+    nodes=2,
+)
+def interleaved_shared_memory(live: Live) -> None:
+    nodes = _nodes_with_room(live)
+    every = pmd_size(live) // live.base_page
+    for huge in (True, False):
+        live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise" if huge else "never")
+        pages = [page * every for page in range(_PAGES)] if huge else range(every, every + 2 * _PAGES)
+        for name, shared in _shared_memory(live):
+            # the mount of a tmpfs decides for itself
+            if huge or name != "tmpfs":
+                interleave(shared.views[0].memory, nodes)
+                found = {}
+                for number, page in reversed(list(enumerate(pages))):
+                    view = shared.views[number % 2]
+                    if not view.has(page):
+                        view = shared.views[0]
+                    view.memory.actor.write(view.at(page), 1)
+                    found[number] = nodes_of(view.memory.actor, [view.at(page)])[0]
+                # the number of the inode decides where the first one is (shmem_get_policy())
+                shift = sorted(nodes).index(found[0]) if found[0] in nodes else 0
+                wanted = {number: node_in_turn(nodes, shift + number) for number in found}
+                live.expect(f"{name}, huge {huge}: nodes of pages", wanted, found)
+            shared.end()
+
+
+@NODE_POLICIES.case(
+    "policies of memory in huge pages, and of their process, follow when the nodes of its cpuset change and when it"
+    " moves to another one: remapped without a flag, those of the user's nodes that are there with"
+    " MPOL_F_STATIC_NODES, those with their numbers with MPOL_F_RELATIVE_NODES; all nodes where none is left",
+    f"{DOCUMENT} MPOL_F_STATIC_NODES, MPOL_F_RELATIVE_NODES; Documentation/admin-guide/cgroup-v2.rst cpuset.mems;"
+    " get_mempolicy(2) MPOL_F_MEMS_ALLOWED; mm/mempolicy.c mpol_rebind_mm(), mpol_rebind_nodemask()",
+    nodes=2,
+)
+def policies_follow_the_cpuset(live: Live) -> None:
+    _nodes_with_room(live)
+    expect_policies_to_follow(
+        live, lambda actor: advised(live, 2, actor=actor), lambda memory: memory.address // memory.size
+    )
+
+
+def _nodes_with_room(live: Live) -> tuple[int, int]:
+    """Return two nodes with free blocks, whose memory is in huge pages on advice, shared or not."""
+    here, there = live.nodes[:2]
+    need_memory(live, (here, there), _PAGES * pmd_size(live))
+    set_policy(live, "madvise")
+    let_only_pmd_inherit(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
+    compact_if_short(live, pmd_size(live), 2 * _PAGES)
+    for node in (here, there):
+        expect_no_shortage(live, pmd_size(live), _PAGES, node)
+    return here, there
+
+
+class ThpNodePolicies(LiveTest):
+    """Policies of transparent huge pages on NUMA nodes.
+
+    :avocado: enable
+    """
+
+    def test_node_policies(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(NODE_POLICIES)

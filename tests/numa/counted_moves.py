@@ -121,7 +121,8 @@ def a_moved_page_counts_as_its_base_pages(live: Live) -> None:
 )
 def refused_calls(live: Live) -> None:
     here, there = live.nodes[:2]
-    reserve_on_all(live, 2)
+    live.reserve(2, here)
+    live.reserve(1, there)
     memory = placed(live, 2 * [ListedPage(here, there)], live.map(2))
     actor, both = memory.actor, [memory.at(0), memory.at(1)]
     missing = max(read_nodes(live.host).each) + 1

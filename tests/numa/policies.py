@@ -52,9 +52,9 @@ _PAGES = 4
 def interleaved_by_their_place_in_the_file(live: Live) -> None:
     nodes = live.nodes[:2]
     for node in nodes:
-        live.reserve(2, node)
+        live.reserve(1, node)
     for shared in (False, True):
-        for first, pages in ((1, 1), (0, 2), (2, 2), (1, 3), (3, 1)):
+        for first, pages in ((1, 1), (0, 2), (2, 2), (1, 2), (3, 1)):
             for of_process in (False, True):
                 with live.about(f"{pages} pages from {first} on, shared {shared}, policy of the process {of_process}"):
                     file = new_memfd(live)
@@ -69,13 +69,13 @@ def interleaved_by_their_place_in_the_file(live: Live) -> None:
                         memory.touch(page)
                         live.expect(f"node of page {page}", node_in_turn(nodes, first + page), node_of(memory, page))
                     file.actor.end()
-                    live.expect_pool(nr=_PAGES, free=_PAGES)
+                    live.expect_pool(nr=2, free=2)
     file = new_memfd(live)
     set_policy(file.actor, Mode.INTERLEAVE, nodes)
-    for page in (1, 3, 0):
+    for page in (3, 2):
         file.allocate(1, page)
-    memory = file.map(_PAGES)
-    for page in (0, 1, 3):
+    memory = file.map(_PAGES, noreserve=True)
+    for page in (2, 3):
         memory.touch(page)
         live.expect(f"node of allocated page {page}", node_in_turn(nodes, page), node_of(memory, page))
 
@@ -89,7 +89,7 @@ def interleaved_by_their_place_in_the_file(live: Live) -> None:
 def interleaved_in_parts_of_a_mapping(live: Live) -> None:
     nodes = live.nodes[:2]
     for node in nodes:
-        live.reserve(2, node)
+        live.reserve(1, node)
 
     def unmapped(memory: Memory) -> Memory:
         memory.unmap(0, 1)
@@ -117,7 +117,7 @@ def interleaved_in_parts_of_a_mapping(live: Live) -> None:
                 live.expect("policy", (Mode.INTERLEAVE, list(nodes)), policy_of(_part(live, changed, page, 1)))
                 changed.actor.end()
                 memory.actor.end()
-                live.expect_pool(nr=4, free=4)
+                live.expect_pool(nr=2, free=2)
 
 
 @POLICIES.case(
@@ -130,9 +130,9 @@ def interleaved_in_parts_of_a_mapping(live: Live) -> None:
 )
 def policies_follow_the_cpuset(live: Live) -> None:
     for node in live.nodes[:2]:
-        live.reserve(2, node)
+        live.reserve(1, node)
     expect_policies_to_follow(live, lambda actor: live.map(2, actor, noreserve=True), lambda _memory: 0)
-    live.expect_pool(nr=4, free=4)
+    live.expect_pool(nr=2, free=2)
 
 
 @POLICIES.case(
@@ -167,6 +167,7 @@ def policies_of_ranges(live: Live) -> None:
             _expect_policies(live, memory.seen_by(memory.actor.fork()), policies)
             memory.actor.end()
             other.actor.end()
+            live.expect_pool(nr=0, free=0)
 
 
 def _mappings(live: Live) -> Iterator[tuple[str, tuple[Memory, Memory]]]:
@@ -255,7 +256,7 @@ def what_is_told(live: Live) -> None:
 )
 def home_of_a_range(live: Live) -> None:
     nodes = here, there = live.nodes[:2]
-    reserve_on_all(live, 2)
+    reserve_on_all(live, 1)
     for home in nodes:
         with live.about(f"home {home}"):
             memory = live.map(3, noreserve=True)
@@ -269,7 +270,7 @@ def home_of_a_range(live: Live) -> None:
                 one.touch(1)
                 live.expect("node of the bound page", home, node_of(one, 1))
                 one.actor.end()
-            live.expect_pool(nr=2 * len(live.nodes), free=2 * len(live.nodes))
+            live.expect_pool(nr=len(live.nodes), free=len(live.nodes))
     memory = live.map(1, noreserve=True)
     for mode in (Mode.INTERLEAVE, Mode.PREFERRED):
         give_policy(memory, mode, [here])

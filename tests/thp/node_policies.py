@@ -124,7 +124,13 @@ def ranges_of_shared_memory(live: Live) -> None:
             expected = [node for page in range(_PAGES) for node in 2 * [(here, there)[page % 2]]]
             live.expect("nodes of both ends of the pages", expected, nodes_of(whole.actor, ends))
             whole.expect_filled()
+            for view in shared.views:
+                live.expect("ShmemPmdMapped", view.memory.length, _mapped_whole(view.memory))
             shared.end()
+
+
+def _mapped_whole(memory: Memory) -> int:
+    return sum(mapping.shmem_pmd_mapped for mapping in memory.mappings())
 
 
 def _expect_policies(live: Live, view: View, policies: PoliciesOfRanges) -> None:
@@ -218,6 +224,8 @@ def interleaved_shared_memory(live: Live) -> None:
                 shift = sorted(nodes).index(found[0]) if found[0] in nodes else 0
                 wanted = {number: node_in_turn(nodes, shift + number) for number in found}
                 live.expect(f"{name}, huge {huge}: nodes of pages", wanted, found)
+                mapped = sum(_mapped_whole(view.memory) for view in shared.views)
+                live.expect(f"{name}: ShmemPmdMapped", huge * _PAGES * pmd_size(live), mapped)
             shared.end()
 
 
@@ -232,7 +240,10 @@ def interleaved_shared_memory(live: Live) -> None:
 def policies_follow_the_cpuset(live: Live) -> None:
     _nodes_with_room(live)
     expect_policies_to_follow(
-        live, lambda actor: advised(live, 2, actor=actor), lambda memory: memory.address // memory.size
+        live,
+        lambda actor: advised(live, 2, actor=actor),
+        lambda memory: memory.address // memory.size,
+        lambda memory: live.expect("AnonHugePages of one page", memory.size, memory.smaps().anon_huge_pages),
     )
 
 

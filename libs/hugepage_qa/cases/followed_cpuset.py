@@ -20,11 +20,15 @@ from hugepage_qa.process.actor import Actor
 
 
 def expect_policies_to_follow(
-    live: Live, map_two: Callable[[Actor], Memory], number_of_first: Callable[[Memory], int]
+    live: Live,
+    map_two: Callable[[Actor], Memory],
+    number_of_first: Callable[[Memory], int],
+    expect_one: Callable[[Memory], None] = lambda _memory: None,
 ) -> None:
     """Expect policies to follow the cpuset, for memory of two pages that ``map_two`` maps and nobody has reserved.
 
-    ``number_of_first`` is what interleaving counts its first page as. No more than two pages are in use at a time.
+    ``number_of_first`` is what interleaving counts its first page as, and ``expect_one`` looks at memory of which one
+    page was touched. No more than one page is in use at a time.
     """
     first, second = _cpusets(live)
     here, there = live.nodes[:2]
@@ -57,8 +61,11 @@ def expect_policies_to_follow(
             live.expect("nodes that it may use", sorted(allowed), told_policy(actor, 0, F_MEMS_ALLOWED)[1])
             nodes = policy.nodes_with(allowed)
             bound.touch()
+            expect_one(bound)
             live.expect("whether bound memory is on its nodes", True, node_of(bound) in nodes)
+            bound.unmap()
             in_turn.touch(1)
+            expect_one(in_turn)
             expected = node_in_turn(nodes, number_of_first(in_turn) + 1)
             live.expect("node of interleaved memory", expected, node_of(in_turn, 1))
             actor.end()

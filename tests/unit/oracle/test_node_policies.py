@@ -1,0 +1,31 @@
+"""Nodes in turn, policies that follow a cpuset, and policies of ranges."""
+
+import pytest
+
+from hugepage_qa.oracle.node_policies import RELATIVE, STATIC, FollowingPolicy, PoliciesOfRanges, node_in_turn
+
+
+def test_pages_come_from_the_nodes_in_turn() -> None:
+    assert [node_in_turn({4, 0}, index) for index in range(3)] == [0, 4, 0]
+
+
+@pytest.mark.parametrize(("flag", "nodes", "told"), [(0, {1}, {1}), (STATIC, {1}, {0, 1}), (RELATIVE, {1, 3}, {0, 1})])
+def test_a_policy_follows_as_its_flag_says(flag: int, nodes: set[int], told: set[int]) -> None:
+    policy = FollowingPolicy(flag, frozenset({0, 1}), frozenset({1, 2}))
+    allowed = frozenset({1, 3})
+    # without a flag only node 1, the first that was allowed, is in it, and becomes the first that is
+    assert policy.nodes_with(allowed) == nodes
+    assert policy.told_with(allowed) == told
+
+
+def test_all_nodes_are_left_where_none_of_the_users_is() -> None:
+    assert FollowingPolicy(STATIC, frozenset({0}), frozenset({0})).nodes_with(frozenset({1, 2})) == {1, 2}
+
+
+def test_the_latest_policy_of_a_range_is_told() -> None:
+    policies = PoliciesOfRanges(4)
+    policies.bind(0, 4, 0)
+    policies.bind(1, 3, 1)
+    policies.bind(2, 3, None)
+    assert [policies.node_of(page) for page in range(4)] == [0, 1, None, 0]
+    assert policies.telling_pages() == [0, 1, 2, 3]

@@ -3,10 +3,13 @@
 import errno
 import mmap
 import signal
+from itertools import product
+from typing import Any
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_files import IPC_CREAT, SHM_NORESERVE, get_segment, new_memfd
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.race import RACERS, race
 from hugepage_qa.kernel.uapi import MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -283,6 +286,45 @@ def reserved_and_touched_without(live: Live) -> None:
     live.expect_pool(nr=2, free=0)
     file.actor.end()
     live.expect_pool(nr=2, free=2)
+
+
+@RESERVATION.case(
+    "whether a mapping or a segment reserves is for MAP_NORESERVE and SHM_NORESERVE to say, whatever"
+    " vm.overcommit_memory lets others have: with 2, too, none is reserved unasked, and with 1 none is left out",
+    "Documentation/mm/overcommit-accounting.rst; mm/mmap.c do_mmap(), hugetlb applies strict overcommit unless"
+    " MAP_NORESERVE; ipc/shm.c newseg()",
+    pages=2,
+)
+def overcommitted_base_pages(live: Live) -> None:
+    for mode in ("0", "1", "2"):
+        live.set_knob("proc/sys/vm/overcommit_memory", mode)
+        for noreserve, of_a_file, shared in product((False, True), repeat=3):
+            actor = live.actor()
+            source = new_memfd(live, actor).descriptor if of_a_file else None
+            named: dict[str, Any] = {"shared": shared, "noreserve": noreserve, "fd": source}
+            with live.about(f"overcommit_memory {mode}, {named}"):
+                memory = live.map(2, actor, **named)
+                left = 0 if noreserve else 2
+                live.expect_pool(nr=2, free=2, resv=left)
+                memory.touch(1)
+                live.expect_pool(nr=2, free=1, resv=left and 1)
+                memory.unmap()
+                if noreserve:
+                    live.expect_signal(signal.SIGBUS, _touch_each, live.map(3, actor, **named))
+                else:
+                    live.expect_errno(errno.ENOMEM, live.map, 3, actor, **named)
+            actor.end()
+            live.expect_pool(nr=2, free=2)
+        for flags, reserved in ((IPC_CREAT | 0o600, 2), (IPC_CREAT | SHM_NORESERVE | 0o600, 0)):
+            segment = get_segment(live, 2 * live.size, flags=flags)
+            live.expect_pool(nr=2, free=2, resv=reserved)
+            segment.remove()
+            live.expect_pool(nr=2, free=2)
+
+
+def _touch_each(memory: Memory) -> None:
+    for page in range(memory.pages):
+        memory.touch(page)
 
 
 # --- at the same moment ----------------------------------------------------------------------------------------------

@@ -3,19 +3,23 @@
 import errno
 import os
 from dataclasses import replace
+from itertools import product
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import (
     IPC_CREAT,
+    IPC_EXCL,
     IPC_PRIVATE,
     IPC_SET,
     IPC_STAT,
     SHM_HUGETLB,
     SHM_LOCK,
+    SHM_NORESERVE,
     SHM_UNLOCK,
     Segment,
     get_segment,
     process_status,
+    segment_number,
 )
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.uapi import CLONE_NEWIPC, NOBODY, RLIMIT_MEMLOCK
@@ -132,6 +136,40 @@ def lock(live: Live) -> None:
     live.expect_pool(nr=2, free=2)
 
 
+@SEGMENT_CONTROL.case(
+    "a key finds its segment, of huge pages or of base pages, for each size up to the one that it was made with, to the"
+    " byte, and for none above it: EINVAL, also within its last page, and whatever pages are asked for",
+    "shmget(2) EINVAL, EEXIST; ipc/shm.c shm_more_checks(); ipc/util.c ipcget_public()",
+    pages=2,
+)
+def sizes_that_find_a_segment(live: Live) -> None:
+    size, base, huge = live.size, live.base_page, SHM_HUGETLB | live.size_flag
+    asked_as = 0, huge, IPC_CREAT | 0o600, huge | IPC_CREAT | SHM_NORESERVE | 0o600
+    for made, pages in product((1, base, size // 2, size - 1, size, size + 1, 2 * size - base), (huge, 0)):
+        owner = live.actor()
+        segment = Segment(live, owner, segment_number(live, owner, made, pages | IPC_CREAT | 0o600, KEY), 0)
+        with live.about(f"a segment of {made} bytes, of huge pages {bool(pages)}"):
+            kept = -(-made // size) if pages else 0
+            for asked in sorted({0, 1, made - 1, made, made + 1, made + base, size, size + 1, 2 * size, 1 << 46}):
+                found = {_found(owner, asked, flags) for flags in asked_as}
+                wanted = segment.identifier if asked <= made else -errno.EINVAL
+                live.expect(f"what is found for {asked} bytes", {wanted}, found)
+                live.expect_errno(errno.EEXIST, owner.call, "shmget", KEY, asked, huge | IPC_CREAT | IPC_EXCL | 0o600)
+            live.expect("size that IPC_STAT tells", made, segment.status().size)
+            live.expect_pool(nr=2, free=2, resv=kept)
+            segment.remove()
+            live.expect_pool(nr=2, free=2)
+        owner.end()
+
+
+def _found(actor: Actor, length: int, flags: int) -> int:
+    """Return which segment KEY finds for ``length`` bytes, or the error with a minus sign."""
+    try:
+        return actor.call("shmget", KEY, length, flags)
+    except Refused as refusal:
+        return -(refusal.errno or 0)
+
+
 # --- limits ----------------------------------------------------------------------------------------------------------
 
 
@@ -182,6 +220,28 @@ def pages_of_all_segments(live: Live) -> None:
     expect_one_at_a_time(live, alone_with_limit(live, "shmall", limit), live.size)
     # what was asked for counts, and not the whole page
     expect_one_at_a_time(live, alone_with_limit(live, "shmall", limit - 1), live.size - live.base_page)
+
+
+@SEGMENT_CONTROL.case(
+    "kernel.shmmax is the most bytes of each segment as they are asked for, EINVAL, and not of all segments together;"
+    " what is refused reserves nothing",
+    "shmget(2) EINVAL; ipc/shm.c newseg()",
+    pages=2,
+)
+def size_of_a_segment(live: Live) -> None:
+    for limit in (1, live.base_page, live.size - 1, live.size):
+        actor = alone_with_limit(live, "shmmax", limit)
+        with live.about(f"shmmax of {limit}"):
+            for length in (0, limit + 1, live.size + 1, 2 * live.size):
+                live.expect_errno(errno.EINVAL, new_segment, live, actor, length)
+                live.expect_pool(nr=2, free=2)
+            segments = [new_segment(live, actor, limit) for _segment in range(2)]
+            live.expect_pool(nr=2, free=2, resv=2)
+            live.expect("size that IPC_STAT tells", [limit] * 2, [segment.status().size for segment in segments])
+            for segment in segments:
+                segment.remove()
+            live.expect_pool(nr=2, free=2)
+        actor.end()
 
 
 class SegmentControl(LiveTest):

@@ -114,6 +114,113 @@ def first_write_of_others_to_a_thp(live: Live) -> None:
         memory.actor.end()
 
 
+@WRITTEN_BY_OTHERS.case(
+    "what others read of a page is what lies there, and what they write changes no other byte: from any byte on, over"
+    " the end of a base page and of the page, by process_vm_readv(2), process_vm_writev(2) and /proc/PID/mem",
+    f"{VM_WRITE}; mm/memory.c __access_remote_vm()",
+    pages=2,
+)
+def any_bytes(live: Live) -> None:
+    _need_access(live)
+    for make in (_private, _shared, _private_of_a_file):
+        memory = make(live)
+        with live.about(make.__name__.strip("_").replace("_", " ")):
+            _expect_any_bytes(live, memory)
+            live.expect_pool(nr=2, free=0)
+        memory.actor.end()
+        live.expect_pool(nr=2, free=2)
+
+
+@WRITTEN_BY_OTHERS.case(
+    "what others read of base pages and huge pages is what lies there, and what they write changes no other byte: from"
+    " any byte on, over the end of a base page and of a huge page, by process_vm_readv(2), process_vm_writev(2) and"
+    " /proc/PID/mem",
+    f"{VM_WRITE}; mm/memory.c __access_remote_vm()",
+    sizes=Sizes.ONCE,
+)
+def any_bytes_of_a_thp(live: Live) -> None:
+    _need_access(live)
+    for make in (base_pages, huge_pages):
+        with live.about(make.__name__.replace("_", " ")):
+            _expect_any_bytes(live, make(live, 2))
+
+
+def _private(live: Live) -> Memory:
+    return live.map(2)
+
+
+def _shared(live: Live) -> Memory:
+    return live.map(2, shared=True)
+
+
+def _private_of_a_file(live: Live) -> Memory:
+    return new_memfd(live).map(2, shared=False)
+
+
+def _expect_any_bytes(live: Live, memory: Memory) -> None:
+    """Expect others, and its owner, to read and write bytes at places all over two pages of ``memory``."""
+    base, size = live.base_page, memory.size
+    #: words that are looked at, and how far from the first the bytes are that are read and written
+    words, shift, count = 6, 5, 21
+    places = (
+        0,
+        base,
+        2 * base - 2 * WORD,
+        size // 2 + base // 2,
+        size - base,
+        size - 2 * WORD,
+        2 * size - words * WORD,
+    )
+    for (reader, by_file), place in product(product((memory.actor, live.actor()), (False, True)), places):
+        with live.about(f"by its owner {reader is memory.actor}, by /proc/PID/mem {by_file}, at {place + shift}"):
+            memory.actor.fill(memory.address + place, words * WORD, WORD, OLD + place)
+            before = live.host.uapi.pack(f"{words}Q", *(OLD + place + WORD * word for word in range(words)))
+            found = _bytes_at(live, reader, memory, place + shift, count, by_file=by_file)
+            live.expect("what is read", before[shift : shift + count].hex(), found.hex())
+            new = bytes(range(1, count + 1))
+            _write_bytes(live, reader, memory, place + shift, new, by_file=by_file)
+            after = [memory.actor.read(memory.address + place + WORD * word) for word in range(words)]
+            expected = before[:shift] + new + before[shift + count :]
+            live.expect("what its owner has", expected.hex(), live.host.uapi.pack(f"{words}Q", *after).hex())
+
+
+def _bytes_at(live: Live, reader: Actor, memory: Memory, offset: int, count: int, *, by_file: bool) -> bytes:
+    """Return what ``reader`` reads of another's, or its own, ``memory``. Raises Refused."""
+    if by_file:
+        file = live.open(reader, f"/proc/{memory.actor.pid}/mem", os.O_RDONLY)
+        read, (found,) = reader.call_with_buffers("pread64", file, bytes(count), count, memory.address + offset)
+        reader.call("close", file)
+    else:
+        local, remote = (live.host.uapi.pack("2Q", at, count) for at in (_room(live, reader), memory.address + offset))
+        read = read_of_another(live, reader, memory.actor.pid, local, remote)
+        at, _length = live.host.uapi.unpack("2Q", local)
+        words = [reader.read(at + start) for start in range(0, count, WORD)]
+        found = live.host.uapi.pack(f"{len(words)}Q", *words)[:count]
+    live.expect("bytes read", count, read)
+    return found
+
+
+def _write_bytes(live: Live, writer: Actor, memory: Memory, offset: int, new: bytes, *, by_file: bool) -> None:
+    """Have ``writer`` write another's, or its own, ``memory``. Raises Refused."""
+    if by_file:
+        file = live.open(writer, f"/proc/{memory.actor.pid}/mem", os.O_RDWR)
+        written = writer.call("pwrite64", file, new, len(new), memory.address + offset)
+        writer.call("close", file)
+    else:
+        at = _room(live, writer)
+        padded = new.ljust(-(-len(new) // WORD) * WORD, b"\0")
+        for number, word in enumerate(live.host.uapi.unpack(f"{len(padded) // WORD}Q", padded)):
+            writer.write(at + number * WORD, word)
+        local, remote = (live.host.uapi.pack("2Q", one, len(new)) for one in (at, memory.address + offset))
+        written = writer.call("process_vm_writev", memory.actor.pid, local, 1, remote, 1, 0)
+    live.expect("bytes written", len(new), written)
+
+
+def _room(live: Live, actor: Actor) -> int:
+    """Return the address of a new base page of ``actor``."""
+    return actor.mmap(live.base_page, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
 def _need_access(live: Live) -> None:
     """Raise CannotRun where processes may not reach the memory of others, or the kernel has no call for it."""
     actors = live.actor(), live.actor()

@@ -179,10 +179,10 @@ class Userfault:
         size = self._memory.size if length is None else length
         self._ioctl("writeprotect", self._memory.at(page) + offset, size, int(on))
 
-    def go_on(self, *, length: int | None = None) -> None:
-        """Map the first page, or ``length`` bytes from there, which the file has (UFFDIO_CONTINUE). Raises OSError."""
+    def go_on(self, *, offset: int = 0, length: int | None = None) -> None:
+        """Map a page, or ``length`` bytes, from ``offset`` on, which the file has (UFFDIO_CONTINUE). Raises OSError."""
         size = self._memory.size if length is None else length
-        self._ioctl("continue", self._memory.address, size, 0, 0)
+        self._ioctl("continue", self._memory.address + offset, size, 0, 0)
 
     def await_fault(self, live: Live) -> PageFault:
         """Return the fault of a thread, which waits until it is handled. Raises Failed where none is told."""

@@ -34,6 +34,10 @@ _WITHOUT_HUGE_PAGES = {
     "room-behind-the-end",
     "shared-memory-filled-by-others",
     "size-that-is-shown",
+    # how long files are, and what of them is mapped, in huge pages or not
+    "sealed",
+    "whatever-brought-it",
+    "where-nothing-is",
     # no more than so many, most of them, or how many rounds they took
     "one-at-a-time",
     "taken-again-and-again",

@@ -1,0 +1,120 @@
+"""Files of shared memory in huge pages: how long they are, where seals keep them so and where a call does."""
+
+import fcntl
+import os
+import signal
+from itertools import product
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import with_blocks
+from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import WORD
+from hugepage_qa.cases.sealed_sizes import SEALED_SIZES, SEALS, Change, changes, expect_sizes, named
+from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_file, mount_tmpfs, pmd_size
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.uapi import F_SEAL_FUTURE_WRITE, FALLOC_FL_KEEP_SIZE
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
+
+SEALED_FILES = Area("thp/sealed-files", sizes=Sizes.ONCE)
+SOURCE = f"{SEALED_SIZES}; mm/shmem.c shmem_fallocate(), shmem_setattr(), shmem_write_begin()"
+_VALUE = 77
+
+
+@SEALED_FILES.case(
+    "a file in huge pages, of a tmpfs or without a name, is made longer and shorter, to the byte, by ftruncate(2),"
+    " fallocate(2) and write(2) where no seal forbids it, and is as long as before where one does or"
+    " FALLOC_FL_KEEP_SIZE is given, also within its last huge page; a seal against writes refuses writes and holes, and"
+    " what was written stays",
+    SOURCE,
+)
+def sealed(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
+    actor = live.actor()
+    with_blocks(live, pmd_size(live), 2)
+    for size, seals in product(_lengths(live), SEALS):
+        file = _new_file(live, actor, None)
+        word = live.host.uapi.pack("Q", _VALUE)
+        actor.call("ftruncate", file.descriptor, size)
+        actor.call("pwrite64", file.descriptor, word, WORD, 0)
+        expect_sizes(live, file, seals, _changes(live, size))
+        # else it was made shorter
+        if seals & fcntl.F_SEAL_SHRINK and seals & (fcntl.F_SEAL_WRITE | F_SEAL_FUTURE_WRITE):
+            _count, (found,) = actor.call_with_buffers("pread64", file.descriptor, bytes(WORD), WORD, 0)
+            live.expect(f"what was written before {named(seals)}", word, found)
+        file.close()
+    point = mount_tmpfs(live, "always")
+    for size in (0, *_lengths(live)):
+        file = _new_file(live, actor, f"{point}/{size}")
+        actor.call("ftruncate", file.descriptor, size)
+        expect_sizes(live, file, 0, _changes(live, size))
+        actor.call("ftruncate", file.descriptor, 0)
+        file.close()
+
+
+@SEALED_FILES.case(
+    "what FALLOC_FL_KEEP_SIZE allocates behind the end of a file is the file's and counts as such, is reached neither"
+    " by read(2) nor through a mapping until the file is longer, is zero then, and is given back by a shorter one",
+    "fallocate(2) FALLOC_FL_KEEP_SIZE; mmap(2) SIGBUS; mm/shmem.c shmem_fallocate(), shmem_fault()",
+)
+def allocated_behind_the_end(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
+    point, actor, size = mount_tmpfs(live, "always"), live.actor(), pmd_size(live)
+    for of_a_mount, length in product((True, False), (0, WORD, size, size + live.base_page)):
+        with live.about(f"a file of {length} bytes, of a mount {of_a_mount}"):
+            with_blocks(live, size, 2)
+            file = _new_file(live, actor, f"{point}/{length}" if of_a_mount else None)
+            actor.call("ftruncate", file.descriptor, length)
+            Change("fallocate", 0, 2 * size, FALLOC_FL_KEEP_SIZE).act(file)
+            live.expect("size, st_blocks", (length, 2 * size), (file.size, file.blocks))
+            live.expect("bytes read at the end", 0, actor.call("pread64", file.descriptor, bytes(WORD), WORD, length))
+            memory = map_file(live, actor, file.descriptor, 2)
+            end = -(-length // live.base_page) * live.base_page
+            for offset in {end, -(-(end + 1) // size) * size - WORD, 2 * size - WORD}:
+                live.expect_signal(signal.SIGBUS, actor.write, memory.address + offset, _VALUE)
+            live.expect("size, st_blocks", (length, 2 * size), (file.size, file.blocks))
+            actor.call("ftruncate", file.descriptor, 2 * size)
+            live.expect("words that are not zero", 0, actor.nonzero(memory.address, memory.length))
+            memory.fill()
+            memory.expect_filled()
+            live.expect("st_blocks of a longer file", 2 * size, file.blocks)
+            actor.call("ftruncate", file.descriptor, length)
+            live.expect("st_blocks of a shorter file", end, file.blocks)
+            actor.call("munmap", memory.address, memory.length)
+            actor.call("ftruncate", file.descriptor, 0)
+            file.close()
+
+
+def _lengths(live: Live) -> tuple[int, ...]:
+    """Return lengths of files that end at a base page, at a huge page, and within both."""
+    size, base = pmd_size(live), live.base_page
+    return WORD, size - base, size, size + WORD, size + base
+
+
+def _changes(live: Live, length: int) -> tuple[Change, ...]:
+    size, base = pmd_size(live), live.base_page
+    end = -(-(length + 1) // size) * size
+    ends = {length + 1, length + base, end, end + 1, *((length - 1,) if length > 1 else ())}
+    shorter = {0, length // 2, max(0, length - base), max(0, length - 1)}
+    writes = (Change("pwrite64", start, start + WORD) for start in (0, length, length + base))
+    return *changes(length, ends, {*ends, *shorter, length}, (0, base)), *writes
+
+
+def _new_file(live: Live, actor: Actor, path: str | None) -> HugeFile:
+    """Return a new file of a mount, or one without a name."""
+    descriptor = live.open(actor, path) if path else actor.call("memfd_create", "sealed", os.MFD_ALLOW_SEALING)
+    return HugeFile(live, actor, descriptor)
+
+
+class ThpSealedFiles(LiveTest):
+    """Files of shared memory in huge pages, and how long they are.
+
+    :avocado: enable
+    """
+
+    def test_sealed_files(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(SEALED_FILES)

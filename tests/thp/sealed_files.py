@@ -59,7 +59,7 @@ def sealed(live: Live) -> None:
     " by read(2) nor through a mapping until the file is longer, is zero then, and is given back by a shorter one",
     "fallocate(2) FALLOC_FL_KEEP_SIZE; mmap(2) SIGBUS; mm/shmem.c shmem_fallocate(), shmem_fault()",
 )
-def allocated_behind_the_end(live: Live) -> None:
+def size_that_is_kept(live: Live) -> None:
     let_only_pmd_inherit(live)
     live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
     point, actor, size = mount_tmpfs(live, "always"), live.actor(), pmd_size(live)

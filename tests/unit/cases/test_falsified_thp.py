@@ -36,6 +36,7 @@ _WITHOUT_HUGE_PAGES = {
     "size-that-is-shown",
     # how long files are, and what of them is mapped, in huge pages or not
     "sealed",
+    "size-that-is-kept",
     "whatever-brought-it",
     "where-nothing-is",
     # no more than so many, most of them, or how many rounds they took

@@ -14,6 +14,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.proc_tables import find_mount
 from hugepage_qa.kernel.uapi import AT_FDCWD, FALLOC_FL_KEEP_SIZE
 from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
@@ -136,6 +137,32 @@ def times_of_a_file(live: Live) -> None:
     file = open_file(live, f"{point}/file", actor)
     _expect_marks(live, file, _of_a_name(file, root.descriptor, f"{point}/file"))
     live.expect_pool(nr=2, free=2)
+
+
+@TIMES.case(
+    "what is made longer, shorter or empty by its name is modified and changed, as it is by a descriptor",
+    f"truncate(2); {MARKS}; fs/open.c vfs_truncate(); fs/hugetlbfs/inode.c hugetlbfs_setattr()",
+)
+def times_after_truncate_by_name(live: Live) -> None:
+    point, actor = live.mount(), live.actor()
+    file = open_file(live, f"{point}/file", actor)
+    lengths = (2, 1, 0)
+    found = []
+    for pages in lengths:
+        before = _mark(live, file, "truncate(2)")
+        live.host.pause(_TICKS_SECONDS)
+        actor.call("truncate", f"{point}/file", pages * live.size)
+        after = file.status()
+        live.expect("st_size", pages * live.size, after.size)
+        found.append(_marks(before, after, _mark(live, file, "truncate(2)")))
+    live.expect_pool(nr=0, free=0)
+    unmarked = [(KEPT, KEPT, KEPT)] * len(lengths)
+    live.expect(
+        f"st_atim, st_mtim, st_ctim when made {lengths} pages long",
+        [(KEPT, NOW, NOW)] * len(lengths),
+        found,
+        {Quirk.TRUNCATE_BY_NAME_UNMARKED: unmarked},
+    )
 
 
 @TIMES.case(

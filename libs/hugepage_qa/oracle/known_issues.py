@@ -66,6 +66,7 @@ class Quirk(Enum):
     TRUNCATION_PASSES_OVER_A_FAULT = "truncation-passes-over-a-fault"
     SEAL_GROW_PASSED_OVER = "seal-grow-passed-over"
     SEAL_EXEC_PASSED_OVER = "seal-exec-passed-over"
+    TRUNCATE_BY_NAME_UNMARKED = "truncate-by-name-unmarked"
     NR_HUGETLB_LOST = "nr-hugetlb-lost"
     REMOVED_GROUP_OFF_NODES = "removed-group-off-nodes"
     MOVED_PAGE_OFF_NODES = "moved-page-off-nodes"

@@ -157,6 +157,17 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.12.117, 6.18.44, 7.3.4",
         ),
         KnownIssue(
+            quirk=Quirk.TRUNCATE_BY_NAME_UNMARKED,
+            summary="truncate(2) changes the size of a file of huge pages, and not when it was modified and changed",
+            example="a file of a hugetlbfs that is empty, truncate(2) to a page: st_size is 2097152, st_mtim and "
+            "st_ctim stay as they were; ftruncate(2) and O_TRUNC set both, and truncate(2) of a file in a tmpfs does",
+            cause="do_truncate() has no ATTR_MTIME and ATTR_CTIME from vfs_truncate(), which leaves it to file systems "
+            "whether the size is another one since 4a30131e7dbb, as shmem_setattr() does; hugetlbfs_setattr() sets "
+            "neither",
+            since=KernelVersion(2, 6, 16),
+            seen="6.1.176, 6.12.117, 6.18.44, 7.3.4",
+        ),
+        KnownIssue(
             quirk=Quirk.NR_HUGETLB_LOST,
             summary="an mmap() that fails for want of surplus pages takes pages out of nr_hugetlb for good; below 0 it "
             "reads 0",

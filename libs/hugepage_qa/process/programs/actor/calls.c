@@ -22,8 +22,8 @@ static const struct {
 #define CALL(name) {#name, SYS_##name}
 	CALL(munmap), CALL(mprotect), CALL(mremap), CALL(madvise), CALL(mlock), CALL(mlock2), CALL(munlock),
 	CALL(mlockall), CALL(munlockall), CALL(msync), CALL(swapon), CALL(swapoff),
-	CALL(mincore), CALL(fallocate), CALL(ftruncate), CALL(openat), CALL(close), CALL(read), CALL(write),
-	CALL(pread64), CALL(pwrite64), CALL(lseek), CALL(readahead), CALL(fadvise64), CALL(unlinkat), CALL(dup),
+	CALL(mincore), CALL(fallocate), CALL(ftruncate), CALL(truncate), CALL(openat), CALL(close), CALL(read),
+	CALL(write), CALL(pread64), CALL(pwrite64), CALL(lseek), CALL(readahead), CALL(fadvise64), CALL(unlinkat), CALL(dup),
 	CALL(mkdirat), CALL(linkat), CALL(renameat2), CALL(symlinkat), CALL(mknodat), CALL(umask), CALL(getdents64),
 	CALL(fchmodat), CALL(fchown), CALL(fchownat), CALL(utimensat), CALL(fsetxattr), CALL(fgetxattr),
 	CALL(memfd_create), CALL(shmget), CALL(shmat), CALL(shmdt), CALL(shmctl), CALL(set_mempolicy), CALL(mbind),

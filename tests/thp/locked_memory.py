@@ -8,7 +8,7 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.locked_bytes import LOCKED, expect_locked
+from hugepage_qa.cases.locked_bytes import LOCKED, expect_locked, flagged_bytes
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import (
     let_only_pmd_inherit,
@@ -27,6 +27,7 @@ from hugepage_qa.kernel.uapi import (
     MREMAP_FIXED,
     MREMAP_MAYMOVE,
 )
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 from hugepage_qa.version import KernelVersion
@@ -37,6 +38,8 @@ _STATUS = "Documentation/filesystems/proc.rst VmLck, VmFlags lo"
 _PAGES = 4
 #: MREMAP_DONTUNMAP of shared memory (mremap(2))
 _KEEPS_PLACES = KernelVersion(5, 13)
+#: move_vma() adds to VmLck what is moved, also where its place is kept (d5c8aec0542e)
+_COUNTS_THE_MOVED = KernelVersion(6, 15)
 
 
 @LOCKED_MEMORY.case(
@@ -133,6 +136,35 @@ def _gone(live: Live, memory: Memory) -> Iterator[tuple[str, int]]:
         yield "it is moved, and its place kept", 0
     actor.exec()
     yield "another program is executed", -size
+
+
+@LOCKED_MEMORY.case(
+    "a part of what is locked that is moved, and whose place is kept, is locked and counted where it is then; its place"
+    " is neither, what is beside it stays both, and none is counted when all is unmapped",
+    f"{_STATUS}; mremap(2) MREMAP_DONTUNMAP; mm/mremap.c dontunmap_complete()",
+    since="5.13",
+)
+def part_whose_place_is_kept(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP
+    for make in (huge_pages, shared_huge_pages):
+        with live.about(make.__name__):
+            memory = make(live, 3)
+            actor, size = memory.actor, memory.size
+            actor.call("mlock", *_all_of(memory))
+            place = room_for(actor, 1, size)
+            actor.call("mremap", memory.at(1), size, size, flags, place)
+            flagged, counted = flagged_bytes(live, actor), process_status(live, actor).locked
+            actor.call("munmap", place, size)
+            actor.call("munmap", *_all_of(memory))
+            twice = size if live.kernel_version >= _COUNTS_THE_MOVED else 0
+            live.expect(
+                "bytes with lo in VmFlags, VmLck, VmLck when all is unmapped",
+                (3 * size, 3 * size, 0),
+                (flagged, counted, process_status(live, actor).locked),
+                {Quirk.KEPT_PLACE_UNLOCKS_MAPPING: (size, 3 * size + twice, 2 * size + twice)},
+            )
+            actor.end()
 
 
 @LOCKED_MEMORY.case(

@@ -12,8 +12,13 @@ LOCKED = "lo"
 
 def expect_locked(live: Live, actor: Actor, length: int | None = None) -> None:
     """Expect ``actor`` to have ``length`` bytes locked, by default as much as the flags of its mappings say."""
-    mappings = read_smaps(ObservedTree(live.host), actor.pid) or ()
-    flagged = sum(found.end - found.start for found in mappings if LOCKED in found.flags)
+    flagged = flagged_bytes(live, actor)
     if length is not None:
         live.expect("bytes with lo in VmFlags", length, flagged)
     live.expect("VmLck", flagged if length is None else length, process_status(live, actor).locked)
+
+
+def flagged_bytes(live: Live, actor: Actor) -> int:
+    """Return how many bytes of the mappings of ``actor`` are locked, as their flags say."""
+    mappings = read_smaps(ObservedTree(live.host), actor.pid) or ()
+    return sum(found.end - found.start for found in mappings if LOCKED in found.flags)

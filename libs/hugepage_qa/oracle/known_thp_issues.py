@@ -136,4 +136,19 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(5, 13),
         seen="6.12.117, 7.3.4, 6.1.176 on aarch64",
     ),
+    Quirk.KEPT_PLACE_UNLOCKS_MAPPING: KnownIssue(
+        quirk=Quirk.KEPT_PLACE_UNLOCKS_MAPPING,
+        summary="a part of locked memory that is moved with MREMAP_DONTUNMAP leaves all of the old mapping unlocked, "
+        "which VmLck goes on to count, also when it is unmapped",
+        example="3 huge pages, mlock(2), mremap(2) of the second one with MREMAP_DONTUNMAP: VmLck is 6144 kB, as it "
+        "should be, 2048 kB have lo in VmFlags, and when all is unmapped VmLck is 4096 kB; 6.18.44 shows 8192 kB, "
+        "2048 kB and 6144 kB",
+        cause="move_vma() clears VM_LOCKED of the mapping that the part is of, and leaves locked_vm as it was "
+        "(e346b3813067); since d5c8aec0542e it adds the part besides, as where its place is unmapped",
+        since=KernelVersion(5, 7),
+        until=KernelVersion(7, 3),
+        fix="mm/mremap: fix locked_vm leak by splitting VMA for MREMAP_DONTUNMAP (597e4b9ab48a)",
+        backports=(KernelVersion(6, 12, 117),),
+        seen="6.1.176, 6.12.107, 6.18.44; right on 6.12.117, 7.3.4",
+    ),
 }

@@ -1,7 +1,6 @@
 """Shared memory that a program has mapped when it says so: UFFDIO_CONTINUE, whatever brought its pages to the file."""
 
 import errno
-import os
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -179,7 +178,7 @@ def _go_on(live: Live, fault: Userfault, offset: int, length: int) -> None:
     """Have what the file has there mapped. Raises Failed where that is refused: the rest would meet faults."""
     found = _refusal(fault, offset, length)
     if found:
-        live.fail(f"UFFDIO_CONTINUE of {length} bytes at {offset}", "success", os.strerror(found))
+        live.fail(f"UFFDIO_CONTINUE of {length} bytes at {offset}", "success", errno.errorcode.get(found, found))
 
 
 def _refusal(fault: Userfault, offset: int, length: int) -> int | None:

@@ -36,8 +36,6 @@ LOCKED_MEMORY = Area("thp/locked-memory", sizes=Sizes.ONCE)
 
 _STATUS = "Documentation/filesystems/proc.rst VmLck, VmFlags lo"
 _PAGES = 4
-#: MREMAP_DONTUNMAP of shared memory (mremap(2))
-_KEEPS_PLACES = KernelVersion(5, 13)
 #: move_vma() adds to VmLck what is moved, also where its place is kept (d5c8aec0542e)
 _COUNTS_THE_MOVED = KernelVersion(6, 15)
 
@@ -130,12 +128,35 @@ def _gone(live: Live, memory: Memory) -> Iterator[tuple[str, int]]:
     yield "all is unlocked", -(3 * size - 3 * base)
     actor.call("mlock", start + 3 * size, size)
     yield "the last page is locked", size
-    if live.kernel_version >= _KEEPS_PLACES:
-        place, flags = room_for(actor, 1, size), MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP
-        actor.call("mremap", start + 3 * size, size, size, flags, place)
-        yield "it is moved, and its place kept", 0
     actor.exec()
     yield "another program is executed", -size
+
+
+@LOCKED_MEMORY.case(
+    "what is locked and moved as a whole, and whose place is kept, is locked and counted once, where it is then, and"
+    " no more when that is unmapped",
+    f"{_STATUS}; mremap(2) MREMAP_DONTUNMAP; mm/mremap.c dontunmap_complete()",
+    since="5.13",
+)
+def mapping_whose_place_is_kept(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    for make in (huge_pages, shared_huge_pages):
+        with live.about(make.__name__):
+            memory = make(live, 1)
+            actor, size = memory.actor, memory.size
+            actor.call("mlock", *_all_of(memory))
+            place = room_for(actor, 1, size)
+            actor.call("mremap", *_all_of(memory), size, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, place)
+            flagged, counted = flagged_bytes(live, actor), process_status(live, actor).locked
+            actor.call("munmap", place, size)
+            actor.call("munmap", *_all_of(memory))
+            live.expect(
+                "bytes with lo in VmFlags, VmLck, VmLck when all is unmapped",
+                (size, size, 0),
+                (flagged, counted, process_status(live, actor).locked),
+                {Quirk.KEPT_PLACE_COUNTS_TWICE: (size, 2 * size, size)},
+            )
+            actor.end()
 
 
 @LOCKED_MEMORY.case(

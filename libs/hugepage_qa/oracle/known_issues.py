@@ -35,6 +35,7 @@ class Quirk(Enum):
     SWAP_OF_A_PART_COUNTS_ALL = "swap-of-a-part-counts-all"
     BROKEN_PART_HANDED_OUT_AGAIN = "broken-part-handed-out-again"
     KEPT_PLACE_UNLOCKS_MAPPING = "kept-place-unlocks-mapping"
+    KEPT_PLACE_COUNTS_TWICE = "kept-place-counts-twice"
 
     # of the pools of a running machine, recorded in pool/known_pool_issues.py
     DEMOTE_TAKES_RESERVED = "demote-takes-reserved"

@@ -151,4 +151,17 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         backports=(KernelVersion(6, 12, 117),),
         seen="6.1.176, 6.12.107, 6.18.44; right on 6.12.117, 7.3.4",
     ),
+    Quirk.KEPT_PLACE_COUNTS_TWICE: KnownIssue(
+        quirk=Quirk.KEPT_PLACE_COUNTS_TWICE,
+        summary="locked memory that is moved as a whole with MREMAP_DONTUNMAP is counted twice in VmLck, and once when "
+        "it is unmapped",
+        example="a huge page, mlock(2), mremap(2) with MREMAP_DONTUNMAP: VmLck is 4096 kB, 2048 kB have lo in VmFlags, "
+        "and when all is unmapped VmLck is 2048 kB",
+        cause="move_vma() adds what was moved to locked_vm (d5c8aec0542e), as where its place is unmapped, which takes "
+        "it from there again; dontunmap_complete() only clears VM_LOCKED of the place",
+        since=KernelVersion(6, 15),
+        until=KernelVersion(7, 3),
+        fix="mm/mremap: fix locked_vm leak by splitting VMA for MREMAP_DONTUNMAP (597e4b9ab48a)",
+        seen="6.18.44; right on 6.1.176, 6.12.117, 7.3.4",
+    ),
 }

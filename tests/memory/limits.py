@@ -8,7 +8,8 @@ from itertools import product
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.kernel.uapi import MLOCK_ONFAULT, RLIM_INFINITY, RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK
+from hugepage_qa.cases.locked_bytes import limit_locked_memory
+from hugepage_qa.kernel.uapi import MLOCK_ONFAULT, RLIM_INFINITY, RLIMIT_AS, RLIMIT_DATA
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, become_nobody
@@ -111,13 +112,13 @@ def locked_size(live: Live) -> None:
     for shared in (False, True):
         actor = live.actor()
         memory = live.map(2, actor, shared=shared)
-        _limit(live, actor, RLIMIT_MEMLOCK, live.size - live.base_page)
+        limit_locked_memory(live, actor, live.size - live.base_page)
         become_nobody(actor)
         live.expect_errno(errno.ENOMEM, actor.call, "mlock", memory.address, live.size)
         live.expect_errno(errno.ENOMEM, actor.call, "mlock2", memory.address, live.size, MLOCK_ONFAULT)
         live.expect_errno(errno.EAGAIN, live.map, 1, actor, shared=shared, flags=flags)
         live.expect_pool(nr=4, free=4, resv=2)
-        _limit(live, actor, RLIMIT_MEMLOCK, live.size)
+        limit_locked_memory(live, actor, live.size)
         live.expect_errno(errno.ENOMEM, actor.call, "mlock", memory.address, live.size + live.base_page)
         live.expect_errno(errno.EAGAIN, live.map, 2, actor, shared=shared, flags=flags)
         live.expect_pool(nr=4, free=4, resv=2)
@@ -129,7 +130,7 @@ def locked_size(live: Live) -> None:
             later.unmap()
         live.expect("VmLck", 0, process_status(live, actor).locked)
         # with no limit to use none of it is locked, however short it is
-        _limit(live, actor, RLIMIT_MEMLOCK, 0)
+        limit_locked_memory(live, actor, 0)
         live.expect_errno(errno.EPERM, actor.call, "mlock", memory.address, live.base_page)
         live.expect_errno(errno.EPERM, live.map, 1, actor, shared=shared, flags=flags)
         actor.call("munlock", memory.address, memory.length)

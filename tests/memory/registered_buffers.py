@@ -5,13 +5,12 @@ import errno
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.locked_bytes import limit_locked_memory
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pinned_pages import Pin
 from hugepage_qa.cases.thp_policy import huge_pages
-from hugepage_qa.kernel.uapi import RLIMIT_MEMLOCK
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Refused, become_nobody
+from hugepage_qa.process.actor import become_nobody
 
 BUFFERS = Area("registered-buffers")
 
@@ -50,10 +49,7 @@ def _expect_counted(live: Live, memory: Memory) -> None:
     """Expect parts of the first two pages of ``memory`` to count as pinned by pages; its actor becomes nobody."""
     size, base, actor = memory.size, live.base_page, memory.actor
     first, last, both = (0, base), (size - base, base), (size - base, 2 * base)
-    try:
-        _limit(live, memory, _LIMIT * size)
-    except Refused as refusal:
-        raise CannotRun("root may not raise the limit of locked memory: it lacks CAP_SYS_RESOURCE") from refusal
+    limit_locked_memory(live, actor, _LIMIT * size, _LIMIT * size)
     # of who may lock as much as he likes some kernels count nothing
     become_nobody(actor)
     pin = Pin(live, memory)
@@ -66,12 +62,12 @@ def _expect_counted(live: Live, memory: Memory) -> None:
         ([first, (size, size)], 2),
     ):
         with live.about(f"buffers at {parts}"):
-            _limit(live, memory, _LIMIT * size)
+            limit_locked_memory(live, actor, _LIMIT * size, _LIMIT * size)
             pin.hold(*parts)
             live.expect("VmPin", pages * size, _pinned(live, memory))
             pin.let_go()
             live.expect("VmPin without buffers", 0, _pinned(live, memory))
-            _limit(live, memory, pages * size - base)
+            limit_locked_memory(live, actor, pages * size - base, _LIMIT * size)
             live.expect_errno(errno.ENOMEM, pin.hold, *parts)
             live.expect("VmPin of what is beyond the limit", 0, _pinned(live, memory))
     memory.expect_filled()
@@ -79,11 +75,6 @@ def _expect_counted(live: Live, memory: Memory) -> None:
 
 def _pinned(live: Live, memory: Memory) -> int:
     return process_status(live, memory.actor).sizes["VmPin"]
-
-
-def _limit(live: Live, memory: Memory, limit: int) -> None:
-    """Limit the locked memory of the actor to ``limit`` bytes; it may have more again, up to _LIMIT pages."""
-    memory.actor.call("setrlimit", RLIMIT_MEMLOCK, live.host.uapi.pack("2Q", limit, _LIMIT * memory.size))
 
 
 class RegisteredBuffers(LiveTest):

@@ -21,10 +21,11 @@ from hugepage_qa.cases.hugetlb_files import (
     get_segment,
 )
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.locked_bytes import limit_locked_memory
 from hugepage_qa.cases.places import free_place
 from hugepage_qa.kernel.proc_tables import read_segment_sizes
 from hugepage_qa.kernel.uapi import HUGE_MASK, HUGE_SHIFT, NOBODY, RLIMIT_MEMLOCK
-from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -347,10 +348,7 @@ def limit_of_locked_memory(live: Live) -> None:
     live.set_knob("proc/sys/vm/hugetlb_shm_group", f"{GROUP_ID}")
     stranger = live.actor()
     # the user may have locked something before
-    try:
-        stranger.call("setrlimit", RLIMIT_MEMLOCK, live.host.uapi.pack("2Q", 2 * live.size, 2 * live.size))
-    except Refused as refusal:
-        raise CannotRun("root may not raise the limit of locked memory: it lacks CAP_SYS_RESOURCE") from refusal
+    limit_locked_memory(live, stranger, 2 * live.size, 2 * live.size)
     become_nobody(stranger)
     for _time in range(2):
         live.expect_errno(errno.EPERM, get_segment, live, live.size, stranger)

@@ -8,13 +8,13 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.locked_bytes import LOCKED, expect_locked
+from hugepage_qa.cases.locked_bytes import LOCKED, expect_locked, limit_locked_memory
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, shared_huge_pages
 from hugepage_qa.cases.thp_policy import huge_pages
-from hugepage_qa.kernel.uapi import MLOCK_ONFAULT, MREMAP_MAYMOVE, RLIM_INFINITY, RLIMIT_MEMLOCK
+from hugepage_qa.kernel.uapi import MLOCK_ONFAULT, MREMAP_MAYMOVE
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, become_nobody
+from hugepage_qa.process.actor import become_nobody
 
 LOCKED_LIMITS = Area("thp/locked-limits", sizes=Sizes.ONCE)
 
@@ -34,7 +34,7 @@ def limited(live: Live) -> None:
     for make in (huge_pages, shared_huge_pages):
         memory = make(live, _PAGES)
         actor, limit = memory.actor, 2 * memory.size
-        _limit(live, actor, limit)
+        limit_locked_memory(live, actor, limit)
         actor.call("mlock", memory.address, memory.length)
         expect_locked(live, actor, memory.length)
         actor.call("munlock", memory.address, memory.length)
@@ -86,7 +86,7 @@ def limited_otherwise(live: Live) -> None:
     memory = huge_pages(live, 1)
     actor, size, base, uapi = memory.actor, memory.size, live.base_page, live.host.uapi
     limit = 2 * size
-    _limit(live, actor, limit)
+    limit_locked_memory(live, actor, limit)
     become_nobody(actor)
 
     def map_locked(length: int, flags: int = uapi.map_locked) -> int:
@@ -114,25 +114,20 @@ def limited_otherwise(live: Live) -> None:
     expect_locked(live, actor, 0)
     all_of_it = process_status(live, actor).sizes["VmSize"]
     for most, error in ((all_of_it - base, errno.ENOMEM), (0, errno.EPERM)):
-        _limit(live, actor, most)
+        limit_locked_memory(live, actor, most)
         live.expect_errno(error, actor.call, "mlockall", uapi.mcl_current)
         expect_locked(live, actor, 0)
     for name, *more in (("mlock",), ("mlock2", 0), ("mlock2", MLOCK_ONFAULT)):
         live.expect_errno(errno.EPERM, actor.call, name, memory.address, base, *more)
     live.expect_errno(errno.EPERM, actor.call, "mlockall", uapi.mcl_future)
     live.expect_errno(errno.EPERM, map_locked, base)
-    _limit(live, actor, all_of_it)
+    limit_locked_memory(live, actor, all_of_it)
     actor.call("mlockall", uapi.mcl_current)
     live.expect("VmFlags lo", True, LOCKED in memory.smaps().flags)
-    _limit(live, actor, 0)
+    limit_locked_memory(live, actor, 0)
     # whatever the limit is now
     actor.call("munlock", memory.address, size)
     live.expect("VmFlags lo of what is unlocked", False, LOCKED in memory.smaps().flags)
-
-
-def _limit(live: Live, actor: Actor, length: int) -> None:
-    """Let ``actor`` lock ``length`` bytes; it may change that again."""
-    actor.call("setrlimit", RLIMIT_MEMLOCK, live.host.uapi.pack("2Q", length, RLIM_INFINITY))
 
 
 def _lock(live: Live, memory: Memory, pages: _Range) -> None:

@@ -22,7 +22,7 @@ from hugepage_qa.sizes import MIB
 MEMORY_ACCOUNTED = Rule(
     "memory-accounted",
     "when a case is over nothing of it is mapped as a huge page, locked, isolated or pinned any more, nor counted as"
-    " anonymous or shared memory, page tables or committed, and no memory is missing that is neither free nor counted",
+    " anonymous memory or page tables, and no memory is missing that is neither free nor counted",
     "Documentation/filesystems/proc.rst meminfo; mm/vmstat.c vmstat_refresh(); fs/proc/meminfo.c",
 )
 MEMORY_LEFT = Rule(
@@ -43,7 +43,7 @@ _OF_PROCESSES = (
     "nr_unevictable",
 )
 #: of which those that the suite itself has in the machine have some, too, in base pages
-_OF_PROCESSES_AND_OURS = ("nr_anon_pages", "nr_mapped", "nr_swapcached", "nr_shmem", "nr_page_table_pages")
+_OF_PROCESSES_AND_OURS = ("nr_anon_pages", "nr_mapped", "nr_swapcached", "nr_page_table_pages")
 #: events since 5.8, of which there are as many of the second as of the first when nothing is pinned
 _PINNED, _UNPINNED = "nr_foll_pin_acquired", "nr_foll_pin_released"
 #: lines of /proc/meminfo, in bytes, that leave no page out but free ones and those of zsmalloc, and none twice
@@ -101,8 +101,6 @@ def read_account(live: Live) -> MemoryAccount:
         counters |= {f"{name}{where}": (shown if name == _SHARED else found).get(name, 0) for name in _OF_PROCESSES}
         counters[f"pinned pages{where}"] = found.get(_PINNED, 0) - found.get(_UNPINNED, 0)
         ours |= {f"{name}{where}": found.get(name, 0) for name in _OF_PROCESSES_AND_OURS}
-    # what all processes may come to have, and shared memory (Documentation/filesystems/proc.rst Committed_AS)
-    ours["committed pages"] = meminfo.get("Committed_AS", 0) // live.base_page
     counted = sum(meminfo.get(name, 0) for name in _COUNTED) + of_all.get("nr_zspages", 0) * live.base_page
     everything = tuple(meminfo.get(name, 0) for name in _ALL_MEMORY)
     return MemoryAccount(counters, ours, free, meminfo["MemTotal"] - free - counted, everything)

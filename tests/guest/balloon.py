@@ -1,12 +1,10 @@
 """Memory that guests on huge pages give back: to a balloon, or because they report it as free."""
 
 import errno
-import re
 from dataclasses import dataclass
 
 from hugepage_qa.cases.case import Sizes
 from hugepage_qa.cases.guest import guest_machine as drivers
-from hugepage_qa.cases.guest.booted_guest import md5_of_written
 from hugepage_qa.cases.guest.guest import Guest
 from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case, needs
 from hugepage_qa.cases.live import Live
@@ -15,7 +13,7 @@ from hugepage_qa.kernel.tree import CapturedTree
 from hugepage_qa.oracle.pool.pool_kernel import PoolKernel
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.qemu.guest.guest_description import Cell, DeviceKind, MemoryDevice, device_pages
-from hugepage_qa.sizes import KIB, MIB
+from hugepage_qa.sizes import MIB
 
 QEMU = GuestArea("guest/balloon", drivers.QEMU)
 # what a larger page changes is QEMU's and the kernel's, and libvirt does the same with each
@@ -85,7 +83,7 @@ def balloon(live: Live, guests: Guests) -> None:
     live.expect("memory of the guest without it", memory, guest.set_balloon(memory))
     # uses what it has back
     write(guest, "written", _WRITTEN)
-    expect_content(live, guest)
+    expect_content(guest)
     expect_reserved(live, guests, guest)
     guest.destroy()
     guests.expect_all_back(guest)
@@ -110,7 +108,7 @@ def free_pages_are_reported(live: Live, guests: Guests) -> None:
     came = back - expect_reserved(live, guests, guest)
     least = max(0, _WRITTEN - free.other - _ON_CPUS) // live.size
     live.expect(f"whether {least} pages or more came again", True, came >= least)
-    expect_content(live, guest)
+    expect_content(guest)
     guest.run("rm /tmp/written")
     expect_reported(live, guest)
     guest.destroy()
@@ -136,7 +134,7 @@ def balloon_with_plugged_memory(live: Live, guests: Guests) -> None:
     live.expect("memory of the guest without it again", whole, guest.set_balloon(whole))
     write(guest, "kept", _KEPT)
     write(guest, "written", _WRITTEN)
-    expect_content(live, guest)
+    expect_content(guest)
     guest.destroy()
     live.expect_pool(nr=nr, free=nr)
 
@@ -160,10 +158,10 @@ def plugged_in_beside_a_balloon(live: Live, guests: Guests) -> None:
     live.expect("memory of the guest with its balloon", memory * 3 // 4 + dimm.memory, guest.balloon)
     live.expect("pages that are back", back, expect_given_back(live, guest, nr))
     write(guest, "written", _WRITTEN)
-    expect_content(live, guest)
+    expect_content(guest)
     whole = memory + dimm.memory
     live.expect("memory of the guest without it again", whole, guest.set_balloon(whole))
-    expect_content(live, guest)
+    expect_content(guest)
     guest.destroy()
     live.expect_pool(nr=nr, free=nr)
     guests.expect_files()
@@ -219,7 +217,7 @@ def compacted(live: Live, guests: Guests) -> None:
     expect_reserved(live, guests, guest)
     live.expect("memory of the guest without it", memory, guest.set_balloon(memory))
     write(guest, "written", _WRITTEN)
-    expect_content(live, guest)
+    expect_content(guest)
     guest.destroy()
     guests.expect_all_back(guest)
 
@@ -257,7 +255,7 @@ def read_free_memory(guest: Guest, page: int, least: int = _REPORTED_ZONE) -> Gu
 
     Zones with less than ``least`` bytes count as if nothing in them were whole.
     """
-    base = int(re.findall(r"\d+", guest.run("grep -m 1 KernelPageSize /proc/self/smaps"))[0]) * KIB
+    base = guest.base_page
     pages = other = 0
     for zone in read_free_blocks(CapturedTree({"proc/buddyinfo": guest.run("cat /proc/buddyinfo")})):
         blocks = {base << order: count for order, count in enumerate(zone.counts)}
@@ -274,11 +272,10 @@ def write(guest: Guest, name: str, length: int) -> None:
     guest.write_file(f"/tmp/{name}", name, length)
 
 
-def expect_content(live: Live, guest: Guest) -> None:
+def expect_content(guest: Guest) -> None:
     """Expect what the guest has written before it gave pages back, and into those that came again."""
     for name, length in (("kept", _KEPT), ("written", _WRITTEN)):
-        found = guest.run(f"md5sum </tmp/{name}").split()[0]
-        live.expect(f"what the guest has {name}", md5_of_written(name, length), found)
+        guest.expect_written(f"/tmp/{name}", name, length)
 
 
 class Balloon(GuestTest):

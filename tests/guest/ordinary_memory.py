@@ -3,7 +3,6 @@
 from hugepage_qa.cases.case import Sizes
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
 from hugepage_qa.cases.guest import guest_machine as drivers
-from hugepage_qa.cases.guest.booted_guest import md5_of_written
 from hugepage_qa.cases.guest.guest import Guest
 from hugepage_qa.cases.guest.guest_readings import transparent_bytes
 from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case, needs
@@ -41,6 +40,7 @@ _MEMORY = 256 * MIB
 #: what a balloon takes of it, what the guest writes when it has that back, more than it has free before, and what is
 #: free there and on no list: what CPUs keep for themselves, and caches
 _TAKEN, _WRITTEN, _ELSEWHERE = 128 * MIB, 96 * MIB, 16 * MIB
+_FILE = ("/tmp/written", "written", _WRITTEN)
 
 
 def under(live: Live, policy: str) -> None:
@@ -92,8 +92,7 @@ def with_balloon(live: Live, guests: Guests) -> Guest:
     guest = guests.new(Cell(_MEMORY, None), balloon=True)
     guest.boot()
     needs(guest.has_virtio_driver("virtio_balloon"), "the guest's kernel has no driver for balloons")
-    base = parse_meminfo(guest.run("grep -m 1 KernelPageSize /proc/self/smaps"), "smaps of the guest")["KernelPageSize"]
-    needs(base % live.base_page == 0, "a page of the guest is no whole page of the host")
+    needs(guest.base_page % live.base_page == 0, "a page of the guest is no whole page of the host")
     guest.expect_transparent_pages()
     set_policy(live, "never")
     live.expect("bytes of the guest that are there", _MEMORY, there(guest))
@@ -121,13 +120,7 @@ def inflate(live: Live, guest: Guest) -> None:
 def write_without_it(live: Live, guest: Guest) -> None:
     """Have the balloon give all back, and the guest write more than it had free before."""
     live.expect("memory of the guest without it", _MEMORY, guest.set_balloon(_MEMORY))
-    guest.write_file("/tmp/written", "written", _WRITTEN)
-
-
-def expect_written(live: Live, guest: Guest) -> None:
-    """Expect the guest to have what it has written there."""
-    found = guest.run("md5sum </tmp/written").split()[0]
-    live.expect("what the guest has written", md5_of_written("written", _WRITTEN), found)
+    guest.write_file(*_FILE)
 
 
 # libvirt does no more than ask for it
@@ -153,7 +146,7 @@ def balloon(live: Live, guests: Guests) -> None:
     least = _MEMORY - _TAKEN + max(0, _WRITTEN - free - _ELSEWHERE)
     live.expect(f"whether {least} bytes are there, up to all", True, least <= there(guest) <= _MEMORY)
     live.expect(f"whether no more than {left} bytes are in THP", True, in_huge_pages(guest) <= left)
-    expect_written(live, guest)
+    guest.expect_written(*_FILE)
     guest.destroy()
 
 
@@ -179,7 +172,7 @@ def balloon_beside_khugepaged(live: Live, guests: Guests) -> None:
     if not await_khugepaged(live, lambda: in_huge_pages(guest) > left, PATIENT_SCANS):
         expect_no_shortage(live, size, _WRITTEN // size)
     live.expect(f"whether more than {left} bytes are in THP", True, in_huge_pages(guest) > left)
-    expect_written(live, guest)
+    guest.expect_written(*_FILE)
     guest.destroy()
 
 

@@ -141,6 +141,12 @@ class BootedGuest(AskedGuest):
         self._boots = 0
 
     @property
+    def base_page(self) -> int:
+        """The size of its kernel's base page."""
+        smaps = self.run("grep -m 1 KernelPageSize /proc/self/smaps")
+        return parse_meminfo(smaps, "/proc/self/smaps of the guest")["KernelPageSize"]
+
+    @property
     def memory(self) -> int:
         """Bytes that its kernel has to give."""
         return parse_meminfo(self.run("grep MemTotal /proc/meminfo"), "/proc/meminfo of the guest")["MemTotal"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from hugepage_qa.cases.guest.booted_guest import BootedGuest
+from hugepage_qa.cases.guest.booted_guest import BootedGuest, md5_of_written
 from hugepage_qa.cases.guest.guest_readings import (
     hugetlb_mappings,
     hugetlb_policies,
@@ -35,6 +35,11 @@ class Guest(BootedGuest):
     def expect_found_right(self, found: str) -> None:
         """Expect that program to have found nothing wrong."""
         self._live.expect(f"what {self.name} finds in its memory", "right", found)
+
+    def expect_written(self, path: str, line: str, length: int) -> None:
+        """Expect it to have in a file what it was told to write there (``write_file``)."""
+        found = self.run(f"md5sum <{path}").split()[0]
+        self._live.expect(f"what {self.name} has in {path}", md5_of_written(line, length), found)
 
     def expect_memory(self, memory: int) -> None:
         """Expect its kernel to have ``memory`` bytes to give: soon, as it takes a while to be told of new ones."""

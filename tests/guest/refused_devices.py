@@ -145,7 +145,8 @@ def used_up(live: Live, guests: Guests) -> None:
     guests.expect_refused(Meaning.NO_ROOM, guest.attach, devices[1])
     Pages(live, guests, guest, nr, pages).expect_as_before()
     guest.destroy()
-    half = Cell(memory // 2, live.size)
+    # a page may be as large as all that the others have
+    half = Cell(max(memory // 2, live.size), live.size)
     guest = guests.new(half, half, name="without-room")
     guest.start()
     guests.expect_refused(Meaning.NO_ROOM, guest.attach, devices[0])

@@ -55,12 +55,12 @@ def one_more_is_free(recorded: Recorded) -> Lie:
 
 def with_a_page_less(event: Event) -> Event:
     """Return the event with a free page less in every pool that has one, in every place that shows it."""
-    text, path = event.get("result"), event["arguments"][0] if event["arguments"] else ""
-    if event["operation"] != "observe" or not text:
+    if event["operation"] != "observe" or not event["result"]:
         return event
-    if path == "proc/meminfo":
+    text = event["result"]
+    if reads(event, "proc/meminfo"):
         return event | {"result": _FREE_LINE.sub(lambda found: f"{found[1]}{max(0, int(found[2]) - 1)}", text)}
-    found = _POOL_FILE.match(path)
+    found = _counter_in(event)
     return event | {"result": f"{max(0, int(text) - 1)}\n"} if found and found["counter"] == "free" else event
 
 
@@ -117,10 +117,8 @@ def as_after_the_boot(recorded: Recorded) -> Lie:
     start, *_later = following = after_start(recorded)
     first: dict[str, Event] = {}
     for event in following:
-        if event["operation"] in ("read", "observe"):
-            path = event["arguments"][0]
-            if _POOL_FILE.match(path) or path.endswith("/smaps") or path == "proc/meminfo":
-                first.setdefault(path, event)
+        if _counter_in(event) or reads(event, "/smaps") or reads(event, "proc/meminfo"):
+            first.setdefault(event["arguments"][0], event)
     started = False
 
     def lie(event: Event) -> Event:
@@ -163,16 +161,14 @@ def on_small_pages(event: Event) -> Event:
 
 def at_another_place(event: Event) -> Event:
     """Bound to another node, and there, as numa_maps has it."""
-    path = str(event["arguments"][0]) if event["operation"] == "observe" else ""
-    if not path.endswith("/numa_maps") or not _PLACE.search(event["result"] or ""):
+    if not reads(event, "/numa_maps") or not _PLACE.search(event["result"]):
         return event
     return event | {"result": _NODE.sub("N9", _PLACE.sub(r"\1 bind:9\2", event["result"]))}
 
 
 def on_other_transparent_pages(event: Event) -> Event:
     """None where there are some, and some where there are none."""
-    path = str(event["arguments"][0]) if event["operation"] == "observe" else ""
-    if not path.endswith("/smaps"):
+    if not reads(event, "/smaps"):
         return event
     kilobytes = sum(int(found[2]) for found in _TRANSPARENT_PAGES.finditer(event["result"]))
     return event | {"result": _TRANSPARENT_PAGES.sub(rf"\1: {0 if kilobytes else 2048} kB", event["result"])}
@@ -266,8 +262,7 @@ def is_line(event: Event) -> re.Match[str] | None:
 
 
 def is_smaps(event: Event) -> bool:
-    path = str(event["arguments"][0]) if event["operation"] == "observe" else ""
-    return path.endswith("/smaps") and " ht" in event["result"]
+    return reads(event, "/smaps") and " ht" in event["result"]
 
 
 def is_listing(event: Event) -> bool:

@@ -29,6 +29,7 @@ from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.comparison_screen import print_screen
 from hugepage_qa.report.gate_page import GatePage, make_page
+from hugepage_qa.report.gate_run import AGAIN, samples_in
 from hugepage_qa.report.gate_tables import percent, render_markdown, why
 from hugepage_qa.report.next_step import Ways, next_step
 from hugepage_qa.report.open_console import open_console
@@ -171,18 +172,13 @@ class _Check:
     @property
     def _again(self) -> Path:
         """Where it is measured once the samples of the first time have become the baseline."""
-        return self._directory / "again"
-
-    @property
-    def _samples(self) -> Path:
-        return self._again if self._again.exists() else self._directory / "samples"
+        return self._directory / AGAIN
 
     def _measure(self, sessions: int) -> Measured:
         settings = self._settings
+        directory = samples_in(self._directory)
         chosen = settings.workloads, settings.configurations
-        return take_samples(
-            MeasureOptions(settings.profile, *chosen, sessions, self._samples, None, settings.stand_ins)
-        )
+        return take_samples(MeasureOptions(settings.profile, *chosen, sessions, directory, None, settings.stand_ins))
 
     def _without_baseline(self, measured: Measured) -> list[SampleSet]:
         """Return the samples that have no baseline of just this machine and set-up."""
@@ -245,7 +241,7 @@ class _Check:
         ways = Ways(
             f'{ACCEPT}="first baseline"',
             f"{BLOCKS}={look}" if look else "",
-            str(self._samples),
+            str(samples_in(self._directory)),
             str(self._settings.baselines),
         )
         if comparisons:

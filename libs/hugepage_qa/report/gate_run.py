@@ -19,8 +19,9 @@ from hugepage_qa.report.terminal import height_of, skip_lines
 
 _DOCUMENT = ".json"
 _REPORTS = frozenset({_DOCUMENT, ".html", ".md"})
-#: samples of a check: those that are compared with a baseline that the same check accepted are in the first
-_SAMPLES = ("again", "samples")
+_SAMPLES = "samples"
+#: of a check that accepted a baseline of the first samples: those that it compares with that
+AGAIN = "again"
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,12 @@ class GateUser:
     accept: str
     look: str
     baselines: str = ""
+
+
+def samples_in(check: Path) -> Path:
+    """Return where the check in the directory ``check`` has what it compares."""
+    again = check / AGAIN
+    return again if again.exists() else check / _SAMPLES
 
 
 def print_gate_run(console: Console, results: Sequence[Result], user: GateUser, spare: int) -> Sequence[Result]:
@@ -61,9 +68,8 @@ def print_gate_run(console: Console, results: Sequence[Result], user: GateUser, 
 
 def _gather_samples(log: Path, kept: Path) -> str:
     """Have a link in ``kept`` to the samples of the check that left ``log`` in its data/logs; return its name."""
-    data = log.parent.parent
-    link = kept / _SAMPLES[-1]
+    link = kept / _SAMPLES
     link.unlink(missing_ok=True)
     # relative: who keeps a run moves it as a whole
-    link.symlink_to(os.path.relpath(next((data / name for name in _SAMPLES if (data / name).exists()), data), kept))
+    link.symlink_to(os.path.relpath(samples_in(log.parent.parent), kept))
     return link.name

@@ -8,7 +8,15 @@ from hugepage_qa.cases.case import Sizes
 from hugepage_qa.cases.guest import guest_machine as drivers
 from hugepage_qa.cases.guest.guest import Guest
 from hugepage_qa.cases.guest.guests import NO_NODES, GuestArea, Guests, guest_case, needs
-from hugepage_qa.cases.guest.plugged_memory import BLOCK, LEAST_MEMORY, ONLINE, dimm, needs_virtio_mem, with_room
+from hugepage_qa.cases.guest.plugged_memory import (
+    BLOCK,
+    LEAST_MEMORY,
+    ONLINE,
+    dimm,
+    needs_virtio_mem,
+    nvdimm,
+    with_room,
+)
 from hugepage_qa.cases.guest.refusal import Meaning
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.uapi import AT_FDCWD
@@ -38,11 +46,6 @@ MIXED = f"{HOTPLUG}; {VIRTIO_MEM}; QEMU docs/nvdimm.txt"
 
 #: what a guest has in use while memory comes and goes, in bytes
 _BUSY = 64 * MIB
-
-
-def nvdimm(size: int | None) -> MemoryDevice:
-    """Return an NVDIMM in pages of ``size`` bytes, or in an ordinary file."""
-    return MemoryDevice("nvdimm0", DeviceKind.NVDIMM, max(size or 0, BLOCK), size)
 
 
 @case("memory that is plugged into a busy guest takes its pages at once, and gives them back plugged out", HOTPLUG)

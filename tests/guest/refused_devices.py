@@ -7,7 +7,7 @@ from hugepage_qa.cases.case import Sizes
 from hugepage_qa.cases.guest import guest_machine as drivers
 from hugepage_qa.cases.guest.guest import Guest
 from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case, needs
-from hugepage_qa.cases.guest.plugged_memory import dimm, needs_virtio_mem, with_room
+from hugepage_qa.cases.guest.plugged_memory import dimm, needs_virtio_mem, nvdimm, with_room
 from hugepage_qa.cases.guest.refusal import Meaning
 from hugepage_qa.cases.guest.refused_device import (
     RefusedDevice,
@@ -19,7 +19,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.qemu.guest.driver import State
 from hugepage_qa.qemu.guest.guest_description import SLOTS, Cell, DeviceKind, MemoryDevice, device_pages
-from hugepage_qa.sizes import MIB, format_size
+from hugepage_qa.sizes import format_size
 
 QEMU, LIBVIRT = (
     GuestArea("guest/refused-devices", driver, sizes=Sizes.DEFAULT) for driver in (drivers.QEMU, drivers.LIBVIRT)
@@ -38,9 +38,6 @@ NVDIMMS = (
     "QEMU hw/mem/nvdimm.c nvdimm_prepare_memory_region(), nvdimm_set_label_size();"
     " libvirt src/conf/domain_validate.c virDomainMemoryDefValidate()"
 )
-
-#: of which a label may take a part
-_NVDIMM = 128 * MIB
 
 
 class Pages:
@@ -173,7 +170,7 @@ def each_virtio_mem(live: Live, guests: Guests) -> None:
 
 @case("an NVDIMM that a guest cannot have is refused at the start, and the guest's pages stay free", NVDIMMS)
 def each_nvdimm(live: Live, guests: Guests) -> None:
-    device = MemoryDevice("nvdimm0", DeviceKind.NVDIMM, _NVDIMM, None)
+    device = nvdimm(None)
     guest = with_room(guests, device)
     live.reserve(guest.pages)
     expect_no_start_with(live, guests, every_refused_nvdimm(device.memory), device, guest.pages)
@@ -183,7 +180,7 @@ def each_nvdimm(live: Live, guests: Guests) -> None:
 @guest_case(QEMU)("an NVDIMM is refused where the board of the guest has none", NVDIMMS)
 def without_nvdimms(live: Live, guests: Guests) -> None:
     needs(guests.site.architecture in ("x86_64", "aarch64"), "only there a board is told to have NVDIMMs")
-    device = MemoryDevice("nvdimm0", DeviceKind.NVDIMM, _NVDIMM, None)
+    device = nvdimm(None)
     guest = with_room(guests, device)
     live.reserve(guest.pages)
     guest.start()

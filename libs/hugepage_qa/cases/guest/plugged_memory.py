@@ -20,6 +20,11 @@ def dimm(size: int) -> MemoryDevice:
     return MemoryDevice("dimm0", DeviceKind.DIMM, max(size, BLOCK), size)
 
 
+def nvdimm(size: int | None) -> MemoryDevice:
+    """Return an NVDIMM in pages of ``size`` bytes, or in an ordinary file."""
+    return MemoryDevice("nvdimm0", DeviceKind.NVDIMM, max(size or 0, BLOCK), size)
+
+
 def needs_virtio_mem(guests: Guests) -> None:
     """Raise CannotRun where QEMU has no such device."""
     needs(guests.site.architecture in ("x86_64", "aarch64"), f"QEMU has no virtio-mem on {guests.site.architecture}")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hugepage_gate.comparison import Comparison
+from hugepage_gate.comparison import Comparison, MetricResult
 from hugepage_gate.samples import Verdict, verdict_on_all
 
 #: the baseline needs what was measured
@@ -51,30 +51,36 @@ def _comparable(comparisons: Sequence[Comparison], ways: Ways) -> str:
 
 def _decisive(comparisons: Sequence[Comparison], ways: Ways) -> str:
     """Return what would decide: further sessions, a larger baseline, or neither."""
-    undecided = [one for each in comparisons for one in each.results if one.gates and one.verdict is Verdict.UNDECIDED]
-    if any(not one.baseline_blocks for one in undecided):
-        return f"accept a baseline of what has none and measure again: {_accept(comparisons, ways)}"
-    if ways.look and (any(one.more_blocks for one in undecided) or _help(comparisons, grows=False)):
+    lacking = [each for each in comparisons if any(not one.baseline_blocks for one in _undecided(each))]
+    if lacking:
+        return f"accept a baseline of what has none and measure again: {_accept(lacking, ways)}"
+    undecided = [one for each in comparisons for one in _undecided(each)]
+    if ways.look and (any(one.more_blocks for one in undecided) or _helped(comparisons, grows=False)):
         return f"{ways.look} looks once more, at more sessions"
     if undecided:
         return "measure again: what is undecided lies between no change and the margin"
-    if _help(comparisons, grows=True):
-        return f"a larger baseline would decide; add to it and measure again: {_accept(comparisons, ways)}"
+    if helped := _helped(comparisons, grows=True):
+        return f"a larger baseline would decide; add to it and measure again: {_accept(helped, ways)}"
     return "a quieter machine, or larger margins (policy.yaml of the baselines): more sessions see no more"
 
 
-def _help(comparisons: Sequence[Comparison], *, grows: bool) -> bool:
-    """Return whether more blocks would leave no more than half of the metrics of a suite blind.
+def _undecided(comparison: Comparison) -> list[MetricResult]:
+    return [one for one in comparison.results if one.gates and one.verdict is Verdict.UNDECIDED]
+
+
+def _helped(comparisons: Sequence[Comparison], *, grows: bool) -> list[Comparison]:
+    """Return those of ``comparisons`` of which more blocks would leave no more than half of the metrics blind.
 
     They are new ones; or also of the baseline, if that ``grows``.
     """
-    for comparison in comparisons:
-        counted = [one for one in comparison.results if one.gates]
-        blind = [one for one in counted if one.verdict is Verdict.BLIND]
-        helped = [one for one in blind if (one.more_baseline if grows else one.more_blocks and not one.more_baseline)]
-        if helped and 2 * (len(blind) - len(helped)) <= len(counted):
-            return True
-    return False
+    return [one for one in comparisons if _is_helped(one, grows=grows)]
+
+
+def _is_helped(comparison: Comparison, *, grows: bool) -> bool:
+    counted = [one for one in comparison.results if one.gates]
+    blind = [one for one in counted if one.verdict is Verdict.BLIND]
+    helped = [one for one in blind if (one.more_baseline if grows else one.more_blocks and not one.more_baseline)]
+    return bool(helped) and 2 * (len(blind) - len(helped)) <= len(counted)
 
 
 def _accept(comparisons: Sequence[Comparison], ways: Ways, *further: str) -> str:

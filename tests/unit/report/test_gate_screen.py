@@ -201,9 +201,23 @@ def test_more_sessions_are_asked_for_only_where_they_can_decide(noisy: list[Comp
     undecided = of(1, verdict=Verdict.UNDECIDED, more_blocks=1)
     assert step(undecided) == "BLOCKS=4 looks once more, at more sessions"
     assert step(undecided, look="").startswith("measure again: ")
-    assert step(of(1, verdict=Verdict.UNDECIDED, baseline_blocks=0)).startswith(
-        "accept a baseline of what has none and "
+
+
+def test_nothing_is_accepted_but_what_a_baseline_lacks(noisy: list[Comparison]) -> None:
+    """What is undecided may be worse: it becomes no baseline by the way."""
+    one = noisy[1]
+
+    def of(suite: str, **facts: Any) -> Comparison:
+        return replace(one, suite=suite, results=tuple(replace(each, **facts) for each in one.results))
+
+    known = of("known", verdict=Verdict.UNDECIDED)
+    lacking = of("new", verdict=Verdict.UNDECIDED, baseline_blocks=0)
+    assert step(known, lacking) == (
+        "accept a baseline of what has none and measure again: hugepage-qa gate accept samples/new.json --reason WHY"
     )
+    noise = of("noise", verdict=Verdict.BLIND, more_blocks=0, more_baseline=0)
+    small = of("small", verdict=Verdict.BLIND, more_blocks=1, more_baseline=9)
+    assert step(noise, small).endswith(" measure again: hugepage-qa gate accept samples/small.json --reason WHY")
 
 
 def test_one_suite_is_accepted_at_a_time() -> None:

@@ -139,12 +139,27 @@ def with_a_page_more_there(event: Event) -> Event:
 
 def as_huge_as(first: Event) -> Lie:
     """Return the lie that as much is in transparent huge pages as in the largest mapping of the event ``first``."""
-    most = max(int(found[2]) for found in _TRANSPARENT_PAGES.finditer(first["result"]))
+    most = _most_transparent(first)
 
     def lie(event: Event) -> Event:
         if not reads(event, "/smaps"):
             return event
         return event | {"result": _TRANSPARENT_PAGES.sub(rf"\1: {most} kB", event["result"])}
+
+    return lie
+
+
+def _most_transparent(smaps: Event) -> int:
+    return max(int(found[2]) for found in _TRANSPARENT_PAGES.finditer(smaps["result"]))
+
+
+def nothing_collapsed(recorded: Recorded) -> Lie:
+    """Return the lie that nothing that was split is huge again, however often khugepaged has looked at it."""
+    split = as_huge_as(min((event for event in recorded.events if reads(event, "/smaps")), key=_most_transparent))
+    scans = itertools.count(1)
+
+    def lie(event: Event) -> Event:
+        return event | {"result": f"{next(scans)}\n"} if reads(event, "/full_scans") else split(event)
 
     return lie
 

@@ -56,5 +56,5 @@ int main(void)
 		found += frame(others + page * HUGE + BROKEN) == broken;
 	puts("a base page of a huge page that a pipe holds is said to be broken, and the huge page given back");
 	printf("expected: it is in no new huge page\nfound: it is in %d of %d\n", found, PAGES);
-	return found > 0;
+	return others ? found > 0 : 2;
 }

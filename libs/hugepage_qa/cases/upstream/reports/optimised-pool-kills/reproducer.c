@@ -16,9 +16,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { HELD = 64 << 20 };
 #define VM "/proc/sys/vm/"
-static char reserve[32], optimise[32], pages[32], log[1 << 20];
+#define LISTS VM "percpu_pagelist_high_fraction"
+static char reserve[32], optimise[32], lists[32], pages[32], log[1 << 20];
 static int put(const char *path, const char *text)
 {
 	int file = open(path, O_WRONLY);
@@ -42,19 +42,19 @@ static int lives(int child, const char *optimised, const char *kept)
 int main(void)
 {
 	int ends[2], child, given_back;
-	if (get(VM "min_free_kbytes", reserve) || get(VM "hugetlb_optimize_vmemmap", optimise) || pipe(ends) ||
-	    put(VM "percpu_pagelist_high_fraction", "1000000")) /* what is freed is not on lists of a CPU */
-		return perror("cannot be tried here: vm.hugetlb_optimize_vmemmap"), 2;
-	if (!(child = fork())) {
-		char *held = mmap(NULL, HELD, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		return put("/proc/self/oom_score_adj", "1000") || !memset(held, 1, HELD) || write(ends[1], "", 1) < 1 ||
-		       pause();
-	}
-	read(ends[0], pages, 1), given_back = lives(child, "0", "131072") && /* what is left over differs */
-		     lives(child, "1", "131072") && lives(child, "1", "131584") && lives(child, "1", "132096");
+	if (get(VM "min_free_kbytes", reserve) || get(VM "hugetlb_optimize_vmemmap", optimise) || get(LISTS, lists) ||
+	    pipe(ends) || put(LISTS, "1000000") || (child = fork()) < 0) /* what is freed is not on lists of a CPU */
+		return perror("cannot be tried here: vm.hugetlb_optimize_vmemmap"), put(LISTS, lists), 2;
+	if (!child)
+		return !memset(mmap(NULL, 64 << 20, PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1, 64 << 20) ||
+		       put("/proc/self/oom_score_adj", "1000") || write(ends[1], "", 1) < 1 || pause();
+	if (close(ends[1]) || read(ends[0], pages, 1) < 1)
+		return perror("cannot be tried here: a child with 64 MiB"), put(LISTS, lists), kill(child, 9), 2;
+	given_back = lives(child, "0", "131072") && lives(child, "1", "131072") && /* what is left over differs */
+		     lives(child, "1", "131584") && lives(child, "1", "132096");
 	printf("a child has 64 MiB, nr_hugepages is set to 1000000, and the pool gets %s pages\n"
 	       "expected: the child lives\nfound: it %s\n", pages, given_back ? "lives" : "was killed for memory");
-	put(VM "hugetlb_optimize_vmemmap", optimise), put(VM "percpu_pagelist_high_fraction", "0"), kill(child, 9);
+	put(VM "hugetlb_optimize_vmemmap", optimise), put(LISTS, lists), kill(child, 9);
 	klogctl(3, log, sizeof(log) - 1);
 	return given_back ? 0 : strstr(log, "hugetlb_vmemmap_opt") ? 1 : (puts("cannot be tried here: by others"), 2);
 }

@@ -34,12 +34,11 @@ int main(void)
 	struct sysinfo use = {0};
 	FILE *smaps = fopen("/proc/self/smaps", "r");
 
-	atexit(undo);
 	sprintf(device, "/dev/loop%d", ioctl(open("/dev/loop-control", O_RDWR), LOOP_CTL_GET_FREE));
 	if (ftruncate(content, ROOM) || pwrite(content, header, sizeof(header), 1024) < 0 ||
 	    pwrite(content, "SWAPSPACE2", 10, page - 10) < 0 || (loop = open(device, O_RDWR)) < 0 ||
-	    ioctl(loop, LOOP_SET_FD, content) || swapon(device, 0) ||
-	    !mkdtemp(point) || mount("none", point, "tmpfs", 0, "huge=always"))
+	    ioctl(loop, LOOP_SET_FD, content) || atexit(undo) || /* from here on the device is our own */
+	    !mkdtemp(point) || swapon(device, 0) || mount("none", point, "tmpfs", 0, "huge=always"))
 		return perror("cannot be tried here: swap on a loop device, and a tmpfs"), 2;
 	file = open(strcat(strcpy(path, point), "/file"), O_RDWR | O_CREAT, 0600);
 	if (ftruncate(file, HUGE) ||

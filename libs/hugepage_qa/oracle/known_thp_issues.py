@@ -133,7 +133,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         cause="memory_failure() marks the base page and leaves the huge page as it is; __free_pages_prepare() keeps "
         "pages that broke from the free ones where they are freed alone, and who takes pages from the lists of a CPU "
         "does not look, where huge pages are since 44042b449872",
-        since=KernelVersion(5, 13),
+        since=KernelVersion(5, 14),
         seen="6.12.117, 7.3.4, 6.1.176 on aarch64",
     ),
     Quirk.KEPT_PLACE_UNLOCKS_MAPPING: KnownIssue(

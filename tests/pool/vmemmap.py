@@ -1,15 +1,15 @@
 """Huge pages that give most of their struct pages back: vm.hugetlb_optimize_vmemmap."""
 
-import mmap
 import re
 from collections import Counter
 from collections.abc import Collection
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.frames import COMPOUND_HEAD, COMPOUND_TAIL, HUGE, flags_from
-from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_of_others import expect_no_drift, expect_not_others, free_bytes, used_memory
+from hugepage_qa.cases.places import ordinary_memory
 from hugepage_qa.cases.struct_pages import (
     OPTIMIZE,
     need_struct_pages,
@@ -196,6 +196,8 @@ def nobody_is_killed(live: Live) -> None:
         live.host.write(MIN_FREE, str(watermark))
         found = live.pool().nr
         live.expect_pool(nr=found, free=found)
+        if not found:
+            raise CannotRun("the pool took nothing: no memory is free in one piece")
         # read here it is no trouble of the case any more
         lines = live.host.new_kernel_log()
         live.set_nr(0)
@@ -223,8 +225,7 @@ def _base_pages(live: Live, length: int) -> Memory:
     """Return ``length`` bytes of memory of a process, filled, that has no huge page."""
     actor = live.actor()
     actor.call("prctl", PR_SET_THP_DISABLE, 1, 0, 0, 0)
-    address = actor.mmap(length, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory = Memory(live, actor, address, length // live.base_page, live.base_page)
+    memory = ordinary_memory(live, actor, length // live.base_page)
     memory.fill()
     return memory
 

@@ -6,7 +6,17 @@ import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from hugepage_qa.cases.broken_memory import EHWPOISON, hard_offline, mend, need_mending, out_of_use
+from hugepage_qa.cases.broken_memory import (
+    ACTION,
+    ALREADY,
+    EHWPOISON,
+    hard_offline,
+    is_unsplit,
+    mend,
+    need_mending,
+    out_of_use,
+    told_of,
+)
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
@@ -27,10 +37,8 @@ HARD = (
 )
 # mm/memory-failure.c memory_failure(): an action that is told like others since 6.11 (b8b9488d50b7), for pages of a
 # pool since a148a2040191, which older series have, too, and which tells whether the same base page broke before
-_ALREADY, _ACTION = "already hardware poisoned", "recovery action for "
-_THE_SAME = {_ALREADY, f"{_ACTION}already poisoned page: Failed"}
-_BESIDE_IT = {_ALREADY, f"{_ACTION}huge page: Failed"}
-_UNSPLIT = f"{_ACTION}unsplit thp: "
+_THE_SAME = {ALREADY, f"{ACTION}already poisoned page: Failed"}
+_BESIDE_IT = {ALREADY, f"{ACTION}huge page: Failed"}
 _STATS = "memory_failure"
 _ATTEMPTS = 5
 _PAGES_OF_A_FILE = 4
@@ -74,7 +82,7 @@ def pages_of_a_pool(live: Live) -> None:
                 live.reserve(1)
                 frame, give_up = state.make(live)
                 before, stats = out_of_use(live), _stats(live)
-                _expect_break(live, frame + place, {f"{_ACTION}{state.words}"}, state.error)
+                _expect_break(live, frame + place, {f"{ACTION}{state.words}"}, state.error)
                 _expect_break(live, frame + place, _THE_SAME, EHWPOISON)
                 live.expect("base pages out of use", 1, out_of_use(live) - before)
                 _expect_stats(live, stats, "failed" if state.stays else "recovered")
@@ -145,7 +153,7 @@ def other_memory(live: Live) -> None:
         (_file_as_on_the_disk, "clean"),
     ):
         with live.about(make.__name__.removeprefix("_")):
-            words = {f"{_ACTION}{kind} LRU page: Recovered"}
+            words = {f"{ACTION}{kind} LRU page: Recovered"}
             memory, before, frame = _broken(live, make, words)
             stats = _stats(live)
             _expect_break(live, frame, _THE_SAME, EHWPOISON)
@@ -212,8 +220,7 @@ def _broken(live: Live, make: Callable[[Live], Memory], words: Collection[str]) 
         try:
             hard_offline(live, frame)
         except Refused:
-            told = _told(live, frame)
-            if attempt == _ATTEMPTS or len(told) != 1 or not told[0].startswith(_UNSPLIT):
+            if attempt == _ATTEMPTS or not is_unsplit(told_of(live, frame)):
                 raise
             memory.actor.end()
             mend(live, frame)
@@ -239,15 +246,9 @@ def _expect_break(live: Live, frame: int, words: Collection[str], error: int = 0
 
 def _expect_told(live: Live, frame: int, words: Collection[str]) -> None:
     """Expect the log to tell one of ``words`` of a frame, once, and nothing else."""
-    told = _told(live, frame)
+    told = told_of(live, frame)
     is_right = len(told) == 1 and told[0] in words
     live.expect("what the log tells", told if is_right else sorted(words), told)
-
-
-def _told(live: Live, frame: int) -> list[str]:
-    """Return what the log has got of a frame: what was done for it, or that there was nothing left to do."""
-    lines = (line.partition(f" {frame:#x}: ")[2] for line in live.host.new_kernel_log())
-    return [line for line in lines if line == _ALREADY or line.startswith(_ACTION)]
 
 
 def _stats(live: Live) -> dict[str, int]:

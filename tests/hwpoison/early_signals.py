@@ -2,10 +2,17 @@
 
 import errno
 import signal
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hugepage_qa.cases.broken_memory import EHWPOISON, break_page, expect_broken, mend, need_mending
+from hugepage_qa.cases.broken_memory import (
+    EHWPOISON,
+    break_page,
+    expect_broken,
+    is_unsplit,
+    mend,
+    need_mending,
+    told_of,
+)
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd, process_status
 from hugepage_qa.cases.live import Live
@@ -30,8 +37,6 @@ MACHINE = "Documentation/admin-guide/sysctl/vm.rst memory_failure_early_kill"
 # include/uapi/asm-generic/siginfo.h: signo, errno, code; from byte 16 on the address, and bits of what is lost
 _BUS_MCEERR_AO, _SIGINFO, _CODE, _ADDRESS, _LSB = 5, 128, slice(8, 12), slice(16, 24), slice(24, 26)
 _BYTES_OF_A_SET = 8
-#: mm/memory-failure.c action_page_types[]
-_UNSPLIT = "unsplit thp"
 _ATTEMPTS = 5
 _CHOSEN = (PR_MCE_KILL_EARLY, PR_MCE_KILL_LATE, PR_MCE_KILL_EARLY, PR_MCE_KILL_DEFAULT)
 
@@ -97,9 +102,8 @@ def part_of_a_huge_page(live: Live) -> None:
 def _is_split_and_told(live: Live, *, early_kill: bool, may_be_held: bool) -> bool:
     """Expect those who share a huge page to be told that a base page of it broke; return whether it was split for that.
 
-    It is not while anybody holds it, which reclaim and those who move pages do for a moment: EHWPOISON, too, since
-    Linux 6.11, and EBUSY before (mm/memory-failure.c memory_failure(), MF_MSG_UNSPLIT_THP). When it is free it would be
-    handed out again as it is (mm/page_alloc.c free_pages_prepare()), and is taken for whole again before.
+    It is not while anybody holds it: EHWPOISON, too, since Linux 6.11, and EBUSY before (mm/memory-failure.c
+    memory_failure(), MF_MSG_UNSPLIT_THP). It is taken for whole again then.
     """
     memory, number = huge_pages(live, 2), int(early_kill)
     offset = number * memory.size + memory.size // 2
@@ -110,8 +114,8 @@ def _is_split_and_told(live: Live, *, early_kill: bool, may_be_held: bool) -> bo
     try:
         _expect_told(live, broken, children, early_kill=early_kill)
     except Refused as refusal:
-        said = live.host.new_kernel_log()
-        if not may_be_held or refusal.errno not in (EHWPOISON, errno.EBUSY) or not _is_unsplit(frame, said):
+        is_held = is_unsplit(told_of(live, frame))
+        if not may_be_held or refusal.errno not in (EHWPOISON, errno.EBUSY) or not is_held:
             raise
         for process in (*(child.actor for child in children), memory.actor):
             process.end()
@@ -119,10 +123,6 @@ def _is_split_and_told(live: Live, *, early_kill: bool, may_be_held: bool) -> bo
         return False
     expect_broken(live, broken)
     return True
-
-
-def _is_unsplit(frame: int, lines: Iterable[str]) -> bool:
-    return any(f"{frame:#x}: recovery action for {_UNSPLIT}: " in line for line in lines)
 
 
 def _expect_told_early(live: Live, memory: Memory, *, early_kill: bool = False) -> list[Actor]:

@@ -2,7 +2,7 @@
 
 import errno
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from hugepage_qa.cases.debugfs import mount_debugfs, write_debugfs
@@ -23,6 +23,10 @@ _BUS_MCEERR_AR = 4
 _HWPOISON = 1 << 19
 _MEMORY, _SOFT_OFFLINE, _HARD_OFFLINE = "sys/devices/system/memory", "soft_offline_page", "hard_offline_page"
 _MENDS = "unpoison-pfn"
+#: mm/memory-failure.c memory_failure(), action_result(), action_page_types[]: what the log has of a page
+ALREADY: Final = "already hardware poisoned"
+ACTION: Final = "recovery action for "
+_UNSPLIT = f"{ACTION}unsplit thp: "
 _LOCKDOWN = "sys/kernel/security/lockdown"
 _BUSY_SECONDS, _PAUSE_SECONDS = 10.0, 0.1
 
@@ -88,6 +92,21 @@ def _write_offline(live: Live, name: str, frame: int) -> None:
     if name not in live.host.names(_MEMORY):
         raise CannotRun("this kernel has no CONFIG_MEMORY_FAILURE")
     live.host.write(f"{_MEMORY}/{name}", f"{frame * live.base_page:#x}")
+
+
+def told_of(live: Live, frame: int) -> list[str]:
+    """Return what the log has got of a frame: what was done for it, or that there was nothing left to do."""
+    lines = (line.partition(f" {frame:#x}: ")[2] for line in live.host.new_kernel_log())
+    return [line for line in lines if line == ALREADY or line.startswith(ACTION)]
+
+
+def is_unsplit(told: Collection[str]) -> bool:
+    """Tell whether all that ``told_of`` has returned is that a huge page could not be split: somebody had a hold of it.
+
+    Reclaim and those who move pages have that for a moment. When it is free it would be handed out again as it is
+    (mm/page_alloc.c free_pages_prepare()).
+    """
+    return [line.startswith(_UNSPLIT) for line in told] == [True]
 
 
 def need_mending(live: Live) -> None:

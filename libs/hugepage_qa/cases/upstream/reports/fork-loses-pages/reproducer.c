@@ -29,7 +29,7 @@ static void use_page_cache(int file)
 
 int main(void)
 {
-	char directory[] = "/tmp/ramfs-XXXXXX";
+	char at[] = "/tmp/ramfs-XXXXXX";
 	int status, zeros = 0, killed = 0, forks, file;
 	volatile char *page = mmap(NULL, GIGANTIC, PROT_READ | PROT_WRITE,
 				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | 30 << MAP_HUGE_SHIFT, -1, 0);
@@ -37,8 +37,8 @@ int main(void)
 	if (page == MAP_FAILED)
 		return perror("cannot be tried here: no free page of 1G"), 2;
 	*page = 42;
-	if (!mkdtemp(directory) || mount("none", directory, "ramfs", 0, NULL) || chdir(directory))
-		return perror("cannot be tried here: ramfs"), 2;
+	if (!mkdtemp(at) || mount(at, at, "ramfs", 0, NULL) || chdir(at) || umount2(at, MNT_DETACH) || rmdir(at))
+		return perror("cannot be tried here: ramfs"), rmdir(at), 2;
 	file = open("file", O_CREAT | O_RDWR, 0600);
 	printf("wrote a private page of 1G, then fork(), and each child reads it\n");
 	for (forks = 0; forks < FORKS && zeros + killed < 3; forks++) {

@@ -36,14 +36,14 @@ static long bytes_of_node(void)
 
 int main(void)
 {
-	char directory[] = "/tmp/cgroup-XXXXXX";
+	char at[] = "/tmp/cgroup-XXXXXX";
 	int status, tries = 100, file = memfd_create("page", MFD_HUGETLB | 21U << MAP_HUGE_SHIFT);
 
-	if (!mkdtemp(directory) || mount("none", directory, "cgroup2", 0, NULL) || chdir(directory) ||
+	if (!mkdtemp(at) || mount(at, at, "cgroup2", 0, NULL) || chdir(at) || umount2(at, MNT_DETACH) || rmdir(at) ||
 	    !is_written("cgroup.subtree_control", "+hugetlb") || mkdir("above", 0700) ||
 	    !is_written("above/cgroup.subtree_control", "+hugetlb") || mkdir("above/below", 0700) || file < 0 ||
 	    !is_written("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "1") || ftruncate(file, SIZE))
-		return perror("cannot be tried here: groups with the hugetlb controller, and a page of 2M"), 2;
+		return perror("cannot be tried here: groups with the hugetlb controller, a page of 2M"), rmdir(at), 2;
 	if (!fork())
 		_exit(!is_written("above/below/cgroup.procs", "0") ||
 		      madvise(mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0), SIZE, 23));

@@ -39,15 +39,15 @@ static void set(const char *path, int value)
 
 int main(void)
 {
-	char options[99], directory[] = "/tmp/hugetlbfs-XXXXXX";
+	char options[99], at[] = "/tmp/hugetlbfs-XXXXXX";
 	size_t size = (size_t)number(MEMINFO, "Hugepagesize:") << 10;
 	long free_pages, reserved;
 	int file;
 
 	snprintf(options, sizeof(options), "min_size=%zu", 2 * size);
 	set("/proc/sys/vm/nr_overcommit_hugepages", 2);
-	if (!mkdtemp(directory) || mount("none", directory, "hugetlbfs", 0, options) || chdir(directory))
-		return perror("cannot be tried here: 2 surplus pages for a mount"), 2;
+	if (!mkdtemp(at) || mount(at, at, "hugetlbfs", 0, options) || chdir(at) || umount2(at, MNT_DETACH) || rmdir(at))
+		return perror("cannot be tried here: 2 surplus pages for a mount"), rmdir(at), 2;
 	file = open("file", O_CREAT | O_RDWR, 0600);
 	*(volatile char *)mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) = 42;
 	if (ftruncate(file, 0))

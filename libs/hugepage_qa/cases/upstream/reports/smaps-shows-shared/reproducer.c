@@ -41,12 +41,12 @@ static int is_shown_as_shared(int gigantic)
 
 int main(void)
 {
-	char directory[] = "/tmp/ramfs-XXXXXX";
+	char at[] = "/tmp/ramfs-XXXXXX";
 	int gigantic = memfd_create("page", MFD_HUGETLB | 30U << MAP_HUGE_SHIFT), cache, status, wrong = 0;
 
-	if (gigantic < 0 || ftruncate(gigantic, GIGANTIC) || !mkdtemp(directory) ||
-	    mount("none", directory, "ramfs", 0, NULL) || chdir(directory))
-		return perror("cannot be tried here: a file of 1G pages, and ramfs"), 2;
+	if (gigantic < 0 || ftruncate(gigantic, GIGANTIC) || !mkdtemp(at) ||
+	    mount(at, at, "ramfs", 0, NULL) || chdir(at) || umount2(at, MNT_DETACH) || rmdir(at))
+		return perror("cannot be tried here: a file of 1G pages, and ramfs"), rmdir(at), 2;
 	cache = open("file", O_CREAT | O_RDWR, 0600);
 	for (int i = 0; i < TRIES; i++) {
 		use_page_cache(cache);

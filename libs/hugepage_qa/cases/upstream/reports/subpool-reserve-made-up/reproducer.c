@@ -44,15 +44,15 @@ static int reserve(const char *name, size_t length)
 
 int main(void)
 {
-	char options[99], directory[] = "/tmp/hugetlbfs-XXXXXX";
+	char options[99], at[] = "/tmp/hugetlbfs-XXXXXX";
 	size_t size = (size_t)number("/proc/meminfo", "Hugepagesize:") << 10;
 	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, more;
 
 	set("/proc/sys/vm/nr_hugepages", 4);
 	snprintf(options, sizeof(options), "min_size=%zu", 2 * size);
-	if (!mkdtemp(directory) || mount("none", directory, "hugetlbfs", 0, options) || chdir(directory) ||
-	    !reserve("first", 2 * size) || mmap(NULL, 2 * size, PROT_READ, flags, -1, 0) == MAP_FAILED)
-		return perror("cannot be tried here: a mount with min_size= of 2 pages, and 2 more"), 2;
+	if (!mkdtemp(at) || mount(at, at, "hugetlbfs", 0, options) || chdir(at) || umount2(at, MNT_DETACH) ||
+	    rmdir(at) || !reserve("first", 2 * size) || mmap(NULL, 2 * size, PROT_READ, flags, -1, 0) == MAP_FAILED)
+		return perror("cannot be tried here: a mount with min_size= of 2 pages, and 2 more"), rmdir(at), 2;
 	more = reserve("second", 3 * size) || reserve("second", 2 * size);
 	printf("4 pages, all reserved, 2 by a file of a mount with min_size=; mmap() of 3 there fails, then of 2\n");
 	printf("expected: it fails, too\nfound: it %s\n", more ? "succeeds" : "does");

@@ -40,14 +40,14 @@ static void set(const char *path, int value)
 
 int main(void)
 {
-	char options[99], directory[] = "/tmp/hugetlbfs-XXXXXX";
+	char options[99], at[] = "/tmp/hugetlbfs-XXXXXX";
 	size_t size = (size_t)number(MEMINFO, "Hugepagesize:") << 10;
 	int file, flags = MAP_PRIVATE | MAP_NORESERVE, failed;
 
 	set(POOL, 1);
 	snprintf(options, sizeof(options), "min_size=%zu", size);
-	if (!mkdtemp(directory) || mount("none", directory, "hugetlbfs", 0, options) || chdir(directory))
-		return perror("cannot be tried here: a mount with min_size= of a page"), 2;
+	if (!mkdtemp(at) || mount(at, at, "hugetlbfs", 0, options) || chdir(at) || umount2(at, MNT_DETACH) || rmdir(at))
+		return perror("cannot be tried here: a mount with min_size= of a page"), rmdir(at), 2;
 	file = open("file", O_CREAT | O_RDWR, 0600);
 	/* what a write to it would do, without a SIGBUS */
 	failed = madvise(mmap(NULL, size, PROT_READ | PROT_WRITE, flags, file, 0), size, 23 /* MADV_POPULATE_WRITE */);

@@ -40,13 +40,13 @@ static void set(const char *path, int value)
 
 int main(void)
 {
-	char options[99], directory[] = "/tmp/hugetlbfs-XXXXXX";
+	char options[99], at[] = "/tmp/hugetlbfs-XXXXXX";
 	off_t size = (off_t)number(MEMINFO, "Hugepagesize:") << 10;
 	int file, failed = 0, done;
 
 	snprintf(options, sizeof(options), "size=%lld", (long long)(4 * size));
-	if (!mkdtemp(directory) || mount("none", directory, "hugetlbfs", 0, options) || chdir(directory))
-		return perror("cannot be tried here: a mount of hugetlbfs"), 2;
+	if (!mkdtemp(at) || mount(at, at, "hugetlbfs", 0, options) || chdir(at) || umount2(at, MNT_DETACH) || rmdir(at))
+		return perror("cannot be tried here: a mount of hugetlbfs"), rmdir(at), 2;
 	file = open("file", O_CREAT | O_RDWR, 0600);
 	for (int i = 0; i < 4; i++)
 		failed += fallocate(file, 0, 0, size) != 0;

@@ -8,6 +8,7 @@ from hugepage_qa.cases.balanced_pages import waited_for
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.hugetlb_files import process_status
+from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, OF_A_FILE, PRESENT, Memory
 from hugepage_qa.cases.memory_policy import node_of
@@ -136,6 +137,8 @@ def numa_maps_of_huge_pages(live: Live) -> None:
     if not live.nodes:
         raise CannotRun("this kernel has no NUMA nodes and no numa_maps")
     allow_on_advice(live)
+    # it would fill the place of the base page that is gone
+    let_rest(live)
     ours = _filled(live, 2)
     count = ours.length // live.base_page
     whole = {"anon": count, "dirty": count}

@@ -53,5 +53,5 @@ int main(void)
 	puts("expected: 6144 kB are VmLck, 6144 kB have lo in VmFlags, and 0 kB are VmLck when all is unmapped");
 	printf("found: %ld kB are VmLck, %ld kB have lo in VmFlags, and %ld kB are VmLck when all is unmapped\n",
 	       counted, flagged, at_last);
-	return counted != flagged || at_last != 0;
+	return flagged ? counted != flagged || at_last != 0 : 2; /* what was moved has lo on every kernel with smaps */
 }

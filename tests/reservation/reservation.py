@@ -11,8 +11,11 @@ from hugepage_qa.cases.hugetlb_files import IPC_CREAT, SHM_NORESERVE, get_segmen
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.race import RACERS, race
+from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.uapi import MAP_FIXED
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.sizes import MIB
 
 RESERVATION = Area("reservation")
 RESERVE = "Documentation/mm/hugetlbfs_reserv.rst; mm/hugetlb.c hugetlb_reserve_pages()"
@@ -22,6 +25,8 @@ NO_RESERVE = "mmap(2) MAP_NORESERVE; mm/hugetlb.c hugetlb_reserve_pages(), alloc
 OF_FILE = "Documentation/mm/hugetlbfs_reserv.rst, Reserve Map Location; mm/hugetlb.c hugetlb_reserve_pages()"
 
 PROTECTIONS = (mmap.PROT_READ | mmap.PROT_WRITE, mmap.PROT_READ, 0)
+#: bytes that programs may ask for while vm.overcommit_memory is 2
+_ROOM_TO_COMMIT = 64 * MIB
 
 
 # --- making them -----------------------------------------------------------------------------------------------------
@@ -297,6 +302,8 @@ def reserved_and_touched_without(live: Live) -> None:
 )
 def overcommitted_base_pages(live: Live) -> None:
     for mode in ("0", "1", "2"):
+        if mode == "2":
+            _need_room_to_commit(live)
         live.set_knob("proc/sys/vm/overcommit_memory", mode)
         for noreserve, of_a_file, shared in product((False, True), repeat=3):
             actor = live.actor()
@@ -320,6 +327,13 @@ def overcommitted_base_pages(live: Live) -> None:
             live.expect_pool(nr=2, free=2, resv=reserved)
             segment.remove()
             live.expect_pool(nr=2, free=2)
+
+
+def _need_room_to_commit(live: Live) -> None:
+    """Raise CannotRun where all that runs has committed so much that with vm.overcommit_memory=2 it would fail."""
+    meminfo = read_meminfo(live.host)
+    if meminfo["CommitLimit"] < meminfo["Committed_AS"] + _ROOM_TO_COMMIT:
+        raise CannotRun("with vm.overcommit_memory=2 the programs of this machine would find no memory")
 
 
 def _touch_each(memory: Memory) -> None:

@@ -28,9 +28,8 @@ def debugging(live: Live, process: int) -> Iterator[tuple[Actor, int]]:
     debugger = live.actor()
     debugger.call("ptrace", _PTRACE_ATTACH, process, 0, 0)
     debugger.call("wait4", process, 0, _WALL, 0)
-    file = live.open(debugger, f"/proc/{process}/mem", os.O_RDWR)
     try:
-        yield debugger, file
+        yield debugger, live.open(debugger, f"/proc/{process}/mem", os.O_RDWR)
     finally:
         debugger.call("ptrace", _PTRACE_DETACH, process, 0, 0)
         debugger.end()

@@ -21,14 +21,6 @@ VM_WRITE = "process_vm_readv(2) process_vm_writev; fs/proc/base.c mem_rw()"
 _WAYS = tuple(product(("a third process", "its owner", "the other one"), (False, True)))
 
 
-def write_of_another(live: Live, writer: Actor, memory: Memory, value: int, offset: int = 0) -> int:
-    """Have ``writer`` store ``value`` in a word of another's ``memory``, as a debugger does. Raises Refused."""
-    file = live.open(writer, f"/proc/{memory.actor.pid}/mem", os.O_RDWR)
-    written = writer.call("pwrite64", file, live.host.uapi.pack("Q", value), WORD, memory.address + offset)
-    writer.call("close", file)
-    return written
-
-
 @WRITTEN_BY_OTHERS.case(
     "what others write into a child's page, wherever in it, is seen by the child alone, and of a shared page by both:"
     " by process_vm_writev(2) and /proc/PID/mem",
@@ -64,7 +56,7 @@ def _expect_others_to_reach(live: Live, source: Memory, child: Memory, offset: i
     live.expect(f"what was read at {offset}", OLD + offset, source.actor.read(place))
     source.actor.write(place, NEW)
     if by_file:
-        written = write_of_another(live, source.actor, child, NEW, offset)
+        written = _write_to_file(live, source.actor, child, offset, live.host.uapi.pack("Q", NEW))
     else:
         written = source.actor.call("process_vm_writev", child.actor.pid, local, 1, remote, 1, 0)
     live.expect("bytes written", WORD, written)
@@ -203,9 +195,7 @@ def _bytes_at(live: Live, reader: Actor, memory: Memory, offset: int, count: int
 def _write_bytes(live: Live, writer: Actor, memory: Memory, offset: int, new: bytes, *, by_file: bool) -> None:
     """Have ``writer`` write another's, or its own, ``memory``. Raises Refused."""
     if by_file:
-        file = live.open(writer, f"/proc/{memory.actor.pid}/mem", os.O_RDWR)
-        written = writer.call("pwrite64", file, new, len(new), memory.address + offset)
-        writer.call("close", file)
+        written = _write_to_file(live, writer, memory, offset, new)
     else:
         at = _room(live, writer)
         padded = new.ljust(-(-len(new) // WORD) * WORD, b"\0")
@@ -216,6 +206,14 @@ def _write_bytes(live: Live, writer: Actor, memory: Memory, offset: int, new: by
     live.expect("bytes written", len(new), written)
 
 
+def _write_to_file(live: Live, writer: Actor, memory: Memory, offset: int, new: bytes) -> int:
+    """Have ``writer`` write to /proc/PID/mem of the owner of ``memory``; return how many bytes. Raises Refused."""
+    file = live.open(writer, f"/proc/{memory.actor.pid}/mem", os.O_RDWR)
+    written = writer.call("pwrite64", file, new, len(new), memory.address + offset)
+    writer.call("close", file)
+    return written
+
+
 def _room(live: Live, actor: Actor) -> int:
     """Return the address of a new base page of ``actor``."""
     return actor.mmap(live.base_page, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -224,7 +222,7 @@ def _room(live: Live, actor: Actor) -> int:
 def _need_access(live: Live) -> None:
     """Raise CannotRun where processes may not reach the memory of others, or the kernel has no call for it."""
     actors = live.actor(), live.actor()
-    words = (one.mmap(live.base_page, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for one in actors)
+    words = (_room(live, one) for one in actors)
     read_of_another(live, actors[0], actors[1].pid, *(live.host.uapi.pack("2Q", word, WORD) for word in words))
 
 
@@ -260,14 +258,7 @@ def _expect_own(live: Live, owner: Memory, other: Memory, way: int) -> None:
     (who, by_file), offset = _WAYS[way], (0, live.base_page, owner.size - WORD)[way % 3]
     writer = {"its owner": owner.actor, "the other one": other.actor}.get(who) or live.actor()
     with live.about(f"by {who}, to /proc/PID/mem {by_file}, at {offset}"):
-        if by_file:
-            written = write_of_another(live, writer, owner, NEW, offset)
-        else:
-            place = writer.mmap(live.base_page, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            writer.write(place, NEW)
-            local, remote = (live.host.uapi.pack("2Q", at, WORD) for at in (place, owner.address + offset))
-            written = writer.call("process_vm_writev", owner.actor.pid, local, 1, remote, 1, 0)
-        live.expect("bytes written", WORD, written)
+        _write_bytes(live, writer, owner, offset, live.host.uapi.pack("Q", NEW), by_file=by_file)
         live.expect("what its owner reads", NEW, owner.actor.read(owner.address + offset))
         other.expect_filled(OLD)
         # all but that word

@@ -56,9 +56,7 @@ class ChargedFile:
         """Have a process of ``group`` touch ``pages`` of the file in ``memory``, which begins at page ``first``."""
         for page in pages:
             memory.touch(page - first)
-            if page not in self._used:
-                self._used[page] = group
-                self._reserved.setdefault(page, group)
+            self._use(group, page)
 
     def allocate(self, group: HugetlbGroup, first: int, pages: int) -> None:
         """Have a new process of ``group`` allocate pages (fallocate(2))."""
@@ -66,9 +64,7 @@ class ChargedFile:
         group.add(process)
         HugeFile(self._live, process, self._file.descriptor).allocate(pages, first)
         for page in range(first, first + pages):
-            if page not in self._used:
-                self._used[page] = group
-                self._reserved.setdefault(page, group)
+            self._use(group, page)
         process.end()
 
     def punch(self, first: int, pages: int) -> None:
@@ -88,6 +84,11 @@ class ChargedFile:
             with self._live.about(f"group {number}"):
                 group.expect(usage=used, reserved=reserved)
         self._live.expect_pool(nr=_PAGES, free=_PAGES - len(self._used), resv=len(self._reserved) - len(self._used))
+
+    def _use(self, group: HugetlbGroup, page: int) -> None:
+        if page not in self._used:
+            self._used[page] = group
+            self._reserved.setdefault(page, group)
 
     def _forget(self, pages: Iterable[int]) -> None:
         for page in list(pages):

@@ -8,6 +8,7 @@ from itertools import product
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import forked, new_memfd
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.locked_bytes import LOCKED
 from hugepage_qa.kernel.uapi import (
     MADV_COLD,
     MADV_COLLAPSE,
@@ -210,7 +211,7 @@ def given_back_though_locked(live: Live) -> None:
         elif way != "MAP_LOCKED":
             memory.actor.call(way, memory.address, memory.length, flag)
         with live.about(f"{way}, shared {shared}, advice {advice}"):
-            live.expect("whether VmFlags have lo", False, "lo" in memory.smaps().flags)
+            live.expect("whether VmFlags have lo", False, LOCKED in memory.smaps().flags)
             for other in never:
                 live.expect_errno(errno.EINVAL, memory.advise, other)
             if not shared:

@@ -8,9 +8,9 @@ from functools import partial
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.file_status import FileStatus
-from hugepage_qa.cases.hugetlb_files import HugeFile, open_directory, open_file
+from hugepage_qa.cases.hugetlb_files import look_at, open_directory, open_file
 from hugepage_qa.cases.live import Live
-from hugepage_qa.kernel.uapi import AT_FDCWD, NOBODY
+from hugepage_qa.kernel.uapi import AT_FDCWD, AT_REMOVEDIR, NOBODY
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
@@ -18,8 +18,6 @@ DIRECTORIES = Area("hugetlbfs-directories")
 FILES = "fs/hugetlbfs/inode.c"
 _TICKS_SECONDS = 0.05
 _OWN_GROUP = 4711
-# include/uapi/linux/fcntl.h
-_AT_REMOVEDIR = 0x200
 # include/uapi/linux/fs.h
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1 << 0, 1 << 1
 
@@ -43,14 +41,14 @@ def links(live: Live) -> None:
     live.expect("links of the directories", (2, 4), (first.links, root.links))
     actor.call("renameat2", root.descriptor, "second", first.descriptor, "inside", 0)
     live.expect("links of the directories, one of which has moved", (3, 3), (first.links, root.links))
-    live.expect_errno(errno.ENOTEMPTY, actor.call, "unlinkat", root.descriptor, "first", _AT_REMOVEDIR)
+    live.expect_errno(errno.ENOTEMPTY, actor.call, "unlinkat", root.descriptor, "first", AT_REMOVEDIR)
     actor.call("unlinkat", root.descriptor, "other", 0)
     live.expect("links of a file with one name", 1, file.links)
     actor.call("unlinkat", first.descriptor, "file", 0)
     live.expect("links of a file without a name", 0, file.links)
-    actor.call("unlinkat", first.descriptor, "inside", _AT_REMOVEDIR)
+    actor.call("unlinkat", first.descriptor, "inside", AT_REMOVEDIR)
     live.expect("links of the directories, one of which has gone", (2, 3), (first.links, root.links))
-    actor.call("unlinkat", root.descriptor, "first", _AT_REMOVEDIR)
+    actor.call("unlinkat", root.descriptor, "first", AT_REMOVEDIR)
     live.expect("links of the root of the mount", 2, root.links)
 
 
@@ -64,7 +62,7 @@ def times_of_a_directory(live: Live) -> None:
     for change in (
         partial(actor.call, "mkdirat", root.descriptor, "inside", 0o700),
         partial(actor.call, "openat", root.descriptor, "file", os.O_RDWR | os.O_CREAT, 0o600),
-        partial(actor.call, "unlinkat", root.descriptor, "inside", _AT_REMOVEDIR),
+        partial(actor.call, "unlinkat", root.descriptor, "inside", AT_REMOVEDIR),
         partial(actor.call, "unlinkat", root.descriptor, "file", 0),
     ):
         before = root.changed_at
@@ -182,8 +180,8 @@ def renamed(live: Live) -> None:
         (errno.EEXIST, ("openat", here, "first", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)),
         (errno.EISDIR, ("openat", here, "empty", os.O_RDWR, 0)),
         (errno.EISDIR, ("unlinkat", here, "empty", 0)),
-        (errno.ENOTDIR, ("unlinkat", here, "first", _AT_REMOVEDIR)),
-        (errno.ENOTEMPTY, ("unlinkat", here, "directory", _AT_REMOVEDIR)),
+        (errno.ENOTDIR, ("unlinkat", here, "first", AT_REMOVEDIR)),
+        (errno.ENOTEMPTY, ("unlinkat", here, "directory", AT_REMOVEDIR)),
     ):
         with live.about(f"{words}"):
             live.expect_errno(number, call, *words)
@@ -211,7 +209,7 @@ def _names(live: Live, directory: int, actor: Actor) -> dict[str, FileStatus]:
     """Return what stat(2) tells of the files of ``renamed``."""
     found = {}
     for name in ("first", "second", "empty", "directory", "directory/link"):
-        file = HugeFile(live, actor, actor.call("openat", directory, name, os.O_PATH, 0))
+        file = look_at(live, actor, directory, name)
         found[name] = file.status()
         file.close()
     return found

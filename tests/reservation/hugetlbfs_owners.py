@@ -10,30 +10,28 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.file_status import FileStatus
-from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_directory, open_file
+from hugepage_qa.cases.hugetlb_files import HugeFile, look_at, new_memfd, open_directory, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.proc_tables import find_mount
-from hugepage_qa.kernel.uapi import AT_EMPTY_PATH, AT_FDCWD, NOBODY
+from hugepage_qa.kernel.uapi import (
+    AT_EMPTY_PATH,
+    AT_FDCWD,
+    AT_REMOVEDIR,
+    MS_BIND,
+    MS_REMOUNT,
+    NOBODY,
+    O_NOATIME,
+)
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, become_nobody
+from hugepage_qa.process.actor import Actor, become_nobody, become_user
 
 OWNERS = Area("hugetlbfs-owners")
 FILES = "fs/hugetlbfs/inode.c"
 _ROOT, _OTHER = 0, 4711
 _MODE = 0o644
-# include/uapi/asm-generic/fcntl.h
-_O_NOATIME = 0o1000000
-_AT_REMOVEDIR = 0x200
 # include/uapi/linux/mount.h
-_MS_RDONLY, _MS_REMOUNT, _MS_BIND = 1 << 0, 1 << 5, 1 << 12
-
-
-def _become(actor: Actor, user: int) -> None:
-    """Make ``actor`` the unprivileged ``user``, in the group of that number alone."""
-    actor.call("setgroups", 0, 0)
-    actor.call("setresgid", user, user, user)
-    actor.call("setresuid", user, user, user)
+_MS_RDONLY = 1 << 0
 
 
 # --- who may change a file -------------------------------------------------------------------------------------------
@@ -72,7 +70,7 @@ def _attempts(live: Live, root: int) -> Iterator[Attempt]:
     yield Attempt("utimensat(2)", call("utimensat", times, 0), 0, not_owner)
     yield Attempt("utimensat(2) to now", call("utimensat", 0, 0), 0, refused)
     yield Attempt("open(2) to read", call("openat", os.O_RDONLY, 0), 0, 0)
-    yield Attempt("open(2) O_NOATIME", call("openat", os.O_RDONLY | _O_NOATIME, 0), 0, not_owner)
+    yield Attempt("open(2) O_NOATIME", call("openat", os.O_RDONLY | O_NOATIME, 0), 0, not_owner)
     for flags in (os.O_WRONLY, os.O_RDWR, os.O_RDONLY | os.O_TRUNC, os.O_WRONLY | os.O_APPEND):
         yield Attempt(f"open(2) with flags {flags:#o}", call("openat", flags, 0), 0, refused)
 
@@ -88,7 +86,7 @@ def changed_by_its_owner_alone(live: Live) -> None:
     file = open_file(live, f"{point}/file", actor)
     users = {_ROOT: actor, NOBODY: actor.fork(), _OTHER: actor.fork()}
     for user in (NOBODY, _OTHER):
-        _become(users[user], user)
+        become_user(users[user], user)
     for attempt, (user, one) in product(_attempts(live, root.descriptor), users.items()):
         actor.call("fchown", file.descriptor, NOBODY, NOBODY)
         actor.call("fchmod", file.descriptor, _MODE)
@@ -176,7 +174,7 @@ def mode_of_a_new_file(live: Live) -> None:
             HugeFile(live, one, one.call("openat", here, "file", create, mode)),
             HugeFile(live, one, one.call("openat", here, ".", unnamed, mode)),
         )
-        named = [_path_only(live, actor, here, name) for name in ("regular", "directory", "fifo")]
+        named = [look_at(live, actor, here, name) for name in ("regular", "directory", "fifo")]
         with live.about(f"mode {mode:o}, umask {umask:o}, user {user}"):
             for kind, links, file in zip(
                 (stat.S_IFREG, stat.S_IFREG, *kinds), (1, 0, 1, 2, 1), (*opened, *named), strict=True
@@ -190,12 +188,7 @@ def mode_of_a_new_file(live: Live) -> None:
                 file.close()
         for name in ("regular", "fifo", "file"):
             actor.call("unlinkat", here, name, 0)
-        actor.call("unlinkat", here, "directory", _AT_REMOVEDIR)
-
-
-def _path_only(live: Live, actor: Actor, directory: int, name: str) -> HugeFile:
-    """Return a file that is opened to be looked at alone, whatever its mode and its kind are (open(2) O_PATH)."""
-    return HugeFile(live, actor, actor.call("openat", directory, name, os.O_PATH, 0))
+        actor.call("unlinkat", here, "directory", AT_REMOVEDIR)
 
 
 @OWNERS.case(
@@ -269,7 +262,7 @@ def read_only_mount(live: Live) -> None:
     point, actor = live.mount(), live.actor()
     writer, path = open_file(live, f"{point}/file"), f"{point}/file"
     writer.map(1).fill(5)
-    read_only = [_MS_REMOUNT | _MS_RDONLY | flags for flags in (_MS_BIND, 0)]
+    read_only = [MS_REMOUNT | _MS_RDONLY | flags for flags in (MS_BIND, 0)]
     for flags in read_only:
         live.expect_errno(errno.EBUSY, actor.call, "mount", "none", point, 0, flags, 0)
         live.expect(f"ro in /proc/mounts with flags {flags:#x}", False, _is_read_only(live, point))

@@ -3,7 +3,7 @@
 import errno
 import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -12,7 +12,7 @@ from hugepage_qa.cases.file_status import FileStatus, Moment
 from hugepage_qa.cases.hugetlb_files import HugeFile, file_of_each_kind, open_directory, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.proc_tables import find_mount
-from hugepage_qa.kernel.uapi import AT_FDCWD, FALLOC_FL_KEEP_SIZE
+from hugepage_qa.kernel.uapi import AT_FDCWD, AT_REMOVEDIR, FALLOC_FL_KEEP_SIZE, MS_BIND, MS_REMOUNT, O_NOATIME
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -29,10 +29,6 @@ _TICKS_SECONDS = 0.05
 _UTIME_NOW, _UTIME_OMIT = (1 << 30) - 1, (1 << 30) - 2
 # include/uapi/linux/mount.h
 _MS_NOATIME, _MS_RELATIME, _MS_STRICTATIME = 1 << 10, 1 << 21, 1 << 24
-_MS_REMOUNT, _MS_BIND = 1 << 5, 1 << 12
-# include/uapi/asm-generic/fcntl.h
-_O_NOATIME = 0o1000000
-_AT_REMOVEDIR = 0x200
 
 KEPT, NOW = "kept", "the moment of the change"
 #: what is written down nowhere
@@ -187,7 +183,7 @@ def times_of_directories(live: Live) -> None:
         ("rename(2) of a directory", partial(call, "renameat2", here, "directory", there, "moved", 0), (root, inside)),
         ("rename(2) over a name", partial(call, "renameat2", here, "third", there, "fifo", 0), (root, inside)),
         ("unlink(2)", partial(call, "unlinkat", there, "fifo", 0), (inside,)),
-        ("rmdir(2)", partial(call, "unlinkat", there, "moved", _AT_REMOVEDIR), (inside,)),
+        ("rmdir(2)", partial(call, "unlinkat", there, "moved", AT_REMOVEDIR), (inside,)),
     ):
         before = [_mark(live, directory, what) for directory in (root, inside)]
         live.host.pause(_TICKS_SECONDS)
@@ -205,7 +201,7 @@ def _list(actor: Actor, directory: HugeFile) -> None:
     actor.call("getdents64", directory.descriptor, bytes(1024), 1024)
 
 
-def _expect_marks(live: Live, file: HugeFile, changes: Iterator[Change] | list[Change]) -> None:
+def _expect_marks(live: Live, file: HugeFile, changes: Iterable[Change]) -> None:
     """Expect each of ``changes`` to mark ``file`` as it says, and nothing else of its mode and owner to be another."""
     for change in changes:
         before = _mark(live, file, change.what)
@@ -263,13 +259,13 @@ def access_that_leaves_no_mark(live: Live) -> None:
     point, actor = live.mount(), live.actor()
     file = open_file(live, f"{point}/file", actor)
     file.truncate(1)
-    unmarked = open_file(live, f"{point}/file", actor, os.O_RDWR | _O_NOATIME)
+    unmarked = open_file(live, f"{point}/file", actor, os.O_RDWR | O_NOATIME)
     for flags, option, marks in (
         (_MS_NOATIME, "noatime", (KEPT, KEPT)),
         (_MS_RELATIME, "relatime", (NOW, KEPT)),
         (_MS_STRICTATIME, None, (NOW, NOW)),
     ):
-        actor.call("mount", "none", point, 0, _MS_REMOUNT | _MS_BIND | flags, 0)
+        actor.call("mount", "none", point, 0, MS_REMOUNT | MS_BIND | flags, 0)
         mount = find_mount(ObservedTree(live.host), point)
         shown = [name for name in ("noatime", "relatime") if mount and mount.option(name) is not None]
         live.expect("what /proc/mounts shows of access times", [option] if option else [], shown)

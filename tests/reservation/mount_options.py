@@ -12,7 +12,7 @@ from hugepage_qa.cases.file_status import FileSystemStatus
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_directory, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.proc_tables import find_mount
-from hugepage_qa.kernel.uapi import AT_FDCWD, NOBODY
+from hugepage_qa.kernel.uapi import AT_FDCWD, AT_REMOVEDIR, MS_REMOUNT, NOBODY
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -27,9 +27,6 @@ _HUGETLBFS_MAGIC, _NAME_MAX = 0x958458F6, 255
 _NO_LIMIT = (1 << 64) - 1
 _UNITS = {"": 1, "k": KIB, "K": KIB, "m": MIB, "M": MIB, "g": GIB, "G": GIB}
 _NAMES = ("pagesize", "size", "min_size", "nr_inodes", "mode", "uid", "gid")
-# include/uapi/linux/mount.h
-_MS_REMOUNT = 1 << 5
-_AT_REMOVEDIR = 0x200
 
 
 def _shown(live: Live, point: str) -> dict[str, str]:
@@ -217,7 +214,7 @@ def files_of_each_kind(live: Live) -> None:
             _expect_files_left(live, full, 0)
             actor.call("unlinkat", here, "another name", 0)
             if "new" in words:
-                actor.call("unlinkat", here, "new", _AT_REMOVEDIR if what == "directory" else 0)
+                actor.call("unlinkat", here, "new", AT_REMOVEDIR if what == "directory" else 0)
             if words[0] == "openat":
                 _expect_files_left(live, full, 0)
                 actor.call("close", made)
@@ -246,14 +243,14 @@ def remounted(live: Live) -> None:
     file.map(1).fill(5)
     before, use = root.status(), file.file_system()
     for options in ("", "size=1G", "nr_inodes=2K", "mode=777,uid=3,gid=4", f"pagesize={live.size}", "min_size=0"):
-        file.actor.call("mount", "none", point, 0, _MS_REMOUNT, options)
+        file.actor.call("mount", "none", point, 0, MS_REMOUNT, options)
         with live.about(f"remounted with {options!r}"):
             live.expect("options in /proc/mounts", {"pagesize": _page_size(live), **given}, _shown(live, point))
             live.expect("statfs(2)", use, file.file_system())
             live.expect("stat(2) of the root", before, root.status())
             live.expect_pool(nr=1, free=0)
-    live.expect_errno(errno.EINVAL, file.actor.call, "mount", "none", point, 0, _MS_REMOUNT, "unknown=1")
-    live.expect_errno(errno.EINVAL, file.actor.call, "mount", "none", point, 0, _MS_REMOUNT, "size=x")
+    live.expect_errno(errno.EINVAL, file.actor.call, "mount", "none", point, 0, MS_REMOUNT, "unknown=1")
+    live.expect_errno(errno.EINVAL, file.actor.call, "mount", "none", point, 0, MS_REMOUNT, "size=x")
 
 
 class MountOptions(LiveTest):

@@ -127,6 +127,11 @@ def open_directory(live: Live, actor: Actor, path: str) -> HugeFile:
     return open_file(live, path, actor, os.O_RDONLY | live.host.uapi.o_directory)
 
 
+def look_at(live: Live, actor: Actor, directory: int, name: str) -> HugeFile:
+    """Open a file in an open directory to be looked at alone, whatever its kind and mode (O_PATH). Raises OSError."""
+    return HugeFile(live, actor, actor.call("openat", directory, name, os.O_PATH, 0))
+
+
 def open_again(live: Live, file: HugeFile, actor: Actor | None = None, flags: int = os.O_RDWR) -> HugeFile:
     """Open ``file``, which needs no name, once more, in a new actor without one (proc_pid_fd(5)). Raises OSError."""
     return open_file(live, f"/proc/{file.actor.pid}/fd/{file.descriptor}", actor, flags)

@@ -13,14 +13,12 @@ from hugepage_qa.kernel.counters import read_meminfo, read_vmstat
 from hugepage_qa.kernel.smaps import MemoryMapping
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer, size_directories, size_name
-from hugepage_qa.kernel.uapi import MAP_FIXED
+from hugepage_qa.kernel.uapi import MAP_FIXED, MS_REMOUNT
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.process.actor import Actor, Refused
 
 _PROT_NONE = 0
-# include/uapi/linux/mount.h
-_MS_REMOUNT = 32
 
 MIN_FREE = "proc/sys/vm/min_free_kbytes"
 
@@ -175,7 +173,7 @@ def mount_tmpfs(live: Live, huge: str) -> str:
 
 def remount_tmpfs(actor: Actor, point: str, options: str) -> None:
     """Give the tmpfs at ``point`` other options (mount(2) MS_REMOUNT). Raises Refused."""
-    actor.call("mount", "none", point, "tmpfs", _MS_REMOUNT, options)
+    actor.call("mount", "none", point, "tmpfs", MS_REMOUNT, options)
 
 
 def map_start_of_file(live: Live, path: str, pages: int = 1, length: int | None = None) -> Memory:

@@ -78,8 +78,16 @@ PR_MCE_KILL_GET = 34
 SIG_BLOCK = 0
 CLONE_NEWIPC = 0x08000000
 
+# include/uapi/linux/mount.h
+MS_REMOUNT = 1 << 5
+MS_BIND = 1 << 12
+
+# include/uapi/asm-generic/fcntl.h
+O_NOATIME = 0o1000000
 #: openat(2): relative to the working directory
 AT_FDCWD = -100
+#: unlinkat(2): a directory
+AT_REMOVEDIR = 0x200
 #: statx(2): the file that the descriptor is of
 AT_EMPTY_PATH = 0x1000
 

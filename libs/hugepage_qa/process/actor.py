@@ -314,13 +314,18 @@ def _words(answer: str) -> list[str]:
 
 
 def become_nobody(actor: Actor, *groups: int) -> None:
-    """Make ``actor`` an unprivileged user with the supplementary ``groups``; it does not get its rights back."""
+    """Make ``actor`` the user and the group without rights, with the supplementary ``groups``."""
+    become_user(actor, NOBODY, *groups)
+
+
+def become_user(actor: Actor, user: int, *groups: int) -> None:
+    """Make ``actor`` an unprivileged user, in the group of that number and ``groups``; its rights do not come back."""
     if groups:
         actor.call("setgroups", len(groups), actor.uapi.pack(f"{len(groups)}I", *groups))
     else:
         actor.call("setgroups", 0, 0)
-    actor.call("setresgid", NOBODY, NOBODY, NOBODY)
-    actor.call("setresuid", NOBODY, NOBODY, NOBODY)
+    actor.call("setresgid", user, user, user)
+    actor.call("setresuid", user, user, user)
 
 
 def set_alarm(actor: Actor, seconds: int) -> None:

@@ -11,13 +11,12 @@ from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.places import ordinary_memory
-from hugepage_qa.kernel.proc_tables import find_mount
+from hugepage_qa.cases.shown_mounts import mounted_options, shown_page_size
 from hugepage_qa.kernel.uapi import AT_FDCWD, NOBODY
-from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, become_nobody
-from hugepage_qa.sizes import KIB, MIB, format_size
+from hugepage_qa.sizes import format_size
 
 HUGETLBFS = Area("hugetlbfs")
 OPTIONS = f"{HUGETLB_DOC} Using Huge Pages; fs/hugetlbfs/inode.c hugetlbfs_parse_param(), hugetlbfs_validate()"
@@ -62,10 +61,9 @@ def shown_options(live: Live) -> None:
         "gid": 2,
     }
     point = live.mount(**given)
-    mount = find_mount(ObservedTree(live.host), point)
-    page_size = f"{live.size // MIB}M" if live.size >= MIB else f"{live.size // KIB}K"
-    for name, value in {"pagesize": page_size, **given}.items():
-        live.expect(f"{name}= in /proc/mounts", f"{value}", mount.option(name) if mount else None)
+    shown = mounted_options(live, point)
+    for name, value in {"pagesize": shown_page_size(live), **given}.items():
+        live.expect(f"{name}= in /proc/mounts", f"{value}", shown.get(name))
 
 
 @HUGETLBFS.case("options that make no sense are refused", OPTIONS, pages=1)
@@ -118,8 +116,7 @@ def sticky_mount(live: Live) -> None:
     actor.call("unlinkat", plain, "file", 0)
     live.expect_errno(errno.ENOENT, actor.call, "unlinkat", plain, "file", 0)
     for point, mode in zip(mounts, ("1777", "777"), strict=True):
-        mount = find_mount(ObservedTree(live.host), point)
-        live.expect("mode= in /proc/mounts", mode, mount.option("mode") if mount else None)
+        live.expect("mode= in /proc/mounts", mode, mounted_options(live, point).get("mode"))
 
 
 def create_in(actor: Actor, directory: int) -> None:

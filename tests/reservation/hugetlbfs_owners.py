@@ -12,7 +12,7 @@ from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.file_status import FileStatus
 from hugepage_qa.cases.hugetlb_files import HugeFile, look_at, new_memfd, open_directory, open_file
 from hugepage_qa.cases.live import Live
-from hugepage_qa.kernel.proc_tables import find_mount
+from hugepage_qa.cases.shown_mounts import mounted_options
 from hugepage_qa.kernel.uapi import (
     AT_EMPTY_PATH,
     AT_FDCWD,
@@ -22,7 +22,6 @@ from hugepage_qa.kernel.uapi import (
     NOBODY,
     O_NOATIME,
 )
-from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, become_nobody, become_user
 
@@ -289,8 +288,7 @@ def read_only_mount(live: Live) -> None:
 
 
 def _is_read_only(live: Live, point: str) -> bool:
-    mount = find_mount(ObservedTree(live.host), point)
-    return mount is not None and mount.option("ro") is not None
+    return "ro" in mounted_options(live, point)
 
 
 def _writes(live: Live, point: str) -> Iterator[tuple[str, *tuple[int | str, ...]]]:

@@ -11,9 +11,8 @@ from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.file_status import FileStatus, Moment
 from hugepage_qa.cases.hugetlb_files import HugeFile, file_of_each_kind, open_directory, open_file
 from hugepage_qa.cases.live import Live
-from hugepage_qa.kernel.proc_tables import find_mount
+from hugepage_qa.cases.shown_mounts import mounted_options
 from hugepage_qa.kernel.uapi import AT_FDCWD, AT_REMOVEDIR, FALLOC_FL_KEEP_SIZE, MS_BIND, MS_REMOUNT, O_NOATIME
-from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -266,8 +265,8 @@ def access_that_leaves_no_mark(live: Live) -> None:
         (_MS_STRICTATIME, None, (NOW, NOW)),
     ):
         actor.call("mount", "none", point, 0, MS_REMOUNT | MS_BIND | flags, 0)
-        mount = find_mount(ObservedTree(live.host), point)
-        shown = [name for name in ("noatime", "relatime") if mount and mount.option(name) is not None]
+        options = mounted_options(live, point)
+        shown = [name for name in ("noatime", "relatime") if name in options]
         live.expect("what /proc/mounts shows of access times", [option] if option else [], shown)
         with live.about(option or "strictatime"):
             _expect_marks(

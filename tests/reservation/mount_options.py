@@ -11,9 +11,8 @@ from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.file_status import FileSystemStatus
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_directory, open_file
 from hugepage_qa.cases.live import Live
-from hugepage_qa.kernel.proc_tables import find_mount
+from hugepage_qa.cases.shown_mounts import mounted_options, shown_page_size
 from hugepage_qa.kernel.uapi import AT_FDCWD, AT_REMOVEDIR, MS_REMOUNT, NOBODY
-from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import GIB, KIB, MIB
@@ -31,20 +30,14 @@ _NAMES = ("pagesize", "size", "min_size", "nr_inodes", "mode", "uid", "gid")
 
 def _shown(live: Live, point: str) -> dict[str, str]:
     """Return the options of hugetlbfs that /proc/mounts shows of a mount."""
-    mount = find_mount(ObservedTree(live.host), point)
-    values = {name: mount.option(name) if mount else None for name in _NAMES}
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _page_size(live: Live) -> str:
-    return f"{live.size // MIB}M" if live.size >= MIB else f"{live.size // KIB}K"
+    return {name: value for name, value in mounted_options(live, point).items() if name in _NAMES}
 
 
 def _expect_shown(live: Live, given: Mapping[str, str], shown: Mapping[str, str]) -> str:
     """Mount with options as ``given``, expect these to be shown beside the page size, and return the mount."""
     point = live.mount(**given)
     with live.about(",".join(f"{name}={value}" for name, value in given.items())):
-        live.expect("options in /proc/mounts", {"pagesize": _page_size(live), **shown}, _shown(live, point))
+        live.expect("options in /proc/mounts", {"pagesize": shown_page_size(live), **shown}, _shown(live, point))
     return point
 
 
@@ -67,7 +60,7 @@ def units(live: Live) -> None:
         if live.size % factor == 0:
             word = f"{live.size // factor}{unit}"
             point = live.host.mount(f"pagesize={word},min_size={word}")
-            wanted_options = {"pagesize": _page_size(live), "min_size": f"{live.size}"}
+            wanted_options = {"pagesize": shown_page_size(live), "min_size": f"{live.size}"}
             live.expect(f"options with pagesize={word},min_size={word}", wanted_options, _shown(live, point))
             live.expect_pool(nr=1, free=1, resv=1)
             live.host.unmount(point)
@@ -245,7 +238,7 @@ def remounted(live: Live) -> None:
     for options in ("", "size=1G", "nr_inodes=2K", "mode=777,uid=3,gid=4", f"pagesize={live.size}", "min_size=0"):
         file.actor.call("mount", "none", point, 0, MS_REMOUNT, options)
         with live.about(f"remounted with {options!r}"):
-            live.expect("options in /proc/mounts", {"pagesize": _page_size(live), **given}, _shown(live, point))
+            live.expect("options in /proc/mounts", {"pagesize": shown_page_size(live), **given}, _shown(live, point))
             live.expect("statfs(2)", use, file.file_system())
             live.expect("stat(2) of the root", before, root.status())
             live.expect_pool(nr=1, free=0)

@@ -25,9 +25,14 @@ class Mount:
     type: str
     options: str
 
+    @property
+    def by_name(self) -> dict[str, str]:
+        """The value of each option that is shown, empty for one without a value."""
+        return dict(option.partition("=")[::2] for option in self.options.split(","))
+
     def option(self, name: str) -> str | None:
         """Return the value of the option ``name``, empty for one without a value, None where it is not shown."""
-        return dict(option.partition("=")[::2] for option in self.options.split(",")).get(name)
+        return self.by_name.get(name)
 
 
 def read_mounts(tree: Tree, pid: int | None = None) -> tuple[Mount, ...]:

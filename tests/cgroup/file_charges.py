@@ -125,8 +125,8 @@ def holes_in_files(live: Live, group: HugetlbGroup) -> None:
                 # nothing is there to be taken
                 file.punch(0, _PAGES)
                 file.expect()
-                for mapper in {ours.actor.pid: ours.actor, theirs.actor.pid: theirs.actor}.values():
-                    mapper.end()
+                for memory in (ours, theirs) if is_shared else (ours,):
+                    memory.actor.end()
                 file.expect()
                 end(live, file, descriptor, path)
                 for each in (first, second, group):

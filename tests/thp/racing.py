@@ -26,6 +26,7 @@ from hugepage_qa.kernel.uapi import (
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
+from hugepage_qa.sizes import MIB
 
 RACING = Area("thp/racing", sizes=Sizes.ONCE)
 
@@ -35,6 +36,8 @@ _PARTS = 4
 #: others have a hold of a page for a moment, or no huge page is free
 _NOT_COLLAPSED = (errno.EAGAIN, errno.EBUSY, errno.EINVAL, errno.ENOMEM)
 _ROUNDS, _FORCED_ROUNDS = 4, 16
+#: each base page of it may be the first of a new huge page, which is zeroed as a whole: of 512 MiB on some machines
+_FORCED_LENGTH = 2 * MIB
 _NEW_VALUE = 77
 
 
@@ -150,12 +153,13 @@ def zero_page(live: Live) -> None:
         threads.call("pread64", file, bytes(WORD), WORD, memory.address + 2 * WORD)
         threads.call("madvise", memory.address, memory.length, mmap.MADV_DONTNEED)
         with debugging(live, memory.actor.pid) as (debugger, forced):
-            written = debugger.mmap(memory.size, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            debugger.fill(written, memory.size, WORD, _NEW_VALUE)
+            length = min(memory.size, _FORCED_LENGTH)
+            written = debugger.mmap(length, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            debugger.fill(written, length, WORD, _NEW_VALUE)
             for _round in range(_FORCED_ROUNDS):
                 # mem_rw() takes hold of each base page anew
-                count = debugger.call("pwrite64", forced, written, memory.size, memory.address)
-                live.expect("bytes written", memory.size, count)
+                count = debugger.call("pwrite64", forced, written, length, memory.address)
+                live.expect("bytes written", length, count)
     other.expect_zero()
 
 

@@ -2,7 +2,6 @@
 
 import errno
 import signal
-from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -22,7 +21,6 @@ from hugepage_qa.process.actor import hold_back, is_waiting
 FALLOCATE = Area("fallocate")
 ALLOCATE = "fallocate(2); fs/hugetlbfs/inode.c hugetlbfs_fallocate()"
 PUNCH = "fallocate(2) FALLOC_FL_PUNCH_HOLE; fs/hugetlbfs/inode.c hugetlbfs_punch_hole(), remove_inode_hugepages()"
-_TICKS_SECONDS = 0.05
 
 
 @FALLOCATE.case("fallocate takes zeroed pages, which a mapping then needs no more", ALLOCATE, pages=2)
@@ -269,22 +267,6 @@ def limit_on_the_size_of_a_file(live: Live) -> None:
         live.expect("the size of the file", live.size, file.size)
         live.expect_pool(nr=2, free=1)
         file.truncate(0)
-        live.expect_pool(nr=2, free=2)
-
-
-@FALLOCATE.case(
-    "st_ctime of a file is later when pages of it were allocated, and when it was made longer or shorter",
-    "fallocate(2); ftruncate(2); inode(7) st_ctime; fs/hugetlbfs/inode.c hugetlbfs_fallocate(), hugetlbfs_setattr()",
-    pages=2,
-)
-def time_of_the_last_change(live: Live) -> None:
-    for file in file_of_each_kind(live):
-        for change in (partial(file.allocate, 1), partial(file.truncate, 2), partial(file.truncate, 0)):
-            before = file.changed_at
-            # the kernel's clock goes on with each tick, of which it has 100 a second at least
-            live.host.pause(_TICKS_SECONDS)
-            change()
-            live.expect("whether st_ctime is later", True, file.changed_at > before)
         live.expect_pool(nr=2, free=2)
 
 

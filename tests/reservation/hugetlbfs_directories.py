@@ -1,10 +1,9 @@
-"""Directories of a hugetlbfs: what they count, when they changed, and whose the files are that are made in them."""
+"""Directories of a hugetlbfs: what they count, the names in them, and whose the files are that are made there."""
 
 import errno
 import mmap
 import os
 import stat
-from functools import partial
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.file_status import FileStatus
@@ -16,7 +15,6 @@ from hugepage_qa.process.actor import Actor
 
 DIRECTORIES = Area("hugetlbfs-directories")
 FILES = "fs/hugetlbfs/inode.c"
-_TICKS_SECONDS = 0.05
 _OWN_GROUP = 4711
 # include/uapi/linux/fs.h
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1 << 0, 1 << 1
@@ -50,26 +48,6 @@ def links(live: Live) -> None:
     live.expect("links of the directories, one of which has gone", (2, 3), (first.links, root.links))
     actor.call("unlinkat", root.descriptor, "first", AT_REMOVEDIR)
     live.expect("links of the root of the mount", 2, root.links)
-
-
-@DIRECTORIES.case(
-    "st_ctime of a directory is later when it has a file or a directory more, or one less",
-    f"inode(7) st_ctime; {FILES} hugetlbfs_mknod()",
-)
-def times_of_a_directory(live: Live) -> None:
-    point, actor = live.mount(), live.actor()
-    root = open_directory(live, actor, point)
-    for change in (
-        partial(actor.call, "mkdirat", root.descriptor, "inside", 0o700),
-        partial(actor.call, "openat", root.descriptor, "file", os.O_RDWR | os.O_CREAT, 0o600),
-        partial(actor.call, "unlinkat", root.descriptor, "inside", AT_REMOVEDIR),
-        partial(actor.call, "unlinkat", root.descriptor, "file", 0),
-    ):
-        before = root.changed_at
-        # the kernel's clock goes on with each tick, of which it has 100 a second at least
-        live.host.pause(_TICKS_SECONDS)
-        change()
-        live.expect("whether st_ctime is later", True, root.changed_at > before)
 
 
 @DIRECTORIES.case(

@@ -11,7 +11,6 @@ from hugepage_qa.cases.file_status import (
     STATX_SIZE,
     FileStatus,
     FileSystemStatus,
-    Moment,
     file_status,
     file_system_status,
 )
@@ -25,14 +24,7 @@ from hugepage_qa.process.actor import Actor
 from hugepage_qa.version import KernelVersion
 
 # include/uapi/linux/stat.h
-_STATX_MODE, _STATX_NLINK, _STATX_GID, _STATX_CTIME, _STATX_BLOCKS, _STATX_DIOALIGN = (
-    0x2,
-    0x4,
-    0x10,
-    0x80,
-    0x400,
-    0x2000,
-)
+_STATX_MODE, _STATX_NLINK, _STATX_GID, _STATX_BLOCKS, _STATX_DIOALIGN = 0x2, 0x4, 0x10, 0x400, 0x2000
 _STATX_WANTED = _STATX_MODE | _STATX_BLOCKS | _STATX_DIOALIGN
 
 
@@ -58,11 +50,6 @@ class HugeFile:
     def block_size(self) -> int:
         """The size in bytes in which it is best read and written: st_blksize of stat(2)."""
         return self.status(_STATX_WANTED).block_size
-
-    @property
-    def changed_at(self) -> Moment:
-        """When it was changed last: st_ctim of stat(2)."""
-        return self.status(_STATX_CTIME).changed_at
 
     @property
     def direct_alignment(self) -> int:

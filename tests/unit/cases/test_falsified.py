@@ -35,8 +35,6 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("written-while-they-are-scanned", "written-while-hugetlb-pages-are-scanned"), ("load ",)),
     **dict.fromkeys(("page-on-ext4", "page-on-xfs", "page-on-btrfs"), ("call write ",)),
     "reservations-of-each-kind-are-limited": ("call shmget ",),
-    # that it is later, and not by how much
-    **dict.fromkeys(("time-of-the-last-change", "times-of-a-directory"), ("call statx ",)),
     # UFFDIO_API: it asks for no feature, so that it may be offered none
     **dict.fromkeys(("filled-by-others", "waited-for-a-huge-page"), ("call ioctl 3 3222841919 ",)),
     # it tries another block where one is refused

@@ -1,14 +1,14 @@
 """Memory of a process that others reach, as debuggers do: who sees what they write."""
 
-import mmap
 import os
 from collections.abc import Callable
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import forked, new_memfd
-from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
+from hugepage_qa.cases.places import ordinary_memory
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -183,9 +183,9 @@ def _bytes_at(live: Live, reader: Actor, memory: Memory, offset: int, count: int
         read, (found,) = reader.call_with_buffers("pread64", file, bytes(count), count, memory.address + offset)
         reader.call("close", file)
     else:
-        local, remote = (live.host.uapi.pack("2Q", at, count) for at in (_room(live, reader), memory.address + offset))
+        at = ordinary_memory(live, reader, 1).address
+        local, remote = (live.host.uapi.pack("2Q", one, count) for one in (at, memory.address + offset))
         read = read_of_another(live, reader, memory.actor.pid, local, remote)
-        at, _length = live.host.uapi.unpack("2Q", local)
         words = [reader.read(at + start) for start in range(0, count, WORD)]
         found = live.host.uapi.pack(f"{len(words)}Q", *words)[:count]
     live.expect("bytes read", count, read)
@@ -197,7 +197,7 @@ def _write_bytes(live: Live, writer: Actor, memory: Memory, offset: int, new: by
     if by_file:
         written = _write_to_file(live, writer, memory, offset, new)
     else:
-        at = _room(live, writer)
+        at = ordinary_memory(live, writer, 1).address
         padded = new.ljust(-(-len(new) // WORD) * WORD, b"\0")
         for number, word in enumerate(live.host.uapi.unpack(f"{len(padded) // WORD}Q", padded)):
             writer.write(at + number * WORD, word)
@@ -214,15 +214,10 @@ def _write_to_file(live: Live, writer: Actor, memory: Memory, offset: int, new: 
     return written
 
 
-def _room(live: Live, actor: Actor) -> int:
-    """Return the address of a new base page of ``actor``."""
-    return actor.mmap(live.base_page, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-
-
 def _need_access(live: Live) -> None:
     """Raise CannotRun where processes may not reach the memory of others, or the kernel has no call for it."""
     actors = live.actor(), live.actor()
-    words = (_room(live, one) for one in actors)
+    words = (ordinary_memory(live, one, 1).address for one in actors)
     read_of_another(live, actors[0], actors[1].pid, *(live.host.uapi.pack("2Q", word, WORD) for word in words))
 
 

@@ -1,5 +1,6 @@
 """Debuggers, which write what the owner of memory may not write: /proc/PID/mem with FOLL_FORCE."""
 
+import errno
 import mmap
 import os
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from hugepage_qa.process.actor import Actor, Refused
 FORCED_VALUE: Final = 8
 # include/uapi/linux/ptrace.h, include/uapi/linux/wait.h
 _PTRACE_ATTACH, _PTRACE_DETACH, _WALL = 16, 17, 0x40000000
+#: to attach, to open the memory, to write it
+_FORBIDDEN = (errno.EPERM, errno.EACCES, errno.EIO)
 
 
 @contextmanager
@@ -49,6 +52,8 @@ def need_forced_writes(live: Live) -> None:
     try:
         forced_write(live, ordinary)
     except Refused as refusal:
+        if refusal.errno not in _FORBIDDEN:
+            raise
         raise CannotRun(
             "proc_mem.force_override= or its like forbids debuggers to write what is read-only"
         ) from refusal

@@ -8,7 +8,7 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import get_segment, new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.kernel.counters import parse_meminfo, read_meminfo, read_vmstat, vmstat_delta
+from hugepage_qa.kernel.counters import read_meminfo, read_vmstat, vmstat_delta
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.pools import read_node_pools
 from hugepage_qa.kernel.smaps import read_smaps
@@ -250,8 +250,7 @@ def _expect_node_meminfo(live: Live) -> None:
     tree = ObservedTree(live.host)
     pools = read_node_pools(tree)
     for node, directory in node_directories(live.host).items():
-        path = f"{directory}/meminfo"
-        meminfo = parse_meminfo(tree.read(path) or "", path)
+        meminfo = read_meminfo(tree, f"{directory}/meminfo")
         for pool in pools[node]:
             if pool.size != live.size:
                 continue

@@ -18,12 +18,10 @@ from hugepage_qa.cases.file_text import (
 from hugepage_qa.cases.hugetext import huge_page_of_text
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.text_program import TextProgram, evict, start_again, start_text
-from hugepage_qa.cases.thp_memory import collapse, expect_change, pmd_size, read_counters
-from hugepage_qa.kernel.counters import parse_meminfo
-from hugepage_qa.kernel.nodes import node_directories
+from hugepage_qa.cases.thp_memory import OF_NODES, collapse, expect_change, pmd_size, read_counters_with_nodes
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE
-from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.program_text import Kind
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -34,7 +32,6 @@ COLLAPSED = Area("text/collapsed", sizes=Sizes.ONCE)
 PROC_DOC = "Documentation/filesystems/proc.rst"
 FILE_THP = "mm/Kconfig READ_ONLY_THP_FOR_FS; mm/huge_memory.c file_thp_enabled()"
 COLLAPSE = "madvise(2) MADV_COLLAPSE; mm/khugepaged.c madvise_collapse()"
-_OF_NODES = "nodes together: "
 
 
 @COLLAPSED.case(
@@ -103,9 +100,11 @@ def counted_text(live: Live) -> None:
         program.actor.end()
 
     taken = _counted(live, mapped=whole, cached=whole) | {"ShmemHugePages": 0}
-    expect_change(live, taken, start, collapse_text, _with_nodes)
-    expect_change(live, _counted(live, mapped=-whole, cached=0), collapsed, end, _with_nodes)
-    expect_change(live, _counted(live, cached=-whole), unmapped, lambda _none: evict(live, recipe), _with_nodes)
+    expect_change(live, taken, start, collapse_text, read_counters_with_nodes)
+    expect_change(live, _counted(live, mapped=-whole, cached=0), collapsed, end, read_counters_with_nodes)
+    expect_change(
+        live, _counted(live, cached=-whole), unmapped, lambda _none: evict(live, recipe), read_counters_with_nodes
+    )
 
 
 @COLLAPSED.case(
@@ -234,18 +233,8 @@ def _counted(live: Live, **changes: int) -> dict[str, int]:
     counted = dict[str, int]()
     for name, change in changes.items():
         in_bytes, in_pages = names[name]
-        counted |= {in_bytes: change, f"{_OF_NODES}{in_bytes}": change, in_pages: change // pmd_size(live)}
+        counted |= {in_bytes: change, f"{OF_NODES}{in_bytes}": change, in_pages: change // pmd_size(live)}
     return counted
-
-
-def _with_nodes(live: Live) -> dict[str, int]:
-    """Return what the machine counts, and what the meminfo of each node does, added up."""
-    counters, tree = read_counters(live), ObservedTree(live.host)
-    paths = [f"{directory}/meminfo" for directory in node_directories(live.host).values()]
-    of_nodes = [parse_meminfo(tree.read(path) or "", path) for path in paths]
-    # some lines of a node are younger than those of the machine: Linux 5.4
-    names = set.intersection(*map(set, of_nodes)) if of_nodes else set()
-    return counters | {f"{_OF_NODES}{name}": sum(each[name] for each in of_nodes) for name in names}
 
 
 class CollapsedText(LiveTest):

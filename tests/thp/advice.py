@@ -11,7 +11,14 @@ from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, swapped
-from hugepage_qa.cases.thp_memory import expect_change, pmd_size, read_counters, room_for
+from hugepage_qa.cases.thp_memory import (
+    OF_NODES,
+    expect_change,
+    pmd_size,
+    read_counters,
+    read_counters_with_nodes,
+    room_for,
+)
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts
 from hugepage_qa.kernel.uapi import (
     MADV_COLD,
@@ -26,7 +33,7 @@ ADVICE = Area("thp/advice", sizes=Sizes.ONCE)
 
 FREE = "madvise(2) MADV_FREE; mm/huge_memory.c madvise_free_huge_pmd()"
 #: of /proc/meminfo and of each node, and of /proc/vmstat
-_LOCKED, _OF_NODES = ("Mlocked", "Unevictable"), " of nodes"
+_LOCKED = "Mlocked", "Unevictable"
 _EVENTS = "unevictable_pgs_mlocked", "unevictable_pgs_munlocked"
 _NEW_VALUE = 77
 _ATTEMPTS = 3
@@ -104,14 +111,14 @@ def locked(live: Live) -> None:
     length = pages * pmd_size(live)
     events = length // live.base_page
     counted = {**_now_locked(length), "AnonHugePages": 0, _EVENTS[0]: events, _EVENTS[1]: 0}
-    memory = expect_change(live, counted, partial(huge_pages, live, pages), _lock, _with_nodes)
+    memory = expect_change(live, counted, partial(huge_pages, live, pages), _lock, read_counters_with_nodes)
     live.expect("Locked", length, memory.smaps().fields["Locked"])
     live.expect("AnonHugePages", length, memory.smaps().anon_huge_pages)
     memory.expect_filled()
     for release in (_unlock, Memory.unmap):
         gone = 0 if release is _unlock else -length
         given = {**_now_locked(-length), "AnonHugePages": gone, _EVENTS[0]: 0, _EVENTS[1]: events}
-        expect_change(live, given, partial(_locked, live, pages), release, _with_nodes)
+        expect_change(live, given, partial(_locked, live, pages), release, read_counters_with_nodes)
 
 
 @ADVICE.case(
@@ -139,7 +146,7 @@ def locked_all_along(live: Live) -> None:
     for act in (_lock, lock_on_fault, protect, move, share):
         with live.about(act.__name__.removeprefix("_")):
             unchanged = {**_now_locked(0), "AnonHugePages": 0, _EVENTS[0]: 0, _EVENTS[1]: 0}
-            expect_change(live, unchanged, partial(_locked, live, pages), act, _with_nodes)
+            expect_change(live, unchanged, partial(_locked, live, pages), act, read_counters_with_nodes)
 
 
 @ADVICE.case(
@@ -339,14 +346,7 @@ def _unlock(memory: Memory) -> None:
 
 def _now_locked(length: int) -> dict[str, int]:
     """Return how counters change, of the machine and of all nodes together, when ``length`` bytes are locked."""
-    return {name + where: length for name in _LOCKED for where in ("", _OF_NODES)}
-
-
-def _with_nodes(live: Live) -> dict[str, int]:
-    """Return the counters of the machine, and those of locked memory of all its nodes together."""
-    nodes = [live.node_meminfo(node) for node in live.nodes]
-    of_nodes = {name + _OF_NODES: sum(node[name] for node in nodes) for name in _LOCKED} if nodes else {}
-    return {**read_counters(live), **of_nodes}
+    return {where + name: length for name in _LOCKED for where in ("", OF_NODES)}
 
 
 def _locked(live: Live, pages: int) -> Memory:

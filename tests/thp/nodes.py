@@ -22,7 +22,7 @@ from hugepage_qa.cases.thp_memory import (
     pmd_size,
 )
 from hugepage_qa.cases.thp_policy import advised, set_policy
-from hugepage_qa.kernel.counters import parse_meminfo, read_vmstat
+from hugepage_qa.kernel.counters import read_meminfo, read_vmstat
 from hugepage_qa.kernel.nodes import node_directories, read_nodes
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE
@@ -382,8 +382,8 @@ def _read_counters(live: Live) -> dict[str, int]:
     # the counters of each CPU are added up now, not within the next second
     live.host.write("proc/sys/vm/stat_refresh", "1")
     tree = ObservedTree(live.host)
-    paths = {node: f"{node_directories(live.host)[node]}/meminfo" for node in live.nodes}
-    shown = {node: parse_meminfo(tree.read(path) or "", path) for node, path in paths.items()}
+    directories = {node: node_directories(live.host)[node] for node in live.nodes}
+    shown = {node: read_meminfo(tree, f"{directory}/meminfo") for node, directory in directories.items()}
     names = ("AnonHugePages", "Shmem", *_SHARED)
     return {f"node{node} {name}": shown[node][name] for node in shown for name in names} | read_vmstat(tree)
 

@@ -17,7 +17,7 @@ from hugepage_qa.cases.pool_view import (
     read_pool_view,
 )
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel.counters import parse_meminfo, read_meminfo
+from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.cpu import read_cpu
 from hugepage_qa.kernel.facts import read_kernel_version
 from hugepage_qa.kernel.memory_layout import read_free_blocks
@@ -128,8 +128,7 @@ class Live(Expectations):
 
     def node_meminfo(self, node: int) -> dict[str, int]:
         """Return the meminfo of a node: bytes, or pages for HugePages_*."""
-        path = f"{node_directories(self.host)[node]}/meminfo"
-        return parse_meminfo(self.host.read(path) or "", path)
+        return read_meminfo(self.host, f"{node_directories(self.host)[node]}/meminfo")
 
     # --- acting on the pool ---
 

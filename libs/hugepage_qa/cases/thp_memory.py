@@ -10,6 +10,7 @@ from hugepage_qa.cases.fragmentation import expect_no_node_short, expect_no_shor
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.counters import read_meminfo, read_vmstat
+from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.smaps import MemoryMapping
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer, size_directories, size_name
@@ -19,6 +20,9 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.process.actor import Actor, Refused
 
 _PROT_NONE = 0
+
+#: before the name of a line of meminfo that is the sum of those of all nodes
+OF_NODES = "nodes together: "
 
 MIN_FREE = "proc/sys/vm/min_free_kbytes"
 
@@ -101,6 +105,15 @@ def read_counters(live: Live) -> dict[str, int]:
     # the counters of each CPU are added up now, not within the next second
     live.host.write("proc/sys/vm/stat_refresh", "1")
     return {**read_vmstat(ObservedTree(live.host)), **read_meminfo(ObservedTree(live.host))}
+
+
+def read_counters_with_nodes(live: Live) -> dict[str, int]:
+    """Return what ``read_counters`` does, and what the meminfo of each node has, added up, by ``OF_NODES`` names."""
+    counters, tree = read_counters(live), ObservedTree(live.host)
+    of_nodes = [read_meminfo(tree, f"{directory}/meminfo") for directory in node_directories(live.host).values()]
+    # some lines of a node are younger than those of the machine: Linux 5.4
+    names = set.intersection(*map(set, of_nodes)) if of_nodes else set()
+    return counters | {f"{OF_NODES}{name}": sum(each[name] for each in of_nodes) for name in names}
 
 
 def expect_change(

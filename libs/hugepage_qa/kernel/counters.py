@@ -12,12 +12,12 @@ MEMINFO = "proc/meminfo"
 _MEMINFO_LINE = re.compile(r"(?:Node [0-9]+ )?(?P<name>[^\s:]+):\s*(?P<number>[0-9]{1,20})(?P<unit> kB)?\s*")
 
 
-def read_meminfo(tree: Tree) -> dict[str, int]:
+def read_meminfo(tree: Tree, path: str = MEMINFO) -> dict[str, int]:
     """Return every line of /proc/meminfo: bytes, or a number of pages where the line has no unit (HugePages_*).
 
-    Empty without the file. Raises InputError for a line of another form.
+    Or of a node's file at ``path``. Empty without the file. Raises InputError for a line of another form.
     """
-    return parse_meminfo(tree.read(MEMINFO) or "", MEMINFO)
+    return parse_meminfo(tree.read(path) or "", path)
 
 
 def parse_meminfo(text: str, path: str) -> dict[str, int]:

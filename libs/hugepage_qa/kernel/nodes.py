@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hugepage_qa.kernel.counters import parse_meminfo
+from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.tree import Tree, malformed
 
 DIRECTORY = "sys/devices/system/node"
@@ -36,7 +36,7 @@ def read_nodes(tree: Tree) -> Nodes:
     each = {
         number: Node(
             cpus=_read_list(tree, f"{path}/cpulist"),
-            meminfo=parse_meminfo(tree.read(f"{path}/meminfo") or "", f"{path}/meminfo"),
+            meminfo=read_meminfo(tree, f"{path}/meminfo"),
         )
         for number, path in node_directories(tree).items()
     }

@@ -3,6 +3,7 @@
 import errno
 import mmap
 import signal
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 
@@ -11,14 +12,7 @@ from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, swapped
-from hugepage_qa.cases.thp_memory import (
-    OF_NODES,
-    expect_change,
-    pmd_size,
-    read_counters,
-    read_counters_with_nodes,
-    room_for,
-)
+from hugepage_qa.cases.thp_memory import OF_NODES, expect_change, pmd_size, read_counters_with_nodes, room_for
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts
 from hugepage_qa.kernel.uapi import (
     MADV_COLD,
@@ -268,21 +262,17 @@ def freed_by_one_of_two(live: Live) -> None:
     let_rest(live)
     need_swap(live, 2 * pmd_size(live))
     for make, is_parent, unmaps in product((huge_pages, mapped_in_parts, base_pages), (True, False), (True, False)):
-        memory = make(live)
-        both = [memory, memory.seen_by(memory.actor.fork())]
-        one, other = both if is_parent else reversed(both)
-        huge = one.smaps().anon_huge_pages
-        before = read_counters(live)["pglazyfree"]
-        one.advise(mmap.MADV_FREE)
         with live.about(f"{make.__name__}, by the parent: {is_parent}, the other unmaps: {unmaps}"):
             # of base pages the kernel marks those that it cannot take, too
+            counted = {} if make is base_pages else {"pglazyfree": 0}
+            one, other = expect_change(live, counted, partial(_of_two, live, make, is_parent), _free_of_one)
             if make is not base_pages:
                 live.expect("LazyFree of both", (0, 0), (_lazy(one), _lazy(other)))
-                live.expect("pages counted in pglazyfree", 0, read_counters(live)["pglazyfree"] - before)
+            huge = one.length if make is huge_pages else 0
             live.expect("AnonHugePages of both", 2 * [huge], [each.smaps().anon_huge_pages for each in (one, other)])
             for each in (other, one):
                 each.advise(MADV_PAGEOUT)
-            for each in both:
+            for each in (one, other):
                 each.expect_filled()
             if unmaps:
                 other.unmap()
@@ -291,7 +281,8 @@ def freed_by_one_of_two(live: Live) -> None:
             if make is not base_pages:
                 live.host.wait_until(partial(_is_all_freed, one))
                 live.expect("LazyFree of who has it alone", one.length, _lazy(one))
-        memory.actor.end()
+            for each in (one, other):
+                each.actor.end()
 
 
 @ADVICE.case(
@@ -316,6 +307,18 @@ def _free(live: Live, memory: Memory, length: int) -> int:
 
     live.host.wait_until(is_marked)
     return _lazy(memory)
+
+
+def _of_two(live: Live, make: Callable[[Live], Memory], is_parent: bool) -> tuple[Memory, Memory]:
+    """Return memory as a process and its child have it, that of the parent first if ``is_parent``, else last."""
+    parent = make(live)
+    child = parent.seen_by(parent.actor.fork())
+    return (parent, child) if is_parent else (child, parent)
+
+
+def _free_of_one(both: tuple[Memory, Memory]) -> None:
+    one, _other = both
+    one.advise(mmap.MADV_FREE)
 
 
 def _is_all_freed(memory: Memory) -> bool:

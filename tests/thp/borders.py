@@ -10,7 +10,7 @@ from hugepage_qa.cases.hugetlb_files import IPC_CREAT, SHM_LOCK, SHM_REMAP, SHM_
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.swapped import need_swap, page_out
+from hugepage_qa.cases.swapped import need_swap, page_all_out, page_out
 from hugepage_qa.cases.thp_memory import (
     expect_change,
     expect_mapped_whole,
@@ -231,8 +231,7 @@ def locked_segment(live: Live) -> None:
     live.expect("Rss while it is locked", size, memory.smaps().rss)
     memory.expect_filled()
     expect_change(live, {"Unevictable": -size, "Shmem": 0}, lock, lambda _none: unlock())
-    live.host.wait_until(partial(page_out, memory))
-    live.expect("Rss when it was swapped out", 0, memory.smaps().rss)
+    page_all_out(live, memory)
     memory.expect_filled()
 
 

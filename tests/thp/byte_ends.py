@@ -11,7 +11,7 @@ from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.swapped import need_swap, page_out
+from hugepage_qa.cases.swapped import need_swap, page_all_out
 from hugepage_qa.cases.thp_memory import (
     expect_shared,
     let_only_pmd_inherit,
@@ -164,8 +164,7 @@ def _expect_holes(live: Live, huge: str, places: list[Hole], *, is_out: bool = F
         where = f"huge={huge}, bytes {place.start} to {place.end}"
         with live.about(where), _filled(live, point, huge) as (file, memory):
             if is_out:
-                live.host.wait_until(partial(page_out, memory))
-                live.expect("Rss of what was swapped out", 0, memory.smaps().rss)
+                page_all_out(live, memory)
             if place.end == memory.length:
                 _truncate(file, "", end=place.start)
             else:

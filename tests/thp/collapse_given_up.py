@@ -12,7 +12,7 @@ from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.race import at_once
-from hugepage_qa.cases.swapped import need_swap, page_out
+from hugepage_qa.cases.swapped import need_swap, page_all_out
 from hugepage_qa.cases.thp_memory import (
     collapse,
     let_only_pmd_inherit,
@@ -97,8 +97,7 @@ def in_swap(live: Live) -> None:
     need_swap(live, pmd_size(live))
     point, file, memory = _file_of_base_pages(live, range(every), room=every)
     half = memory.size // 2
-    live.host.wait_until(partial(page_out, Memory(live, memory.actor, memory.address + half, 1, half), half))
-    live.expect("Rss when half of it is in swap", half, memory.smaps().rss)
+    page_all_out(live, Memory(live, memory.actor, memory.address + half, 1, half), half)
     collapse(live, partial(memory.advise, MADV_COLLAPSE))
     live.expect("ShmemPmdMapped", memory.size, memory.smaps().shmem_pmd_mapped)
     live.expect("st_blocks, free blocks", (memory.size, 0), _found(live, point, file)[:2])

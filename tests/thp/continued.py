@@ -11,7 +11,7 @@ from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.swapped import need_swap, page_out
+from hugepage_qa.cases.swapped import need_swap, page_all_out
 from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_aligned, map_file, mount_tmpfs, pmd_size
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, PR_SET_THP_DISABLE
@@ -73,8 +73,7 @@ def _filled_by_a_program(live: Live, file: HugeFile, _size: int) -> int:
 def _swapped_out(live: Live, file: HugeFile, _size: int) -> int:
     memory = map_file(live, file.actor, file.descriptor, 1)
     memory.fill(_VALUE)
-    live.host.wait_until(partial(page_out, memory))
-    live.expect("Rss of what was swapped out", 0, memory.smaps().rss)
+    page_all_out(live, memory)
     return _VALUE
 
 

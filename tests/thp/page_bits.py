@@ -16,7 +16,7 @@ from hugepage_qa.cases.frames import DIRTY, kpageflags
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import SOFT_DIRTY, WORD, Memory
-from hugepage_qa.cases.swapped import need_swap, page_out, swap_out
+from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out
 from hugepage_qa.cases.thp_memory import (
     collapse,
     let_only_pmd_inherit,
@@ -282,8 +282,7 @@ def collapsed_shared(live: Live) -> None:
             live.expect("ShmemPmdMapped, dirty", (size, size), (memory.smaps().shmem_pmd_mapped, found.dirty))
             head = memory.frames().pop()
             live.expect("DIRTY in kpageflags", DIRTY, kpageflags(live, memory.actor, [head])[0] & DIRTY)
-            live.host.wait_until(partial(page_out, memory))
-            live.expect("Rss of what was swapped out", 0, memory.smaps().rss)
+            page_all_out(live, memory)
             live.expect("words that changed", 0, memory.wrong(offset, length))
             live.expect("words that are not zero", length // WORD, memory.actor.nonzero(memory.address, size))
         memory.actor.end()
@@ -306,8 +305,7 @@ def _by_write(live: Live, memory: Memory, offset: int, length: int) -> None:
 def _before_swap(live: Live, memory: Memory, offset: int, length: int) -> None:
     _by_mapping(live, memory, offset, length)
     live.make_room()
-    live.host.wait_until(partial(page_out, memory))
-    live.expect("Rss of base pages in swap", 0, memory.smaps().rss)
+    page_all_out(live, memory)
     # what was read is clean: the swap has it
     live.expect("words that came back otherwise", 0, memory.wrong(offset, length))
 

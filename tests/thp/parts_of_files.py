@@ -2,7 +2,6 @@
 
 import mmap
 import signal
-from functools import partial
 
 from hugepage_qa.cases import memory_policy
 from hugepage_qa.cases.case import Area, Sizes
@@ -11,7 +10,7 @@ from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.swapped import need_swap, page_out, swap_to_a_device, swapped
+from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_to_a_device, swapped
 from hugepage_qa.cases.thp_memory import (
     expect_mapped_whole,
     expect_shared,
@@ -129,8 +128,7 @@ def _expect_swap_of_parts(live: Live, *, whole: bool = False) -> None:
         file = _file(live, mount_tmpfs(live, huge))
         memory = map_start(live, file.actor, file.descriptor, _PAGES)
         expect_shared(live, memory, huge == "always", f"huge={huge}")
-        live.host.wait_until(partial(page_out, memory))
-        live.expect("Rss of what was swapped out", 0, memory.smaps().rss)
+        page_all_out(live, memory)
         live.expect("Swap of all", memory.length, swapped(memory))
         for first, count in ((0, 2), (0, every), (3, 5), (every - 1, 2), (every, every), (2 * every - 1, 1)):
             with live.about(f"huge={huge}, {count} pages from {first} on"):

@@ -12,7 +12,7 @@ from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.swapped import need_swap, only_swap, page_out, swap_out, swap_to_a_device, swapped
+from hugepage_qa.cases.swapped import need_swap, only_swap, page_all_out, page_out, swap_out, swap_to_a_device, swapped
 from hugepage_qa.cases.thp_memory import expect_shared, let_only_pmd_inherit, map_start, pmd_size
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
@@ -71,8 +71,7 @@ def cut_off_on_a_device(live: Live) -> None:
     for end in (pmd_size(live) + live.base_page, pmd_size(live) // 2):
         point, file, memory = _huge_file(live)
         with live.about(f"cut off at byte {end} of {memory.length}"):
-            live.host.wait_until(partial(page_out, memory))
-            live.expect("Rss of what was swapped out", 0, memory.smaps().rss)
+            page_all_out(live, memory)
             _expect_room_of_an_end(live, point, file, end, swap_off)
             live.expect("words before the end that changed", 0, memory.wrong(0, end))
             file.actor.call("ftruncate", file.descriptor, memory.length)
@@ -131,8 +130,7 @@ def _expect_cut(live: Live, ranges: Sequence[tuple[int, int]]) -> None:
 def _expect_cut_out(live: Live, start: int, end: int) -> None:
     point, file, memory = _huge_file(live)
     room = live.host.file_system(point).blocks
-    live.host.wait_until(partial(page_out, memory))
-    live.expect("Rss of what was swapped out", 0, memory.smaps().rss)
+    page_all_out(live, memory)
     if end == memory.length:
         file.actor.call("ftruncate", file.descriptor, start)
         file.actor.call("ftruncate", file.descriptor, end)
@@ -166,8 +164,7 @@ def allocation_fails(live: Live) -> None:
     point, file, memory = _huge_file(live)
     size = memory.size
     file.actor.call("ftruncate", file.descriptor, _ROOM * size)
-    live.host.wait_until(partial(page_out, Memory(live, memory.actor, memory.address, 1, size), size))
-    live.expect("Rss when the first half is in swap", size, memory.smaps().rss)
+    page_all_out(live, Memory(live, memory.actor, memory.address, 1, size), size)
     before = file.blocks, live.host.file_system(point).free_blocks
     # behind what there is, and from its middle on, in holes and pages
     for start in (0, size // 2, _PAGES * size):
@@ -203,9 +200,8 @@ def out_and_back(live: Live) -> None:
         prefetch = partial(memory.advise, mmap.MADV_WILLNEED)
         ways: tuple[Callable[[], None], ...] = (memory.expect_filled, prefetch, read_file, memory.expect_filled)
         for number, come_back in enumerate(ways):
-            live.host.wait_until(partial(page_out, memory))
             with live.about(f"huge={huge}, swapped out for time {number + 1}"):
-                live.expect("Rss of what was swapped out", 0, memory.smaps().rss)
+                page_all_out(live, memory)
                 come_back()
         memory.actor.end()
 

@@ -12,7 +12,7 @@ from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage, with_bl
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.swapped import need_swap, page_out
+from hugepage_qa.cases.swapped import need_swap, page_all_out
 from hugepage_qa.cases.thp_memory import (
     expect_mapped_whole,
     expect_shared,
@@ -207,8 +207,7 @@ def written_after_a_read(live: Live) -> None:
     memory.unmap()
     memory = map_file(live, actor, file, 1)
     live.expect("what is read when it is mapped again", 1, memory.read())
-    live.host.wait_until(lambda: page_out(memory))
-    live.expect("Rss after it was swapped out", 0, memory.smaps().rss)
+    page_all_out(live, memory)
     wrong = memory.actor.check(memory.address, memory.length, WORD, 1)
     live.expect("words that changed", 0, wrong, {Quirk.DIRTY_LOST_AT_UNMAP: memory.length // WORD})
 

@@ -14,7 +14,7 @@ from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.swapped import need_swap, page_out, swap_out
+from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out
 from hugepage_qa.cases.thp_memory import (
     collapse,
     let_only_pmd_inherit,
@@ -199,8 +199,7 @@ def other_memory_moved(live: Live) -> None:
         fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.PAGEFAULT_FLAG_WP | Feature.WP_HUGETLBFS_SHMEM)
         fault.write_protect()
         if in_swap:
-            live.host.wait_until(partial(page_out, memory))
-            live.expect("Rss of what was swapped out", 0, memory.smaps().rss)
+            page_all_out(live, memory)
         every = memory.length // live.base_page
         live.expect("base pages that are protected before", every, len(protected_pages(memory)))
         there = memory.moved_to(room_for(memory.actor, memory.pages, memory.size))

@@ -127,6 +127,12 @@ def page_out(memory: Memory, rest: int = 0) -> bool:
     return memory.smaps().rss == rest
 
 
+def page_all_out(live: Live, memory: Memory, rest: int = 0) -> None:
+    """Swap ``memory`` out as ``page_out`` does, until it tells so, and expect its mapping to have ``rest`` alone."""
+    live.host.wait_until(partial(page_out, memory, rest))
+    live.expect("Rss of what was swapped out", rest, memory.smaps().rss)
+
+
 def swapped(memory: Memory) -> int:
     """Return the bytes of the mapping that are in swap."""
     return memory.smaps().fields.get("Swap", 0)

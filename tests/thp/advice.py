@@ -12,7 +12,14 @@ from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, swapped
-from hugepage_qa.cases.thp_memory import OF_NODES, expect_change, pmd_size, read_counters_with_nodes, room_for
+from hugepage_qa.cases.thp_memory import (
+    OF_NODES,
+    expect_change,
+    free_lazily,
+    pmd_size,
+    read_counters_with_nodes,
+    room_for,
+)
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts
 from hugepage_qa.kernel.uapi import (
     MADV_COLD,
@@ -279,7 +286,7 @@ def freed_by_one_of_two(live: Live) -> None:
             else:
                 other.advise(mmap.MADV_DONTNEED)
             if make is not base_pages:
-                live.host.wait_until(partial(_is_all_freed, one))
+                live.host.wait_until(partial(free_lazily, one))
                 live.expect("LazyFree of who has it alone", one.length, _lazy(one))
             for each in (one, other):
                 each.actor.end()
@@ -319,12 +326,6 @@ def _of_two(live: Live, make: Callable[[Live], Memory], is_parent: bool) -> tupl
 def _free_of_one(both: tuple[Memory, Memory]) -> None:
     one, _other = both
     one.advise(mmap.MADV_FREE)
-
-
-def _is_all_freed(memory: Memory) -> bool:
-    """Give MADV_FREE for all, and tell whether all is marked."""
-    memory.advise(mmap.MADV_FREE)
-    return _lazy(memory) == memory.length
 
 
 def _lazy(memory: Memory) -> int:

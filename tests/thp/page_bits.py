@@ -19,6 +19,7 @@ from hugepage_qa.cases.mapped_memory import SOFT_DIRTY, WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out
 from hugepage_qa.cases.thp_memory import (
     collapse,
+    free_lazily,
     let_only_pmd_inherit,
     map_aligned,
     map_start_of_file,
@@ -322,19 +323,13 @@ def _prepared(live: Live, *, may_be_taken: bool = True) -> tuple[Memory, Bits]:
     memory = huge_pages(live, _PAGES)
     size, count = memory.size, memory.size // live.base_page
     if may_be_taken:
-        live.host.wait_until(partial(_is_freed, memory))
+        live.host.wait_until(partial(free_lazily, memory, _FREE + 1))
     _track(live, memory)
     lazy = size if may_be_taken else 0
     bits = Bits(memory.length, memory.length, size, memory.length - lazy, lazy, (0, 0, count))
     with live.about("before"):
         _expect_bits(live, memory, bits)
     return memory, bits
-
-
-def _is_freed(memory: Memory) -> bool:
-    # a page that somebody else has a hold of in that moment is passed over
-    memory.advise(mmap.MADV_FREE, _FREE, 1)
-    return memory.smaps().fields["LazyFree"] == memory.size
 
 
 def _track(live: Live, memory: Memory) -> None:

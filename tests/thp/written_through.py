@@ -13,6 +13,7 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, page_out
 from hugepage_qa.cases.thp_memory import (
     expect_mapped_whole,
+    free_lazily,
     let_only_pmd_inherit,
     map_file,
     map_start,
@@ -111,7 +112,7 @@ def lazily_freed(live: Live) -> None:
             continue
         memory = huge_pages(live)
         with live.about(str(way)):
-            live.host.wait_until(partial(_is_freed, memory))
+            live.host.wait_until(partial(free_lazily, memory))
             live.expect("LazyFree", memory.length, memory.smaps().fields["LazyFree"])
             memory.fill(_NEW_VALUE)
             way.go(memory)
@@ -152,12 +153,6 @@ def _move(memory: Memory, at: int, length: int) -> None:
 def _lock_and_unlock(memory: Memory, at: int, length: int) -> None:
     for name in ("mlock", "munlock"):
         memory.actor.call(name, at, length)
-
-
-def _is_freed(memory: Memory) -> bool:
-    """Give MADV_FREE, which passes over pages that somebody else has a hold of, and tell whether all is freed."""
-    memory.advise(mmap.MADV_FREE)
-    return memory.smaps().fields["LazyFree"] == memory.length
 
 
 def _is_out(live: Live, memory: Memory, rest: list[tuple[int, int]]) -> bool:

@@ -85,6 +85,15 @@ def collapse(live: Live, advise: Callable[[], object], node: int | None = None) 
         live.host.pause(_PAUSE_SECONDS)
 
 
+def free_lazily(memory: Memory, pages: int | None = None) -> bool:
+    """Give MADV_FREE for the first ``pages``, by default all, and tell whether smaps shows all of them as LazyFree.
+
+    Pages that somebody else has a hold of in that moment are passed over: it is given again.
+    """
+    memory.advise(mmap.MADV_FREE, 0, pages)
+    return memory.smaps().fields["LazyFree"] == (memory.pages if pages is None else pages) * memory.size
+
+
 def map_aligned(
     live: Live, pages: int, size: int, *, shared: bool = False, actor: Actor | None = None, advice: int | None = None
 ) -> Memory:

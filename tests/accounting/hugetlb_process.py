@@ -1,6 +1,7 @@
 """What a process and its mappings show of hugetlb pages: smaps, smaps_rollup, status and numa_maps."""
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.clear_refs import clear_refs, need_soft_dirty
 from hugepage_qa.cases.frames import COMPOUND_HEAD, COMPOUND_TAIL, HUGE, kpageflags
 from hugepage_qa.cases.hugetlb_files import (
     expect_hugetlb,
@@ -273,16 +274,14 @@ def pagemap_of_pages(live: Live) -> None:
 def soft_dirty_of_a_new_mapping(live: Live) -> None:
     for is_file in (True, False):
         memory = live.map(3, shared=is_file)
-        # VmFlags show it of every new mapping where the kernel has it
-        if "sd" not in memory.smaps().flags:
-            raise CannotRun("this kernel has no CONFIG_MEM_SOFT_DIRTY")
+        need_soft_dirty(memory)
         memory.touch(0)
         live.expect("what is read", 0, memory.read(1))
         places = [memory.at(page) + place * live.base_page for page in range(3) for place in _places(live, memory)]
         before = memory.pagemap(places)
         with live.about(f"of a file {is_file}"):
             live.expect("which places are soft-dirty", [True] * len(places), [bool(one & SOFT_DIRTY) for one in before])
-            live.host.write(f"proc/{memory.actor.pid}/clear_refs", "4")
+            clear_refs(live, memory)
             expected = [hex(entry & ~SOFT_DIRTY) for entry in before]
             live.expect("pagemap after that", expected, [hex(entry) for entry in memory.pagemap(places)])
         memory.actor.end()

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.clear_refs import clear_refs, need_soft_dirty
 from hugepage_qa.cases.forced_writes import FORCED_VALUE, forced_write, need_forced_writes
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import SOFT_DIRTY, WORD, Memory
 from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, shared_huge_pages
 from hugepage_qa.cases.thp_policy import huge_pages, huge_zeroes
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 FORCED = Area("memory/forced-writes", sizes=Sizes.ONCE)
@@ -21,7 +21,6 @@ FORCED = Area("memory/forced-writes", sizes=Sizes.ONCE)
 DOC = "fs/proc/base.c mem_rw(); mm/gup.c FOLL_FORCE, check_vma_flags(); mm/huge_memory.c can_follow_write_pmd()"
 OLD = 7
 _PROT_NONE = 0
-_NOT_SOFT_DIRTY = "4"
 
 
 @FORCED.case(
@@ -102,11 +101,10 @@ def shared_or_protected(live: Live) -> None:
 def soft_dirty(live: Live) -> None:
     need_forced_writes(live)
     memory = huge_pages(live, 2)
-    if "sd" not in memory.smaps().flags:
-        raise CannotRun("this kernel has no CONFIG_MEM_SOFT_DIRTY")
+    need_soft_dirty(memory)
     # the memory is written, and then it may only be read
     memory.protect(mmap.PROT_READ)
-    live.host.write(f"proc/{memory.actor.pid}/clear_refs", _NOT_SOFT_DIRTY)
+    clear_refs(live, memory)
     offset = memory.size - WORD
     live.expect("bytes written", WORD, forced_write(live, memory, offset))
     dirty = [bool(entry & SOFT_DIRTY) for entry in memory.whole_pagemap()]

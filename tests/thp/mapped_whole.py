@@ -5,6 +5,7 @@ import signal
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, clear_refs, need_soft_dirty
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import (
@@ -35,7 +36,6 @@ PROC_DOC = "Documentation/filesystems/proc.rst"
 PAGEMAP_DOC = "Documentation/admin-guide/mm/pagemap.rst"
 _PROT_NONE = 0
 _NEW_VALUE = 77
-_NOT_REFERENCED, _NOT_SOFT_DIRTY = "1", "4"
 
 
 @WHOLE.case(
@@ -182,10 +182,10 @@ def shares_in_smaps(live: Live) -> None:
 def referenced(live: Live) -> None:
     memory = huge_pages(live, 2)
     live.expect("Referenced", memory.length, memory.smaps().fields["Referenced"])
-    live.host.write(f"proc/{memory.actor.pid}/clear_refs", _NOT_REFERENCED)
+    clear_refs(live, memory, CLEAR_REFS_ALL)
     # a CPU that has the address in its TLB does not mark it again, and clear_refs leaves it there but with soft-dirty;
     # mprotect() does not, and marks it on powerpc (pmd_modify() in arch/powerpc/include/asm/book3s/64/pgtable.h)
-    live.host.write(f"proc/{memory.actor.pid}/clear_refs", _NOT_SOFT_DIRTY)
+    clear_refs(live, memory)
     live.expect("Referenced after it was cleared", 0, memory.smaps().fields["Referenced"])
     live.expect("what is read", 1 + memory.size, memory.read(1))
     live.expect("Referenced after a read of one", memory.size, memory.smaps().fields["Referenced"])
@@ -199,10 +199,8 @@ def referenced(live: Live) -> None:
 )
 def soft_dirty(live: Live) -> None:
     memory = huge_pages(live, 2)
-    # VmFlags show it of every new mapping where the kernel has it
-    if "sd" not in memory.smaps().flags:
-        raise CannotRun("this kernel has no CONFIG_MEM_SOFT_DIRTY")
-    live.host.write(f"proc/{memory.actor.pid}/clear_refs", _NOT_SOFT_DIRTY)
+    need_soft_dirty(memory)
+    clear_refs(live, memory)
     live.expect("soft-dirty pages", [], _soft_dirty(memory))
     live.expect("what is read", 1, memory.read(0))
     live.expect("soft-dirty pages after a read", [], _soft_dirty(memory))
@@ -226,9 +224,8 @@ def moved_is_soft_dirty(live: Live) -> None:
     let_rest(live)
     for shift in (0, live.base_page):
         memory = huge_pages(live, 2)
-        if "sd" not in memory.smaps().flags:
-            raise CannotRun("this kernel has no CONFIG_MEM_SOFT_DIRTY")
-        live.host.write(f"proc/{memory.actor.pid}/clear_refs", _NOT_SOFT_DIRTY)
+        need_soft_dirty(memory)
+        clear_refs(live, memory)
         live.expect("soft-dirty pages before", [], _soft_dirty(memory))
         there = memory.moved_to(room_for(memory.actor, memory.pages + 1, memory.size) + shift)
         there.expect_filled()
@@ -248,9 +245,8 @@ def soft_dirty_in_parts(live: Live) -> None:
     ways = ("madvise", mmap.MADV_DONTNEED), ("mprotect", mmap.PROT_READ), ("munmap",), ("mlock",)
     for call, *arguments in ways:
         memory = huge_pages(live, 2)
-        if "sd" not in memory.smaps().flags:
-            raise CannotRun("this kernel has no CONFIG_MEM_SOFT_DIRTY")
-        live.host.write(f"proc/{memory.actor.pid}/clear_refs", _NOT_SOFT_DIRTY)
+        need_soft_dirty(memory)
+        clear_refs(live, memory)
         live.expect("soft-dirty pages before", [], _soft_dirty(memory))
         memory.actor.write(memory.at(1) + live.base_page, _NEW_VALUE)
         memory.actor.call(call, memory.at(2) - live.base_page, live.base_page, *arguments)

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, CLEAR_REFS_SOFT_DIRTY, clear_refs, need_soft_dirty
 from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.frames import DIRTY, kpageflags
 from hugepage_qa.cases.khugepaged_clock import let_rest
@@ -30,7 +31,7 @@ from hugepage_qa.cases.thp_memory import (
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.kernel.smaps import read_smaps
 from hugepage_qa.kernel.uapi import MADV_COLD, MADV_COLLAPSE
-from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 BITS = Area("thp/page-bits", sizes=Sizes.ONCE)
@@ -38,8 +39,6 @@ BITS = Area("thp/page-bits", sizes=Sizes.ONCE)
 SMAPS = "Documentation/filesystems/proc.rst Referenced, Private_Dirty, LazyFree"
 SOFT = "Documentation/admin-guide/mm/soft-dirty.rst"
 _PROT_NONE = 0
-#: what is written to clear_refs
-_NOT_REFERENCED, _NOT_SOFT_DIRTY = "1", "4"
 #: of the three pages: what may be taken, what is kept, and what was written since clear_refs was
 _FREE, _IDLE, _BUSY = range(3)
 _PAGES = 3
@@ -334,12 +333,10 @@ def _prepared(live: Live, *, may_be_taken: bool = True) -> tuple[Memory, Bits]:
 
 def _track(live: Live, memory: Memory) -> None:
     """Have no page be used or soft-dirty but the last one, of which a word is written. Raises CannotRun."""
-    # VmFlags show it of every new mapping where the kernel has it
-    if "sd" not in memory.smaps().flags:
-        raise CannotRun("this kernel has no CONFIG_MEM_SOFT_DIRTY")
+    need_soft_dirty(memory)
     # in this order: the second one has the processor forget what it knows, and marks used what is used from then on
-    for what in (_NOT_REFERENCED, _NOT_SOFT_DIRTY):
-        live.host.write(f"proc/{memory.actor.pid}/clear_refs", what)
+    for what in (CLEAR_REFS_ALL, CLEAR_REFS_SOFT_DIRTY):
+        clear_refs(live, memory, what)
     memory.touch(_BUSY, 1 + _BUSY * memory.size)
 
 

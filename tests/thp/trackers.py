@@ -9,6 +9,7 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, CLEAR_REFS_ANON, CLEAR_REFS_MAPPED, clear_refs, need_soft_dirty
 from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.frames import (
     ANONYMOUS,
@@ -53,7 +54,6 @@ from hugepage_qa.cases.thp_memory import (
 )
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, huge_zeroes, mapped_in_parts
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 TRACKERS = Area("thp/trackers", sizes=Sizes.ONCE)
@@ -61,9 +61,8 @@ TRACKERS = Area("thp/trackers", sizes=Sizes.ONCE)
 SOFT = "Documentation/admin-guide/mm/soft-dirty.rst"
 PAGEMAP = "Documentation/admin-guide/mm/pagemap.rst"
 CLEAR_REFS = "Documentation/filesystems/proc.rst clear_refs"
-#: what is written to clear_refs, and of which memory it clears what was used: all, private, of a file
-_ALL, _PRIVATE, _OF_A_FILE, _NOT_SOFT_DIRTY = "1", "2", "3", "4"
-_RESET_PEAK, _TOO_MUCH = "5", "6"
+#: more than may be written to clear_refs: 5 resets the peak of what is resident
+_TOO_MUCH = "6"
 
 Make = Callable[[Live], Memory]
 
@@ -134,11 +133,10 @@ def new_mapping(live: Live) -> None:
     let_only_pmd_inherit(live)
     for make, flags in _KINDS:
         memory = make(live)
-        if "sd" not in memory.smaps().flags:
-            raise CannotRun("this kernel has no CONFIG_MEM_SOFT_DIRTY")
+        need_soft_dirty(memory)
         with live.about(make.__name__.strip("_")):
             _expect_told(live, memory, flags | SOFT_DIRTY)
-            live.host.write(f"proc/{memory.actor.pid}/clear_refs", _NOT_SOFT_DIRTY)
+            clear_refs(live, memory)
             _expect_told(live, memory, flags)
             live.expect("huge pages", memory.length if make in _HUGE else 0, mapped_huge(memory))
             last = memory.length // live.base_page - 1
@@ -161,9 +159,8 @@ def on_another_node(live: Live) -> None:
     need_memory(live, nodes, 2 * pmd_size(live))
     for make in (huge_pages, base_pages):
         memory = make(live, 2)
-        if "sd" not in memory.smaps().flags:
-            raise CannotRun("this kernel has no CONFIG_MEM_SOFT_DIRTY")
-        live.host.write(f"proc/{memory.actor.pid}/clear_refs", _NOT_SOFT_DIRTY)
+        need_soft_dirty(memory)
+        clear_refs(live, memory)
         written = [*range(memory.size // live.base_page, memory.length // live.base_page)]
         memory.actor.fill(memory.at(1), memory.size, WORD, 1 + memory.size)
         # the first time it may be there already
@@ -199,15 +196,15 @@ def unused(live: Live) -> None:
     let_rest(live)
     let_only_pmd_inherit(live)
     private, of_files = (huge_pages, mapped_in_parts, base_pages), (shared_huge_pages, shared_base_pages, _of_a_file)
-    for number, make in product((_ALL, _PRIVATE, _OF_A_FILE), private + of_files):
+    for number, make in product((CLEAR_REFS_ALL, CLEAR_REFS_ANON, CLEAR_REFS_MAPPED), private + of_files):
         memory = make(live)
         with live.about(f"{number}, {make.__name__.strip('_')}"):
             _expect_used(live, memory, memory.length)
-            live.host.write(f"proc/{memory.actor.pid}/clear_refs", number)
-            cleared = number == _ALL or (make in of_files) == (number == _OF_A_FILE)
+            clear_refs(live, memory, number)
+            cleared = number == CLEAR_REFS_ALL or (make in of_files) == (number == CLEAR_REFS_MAPPED)
             _expect_used(live, memory, 0 if cleared else memory.length)
             for refused in ("0", _TOO_MUCH):
-                live.expect_errno(errno.EINVAL, live.host.write, f"proc/{memory.actor.pid}/clear_refs", refused)
+                live.expect_errno(errno.EINVAL, clear_refs, live, memory, refused)
             live.expect("huge pages", memory.length if make in _HUGE else 0, mapped_huge(memory))
             memory.expect_filled()
         memory.actor.end()

@@ -1,0 +1,23 @@
+"""What was used, and what was written (soft-dirty), since /proc/PID/clear_refs was written (proc_pid_clear_refs(5))."""
+
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.machine.host import CannotRun
+
+#: what is written, as fs/proc/task_mmu.c names it: all memory becomes unused, private memory, that of files, and all is
+#: soft-dirty no more
+CLEAR_REFS_ALL, CLEAR_REFS_ANON, CLEAR_REFS_MAPPED, CLEAR_REFS_SOFT_DIRTY = "1", "2", "3", "4"
+#: VmFlags of /proc/PID/smaps: a mapping is soft-dirty as a whole
+_SOFT_DIRTY = "sd"
+
+
+def clear_refs(live: Live, memory: Memory, what: str = CLEAR_REFS_SOFT_DIRTY) -> None:
+    """Write ``what`` to the file of the process that has ``memory``. Raises Refused."""
+    live.host.write(f"proc/{memory.actor.pid}/clear_refs", what)
+
+
+def need_soft_dirty(memory: Memory) -> None:
+    """Raise CannotRun where the kernel does not tell what was written; ``memory`` is newly mapped."""
+    # VmFlags show it of every new mapping where the kernel has it
+    if _SOFT_DIRTY not in memory.smaps().flags:
+        raise CannotRun("this kernel has no CONFIG_MEM_SOFT_DIRTY")

@@ -29,9 +29,7 @@ from hugepage_qa.cases.thp_memory import (
     room_for,
 )
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
-from hugepage_qa.kernel.smaps import read_smaps
 from hugepage_qa.kernel.uapi import MADV_COLD, MADV_COLLAPSE
-from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 BITS = Area("thp/page-bits", sizes=Sizes.ONCE)
@@ -201,7 +199,7 @@ def forked(live: Live) -> None:
     child.touch(_IDLE, 1 + child.size)
     with live.about("parent, when its child has written"):
         _expect_bits(live, parent, before)
-    written = _bits(live, child)
+    written = _bits(child)
     live.expect("Referenced of the child, when it has written", True, bool(written.referenced))
     soft_dirty = [bool(count) for count in written.soft_dirty]
     live.expect("which pages of the child are soft-dirty then", [False, True, True], soft_dirty)
@@ -220,7 +218,7 @@ def swapped(live: Live) -> None:
     with live.about("in swap"):
         _expect_bits(live, memory, Bits(0, 0, 0, 0, 0, (None, None, before.soft_dirty[_BUSY])))
     memory.expect_filled()
-    found = _bits(live, memory)
+    found = _bits(memory)
     live.expect("Rss, Referenced of what came back", (memory.length, memory.length), (found.rss, found.referenced))
     live.expect("soft-dirty base pages that came back", before.soft_dirty[_BUSY], found.soft_dirty[_BUSY])
 
@@ -247,7 +245,7 @@ def collapsed(live: Live) -> None:
             # before Linux 6.18 none is made of base pages of which none may be written
             memory.touch(page, 1 + page * memory.size)
         collapse(live, partial(memory.advise, MADV_COLLAPSE))
-        found = _bits(live, memory)
+        found = _bits(memory)
         with live.about("from swap" if was_in_swap else "as it was written"):
             told = found.rss, found.huge, found.dirty, found.lazy
             live.expect("Rss, AnonHugePages, dirty, LazyFree", (*[memory.length] * 3, 0), told)
@@ -278,7 +276,7 @@ def collapsed_shared(live: Live) -> None:
             memory = map_start_of_file(live, f"{point}/{name}-{offset}-{length}")
             write(live, memory, offset, length)
             collapse(live, partial(memory.advise, MADV_COLLAPSE))
-            found = _bits(live, memory)
+            found = _bits(memory)
             live.expect("ShmemPmdMapped, dirty", (size, size), (memory.smaps().shmem_pmd_mapped, found.dirty))
             head = memory.frames().pop()
             live.expect("DIRTY in kpageflags", DIRTY, kpageflags(live, memory.actor, [head])[0] & DIRTY)
@@ -340,29 +338,23 @@ def _track(live: Live, memory: Memory) -> None:
     memory.touch(_BUSY, 1 + _BUSY * memory.size)
 
 
-def _bits(live: Live, memory: Memory) -> Bits:
-    end = memory.address + memory.length
-    found = read_smaps(ObservedTree(live.host), memory.actor.pid) or ()
-    fields = [each.fields for each in found if each.start < end and memory.address < each.end]
-
-    def total(*names: str) -> int:
-        return sum(each[name] for each in fields for name in names)
-
+def _bits(memory: Memory) -> Bits:
+    mappings = memory.all_mappings()
     entries = memory.whole_pagemap()
     count = len(entries) // memory.pages
     pages = (entries[at : at + count] for at in range(0, len(entries), count))
     return Bits(
-        total("Rss"),
-        total("AnonHugePages"),
-        total("Referenced"),
-        total("Private_Dirty", "Shared_Dirty"),
-        total("LazyFree"),
+        sum(mapping.rss for mapping in mappings),
+        sum(mapping.anon_huge_pages for mapping in mappings),
+        sum(mapping.fields["Referenced"] for mapping in mappings),
+        sum(mapping.dirty for mapping in mappings),
+        sum(mapping.fields["LazyFree"] for mapping in mappings),
         tuple(sum(bool(entry & SOFT_DIRTY) for entry in page) for page in pages),
     )
 
 
 def _expect_bits(live: Live, memory: Memory, expected: Bits) -> None:
-    found = _bits(live, memory)
+    found = _bits(memory)
     told = zip(found.soft_dirty, expected.soft_dirty, strict=True)
     found = replace(found, soft_dirty=tuple(None if wanted is None else count for count, wanted in told))
     live.expect("what is told", expected, replace(found, referenced=None) if expected.referenced is None else found)

@@ -174,8 +174,7 @@ def on_another_node(live: Live) -> None:
                 soft_dirty = [index for index, entry in enumerate(memory.whole_pagemap()) if entry & SOFT_DIRTY]
                 # others may become so: they are dirty (pte_mkdirty() of x86)
                 live.expect("what was written and is soft-dirty", written, soft_dirty[-len(written) :])
-                dirty = sum(memory.smaps().fields[name] for name in ("Private_Dirty", "Shared_Dirty"))
-                live.expect("dirty", memory.length, dirty)
+                live.expect("dirty", memory.length, memory.smaps().dirty)
                 live.expect("huge pages", memory.length if make in _HUGE else 0, mapped_huge(memory))
                 memory.expect_filled()
         memory.actor.end()
@@ -267,8 +266,7 @@ def _expect_told(live: Live, memory: Memory, flags: int) -> None:
 def _expect_used(live: Live, memory: Memory, length: int) -> None:
     found = memory.mappings()
     referenced = sum(mapping.fields["Referenced"] for mapping in found)
-    dirty = sum(mapping.fields[name] for mapping in found for name in ("Private_Dirty", "Shared_Dirty"))
-    live.expect("Referenced, dirty", (length, memory.length), (referenced, dirty))
+    live.expect("Referenced, dirty", (length, memory.length), (referenced, sum(mapping.dirty for mapping in found)))
 
 
 class ThpTrackers(LiveTest):

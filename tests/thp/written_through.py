@@ -22,9 +22,7 @@ from hugepage_qa.cases.thp_memory import (
     room_for,
 )
 from hugepage_qa.cases.thp_policy import huge_pages
-from hugepage_qa.kernel.smaps import read_smaps
 from hugepage_qa.kernel.uapi import MADV_COLD, MADV_DONTNEED, MADV_PAGEOUT, MAP_FIXED, MREMAP_FIXED, MREMAP_MAYMOVE
-from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -116,8 +114,8 @@ def lazily_freed(live: Live) -> None:
             live.expect("LazyFree", memory.length, memory.smaps().fields["LazyFree"])
             memory.fill(_NEW_VALUE)
             way.go(memory)
-            live.host.wait_until(partial(_is_out, live, memory, rest))
-            live.expect("Rss after it was swapped out", 0, _resident(live, memory, rest))
+            live.host.wait_until(partial(_is_out, memory, rest))
+            live.expect("Rss after it was swapped out", 0, _resident(memory))
             wrong = sum(memory.wrong(*part, _NEW_VALUE) for part in rest)
             live.expect("words that changed under reclaim", 0, wrong)
         memory.actor.end()
@@ -155,18 +153,16 @@ def _lock_and_unlock(memory: Memory, at: int, length: int) -> None:
         memory.actor.call(name, at, length)
 
 
-def _is_out(live: Live, memory: Memory, rest: list[tuple[int, int]]) -> bool:
+def _is_out(memory: Memory, rest: list[tuple[int, int]]) -> bool:
     """Give MADV_PAGEOUT for ``rest``, and tell whether it is out."""
     for start, length in rest:
         memory.actor.call("madvise", memory.address + start, length, MADV_PAGEOUT)
-    return _resident(live, memory, rest) == 0
+    return _resident(memory) == 0
 
 
-def _resident(live: Live, memory: Memory, rest: list[tuple[int, int]]) -> int:
-    """Return the Rss of all mappings that have a part of ``rest``."""
-    parts = [(memory.address + start, memory.address + start + length) for start, length in rest]
-    mappings = read_smaps(ObservedTree(live.host), memory.actor.pid) or ()
-    return sum(each.rss for each in mappings if any(each.start < end and start < each.end for start, end in parts))
+def _resident(memory: Memory) -> int:
+    """Return the Rss of all that is mapped where ``memory`` was: what is in place of a part of it has none."""
+    return sum(mapping.rss for mapping in memory.all_mappings())
 
 
 class ThpWrittenThrough(LiveTest):

@@ -198,6 +198,11 @@ class Memory:
         """Return what /proc/PID/smaps shows of each mapping that has one of its pages. Raises Failed as ``smaps``."""
         return list({found.start: found for found in map(self.smaps, range(self.pages))}.values())
 
+    def all_mappings(self) -> list[MemoryMapping]:
+        """Return what smaps shows of each mapping that has any byte of it, also where some is mapped no more."""
+        found = read_smaps(ObservedTree(self._live.host), self.actor.pid) or ()
+        return [mapping for mapping in found if mapping.start < self.at(self.pages) and self.address < mapping.end]
+
     def numa_maps(self) -> NumaMapping:
         """Return what /proc/PID/numa_maps shows of the mapping. Raises Failed where it shows none."""
         mappings = read_numa_maps(ObservedTree(self._live.host), self.actor.pid) or ()

@@ -79,6 +79,11 @@ class MemoryMapping:
         return self.fields["Rss"]
 
     @property
+    def dirty(self) -> int:
+        """Bytes in memory that were written and are nowhere else, mapped by this process alone or not."""
+        return self.fields["Private_Dirty"] + self.fields["Shared_Dirty"]
+
+    @property
     def anon_huge_pages(self) -> int:
         """Bytes of anonymous memory in transparent huge pages that are mapped as a whole."""
         return self._huge("AnonHugePages")

@@ -142,7 +142,8 @@ def where_nothing_is(live: Live) -> None:
             for offset, length in ((0, base), (0, size), (start - base, 2 * base), (size, 2 * base), (end, base)):
                 live.expect_errno(errno.EFAULT, partial(fault.go_on, offset=offset, length=length))
             for offset in (2 * size, 3 * size - base):
-                live.expect("whether it is refused behind the end", True, _refusal(fault, offset, base) in _BEHIND)
+                found = _refusal(fault, offset, base)
+                live.expect(f"errno {found} is one of what is behind the end", True, found in _BEHIND)
             live.expect("Rss", 0, memory.smaps().rss)
             for first, last, behind in ((start, size, size + base), (size + base, end, 2 * size)):
                 live.expect_errno(errno.EAGAIN, partial(fault.go_on, offset=first, length=behind - first))
@@ -175,9 +176,8 @@ def _expect_part(live: Live, memory: Memory, offset: int, length: int, value: in
 
 def _go_on(live: Live, fault: Userfault, offset: int, length: int) -> None:
     """Have what the file has there mapped. Raises Failed where that is refused: the rest would meet faults."""
-    found = _refusal(fault, offset, length)
-    if found:
-        live.fail(f"UFFDIO_CONTINUE of {length} bytes at {offset}", "success", errno.errorcode.get(found, found))
+    with live.about(f"UFFDIO_CONTINUE of {length} bytes at {offset}"):
+        live.expect_success(partial(fault.go_on, offset=offset, length=length))
 
 
 def _refusal(fault: Userfault, offset: int, length: int) -> int | None:

@@ -95,7 +95,7 @@ def _swap_off(host: Host, device: str) -> None:
 
 
 def _detach(host: Host, device: str) -> None:
-    """Take its file from a loop device."""
+    """Take its file from a loop device: one that is swapped to goes at swapoff(2), later (LO_FLAGS_AUTOCLEAR)."""
     actor = host.start_actor()
     try:
         actor.call("ioctl", actor.call("openat", AT_FDCWD, device, os.O_RDWR), _LOOP_CLR_FD, 0)

@@ -123,7 +123,7 @@ def _expect_behind_the_end(live: Live, end: int, act: Callable[[HugeFile, str], 
     memory = map_file(live, actor, file.descriptor, _PAGES)
     live.expect("words that are not zero", 0, actor.nonzero(memory.address, length))
     live.expect("bytes written behind the old end", len(_TEXT), _write(file, length - base))
-    live.expect("bytes read there", _TEXT, _read(file, length - base, len(_TEXT)))
+    live.expect("bytes read there", _TEXT, file.read(length - base, len(_TEXT)))
     actor.end()
 
 
@@ -199,12 +199,7 @@ def _expect_zeroes(live: Live, file: HugeFile, memory: Memory, place: Hole) -> N
         start, end = max(edge // WORD * WORD - _AROUND, 0), min(edge // WORD * WORD + _AROUND, memory.length)
         filled = file.actor.uapi.pack(f"{(end - start) // WORD}Q", *(1 + at for at in range(start, end, WORD)))
         expected = bytes(0 if place.start <= start + at < place.end else byte for at, byte in enumerate(filled))
-        live.expect(f"bytes {start} to {end}", expected.hex(), _read(file, start, end - start).hex())
-
-
-def _read(file: HugeFile, offset: int, length: int) -> bytes:
-    _count, (found,) = file.actor.call_with_buffers("pread64", file.descriptor, bytes(length), length, offset)
-    return found
+        live.expect(f"bytes {start} to {end}", expected.hex(), file.read(start, end - start).hex())
 
 
 def _write(file: HugeFile, offset: int) -> int:

@@ -42,8 +42,7 @@ def sealed(live: Live) -> None:
         expect_sizes(live, file, seals, _changes(live, size))
         # else it was made shorter
         if seals & fcntl.F_SEAL_SHRINK and seals & (fcntl.F_SEAL_WRITE | F_SEAL_FUTURE_WRITE):
-            _count, (found,) = actor.call_with_buffers("pread64", file.descriptor, bytes(WORD), WORD, 0)
-            live.expect(f"what was written before {named(seals)}", word, found)
+            live.expect(f"what was written before {named(seals)}", word, file.read(0, WORD))
         file.close()
     point = mount_tmpfs(live, "always")
     for size in (0, *_lengths(live)):
@@ -70,7 +69,7 @@ def size_that_is_kept(live: Live) -> None:
             actor.call("ftruncate", file.descriptor, length)
             Change("fallocate", 0, 2 * size, FALLOC_FL_KEEP_SIZE).act(file)
             live.expect("size, st_blocks", (length, 2 * size), (file.size, file.blocks))
-            live.expect("bytes read at the end", 0, actor.call("pread64", file.descriptor, bytes(WORD), WORD, length))
+            live.expect("what is read at the end", b"", file.read(length, WORD))
             memory = map_file(live, actor, file.descriptor, 2)
             end = -(-length // live.base_page) * live.base_page
             for offset in {end, -(-(end + 1) // size) * size - WORD, 2 * size - WORD}:

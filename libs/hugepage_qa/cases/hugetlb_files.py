@@ -98,6 +98,11 @@ class HugeFile:
         """Give ``pages`` pages from ``first`` on back, and leave a hole. Raises OSError."""
         self.allocate(pages, first, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)
 
+    def read(self, offset: int, length: int) -> bytes:
+        """Return what pread64(2) reads of ``length`` bytes at ``offset``: less behind the end. Raises OSError."""
+        count, (found,) = self.actor.call_with_buffers("pread64", self.descriptor, bytes(length), length, offset)
+        return found[:count]
+
     def close(self) -> None:
         """Close it. Raises OSError."""
         self.actor.call("close", self.descriptor)

@@ -9,6 +9,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, page_all_out
@@ -48,6 +49,7 @@ class Hole(NamedTuple):
     PARTIAL,
 )
 def holes(live: Live) -> None:
+    let_rest(live)
     for huge in ("always", "never"):
         _expect_holes(live, huge, _holes(live))
 
@@ -58,6 +60,7 @@ def holes(live: Live) -> None:
     since="5.4",  # MADV_PAGEOUT
 )
 def holes_in_swap(live: Live) -> None:
+    let_rest(live)
     need_swap(live, _PAGES * pmd_size(live))
     for huge in ("always", "never"):
         _expect_holes(live, huge, _holes(live)[::3], is_out=True)
@@ -69,6 +72,7 @@ def holes_in_swap(live: Live) -> None:
     f"{PARTIAL}, shmem_setattr()",
 )
 def cut_off(live: Live) -> None:
+    let_rest(live)
     size, base = pmd_size(live), live.base_page
     ends = [edge + by for edge in (base, size // 2, size - base, size, size + base, 2 * size) for by in (-1, 0, 1)]
     places = [Hole(end, _PAGES * size) for end in (0, 1, *ends) if end < _PAGES * size]

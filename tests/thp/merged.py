@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import process_status
+from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import need_blocks
@@ -71,11 +72,12 @@ def pages_of_zeroes(live: Live) -> None:
 
 
 def _start_merging(live: Live) -> None:
-    """Have ksmd scan all memory that it may merge, again and again. Raises CannotRun."""
+    """Have ksmd scan all memory that it may merge, again and again, and khugepaged none. Raises CannotRun."""
     if live.host.read(f"{_KSM}/run") is None:
         raise CannotRun("this kernel has no CONFIG_KSM")
     if live.has_several_nodes and (live.host.read(f"{_KSM}/merge_across_nodes") or "1").strip() == "0":
         raise CannotRun("KSM merges nothing across nodes here, and processes may be on several")
+    let_rest(live)
     # it sets pages_to_scan itself, and refuses others (since Linux 6.8)
     live.set_knob_if_there(f"{_KSM}/advisor_mode", "none")
     for name, value in (("sleep_millisecs", "1"), ("pages_to_scan", "65536"), ("run", "1")):

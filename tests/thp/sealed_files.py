@@ -8,6 +8,7 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD
 from hugepage_qa.cases.sealed_sizes import SEALED_SIZES, SEALS, Change, changes, expect_sizes, named
@@ -59,6 +60,7 @@ def sealed(live: Live) -> None:
     "fallocate(2) FALLOC_FL_KEEP_SIZE; mmap(2) SIGBUS; mm/shmem.c shmem_fallocate(), shmem_fault()",
 )
 def size_that_is_kept(live: Live) -> None:
+    let_rest(live)
     let_only_pmd_inherit(live)
     live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
     point, actor, size = mount_tmpfs(live, "always"), live.actor(), pmd_size(live)

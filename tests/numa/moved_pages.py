@@ -26,16 +26,13 @@ from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.page_moves import status_of_absent
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.version import KernelVersion
 
 MOVING = Area("numa/moving")
 
 _WORDS_OF_A_FILE = 0x5EED
-#: what is neither mapped nor in the file was told as if there were no memory, as of ordinary memory, from dd767aaa2fc8
-#: to 46d6a9b4450b
-_ABSENT_AS_IF_NOT_MAPPED, _ABSENT_AGAIN = KernelVersion(6, 6), KernelVersion(6, 12)
 _TIMES = 5
 
 PER_NODE = f"{HUGETLB_DOC} Per Node Hugepages Attributes"
@@ -325,7 +322,7 @@ def pages_that_are_not_there(live: Live) -> None:
     here, there = live.nodes[:2]
     for node in (here, there):
         live.reserve(2, node)
-    told = -(errno.EFAULT if _ABSENT_AS_IF_NOT_MAPPED <= live.kernel_version < _ABSENT_AGAIN else errno.ENOENT)
+    told = status_of_absent(live.kernel_version)
     for shared in (False, True):
         memory = live.map(3, shared=shared)
         bind(memory, [here])

@@ -20,12 +20,9 @@ from hugepage_qa.cases.memory_policy import (
 from hugepage_qa.cases.pages_of_a_node import expect_left
 from hugepage_qa.cases.pinned_pages import pipe_with
 from hugepage_qa.cases.thp_memory import expect_change
-from hugepage_qa.oracle.page_moves import ListedPage, moves_of
+from hugepage_qa.oracle.page_moves import ListedPage, moves_of, status_of_absent
 from hugepage_qa.process.actor import Actor
 from hugepage_qa.version import KernelVersion
-
-#: a page of a pool that is not there was told as if there were no memory from dd767aaa2fc8 to 46d6a9b4450b
-_ABSENT_AS_NO_MEMORY, _ABSENT_ONCE_MORE = KernelVersion(6, 6), KernelVersion(6, 12)
 
 #: what a number of pages that moved and of pages that failed changes in /proc/vmstat
 Counted = Callable[[int, int], Mapping[str, int]]
@@ -57,8 +54,7 @@ class Kind(enum.Enum):
             case Kind.ARRIVED:
                 return ListedPage(there, there)
             case Kind.ABSENT:
-                is_no_memory = _ABSENT_AS_NO_MEMORY <= version < _ABSENT_ONCE_MORE
-                return ListedPage(-errno.EFAULT if is_no_memory else -errno.ENOENT, there)
+                return ListedPage(status_of_absent(version), there)
 
 
 #: each way in which a row of pages for one node ends, with and without a page in it that cannot move

@@ -4,8 +4,13 @@ mm/migrate.c do_pages_move(), move_pages_and_store_status(): pages in a row for 
 first of these rows that has a page which cannot move ends the call.
 """
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from hugepage_qa.version import KernelVersion
+
+_ABSENT_AS_NO_MEMORY, _ABSENT_ONCE_MORE = KernelVersion(6, 6), KernelVersion(6, 12)
 
 
 @dataclass(frozen=True)
@@ -18,6 +23,14 @@ class ListedPage:
     node: int
     target: int
     held: bool = False
+
+
+def status_of_absent(version: KernelVersion) -> int:
+    """Return what move_pages(2) tells of a page of a pool that is not there, and is to move.
+
+    From dd767aaa2fc8 to 46d6a9b4450b it was told as if there were no memory, as of ordinary memory without a table.
+    """
+    return -(errno.EFAULT if _ABSENT_AS_NO_MEMORY <= version < _ABSENT_ONCE_MORE else errno.ENOENT)
 
 
 @dataclass

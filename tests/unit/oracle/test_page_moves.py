@@ -1,8 +1,11 @@
 """What a list of pages comes to when some of them cannot move."""
 
+import errno
+
 import pytest
 
-from hugepage_qa.oracle.page_moves import ListedPage, moves_of
+from hugepage_qa.oracle.page_moves import ListedPage, moves_of, status_of_absent
+from hugepage_qa.version import KernelVersion
 
 _GOES, _HELD, _ARRIVED = ListedPage(0, 1), ListedPage(0, 1, held=True), ListedPage(1, 1)
 _COMES = ListedPage(1, 0)
@@ -24,3 +27,16 @@ def test_pages_that_were_not_tried_are_left(
 ) -> None:
     found = moves_of(pages)
     assert (found.left, found.status, found.nodes) == (left, status, nodes)
+
+
+@pytest.mark.parametrize(
+    ("version", "number"),
+    [
+        (KernelVersion(6, 5), errno.ENOENT),
+        (KernelVersion(6, 6), errno.EFAULT),
+        (KernelVersion(6, 11), errno.EFAULT),
+        (KernelVersion(6, 12), errno.ENOENT),
+    ],
+)
+def test_an_absent_page_was_told_as_no_memory_for_a_while(version: KernelVersion, number: int) -> None:
+    assert status_of_absent(version) == -number

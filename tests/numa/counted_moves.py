@@ -15,6 +15,7 @@ from hugepage_qa.cases.memory_policy import (
     Mode,
     bind,
     give_policy,
+    migrate,
     move_pages,
     node_of,
     nodes_of,
@@ -24,7 +25,6 @@ from hugepage_qa.cases.thp_memory import expect_change
 from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.oracle.page_moves import ListedPage, moves_of
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor
 
 COUNTED = Area("numa/counted")
 
@@ -137,8 +137,8 @@ def refused_calls(live: Live) -> None:
         ("mbind, flags", errno.EINVAL, lambda: bind(memory, [there], MOVE | 1 << 4)),
         ("mbind, no mode", errno.EINVAL, lambda: give_policy(memory, 100, [there], MOVE)),
         ("mbind, nodes of the default", errno.EINVAL, lambda: give_policy(memory, Mode.DEFAULT, [there], MOVE)),
-        ("migrate_pages, no process", errno.ESRCH, lambda: _migrate(actor, gone.pid, here, there)),
-        ("migrate_pages, no node", errno.EINVAL, lambda: _migrate(actor, 0, here, missing)),
+        ("migrate_pages, no process", errno.ESRCH, lambda: migrate(actor, here, there, gone.pid)),
+        ("migrate_pages, no node", errno.EINVAL, lambda: migrate(actor, here, missing)),
     ]
     for name, number, call in refusals:
         with live.about(name):
@@ -149,11 +149,6 @@ def refused_calls(live: Live) -> None:
     live.expect_errno(errno.ENODEV, move_pages, actor, both, [there, missing])
     live.expect("nodes of the pages", [there, here], nodes_of(actor, both))
     memory.expect_filled()
-
-
-def _migrate(actor: Actor, process: int, source: int, target: int) -> int:
-    old, new = (actor.uapi.bitmap([node], 1) for node in (source, target))
-    return actor.call("migrate_pages", process, 8 * len(old) + 1, old, new)
 
 
 class CountedMoves(LiveTest):

@@ -158,16 +158,16 @@ def run_on(actor: Actor, cpus: Iterable[int]) -> None:
     actor.call("sched_setaffinity", 0, len(mask), mask)
 
 
-def migrate(actor: Actor, source: int, target: int) -> int:
+def migrate(actor: Actor, source: int, target: int, process: int = 0) -> int:
     """Move all pages of ``actor`` on one node to another, and return how many could not be moved (migrate_pages(2)).
 
-    Raises OSError.
+    They are those of another ``process`` if it is given. Raises OSError.
     """
     # one length for both masks
     words = max(source, target) // _BITS + 1
     old, maximum = _mask(actor, [source], words)
     new, _maximum = _mask(actor, [target], words)
-    return actor.call("migrate_pages", 0, maximum, old, new)
+    return actor.call("migrate_pages", process, maximum, old, new)
 
 
 def _mask(actor: Actor, nodes: Iterable[int], words: int = 0) -> tuple[bytes, int]:

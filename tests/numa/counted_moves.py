@@ -20,9 +20,8 @@ from hugepage_qa.cases.memory_policy import (
     node_of,
     nodes_of,
 )
-from hugepage_qa.cases.pages_of_a_node import reserve_on_all
+from hugepage_qa.cases.pages_of_a_node import missing_node, reserve_on_all
 from hugepage_qa.cases.thp_memory import expect_change
-from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.oracle.page_moves import ListedPage, moves_of
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -125,7 +124,7 @@ def refused_calls(live: Live) -> None:
     live.reserve(1, there)
     memory = placed(live, 2 * [ListedPage(here, there)], live.map(2))
     actor, both = memory.actor, [memory.at(0), memory.at(1)]
-    missing = max(read_nodes(live.host).each) + 1
+    missing = missing_node(live)
     gone = live.actor()
     gone.end()
     refusals: list[tuple[str, int, Callable[[], object]]] = [

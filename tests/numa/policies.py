@@ -30,7 +30,7 @@ from hugepage_qa.cases.memory_policy import (
     set_policy,
     told_policy,
 )
-from hugepage_qa.cases.pages_of_a_node import reserve_on_all
+from hugepage_qa.cases.pages_of_a_node import missing_node, reserve_on_all
 from hugepage_qa.cases.places import free_place
 from hugepage_qa.oracle.node_policies import RELATIVE, STATIC, PoliciesOfRanges, node_in_turn
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -277,7 +277,7 @@ def home_of_a_range(live: Live) -> None:
         with live.about(mode.name):
             live.expect_errno(errno.EOPNOTSUPP, set_home_node, memory, here)
     bind(memory, [here])
-    live.expect_errno(errno.EINVAL, set_home_node, memory, max(live.nodes) + 1)
+    live.expect_errno(errno.EINVAL, set_home_node, memory, missing_node(live))
     words = memory.address, memory.length, there, 1
     live.expect_errno(errno.EINVAL, memory.actor.call, "set_mempolicy_home_node", *words)
 

@@ -22,6 +22,11 @@ def reserve_on_all(live: Live, pages: int) -> None:
         live.reserve(pages, node)
 
 
+def missing_node(live: Live) -> int:
+    """Return the number of a node that is not there, not even one without memory."""
+    return max(live.before.nodes) + 1
+
+
 def need_memory(live: Live, nodes: Sequence[int], length: int) -> None:
     """Raise CannotRun where one of ``nodes`` has not ``length`` bytes, and as much again for others.
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 from itertools import product
 
-from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
+from hugepage_qa.cases.control_group import ControlGroup
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import (
@@ -15,6 +15,7 @@ from hugepage_qa.cases.memory_policy import (
     set_policy,
     told_policy,
 )
+from hugepage_qa.cases.pages_of_a_node import keep_processors, new_cpuset
 from hugepage_qa.oracle.node_policies import RELATIVE, STATIC, FollowingPolicy, node_in_turn
 from hugepage_qa.process.actor import Actor
 
@@ -77,17 +78,9 @@ def _list(nodes: Collection[int]) -> str:
 
 def _cpusets(live: Live) -> tuple[ControlGroup, ControlGroup]:
     """Return two cpusets of one hierarchy. Raises CannotRun without cpusets."""
-    version_1 = live.host.read("sys/fs/cgroup/cpuset/cpuset.mems") is not None
-    outer = new_group(live, "cpuset", Version.ONE if version_1 else Version.TWO)
-    _keep_processors(live, outer)
+    outer = new_cpuset(live)
     outer.write("cpuset.mems", _list(live.nodes))
     first, second = outer.child("first"), outer.child("second")
     for group in (first, second):
-        _keep_processors(live, group)
+        keep_processors(live, group)
     return first, second
-
-
-def _keep_processors(live: Live, group: ControlGroup) -> None:
-    # where a new group has no CPUs
-    if group.version is Version.ONE:
-        group.write("cpuset.cpus", live.host.read("sys/fs/cgroup/cpuset/cpuset.cpus") or "0")

@@ -83,9 +83,20 @@ def expect_left(live: Live, actor: Actor, source: int, target: int, pages: int) 
 
 def cpuset_of(live: Live, node: int) -> ControlGroup:
     """Return a new group whose processes get memory of ``node`` alone. Raises CannotRun without cpusets."""
-    version_1 = live.host.read("sys/fs/cgroup/cpuset/cpuset.mems") is not None
-    group = new_group(live, "cpuset", Version.ONE if version_1 else Version.TWO)
-    if version_1:  # where a new group has no CPUs
-        group.write("cpuset.cpus", live.host.read("sys/fs/cgroup/cpuset/cpuset.cpus") or "0")
+    group = new_cpuset(live)
     group.write("cpuset.mems", str(node))
     return group
+
+
+def new_cpuset(live: Live) -> ControlGroup:
+    """Return a new group that has all processors, and no nodes of its own. Raises CannotRun without cpusets."""
+    version_1 = live.host.read("sys/fs/cgroup/cpuset/cpuset.mems") is not None
+    group = new_group(live, "cpuset", Version.ONE if version_1 else Version.TWO)
+    keep_processors(live, group)
+    return group
+
+
+def keep_processors(live: Live, group: ControlGroup) -> None:
+    """Give a new cpuset all processors; in version 1 it has none."""
+    if group.version is Version.ONE:
+        group.write("cpuset.cpus", live.host.read("sys/fs/cgroup/cpuset/cpuset.cpus") or "0")

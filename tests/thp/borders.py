@@ -16,6 +16,7 @@ from hugepage_qa.cases.thp_memory import (
     expect_mapped_whole,
     expect_shared,
     let_only_pmd_inherit,
+    mapped_huge,
     pmd_size,
     room_for,
     shared_huge_pages,
@@ -56,14 +57,14 @@ def _expect_border(live: Live, memory: Memory, shift: int) -> None:
     """Have the border between read-only memory and other memory move by ``shift`` bytes from the middle of all."""
     middle = memory.length // 2
     memory.protect(mmap.PROT_READ, 0, _PAGES // 2)
-    live.expect("memory mapped huge before", memory.length, _mapped_huge(memory))
+    live.expect("memory mapped huge before", memory.length, mapped_huge(memory))
     if shift > 0:
         memory.actor.call("mprotect", memory.address + middle, shift, mmap.PROT_READ)
     else:
         memory.actor.call("mprotect", memory.address + middle + shift, -shift, READ_WRITE)
     border = middle + shift
     live.expect("where the second mapping begins", memory.address + border, memory.smaps(_PAGES - 1).start)
-    live.expect("memory mapped huge", memory.length - memory.size, _mapped_huge(memory))
+    live.expect("memory mapped huge", memory.length - memory.size, mapped_huge(memory))
     memory.expect_filled()
     for offset in (0, border - WORD):
         live.expect_signal(signal.SIGSEGV, memory.actor.write, memory.address + offset, _NEW_VALUE)
@@ -233,11 +234,6 @@ def locked_segment(live: Live) -> None:
     expect_change(live, {"Unevictable": -size, "Shmem": 0}, lock, lambda _none: unlock())
     page_all_out(live, memory)
     memory.expect_filled()
-
-
-def _mapped_huge(memory: Memory) -> int:
-    """Return how many bytes of all mappings of ``memory`` are mapped by huge pages."""
-    return sum(found.anon_huge_pages + found.shmem_pmd_mapped for found in memory.mappings())
 
 
 class ThpBorders(LiveTest):

@@ -277,7 +277,7 @@ def all_locked(live: Live) -> None:
 def with_a_hole(live: Live) -> None:
     memory = huge_pages(live, 3)
     memory.unmap(1, 1)
-    behind = Memory(live, memory.actor, memory.at(2), 1, memory.size)
+    before, behind = (Memory(live, memory.actor, memory.at(page), 1, memory.size) for page in (0, 2))
     ways: tuple[tuple[str, tuple[int, ...]], ...] = (
         ("mlock", ()),
         ("munlock", ()),
@@ -288,7 +288,7 @@ def with_a_hole(live: Live) -> None:
         with live.about(f"{name} {flags}"):
             live.expect_errno(errno.ENOMEM, memory.actor.call, name, *_all_of(memory), *flags)
             is_locked = name != "munlock"
-            _expect_state(live, "before it", memory, is_locked, memory.size)
+            _expect_state(live, "before it", before, is_locked, memory.size)
             _expect_state(live, "behind it", behind, False, memory.size)
             expect_locked(live, memory.actor, memory.size if is_locked else 0)
             # there is nothing where it begins

@@ -8,7 +8,7 @@ from hugepage_qa.cases.held_and_moved import LISTS, Kind, expect_moves, expect_r
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_aligned, mapped_huge, pmd_size
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
@@ -95,8 +95,7 @@ def _counted(live: Live, moved: int, failed: int) -> dict[str, int]:
 
 
 def _expect_whole(live: Live, memory: Memory) -> None:
-    found = [mapping.anon_huge_pages + mapping.shmem_pmd_mapped for mapping in memory.mappings()]
-    live.expect("bytes that huge pages map", memory.length, sum(found))
+    live.expect("bytes that huge pages map", memory.length, mapped_huge(memory))
 
 
 class MovedAndLeft(LiveTest):

@@ -300,6 +300,8 @@ def anon_huge_pages(memory: Memory) -> int:
 
 
 def mapped_huge(memory: Memory) -> int:
-    """Return how many bytes of ``memory``, anonymous or shared, smaps shows as mapped by huge pages."""
-    found = memory.smaps()
-    return found.anon_huge_pages + found.shmem_pmd_mapped
+    """Return how many bytes of ``memory``, anonymous or shared, smaps shows as mapped by huge pages.
+
+    It may be several mappings.
+    """
+    return sum(found.anon_huge_pages + found.shmem_pmd_mapped for found in memory.mappings())

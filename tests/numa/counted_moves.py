@@ -1,7 +1,7 @@
 """How many pages a call leaves where they are, what it tells of each, and how the kernel counts those that move."""
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -77,11 +77,11 @@ def ranges_with_a_page_that_stays(live: Live) -> None:
     for node in nodes:
         live.reserve(3, node)
 
-    def on_nodes(found: list[int]) -> None:
+    def expect_pools(_memory: Memory, found: Sequence[int]) -> None:
         for node in nodes:
             live.expect_pool(node=node, nr=3, free=3 - found.count(node))
 
-    expect_ranges_to_move(live, lambda actor: live.map(3, actor), partial(_counted, live), on_nodes)
+    expect_ranges_to_move(live, lambda actor: live.map(3, actor), partial(_counted, live), expect_pools)
     live.expect_pool(nr=6, free=6)
 
 

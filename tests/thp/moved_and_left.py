@@ -56,16 +56,12 @@ def pages_of_a_range(live: Live) -> None:
     _nodes_with_room(live)
     for shared in (False, True):
         with live.about(f"shared {shared}"):
-            memories: list[Memory] = []
-
-            def map_for(actor: Actor, shared: bool = shared, memories: list[Memory] = memories) -> Memory:
-                memories.append(_mapped(live, shared, actor))
-                return memories[-1]
-
-            def on_nodes(_nodes: list[int], memories: list[Memory] = memories) -> None:
-                _expect_whole(live, memories[-1])
-
-            expect_ranges_to_move(live, map_for, partial(_counted, live), on_nodes)
+            expect_ranges_to_move(
+                live,
+                partial(_mapped, live, shared),
+                partial(_counted, live),
+                lambda memory, _nodes: _expect_whole(live, memory),
+            )
 
 
 def _nodes_with_room(live: Live) -> tuple[int, int]:

@@ -135,11 +135,14 @@ def expect_moves(
 
 
 def expect_ranges_to_move(
-    live: Live, map_for: Callable[[Actor], Memory], counted: Counted, on_nodes: Callable[[list[int]], None]
+    live: Live,
+    map_for: Callable[[Actor], Memory],
+    counted: Counted,
+    expect_also: Callable[[Memory, Sequence[int]], None],
 ) -> None:
     """Move three pages by mbind(2) and migrate_pages(2), one held or none, and expect what comes of it.
 
-    ``map_for`` maps them for an actor; ``on_nodes`` expects what else there is to see where the pages are on nodes.
+    ``map_for`` maps them for an actor; ``expect_also`` looks at what else there is to see of them on their nodes then.
     """
     here, there = live.nodes[:2]
     ways: dict[str, Callable[[Memory, bool], None]] = {
@@ -169,7 +172,7 @@ def expect_ranges_to_move(
                 found = nodes_of(memory.actor, [memory.at(page) for page in range(len(row))])
                 live.expect("nodes of the pages", nodes, found)
                 memory.expect_filled()
-                on_nodes(nodes)
+                expect_also(memory, nodes)
                 memory.actor.end()
 
 

@@ -3,14 +3,12 @@
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
 from hugepage_qa.cases.held_and_moved import LISTS, Kind, expect_moves, expect_ranges_to_move
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_aligned, mapped_huge, pmd_size
-from hugepage_qa.cases.thp_policy import advised, set_policy
-from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size
+from hugepage_qa.cases.thp_nodes import two_nodes_with_room
+from hugepage_qa.cases.thp_policy import advised
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -31,7 +29,7 @@ COUNTERS = "Documentation/mm/page_migration.rst Monitoring Migration"
     nodes=2,
 )
 def pages_of_a_list(live: Live) -> None:
-    here, there = _nodes_with_room(live)
+    here, there = two_nodes_with_room(live, _PAGES)
     for number, kinds in enumerate(LISTS):
         if Kind.ABSENT in kinds:
             # what is told of base pages without a page table, or with one, has nothing to do with huge pages
@@ -53,7 +51,7 @@ def pages_of_a_list(live: Live) -> None:
     nodes=2,
 )
 def pages_of_a_range(live: Live) -> None:
-    _nodes_with_room(live)
+    two_nodes_with_room(live, _PAGES)
     for shared in (False, True):
         with live.about(f"shared {shared}"):
             expect_ranges_to_move(
@@ -62,20 +60,6 @@ def pages_of_a_range(live: Live) -> None:
                 partial(_counted, live),
                 lambda memory, _nodes: _expect_whole(live, memory),
             )
-
-
-def _nodes_with_room(live: Live) -> tuple[int, int]:
-    """Return two nodes with room for huge pages, which memory gets on advice, shared or not."""
-    here, there = live.nodes[:2]
-    need_memory(live, (here, there), _PAGES * pmd_size(live))
-    set_policy(live, "madvise")
-    let_only_pmd_inherit(live)
-    live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
-    compact_if_short(live, pmd_size(live), 2 * _PAGES)
-    for node in (here, there):
-        # what finds no free block is split, and moved as base pages
-        expect_no_shortage(live, pmd_size(live), _PAGES, node)
-    return here, there
 
 
 def _mapped(live: Live, shared: bool, actor: Actor | None = None) -> Memory:

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.followed_cpuset import expect_policies_to_follow
-from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
 from hugepage_qa.cases.hugetlb_files import IPC_CREAT, SHM_REMAP, segment_number
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import F_ADDR, Mode, bind, give_policy, interleave, nodes_of, told_policy
-from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_aligned, mount_tmpfs, pmd_size, room_for
-from hugepage_qa.cases.thp_policy import advised, set_policy
+from hugepage_qa.cases.thp_memory import map_aligned, mount_tmpfs, pmd_size, room_for
+from hugepage_qa.cases.thp_nodes import two_nodes_with_room
+from hugepage_qa.cases.thp_policy import advised
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MAP_FIXED
 from hugepage_qa.oracle.node_policies import PoliciesOfRanges, node_in_turn
@@ -88,7 +87,7 @@ class Shared:
     nodes=2,
 )
 def ranges_of_shared_memory(live: Live) -> None:
-    here, there = _nodes_with_room(live)
+    here, there = two_nodes_with_room(live, _PAGES)
     every = pmd_size(live) // live.base_page
     end = _PAGES * every
     # first and end in base pages, and node: all ways in which a range lies to others, of huge pages and of parts
@@ -204,7 +203,7 @@ def _map(live: Live, actor: Actor, descriptor: int, first: int, count: int) -> V
     nodes=2,
 )
 def interleaved_shared_memory(live: Live) -> None:
-    nodes = _nodes_with_room(live)
+    nodes = two_nodes_with_room(live, _PAGES)
     every = pmd_size(live) // live.base_page
     for huge in (True, False):
         live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise" if huge else "never")
@@ -238,26 +237,13 @@ def interleaved_shared_memory(live: Live) -> None:
     nodes=2,
 )
 def policies_follow_the_cpuset(live: Live) -> None:
-    _nodes_with_room(live)
+    two_nodes_with_room(live, _PAGES)
     expect_policies_to_follow(
         live,
         lambda actor: advised(live, 2, actor=actor),
         lambda memory: memory.address // memory.size,
         lambda memory: live.expect("AnonHugePages of one page", memory.size, memory.smaps().anon_huge_pages),
     )
-
-
-def _nodes_with_room(live: Live) -> tuple[int, int]:
-    """Return two nodes with free blocks, whose memory is in huge pages on advice, shared or not."""
-    here, there = live.nodes[:2]
-    need_memory(live, (here, there), _PAGES * pmd_size(live))
-    set_policy(live, "madvise")
-    let_only_pmd_inherit(live)
-    live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
-    compact_if_short(live, pmd_size(live), 2 * _PAGES)
-    for node in (here, there):
-        expect_no_shortage(live, pmd_size(live), _PAGES, node)
-    return here, there
 
 
 class ThpNodePolicies(LiveTest):

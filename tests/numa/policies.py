@@ -177,20 +177,11 @@ def _mappings(live: Live) -> Iterator[tuple[str, tuple[Memory, Memory]]]:
         file.truncate(_PAGES)
         return file.map(_PAGES, noreserve=True), open_again(live, file).map(_PAGES, noreserve=True)
 
-    def of_a_mount() -> tuple[Memory, Memory]:
-        return of_a_file(open_file(live, f"{live.mount()}/file"))
-
-    def private() -> tuple[Memory, Memory]:
-        memory = live.map(_PAGES, noreserve=True)
-        return memory, live.map(_PAGES, memory.actor, noreserve=True)
-
-    def of_a_segment() -> tuple[Memory, Memory]:
-        segment = get_segment(live, _PAGES * live.size, flags=0o600 | IPC_CREAT | SHM_NORESERVE)
-        return segment.attach(), segment.attach(live.actor())
-
-    yield "private", private()
-    yield "segment", of_a_segment()
-    yield "file", of_a_mount()
+    private = live.map(_PAGES, noreserve=True)
+    yield "private", (private, live.map(_PAGES, private.actor, noreserve=True))
+    segment = get_segment(live, _PAGES * live.size, flags=0o600 | IPC_CREAT | SHM_NORESERVE)
+    yield "segment", (segment.attach(), segment.attach(live.actor()))
+    yield "file", of_a_file(open_file(live, f"{live.mount()}/file"))
     yield "memfd", of_a_file(new_memfd(live))
 
 

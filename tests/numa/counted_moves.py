@@ -66,7 +66,8 @@ def _counted(live: Live, moved: int, failed: int) -> dict[str, int]:
 
 @COUNTED.case(
     "of a range of which one page cannot move the others do, by mbind(2), which is EIO if it is strict, and by"
-    " migrate_pages(2), which returns that there is one; all are counted as all their base pages",
+    " migrate_pages(2), which returns that there is one; mbind(2) has all counted as all their base pages, and neither"
+    " has any counted as a transparent huge page",
     f"mbind(2) EIO; migrate_pages(2) RETURN VALUE; mm/mempolicy.c do_mbind(), do_migrate_pages(); {COUNTERS}",
     since="5.17",
     nodes=2,

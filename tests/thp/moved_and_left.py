@@ -44,8 +44,8 @@ def pages_of_a_list(live: Live) -> None:
 
 @MOVED_AND_LEFT.case(
     "of a range of which one huge page cannot move the others do, by mbind(2), which is EIO if it is strict, and by"
-    " migrate_pages(2), which returns that there is one; those that moved or failed are counted, also as all their base"
-    " pages, and none is split",
+    " migrate_pages(2), which returns that there is one; those that moved are counted, with mbind(2) also those that"
+    " failed, and both as all their base pages, and none is split",
     f"mbind(2) EIO; migrate_pages(2) RETURN VALUE; mm/mempolicy.c do_mbind(), do_migrate_pages(); {COUNTERS}",
     since="6.1",
     nodes=2,

@@ -11,11 +11,9 @@ from hugepage_qa.cases.memory_policy import (
     MOVE,
     MOVE_ALL,
     STRICT,
-    Mode,
     bind,
     nodes_of,
     pages_told,
-    set_policy,
 )
 from hugepage_qa.cases.pages_of_a_node import expect_left
 from hugepage_qa.cases.pinned_pages import pipe_with
@@ -26,6 +24,7 @@ from hugepage_qa.version import KernelVersion
 
 #: what a number of pages that moved and of pages that failed changes in /proc/vmstat
 Counted = Callable[[int, int], Mapping[str, int]]
+_MOVED_HUGE = "thp_migration_success", "thp_migration_split"
 _PAGES_OF_A_RANGE, _HELD_OF_IT = 3, 1
 
 
@@ -156,17 +155,16 @@ def expect_ranges_to_move(
             row = [ListedPage(here, there, held and page == _HELD_OF_IT) for page in range(_PAGES_OF_A_RANGE)]
 
             def bring(row: Sequence[ListedPage] = row) -> Memory:
-                actor = live.actor()
-                # its base pages are there already, and do not move
-                set_policy(actor, Mode.BIND, [there])
-                return placed(live, row, map_for(actor))
+                return placed(live, row, map_for(live.actor()))
 
             def move(memory: Memory, way: Callable[[Memory, bool], None] = way, held: bool = held) -> None:
                 way(memory, held)
 
             with live.about(f"{name}, held {held}"):
-                # migrate_pages(2) is called again where base pages of the process are held for a moment
-                change = {} if name == "migrate_pages" else counted(len(row) - held, int(held))
+                change = counted(len(row) - held, int(held))
+                if name == "migrate_pages":
+                    # base pages of the process move as well, and what is held is tried again while one of them is, too
+                    change = {of_huge: change[of_huge] for of_huge in _MOVED_HUGE}
                 memory = expect_change(live, change, one_at_a_time(bring), move)
                 nodes = [here if page.held else there for page in row]
                 found = nodes_of(memory.actor, [memory.at(page) for page in range(len(row))])

@@ -78,6 +78,7 @@ class Quirk(Enum):
     HINT_ROUNDED_TO_ZERO = "hint-rounded-to-zero"
     SHARED_TAILS_SHOWN_AS_HEADS = "shared-tails-shown-as-heads"
     OPTIMISED_POOL_KILLS = "optimised-pool-kills"
+    LEFT_PAGE_UNTOLD = "left-page-untold"
     BROKEN_PAGE_LOST_AT_FORK = "broken-page-lost-at-fork"
     MINCORE_COUNTS_HUGE_PAGES = "mincore-counts-huge-pages"
     MAPPED_BEYOND_THE_WINDOW = "mapped-beyond-the-window"

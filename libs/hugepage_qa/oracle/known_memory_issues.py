@@ -284,5 +284,17 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             brought_to=(KernelVersion(6, 12, 114),),
             seen="6.12.117, 7.3.4; right on 6.1.176",
         ),
+        KnownIssue(
+            quirk=Quirk.LEFT_PAGE_UNTOLD,
+            summary="move_pages(2) tells of one page less than it has left, and of none where it is one that is held",
+            example="a page of 2M in a pipe (vmsplice(2)), move_pages(2) to another node: 0 instead of 1, and the page "
+            "stays where it is",
+            cause="move_pages_and_store_status() adds the pages that were not tried less the one at which the call "
+            "ends, and at the end of the list there is none (5984fabb6e82)",
+            since=KernelVersion(5, 6),
+            until=KernelVersion(6, 1),
+            fix="migrate: fix syscall move_pages() return value for failure",
+            seen="5.10.223; right on 6.1.176, 7.3.4",
+        ),
     )
 }

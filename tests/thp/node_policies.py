@@ -16,7 +16,7 @@ from hugepage_qa.cases.thp_nodes import two_nodes_with_room
 from hugepage_qa.cases.thp_policy import advised
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MAP_FIXED
-from hugepage_qa.oracle.node_policies import PoliciesOfRanges, node_in_turn
+from hugepage_qa.oracle.node_policies import PoliciesOfRanges, node_in_turn_of_inode
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
@@ -197,8 +197,8 @@ def _map(live: Live, actor: Actor, descriptor: int, first: int, count: int) -> V
 
 
 @NODE_POLICIES.case(
-    "interleaved pages of shared memory, huge ones and base pages, come from the nodes in turn by their place in it, in"
-    " whichever order, mapping and process they are touched",
+    "interleaved pages of shared memory, huge ones and base pages, come from the nodes in turn by their place in it and"
+    " the number of its inode, in whichever order, mapping and process they are touched",
     f"{DOCUMENT} MPOL_INTERLEAVE, Shared Policies; mbind(2); mm/shmem.c shmem_get_policy(), shmem_pseudo_vma_init()",
     nodes=2,
 )
@@ -212,17 +212,19 @@ def interleaved_shared_memory(live: Live) -> None:
             # the mount of a tmpfs decides for itself
             if huge or name != "tmpfs":
                 interleave(shared.views[0].memory, nodes)
-                found = {}
+                inode, found = shared.views[0].memory.smaps().inode, {}
                 for number, page in reversed(list(enumerate(pages))):
                     view = shared.views[number % 2]
                     if not view.has(page):
                         view = shared.views[0]
                     view.memory.actor.write(view.at(page), 1)
-                    found[number] = nodes_of(view.memory.actor, [view.at(page)])[0]
-                # the number of the inode decides where the first one is (shmem_get_policy())
-                shift = sorted(nodes).index(found[0]) if found[0] in nodes else 0
-                wanted = {number: node_in_turn(nodes, shift + number) for number in found}
-                live.expect(f"{name}, huge {huge}: nodes of pages", wanted, found)
+                    found[page] = nodes_of(view.memory.actor, [view.at(page)])[0]
+                order = every.bit_length() - 1 if huge else 0
+                wanted = {
+                    page: node_in_turn_of_inode(nodes, page >> order, inode, order, live.kernel_version)
+                    for page in found
+                }
+                live.expect(f"{name}, huge {huge}: nodes of base pages", wanted, found)
                 mapped = sum(_mapped_whole(view.memory) for view in shared.views)
                 live.expect(f"{name}: ShmemPmdMapped", huge * _PAGES * pmd_size(live), mapped)
             shared.end()

@@ -3,8 +3,11 @@
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from hugepage_qa.version import KernelVersion
+
 # include/uapi/linux/mempolicy.h MPOL_F_STATIC_NODES, MPOL_F_RELATIVE_NODES
 STATIC, RELATIVE = 1 << 15, 1 << 14
+_INODE_COUNTS_PAGES = KernelVersion(6, 7)
 
 
 def node_in_turn(nodes: Collection[int], index: int) -> int:
@@ -13,6 +16,15 @@ def node_in_turn(nodes: Collection[int], index: int) -> int:
     Pages of a file have the index that they have in it, whatever part of it is mapped, counted in pages of their size.
     """
     return sorted(nodes)[index % len(nodes)]
+
+
+def node_in_turn_of_inode(nodes: Collection[int], index: int, inode: int, order: int, version: KernelVersion) -> int:
+    """Return the node of the page with ``index`` of shared memory, counted in pages of ``order``, interleaved.
+
+    The number of the inode spreads the first pages over the nodes (mm/shmem.c): shmem_get_policy() adds it to the index
+    since ddc1a5cbc05d, shmem_pseudo_vma_init() did so in base pages.
+    """
+    return node_in_turn(nodes, index + (inode >> order if version < _INODE_COUNTS_PAGES else inode))
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,34 @@
 
 import pytest
 
-from hugepage_qa.oracle.node_policies import RELATIVE, STATIC, FollowingPolicy, PoliciesOfRanges, node_in_turn
+from hugepage_qa.oracle.node_policies import (
+    RELATIVE,
+    STATIC,
+    FollowingPolicy,
+    PoliciesOfRanges,
+    node_in_turn,
+    node_in_turn_of_inode,
+)
+from hugepage_qa.version import KernelVersion
 
 
 def test_pages_come_from_the_nodes_in_turn() -> None:
     assert [node_in_turn({4, 0}, index) for index in range(3)] == [0, 4, 0]
+
+
+@pytest.mark.parametrize(
+    ("version", "inode", "order", "node"),
+    [
+        (KernelVersion(6, 7), 3, 9, 1),
+        (KernelVersion(6, 7), 512, 9, 0),
+        (KernelVersion(6, 6), 511, 9, 0),
+        (KernelVersion(6, 6), 512, 9, 1),
+        (KernelVersion(6, 6), 3, 0, 1),
+    ],
+)
+def test_the_inode_says_where_shared_memory_begins(version: KernelVersion, inode: int, order: int, node: int) -> None:
+    assert node_in_turn_of_inode({0, 1}, 0, inode, order, version) == node
+    assert node_in_turn_of_inode({0, 1}, 1, inode, order, version) == 1 - node
 
 
 @pytest.mark.parametrize(("flag", "nodes", "told"), [(0, {1}, {1}), (STATIC, {1}, {0, 1}), (RELATIVE, {1, 3}, {0, 1})])

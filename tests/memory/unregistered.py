@@ -262,7 +262,7 @@ def part_of_a_mapping(live: Live) -> None:
     source = live.map(1)
     source.fill(_VALUE)
     memory = live.map(3, source.actor)
-    middle = Memory(live, memory.actor, memory.at(1), 1, live.size)
+    middle = memory.part(1)
     fault = Userfault(middle, Mode.MISSING, Feature.MISSING_HUGETLBFS)
     _expect_flags(live, memory, {0: set(), 1: {"um"}, 2: set()})
     memory.expect_zero(0)
@@ -293,7 +293,7 @@ def not_registered(live: Live) -> None:
     actor = memory.actor
     fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS)
     fault.unregister(page=1)
-    second = Memory(live, actor, memory.at(1), 1, live.size)
+    second = memory.part(1)
     for mode in (0, 8, 1 << 63, Mode.MISSING | 8):
         live.expect_errno(errno.EINVAL, fault.handling(second).register, mode)
     live.expect_errno(errno.EINVAL, fault.handling(_of_length(live, second, live.size // 2)).register, Mode.MISSING)

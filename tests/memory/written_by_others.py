@@ -95,7 +95,7 @@ def first_write_of_others_to_a_thp(live: Live) -> None:
     ways = tuple(product((False, True), range(len(_WAYS))))
     for make in (base_pages, huge_pages):
         memory = make(live, len(ways))
-        pages = [Memory(live, memory.actor, memory.at(page), 1, memory.size) for page in range(len(ways))]
+        pages = [memory.part(page) for page in range(len(ways))]
         for page in pages:
             page.fill(OLD)
         child = memory.actor.fork()

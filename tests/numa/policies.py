@@ -100,7 +100,7 @@ def interleaved_in_parts_of_a_mapping(live: Live) -> None:
         return memory
 
     def given_again(memory: Memory) -> Memory:
-        interleave(_part(live, memory, 1, 2), nodes)
+        interleave(memory.part(1, 2), nodes)
         return memory
 
     def in_a_child(memory: Memory) -> Memory:
@@ -114,7 +114,7 @@ def interleaved_in_parts_of_a_mapping(live: Live) -> None:
                 changed = change(memory)
                 changed.touch(page)
                 live.expect("node of the page", node_in_turn(nodes, page), node_of(changed, page))
-                live.expect("policy", (Mode.INTERLEAVE, list(nodes)), policy_of(_part(live, changed, page, 1)))
+                live.expect("policy", (Mode.INTERLEAVE, list(nodes)), policy_of(changed.part(page)))
                 changed.actor.end()
                 memory.actor.end()
                 live.expect_pool(nr=2, free=2)
@@ -150,7 +150,7 @@ def policies_of_ranges(live: Live) -> None:
         policies = PoliciesOfRanges(_PAGES * every)
         for first, end, node in steps:
             policies.bind(first * every, end * every, node)
-            part = _part(live, memory, first, end - first)
+            part = memory.part(first, end - first)
             if node is None:
                 give_policy(part, Mode.DEFAULT, [])
             else:
@@ -162,7 +162,7 @@ def policies_of_ranges(live: Live) -> None:
                 live.expect(
                     f"policy of page {page} in another mapping",
                     (Mode.DEFAULT, []),
-                    policy_of(_part(live, other, page, 1)),
+                    policy_of(other.part(page)),
                 )
             _expect_policies(live, memory.seen_by(memory.actor.fork()), policies)
             memory.actor.end()
@@ -191,10 +191,6 @@ def _expect_policies(live: Live, memory: Memory, policies: PoliciesOfRanges) -> 
         wanted = (Mode.DEFAULT, []) if node is None else (Mode.BIND, [node])
         found = told_policy(memory.actor, memory.address + page * live.base_page, F_ADDR)
         live.expect(f"policy of base page {page}", wanted, found)
-
-
-def _part(live: Live, memory: Memory, first: int, pages: int) -> Memory:
-    return Memory(live, memory.actor, memory.at(first), pages, memory.size)
 
 
 @POLICIES.case(
@@ -251,12 +247,12 @@ def home_of_a_range(live: Live) -> None:
     for home in nodes:
         with live.about(f"home {home}"):
             memory = live.map(3, noreserve=True)
-            bound = _part(live, memory, 1, 1)
+            bound = memory.part(1)
             bind(bound, nodes)
             set_home_node(memory, home)
             live.expect("policy of the bound page", (Mode.BIND, list(nodes)), policy_of(bound))
             for page in (0, 2):
-                live.expect(f"policy of page {page}", (Mode.DEFAULT, []), policy_of(_part(live, memory, page, 1)))
+                live.expect(f"policy of page {page}", (Mode.DEFAULT, []), policy_of(memory.part(page)))
             for one in (memory.seen_by(memory.actor.fork()), memory):
                 one.touch(1)
                 live.expect("node of the bound page", home, node_of(one, 1))

@@ -151,7 +151,7 @@ def read_meanwhile(live: Live) -> None:
     set_policy(live, "madvise")
     both = map_aligned(live, 2, pmd_size(live))
     actor = both.actor
-    memory, target = (Memory(live, actor, both.at(page), 1, both.size) for page in range(2))
+    memory, target = (both.part(page) for page in range(2))
     memory.fill()
     target.fill()
     half, page = memory.size // 2, live.base_page

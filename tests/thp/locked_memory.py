@@ -277,7 +277,7 @@ def all_locked(live: Live) -> None:
 def with_a_hole(live: Live) -> None:
     memory = huge_pages(live, 3)
     memory.unmap(1, 1)
-    before, behind = (Memory(live, memory.actor, memory.at(page), 1, memory.size) for page in (0, 2))
+    before, behind = (memory.part(page) for page in (0, 2))
     ways: tuple[tuple[str, tuple[int, ...]], ...] = (
         ("mlock", ()),
         ("munlock", ()),

@@ -105,13 +105,13 @@ def policy_of_a_part(live: Live) -> None:
             # the first page has no policy of its own, but that of its process
             memory_policy.set_policy(file.actor, memory_policy.Mode.BIND, [second])
             for page, node in ((1, first), (2, second)):
-                memory_policy.bind(Memory(live, file.actor, memory.at(page), 1, size), [node])
+                memory_policy.bind(memory.part(page), [node])
             with live.about(f"huge={huge}, parts bound to nodes {first} and {second}"):
                 last = _map(live, file, 2 * size // live.base_page, size // live.base_page)
                 last.touch()
                 memory.fill()
                 for page in range(3):
-                    part = Memory(live, file.actor, memory.at(page), 1, size)
+                    part = memory.part(page)
                     expect_mapped_whole(live, part, int(huge == "always"), f"huge={huge}")
                 wanted = [second, first, second]
                 live.expect("nodes of the parts", wanted, [memory_policy.node_of(memory, page) for page in range(3)])

@@ -144,7 +144,7 @@ def passed_over(live: Live) -> None:
     need_blocks(live, first)
     hugetlb = live.map(1, actor)
     hugetlb.fill()
-    held = Memory(live, actor, first.at(1), 1, first.size)
+    held = first.part(1)
     # the third one has base pages, and none at its end
     first.advise(mmap.MADV_DONTNEED, 2, 1)
     first.advise(MADV_NOHUGEPAGE, 2, 1)

@@ -186,7 +186,7 @@ def fitting_addresses(live: Live) -> None:
             live.expect(f"address beyond one that fits, offset {offset}", offset, address % size)
             memory = Memory(live, actor, address - offset, 2, size)
             memory.touch(1)
-            expect_mapped_whole(live, Memory(live, actor, memory.at(1), 1, size), 1)
+            expect_mapped_whole(live, memory.part(1), 1)
 
 
 @TMPFS_FILES.case(

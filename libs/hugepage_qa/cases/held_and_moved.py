@@ -81,7 +81,7 @@ def placed(live: Live, row: Sequence[ListedPage], memory: Memory) -> Memory:
     for number, page in enumerate(row):
         if page.node < 0:
             continue
-        part = Memory(live, memory.actor, memory.at(number), 1, memory.size)
+        part = memory.part(number)
         bind(part, [page.node])
         # as fill() of all would
         part.fill(1 + number * memory.size)

@@ -93,6 +93,10 @@ class Memory:
         """Return the address of a page."""
         return self.address + page * self.size
 
+    def part(self, first: int, pages: int = 1) -> "Memory":
+        """Return ``pages`` pages of it from ``first`` on."""
+        return Memory(self._live, self.actor, self.at(first), pages, self.size)
+
     def seen_by(self, actor: Actor) -> "Memory":
         """Return the same memory as a forked actor sees it."""
         return Memory(self._live, actor, self.address, self.pages, self.size)

@@ -7,7 +7,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import forked, get_segment, new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.memory_policy import MOVE_ALL, STRICT, Mode, bind, move_page, pages_left, set_policy
+from hugepage_qa.cases.memory_policy import MOVE_ALL, STRICT, Mode, bind, move_page, pages_told, set_policy
 from hugepage_qa.cases.pages_of_a_node import expect_left, expect_on_node, filled_page_on, require_no_free_page
 from hugepage_qa.cases.pinned_pages import pinned, pipe_with, word_from
 from hugepage_qa.cases.userfaultfd import Feature, Userfault
@@ -80,7 +80,8 @@ def _expect_stays(live: Live, memory: Memory, here: int, there: int, *, free: in
         live.expect_pool(node=here, nr=1, free=0)
         live.expect_pool(node=there, nr=free, free=free)
 
-    live.expect("pages that move_pages leaves", 1, pages_left(memory, 0, there), {Quirk.LEFT_PAGE_UNTOLD: 0})
+    found = pages_told(memory.actor, [memory.address], [there])
+    live.expect("pages that move_pages leaves, and status", (1, [None]), found, {Quirk.LEFT_PAGE_UNTOLD: (0, [None])})
     expect_on_its_node()
     live.expect_errno(errno.EIO, bind, memory, [there], STRICT | MOVE_ALL)
     expect_on_its_node()

@@ -74,11 +74,7 @@ def move_page(memory: Memory, page: int, node: int, flags: int = MOVE) -> int:
 
 def move_pages(actor: Actor, addresses: Sequence[int], nodes: Sequence[int], flags: int = MOVE) -> list[int]:
     """Move the page at each address to its node, and return where each is then, or a negative errno. Raises OSError."""
-    uapi, count = actor.uapi, len(addresses)
-    pages, targets = uapi.pack(f"{count}Q", *addresses), uapi.pack(f"{count}i", *nodes)
-    words = 0, count, pages, targets, bytes(4 * count), flags
-    _value, (_pages, _targets, status) = actor.call_with_buffers("move_pages", *words)
-    return list(uapi.unpack(f"{count}i", status))
+    return _move(actor, addresses, nodes, flags, 0)[1]
 
 
 def pages_told(
@@ -88,18 +84,19 @@ def pages_told(
 
     That is where it is then, a negative errno, or nothing (move_pages(2)). Raises OSError.
     """
+    left, status = _move(actor, addresses, nodes, flags, _UNTOLD)
+    return left, [None if word == _UNTOLD else word for word in status]
+
+
+def _move(
+    actor: Actor, addresses: Sequence[int], nodes: Sequence[int], flags: int, untold: int
+) -> tuple[int, list[int]]:
+    """Return what move_pages(2) returns, and the status of each page: ``untold`` where the kernel stores none."""
     uapi, count = actor.uapi, len(addresses)
     pages, targets = uapi.pack(f"{count}Q", *addresses), uapi.pack(f"{count}i", *nodes)
-    words = 0, count, pages, targets, uapi.pack(f"{count}i", *[_UNTOLD] * count), flags
+    words = 0, count, pages, targets, uapi.pack(f"{count}i", *[untold] * count), flags
     left, (_pages, _targets, status) = actor.call_with_buffers("move_pages", *words)
-    return left, [None if word == _UNTOLD else word for word in uapi.unpack(f"{count}i", status)]
-
-
-def pages_left(memory: Memory, page: int, node: int, flags: int = MOVE) -> int:
-    """Move a page to ``node`` and return 1 where it cannot be moved now, else 0 (move_pages(2)). Raises OSError."""
-    uapi = memory.actor.uapi
-    pages, nodes = uapi.pack("Q", memory.at(page)), uapi.pack("i", node)
-    return memory.actor.call("move_pages", 0, 1, pages, nodes, uapi.pack("i", 0), flags)
+    return left, list(uapi.unpack(f"{count}i", status))
 
 
 def moving(memory: Memory, node: int, *, by_another: bool = False) -> tuple[int | bytes, ...]:

@@ -274,7 +274,7 @@ def pagemap_of_pages(live: Live) -> None:
 def soft_dirty_of_a_new_mapping(live: Live) -> None:
     for is_file in (True, False):
         memory = live.map(3, shared=is_file)
-        need_soft_dirty(memory)
+        need_soft_dirty(live, memory)
         memory.touch(0)
         live.expect("what is read", 0, memory.read(1))
         places = [memory.at(page) + place * live.base_page for page in range(3) for place in _places(live, memory)]

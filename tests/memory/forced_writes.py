@@ -101,7 +101,7 @@ def shared_or_protected(live: Live) -> None:
 def soft_dirty(live: Live) -> None:
     need_forced_writes(live)
     memory = huge_pages(live, 2)
-    need_soft_dirty(memory)
+    need_soft_dirty(live, memory)
     # the memory is written, and then it may only be read
     memory.protect(mmap.PROT_READ)
     clear_refs(live, memory)

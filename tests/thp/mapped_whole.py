@@ -199,7 +199,7 @@ def referenced(live: Live) -> None:
 )
 def soft_dirty(live: Live) -> None:
     memory = huge_pages(live, 2)
-    need_soft_dirty(memory)
+    need_soft_dirty(live, memory)
     clear_refs(live, memory)
     live.expect("soft-dirty pages", [], _soft_dirty(memory))
     live.expect("what is read", 1, memory.read(0))
@@ -224,7 +224,7 @@ def moved_is_soft_dirty(live: Live) -> None:
     let_rest(live)
     for shift in (0, live.base_page):
         memory = huge_pages(live, 2)
-        need_soft_dirty(memory)
+        need_soft_dirty(live, memory)
         clear_refs(live, memory)
         live.expect("soft-dirty pages before", [], _soft_dirty(memory))
         there = memory.moved_to(room_for(memory.actor, memory.pages + 1, memory.size) + shift)
@@ -245,7 +245,7 @@ def soft_dirty_in_parts(live: Live) -> None:
     ways = ("madvise", mmap.MADV_DONTNEED), ("mprotect", mmap.PROT_READ), ("munmap",), ("mlock",)
     for call, *arguments in ways:
         memory = huge_pages(live, 2)
-        need_soft_dirty(memory)
+        need_soft_dirty(live, memory)
         clear_refs(live, memory)
         live.expect("soft-dirty pages before", [], _soft_dirty(memory))
         memory.actor.write(memory.at(1) + live.base_page, _NEW_VALUE)

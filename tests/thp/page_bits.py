@@ -331,7 +331,7 @@ def _prepared(live: Live, *, may_be_taken: bool = True) -> tuple[Memory, Bits]:
 
 def _track(live: Live, memory: Memory) -> None:
     """Have no page be used or soft-dirty but the last one, of which a word is written. Raises CannotRun."""
-    need_soft_dirty(memory)
+    need_soft_dirty(live, memory)
     # in this order: the second one has the processor forget what it knows, and marks used what is used from then on
     for what in (CLEAR_REFS_ALL, CLEAR_REFS_SOFT_DIRTY):
         clear_refs(live, memory, what)

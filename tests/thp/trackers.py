@@ -133,7 +133,7 @@ def new_mapping(live: Live) -> None:
     let_only_pmd_inherit(live)
     for make, flags in _KINDS:
         memory = make(live)
-        need_soft_dirty(memory)
+        need_soft_dirty(live, memory)
         with live.about(make.__name__.strip("_")):
             _expect_told(live, memory, flags | SOFT_DIRTY)
             clear_refs(live, memory)
@@ -159,7 +159,7 @@ def on_another_node(live: Live) -> None:
     need_memory(live, nodes, 2 * pmd_size(live))
     for make in (huge_pages, base_pages):
         memory = make(live, 2)
-        need_soft_dirty(memory)
+        need_soft_dirty(live, memory)
         clear_refs(live, memory)
         written = [*range(memory.size // live.base_page, memory.length // live.base_page)]
         memory.actor.fill(memory.at(1), memory.size, WORD, 1 + memory.size)

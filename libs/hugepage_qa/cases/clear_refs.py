@@ -2,7 +2,8 @@
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.kernel.smaps import read_smaps
+from hugepage_qa.machine.host import CannotRun, ObservedTree
 
 #: what is written, as fs/proc/task_mmu.c names it: all memory becomes unused, private memory, that of files, and all is
 #: soft-dirty no more
@@ -16,8 +17,9 @@ def clear_refs(live: Live, memory: Memory, what: str = CLEAR_REFS_SOFT_DIRTY) ->
     live.host.write(f"proc/{memory.actor.pid}/clear_refs", what)
 
 
-def need_soft_dirty(memory: Memory) -> None:
-    """Raise CannotRun where the kernel does not tell what was written; ``memory`` is newly mapped."""
-    # VmFlags show it of every new mapping where the kernel has it
-    if _SOFT_DIRTY not in memory.smaps().flags:
+def need_soft_dirty(live: Live, memory: Memory) -> None:
+    """Raise CannotRun where the kernel does not tell what was written."""
+    # of every new mapping, and the process has others than that of ``memory``, which may be what is wrong
+    mappings = read_smaps(ObservedTree(live.host), memory.actor.pid) or ()
+    if not any(_SOFT_DIRTY in found.flags for found in mappings):
         raise CannotRun("this kernel has no CONFIG_MEM_SOFT_DIRTY")

@@ -13,6 +13,7 @@ from hugepage_qa.cases.guest.guests import NO_NODES, GuestArea, Guests, guest_ca
 from hugepage_qa.cases.guest.memory_backend import MemoryBackend, PoolOutcome, Store, every_backend
 from hugepage_qa.cases.guest.refusal import Meaning
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.pages_of_a_node import missing_node
 from hugepage_qa.kernel.uapi import AT_FDCWD
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.qemu.guest.driver import State
@@ -188,7 +189,7 @@ def with_policy(
 @case("a backend has the policy that it is given, and is refused where nodes and policy do not go together", POLICY)
 def each_policy(live: Live, guests: Guests) -> None:
     needs(bool(live.nodes), NO_NODES)
-    nr, absent = pages_of_a_backend(live), max(live.nodes) + 1
+    nr, absent = pages_of_a_backend(live), missing_node(live)
     guest = on_ordinary_pages(guests)
     for node in sorted({live.nodes[0], live.nodes[-1]}):
         live.set_nr(0)

@@ -19,6 +19,7 @@ from hugepage_qa.cases.guest.plugged_memory import (
 )
 from hugepage_qa.cases.guest.refusal import Meaning
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.pages_of_a_node import missing_node
 from hugepage_qa.kernel.uapi import AT_FDCWD
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.qemu.guest.driver import State
@@ -345,7 +346,7 @@ def no_such_page_size(live: Live, guests: Guests) -> None:
 )
 def no_such_node(live: Live, guests: Guests) -> None:
     needs(bool(live.nodes), NO_NODES)
-    device = replace(dimm(live.size), node=max(live.nodes) + 1)
+    device = replace(dimm(live.size), node=missing_node(live))
     guest = with_room(guests, device)
     nr = guest.pages + device_pages(device)
     live.reserve(nr)

@@ -18,6 +18,7 @@ from hugepage_qa.cases.guest.guests import (
 from hugepage_qa.cases.guest.refusal import Meaning
 from hugepage_qa.cases.hugetlb_group import HugetlbGroup
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.pages_of_a_node import missing_node
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.qemu.guest.domain_xml import with_tuning
@@ -186,7 +187,7 @@ def memory_is_no_multiple(live: Live, guests: Guests) -> None:
 def absent_node(live: Live, guests: Guests) -> None:
     needs(bool(live.nodes), NO_NODES)
     live.reserve(guests.pages)
-    guest = guests.new(Cell(guests.pages * live.size, live.size, node=max(live.nodes) + 1))
+    guest = guests.new(Cell(guests.pages * live.size, live.size, node=missing_node(live)))
     guests.expect_refused(Meaning.NO_SUCH_NODE, guest.start)
     guest.expect_state(State.OFF)
     live.expect_pool(nr=guests.pages, free=guests.pages)

@@ -61,6 +61,10 @@ def main() -> None:
     for name in wanted.areas:
         if name not in areas:
             parser.error(f"no area {name!r}: expected one of {', '.join(sorted(areas))}")
+    cases = {case.name for name in wanted.areas or areas for case in areas[name].cases}
+    for name in wanted.case:
+        if name not in cases:
+            parser.error(f"no case {name!r}: expected one of {', '.join(sorted(cases))}")
     settings = Settings(wanted.kernel, wanted.package, wanted.suite)
     # killed, it leaves a journal, and the next run puts the machine back
     with nullcontext() if wanted.throwaway else protected_machine("a recording of live cases"):

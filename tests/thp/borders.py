@@ -222,7 +222,7 @@ def locked_segment(live: Live) -> None:
         actor.call("shmctl", number, SHM_LOCK, 0)
         # it is found to be unevictable when somebody wants to evict it
         for _time in range(3):
-            page_out(memory)
+            page_out(live, memory)
 
     def unlock() -> None:
         actor.call("shmctl", number, SHM_UNLOCK, 0)

@@ -35,8 +35,11 @@ _PAGES = 4
 #: These are counted as stalls, too (mm/page_alloc.c __alloc_pages_direct_compact())
 _DEFERRED = 64
 _ATTEMPTS = 1 + _DEFERRED // _PAGES
+#: blocks in which nothing was found to move are passed over until it was deferred as long as it may be, at first for
+#: one fault, then for twice as many (compaction_restarting()); with so many stalls all of them were looked at twice
+_PASSED_OVER = 4 * _DEFERRED
 #: others give free blocks back, so that a fault has no need to compact
-_MOST_ATTEMPTS = 4 * _ATTEMPTS
+_MOST_ATTEMPTS = 4 * (1 + _PASSED_OVER // _PAGES)
 #: the daemons run at once on a machine that is not busy, and kswapd rests a tenth of a second before it sleeps
 _AT_REST_SECONDS = 0.5
 #: so often it is looked whether nobody does anything before a fault is tried; after what was before, once or twice
@@ -132,11 +135,11 @@ def huge_pages_by_compaction(live: Live) -> None:
         stalled = _events(live)["compact_stall"] - before
         stalls += stalled
         huge = memory.smaps().anon_huge_pages if stalled else 0
-        if huge or stalls > _DEFERRED:
+        if huge or stalls > _PASSED_OVER:
             break
     fragments.expect_intact(live)
-    if not huge and stalls <= _DEFERRED:
-        raise CannotRun(f"free blocks come back before more than {_DEFERRED} faults stall: {stalls} may be deferred")
+    if not huge and stalls <= _PASSED_OVER:
+        raise CannotRun(f"free blocks come back: {stalls} stalls may all be deferred, or have passed blocks over")
     if not huge and live.host.has_others:
         raise CannotRun("what compaction makes may be taken by others, or they may have what it cannot move")
     live.expect(f"a huge page after {stalls} stalls for compaction", True, huge > 0)

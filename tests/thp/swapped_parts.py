@@ -147,7 +147,7 @@ def _expect_cut_out(live: Live, start: int, end: int) -> None:
     memory.fill(_NEW_VALUE)
     memory.expect_filled(_NEW_VALUE)
     file.actor.call("unlinkat", -1, f"{point}/file", 0)
-    live.host.wait_until(partial(page_out, memory))
+    live.host.wait_until(partial(page_out, live, memory))
     memory.actor.end()
     live.host.wait_until(lambda: live.host.file_system(point).free_blocks == room)
     live.expect("free blocks of the mount when the file is gone", room, live.host.file_system(point).free_blocks)

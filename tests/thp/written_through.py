@@ -86,7 +86,7 @@ def shared(live: Live) -> None:
                 reader = live.actor()
                 again = map_file(live, reader, live.open(reader, path), 1)
                 live.expect("words that changed", 0, again.wrong(0, size))
-                live.host.wait_until(partial(page_out, again))
+                live.host.wait_until(partial(page_out, live, again))
                 mapping = again.smaps()
                 out = (mapping.rss, mapping.shmem_pmd_mapped)
                 live.expect("Rss, ShmemPmdMapped after it was swapped out", (0, 0), out)

@@ -79,7 +79,7 @@ class Fragments:
 
     def compact(self, live: Live) -> None:
         """Have the kernel compact all memory (vm.compact_memory), and note how fragmented it is then."""
-        live.host.write("proc/sys/vm/compact_memory", "1")
+        live.compact()
         live.notes.append(f"compacted {fragmentation(live, self.memory.size)}")
 
     def compact_and_look(self, live: Live) -> Compaction:

@@ -226,6 +226,10 @@ class Live(Expectations):
     def make_room(self) -> None:
         """Drop clean caches and compact, as an administrator would (Documentation/admin-guide/sysctl/vm.rst)."""
         self.host.write("proc/sys/vm/drop_caches", "3")
+        self.compact()
+
+    def compact(self) -> None:
+        """Compact all memory, for which each CPU puts the pages that it has not yet on their lists, too."""
         self.host.write("proc/sys/vm/compact_memory", "1")
 
     def _memory_available(self, node: int | None) -> int:

@@ -104,32 +104,36 @@ def _detach(host: Host, device: str) -> None:
 
 
 def swap_out(live: Live, memory: Memory, length: int) -> None:
-    """Swap the first ``length`` bytes of ``memory`` out, and expect smaps to say so.
-
-    MADV_PAGEOUT passes over pages that somebody else has a hold of in that moment: it is given again.
-    """
-
-    def is_out() -> bool:
-        memory.actor.call("madvise", memory.address, length, MADV_PAGEOUT)
-        return swapped(memory) == length
-
-    live.host.wait_until(is_out)
+    """Swap the first ``length`` bytes of ``memory`` out, and expect smaps to say so."""
+    live.host.wait_until(partial(_paged_out, live, memory, length, lambda: swapped(memory) == length))
     live.expect("memory in swap", length, swapped(memory))
 
 
-def page_out(memory: Memory, rest: int = 0) -> bool:
+def page_out(live: Live, memory: Memory, rest: int = 0) -> bool:
     """Swap ``memory`` out, and tell whether it is no longer mapped: smaps shows no swap of shared memory.
 
-    ``rest`` are the bytes that stay of its mapping, which is larger. MADV_PAGEOUT passes over pages that somebody else
-    has a hold of in that moment: it is given again.
+    ``rest`` are the bytes that stay of its mapping, which is larger. It is to be called again where it is mapped.
     """
-    memory.advise(MADV_PAGEOUT)
-    return memory.smaps().rss == rest
+    return _paged_out(live, memory, memory.length, lambda: memory.smaps().rss == rest)
+
+
+def _paged_out(live: Live, memory: Memory, length: int, is_out: Callable[[], bool]) -> bool:
+    """Give MADV_PAGEOUT for the first ``length`` bytes, and tell whether they are out.
+
+    It passes over pages that somebody else has a hold of in that moment, and over those that another CPU has not put on
+    its lists yet (lru_add_drain() in mm/swap.c is for one CPU), which an idle one may keep for long: to compact has
+    each CPU do so.
+    """
+    memory.actor.call("madvise", memory.address, length, MADV_PAGEOUT)
+    if is_out():
+        return True
+    live.compact()
+    return False
 
 
 def page_all_out(live: Live, memory: Memory, rest: int = 0) -> None:
     """Swap ``memory`` out as ``page_out`` does, until it tells so, and expect its mapping to have ``rest`` alone."""
-    live.host.wait_until(partial(page_out, memory, rest))
+    live.host.wait_until(partial(page_out, live, memory, rest))
     live.expect("Rss of what was swapped out", rest, memory.smaps().rss)
 
 

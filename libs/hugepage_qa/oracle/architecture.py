@@ -14,6 +14,8 @@ from hugepage_qa.version import KernelVersion
 
 #: bytes of a page table entry
 _ENTRY = 8
+#: bytes of a struct page; the vmemmap of a kernel with larger ones is never optimised
+_STRUCT_PAGE = 64
 #: where processes share page tables of the PMD level: ARCH_WANT_HUGE_PMD_SHARE in arch/*/Kconfig
 _SHARES_TABLES = ("x86_64", "aarch64")
 _NO_SHARED_TABLES = 64 * KIB
@@ -54,6 +56,10 @@ class Mmu:
     def name(self) -> str:
         """The entry's name, such as ``aarch64 4K`` or ``ppc64le 64K hash``."""
         return " ".join(filter(None, (self.architecture, format_size(self.base_page), self.kind)))
+
+    def freeable_struct_pages(self, size: int) -> int:
+        """Return how much of the struct pages of a page of ``size`` can be freed: all but one base page of them."""
+        return max(size // self.base_page * _STRUCT_PAGE - self.base_page, 0)
 
     def sizes(self, features: frozenset[str]) -> tuple[int, ...]:
         """Return the hugetlb page sizes of a CPU with ``features``, ascending."""

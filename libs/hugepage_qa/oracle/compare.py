@@ -11,6 +11,7 @@ from hugepage_qa.oracle.prediction import (
     Between,
     Exactly,
     Expectation,
+    Freeable,
     OneOf,
     PreAllocated,
     Prediction,
@@ -137,6 +138,8 @@ def _check_log(prediction: Prediction, observations: Observations, log: Sequence
             del lines[index]
     for pre_allocated in prediction.pre_allocated:
         differences += _check_pre_allocated(pre_allocated, observations, lines)
+    for freeable in prediction.freeable:
+        differences += _check_freeable(freeable, lines)
     for shortage in prediction.shortages:
         differences += _check_shortage(shortage, observations, lines)
     return differences + [
@@ -162,6 +165,15 @@ def _check_pre_allocated(expected: PreAllocated, observations: Observations, lin
     wanted = f"one line with pre-allocated {found} pages of {expected.size}"
     shown = ", ".join(f"pre-allocated {count}" for count in counts) or "none"
     return [Difference("kernel log", expected.rule, wanted, shown)]
+
+
+def _check_freeable(expected: Freeable, lines: list[str]) -> list[Difference]:
+    pattern = re.compile(rf"HugeTLB: (\d+) KiB vmemmap can be freed for a {re.escape(expected.size)} page")
+    found = [(int(match[1]), line) for line in lines if (match := pattern.search(line))]
+    wanted = f"0 or {expected.kib} KiB for a page of {expected.size}"
+    return [
+        Difference("kernel log", expected.rule, wanted, line) for kib, line in found if kib not in (0, expected.kib)
+    ]
 
 
 def _check_shortage(expected: Shortage, observations: Observations, lines: list[str]) -> list[Difference]:

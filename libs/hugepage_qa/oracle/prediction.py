@@ -110,6 +110,15 @@ class PreAllocated:
 
 
 @dataclass(frozen=True)
+class Freeable:
+    """Where the log tells how much of the struct pages of a page of ``size`` can be freed, it is ``kib`` KiB, or 0."""
+
+    size: str
+    kib: int
+    rule: Rule
+
+
+@dataclass(frozen=True)
 class Shortage:
     """The log must tell of a reservation that fell short, if and only if ``subject`` is below ``asked``.
 
@@ -140,6 +149,7 @@ class Prediction:
     messages: tuple[Message, ...] = ()
     shortages: tuple[Shortage, ...] = ()
     pre_allocated: tuple[PreAllocated, ...] = ()
+    freeable: tuple[Freeable, ...] = ()
     unjudged: tuple[Unjudged, ...] = ()
     #: patterns of the beginnings of log lines that may or may not be there
     tolerated: tuple[str, ...] = ()
@@ -171,6 +181,7 @@ class Draft:
         self.messages: list[Message] = []
         self.shortages: list[Shortage] = []
         self.pre_allocated: list[PreAllocated] = []
+        self.freeable: list[Freeable] = []
         self.unjudged: list[Unjudged] = []
         self.tolerated: list[str] = []
         self.remarks: list[str] = []
@@ -218,6 +229,7 @@ class Draft:
             tuple(self.messages),
             tuple(self.shortages),
             tuple(self.pre_allocated),
+            tuple(self.freeable),
             tuple(self.unjudged),
             tuple(self.tolerated),
             tuple(self.remarks),

@@ -151,6 +151,12 @@ LOG_POOL = Rule(
     "the kernel log names each pool and how many pages it pre-allocated",
     "mm/hugetlb.c report_hugepages()",
 )
+LOG_FREEABLE = Rule(
+    "log-freeable",
+    "of the struct pages of a page all that do not lie in one base page can be freed, or none where the kernel cannot",
+    "mm/hugetlb.c report_hugepages(); mm/hugetlb_vmemmap.h hugetlb_vmemmap_optimizable_size()",
+    since=_version("6.0"),
+)
 LOG_WARNING = Rule(
     "warning-given",
     "a size, count, policy, list or truth value that cannot be parsed, and a parameter that has no effect where it "

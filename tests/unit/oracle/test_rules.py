@@ -23,6 +23,7 @@ from hugepage_qa.oracle.prediction import (
     Value,
 )
 from hugepage_qa.oracle.rules import (
+    LOG_FREEABLE,
     LOG_POOL,
     LOG_QUIET,
     LOG_SHORTAGE,
@@ -115,6 +116,9 @@ def breaking_differences(name: str, make_machine: MakeMachine) -> list[Differenc
         differences += caught
     for index in range(len(log)):
         differences += compare(prediction, observations, log[:index] + log[index + 1 :])
+    for freeable in prediction.freeable:
+        other = f"HugeTLB: {freeable.kib + 1} KiB vmemmap can be freed for a {freeable.size} page"
+        differences += compare(prediction, observations, [*log, other])
     complaint = "HugeTLB: Invalid hugepages parameter x"
     differences += compare(prediction, observations, [*log, complaint])
     return differences
@@ -180,6 +184,14 @@ def test_a_log_that_counts_other_pages_is_caught(make_machine: MakeMachine) -> N
     prediction, observations, log = scenario("plain", make_machine)
     wrong = [line.replace("pre-allocated 64", "pre-allocated 63") for line in log]
     assert [one.rule for one in compare(prediction, observations, wrong)] == [LOG_POOL]
+
+
+@pytest.mark.parametrize(("kib", "is_right"), [(28, True), (0, True), (32, False), (27, False), (4, False)])
+def test_a_log_that_frees_other_struct_pages_is_caught(make_machine: MakeMachine, kib: int, is_right: bool) -> None:
+    prediction, observations, log = scenario("plain", make_machine)
+    log.append(f"HugeTLB: {kib} KiB vmemmap can be freed for a 2.00 MiB page")
+    expected = [] if is_right else [LOG_FREEABLE]
+    assert [one.rule for one in compare(prediction, observations, log)] == expected
 
 
 @pytest.mark.parametrize(

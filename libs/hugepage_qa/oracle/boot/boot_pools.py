@@ -19,6 +19,7 @@ from hugepage_qa.oracle.prediction import (
     Draft,
     Exactly,
     Expected,
+    Freeable,
     PreAllocated,
     Present,
     Shortage,
@@ -35,6 +36,7 @@ from hugepage_qa.oracle.rules import (
     DEFAULT_FILES,
     DEFAULT_SIZE,
     HUGETLB_TOTAL,
+    LOG_FREEABLE,
     LOG_POOL,
     LOG_SHORTAGE,
     LOG_WARNING,
@@ -51,7 +53,7 @@ from hugepage_qa.oracle.rules import (
     TOTAL_IS_THERE,
     Rule,
 )
-from hugepage_qa.sizes import MIB
+from hugepage_qa.sizes import KIB, MIB
 from hugepage_qa.version import KernelVersion
 
 #: a system with less left than this may panic for want of memory before it reaches its init
@@ -112,10 +114,19 @@ def expect_pools(draft: Draft) -> None:
         draft.pre_allocated.append(PreAllocated(pool_subject(size, "nr_hugepages"), string_get_size(size), LOG_POOL))
     for size in draft.machine.sizes:
         _expect_consistency(draft, size)
+        _expect_freeable(draft, size)
     _expect_total(draft)
     _expect_default(draft, plan.default)
     _expect_vm_nr_hugepages(draft, plan.default, plan, reservation)
     _expect_threads(draft, plan)
+
+
+def _expect_freeable(draft: Draft, size: int) -> None:
+    if not LOG_FREEABLE.holds_for(draft.machine.version):
+        return
+    cannot = draft.machine.is_configured("HUGETLB_PAGE_OPTIMIZE_VMEMMAP") is False
+    most = 0 if cannot else draft.machine.mmu.freeable_struct_pages(size)
+    draft.freeable.append(Freeable(string_get_size(size), most // KIB, LOG_FREEABLE))
 
 
 def _counts(draft: Draft) -> list[str]:

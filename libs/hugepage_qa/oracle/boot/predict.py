@@ -37,7 +37,6 @@ def expect_modules(draft: Draft) -> None:
 
 
 NAME = "hugetlb_free_vmemmap"
-_STRUCT_PAGE = 64
 
 
 def expect_vmemmap(draft: Draft) -> None:
@@ -45,9 +44,7 @@ def expect_vmemmap(draft: Draft) -> None:
     given = [_read(draft, word) for word in draft.words if word.canonical == NAME]
     draft.expect_messages([message for _, message in given if message], LOG_WARNING)
     values = [value for value, _ in given if value is not None]
-    # the struct pages of a huge page have to fill more than one base page
-    base = draft.machine.mmu.base_page
-    is_possible = any(size // base * _STRUCT_PAGE > base for size in draft.machine.sizes)
+    is_possible = any(draft.machine.mmu.freeable_struct_pages(size) for size in draft.machine.sizes)
     if not draft.machine.is_configured("HUGETLB_PAGE_OPTIMIZE_VMEMMAP") or not is_possible:
         return
     default = bool(draft.machine.is_configured("HUGETLB_PAGE_OPTIMIZE_VMEMMAP_DEFAULT_ON"))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import product
 
 from hugepage_qa.cases.case import Area
-from hugepage_qa.cases.file_status import FileSystemStatus
+from hugepage_qa.cases.file_status import FileStatus, FileSystemStatus
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_directory, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.shown_mounts import mounted_options, shown_page_size
@@ -41,6 +41,11 @@ def _expect_shown(live: Live, given: Mapping[str, str], shown: Mapping[str, str]
     return point
 
 
+def _own_file(live: Live) -> FileStatus:
+    """Return the status of a file of the suite: on a machine that is put back all that it starts has its own group."""
+    return new_memfd(live, live.actor()).status()
+
+
 @OPTIONS.case(
     "G, M and K, of either case, are units of pagesize=, size=, min_size= and nr_inodes=, whose numbers may be octal or"
     " hexadecimal; /proc/mounts and statfs(2) show what they come to, in whole pages",
@@ -48,10 +53,12 @@ def _expect_shown(live: Live, given: Mapping[str, str], shown: Mapping[str, str]
     pages=1,
 )
 def units(live: Live) -> None:
+    group = _own_file(live).group
+    own = {"gid": f"{group}"} if group else {}
     for unit, factor in _UNITS.items():
         for word, value in ((f"3{unit}", 3), (f"0x1f{unit}", 31), (f"010{unit}", 8)):
             files, size = value * factor, value * factor // live.size * live.size
-            shown = {"nr_inodes": f"{files}", "size": f"{size}"}
+            shown = {"nr_inodes": f"{files}", "size": f"{size}", **own}
             use = live.host.file_system(_expect_shown(live, {"nr_inodes": word, "size": word}, shown))
             found = use.files, use.free_files, use.blocks, use.free_blocks
             wanted = files, files - 1, size // live.size, size // live.size
@@ -60,7 +67,7 @@ def units(live: Live) -> None:
         if live.size % factor == 0:
             word = f"{live.size // factor}{unit}"
             point = live.host.mount(f"pagesize={word},min_size={word}")
-            wanted_options = {"pagesize": shown_page_size(live), "min_size": f"{live.size}"}
+            wanted_options = {"pagesize": shown_page_size(live), "min_size": f"{live.size}", **own}
             live.expect(f"options with pagesize={word},min_size={word}", wanted_options, _shown(live, point))
             live.expect_pool(nr=1, free=1, resv=1)
             live.host.unmount(point)
@@ -73,9 +80,7 @@ def units(live: Live) -> None:
     f"{PARSED}, hugetlbfs_get_root(), hugetlbfs_show_options()",
 )
 def root_of_a_mount(live: Live) -> None:
-    actor = live.actor()
-    # on a machine that is put back all that the suite starts has a group of its own
-    mounter = new_memfd(live, actor).status()
+    actor, mounter = live.actor(), _own_file(live)
     user, its_group = mounter.owner, mounter.group
     for given, mode, owner, group in (
         ({}, 0o755, user, its_group),

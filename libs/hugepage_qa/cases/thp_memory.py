@@ -145,15 +145,15 @@ def expect_change(
     wrong: list[dict[str, int]] = []
     for _attempt in range(_ATTEMPTS):
         prepared = prepare()
-        before = read(live)
+        before, began = read(live), live.host.clock()
         act(prepared)
-        after = read(live)
+        after, took = read(live), live.host.clock() - began
         wanted = {name: change for name, change in expected.items() if name in before}
         found = {name: after[name] - before[name] for name in wanted}
         if found == wanted:
             break
         wrong.append({name: change for name, change in found.items() if change != wanted[name]})
-        if len(wrong) > 1 and not _changes_by_itself(live, read, on_others, wrong):
+        if len(wrong) > 1 and not _changes_by_itself(live, read, on_others, wrong, took):
             break
     else:
         if any(each != wrong[0] for each in wrong):
@@ -175,16 +175,21 @@ def _changes_by_itself(
     read: Callable[[Live], Mapping[str, int]],
     on_others: Callable[[Live], None],
     wrong: Sequence[Mapping[str, int]],
+    took: float,
 ) -> bool:
-    """Tell whether any of the counters that were ``wrong`` changes while nothing is done but ``on_others``."""
+    """Tell whether any of the counters that were ``wrong`` changes while nothing is done but ``on_others``.
+
+    Each attempt had the ``took`` seconds of the act for others to change them: it is looked for as long as all had.
+    """
     names = {name for each in wrong for name in each}
-    before = read(live)
-    for _look in range(_LOOKS):
+    before, began, looks = read(live), live.host.clock(), 0
+    while looks < _LOOKS or live.host.clock() - began < len(wrong) * took:
         live.host.pause(_PAUSE_SECONDS)
         on_others(live)
         now = read(live)
         if any(now[name] != before[name] for name in names):
             return True
+        looks += 1
     return False
 
 

@@ -29,9 +29,13 @@ class Kernel:
         self._changes: Iterator[int] = iter(changes)
         self._is_shared = is_shared
         self._count = 0
+        self._seconds = 0.0
 
     def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
+        if operation == "clock":
+            return self._seconds
         if operation == "pause":
+            self._seconds += float(arguments[0])
             self._count += self._is_shared
         return _FILES.get(arguments[0]) if operation in ("read", "observe") else []
 
@@ -75,6 +79,22 @@ def test_how_often_a_counter_disagreed(
     assert told in "; ".join(live.notes)
     assert bool(live.notes) == bool(told)
     assert all(told in str(difference) for difference in live.differences)
+
+
+def test_others_are_looked_for_as_long_as_the_attempts_took(stack: ExitStack) -> None:
+    kernel = Kernel((2, 2, 1))
+    live = live_on(kernel, stack)
+
+    def act(_nothing: None) -> None:
+        kernel.act(None)
+        live.host.pause(8.0)
+
+    def read(_live: Live) -> dict[str, int]:
+        # who else works does so every twelve seconds
+        return {"counter": kernel.read(live)["counter"] + int(live.host.clock() // 12)}
+
+    expect_change(live, {"counter": 1}, lambda: None, act, read)
+    assert not live.differences
 
 
 def test_what_is_done_to_others_as_well_may_change_counters_too(stack: ExitStack) -> None:

@@ -1,0 +1,135 @@
+"""Where memory lies, which the kernel shows to who has CAP_SYS_ADMIN alone: pagemap of memory of each kind."""
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import FRAME, PAGEMAP, Memory, read_entries
+from hugepage_qa.cases.swapped import need_swap, swap_out
+from hugepage_qa.cases.thp_memory import shared_base_pages, shared_huge_pages
+from hugepage_qa.cases.thp_policy import base_pages, huge_pages, huge_zeroes, mapped_in_parts
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor, become_nobody
+
+HIDDEN_FRAMES = Area("accounting/hidden-frames")
+DOC = "Documentation/admin-guide/mm/pagemap.rst: since Linux 4.2 the PFN field is zeroed without CAP_SYS_ADMIN"
+SHOWN = (
+    "pagemap shows the frames of memory to who had CAP_SYS_ADMIN when he opened it, whatever he has when he reads, and"
+    " nobody else; all else of it, it shows to the user whose process it is"
+)
+# include/uapi/linux/capability.h, prctl.h
+_CAPABILITIES, _SYS_ADMIN = 0x20080522, 1 << 21
+_PR_SET_DUMPABLE = 4
+#: whose frames, by their numbers, are for root: mode 0400 (fs/proc/page.c)
+_OF_FRAMES = ("kpageflags", "kpagecount", "kpagecgroup")
+
+
+@HIDDEN_FRAMES.case(
+    f"of hugetlb pages, private, shared and of a file: {SHOWN}",
+    f"{DOC}; fs/proc/task_mmu.c pagemap_read(), pagemap_hugetlb_range()",
+    pages=1,
+)
+def hugetlb_pages(live: Live) -> None:
+    for name in ("private", "shared", "of a file"):
+        memory = new_memfd(live).map(1) if name == "of a file" else live.map(1, shared=name == "shared")
+        memory.touch()
+        with live.about(name):
+            _expect_hidden(live, memory)
+        memory.actor.end()
+        live.expect_pool(nr=1, free=1)
+
+
+@HIDDEN_FRAMES.case(
+    f"of transparent huge pages, mapped as a whole and in parts, of base pages, shared and not, and of zeroes: {SHOWN}",
+    f"{DOC}; fs/proc/task_mmu.c pagemap_read(), pagemap_pmd_range(), pte_to_pagemap_entry()",
+    sizes=Sizes.ONCE,
+)
+def transparent_pages(live: Live) -> None:
+    kinds: tuple[Callable[[Live], Memory], ...] = (
+        *(huge_pages, mapped_in_parts, huge_zeroes, base_pages),
+        *(shared_huge_pages, shared_base_pages),
+    )
+    for make in kinds:
+        memory = make(live)
+        with live.about(make.__name__.replace("_", " ")):
+            _expect_hidden(live, memory)
+        memory.actor.end()
+
+
+@HIDDEN_FRAMES.case(
+    f"of pages in swap, and where in it they lie: {SHOWN}",
+    f"{DOC}; fs/proc/task_mmu.c pagemap_read(), pte_to_pagemap_entry()",
+    sizes=Sizes.ONCE,
+)
+def swapped_pages(live: Live) -> None:
+    memory = base_pages(live)
+    need_swap(live, memory.length)
+    swap_out(live, memory, memory.length)
+    _expect_hidden(live, memory)
+
+
+@HIDDEN_FRAMES.case(
+    "who is not privileged opens neither pagemap of a process of another user nor what tells of frames by numbers",
+    f"{DOC}; fs/proc/task_mmu.c pagemap_open(); fs/proc/page.c proc_page_init(): mode 0400",
+    sizes=Sizes.ONCE,
+)
+def files_of_others(live: Live) -> None:
+    owner, stranger = live.actor(), live.actor()
+    become_nobody(stranger)
+    there = [name for name in _OF_FRAMES if name in live.host.names("proc")]
+    for name in (f"{owner.pid}/pagemap", *there):
+        with live.about(name):
+            live.expect_errno(errno.EACCES, live.open, stranger, f"/proc/{name}", os.O_RDONLY)
+
+
+def _expect_hidden(live: Live, memory: Memory) -> None:
+    """Expect pagemap to show the frames of the first page as the file was opened, and the rest of it always."""
+    actor, places = memory.actor, (0, 1, memory.size // live.base_page // 2, memory.size // live.base_page - 1)
+
+    def read(descriptor: int) -> list[str]:
+        first = memory.address // live.base_page
+        return [hex(read_entries(actor, descriptor, first + place, 1)[0]) for place in places]
+
+    def opened() -> int:
+        return live.open(actor, PAGEMAP, os.O_RDONLY)
+
+    privileged = opened()
+    shown = read(privileged)
+    live.expect("entries without a frame", [], [one for one in shown if not int(one, 16) & FRAME])
+    hidden = [hex(int(one, 16) & ~FRAME) for one in shown]
+    with _without_privilege(actor):
+        live.expect("opened with CAP_SYS_ADMIN, and read without", shown, read(privileged))
+        unprivileged = opened()
+        live.expect("opened and read without CAP_SYS_ADMIN", hidden, read(unprivileged))
+    live.expect("opened without CAP_SYS_ADMIN, and read with it", hidden, read(unprivileged))
+    live.expect("opened and read with CAP_SYS_ADMIN", shown, read(opened()))
+    become_nobody(actor)
+    # the user that it has now is to open its files, which only root may do of one that has changed its user (proc(5))
+    actor.call("prctl", _PR_SET_DUMPABLE, 1, 0, 0, 0)
+    live.expect("opened and read by another user than root", hidden, read(opened()))
+
+
+@contextmanager
+def _without_privilege(actor: Actor) -> Iterator[None]:
+    """Take CAP_SYS_ADMIN from what ``actor``, the user root, may do, until the block ends (capset(2))."""
+    header, pack = actor.uapi.pack("2I", _CAPABILITIES, 0), actor.uapi.pack
+    _zero, (_header, found) = actor.call_with_buffers("capget", header, bytes(24))
+    effective, *rest = actor.uapi.unpack("6I", found)
+    actor.call("capset", header, pack("6I", effective & ~_SYS_ADMIN, *rest))
+    yield
+    actor.call("capset", header, found)
+
+
+class HiddenFrames(LiveTest):
+    """Who sees where memory lies, for every page size of the machine.
+
+    :avocado: enable
+    """
+
+    def test_hidden_frames(self) -> None:
+        """Every case, those on hugetlb pages for every page size."""
+        self.run_area(HIDDEN_FRAMES)

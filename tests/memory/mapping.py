@@ -6,11 +6,13 @@ import signal
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import new_memfd, process_status
+from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_again, process_status
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import OF_A_FILE, PRESENT, Memory
 from hugepage_qa.kernel.uapi import (
     HUGE_SHIFT,
+    MADV_POPULATE_READ,
+    MADV_POPULATE_WRITE,
     MAP_FIXED,
     MAP_FIXED_NOREPLACE,
     MAP_HUGETLB,
@@ -172,6 +174,70 @@ def pages_at_once(live: Live) -> None:
         live.expect_pool(nr=2, free=1, resv=1)
         memory.unmap()
         live.expect_pool(nr=2, free=2)
+
+
+@MAPPING.case(
+    "what takes the pages of a mapping at once copies those of a file for a private mapping that can be written, which"
+    " has all that it reserved then; one that can only be read has what the file has, as shared ones have, and so has"
+    " what MADV_POPULATE_READ takes",
+    "mmap(2) MAP_POPULATE, MAP_LOCKED; mlock(2); mlockall(2); madvise(2) MADV_POPULATE_READ, MADV_POPULATE_WRITE;"
+    " mm/gup.c populate_vma_page_range(), faultin_page_range()",
+    since="5.14",  # MADV_POPULATE_*
+    pages=3,
+)
+def pages_of_a_file_at_once(live: Live) -> None:
+    # gigantic pages take seconds each
+    ways = ("MAP_POPULATE",) if live.is_gigantic else _AT_ONCE
+    for way, shared, prot in product(ways, (True, False), (READ_WRITE, mmap.PROT_READ)):
+        if way == "MADV_POPULATE_WRITE" and not prot & mmap.PROT_WRITE:
+            continue  # it is refused (madvise(2) EINVAL)
+        file = new_memfd(live)
+        file.truncate(2)
+        file.map(1).touch(value=7)
+        memory = _taken_at_once(live, open_again(live, file), way, shared=shared, prot=prot)
+        copies = not shared and way != "MADV_POPULATE_READ" and bool(prot & mmap.PROT_WRITE)
+        with live.about(f"{way}, shared {shared}, can be written {bool(prot & mmap.PROT_WRITE)}"):
+            live.expect_pool(nr=3, free=0 if copies else 1, resv=0 if copies or shared else 1)
+            entries = memory.pagemap(map(memory.at, range(2)))
+            live.expect("pages that are there", [True, True], [bool(entry & PRESENT) for entry in entries])
+            found = [bool(entry & OF_A_FILE) for entry in entries]
+            live.expect("pages that are those of the file", [not copies, shared], found)
+            live.expect("pages that the file has", 2 if shared else 1, file.blocks // live.size)
+            memory.protect(READ_WRITE)
+            live.expect("what is there", (7, 0), (memory.read(0), memory.read(1)))
+            memory.touch(0, 8)
+            live.expect_pool(nr=3, free=1 if shared else 0)
+            live.expect("what the file holds", 8 if shared else 7, file.map(1).read())
+        memory.actor.end()
+        file.actor.end()
+        live.expect_pool(nr=3, free=3)
+
+
+_AT_ONCE = (
+    *("MAP_POPULATE", "MAP_LOCKED", "mlock", "mlock2", "MCL_CURRENT", "MCL_FUTURE"),
+    *("MADV_POPULATE_READ", "MADV_POPULATE_WRITE"),
+)
+
+
+def _taken_at_once(live: Live, file: HugeFile, way: str, *, shared: bool, prot: int) -> Memory:
+    """Map two pages of ``file`` in a ``way`` that takes them at once."""
+    uapi = live.host.uapi
+    if way == "MCL_FUTURE":
+        file.actor.call("mlockall", uapi.mcl_future)
+    flags = {"MAP_POPULATE": MAP_POPULATE, "MAP_LOCKED": uapi.map_locked}.get(way, 0)
+    memory = file.map(2, shared=shared, prot=prot, flags=flags)
+    match way:
+        case "mlock":
+            memory.actor.call("mlock", memory.address, memory.length)
+        case "mlock2":
+            memory.actor.call("mlock2", memory.address, memory.length, 0)
+        case "MCL_CURRENT":
+            memory.actor.call("mlockall", uapi.mcl_current)
+        case "MADV_POPULATE_READ":
+            memory.advise(MADV_POPULATE_READ)
+        case "MADV_POPULATE_WRITE":
+            memory.advise(MADV_POPULATE_WRITE)
+    return memory
 
 
 def expect_nothing_locked(live: Live, memory: Memory) -> None:

@@ -1,10 +1,12 @@
 """Copy on write when pages are short: who made the mapping is safe, who inherited it is not."""
 
+import re
 import signal
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import forked, new_memfd, open_again
 from hugepage_qa.cases.live import Live
+from hugepage_qa.kernel.log import tells_of_trouble
 from hugepage_qa.kernel.uapi import MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
@@ -18,6 +20,9 @@ OWNER = "mm/hugetlb.c hugetlb_wp(), unmap_ref_private()"
 # include/uapi/linux/time.h
 _ITIMER_REAL = 0
 _CHILD_SECONDS = 3
+_LOST = re.compile(r"\bPID (\d+) killed due to inadequate hugepage pool$")
+#: more than DEFAULT_RATELIMIT_INTERVAL of include/linux/ratelimit_types.h, in which there are ten such lines
+_TELLS_AGAIN_SECONDS = 6
 INHERITED = "mm/hugetlb.c hugetlb_dup_vma_private(), alloc_hugetlb_folio()"
 
 
@@ -44,6 +49,39 @@ def parent_writes_without_a_page(live: Live) -> None:
         live.expect_pool(nr=1 + free, free=free)
     live.set_nr(1)
     child.actor.end()
+    live.expect("what the parent wrote", 2, memory.read())
+    live.expect_pool(nr=1, free=0)
+
+
+@COPY_ON_WRITE.case(
+    "each access to a page that the parent took back is told in the kernel log, with who died of it, a child and its"
+    " child; that of who finds no page for another reason is not",
+    "mm/hugetlb.c hugetlb_no_page()",
+    pages=1,
+)
+def lost_page_is_told(live: Live) -> None:
+    memory = live.map(1)
+    memory.touch(value=1)
+    child = forked(live, memory)
+    grandchild = forked(live, child)
+    thief = live.map(1, noreserve=True)
+    memory.touch(value=2)
+    accesses = (child.read, grandchild.touch, thief.touch, thief.read, child.touch)
+    expected = [child.actor.pid, grandchild.actor.pid, child.actor.pid]
+    told = list[int]()
+    # so many other cases may have had the kernel tell that it waits before it tells more
+    for wait in (0, _TELLS_AGAIN_SECONDS):
+        live.host.pause(wait)
+        live.host.new_kernel_log()
+        for access in accesses:
+            live.expect_signal(signal.SIGBUS, access)
+        lines = live.host.new_kernel_log()
+        # read here it is no trouble of the case any more
+        live.expect("lines of the kernel log that tell of trouble", [], [*filter(tells_of_trouble, lines)])
+        told = [int(found[1]) for found in map(_LOST.search, lines) if found]
+        if told == expected:
+            break
+    live.expect("processes that the kernel log tells of", expected, told)
     live.expect("what the parent wrote", 2, memory.read())
     live.expect_pool(nr=1, free=0)
 

@@ -112,6 +112,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             until=_RESERVATION_SERIES,
             fix="mm/hugetlb: fix avoid_reserve to allow taking folio from subpool",
             backports=(KernelVersion(6, 1, 191), KernelVersion(6, 12, 14), KernelVersion(6, 13, 3)),
+            seen="6.1.176; right on 6.1.192, 6.12.117, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.RESERVED_SURPLUS_FREED,

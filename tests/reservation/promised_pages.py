@@ -1,0 +1,232 @@
+"""What min_size= promises the files of a mount: kept while it is not used, and used by all that take pages there."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.hugetlb_files import HugeFile, forked, open_file
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.rules import HUGETLB_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Fault
+
+PROMISED = Area("promised-pages")
+MIN_SIZE = f"{HUGETLB_DOC} min_size"
+#: pages that are used one after the other
+_MOST = 4
+#: min_size= and size= in pages: below the most, without one, at both ends
+_LIMITS = ((2, _MOST), (2, None), (1, _MOST), (_MOST, _MOST), (0, _MOST))
+_DONE = "done"
+
+
+@PROMISED.case(
+    "of what min_size= promises as much stays reserved as is not used, page by page, whichever way a page is used and"
+    " given back; without size=, which has the kernel count what is used, each page that is given back is promised"
+    " again until all are",
+    f"{MIN_SIZE}; mm/hugetlb.c hugepage_subpool_get_pages(), hugepage_subpool_put_pages()",
+    pages=_MOST,
+)
+def promise_beside_what_is_used(live: Live) -> None:
+    # gigantic pages take seconds each
+    limits, uses = (_LIMITS[:1], _USES[::2]) if live.is_gigantic else (_LIMITS, _USES)
+    for (least, most), use in product(limits, uses):
+        point = _mount(live, least, most)
+        file = open_file(live, f"{point}/file")
+        file.truncate(_MOST)
+        with live.about(f"min_size= of {least} pages, size= of {most}, {use.name}"):
+            _use_page_by_page(live, file, use, least, most)
+        file.actor.end()
+        live.host.unmount(point)
+        live.expect_pool(nr=_MOST, free=_MOST)
+
+
+@dataclass(frozen=True)
+class _Use:
+    """A way to use one page of a file, which takes a page of the pool if it is ``touched``, and to give it back."""
+
+    name: str
+    touched: bool
+    take: Callable[[HugeFile, int], Memory | None]
+    give: Callable[[HugeFile, int, Memory | None], None]
+
+
+def _use_page_by_page(live: Live, file: HugeFile, use: _Use, least: int, most: int | None) -> None:
+    """Have all pages of ``file`` used and given back, one after the other, and expect what stays reserved each time."""
+    taken: list[Memory | None] = []
+    promised = least
+    for page in range(_MOST):
+        taken.append(use.take(file, page))
+        promised = max(promised - 1, 0)
+        _expect_used(live, use, len(taken), promised)
+    while taken:
+        memory = taken.pop()
+        use.give(file, len(taken), memory)
+        promised = min(promised + 1, least) if most is None else max(least - len(taken), 0)
+        _expect_used(live, use, len(taken), promised)
+
+
+def _expect_used(live: Live, use: _Use, pages: int, promised: int) -> None:
+    touched = pages if use.touched else 0
+    live.expect_pool(nr=_MOST, free=_MOST - touched, resv=promised + pages - touched)
+
+
+def _map(file: HugeFile, page: int, *, shared: bool, touched: bool) -> Memory:
+    memory = file.map(1, shared=shared, first=page)
+    if touched:
+        memory.touch()
+    return memory
+
+
+def _allocate(file: HugeFile, page: int) -> None:
+    file.allocate(1, page)
+
+
+def _cut(file: HugeFile, page: int, _memory: Memory | None) -> None:
+    file.truncate(page)
+
+
+def _punch(file: HugeFile, page: int, _memory: Memory | None) -> None:
+    file.punch(1, page)
+
+
+def _unmap(_file: HugeFile, _page: int, memory: Memory | None) -> None:
+    if memory:
+        memory.unmap()
+
+
+_USES = (
+    _Use("mapped, and the file is cut", False, partial(_map, shared=True, touched=False), _cut),
+    _Use("touched, and the file is cut", True, partial(_map, shared=True, touched=True), _cut),
+    _Use("touched, and a hole is punched", True, partial(_map, shared=True, touched=True), _punch),
+    _Use("allocated, and a hole is punched", True, _allocate, _punch),
+    _Use("mapped privately, and unmapped", False, partial(_map, shared=False, touched=False), _unmap),
+    _Use("written privately, and unmapped", True, partial(_map, shared=False, touched=True), _unmap),
+)
+
+
+@PROMISED.case(
+    "the copy that the owner of a private mapping makes is a page that min_size= promises, and its child keeps the"
+    " other, also where no other page is free",
+    f"{MIN_SIZE}; mm/hugetlb.c hugetlb_wp(), alloc_hugetlb_folio()",
+    pages=3,
+)
+def copy_of_the_owner(live: Live) -> None:
+    _expect_promised_copy(live, Quirk.SUBPOOL_RESERVE_AVOIDED, by_child=False)
+
+
+@PROMISED.case(
+    "the copy that a child makes of a private page is a page that min_size= promises, also where no other page is free",
+    f"{MIN_SIZE}; mm/hugetlb.c hugetlb_wp(), alloc_hugetlb_folio()",
+    pages=3,
+)
+def copy_of_a_child(live: Live) -> None:
+    _expect_promised_copy(live, Quirk.SUBPOOL_RESERVE_NOT_USED, by_child=True)
+
+
+def _expect_promised_copy(live: Live, passed_by: Quirk, *, by_child: bool) -> None:
+    """Expect who writes a page that parent and child have to get one of two that are promised, but for ``passed_by``.
+
+    Without a spare page first: there a kernel with the bug loses no reservation for good.
+    """
+    for spare, most in _spares(live):
+        live.set_nr(2 + spare)
+        point = _mount(live, 2, most)
+        memory = open_file(live, f"{point}/file").map(1, shared=False)
+        memory.touch(value=1)
+        child = forked(live, memory)
+        live.expect_pool(nr=2 + spare, free=1 + spare, resv=1)
+        writer, reader = (child, memory) if by_child else (memory, child)
+        try:
+            with live.about(_limits(most, spare)):
+                came = _came_of(partial(writer.touch, value=2))
+                live.expect_pool(nr=2 + spare, free=spare, known={passed_by: {"free": 1, "resv": 1}})
+                live.expect("what came of the write", _DONE, came)
+                live.expect("what both have", (2, 1), (writer.read(), reader.read()))
+                child.actor.end()
+                live.expect_pool(nr=2 + spare, free=1 + spare, resv=1)
+        finally:
+            memory.actor.end()
+            live.host.unmount(point)
+        live.expect_pool(nr=2 + spare, free=2 + spare)
+
+
+@PROMISED.case(
+    "a page of a file that nothing is reserved for is one that min_size= promises, also where no other page is free",
+    f"{MIN_SIZE}; mm/hugetlb.c alloc_hugetlb_folio(); fs/hugetlbfs/inode.c hugetlbfs_fallocate()",
+    pages=3,
+)
+def page_of_a_file(live: Live) -> None:
+    _expect_promised(live, "allocated", lambda file: file.allocate(1))
+    _expect_promised(live, "touched", lambda file: file.map(1, noreserve=True).touch())
+
+
+@PROMISED.case(
+    "a private page that nothing is reserved for is one that min_size= promises, also where no other page is free",
+    f"{MIN_SIZE}; mm/hugetlb.c alloc_hugetlb_folio()",
+    pages=3,
+)
+def private_page(live: Live) -> None:
+    known = {Quirk.SUBPOOL_RESERVE_NOT_USED: {"free": 2, "resv": 2}}
+    _expect_promised(live, "written", lambda file: file.map(1, shared=False, noreserve=True).touch(), known)
+
+
+def _expect_promised(
+    live: Live,
+    name: str,
+    take: Callable[[HugeFile], None],
+    known: Mapping[Quirk, Mapping[str, int]] | None = None,
+) -> None:
+    """Expect what has ``take`` taken of a file of one page to be one of two pages that are promised."""
+    for spare, most in _spares(live):
+        live.set_nr(2 + spare)
+        point = _mount(live, 2, most)
+        file = open_file(live, f"{point}/file")
+        file.truncate(1)
+        try:
+            with live.about(f"{name}, {_limits(most, spare)}"):
+                came = _came_of(partial(take, file))
+                live.expect_pool(nr=2 + spare, free=1 + spare, resv=1, known=known)
+                live.expect("what came of it", _DONE, came)
+        finally:
+            file.actor.end()
+            live.host.unmount(point)
+        live.expect_pool(nr=2 + spare, free=2 + spare)
+
+
+def _spares(live: Live) -> Iterable[tuple[int, int | None]]:
+    """Return how many pages there are beside two that are promised, and size= in pages; gigantic ones take seconds."""
+    return product((0, 1), (None,) if live.is_gigantic else (None, 2))
+
+
+def _limits(most: int | None, spare: int) -> str:
+    return f"size= of {most} pages, {spare} pages that are promised to nobody"
+
+
+def _came_of(access: Callable[[], object]) -> str:
+    """Return the signal that ends ``access``, or that it comes to its end."""
+    try:
+        access()
+    except Fault as fault:
+        return fault.signal.name
+    return _DONE
+
+
+def _mount(live: Live, least: int, most: int | None) -> str:
+    """Mount a hugetlbfs with these limits in pages and return where: the case unmounts it."""
+    size = "" if most is None else f",size={most * live.size}"
+    return live.host.mount(f"pagesize={live.size},min_size={least * live.size}{size}")
+
+
+class PromisedPages(LiveTest):
+    """Cases on what min_size= promises, for every page size of the machine.
+
+    :avocado: enable
+    """
+
+    def test_promised_pages(self) -> None:
+        """Every case for every page size."""
+        self.run_area(PROMISED)

@@ -29,7 +29,8 @@ from hugepage_qa.cases.result import Verdict
 #: where a buffer lies: another one was not recorded
 _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("a-page-shared-by-fork", "the-zero-page-is-nobodys", "an-allocated-zero-page"), ("load ",)),
-    **dict.fromkeys(("direct-io", "direct-io-of-a-segment"), ("call statx ",)),
+    **dict.fromkeys(("direct-io", "direct-io-of-a-segment", "long-direct-io"), ("call statx ",)),
+    "long-direct-io-of-a-thp": ("call statx ",),
     **dict.fromkeys(("forked-huge-pages", "forked-shared-memory", "forked-hugetlb-pages"), ("load ",)),
     **dict.fromkeys(("forked-protected-memory", "forked-protected-hugetlb-pages"), ("load ",)),
     **dict.fromkeys(("written-while-they-are-scanned", "written-while-hugetlb-pages-are-scanned"), ("load ",)),

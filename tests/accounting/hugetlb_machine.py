@@ -30,6 +30,10 @@ _MOST_LOST = 512
 #: more than processes commit by the way
 _COMMITMENT = 256 * MIB
 _ATTEMPTS = 3
+OVERCOMMIT = "Documentation/admin-guide/sysctl/vm.rst overcommit_ratio, overcommit_kbytes"
+_RATIO, _KBYTES = "proc/sys/vm/overcommit_ratio", "proc/sys/vm/overcommit_kbytes"
+#: percent of memory, more than all of it among them; KiB, an odd number among them, of which whole base pages count
+_COMMIT_SETTINGS = (_RATIO, 137), (_KBYTES, 1 << 23), (_RATIO, 0), (_KBYTES, 12345677), (_RATIO, 100), (_RATIO, 50)
 _SYSRQ_MASK = "proc/sys/kernel/sysrq"
 _REPORT = re.compile(
     r"Node (\d+) hugepages_total=(\d+) hugepages_free=(\d+) hugepages_surp=(\d+) hugepages_size=(\d+)kB"
@@ -65,11 +69,48 @@ def hugetlb_is_the_sum_over_all_sizes(live: Live) -> None:
     sizes=Sizes.EACH,
 )
 def pools_do_not_count_for_the_commit_limit(live: Live) -> None:
-    if read_integer(live.host, "proc/sys/vm/overcommit_kbytes"):
+    if read_integer(live.host, _KBYTES):
         raise CannotRun("vm.overcommit_kbytes is set: the limit does not depend on memory")
     _expect_commit_limit(live)
     live.reserve(1)
     _expect_commit_limit(live)
+
+
+@ACCOUNTING.case(
+    "CommitLimit: is what overcommit_ratio leaves of memory without the pools, or what overcommit_kbytes says whatever"
+    " pools there are, and swap; of the two the one that was written last counts, and the other one reads 0",
+    f"{OVERCOMMIT}, {PROC_DOC} CommitLimit; mm/util.c vm_commit_limit(), overcommit_kbytes_handler()",
+    sizes=Sizes.EACH,
+)
+def commit_limit_by_its_settings(live: Live) -> None:
+    # the last that is put back counts
+    in_force = _RATIO if read_integer(live.host, _RATIO) else _KBYTES
+    live.set_knob(in_force, str(read_integer(live.host, in_force)))
+    live.reserve(0)
+    for path, value in _COMMIT_SETTINGS:
+        live.set_knob(path, str(value))
+        with live.about(f"{path} {value}"):
+            live.expect("what the two read", (path, value), _commit_setting(live, path))
+            live.set_nr(0)
+            _expect_commit_limit(live)
+            live.reserve(2)
+            _expect_commit_limit(live)
+            live.expect_pool(nr=2, free=2)
+            memory = live.map(2)
+            memory.touch()
+            _expect_commit_limit(live)
+            if not live.is_gigantic:
+                live.set_nr(1)
+                live.expect_pool(nr=2, free=1, resv=1, surplus=1)
+                _expect_commit_limit(live)
+            memory.actor.end()
+
+
+def _commit_setting(live: Live, written: str) -> tuple[str, int | None]:
+    """Return which of the two settings is not 0, the ``written`` one where both are, and its value."""
+    read = {path: read_integer(ObservedTree(live.host), path) for path in (_RATIO, _KBYTES)}
+    others = [path for path, value in read.items() if value and path != written]
+    return (others or [written])[0], read[written]
 
 
 @ACCOUNTING.case(
@@ -241,8 +282,9 @@ def the_direct_map_keeps_its_size(live: Live) -> None:
 def _expect_commit_limit(live: Live) -> None:
     page = live.base_page
     meminfo = _meminfo(live)
-    ratio = read_integer(live.host, "proc/sys/vm/overcommit_ratio") or 0
-    allowed = (meminfo["MemTotal"] - meminfo["Hugetlb"]) // page * ratio // 100
+    kbytes, ratio = (read_integer(live.host, path) or 0 for path in (_KBYTES, _RATIO))
+    of_memory = (meminfo["MemTotal"] - meminfo["Hugetlb"]) // page * ratio // 100
+    allowed = kbytes * KIB // page if kbytes else of_memory
     live.expect("CommitLimit", allowed * page + meminfo["SwapTotal"], meminfo["CommitLimit"])
 
 

@@ -5,7 +5,7 @@ Documentation/admin-guide/mm/memory-hotplug.rst.
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from hugepage_qa.cases.live import Live
@@ -16,8 +16,10 @@ from hugepage_qa.process.actor import Refused, set_alarm
 from hugepage_qa.process.actor_link import ActorGone
 
 _DIRECTORY = "sys/devices/system/memory"
-_BLOCK = "memory"
+_BLOCK, _NODE = "memory", "node"
 _ONLINE, _OFFLINE = "online", "offline"
+#: so that nothing lies in it but what can be moved (ZONE_MOVABLE)
+_ONLINE_MOVABLE = "online_movable"
 #: it has pages that cannot be moved, or that others hold for the moment
 _NOT_TAKEN = (errno.EBUSY, errno.EAGAIN, errno.EINVAL, errno.ENOMEM)
 _TRIED = 32
@@ -57,9 +59,24 @@ class MemoryBlock:
             actor.end()
         return True
 
-    def add(self, live: Live) -> None:
-        """Add it again. Raises Refused."""
-        live.host.write(self._state, _ONLINE)
+    def add(self, live: Live, how: str = _ONLINE) -> None:
+        """Add it again, by default for whatever lies in memory that was added. Raises Refused."""
+        live.host.write(self._state, how)
+
+    def make_ordinary(self, live: Live) -> None:
+        """Have it for whatever lies in memory again, if it can be taken from who has it. Raises Refused."""
+        if self.is_taken(live):
+            self.add(live)
+
+    def node(self, live: Live) -> int:
+        """Return the node that it is of, 0 for a kernel without nodes."""
+        names = live.host.names(f"{_DIRECTORY}/{_BLOCK}{self.number}")
+        return next((int(name.removeprefix(_NODE)) for name in names if name.startswith(_NODE)), 0)
+
+    def held(self, live: Live, frames: Iterable[int]) -> list[int]:
+        """Return those of ``frames`` that lie in it."""
+        count = self.size // live.base_page
+        return [frame for frame in frames if frame // count == self.number]
 
     def put_back(self, live: Live) -> None:
         """Add it again if that was not done. Raises Refused."""
@@ -106,6 +123,17 @@ def take_a_block(live: Live) -> MemoryBlock:
         if tried == _TRIED:
             break
     raise CannotRun("each block of memory has pages that cannot be moved")
+
+
+def take_and_make_movable(live: Live) -> MemoryBlock:
+    """Take a block, and add it for what can be moved alone, until the case ends; return it.
+
+    Raises CannotRun as above.
+    """
+    block = take_a_block(live)
+    block.add(live, _ONLINE_MOVABLE)
+    live.when_actors_have_ended(block.make_ordinary, live)
+    return block
 
 
 def read_total(live: Live) -> int:

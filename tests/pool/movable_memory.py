@@ -1,0 +1,355 @@
+"""Memory for what can be moved alone (ZONE_MOVABLE): what comes from there, what may not stay, how all leaves it."""
+
+import os
+from collections.abc import Callable
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import FRAME, Memory
+from hugepage_qa.cases.memory_blocks import MemoryBlock, take_a_block, take_and_make_movable
+from hugepage_qa.cases.memory_policy import Mode, bind, move_pages, set_policy
+from hugepage_qa.cases.pinned_pages import Pin
+from hugepage_qa.cases.struct_pages import keep_struct_pages_that_nobody_counts
+from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_start, mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_policy import advised
+from hugepage_qa.cases.thp_policy import set_policy as set_thp_policy
+from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
+
+MOVABLE = Area("movable-memory", sizes=Sizes.BUDDY)
+
+DOC = "Documentation/admin-guide/mm/memory-hotplug.rst"
+PINNED = f"{DOC} ZONE_MOVABLE Sizing Considerations: Long-term pinning; mm/gup.c check_and_migrate_movable_pages()"
+OFFLINE = (
+    f"{DOC} Offlining Memory Blocks; mm/page_isolation.c has_unmovable_pages(), mm/memory_hotplug.c do_migrate_range()"
+)
+_PAGES = 4
+#: so many pages at least have room in a block
+_ROOM = 4 * _PAGES
+#: blocks that are left to others where a pool takes all of a node
+_LEFT = 32
+_NEW_VALUE = 77
+
+
+# --- what comes from there -------------------------------------------------------------------------------------------
+
+
+@MOVABLE.case(
+    "pages of a pool come from the movable memory of their node as long as it has some, for the pool, as surplus, and"
+    " for those that move there",
+    f"{DOC} ZONE_MOVABLE; mm/hugetlb.c alloc_buddy_hugetlb_folio(), include/linux/hugetlb.h htlb_alloc_mask()",
+)
+def pool_in_movable_memory(live: Live) -> None:
+    block, node = _movable(live, live.size)
+    live.reserve(_PAGES, node)
+    live.overcommit(_PAGES)
+    pool, surplus = (_bound(live, node, noreserve=one) for one in (False, True))
+    live.expect_pool(nr=2 * _PAGES, free=0, surplus=_PAGES)
+    _expect_inside(live, block, "pages of the pool", pool)
+    _expect_inside(live, block, "surplus pages", surplus)
+    for one in (pool, surplus):
+        one.expect_filled()
+        one.actor.end()
+    live.expect_pool(nr=_PAGES, free=_PAGES)
+
+
+@MOVABLE.case(
+    "pages that move to a node with movable memory come to lie there",
+    f"{DOC} ZONE_MOVABLE; mm/hugetlb.c alloc_migrate_hugetlb_folio(), include/linux/hugetlb.h htlb_alloc_mask()",
+    nodes=2,
+)
+def moved_to_movable_memory(live: Live) -> None:
+    block, node = _movable(live, live.size)
+    other = next(each for each in live.nodes if each != node)
+    live.reserve(_PAGES, other)
+    memory = live.map(_PAGES)
+    bind(memory, [other])
+    memory.fill()
+    move_pages(memory.actor, [memory.at(page) for page in range(_PAGES)], [node] * _PAGES)
+    _expect_inside(live, block, "pages that have moved", memory)
+    memory.expect_filled()
+    live.expect_pool(nr=_PAGES, free=0)
+
+
+@MOVABLE.case(
+    "anonymous memory and files of a tmpfs, in huge pages and in base pages, come from the movable memory of their node"
+    " as long as it has some",
+    f"{DOC} ZONE_MOVABLE; include/linux/gfp_types.h GFP_HIGHUSER_MOVABLE, GFP_TRANSHUGE",
+    sizes=Sizes.ONCE,
+)
+def all_in_movable_memory(live: Live) -> None:
+    _each_in_movable_memory(live)
+
+
+def _each_in_movable_memory(live: Live) -> tuple[MemoryBlock, list[Memory]]:
+    """Return movable memory, and memory of each kind that lies in it."""
+    block, node = _movable(live, pmd_size(live))
+    let_only_pmd_inherit(live)
+    set_thp_policy(live, "madvise")
+    found = []
+    for make in _KINDS:
+        actor = live.actor()
+        set_policy(actor, Mode.BIND, [node])
+        memory = make(live, actor)
+        set_policy(actor, Mode.DEFAULT, [])
+        _expect_inside(live, block, _named(make), memory)
+        found.append(memory)
+    return block, found
+
+
+def _anonymous_huge_pages(live: Live, actor: Actor) -> Memory:
+    memory = advised(live, _PAGES, actor=actor)
+    memory.fill()
+    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    return memory
+
+
+def _anonymous_base_pages(live: Live, actor: Actor) -> Memory:
+    memory = advised(live, 1, MADV_NOHUGEPAGE, actor=actor)
+    memory.fill()
+    return memory
+
+
+def _huge_pages_of_a_file(live: Live, actor: Actor) -> Memory:
+    memory = map_start(live, actor, _file(live, actor, "always"), _PAGES)
+    memory.fill()
+    live.expect("ShmemPmdMapped", memory.length, memory.smaps().shmem_pmd_mapped)
+    return memory
+
+
+def _base_pages_of_a_file(live: Live, actor: Actor) -> Memory:
+    memory = map_start(live, actor, _file(live, actor, "never"), 1)
+    memory.fill()
+    return memory
+
+
+def _file(live: Live, actor: Actor, huge: str) -> int:
+    """Return a file of a tmpfs that has no name, and is gone with its actor: before the block is put back."""
+    return live.open(actor, mount_tmpfs(live, huge), os.O_RDWR | live.host.uapi.o_tmpfile)
+
+
+_KINDS: tuple[Callable[[Live, Actor], Memory], ...] = (
+    _anonymous_huge_pages,
+    _anonymous_base_pages,
+    _huge_pages_of_a_file,
+    _base_pages_of_a_file,
+)
+
+
+# --- what may not stay there -----------------------------------------------------------------------------------------
+
+
+@MOVABLE.case(
+    "pages that are pinned for long leave movable memory first, whole or in part, private and shared ones, hold what"
+    " they held, and it can be taken while they are pinned",
+    PINNED,
+    # before f442fa614137 try_grab_folio() let none of them be pinned there, with a warning
+    since="6.10",
+)
+def pinned_pages_leave(live: Live) -> None:
+    block, node = _movable(live, live.size)
+    live.reserve(_PAGES, node)
+    private, shared = live.map(2), new_memfd(live).map(2)
+    pins = []
+    for memory in (private, shared):
+        bind(memory, [node])
+        memory.fill()
+        _expect_inside(live, block, "pages before", memory)
+        with live.about("a shared page" if memory is shared else "a private page"):
+            pins.append(_expect_to_leave(live, block, memory))
+    live.expect_pool(nr=_PAGES, free=0)
+    live.expect("whether the block is taken", True, block.is_taken(live))
+    for memory, pin in zip((private, shared), pins, strict=True):
+        pin.let_go()
+        memory.expect_filled()
+        memory.fill(_NEW_VALUE)
+        memory.expect_filled(_NEW_VALUE)
+        memory.actor.end()
+    live.expect_pool(nr=_PAGES, free=_PAGES)
+
+
+@MOVABLE.case(
+    "base pages and transparent huge pages that are pinned for long leave movable memory first, whole or in part,"
+    " anonymous ones and such of a tmpfs, hold what they held, and it can be taken while they are pinned",
+    PINNED,
+    sizes=Sizes.ONCE,
+    since="5.13",
+)
+def all_that_is_pinned_leaves(live: Live) -> None:
+    block, each = _each_in_movable_memory(live)
+    pins = []
+    for make, memory in zip(_KINDS, each, strict=True):
+        with live.about(_named(make)):
+            pins.append(_expect_to_leave(live, block, memory))
+    live.expect("whether the block is taken", True, block.is_taken(live))
+    for memory, pin in zip(each, pins, strict=True):
+        pin.let_go()
+        memory.expect_filled()
+        memory.fill(_NEW_VALUE)
+        memory.expect_filled(_NEW_VALUE)
+
+
+def _expect_to_leave(live: Live, block: MemoryBlock, memory: Memory) -> Pin:
+    """Expect what is pinned of ``memory`` not to lie in ``block`` any more; return what has all of it pinned."""
+    base, size = live.base_page, memory.size
+    pin = Pin(live, memory)
+    for parts in ([(size - base, base)], [(0, base), (size // 2, 2 * base)], [(0, memory.length)]):
+        with live.about(f"parts {parts}"):
+            live.expect_success(pin.hold, *parts)
+        addresses = [memory.address + offset + at for offset, length in parts for at in range(0, length, base)]
+        held = block.held(live, (entry & FRAME for entry in _entries(live, memory, addresses)))
+        live.expect(f"base pages at {parts} that are pinned in movable memory", 0, len(held))
+        memory.expect_filled()
+        if parts[0] != (0, memory.length):
+            pin.let_go()
+    live.expect("what is read through the pin", 1, pin.read())
+    pin.write(_NEW_VALUE)
+    live.expect("what is written through the pin", _NEW_VALUE, memory.read())
+    memory.touch()
+    return pin
+
+
+# --- how all leaves it -----------------------------------------------------------------------------------------------
+
+
+@MOVABLE.case(
+    "movable memory can be taken whatever of a pool lies there: what is used moves, private, shared, and mapped by"
+    " nobody, and holds what it held; free pages are no longer in the pool",
+    f"{OFFLINE}; mm/hugetlb.c dissolve_free_hugetlb_folios()",
+)
+def taken_with_pages(live: Live) -> None:
+    block, node = _movable(live, live.size)
+    live.reserve(2 * _PAGES, node)
+    private = live.map(1)
+    file = new_memfd(live)
+    shared, left = file.map(1), file.map(1, first=1)
+    for memory in (private, shared, left):
+        bind(memory, [node])
+        memory.fill()
+        _expect_inside(live, block, "pages before", memory)
+    left.unmap()
+    live.expect_pool(nr=2 * _PAGES, free=2 * _PAGES - 3)
+    live.expect("whether the block is taken", True, block.is_taken(live))
+    live.expect_pool(nr=3, free=0)
+    live.expect_sysctl(3)
+    for memory in (private, shared, file.map(1, first=1)):
+        live.expect("base pages in the block", 0, len(_inside(live, block, memory)))
+        memory.expect_filled()
+    for actor in (private.actor, file.actor):
+        actor.end()
+    live.expect_pool(nr=3, free=3)
+
+
+@MOVABLE.case(
+    "movable memory can be taken whatever of anonymous memory and of files of a tmpfs lies there, in huge pages and in"
+    " base pages: all of it moves, and holds what it held",
+    OFFLINE,
+    sizes=Sizes.ONCE,
+    # before 6f1833b8208c do_migrate_range() counted a huge page as one that is isolated, and 512 of them as put back
+    since="6.12",
+)
+def taken_with_all(live: Live) -> None:
+    block, each = _each_in_movable_memory(live)
+    live.expect("whether the block is taken", True, block.is_taken(live))
+    for make, memory in zip(_KINDS, each, strict=True):
+        with live.about(_named(make)):
+            live.expect("base pages in the block", 0, len(_inside(live, block, memory)))
+            memory.expect_filled()
+            memory.fill(_NEW_VALUE)
+            memory.expect_filled(_NEW_VALUE)
+
+
+@MOVABLE.case(
+    "ordinary memory that could be taken can be so with pages of a pool that somebody uses there, which move, and hold"
+    " what they held",
+    OFFLINE,
+)
+def ordinary_memory_with_pages(live: Live) -> None:
+    keep_struct_pages_that_nobody_counts(live)
+    block = take_a_block(live)
+    block.add(live)
+    node = block.node(live)
+    # what was added is used last of all
+    pages = live.free_blocks(node, live.size) - _LEFT
+    live.reserve(pages, node, movable=True)
+    every = live.map(pages)
+    bind(every, [node])
+    memory = _first_in(live, block, every)
+    if memory.address > every.address:
+        every.unmap(0, (memory.address - every.address) // live.size)
+    live.set_nr(_ROOM)
+    live.expect_pool(nr=_ROOM, free=0)
+    memory.fill()
+    live.expect("whether the block is taken", True, block.is_taken(live))
+    live.expect("base pages in the block", 0, len(_inside(live, block, memory)))
+    live.expect_pool(nr=_ROOM, free=0)
+    memory.expect_filled()
+    memory.actor.end()
+    live.expect_pool(nr=_ROOM, free=_ROOM)
+
+
+def _first_in(live: Live, block: MemoryBlock, every: Memory) -> Memory:
+    """Return the first pages of ``every``, which are touched up to there, some of which lie in ``block``.
+
+    What is behind them is unmapped. Raises CannotRun where none does.
+    """
+    for first in range(0, every.pages - _ROOM, _ROOM):
+        part = every.part(first, _ROOM)
+        for page in range(_ROOM):
+            part.touch(page)
+        if block.held(live, part.frames()):
+            every.unmap(first + _ROOM)
+            return part
+    raise CannotRun("the pool has no page in the block")
+
+
+def _movable(live: Live, size: int) -> tuple[MemoryBlock, int]:
+    """Return a block of movable memory, and its node. Raises CannotRun where it has too little room."""
+    keep_struct_pages_that_nobody_counts(live)
+    block = take_and_make_movable(live)
+    if block.size // size < _ROOM:
+        raise CannotRun(f"a block of memory has {block.size >> 20} MiB, and no room for {_ROOM} pages")
+    return block, block.node(live)
+
+
+def _entries(live: Live, memory: Memory, addresses: list[int]) -> list[int]:
+    """Return what pagemap shows of some base pages: of all in a few requests."""
+    if len(addresses) < _ROOM:
+        return memory.pagemap(addresses)
+    every = memory.whole_pagemap()
+    return [every[(address - memory.address) // live.base_page] for address in addresses]
+
+
+def _inside(live: Live, block: MemoryBlock, memory: Memory) -> list[int]:
+    return block.held(live, (entry & FRAME for entry in memory.whole_pagemap()))
+
+
+def _expect_inside(live: Live, block: MemoryBlock, what: str, memory: Memory) -> None:
+    held = len(_inside(live, block, memory))
+    live.expect(f"{what}: base pages in movable memory", memory.length // live.base_page, held)
+
+
+def _bound(live: Live, node: int, *, noreserve: bool) -> Memory:
+    """Return filled pages of ``node``; surplus pages that are reserved may come from another one before a touch."""
+    memory = live.map(_PAGES, noreserve=noreserve)
+    bind(memory, [node])
+    memory.fill()
+    return memory
+
+
+def _named(make: Callable[[Live, Actor], Memory]) -> str:
+    return make.__name__.strip("_").replace("_", " ")
+
+
+class MovableMemory(LiveTest):
+    """Memory for what can be moved alone, for every page size that the buddy allocator has.
+
+    :avocado: enable
+    """
+
+    def test_movable_memory(self) -> None:
+        """Every case for every page size, or once."""
+        self.run_area(MOVABLE)

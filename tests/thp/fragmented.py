@@ -1,13 +1,14 @@
 """Memory that is fragmented on purpose: what compaction makes of it, and huge pages afterwards."""
 
 import mmap
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from statistics import median
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage
-from hugepage_qa.cases.fragments import fragment
+from hugepage_qa.cases.fragments import Compaction, Fragments, fragment, fragment_nodes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pinned_pages import pipe_with
@@ -44,33 +45,74 @@ _BUSY = 2.0
     COMPACTION,
 )
 def blocks_made_again(live: Live) -> None:
-    found = []
-    load = 0.0
-    ended = 0
+    found = _Found()
     for _sample in range(SAMPLES):
         fragments = fragment(live, _KEPT)
-        load = max(load, _load_of_a_cpu(live))
+        found.look(live, fragments)
+        fragments.memory.actor.end()
+    found.expect_enough(live)
+
+
+@FRAGMENTED.case(
+    "what is written to compact of a node makes free blocks of its fragmented memory again, and moves none of another"
+    " node",
+    "Documentation/ABI/stable/sysfs-devices-node compact; mm/compaction.c compact_store(), compact_node()",
+    nodes=2,
+)
+def blocks_of_a_node_alone(live: Live) -> None:
+    found: dict[int | None, _Found] = defaultdict(_Found)
+    stayed = []
+    for sample in range(SAMPLES):
+        first, second = fragment_nodes(live, live.nodes[:2], _KEPT)[:: -1 if sample % 2 else 1]
+        held = second.blocks(live)
+        found[first.node].look(live, first)
+        stayed.append(len(held & second.blocks(live)) / len(held))
+        found[second.node].look(live, second)
+        for fragments in (first, second):
+            fragments.memory.actor.end()
+    told = ", ".join(f"{share:.0%}" for share in stayed)
+    live.expect(f"blocks of the other node that keep our pages: {told} are most", True, median(stayed) > 1 - _ENOUGH)
+    for node, of_node in found.items():
+        with live.about(f"node {node}"):
+            of_node.expect_enough(live)
+
+
+class _Found:
+    """What compaction made of fragmented memory, each time that was looked at."""
+
+    def __init__(self) -> None:
+        self._compactions: list[Compaction] = []
+        self._ended = 0
+        self._load = 0.0
+
+    def look(self, live: Live, fragments: Fragments) -> None:
+        """Have ``fragments`` compacted, and expect them to hold what they held."""
+        self._load = max(self._load, _load_of_a_cpu(live))
         if fragments.owes_blocks:
             before = read_counters(live)
-            found.append(fragments.compact_and_look(live))
-            change = vmstat_delta(before, read_counters(live))
-            live.expect("pgmigrate_success rose", True, change["pgmigrate_success"] > 0)
-            ended += found[-1].share < _ENOUGH and change["pgmigrate_fail"] >= _LARGE_FOLIO
+            self._compactions.append(fragments.compact_and_look(live))
+            change, enough = vmstat_delta(before, read_counters(live)), self._compactions[-1].share >= _ENOUGH
+            # of what ends at a large folio on its way through one node none is counted
+            live.expect("pgmigrate_success rose", True, change["pgmigrate_success"] > 0 or not enough)
+            self._ended += not enough and change["pgmigrate_fail"] >= _LARGE_FOLIO
         else:
             fragments.compact(live)
         fragments.expect_intact(live)
-        fragments.memory.actor.end()
-    if not found:
-        raise CannotRun(f"memory is fragmented already: {live.notes[-1]}")
-    shares = [one.share for one in found if one.emptied >= _ENOUGH or one.others < _ENOUGH]
-    told = "; ".join(map(str, found))
-    if not shares:
-        raise CannotRun("others take and free as much as compaction can make")
-    if median(shares) < _ENOUGH and load > _BUSY:
-        raise CannotRun("others are busy: what is given back is theirs before compaction gets it")
-    # what others hold
-    known = {Quirk.COMPACTION_ENDS_AT_LARGE_FOLIO: False} if ended > len(found) // 2 else None
-    live.expect(f"blocks made again: most of {told} are enough", True, median(shares) >= _ENOUGH, known)
+
+    def expect_enough(self, live: Live) -> None:
+        """Expect it to have made enough most times. Raises CannotRun where others have hidden what it does."""
+        found = self._compactions
+        if not found:
+            raise CannotRun(f"memory is fragmented already: {live.notes[-1]}")
+        shares = [one.share for one in found if one.emptied >= _ENOUGH or one.others < _ENOUGH]
+        told = "; ".join(map(str, found))
+        if not shares:
+            raise CannotRun("others take and free as much as compaction can make")
+        if median(shares) < _ENOUGH and self._load > _BUSY:
+            raise CannotRun("others are busy: what is given back is theirs before compaction gets it")
+        # what others hold
+        known = {Quirk.COMPACTION_ENDS_AT_LARGE_FOLIO: False} if self._ended > len(found) // 2 else None
+        live.expect(f"blocks made again: most of {told} are enough", True, median(shares) >= _ENOUGH, known)
 
 
 @FRAGMENTED.case(

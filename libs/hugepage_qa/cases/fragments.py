@@ -1,5 +1,6 @@
 """Memory that is fragmented on purpose, and memory without free blocks, where a huge page needs compaction."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hugepage_qa.cases.fragmentation import Fragmentation, fragmentation, tell
@@ -78,19 +79,19 @@ class Fragments:
         return self.before.blocks - self.after.blocks - self.memory.pages // self.kept
 
     def compact(self, live: Live) -> None:
-        """Have the kernel compact all memory (vm.compact_memory), and note how fragmented it is then."""
-        live.compact()
-        live.notes.append(f"compacted {fragmentation(live, self.memory.size)}")
+        """Have the kernel compact what it is of, a node or all memory, and note how fragmented that is then."""
+        live.compact(self.node)
+        live.notes.append(f"compacted {fragmentation(live, self.memory.size, self.node)}")
 
     def compact_and_look(self, live: Live) -> Compaction:
-        """Compact memory that owes blocks, and return what came of it."""
-        held, before = self._blocks(live), fragmentation(live, self.memory.size)
+        """Compact memory that owes blocks, as ``compact`` does, and return what came of it."""
+        held, before = self.blocks(live), fragmentation(live, self.memory.size, self.node)
         self.compact(live)
-        left, after = self._blocks(live), fragmentation(live, self.memory.size)
+        left, after = self.blocks(live), fragmentation(live, self.memory.size, self.node)
         others = abs(after.free - before.free) / (self.owed * self.memory.size)
         return Compaction(len(held - left) / len(held), (after.blocks - before.blocks) / self.owed, others)
 
-    def _blocks(self, live: Live) -> set[int]:
+    def blocks(self, live: Live) -> set[int]:
         """Return the numbers of the blocks of memory that some of the pages that are left lie in.
 
         Whatever others take and free, it tells which blocks the kernel has emptied of our pages.
@@ -122,8 +123,14 @@ def fragment(live: Live, kept: int = 8) -> Fragments:
     Raises CannotRun where the machine is too small.
     """
     join_free_pages(live)
-    scattered = fragmentation(live, pmd_size(live)).scattered
-    return _fragment(live, live.actor(), kept, min(_available(live) // _PARTS, _MOST + scattered))
+    return _fragment_part(live, kept)
+
+
+def fragment_nodes(live: Live, nodes: Iterable[int], kept: int = 8) -> list[Fragments]:
+    """Fragment memory of each of ``nodes`` as ``fragment`` does, which nobody compacts unasked."""
+    _keep_daemons_from_compacting(live)
+    join_free_pages(live)
+    return [_fragment_part(live, kept, node) for node in nodes]
 
 
 def without_free_blocks(live: Live) -> tuple[Fragments, Actor]:
@@ -187,6 +194,14 @@ def take_free_blocks(live: Live, actor: Actor, left: int, node: int | None) -> N
     if compacted >= _ATTEMPTS:
         live.fail(f"compact_stall of faults with defrag=never, advice {MADV_HUGEPAGE}", 0, compacted)
     raise CannotRun(f"free blocks come back while they are taken: {fragmentation(live, pmd_size(live))}")
+
+
+def _fragment_part(live: Live, kept: int, node: int | None = None) -> Fragments:
+    scattered = fragmentation(live, pmd_size(live), node).scattered
+    actor = live.actor()
+    if node is not None:
+        set_memory_policy(actor, Mode.BIND, [node])
+    return _fragment(live, actor, kept, min(_available(live, node) // _PARTS, _MOST + scattered), node)
 
 
 def _fragment(live: Live, actor: Actor, kept: int, length: int, node: int | None = None) -> Fragments:

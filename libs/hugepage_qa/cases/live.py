@@ -228,9 +228,10 @@ class Live(Expectations):
         self.host.write("proc/sys/vm/drop_caches", "3")
         self.compact()
 
-    def compact(self) -> None:
-        """Compact all memory, for which each CPU puts the pages that it has not yet on their lists, too."""
-        self.host.write("proc/sys/vm/compact_memory", "1")
+    def compact(self, node: int | None = None) -> None:
+        """Compact all memory, or that of a node, for which each CPU puts what it has not yet on the lists there."""
+        of_node = None if node is None else f"{node_directories(self.host)[node]}/compact"
+        self.host.write(of_node or "proc/sys/vm/compact_memory", "1")
 
     def _memory_available(self, node: int | None) -> int:
         if node is not None:

@@ -3,17 +3,22 @@
 import errno
 import mmap
 import os
+from collections.abc import Callable
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_files import IPC_CREAT, segment_number
 from hugepage_qa.cases.khugepaged_clock import quicken
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.places import expect_random, ordinary_memory
-from hugepage_qa.cases.thp_memory import mount_tmpfs, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, mount_tmpfs, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import set_policy
+from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import RLIM_INFINITY
+from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
 from hugepage_qa.sizes import MIB
 
 PROGRAMS = Area("thp/programs", sizes=Sizes.ONCE)
@@ -97,6 +102,62 @@ def fitting_addresses_of_files(live: Live) -> None:
                 actor.call("munmap", free, length + size)
                 given = actor.mmap(length, mmap.PROT_READ, kind, file, offset, free)
                 live.expect("the address that was asked for", f"{free:#x}", f"{given:#x}")
+
+
+@PROGRAMS.case(
+    "mmap() and shmat() map shared memory that has no file of a mount where a huge page of it fits, if shmem_enabled"
+    " has it get huge pages: anonymous memory, memfds and segments",
+    f"{THP_DOC} shmem_enabled; mm/shmem.c shmem_get_unmapped_area()",
+)
+def fitting_addresses_of_shared_memory(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
+    ways: tuple[Callable[[Live, Actor, int], int], ...] = _anonymous, _memfd, _segment
+    _expect_fitting(live, *ways)
+
+
+@PROGRAMS.case(
+    "mmap() maps private memory that is as long as whole huge pages where they fit",
+    "mm/mmap.c get_unmapped_area(), since efa7df3e3bb5 and, with no other length, d4148aeab412",
+    since="6.7",
+)
+def fitting_addresses_of_private_memory(live: Live) -> None:
+    _expect_fitting(live, _private, of_any_length=False)
+
+
+def _expect_fitting(live: Live, *ways: Callable[[Live, Actor, int], int], of_any_length: bool = True) -> None:
+    """Expect what is mapped in each of these ways to lie where a huge page fits, if one does."""
+    size, base = pmd_size(live), live.base_page
+    lengths = [size, 3 * size] + ([size + base, 2 * size - base] if of_any_length else [])
+    for from_the_bottom in ("0", "1"):
+        live.set_knob(_BOTTOM_UP, from_the_bottom)
+        actor = live.actor()
+        for make, length in product(ways, lengths):
+            # so that the next free address is not one that fits
+            beside = ordinary_memory(live, actor, 1)
+            beside.touch(value=_VALUE)
+            address = make(live, actor, length)
+            with live.about(f"{make.__name__.strip('_')}, {length} bytes, {_BOTTOM_UP}={from_the_bottom}"):
+                live.expect("bytes beyond an address that fits", 0, address % size)
+                live.expect("what is in the memory beside it", _VALUE, beside.read())
+
+
+def _anonymous(_live: Live, actor: Actor, length: int) -> int:
+    return actor.mmap(length, READ_WRITE, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
+
+
+def _private(_live: Live, actor: Actor, length: int) -> int:
+    return actor.mmap(length, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+def _memfd(_live: Live, actor: Actor, length: int) -> int:
+    file = actor.call("memfd_create", "hugepage-qa", 0)
+    actor.call("ftruncate", file, length)
+    return actor.mmap(length, READ_WRITE, mmap.MAP_SHARED, file)
+
+
+def _segment(live: Live, actor: Actor, length: int) -> int:
+    return actor.call("shmat", segment_number(live, actor, length, IPC_CREAT | 0o600), 0, 0) % (1 << 64)
 
 
 class ThpPrograms(LiveTest):

@@ -1,6 +1,5 @@
 """What a program is told of memory whose faults it handles itself, of each kind: that it is forked, moved, unmapped."""
 
-import errno
 import mmap
 from functools import partial
 
@@ -9,7 +8,13 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_aligned, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import huge_pages
-from hugepage_qa.cases.userfaultfd import Event, Feature, Mode, Userfault, protected_pages
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
+from hugepage_qa.cases.watched_memory import (
+    expect_child_watched_alike,
+    expect_told_of_a_move,
+    expect_told_of_what_goes,
+    watched,
+)
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -19,6 +24,12 @@ FAULT_EVENTS = Area("memory/fault-events")
 DOC = "Documentation/admin-guide/mm/userfaultfd.rst Non-cooperative userfaultfd"
 FORKED = f"{DOC} UFFD_EVENT_FORK; mm/userfaultfd.c dup_userfaultfd(), dup_userfaultfd_complete()"
 CHANGED = f"{DOC} UFFD_EVENT_REMAP, UFFD_EVENT_REMOVE, UFFD_EVENT_UNMAP; mm/userfaultfd.c userfaultfd_remove()"
+WATCHED_ALIKE = (
+    "what a program asked to be told of memory it is told of that of a child, too, and of its child: the very address"
+    " and the thread of a fault, or neither; forks, moves, and what goes; with UFFD_FEATURE_SIGBUS a fault is SIGBUS,"
+    " with UFFD_USER_MODE_ONLY one of the kernel is EFAULT"
+)
+WATCHED = f"{FORKED}; ioctl_userfaultfd(2) UFFDIO_API; fs/userfaultfd.c userfault_msg()"
 _PARENTS, _CHILDS = 77, 78
 
 
@@ -103,8 +114,11 @@ def forked_protected_hugetlb_pages(live: Live) -> None:
 )
 def changed_shared_memory(live: Live) -> None:
     memory = _shared_memory(live)
-    _expect_told_of_a_move(live, memory, Feature.MISSING_SHMEM, room_for(memory.actor, 2, memory.size))
-    _expect_told_of_what_goes(live, _shared_memory(live), Feature.MISSING_SHMEM, mmap.MADV_REMOVE)
+    fault = watched(memory, Feature.MISSING_SHMEM | Feature.EVENT_REMAP)
+    expect_told_of_a_move(live, memory, fault, _source(live, memory), room_for(memory.actor, 2, memory.size))
+    memory = _shared_memory(live)
+    fault = watched(memory, Feature.MISSING_SHMEM | Feature.EVENT_REMOVE | Feature.EVENT_UNMAP)
+    expect_told_of_what_goes(live, memory, fault, _source(live, memory), mmap.MADV_REMOVE)
 
 
 @FAULT_EVENTS.case(
@@ -118,12 +132,45 @@ def changed_hugetlb_pages(live: Live) -> None:
     for shared, give_back in ((False, mmap.MADV_DONTNEED), (True, mmap.MADV_REMOVE)):
         memory = _hugetlb_pages(live, shared=shared)
         there = live.map(2, memory.actor, noreserve=True).address
-        _expect_told_of_a_move(live, memory, Feature.MISSING_HUGETLBFS, there)
+        fault = watched(memory, Feature.MISSING_HUGETLBFS | Feature.EVENT_REMAP)
+        expect_told_of_a_move(live, memory, fault, _source(live, memory), there)
         memory.actor.end()
         memory = _hugetlb_pages(live, shared=shared)
-        _expect_told_of_what_goes(live, memory, Feature.MISSING_HUGETLBFS, give_back)
+        fault = watched(memory, Feature.MISSING_HUGETLBFS | Feature.EVENT_REMOVE | Feature.EVENT_UNMAP)
+        expect_told_of_what_goes(live, memory, fault, _source(live, memory), give_back)
         memory.actor.end()
         live.expect_pool(nr=2, free=2)
+
+
+@FAULT_EVENTS.case(WATCHED_ALIKE, WATCHED, since="5.18", sizes=Sizes.ONCE)
+def watched_child(live: Live) -> None:
+    def huge() -> Memory:
+        memory = huge_pages(live, 2)
+        memory.advise(mmap.MADV_DONTNEED, 1, 1)
+        return memory
+
+    def room(memory: Memory) -> int:
+        return room_for(memory.actor, 2, memory.size)
+
+    with live.about("private"):
+        expect_child_watched_alike(live, huge, Feature(0), live.base_page, mmap.MADV_DONTNEED, room)
+    with live.about("shared"):
+        make = partial(_shared_memory, live)
+        expect_child_watched_alike(live, make, Feature.MISSING_SHMEM, live.base_page, mmap.MADV_REMOVE, room)
+
+
+@FAULT_EVENTS.case(
+    WATCHED_ALIKE, f"{WATCHED}; mm/hugetlb.c hugetlb_handle_userfault()", since="5.18", sizes=Sizes.BUDDY, pages=4
+)
+def watched_child_with_hugetlb_pages(live: Live) -> None:
+    def room(memory: Memory) -> int:
+        return live.map(2, memory.actor, noreserve=True).address
+
+    for shared, give_back in ((False, mmap.MADV_DONTNEED), (True, mmap.MADV_REMOVE)):
+        with live.about(f"shared {shared}"):
+            make = partial(_hugetlb_pages, live, shared=shared)
+            expect_child_watched_alike(live, make, Feature.MISSING_HUGETLBFS, live.size, give_back, room)
+            live.expect_pool(nr=4, free=4)
 
 
 def _hugetlb_pages(live: Live, *, shared: bool = False) -> Memory:
@@ -180,31 +227,6 @@ def _expect_protected_in_both(live: Live, memory: Memory, feature: Feature, *, s
     fault.write_protect(on=False)
     memory.fill(_PARENTS)
     memory.expect_filled(_PARENTS)
-
-
-def _expect_told_of_a_move(live: Live, memory: Memory, feature: Feature, there: int) -> None:
-    """Expect the move of two pages, the first of which is filled, to be told, and the second to be filled there."""
-    fault = Userfault(memory, Mode.MISSING, feature | Feature.EVENT_REMAP, waits=True)
-    move = partial(memory.moved_to, there)
-    moved = fault.event_of(live, move, Event.REMAP, memory.address, there, memory.length)
-    source = _source(live, memory)
-    source.fill(_CHILDS)
-    live.expect("bytes copied", memory.size, fault.handling(moved).copy(source, 1))
-    moved.expect_filled(pages=1)
-    moved.expect_filled(_CHILDS - memory.size, first=1)
-
-
-def _expect_told_of_what_goes(live: Live, memory: Memory, feature: Feature, give_back: int) -> None:
-    """Expect it to be told that one of two pages is given back, and filled anew, and the other one unmapped."""
-    fault = Userfault(memory, Mode.MISSING, feature | Feature.EVENT_REMOVE | Feature.EVENT_UNMAP, waits=True)
-    fault.event_of(live, partial(memory.advise, give_back, 0, 1), Event.REMOVE, memory.at(0), memory.at(1))
-    source = _source(live, memory)
-    source.fill(_CHILDS)
-    live.expect("bytes copied", memory.size, fault.copy(source))
-    memory.expect_filled(_CHILDS, pages=1)
-    fault.event_of(live, partial(memory.unmap, 1, 1), Event.UNMAP, memory.at(1), memory.at(2))
-    live.expect_errno(errno.ENOENT, fault.copy, source, 1)
-    memory.expect_filled(_CHILDS, pages=1)
 
 
 class FaultEvents(LiveTest):

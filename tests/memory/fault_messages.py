@@ -1,15 +1,21 @@
 """What a program is told of a fault that it handles itself: what it was, and where; and what the kernel offers."""
 
 import errno
+import mmap
 from collections.abc import Callable
 from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.faults_of_the_kernel import expect_kernel_to_fault
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_aligned, need_blocks, pmd_size
+from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, PageFault, Told, Userfault, offered_features
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Came
 from hugepage_qa.version import KernelVersion
@@ -21,6 +27,15 @@ TOLD = (
     f"{DOC} UFFD_EVENT_PAGEFAULT; ioctl_userfaultfd(2) UFFD_FEATURE_EXACT_ADDRESS; userfaultfd(2) UFFD_PAGEFAULT_FLAG_*"
 )
 WAKES = f"{DOC}; ioctl_userfaultfd(2) UFFDIO_WAKE; fs/userfaultfd.c wake_userfault()"
+OF_KERNEL = (
+    "a system call that touches memory whose faults a program handles is EFAULT with UFFD_USER_MODE_ONLY and with"
+    " UFFD_FEATURE_SIGBUS, tells nobody and brings no page; without them the program is told, as of a fault of the"
+    " process, and the call goes on when it is handled: read(2), write(2), process_vm_readv(2), madvise(2)"
+)
+KERNEL_DOC = (
+    f"userfaultfd(2) UFFD_USER_MODE_ONLY; {DOC} UFFD_USER_MODE_ONLY, UFFD_FEATURE_SIGBUS; fs/userfaultfd.c"
+    " handle_userfault()"
+)
 #: since commit 824ddc601adc; before, the address was exact on some architectures and for some kinds of memory
 EXACT_SINCE = "5.18"
 _VALUE = 7
@@ -164,6 +179,71 @@ def several_are_protected_no_more(live: Live) -> None:
         fault.write_protect(length=memory.length)
         end = partial(fault.write_protect, on=False, length=memory.length)
         _expect_all_woken(live, memory, fault, end, Told.WRITE | Told.WRITE_PROTECTED, 3)
+
+
+@FAULT_MESSAGES.case(
+    OF_KERNEL,
+    KERNEL_DOC,
+    since="5.19",
+    sizes=Sizes.BUDDY,
+    pages=2,
+)
+def faults_of_the_kernel(live: Live) -> None:
+    def filled(*, shared: bool) -> Memory:
+        memory = live.map(1, shared=shared)
+        memory.fill(_VALUE)
+        return memory
+
+    def of_a_file() -> Memory:
+        file = new_memfd(live)
+        file.truncate(1)
+        file.map(1).fill(_VALUE)
+        return file.map(1)
+
+    for shared in (False, True):
+        with live.about(f"missing, shared {shared}"):
+            make = partial(live.map, 1, shared=shared)
+            expect_kernel_to_fault(live, make, Mode.MISSING, Feature.MISSING_HUGETLBFS)
+            live.expect_pool(nr=2, free=2)
+        with live.about(f"protected, shared {shared}"):
+            make = partial(filled, shared=shared)
+            expect_kernel_to_fault(live, make, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM)
+            live.expect_pool(nr=2, free=2)
+    if live.host.architecture in _WITH_MINOR_FAULTS:
+        with live.about("in the file"):
+            expect_kernel_to_fault(live, of_a_file, Mode.MINOR, Feature.MINOR_HUGETLBFS)
+
+
+@FAULT_MESSAGES.case(
+    OF_KERNEL,
+    KERNEL_DOC,
+    since="5.19",
+    sizes=Sizes.ONCE,
+)
+def faults_of_the_kernel_on_transparent_pages(live: Live) -> None:
+    def missing() -> Memory:
+        # of a mapping that has huge pages, and could get one here
+        memory = huge_pages(live, 2)
+        memory.advise(mmap.MADV_DONTNEED, 1, 1)
+        return memory.part(1)
+
+    def shared(*, fills: bool) -> Memory:
+        let_only_pmd_inherit(live)
+        live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
+        memory = map_aligned(live, 1, pmd_size(live), shared=True, advice=MADV_HUGEPAGE)
+        if fills:
+            memory.fill(_VALUE)
+            need_blocks(live, memory)
+        return memory
+
+    for name, make, mode, feature in (
+        ("missing", missing, Mode.MISSING, Feature(0)),
+        ("missing, shared", partial(shared, fills=False), Mode.MISSING, Feature.MISSING_SHMEM),
+        ("protected", partial(huge_pages, live), Mode.WRITE_PROTECTED, Feature.PAGEFAULT_FLAG_WP),
+        ("protected, shared", partial(shared, fills=True), Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM),
+    ):
+        with live.about(name):
+            expect_kernel_to_fault(live, make, mode, feature)
 
 
 @FAULT_MESSAGES.case(

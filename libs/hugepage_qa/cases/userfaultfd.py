@@ -96,24 +96,28 @@ class Told(IntFlag):
 
 @dataclass(frozen=True)
 class PageFault:
-    """A fault of which a program is told: what it was, and where."""
+    """A fault of which a program is told: what it was, where, and whose with UFFD_FEATURE_THREAD_ID."""
 
     told: Told
     address: int
+    thread: int = 0
 
 
 class Userfault:
     """Memory that is registered with a userfaultfd; nobody handles its faults, which end in SIGBUS.
 
-    Those of one that ``waits`` end when another thread fills the page.
+    Those of one that ``waits`` end when another thread fills the page. Faults of the kernel itself, in a system call,
+    are those of one that is ``of_kernel`` alone.
     """
 
-    def __init__(self, memory: Memory, mode: Mode, feature: Feature, *, waits: bool = False) -> None:
+    def __init__(
+        self, memory: Memory, mode: Mode, feature: Feature, *, waits: bool = False, of_kernel: bool = False
+    ) -> None:
         """Register ``memory``. Raises CannotRun where the kernel has no userfaultfd or not ``feature``, OSError."""
         self._memory = memory
         self._actor = memory.actor
         flags = _NONBLOCK if waits else 0
-        if memory.kernel_version >= _USER_MODE_ONLY_SINCE:
+        if not of_kernel and memory.kernel_version >= _USER_MODE_ONLY_SINCE:
             flags |= _USER_MODE_ONLY
         self.descriptor = _open(self._actor, feature if waits else Feature.SIGBUS | feature, flags)
         self.register(mode)
@@ -189,23 +193,29 @@ class Userfault:
         messages = list[bytes]()
 
         def is_told() -> bool:
-            try:
-                _length, (message,) = self._actor.call_with_buffers(
-                    "read", self.descriptor, bytes(_MESSAGE_SIZE), _MESSAGE_SIZE
-                )
-            except Refused as refusal:
-                if refusal.errno != errno.EAGAIN:
-                    raise
-                return False
-            messages.append(message)
-            return True
+            messages.extend(self._messages())
+            return bool(messages)
 
         live.host.wait_until(is_told)
         if not messages:
             live.fail("message of a fault", "one", "none")
-        event, told, address, _thread = self._actor.uapi.unpack("B7x3Q", messages[0])
+        event, told, address, thread = self._actor.uapi.unpack("B7x2QI4x", messages[0])
         live.expect("event", _PAGEFAULT, event)
-        return PageFault(Told(told), address)
+        return PageFault(Told(told), address, thread)
+
+    def expect_nothing_told(self, live: Live) -> None:
+        """Expect no message to be there, of one that waits. Raises Refused."""
+        live.expect("messages of faults", 0, len(self._messages()))
+
+    def _messages(self) -> list[bytes]:
+        """Return the next message that is there, or none. Raises Refused."""
+        try:
+            _length, found = self._actor.call_with_buffers("read", self.descriptor, bytes(_MESSAGE_SIZE), _MESSAGE_SIZE)
+        except Refused as refusal:
+            if refusal.errno != errno.EAGAIN:
+                raise
+            return []
+        return list(found)
 
     def event_of(self, live: Live, act: Callable[[], Acted], event: Event, *numbers: int) -> Acted:
         """Expect a thread to be told of ``event`` when ``act`` is called, which waits for that; return what it does.
@@ -218,11 +228,11 @@ class Userfault:
         return acted
 
     def fork(self, live: Live) -> "tuple[Memory, Userfault]":
-        """Fork the actor, and expect a thread to be told of it; return what the child has, and what handles its faults.
+        """Fork who has the memory, and expect a thread of the actor to be told of it.
 
-        These are the actor's to handle, not the child's.
+        Returned is what the child has, and what handles its faults. These are the actor's to handle, not the child's.
         """
-        child, (descriptor, *others) = self._told_of(live, self._actor.fork, Event.FORK)
+        child, (descriptor, *others) = self._told_of(live, self._memory.actor.fork, Event.FORK)
         live.expect("further numbers of the event", [0, 0], others)
         memory = self._memory.seen_by(child)
         faults = self.handling(memory)
@@ -231,7 +241,10 @@ class Userfault:
         return memory, faults
 
     def _told_of(self, live: Live, act: Callable[[], Acted], event: Event) -> tuple[Acted, list[int]]:
-        """Expect a thread to be told of ``event`` when ``act`` is called; return what it does, and all else of it."""
+        """Expect a thread to be told of ``event`` when ``act`` is called; return what it does, and all else of it.
+
+        Raises Failed where it is told of none, or of another one.
+        """
         message = self._actor.mmap(live.base_page, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with at_once(live, self._actor, 0) as threads:
             threads.call("read", self.descriptor, message, _MESSAGE_SIZE, may_fail=(errno.EAGAIN,))
@@ -239,7 +252,8 @@ class Userfault:
         # the first of its bytes is the event, and the others of the word are zero
         first, *told = (self._actor.read(message + at) for at in range(0, _MESSAGE_SIZE, WORD))
         wanted = self._actor.uapi.unpack("Q", self._actor.uapi.pack("B7x", event))[0]
-        live.expect("event", wanted, first)
+        if first != wanted:
+            live.fail("event", event.name, first)
         return acted, told
 
     def handling(self, memory: Memory) -> "Userfault":

@@ -33,11 +33,13 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     "long-direct-io-of-a-thp": ("call statx ",),
     **dict.fromkeys(("forked-huge-pages", "forked-shared-memory", "forked-hugetlb-pages"), ("load ",)),
     **dict.fromkeys(("forked-protected-memory", "forked-protected-hugetlb-pages"), ("load ",)),
+    **dict.fromkeys(("watched-child", "watched-child-with-hugetlb-pages"), ("load ",)),
     **dict.fromkeys(("written-while-they-are-scanned", "written-while-hugetlb-pages-are-scanned"), ("load ",)),
     **dict.fromkeys(("page-on-ext4", "page-on-xfs", "page-on-btrfs"), ("call write ",)),
     "reservations-of-each-kind-are-limited": ("call shmget ",),
     # UFFDIO_API: it asks for no feature, so that it may be offered none
     **dict.fromkeys(("filled-by-others", "waited-for-a-huge-page"), ("call ioctl 3 3222841919 ",)),
+    "faults-of-the-kernel-on-transparent-pages": ("call ioctl 3 3222841919 ",),
     # it tries another block where one is refused
     "added-to-a-busy-machine": ("call write ",),
 }

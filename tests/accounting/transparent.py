@@ -4,7 +4,7 @@ import errno
 import mmap
 from functools import partial
 
-from hugepage_qa.cases.balanced_pages import waited_for
+from hugepage_qa.cases.balanced_pages import expect_hints_counted, waited_for
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.hugetlb_files import process_status
@@ -290,6 +290,18 @@ def node_of_a_page_that_balancing_waits_for(live: Live) -> None:
     memory, node = waited_for(live, 1)
     known = {Quirk.BALANCED_PAGES_MISSED: -errno.EFAULT}
     live.expect("status of the page", node, node_of(memory), known)
+
+
+@TRANSPARENT.case(
+    "a huge page that NUMA balancing brings to the processor of its process is counted as marked, once as a huge page"
+    " and as all its base pages, as touched from afar, and as moved",
+    "Documentation/admin-guide/sysctl/kernel.rst numa_balancing; mm/mprotect.c change_pmd_range();"
+    " mm/memory.c numa_migrate_prep(); mm/migrate.c migrate_misplaced_page()",
+    since="5.17",  # a huge page that moves counts as its base pages
+    nodes=2,
+)
+def hints_of_balancing(live: Live) -> None:
+    expect_hints_counted(live, 4)
 
 
 def _advised(live: Live, pages: int, *, shared: bool = False) -> Memory:

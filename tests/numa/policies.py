@@ -4,7 +4,8 @@ import errno
 from collections.abc import Iterator
 
 from hugepage_qa.cases.case import Area
-from hugepage_qa.cases.followed_cpuset import expect_policies_to_follow
+from hugepage_qa.cases.control_group import Version
+from hugepage_qa.cases.followed_cpuset import expect_pages_to_follow, expect_policies_to_follow
 from hugepage_qa.cases.hugetlb_files import (
     IPC_CREAT,
     SHM_NORESERVE,
@@ -38,6 +39,11 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 POLICIES = Area("numa/policies")
 
 DOCUMENT = "Documentation/admin-guide/mm/numa_memory_policy.rst"
+PAGES_FOLLOW = (
+    "pages of a process move, when the nodes of its cpuset change and when it moves to another one, to the nodes that"
+    " it has then: those that lie on one of these stay, and the others go to the node with the same place among them"
+)
+MIGRATION = "kernel/cgroup/cpuset.c cpuset_migrate_mm(); mm/mempolicy.c do_migrate_pages()"
 #: of the file that parts are mapped of
 _PAGES = 4
 
@@ -132,6 +138,32 @@ def policies_follow_the_cpuset(live: Live) -> None:
     for node in live.nodes[:2]:
         live.reserve(1, node)
     expect_policies_to_follow(live, lambda actor: live.map(2, actor, noreserve=True), lambda _memory: 0)
+    live.expect_pool(nr=2, free=2)
+
+
+@POLICIES.case(
+    PAGES_FOLLOW,
+    f"Documentation/admin-guide/cgroup-v2.rst cpuset.mems; {MIGRATION}",
+    since="6.1",
+    nodes=2,
+)
+def pages_follow_the_cpuset(live: Live) -> None:
+    _expect_pages_to_follow(live, Version.TWO)
+
+
+@POLICIES.case(
+    f"{PAGES_FOLLOW}, if cpuset.memory_migrate of the cpuset is set; else they stay",
+    f"Documentation/admin-guide/cgroup-v1/cpusets.rst memory_migrate; {MIGRATION}",
+    nodes=2,
+)
+def pages_follow_the_cpuset_of_version_1(live: Live) -> None:
+    _expect_pages_to_follow(live, Version.ONE)
+
+
+def _expect_pages_to_follow(live: Live, version: Version) -> None:
+    for node in live.nodes[:2]:
+        live.reserve(1, node)
+    expect_pages_to_follow(live, version, lambda actor, shared: live.map(1, actor, shared=shared, noreserve=True))
     live.expect_pool(nr=2, free=2)
 
 

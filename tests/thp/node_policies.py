@@ -1,21 +1,48 @@
 """Policies of transparent huge pages: of ranges of shared memory, in turn by their place in it, and in a cpuset."""
 
+import errno
 import mmap
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.followed_cpuset import expect_policies_to_follow
+from hugepage_qa.cases.control_group import Version
+from hugepage_qa.cases.followed_cpuset import expect_pages_to_follow, expect_policies_to_follow
 from hugepage_qa.cases.hugetlb_files import IPC_CREAT, SHM_REMAP, segment_number
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.memory_policy import F_ADDR, Mode, bind, give_policy, interleave, nodes_of, told_policy
-from hugepage_qa.cases.thp_memory import map_aligned, mount_tmpfs, pmd_size, room_for
+from hugepage_qa.cases.memory_policy import (
+    F_ADDR,
+    Mode,
+    bind,
+    give_policy,
+    interleave,
+    nodes_of,
+    policy_of,
+    told_policy,
+)
+from hugepage_qa.cases.mount_policies import (
+    expect_mount_policy,
+    file_without_name,
+    mount_policies,
+    wrong_mount_policies,
+)
+from hugepage_qa.cases.thp_memory import (
+    map_aligned,
+    mapped_huge,
+    mount_tmpfs,
+    need_blocks,
+    pmd_size,
+    remount_tmpfs,
+    room_for,
+)
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
 from hugepage_qa.cases.thp_policy import advised
+from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MAP_FIXED
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.node_policies import PoliciesOfRanges, node_in_turn_of_inode
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -246,6 +273,64 @@ def policies_follow_the_cpuset(live: Live) -> None:
         lambda memory: memory.address // memory.size,
         lambda memory: live.expect("AnonHugePages of one page", memory.size, memory.smaps().anon_huge_pages),
     )
+
+
+@NODE_POLICIES.case(
+    "huge pages of a process, anonymous and shared, move as a whole when the nodes of its cpuset change and when it"
+    " moves to another one, to the nodes that it has then: those that lie on one of these stay",
+    "Documentation/admin-guide/cgroup-v2.rst cpuset.mems; kernel/cgroup/cpuset.c cpuset_migrate_mm();"
+    " mm/mempolicy.c do_migrate_pages()",
+    since="6.1",
+    nodes=2,
+)
+def pages_follow_the_cpuset(live: Live) -> None:
+    two_nodes_with_room(live, _PAGES)
+
+    def expect_whole(memory: Memory) -> None:
+        # what finds no free block is split, and moved as base pages
+        need_blocks(live, memory)
+        live.expect("bytes in huge pages", memory.length, mapped_huge(memory))
+
+    def map_one(actor: Actor, shared: bool) -> Memory:
+        return map_aligned(live, 1, pmd_size(live), shared=shared, actor=actor, advice=MADV_HUGEPAGE)
+
+    expect_pages_to_follow(live, Version.TWO, map_one, expect_whole)
+
+
+@NODE_POLICIES.case(
+    "the policy of a tmpfs, given by mpol= when it is mounted or mounted anew, is that of files made since: told of"
+    " their mappings, and where their huge pages come from, whichever processor touches them; files from before keep"
+    " theirs, a remount without mpol= keeps it, and one that is wrong is EINVAL",
+    "Documentation/filesystems/tmpfs.rst mpol; mm/mempolicy.c mpol_parse_str(), mpol_to_str(),"
+    " mpol_shared_policy_init(); mm/shmem.c shmem_reconfigure(), shmem_show_mpol()",
+    nodes=2,
+)
+def policies_of_mounts(live: Live) -> None:
+    of_machine = read_nodes(live.host).each
+    nears = [node for node in two_nodes_with_room(live, _PAGES) if of_machine[node].cpus]
+    if not nears:
+        raise CannotRun("neither of the nodes with memory has processors")
+    wrong = wrong_mount_policies(live)
+    point = mount_tmpfs(live, "always")
+    owner, earlier = live.actor(), live.actor()
+    kept: tuple[int, list[int]] = (Mode.DEFAULT, [])
+    kept_file = file_without_name(live, earlier, point)
+    for number, row in enumerate(mount_policies(live)):
+        near, far = nears[number % len(nears)], nears[(number + 1) % len(nears)]
+        with live.about(f"mpol={row.option}, processors of node {near} and {far}"):
+            remount_tmpfs(owner, point, f"mpol={row.option}")
+            expect_mount_policy(live, point, row, near)
+            live.expect("policy of a file from before", kept, policy_of(kept_file))
+            remount_tmpfs(owner, point, "huge=always")
+            expect_mount_policy(live, point, row, far)
+            live.expect_errno(errno.EINVAL, remount_tmpfs, owner, point, f"mpol={wrong[number % len(wrong)]}")
+            expect_mount_policy(live, point, row, near)
+        kept, kept_file = row.told, file_without_name(live, earlier, point)
+        with live.about(f"mounted with mpol={row.option}, processor of node {far}"):
+            expect_mount_policy(live, live.mount_other(f"huge=always,mpol={row.option}", "tmpfs"), row, far)
+    for option in wrong:
+        with live.about(f"mounted with mpol={option}"):
+            live.expect_errno(errno.EINVAL, live.mount_other, f"mpol={option}", "tmpfs")
 
 
 class ThpNodePolicies(LiveTest):

@@ -2,6 +2,7 @@
 
 import errno
 import mmap
+from collections.abc import Mapping
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
@@ -10,6 +11,7 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.memory_policy import node_of
 from hugepage_qa.cases.pages_of_a_node import need_memory
+from hugepage_qa.cases.shown_mounts import mounted_options
 from hugepage_qa.cases.thp_memory import (
     expect_mapped_whole,
     let_only_pmd_inherit,
@@ -23,6 +25,7 @@ from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
+from hugepage_qa.sizes import KIB
 from hugepage_qa.version import KernelVersion
 
 LIMITS = Area("thp/tmpfs-limits", sizes=Sizes.ONCE)
@@ -118,6 +121,46 @@ def remounted(live: Live) -> None:
     actor.call("fallocate", file.descriptor, 0, 0, 3 * size)
     live.expect("free blocks when all but one are taken", 1, found()[1])
     memory.expect_filled()
+
+
+@LIMITS.case(
+    "what a remount of a tmpfs with huge pages names is what is shown of it since, and what statfs(2) tells; what it"
+    " does not name stays; mode=, uid= and gid= are those of the first mount",
+    f"{TMPFS_DOC} size, nr_blocks, nr_inodes, remount, mode, uid, gid; {THP_DOC} huge=; mm/shmem.c"
+    " shmem_reconfigure(), shmem_show_options()",
+)
+def options_of_a_remount(live: Live) -> None:
+    size, owner = pmd_size(live), live.actor()
+    given = {"huge": "always", "nr_inodes": "1000", "mode": "700", "uid": "1", "gid": "2"}
+    expected = given | {"size": _kib(16 * size)}
+    point = live.mount_other(",".join(f"{name}={value}" for name, value in expected.items()), "tmpfs")
+    _expect_options(live, point, expected)
+    for options, changes in (
+        ("huge=within_size", {"huge": "within_size"}),
+        (f"size={8 * size}", {"size": _kib(8 * size)}),
+        ("nr_inodes=2000", {"nr_inodes": "2000"}),
+        ("mode=0755,uid=3,gid=4", {}),
+        ("huge=advise", {"huge": "advise"}),
+        (f"nr_blocks={6 * size // live.base_page}", {"size": _kib(6 * size)}),
+        (f"size={4 * size},nr_inodes=3k,huge=always", {"size": _kib(4 * size), "nr_inodes": "3072", "huge": "always"}),
+    ):
+        expected |= changes
+        with live.about(options):
+            remount_tmpfs(owner, point, options)
+            _expect_options(live, point, expected)
+
+
+def _kib(length: int) -> str:
+    return f"{length // KIB}k"
+
+
+def _expect_options(live: Live, point: str, expected: Mapping[str, str]) -> None:
+    """Expect a tmpfs to be shown with these options, and to have room for as much."""
+    shown = mounted_options(live, point)
+    live.expect("options that are shown", expected, {name: shown.get(name, "") for name in expected})
+    use = live.host.file_system(point)
+    room = {"size": _kib(use.blocks * use.block_size), "nr_inodes": str(use.files)}
+    live.expect("what statfs(2) tells", {name: expected[name] for name in room}, room)
 
 
 @LIMITS.case(

@@ -1,9 +1,9 @@
-"""Policies of memory and of processes whose cpuset gets other nodes, or that move to another cpuset."""
+"""Policies and pages of processes whose cpuset gets other nodes, or that move to another cpuset."""
 
 from collections.abc import Callable, Collection
 from itertools import product
 
-from hugepage_qa.cases.control_group import ControlGroup
+from hugepage_qa.cases.control_group import ControlGroup, Version
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import (
@@ -16,7 +16,7 @@ from hugepage_qa.cases.memory_policy import (
     told_policy,
 )
 from hugepage_qa.cases.pages_of_a_node import keep_processors, new_cpuset
-from hugepage_qa.oracle.node_policies import RELATIVE, STATIC, FollowingPolicy, node_in_turn
+from hugepage_qa.oracle.node_policies import RELATIVE, STATIC, FollowingPolicy, node_after, node_in_turn
 from hugepage_qa.process.actor import Actor
 
 
@@ -72,13 +72,58 @@ def expect_policies_to_follow(
             actor.end()
 
 
+def expect_pages_to_follow(
+    live: Live,
+    version: Version,
+    map_one: Callable[[Actor, bool], Memory],
+    expect_one: Callable[[Memory], None] = lambda _memory: None,
+) -> None:
+    """Expect pages of a process to move when the nodes of its cpuset change, and when it moves to another cpuset.
+
+    In a cpuset of version 1 they do where memory_migrate of the cpuset that it is in then is set. ``map_one`` maps
+    memory of one page, shared or not, and ``expect_one`` looks at it before and afterwards.
+    """
+    first, second = _cpusets(live, version)
+    here, there = live.nodes[:2]
+    both = {here, there}
+    changes = (({here}, {there}), ({there}, {here}), (both, {there}), (both, {here}), ({there}, both), (both, both))
+    flags = (True, False) if version is Version.ONE else (True,)
+    rows = [(old, new, node) for old, new in changes for node in sorted(old)]
+    for (old, new, node), moves, follows, shared in product(rows, (False, True), flags, (False, True)):
+        with live.about(
+            f"cpuset of {_list(old)}, then {_list(new)}; page on {node}, shared {shared}; process moves {moves}; set"
+            f" {follows}"
+        ):
+            for group, nodes in ((first, old), (second, new)):
+                group.write("cpuset.mems", _list(nodes))
+                if version is Version.ONE:
+                    decides = group is (second if moves else first)
+                    group.write("cpuset.memory_migrate", str(int(follows is decides)))
+            actor = live.actor()
+            first.add(actor)
+            memory = map_one(actor, shared)
+            give_policy(memory, Mode.BIND, [node])
+            memory.fill()
+            expect_one(memory)
+            give_policy(memory, Mode.DEFAULT, [])
+            live.expect("node before", node, node_of(memory))
+            if moves:
+                second.add(actor)
+            else:
+                first.write("cpuset.mems", _list(new))
+            expect_one(memory)
+            live.expect("node since", node_after(node, old, new) if follows else node, node_of(memory))
+            memory.expect_filled()
+            actor.end()
+
+
 def _list(nodes: Collection[int]) -> str:
     return ",".join(map(str, sorted(nodes)))
 
 
-def _cpusets(live: Live) -> tuple[ControlGroup, ControlGroup]:
+def _cpusets(live: Live, version: Version | None = None) -> tuple[ControlGroup, ControlGroup]:
     """Return two cpusets of one hierarchy. Raises CannotRun without cpusets."""
-    outer = new_cpuset(live)
+    outer = new_cpuset(live, version)
     outer.write("cpuset.mems", _list(live.nodes))
     first, second = outer.child("first"), outer.child("second")
     for group in (first, second):

@@ -88,10 +88,15 @@ def cpuset_of(live: Live, node: int) -> ControlGroup:
     return group
 
 
-def new_cpuset(live: Live) -> ControlGroup:
-    """Return a new group that has all processors, and no nodes of its own. Raises CannotRun without cpusets."""
-    version_1 = live.host.read("sys/fs/cgroup/cpuset/cpuset.mems") is not None
-    group = new_group(live, "cpuset", Version.ONE if version_1 else Version.TWO)
+def new_cpuset(live: Live, version: Version | None = None) -> ControlGroup:
+    """Return a new group that has all processors, and no nodes of its own. Raises CannotRun without cpusets.
+
+    It is of the version that the machine has in use unless one is given.
+    """
+    if version is None:
+        is_first = live.host.read("sys/fs/cgroup/cpuset/cpuset.mems") is not None
+        version = Version.ONE if is_first else Version.TWO
+    group = new_group(live, "cpuset", version)
     keep_processors(live, group)
     return group
 

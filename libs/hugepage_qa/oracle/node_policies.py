@@ -27,6 +27,17 @@ def node_in_turn_of_inode(nodes: Collection[int], index: int, inode: int, order:
     return node_in_turn(nodes, index + (inode >> order if version < _INODE_COUNTS_PAGES else inode))
 
 
+def node_after(node: int, old: Collection[int], new: Collection[int]) -> int:
+    """Return where a page is that was on ``node`` when the nodes of its cpuset were ``old``, and became ``new``.
+
+    It keeps its place among them, and stays where it may (mm/mempolicy.c do_migrate_pages(); where there are as many
+    nodes as before all pages are renumbered). What was on no node of the cpuset is left there.
+    """
+    if node not in old or (node in new and len(old) != len(new)):
+        return node
+    return sorted(new)[sorted(old).index(node) % len(new)]
+
+
 @dataclass(frozen=True)
 class FollowingPolicy:
     """A policy for ``wanted`` nodes, with mode flag ``flag`` or 0, that was set where ``allowed`` nodes may be used.

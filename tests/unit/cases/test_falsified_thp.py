@@ -59,6 +59,7 @@ _WITHOUT_HUGE_PAGES = {
     "absent-pages-of-a-smaller-size",
     "values-that-are-refused",
     "numbers-that-are-refused",
+    "options-of-a-remount",
     "no-zero-page",
     "no-direct-compaction",
     # arguments, addresses, and text on hugetlb pages

@@ -7,6 +7,7 @@ from hugepage_qa.oracle.node_policies import (
     STATIC,
     FollowingPolicy,
     PoliciesOfRanges,
+    node_after,
     node_in_turn,
     node_in_turn_of_inode,
 )
@@ -43,6 +44,26 @@ def test_a_policy_follows_as_its_flag_says(flag: int, nodes: set[int], told: set
 
 def test_all_nodes_are_left_where_none_of_the_users_is() -> None:
     assert FollowingPolicy(STATIC, frozenset({0}), frozenset({0})).nodes_with(frozenset({1, 2})) == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("node", "old", "new", "after"),
+    [
+        (0, {0}, {1}, 1),
+        (0, {0, 1}, {1}, 1),
+        (1, {0, 1}, {1}, 1),
+        (0, {0, 2}, {1, 3, 4}, 1),
+        (2, {0, 2}, {1, 3, 4}, 3),
+        # it may stay where there are more nodes than before, or less, and is renumbered where there are as many
+        (1, {0, 1}, {1, 2, 3}, 1),
+        (1, {0, 1}, {1, 2}, 2),
+        (2, {0, 1}, {3}, 2),
+    ],
+)
+def test_pages_keep_their_place_among_the_nodes_of_a_cpuset(
+    node: int, old: set[int], new: set[int], after: int
+) -> None:
+    assert node_after(node, old, new) == after
 
 
 def test_the_latest_policy_of_a_range_is_told() -> None:

@@ -8,12 +8,18 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.charged_frames import KINDS, expect_group, expect_groups_to_pay
+from hugepage_qa.cases.control_group import Version, new_group
+from hugepage_qa.cases.fragmentation import compact_if_short
 from hugepage_qa.cases.frames import HUGE, TRANSPARENT, kpagecount, kpageflags
 from hugepage_qa.cases.hugetlb_files import forked, new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
+from hugepage_qa.cases.thp_memory import allow_on_advice, let_only_pmd_inherit, pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.kernel.cpu import read_cpu
+from hugepage_qa.kernel.proc_tables import read_mounts
+from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MAP_FIXED
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -25,6 +31,7 @@ COUNTED = (
     " child that has it; not where it was unmapped"
 )
 COUNT_DOC = "Documentation/admin-guide/mm/pagemap.rst kpagecount; fs/proc/page.c kpagecount_read()"
+GROUP_DOC = "Documentation/admin-guide/mm/pagemap.rst kpagecgroup; mm/memcontrol.c page_cgroup_ino()"
 TAGS = "Documentation/arch/arm64/memory-tagging-extension.rst"
 
 # include/uapi/asm-generic/mman-common.h, siginfo.h
@@ -265,6 +272,41 @@ def _expect_counted(live: Live, memory: Memory, reader: Actor, fork: Callable[[M
     expect_count("the child alone", 1)
     children[1].actor.end()
     expect_count("nobody", 0)
+
+
+@INTERFACES.case(
+    "kpagecgroup shows of each part of a page, huge or not, shared or not, the group of the process that touched it"
+    " first, wherever that process goes, who else has the page, and where it moves; of a copy that of who wrote; and"
+    " the group above where that group is gone",
+    GROUP_DOC,
+    since="4.5",
+    sizes=Sizes.ONCE,
+)
+def group_that_pays(live: Live) -> None:
+    allow_on_advice(live)
+    let_only_pmd_inherit(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
+    outer = new_group(live, "memory", Version.TWO)
+    for kind in KINDS:
+        with live.about(f"shared {kind.shared}, huge {kind.huge}"):
+            compact_if_short(live, pmd_size(live), 2)
+            expect_groups_to_pay(live, kind, outer)
+
+
+@INTERFACES.case(
+    "kpagecgroup shows of each part of a hugetlb page that no group is charged for it, unless groups are told to be",
+    f"{GROUP_DOC}; Documentation/admin-guide/cgroup-v2.rst memory_hugetlb_accounting",
+    pages=1,
+)
+def no_group_pays(live: Live) -> None:
+    if any("memory_hugetlb_accounting" in mount.options.split(",") for mount in read_mounts(live.host)):
+        raise CannotRun("groups are charged for hugetlb pages: memory_hugetlb_accounting")
+    for shared in (False, True):
+        memory = live.map(1, shared=shared)
+        memory.fill()
+        expect_group(live, memory, None, huge=True)
+        memory.unmap()
+        live.expect_pool(nr=1, free=1)
 
 
 @INTERFACES.case(

@@ -26,6 +26,7 @@ class FileStatus:
     of, 0 where that is not told.
     """
 
+    inode: int
     type: int
     mode: int
     owner: int
@@ -43,9 +44,10 @@ class FileStatus:
 def file_status(uapi: Uapi, statx: bytes) -> FileStatus:
     """Return what a struct statx tells."""
     words = uapi.unpack(_STATX, statx[:_STATX_END])
-    _mask, block_size, _attributes, links, owner, group, mode, _spare, _inode, size, blocks, _known = words[:12]
+    _mask, block_size, _attributes, links, owner, group, mode, _spare, inode, size, blocks, _known = words[:12]
     accessed, _born, changed, modified = ((words[at], words[at + 1]) for at in range(12, 24, 3))
     return FileStatus(
+        inode=inode,
         type=mode & ~_PERMISSIONS,
         mode=mode & _PERMISSIONS,
         owner=owner,

@@ -1,6 +1,7 @@
-"""Frames in /proc/kpageflags and /proc/kpagecount, as Documentation/admin-guide/mm/pagemap.rst has them.
+"""Frames in /proc/kpageflags, kpagecount and kpagecgroup, as Documentation/admin-guide/mm/pagemap.rst has them.
 
-The flags tell which pages are heads and tails, and so how large folios are; the count, how often a page is mapped.
+The flags tell which pages are heads and tails, and so how large folios are; the count, how often a page is mapped; the
+group, who is charged for it.
 """
 
 import os
@@ -25,6 +26,11 @@ _NEIGHBOURS = 512
 def kpageflags(live: Live, actor: Actor, frames: Iterable[int]) -> list[int]:
     """Return what /proc/kpageflags shows of ``frames``. Raises CannotRun for a kernel without the file."""
     return _of_frames(live, actor, _FLAGS, frames)
+
+
+def kpagecgroup(live: Live, actor: Actor, frames: Iterable[int]) -> list[int]:
+    """Return the number of the inode of the group of ``frames``, as /proc/kpagecgroup shows it. Raises CannotRun."""
+    return _of_frames(live, actor, "/proc/kpagecgroup", frames)
 
 
 def kpagecount(live: Live, actor: Actor, frames: Iterable[int]) -> list[int]:

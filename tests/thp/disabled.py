@@ -1,12 +1,22 @@
 """Huge pages that a process forbids itself, all of them or those that nobody advised: PR_SET_THP_DISABLE."""
 
 import errno
+from collections.abc import Iterator
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_at_fault
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.thp_memory import collapse
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.thp_memory import (
+    collapse,
+    let_only_pmd_inherit,
+    map_aligned,
+    map_start,
+    mapped_huge,
+    mount_tmpfs,
+    pmd_size,
+)
 from hugepage_qa.cases.thp_policy import ADVICES, advised, set_policy
 from hugepage_qa.kernel.uapi import (
     MADV_COLLAPSE,
@@ -34,7 +44,7 @@ _EXCEPT_ADVISED = 1 | PR_THP_DISABLE_EXCEPT_ADVISED
 def refused_arguments(live: Live) -> None:
     actor = live.actor()
     for disabled in (0, 1):
-        actor.call("prctl", PR_SET_THP_DISABLE, disabled, 0, 0, 0)
+        _disable(actor, disabled)
         # the second may be a flag since Linux 6.18: of what is disabled, and only that one
         for arguments in ((1, 1, 0, 0), (1, 4, 0, 0), (1, 0, 1, 0), (1, 0, 0, 1), (0, 1, 0, 0), (0, 2, 0, 0)):
             live.expect_errno(errno.EINVAL, actor.call, "prctl", PR_SET_THP_DISABLE, *arguments)
@@ -43,6 +53,39 @@ def refused_arguments(live: Live) -> None:
         live.expect("PR_GET_THP_DISABLE", disabled, _disabled(actor))
         shown = live.host.observe(f"proc/{actor.pid}/status") or ""
         live.expect("THP_enabled", True, f"THP_enabled:\t{1 - disabled}\n" in shown)
+
+
+@DISABLED.case(
+    "MADV_COLLAPSE makes no memory huge of a process with PR_SET_THP_DISABLE, of its child, or of what that executes,"
+    " anonymous, shared or of a file, whatever was advised and whoever asks: it is EINVAL and changes nothing; it makes"
+    " the same memory huge when they may have huge pages again, for one that may have none, too",
+    f"{SET}; madvise(2) MADV_COLLAPSE, EINVAL; mm/khugepaged.c madvise_collapse()",
+    since="6.1",
+)
+def collapsed_for_none(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    set_policy(live, "never")
+    point, stranger = mount_tmpfs(live, "never"), live.actor()
+    _disable(stranger, 1)
+    parent = live.actor()
+    _disable(parent, 1)
+    child, executed = parent.fork(), parent.fork()
+    executed.exec()
+    for actor, who in ((parent, "the process"), (child, "its child"), (executed, "a child after exec")):
+        for memory, what in _memory_of_each_kind(live, actor, f"{point}/{actor.pid}"):
+            with live.about(f"{what} of {who}"):
+                memory.fill()
+                ask_for_it = partial(memory.advised_by, stranger, MADV_COLLAPSE)
+                for ask in (partial(memory.advise, MADV_COLLAPSE), ask_for_it):
+                    live.expect_errno(errno.EINVAL, collapse, live, ask)
+                    live.expect("huge pages", 0, mapped_huge(memory))
+                    memory.expect_filled()
+                _disable(actor, 0)
+                collapse(live, ask_for_it)
+                _disable(actor, 1)
+                live.expect("huge pages when it may have them", memory.length, mapped_huge(memory))
+                memory.expect_filled()
+                memory.unmap()
 
 
 @DISABLED.case(
@@ -106,10 +149,22 @@ def said_last(live: Live) -> None:
             expect_at_fault(live, where, huge, partial(advised, live, 1, advice, actor=actor))
 
 
+def _memory_of_each_kind(live: Live, actor: Actor, path: str) -> Iterator[tuple[Memory, str]]:
+    """Yield one page of each kind of memory that MADV_COLLAPSE makes huge; the one of a file is that of ``path``."""
+    for advice in (None, MADV_HUGEPAGE):
+        yield advised(live, 1, advice, actor=actor), f"anonymous memory, advice {advice}"
+        yield map_aligned(live, 1, pmd_size(live), shared=True, actor=actor, advice=advice), f"shared, advice {advice}"
+    yield map_start(live, actor, live.open(actor, path)), "a file of a tmpfs"
+
+
 def _except_advised(live: Live) -> Actor:
     actor = live.actor()
     actor.call("prctl", PR_SET_THP_DISABLE, 1, PR_THP_DISABLE_EXCEPT_ADVISED, 0, 0)
     return actor
+
+
+def _disable(actor: Actor, disabled: int) -> None:
+    actor.call("prctl", PR_SET_THP_DISABLE, disabled, 0, 0, 0)
 
 
 def _disabled(actor: Actor) -> int:

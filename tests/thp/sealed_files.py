@@ -26,8 +26,8 @@ _VALUE = 77
 @SEALED_FILES.case(
     "a file in huge pages, of a tmpfs or without a name, is made longer and shorter, to the byte, by ftruncate(2),"
     " fallocate(2) and write(2) where no seal forbids it, and is as long as before where one does or"
-    " FALLOC_FL_KEEP_SIZE is given, also within its last huge page; a seal against writes refuses writes and holes, and"
-    " what was written stays",
+    " FALLOC_FL_KEEP_SIZE is given, also within its last huge page; a write across an end that is sealed stops there;"
+    " a seal against writes refuses writes and holes, and what was written stays",
     SOURCE,
 )
 def sealed(live: Live) -> None:
@@ -45,6 +45,12 @@ def sealed(live: Live) -> None:
         if seals & fcntl.F_SEAL_SHRINK and seals & (fcntl.F_SEAL_WRITE | F_SEAL_FUTURE_WRITE):
             live.expect(f"what was written before {named(seals)}", word, file.read(0, WORD))
         file.close()
+        # a write that goes across the end is like any other where it may
+        if seals & fcntl.F_SEAL_GROW or not seals:
+            file = _new_file(live, actor, None)
+            actor.call("ftruncate", file.descriptor, size)
+            expect_sizes(live, file, seals, _writes(live, size), (live.base_page, pmd_size(live)))
+            file.close()
     point = mount_tmpfs(live, "always")
     for size in (0, *_lengths(live)):
         file = _new_file(live, actor, f"{point}/{size}")
@@ -102,6 +108,17 @@ def _changes(live: Live, length: int) -> tuple[Change, ...]:
     shorter = {0, length // 2, max(0, length - base), max(0, length - 1)}
     writes = (Change("pwrite64", start, start + WORD) for start in (0, length, length + base))
     return *changes(length, ends, {*ends, *shorter, length}, (0, base)), *writes
+
+
+def _writes(live: Live, length: int) -> tuple[Change, ...]:
+    """Return writes to a file of ``length`` bytes: up to its end, across it, and behind it."""
+    base = live.base_page
+    starts = sorted({max(0, length - before) for before in (1, WORD, base, base + WORD)})
+    return (
+        *(Change("pwrite64", start, length) for start in starts),
+        *(Change("pwrite64", start, length + behind) for behind in (1, base) for start in starts),
+        *(Change("pwrite64", start, start + WORD) for start in (length, length + base)),
+    )
 
 
 def _new_file(live: Live, actor: Actor, path: str | None) -> HugeFile:

@@ -55,15 +55,29 @@ class Change:
             or ((is_hole or self.call == "pwrite64") and seals & _NO_WRITES)
         )
 
-    def act(self, file: HugeFile) -> None:
-        """Call it. Raises Refused."""
+    def may_write(self, size: int, seals: int, pieces: Iterable[int]) -> set[int]:
+        """Return how many bytes write(2) may write of a file of ``size`` bytes before it comes to what is forbidden.
+
+        It goes on by ``pieces``: base pages before Linux 6.11, and up to huge pages since (9aac777aaf94). Where the
+        first one is forbidden it is refused.
+        """
+        if seals & _NO_WRITES:
+            return {0}
+        return {0, *(max(0, size // piece * piece - self.start) for piece in pieces)}
+
+    def act(self, file: HugeFile) -> int:
+        """Call it and return how many bytes it has written. Raises Refused."""
         if self.call == "ftruncate":
-            file.actor.call("ftruncate", file.descriptor, self.end)
-        elif self.call == "fallocate":
-            file.actor.call("fallocate", file.descriptor, self.mode, self.start, self.end - self.start)
-        else:
-            length = self.end - self.start
-            file.actor.call("pwrite64", file.descriptor, bytes(length), length, self.start)
+            return file.actor.call("ftruncate", file.descriptor, self.end)
+        length = self.end - self.start
+        if self.call == "fallocate":
+            return file.actor.call("fallocate", file.descriptor, self.mode, self.start, length)
+        return file.actor.call("pwrite64", file.descriptor, self.content, length, self.start)
+
+    @property
+    def content(self) -> bytes:
+        """What it writes."""
+        return b"w" * (self.end - self.start) if self.call == "pwrite64" else b""
 
 
 def changes(size: int, ends: Iterable[int], truncated: Iterable[int], hole: tuple[int, int]) -> tuple[Change, ...]:
@@ -80,20 +94,29 @@ def changes(size: int, ends: Iterable[int], truncated: Iterable[int], hole: tupl
     )
 
 
-def expect_sizes(live: Live, file: HugeFile, seals: int, calls: Iterable[Change]) -> None:
-    """Seal ``file`` and expect each of ``calls`` to be refused or not, and the file to be as long as it is then."""
+def expect_sizes(live: Live, file: HugeFile, seals: int, calls: Iterable[Change], pieces: Iterable[int] = ()) -> None:
+    """Seal ``file`` and expect each of ``calls`` to be refused or not, and the file to be as long as it is then.
+
+    ``pieces`` are the bytes that the kernel may write at once.
+    """
     if seals:
         file.actor.call("fcntl", file.descriptor, fcntl.F_ADD_SEALS, seals)
     size = file.size
     for change in calls:
         with live.about(f"{named(seals)}, {size} bytes, {change}"):
-            found = 0
+            is_refused = change.is_refused(seals, size)
+            found = written = 0
             try:
-                change.act(file)
+                written = change.act(file)
             except Refused as refusal:
                 found = refusal.errno or 0
-            live.expect("errno", errno.EPERM if change.is_refused(seals, size) else 0, found)
-            size = size if found else change.size_after(size)
+            live.expect("errno", errno.EPERM if is_refused and not written else 0, found)
+            if change.call == "pwrite64":
+                allowed = change.may_write(size, seals, pieces) if is_refused else {len(change.content)}
+                live.expect("bytes written, as many as may be", True, written in allowed)
+                found_again = file.read(change.start, written) if written else b""
+                live.expect("these when they are read", change.content[:written], found_again)
+            size = size if is_refused else change.size_after(size)
             live.expect("the size of the file", size, file.size)
 
 

@@ -1,4 +1,4 @@
-"""Splits that split_huge_pages makes: of pages of zeroes, of those in pieces elsewhere, and of shared ones."""
+"""Splits that split_huge_pages makes: of zeroes, of pages in pieces elsewhere, of shared ones, and of all there are."""
 
 import errno
 import mmap
@@ -9,16 +9,23 @@ from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.pinned_pages import pinned
+from hugepage_qa.cases.pinned_pages import pinned, pipe_with, word_from
 from hugepage_qa.cases.thp_memory import (
     expect_change,
+    expect_shared,
     filled_file,
     let_only_pmd_inherit,
+    map_file,
+    map_start,
+    mapped_huge,
     mount_tmpfs,
     need_blocks,
     pmd_size,
+    read_counters,
+    shared_huge_pages,
 )
-from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy
+from hugepage_qa.cases.thp_policy import advised, huge_pages, mapped_in_parts, set_policy
+from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -129,6 +136,46 @@ def shared_pages_are_counted(live: Live) -> None:
 
 
 @SPLITS.case(
+    "1 that is written to split_huge_pages splits every huge page of the machine, anonymous ones and those of shared"
+    " memory, of a file of a tmpfs and of one without a name, locked, shared with a child, mapped in parts, and mapped"
+    " by nobody, and all hold what they held; held ones and those of pools it passes over, and splits the former later",
+    f"{THP_DOC}; mm/huge_memory.c split_huge_pages_all()",
+    pages=1,
+    sizes=Sizes.DEFAULT,
+)
+def each_of_the_machine(live: Live) -> None:
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    hugetlb = live.map(1)
+    hugetlb.fill()
+    point = mount_tmpfs(live, "always")
+    of_files, anonymous = _of_files(live, point), _anonymous(live)
+    unmapped = f"{point}/unmapped"
+    filled_file(live, unmapped, 1).actor.end()
+    held = huge_pages(live)
+    reader = pipe_with(live, held)
+    shared = (len(of_files) + 1) * pmd_size(live)
+    before = read_counters(live)["ShmemHugePages"]
+    expect_split(live, "1", len(of_files) + len(anonymous) + 1)
+    fallen = before - read_counters(live)["ShmemHugePages"]
+    live.expect("ShmemHugePages fell by these at least", shared, min(fallen, shared))
+    actor = live.actor()
+    again = map_file(live, actor, live.open(actor, unmapped), 1)
+    for name, memory in {**of_files, **anonymous, "a file that nobody had mapped": again}.items():
+        with live.about(name):
+            memory.expect_filled()
+            live.expect("huge pages", 0, mapped_huge(memory))
+            live.expect("Rss", memory.length, sum(found.rss for found in memory.mappings()))
+    live.expect("AnonHugePages of what is held", held.length, held.smaps().anon_huge_pages)
+    live.expect_pool(nr=1, free=0)
+    hugetlb.expect_filled()
+    live.expect("what the pipe holds", 1, word_from(live, held.actor, reader))
+    expect_split(live, "1", 1)
+    live.expect("AnonHugePages of what was let go", 0, held.smaps().anon_huge_pages)
+    held.expect_filled()
+
+
+@SPLITS.case(
     "split_huge_pages passes over what it cannot split, pages of pools, pinned huge pages, small ones and holes, and"
     " splits the others beside them; nothing of all that changes",
     f"{IN_A_PROCESS}; {IN_A_FILE}",
@@ -192,6 +239,35 @@ def refused(live: Live) -> None:
             live.expect_errno(number, write_debugfs, live, SPLIT, words)
             live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
     memory.expect_filled()
+
+
+def _of_files(live: Live, point: str) -> dict[str, Memory]:
+    """Return one huge page of each kind of shared memory; files are made below ``point``, where they get them."""
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
+    actor = live.actor()
+    without_a_name = map_start(live, actor, actor.call("memfd_create", "split", 0))
+    expect_shared(live, without_a_name, True, "shmem_enabled=always")
+    locked = filled_file(live, f"{point}/locked", 1)
+    locked.actor.call("mlock", locked.address, locked.length)
+    return {
+        "shared memory": shared_huge_pages(live),
+        "a file without a name": without_a_name,
+        "a file of a tmpfs": filled_file(live, f"{point}/file", 1),
+        "a locked file": locked,
+    }
+
+
+def _anonymous(live: Live) -> dict[str, Memory]:
+    """Return one anonymous huge page as each kind of mapping has it."""
+    locked, of_two = huge_pages(live), huge_pages(live)
+    locked.actor.call("mlock", locked.address, locked.length)
+    of_two.actor.fork()
+    return {
+        "anonymous memory": huge_pages(live),
+        "locked memory": locked,
+        "memory of two processes": of_two,
+        "memory that is mapped in parts": mapped_in_parts(live),
+    }
 
 
 class ThpSplits(LiveTest):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import cycle
+from itertools import cycle, product
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.control_group import Version, keeping_hierarchy
@@ -12,6 +12,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.uapi import AT_FDCWD
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Refused
 
 VERSION_1 = Area("cgroup/file-charges-v1", around=keeping_hierarchy("hugetlb"))
 VERSION_2 = Area("cgroup/file-charges-v2")
@@ -24,6 +25,8 @@ SOURCE = (
 _PAGES = 4
 #: first page and number: one between others, at either end, over the border of two groups, and all
 _HOLES = ((1, 1), (2, 1), (0, 1), (3, 1), (1, 2), (0, 3), (0, 4))
+#: the same of what is mapped before other pages are: at either end, in the middle and all
+_MAPPED_BEFORE = ((0, 1), (1, 2), (2, 2), (0, 4))
 
 
 class ChargedFile:
@@ -42,6 +45,11 @@ class ChargedFile:
         self._reserved = dict[int, HugetlbGroup]()
         self._used = dict[int, HugetlbGroup]()
         file.truncate(_PAGES)
+
+    def reserved_with(self, group: HugetlbGroup, first: int, pages: int) -> int:
+        """Return for how many reservations ``group`` is charged once it has mapped pages."""
+        charged = dict.fromkeys(range(first, first + pages), group) | self._reserved
+        return list(charged.values()).count(group)
 
     def map(self, group: HugetlbGroup, first: int, pages: int, *, noreserve: bool = False) -> Memory:
         """Have a new process of ``group`` map pages."""
@@ -165,6 +173,35 @@ def holes_that_others_fill(live: Live, group: HugetlbGroup) -> None:
             file.expect()
             for one in (memory, other):
                 one.actor.end()
+            file.truncate(0)
+            file.expect()
+            descriptor.actor.end()
+
+
+@case(
+    "pages of a file that are mapped once more, by whom it may be, are charged to nobody again, also where the limit is"
+    " reached, and those beside them to who maps them; all stay charged when mappings go, until the file does",
+    f"{SOURCE}; mm/hugetlb.c hugetlb_reserve_pages(), region_chg(), region_add()",
+    pages=_PAGES,
+)
+def files_mapped_again(live: Live, group: HugetlbGroup) -> None:
+    groups = group.child("first"), group.child("second")
+    every = [(first, pages) for first in range(_PAGES) for pages in range(1, _PAGES - first + 1)]
+    for before, again in product(_MAPPED_BEFORE, every):
+        with live.about(f"first page and number {before}, then {again}"):
+            descriptor = new_memfd(live)
+            file = ChargedFile(live, descriptor, groups)
+            mapped = list[Memory]()
+            for one, pages in ((groups[0], before), (groups[1], again), (groups[0], again)):
+                one.limit_reservations(file.reserved_with(one, *pages))
+                try:
+                    mapped.append(file.map(one, *pages))
+                except Refused as refusal:
+                    live.fail("errno of mmap(2), within the limit", 0, refusal.errno)
+            file.expect()
+            for memory in mapped:
+                memory.actor.end()
+            file.expect()
             file.truncate(0)
             file.expect()
             descriptor.actor.end()

@@ -20,7 +20,7 @@ from hugepage_qa.cases.hugetlb_files import (
     Segment,
     get_segment,
 )
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.locked_bytes import limit_locked_memory
 from hugepage_qa.cases.places import free_place
 from hugepage_qa.kernel.proc_tables import read_segment_sizes
@@ -221,6 +221,28 @@ def attachments(live: Live) -> None:
     live.expect_errno(errno.EINVAL, segment.attach, None, 0, writer.address)
     live.expect_errno(errno.EINVAL, writer.actor.call, "shmdt", writer.address + live.base_page)
     live.expect_pool(nr=1, free=0)
+
+
+@SEGMENTS.case(
+    "what is attached to be read is never made writable: EACCES; what is attached to be written is, again and again",
+    "shmat(2) SHM_RDONLY; mprotect(2) EACCES; ipc/shm.c do_shmat(); Documentation/filesystems/proc.rst VmFlags mw",
+    pages=1,
+)
+def what_attachments_may_become(live: Live) -> None:
+    segment = get_segment(live, live.size)
+    for flags in (SHM_RDONLY, 0, SHM_RDONLY | SHM_EXEC, SHM_EXEC):
+        memory, reads = segment.attach(flags=flags), bool(flags & SHM_RDONLY)
+        for prot in (mmap.PROT_WRITE, READ_WRITE, 0, READ_WRITE, mmap.PROT_READ, READ_WRITE | mmap.PROT_EXEC):
+            with live.about(f"attached with flags {flags:#o}, protection {prot}"):
+                if reads and prot & mmap.PROT_WRITE:
+                    live.expect_errno(errno.EACCES, memory.protect, prot)
+                else:
+                    live.expect_success(memory.protect, prot)
+                live.expect("mw in VmFlags", not reads, "mw" in memory.smaps().flags)
+        if reads:
+            live.expect_signal(signal.SIGSEGV, memory.touch)
+        segment.detach(memory)
+    live.expect_pool(nr=1, free=1, resv=1)
 
 
 @SEGMENTS.case("a segment is attached where it is to be; SHM_RND rounds down to base pages alone", "shmat(2)", pages=1)

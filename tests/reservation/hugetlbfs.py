@@ -5,10 +5,11 @@ import mmap
 import os
 import signal
 from functools import partial
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.places import ordinary_memory
 from hugepage_qa.cases.shown_mounts import mounted_options, shown_page_size
@@ -336,16 +337,30 @@ def write_a_file(live: Live) -> None:
         live.expect_pool(nr=1, free=1)
 
 
-@HUGETLBFS.case("a file that is open to read cannot be mapped shared to write", "mmap(2) EACCES", pages=1)
-def read_only_file(live: Live) -> None:
+@HUGETLBFS.case(
+    "a descriptor that is open to read alone gives shared mappings that write neither by mmap(2) nor by mprotect(2),"
+    " EACCES, and private ones; one that is open to write alone gives none; one that is open for both gives all",
+    "mmap(2) EACCES; mprotect(2) EACCES; mm/mmap.c do_mmap(); Documentation/filesystems/proc.rst VmFlags mw",
+    pages=1,
+)
+def what_descriptors_allow(live: Live) -> None:
     path = f"{live.mount()}/file"
-    writer = open_file(live, path)
-    writer.map(1).touch(value=5)
-    reader = open_file(live, path, flags=os.O_RDONLY)
-    live.expect_errno(errno.EACCES, reader.map, 1)
-    memory = reader.map(1, prot=mmap.PROT_READ)
-    live.expect("what the reader sees", 5, memory.read())
-    live.expect_signal(signal.SIGSEGV, memory.touch)
+    open_file(live, path).map(1).touch(value=5)
+    prots = (0, mmap.PROT_READ, mmap.PROT_WRITE, READ_WRITE)
+    for flags, shared, prot in product((os.O_RDONLY, os.O_WRONLY, os.O_RDWR), (True, False), prots):
+        file, may_write = open_file(live, path, flags=flags), flags == os.O_RDWR or not shared
+        with live.about(f"flags {flags:#o}, shared {shared}, protection {prot}"):
+            if flags == os.O_WRONLY or (prot & mmap.PROT_WRITE and not may_write):
+                live.expect_errno(errno.EACCES, file.map, 1, shared=shared, prot=prot, noreserve=True)
+            else:
+                memory = file.map(1, shared=shared, prot=prot, noreserve=True)
+                live.expect("mw in VmFlags", may_write, "mw" in memory.smaps().flags)
+                if not may_write:
+                    live.expect_errno(errno.EACCES, memory.protect, READ_WRITE)
+                    live.expect_signal(signal.SIGSEGV, memory.touch)
+                memory.protect(READ_WRITE if may_write else mmap.PROT_READ)
+                live.expect("what is in the page", 5, memory.read())
+        file.actor.end()
     live.expect_pool(nr=1, free=0)
 
 

@@ -2,15 +2,17 @@
 
 import errno
 import signal
+from itertools import product
 
 from hugepage_qa.cases.case import Area
-from hugepage_qa.cases.hugetlb_files import process_status
+from hugepage_qa.cases.hugetlb_files import new_memfd, process_status
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.places import free_place
-from hugepage_qa.kernel.uapi import MAP_FIXED, MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.kernel.uapi import MADV_POPULATE_READ, MAP_FIXED, MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor, Fault, Refused
 from hugepage_qa.sizes import GIB
 
 MREMAP = Area("memory/mremap")
@@ -123,6 +125,63 @@ def shrunk_to_a_part_of_a_page(live: Live) -> None:
         memory.expect_filled()
         live.expect_pool(nr=3, free=3 - memory.pages)
     live.expect_signal(signal.SIGSEGV, memory.read, 2)
+
+
+@MREMAP.case(
+    "the old length and the new one count in whole pages, whether these move, stay or are cut off: the pages of the"
+    " new length are there, those of the old one nowhere else, and others stay; more pages, or none, are refused",
+    f"{REMAP}: lengths are rounded up; check_mremap_params(), vma_to_resize() EINVAL",
+    since="5.16",
+    pages=3,
+)
+def lengths_are_rounded_up(live: Live) -> None:
+    file = new_memfd(live)
+    # gigantic pages take seconds each: the file keeps them
+    for page, memory in enumerate(file.map(1, first=page) for page in range(3)):
+        memory.touch(value=page + 1)
+        memory.unmap()
+    # three pages to be moved, and behind them a place for two
+    room = Memory(live, file.actor, free_place(live, file.actor, 5), 5, live.size)
+    lengths = (0, 1, live.size, live.size + live.base_page, 2 * live.size)
+    moved = MREMAP_MAYMOVE | MREMAP_FIXED
+    ways = (True, 0, 0), (True, MREMAP_MAYMOVE, 1), (True, moved, 1), (False, moved, 0)
+    for (shared, flags, first), old, new in product(ways, lengths, lengths):
+        # where a table is absent, a known bug goes by the address (MOVE_LENGTH_TRUNCATED)
+        file.map(3, shared=shared, noreserve=True, flags=MAP_FIXED, at=room.address).advise(MADV_POPULATE_READ)
+        to = 3 if flags & MREMAP_FIXED else first
+        words = room.at(first), old, new, flags, room.at(to)
+        before, after = -(-old // live.size), -(-new // live.size)
+        there = {page: page + 1 for page in range(3)}
+        with live.about(f"shared {shared}, from page {first} on, flags {flags}, {old} bytes to {new}"):
+            is_refused = not after or after > before
+            expected = -errno.EINVAL if is_refused else room.at(to)
+            live.expect("the address, or the error with a minus sign", expected, _remapped(file.actor, *words))
+            if not is_refused:
+                taken = [there.pop(first + page) for page in range(before)]
+                there |= {to + page: value for page, value in enumerate(taken[:after])}
+            values = {page: _value_at(room, page) for page in range(room.pages)}
+            found = {page: value for page, value in values.items() if value is not None}
+            live.expect("what each page holds that is mapped", there, found)
+        room.unmap()
+    live.expect_pool(nr=3, free=0)
+
+
+def _remapped(actor: Actor, *words: int) -> int:
+    """Return what mremap(2) returns, or the error with a minus sign."""
+    try:
+        return actor.call("mremap", *words)
+    except Refused as refusal:
+        return -(refusal.errno or 0)
+
+
+def _value_at(memory: Memory, page: int) -> int | None:
+    """Return what is stored in a page, None where nothing is mapped."""
+    try:
+        return memory.read(page)
+    except Fault as fault:
+        if fault.signal is not signal.SIGSEGV:
+            raise
+        return None
 
 
 @MREMAP.case("a mapping does not grow", REMAP, pages=2)

@@ -1,20 +1,23 @@
 """Files that shrink, and advice on files: pages and reservations go where they must, and stay where they must."""
 
 import errno
+import fcntl
 import mmap
 import os
 import signal
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import file_of_each_kind, new_memfd
+from hugepage_qa.cases.hugetlb_files import HugeFile, file_of_each_kind, new_memfd, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.race import at_once
+from hugepage_qa.kernel.uapi import AT_FDCWD
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Came
+from hugepage_qa.process.actor import Actor, Came
 from hugepage_qa.sizes import GIB
 
 TRUNCATE = Area("truncate")
@@ -102,6 +105,69 @@ def emptied_while_it_is_touched(live: Live) -> None:
         live.expect_signal(signal.SIGBUS, memory.read)
         memory.unmap()
         live.expect_pool(nr=1, free=1)
+
+
+@TRUNCATE.case(
+    "each call that empties a file, by its name or by a descriptor, gives back all its pages and reservations, and"
+    " leaves no length, no blocks and no page to who has it mapped; one that opens it otherwise changes nothing",
+    f"{SHRINK}, hugetlbfs_setattr(); truncate(2); open(2) O_TRUNC, O_PATH; fs/namei.c handle_truncate()",
+    pages=3,
+)
+def emptied_in_each_way(live: Live) -> None:
+    point, other = live.mount(size=3 * live.size), live.actor()
+    named, unnamed = open_file(live, f"{point}/file"), new_memfd(live)
+    paths = (named, f"{point}/file"), (unnamed, f"/proc/{unnamed.actor.pid}/fd/{unnamed.descriptor}")
+    # gigantic pages take seconds each
+    for file, path in paths[: 1 if live.is_gigantic else 2]:
+        for name, empty in _ways_to_empty(file, other, path):
+            memory = file.map(3)
+            memory.touch(1, 5)
+            with live.about(f"{name}, {path}"):
+                for flags in (os.O_RDONLY, os.O_WRONLY | os.O_APPEND, os.O_RDWR | os.O_CREAT, os.O_PATH | os.O_TRUNC):
+                    _open_and_close(other, path, flags)
+                new = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_TRUNC
+                live.expect_errno(errno.EEXIST, other.call, "openat", AT_FDCWD, path, new, 0)
+                live.expect("size, blocks", (3 * live.size, live.size), (file.size, file.blocks))
+                live.expect("what the page holds", 5, memory.read(1))
+                live.expect_pool(nr=3, free=2, resv=2)
+                live.expect_success(empty)
+                live.expect("size, blocks", (0, 0), (file.size, file.blocks))
+                live.expect("blocks of the mount that are left", 3, live.host.file_system(point).free_blocks)
+                live.expect_pool(nr=3, free=3)
+                for page in range(3):
+                    live.expect_signal(signal.SIGBUS, memory.read, page)
+                live.expect_pool(nr=3, free=3)
+            memory.unmap()
+
+
+@TRUNCATE.case(
+    "a file that F_SEAL_SHRINK seals is emptied by no call, EPERM, and keeps its length, pages and reservations",
+    "fcntl(2) F_SEAL_SHRINK; fs/hugetlbfs/inode.c hugetlbfs_setattr(); fs/namei.c handle_truncate()",
+    pages=2,
+)
+def sealed_file_is_not_emptied(live: Live) -> None:
+    file, other = new_memfd(live, flags=os.MFD_ALLOW_SEALING), live.actor()
+    memory = file.map(2)
+    memory.touch(1, 5)
+    file.actor.call("fcntl", file.descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    for name, empty in _ways_to_empty(file, other, f"/proc/{file.actor.pid}/fd/{file.descriptor}"):
+        with live.about(name):
+            live.expect_errno(errno.EPERM, empty)
+            live.expect("size, blocks", (2 * live.size, live.size), (file.size, file.blocks))
+            live.expect("what the page holds", 5, memory.read(1))
+            live.expect_pool(nr=2, free=1, resv=1)
+
+
+def _ways_to_empty(file: HugeFile, other: Actor, path: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield calls that make ``file`` empty, of who has it open or of another process."""
+    yield "ftruncate(2)", partial(file.truncate, 0)
+    yield "truncate(2)", partial(other.call, "truncate", path, 0)
+    for flags in (os.O_RDWR, os.O_WRONLY, os.O_RDONLY, os.O_WRONLY | os.O_CREAT, os.O_RDWR | os.O_APPEND):
+        yield f"O_TRUNC with flags {flags:#o}", partial(other.call, "openat", AT_FDCWD, path, flags | os.O_TRUNC, 0)
+
+
+def _open_and_close(actor: Actor, path: str, flags: int) -> None:
+    actor.call("close", actor.call("openat", AT_FDCWD, path, flags, 0))
 
 
 @TRUNCATE.case("reservations beyond the new end go, those before it stay", SHRINK, pages=3)

@@ -9,6 +9,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_again, process_status
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import OF_A_FILE, PRESENT, Memory
+from hugepage_qa.cases.pages_in_memory import in_memory
 from hugepage_qa.kernel.uapi import (
     HUGE_SHIFT,
     MADV_POPULATE_READ,
@@ -18,7 +19,6 @@ from hugepage_qa.kernel.uapi import (
     MAP_HUGETLB,
     MAP_POPULATE,
 )
-from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import format_size
@@ -266,30 +266,6 @@ def pages_that_are_there(live: Live) -> None:
     live.expect("private pages in memory", (), in_memory(live, private))
     private.touch(1)
     live.expect("private pages in memory", (1,), in_memory(live, private))
-
-
-def in_memory(live: Live, memory: Memory) -> tuple[int, ...]:
-    """Return the pages whose first and last base pages are in memory; ends the case where not all or none of a page is.
-
-    Of a gigantic page there are more than an actor can tell at once. Raises KnownBug.
-    """
-    asked = min(memory.size // live.base_page, 2048)
-    length = asked * live.base_page
-    there: list[int] = []
-    # from the last one on: a known bug tells of a page that is not there how many behind it are
-    for page in reversed(range(memory.pages)):
-        states = b""
-        for address in (memory.at(page), memory.at(page + 1) - length):
-            states += memory.actor.call_with_buffers("mincore", address, length, bytes(asked))[1][0]
-        resident = sum(state & 1 for state in states)
-        if resident not in (0, len(states)):
-            subject = f"base pages of page {page} in memory"
-            expected = f"none or {len(states)}"
-            live.expect(subject, expected, resident, {Quirk.MINCORE_COUNTS_HUGE_PAGES: 2 * len(there)})
-            live.fail(subject, expected, resident)
-        if resident:
-            there.insert(0, page)
-    return tuple(there)
 
 
 @MAPPING.case("MAP_POPULATE without enough pages takes those that there are, and mmap(2) succeeds", MAP, pages=1)

@@ -2,20 +2,25 @@
 
 import signal
 from functools import partial
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import forked, new_memfd
+from hugepage_qa.cases.hugetlb_files import expect_hugetlb, forked, new_memfd
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import PRESENT, WRITE_PROTECTED, Memory
 from hugepage_qa.cases.memory_policy import move_page, node_of
+from hugepage_qa.cases.pages_in_memory import in_memory
 from hugepage_qa.cases.thp_memory import room_for
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.uapi import MADV_DONTNEED
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Fault
 
 PROTECTION = Area("write-protection")
 DOC = "Documentation/admin-guide/mm/userfaultfd.rst"
+#: a middle, and something on each side
+_PAGES = 4
 
 
 @PROTECTION.case(
@@ -132,6 +137,92 @@ def _expect_still_protected(live: Live, memory: Memory) -> None:
     expect_protected(live, memory)
     live.expect_signal(signal.SIGBUS, memory.touch, 0, 9)
     expect_protected(live, memory)
+
+
+@PROTECTION.case(
+    "a hole that is protected is no page, and nothing shows one: neither before there ever was a page nor when it has"
+    " gone; it is one when it has been read",
+    f"{DOC} Write Protect Notifications; mincore(2); Documentation/admin-guide/mm/pagemap.rst;"
+    " Documentation/filesystems/proc.rst numa_maps, smaps, HugetlbPages; mm/mincore.c mincore_hugetlb()",
+    since="5.19",
+    pages=3,
+)
+def protected_holes_are_no_pages(live: Live) -> None:
+    for shared in (True, False):
+        file = new_memfd(live)
+        file.truncate(3)
+        memory = file.map(3) if shared else live.map(3, file.actor, noreserve=True)
+        _expect_there(live, memory)
+        fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM)
+        for on in (True, False, True):
+            fault.write_protect(on=on, length=memory.length)
+            with live.about(f"shared {shared}, protected {on}"):
+                _expect_there(live, memory)
+        with live.about(f"shared {shared}, protected"):
+            live.expect("what is read", 0, memory.read(1))
+            _expect_there(live, memory, 1)
+            live.expect("what is read", 0, memory.read(2))
+            _expect_there(live, memory, 1, 2)
+            file.punch(1, first=1) if shared else memory.advise(MADV_DONTNEED, 1, 1)
+            _expect_there(live, memory, 2)
+            live.expect_signal(signal.SIGBUS, memory.touch, 1)
+            live.expect("what is read", 0, memory.read(1))
+            _expect_there(live, memory, 1, 2)
+        file.actor.end()
+        live.expect_pool(nr=3, free=3)
+
+
+def _expect_there(live: Live, memory: Memory, *pages: int) -> None:
+    """Expect each interface that tells which pages there are, or how many, to tell of ``pages`` alone."""
+    live.expect("pages in memory (mincore)", pages, in_memory(live, memory))
+    entries = memory.pagemap(memory.at(page) for page in range(memory.pages))
+    live.expect("pages present (pagemap)", pages, tuple(page for page, entry in enumerate(entries) if entry & PRESENT))
+    expect_hugetlb(live, memory, private=len(pages))
+    if live.nodes:
+        found = memory.numa_maps().nodes
+        live.expect("pages on nodes (numa_maps)", len(pages), sum(found.values()))
+
+
+@PROTECTION.case(
+    "pages are protected, and protected no more, from the first one to the last one, however many they are, and no"
+    " other: those that are there and holes",
+    f"{DOC} Write Protect Notifications; mm/hugetlb.c hugetlb_change_protection()",
+    since="5.19",
+    pages=_PAGES,
+)
+def ranges_are_protected(live: Live) -> None:
+    for shared, is_hole in ((True, False), (False, False), (True, True))[: 1 if live.is_gigantic else 3]:
+        memory = live.map(_PAGES, shared=shared)
+        fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM)
+        for page in () if is_hole else range(_PAGES):
+            memory.touch(page, page + 1)
+        for on, first in product((True, False), range(_PAGES)):
+            for pages in range(1, _PAGES - first + 1):
+                fault.write_protect(on=not on, length=memory.length)
+                fault.write_protect(first, on=on, length=pages * live.size)
+                with live.about(f"shared {shared}, holes {is_hole}, {pages} pages from {first} on, protected {on}"):
+                    expected = [(first <= page < first + pages) == on for page in range(_PAGES)]
+                    entries = memory.pagemap(memory.at(page + 1) - live.base_page for page in range(_PAGES))
+                    live.expect("protected pages", expected, [bool(entry & WRITE_PROTECTED) for entry in entries])
+                    if not is_hole:
+                        live.expect(
+                            "pages that cannot be written",
+                            expected,
+                            [_is_refused(memory, page) for page in range(_PAGES)],
+                        )
+        memory.actor.end()
+        live.expect_pool(nr=_PAGES, free=_PAGES)
+
+
+def _is_refused(memory: Memory, page: int) -> bool:
+    """Tell whether a write to a page ends in SIGBUS. Raises Fault for another signal."""
+    try:
+        memory.touch(page, page + 1)
+    except Fault as fault:
+        if fault.signal is not signal.SIGBUS:
+            raise
+        return True
+    return False
 
 
 @PROTECTION.case(

@@ -11,13 +11,14 @@ from hugepage_qa.kernel.proc_tables import read_swaps
 from hugepage_qa.kernel.uapi import AT_FDCWD, MADV_PAGEOUT
 from hugepage_qa.machine.host import CannotRun, Host
 from hugepage_qa.machine.swap_file import HEADER_OFFSET, MAGIC
+from hugepage_qa.process.actor import Refused
 from hugepage_qa.sizes import MIB
 
 #: what others may swap out meanwhile
 _MARGIN = 32 * MIB
 # include/uapi/linux/loop.h
 _LOOP_SET_FD, _LOOP_CLR_FD, _LOOP_CTL_GET_FREE = 0x4C00, 0x4C01, 0x4C82
-_ZSWAP = "sys/module/zswap/parameters/enabled"
+_ZSWAP = "sys/module/zswap/parameters"
 
 
 def need_swap(live: Live, size: int) -> None:
@@ -72,7 +73,7 @@ def swap_to_a_device(live: Live, room: int) -> Callable[[], None]:
         raise CannotRun("swap on a device is for machines that are thrown away")
     if read_swaps(live.host) or not live.host.has_modules(["loop"]):
         raise CannotRun("this machine has swap of its own, or no loop devices")
-    live.set_knob_if_there(_ZSWAP, "N")
+    live.set_knob_if_there(zswap_knob("enabled"), "N")
     owner, base, pack = live.actor(), live.base_page, live.host.uapi.pack
     content = owner.call("memfd_create", "swap", 0)
     owner.call("ftruncate", content, room)
@@ -84,6 +85,22 @@ def swap_to_a_device(live: Live, room: int) -> Callable[[], None]:
     live.when_actors_have_ended(_detach, live.host, device)
     owner.call("swapon", device, 0)
     return _until_the_case_ends(live, partial(_swap_off, live.host, device))
+
+
+def zswap_knob(name: str) -> str:
+    """Return the path of a parameter of zswap (Documentation/admin-guide/mm/zswap.rst)."""
+    return f"{_ZSWAP}/{name}"
+
+
+def turn_zswap_on(live: Live) -> None:
+    """Have zswap take what goes to swap from now on, until the case ends. Raises CannotRun where it does not."""
+    path = zswap_knob("enabled")
+    try:
+        live.set_knob(path, "Y")
+    except Refused as refusal:
+        raise CannotRun(f"zswap of this kernel cannot be turned on: {refusal.strerror}") from refusal
+    if (live.host.read(path) or "").strip() != "Y":
+        raise CannotRun("zswap of this kernel stays off: it has no compressor or no pool")
 
 
 def _swap_off(host: Host, device: str) -> None:

@@ -4,6 +4,7 @@ Each case is a table of all kinds of memory: huge pages, base pages, pages of ze
 """
 
 import errno
+import mmap
 from collections.abc import Callable
 from functools import partial
 from itertools import product
@@ -28,7 +29,7 @@ from hugepage_qa.cases.frames import (
     kpageflags,
 )
 from hugepage_qa.cases.khugepaged_clock import let_rest
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import (
     EXCLUSIVE,
     FRAME,
@@ -41,6 +42,7 @@ from hugepage_qa.cases.mapped_memory import (
 )
 from hugepage_qa.cases.memory_policy import migrate
 from hugepage_qa.cases.pages_of_a_node import need_memory
+from hugepage_qa.cases.swapped import only_swap, swap_out, swapped
 from hugepage_qa.cases.thp_memory import (
     filled_file,
     let_only_pmd_inherit,
@@ -53,6 +55,7 @@ from hugepage_qa.cases.thp_memory import (
     shared_huge_pages,
 )
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, huge_zeroes, mapped_in_parts
+from hugepage_qa.kernel.proc_tables import read_swaps
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -64,7 +67,12 @@ CLEAR_REFS = "Documentation/filesystems/proc.rst clear_refs"
 #: more than may be written to clear_refs: 5 resets the peak of what is resident
 _TOO_MUCH = "6"
 
+#: huge pages of swap: more than two that are swapped out, and what CPUs keep of it
+_SWAP = 16
+
 Make = Callable[[Live], Memory]
+#: memory that is back from swap, and which of its base pages are soft-dirty then
+Back = tuple[Memory, set[int]]
 
 
 def _untouched(live: Live) -> Memory:
@@ -184,6 +192,102 @@ def _is_moved(memory: Memory, old: int, new: int) -> bool:
     # what somebody else has a hold of is passed over
     migrate(memory.actor, old, new)
     return not memory.numa_maps().nodes.get(old, 0)
+
+
+@TRACKERS.case(
+    "what was written since clear_refs was written, and nothing else, is soft-dirty while it is in swap and when it is"
+    " back: to who reads, writes, advises, protects or inherits it, or turns swap off; what clear_refs finds in swap is"
+    " not, and what is moved while it is there is, all of it",
+    f"{SOFT}; {PAGEMAP}; mm/memory.c do_swap_page(), copy_nonpresent_pte(); mm/swapfile.c unuse_pte();"
+    " fs/proc/task_mmu.c clear_soft_dirty(); mm/mremap.c move_soft_dirty_pte()",
+    since="5.4",  # MADV_PAGEOUT
+)
+def in_swap(live: Live) -> None:
+    let_rest(live)
+    swap_off = only_swap(live, _SWAP * pmd_size(live))
+
+    def turn_off(_live: Live, memory: Memory, written: set[int]) -> Back:
+        swap_off()
+        return memory, written
+
+    for come_back, make in product((*_WAYS_BACK, turn_off), (huge_pages, base_pages)):
+        if not read_swaps(live.host):
+            swap_off = only_swap(live, _SWAP * pmd_size(live))
+        memory = make(live, 2)
+        need_soft_dirty(live, memory)
+        with live.about(f"{make.__name__}, {come_back.__name__.strip('_')}"):
+            clear_refs(live, memory)
+            written = _write_some(memory, live.base_page, whole=make is huge_pages)
+            swap_out(live, memory, memory.length)
+            live.expect("memory in huge pages when it is in swap", 0, mapped_huge(memory))
+            found = _soft_dirty(memory)
+            # others may become so when a huge page is split: they are dirty (pte_mkdirty() of x86)
+            told = found & written if make is huge_pages else found
+            live.expect("base pages in swap that are soft-dirty", _runs(written), _runs(told))
+            there, wanted = come_back(live, memory, found)
+            there.expect_filled()
+            live.expect(
+                "memory in swap and in huge pages after it was read", (0, 0), (swapped(there), mapped_huge(there))
+            )
+            live.expect("base pages that are soft-dirty when they are back", _runs(wanted), _runs(_soft_dirty(there)))
+        memory.actor.end()
+
+
+def _write_some(memory: Memory, base: int, *, whole: bool) -> set[int]:
+    """Write a word, as it is, in some base pages, and return which are soft-dirty then: all of a page that is huge."""
+    every = memory.size // base
+    numbers = {2 * every - 2} if whole else {0, every // 2, every // 2 + 1, every, 2 * every - 1}
+    for number in numbers:
+        memory.actor.write(memory.address + number * base, 1 + number * base)
+    return {*range(every, 2 * every)} if whole else numbers
+
+
+def _soft_dirty(memory: Memory) -> set[int]:
+    return {number for number, entry in enumerate(memory.whole_pagemap()) if entry & SOFT_DIRTY}
+
+
+def _runs(numbers: set[int]) -> list[tuple[int, int]]:
+    """Return the first and the last of ``numbers`` that follow one another."""
+    firsts = sorted(number for number in numbers if number - 1 not in numbers)
+    return list(zip(firsts, sorted(number for number in numbers if number + 1 not in numbers), strict=True))
+
+
+def _read(_live: Live, memory: Memory, written: set[int]) -> Back:
+    return memory, written
+
+
+def _prefetch(_live: Live, memory: Memory, written: set[int]) -> Back:
+    memory.advise(mmap.MADV_WILLNEED)
+    return memory, written
+
+
+def _write(_live: Live, memory: Memory, written: set[int]) -> Back:
+    memory.actor.write(memory.address, 1)
+    return memory, {0} | written
+
+
+def _protect(_live: Live, memory: Memory, written: set[int]) -> Back:
+    for prot in (mmap.PROT_READ, READ_WRITE):
+        memory.protect(prot)
+    return memory, written
+
+
+def _inherit(_live: Live, memory: Memory, written: set[int]) -> Back:
+    return memory.seen_by(memory.actor.fork()), written
+
+
+def _clear(live: Live, memory: Memory, _written: set[int]) -> Back:
+    clear_refs(live, memory)
+    return memory, set()
+
+
+def _move(live: Live, memory: Memory, _written: set[int]) -> Back:
+    # page by page: where both places begin with a page table this moves as it is (move_normal_pmd())
+    there = memory.moved_to(room_for(memory.actor, memory.pages + 1, memory.size) + live.base_page)
+    return there, {*range(len(there.whole_pagemap()))}
+
+
+_WAYS_BACK = (_read, _prefetch, _write, _protect, _inherit, _clear, _move)
 
 
 @TRACKERS.case(

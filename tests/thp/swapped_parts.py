@@ -163,12 +163,15 @@ def allocation_fails(live: Live) -> None:
     let_only_pmd_inherit(live)
     point, file, memory = _huge_file(live)
     size = memory.size
-    file.actor.call("ftruncate", file.descriptor, _ROOM * size)
+    room = _ROOM // 2 * size
+    file.actor.call("ftruncate", file.descriptor, room)
+    # so that the mount has room for all but one huge page: of more than all of it nothing is tried
+    other = live.open(file.actor, f"{point}/other")
+    file.actor.call("fallocate", other, 0, 0, size)
     page_all_out(live, Memory(live, memory.actor, memory.address, 1, size), size)
     before = file.blocks, live.host.file_system(point).free_blocks
     # behind what there is, and from its middle on, in holes and pages
     for start in (0, size // 2, _PAGES * size):
-        room = _ROOM * size
         live.expect_errno(errno.ENOSPC, file.actor.call, "fallocate", file.descriptor, 0, start, room)
         found = file.blocks, live.host.file_system(point).free_blocks
         live.expect(f"st_blocks, free blocks after an allocation from {start} on", before, found)

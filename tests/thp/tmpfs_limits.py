@@ -2,7 +2,9 @@
 
 import errno
 import mmap
+import os
 from collections.abc import Mapping
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
@@ -22,6 +24,7 @@ from hugepage_qa.cases.thp_memory import (
 )
 from hugepage_qa.cases.thp_policy import base_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
+from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
@@ -73,6 +76,60 @@ def sizes(live: Live) -> None:
     total = live.memory_total // page
     live.expect("blocks of size=50%", -(-total // 2), half.blocks)
     live.expect("blocks of size=25%", -(-total // 4), quarter.blocks)
+
+
+@LIMITS.case(
+    "an allocation that finds no room for all leaves a file as it was, what it holds, its holes, its length and what it"
+    " takes of the mount, wherever it begins within a huge page; a write tells how much of it fitted, and keeps that",
+    "fallocate(2) ENOSPC; write(2) ENOSPC; mm/shmem.c shmem_fallocate(), shmem_undo_range()",
+)
+def no_room_for_all(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    size, page = pmd_size(live), live.base_page
+    for huge in ("always", "never"):
+        point = live.mount_other(f"huge={huge},size={4 * size},mode=0700", "tmpfs")
+        with_blocks(live, size, 3)
+        actor = live.actor()
+        file, other = (HugeFile(live, actor, live.open(actor, f"{point}/{name}")) for name in ("file", "other"))
+        actor.call("fallocate", other.descriptor, 0, 0, size)
+        memory = map_start(live, actor, file.descriptor, 3)
+        # a hole between them
+        for number in (0, 2):
+            actor.fill(memory.at(number), size, WORD, 1 + number * size)
+        whole = int(huge == "always")
+        expect_mapped_whole(live, memory, 2 * whole, f"huge={huge}")
+        for start, mode in product(
+            (0, WORD, page, size // 2, size // 2 + WORD, size - page, size, 2 * size, 3 * size - page, 3 * size),
+            (0, FALLOC_FL_KEEP_SIZE),
+        ):
+            with live.about(f"huge={huge}, mode {mode}, from {start} on"):
+                # no more than the mount has, or nothing is tried
+                length = 4 * size - page
+                live.expect_errno(errno.ENOSPC, actor.call, "fallocate", file.descriptor, mode, start, length)
+                live.expect("free blocks", size // page, live.host.file_system(point).free_blocks)
+                live.expect("length, st_blocks", (3 * size, 2 * size), (file.size, file.blocks))
+                hole, data = (
+                    actor.call("lseek", file.descriptor, at, how)
+                    for at, how in ((0, os.SEEK_HOLE), (size, os.SEEK_DATA))
+                )
+                live.expect("where the hole begins and ends", (size, 2 * size), (hole, data))
+                live.expect("words that changed", 0, memory.wrong(0, size) + memory.wrong(2 * size, size))
+        expect_mapped_whole(live, memory, 2 * whole, f"huge={huge}")
+        with live.about(f"huge={huge}"):
+            _expect_short_write(live, file, size)
+            live.expect("words that changed", 0, memory.wrong(0, size) + memory.wrong(2 * size, size))
+
+
+def _expect_short_write(live: Live, file: HugeFile, size: int) -> None:
+    """Expect a write behind ``file``, of three huge pages, to write the one that there is room for, and no more."""
+    actor, length = file.actor, 2 * size
+    source = actor.mmap(length, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    actor.fill(source, length, WORD, 1)
+    live.expect("bytes written", size, actor.call("pwrite64", file.descriptor, source, length, 3 * size))
+    live.expect_errno(errno.ENOSPC, actor.call, "pwrite64", file.descriptor, source, length, 4 * size)
+    live.expect("length, st_blocks", (4 * size, 3 * size), (file.size, file.blocks))
+    written = map_file(live, actor, file.descriptor, 4)
+    live.expect("words that were written otherwise", 0, actor.check(written.at(3), size, WORD, 1))
 
 
 @LIMITS.case(

@@ -3,6 +3,7 @@
 import mmap
 import signal
 from functools import partial
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import expect_split
@@ -202,8 +203,8 @@ def locked_in_part(live: Live) -> None:
 
 
 @BORDERS.case(
-    "huge pages of a System V segment that is locked stay in memory and are unevictable; unlocked, they are not, can be"
-    " swapped out, and hold what they held",
+    "a System V segment that is locked, in huge pages or base pages, before or after it is filled, stays in memory and"
+    " is unevictable; unlocked, it is not, can be swapped out, and holds what it held",
     "shmctl(2) SHM_LOCK, SHM_UNLOCK; mm/shmem.c shmem_lock(), shmem_unlock_mapping(); mm/vmscan.c"
     " check_move_unevictable_folios()",
     since="5.4",  # MADV_PAGEOUT
@@ -211,12 +212,18 @@ def locked_in_part(live: Live) -> None:
 def locked_segment(live: Live) -> None:
     need_swap(live, pmd_size(live))
     let_only_pmd_inherit(live)
-    live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
+    for policy, is_filled in product(("always", "never"), (True, False)):
+        with live.about(f"shmem_enabled={policy}, filled before it is locked: {is_filled}"):
+            live.set_knob(f"{DIRECTORY}/shmem_enabled", policy)
+            _expect_locked_segment(live, policy == "always", is_filled)
+
+
+def _expect_locked_segment(live: Live, huge: bool, is_filled: bool) -> None:
+    """Expect a new segment to stay in memory as long as it is locked, from before or after it ``is_filled`` on."""
     actor, size = live.actor(), pmd_size(live)
     number = segment_number(live, actor, size, 0o600 | IPC_CREAT)
     address = actor.call("shmat", number, room_for(actor, 1, size), SHM_REMAP)
     memory = Memory(live, actor, address, 1, size)
-    expect_shared(live, memory, True, "shmem_enabled=always")
 
     def lock() -> None:
         actor.call("shmctl", number, SHM_LOCK, 0)
@@ -227,6 +234,12 @@ def locked_segment(live: Live) -> None:
     def unlock() -> None:
         actor.call("shmctl", number, SHM_UNLOCK, 0)
 
+    if not is_filled:
+        lock()
+    expect_shared(live, memory, huge, "a segment")
+    if not is_filled:
+        lock()
+        live.expect("Rss of what was locked when it was filled", size, memory.smaps().rss)
     locked = {"Unevictable": size, "Shmem": 0}
     expect_change(live, locked, unlock, lambda _none: lock())
     live.expect("Rss while it is locked", size, memory.smaps().rss)
@@ -234,6 +247,7 @@ def locked_segment(live: Live) -> None:
     expect_change(live, {"Unevictable": -size, "Shmem": 0}, lock, lambda _none: unlock())
     page_all_out(live, memory)
     memory.expect_filled()
+    actor.end()
 
 
 class ThpBorders(LiveTest):

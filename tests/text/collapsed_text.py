@@ -1,8 +1,10 @@
 """Text that madvise(2) collapses: what is huge of it then, how that is counted, and what splits it again."""
 
 import errno
+import mmap
 import os
 from functools import partial
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import split_all
@@ -17,20 +19,26 @@ from hugepage_qa.cases.file_text import (
 )
 from hugepage_qa.cases.hugetext import huge_page_of_text
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.text_program import TextProgram, evict, start_again, start_text
-from hugepage_qa.cases.thp_memory import OF_NODES, collapse, expect_change, pmd_size, read_counters_with_nodes
+from hugepage_qa.cases.thp_memory import OF_NODES, collapse, expect_change, pmd_size, read_counters_with_nodes, room_for
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MAP_FIXED
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.program_text import Kind
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.text_program_build import Recipe
+from hugepage_qa.process.text_program_build import BuiltText, Recipe
+from hugepage_qa.version import KernelVersion
 
 COLLAPSED = Area("text/collapsed", sizes=Sizes.ONCE)
 
 PROC_DOC = "Documentation/filesystems/proc.rst"
 FILE_THP = "mm/Kconfig READ_ONLY_THP_FOR_FS; mm/huge_memory.c file_thp_enabled()"
+#: file_thp_enabled() of 6.1 asks for VM_EXEC, and that of 6.12 does not; those between are judged by text alone
+_TEXT_UNTIL, _NEED_NOT_BE_TEXT = KernelVersion(6, 2), KernelVersion(6, 12)
+_EXECUTABLE = mmap.PROT_READ | mmap.PROT_EXEC
+_KINDS = (mmap.MAP_PRIVATE, mmap.MAP_SHARED)
 COLLAPSE = "madvise(2) MADV_COLLAPSE; mm/khugepaged.c madvise_collapse()"
 
 
@@ -179,6 +187,49 @@ def text_collapsed_by_another(live: Live) -> None:
         program.touch()
         program.expect_intact()
         live.expect("FilePmdMapped", whole_pages(live, program), program.huge())
+
+
+@COLLAPSED.case(
+    "MADV_COLLAPSE makes what is mapped of a file huge where THPeligible says so, which is only where it may be"
+    " executed, on kernels where that is asked for, and where it lies in the file as in memory, mapped shared or"
+    " private; else it is EINVAL without effect, and what the file holds is read",
+    f"{COLLAPSE}; {FILE_THP}; include/linux/huge_mm.h transhuge_vma_suitable(), thp_vma_suitable_order()",
+    since="6.1",
+)
+def mapped_otherwise(live: Live) -> None:
+    program = start_touched(live, Kind.LIBRARY)
+    need_base_pages_in_cache(live, program)
+    _expect_collapse(live, program)
+    has_option = is_eligible(live, program)
+    size = huge_page_of_text(live)
+    recipe = Recipe(size, tail=size // 2, kind=Kind.LIBRARY)
+    program.actor.end()
+    asked_for, not_asked_for = live.kernel_version < _TEXT_UNTIL, live.kernel_version >= _NEED_NOT_BE_TEXT
+    protections = (mmap.PROT_READ, _EXECUTABLE) if asked_for or not_asked_for else (_EXECUTABLE,)
+    for prot, (shift, kind) in product(protections, ((live.base_page, mmap.MAP_PRIVATE), *product((0,), _KINDS))):
+        with live.about(f"protection {prot}, flags {kind}, {shift} bytes further on in the file"):
+            # none of it is in the page cache, nor runs it
+            built = live.host.build_text(recipe)
+            may = prot == _EXECUTABLE or not_asked_for
+            _expect_mapping(live, built, prot, shift, kind, huge=has_option and may and not shift)
+
+
+def _expect_mapping(live: Live, built: BuiltText, prot: int, shift: int, kind: int, *, huge: bool) -> None:
+    """Expect a mapping of the file from ``shift`` on to become a huge page, or to be EINVAL."""
+    size, actor = pmd_size(live), live.actor()
+    descriptor = live.open(actor, built.file, os.O_RDONLY)
+    address = actor.mmap(size, prot, kind | MAP_FIXED, descriptor, shift, room_for(actor, 1, size))
+    memory = Memory(live, actor, address, 1, size)
+    before = actor.sum(address, size)
+    live.expect("THPeligible", huge, memory.smaps().thp_eligible)
+    advise = partial(memory.advise, MADV_COLLAPSE)
+    if huge:
+        collapse(live, advise)
+    else:
+        live.expect_errno(errno.EINVAL, advise)
+    live.expect("checksum of what is mapped", before, actor.sum(address, size))
+    live.expect("FilePmdMapped", size if huge else 0, memory.smaps().file_pmd_mapped)
+    actor.end()
 
 
 def _collapsed_in_tmpfs(live: Live) -> TextProgram:

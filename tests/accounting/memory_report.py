@@ -1,0 +1,251 @@
+"""The report of memory that the kernel logs, on demand (sysrq m) and when memory runs out: what it tells of huge pages.
+
+Each amount in it is held against the file of the kernel that tells the same, with another amount of each kind there.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_policy import bind
+from hugepage_qa.cases.pages_of_a_node import need_memory
+from hugepage_qa.cases.swapped import need_swap, swap_out
+from hugepage_qa.cases.thp_memory import allow_on_advice, expect_change, map_aligned, need_blocks, pmd_size
+from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.kernel.counters import read_meminfo, read_vmstat
+from hugepage_qa.kernel.memory_layout import read_free_blocks, read_zones
+from hugepage_qa.kernel.memory_report import MemoryReport, read_memory_report
+from hugepage_qa.kernel.nodes import node_directories
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.known_thp_issues import THP_ISSUES
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+REPORT = Area("accounting/memory-report", sizes=Sizes.ONCE)
+
+SYSRQ = "Documentation/admin-guide/sysrq.rst m; mm/page_alloc.c __show_free_areas() as of Linux 6.1"
+#: more huge pages than are made on any node
+_ROOM = 16
+_SYSRQ_MASK = "proc/sys/kernel/sysrq"
+#: what a report has of a node, and the line of the node's meminfo that tells the same
+_OF_NODES = {
+    "active_anon": "Active(anon)",
+    "inactive_anon": "Inactive(anon)",
+    "active_file": "Active(file)",
+    "inactive_file": "Inactive(file)",
+    "unevictable": "Unevictable",
+    "mapped": "Mapped",
+    "dirty": "Dirty",
+    "writeback": "Writeback",
+    "shmem": "Shmem",
+    "shmem_thp": "ShmemHugePages",
+    "shmem_pmdmapped": "ShmemPmdMapped",
+    "anon_thp": "AnonHugePages",
+    "kernel_stack": "KernelStack",
+    "pagetables": "PageTables",
+}
+#: what it has of the machine, in base pages, and the counter of vmstat
+_OF_MACHINE = {
+    "active_anon": "nr_active_anon",
+    "inactive_anon": "nr_inactive_anon",
+    "isolated_anon": "nr_isolated_anon",
+    "active_file": "nr_active_file",
+    "inactive_file": "nr_inactive_file",
+    "isolated_file": "nr_isolated_file",
+    "unevictable": "nr_unevictable",
+    "dirty": "nr_dirty",
+    "writeback": "nr_writeback",
+    "slab_reclaimable": "nr_slab_reclaimable",
+    "slab_unreclaimable": "nr_slab_unreclaimable",
+    "mapped": "nr_mapped",
+    "shmem": "nr_shmem",
+    "pagetables": "nr_page_table_pages",
+    "bounce": "nr_bounce",
+    "free": "nr_free_pages",
+    "free_cma": "nr_free_cma",
+    "pagecache pages": "nr_file_pages",
+}
+
+
+@REPORT.case(
+    "the report of memory tells of each node how much of it is in huge pages, anonymous, shared, and shared and mapped"
+    " as a whole, to the page, what is locked of it, and all else as the meminfo of the node does",
+    SYSRQ,
+)
+def huge_pages_of_nodes(live: Live) -> None:
+    _need_reports(live)
+    allow_on_advice(live)
+    let_rest(live)
+    size = pmd_size(live)
+    need_memory(live, live.nodes[:2], _ROOM * size)
+    # a kernel without NUMA tells of one node
+    for more, node in enumerate(live.nodes[:2] or (0,)):
+        anonymous, shared = 2 + more, 5 + more
+        amounts = {
+            "anon_thp": anonymous,
+            "shmem": shared,
+            "shmem_pmdmapped": shared - 1,
+            "unevictable": 1,
+            "mlocked": 1,
+        }
+        if not THP_ISSUES[Quirk.MOVED_SHARED_PAGE_OFF_NODES].applies_to(live.kernel_version):
+            # else it may be below 0, and reads 0 then, since such pages have moved
+            amounts["shmem_thp"] = shared
+        counted = {_of(node, name): pages * size for name, pages in amounts.items()}
+        prepare = partial(_on_node, live, node, anonymous, shared)
+        expect_change(live, counted, prepare, partial(_fill, live, node), _read_amounts)
+        _expect_as_in_meminfo(live)
+
+
+@REPORT.case(
+    "the report of memory tells of all memory, of swap, of zones and of their free blocks as vmstat, meminfo, zoneinfo"
+    " and buddyinfo do",
+    f"{SYSRQ}; Documentation/filesystems/proc.rst meminfo, buddyinfo; lib/show_mem.c __show_mem()",
+)
+def all_memory(live: Live) -> None:
+    _need_reports(live)
+    need_swap(live, 2 * pmd_size(live))
+    memory = huge_pages(live, 3)
+    memory.actor.call("mlock", memory.at(2), memory.size)
+    swap_out(live, memory.part(0, 2), 2 * memory.size)
+    page = live.base_page
+    told, report = _expect_close(live, _told_of_memory, partial(_reported, page=page))
+    live.expect("whether swap and what is free of it are told", True, {"Total swap", "Free swap"} <= told.keys())
+    for (node, zone), (counts, total) in report.free_blocks.items():
+        blocks = sum(count * page << order for order, count in enumerate(counts))
+        live.expect(f"free blocks of node {node}, zone {zone}, in bytes", blocks, total)
+
+
+def _need_reports(live: Live) -> None:
+    if live.host.read(_SYSRQ_MASK) is None:
+        raise CannotRun("this kernel has no CONFIG_MAGIC_SYSRQ")
+
+
+def _on_node(live: Live, node: int, anonymous: int, shared: int) -> tuple[Memory, Memory]:
+    """Return untouched memory of ``node`` that is to get so many huge pages, anonymous and shared."""
+    found = []
+    for pages, is_shared in ((anonymous, False), (shared, True)):
+        memory = map_aligned(live, pages, pmd_size(live), shared=is_shared, advice=MADV_HUGEPAGE)
+        if live.nodes:
+            bind(memory, [node])
+        found.append(memory)
+    return found[0], found[1]
+
+
+def _fill(live: Live, node: int, memories: tuple[Memory, Memory]) -> None:
+    """Fill the two; a page of the first is locked, and one of the other is mapped no more."""
+    for memory in memories:
+        memory.fill()
+        need_blocks(live, memory, node if live.nodes else None)
+    first, other = memories
+    first.actor.call("mlock", first.address, first.size)
+    other.unmap(other.pages - 1, 1)
+
+
+def _report(live: Live) -> MemoryReport:
+    # what each processor has counted for itself is added up now
+    live.host.write("proc/sys/vm/stat_refresh", "1")
+    live.host.new_kernel_log()
+    live.host.write("proc/sysrq-trigger", "m")
+    return read_memory_report(live.host.new_kernel_log())
+
+
+def _of(node: int, name: str) -> str:
+    return f"node {node}: {name}"
+
+
+def _read_amounts(live: Live) -> dict[str, int]:
+    """Return what a report tells of nodes, and what is locked in their zones, in bytes."""
+    report = _report(live)
+    amounts = {_of(node, name): amount for node, told in report.nodes.items() for name, amount in told.items()}
+    for node in report.nodes:
+        zones = (told for (where, _zone), told in report.zones.items() if where == node)
+        amounts[_of(node, "mlocked")] = sum(told["mlocked"] for told in zones)
+    return amounts
+
+
+def _expect_as_in_meminfo(live: Live) -> None:
+    def reported(report: MemoryReport) -> dict[str, int]:
+        return {_of(node, name): told[name] for node, told in report.nodes.items() for name in _OF_NODES}
+
+    def told(live: Live) -> dict[str, int]:
+        tree = ObservedTree(live.host)
+        files = {node: f"{directory}/meminfo" for node, directory in node_directories(live.host).items()}
+        shown = {node: read_meminfo(tree, path) for node, path in (files or {0: "proc/meminfo"}).items()}
+        return {_of(node, name): shown[node][line] for node in shown for name, line in _OF_NODES.items()}
+
+    _expect_close(live, told, reported)
+
+
+def _reported(report: MemoryReport, page: int) -> dict[str, int]:
+    """Return what a report tells of the machine and its zones, in bytes; base pages have ``page``."""
+    of_machine = {name: pages * page for name, pages in report.machine.items() if name in _OF_MACHINE}
+    totals = {
+        name: count if "swap" in name and "pages" not in name else count * page for name, count in report.totals.items()
+    }
+    zones = {
+        f"{_of(node, zone)} {name}": told[name]
+        for (node, zone), told in report.zones.items()
+        for name in ("free", "present", "managed", "free_cma")
+    }
+    blocks = {f"{_of(node, zone)} blocks": total for (node, zone), (_counts, total) in report.free_blocks.items()}
+    return of_machine | totals | zones | blocks
+
+
+def _told_of_memory(live: Live) -> dict[str, int]:
+    """Return the same from other files of the kernel."""
+    tree, page = ObservedTree(live.host), live.base_page
+    vmstat, meminfo = read_vmstat(tree), read_meminfo(tree)
+    zones = [zone for zone in read_zones(tree) if zone.present]
+    told = {name: vmstat[counter] * page for name, counter in _OF_MACHINE.items() if counter in vmstat}
+    told |= {
+        "Total swap": meminfo["SwapTotal"],
+        "Free swap": meminfo["SwapFree"],
+        "pages in swap cache": meminfo["SwapCached"],
+    }
+    told["pages RAM"] = sum(zone.present for zone in zones) * page
+    told["pages reserved"] = sum(zone.present - zone.managed for zone in zones) * page
+    if "HardwareCorrupted" in meminfo:
+        told["pages hwpoisoned"] = meminfo["HardwareCorrupted"]
+    if "CmaTotal" in meminfo:
+        told["pages cma reserved"] = meminfo["CmaTotal"]
+    for zone in zones:
+        where = _of(zone.node, zone.name)
+        told |= {f"{where} free": zone.free * page, f"{where} present": zone.present * page}
+        told |= {f"{where} managed": zone.managed * page, f"{where} free_cma": (zone.cma or 0) * page}
+    for free in read_free_blocks(tree):
+        blocks = sum(count * page << order for order, count in enumerate(free.counts))
+        told[f"{_of(free.node, free.zone)} blocks"] = blocks
+    return told
+
+
+def _expect_close(
+    live: Live, tell: Callable[[Live], Mapping[str, int]], reported: Callable[[MemoryReport], Mapping[str, int]]
+) -> tuple[Mapping[str, int], MemoryReport]:
+    """Expect a report to have all that files ``tell`` before and after it, but for less than half a huge page.
+
+    Returns what they told before, and the report.
+    """
+    before = tell(live)
+    report = _report(live)
+    after, found, most = tell(live), reported(report), pmd_size(live) // 2
+    live.expect("amounts in the report", sorted(before), sorted(before.keys() & found.keys()))
+    for name in before.keys() & found.keys():
+        low, high = sorted((before[name], after[name]))
+        live.expect(f"{name}: {found[name]}, is {low} to {high}", True, low - most < found[name] < high + most)
+    return before, report
+
+
+class MemoryReports(LiveTest):
+    """What the kernel's report of memory tells.
+
+    :avocado: enable
+    """
+
+    def test_memory_report(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(REPORT)

@@ -10,7 +10,7 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import need_blocks
 from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy
 from hugepage_qa.kernel.tree import read_integer
-from hugepage_qa.kernel.uapi import MADV_MERGEABLE
+from hugepage_qa.kernel.uapi import MADV_MERGEABLE, MADV_UNMERGEABLE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -69,6 +69,88 @@ def pages_of_zeroes(live: Live) -> None:
     memory.touch(value=_NEW_VALUE)
     live.expect("Rss when a word was written", live.base_page, memory.smaps().rss)
     live.expect("what is read", _NEW_VALUE, memory.read())
+
+
+@MERGED.case(
+    "each base page that is not to be merged any more is its process's own again, at whichever end of a huge page it"
+    " is, and no other one; a child and all others keep what is merged, and hold what they held",
+    f"{KSM_DOC} MADV_UNMERGEABLE; madvise(2); mm/ksm.c ksm_madvise(), unmerge_ksm_pages()",
+)
+def parts_not_to_be_merged(live: Live) -> None:
+    memory, equal = _merged_pair(live)
+    child = memory.seen_by(memory.actor.fork())
+    count, half = _base_pages(live, memory), memory.size // live.base_page // 2
+    merged = set(range(count))
+    _expect_merged(live, memory, equal, merged)
+    # the ends of all, of huge pages, what is unmerged already, and all
+    parts = (0, 1), (count - 1, 1), (2 * half - 1, 2), (half, 3), (half - 1, half + 4), (0, count)
+    for first, pages in parts:
+        address = memory.address + first * live.base_page
+        memory.actor.call("madvise", address, pages * live.base_page, MADV_UNMERGEABLE)
+        merged -= set(range(first, first + pages))
+        with live.about(f"{pages} base pages from {first} of {count} on"):
+            _expect_merged(live, memory, equal, merged)
+            _expect_merged(live, child, equal, set(range(count)))
+            to_be_merged = sum(mapping.size for mapping in memory.all_mappings() if "mg" in mapping.flags)
+            live.expect("memory that is to be merged (mg)", len(merged) * live.base_page, to_be_merged)
+            for each, left in ((memory, len(merged)), (child, count), (equal, count)):
+                _expect_in_smaps(live, each, left)
+                each.expect_filled()
+    memory.fill(_NEW_VALUE)
+    memory.expect_filled(_NEW_VALUE)
+    for each in (child, equal):
+        each.expect_filled()
+
+
+@MERGED.case(
+    "2 in run has every base page be its process's own again, none is counted as shared then, and all hold what they"
+    " held; 1 has them be merged again",
+    f"{KSM_DOC} run, pages_shared, pages_sharing; mm/ksm.c run_store(), unmerge_and_remove_all_rmap_items()",
+)
+def all_unmerged(live: Live) -> None:
+    if live.host.has_others:
+        raise CannotRun("others use this machine, and what is merged of theirs may have no room")
+    memory, equal = _merged_pair(live)
+    count = _base_pages(live, memory)
+    for run, merged in (("2", 0), ("1", count)):
+        live.host.write(f"{_KSM}/run", run)
+        found = _merged(live, memory, lambda: _shared(memory, equal)) if merged else _shared(memory, equal)
+        with live.about(f"run is {run}"):
+            live.expect("base pages with one frame for both", merged, found)
+            tree = ObservedTree(live.host)
+            # frames, and how often each is mapped but once
+            counts = [read_integer(tree, f"{_KSM}/pages_{name}") for name in ("shared", "sharing")]
+            live.expect("pages_shared, pages_sharing", [merged, merged], counts)
+            for each in (memory, equal):
+                _expect_in_smaps(live, each, merged)
+                each.expect_filled()
+
+
+def _merged_pair(live: Live) -> tuple[Memory, Memory]:
+    """Return memory of two huge pages of two processes, of which all base pages are merged. Raises CannotRun."""
+    _start_merging(live)
+    memory, equal = huge_pages(live, 2), huge_pages(live, 2)
+    for each in (memory, equal):
+        each.advise(MADV_MERGEABLE)
+    found = _merged(live, memory, lambda: _shared(memory, equal))
+    live.expect("base pages with one frame for both", _base_pages(live, memory), found)
+    return memory, equal
+
+
+def _expect_merged(live: Live, memory: Memory, other: Memory, merged: set[int]) -> None:
+    """Expect these base pages of ``memory``, and no others, to have the frames that those of ``other`` have."""
+    frames = zip(memory.present_frames(memory.pages), other.present_frames(other.pages), strict=True)
+    found = {number for number, (one, another) in enumerate(frames) if one == another}
+    live.expect("base pages that are merged and should not be, or should be and are not", [], sorted(found ^ merged))
+
+
+def _expect_in_smaps(live: Live, memory: Memory, merged: int) -> None:
+    mappings = memory.all_mappings()
+    live.expect("AnonHugePages of what was merged", 0, sum(mapping.anon_huge_pages for mapping in mappings))
+    # Linux 6.1 has no such line
+    found = [mapping.fields["KSM"] for mapping in mappings if "KSM" in mapping.fields]
+    if found:
+        live.expect("KSM of smaps", merged * live.base_page, sum(found))
 
 
 def _start_merging(live: Live) -> None:

@@ -10,7 +10,15 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, CLEAR_REFS_ANON, CLEAR_REFS_MAPPED, clear_refs, need_soft_dirty
+from hugepage_qa.cases.clear_refs import (
+    CLEAR_REFS_ALL,
+    CLEAR_REFS_ANON,
+    CLEAR_REFS_MAPPED,
+    CLEAR_REFS_PEAK,
+    CLEAR_REFS_SOFT_DIRTY,
+    clear_refs,
+    need_soft_dirty,
+)
 from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.frames import (
     ANONYMOUS,
@@ -28,6 +36,7 @@ from hugepage_qa.cases.frames import (
     ZERO,
     kpageflags,
 )
+from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import (
@@ -64,7 +73,7 @@ TRACKERS = Area("thp/trackers", sizes=Sizes.ONCE)
 SOFT = "Documentation/admin-guide/mm/soft-dirty.rst"
 PAGEMAP = "Documentation/admin-guide/mm/pagemap.rst"
 CLEAR_REFS = "Documentation/filesystems/proc.rst clear_refs"
-#: more than may be written to clear_refs: 5 resets the peak of what is resident
+#: more than may be written to clear_refs
 _TOO_MUCH = "6"
 
 #: huge pages of swap: more than two that are swapped out, and what CPUs keep of it
@@ -292,24 +301,49 @@ _WAYS_BACK = (_read, _prefetch, _write, _protect, _inherit, _clear, _move)
 
 @TRACKERS.case(
     "clear_refs has all memory be unused, or that of files alone, or all but that, huge pages and others, and keeps"
-    " what is dirty; other numbers are refused",
+    " what is dirty; the numbers for what is soft-dirty and for the peak leave what is used, and others are refused",
     f"{CLEAR_REFS}; fs/proc/task_mmu.c clear_refs_test_walk(), clear_refs_pte_range()",
 )
 def unused(live: Live) -> None:
     let_rest(live)
     let_only_pmd_inherit(live)
     private, of_files = (huge_pages, mapped_in_parts, base_pages), (shared_huge_pages, shared_base_pages, _of_a_file)
-    for number, make in product((CLEAR_REFS_ALL, CLEAR_REFS_ANON, CLEAR_REFS_MAPPED), private + of_files):
+    used = CLEAR_REFS_SOFT_DIRTY, CLEAR_REFS_PEAK
+    for number, make in product((CLEAR_REFS_ALL, CLEAR_REFS_ANON, CLEAR_REFS_MAPPED, *used), private + of_files):
         memory = make(live)
         with live.about(f"{number}, {make.__name__.strip('_')}"):
             _expect_used(live, memory, memory.length)
             clear_refs(live, memory, number)
-            cleared = number == CLEAR_REFS_ALL or (make in of_files) == (number == CLEAR_REFS_MAPPED)
+            of_kind = CLEAR_REFS_MAPPED if make in of_files else CLEAR_REFS_ANON
+            cleared = number in (CLEAR_REFS_ALL, of_kind)
             _expect_used(live, memory, 0 if cleared else memory.length)
             for refused in ("0", _TOO_MUCH):
                 live.expect_errno(errno.EINVAL, clear_refs, live, memory, refused)
             live.expect("huge pages", memory.length if make in _HUGE else 0, mapped_huge(memory))
             memory.expect_filled()
+        memory.actor.end()
+
+
+@TRACKERS.case(
+    "VmHWM is the most memory that a process had, whatever it has given back, until clear_refs has it be what there is"
+    " now, from where it rises again, for huge pages and others; the other numbers leave it",
+    f"{CLEAR_REFS}; Documentation/filesystems/proc.rst VmHWM; fs/proc/task_mmu.c clear_refs_write(), task_mem()",
+)
+def peak(live: Live) -> None:
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    for make in (huge_pages, base_pages, shared_huge_pages, shared_base_pages):
+        memory = make(live, 3)
+        with live.about(make.__name__):
+            _expect_peak(live, memory, 3)
+            memory.unmap(1, 2)
+            others = CLEAR_REFS_ALL, CLEAR_REFS_ANON, CLEAR_REFS_MAPPED, CLEAR_REFS_SOFT_DIRTY
+            for number, most in (*((number, 3) for number in others), (CLEAR_REFS_PEAK, 1)):
+                clear_refs(live, memory, number)
+                _expect_peak(live, memory, most)
+            more = advised(live, actor=memory.actor)
+            more.fill()
+            _expect_peak(live, memory, 2)
         memory.actor.end()
 
 
@@ -365,6 +399,12 @@ def _expect_told(live: Live, memory: Memory, flags: int) -> None:
         # zeroes are nobody's: Linux 6.1 tells the huge page of them as of a file, and base pages of them not
         told |= OF_A_FILE
     live.expect("flags in pagemap", {hex(flags)}, {hex(entry & told) for entry in memory.whole_pagemap()})
+
+
+def _expect_peak(live: Live, memory: Memory, pages: int) -> None:
+    # an actor has little else, and since Linux 6.2 each processor may have some base pages that are not added up yet
+    found = process_status(live, memory.actor).sizes["VmHWM"]
+    live.expect("VmHWM, in huge pages", pages, round(found / memory.size))
 
 
 def _expect_used(live: Live, memory: Memory, length: int) -> None:

@@ -5,9 +5,9 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.smaps import read_smaps
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 
-#: what is written, as fs/proc/task_mmu.c names it: all memory becomes unused, private memory, that of files, and all is
-#: soft-dirty no more
-CLEAR_REFS_ALL, CLEAR_REFS_ANON, CLEAR_REFS_MAPPED, CLEAR_REFS_SOFT_DIRTY = "1", "2", "3", "4"
+#: what is written, as fs/proc/task_mmu.c names it: all memory becomes unused, private memory, that of files, all is
+#: soft-dirty no more, and the peak of what is resident (CLEAR_REFS_MM_HIWATER_RSS) is what there is
+CLEAR_REFS_ALL, CLEAR_REFS_ANON, CLEAR_REFS_MAPPED, CLEAR_REFS_SOFT_DIRTY, CLEAR_REFS_PEAK = "1", "2", "3", "4", "5"
 #: VmFlags of /proc/PID/smaps: a mapping is soft-dirty as a whole
 _SOFT_DIRTY = "sd"
 

@@ -12,7 +12,7 @@ from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.swapped import need_swap, swapped
+from hugepage_qa.cases.swapped import need_swap, parts_out, swapped
 from hugepage_qa.cases.thp_memory import (
     expect_shared,
     let_only_pmd_inherit,
@@ -22,7 +22,7 @@ from hugepage_qa.cases.thp_memory import (
     room_for,
 )
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MADV_PAGEOUT, MAP_FIXED
+from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
@@ -47,13 +47,8 @@ class _Copied:
     def is_swapped_out(self) -> bool:
         """Swap the copies of the first private mapping out, and tell whether all are: no other process has them."""
         memory, base = self.private[0], self.live.base_page
-        for page in self.copied:
-            memory.actor.call("madvise", memory.address + page * base, base, MADV_PAGEOUT)
-        if swapped(memory) == len(self.copied) * base:
-            return True
-        # an idle CPU may keep pages that it has not put on its lists
-        self.live.compact()
-        return False
+        parts = [(page * base, base) for page in sorted(self.copied)]
+        return parts_out(self.live, memory, parts, lambda: swapped(memory) == len(parts) * base)
 
     def expect_copies(self, end: int) -> None:
         """Expect each private mapping to have its copies up to ``end`` and no others, and SIGBUS for these."""

@@ -10,7 +10,7 @@ from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.swapped import need_swap, page_out
+from hugepage_qa.cases.swapped import need_swap, page_out, parts_out
 from hugepage_qa.cases.thp_memory import (
     expect_mapped_whole,
     free_lazily,
@@ -22,7 +22,7 @@ from hugepage_qa.cases.thp_memory import (
     room_for,
 )
 from hugepage_qa.cases.thp_policy import huge_pages
-from hugepage_qa.kernel.uapi import MADV_COLD, MADV_DONTNEED, MADV_PAGEOUT, MAP_FIXED, MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.kernel.uapi import MADV_COLD, MADV_DONTNEED, MAP_FIXED, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -114,7 +114,7 @@ def lazily_freed(live: Live) -> None:
             live.expect("LazyFree", memory.length, memory.smaps().fields["LazyFree"])
             memory.fill(_NEW_VALUE)
             way.go(memory)
-            live.host.wait_until(partial(_is_out, memory, rest))
+            live.host.wait_until(partial(parts_out, live, memory, rest, partial(_is_gone, memory)))
             live.expect("Rss after it was swapped out", 0, _resident(memory))
             wrong = sum(memory.wrong(*part, _NEW_VALUE) for part in rest)
             live.expect("words that changed under reclaim", 0, wrong)
@@ -153,10 +153,7 @@ def _lock_and_unlock(memory: Memory, at: int, length: int) -> None:
         memory.actor.call(name, at, length)
 
 
-def _is_out(memory: Memory, rest: list[tuple[int, int]]) -> bool:
-    """Give MADV_PAGEOUT for ``rest``, and tell whether it is out."""
-    for start, length in rest:
-        memory.actor.call("madvise", memory.address + start, length, MADV_PAGEOUT)
+def _is_gone(memory: Memory) -> bool:
     return _resident(memory) == 0
 
 

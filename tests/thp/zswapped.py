@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from copy import copy
 from functools import partial
 from hashlib import shake_128
-from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile
@@ -69,7 +68,7 @@ _SETTINGS: tuple[tuple[Settings, Settings], ...] = (
 def comes_back(live: Live) -> None:
     let_only_pmd_inherit(live)
     swap_off = _file_behind_zswap(live)
-    for make, back in product((huge_pages, base_pages, shared_huge_pages), (_read, _write, _prefetch, _inherit)):
+    for make, back in _WAYS:
         _expect_back(live, make, back)
     for make in (huge_pages, shared_huge_pages):
         _expect_back(live, make, _turning_off(swap_off))
@@ -86,7 +85,7 @@ def on_a_device(live: Live) -> None:
     let_only_pmd_inherit(live)
     swap_off = swap_to_a_device(live, _ROOM * pmd_size(live))
     turn_zswap_on(live)
-    for make, back in product((huge_pages, base_pages, shared_huge_pages), (_read, _write, _prefetch, _inherit)):
+    for make, back in _WAYS:
         _expect_back(live, make, back)
     _expect_back(live, huge_pages, _turning_off(swap_off))
 
@@ -255,6 +254,18 @@ def _turning_off(swap_off: SwapOff) -> Back:
         live.expect("memory in swap when it is off", 0, swapped(contents.memory))
 
     return turned_off
+
+
+#: huge pages in each way, and of other memory what can differ: how it is read, and shared memory how it is written
+_WAYS: tuple[tuple[Callable[[Live, int], Memory], Back], ...] = (
+    (huge_pages, _read),
+    (huge_pages, _write),
+    (huge_pages, _prefetch),
+    (huge_pages, _inherit),
+    (base_pages, _read),
+    (shared_huge_pages, _read),
+    (shared_huge_pages, _write),
+)
 
 
 class ThpZswapped(LiveTest):

@@ -1,7 +1,7 @@
 """Swap for a case, and memory that is swapped out."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from hugepage_qa.cases.live import Live
@@ -122,7 +122,7 @@ def _detach(host: Host, device: str) -> None:
 
 def swap_out(live: Live, memory: Memory, length: int) -> None:
     """Swap the first ``length`` bytes of ``memory`` out, and expect smaps to say so."""
-    live.host.wait_until(partial(_paged_out, live, memory, length, lambda: swapped(memory) == length))
+    live.host.wait_until(partial(parts_out, live, memory, [(0, length)], lambda: swapped(memory) == length))
     live.expect("memory in swap", length, swapped(memory))
 
 
@@ -131,17 +131,18 @@ def page_out(live: Live, memory: Memory, rest: int = 0) -> bool:
 
     ``rest`` are the bytes that stay of its mapping, which is larger. It is to be called again where it is mapped.
     """
-    return _paged_out(live, memory, memory.length, lambda: memory.smaps().rss == rest)
+    return parts_out(live, memory, [(0, memory.length)], lambda: memory.smaps().rss == rest)
 
 
-def _paged_out(live: Live, memory: Memory, length: int, is_out: Callable[[], bool]) -> bool:
-    """Give MADV_PAGEOUT for the first ``length`` bytes, and tell whether they are out.
+def parts_out(live: Live, memory: Memory, parts: Iterable[tuple[int, int]], is_out: Callable[[], bool]) -> bool:
+    """Give MADV_PAGEOUT for ``parts`` of ``memory``, start and length in bytes, and tell whether they are out.
 
-    It passes over pages that somebody else has a hold of in that moment, and over those that another CPU has not put on
-    its lists yet (lru_add_drain() in mm/swap.c is for one CPU), which an idle one may keep for long: to compact has
-    each CPU do so.
+    It is to be given again: it passes over pages that somebody else has a hold of in that moment, and over those that
+    another CPU has not put on its lists yet (lru_add_drain() in mm/swap.c is for one CPU), which an idle one may keep
+    for long. To compact has each CPU do so.
     """
-    memory.actor.call("madvise", memory.address, length, MADV_PAGEOUT)
+    for start, length in parts:
+        memory.actor.call("madvise", memory.address + start, length, MADV_PAGEOUT)
     if is_out():
         return True
     live.compact()

@@ -1,4 +1,4 @@
-"""What smaps and smaps_rollup tell of the memory of a process: of which kind it is, and what share of it is its own.
+"""What smaps, smaps_rollup and status tell of the memory of a process: its kind, its share, its peak.
 
 One model has all fields of all kinds of memory, alone and with children that have it, too.
 """
@@ -10,10 +10,19 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.clear_refs import (
+    CLEAR_REFS_ALL,
+    CLEAR_REFS_ANON,
+    CLEAR_REFS_MAPPED,
+    CLEAR_REFS_PEAK,
+    CLEAR_REFS_SOFT_DIRTY,
+    clear_refs,
+)
 from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.process_counters import may_lack
 from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out
 from hugepage_qa.cases.thp_memory import (
     free_lazily,
@@ -26,10 +35,10 @@ from hugepage_qa.cases.thp_memory import (
     shared_base_pages,
     shared_huge_pages,
 )
-from hugepage_qa.cases.thp_policy import base_pages, huge_pages
+from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
 from hugepage_qa.kernel.smaps import read_smaps, read_smaps_rollup
 from hugepage_qa.kernel.uapi import MAP_FIXED
-from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import KIB
 
@@ -248,6 +257,31 @@ def shared_in_swap(live: Live) -> None:
             each.actor.end()
 
 
+@SHARES.case(
+    "VmHWM is the most memory that a process had, whatever it has given back, until clear_refs has it be what there is"
+    " now, from where it rises again, for huge pages and others; the other numbers leave it",
+    f"{PROC_DOC} clear_refs, VmHWM; fs/proc/task_mmu.c clear_refs_write(), task_mem()",
+)
+def peak(live: Live) -> None:
+    if may_lack(live) >= pmd_size(live) // 4:
+        raise CannotRun(f"VmHWM may be off by {may_lack(live) >> 10} KiB with these CPUs and base pages")
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    for make in (huge_pages, base_pages, shared_huge_pages, shared_base_pages):
+        memory = make(live, 3)
+        with live.about(make.__name__):
+            _expect_peak(live, memory, 3)
+            memory.unmap(1, 2)
+            others = CLEAR_REFS_ALL, CLEAR_REFS_ANON, CLEAR_REFS_MAPPED, CLEAR_REFS_SOFT_DIRTY
+            for number, most in (*((number, 3) for number in others), (CLEAR_REFS_PEAK, 1)):
+                clear_refs(live, memory, number)
+                _expect_peak(live, memory, most)
+            more = advised(live, actor=memory.actor)
+            more.fill()
+            _expect_peak(live, memory, 2)
+        memory.actor.end()
+
+
 def _prepare(live: Live) -> None:
     let_rest(live)
     let_only_pmd_inherit(live)
@@ -322,13 +356,19 @@ def _expect_swap(live: Live, memory: Memory, swap: int, share: int, of_process: 
     fields = memory.smaps().fields
     live.expect("Swap, SwapPss", (swap, share), (fields["Swap"], fields["SwapPss"]))
     _expect_rollup(live, memory)
-    # since Linux 6.2 each processor may have some base pages of it that are not added up yet
-    found = process_status(live, memory.actor).sizes["VmSwap"]
-    live.expect("VmSwap, in halves of huge pages", of_process * 2 // memory.size, round(found * 2 / memory.size))
+    if may_lack(live) < memory.size // 4:
+        found = process_status(live, memory.actor).sizes["VmSwap"]
+        live.expect("VmSwap, in halves of huge pages", of_process * 2 // memory.size, round(found * 2 / memory.size))
+
+
+def _expect_peak(live: Live, memory: Memory, pages: int) -> None:
+    # an actor has little else
+    found = process_status(live, memory.actor).sizes["VmHWM"]
+    live.expect("VmHWM, in huge pages", pages, round(found / memory.size))
 
 
 class MemoryShares(LiveTest):
-    """What smaps and smaps_rollup tell of memory of each kind.
+    """What smaps, smaps_rollup and status tell of memory of each kind.
 
     :avocado: enable
     """

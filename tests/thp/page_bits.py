@@ -109,7 +109,7 @@ def _same(_live: Live, bits: Bits) -> Bits:
 
 
 def _protected(live: Live, bits: Bits) -> Bits:
-    # pmd_modify() of powerpc marks it as used (arch/powerpc/include/asm/book3s/64/pgtable.h)
+    # pmd_modify() and pte_modify() of powerpc mark it as used (arch/powerpc/include/asm/book3s/64/pgtable.h)
     return replace(bits, referenced=None) if live.host.architecture.startswith("ppc") else bits
 
 
@@ -118,6 +118,10 @@ def _in_parts(_live: Live, bits: Bits) -> Bits:
     # Linux 6.1 base pages are marked so when their huge page is
     free, _idle, busy = bits.soft_dirty
     return replace(bits, huge=0, soft_dirty=(free, None, busy))
+
+
+def _protected_in_parts(live: Live, bits: Bits) -> Bits:
+    return _protected(live, _in_parts(live, bits))
 
 
 def _without_the_last(live: Live, bits: Bits) -> Bits:
@@ -158,7 +162,7 @@ WAYS = (
     Way("MADV_WILLNEED", _advised(mmap.MADV_WILLNEED), _same),
     Way("mprotect(PROT_READ) and back", _there_and_back(mmap.PROT_READ), _protected),
     Way("mprotect(PROT_NONE) and back", _there_and_back(_PROT_NONE), _protected),
-    Way("mprotect(PROT_READ) of a base page", _part("mprotect", mmap.PROT_READ), _in_parts),
+    Way("mprotect(PROT_READ) of a base page", _part("mprotect", mmap.PROT_READ), _protected_in_parts),
     Way("MADV_DONTNEED of a base page", _part("madvise", mmap.MADV_DONTNEED), _without_the_last),
     Way("a split of the page itself", _split, _by_migration),
     Way("mremap()", partial(_moved, shift=0), _all_soft_dirty),

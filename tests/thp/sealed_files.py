@@ -21,6 +21,8 @@ from hugepage_qa.process.actor import Actor
 SEALED_FILES = Area("thp/sealed-files", sizes=Sizes.ONCE)
 SOURCE = f"{SEALED_SIZES}; mm/shmem.c shmem_fallocate(), shmem_setattr(), shmem_write_begin()"
 _VALUE = 77
+#: bytes: a few base pages of them can be carried at once, but where these have 64 KiB
+_MOST_WRITTEN = 4096
 
 
 @SEALED_FILES.case(
@@ -112,7 +114,8 @@ def _changes(live: Live, length: int) -> tuple[Change, ...]:
 
 def _writes(live: Live, length: int) -> tuple[Change, ...]:
     """Return writes to a file of ``length`` bytes: up to its end, across it, and behind it."""
-    base = live.base_page
+    # what is written has to fit into a request
+    base = min(live.base_page, _MOST_WRITTEN)
     starts = sorted({max(0, length - before) for before in (1, WORD, base, base + WORD)})
     return (
         *(Change("pwrite64", start, length) for start in starts),

@@ -36,7 +36,6 @@ from hugepage_qa.cases.frames import (
     ZERO,
     kpageflags,
 )
-from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import (
@@ -325,29 +324,6 @@ def unused(live: Live) -> None:
 
 
 @TRACKERS.case(
-    "VmHWM is the most memory that a process had, whatever it has given back, until clear_refs has it be what there is"
-    " now, from where it rises again, for huge pages and others; the other numbers leave it",
-    f"{CLEAR_REFS}; Documentation/filesystems/proc.rst VmHWM; fs/proc/task_mmu.c clear_refs_write(), task_mem()",
-)
-def peak(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
-    for make in (huge_pages, base_pages, shared_huge_pages, shared_base_pages):
-        memory = make(live, 3)
-        with live.about(make.__name__):
-            _expect_peak(live, memory, 3)
-            memory.unmap(1, 2)
-            others = CLEAR_REFS_ALL, CLEAR_REFS_ANON, CLEAR_REFS_MAPPED, CLEAR_REFS_SOFT_DIRTY
-            for number, most in (*((number, 3) for number in others), (CLEAR_REFS_PEAK, 1)):
-                clear_refs(live, memory, number)
-                _expect_peak(live, memory, most)
-            more = advised(live, actor=memory.actor)
-            more.fill()
-            _expect_peak(live, memory, 2)
-        memory.actor.end()
-
-
-@TRACKERS.case(
     "kpageflags tells of each base page what kind of page it is part of, huge, of zeroes or both, and of the first one"
     " what becomes of it",
     f"{PAGEMAP} kpageflags; fs/proc/page.c stable_page_flags()",
@@ -399,12 +375,6 @@ def _expect_told(live: Live, memory: Memory, flags: int) -> None:
         # zeroes are nobody's: Linux 6.1 tells the huge page of them as of a file, and base pages of them not
         told |= OF_A_FILE
     live.expect("flags in pagemap", {hex(flags)}, {hex(entry & told) for entry in memory.whole_pagemap()})
-
-
-def _expect_peak(live: Live, memory: Memory, pages: int) -> None:
-    # an actor has little else, and since Linux 6.2 each processor may have some base pages that are not added up yet
-    found = process_status(live, memory.actor).sizes["VmHWM"]
-    live.expect("VmHWM, in huge pages", pages, round(found / memory.size))
 
 
 def _expect_used(live: Live, memory: Memory, length: int) -> None:

@@ -1,0 +1,21 @@
+"""How exact the counters of a process are that /proc/PID/status shows, as VmHWM and VmSwap."""
+
+import re
+
+from hugepage_qa.cases.live import Live
+
+_DIRECTORY = "sys/devices/system/cpu"
+_CPU = re.compile(r"cpu\d+")
+#: base pages that a thread keeps for itself before Linux 6.2 (TASK_RSS_EVENTS_THRESH in mm/memory.c)
+_OF_A_THREAD = 64
+#: base pages that a CPU keeps since then, or two for each CPU if these are more (compute_batch_value())
+_OF_A_CPU = 32
+
+
+def may_lack(live: Live) -> int:
+    """Return the bytes by which a counter may be off, which threads or CPUs have not added up yet.
+
+    Source: mm/memory.c sync_mm_rss(); lib/percpu_counter.c, for counters of a process since f1a7941243c1.
+    """
+    cpus = sum(bool(_CPU.fullmatch(name)) for name in live.host.names(_DIRECTORY))
+    return max(_OF_A_THREAD, cpus * max(_OF_A_CPU, 2 * cpus)) * live.base_page

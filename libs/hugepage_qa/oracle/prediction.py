@@ -111,11 +111,19 @@ class PreAllocated:
 
 @dataclass(frozen=True)
 class Freeable:
-    """Where the log tells how much of the struct pages of a page of ``size`` can be freed, it is ``kib`` KiB, or 0."""
+    """Where the log tells how much of the struct pages of a page of ``size`` can be freed, it is ``kib`` KiB.
+
+    A kernel whose struct pages do not fill base pages evenly frees none, of pages of each size.
+    """
 
     size: str
     kib: int
     rule: Rule
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """What the line looks like; its group is the number of KiB."""
+        return re.compile(rf"HugeTLB: (\d+) KiB vmemmap can be freed for a {re.escape(self.size)} page")
 
 
 @dataclass(frozen=True)

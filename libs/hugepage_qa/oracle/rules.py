@@ -153,7 +153,7 @@ LOG_POOL = Rule(
 )
 LOG_FREEABLE = Rule(
     "log-freeable",
-    "of the struct pages of a page all that do not lie in one base page can be freed, or none where the kernel cannot",
+    "of the struct pages of a page all that do not lie in one base page can be freed, or none of pages of any size",
     "mm/hugetlb.c report_hugepages(); mm/hugetlb_vmemmap.h hugetlb_vmemmap_optimizable_size()",
     since=_version("6.0"),
 )

@@ -190,8 +190,16 @@ def test_a_log_that_counts_other_pages_is_caught(make_machine: MakeMachine) -> N
 def test_a_log_that_frees_other_struct_pages_is_caught(make_machine: MakeMachine, kib: int, is_right: bool) -> None:
     prediction, observations, log = scenario("plain", make_machine)
     log.append(f"HugeTLB: {kib} KiB vmemmap can be freed for a 2.00 MiB page")
+    log.append(f"HugeTLB: {16380 if kib else 0} KiB vmemmap can be freed for a 1.00 GiB page")
     expected = [] if is_right else [LOG_FREEABLE]
     assert [one.rule for one in compare(prediction, observations, log)] == expected
+
+
+def test_a_log_that_frees_struct_pages_of_one_size_alone_is_caught(make_machine: MakeMachine) -> None:
+    prediction, observations, log = scenario("plain", make_machine)
+    for kib, size in ((0, "2.00 MiB"), (16380, "1.00 GiB")):
+        log.append(f"HugeTLB: {kib} KiB vmemmap can be freed for a {size} page")
+    assert [one.rule for one in compare(prediction, observations, log)] == [LOG_FREEABLE]
 
 
 @pytest.mark.parametrize(

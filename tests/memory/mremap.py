@@ -12,7 +12,7 @@ from hugepage_qa.cases.places import free_place
 from hugepage_qa.kernel.uapi import MADV_POPULATE_READ, MAP_FIXED, MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, Fault, Refused
+from hugepage_qa.process.actor import Fault
 from hugepage_qa.sizes import GIB
 
 MREMAP = Area("memory/mremap")
@@ -155,7 +155,7 @@ def lengths_are_rounded_up(live: Live) -> None:
         with live.about(f"shared {shared}, from page {first} on, flags {flags}, {old} bytes to {new}"):
             is_refused = not after or after > before
             expected = -errno.EINVAL if is_refused else room.at(to)
-            live.expect("the address, or the error with a minus sign", expected, _remapped(file.actor, *words))
+            live.expect("the address, or the error with a minus sign", expected, file.actor.result("mremap", *words))
             if not is_refused:
                 taken = [there.pop(first + page) for page in range(before)]
                 there |= {to + page: value for page, value in enumerate(taken[:after])}
@@ -164,14 +164,6 @@ def lengths_are_rounded_up(live: Live) -> None:
             live.expect("what each page holds that is mapped", there, found)
         room.unmap()
     live.expect_pool(nr=3, free=0)
-
-
-def _remapped(actor: Actor, *words: int) -> int:
-    """Return what mremap(2) returns, or the error with a minus sign."""
-    try:
-        return actor.call("mremap", *words)
-    except Refused as refusal:
-        return -(refusal.errno or 0)
 
 
 def _value_at(memory: Memory, page: int) -> int | None:

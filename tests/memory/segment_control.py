@@ -151,7 +151,7 @@ def sizes_that_find_a_segment(live: Live) -> None:
         with live.about(f"a segment of {made} bytes, of huge pages {bool(pages)}"):
             kept = -(-made // size) if pages else 0
             for asked in sorted({0, 1, made - 1, made, made + 1, made + base, size, size + 1, 2 * size, 1 << 46}):
-                found = {_found(owner, asked, flags) for flags in asked_as}
+                found = {owner.result("shmget", KEY, asked, flags) for flags in asked_as}
                 wanted = segment.identifier if asked <= made else -errno.EINVAL
                 live.expect(f"what is found for {asked} bytes", {wanted}, found)
                 live.expect_errno(errno.EEXIST, owner.call, "shmget", KEY, asked, huge | IPC_CREAT | IPC_EXCL | 0o600)
@@ -160,14 +160,6 @@ def sizes_that_find_a_segment(live: Live) -> None:
             segment.remove()
             live.expect_pool(nr=2, free=2)
         owner.end()
-
-
-def _found(actor: Actor, length: int, flags: int) -> int:
-    """Return which segment KEY finds for ``length`` bytes, or the error with a minus sign."""
-    try:
-        return actor.call("shmget", KEY, length, flags)
-    except Refused as refusal:
-        return -(refusal.errno or 0)
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------

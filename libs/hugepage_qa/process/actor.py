@@ -117,6 +117,13 @@ class Actor:
         value, _buffers = self.call_with_buffers(name, *arguments)
         return value
 
+    def result(self, name: str, *arguments: Argument) -> int:
+        """Make a system call as ``call`` does and return its value, or the error with a minus sign."""
+        try:
+            return self.call(name, *arguments)
+        except Refused as refusal:
+            return -(refusal.errno or 0)
+
     def call_with_buffers(self, name: str, *arguments: Argument) -> tuple[int, tuple[bytes, ...]]:
         """Make a system call as ``call`` does and return its value and the buffers as it left them."""
         words = self._ask("call", name, *(_encode(argument) for argument in arguments))

@@ -2,17 +2,17 @@
 
 import errno
 import signal
+from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import new_memfd, process_status
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import Memory, value_or_signal
 from hugepage_qa.cases.places import free_place
 from hugepage_qa.kernel.uapi import MADV_POPULATE_READ, MAP_FIXED, MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Fault
 from hugepage_qa.sizes import GIB
 
 MREMAP = Area("memory/mremap")
@@ -159,21 +159,11 @@ def lengths_are_rounded_up(live: Live) -> None:
             if not is_refused:
                 taken = [there.pop(first + page) for page in range(before)]
                 there |= {to + page: value for page, value in enumerate(taken[:after])}
-            values = {page: _value_at(room, page) for page in range(room.pages)}
-            found = {page: value for page, value in values.items() if value is not None}
-            live.expect("what each page holds that is mapped", there, found)
+            wanted = [there.get(page, signal.SIGSEGV.name) for page in range(room.pages)]
+            found = [value_or_signal(partial(room.read, page)) for page in range(room.pages)]
+            live.expect("what each page holds, or the signal where none is mapped", wanted, found)
         room.unmap()
     live.expect_pool(nr=3, free=0)
-
-
-def _value_at(memory: Memory, page: int) -> int | None:
-    """Return what is stored in a page, None where nothing is mapped."""
-    try:
-        return memory.read(page)
-    except Fault as fault:
-        if fault.signal is not signal.SIGSEGV:
-            raise
-        return None
 
 
 @MREMAP.case("a mapping does not grow", REMAP, pages=2)

@@ -3,23 +3,25 @@
 import mmap
 import signal
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import NamedTuple
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import new_memfd, process_status
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.mapped_memory import WORD, Memory, value_or_signal
 from hugepage_qa.cases.places import free_place
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Fault
 from hugepage_qa.sizes import GIB
 
 PAGE_RANGES = Area("memory/page-ranges")
 #: of the mapping whose pages are acted on, and which of them: first one and number
 _PAGES = 4
 _RANGES = ((0, 1), (1, 2), (0, 3), (1, 3), (0, 4))
+#: what was read of a page, or the signal, and the signal that ended a write
+_Used = tuple[int | str, str | None]
 
 
 class _Act(NamedTuple):
@@ -27,9 +29,9 @@ class _Act(NamedTuple):
 
     name: str
     act: Callable[[Memory, int, int], object]
-    #: what becomes of an attempt to read and of one to write: a signal, or nothing
-    read: str = ""
-    write: str = ""
+    #: the signals that end an attempt to read and one to write, if one does
+    read: str | None = None
+    write: str | None = None
     #: whether all pages of the mapping are there before, and those that it is done to afterwards
     before: bool = True
     after: bool = True
@@ -99,35 +101,28 @@ def ranges_of_pages(live: Live) -> None:
         live.expect_pool(nr=_PAGES, free=_PAGES)
 
 
-def _expected(row: _Act, inside: range, *, keeps: bool) -> list[tuple[int | str, str]]:
-    """Return what is read of each page, or a signal, and what a write brings; a file ``keeps`` what its pages hold."""
-    outside = {READ_WRITE: ("", ""), mmap.PROT_READ: ("", _SEGV), 0: (_SEGV, _SEGV)}[row.prot]
-    expected = list[tuple[int | str, str]]()
+def _expected(row: _Act, inside: range, *, keeps: bool) -> list[_Used]:
+    """Return what is read of each page and what a write brings; a file ``keeps`` what its pages hold."""
+    outside = {READ_WRITE: (None, None), mmap.PROT_READ: (None, _SEGV), 0: (_SEGV, _SEGV)}[row.prot]
+    expected = list[_Used]()
     for page in range(_PAGES):
         read, write = (row.read, row.write) if page in inside else outside
         is_kept = keeps or (row.before and (row.after or page not in inside))
         expected.append((read or (page + 1 if is_kept else 0), write))
     if not row.moves:
         return expected
-    return expected + [(page + 1, "") for page in inside] + [(_SEGV, _SEGV)] * (_PAGES - len(inside))
+    return expected + [(page + 1, None) for page in inside] + [(_SEGV, _SEGV)] * (_PAGES - len(inside))
 
 
-def _used(memory: Memory) -> list[tuple[int | str, str]]:
-    """Return what is read at the start of each page, or a signal, and what signal a write to another word brings."""
-    found = list[tuple[int | str, str]]()
-    for page in range(memory.pages):
-        read: int | str
-        try:
-            read = memory.read(page)
-        except Fault as fault:
-            read = fault.signal.name
-        written = ""
-        try:
-            memory.actor.write(memory.at(page) + WORD, 1)
-        except Fault as fault:
-            written = fault.signal.name
-        found.append((read, written))
-    return found
+def _used(memory: Memory) -> list[_Used]:
+    """Return what is read at the start of each page, and what signal a write to another word brings."""
+    return [
+        (
+            value_or_signal(partial(memory.read, page)),
+            value_or_signal(partial(memory.actor.write, memory.at(page) + WORD, 1)),
+        )
+        for page in range(memory.pages)
+    ]
 
 
 class PageRanges(LiveTest):

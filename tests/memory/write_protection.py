@@ -7,7 +7,7 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import expect_hugetlb, forked, new_memfd
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import PRESENT, WRITE_PROTECTED, Memory
+from hugepage_qa.cases.mapped_memory import PRESENT, WRITE_PROTECTED, Memory, value_or_signal
 from hugepage_qa.cases.memory_policy import move_page, node_of
 from hugepage_qa.cases.pages_in_memory import in_memory
 from hugepage_qa.cases.thp_memory import room_for
@@ -15,7 +15,6 @@ from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pa
 from hugepage_qa.kernel.uapi import MADV_DONTNEED
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Fault
 
 PROTECTION = Area("write-protection")
 DOC = "Documentation/admin-guide/mm/userfaultfd.rst"
@@ -205,24 +204,11 @@ def ranges_are_protected(live: Live) -> None:
                     entries = memory.pagemap(memory.at(page + 1) - live.base_page for page in range(_PAGES))
                     live.expect("protected pages", expected, [bool(entry & WRITE_PROTECTED) for entry in entries])
                     if not is_hole:
-                        live.expect(
-                            "pages that cannot be written",
-                            expected,
-                            [_is_refused(memory, page) for page in range(_PAGES)],
-                        )
+                        signals = [signal.SIGBUS.name if is_protected else None for is_protected in expected]
+                        came = [value_or_signal(partial(memory.touch, page, page + 1)) for page in range(_PAGES)]
+                        live.expect("signals of writes to each page", signals, came)
         memory.actor.end()
         live.expect_pool(nr=_PAGES, free=_PAGES)
-
-
-def _is_refused(memory: Memory, page: int) -> bool:
-    """Tell whether a write to a page ends in SIGBUS. Raises Fault for another signal."""
-    try:
-        memory.touch(page, page + 1)
-    except Fault as fault:
-        if fault.signal is not signal.SIGBUS:
-            raise
-        return True
-    return False
 
 
 @PROTECTION.case(

@@ -8,11 +8,10 @@ from itertools import product
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import HugeFile, forked, open_file
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import Memory, value_or_signal
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Fault
 
 PROMISED = Area("promised-pages")
 MIN_SIZE = f"{HUGETLB_DOC} min_size"
@@ -20,7 +19,6 @@ MIN_SIZE = f"{HUGETLB_DOC} min_size"
 _MOST = 4
 #: min_size= and size= in pages: below the most, without one, at both ends
 _LIMITS = ((2, _MOST), (2, None), (1, _MOST), (_MOST, _MOST), (0, _MOST))
-_DONE = "done"
 
 
 @PROMISED.case(
@@ -142,9 +140,9 @@ def _expect_promised_copy(live: Live, passed_by: Quirk, *, by_child: bool) -> No
         writer, reader = (child, memory) if by_child else (memory, child)
         try:
             with live.about(_limits(most, spare)):
-                came = _came_of(partial(writer.touch, value=2))
+                came = value_or_signal(partial(writer.touch, value=2))
                 live.expect_pool(nr=2 + spare, free=spare, known={passed_by: {"free": 1, "resv": 1}})
-                live.expect("what came of the write", _DONE, came)
+                live.expect("the signal that came of the write", None, came)
                 live.expect("what both have", (2, 1), (writer.read(), reader.read()))
                 child.actor.end()
                 live.expect_pool(nr=2 + spare, free=1 + spare, resv=1)
@@ -188,9 +186,9 @@ def _expect_promised(
         file.truncate(1)
         try:
             with live.about(f"{name}, {_limits(most, spare)}"):
-                came = _came_of(partial(take, file))
+                came = value_or_signal(partial(take, file))
                 live.expect_pool(nr=2 + spare, free=1 + spare, resv=1, known=known)
-                live.expect("what came of it", _DONE, came)
+                live.expect("the signal that came of it", None, came)
         finally:
             file.actor.end()
             live.host.unmount(point)
@@ -204,15 +202,6 @@ def _spares(live: Live) -> Iterable[tuple[int, int | None]]:
 
 def _limits(most: int | None, spare: int) -> str:
     return f"size= of {most} pages, {spare} pages that are promised to nobody"
-
-
-def _came_of(access: Callable[[], object]) -> str:
-    """Return the signal that ends ``access``, or that it comes to its end."""
-    try:
-        access()
-    except Fault as fault:
-        return fault.signal.name
-    return _DONE
 
 
 def _mount(live: Live, least: int, most: int | None) -> str:

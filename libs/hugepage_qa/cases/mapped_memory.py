@@ -2,16 +2,18 @@
 
 import errno
 import os
-from collections.abc import Iterable
-from typing import Any, NoReturn, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from hugepage_qa.kernel.numa_maps import NumaMapping, read_numa_maps
 from hugepage_qa.kernel.smaps import MemoryMapping, read_smaps
 from hugepage_qa.kernel.uapi import MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun, Host, ObservedTree
-from hugepage_qa.process.actor import Actor, Refused
+from hugepage_qa.process.actor import Actor, Fault, Refused
 from hugepage_qa.sizes import MIB
 from hugepage_qa.version import KernelVersion
+
+Value = TypeVar("Value")
 
 #: what is stored and looked at: every word, for a page may be wrong in any of them
 WORD = 8
@@ -221,6 +223,14 @@ def read_entries(actor: Actor, descriptor: int, first: int, count: int) -> tuple
     size = count * WORD
     length, (read,) = actor.call_with_buffers("pread64", descriptor, bytes(size), size, first * WORD)
     return actor.uapi.unpack(f"{length // WORD}Q", read[:length])
+
+
+def value_or_signal(access: Callable[[], Value]) -> Value | str:
+    """Return what ``access`` to memory returns, or the name of the signal that ends it: no number may be one."""
+    try:
+        return access()
+    except Fault as fault:
+        return fault.signal.name
 
 
 def read_of_another(live: Owner, reader: Actor, process: int, local: bytes, remote: bytes) -> int:

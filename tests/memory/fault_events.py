@@ -6,7 +6,7 @@ from functools import partial
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_aligned, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import advised_shared_memory, map_aligned, room_for
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.cases.watched_memory import (
@@ -15,8 +15,6 @@ from hugepage_qa.cases.watched_memory import (
     expect_told_of_what_goes,
     watched,
 )
-from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 FAULT_EVENTS = Area("memory/fault-events")
@@ -51,7 +49,7 @@ def forked_huge_pages(live: Live) -> None:
 )
 def forked_shared_memory(live: Live) -> None:
     memory = _shared_memory(live)
-    fault = Userfault(memory, Mode.MISSING, Feature.MISSING_SHMEM | Feature.EVENT_FORK, waits=True)
+    fault = watched(memory, Feature.MISSING_SHMEM | Feature.EVENT_FORK)
     source = _source(live, memory)
     child, faults = fault.fork(live)
     source.fill(_CHILDS)
@@ -182,9 +180,7 @@ def _hugetlb_pages(live: Live, *, shared: bool = False) -> Memory:
 
 def _shared_memory(live: Live) -> Memory:
     """Return two pages of shared memory, which get huge pages where they are advised, and of which one is filled."""
-    let_only_pmd_inherit(live)
-    live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
-    memory = map_aligned(live, 2, pmd_size(live), shared=True, advice=MADV_HUGEPAGE)
+    memory = advised_shared_memory(live, 2)
     memory.actor.fill(memory.address, memory.size, memory.step, 1)
     return memory
 
@@ -196,7 +192,7 @@ def _source(live: Live, memory: Memory) -> Memory:
 
 def _expect_told_of_a_fork(live: Live, memory: Memory, feature: Feature) -> Memory:
     """Expect parent and child of private memory to have what each is filled with; return what the child has."""
-    fault = Userfault(memory, Mode.MISSING, feature | Feature.EVENT_FORK, waits=True)
+    fault = watched(memory, feature | Feature.EVENT_FORK)
     source = _source(live, memory)
     child, faults = fault.fork(live)
     source.fill(_CHILDS)

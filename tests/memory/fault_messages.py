@@ -11,11 +11,9 @@ from hugepage_qa.cases.faults_of_the_kernel import expect_kernel_to_fault
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_aligned, need_blocks, pmd_size
+from hugepage_qa.cases.thp_memory import advised_shared_memory, need_blocks
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, PageFault, Told, Userfault, offered_features
-from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Came
 from hugepage_qa.version import KernelVersion
@@ -113,10 +111,7 @@ def protected(live: Live) -> None:
 def minor(live: Live) -> None:
     for exact in (False, True):
         for writes in (False, True):
-            file = new_memfd(live)
-            file.truncate(1)
-            file.map(1).fill(_VALUE)
-            memory = file.map(1)
+            memory = _of_a_file(live, 1, 1)
             features = Feature.MINOR_HUGETLBFS | (Feature.EXACT_ADDRESS if exact else Feature(0))
             fault = Userfault(memory, Mode.MINOR, features, waits=True)
             offset = _access(live, memory, writes=writes)
@@ -156,10 +151,7 @@ def several_are_filled(live: Live) -> None:
 )
 def several_are_mapped(live: Live) -> None:
     for there in (3, 2):
-        file = new_memfd(live)
-        file.truncate(3)
-        file.map(there).fill(_VALUE)
-        memory = file.map(3)
+        memory = _of_a_file(live, 3, there)
         fault = Userfault(memory, Mode.MINOR, Feature.MINOR_HUGETLBFS, waits=True)
         _expect_all_woken(live, memory, fault, partial(fault.go_on, length=memory.length), Told.MINOR, there)
 
@@ -194,12 +186,6 @@ def faults_of_the_kernel(live: Live) -> None:
         memory.fill(_VALUE)
         return memory
 
-    def of_a_file() -> Memory:
-        file = new_memfd(live)
-        file.truncate(1)
-        file.map(1).fill(_VALUE)
-        return file.map(1)
-
     for shared in (False, True):
         with live.about(f"missing, shared {shared}"):
             make = partial(live.map, 1, shared=shared)
@@ -211,7 +197,7 @@ def faults_of_the_kernel(live: Live) -> None:
             live.expect_pool(nr=2, free=2)
     if live.host.architecture in _WITH_MINOR_FAULTS:
         with live.about("in the file"):
-            expect_kernel_to_fault(live, of_a_file, Mode.MINOR, Feature.MINOR_HUGETLBFS)
+            expect_kernel_to_fault(live, partial(_of_a_file, live, 1, 1), Mode.MINOR, Feature.MINOR_HUGETLBFS)
 
 
 @FAULT_MESSAGES.case(
@@ -228,9 +214,7 @@ def faults_of_the_kernel_on_transparent_pages(live: Live) -> None:
         return memory.part(1)
 
     def shared(*, fills: bool) -> Memory:
-        let_only_pmd_inherit(live)
-        live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
-        memory = map_aligned(live, 1, pmd_size(live), shared=True, advice=MADV_HUGEPAGE)
+        memory = advised_shared_memory(live, 1)
         if fills:
             memory.fill(_VALUE)
             need_blocks(live, memory)
@@ -256,6 +240,14 @@ def offered(live: Live) -> None:
     wanted = _OFFERED | (_MINOR if live.host.architecture in _WITH_MINOR_FAULTS else {})
     owed = [feature for feature, since in wanted.items() if live.kernel_version >= KernelVersion.parse(since)]
     live.expect("features that are not offered", [], [feature.name for feature in owed if feature not in found])
+
+
+def _of_a_file(live: Live, pages: int, there: int) -> Memory:
+    """Map ``pages`` pages of a file, which has so many of them ``there``: the first faults of these are minor ones."""
+    file = new_memfd(live)
+    file.truncate(pages)
+    file.map(there).fill(_VALUE)
+    return file.map(pages)
 
 
 def _expect_all_woken(

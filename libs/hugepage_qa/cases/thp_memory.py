@@ -14,7 +14,7 @@ from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.smaps import MemoryMapping
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer, size_directories, size_name
-from hugepage_qa.kernel.uapi import MAP_FIXED, MS_REMOUNT
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MAP_FIXED, MS_REMOUNT
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.process.actor import Actor, Refused
@@ -264,6 +264,16 @@ def shared_huge_pages(live: Live, pages: int = 1) -> Memory:
     memory = map_aligned(live, pages, pmd_size(live), shared=True)
     expect_shared(live, memory, True, "shmem_enabled=always")
     return memory
+
+
+def advised_shared_memory(live: Live, pages: int) -> Memory:
+    """Map anonymous shared memory that was advised, and gets huge pages for it alone, until the case ends.
+
+    Raises CannotRun on a kernel without shared memory in huge pages.
+    """
+    let_only_pmd_inherit(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
+    return map_aligned(live, pages, pmd_size(live), shared=True, advice=MADV_HUGEPAGE)
 
 
 def shared_base_pages(live: Live, pages: int = 1) -> Memory:

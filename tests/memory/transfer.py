@@ -14,7 +14,6 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
 from hugepage_qa.cases.pinned_pages import open_for_direct_io
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Argument
@@ -62,7 +61,7 @@ def carry(live: Live, memory: Memory) -> None:
     # the middle one lies across both pages
     parts = [(place, BLOCK) for place in (memory.address, memory.at(1) - BLOCK // 2, memory.at(2) - BLOCK)]
     if half % file.direct_alignment:
-        live.notes.append(f"the disk carries multiples of {file.direct_alignment} bytes, no half base pages")
+        live.notes.append(_no_half_pages(file.direct_alignment))
     else:
         # that begin, or end, within a base page
         parts += [(memory.address + half, BLOCK), (memory.address, BLOCK - half), (memory.address + half, BLOCK - half)]
@@ -72,6 +71,10 @@ def carry(live: Live, memory: Memory) -> None:
         memory.actor.fill(place, length, 8, 0)
         live.expect("bytes read", length, call("pread64", file.descriptor, place, length, 0))
         live.expect("words that changed on the way", 0, memory.actor.check(place, length, 8, 5))
+
+
+def _no_half_pages(alignment: int) -> str:
+    return f"the disk carries multiples of {alignment} bytes, no half base pages"
 
 
 @TRANSFER.case("a page in a pipe stays until it is read, though its mapping has gone", "vmsplice(2)", pages=1)
@@ -227,15 +230,14 @@ def _buffer(actor: Actor) -> int:
 
 def _expect_carried(live: Live, memory: Memory, *ways: "_MakeWay") -> None:
     """Expect another process to get what is in the first 10 MiB of ``memory``, and to store other words there."""
-    base, other = live.base_page, live.actor()
-    half = base // 2
-    stretches = (half, _SHORT_LIST * base), (half, _SHORT_LIST * base + half), (base - half, 5 * MIB)
+    other, short = live.actor(), _SHORT_LIST * live.base_page
     for make in ways:
         way = make(live, other, memory)
-        for offset, length in (*stretches, (half, _LONG - base)):
-            # a disk carries blocks alone
-            shift = 0 if way.of_blocks else 3 * WORD
-            _expect_carried_by(live, way, memory, offset + shift, length - 2 * shift)
+        # from within a base page on, if that is a whole block of the disk
+        start = max(live.base_page // 2, way.alignment)
+        shift = 0 if way.alignment > WORD else 3 * WORD
+        for length in (short, short + start, 5 * MIB, _LONG - 2 * start):
+            _expect_carried_by(live, way, memory, start + shift, length - 2 * shift)
     other.end()
 
 
@@ -263,7 +265,8 @@ class _Way:
     buffer: int
     read: Callable[[int, int], int]
     write: Callable[[int, int], int]
-    of_blocks: bool = False
+    #: it carries multiples of so many bytes
+    alignment: int = WORD
 
 
 _MakeWay = Callable[[Live, Actor, Memory], _Way]
@@ -300,8 +303,9 @@ def _by_file(live: Live, other: Actor, memory: Memory) -> _Way:
 def _by_disk(live: Live, other: Actor, memory: Memory) -> _Way:
     owner, buffer = memory.actor, _buffer(other)
     direct = HugeFile(live, owner, open_for_direct_io(live, owner))
-    if live.base_page // 2 % direct.direct_alignment:
-        raise CannotRun(f"the disk carries multiples of {direct.direct_alignment} bytes, no half base pages")
+    alignment = direct.direct_alignment
+    if live.base_page // 2 % alignment:
+        live.notes.append(_no_half_pages(alignment))
     through_cache = open_again(live, direct, other).descriptor
 
     def read(place: int, length: int) -> int:
@@ -312,7 +316,7 @@ def _by_disk(live: Live, other: Actor, memory: Memory) -> _Way:
         live.expect("bytes for the file", length, other.call("pwrite64", through_cache, buffer, length, 0))
         return owner.call("pread64", direct.descriptor, place, length, 0)
 
-    return _Way("O_DIRECT", other, buffer, read, write, of_blocks=True)
+    return _Way("O_DIRECT", other, buffer, read, write, alignment)
 
 
 @TRANSFER.case("a transfer into a page that cannot be had is EFAULT, and no signal", "read(2) EFAULT", pages=1)

@@ -14,8 +14,8 @@ from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.process.actor import Actor
 from hugepage_qa.version import KernelVersion
 
-#: page_cgroup_ino() asks the folio, here at the latest; before, tails were of no group
-_TAILS_SINCE = KernelVersion(6, 12)
+#: page_cgroup_ino() asks the folio (ec342603e6d7); before, tails were of no group
+_TAILS_SINCE = KernelVersion(6, 4)
 _NEW_VALUE = 77
 
 

@@ -265,8 +265,7 @@ def shared_in_swap(live: Live) -> None:
 def peak(live: Live) -> None:
     if may_lack(live) >= pmd_size(live) // 4:
         raise CannotRun(f"VmHWM may be off by {may_lack(live) >> 10} KiB with these CPUs and base pages")
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    _prepare(live)
     for make in (huge_pages, base_pages, shared_huge_pages, shared_base_pages):
         memory = make(live, 3)
         with live.about(make.__name__):

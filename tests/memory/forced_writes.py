@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.clear_refs import clear_refs, need_soft_dirty
+from hugepage_qa.cases.clear_refs import clear_refs, need_soft_dirty, soft_dirty_pages
 from hugepage_qa.cases.forced_writes import FORCED_VALUE, forced_write, need_forced_writes
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import SOFT_DIRTY, WORD, Memory
+from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, shared_huge_pages
 from hugepage_qa.cases.thp_policy import huge_pages, huge_zeroes
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
@@ -107,10 +107,10 @@ def soft_dirty(live: Live) -> None:
     clear_refs(live, memory)
     offset = memory.size - WORD
     live.expect("bytes written", WORD, forced_write(live, memory, offset))
-    dirty = [bool(entry & SOFT_DIRTY) for entry in memory.whole_pagemap()]
+    dirty = soft_dirty_pages(memory)
     count = memory.size // live.base_page
-    live.expect("the base page that was written is soft-dirty", True, dirty[count - 1])
-    live.expect("soft-dirty pages of the huge page behind it", 0, sum(dirty[count:]))
+    live.expect("the base page that was written is soft-dirty", True, count - 1 in dirty)
+    live.expect("soft-dirty pages of the huge page behind it", 0, sum(number >= count for number in dirty))
 
 
 def _places(live: Live, memory: Memory) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ import signal
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, clear_refs, need_soft_dirty
+from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, clear_refs, need_soft_dirty, soft_dirty_pages
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import (
@@ -13,7 +13,6 @@ from hugepage_qa.cases.mapped_memory import (
     FRAME,
     OF_A_FILE,
     PRESENT,
-    SOFT_DIRTY,
     WORD,
     Memory,
     read_of_another,
@@ -201,13 +200,13 @@ def soft_dirty(live: Live) -> None:
     memory = huge_pages(live, 2)
     need_soft_dirty(live, memory)
     clear_refs(live, memory)
-    live.expect("soft-dirty pages", [], _soft_dirty(memory))
+    live.expect("soft-dirty pages", [], soft_dirty_pages(memory))
     live.expect("what is read", 1, memory.read(0))
-    live.expect("soft-dirty pages after a read", [], _soft_dirty(memory))
+    live.expect("soft-dirty pages after a read", [], soft_dirty_pages(memory))
     live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
     written = memory.size + memory.size // 2
     memory.actor.write(memory.address + written, _NEW_VALUE)
-    dirty = _soft_dirty(memory)
+    dirty = soft_dirty_pages(memory)
     live.expect("the page that was written is soft-dirty", True, written // live.base_page in dirty)
     others = [one for one in dirty if one < memory.size // live.base_page]
     live.expect("soft-dirty pages of the huge page that was not written", [], others)
@@ -226,11 +225,11 @@ def moved_is_soft_dirty(live: Live) -> None:
         memory = huge_pages(live, 2)
         need_soft_dirty(live, memory)
         clear_refs(live, memory)
-        live.expect("soft-dirty pages before", [], _soft_dirty(memory))
+        live.expect("soft-dirty pages before", [], soft_dirty_pages(memory))
         there = memory.moved_to(room_for(memory.actor, memory.pages + 1, memory.size) + shift)
         there.expect_filled()
         every = memory.length // live.base_page
-        live.expect(f"soft-dirty pages, moved to {shift} bytes behind a boundary", every, len(_soft_dirty(there)))
+        live.expect(f"soft-dirty pages, moved to {shift} bytes behind a boundary", every, len(soft_dirty_pages(there)))
         live.expect("AnonHugePages", 0 if shift else there.length, there.smaps().anon_huge_pages)
 
 
@@ -247,12 +246,12 @@ def soft_dirty_in_parts(live: Live) -> None:
         memory = huge_pages(live, 2)
         need_soft_dirty(live, memory)
         clear_refs(live, memory)
-        live.expect("soft-dirty pages before", [], _soft_dirty(memory))
+        live.expect("soft-dirty pages before", [], soft_dirty_pages(memory))
         memory.actor.write(memory.at(1) + live.base_page, _NEW_VALUE)
         memory.actor.call(call, memory.at(2) - live.base_page, live.base_page, *arguments)
         with live.about(f"{call}() of the last base page"):
             live.expect("AnonHugePages", memory.size, memory.smaps().anon_huge_pages)
-            dirty = _soft_dirty(memory)
+            dirty = soft_dirty_pages(memory)
             live.expect("the base page that was written is soft-dirty", True, count + 1 in dirty)
             live.expect("soft-dirty pages of the huge page beside it", [], [one for one in dirty if one < count])
         memory.actor.end()
@@ -298,10 +297,6 @@ def _expect_shares(memory: Memory, live: Live, length: int, processes: int) -> N
         "AnonHugePages": length,
     }
     live.expect("smaps", expected, {name: fields[name] for name in expected})
-
-
-def _soft_dirty(memory: Memory) -> list[int]:
-    return [index for index, entry in enumerate(memory.whole_pagemap()) if entry & SOFT_DIRTY]
 
 
 class ThpMappedWhole(LiveTest):

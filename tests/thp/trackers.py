@@ -18,6 +18,7 @@ from hugepage_qa.cases.clear_refs import (
     CLEAR_REFS_SOFT_DIRTY,
     clear_refs,
     need_soft_dirty,
+    soft_dirty_pages,
 )
 from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.frames import (
@@ -187,7 +188,7 @@ def on_another_node(live: Live) -> None:
                 if left:
                     expect_no_shortage(live, memory.size, memory.pages, new)
                 live.expect("base pages that did not move", 0, left)
-                soft_dirty = [index for index, entry in enumerate(memory.whole_pagemap()) if entry & SOFT_DIRTY]
+                soft_dirty = soft_dirty_pages(memory)
                 # others may become so: they are dirty (pte_mkdirty() of x86)
                 live.expect("what was written and is soft-dirty", written, soft_dirty[-len(written) :])
                 live.expect("dirty", memory.length, memory.smaps().dirty)
@@ -228,7 +229,7 @@ def in_swap(live: Live) -> None:
             written = _write_some(memory, live.base_page, whole=make is huge_pages)
             swap_out(live, memory, memory.length)
             live.expect("memory in huge pages when it is in swap", 0, mapped_huge(memory))
-            found = _soft_dirty(memory)
+            found = set(soft_dirty_pages(memory))
             # others may become so when a huge page is split: they are dirty (pte_mkdirty() of x86)
             told = found & written if make is huge_pages else found
             live.expect("base pages in swap that are soft-dirty", _runs(written), _runs(told))
@@ -237,7 +238,8 @@ def in_swap(live: Live) -> None:
             live.expect(
                 "memory in swap and in huge pages after it was read", (0, 0), (swapped(there), mapped_huge(there))
             )
-            live.expect("base pages that are soft-dirty when they are back", _runs(wanted), _runs(_soft_dirty(there)))
+            found = set(soft_dirty_pages(there))
+            live.expect("base pages that are soft-dirty when they are back", _runs(wanted), _runs(found))
         memory.actor.end()
 
 
@@ -248,10 +250,6 @@ def _write_some(memory: Memory, base: int, *, whole: bool) -> set[int]:
     for number in numbers:
         memory.actor.write(memory.address + number * base, 1 + number * base)
     return {*range(every, 2 * every)} if whole else numbers
-
-
-def _soft_dirty(memory: Memory) -> set[int]:
-    return {number for number, entry in enumerate(memory.whole_pagemap()) if entry & SOFT_DIRTY}
 
 
 def _runs(numbers: set[int]) -> list[tuple[int, int]]:

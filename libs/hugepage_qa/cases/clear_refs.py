@@ -1,7 +1,7 @@
 """What was used, and what was written (soft-dirty), since /proc/PID/clear_refs was written (proc_pid_clear_refs(5))."""
 
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import SOFT_DIRTY, Memory
 from hugepage_qa.kernel.smaps import read_smaps
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 
@@ -23,3 +23,8 @@ def need_soft_dirty(live: Live, memory: Memory) -> None:
     mappings = read_smaps(ObservedTree(live.host), memory.actor.pid) or ()
     if not any(_SOFT_DIRTY in found.flags for found in mappings):
         raise CannotRun("this kernel has no CONFIG_MEM_SOFT_DIRTY")
+
+
+def soft_dirty_pages(memory: Memory) -> list[int]:
+    """Return the numbers of the base pages of ``memory`` that were written since clear_refs was."""
+    return [number for number, entry in enumerate(memory.whole_pagemap()) if entry & SOFT_DIRTY]

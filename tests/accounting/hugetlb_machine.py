@@ -8,6 +8,7 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import get_segment, new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.logged_report import ask_for_report, need_logged_reports
 from hugepage_qa.kernel.counters import read_meminfo, read_vmstat, vmstat_delta
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.pools import read_node_pools
@@ -34,7 +35,6 @@ OVERCOMMIT = "Documentation/admin-guide/sysctl/vm.rst overcommit_ratio, overcomm
 _RATIO, _KBYTES = "proc/sys/vm/overcommit_ratio", "proc/sys/vm/overcommit_kbytes"
 #: percent of memory, more than all of it among them; KiB, an odd number among them, of which whole base pages count
 _COMMIT_SETTINGS = (_RATIO, 137), (_KBYTES, 1 << 23), (_RATIO, 0), (_KBYTES, 12345677), (_RATIO, 100), (_RATIO, 50)
-_SYSRQ_MASK = "proc/sys/kernel/sysrq"
 _REPORT = re.compile(
     r"Node (\d+) hugepages_total=(\d+) hugepages_free=(\d+) hugepages_surp=(\d+) hugepages_size=(\d+)kB"
 )
@@ -191,8 +191,7 @@ def nodes_show_the_default_pool_in_meminfo(live: Live) -> None:
     pages=3,
 )
 def logged_report(live: Live) -> None:
-    if live.host.read(_SYSRQ_MASK) is None:
-        raise CannotRun("this kernel has no CONFIG_MAGIC_SYSRQ")
+    need_logged_reports(live)
     _expect_report(live)
     live.map(3).touch()
     live.expect_pool(nr=3, free=2, resv=2)
@@ -302,12 +301,8 @@ def _expect_node_meminfo(live: Live) -> None:
 
 
 def _expect_report(live: Live) -> None:
-    tree, log = ObservedTree(live.host), live.host
-    log.new_kernel_log()
-    log.write("proc/sysrq-trigger", "m")
-    shown = "\n".join(log.new_kernel_log())
-    reported = [tuple(map(int, found)) for found in _REPORT.findall(shown)]
-    for node, pools in read_node_pools(tree).items():
+    reported = [tuple(map(int, found)) for found in _REPORT.findall("\n".join(ask_for_report(live)))]
+    for node, pools in read_node_pools(ObservedTree(live.host)).items():
         files = {pool.size: pool.files for pool in pools}[live.size]
         counts = [files.get(f"{name}_hugepages") for name in ("nr", "free", "surplus")]
         found = [list(told) for where, *told, size in reported if (where, size) == (node, live.size // KIB)]

@@ -9,6 +9,7 @@ from functools import partial
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.logged_report import ask_for_report, need_logged_reports
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import bind
 from hugepage_qa.cases.pages_of_a_node import need_memory
@@ -20,7 +21,7 @@ from hugepage_qa.kernel.memory_layout import read_free_blocks, read_zones
 from hugepage_qa.kernel.memory_report import MemoryReport, read_memory_report
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
-from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.known_thp_issues import THP_ISSUES
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -32,7 +33,6 @@ SYSRQ = "Documentation/admin-guide/sysrq.rst m; mm/page_alloc.c __show_free_area
 _ROOM = 16
 #: so many are asked for until one agrees with the files
 _REPORTS = 5
-_SYSRQ_MASK = "proc/sys/kernel/sysrq"
 #: what a report has of a node, and the line of the node's meminfo that tells the same
 _OF_NODES = {
     "active_anon": "Active(anon)",
@@ -79,7 +79,7 @@ _OF_MACHINE = {
     SYSRQ,
 )
 def huge_pages_of_nodes(live: Live) -> None:
-    _need_reports(live)
+    need_logged_reports(live)
     allow_on_advice(live)
     let_rest(live)
     size = pmd_size(live)
@@ -109,7 +109,7 @@ def huge_pages_of_nodes(live: Live) -> None:
     f"{SYSRQ}; Documentation/filesystems/proc.rst meminfo, buddyinfo; lib/show_mem.c __show_mem()",
 )
 def all_memory(live: Live) -> None:
-    _need_reports(live)
+    need_logged_reports(live)
     need_swap(live, 2 * pmd_size(live))
     memory = huge_pages(live, 3)
     memory.actor.call("mlock", memory.at(2), memory.size)
@@ -120,11 +120,6 @@ def all_memory(live: Live) -> None:
     for (node, zone), (counts, total) in report.free_blocks.items():
         blocks = sum(count * page << order for order, count in enumerate(counts))
         live.expect(f"free blocks of node {node}, zone {zone}, in bytes", blocks, total)
-
-
-def _need_reports(live: Live) -> None:
-    if live.host.read(_SYSRQ_MASK) is None:
-        raise CannotRun("this kernel has no CONFIG_MAGIC_SYSRQ")
 
 
 def _on_node(live: Live, node: int, anonymous: int, shared: int) -> tuple[Memory, Memory]:
@@ -151,9 +146,7 @@ def _fill(live: Live, node: int, memories: tuple[Memory, Memory]) -> None:
 def _report(live: Live) -> MemoryReport:
     # what each processor has counted for itself is added up now
     live.host.write("proc/sys/vm/stat_refresh", "1")
-    live.host.new_kernel_log()
-    live.host.write("proc/sysrq-trigger", "m")
-    return read_memory_report(live.host.new_kernel_log())
+    return read_memory_report(ask_for_report(live))
 
 
 def _of(node: int, name: str) -> str:

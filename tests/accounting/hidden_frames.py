@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, PAGEMAP, Memory, read_entries
 from hugepage_qa.cases.swapped import need_swap, swap_out
@@ -49,6 +50,8 @@ def hugetlb_pages(live: Live) -> None:
     sizes=Sizes.ONCE,
 )
 def transparent_pages(live: Live) -> None:
+    # what it collapses between two looks lies elsewhere
+    let_rest(live)
     kinds: tuple[Callable[[Live], Memory], ...] = (
         *(huge_pages, mapped_in_parts, huge_zeroes, base_pages),
         *(shared_huge_pages, shared_base_pages),

@@ -32,6 +32,8 @@ _MOST_LOST = 512
 _COMMITMENT = 256 * MIB
 _ATTEMPTS = 3
 OVERCOMMIT = "Documentation/admin-guide/sysctl/vm.rst overcommit_ratio, overcommit_kbytes"
+#: with this policy nobody gets more than the limit (Documentation/mm/overcommit-accounting.rst)
+_POLICY, _STRICT = "proc/sys/vm/overcommit_memory", 2
 _RATIO, _KBYTES = "proc/sys/vm/overcommit_ratio", "proc/sys/vm/overcommit_kbytes"
 #: percent of memory, more than all of it among them; KiB, an odd number among them, of which whole base pages count
 _COMMIT_SETTINGS = (_RATIO, 137), (_KBYTES, 1 << 23), (_RATIO, 0), (_KBYTES, 12345677), (_RATIO, 100), (_RATIO, 50)
@@ -83,6 +85,8 @@ def pools_do_not_count_for_the_commit_limit(live: Live) -> None:
     sizes=Sizes.EACH,
 )
 def commit_limit_by_its_settings(live: Live) -> None:
+    if read_integer(live.host, _POLICY) == _STRICT:
+        raise CannotRun("vm.overcommit_memory is 2: all that runs would find no memory below a low limit")
     # the last that is put back counts
     in_force = _RATIO if read_integer(live.host, _RATIO) else _KBYTES
     live.set_knob(in_force, str(read_integer(live.host, in_force)))

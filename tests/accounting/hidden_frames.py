@@ -13,6 +13,7 @@ from hugepage_qa.cases.mapped_memory import FRAME, PAGEMAP, Memory, read_entries
 from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import shared_base_pages, shared_huge_pages
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, huge_zeroes, mapped_in_parts
+from hugepage_qa.kernel.proc_tables import read_mounts
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, become_nobody
 
@@ -83,8 +84,12 @@ def swapped_pages(live: Live) -> None:
 def files_of_others(live: Live) -> None:
     owner, stranger = live.actor(), live.actor()
     become_nobody(stranger)
-    there = [name for name in _OF_FRAMES if name in live.host.names("proc")]
-    for name in (f"{owner.pid}/pagemap", *there):
+    names = [name for name in _OF_FRAMES if name in live.host.names("proc")]
+    if any(mount.type == "proc" and "hidepid=" in mount.options for mount in read_mounts(live.host)):
+        live.notes.append("/proc hides processes of others (hidepid): their pagemap was not looked for")
+    else:
+        names.append(f"{owner.pid}/pagemap")
+    for name in names:
         with live.about(name):
             live.expect_errno(errno.EACCES, live.open, stranger, f"/proc/{name}", os.O_RDONLY)
 

@@ -6,7 +6,6 @@ import signal
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import forked, new_memfd, open_again
 from hugepage_qa.cases.live import Live
-from hugepage_qa.kernel.log import tells_of_trouble
 from hugepage_qa.kernel.uapi import MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
@@ -75,10 +74,7 @@ def lost_page_is_told(live: Live) -> None:
         live.host.new_kernel_log()
         for access in accesses:
             live.expect_signal(signal.SIGBUS, access)
-        lines = live.host.new_kernel_log()
-        # read here it is no trouble of the case any more
-        live.expect("lines of the kernel log that tell of trouble", [], [*filter(tells_of_trouble, lines)])
-        told = [int(found[1]) for found in map(_LOST.search, lines) if found]
+        told = [int(found[1]) for found in map(_LOST.search, live.host.new_kernel_log()) if found]
         if told == expected:
             break
     live.expect("processes that the kernel log tells of", expected, told)

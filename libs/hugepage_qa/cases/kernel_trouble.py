@@ -32,14 +32,16 @@ _OF_OTHERS = re.compile(r"^WARNING: (?:CPU: \d+ PID: \d+ at |\[.*\] )?(?:\./)?(?
 def find_trouble(live: Expectations, host: Host, taint: str | None) -> Iterator[Difference]:
     """Yield what the kernel has said since its log was skipped, when ``taint`` was what tainted it.
 
+    What a case has read of the log itself is in it, unless the case judges that.
+
     On a machine that others use, want of memory, a lockup and a warning of their drivers say nothing of a case: the
     first two are problems, the last one is told.
     """
     try:
-        lines = host.new_kernel_log()
+        host.new_kernel_log()
     except InputError as error:
-        lines = []
         live.problems.append(str(error))
+    lines = host.take_unjudged_log()
     for line in lines:
         if _OUT_OF_MEMORY in line and host.has_others:
             # whether the case or others took the last of it, no line tells

@@ -63,6 +63,7 @@ class Host:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self._unjudged_log: list[str] = []
 
     @property
     def backend(self) -> Backend:
@@ -201,15 +202,27 @@ class Host:
         return Actor(_HostLink(self._backend, number, pid), self.uapi)
 
     def skip_kernel_log(self) -> None:
-        """Have ``new_kernel_log`` begin here. Raises InputError where the log cannot be read."""
-        self._backend.perform("skip_kernel_log", [])
+        """Have ``new_kernel_log`` begin here, and leave unjudged what was logged before.
 
-    def new_kernel_log(self) -> list[str]:
+        Raises InputError where the log cannot be read.
+        """
+        self._backend.perform("skip_kernel_log", [])
+        self._unjudged_log.clear()
+
+    def new_kernel_log(self, *, judged: bool = False) -> list[str]:
         """Return the lines that the kernel logged since the last call.
 
+        Who says that they are ``judged`` looks for signs of trouble in them; else ``take_unjudged_log`` has them, too.
         Raises InputError where the log cannot be read, or lines were overwritten before they were.
         """
         lines: list[str] = self._backend.perform("new_kernel_log", [])
+        if not judged:
+            self._unjudged_log += lines
+        return lines
+
+    def take_unjudged_log(self) -> list[str]:
+        """Return the lines that ``new_kernel_log`` has read and nobody has judged; they count as judged from now on."""
+        lines, self._unjudged_log = self._unjudged_log, []
         return lines
 
     def pause(self, seconds: float) -> None:

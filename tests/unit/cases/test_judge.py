@@ -202,6 +202,19 @@ def test_a_failure_is_one_although_the_log_cannot_be_read() -> None:
     assert judge_on(machine, lambda live: live.expect_pool(nr=1, free=1)).verdict is Verdict.FAIL
 
 
+@pytest.mark.parametrize(("judged", "verdict"), [(False, Verdict.FAIL), (True, Verdict.PASS)])
+def test_what_a_case_reads_of_the_log_is_judged_once(judged: bool, verdict: Verdict) -> None:
+    logged = [["BUG: Bad rss-counter state mm:1 type:MM_ANONPAGES val:512"]]
+    machine = StillMachine({"new_kernel_log": lambda: logged.pop() if logged else []})
+
+    def case(live: Live) -> None:
+        live.host.new_kernel_log(judged=judged)
+
+    found = judge_on(machine, case)
+    assert found.verdict is verdict, found.reason
+    assert found.reason.count("Bad rss-counter") == (verdict is Verdict.FAIL)
+
+
 def test_overcommit_is_counted_above_the_surplus_that_is_there() -> None:
     written = []
     shown = {f"{_SURPLUS}/surplus_hugepages": "3\n", f"{_SURPLUS}/nr_hugepages": "5\n"}

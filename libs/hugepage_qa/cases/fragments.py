@@ -62,9 +62,9 @@ class Compaction:
 
 @dataclass(frozen=True)
 class Fragments:
-    """Memory of which one base page of ``kept`` is left, and how fragmented the machine is without it and with it.
+    """Memory of which one base page of ``kept`` is left, and how fragmented memory is without it and with it.
 
-    All of it comes from ``node``, if from one alone.
+    That is memory of ``node`` if all of it comes from one alone, else of the machine.
     """
 
     memory: Memory
@@ -210,12 +210,12 @@ def _fragment(live: Live, actor: Actor, kept: int, length: int, node: int | None
     pages = length // size
     if pages <= _FEWEST_BLOCKS:
         raise CannotRun(f"the part of the memory that is fragmented has {pages} blocks of {size >> 20} MiB")
-    before = fragmentation(live, size)
+    before = fragmentation(live, size, node)
     memory = map_aligned(live, pages, size, actor=actor)
     actor.fill(memory.address, memory.length, live.base_page, 1)
     step = kept * live.base_page
     actor.discard(memory.address + live.base_page, memory.length, step, step - live.base_page)
-    fragments = Fragments(memory, kept, before, fragmentation(live, size), node)
+    fragments = Fragments(memory, kept, before, fragmentation(live, size, node), node)
     tell(live, f"before {fragments.before}", f"fragmented {fragments.after}")
     return fragments
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import FRAME, Memory
+from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory
 from hugepage_qa.cases.memory_blocks import MemoryBlock, take_a_block, take_and_make_movable
 from hugepage_qa.cases.memory_policy import Mode, bind, move_pages, set_policy
 from hugepage_qa.cases.pinned_pages import Pin
@@ -165,8 +165,7 @@ def pinned_pages_leave(live: Live) -> None:
     for memory, pin in zip((private, shared), pins, strict=True):
         pin.let_go()
         memory.expect_filled()
-        memory.fill(_NEW_VALUE)
-        memory.expect_filled(_NEW_VALUE)
+        _expect_writable(memory)
         memory.actor.end()
     live.expect_pool(nr=_PAGES, free=_PAGES)
 
@@ -188,8 +187,7 @@ def all_that_is_pinned_leaves(live: Live) -> None:
     for memory, pin in zip(each, pins, strict=True):
         pin.let_go()
         memory.expect_filled()
-        memory.fill(_NEW_VALUE)
-        memory.expect_filled(_NEW_VALUE)
+        _expect_writable(memory)
 
 
 def _expect_to_leave(live: Live, block: MemoryBlock, memory: Memory) -> Pin:
@@ -200,8 +198,9 @@ def _expect_to_leave(live: Live, block: MemoryBlock, memory: Memory) -> Pin:
         with live.about(f"parts {parts}"):
             live.expect_success(pin.hold, *parts)
         addresses = [memory.address + offset + at for offset, length in parts for at in range(0, length, base)]
-        held = block.held(live, (entry & FRAME for entry in _entries(live, memory, addresses)))
-        live.expect(f"base pages at {parts} that are pinned in movable memory", 0, len(held))
+        frames = [entry & FRAME for entry in _entries(live, memory, addresses) if entry & PRESENT]
+        found = len(frames), len(block.held(live, frames))
+        live.expect(f"base pages at {parts} that are there, and in movable memory", (len(addresses), 0), found)
         memory.expect_filled()
         if parts[0] != (0, memory.length):
             pin.let_go()
@@ -236,8 +235,7 @@ def taken_with_pages(live: Live) -> None:
     live.expect_pool(nr=3, free=0)
     live.expect_sysctl(3)
     for memory in (private, shared, file.map(1, first=1)):
-        live.expect("base pages in the block", 0, len(_inside(live, block, memory)))
-        memory.expect_filled()
+        _expect_outside(live, block, memory)
     for actor in (private.actor, file.actor):
         actor.end()
     live.expect_pool(nr=3, free=3)
@@ -256,10 +254,8 @@ def taken_with_all(live: Live) -> None:
     live.expect("whether the block is taken", True, block.is_taken(live))
     for make, memory in zip(_KINDS, each, strict=True):
         with live.about(_named(make)):
-            live.expect("base pages in the block", 0, len(_inside(live, block, memory)))
-            memory.expect_filled()
-            memory.fill(_NEW_VALUE)
-            memory.expect_filled(_NEW_VALUE)
+            _expect_outside(live, block, memory)
+            _expect_writable(memory)
 
 
 @MOVABLE.case(
@@ -274,6 +270,8 @@ def ordinary_memory_with_pages(live: Live) -> None:
     node = block.node(live)
     # what was added is used last of all
     pages = live.free_blocks(node, live.size) - _LEFT
+    if pages <= _ROOM:
+        raise CannotRun(f"node {node} has no free memory but what is left to others")
     live.reserve(pages, node, movable=True)
     every = live.map(pages)
     bind(every, [node])
@@ -284,9 +282,8 @@ def ordinary_memory_with_pages(live: Live) -> None:
     live.expect_pool(nr=_ROOM, free=0)
     memory.fill()
     live.expect("whether the block is taken", True, block.is_taken(live))
-    live.expect("base pages in the block", 0, len(_inside(live, block, memory)))
+    _expect_outside(live, block, memory)
     live.expect_pool(nr=_ROOM, free=0)
-    memory.expect_filled()
     memory.actor.end()
     live.expect_pool(nr=_ROOM, free=_ROOM)
 
@@ -317,19 +314,28 @@ def _movable(live: Live, size: int) -> tuple[MemoryBlock, int]:
 
 def _entries(live: Live, memory: Memory, addresses: list[int]) -> list[int]:
     """Return what pagemap shows of some base pages: of all in a few requests."""
-    if len(addresses) < _ROOM:
+    if len(addresses) * live.base_page < memory.length:
         return memory.pagemap(addresses)
     every = memory.whole_pagemap()
     return [every[(address - memory.address) // live.base_page] for address in addresses]
 
 
-def _inside(live: Live, block: MemoryBlock, memory: Memory) -> list[int]:
-    return block.held(live, (entry & FRAME for entry in memory.whole_pagemap()))
-
-
 def _expect_inside(live: Live, block: MemoryBlock, what: str, memory: Memory) -> None:
-    held = len(_inside(live, block, memory))
-    live.expect(f"{what}: base pages in movable memory", memory.length // live.base_page, held)
+    held = block.held(live, memory.present_frames(memory.pages))
+    live.expect(f"{what}: base pages in movable memory", memory.length // live.base_page, len(held))
+
+
+def _expect_outside(live: Live, block: MemoryBlock, memory: Memory) -> None:
+    """Expect ``memory`` to hold what it held, all of it somewhere else; what a file has is mapped by that look."""
+    memory.expect_filled()
+    frames = memory.present_frames(memory.pages)
+    found = len(frames), len(block.held(live, frames))
+    live.expect("base pages that are there, and in the block", (memory.length // live.base_page, 0), found)
+
+
+def _expect_writable(memory: Memory) -> None:
+    memory.fill(_NEW_VALUE)
+    memory.expect_filled(_NEW_VALUE)
 
 
 def _bound(live: Live, node: int, *, noreserve: bool) -> Memory:

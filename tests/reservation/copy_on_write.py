@@ -20,6 +20,8 @@ OWNER = "mm/hugetlb.c hugetlb_wp(), unmap_ref_private()"
 _ITIMER_REAL = 0
 _CHILD_SECONDS = 3
 _LOST = re.compile(r"\bPID (\d+) killed due to inadequate hugepage pool$")
+#: the process of this number, where processes have the numbers that the kernel log tells
+_KTHREADD = 2
 #: more than DEFAULT_RATELIMIT_INTERVAL of include/linux/ratelimit_types.h, in which there are ten such lines
 _TELLS_AGAIN_SECONDS = 6
 INHERITED = "mm/hugetlb.c hugetlb_dup_vma_private(), alloc_hugetlb_folio()"
@@ -59,6 +61,8 @@ def parent_writes_without_a_page(live: Live) -> None:
     pages=1,
 )
 def lost_page_is_told(live: Live) -> None:
+    if (live.host.read(f"proc/{_KTHREADD}/comm") or "").strip() != "kthreadd":
+        raise CannotRun("processes have other numbers in the kernel log than in this PID namespace")
     memory = live.map(1)
     memory.touch(value=1)
     child = forked(live, memory)

@@ -34,6 +34,7 @@ class MountPolicy:
 
 
 def mount_policies(live: Live) -> Iterator[MountPolicy]:
+    """Yield each mode of mpol=, alone and with flags and nodes (Documentation/filesystems/tmpfs.rst)."""
     yield MountPolicy("local", ("local", ()), (Mode.LOCAL, []))
     for at, node in enumerate(live.nodes[:2]):
         for mode, name in ((Mode.BIND, "bind"), (Mode.PREFERRED, "prefer")):
@@ -47,6 +48,7 @@ def mount_policies(live: Live) -> Iterator[MountPolicy]:
 
 
 def wrong_mount_policies(live: Live) -> list[str]:
+    """Return values of mpol= that are invalid: nodes, modes and flags that are not there, or do not go together."""
     node, other = live.nodes[:2]
     missing = missing_node(live)
     lists = f"bind:{missing}", f"interleave:{node},{missing}", f"prefer:{node},{other}", "bind:", "bind:x"
@@ -63,6 +65,7 @@ def file_without_name(live: Live, actor: Actor, point: str) -> Memory:
 
 
 def expect_mount_policy(live: Live, point: str, row: MountPolicy, near: int) -> None:
+    """Expect the tmpfs at ``point`` to show ``row``, and a file that a processor of node ``near`` fills to obey it."""
     mount = find_mount(ObservedTree(live.host), point)
     found = _MPOL.search(mount.options if mount else "")
     shown = (found[1], parse_list(found[2] or "", "mpol=")) if found else ("", ())

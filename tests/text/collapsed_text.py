@@ -38,7 +38,6 @@ FILE_THP = "mm/Kconfig READ_ONLY_THP_FOR_FS; mm/huge_memory.c file_thp_enabled()
 #: file_thp_enabled() of 6.1 asks for VM_EXEC, and that of 6.12 does not; those between are judged by text alone
 _TEXT_UNTIL, _NEED_NOT_BE_TEXT = KernelVersion(6, 2), KernelVersion(6, 12)
 _EXECUTABLE = mmap.PROT_READ | mmap.PROT_EXEC
-_KINDS = (mmap.MAP_PRIVATE, mmap.MAP_SHARED)
 COLLAPSE = "madvise(2) MADV_COLLAPSE; mm/khugepaged.c madvise_collapse()"
 
 
@@ -206,7 +205,8 @@ def mapped_otherwise(live: Live) -> None:
     program.actor.end()
     asked_for, not_asked_for = live.kernel_version < _TEXT_UNTIL, live.kernel_version >= _NEED_NOT_BE_TEXT
     protections = (mmap.PROT_READ, _EXECUTABLE) if asked_for or not_asked_for else (_EXECUTABLE,)
-    for prot, (shift, kind) in product(protections, ((live.base_page, mmap.MAP_PRIVATE), *product((0,), _KINDS))):
+    mapped = (live.base_page, mmap.MAP_PRIVATE), (0, mmap.MAP_PRIVATE), (0, mmap.MAP_SHARED)
+    for prot, (shift, kind) in product(protections, mapped):
         with live.about(f"protection {prot}, flags {kind}, {shift} bytes further on in the file"):
             # none of it is in the page cache, nor runs it
             built = live.host.build_text(recipe)

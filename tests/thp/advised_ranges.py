@@ -18,12 +18,15 @@ from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.kernel.uapi import MADV_COLD, MADV_PAGEOUT
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Refused
+from hugepage_qa.version import KernelVersion
 
 RANGES = Area("thp/advised-ranges", sizes=Sizes.ONCE)
 
 DOC = "process_madvise(2)"
 SINCE = "5.10"
 _ADVICES = (MADV_COLD, mmap.MADV_WILLNEED, MADV_PAGEOUT)
+#: the first kernel on which another process may give MADV_WILLNEED (d5fffc5aff26)
+_WILLNEED = KernelVersion(5, 15)
 _PAGES = 4
 _MOST_RANGES = 1024  # IOV_MAX, UIO_MAXIOV in include/uapi/linux/uio.h
 
@@ -60,14 +63,15 @@ class _Asked:
 def told(live: Live) -> None:
     let_rest(live)
     need_swap(live, _PAGES * pmd_size(live))
-    for make, advice in product((huge_pages, base_pages), _ADVICES):
+    advices = [advice for advice in _ADVICES if advice != mmap.MADV_WILLNEED or live.kernel_version >= _WILLNEED]
+    for make, advice in product((huge_pages, base_pages), advices):
         memory = make(live, _PAGES)
         asked = _Asked(memory, live.actor())
         memory.unmap(2, 1)
         for number, (ranges, length, error) in enumerate(_rows(memory, live.base_page)):
             with live.about(f"{make.__name__}, advice {advice}, row {number}"):
                 live.expect("bytes advised, error", (length, error), asked.result(ranges, advice))
-        live.expect("memory behind what is wrong that is in swap", 0, memory.smaps(_PAGES - 1).fields["Swap"])
+        live.expect("memory behind what is wrong that is in swap", 0, swapped(memory.part(_PAGES - 1)))
         live.expect("huge pages behind it", memory.size * (make is huge_pages), mapped_huge(memory.part(_PAGES - 1)))
         if advice == MADV_PAGEOUT:
             live.host.wait_until(partial(_paged_out, asked, memory))

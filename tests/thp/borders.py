@@ -176,6 +176,7 @@ def inherited_again(live: Live) -> None:
     "of a huge page that is locked in part that part is locked, and is counted so when the huge page is split, until it"
     " is unlocked",
     "mlock(2); Documentation/filesystems/proc.rst Mlocked, Locked; mm/mlock.c mlock_fixup(), mlock_pte_range()",
+    since="5.13",  # a process can be named to split_huge_pages
 )
 def locked_in_part(live: Live) -> None:
     let_rest(live)

@@ -31,12 +31,15 @@ from hugepage_qa.cases.thp_memory import (
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.kernel.uapi import MADV_COLD, MADV_COLLAPSE
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.version import KernelVersion
 
 BITS = Area("thp/page-bits", sizes=Sizes.ONCE)
 
 SMAPS = "Documentation/filesystems/proc.rst Referenced, Private_Dirty, LazyFree"
 SOFT = "Documentation/admin-guide/mm/soft-dirty.rst"
 _PROT_NONE = 0
+#: MADV_COLD; a process can be named to split_huge_pages
+_SINCE, _SPLIT_SINCE = KernelVersion(5, 4), KernelVersion(5, 13)
 #: of the three pages: what may be taken, what is kept, and what was written since clear_refs was
 _FREE, _IDLE, _BUSY = range(3)
 _PAGES = 3
@@ -65,6 +68,8 @@ class Way:
     name: str
     act: Callable[[Live, Memory], Memory]
     expected: Callable[[Live, Bits], Bits]
+    #: the first kernel on which it can be done
+    since: KernelVersion = _SINCE
 
 
 def _part(call: str, *arguments: int) -> Callable[[Live, Memory], Memory]:
@@ -164,7 +169,7 @@ WAYS = (
     Way("mprotect(PROT_NONE) and back", _there_and_back(_PROT_NONE), _protected),
     Way("mprotect(PROT_READ) of a base page", _part("mprotect", mmap.PROT_READ), _protected_in_parts),
     Way("MADV_DONTNEED of a base page", _part("madvise", mmap.MADV_DONTNEED), _without_the_last),
-    Way("a split of the page itself", _split, _by_migration),
+    Way("a split of the page itself", _split, _by_migration, _SPLIT_SINCE),
     Way("mremap()", partial(_moved, shift=0), _all_soft_dirty),
     Way("mremap() of its base pages", partial(_moved, shift=1), _all_soft_dirty_in_parts),
     Way("MADV_COLD", _advised(MADV_COLD), _unused),
@@ -181,7 +186,7 @@ WAYS = (
 )
 def kept(live: Live) -> None:
     let_rest(live)
-    for way in WAYS:
+    for way in (way for way in WAYS if live.kernel_version >= way.since):
         memory, before = _prepared(live)
         with live.about(way.name):
             there = way.act(live, memory)

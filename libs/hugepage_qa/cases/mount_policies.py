@@ -15,9 +15,13 @@ from hugepage_qa.kernel.uapi import AT_FDCWD
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.node_policies import RELATIVE, STATIC, node_in_turn_of_inode
 from hugepage_qa.process.actor import Actor
+from hugepage_qa.version import KernelVersion
 
 #: in the options of a mount, where one node list may have commas, too
 _MPOL = re.compile(r"(?:^|,)mpol=([a-z=]+)(?::(\d+(?:[-,]\d+)*))?")
+
+#: MPOL_LOCAL is told as such
+_LOCAL_SINCE = KernelVersion(5, 14)
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,9 @@ class MountPolicy:
 
 def mount_policies(live: Live) -> Iterator[MountPolicy]:
     """Yield each mode of mpol=, alone and with flags and nodes (Documentation/filesystems/tmpfs.rst)."""
-    yield MountPolicy("local", ("local", ()), (Mode.LOCAL, []))
+    # one that prefers no node before 7858d7bca7fb
+    local = Mode.LOCAL if live.kernel_version >= _LOCAL_SINCE else Mode.PREFERRED
+    yield MountPolicy("local", ("local", ()), (local, []))
     for at, node in enumerate(live.nodes[:2]):
         for mode, name in ((Mode.BIND, "bind"), (Mode.PREFERRED, "prefer")):
             yield MountPolicy(f"{name}:{node}", (name, (node,)), (mode, [node]), (node,))
@@ -44,7 +50,7 @@ def mount_policies(live: Live) -> Iterator[MountPolicy]:
     for nodes in ("", ":" + ",".join(map(str, live.nodes))):
         every = live.nodes
         yield MountPolicy(f"interleave{nodes}", ("interleave", every), (Mode.INTERLEAVE, list(every)), every)
-    yield MountPolicy("prefer", ("local", ()), (Mode.LOCAL, []))
+    yield MountPolicy("prefer", ("local", ()), (local, []))
 
 
 def wrong_mount_policies(live: Live) -> list[str]:

@@ -63,7 +63,7 @@ class Change:
         """
         if seals & _NO_WRITES:
             return {0}
-        return {0, *(max(0, size // piece * piece - self.start) for piece in pieces)}
+        return {max(0, size // piece * piece - self.start) for piece in pieces} or {0}
 
     def act(self, file: HugeFile) -> int:
         """Call it and return how many bytes it has written. Raises Refused."""

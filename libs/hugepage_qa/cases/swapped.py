@@ -1,7 +1,7 @@
 """Swap for a case, and memory that is swapped out."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from hugepage_qa.cases.live import Live
@@ -134,7 +134,7 @@ def page_out(live: Live, memory: Memory, rest: int = 0) -> bool:
     return parts_out(live, memory, [(0, memory.length)], lambda: memory.smaps().rss == rest)
 
 
-def parts_out(live: Live, memory: Memory, parts: Iterable[tuple[int, int]], is_out: Callable[[], bool]) -> bool:
+def parts_out(live: Live, memory: Memory, parts: Sequence[tuple[int, int]], is_out: Callable[[], bool]) -> bool:
     """Give MADV_PAGEOUT for ``parts`` of ``memory``, start and length in bytes, and tell whether they are out.
 
     It is to be given again: it passes over pages that somebody else has a hold of in that moment, and over those that

@@ -71,6 +71,9 @@ def refused_while_locked(live: Live) -> None:
                 if make in kinds and (advice != MADV_GUARD_INSTALL or live.kernel_version >= _GUARDS):
                     with live.about(f"advice {advice} when it is unlocked"):
                         live.expect_success(memory.advise, advice)
+                        if advice == (mmap.MADV_DONTNEED if make in _PRIVATE else mmap.MADV_REMOVE):
+                            left = memory.actor.nonzero(memory.address, memory.length)
+                            live.expect("words that are not zero when all was taken", 0, left)
             memory.actor.end()
 
 
@@ -103,6 +106,8 @@ def up_to_what_is_locked(live: Live) -> None:
                 # of a file MADV_DONTNEED takes the mapping alone
                 if advice == mmap.MADV_REMOVE or (advice == mmap.MADV_DONTNEED and make is huge_pages):
                     live.expect("words before it that are not zero", 0, memory.actor.nonzero(memory.address, kept))
+                elif advice != mmap.MADV_FREE:
+                    live.expect("words before it that changed", 0, memory.wrong(0, kept))
             memory.actor.end()
 
 

@@ -5,26 +5,26 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.khugepaged_clock import let_rest
-from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, parts_out, swapped
 from hugepage_qa.cases.thp_memory import (
     expect_shared,
     let_only_pmd_inherit,
+    map_file,
     map_start,
     mount_tmpfs,
     pmd_size,
-    room_for,
 )
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MAP_FIXED
+from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor
 
 PRIVATE_COPIES = Area("thp/private-copies", sizes=Sizes.ONCE)
 
@@ -153,7 +153,8 @@ def _files(live: Live) -> Iterator[tuple[_Copied, str]]:
         shared = map_start(live, actor, file, _PAGES)
         expect_shared(live, shared, True, kind)
         # one that never reads what it writes to, one that has read all, and its child
-        first, second = _map_private(live, actor, file), _map_private(live, actor.fork(), file)
+        map_private = partial(map_file, live, descriptor=file, pages=_PAGES, shared=False)
+        first, second = map_private(actor), map_private(actor.fork())
         second.expect_filled()
         for memory, page in product((first, second), sorted(copied)):
             offset = page * live.base_page
@@ -162,13 +163,6 @@ def _files(live: Live) -> Iterator[tuple[_Copied, str]]:
         yield _Copied(live, HugeFile(live, actor, file), shared, private, copied), kind
         actor.call("ftruncate", file, 0)
         actor.end()
-
-
-def _map_private(live: Live, actor: Actor, file: int) -> Memory:
-    size = pmd_size(live)
-    address = room_for(actor, _PAGES, size)
-    actor.mmap(_PAGES * size, READ_WRITE, mmap.MAP_PRIVATE | MAP_FIXED, file, address=address)
-    return Memory(live, actor, address, _PAGES, size)
 
 
 def _runs(pages: set[int], base: int) -> list[tuple[int, int]]:

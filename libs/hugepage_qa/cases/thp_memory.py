@@ -215,11 +215,12 @@ def map_start(live: Live, actor: Actor, descriptor: int, pages: int = 1, length:
     return map_file(live, actor, descriptor, pages)
 
 
-def map_file(live: Live, actor: Actor, descriptor: int, pages: int) -> Memory:
-    """Map the first ``pages`` PMD-sized pages of an open file, shared, where huge pages fit, whatever its length is."""
+def map_file(live: Live, actor: Actor, descriptor: int, pages: int, *, shared: bool = True) -> Memory:
+    """Map the first ``pages`` PMD-sized pages of an open file where huge pages fit, whatever its length is."""
     size = pmd_size(live)
     address = room_for(actor, pages, size)
-    actor.mmap(pages * size, READ_WRITE, mmap.MAP_SHARED | MAP_FIXED, descriptor, address=address)
+    kind = mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE
+    actor.mmap(pages * size, READ_WRITE, kind | MAP_FIXED, descriptor, address=address)
     return Memory(live, actor, address, pages, size)
 
 

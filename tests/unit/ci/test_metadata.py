@@ -128,9 +128,11 @@ def code_of(test: dict[str, Any]) -> str:
 
 
 def test_every_commit_and_report_that_cases_name_is_linked() -> None:
-    for test in exported():
-        targets = " ".join(linked(test))
-        assert [one for one in COMMIT.findall(code_of(test)) if one not in targets] == [], test["name"]
+    missing = {
+        test["name"]: [one for one in COMMIT.findall(code_of(test)) if one not in " ".join(linked(test))]
+        for test in exported()
+    }
+    assert {name: commits for name, commits in missing.items() if commits} == {}
 
 
 def test_every_document_of_the_kernel_that_cases_name_is_linked() -> None:

@@ -21,14 +21,14 @@ from hugepage_qa.cases.thp_memory import (
     need_blocks,
     pmd_size,
 )
+from hugepage_qa.cases.thp_nodes import need_count_of_shared
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.counters import read_meminfo, read_vmstat
 from hugepage_qa.kernel.nodes import node_directories, read_nodes
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE
-from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.known_thp_issues import THP_ISSUES
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Refused
@@ -111,7 +111,7 @@ def bound_shared(live: Live) -> None:
         def fill(memory: Memory, node: int = node) -> None:
             memory.fill()
             expect_mapped_whole(live, memory, _PAGES, "shmem_enabled=advise")
-            _need_count_of_shared(live, node, memory.length)
+            need_count_of_shared(live, node, memory.length)
 
         counted = dict.fromkeys(_shared_of(node), length) | dict.fromkeys((*_shared_of(other), _of(node)), 0)
         expect_change(live, counted, mapped, fill, _read_counters).expect_filled()
@@ -373,19 +373,6 @@ def _alternate(nodes: list[int]) -> list[bool]:
 
 def _of(node: int) -> str:
     return f"node{node} AnonHugePages"
-
-
-def _need_count_of_shared(live: Live, node: int, length: int) -> None:
-    """Raise CannotRun where ShmemHugePages of a node is below 0 without the ``length`` bytes that are in use there.
-
-    Below 0 it reads 0. With a known bug it is so after shared huge pages have moved there and gone.
-    """
-    if not THP_ISSUES[Quirk.MOVED_SHARED_PAGE_OFF_NODES].applies_to(live.kernel_version):
-        return
-    counters = _read_counters(live)
-    found = counters[f"node{node} ShmemHugePages"]
-    if found < length and counters.get(_MIGRATED):
-        raise CannotRun(f"ShmemHugePages of node {node} is {found} with {length} in use: moved pages are out of it")
 
 
 def _shared_of(node: int) -> tuple[str, ...]:

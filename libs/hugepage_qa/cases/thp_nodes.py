@@ -1,11 +1,15 @@
-"""Nodes with room for transparent huge pages."""
+"""What cases on transparent huge pages need of nodes: room for them, and counts that are right."""
 
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, pmd_size
 from hugepage_qa.cases.thp_policy import set_policy
+from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.known_thp_issues import THP_ISSUES
 
 
 def two_nodes_with_room(live: Live, pages: int) -> tuple[int, int]:
@@ -23,3 +27,15 @@ def two_nodes_with_room(live: Live, pages: int) -> tuple[int, int]:
     for node in nodes:
         expect_no_shortage(live, pmd_size(live), pages, node)
     return here, there
+
+
+def need_count_of_shared(live: Live, node: int, length: int) -> None:
+    """Raise CannotRun where ShmemHugePages of ``node`` is below 0 without the ``length`` bytes that are in use there.
+
+    Below 0 it reads 0. With a known bug it is so after shared huge pages have moved there and gone.
+    """
+    if not THP_ISSUES[Quirk.MOVED_SHARED_PAGE_OFF_NODES].applies_to(live.kernel_version):
+        return
+    found = live.node_meminfo(node)["ShmemHugePages"]
+    if found < length and read_vmstat(ObservedTree(live.host)).get("thp_migration_success"):
+        raise CannotRun(f"ShmemHugePages of node {node} is {found} with {length} in use: moved pages are out of it")

@@ -36,6 +36,8 @@ class Quirk(Enum):
     BROKEN_PART_HANDED_OUT_AGAIN = "broken-part-handed-out-again"
     KEPT_PLACE_UNLOCKS_MAPPING = "kept-place-unlocks-mapping"
     KEPT_PLACE_COUNTS_TWICE = "kept-place-counts-twice"
+    SOFT_DIRTY_LOST_AT_SWAPOFF = "soft-dirty-lost-at-swapoff"
+    HUGE_PAGE_OF_NO_FILE = "huge-page-of-no-file"
 
     # of the pools of a running machine, recorded in pool/known_pool_issues.py
     DEMOTE_TAKES_RESERVED = "demote-takes-reserved"

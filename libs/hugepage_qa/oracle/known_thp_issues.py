@@ -164,4 +164,29 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         fix="mm/mremap: fix locked_vm leak by splitting VMA for MREMAP_DONTUNMAP (597e4b9ab48a)",
         seen="6.18.44; right on 6.1.176, 6.12.117, 7.3.4",
     ),
+    Quirk.SOFT_DIRTY_LOST_AT_SWAPOFF: KnownIssue(
+        quirk=Quirk.SOFT_DIRTY_LOST_AT_SWAPOFF,
+        summary="what was written since clear_refs was, and is in swap, is no longer soft-dirty when swapoff(2) has "
+        "brought it back",
+        example="2 huge pages, 4 written to clear_refs, the second one written, MADV_PAGEOUT: 512 base pages are "
+        "soft-dirty; swapoff(2): none is",
+        cause="unuse_pte() makes a new entry and does not take the bit of that of swap with it",
+        since=KernelVersion(3, 11),
+        until=KernelVersion(5, 19),
+        fix="mm/swapfile: fix lost swap bits in unuse_pte() (14a762dd1977)",
+        seen="5.10.223; right on 6.1.176, 6.12.117, 7.3.4",
+    ),
+    Quirk.HUGE_PAGE_OF_NO_FILE: KnownIssue(
+        quirk=Quirk.HUGE_PAGE_OF_NO_FILE,
+        summary="/proc/PID/pagemap shows the base pages of shared memory that is mapped by a huge page as such of "
+        "anonymous memory, and not of a file",
+        example="a huge page of shared memory: bit 61 is set in no entry; mapped in parts, it is set in each",
+        cause="pagemap_pmd_range() does not look whether the page is an anonymous one, as pte_to_pagemap_entry() does "
+        "(5c7fb56e5e3f)",
+        since=KernelVersion(4, 8),
+        until=KernelVersion(6, 11),
+        fix="fs/proc/task_mmu: indicate PM_FILE for PMD-mapped file THP (3f9f022e975d)",
+        backports=(KernelVersion(6, 1, 176),),
+        seen="5.10.223; right on 6.1.176, 6.12.117, 7.3.4",
+    ),
 }

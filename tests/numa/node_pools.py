@@ -84,6 +84,9 @@ def a_short_node_is_made_up_for_unless_the_policy_forbids(live: Live) -> None:
     _write(actor, policy, _persistent(live) + 2)
     for node in others:
         live.expect_pool(node=node, nr=0, free=0)
+        # what lay on the full node has moved there, and may lie within each range that is long enough
+        live.reserve(2, node)
+        live.set_nr(0, node)
     asked = live.pool().nr + 2
     if sum(live.node_meminfo(node)["MemFree"] for node in others) < 4 * live.size:
         raise CannotRun(f"the other nodes have no room for 2 pages beside the {full} of node {short}")

@@ -19,10 +19,9 @@ from hugepage_qa.qemu.fleet import Jobs, free_memory, run_workers
 from hugepage_qa.sizes import GIB, MIB, format_size
 
 #: nodes of a machine for pages that many of fit into it, and of one for gigantic pages: of node 0 one GiB lies beside
-#: the hole below 4 GiB, and another one has what the kernel allocated as it booted. Random programs want one page more
+#: the hole below 4 GiB, and another one has what the kernel allocated as it booted. Cases want two pages on each
 NODES = (2 * GIB, 2 * GIB)
-_NODES_OF_GIGANTIC = (5 * GIB, 5 * GIB)
-_NODES_OF_RANDOM_GIGANTIC = (6 * GIB, 5 * GIB)
+_NODES_OF_GIGANTIC = (6 * GIB, 5 * GIB)
 _GIGANTIC = 256 * MIB
 #: what a case is taken to take whose unit has never run
 _CASE_SECONDS = 1.0
@@ -69,7 +68,7 @@ class LiveWanted:
 
             random = partial(run_random_programs, size=size, seed=self.seed, operations=self.operations)
             name = f"/random/{format_size(size)}"
-            memory = _NODES_OF_RANDOM_GIGANTIC if size >= _GIGANTIC else NODES
+            memory = _NODES_OF_GIGANTIC if size >= _GIGANTIC else NODES
             yield Unit(f"random {_words(size)}", self.nodes or memory, (Task(name, random),))
         for minute in range(self.minutes):
             case = soak_case(self.seed + minute)

@@ -16,6 +16,7 @@ from hugepage_qa.cases.pool_view import (
     read_counters,
     read_pool_view,
 )
+from hugepage_qa.cases.result import FRAGMENTED
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.cpu import read_cpu
@@ -251,9 +252,9 @@ class Live(Expectations):
         if memory < 2 * needed + _MARGIN:
             return CannotRun(f"memory is short: no pages of {size} and as much again for the machine itself are free")
         if self.is_gigantic:
-            return CannotRun(f"memory is fragmented: no range is contiguous and free for one page of {size} more")
+            return CannotRun(f"{FRAGMENTED}: no range is contiguous and free for one page of {size} more")
         if not owed:
-            return CannotRun(f"memory is fragmented: after compaction there are no free blocks for pages of {size}")
+            return CannotRun(f"{FRAGMENTED}: after compaction there are no free blocks for pages of {size}")
         found = f"{pages - missing} with {memory >> 20} MiB available, after compaction"
         return Failed(Difference(self.pool_file("nr_hugepages"), RESERVES, f"{pages} pages", found))
 

@@ -1,7 +1,7 @@
 """A throwaway machine on which one thing is judged after the other: booted when one needs it, replaced when broken.
 
 What fails ends its machine, so that nothing of it is left for the next one; a machine that dies takes only that with it
-which it was lost in.
+which it was lost in. What memory is too fragmented for after many others gets a new machine, too.
 """
 
 import threading
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from hugepage_qa.cache import scratch_directory
-from hugepage_qa.cases.result import BAD, Result, Verdict
+from hugepage_qa.cases.result import BAD, FRAGMENTED, Result, Verdict
 from hugepage_qa.cases.verdicts import lost_result, try_again
 from hugepage_qa.machine.host import Host
 from hugepage_qa.machine.throwaway_machine import ThrowawayMachine
@@ -34,6 +34,9 @@ _CLEARS_NOTHING = "init_on_alloc=0"
 _ENDS_AT_AN_OOPS = "oops=panic"
 _WORDS = f"{_CLEARS_NOTHING} {_ENDS_AT_AN_OOPS}"
 _SERIAL_SHOWN = 20_000
+#: what so many tasks have left in memory may lie within each range that a gigantic page needs; another boot takes
+#: seconds, and where a new machine has no range either, it would be in vain each time
+_TASKS_THAT_WEAR = 10
 
 T = TypeVar("T")
 
@@ -111,6 +114,8 @@ class LiveMachine:
         self._backend: ThrowawayMachine | None = None
         self._lock = threading.Lock()
         self._is_stopped = False
+        #: how many tasks the machine that runs was asked for
+        self._tasks = 0
         #: how many machines have been booted
         self.boots = 0
 
@@ -161,6 +166,7 @@ class LiveMachine:
         if self._backend is None or self.memory != memory:
             self.close()
             self.boots += 1
+            self._tasks = 0
             self._backend = self._boot(memory)
         return Host(self._backend)
 
@@ -202,6 +208,15 @@ class LiveMachine:
                 self._running.kill()
 
     def _act(self, task: Task, unit: Unit) -> Result | None:
+        result = self._act_once(task, unit)
+        if result is None or result.verdict is not Verdict.SKIP or not result.reason.startswith(FRAGMENTED):
+            return result
+        if self._tasks <= _TASKS_THAT_WEAR:
+            return result
+        self.close()
+        return self._act_once(task, unit)
+
+    def _act_once(self, task: Task, unit: Unit) -> Result | None:
         began = time.monotonic()
         try:
             result = task.act(self._set_up(unit))
@@ -233,6 +248,7 @@ class LiveMachine:
             self._backend.actions.clear()
         if self._running is not None:
             self._running.starvation.forget()
+        self._tasks += 1
         return host
 
     def _evidence(self, lost: MachineLost) -> str:

@@ -30,6 +30,8 @@ class Verdict(enum.StrEnum):
 BAD = (Verdict.FAIL, Verdict.ERROR)
 #: why a case was skipped that was left when the first failure ended the run
 NOT_RUN = "not run: the first failure ended the run"
+#: how the reason begins of a case for which memory was free, and not in one piece
+FRAGMENTED = "memory is fragmented"
 
 _FROM_HARMLESS_TO_GRAVE = tuple(Verdict)
 

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.cases.fake_machines import SERIAL, FakeMachines, backend_of, lost, plan
 
 from hugepage_qa.cases.live_machine import LiveMachine, Task, Unit
-from hugepage_qa.cases.result import Result, Verdict
+from hugepage_qa.cases.result import FRAGMENTED, Result, Verdict
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.host import Host
 from hugepage_qa.qemu.emulator import Stopped
@@ -82,6 +82,25 @@ def test_a_machine_that_something_failed_on_is_replaced(
     assert not machines.running
     assert judge(live, both, 1).verdict is Verdict.PASS
     assert live.boots == 2
+
+
+@pytest.mark.parametrize(("before", "boots"), [(9, 1), (10, 2)])
+def test_what_a_worn_machine_is_too_fragmented_for_is_tried_on_a_new_one(
+    live: LiveMachine, machines: FakeMachines, before: int, boots: int
+) -> None:
+    fragmented = Result("/task", Verdict.SKIP, (f"{FRAGMENTED}: no range",))
+    others = unit(*[ending_in(Verdict.PASS)] * before)
+    for number in range(before):
+        judge(live, others, number)
+
+    def act(_host: Host) -> Result:
+        return fragmented if len(machines.started) == 1 else Result("/task", Verdict.PASS)
+
+    one = unit(act, lambda _host: fragmented)
+    assert judge(live, one).verdict is (Verdict.SKIP if boots == 1 else Verdict.PASS)
+    # a new machine that has no range either is not replaced each time
+    assert judge(live, one, 1) == fragmented
+    assert (live.boots, len(machines.running)) == (2, 1)
 
 
 def test_what_is_not_meant_for_the_machine_has_no_result_and_costs_no_machine(live: LiveMachine) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from hugepage_qa.oracle.boot.boot_reservation import Bounds, Pool, Reservation, gigantic_room, reserve
+from hugepage_qa.oracle.boot.boot_reservation import Bounds, Pool, Reservation, contiguous_room, reserve
 from hugepage_qa.oracle.boot.cma import read_cma_only
 from hugepage_qa.oracle.boot.cstring import kstrtoul, string_get_size
 from hugepage_qa.oracle.boot.hugetlb_parameters import (
@@ -258,10 +258,13 @@ def _expect_shortages(draft: Draft, pool: Pool) -> None:
 
 
 def _cma_is_certain(draft: Draft) -> bool:
-    """Tell whether every node has room for its CMA area for sure."""
+    """Tell whether every node has room for its CMA area for sure.
+
+    It is one range; several are tried since 6.15, of memory above 4 GiB (mm/cma.c cma_declare_contiguous_multi()).
+    """
     page = draft.machine.mmu.cma_page or 0
     nodes = [node for node in draft.machine.nodes if node.number in draft.cma.nodes]
-    return all(gigantic_room(node, page, draft.machine).low * page >= draft.cma.nodes[node.number] for node in nodes)
+    return all(contiguous_room(node, page, draft.machine) >= draft.cma.nodes[node.number] for node in nodes)
 
 
 def _leave_cma_open(draft: Draft, reason: str) -> None:

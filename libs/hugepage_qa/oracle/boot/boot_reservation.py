@@ -20,6 +20,8 @@ _EARLY_FIXED = 96 * MIB
 #: what devices that cannot address more get below 4 GiB: swiotlb and the default CMA area of 64 MiB each, and some room
 _LOW_LIMIT = 4 * GIB
 _EARLY_LOW = 192 * MIB
+#: what they get of each node by CONFIG_CMA_SIZE_MBYTES
+_AREA_OF_DEVICES = 64 * MIB
 #: share of the free memory of a node that the buddy allocator hands out as huge pages without fail right after start
 _SURE_SHARE = 0.6
 #: from here on pages are allocated by several threads, each of which starts its round at the first node
@@ -99,19 +101,38 @@ def gigantic_room(node: Node, size: int, machine: Machine, taken: Bounds | None 
     ``taken`` is how many bytes of the node earlier gigantic reservations took.
     """
     taken = taken or Bounds(0, 0)
-    spans = _merge(node.spans)
-    frames = [
+    frames = _frames_of(node, size, machine)
+    present = sum(span.size for span in node.spans)
+    high = min(len(frames), (present - taken.low) // size)
+    low = len(_untouched(frames, node, machine)) - -(-taken.high // size)
+    return Bounds(max(0, low), max(0, high))
+
+
+def contiguous_room(node: Node, size: int, machine: Machine) -> int:
+    """Return how many bytes memblock surely finds on ``node`` in one range that is aligned to ``size`` bytes."""
+    longest = 0
+    run = Span(0, 0)
+    for frame in _untouched(_frames_of(node, size, machine), node, machine):
+        run = Span(run.start, frame.end) if run.end == frame.start else frame
+        longest = max(longest, run.size)
+    return longest
+
+
+def _frames_of(node: Node, size: int, machine: Machine) -> list[Span]:
+    """Return the aligned ranges of ``size`` bytes of ``node`` that the kernel and its initramfs do not lie in."""
+    return [
         frame
-        for span in spans
+        for span in _merge(node.spans)
         for frame in _frames(span, size)
         if not any(frame.overlaps(image) for image in machine.occupied)
     ]
-    touched = [*_early(spans), *_early_low(machine)]
-    spoiled = sum(any(frame.overlaps(span) for span in touched) for frame in frames)
-    present = sum(span.size for span in spans)
-    high = min(len(frames), (present - taken.low) // size)
-    low = len(frames) - spoiled - -(-taken.high // size)
-    return Bounds(max(0, low), max(0, high))
+
+
+def _untouched(frames: Sequence[Span], node: Node, machine: Machine) -> list[Span]:
+    """Return those of ``frames`` that no early allocation touches."""
+    spans = _merge(node.spans)
+    touched = [*_early(spans), *_early_low(machine), *_area_of_devices(spans, machine)]
+    return [frame for frame in frames if not any(frame.overlaps(span) for span in touched)]
 
 
 class _Memory:
@@ -293,6 +314,17 @@ def _early_low(machine: Machine) -> list[Span]:
     """Return what is touched below 4 GiB, on whichever node that is."""
     spans = [span for node in machine.nodes for span in node.spans if span.start < _LOW_LIMIT]
     return _top(_merge([Span(span.start, min(span.end, _LOW_LIMIT)) for span in spans]), _EARLY_LOW)
+
+
+def _area_of_devices(spans: Sequence[Span], machine: Machine) -> list[Span]:
+    """Return where devices have memory of a node, on machines of several nodes: from 4 GiB on, at the first place.
+
+    kernel/dma/contiguous.c dma_numa_cma_reserve(); mm/cma.c cma_alloc_mem().
+    """
+    if len(machine.nodes) == 1 or (machine.config or {}).get("CONFIG_CMA_SIZE_PERNUMA") != "y":
+        return []
+    high = [Span(max(span.start, _LOW_LIMIT), span.end) for span in spans if span.end > _LOW_LIMIT]
+    return [Span(span.start, span.start + _AREA_OF_DEVICES) for span in high[:1]]
 
 
 def _top(spans: Sequence[Span], size: int) -> list[Span]:

@@ -10,19 +10,24 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import (
     F_ADDR,
     Mode,
+    bind,
+    give_policy,
     interleave,
     nodes_of,
     policy_of,
+    set_policy,
     told_policy,
 )
 from hugepage_qa.cases.mount_policies import (
     expect_mount_policy,
     file_without_name,
     mount_policies,
+    shown_policy,
     wrong_mount_policies,
 )
 from hugepage_qa.cases.shared_views import PAGES, View, shared_memory
 from hugepage_qa.cases.thp_memory import (
+    expect_mapped_whole,
     map_aligned,
     mapped_huge,
     mount_tmpfs,
@@ -36,6 +41,7 @@ from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.node_policies import PoliciesOfRanges, node_in_turn_of_inode
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -102,6 +108,74 @@ def _expect_policies(live: Live, view: View, policies: PoliciesOfRanges) -> None
             wanted = (Mode.DEFAULT, []) if node is None else (Mode.BIND, [node])
             found = told_policy(view.memory.actor, view.at(page), F_ADDR)
             live.expect(f"policy of base page {page}, mapped from page {view.first} on", wanted, found)
+
+
+@NODE_POLICIES.case(
+    "a policy that is given to shared memory is that of the memory, and where its huge pages come from, also through a"
+    " mapping that has the same one, or none to be taken away, when another mapping gave the memory another one",
+    f"mbind(2); {DOCUMENT} Shared Policies; mm/mempolicy.c mbind_range()",
+    nodes=2,
+)
+def given_again(live: Live) -> None:
+    here, there = two_nodes_with_room(live, PAGES)
+    found: dict[str, object] = {}
+    wanted: dict[str, object] = {}
+    known: dict[str, object] = {}
+    for name, shared in shared_memory(live):
+        one, other = (view.huge_pages(live, 1, 1) for view in shared.views)
+        bind(one, [here])
+        give_policy(other, Mode.DEFAULT, [])
+        taken = policy_of(one)
+        bind(other, [there])
+        bind(one, [here])
+        found[name] = taken, policy_of(other), _filled_on(live, one)
+        wanted[name] = (Mode.DEFAULT, []), (Mode.BIND, [here]), [{here}]
+        known[name] = (Mode.BIND, [here]), (Mode.BIND, [there]), [{there}]
+        shared.end()
+    what = "policy that was taken away, one that was given again, nodes of the page"
+    live.expect(what, wanted, found, {Quirk.EQUAL_POLICY_PASSED_OVER: known})
+
+
+@NODE_POLICIES.case(
+    "a policy that is given to a part of shared memory leaves the parts beside it those that they have, and where their"
+    " huge pages come from, also where the mapping has the same one there, and another one gave them another",
+    f"mbind(2); {DOCUMENT} Shared Policies; mm/mempolicy.c mbind_range()",
+    nodes=2,
+)
+def given_between(live: Live) -> None:
+    here, there = two_nodes_with_room(live, PAGES)
+    found: dict[str, object] = {}
+    wanted: dict[str, object] = {}
+    known: dict[str, object] = {}
+    for name, shared in shared_memory(live):
+        one, other = (view.huge_pages(live, 1, 3) for view in shared.views)
+        for memory, page, node in (
+            (one, 0, here),
+            (one, 2, here),
+            (other, 0, there),
+            (other, 2, there),
+            (one, 1, here),
+        ):
+            bind(memory.part(page), [node])
+        found[name] = [policy_of(other.part(page)) for page in range(3)], _filled_on(live, one)
+        nodes = there, here, there
+        wanted[name] = known[name] = [(Mode.BIND, [node]) for node in nodes], [{node} for node in nodes]
+        # mappings of what has to be told when they are unmapped, as a segment, are never merged
+        if name != "segment":
+            known[name] = [(Mode.BIND, [here])] * 3, [{here}] * 3
+        shared.end()
+    what = "policies of three huge pages, and their nodes"
+    live.expect(what, wanted, found, {Quirk.MERGED_RANGE_TAKES_POLICY: known})
+
+
+def _filled_on(live: Live, memory: Memory) -> list[set[int]]:
+    """Fill ``memory``, expect it to be in huge pages, and return the nodes of each one's first and last base page."""
+    memory.fill()
+    need_blocks(live, memory)
+    live.expect("ShmemPmdMapped", memory.length, mapped_huge(memory))
+    memory.expect_filled()
+    ends = [(memory.at(page), memory.at(page + 1) - live.base_page) for page in range(memory.pages)]
+    return [set(nodes_of(memory.actor, both)) for both in ends]
 
 
 @NODE_POLICIES.case(
@@ -212,6 +286,42 @@ def policies_of_mounts(live: Live) -> None:
     for option in wrong:
         with live.about(f"mounted with mpol={option}"):
             live.expect_errno(errno.EINVAL, live.mount_other, f"mpol={option}", "tmpfs")
+
+
+@NODE_POLICIES.case(
+    "a tmpfs that is mounted anew with mpol=default has no policy, as one that is mounted with it: /proc/mounts shows"
+    " none, none is told of files made since, and their huge pages come from where their process says",
+    "Documentation/filesystems/tmpfs.rst mpol; mm/shmem.c shmem_reconfigure(), since 5f00110f7273",
+    nodes=2,
+)
+def policies_taken_from_mounts(live: Live) -> None:
+    nodes = two_nodes_with_room(live, PAGES)
+    mounted, remounted = live.mount_other("huge=always,mpol=default", "tmpfs"), mount_tmpfs(live, "always")
+    owner = live.actor()
+    found: dict[str, object] = {}
+    wanted: dict[str, object] = {}
+    known: dict[str, object] = {}
+
+    def look(name: str, point: str, node: int) -> None:
+        actor = live.actor()
+        set_policy(actor, Mode.BIND, [node])
+        memory = file_without_name(live, actor, point)
+        memory.fill()
+        expect_mapped_whole(live, memory, memory.pages)
+        starts = [memory.at(page) for page in range(memory.pages)]
+        found[name] = shown_policy(live, point), policy_of(memory), set(nodes_of(actor, starts))
+        wanted[name] = known[name] = ("", ()), (Mode.DEFAULT, []), {node}
+        actor.end()
+
+    look("mounted", mounted, nodes[1])
+    for row in mount_policies(live):
+        # of the others the processor, or the inode, says where pages come from
+        if len(row.nodes) == 1:
+            remount_tmpfs(owner, remounted, f"mpol={row.option}")
+            remount_tmpfs(owner, remounted, "mpol=default")
+            look(row.option, remounted, next(node for node in nodes if node not in row.nodes))
+            known[row.option] = row.shown, row.told, set(row.nodes)
+    live.expect("mpol= that is shown, policy, nodes", wanted, found, {Quirk.REMOUNT_KEEPS_POLICY: known})
 
 
 class ThpNodePolicies(LiveTest):

@@ -70,11 +70,16 @@ def file_without_name(live: Live, actor: Actor, point: str) -> Memory:
     return memory
 
 
-def expect_mount_policy(live: Live, point: str, row: MountPolicy, near: int) -> None:
-    """Expect the tmpfs at ``point`` to show ``row``, and a file that a processor of node ``near`` fills to obey it."""
+def shown_policy(live: Live, point: str) -> tuple[str, tuple[int, ...]]:
+    """Return the mode, with its flag, and the nodes of mpol= that /proc/mounts shows of a tmpfs, empty without any."""
     mount = find_mount(ObservedTree(live.host), point)
     found = _MPOL.search(mount.options if mount else "")
-    shown = (found[1], parse_list(found[2] or "", "mpol=")) if found else ("", ())
+    return (found[1], parse_list(found[2] or "", "mpol=")) if found else ("", ())
+
+
+def expect_mount_policy(live: Live, point: str, row: MountPolicy, near: int) -> None:
+    """Expect the tmpfs at ``point`` to show ``row``, and a file that a processor of node ``near`` fills to obey it."""
+    shown = shown_policy(live, point)
     actor = live.actor()
     run_on(actor, read_nodes(live.host).each[near].cpus)
     memory = file_without_name(live, actor, point)

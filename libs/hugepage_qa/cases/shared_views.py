@@ -37,13 +37,19 @@ class View:
         """Return base pages from ``first`` to before ``end`` of the shared memory."""
         return Memory(live, self.memory.actor, self.at(first), end - first, self.base_page)
 
+    def huge_pages(self, live: Live, first: int, pages: int) -> Memory:
+        """Return huge pages of the shared memory from ``first`` on."""
+        size = pmd_size(live)
+        return Memory(live, self.memory.actor, self.at(first * size // self.base_page), pages, size)
+
 
 @dataclass(frozen=True)
 class Shared:
     """Shared memory, two mappings of which tell its policies; ``fresh`` maps at least a range of it anew.
 
-    A policy that a mapping has of its own already is not given to the memory again, though it got another one through
-    another mapping meanwhile (mbind_range() in mm/mempolicy.c): each is given through a new one, if there can be one.
+    Kernels do not give a policy to the memory that the mapping has already, and with it one to what lies beside it
+    (mbind_range() in mm/mempolicy.c, equal-policy-passed-over and merged-range-takes-policy): each is given through a
+    new mapping, if there can be one.
     """
 
     live: Live

@@ -38,6 +38,9 @@ class Quirk(Enum):
     KEPT_PLACE_COUNTS_TWICE = "kept-place-counts-twice"
     SOFT_DIRTY_LOST_AT_SWAPOFF = "soft-dirty-lost-at-swapoff"
     HUGE_PAGE_OF_NO_FILE = "huge-page-of-no-file"
+    EQUAL_POLICY_PASSED_OVER = "equal-policy-passed-over"
+    MERGED_RANGE_TAKES_POLICY = "merged-range-takes-policy"
+    REMOUNT_KEEPS_POLICY = "remount-keeps-policy"
 
     # of the pools of a running machine, recorded in pool/known_pool_issues.py
     DEMOTE_TAKES_RESERVED = "demote-takes-reserved"

@@ -189,4 +189,37 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         backports=(KernelVersion(6, 1, 176),),
         seen="5.10.223; right on 6.1.176, 6.12.117, 7.3.4",
     ),
+    Quirk.EQUAL_POLICY_PASSED_OVER: KnownIssue(
+        quirk=Quirk.EQUAL_POLICY_PASSED_OVER,
+        summary="mbind(2) of shared memory does nothing where the mapping has that policy already, or none that could "
+        "be taken away, although another mapping gave the memory another one",
+        example="shared memory of 2 MiB bound to node 0, by another process to node 1, and again to node 0: success, "
+        "and its huge page comes from node 1; MPOL_DEFAULT through a mapping without one: the memory keeps its policy",
+        cause="mbind_range() passes over a VMA whose own policy is equal, and with it over set_policy(), which gives "
+        "shared memory its policy; so did, where VMAs were merged, what 4e0906008cdb took out for that reason",
+        since=KernelVersion(3, 2),
+        seen="5.10.223, 6.1.176, 6.12.107, 6.12.117, 7.2.13, 7.3.4",
+    ),
+    Quirk.MERGED_RANGE_TAKES_POLICY: KnownIssue(
+        quirk=Quirk.MERGED_RANGE_TAKES_POLICY,
+        summary="mbind(2) of a part of shared memory gives its policy also to what lies beside it, where the mapping "
+        "has the same one there and another mapping gave the memory another one",
+        example="the first of two huge pages of shared memory bound to node 0, then by another process to node 1, and "
+        "the second one to node 0: both come from node 0",
+        cause="where the VMA of the part is merged with those beside it mbind_range() has vma_replace_policy() call "
+        "set_policy() for all of the merged VMA; before 4e0906008cdb the part, too, did not get the policy then",
+        since=KernelVersion(5, 18),
+        brought_to=(KernelVersion(5, 10, 110),),
+        seen="5.10.223, 6.1.176, 6.12.107, 6.12.117, 7.2.13, 7.3.4",
+    ),
+    Quirk.REMOUNT_KEEPS_POLICY: KnownIssue(
+        quirk=Quirk.REMOUNT_KEEPS_POLICY,
+        summary="a tmpfs that is remounted with mpol=default keeps the policy that it had",
+        example="mount with mpol=bind:1, remount with mpol=default: success, /proc/mounts shows mpol=bind:1, and huge "
+        "pages of new files come from node 1, whatever their process says",
+        cause="mpol_parse_str() makes no policy of mpol=default, which shmem_reconfigure() takes for a remount without "
+        "mpol= (5f00110f7273)",
+        since=KernelVersion(3, 9),
+        seen="5.10.223, 6.1.176, 6.12.107, 6.12.117, 7.2.13, 7.3.4",
+    ),
 }

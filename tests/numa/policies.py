@@ -1,6 +1,7 @@
 """Policies of huge pages: what is told of them, how far they reach, and how they follow a file and a cpuset."""
 
 import errno
+import mmap
 from collections.abc import Iterator
 
 from hugepage_qa.cases.case import Area
@@ -200,6 +201,34 @@ def policies_of_ranges(live: Live) -> None:
             memory.actor.end()
             other.actor.end()
             live.expect_pool(nr=0, free=0)
+
+
+@POLICIES.case(
+    "each page of huge memory that processes share comes from the node of the policy that the process gave its mapping"
+    " which touches it first, whatever policy others gave theirs meanwhile, also when it was given again",
+    f"mbind(2); {DOCUMENT} Shared Policies: not completed for hugetlbfs",
+    nodes=2,
+)
+def policies_of_each_process(live: Live) -> None:
+    here, there = live.nodes[:2]
+    for node in (here, there):
+        live.reserve(1, node)
+    shared = ((name, memories) for name, memories in _mappings(live) if name != "private")
+    for name, (one, other) in shared:
+        with live.about(name):
+            bind(one, [here])
+            give_policy(other, Mode.DEFAULT, [])
+            live.expect("policy, taken from the other mapping", (Mode.BIND, [here]), policy_of(one))
+            bind(other, [there])
+            bind(one, [here])
+            for memory, page, node in ((other, 2, there), (one, 1, here)):
+                memory.touch(page)
+                live.expect(f"node of page {page}", node, node_of(memory, page))
+            live.expect_pool(nr=2, free=0)
+            one.advise(mmap.MADV_REMOVE)
+            one.actor.end()
+            other.actor.end()
+            live.expect_pool(nr=2, free=2)
 
 
 def _mappings(live: Live) -> Iterator[tuple[str, tuple[Memory, Memory]]]:

@@ -104,7 +104,11 @@ def edit_text(text: str, edits: Sequence[Edit]) -> tuple[str, list[str]]:
     parts: list[str] = []
     position = 0
     for spot in sorted({(one.start, one.end) for one in insertions}):
-        here = [one for one in insertions if (one.start, one.end) == spot]
+        # the innermost first: what leaves out what it was found in place of can have nothing in it
+        here = sorted((one for one in insertions if (one.start, one.end) == spot), key=_keeps_what_is_found)
+        for outer in here[1:]:
+            if not _keeps_what_is_found(outer):
+                failures.append(f"{outer.edit.fault}: {outer.edit.anchor!r} hides {here[0].edit.fault}: no @ in its code")
         if spot[0] < position:
             failures.append(f"{here[0].edit.fault}: {here[0].edit.anchor!r} overlaps the anchor of another edit")
             continue
@@ -115,7 +119,7 @@ def edit_text(text: str, edits: Sequence[Edit]) -> tuple[str, list[str]]:
 
 
 def _apply(found: str, insertions: Sequence[_Insertion]) -> str:
-    """Return ``found`` with the code of all ``insertions``; what is put in its place nests.
+    """Return ``found`` with the code of all ``insertions``; what is put in its place nests, the first one innermost.
 
     Lines of their own, at the margin, keep a compiler from taking code for guarded by the condition before it.
     """
@@ -128,6 +132,11 @@ def _apply(found: str, insertions: Sequence[_Insertion]) -> str:
         else:
             after += f"\n{_code(one, found)}"
     return f"{before}{middle}{after}"
+
+
+def _keeps_what_is_found(insertion: _Insertion) -> bool:
+    """Tell whether what the anchor found is in the code, so that the code of others can stand there."""
+    return insertion.edit.place is not Place.INSTEAD or "" in _FOUND.findall(insertion.edit.code)
 
 
 def _code(insertion: _Insertion, found: str) -> str:

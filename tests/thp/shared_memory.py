@@ -2,8 +2,8 @@
 
 import mmap
 import os
-from collections.abc import Mapping
-from itertools import product
+from collections.abc import Callable, Mapping
+from itertools import count, product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
@@ -15,6 +15,7 @@ from hugepage_qa.cases.thp_memory import (
     filled_file,
     let_only_pmd_inherit,
     map_aligned,
+    map_file,
     map_start,
     map_start_of_file,
     mount_tmpfs,
@@ -25,12 +26,18 @@ from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, M
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
+from hugepage_qa.version import KernelVersion
 
 SHARED = Area("thp/shared-memory", sizes=Sizes.ONCE)
 
 DOC = f"{THP_DOC} Hugepages in tmpfs/shmem"
 #: what is advised, and the policies that give huge pages then
 _GIVEN = {None: ("always",), MADV_HUGEPAGE: ("always", "advise"), MADV_NOHUGEPAGE: ()}
+#: acd7ccb284b8: smaller huge pages, which lie within a file, are given before advice is looked at
+_SMALLER_SINCE = KernelVersion(6, 14)
+#: at the first byte of a huge page older kernels ask whether what lies before it is within the file
+_FROM_ANY_BYTE = "6.1"
 
 
 @SHARED.case(
@@ -121,6 +128,86 @@ def memfd_within_size(live: Live) -> None:
         descriptor = actor.call("memfd_create", "within", 0)
         memory = map_start(live, actor, descriptor, length=size)
         _expect_within_size(live, memory, size, {Quirk.WITHIN_SIZE_PASSED: memory.size})
+
+
+@SHARED.case(
+    "huge=within_size gives a huge page where all of it lies within a file, up to the base page that has the last byte,"
+    " and else no memory behind that, whichever byte of it is written, allocated or touched first; advice has it be a"
+    " huge page nevertheless",
+    f"{DOC} within_size: Also respect madvise hints; mm/shmem.c shmem_huge_global_enabled()",
+    since=_FROM_ANY_BYTE,
+)
+def within_size_from_any_byte(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    point, actor = mount_tmpfs(live, "within_size"), live.actor()
+    numbers = count()
+    _expect_within_size_from_any_byte(live, actor, lambda: live.open(actor, f"{point}/{next(numbers)}"))
+
+
+@SHARED.case(
+    "shmem_enabled=within_size gives a memfd a huge page where all of it lies within it, and else no memory behind its"
+    " end, whichever byte of it is written, allocated or touched first; advice has it be a huge page nevertheless",
+    f"{DOC} within_size: Also respect madvise hints; mm/shmem.c shmem_huge_global_enabled()",
+    since=_FROM_ANY_BYTE,
+)
+def memfd_within_size_from_any_byte(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "within_size")
+    actor = live.actor()
+    _expect_within_size_from_any_byte(live, actor, lambda: actor.call("memfd_create", "within", 0))
+
+
+def _expect_within_size_from_any_byte(live: Live, actor: Actor, make: Callable[[], int]) -> None:
+    """Expect a new file of each length to have a huge page where it may be, and nothing behind its end."""
+    size, base = pmd_size(live), live.base_page
+    ends = (1, base, size // 2, size - base, size - base + 1, size, size + 1, 2 * size - base, 2 * size - base + 1)
+    # what is known of a kernel ends the case: it is about touches
+    uses: tuple[Callable[[Live, HugeFile, int], None], ...]
+    uses = _write_a_byte, _allocate_a_byte, _touch_advised, _touch
+    for use, end in product(uses, ends):
+        for offset in sorted({0, end - 1, *(each for each in (base, size, size + base) if each < end)}):
+            file = HugeFile(live, actor, make())
+            actor.call("ftruncate", file.descriptor, end)
+            with live.about(f"{end} bytes, byte {offset}: {use.__name__[1:]}"):
+                with_blocks(live, size, 1)
+                use(live, file, offset)
+                _expect_taken(live, file, -(-end // base) * base - offset // size * size, use is _touch_advised)
+            actor.call("ftruncate", file.descriptor, 0)
+            file.close()
+
+
+def _write_a_byte(_live: Live, file: HugeFile, offset: int) -> None:
+    file.actor.call("pwrite64", file.descriptor, b"x", 1, offset)
+
+
+def _allocate_a_byte(_live: Live, file: HugeFile, offset: int) -> None:
+    file.actor.call("fallocate", file.descriptor, 0, offset, 1)
+
+
+def _touch(live: Live, file: HugeFile, offset: int, advice: int | None = None) -> None:
+    memory = map_file(live, file.actor, file.descriptor, 2)
+    if advice is not None:
+        memory.advise(advice)
+    memory.actor.write(memory.address + offset // WORD * WORD, 1)
+    memory.unmap()
+
+
+def _touch_advised(live: Live, file: HugeFile, offset: int) -> None:
+    _touch(live, file, offset, MADV_HUGEPAGE)
+
+
+def _expect_taken(live: Live, file: HugeFile, room: int, advised: bool) -> None:
+    """Expect ``file`` to have a huge page, or no more than the ``room`` up to its end. Raises KnownBug."""
+    size, found = pmd_size(live), file.blocks
+    is_smaller = live.kernel_version >= _SMALLER_SINCE and live.base_page < found <= room
+    if room >= size or (advised and not is_smaller):
+        if found != size:
+            expect_no_node_short(live, size, 1)
+        live.expect("st_blocks", size, found)
+    else:
+        is_within = 0 < found <= room
+        known = {Quirk.WITHIN_SIZE_PASSED: False} if found == size else None
+        live.expect(f"whether st_blocks, {found}, is at most the {room} bytes to its end", True, is_within, known)
 
 
 @SHARED.case(

@@ -38,6 +38,8 @@ _WITHOUT_HUGE_PAGES = {
     # how long files are, and what of them is mapped, in huge pages or not
     "sealed",
     "size-that-is-kept",
+    "memfd-within-size-from-any-byte",
+    "within-size-from-any-byte",
     "whatever-brought-it",
     "where-nothing-is",
     # no more than so many, most of them, or how many rounds they took

@@ -1,5 +1,6 @@
-"""Files of shared memory in huge pages: how long they are, where seals keep them so and where a call does."""
+"""Files of shared memory in huge pages: how long they are, and when seals are given, which keep what they are."""
 
+import errno
 import fcntl
 import os
 import signal
@@ -10,9 +11,17 @@ from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import WORD
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.pinned_pages import in_a_pipe, pinned
 from hugepage_qa.cases.sealed_sizes import SEALED_SIZES, SEALS, Change, changes, expect_sizes, named
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_file, mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_memory import (
+    expect_shared,
+    let_only_pmd_inherit,
+    map_file,
+    map_start,
+    mount_tmpfs,
+    pmd_size,
+)
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import F_SEAL_FUTURE_WRITE, FALLOC_FL_KEEP_SIZE
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -95,6 +104,43 @@ def size_that_is_kept(live: Live) -> None:
             actor.call("munmap", memory.address, memory.length)
             actor.call("ftruncate", file.descriptor, 0)
             file.close()
+
+
+@SEALED_FILES.case(
+    "F_SEAL_WRITE is refused, EBUSY, while a page of a file is pinned that nobody maps any more, in a huge page or not,"
+    " wherever in it, by a pipe or a buffer of io_uring, and is given when it is let go",
+    "fcntl(2) F_SEAL_WRITE EBUSY; mm/memfd.c memfd_wait_for_pins(), memfd_tag_pins()",
+    since="5.12",
+)
+def pinned_against_a_seal(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    let_rest(live)
+    size, base = pmd_size(live), live.base_page
+    places = 0, 7 * base, size + base, 2 * size - base
+    for policy, pin, place in product(("always", "never"), (in_a_pipe, pinned), places):
+        live.set_knob(f"{DIRECTORY}/shmem_enabled", policy)
+        actor = live.actor()
+        file = _new_file(live, actor, None)
+        memory = map_start(live, actor, file.descriptor, 2)
+        with live.about(f"shmem_enabled={policy}, {pin.__name__}, base page at {place}"):
+            expect_shared(live, memory, policy == "always", policy)
+            with pin(live, Memory(live, actor, memory.address + place, 1, base)):
+                memory.unmap()
+                # twice: what the first one has marked would be in the way of the second
+                for _time in range(2):
+                    live.expect_errno(errno.EBUSY, _seal, file, fcntl.F_SEAL_WRITE)
+                live.expect("seals", 0, actor.call("fcntl", file.descriptor, fcntl.F_GET_SEALS))
+                memory = map_file(live, actor, file.descriptor, 2)
+                memory.expect_filled()
+                memory.unmap()
+            live.expect_success(_seal, file, fcntl.F_SEAL_WRITE)
+            live.expect("seals then", fcntl.F_SEAL_WRITE, actor.call("fcntl", file.descriptor, fcntl.F_GET_SEALS))
+            live.expect_errno(errno.EPERM, actor.call, "pwrite64", file.descriptor, b"x", 1, 0)
+        actor.end()
+
+
+def _seal(file: HugeFile, seals: int) -> None:
+    file.actor.call("fcntl", file.descriptor, fcntl.F_ADD_SEALS, seals)
 
 
 def _lengths(live: Live) -> tuple[int, ...]:

@@ -113,6 +113,16 @@ def word_from(live: Live, actor: Actor, descriptor: int) -> int:
     return live.host.uapi.unpack("Q", word)[0]
 
 
+@contextmanager
+def in_a_pipe(live: Live, memory: Memory) -> Iterator[None]:
+    """Have a pipe hold the page with the first word of ``memory`` meanwhile. Raises Refused."""
+    expected, reader = memory.read(), pipe_with(live, memory)
+    try:
+        yield
+    finally:
+        live.expect("what comes out of the pipe", expected, word_from(live, memory.actor, reader))
+
+
 def open_for_direct_io(live: Live, actor: Actor) -> int:
     """Open a file without a name on a disk, past the page cache: reads and writes pin the memory that they carry.
 

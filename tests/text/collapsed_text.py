@@ -18,8 +18,8 @@ from hugepage_qa.cases.file_text import (
     whole_pages,
 )
 from hugepage_qa.cases.hugetext import huge_page_of_text
-from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.text_program import TextProgram, evict, start_again, start_text
 from hugepage_qa.cases.thp_memory import OF_NODES, collapse, expect_change, pmd_size, read_counters_with_nodes, room_for
 from hugepage_qa.kernel.thp import DIRECTORY
@@ -191,8 +191,9 @@ def text_collapsed_by_another(live: Live) -> None:
 @COLLAPSED.case(
     "MADV_COLLAPSE makes what is mapped of a file huge where THPeligible says so, which is only where it may be"
     " executed, on kernels where that is asked for, and where it lies in the file as in memory, mapped shared or"
-    " private; else it is EINVAL without effect, and what the file holds is read",
-    f"{COLLAPSE}; {FILE_THP}; include/linux/huge_mm.h transhuge_vma_suitable(), thp_vma_suitable_order()",
+    " private; else it is EINVAL without effect, and what the file holds is read, mapped or not",
+    f"{COLLAPSE}; {FILE_THP}; include/linux/huge_mm.h transhuge_vma_suitable(), thp_vma_suitable_order();"
+    " mm/filemap.c filemap_read()",
     since="6.1",
 )
 def mapped_otherwise(live: Live) -> None:
@@ -229,7 +230,18 @@ def _expect_mapping(live: Live, built: BuiltText, prot: int, shift: int, kind: i
         live.expect_errno(errno.EINVAL, advise)
     live.expect("checksum of what is mapped", before, actor.sum(address, size))
     live.expect("FilePmdMapped", size if huge else 0, memory.smaps().file_pmd_mapped)
+    _expect_read(live, memory, descriptor, shift)
     actor.end()
+
+
+def _expect_read(live: Live, memory: Memory, descriptor: int, start: int) -> None:
+    """Expect reads of parts of a file to give what is mapped of it from ``start`` on."""
+    actor, base = memory.actor, live.base_page
+    buffer = actor.mmap(2 * base, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for first in (0, base, memory.size // 2 + WORD, memory.size - 2 * base):
+        live.expect("bytes read", 2 * base, actor.call("pread64", descriptor, buffer, 2 * base, start + first))
+        found, expected = (actor.sum(address, 2 * base) for address in (buffer, memory.address + first))
+        live.expect(f"checksum of what is read at {first}", expected, found)
 
 
 def _collapsed_in_tmpfs(live: Live) -> TextProgram:

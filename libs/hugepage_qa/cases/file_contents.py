@@ -2,7 +2,7 @@
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hugepage_qa.cases.live import READ_WRITE, Live
@@ -52,14 +52,15 @@ class Contents:
 
     def replace(self, first: int, length: int, by: Sequence[Piece]) -> None:
         """Put ``by``, which may be shorter or longer, in the place of ``length`` bytes."""
-        self.pieces = [*self._between(0, first), *by, *self._between(first + length, self.length)]
+        self.pieces = [*self.between(0, first), *by, *self.between(first + length, self.length)]
 
     def resize(self, length: int) -> None:
         """Make the file shorter, or longer by zeroes."""
         longer = length - self.length
         self.replace(min(length, self.length), max(-longer, 0), [Piece(longer, None)] if longer > 0 else [])
 
-    def _between(self, first: int, end: int) -> list[Piece]:
+    def between(self, first: int, end: int) -> list[Piece]:
+        """Return the pieces of its bytes from ``first`` to ``end``, or to where it ends."""
         found = []
         start = 0
         for piece in self.pieces:
@@ -78,7 +79,7 @@ class KnownFile:
         self._live = live
         self._directory = directory
         self.actor = actor
-        self.descriptor = live.open(actor, directory, os.O_RDWR | live.host.uapi.o_tmpfile)
+        self.descriptor = self.beside()
         self.contents = Contents([])
         self._room = room
         self._buffer = actor.mmap(room, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -88,6 +89,10 @@ class KnownFile:
     def path(self) -> str:
         """A name by which others can open it."""
         return f"/proc/{self.actor.pid}/fd/{self.descriptor}"
+
+    def beside(self) -> int:
+        """Have its actor make another file without a name there, and return the descriptor. Raises OSError."""
+        return self._live.open(self.actor, self._directory, os.O_RDWR | self._live.host.uapi.o_tmpfile)
 
     def map(self) -> Memory:
         """Map it where huge pages fit, shared, from its first byte to the end of the huge page that has its last."""
@@ -175,10 +180,18 @@ class KnownFile:
         self._live.expect(f"bytes read, {where}", length, read)
         self._live.expect(f"words that are wrong when read, {where}", 0, self._wrong(self._buffer))
 
-    def _wrong(self, address: int) -> int:
-        """Return how many words at ``address`` are not what they must be."""
+    def expect_read(self, read: Callable[["KnownFile", int, int, int], int], first: int, length: int) -> None:
+        """Expect ``read`` to put what stands from ``first`` on at an address: ``length`` bytes, or up to the end."""
+        expected = min(length, self.contents.length - first)
+        # what was read before may be the same
+        self.actor.fill(self._buffer, length, WORD, 0)
+        self._live.expect("bytes read", expected, read(self, self._buffer, first, length))
+        self._live.expect("words that are wrong", 0, self._wrong(self._buffer, first, first + expected))
+
+    def _wrong(self, address: int, first: int = 0, end: int | None = None) -> int:
+        """Return how many words at ``address`` are not what must stand from ``first`` to ``end``."""
         wrong = 0
-        for piece in self.contents.pieces:
+        for piece in self.contents.between(first, self.contents.length if end is None else end):
             if piece.value is None:
                 wrong += self.actor.nonzero(address, piece.length)
             else:

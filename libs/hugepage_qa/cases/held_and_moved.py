@@ -110,10 +110,11 @@ def expect_moves(
     row: Sequence[ListedPage],
     new_memory: Callable[[], Memory],
     counted: Counted,
+    inside: int = 0,
 ) -> Memory:
     """Move pages as ``row`` says and expect what comes of it, and what is ``counted`` of pages that moved or failed.
 
-    Returns the memory, which has them then.
+    Each is named by the address ``inside`` bytes behind its start. Returns the memory, which has them then.
     """
     expected, fresh = moves_of(row), one_at_a_time(new_memory)
 
@@ -121,7 +122,7 @@ def expect_moves(
         return placed(live, row, fresh())
 
     def move(memory: Memory) -> None:
-        addresses = [memory.at(number) for number in range(len(row))]
+        addresses = [memory.at(number) + inside for number in range(len(row))]
         found = pages_told(memory.actor, addresses, [page.target for page in row])
         live.expect("pages left, and status of each", (expected.left, expected.status), found)
         live.expect("nodes of the pages", expected.nodes, nodes_of(memory.actor, addresses))

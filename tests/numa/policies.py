@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.control_group import Version
-from hugepage_qa.cases.followed_cpuset import expect_pages_to_follow, expect_policies_to_follow
+from hugepage_qa.cases.followed_cpuset import expect_pages_to_follow, expect_policies_to_follow, fork_one
 from hugepage_qa.cases.hugetlb_files import (
     IPC_CREAT,
     SHM_NORESERVE,
     HugeFile,
+    forked,
     get_segment,
     new_memfd,
     open_again,
@@ -36,13 +37,15 @@ from hugepage_qa.cases.pages_of_a_node import missing_node, reserve_on_all
 from hugepage_qa.cases.places import free_place
 from hugepage_qa.oracle.node_policies import RELATIVE, STATIC, PoliciesOfRanges, node_in_turn
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
 
 POLICIES = Area("numa/policies")
 
 DOCUMENT = "Documentation/admin-guide/mm/numa_memory_policy.rst"
 PAGES_FOLLOW = (
     "pages of a process move, when the nodes of its cpuset change and when it moves to another one, to the nodes that"
-    " it has then: those that lie on one of these stay, and the others go to the node with the same place among them"
+    " it has then, for a child that has them, too: those that lie on one of these stay, and the others go to the node"
+    " with the same place among them"
 )
 MIGRATION = "kernel/cgroup/cpuset.c cpuset_migrate_mm(); mm/mempolicy.c do_migrate_pages()"
 #: of the file that parts are mapped of
@@ -164,7 +167,14 @@ def pages_follow_the_cpuset_of_version_1(live: Live) -> None:
 def _expect_pages_to_follow(live: Live, version: Version) -> None:
     for node in live.nodes[:2]:
         live.reserve(1, node)
-    expect_pages_to_follow(live, version, lambda actor, shared: live.map(1, actor, shared=shared, noreserve=True))
+
+    def map_one(actor: Actor, shared: bool) -> Memory:
+        return live.map(1, actor, shared=shared, noreserve=True)
+
+    def fork(memory: Memory, shared: bool) -> Memory:
+        return fork_one(memory, shared) if shared else forked(live, memory)
+
+    expect_pages_to_follow(live, version, map_one, fork=fork)
     live.expect_pool(nr=2, free=2)
 
 

@@ -232,7 +232,8 @@ def policies_follow_the_cpuset(live: Live) -> None:
 
 @NODE_POLICIES.case(
     "huge pages of a process, anonymous and shared, move as a whole when the nodes of its cpuset change and when it"
-    " moves to another one, to the nodes that it has then: those that lie on one of these stay",
+    " moves to another one, to the nodes that it has then, for a child that has them, too: those that lie on one of"
+    " these stay",
     "Documentation/admin-guide/cgroup-v2.rst cpuset.mems; kernel/cgroup/cpuset.c cpuset_migrate_mm();"
     " mm/mempolicy.c do_migrate_pages()",
     since="6.1",

@@ -72,16 +72,23 @@ def expect_policies_to_follow(
             actor.end()
 
 
+def fork_one(memory: Memory, _shared: bool) -> Memory:
+    """Fork who has ``memory``, and return what the child has of it."""
+    return memory.seen_by(memory.actor.fork())
+
+
 def expect_pages_to_follow(
     live: Live,
     version: Version,
     map_one: Callable[[Actor, bool], Memory],
     expect_one: Callable[[Memory], None] = lambda _memory: None,
+    fork: Callable[[Memory, bool], Memory] = fork_one,
 ) -> None:
     """Expect pages of a process to move when the nodes of its cpuset change, and when it moves to another cpuset.
 
-    In a cpuset of version 1 they do where memory_migrate of the cpuset that it is in then is set. ``map_one`` maps
-    memory of one page, shared or not, and ``expect_one`` looks at it before and afterwards.
+    They move for a child that has them, too, and stays in the first cpuset, as well (MPOL_MF_MOVE_ALL). In a cpuset of
+    version 1 they do where memory_migrate of the cpuset that it is in then is set. ``map_one`` maps memory of one page,
+    shared or not, ``expect_one`` looks at it before and afterwards, and ``fork`` returns what a child has of it.
     """
     first, second = _cpusets(live, version)
     here, there = live.nodes[:2]
@@ -92,10 +99,12 @@ def expect_pages_to_follow(
         changes = changes[:1]
     flags = (True, False) if version is Version.ONE else (True,)
     rows = [(old, new, node) for old, new in changes for node in sorted(old)]
-    for (old, new, node), moves, follows, shared in product(rows, (False, True), flags, (False, True)):
+    cells = product(enumerate(rows), (False, True), flags, (False, True))
+    for (number, (old, new, node)), moves, follows, shared in cells:
+        has_child = not number % 2
         with live.about(
-            f"cpuset of {_list(old)}, then {_list(new)}; page on {node}, shared {shared}; process moves {moves}; set"
-            f" {follows}"
+            f"cpuset of {_list(old)}, then {_list(new)}; page on {node}, shared {shared}, of a child, too {has_child};"
+            f" process moves {moves}; set {follows}"
         ):
             for group, nodes in ((first, old), (second, new)):
                 group.write("cpuset.mems", _list(nodes))
@@ -110,14 +119,18 @@ def expect_pages_to_follow(
             expect_one(memory)
             give_policy(memory, Mode.DEFAULT, [])
             live.expect("node before", node, node_of(memory))
+            everyone = [memory, *([fork(memory, shared)] if has_child else [])]
+            # a child has shared memory in its page tables when it has touched it
+            everyone[-1].expect_filled()
             if moves:
                 second.add(actor)
             else:
                 first.write("cpuset.mems", _list(new))
-            expect_one(memory)
-            live.expect("node since", node_after(node, old, new) if follows else node, node_of(memory))
-            memory.expect_filled()
-            actor.end()
+            for one in reversed(everyone):
+                expect_one(one)
+                live.expect("node since", node_after(node, old, new) if follows else node, node_of(one))
+                one.expect_filled()
+                one.actor.end()
 
 
 def _list(nodes: Collection[int]) -> str:

@@ -1,5 +1,11 @@
 """What a process and its mappings show of hugetlb pages: smaps, smaps_rollup, status and numa_maps."""
 
+import errno
+import mmap
+from collections.abc import Callable
+from functools import partial
+
+from hugepage_qa.cases.address_space import expect_as_mapped
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.clear_refs import clear_refs, need_soft_dirty
 from hugepage_qa.cases.frames import COMPOUND_HEAD, COMPOUND_TAIL, HUGE, kpageflags
@@ -10,12 +16,12 @@ from hugepage_qa.cases.hugetlb_files import (
     new_memfd,
     process_status,
 )
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, SOFT_DIRTY, Memory
 from hugepage_qa.cases.places import memory_of_one_table, ordinary_memory
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.smaps import read_smaps_rollup
-from hugepage_qa.kernel.uapi import MADV_DONTNEED, MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.kernel.uapi import MADV_DONTNEED, MAP_FIXED, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
@@ -122,6 +128,44 @@ def hugetlb_pages_of_a_process(live: Live) -> None:
     live.expect("what the page holds", 6, moved.read())
     moved.unmap()
     live.expect("HugetlbPages", 0, process_status(live, memory.actor).hugetlb_pages)
+
+
+@ACCOUNTING.case(
+    "VmSize, VmData and VmStk of a process are those of its mappings, whatever part of one is unmapped, protected,"
+    " moved or mapped over, and when one shrinks; what is refused changes nothing",
+    f"{PROC_DOC} status: VmSize, VmData; mm/mmap.c vm_stat_account(); mm/mprotect.c mprotect_fixup(); mm/mremap.c"
+    " move_vma()",
+    since="5.16",  # mremap of hugetlb memory
+)
+def address_space_of_a_process(live: Live) -> None:
+    size = live.size
+    for shared in (False, True):
+        memory = live.map(4, shared=shared, noreserve=True)
+        actor, call = memory.actor, partial(memory.actor.call, "mremap")
+        before = expect_as_mapped(live, actor) - memory.length
+        other = live.map(4, actor, shared=shared, noreserve=True)
+        steps: tuple[tuple[str, int, Callable[[], object]], ...] = (
+            ("mapped", 8, lambda: None),
+            ("the second of four read-only", 8, partial(memory.protect, mmap.PROT_READ, 1, 1)),
+            ("the last without access", 8, partial(memory.protect, 0, 3, 1)),
+            ("all writable again", 8, partial(memory.protect, READ_WRITE)),
+            ("the second unmapped", 7, partial(memory.unmap, 1, 1)),
+            ("another in its place", 8, partial(live.map, 1, actor, noreserve=True, at=memory.at(1), flags=MAP_FIXED)),
+            ("mapped over", 8, partial(live.map, 2, actor, noreserve=True, at=memory.at(1), flags=MAP_FIXED)),
+            ("the other one shorter", 6, partial(call, other.address, 4 * size, 2 * size, 0)),
+            ("moved over the first one", 4, partial(other.part(0, 2).moved_to, memory.at(0))),
+            ("a hole in the first one", 3, partial(memory.unmap, 2, 1)),
+            ("unmapped around the hole", 1, partial(memory.unmap, 1, 3)),
+        )
+        for name, pages, step in steps:
+            with live.about(f"{name}, shared {shared}"):
+                step()
+                live.expect("VmSize", before + pages * size, expect_as_mapped(live, actor))
+        with live.about(f"refused, shared {shared}"):
+            live.expect_errno(errno.EINVAL, call, memory.address, size, 2 * size, MREMAP_MAYMOVE)
+            live.expect_errno(errno.ENOMEM, live.map, live.pool().nr + 1, actor, shared=shared)
+            live.expect("VmSize", before + size, expect_as_mapped(live, actor))
+        actor.end()
 
 
 @ACCOUNTING.case(

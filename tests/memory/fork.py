@@ -1,5 +1,8 @@
 """Forked processes and their huge pages: private ones are copied on write, shared ones are shared."""
 
+import mmap
+
+from hugepage_qa.cases.address_space import expect_as_mapped
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import forked
 from hugepage_qa.cases.live import Live
@@ -111,6 +114,26 @@ def page_of_the_last_one(live: Live) -> None:
         live.expect_pool(nr=2, free=1, known=known)
         memory.actor.end()
         live.expect_pool(nr=2, free=2)
+
+
+@FORK.case(
+    "a child has the address space of its parent without what MADV_DONTFORK keeps from it, a whole mapping or any part:"
+    " VmSize, VmData and VmStk are those of its mappings",
+    "Documentation/filesystems/proc.rst VmSize, VmData; madvise(2) MADV_DONTFORK; kernel/fork.c dup_mmap()",
+)
+def address_space_of_a_child(live: Live) -> None:
+    for shared in (False, True):
+        for first, pages in ((0, 0), (0, 3), (0, 1), (1, 1), (2, 1), (1, 2)):
+            memory = live.map(3, shared=shared, noreserve=True)
+            before = expect_as_mapped(live, memory.actor)
+            with live.about(f"pages {first} to {first + pages} kept from the child, shared {shared}"):
+                memory.advise(mmap.MADV_DONTFORK, first, pages)
+                child = memory.actor.fork()
+                grandchild = child.fork()
+                for one, kept in ((memory.actor, 0), (child, pages), (grandchild, pages)):
+                    live.expect("VmSize", before - kept * live.size, expect_as_mapped(live, one))
+            for one in (grandchild, child, memory.actor):
+                one.end()
 
 
 class Fork(LiveTest):

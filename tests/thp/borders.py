@@ -5,6 +5,7 @@ import signal
 from functools import partial
 from itertools import product
 
+from hugepage_qa.cases.address_space import expect_as_mapped
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.hugetlb_files import IPC_CREAT, SHM_LOCK, SHM_REMAP, SHM_UNLOCK, segment_number
@@ -144,7 +145,7 @@ def moved_and_not_unmapped(live: Live) -> None:
 
 @BORDERS.case(
     "huge pages with MADV_DONTFORK are a child's again after MADV_DOFORK, and those with MADV_WIPEONFORK after"
-    " MADV_KEEPONFORK, a part of one by itself, too",
+    " MADV_KEEPONFORK, a part of one by itself, too; VmSize has what is mapped",
     "madvise(2) MADV_DOFORK, MADV_KEEPONFORK; mm/mmap.c dup_mmap(); mm/madvise.c madvise_vma_behavior()",
 )
 def inherited_again(live: Live) -> None:
@@ -165,10 +166,16 @@ def inherited_again(live: Live) -> None:
         memory.advise(given)
         again = memory.seen_by(memory.actor.fork())
         again.expect_filled()
+        everyone = child, again, memory
+        found = [expect_as_mapped(live, one.actor) for one in everyone]
+        lacking = half if kept_back == mmap.MADV_DONTFORK else 0
+        live.expect("VmSize of the two children", [found[2] - lacking, found[2]], found[:2])
+        huge = [one.smaps().anon_huge_pages for one in everyone]
+        live.expect("AnonHugePages of the first one", [memory.size] * len(everyone), huge)
         again.fill(_NEW_VALUE)
         memory.expect_filled()
-        live.expect("AnonHugePages of the first one", memory.size, memory.smaps().anon_huge_pages)
-        for one in (child, again, memory):
+        live.expect("AnonHugePages of the first one, written by a child", memory.size, memory.smaps().anon_huge_pages)
+        for one in everyone:
             one.actor.end()
 
 

@@ -4,6 +4,7 @@ import errno
 import mmap
 import os
 import signal
+from collections.abc import Mapping
 from functools import partial
 from itertools import product
 
@@ -12,15 +13,18 @@ from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.swapped import need_swap
 from hugepage_qa.cases.thp_memory import collapse, need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import advised, huge_pages
 from hugepage_qa.kernel.uapi import (
+    MADV_COLD,
     MADV_COLLAPSE,
     MADV_DONTDUMP,
     MADV_GUARD_INSTALL,
     MADV_GUARD_REMOVE,
     MADV_HUGEPAGE,
     MADV_MERGEABLE,
+    MADV_PAGEOUT,
     MAP_FIXED,
     MREMAP_FIXED,
     MREMAP_MAYMOVE,
@@ -256,6 +260,58 @@ def zero_device(live: Live) -> None:
     child.actor.fill(child.address, child.size, WORD, _NEW_VALUE)
     memory.expect_filled()
     live.expect("words that the child wrote and changed", 0, child.wrong(0, child.size, _NEW_VALUE))
+
+
+@PARTS.case(
+    "MADV_COLD and MADV_PAGEOUT of a range that begins or ends in a huge page, at its ends, too, make that range"
+    " unused, or swap it out, and nothing beside it: huge pages that are in it in part are mapped as base pages, the"
+    " others stay whole",
+    "madvise(2) MADV_COLD, MADV_PAGEOUT; Documentation/filesystems/proc.rst Referenced, Swap; mm/madvise.c"
+    " madvise_cold_or_pageout_pte_range()",
+    since="5.4",
+)
+def unused_in_part(live: Live) -> None:
+    let_rest(live)
+    size, base = pmd_size(live), live.base_page
+    need_swap(live, 3 * size)
+    ranges = (
+        (0, base),
+        (size - base, base),
+        (0, size // 2),
+        (base, size - 2 * base),
+        (size - base, 2 * base),
+        (0, size + base),
+        (size - base, size + base),
+        (size // 2, 2 * size),
+        (size, size),
+    )
+    for (offset, length), advice in product(ranges, (MADV_COLD, MADV_PAGEOUT)):
+        memory = huge_pages(live, 3)
+        parts = [min(offset + length, end) - max(offset, end - size) for end in (size, 2 * size, 3 * size)]
+        beside, whole = sum(part <= 0 for part in parts) * size, parts.count(size) * size
+        if advice == MADV_COLD:
+            expected = {"Referenced": memory.length - length, "Rss": memory.length, "AnonHugePages": beside + whole}
+        else:
+            expected = {"Rss": memory.length - length, "Swap": length, "AnonHugePages": beside}
+        with live.about(f"advice {advice} for {length} bytes at {offset}"):
+            _expect_advised(live, memory, (memory.address + offset, length, advice), expected)
+            memory.expect_filled()
+        memory.actor.end()
+
+
+def _expect_advised(live: Live, memory: Memory, advice: tuple[int, int, int], expected: Mapping[str, int]) -> None:
+    """Give ``advice`` on a part of ``memory`` until the first field of smaps is as ``expected``, and expect all so."""
+
+    def found() -> dict[str, int]:
+        return {name: memory.smaps().fields[name] for name in expected}
+
+    def has_part() -> bool:
+        # what somebody else has a hold of is passed over
+        memory.actor.call("madvise", *advice)
+        return next(found()[name] <= count for name, count in expected.items())
+
+    live.host.wait_until(has_part)
+    live.expect("smaps", dict(expected), found())
 
 
 @PARTS.case(

@@ -22,6 +22,7 @@ class Mode(enum.IntEnum):
     INTERLEAVE = 3
     LOCAL = 4
     PREFERRED_MANY = 5
+    WEIGHTED_INTERLEAVE = 6
 
 
 #: pages that do not follow the policy are an error

@@ -27,6 +27,16 @@ def node_in_turn_of_inode(nodes: Collection[int], index: int, inode: int, order:
     return node_in_turn(nodes, index + (inode >> order if version < _INODE_COUNTS_PAGES else inode))
 
 
+def nodes_of_next_page(chosen: Iterable[int], free: Iterable[int], *, is_bound: bool) -> frozenset[int]:
+    """Return the nodes of which one gives a page, none where there is none to be had: SIGBUS.
+
+    They are those that the policy has ``chosen`` and that have ``free`` pages, and where no such node is, unless memory
+    is bound, all that have any (numa_memory_policy.rst, Components of Memory Policies).
+    """
+    with_pages = frozenset(free)
+    return (with_pages & frozenset(chosen)) or (frozenset() if is_bound else with_pages)
+
+
 def node_after(node: int, old: Collection[int], new: Collection[int]) -> int:
     """Return where a page is that was on ``node`` when the nodes of its cpuset were ``old``, and became ``new``.
 

@@ -10,12 +10,31 @@ from hugepage_qa.oracle.node_policies import (
     node_after,
     node_in_turn,
     node_in_turn_of_inode,
+    nodes_of_next_page,
 )
 from hugepage_qa.version import KernelVersion
 
 
 def test_pages_come_from_the_nodes_in_turn() -> None:
     assert [node_in_turn({4, 0}, index) for index in range(3)] == [0, 4, 0]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "free", "preferred", "bound"),
+    [
+        ({0}, {0, 1}, {0}, {0}),
+        ({0, 1}, {1}, {1}, {1}),
+        ({0, 1}, {0, 1, 2}, {0, 1}, {0, 1}),
+        ({0}, {1, 2}, {1, 2}, set()),
+        (set(), {1}, {1}, set()),
+        ({0}, set(), set(), set()),
+    ],
+)
+def test_only_bound_memory_gets_no_page_of_others(
+    chosen: set[int], free: set[int], preferred: set[int], bound: set[int]
+) -> None:
+    assert nodes_of_next_page(chosen, free, is_bound=False) == preferred
+    assert nodes_of_next_page(chosen, free, is_bound=True) == bound
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,42 @@ def allocate_pages(live: Live) -> None:
         live.expect_pool(nr=2, free=2)
 
 
+@FALLOCATE.case(
+    "the next user of a page sees nothing of what was in it, from its first word to its last, where fallocate brings"
+    " it: with others or alone, for a part of it, behind the end, into a hole, reserved by a mapping or not",
+    f"{ALLOCATE}, clear_huge_page()",
+    pages=2,
+)
+def allocated_pages_are_cleared(live: Live) -> None:
+    size = live.size
+    # calls that bring both pages, or one, and a touch the other
+    ways = (
+        (0, ((0, 2 * size),)),
+        (0, ((size, size), (0, size))),
+        (0, ((size - 1, 2),)),
+        (FALLOC_FL_KEEP_SIZE, ((0, 2 * size),)),
+        (0, ((0, 1),)),
+    )
+    rows = list(product(ways, zip((False, True), file_of_each_kind(live), strict=True)))
+    # a row takes half a minute with gigantic pages
+    for (mode, calls), (reserved, file) in rows[:1] if live.is_gigantic else rows:
+        with live.about(f"mode {mode}, {calls}, reserved {reserved}"):
+            before = live.map(2)
+            before.fill(7)
+            before.actor.end()
+            memory = file.map(2, noreserve=not reserved)
+            for _again in range(2):
+                for offset, length in calls:
+                    file.actor.call("fallocate", file.descriptor, mode, offset, length)
+                memory.expect_zero(0, 2)
+                live.expect_pool(nr=2, free=0)
+                memory.fill(9)
+                # the pages of the hole are the next ones that are free
+                file.punch(2)
+            memory.unmap()
+            file.truncate(0)
+
+
 @FALLOCATE.case("fallocate takes the pages that a mapping has reserved", ALLOCATE, pages=2)
 def allocate_reserved_pages(live: Live) -> None:
     for file in file_of_each_kind(live):

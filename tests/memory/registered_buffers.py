@@ -63,6 +63,11 @@ def _expect_counted(live: Live, memory: Memory) -> None:
         ([first, last], 1),
         ([both], 2),
         ([first, (size, min(size, _LONGEST))], 2),
+        # again a page that an earlier buffer has: the last one, one before it, or both pages of one
+        ([first, (size, base), last], 2),
+        ([(size, base), first, (size, base), first], 2),
+        ([both, first, (size, base)], 2),
+        ([first, (size, base), both], 2),
     ):
         with live.about(f"buffers at {parts}"):
             limit_locked_memory(live, actor, _LIMIT * size, _LIMIT * size)

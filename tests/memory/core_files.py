@@ -4,10 +4,13 @@ import errno
 import mmap
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.uapi import AT_FDCWD, MADV_DODUMP, MADV_DONTDUMP, RLIM_INFINITY, RLIMIT_CORE
@@ -80,6 +83,33 @@ def left_out_on_advice(live: Live) -> None:
                 live.expect_pool(nr=2, free=2)
 
 
+@CORES.case(
+    "a core has what a file holds of each page of a mapping, private or shared and whatever its protection, whether the"
+    " process has written it, read it or left it to others to bring; it has the copy that the process made, and zeroes"
+    " for what the file has not",
+    f"{DOC}; mm/hugetlb.c hugetlbfs_pagecache_present(); mm/gup.c get_dump_page(), no_page_table()",
+    pages=4,
+)
+def pages_of_files(live: Live) -> None:
+    parent, directory = _parent(live)
+    for shared, prot in product((False, True), (READ_WRITE, mmap.PROT_READ, 0)):
+        with live.about(f"shared {shared}, protection {prot}"):
+            file = new_memfd(live, parent)
+            file.truncate(4)
+            brought = file.map(3)
+            brought.fill(1)
+            brought.unmap()
+            child = parent.fork()
+            memory = live.map(4, child, fd=file.descriptor, shared=shared, noreserve=True)
+            file.close()
+            child.fill(memory.address, live.size, memory.step, 5)
+            memory.read(1)
+            memory.protect(prot)
+            core = _core_of(live, parent, child, directory, _SHARED if shared else _PRIVATE)
+            _expect_in(live, core, memory, is_there=True, values=(5, 1, 1, None))
+            live.expect_pool(nr=4, free=4)
+
+
 def _parent(live: Live) -> tuple[Actor, str]:
     """Return who has children that end with a core, and a directory for it. Raises CannotRun where none goes there."""
     pattern = (live.host.read(_PATTERN) or "").strip()
@@ -139,23 +169,31 @@ def _read(actor: Actor, descriptor: int, at: int, size: int) -> bytes:
     return found[:length]
 
 
-def _expect_in(live: Live, core: _Core, memory: Memory, *, is_there: bool) -> None:
-    """Expect ``core`` to have a segment for two pages, the first of which was filled, and its bytes if ``is_there``."""
+def _expect_in(
+    live: Live, core: _Core, memory: Memory, *, is_there: bool, values: Sequence[int | None] = (1, None)
+) -> None:
+    """Expect ``core`` to have a segment for ``memory``, and its bytes if ``is_there``.
+
+    Each page is filled from one of ``values`` on, as ``Memory.fill`` does, or there is none.
+    """
     offset, length, of_memory = core.segments.get(memory.address, (0, 0, 0))
     live.expect("bytes of memory of the segment", memory.length, of_memory)
     live.expect("bytes of it in the core", memory.length if is_there else 0, length)
     if is_there and length == memory.length:
-        # what nobody has touched is a hole, for which no pool gives a page; to map it would fill it
-        at = offset + live.size
-        hole = core.reader.call("lseek", core.descriptor, at, os.SEEK_HOLE)
-        data = core.reader.call("lseek", core.descriptor, at, os.SEEK_DATA)
-        live.expect(
-            "whether the core has a hole for the page that was not touched", (at, True), (hole, data >= at + live.size)
-        )
+        # what is not there is a hole, for which no pool gives a page; to map it would fill it
+        for page in (page for page, value in enumerate(values) if value is None):
+            at = offset + page * live.size
+            hole = core.reader.call("lseek", core.descriptor, at, os.SEEK_HOLE)
+            data = core.reader.call("lseek", core.descriptor, at, os.SEEK_DATA)
+            there = hole, data >= at + live.size
+            live.expect(f"whether the core has a hole for page {page}, which is not there", (at, True), there)
         address = core.reader.mmap(length, mmap.PROT_READ, mmap.MAP_PRIVATE, core.descriptor, offset)
         found = Memory(live, core.reader, address, memory.pages, memory.size)
-        found.expect_filled(pages=1)
-        found.expect_zero(1)
+        for page, value in enumerate(values):
+            if value is None:
+                found.expect_zero(page)
+            else:
+                found.expect_filled(value, first=page, pages=1)
         found.unmap()
 
 

@@ -3,12 +3,14 @@
 import errno
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import process_status
+from hugepage_qa.cases.hugetlb_files import new_memfd, process_status
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.locked_bytes import limit_locked_memory
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pinned_pages import Pin
+from hugepage_qa.cases.places import free_place
 from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.kernel.uapi import MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import become_nobody
 from hugepage_qa.sizes import GIB
@@ -34,6 +36,37 @@ def hugetlb_buffers(live: Live) -> None:
     memory.fill()
     _expect_counted(live, memory)
     memory.actor.end()
+    live.expect_pool(nr=2, free=2)
+
+
+@BUFFERS.case(
+    "VmPin of a user counts a page once in which one buffer lies at several addresses, with another page between them",
+    _WHOLE,
+    pages=2,
+    since="5.10",
+    sizes=Sizes.BUDDY,  # no buffer is longer than a gigantic page
+)
+def page_at_several_addresses(live: Live) -> None:
+    file = new_memfd(live)
+    file.truncate(2)
+    place, order = free_place(live, file.actor, 5), (0, 1, 0, 0, 1)
+    for number, page in enumerate(order):
+        file.map(1, first=page, at=place + number * live.size, flags=MAP_FIXED)
+    memory = Memory(live, file.actor, place, len(order), live.size)
+    memory.part(0, 2).fill()
+    limit_locked_memory(live, file.actor, _LIMIT * live.size, _LIMIT * live.size)
+    become_nobody(file.actor)
+    pin = Pin(live, memory)
+    for first, pages, count in ((0, 3, 2), (2, 2, 1), (1, 4, 2), (0, 5, 2)):
+        with live.about(f"a buffer in the pages {order[first : first + pages]}"):
+            # it begins with the last base page of the first one, and ends with the first one of the last
+            offset = (first + 1) * live.size - live.base_page
+            pin.hold((offset, (pages - 2) * live.size + 2 * live.base_page))
+            live.expect("VmPin", count * live.size, _pinned(live, memory))
+            pin.let_go()
+            live.expect("VmPin without buffers", 0, _pinned(live, memory))
+    memory.part(0, 2).expect_filled()
+    file.actor.end()
     live.expect_pool(nr=2, free=2)
 
 
